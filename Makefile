@@ -1,0 +1,42 @@
+# The commands of this repository. `make help` lists them.
+PYTHON ?= python3
+BIN := .venv/bin
+JOBS ?= 2
+
+.PHONY: help install demo test test-all lint bench clean
+
+help: ## list the targets
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+install: .venv/.installed ## build .venv with the `walras` command and all the demo needs
+
+.venv/.installed: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[all]'
+	touch $@
+
+.venv/.installed-dev: .venv/.installed
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[all,dev]'
+	touch $@
+
+demo: .venv/.installed ## run the whole system on this machine: server, agents, real PyTorch jobs (about 3 minutes)
+	$(BIN)/walras demo
+
+lint: .venv/.installed-dev ## style, types, and who may import whom
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test: lint ## lint and the fast tests
+	$(BIN)/python -m pytest -n $(JOBS) -m "not slow and not gpu" --durations=5
+
+test-all: lint ## lint and every test, real processes and PyTorch included
+	$(BIN)/python -m pytest -n $(JOBS) -m "not gpu" --durations=10
+
+bench: .venv/.installed-dev ## measure what docs/results.md states
+	$(BIN)/python -m benchmarks
+
+clean: ## remove the virtual environment and caches
+	rm -rf .venv build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

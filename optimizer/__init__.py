@@ -1,0 +1,1 @@
+"""Pure decisions: problem in; decision, prices and certificate out."""

@@ -1,0 +1,1 @@
+"""Providers of rented machines and the models of their markets."""

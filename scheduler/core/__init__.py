@@ -1,0 +1,1 @@
+"""The cycle: events in, commands out. No clock, randomness, I/O, threads or logging."""

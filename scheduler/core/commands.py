@@ -1,0 +1,121 @@
+"""What is to be done, as the core tells the shells. Treated as immutable."""
+
+from dataclasses import dataclass
+
+from optimizer.decision import Memory
+from optimizer.policy import PolicySpec
+from optimizer.problem import Problem
+from walras.cluster import Placement, Rendezvous
+from walras.ids import JobId, NodeId, PoolId
+from walras.reasons import Reason
+from walras.states import AttemptState, JobState
+
+
+@dataclass(slots=True)
+class WakeAt:
+    """Send `Woke` at this instant. A later `WakeAt` with an earlier instant replaces it."""
+
+    at: float
+
+
+@dataclass(slots=True)
+class Solve:
+    """Answer with `Solved(request_id, ...)` or `SolveFailed`. At most one is outstanding."""
+
+    request_id: int
+    problem: Problem
+    policy: PolicySpec
+    memory: Memory
+    #: What an hour of a job is worth where nobody said (renting), USD.
+    delay_usd_per_h: float
+
+
+@dataclass(slots=True)
+class Prepare:
+    """Hold the places of a gang over several machines; every machine answers `Prepared` or `StartRefused`."""
+
+    job_id: JobId
+    attempt: int
+    placement: Placement
+
+
+@dataclass(slots=True)
+class Start:
+    """Start the ranks. `rendezvous` is None for a gang on one machine, which meets on its own loopback."""
+
+    job_id: JobId
+    attempt: int
+    placement: Placement
+    rendezvous: Rendezvous | None
+    #: Steps the job has behind it by its last recorded checkpoint.
+    resume_steps: float
+    #: True: started to learn the speed of this kind on this accelerator.
+    profiling: bool
+
+
+@dataclass(slots=True)
+class Revoke:
+    """Ask the attempt to checkpoint and stop within `grace_s`; `AttemptEnded` follows."""
+
+    job_id: JobId
+    attempt: int
+    reason: Reason
+    grace_s: float
+
+
+@dataclass(slots=True)
+class Rent:
+    """Rent `machines` machines of the pool. The token makes the request idempotent."""
+
+    token: str
+    pool_id: PoolId
+    machines: int
+
+
+@dataclass(slots=True)
+class ReleaseNode:
+    """Give a rented machine back: it is empty."""
+
+    node_id: NodeId
+
+
+@dataclass(slots=True)
+class JobTransitioned:
+    """The job's state changed (shells persist, show and count it)."""
+
+    job_id: JobId
+    state: JobState
+    reason: Reason | None
+    detail: str = ""
+
+
+@dataclass(slots=True)
+class AttemptTransitioned:
+    job_id: JobId
+    attempt: int
+    state: AttemptState
+    reason: Reason | None
+    #: Set with LEASED: where it is to run.
+    placement: Placement | None = None
+
+
+@dataclass(slots=True)
+class NodeCordoned:
+    """The machine takes no new jobs (it is leaving, or distinct jobs failed on it)."""
+
+    node_id: NodeId
+    detail: str
+
+
+Command = (
+    WakeAt
+    | Solve
+    | Prepare
+    | Start
+    | Revoke
+    | Rent
+    | ReleaseNode
+    | JobTransitioned
+    | AttemptTransitioned
+    | NodeCordoned
+)

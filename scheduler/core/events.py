@@ -1,0 +1,307 @@
+"""What happened, as the shells tell it. `at` is seconds since the cluster's epoch and never decreases.
+
+Treated as immutable. Whoever reports an attempt names it by (job id, attempt number); a report about an attempt that is
+not the job's current one is stale and ignored.
+"""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from optimizer.policy import PolicySpec
+from scheduler.core.rules import RoundRules
+from walras.cluster import Pool
+from walras.ids import JobId, Kind, NodeId, PoolId
+from walras.reasons import Reason
+from walras.request import JobRequest
+
+
+@dataclass(slots=True)
+class PolicyChanged:
+    at: float
+    policy: PolicySpec
+    rules: RoundRules
+
+
+@dataclass(slots=True)
+class PoolDeclared:
+    """A pool exists, or its market price or quota changed."""
+
+    at: float
+    pool: Pool
+
+
+@dataclass(slots=True)
+class NodeJoined:
+    at: float
+    node_id: NodeId
+    pool_id: PoolId
+    #: The `Rent.token` that this machine answers; empty for owned machines.
+    token: str = ""
+
+
+@dataclass(slots=True)
+class NodeUnreachable:
+    """No word from the machine; its ranks may well be alive."""
+
+    at: float
+    node_id: NodeId
+
+
+@dataclass(slots=True)
+class NodeBack:
+    at: float
+    node_id: NodeId
+
+
+@dataclass(slots=True)
+class NodeLost:
+    """Every attempt on the machine is certainly over: the lease ran out, or the machine is proved dead."""
+
+    at: float
+    node_id: NodeId
+    reason: Reason = Reason.INFRA_NODE_LOST
+
+
+@dataclass(slots=True)
+class NodeLeaving:
+    """The machine will be gone at `gone_at` (spot notice, or an administrator drains it: `gone_at` = inf)."""
+
+    at: float
+    node_id: NodeId
+    gone_at: float
+    reason: Reason = Reason.INFRA_SPOT_RECLAIM
+
+
+@dataclass(slots=True)
+class NodeUncordoned:
+    """An administrator lets a quarantined or draining machine take jobs again."""
+
+    at: float
+    node_id: NodeId
+
+
+@dataclass(slots=True)
+class RentFailed:
+    at: float
+    token: str
+    reason: str
+
+
+@dataclass(slots=True)
+class JobSubmitted:
+    at: float
+    job: JobRequest
+
+
+@dataclass(slots=True)
+class JobCancelled:
+    at: float
+    job_id: JobId
+    by: str = ""
+
+
+@dataclass(slots=True)
+class JobHeld:
+    at: float
+    job_id: JobId
+    reason: Reason = Reason.HOLD_USER
+
+
+@dataclass(slots=True)
+class JobReleased:
+    at: float
+    job_id: JobId
+
+
+@dataclass(slots=True)
+class JobReprioritised:
+    at: float
+    job_id: JobId
+    priority: int
+
+
+@dataclass(slots=True)
+class Prepared:
+    """One machine of a gang holds its place; node rank 0 also tells where the ranks will meet."""
+
+    at: float
+    job_id: JobId
+    attempt: int
+    node_id: NodeId
+    address: str = ""
+    port: int = 0
+
+
+@dataclass(slots=True)
+class StartRefused:
+    """A machine cannot take the attempt (foreign process, no disk, start failed before any rank ran)."""
+
+    at: float
+    job_id: JobId
+    attempt: int
+    node_id: NodeId
+    detail: str = ""
+
+
+@dataclass(slots=True)
+class AttemptStarted:
+    """All ranks are up."""
+
+    at: float
+    job_id: JobId
+    attempt: int
+
+
+@dataclass(slots=True)
+class AttemptProgressed:
+    """Coalesced: at most once per job and round, except for the first, which carries `start_s`."""
+
+    at: float
+    job_id: JobId
+    attempt: int
+    #: Steps done by the job over all attempts.
+    steps: float
+    #: Median over undisturbed windows, gang steps per second; None while unknown.
+    steps_per_s: float | None = None
+    samples: int = 0
+    #: Start command to first step done, seconds; with the first report only.
+    start_s: float | None = None
+
+
+@dataclass(slots=True)
+class CheckpointRecorded:
+    """The server recorded a manifest under the attempt's fence: these steps survive whatever happens."""
+
+    at: float
+    job_id: JobId
+    attempt: int
+    steps: float
+    took_s: float = 0.0
+
+
+class EndCause(StrEnum):
+    """What the supervisor saw."""
+
+    EXITED = "exited"
+    #: The supervisor's own lease timer stopped the ranks.
+    LEASE_EXPIRED = "lease_expired"
+    #: The supervisor itself died and its ranks with it.
+    SUPERVISOR_LOST = "supervisor_lost"
+
+
+@dataclass(slots=True)
+class AttemptEnded:
+    """No process of the attempt is left on any machine."""
+
+    at: float
+    job_id: JobId
+    attempt: int
+    cause: EndCause
+    #: Of the first failing rank, else 0. A rank killed by a signal has exit_code None.
+    exit_code: int | None = None
+    signal: int | None = None
+    #: Machine of the first failing rank.
+    node_id: NodeId | None = None
+    #: Steps done by the job, as far as anybody knows; None: as last reported.
+    steps: float | None = None
+
+
+@dataclass(slots=True)
+class ThroughputMeasured:
+    """A speed known from elsewhere (an earlier run's table, a profile): steps per second of the whole gang."""
+
+    at: float
+    kind: Kind
+    accelerator: str
+    count: int
+    steps_per_s: float
+    samples: int = 1
+
+
+@dataclass(slots=True)
+class RestartMeasured:
+    """A restart cost known from elsewhere, seconds."""
+
+    at: float
+    kind: Kind
+    restart_s: float
+
+
+@dataclass(slots=True)
+class Woke:
+    """The instant of a `WakeAt` has come."""
+
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """A decision made compact: what a solve sends back, and what the journal keeps.
+
+    Shares: parallel tuples of the columns with a positive share (job id, pool row, accelerators, share).
+    Pool rows refer to `pools`.
+    """
+
+    pools: tuple[PoolId, ...]
+    job_ids: tuple[JobId, ...]
+    pool_rows: tuple[int, ...]
+    counts: tuple[int, ...]
+    shares: tuple[float, ...]
+    #: Jobs the policy was asked about (their absence above means a share of zero).
+    asked: tuple[JobId, ...]
+    prices: tuple[float, ...]
+    price_unit: str
+    exchange: float
+    #: Whole machines to hold rented in each pool, and the value of one more and of the last one, USD/h.
+    rent_machines: tuple[int, ...]
+    status: str
+    objective: float
+    bound: float
+    gap: float
+    path: str
+    memory: Any = None
+
+
+@dataclass(slots=True)
+class Solved:
+    at: float
+    request_id: int
+    proposal: Proposal
+    took_s: float = 0.0
+
+
+@dataclass(slots=True)
+class SolveFailed:
+    at: float
+    request_id: int
+    reason: str = field(default="")
+
+
+Event = (
+    PolicyChanged
+    | PoolDeclared
+    | NodeJoined
+    | NodeUnreachable
+    | NodeBack
+    | NodeLost
+    | NodeLeaving
+    | NodeUncordoned
+    | RentFailed
+    | JobSubmitted
+    | JobCancelled
+    | JobHeld
+    | JobReleased
+    | JobReprioritised
+    | Prepared
+    | StartRefused
+    | AttemptStarted
+    | AttemptProgressed
+    | CheckpointRecorded
+    | AttemptEnded
+    | ThroughputMeasured
+    | RestartMeasured
+    | Woke
+    | Solved
+    | SolveFailed
+)

@@ -1,0 +1,53 @@
+"""How shares of time become starts and stops. A value: another scheduler's mechanism is other numbers, never a flag."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Backfill(StrEnum):
+    """Who may use places that the first job in line cannot use."""
+
+    NONE = "none"
+    #: Jobs that end, or can be stopped, before the reservation needs the place.
+    EASY = "easy"
+    #: Anybody; the first in line is not protected.
+    FREE = "free"
+
+
+@dataclass(frozen=True, slots=True)
+class RoundRules:
+    """The round mechanism (seconds unless said)."""
+
+    #: Length of a round: running jobs are compared with waiting ones once a round. 0: at every event.
+    round_s: float = 360.0
+    #: A dirty core asks for a new solve no sooner than this after the last request.
+    resolve_min_s: float = 60.0
+    #: An accelerator whose job ended stays idle until the round ends (other schedulers' mechanism).
+    idle_to_round_end: bool = False
+    backfill: Backfill = Backfill.EASY
+    #: A challenger must be owed this many times the cost of the exchange more than the incumbent.
+    hysteresis: float = 2.0
+    #: An incumbent is safe from challengers of its class for this long.
+    min_runtime_s: float = 60.0
+    #: Reservations for gangs that fit nowhere, per pool.
+    max_reservations: int = 1
+    #: A place where the job has no share may be used while free if the speed there is at least this part of its best.
+    opportunistic_rate: float = 0.25
+    #: Cost of a restart (checkpoint + start + warm-up) until it is measured for the kind.
+    restart_default_s: float = 60.0
+    #: Entitlements not received (or received in advance) are remembered up to this many rounds.
+    owed_limit_rounds: float = 10.0
+    #: Length of a profiling lease, and the largest part of the fleet that may profile at once.
+    profiling_s: float = 60.0
+    profiling_share: float = 0.25
+    #: A gang must be prepared on all machines within this time.
+    prepare_timeout_s: float = 60.0
+    #: Wait after a failed attempt: this long, doubled with each failure, at most 32 times.
+    backoff_s: float = 5.0
+    #: A machine on which this many distinct jobs failed within `quarantine_window_s` takes no more jobs.
+    quarantine_jobs: int = 3
+    quarantine_window_s: float = 3600.0
+    #: What an hour of a job is worth, USD, where neither job nor project says; 0: never rent for it.
+    delay_usd_per_h: float = 0.0
+    #: A rented machine is kept idle this long before it is released.
+    rent_keep_s: float = 300.0

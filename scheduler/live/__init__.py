@@ -1,0 +1,1 @@
+"""The server: HTTP, store, agents, solver pool, providers. All the I/O."""

@@ -1,0 +1,194 @@
+"""Bodies of the REST API (`/api/v1`): what the server answers and the client reads.
+
+Instants are RFC 3339 text in UTC; lengths are seconds; money is USD. Errors are RFC 9457 problem+json (`Problem`).
+Lists are pages: `items` and an opaque `next` cursor (absent on the last page).
+"""
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from walras.reasons import Reason
+from walras.states import AttemptState, JobState
+
+
+class Body(BaseModel):
+    """Unknown fields in an answer are ignored: an older client reads a newer server."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class ProblemDetail(Body):
+    """RFC 9457. `code` is stable; `field` and `fix` tell a person what to change."""
+
+    type: str = "about:blank"
+    title: str
+    status: int
+    code: str
+    detail: str = ""
+    field: str = ""
+    fix: str = ""
+
+
+class AttemptView(Body):
+    job_id: int
+    attempt: int
+    state: AttemptState
+    reason: Reason | None = None
+    pool: str
+    accelerator: str
+    #: True where the accelerator is emulated: real steps paced to a speed table.
+    emulated: bool = False
+    #: "node:0,1" for every machine, in node-rank order.
+    placement: list[str]
+    accelerators: int
+    leased_at: str
+    started_at: str | None = None
+    ended_at: str | None = None
+    exit_code: int | None = None
+    signal: int | None = None
+    failed_rank: int | None = None
+    #: Step of the newest checkpoint recorded under this attempt's fence.
+    checkpoint_step: float | None = None
+    profiling: bool = False
+    accelerator_s: float = 0.0
+    usd: float = 0.0
+
+
+class JobView(Body):
+    id: int
+    name: str
+    project: str
+    user: str
+    kind: str
+    state: JobState
+    reason: Reason | None = None
+    #: The reason with its numbers, one line.
+    detail: str = ""
+    priority: int
+    accelerators: int
+    #: Attempts so far, and restarts charged against `retry.max_restarts`.
+    attempts: int = 0
+    restarts: int = 0
+    pool: str | None = None
+    accelerator: str | None = None
+    steps: float = 0.0
+    steps_total: float | None = None
+    steps_per_s: float | None = None
+    submitted_at: str
+    started_at: str | None = None
+    ended_at: str | None = None
+    accelerator_s: dict[str, float] = Field(default_factory=dict)
+    usd: float = 0.0
+    #: Named values the job reported (`loss`): the first seen in its first attempt, and the newest.
+    first_values: dict[str, float] = Field(default_factory=dict)
+    last_values: dict[str, float] = Field(default_factory=dict)
+    labels: dict[str, str] = Field(default_factory=dict)
+
+
+class JobDetail(JobView):
+    """`GET /jobs/{id}`."""
+
+    spec: dict[str, Any]
+    attempt_list: list[AttemptView] = Field(default_factory=list)
+
+
+class JobPage(Body):
+    items: list[JobView]
+    next: str | None = None
+
+
+class SubmitResult(Body):
+    """`POST /jobs` (201), and one item of `POST /jobs:batch`."""
+
+    id: int | None = None
+    name: str = ""
+    error: ProblemDetail | None = None
+
+
+class BatchResult(Body):
+    items: list[SubmitResult]
+
+
+class DryRun(Body):
+    """`POST /jobs:dryrun`: what would happen now. Nothing is stored."""
+
+    kind: str
+    accelerators: int
+    #: Each configuration with its speed, where that speed comes from, price and whether it is free now.
+    configurations: list[dict[str, Any]]
+    #: The configuration the arrival rule would choose, or None, and why.
+    chosen: dict[str, Any] | None = None
+    reason: Reason | None = None
+    detail: str = ""
+
+
+class NodeView(Body):
+    node_id: str
+    pool: str
+    accelerator: str
+    emulated: bool
+    market: str
+    zone: str
+    #: up | unreachable | leaving | quarantined | lost | released
+    state: str
+    detail: str = ""
+    accelerators: int
+    free: int
+    jobs: list[int]
+    last_heard_s: float | None = None
+
+
+class PriceView(Body):
+    pool: str
+    accelerator: str
+    market: str
+    capacity: float
+    free: float
+    #: Price of one accelerator held all the time, in `unit`, from the last solve.
+    price: float
+    unit: str
+    market_usd_per_h: float
+    rented_machines: int = 0
+    quota_machines: int = 0
+
+
+class CertificateView(Body):
+    status: str
+    objective: float
+    bound: float
+    gap: float
+    path: str
+    solved_at: str
+
+
+class PriceList(Body):
+    items: list[PriceView]
+    certificate: CertificateView | None = None
+
+
+class PolicyView(Body):
+    """The policy in force (`GET /policy`) and its place in the history."""
+
+    version: int
+    name: str
+    parameters: dict[str, Any]
+    rules: dict[str, Any]
+    changed_at: str
+    changed_by: str
+
+
+class TokenCreated(Body):
+    """`POST /tokens`: the secret is shown once."""
+
+    token: str
+    prefix: str
+    user: str
+    role: str
+
+
+class Health(Body):
+    ok: bool
+    #: Checks by name: "event_loop", "database", "solver".
+    checks: dict[str, str]
+    version: str

@@ -1,0 +1,77 @@
+"""What the fleet is made of: shapes, markets, pools. Frozen facts shared by every layer."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from walras.ids import NodeId, PoolId
+
+
+class Market(StrEnum):
+    """How a machine is paid for."""
+
+    OWNED = "owned"
+    ON_DEMAND = "on_demand"
+    SPOT = "spot"
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A kind of machine: an instance type, or a class of identical owned machines."""
+
+    name: str
+    #: Canonical accelerator name (`a100-40gb`), or `cpu` for a machine without one.
+    accelerator: str
+    #: Accelerators on one machine.
+    accelerators: int
+    cpus: float
+    memory_bytes: int
+    #: Nominal speed of one accelerator against the others: the prior for a throughput nobody has measured yet.
+    nominal_speed: float = 1.0
+    #: True where an agent paces real steps to a speed table instead of owning such an accelerator.
+    emulated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """Machines that are interchangeable to a policy: one shape, one market, one zone."""
+
+    pool_id: PoolId
+    shape: Shape
+    market: Market = Market.OWNED
+    zone: str = "default"
+    #: Market price of one machine, USD per hour. Owned machines usually cost 0 at the margin.
+    usd_per_h: float = 0.0
+    #: Machines that may be rented at most; 0 for owned pools.
+    quota: int = 0
+    #: Warning before a revocation, seconds (spot).
+    notice_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class NodeShare:
+    """The part of one machine that an attempt holds."""
+
+    node_id: NodeId
+    #: Indices of the accelerators on that machine, ascending.
+    devices: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where an attempt runs: machines in node-rank order, all of one pool unless the gang is mixed."""
+
+    pool_id: PoolId
+    parts: tuple[NodeShare, ...]
+
+    @property
+    def accelerators(self) -> int:
+        """Accelerators held, over all machines."""
+        return sum(len(part.devices) for part in self.parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Rendezvous:
+    """Where the ranks of a gang meet: the address and port that the first machine bound for them."""
+
+    address: str
+    port: int

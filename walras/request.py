@@ -1,0 +1,74 @@
+"""What the scheduler needs to know of a job: the decision-relevant part of a job spec, frozen.
+
+A server makes a `JobRequest` from the spec a person submitted; a simulation makes one from a trace row. Commands,
+code and environment are nobody's business below the shells.
+"""
+
+from dataclasses import dataclass
+from math import inf
+
+from walras.ids import JobId, Kind
+
+#: Stands for "any accelerator type" in a `Demand`.
+ANY_ACCELERATOR = "*"
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """One acceptable way to run the whole gang: `count` accelerators of one type."""
+
+    accelerator: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class RetryRule:
+    """When a failed attempt is tried again. Infrastructure loss and preemption never consume `max_restarts`."""
+
+    max_restarts: int = 0
+    #: Exit codes that may be retried; empty means any non-zero code.
+    on_exit_codes: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class JobRequest:
+    """A job as the scheduler sees it."""
+
+    job_id: JobId
+    kind: Kind
+    #: Acceptable demands. The scheduler chooses among them; equal counts need not be given twice.
+    demands: tuple[Demand, ...]
+    project: str = "default"
+    user: str = ""
+    #: 0-100; see `priority_class`.
+    priority: int = 50
+    #: Share against other jobs of the same class. A weight of 2 is entitled to twice the normalised throughput.
+    weight: float = 1.0
+    #: Machines the gang must be spread over evenly; 1 means "as few as possible".
+    nodes: int = 1
+    cpus_per_accelerator: float = 0.0
+    memory_bytes_per_accelerator: int = 0
+    #: Total work in steps; None when unknown.
+    steps: float | None = None
+    #: The submitter's guess of the run time on the best accelerator, seconds; None when unknown.
+    duration_s: float | None = None
+    #: False: once started it runs to its end.
+    preemptible: bool = True
+    retry: RetryRule = RetryRule()
+    depends_on: tuple[JobId, ...] = ()
+    #: True: a dependency only has to end; False: it has to succeed.
+    depends_on_any_end: bool = False
+    not_before_at: float = -inf
+    deadline_at: float = inf
+    max_runtime_s: float = inf
+    max_queue_s: float = inf
+    grace_s: float = 30.0
+    held: bool = False
+    value_usd_per_h: float | None = None
+    #: Declared speeds (accelerator type, steps per second of the whole gang): believed until measured.
+    declared: tuple[tuple[str, float], ...] = ()
+
+    @property
+    def priority_class(self) -> int:
+        """0 low, 1 normal, 2 high. A higher class preempts a lower one; inside a class, shares decide."""
+        return (self.priority > 33) + (self.priority > 66)

@@ -1,0 +1,1 @@
+"""In-job client: counts steps, paces emulated accelerators, checkpoints. Standard library only."""

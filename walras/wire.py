@@ -1,0 +1,234 @@
+"""Messages between the server and the agents on machines: JSON, checked on both sides.
+
+The agent calls out; nothing ever calls the agent. One call, `POST /agent/v1/heartbeat`, carries everything: reports up,
+commands and the lease down. Delivery is at least once in both directions: the agent repeats a report until its
+`report_id` is acknowledged, the server repeats a command until its `command_id` is. Both sides ignore what they have
+already handled. Instants never cross machines: a lease travels as a length.
+"""
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class Message(BaseModel):
+    """Unknown fields are ignored, so that an agent one version older or newer is understood."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+# ------------------------------------------------------------------------------------------------ machine facts
+
+
+class ShapeFacts(Message):
+    """What the machine is. The pool is (shape, market, zone)."""
+
+    shape: str = Field(min_length=1, max_length=100)
+    accelerator: str = Field(min_length=1, max_length=100)
+    accelerators: int = Field(ge=1, le=1024)
+    cpus: float = Field(gt=0)
+    memory_bytes: int = Field(gt=0)
+    nominal_speed: float = Field(default=1.0, gt=0)
+    emulated: bool = False
+    market: Literal["owned", "on_demand", "spot"] = "owned"
+    zone: str = Field(default="default", max_length=100)
+
+
+class Register(Message):
+    """`POST /agent/v1/register`, authorised by the join token."""
+
+    node_id: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
+    facts: ShapeFacts
+    #: The `Rent` token that this machine answers; empty for owned machines.
+    rent_token: str = ""
+    version: str = ""
+
+
+class Registered(Message):
+    """The agent's own credential (kept in its state folder) and the pace of heartbeats."""
+
+    credential: str
+    heartbeat_s: float
+    lease_s: float
+
+
+# ------------------------------------------------------------------------------------------------ reports (up)
+
+
+class Report(Message):
+    """Increases by one per agent, kept durably until acknowledged."""
+
+    report_id: int = Field(ge=1)
+
+
+class AttemptReport(Report):
+    job_id: int = Field(ge=1)
+    attempt: int = Field(ge=1)
+
+
+class PreparedReport(AttemptReport):
+    type: Literal["prepared"] = "prepared"
+    #: Bound for the ranks to meet; set by node rank 0 only.
+    address: str = ""
+    port: int = 0
+
+
+class RefusedReport(AttemptReport):
+    type: Literal["refused"] = "refused"
+    detail: str = Field(default="", max_length=2000)
+
+
+class StartedReport(AttemptReport):
+    type: Literal["started"] = "started"
+
+
+class ProgressReport(AttemptReport):
+    """Only the newest per attempt is kept and sent."""
+
+    type: Literal["progress"] = "progress"
+    #: Steps done by the job over all attempts.
+    steps: float = Field(ge=0)
+    steps_per_s: float | None = Field(default=None, gt=0)
+    samples: int = Field(default=0, ge=0)
+    start_s: float | None = Field(default=None, ge=0)
+    #: Named values of the job, such as its loss: newest, and the first ones seen in this attempt.
+    values: dict[str, float] = Field(default_factory=dict, max_length=32)
+    first_values: dict[str, float] = Field(default_factory=dict, max_length=32)
+
+
+class Manifest(Message):
+    """A complete checkpoint: what is needed to resume from it, and to notice that it is torn."""
+
+    step: float = Field(ge=0)
+    #: Folder of the checkpoint, absolute, inside the job's checkpoint folder.
+    path: str = Field(max_length=4096)
+    #: SHA-256 over the names, sizes and hashes of its files, as written in its `manifest.json`.
+    digest: str = Field(pattern=r"^[0-9a-f]{64}$")
+
+
+class CommittedReport(AttemptReport):
+    """The job committed a checkpoint. It counts only once the server has recorded it under the fence."""
+
+    type: Literal["committed"] = "committed"
+    manifest: Manifest
+    took_s: float = Field(default=0.0, ge=0)
+
+
+class EndedReport(AttemptReport):
+    """No process of this attempt is left on this machine."""
+
+    type: Literal["ended"] = "ended"
+    cause: Literal["exited", "lease_expired", "supervisor_lost"]
+    #: First failing rank's, else 0; None when a signal ended it.
+    exit_code: int | None = None
+    signal: int | None = None
+    failed_rank: int | None = None
+    steps: float | None = None
+    #: Seconds of processor time of all ranks, for the record.
+    cpu_s: float = 0.0
+
+
+class NoticeReport(Report):
+    """The machine will be gone in `gone_in_s` seconds (spot notice), or its owner takes it away."""
+
+    type: Literal["notice"] = "notice"
+    gone_in_s: float = Field(ge=0)
+
+
+AnyReport = Annotated[
+    PreparedReport | RefusedReport | StartedReport | ProgressReport | CommittedReport | EndedReport | NoticeReport,
+    Field(discriminator="type"),
+]
+
+
+class AttemptHere(Message):
+    """An attempt that is alive on this machine: the server compares with what it expects, both ways."""
+
+    job_id: int
+    attempt: int
+
+
+class Heartbeat(Message):
+    """`POST /agent/v1/heartbeat`, authorised by the agent's credential."""
+
+    node_id: str
+    #: Changes when the agent restarts.
+    session: str = ""
+    #: True with the first call after a (re)start: `here` is then the complete truth about this machine.
+    resync: bool = False
+    here: list[AttemptHere] = Field(default_factory=list, max_length=1024)
+    reports: list[AnyReport] = Field(default_factory=list, max_length=1000)
+    #: Commands carried out (or found to be already done).
+    acks: list[int] = Field(default_factory=list, max_length=10_000)
+    #: How long the server may hold the call open waiting for something to say.
+    wait_s: float = Field(default=0.0, ge=0, le=60)
+
+
+# ------------------------------------------------------------------------------------------------ commands (down)
+
+
+class AgentCommand(Message):
+    command_id: int
+    job_id: int
+    attempt: int
+
+
+class PrepareCommand(AgentCommand):
+    """Hold devices for a gang over several machines; node rank 0 also binds a port."""
+
+    type: Literal["prepare"] = "prepare"
+    devices: list[int]
+    node_rank: int
+
+
+class StartCommand(AgentCommand):
+    """Start this machine's ranks: one per device."""
+
+    type: Literal["start"] = "start"
+    name: str
+    #: argv, never a shell string (a spec's `run: string` became `["bash", "-euo", "pipefail", "-c", ...]`).
+    argv: list[str]
+    #: The job's own variables; the supervisor adds WALRAS_* and the torch names.
+    env: dict[str, str]
+    workdir: str
+    devices: list[int]
+    accelerator: str
+    node_rank: int
+    num_nodes: int
+    #: World size, and the global rank of this machine's first rank.
+    world_size: int
+    first_rank: int
+    master_address: str
+    #: 0: the supervisor of a gang on one machine chooses a free port itself.
+    master_port: int
+    checkpoint_dir: str
+    resume: Manifest | None
+    #: Steps the job is to do in all; None when unknown.
+    steps: float | None
+    #: Emulated accelerators: steps per second to pace the gang to; None: run free.
+    pace_steps_per_s: float | None
+    lease_s: float
+    grace_s: float
+    job_token: str
+
+
+class StopCommand(AgentCommand):
+    """Checkpoint and stop within `grace_s`; then the ranks are killed. Also releases what `prepare` holds."""
+
+    type: Literal["stop"] = "stop"
+    grace_s: float
+    reason: str
+
+
+AnyCommand = Annotated[PrepareCommand | StartCommand | StopCommand, Field(discriminator="type")]
+
+
+class HeartbeatAnswer(Message):
+    commands: list[AnyCommand] = Field(default_factory=list)
+    #: Reports up to and including this id are durable with the server.
+    reports_acked: int = 0
+    #: The lease of every attempt in `here` that the server still wants is this long, counted from the moment the
+    #: heartbeat was *sent*.
+    lease_s: float
+    #: Attempts in `here` whose lease is not renewed (their fence is old): stop them at once.
+    fenced: list[AttemptHere] = Field(default_factory=list)

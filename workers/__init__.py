@@ -1,0 +1,1 @@
+"""The agent of a machine and the supervisor of an attempt. They decide nothing."""
