@@ -186,6 +186,8 @@ class StartCommand(AgentCommand):
 
     type: Literal["start"] = "start"
     name: str
+    #: The job's kind: an agent that emulates an accelerator looks its pace up under this name.
+    kind: str
     #: argv, never a shell string (a spec's `run: string` became `["bash", "-euo", "pipefail", "-c", ...]`).
     argv: list[str]
     #: The job's own variables; the supervisor adds WALRAS_* and the torch names.
@@ -205,8 +207,6 @@ class StartCommand(AgentCommand):
     resume: Manifest | None
     #: Steps the job is to do in all; None when unknown.
     steps: float | None
-    #: Emulated accelerators: steps per second to pace the gang to; None: run free.
-    pace_steps_per_s: float | None
     lease_s: float
     grace_s: float
     job_token: str
