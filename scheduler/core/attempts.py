@@ -1,0 +1,126 @@
+"""The life of an attempt: granted, prepared, started, revoked, ended.
+
+An attempt's accelerators are free again only when nobody can be alive on them: at `AttemptEnded`, at `NodeLost`, or
+when it never got a rank running. How an end is judged (whose fault, what next) is in `endings.py`.
+"""
+
+from math import inf
+
+from scheduler.core.commands import Prepare, Revoke, Start
+from scheduler.core.cycle import Cycle
+from scheduler.core.events import AttemptProgressed
+from scheduler.core.fleet import Place
+from scheduler.core.ledger import JobRecord
+from scheduler.core.throughput import Source
+from walras.cluster import Rendezvous
+from walras.ids import NodeId
+from walras.reasons import Reason
+from walras.states import AttemptState, JobState
+
+
+def start(cycle: Cycle, job: JobRecord, pool: int, place: Place) -> None:
+    """Grant the place to a waiting job: a new attempt, whose number is the fence of everything it will write.
+
+    A gang on several machines is prepared first; a gang on one machine meets on that machine's loopback and starts
+    at once.
+    """
+    assert job.waits, f"job {job.job_id} is {job.state} and cannot start"
+    ledger, columns, rules = cycle.ledger, cycle.ledger.columns, cycle.standing.rules
+    job_class = ledger.class_of(job)
+    columns.settle(job.slot, cycle.now)
+    job.attempt += 1
+    job.place = place
+    job.placement = ledger.fleet.take(job.job_id, place, ledger.classes.forms[job_class.form])
+    job.leased_at, job.running_at, job.start_steps = cycle.now, inf, job.steps
+    job.revoked, job.rendezvous = None, None
+    job.prepared.clear()
+    job.lost.clear()
+    columns.pool[job.slot] = pool
+    columns.count[job.slot] = job.placement.accelerators
+    unknown = bool(job_class.sources[pool] < Source.MEASURED)
+    job.profiling_until = cycle.now + rules.profiling_s if unknown else -inf
+    cycle.set_job_state(job, JobState.STARTING)
+    cycle.set_attempt_state(job, AttemptState.LEASED, placement=job.placement)
+    if len(place) > 1:
+        cycle.commands.append(Prepare(job.job_id, job.attempt, job.placement))
+        cycle.timers.set(cycle.now + rules.prepare_timeout_s, "prepare", job.job_id, job.attempt)
+    else:
+        _command_start(cycle, job)
+    cycle.timers.set(cycle.now + job.request.max_runtime_s, "max_runtime", job.job_id, job.attempt)
+
+
+def _command_start(cycle: Cycle, job: JobRecord) -> None:
+    assert job.placement is not None
+    profiling = job.profiling_until > -inf
+    cycle.commands.append(Start(job.job_id, job.attempt, job.placement, job.rendezvous, job.safe_steps, profiling))
+
+
+def prepared(cycle: Cycle, job: JobRecord, node_id: NodeId, address: str, port: int) -> None:
+    """One machine of a gang holds its part; when all do, the ranks may start."""
+    if job.revoked is not None or job.state is not JobState.STARTING or job.placement is None:
+        return
+    nodes = [part.node_id for part in job.placement.parts]
+    if len(nodes) < 2 or node_id not in nodes or node_id in job.prepared:
+        return
+    job.prepared.add(node_id)
+    if node_id == nodes[0]:
+        job.rendezvous = Rendezvous(address, port)
+    if len(job.prepared) == len(nodes):
+        _command_start(cycle, job)
+
+
+def is_prepared(job: JobRecord) -> bool:
+    """True if the ranks may be running: the start command has gone out."""
+    return job.placement is not None and (
+        len(job.placement.parts) == 1 or len(job.prepared) == len(job.placement.parts)
+    )
+
+
+def running(cycle: Cycle, job: JobRecord) -> None:
+    """All ranks are up."""
+    if job.state is JobState.STARTING:
+        job.running_at = cycle.now
+        cycle.set_job_state(job, JobState.RUNNING)
+        cycle.set_attempt_state(job, AttemptState.RUNNING)
+
+
+def progressed(cycle: Cycle, job: JobRecord, event: AttemptProgressed) -> bool:
+    """Take in a progress report. True if it changed the published speed of the job's kind."""
+    ledger = cycle.ledger
+    running(cycle, job)
+    job.steps = max(job.steps, event.steps)
+    ledger.columns.steps[job.slot] = job.steps
+    if event.start_s is not None:
+        ledger.costs.saw_start(job.request.kind, event.start_s)
+    if event.steps_per_s is None or job.placement is None:
+        return False
+    shape = ledger.fleet.pools[int(ledger.columns.pool[job.slot])].pool.shape
+    return ledger.table.measure(job.request.kind, shape.accelerator, job.placement.accelerators, event.steps_per_s)
+
+
+def revoke(cycle: Cycle, job: JobRecord, reason: Reason, *, detail: str = "", grace_s: float = inf) -> None:
+    """Ask the attempt to checkpoint and stop. Its accelerators stay taken until it has ended."""
+    if job.revoked is None:
+        cycle.set_attempt_state(job, AttemptState.STOPPING, reason)
+    job.revoked = reason
+    grace_s = min(grace_s, job.request.grace_s)
+    cycle.commands.append(Revoke(job.job_id, job.attempt, reason, grace_s))
+    if job.state in (JobState.STARTING, JobState.RUNNING):
+        cycle.set_job_state(job, JobState.PREEMPTING, reason, detail)
+
+
+def release(cycle: Cycle, job: JobRecord) -> None:
+    """Nobody of the attempt is alive: its accelerators are free."""
+    ledger, columns = cycle.ledger, cycle.ledger.columns
+    columns.settle(job.slot, cycle.now)
+    form = ledger.classes.forms[ledger.class_of(job).form]
+    for row, _ in job.place:
+        machine = ledger.fleet.machines[row]
+        if machine is not None:
+            ledger.fleet.give_back(job.job_id, machine, form, cycle.now)
+            cycle.freed[row] = None
+    columns.pool[job.slot] = -1
+    columns.count[job.slot] = 0.0
+    job.place = ()
+    job.profiling_until = -inf
+    cycle.dirty = True

@@ -1,0 +1,125 @@
+"""Jobs that are alike: one class per (kind, demands, resources), with its speed on every pool.
+
+A class is what makes large problems small (identical jobs are solved as one) and events cheap: a new speed touches a
+class, not its jobs. A *form* is coarser: classes of one form take the same accelerators, processors and memory on every
+pool, so they compete for a place on equal terms whatever their speed.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scheduler.core.throughput import Source, ThroughputTable
+from walras.cluster import Pool
+from walras.ids import Kind
+from walras.request import ANY_ACCELERATOR, Demand, JobRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What a gang takes: accelerators by pool (0: cannot run there), machines, and resources per accelerator."""
+
+    counts: tuple[int, ...]
+    nodes: int
+    cpus: float
+    memory_bytes: int
+
+
+@dataclass(slots=True)
+class JobClass:
+    kind: Kind
+    demands: tuple[Demand, ...]
+    nodes: int
+    cpus: float
+    memory_bytes: int
+    #: Row of `JobClasses.forms`.
+    form: int
+    #: Steps per second by pool; 0 where it cannot run.
+    rates: NDArray[np.float64]
+    sources: NDArray[np.int8]
+
+    @property
+    def best_rate(self) -> float:
+        """Speed on the best pool that exists; 0 if there is none."""
+        return float(self.rates.max(initial=0.0))
+
+
+def count_on(demands: Sequence[Demand], nodes: int, pool: Pool) -> int:
+    """Accelerators that a gang with these demands takes on this pool; 0 if it cannot run there."""
+    shape = pool.shape
+    named = [d.count for d in demands if d.accelerator == shape.accelerator]
+    anything = [d.count for d in demands if d.accelerator == ANY_ACCELERATOR]
+    counts = named or anything
+    if not counts:
+        return 0
+    count = counts[0]
+    if nodes > 1 and (count % nodes or count // nodes > shape.accelerators):
+        return 0
+    return count
+
+
+class JobClasses:
+    """All classes seen so far. Rows are never removed: there are few, whatever the number of jobs."""
+
+    def __init__(self, table: ThroughputTable) -> None:
+        self._table = table
+        self._pools: list[Pool] = []
+        self._nominal: dict[str, float] = {}
+        self._index: dict[tuple[object, ...], int] = {}
+        self._by_kind: dict[Kind, list[int]] = {}
+        self._form_index: dict[Form, int] = {}
+        self.forms: list[Form] = []
+        self.classes: list[JobClass] = []
+
+    def row(self, job: JobRequest) -> int:
+        """Row of the job's class, made on first sight."""
+        key = (job.kind, job.demands, job.nodes, job.cpus_per_accelerator, job.memory_bytes_per_accelerator)
+        row = self._index.get(key)
+        if row is None:
+            row = self._index[key] = len(self.classes)
+            self._by_kind.setdefault(job.kind, []).append(row)
+            new = JobClass(*key, form=-1, rates=np.zeros(0), sources=np.zeros(0, np.int8))
+            self.classes.append(new)
+            self._refresh(new)
+        return row
+
+    def declare(self, job: JobRequest) -> None:
+        """Take in the speeds a submitter declared."""
+        for accelerator, steps_per_s in job.declared:
+            for demand in job.demands:
+                if demand.accelerator in (accelerator, ANY_ACCELERATOR) and self._table.declare(
+                    job.kind, accelerator, demand.count, steps_per_s
+                ):
+                    self.refresh_kind(job.kind)
+
+    def pools_changed(self, pools: Sequence[Pool]) -> None:
+        """The list of pools grew or a pool's shape changed: recompute every class."""
+        self._pools = list(pools)
+        self._nominal = {pool.shape.accelerator: pool.shape.nominal_speed for pool in pools}
+        self._form_index.clear()
+        self.forms.clear()
+        for job_class in self.classes:
+            self._refresh(job_class)
+
+    def refresh_kind(self, kind: Kind) -> None:
+        """A speed of this kind was published."""
+        for row in self._by_kind.get(kind, ()):
+            self._refresh(self.classes[row])
+
+    def _refresh(self, job_class: JobClass) -> None:
+        counts = tuple(count_on(job_class.demands, job_class.nodes, pool) for pool in self._pools)
+        form = Form(counts, job_class.nodes, job_class.cpus, job_class.memory_bytes)
+        row = self._form_index.get(form)
+        if row is None:
+            row = self._form_index[form] = len(self.forms)
+            self.forms.append(form)
+        job_class.form = row
+        job_class.rates = np.zeros(len(self._pools))
+        job_class.sources = np.full(len(self._pools), Source.PREDICTED, np.int8)
+        for p, pool in enumerate(self._pools):
+            if counts[p]:
+                speed = self._table.speed(job_class.kind, pool.shape.accelerator, counts[p], self._nominal)
+                job_class.rates[p] = speed.steps_per_s
+                job_class.sources[p] = speed.source

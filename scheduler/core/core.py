@@ -1,0 +1,297 @@
+"""The whole cycle behind one entrance: `SchedulerCore.handle(event) -> [commands]`.
+
+This file only dispatches. Each event goes to its handler; then, in this order, freed machines are offered to claims,
+newcomers are judged, free places are filled, incumbents are compared if a round ended, a solve is asked for if one is
+due, and the shells are told when to wake the core.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from optimizer.policy import OrderPolicy
+from optimizer.registry import make
+from scheduler.core import attempts, endings, jobs, nodes, resolve
+from scheduler.core import events as ev
+from scheduler.core.claims import offer, settle_claim
+from scheduler.core.commands import Command, WakeAt
+from scheduler.core.cycle import Cycle
+from scheduler.core.discipline import ByOrder, BySharesOwed
+from scheduler.core.ledger import JobRecord, Ledger, Standing
+from scheduler.core.lines import Lines
+from scheduler.core.rounds import compare, fill
+from walras.ids import JobId
+
+
+class SchedulerCore:
+    """Pure: the same events give the same commands, whoever sends them. The first event is `PolicyChanged`."""
+
+    def __init__(self) -> None:
+        self.ledger = Ledger()
+        self._cycle = Cycle(self.ledger, Lines(self.ledger))
+
+    @property
+    def cycle(self) -> Cycle:
+        """The working set, for invariants and explanations: read only."""
+        return self._cycle
+
+    def handle(self, event: ev.Event) -> list[Command]:
+        """Take in one event; what is to be done about it, in order."""
+        cycle = self._cycle
+        assert event.at >= self.ledger.now, f"time went back: {event} at {self.ledger.now}"
+        self.ledger.now = event.at
+        cycle.commands = []
+        self._run_timers()
+        _HANDLERS[type(event)](self, event)
+        self._settle()
+        return cycle.commands
+
+    # -------------------------------------------------------------------------------------------- after an event
+
+    def _settle(self) -> None:
+        cycle = self._cycle
+        if cycle.discipline is None:
+            return
+        if cycle.refill:
+            cycle.refill = False
+            cycle.lines.clear()
+            cycle.discipline.fill_lines(cycle.lines)
+            cycle.stale_pools.update(range(len(self.ledger.fleet.pools)))
+        pressing = self._take_in()
+        if not cycle.standing.rules.idle_to_round_end or cycle.round_ended:
+            fill(cycle)
+        for job in pressing:
+            jobs.press(cycle, job)
+        if cycle.round_ended or cycle.standing.rules.round_s == 0:
+            cycle.round_ended = False
+            compare(cycle)
+            self._take_in()
+            fill(cycle)
+        resolve.ask_if_due(cycle)
+        self._set_round_timer()
+        self._wake()
+
+    def _take_in(self) -> list[JobRecord]:
+        """Offer freed machines to claims and judge newcomers, until neither brings more. Returns the newcomers."""
+        cycle = self._cycle
+        seen: list[JobRecord] = []
+        while cycle.freed or cycle.arrived:
+            freed, cycle.freed = cycle.freed, {}
+            for row in freed:
+                machine = self.ledger.fleet.machines[row]
+                if machine is not None:
+                    offer(cycle, machine)
+            newcomers, cycle.arrived = cycle.arrived, []
+            for job_id in newcomers:
+                job = self.ledger.jobs.get(job_id)
+                if job is not None:
+                    jobs.arrived(cycle, job)
+                    seen.append(job)
+        return seen
+
+    def _wake(self) -> None:
+        timers = self._cycle.timers
+        if timers.next_at < timers.asked_at or timers.asked_at <= self.ledger.now:
+            timers.asked_at = timers.next_at
+            if timers.next_at < float("inf"):
+                self._cycle.commands.append(WakeAt(timers.next_at))
+
+    # -------------------------------------------------------------------------------------------- timers
+
+    def _set_round_timer(self) -> None:
+        """A round is worth a timer only if somebody waits, or is owed time on another pool."""
+        cycle, rules = self._cycle, self._cycle.standing.rules
+        discipline = cycle.discipline
+        if rules.round_s <= 0 or (cycle.round_timer_at > self.ledger.now and cycle.round_timer_at < float("inf")):
+            return
+        if discipline is None or not (discipline.compares or rules.idle_to_round_end):
+            return
+        if not self.ledger.jobs:
+            cycle.round_timer_at = float("inf")
+            return
+        cycle.round_timer_at = (self.ledger.now // rules.round_s + 1) * rules.round_s
+        cycle.timers.set(cycle.round_timer_at, "round")
+
+    def _run_timers(self) -> None:
+        cycle = self._cycle
+        while (due := cycle.timers.due(self.ledger.now)) is not None:
+            what, subject, number = due
+            if what == "round":
+                cycle.round_timer_at = float("inf")
+                cycle.round_ended = self._cycle.refill = True
+                limit_s = cycle.standing.rules.owed_limit_rounds * cycle.standing.rules.round_s
+                self.ledger.columns.settle_all(self.ledger.now, limit_s)
+            elif what == "gate":
+                cycle.gate_timer_at = float("inf")
+            elif what == "idle":
+                nodes.release_idle(cycle, subject)
+            elif (job := self.ledger.jobs.get(JobId(subject))) is not None:
+                self._job_timer(what, job, number)
+
+    def _job_timer(self, what: str, job: JobRecord, attempt: int) -> None:
+        cycle = self._cycle
+        if what == "ready":
+            jobs.ready(cycle, job)
+            if (claim := cycle.claims.get(job.job_id)) is not None:
+                settle_claim(cycle, claim)
+        elif what == "max_queue":
+            jobs.max_queue_reached(cycle, job)
+        elif what == "max_runtime":
+            jobs.max_runtime_reached(cycle, job, attempt)
+        elif what == "prepare" and job.attempt == attempt and job.holds and not attempts.is_prepared(job):
+            jobs.prepare_timed_out(cycle, job)
+
+    # -------------------------------------------------------------------------------------------- policy, answers
+
+    def _policy_changed(self, event: ev.PolicyChanged) -> None:
+        cycle = self._cycle
+        policy = make(event.policy)
+        self.ledger.standing = Standing(event.policy, policy, event.rules)
+        if isinstance(policy, OrderPolicy):
+            cycle.discipline = ByOrder(self.ledger, event.rules, policy)
+        else:
+            cycle.discipline = BySharesOwed(self.ledger, event.rules)
+        columns = self.ledger.columns
+        columns.settle_all(event.at, float("inf"))
+        columns.entitled[:] = 0.0
+        columns.owed[:] = 0.0
+        cycle.void_up_to = cycle.last_request
+        cycle.dirty = True
+        cycle.asked_at = -float("inf")
+        self._cycle.refill = True
+
+    def _pool_declared(self, event: ev.PoolDeclared) -> None:
+        nodes.pool_declared(self._cycle, event)
+        self._cycle.refill = True
+
+    def _solved(self, event: ev.Solved) -> None:
+        if resolve.apply_answer(self._cycle, event):
+            nodes.rent_to(self._cycle, event.proposal)
+            self._cycle.refill = self._cycle.round_ended = True
+
+    def _solve_failed(self, event: ev.SolveFailed) -> None:
+        if event.request_id == self._cycle.in_flight:
+            self._cycle.in_flight = 0
+            self._cycle.dirty = True
+
+    def _rent_failed(self, event: ev.RentFailed) -> None:
+        nodes.rent_failed(self._cycle, event.token)
+
+    def _woke(self, event: ev.Woke) -> None:
+        """Timers have run already."""
+
+    # -------------------------------------------------------------------------------------------- speeds
+
+    def _throughput_measured(self, event: ev.ThroughputMeasured) -> None:
+        if self.ledger.table.measure(event.kind, event.accelerator, event.count, event.steps_per_s):
+            self.ledger.classes.refresh_kind(event.kind)
+            self._cycle.dirty = True
+
+    def _restart_measured(self, event: ev.RestartMeasured) -> None:
+        self.ledger.costs.saw_start(event.kind, event.restart_s)
+
+    # -------------------------------------------------------------------------------------------- jobs and attempts
+
+    def _job_submitted(self, event: ev.JobSubmitted) -> None:
+        jobs.submitted(self._cycle, event)
+
+    def _on_job(self, event: Any, handler: Callable[..., None]) -> None:
+        job = self.ledger.jobs.get(event.job_id)
+        if job is not None:
+            handler(self._cycle, job, event)
+
+    def _job_cancelled(self, event: ev.JobCancelled) -> None:
+        self._on_job(event, jobs.cancelled)
+
+    def _job_held(self, event: ev.JobHeld) -> None:
+        self._on_job(event, jobs.held)
+
+    def _job_released(self, event: ev.JobReleased) -> None:
+        self._on_job(event, jobs.released)
+
+    def _job_reprioritised(self, event: ev.JobReprioritised) -> None:
+        self._on_job(event, jobs.reprioritised)
+
+    def _current(self, event: Any) -> JobRecord | None:
+        """The job, if the report is about its current attempt and that attempt still holds its place."""
+        job = self.ledger.jobs.get(event.job_id)
+        return job if job is not None and job.attempt == event.attempt and job.holds else None
+
+    def _prepared(self, event: ev.Prepared) -> None:
+        if (job := self._current(event)) is not None:
+            attempts.prepared(self._cycle, job, event.node_id, event.address, event.port)
+
+    def _start_refused(self, event: ev.StartRefused) -> None:
+        if (job := self._current(event)) is not None:
+            jobs.start_refused(self._cycle, job, event)
+
+    def _attempt_started(self, event: ev.AttemptStarted) -> None:
+        if (job := self._current(event)) is not None:
+            attempts.running(self._cycle, job)
+
+    def _attempt_progressed(self, event: ev.AttemptProgressed) -> None:
+        if (job := self._current(event)) is not None and attempts.progressed(self._cycle, job, event):
+            self.ledger.classes.refresh_kind(job.request.kind)
+            self._cycle.dirty = True
+
+    def _checkpoint_recorded(self, event: ev.CheckpointRecorded) -> None:
+        if (job := self._current(event)) is not None:
+            job.safe_steps = max(job.safe_steps, event.steps)
+            self.ledger.costs.saw_checkpoint(job.request.kind, event.took_s)
+
+    def _attempt_ended(self, event: ev.AttemptEnded) -> None:
+        if (job := self._current(event)) is not None:
+            endings.attempt_ended(self._cycle, job, event)
+
+    # -------------------------------------------------------------------------------------------- machines
+
+    def _node_joined(self, event: ev.NodeJoined) -> None:
+        nodes.joined(self._cycle, event)
+
+    def _on_machine(self, event: Any, handler: Callable[..., None], *more: Any) -> None:
+        machine = self.ledger.fleet.machine(event.node_id)
+        if machine is not None:
+            handler(self._cycle, machine, *more)
+
+    def _node_unreachable(self, event: ev.NodeUnreachable) -> None:
+        self._on_machine(event, nodes.unreachable)
+
+    def _node_back(self, event: ev.NodeBack) -> None:
+        self._on_machine(event, nodes.back)
+
+    def _node_lost(self, event: ev.NodeLost) -> None:
+        self._on_machine(event, nodes.lost, event.reason)
+
+    def _node_leaving(self, event: ev.NodeLeaving) -> None:
+        self._on_machine(event, nodes.leaving, event)
+
+    def _node_uncordoned(self, event: ev.NodeUncordoned) -> None:
+        self._on_machine(event, nodes.uncordoned)
+
+
+_HANDLERS: dict[type, Callable[[SchedulerCore, Any], None]] = {
+    ev.PolicyChanged: SchedulerCore._policy_changed,
+    ev.PoolDeclared: SchedulerCore._pool_declared,
+    ev.NodeJoined: SchedulerCore._node_joined,
+    ev.NodeUnreachable: SchedulerCore._node_unreachable,
+    ev.NodeBack: SchedulerCore._node_back,
+    ev.NodeLost: SchedulerCore._node_lost,
+    ev.NodeLeaving: SchedulerCore._node_leaving,
+    ev.NodeUncordoned: SchedulerCore._node_uncordoned,
+    ev.RentFailed: SchedulerCore._rent_failed,
+    ev.JobSubmitted: SchedulerCore._job_submitted,
+    ev.JobCancelled: SchedulerCore._job_cancelled,
+    ev.JobHeld: SchedulerCore._job_held,
+    ev.JobReleased: SchedulerCore._job_released,
+    ev.JobReprioritised: SchedulerCore._job_reprioritised,
+    ev.Prepared: SchedulerCore._prepared,
+    ev.StartRefused: SchedulerCore._start_refused,
+    ev.AttemptStarted: SchedulerCore._attempt_started,
+    ev.AttemptProgressed: SchedulerCore._attempt_progressed,
+    ev.CheckpointRecorded: SchedulerCore._checkpoint_recorded,
+    ev.AttemptEnded: SchedulerCore._attempt_ended,
+    ev.ThroughputMeasured: SchedulerCore._throughput_measured,
+    ev.RestartMeasured: SchedulerCore._restart_measured,
+    ev.Woke: SchedulerCore._woke,
+    ev.Solved: SchedulerCore._solved,
+    ev.SolveFailed: SchedulerCore._solve_failed,
+}

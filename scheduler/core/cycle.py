@@ -1,0 +1,119 @@
+"""The working set of one `handle`: the ledger, the lines, claims and timers, and the commands so far.
+
+Handlers are functions of a `Cycle`. Nothing here decides; it keeps the pieces together and records every state change
+as a command.
+"""
+
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from math import inf
+
+from scheduler.core.commands import AttemptTransitioned, Command, JobTransitioned
+from scheduler.core.discipline import Discipline
+from scheduler.core.ledger import JobRecord, Ledger, Standing
+from scheduler.core.lines import Lines
+from walras.cluster import Placement
+from walras.ids import JobId
+from walras.reasons import Reason
+from walras.states import AttemptState, JobState, check_job_transition
+
+
+@dataclass(slots=True)
+class Claim:
+    """Places that are being freed, or awaited, for one job.
+
+    The accelerators it already has are held in its name on the machines; `needs` counts those still missing there.
+    """
+
+    job_id: JobId
+    pool: int
+    #: Accelerators wanted, and those still missing, by machine row.
+    wanted: dict[int, int]
+    needs: dict[int, int]
+    #: Exchange: incumbents were told to go. Reservation (False): it waits for ends, and others may borrow meanwhile.
+    exchange: bool
+    #: Jobs that borrow places of a reservation, by machine row.
+    lent: dict[JobId, int] = field(default_factory=dict)
+
+
+class Timers:
+    """Instants at which the core wants to be called: (at, order of setting, what, subject)."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, int, str, int, int]] = []
+        self._count = 0
+        #: Earliest instant the shells were asked for.
+        self.asked_at = inf
+
+    def set(self, at: float, what: str, subject: int = 0, number: int = 0) -> None:
+        """`what` names the kind of timer, (`subject`, `number`) what it is about (a job and its attempt)."""
+        if at < inf:
+            self._count += 1
+            heappush(self._heap, (at, self._count, what, subject, number))
+
+    def due(self, now: float) -> tuple[str, int, int] | None:
+        """Take the next timer that is due."""
+        if self._heap and self._heap[0][0] <= now:
+            _, _, what, subject, number = heappop(self._heap)
+            return what, subject, number
+        return None
+
+    @property
+    def next_at(self) -> float:
+        return self._heap[0][0] if self._heap else inf
+
+
+@dataclass(slots=True)
+class Cycle:
+    """Everything a handler may touch."""
+
+    ledger: Ledger
+    lines: Lines
+    timers: Timers = field(default_factory=Timers)
+    claims: dict[JobId, Claim] = field(default_factory=dict)
+    #: Claims with an interest in a machine, oldest first.
+    claims_on: dict[int, list[JobId]] = field(default_factory=dict)
+    commands: list[Command] = field(default_factory=list)
+    discipline: Discipline | None = None
+    #: Machines on which something became free in this handle, in order.
+    freed: dict[int, None] = field(default_factory=dict)
+    #: Jobs that may start from now on and have not been judged by the arrival rule, in order.
+    arrived: list[JobId] = field(default_factory=list)
+    #: Pools in which something became free, or somebody came, since they were last filled.
+    stale_pools: set[int] = field(default_factory=set)
+    #: Every line must be filled afresh: pools, forms, keys or the policy changed, or a round ended.
+    refill: bool = False
+    #: Running jobs are to be compared with waiting ones: a round ended, or a solve was answered.
+    round_ended: bool = False
+    #: Something changed that a solve should know about.
+    dirty: bool = False
+    #: Request id of the solve in flight; 0: none. `last_request` is the newest ever sent.
+    in_flight: int = 0
+    last_request: int = 0
+    #: Answers to requests up to this one are about an older policy.
+    void_up_to: int = 0
+    asked_at: float = -inf
+    round_timer_at: float = inf
+    gate_timer_at: float = inf
+    rent_count: int = 0
+
+    @property
+    def now(self) -> float:
+        return self.ledger.now
+
+    @property
+    def standing(self) -> Standing:
+        assert self.ledger.standing is not None, "no policy yet: PolicyChanged must be the first event"
+        return self.ledger.standing
+
+    def set_job_state(self, job: JobRecord, state: JobState, reason: Reason | None = None, detail: str = "") -> None:
+        """Change the job's state and tell the shells."""
+        check_job_transition(job.state, state)
+        job.state = state
+        self.ledger.set_eligible(job)
+        self.commands.append(JobTransitioned(job.job_id, state, reason, detail))
+
+    def set_attempt_state(
+        self, job: JobRecord, state: AttemptState, reason: Reason | None = None, placement: Placement | None = None
+    ) -> None:
+        self.commands.append(AttemptTransitioned(job.job_id, job.attempt, state, reason, placement))

@@ -1,0 +1,251 @@
+"""The machines: what is free where, who holds it, and where a gang fits.
+
+Machines of a pool are bucketed by the number of free accelerators (heaps with lazy deletion), so finding a place costs
+the size of a machine, not the size of the fleet. Ties go to the machine that joined first.
+"""
+
+from collections import deque
+from dataclasses import dataclass, field
+from enum import Enum
+from heapq import heappop, heappush
+
+from scheduler.core.classes import Form
+from walras.cluster import Market, NodeShare, Placement, Pool
+from walras.ids import JobId, NodeId, PoolId
+
+#: Machines looked at, at most, when processors or memory (not accelerators) decide.
+_TRIES = 32
+
+
+class Condition(Enum):
+    """Whether a machine takes jobs. Only UP does."""
+
+    UP = "up"
+    UNREACHABLE = "unreachable"
+    LEAVING = "leaving"
+    QUARANTINED = "quarantined"
+    #: Rented, and being given back.
+    RELEASED = "released"
+
+
+@dataclass(slots=True)
+class Machine:
+    node_id: NodeId
+    #: Row of the machine in `Fleet.machines`, and of its pool.
+    row: int
+    pool: int
+    size: int
+    free: list[int]
+    free_cpus: float
+    free_memory_bytes: int
+    condition: Condition = Condition.UP
+    detail: str = ""
+    #: The `Rent` that brought it; empty for owned machines.
+    token: str = ""
+    joined_at: float = 0.0
+    #: Since when it holds nothing.
+    idle_since: float = 0.0
+    #: Condition to return to when contact is back.
+    before: Condition = Condition.UP
+    holders: dict[JobId, tuple[int, ...]] = field(default_factory=dict)
+    #: (instant, job) of failures that may be the machine's fault.
+    failures: deque[tuple[float, JobId]] = field(default_factory=lambda: deque(maxlen=16))
+
+
+@dataclass(slots=True)
+class PoolState:
+    pool: Pool
+    row: int
+    #: Accelerators of machines that take jobs, and how many of them are free.
+    capacity: int = 0
+    free: int = 0
+    machines: int = 0
+    #: buckets[k]: heap of rows of machines that had k free accelerators when pushed.
+    buckets: list[list[int]] = field(default_factory=list)
+    #: Machines asked for and not yet here: token -> how many.
+    awaited: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def rented(self) -> bool:
+        return self.pool.market is not Market.OWNED
+
+
+#: A place: (machine row, accelerators) for every machine, in node-rank order.
+Place = tuple[tuple[int, int], ...]
+
+
+class Fleet:
+    """Pools in order of declaration, machines in order of joining (rows of lost machines stay empty)."""
+
+    def __init__(self) -> None:
+        self.pools: list[PoolState] = []
+        self.machines: list[Machine | None] = []
+        self._pool_row: dict[PoolId, int] = {}
+        self._machine_row: dict[NodeId, int] = {}
+
+    # ------------------------------------------------------------------------------------------ what there is
+
+    def declare(self, pool: Pool) -> bool:
+        """Add a pool, or replace its price and quota. True if it is new."""
+        row = self._pool_row.get(pool.pool_id)
+        if row is not None:
+            self.pools[row].pool = pool
+            return False
+        self._pool_row[pool.pool_id] = len(self.pools)
+        state = PoolState(pool, len(self.pools))
+        state.buckets = [[] for _ in range(pool.shape.accelerators + 1)]
+        self.pools.append(state)
+        return True
+
+    def pool_row(self, pool_id: PoolId) -> int | None:
+        return self._pool_row.get(pool_id)
+
+    def machine(self, node_id: NodeId) -> Machine | None:
+        row = self._machine_row.get(node_id)
+        return None if row is None else self.machines[row]
+
+    def join(self, node_id: NodeId, pool: int, at: float, token: str) -> Machine:
+        """A machine is here (again): all its accelerators are free."""
+        state = self.pools[pool]
+        shape = state.pool.shape
+        machine = Machine(
+            node_id,
+            len(self.machines),
+            pool,
+            shape.accelerators,
+            list(range(shape.accelerators)),
+            shape.cpus,
+            shape.memory_bytes,
+            token=token,
+            joined_at=at,
+            idle_since=at,
+        )
+        self._machine_row[node_id] = machine.row
+        self.machines.append(machine)
+        state.machines += 1
+        self._admit(machine)
+        if token in state.awaited:
+            state.awaited[token] -= 1
+            if state.awaited[token] <= 0:
+                del state.awaited[token]
+        return machine
+
+    def remove(self, machine: Machine) -> None:
+        """The machine is gone. Its holders must have been released."""
+        assert not machine.holders, f"{machine.node_id} still holds {sorted(machine.holders)}"
+        self.set_condition(machine, Condition.LEAVING)
+        self.pools[machine.pool].machines -= 1
+        del self._machine_row[machine.node_id]
+        self.machines[machine.row] = None
+
+    def set_condition(self, machine: Machine, condition: Condition, detail: str = "") -> None:
+        """Let a machine take jobs, or not. Accelerators of a machine that does not count as capacity."""
+        was_up, is_up = machine.condition is Condition.UP, condition is Condition.UP
+        machine.condition, machine.detail = condition, detail
+        if was_up and not is_up:
+            state = self.pools[machine.pool]
+            state.capacity -= machine.size
+            state.free -= len(machine.free)
+        elif is_up and not was_up:
+            self._admit(machine)
+
+    def _admit(self, machine: Machine) -> None:
+        state = self.pools[machine.pool]
+        state.capacity += machine.size
+        state.free += len(machine.free)
+        self._file(state, machine)
+
+    def _file(self, state: PoolState, machine: Machine) -> None:
+        """Put the machine where `find` looks for it. Full machines are not filed: nobody looks for them."""
+        if not machine.free:
+            return
+        bucket = state.buckets[len(machine.free)]
+        if len(bucket) > 64 + 4 * state.machines:  # mostly stale entries: keep memory linear in machines
+            bucket[:] = sorted(set(bucket))
+        heappush(bucket, machine.row)
+
+    # ------------------------------------------------------------------------------------------ finding a place
+
+    def find(self, pool: int, form: Form) -> Place | None:
+        """Where a gang of this form fits now, on as few machines as it can be on; None if nowhere."""
+        count = form.counts[pool]
+        state = self.pools[pool]
+        if not count or state.free < count:
+            return None
+        parts: list[tuple[int, int]] = []
+        for wanted in split(count, form.nodes, state.pool.shape.accelerators):
+            machine = self._best_fit(state, wanted, form, {row for row, _ in parts})
+            if machine is None:
+                return None
+            parts.append((machine.row, wanted))
+        return tuple(parts)
+
+    def _best_fit(self, state: PoolState, wanted: int, form: Form, taken: set[int]) -> Machine | None:
+        """The machine with the fewest free accelerators that still has `wanted`."""
+        for size in range(wanted, len(state.buckets)):
+            bucket = state.buckets[size]
+            passed_over: list[int] = []
+            found: Machine | None = None
+            while bucket and found is None and len(passed_over) < _TRIES:
+                row = bucket[0]
+                machine = self.machines[row]
+                if machine is None or machine.condition is not Condition.UP or len(machine.free) != size:
+                    heappop(bucket)  # stale: the machine changed since it was pushed
+                elif row in taken or not fits(machine, wanted, form):
+                    passed_over.append(heappop(bucket))
+                else:
+                    found = machine
+            for row in passed_over:
+                heappush(bucket, row)
+            if found is not None:
+                return found
+        return None
+
+    # ------------------------------------------------------------------------------------------ taking and giving
+
+    def take(self, job_id: JobId, place: Place, form: Form) -> Placement:
+        """Give the place to the job."""
+        parts = []
+        for row, count in place:
+            machine = self.machines[row]
+            assert machine is not None
+            assert len(machine.free) >= count, f"{machine.node_id} has {machine.free}, wanted {count}"
+            devices = tuple(machine.free[:count])
+            del machine.free[:count]
+            machine.holders[job_id] = devices
+            self._changed(machine, -count, form)
+            parts.append(NodeShare(machine.node_id, devices))
+        first = self.machines[place[0][0]]
+        assert first is not None
+        return Placement(self.pools[first.pool].pool.pool_id, tuple(parts))
+
+    def give_back(self, job_id: JobId, machine: Machine, form: Form, at: float) -> None:
+        """The job holds nothing on this machine any more."""
+        devices = machine.holders.pop(job_id, ())
+        if not devices:
+            return
+        machine.free = sorted((*machine.free, *devices))
+        self._changed(machine, len(devices), form)
+        if not machine.holders:
+            machine.idle_since = at
+
+    def _changed(self, machine: Machine, freed: int, form: Form) -> None:
+        machine.free_cpus += freed * form.cpus
+        machine.free_memory_bytes += freed * form.memory_bytes
+        if machine.condition is Condition.UP:
+            state = self.pools[machine.pool]
+            state.free += freed
+            self._file(state, machine)
+
+
+def split(count: int, nodes: int, machine_size: int) -> list[int]:
+    """Accelerators per machine, largest first: even over `nodes` if more than one is asked, else as few as possible."""
+    if nodes > 1:
+        return [count // nodes] * nodes
+    full, rest = divmod(count, machine_size)
+    return [machine_size] * full + ([rest] if rest else [])
+
+
+def fits(machine: Machine, wanted: int, form: Form) -> bool:
+    """Whether processors and memory allow `wanted` more accelerators of this form (accelerators not checked)."""
+    return machine.free_cpus + 1e-9 >= wanted * form.cpus and machine.free_memory_bytes >= wanted * form.memory_bytes

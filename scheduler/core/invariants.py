@@ -1,0 +1,80 @@
+"""Everything we believe about the core's state, checked from scratch. For tests and simulations; O(everything)."""
+
+from collections import Counter
+
+from scheduler.core.core import SchedulerCore
+from scheduler.core.fleet import Condition
+from walras.states import JobState
+
+
+def check(core: SchedulerCore) -> None:
+    """Raise AssertionError with the broken rule."""
+    _machines(core)
+    _pools(core)
+    _jobs(core)
+    _claims(core)
+
+
+def _machines(core: SchedulerCore) -> None:
+    """No accelerator is held twice or lost; processors and memory add up."""
+    ledger = core.ledger
+    for machine in ledger.fleet.machines:
+        if machine is None:
+            continue
+        held = [device for devices in machine.holders.values() for device in devices]
+        everything = sorted([*held, *machine.free])
+        assert everything == list(range(machine.size)), f"{machine.node_id}: {machine.holders} + free {machine.free}"
+        shape = ledger.fleet.pools[machine.pool].pool.shape
+        cpus, memory = shape.cpus, shape.memory_bytes
+        for job_id, devices in machine.holders.items():
+            form = ledger.classes.forms[ledger.class_of(ledger.jobs[job_id]).form]
+            cpus -= form.cpus * len(devices)
+            memory -= form.memory_bytes * len(devices)
+        assert abs(cpus - machine.free_cpus) < 1e-6, f"{machine.node_id}: cpus {machine.free_cpus}, should be {cpus}"
+        assert memory == machine.free_memory_bytes, f"{machine.node_id}: memory {machine.free_memory_bytes}"
+        assert machine.free_cpus > -1e-6, f"{machine.node_id}: processors promised twice"
+        assert machine.free_memory_bytes >= 0, f"{machine.node_id}: memory promised twice"
+
+
+def _pools(core: SchedulerCore) -> None:
+    """The counters of a pool are the sums over its machines."""
+    for state in core.ledger.fleet.pools:
+        machines = [m for m in core.ledger.fleet.machines if m is not None and m.pool == state.row]
+        up = [m for m in machines if m.condition is Condition.UP]
+        assert state.machines == len(machines), state.pool.pool_id
+        assert state.capacity == sum(m.size for m in up), state.pool.pool_id
+        assert state.free == sum(len(m.free) for m in up), state.pool.pool_id
+
+
+def _jobs(core: SchedulerCore) -> None:
+    """State, place and columns of a job tell the same story; a gang is whole."""
+    ledger, columns = core.ledger, core.ledger.columns
+    slots = Counter(job.slot for job in ledger)
+    assert all(count == 1 for count in slots.values()), "two jobs share a slot"
+    assert int(columns.active.sum()) == len(ledger.jobs), "active rows and jobs differ"
+    for job in ledger:
+        assert not job.state.is_final, f"job {job.job_id} ended and is still here"
+        assert job.holds == job.state.holds_accelerators, f"job {job.job_id}: {job.state} and place {job.place}"
+        assert job.holds == (columns.pool[job.slot] >= 0), f"job {job.job_id}: pool column"
+        assert job.safe_steps <= job.steps + 1e-9, f"job {job.job_id}: checkpoint ahead of its steps"
+        if job.holds:
+            form = ledger.classes.forms[ledger.class_of(job).form]
+            assert sum(count for _, count in job.place) == form.counts[int(columns.pool[job.slot])], "a gang in part"
+            for row, count in job.place:
+                machine = ledger.fleet.machines[row]
+                if machine is not None:
+                    assert len(machine.holders[job.job_id]) == count, f"job {job.job_id} on {machine.node_id}"
+
+
+def _claims(core: SchedulerCore) -> None:
+    """A claim's holdings are on its machines, and what is missing is counted right."""
+    cycle, ledger = core.cycle, core.ledger
+    for claim in cycle.claims.values():
+        job = ledger.jobs[claim.job_id]
+        assert job.state is not JobState.HELD, f"job {job.job_id} is held and claims a place"
+        for row, wanted in claim.wanted.items():
+            machine = ledger.fleet.machines[row]
+            assert machine is not None, f"claim of job {job.job_id} on a machine that is gone"
+            held = len(machine.holders.get(claim.job_id, ()))
+            assert held == wanted - claim.needs[row], f"claim of job {job.job_id} on {machine.node_id}"
+            assert claim.job_id in cycle.claims_on[row], f"claim of job {job.job_id} not filed on {machine.node_id}"

@@ -1,0 +1,139 @@
+"""What people do to jobs: submit, cancel, hold, release, reprioritise; and the limits they set."""
+
+from dataclasses import replace
+
+from scheduler.core.attempts import is_prepared, revoke
+from scheduler.core.claims import drop_claim, settle_claim
+from scheduler.core.cycle import Cycle
+from scheduler.core.endings import end_job, enter_lines, stop_unstarted
+from scheduler.core.events import JobCancelled, JobHeld, JobReleased, JobReprioritised, JobSubmitted, StartRefused
+from scheduler.core.ledger import JobRecord
+from scheduler.core.resolve import admit
+from scheduler.core.rounds import challenge_now
+from walras.reasons import Reason
+from walras.states import JobState
+
+#: Anything at or above this class need not wait for a round to end.
+HIGH_CLASS = 2
+
+
+def submitted(cycle: Cycle, event: JobSubmitted) -> None:
+    """A new job: in line, or blocked by its dependencies, its start time or its submitter."""
+    ledger, request = cycle.ledger, event.job
+    assert request.job_id not in ledger.jobs, f"job {request.job_id} submitted twice"
+    if request.declared:
+        ledger.classes.declare(request)
+    job = ledger.add(request, event.at)
+    # Dependencies that are not active have ended; the shells refuse those that ended badly.
+    job.blocked_by = {dependency for dependency in request.depends_on if dependency in ledger.jobs}
+    for dependency in sorted(job.blocked_by):
+        ledger.dependents.setdefault(dependency, []).append(request.job_id)
+    if request.not_before_at > event.at:
+        job.ready_at = request.not_before_at
+        cycle.timers.set(request.not_before_at, "ready", request.job_id)
+    cycle.timers.set(event.at + request.max_queue_s, "max_queue", request.job_id)
+    if request.held:
+        cycle.set_job_state(job, JobState.HELD, Reason.HOLD_USER)
+    elif not job.blocked_by:
+        cycle.arrived.append(request.job_id)
+
+
+def arrived(cycle: Cycle, job: JobRecord) -> None:
+    """The job may start from now on: judged at current prices, else put in line."""
+    cycle.ledger.set_eligible(job)
+    if not job.waits or job.ready_at > cycle.now:
+        return
+    cycle.dirty = True
+    claim = cycle.claims.get(job.job_id)
+    if claim is not None:
+        settle_claim(cycle, claim)
+        return
+    if admit(cycle, job):
+        return
+    enter_lines(cycle, job)
+
+
+def press(cycle: Cycle, job: JobRecord) -> None:
+    """A job of the high class that found no free place takes one from a lower class now."""
+    if job.request.priority_class >= HIGH_CLASS and job.waits and job.ready_at <= cycle.now:
+        challenge_now(cycle, job)
+
+
+def cancelled(cycle: Cycle, job: JobRecord, event: JobCancelled) -> None:
+    detail = f"by {event.by}" if event.by else ""
+    drop_claim(cycle, job.job_id)
+    if not job.holds:
+        end_job(cycle, job, JobState.CANCELLED, None, Reason.USER_CANCELLED, detail)
+    elif not is_prepared(job):
+        stop_unstarted(cycle, job, Reason.USER_CANCELLED)
+    elif job.state is not JobState.CANCELLING:
+        revoke(cycle, job, Reason.USER_CANCELLED)
+        cycle.set_job_state(job, JobState.CANCELLING, Reason.USER_CANCELLED, detail)
+
+
+def held(cycle: Cycle, job: JobRecord, event: JobHeld) -> None:
+    if job.state in (JobState.HELD, JobState.CANCELLING):
+        return
+    drop_claim(cycle, job.job_id)
+    if not job.holds:
+        cycle.set_job_state(job, JobState.HELD, event.reason)
+        cycle.dirty = True
+        return
+    job.hold_reason = event.reason
+    if is_prepared(job):
+        revoke(cycle, job, event.reason)
+    else:
+        stop_unstarted(cycle, job, event.reason)
+
+
+def released(cycle: Cycle, job: JobRecord, event: JobReleased) -> None:
+    job.hold_reason = None
+    job.idle_yields = 0
+    if job.state is JobState.HELD:
+        cycle.set_job_state(job, JobState.PENDING, Reason.WAIT_NOT_EVALUATED)
+        cycle.arrived.append(job.job_id)
+
+
+def reprioritised(cycle: Cycle, job: JobRecord, event: JobReprioritised) -> None:
+    job.request = replace(job.request, priority=event.priority)
+    cycle.ledger.columns.priority_class[job.slot] = job.request.priority_class
+    cycle.dirty = cycle.refill = True
+    if job.waits:
+        cycle.arrived.append(job.job_id)
+
+
+def ready(cycle: Cycle, job: JobRecord) -> None:
+    """Its backoff, or its `not_before`, is over."""
+    if job.waits and job.ready_at <= cycle.now:
+        cycle.arrived.append(job.job_id)
+
+
+def max_queue_reached(cycle: Cycle, job: JobRecord) -> None:
+    """It never started within its `max_queue_time`."""
+    if job.attempt == 0 and not job.holds:
+        drop_claim(cycle, job.job_id)
+        detail = f"waited {job.request.max_queue_s:g} s, its limit"
+        if job.state is JobState.HELD:
+            end_job(cycle, job, JobState.CANCELLED, None, Reason.POLICY_MAX_QUEUE_TIME, detail)
+        else:
+            end_job(cycle, job, JobState.TIMEOUT, None, Reason.POLICY_MAX_QUEUE_TIME, detail)
+
+
+def max_runtime_reached(cycle: Cycle, job: JobRecord, attempt: int) -> None:
+    """The attempt has held accelerators for the job's `max_runtime`."""
+    if job.attempt != attempt or not job.holds or job.revoked is Reason.USER_CANCELLED:
+        return
+    if is_prepared(job):
+        revoke(cycle, job, Reason.POLICY_MAX_RUNTIME)
+    else:
+        prepare_timed_out(cycle, job)
+
+
+def start_refused(cycle: Cycle, job: JobRecord, event: StartRefused) -> None:
+    """A machine cannot take its part; no rank of the gang runs."""
+    stop_unstarted(cycle, job, Reason.INFRA_START_REFUSED, event.node_id, event.detail)
+
+
+def prepare_timed_out(cycle: Cycle, job: JobRecord) -> None:
+    """Not every machine of the gang answered in time: the whole gang lets go."""
+    stop_unstarted(cycle, job, Reason.INFRA_START_TIMEOUT, None, "the gang was not prepared in time")

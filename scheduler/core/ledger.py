@@ -1,0 +1,253 @@
+"""What is known: active jobs as columns, with a cold record each; the fleet; prices in force.
+
+One slot per active job; a slot is freed when the job ends, so memory is linear in active jobs. The numpy columns hold
+what a solve or a round plan reads for all jobs at once; everything else about a job is in its `JobRecord`. Only the
+core's handlers write here.
+
+`owed` is the integral of (entitled - received) accelerator-seconds by pool, over the pools where the job is entitled to
+something; service on other pools is a gift that is not counted.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from math import inf
+
+import numpy as np
+from numpy.typing import NDArray
+
+from optimizer.decision import Memory, Quote
+from optimizer.policy import Policy, PolicySpec
+from scheduler.core.classes import JobClass, JobClasses
+from scheduler.core.events import Proposal
+from scheduler.core.fleet import Fleet, Place
+from scheduler.core.rules import RoundRules
+from scheduler.core.throughput import RestartCosts, ThroughputTable
+from walras.cluster import Placement, Rendezvous
+from walras.ids import JobId, NodeId
+from walras.reasons import Reason
+from walras.request import JobRequest
+from walras.states import JobState
+
+
+@dataclass(slots=True)
+class JobRecord:
+    """The cold part of an active job."""
+
+    request: JobRequest
+    slot: int
+    #: Row of `JobClasses.classes`.
+    class_row: int
+    state: JobState = JobState.PENDING
+    #: Number of the newest attempt (its fence); 0 before the first.
+    attempt: int = 0
+    #: Attempts charged against `retry.max_restarts`, and ends that were the world's fault.
+    restarts: int = 0
+    misfortunes: int = 0
+    #: Ends by exit 85 without having made a step since the start.
+    idle_yields: int = 0
+    steps: float = 0.0
+    #: Steps at the newest recorded checkpoint, and at the start of this attempt.
+    safe_steps: float = 0.0
+    start_steps: float = 0.0
+
+    # -- of the current attempt; meaningless while `place` is empty
+    place: Place = ()
+    placement: Placement | None = None
+    leased_at: float = 0.0
+    #: When all ranks were up; inf before.
+    running_at: float = inf
+    prepared: set[NodeId] = field(default_factory=set)
+    rendezvous: Rendezvous | None = None
+    #: Set once the attempt has been told to stop.
+    revoked: Reason | None = None
+    #: Started to learn a speed: protected from challengers until this instant.
+    profiling_until: float = -inf
+    #: Machines of the attempt that are lost.
+    lost: set[NodeId] = field(default_factory=set)
+
+    # -- of a waiting job
+    #: Not started before this instant (backoff, not_before).
+    ready_at: float = -inf
+    blocked_by: set[JobId] = field(default_factory=set)
+    #: Hold it as soon as its attempt has ended.
+    hold_reason: Reason | None = None
+
+    @property
+    def job_id(self) -> JobId:
+        return self.request.job_id
+
+    @property
+    def holds(self) -> bool:
+        """True while it holds accelerators."""
+        return bool(self.place)
+
+    @property
+    def waits(self) -> bool:
+        """True if it could start now, were there a place."""
+        return self.state is JobState.PENDING and not self.blocked_by and not self.place
+
+
+@dataclass(slots=True)
+class Standing:
+    """The policy in force and what its last answer left behind."""
+
+    spec: PolicySpec
+    policy: Policy
+    rules: RoundRules
+    memory: Memory = None
+    quote: Quote | None = None
+    proposal: Proposal | None = None
+    solved_at: float = -inf
+
+
+class Columns:
+    """The columns, grown by doubling. Rows of free slots hold leftovers and have `active` False."""
+
+    def __init__(self) -> None:
+        size = 64
+        self.pools = 0
+        self.active: NDArray[np.bool_] = np.zeros(size, bool)
+        self.job_id: NDArray[np.int64] = np.zeros(size, np.int64)
+        self.class_row: NDArray[np.int64] = np.zeros(size, np.int64)
+        self.priority_class: NDArray[np.int64] = np.zeros(size, np.int64)
+        self.weight: NDArray[np.float64] = np.zeros(size)
+        self.value_usd_per_h: NDArray[np.float64] = np.zeros(size)
+        self.entity: NDArray[np.int64] = np.zeros(size, np.int64)
+        self.submitted_at: NDArray[np.float64] = np.zeros(size)
+        self.deadline_at: NDArray[np.float64] = np.zeros(size)
+        self.steps_total: NDArray[np.float64] = np.zeros(size)
+        self.steps: NDArray[np.float64] = np.zeros(size)
+        #: True for a job that may be given accelerators: it waits or runs, and nothing but a place is missing.
+        self.eligible: NDArray[np.bool_] = np.zeros(size, bool)
+        #: Pool it holds accelerators in (-1: none), how many, and whether it is entitled there.
+        self.pool: NDArray[np.int64] = np.full(size, -1, np.int64)
+        self.count: NDArray[np.float64] = np.zeros(size)
+        #: Accelerator-seconds received, and the instant up to which the row is settled.
+        self.attained_s: NDArray[np.float64] = np.zeros(size)
+        self.settled_at: NDArray[np.float64] = np.zeros(size)
+        self.entitled: NDArray[np.float64] = np.zeros((size, 0))
+        self.owed: NDArray[np.float64] = np.zeros((size, 0))
+        self._free = list(range(size - 1, -1, -1))
+
+    def new_slot(self) -> int:
+        if not self._free:
+            self._grow()
+        return self._free.pop()
+
+    def free_slot(self, slot: int) -> None:
+        self.active[slot] = False
+        self.eligible[slot] = False
+        self._free.append(slot)
+
+    def _grow(self) -> None:
+        size = len(self.active)
+        for name, column in vars(self).items():
+            if isinstance(column, np.ndarray):
+                grown = np.zeros((2 * size, *column.shape[1:]), column.dtype)
+                grown[:size] = column
+                setattr(self, name, grown)
+        self._free.extend(range(2 * size - 1, size - 1, -1))
+
+    def set_pools(self, pools: int) -> None:
+        """Add columns for new pools."""
+        more = np.zeros((len(self.active), pools - self.pools))
+        self.entitled = np.hstack([self.entitled, more])
+        self.owed = np.hstack([self.owed, more])
+        self.pools = pools
+
+    def settle(self, slot: int, at: float) -> None:
+        """Bring one row's attained and owed service up to `at`."""
+        passed = at - self.settled_at[slot]
+        if passed <= 0:
+            return
+        self.settled_at[slot] = at
+        pool, count = self.pool[slot], self.count[slot]
+        entitled = self.entitled[slot]
+        self.owed[slot] += entitled * passed
+        if pool >= 0:
+            self.attained_s[slot] += count * passed
+            if entitled[pool] > 0:
+                self.owed[slot, pool] -= count * passed
+
+    def settle_all(self, at: float, limit_s: float) -> None:
+        """Bring every active row up to `at`; remember at most `limit_s` seconds of a gang either way."""
+        rows = np.flatnonzero(self.active)
+        passed = np.maximum(at - self.settled_at[rows], 0.0)
+        self.settled_at[rows] = at
+        self.owed[rows] += self.entitled[rows] * passed[:, None]
+        holding = self.pool[rows] >= 0
+        held, pool = rows[holding], self.pool[rows][holding]
+        received = self.count[held] * passed[holding]
+        self.attained_s[held] += received
+        counted = self.entitled[held, pool] > 0
+        self.owed[held[counted], pool[counted]] -= received[counted]
+        bound = limit_s * np.maximum(self.count[rows], 1.0)[:, None]
+        self.owed[rows] = np.clip(self.owed[rows], -bound, bound)
+
+
+class Ledger:
+    """State of the scheduler at `now`."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.fleet = Fleet()
+        self.table = ThroughputTable()
+        self.costs = RestartCosts()
+        self.classes = JobClasses(self.table)
+        self.columns = Columns()
+        self.jobs: dict[JobId, JobRecord] = {}
+        #: Jobs waiting for the end of another: dependency -> dependents.
+        self.dependents: dict[JobId, list[JobId]] = {}
+        #: Projects in order of first sight: name -> row of the problem's entities.
+        self.entities: dict[str, int] = {}
+        self.standing: Standing | None = None
+
+    def __iter__(self) -> Iterator[JobRecord]:
+        return iter(self.jobs.values())
+
+    def class_of(self, job: JobRecord) -> JobClass:
+        return self.classes.classes[job.class_row]
+
+    def restart_s(self, job: JobRecord, rules: RoundRules) -> float:
+        return self.costs.restart_s(job.request.kind, rules.restart_default_s)
+
+    def add(self, request: JobRequest, at: float) -> JobRecord:
+        """A row for a new job."""
+        columns = self.columns
+        slot = columns.new_slot()
+        job = JobRecord(request, slot, self.classes.row(request))
+        self.jobs[request.job_id] = job
+        columns.active[slot] = True
+        columns.job_id[slot] = request.job_id
+        columns.class_row[slot] = job.class_row
+        columns.priority_class[slot] = request.priority_class
+        columns.weight[slot] = request.weight
+        columns.value_usd_per_h[slot] = np.nan if request.value_usd_per_h is None else request.value_usd_per_h
+        columns.entity[slot] = self.entities.setdefault(request.project, len(self.entities))
+        columns.submitted_at[slot] = at
+        columns.deadline_at[slot] = request.deadline_at
+        columns.steps_total[slot] = inf if request.steps is None else request.steps
+        columns.steps[slot] = 0.0
+        columns.eligible[slot] = False
+        columns.pool[slot] = -1
+        columns.count[slot] = 0.0
+        columns.attained_s[slot] = 0.0
+        columns.settled_at[slot] = at
+        columns.entitled[slot] = 0.0
+        columns.owed[slot] = 0.0
+        return job
+
+    def remove(self, job: JobRecord) -> None:
+        """The job has ended: its row leaves."""
+        assert not job.place, f"job {job.job_id} ended while holding {job.place}"
+        self.columns.free_slot(job.slot)
+        del self.jobs[job.job_id]
+
+    def set_eligible(self, job: JobRecord) -> None:
+        """Recompute whether the job takes part in the next problem."""
+        self.columns.eligible[job.slot] = (
+            job.state in (JobState.PENDING, JobState.STARTING, JobState.RUNNING, JobState.PREEMPTING)
+            and not job.blocked_by
+            and job.hold_reason is None
+            and job.ready_at <= self.now
+        )

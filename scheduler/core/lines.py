@@ -1,0 +1,88 @@
+"""Waiting jobs in line: one line per (pool, form), most urgent first.
+
+A line is what a round plan sorted (an array walked once) plus a heap of those who came since. Both are cleaned lazily:
+an entry whose job no longer waits is dropped when it comes to the front. So a free place finds its next job in the
+number of forms, not of jobs.
+"""
+
+from collections.abc import Callable, Iterator
+from heapq import heappop, heappush
+
+from scheduler.core.ledger import JobRecord, Ledger
+from walras.ids import JobId
+
+#: Smallest first. Keys end in the job id, so two are never equal.
+Key = tuple[float, ...]
+
+
+class Line:
+    """One pool's queue of jobs of one form."""
+
+    __slots__ = ("_at", "_late", "_planned")
+
+    def __init__(self) -> None:
+        self._planned: list[tuple[Key, JobId]] = []
+        self._at = 0
+        self._late: list[tuple[Key, JobId]] = []
+
+    def plan(self, entries: list[tuple[Key, JobId]]) -> None:
+        """Replace everything by these entries, sorted."""
+        self._planned, self._at = entries, 0
+        self._late.clear()
+
+    def push(self, key: Key, job_id: JobId) -> None:
+        heappush(self._late, (key, job_id))
+
+    def head(self, is_waiting: Callable[[JobId], bool]) -> tuple[Key, JobId] | None:
+        """The most urgent entry whose job still waits."""
+        planned, late = self._planned, self._late
+        while self._at < len(planned) and not is_waiting(planned[self._at][1]):
+            self._at += 1
+        while late and not is_waiting(late[0][1]):
+            heappop(late)
+        if self._at < len(planned) and (not late or planned[self._at] <= late[0]):
+            return planned[self._at]
+        return late[0] if late else None
+
+    def entries(self) -> Iterator[tuple[Key, JobId]]:
+        """All entries, stale ones included, in no particular order."""
+        yield from self._planned[self._at :]
+        yield from self._late
+
+
+class Lines:
+    """Lines by pool and form."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._lines: list[dict[int, Line]] = []
+        #: Jobs that wait for a particular place and must not be given another.
+        self.spoken_for: set[JobId] = set()
+
+    def clear(self) -> None:
+        """Forget everything: pools, forms or the policy changed, or a plan is about to fill in."""
+        self._lines = [{} for _ in self._ledger.fleet.pools]
+
+    def line(self, pool: int, form: int) -> Line:
+        """The line of this pool and form, made on first use."""
+        lines = self._lines[pool]
+        found = lines.get(form)
+        if found is None:
+            found = lines[form] = Line()
+        return found
+
+    def push(self, job: JobRecord, pool: int, key: Key) -> None:
+        self.line(pool, self._ledger.class_of(job).form).push(key, job.job_id)
+
+    def heads(self, pool: int) -> Iterator[tuple[Key, JobRecord, int]]:
+        """(key, job, form) of the first waiting job of every form on this pool."""
+        jobs = self._ledger.jobs
+        for form, line in self._lines[pool].items():
+            head = line.head(self.is_waiting)
+            if head is not None:
+                yield head[0], jobs[head[1]], form
+
+    def is_waiting(self, job_id: JobId) -> bool:
+        """Whether the job may be started from a line."""
+        job = self._ledger.jobs.get(job_id)
+        return job is not None and job.waits and job.ready_at <= self._ledger.now and job_id not in self.spoken_for

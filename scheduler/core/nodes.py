@@ -1,0 +1,161 @@
+"""Machines coming, falling silent, leaving and going; and those rented because they are worth their price."""
+
+from scheduler.core.attempts import is_prepared, revoke
+from scheduler.core.claims import forget_machine
+from scheduler.core.commands import NodeCordoned, ReleaseNode, Rent
+from scheduler.core.cycle import Cycle
+from scheduler.core.endings import node_lost, stop_unstarted
+from scheduler.core.events import NodeJoined, NodeLeaving, PoolDeclared, Proposal
+from scheduler.core.fleet import Condition, Machine
+from scheduler.core.ledger import JobRecord
+from walras.ids import PoolId
+from walras.reasons import Reason
+from walras.states import JobState
+
+# ------------------------------------------------------------------------------------------------ pools and machines
+
+
+def pool_declared(cycle: Cycle, event: PoolDeclared) -> bool:
+    """True if the pool is new: every line and class must be seen afresh."""
+    ledger = cycle.ledger
+    is_new = ledger.fleet.declare(event.pool)
+    if is_new:
+        ledger.columns.set_pools(len(ledger.fleet.pools))
+    ledger.classes.pools_changed([state.pool for state in ledger.fleet.pools])
+    cycle.dirty = True
+    return is_new
+
+
+def joined(cycle: Cycle, event: NodeJoined) -> None:
+    fleet = cycle.ledger.fleet
+    pool = fleet.pool_row(event.pool_id)
+    assert pool is not None, f"{event.node_id} joins pool {event.pool_id}, which was never declared"
+    assert fleet.machine(event.node_id) is None, f"{event.node_id} joined twice"
+    machine = fleet.join(event.node_id, pool, event.at, event.token)
+    cycle.freed[machine.row] = None
+    cycle.dirty = True
+
+
+def unreachable(cycle: Cycle, machine: Machine) -> None:
+    """No word from it. Its ranks may be alive, so nothing is started anew; no job is sent there."""
+    if machine.condition is Condition.UNREACHABLE:
+        return
+    machine.before = machine.condition
+    cycle.ledger.fleet.set_condition(machine, Condition.UNREACHABLE, "no heartbeat")
+    cycle.dirty = True
+    for job in _jobs_on(cycle, machine):
+        if job.state is not JobState.UNREACHABLE:
+            cycle.set_job_state(job, JobState.UNREACHABLE, None, f"no heartbeat from {machine.node_id}")
+
+
+def back(cycle: Cycle, machine: Machine) -> None:
+    """Contact again before the lease ran out: nothing restarts."""
+    if machine.condition is not Condition.UNREACHABLE:
+        return
+    cycle.ledger.fleet.set_condition(machine, machine.before)
+    cycle.freed[machine.row] = None
+    cycle.dirty = True
+    for job in _jobs_on(cycle, machine):
+        others = [cycle.ledger.fleet.machines[row] for row, _ in job.place]
+        if job.state is JobState.UNREACHABLE and all(
+            other is not None and other.condition is not Condition.UNREACHABLE for other in others
+        ):
+            if job.revoked is Reason.USER_CANCELLED:
+                state = JobState.CANCELLING
+            elif job.revoked is not None:
+                state = JobState.PREEMPTING
+            else:
+                state = JobState.RUNNING if job.running_at <= cycle.now else JobState.STARTING
+            cycle.set_job_state(job, state)
+
+
+def lost(cycle: Cycle, machine: Machine, reason: Reason) -> None:
+    """Whatever ran there is over. Gangs with ranks elsewhere are told to stop; they end when those have."""
+    forget_machine(cycle, machine)
+    cycle.dirty = True
+    _stop_unstarted_on(cycle, machine, "was lost")
+    for job in node_lost(cycle, machine, reason):
+        if job.revoked is None:
+            revoke(cycle, job, reason, detail=f"{machine.node_id} is lost")
+    cycle.ledger.fleet.remove(machine)
+
+
+def leaving(cycle: Cycle, machine: Machine, event: NodeLeaving) -> None:
+    """It will be gone: no new jobs, and those there checkpoint while there is time."""
+    forget_machine(cycle, machine)
+    cycle.ledger.fleet.set_condition(machine, Condition.LEAVING, f"leaves: {event.reason}")
+    cycle.commands.append(NodeCordoned(machine.node_id, machine.detail))
+    cycle.dirty = True
+    _stop_unstarted_on(cycle, machine, "leaves")
+    grace_s = max(0.0, event.gone_at - cycle.now)
+    for job in _jobs_on(cycle, machine):
+        if job.revoked is None:
+            revoke(cycle, job, event.reason, detail=f"{machine.node_id} leaves", grace_s=grace_s)
+
+
+def _stop_unstarted_on(cycle: Cycle, machine: Machine, what: str) -> None:
+    """Gangs that wait for their other machines cannot start any more."""
+    for job in _jobs_on(cycle, machine):
+        if not is_prepared(job):
+            detail = f"{machine.node_id} {what} before the gang started"
+            stop_unstarted(cycle, job, Reason.INFRA_NODE_LOST, None, detail)
+
+
+def uncordoned(cycle: Cycle, machine: Machine) -> None:
+    machine.failures.clear()
+    if machine.condition in (Condition.LEAVING, Condition.QUARANTINED):
+        cycle.ledger.fleet.set_condition(machine, Condition.UP)
+        cycle.freed[machine.row] = None
+        cycle.dirty = True
+
+
+def _jobs_on(cycle: Cycle, machine: Machine) -> list[JobRecord]:
+    """Jobs whose attempt has a part on the machine (not those that merely claim it)."""
+    jobs = (cycle.ledger.jobs[job_id] for job_id in tuple(machine.holders))
+    return [job for job in jobs if any(row == machine.row for row, _ in job.place)]
+
+
+# ------------------------------------------------------------------------------------------------ renting
+
+
+def rent_to(cycle: Cycle, proposal: Proposal) -> None:
+    """Ask for the machines that are worth their price; those that are not any more leave once idle."""
+    for pool_id, target in zip(proposal.pools, proposal.rent_machines, strict=True):
+        row = cycle.ledger.fleet.pool_row(pool_id)
+        if row is None or not cycle.ledger.fleet.pools[row].rented:
+            continue
+        state = cycle.ledger.fleet.pools[row]
+        missing = min(target, state.pool.quota) - state.machines - sum(state.awaited.values())
+        if missing > 0:
+            cycle.rent_count += 1
+            token = f"rent-{cycle.rent_count}"
+            state.awaited[token] = missing
+            cycle.commands.append(Rent(token, PoolId(pool_id), missing))
+        elif missing < 0:
+            cycle.timers.set(cycle.now + cycle.standing.rules.rent_keep_s, "idle", row)
+
+
+def release_idle(cycle: Cycle, row: int) -> None:
+    """Give back rented machines that have been idle long enough, beyond what the last solve wants."""
+    proposal, rules = cycle.standing.proposal, cycle.standing.rules
+    state = cycle.ledger.fleet.pools[row]
+    if proposal is None:
+        return
+    targets = dict(zip(proposal.pools, proposal.rent_machines, strict=True))
+    excess = state.machines - targets.get(state.pool.pool_id, 0)
+    for machine in cycle.ledger.fleet.machines:
+        if machine is None or machine.pool != row or excess <= 0 or machine.holders or not state.rented:
+            continue
+        if machine.condition is Condition.UP and cycle.now - machine.idle_since >= rules.rent_keep_s:
+            forget_machine(cycle, machine)
+            cycle.ledger.fleet.set_condition(machine, Condition.RELEASED, "not worth its price any more")
+            cycle.commands.append(ReleaseNode(machine.node_id))
+            excess -= 1
+    if excess > 0:
+        cycle.timers.set(cycle.now + rules.rent_keep_s, "idle", row)
+
+
+def rent_failed(cycle: Cycle, token: str) -> None:
+    for state in cycle.ledger.fleet.pools:
+        if state.awaited.pop(token, None) is not None:
+            cycle.dirty = True

@@ -1,0 +1,74 @@
+"""A policy file: which policy, with which parameters, under which round rules. The server and the simulator read the
+same file.
+
+    policy: {name: max_min_fairness, parameters: {aware: true}}
+    rules: {round_s: 360, resolve_min_s: 60}
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, fields
+from difflib import get_close_matches
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from optimizer.policy import PolicySpec
+from optimizer.registry import make
+from scheduler.core.rules import RoundRules
+from walras.errors import ConfigError
+
+_RULES = TypeAdapter(RoundRules)
+_NON_NEGATIVE = tuple(field.name for field in fields(RoundRules) if field.name != "backfill")
+
+
+def parse_policy(data: Any) -> tuple[PolicySpec, RoundRules]:
+    """Check a policy file's content. Raises ConfigError (or UnknownPolicyError) naming the field and the fix."""
+    if not isinstance(data, Mapping):
+        raise ConfigError("a policy file is a mapping with `policy` and `rules`", field="policy")
+    _refuse_unknown(data, ("policy", "rules"), "")
+    policy = data.get("policy")
+    if isinstance(policy, str):
+        policy = {"name": policy}
+    if not isinstance(policy, Mapping) or not isinstance(policy.get("name"), str):
+        raise ConfigError("policy: needs a name, such as `policy: {name: max_min_fairness}`", field="policy.name")
+    _refuse_unknown(policy, ("name", "parameters"), "policy.")
+    parameters = policy.get("parameters") or {}
+    if not isinstance(parameters, Mapping):
+        raise ConfigError("policy.parameters: must be a mapping", field="policy.parameters")
+    spec = PolicySpec(policy["name"], dict(parameters))
+    make(spec)  # refuses unknown names and parameters
+    return spec, parse_rules(data.get("rules") or {})
+
+
+def parse_rules(data: Any) -> RoundRules:
+    """Check the `rules` part. Raises ConfigError."""
+    if not isinstance(data, Mapping):
+        raise ConfigError("rules: must be a mapping", field="rules")
+    _refuse_unknown(data, tuple(field.name for field in fields(RoundRules)), "rules.")
+    try:
+        rules = _RULES.validate_python(dict(data))
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = ".".join(["rules", *map(str, first["loc"])])
+        raise ConfigError(f"{name}: {first['msg']}", field=name) from None
+    for name in _NON_NEGATIVE:
+        value = getattr(rules, name)
+        if not value >= 0 or value == float("inf"):
+            raise ConfigError(f"rules.{name}: must be a finite number >= 0, not {value}", field=f"rules.{name}")
+    return rules
+
+
+def dump_policy(spec: PolicySpec, rules: RoundRules) -> dict[str, Any]:
+    """The file's content, as plain values."""
+    return {
+        "policy": {"name": spec.name, "parameters": dict(spec.parameters)},
+        "rules": {name: (value.value if name == "backfill" else value) for name, value in asdict(rules).items()},
+    }
+
+
+def _refuse_unknown(data: Mapping[Any, Any], known: tuple[str, ...], prefix: str) -> None:
+    for key in data:
+        if key not in known:
+            near = get_close_matches(str(key), known, 1)
+            hint = f"did you mean `{near[0]}`?" if near else f"known: {', '.join(known)}"
+            raise ConfigError(f"{prefix}{key}: unknown field; {hint}", field=f"{prefix}{key}", fix=hint)

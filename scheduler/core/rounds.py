@@ -1,0 +1,296 @@
+"""The round mechanism: reserve, fill, preempt. Policies never preempt; this file does (design 2).
+
+`fill` runs whenever something became free or somebody came, and costs the number of forms in line. `compare` runs once
+a round and after each solve, over all active jobs, through arrays.
+"""
+
+from scheduler.core.attempts import revoke, start
+from scheduler.core.claims import drop_claim, form_of, lend, open_claim, settle_claim
+from scheduler.core.cycle import Claim, Cycle
+from scheduler.core.fleet import Condition, Machine, Place, fits, split
+from scheduler.core.ledger import JobRecord
+from scheduler.core.lines import Key
+from scheduler.core.rules import Backfill
+from walras.reasons import Reason
+from walras.states import JobState
+
+#: Challengers looked at per pool and round. More would not fit in practice, and this bounds the work.
+CHALLENGERS_MAX = 64
+#: Machines weighed for one reservation.
+MACHINES_MAX = 64
+
+
+# ------------------------------------------------------------------------------------------------ fill
+
+
+def fill(cycle: Cycle) -> None:
+    """Give free places of the stale pools to the most urgent jobs that fit; keep one place for a gang that does not."""
+    assert cycle.discipline is not None
+    # Under strict order the head of the line may wait for a pool in which nothing changed, and blocks all the same.
+    pools = list(range(len(cycle.ledger.fleet.pools))) if _strict(cycle) else sorted(cycle.stale_pools)
+    cycle.stale_pools.clear()
+    full: set[tuple[int, int]] = set()
+    while True:
+        found = _next_in_line(cycle, pools, full)
+        if found is None:
+            return
+        _, job, pool, form_row = found
+        place = cycle.ledger.fleet.find(pool, cycle.ledger.classes.forms[form_row])
+        if place is None:
+            full.add((pool, form_row))
+            if not _reserve_or_lend(cycle, job, pool, full):
+                return
+            continue
+        pool, place = _preferred(cycle, job, pool, place)
+        drop_claim(cycle, job.job_id)  # a reservation it does not need any more
+        start(cycle, job, pool, place)
+
+
+def _next_in_line(cycle: Cycle, pools: list[int], full: set[tuple[int, int]]) -> tuple[Key, JobRecord, int, int] | None:
+    """The most urgent waiting job over these pools and all forms not known to be full."""
+    best: tuple[Key, JobRecord, int, int] | None = None
+    for pool in pools:
+        idle = not cycle.ledger.fleet.pools[pool].free and not _lendable(cycle, pool)
+        if idle and not _strict(cycle):
+            continue
+        for key, job, form_row in cycle.lines.heads(pool):
+            if (pool, form_row) not in full and (best is None or key < best[0]):
+                best = key, job, pool, form_row
+    return best
+
+
+def _strict(cycle: Cycle) -> bool:
+    assert cycle.discipline is not None
+    return cycle.discipline.strict or cycle.standing.rules.backfill is Backfill.NONE
+
+
+def _preferred(cycle: Cycle, job: JobRecord, pool: int, place: Place) -> tuple[int, Place]:
+    """Under an order, the fastest pool with room; shares have already chosen the pool."""
+    assert cycle.discipline is not None
+    for other in cycle.discipline.alternatives(job, pool):
+        found = cycle.ledger.fleet.find(other, form_of(cycle, job))
+        if found is not None:
+            return other, found
+    return pool, place
+
+
+def _reserve_or_lend(cycle: Cycle, job: JobRecord, pool: int, full: set[tuple[int, int]]) -> bool:
+    """The first in line does not fit. False: nobody behind it may go either."""
+    if _strict(cycle):
+        return any(
+            cycle.ledger.fleet.find(other, form_of(cycle, job)) is not None
+            for other in range(len(cycle.ledger.fleet.pools))
+        )
+    if cycle.standing.rules.backfill is Backfill.EASY:
+        reservation = _reservation(cycle, pool)
+        if reservation is None:
+            reserve(cycle, job, pool)
+        elif _may_borrow(cycle, job, reservation) and lend(cycle, reservation, job):
+            full.discard((pool, cycle.ledger.class_of(job).form))
+            settle_claim(cycle, reservation)
+    return True
+
+
+# ------------------------------------------------------------------------------------------------ reserve
+
+
+def _reservation(cycle: Cycle, pool: int) -> Claim | None:
+    """The pool's reservation, once as many are open as the rules allow."""
+    found = [claim for claim in cycle.claims.values() if claim.pool == pool and not claim.exchange]
+    return found[0] if len(found) >= cycle.standing.rules.max_reservations else None
+
+
+def _lendable(cycle: Cycle, pool: int) -> bool:
+    return any(
+        claim.pool == pool and not claim.exchange and any(claim.wanted[r] > claim.needs[r] for r in claim.wanted)
+        for claim in cycle.claims.values()
+    )
+
+
+def reserve(cycle: Cycle, job: JobRecord, pool: int) -> None:
+    """Keep the place that will be free earliest for a gang that fits nowhere."""
+    assert cycle.discipline is not None
+    form = form_of(cycle, job)
+    if form.counts[pool] < 2 or job.job_id in cycle.claims or not cycle.discipline.is_entitled(job, pool):
+        return
+    state = cycle.ledger.fleet.pools[pool]
+    parts = split(form.counts[pool], form.nodes, state.pool.shape.accelerators)
+    ready = sorted(
+        (_ready_at(cycle, machine, parts[0]), machine.row)
+        for machine in _likely_machines(cycle, pool)
+        if machine.size >= parts[0]
+    )
+    if len(ready) >= len(parts):
+        place = tuple((row, count) for (_, row), count in zip(ready, parts, strict=False))
+        open_claim(cycle, job, pool, place, exchange=False)
+
+
+def _likely_machines(cycle: Cycle, pool: int) -> list[Machine]:
+    """The machines of a pool with most free accelerators: a gang's place is among them or costs as much elsewhere."""
+    machines = [
+        machine
+        for machine in cycle.ledger.fleet.machines
+        if machine is not None
+        and machine.pool == pool
+        and machine.condition is Condition.UP
+        and machine.row not in cycle.claims_on
+    ]
+    return sorted(machines, key=lambda machine: (-len(machine.free), machine.row))[:MACHINES_MAX]
+
+
+def _ready_at(cycle: Cycle, machine: Machine, wanted: int) -> float:
+    """When `wanted` accelerators of the machine will be free if nobody is asked to go."""
+    missing = wanted - len(machine.free)
+    if missing <= 0:
+        return cycle.now
+    ends = sorted(
+        (expected_end(cycle, cycle.ledger.jobs[job_id]), len(held)) for job_id, held in machine.holders.items()
+    )
+    for end_at, count in ends:
+        missing -= count
+        if missing <= 0:
+            return end_at
+    return float("inf")
+
+
+def expected_end(cycle: Cycle, job: JobRecord) -> float:
+    """When a running job will end if left alone, by its known length and speed; inf if unknown."""
+    total, pool = job.request.steps, int(cycle.ledger.columns.pool[job.slot])
+    rate = float(cycle.ledger.class_of(job).rates[pool]) if pool >= 0 else 0.0
+    if total is None or rate <= 0:
+        return float("inf")
+    began = job.leased_at + cycle.ledger.restart_s(job, cycle.standing.rules)
+    return max(cycle.now, began + max(0.0, total - job.start_steps) / rate)
+
+
+def _may_borrow(cycle: Cycle, job: JobRecord, reservation: Claim) -> bool:
+    """A borrower ends, or can be stopped, before the reservation needs the place."""
+    assert cycle.discipline is not None
+    if reservation.job_id == job.job_id:
+        return False
+    if cycle.discipline.can_be_stopped(job):
+        return True
+    rate = float(cycle.ledger.class_of(job).rates[reservation.pool])
+    if job.request.steps is None or rate <= 0:
+        return False
+    end_at = cycle.now + cycle.ledger.restart_s(job, cycle.standing.rules) + (job.request.steps - job.steps) / rate
+    machines = [cycle.ledger.fleet.machines[row] for row in reservation.wanted]
+    needed_at = max(
+        _ready_at(cycle, machine, reservation.needs[machine.row]) for machine in machines if machine is not None
+    )
+    return end_at <= needed_at
+
+
+# ------------------------------------------------------------------------------------------------ preempt
+
+
+def compare(cycle: Cycle) -> None:
+    """Set waiting jobs (and jobs owed time on another pool) against incumbents, pool by pool."""
+    assert cycle.discipline is not None
+    if not cycle.discipline.compares:
+        return
+    for pool in range(len(cycle.ledger.fleet.pools)):
+        if cycle.ledger.fleet.pools[pool].capacity:
+            challengers = cycle.discipline.challengers(pool, CHALLENGERS_MAX)
+            if challengers:
+                _challenge(cycle, pool, challengers)
+
+
+def challenge_now(cycle: Cycle, job: JobRecord) -> None:
+    """A job of a high class need not wait for the round to end."""
+    assert cycle.discipline is not None
+    for pool in range(len(cycle.ledger.fleet.pools)):
+        if job.waits and job.job_id not in cycle.lines.spoken_for and cycle.discipline.key(job, pool) is not None:
+            _challenge(cycle, pool, [job])
+
+
+def _challenge(cycle: Cycle, pool: int, challengers: list[JobRecord]) -> None:
+    assert cycle.discipline is not None
+    incumbents = cycle.discipline.incumbents(pool)
+    for job in challengers:
+        if job.job_id in cycle.lines.spoken_for or not (job.waits or _is_movable(cycle, job, pool)):
+            continue
+        place = cycle.ledger.fleet.find(pool, form_of(cycle, job))
+        if place is not None and job.waits:
+            continue  # fill will start it
+        victims: list[JobRecord] = []
+        if place is None:
+            found = _victims(cycle, job, pool, incumbents)
+            if found is None:
+                continue
+            place, victims = found
+        drop_claim(cycle, job.job_id)
+        claim = open_claim(cycle, job, pool, place, exchange=True)
+        for victim in victims:
+            revoke(cycle, victim, Reason.POLICY_PREEMPTED, detail=f"job {job.job_id} is owed this place")
+        if job.holds:
+            revoke(
+                cycle, job, Reason.POLICY_MOVED, detail=f"owed time on {cycle.ledger.fleet.pools[pool].pool.pool_id}"
+            )
+        settle_claim(cycle, claim)
+
+
+def _is_movable(cycle: Cycle, job: JobRecord, pool: int) -> bool:
+    assert cycle.discipline is not None
+    return (
+        job.state is JobState.RUNNING
+        and job.revoked is None
+        and job.request.preemptible
+        and cycle.discipline.may_move(job, pool)
+    )
+
+
+def _victims(
+    cycle: Cycle, job: JobRecord, pool: int, incumbents: list[JobRecord]
+) -> tuple[Place, list[JobRecord]] | None:
+    """The weakest incumbents whose leaving makes room for the job, and the room they make."""
+    assert cycle.discipline is not None
+    fleet, form = cycle.ledger.fleet, form_of(cycle, job)
+    parts = split(form.counts[pool], form.nodes, fleet.pools[pool].pool.shape.accelerators)
+    place: list[tuple[int, int]] = []
+    if len(parts) > 1:  # whole machines that are free already
+        for machine in _likely_machines(cycle, pool):
+            if (
+                len(place) < len(parts)
+                and len(machine.free) >= parts[len(place)]
+                and fits(machine, parts[len(place)], form)
+            ):
+                place.append((machine.row, parts[len(place)]))
+    leaving: dict[int, list[JobRecord]] = {}
+    for incumbent in incumbents:
+        if not _is_evictable(cycle, job, incumbent, pool):
+            continue
+        for row, _ in incumbent.place:
+            free_machine = fleet.machines[row]
+            taken = any(row == chosen for chosen, _ in place)
+            if free_machine is None or free_machine.condition is not Condition.UP or row in cycle.claims_on or taken:
+                continue
+            leaving.setdefault(row, []).append(incumbent)
+            if len(place) < len(parts) and _has_room_after(cycle, free_machine, leaving[row], parts[len(place)], job):
+                place.append((row, parts[len(place)]))
+        if len(place) == len(parts):
+            victims = {victim.job_id: victim for row, _ in place for victim in leaving.get(row, ())}
+            return tuple(place), list(victims.values())
+    return None
+
+
+def _is_evictable(cycle: Cycle, job: JobRecord, incumbent: JobRecord, pool: int) -> bool:
+    assert cycle.discipline is not None
+    return (
+        incumbent.revoked is None
+        and incumbent.state is JobState.RUNNING
+        and incumbent.request.preemptible
+        and cycle.discipline.may_evict(job, incumbent, pool)
+    )
+
+
+def _has_room_after(cycle: Cycle, machine: Machine, leaving: list[JobRecord], wanted: int, job: JobRecord) -> bool:
+    """Whether `wanted` accelerators, with their processors and memory, are free once these jobs have left."""
+    free, cpus, memory = len(machine.free), machine.free_cpus, machine.free_memory_bytes
+    for victim in leaving:
+        form, held = form_of(cycle, victim), len(machine.holders[victim.job_id])
+        free += held
+        cpus += held * form.cpus
+        memory += held * form.memory_bytes
+    form = form_of(cycle, job)
+    return free >= wanted and cpus + 1e-9 >= wanted * form.cpus and memory >= wanted * form.memory_bytes

@@ -1,0 +1,42 @@
+"""Answering a `Solve` command. Pure; a server runs it in another process, a simulator inline."""
+
+import numpy as np
+from optimizer.answer import answer
+
+from optimizer.decision import Shares
+from optimizer.registry import make
+from scheduler.core.commands import Solve
+from scheduler.core.events import Proposal
+from walras.ids import JobId, PoolId
+
+#: Shares below this are solver noise.
+SMALLEST_SHARE = 1e-6
+
+
+def solve(command: Solve) -> Proposal:
+    """Decide, and make the decision compact. Shares are rounded to 1e-6: noise must not look like a change."""
+    problem = command.problem
+    decision, memory, rental = answer(make(command.policy), problem, command.memory, command.delay_usd_per_h)
+    assert isinstance(decision, Shares), f"{command.policy.name} ranks jobs and needs no solve"
+    machines = np.zeros(len(problem.pools)) if rental is None else rental.machines
+    kept = np.flatnonzero(decision.x[problem.columns.use_column] > SMALLEST_SHARE)
+    column = problem.columns.use_column[kept]
+    certificate = decision.certificate
+    return Proposal(
+        pools=tuple(PoolId(pool_id) for pool_id in problem.pools.pool_id),
+        job_ids=tuple(JobId(i) for i in problem.jobs.job_id[problem.columns.job[column]].tolist()),
+        pool_rows=tuple(problem.columns.use_pool[kept].tolist()),
+        counts=tuple(int(count) for count in problem.columns.use_count[kept]),
+        shares=tuple(np.round(decision.x[column], 6).tolist()),
+        asked=tuple(JobId(i) for i in problem.jobs.job_id.tolist()),
+        prices=tuple(np.asarray(decision.quote.prices, float).tolist()),
+        price_unit=decision.quote.unit,
+        exchange=float(decision.quote.exchange),
+        rent_machines=tuple(int(count) for count in machines),
+        status=str(certificate.status),
+        objective=float(certificate.objective),
+        bound=float(certificate.bound),
+        gap=float(certificate.gap),
+        path=certificate.path,
+        memory=memory,
+    )

@@ -1,0 +1,118 @@
+"""How fast each kind of job runs on each accelerator, and what a restart of it costs.
+
+Decides: which of several sources is believed, and when a measurement has moved far enough to be published again (each
+publication may cause a solve). It does not decide what to measure: see `profiling.py`.
+"""
+
+from collections import deque
+from dataclasses import dataclass, field
+from enum import IntEnum
+from statistics import median
+
+from walras.ids import Kind
+
+#: A published speed changes only when the median of the newest samples leaves this band around it. Noise below it
+#: would make every solve different from the last.
+REPUBLISH_BAND = 0.10
+#: Medians are taken over this many newest samples.
+WINDOW = 9
+
+
+class Source(IntEnum):
+    """Where a speed comes from; larger is better."""
+
+    PREDICTED = 0
+    DECLARED = 1
+    MEASURED = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """Steps per second of a whole gang, and the source of that number."""
+
+    steps_per_s: float
+    source: Source
+
+
+@dataclass(slots=True)
+class _Cell:
+    published: float
+    source: Source
+    recent: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
+
+
+def _quantised(steps_per_s: float) -> float:
+    """Three significant digits: equal jobs stay equal, so that they are solved as one class."""
+    return float(f"{steps_per_s:.3g}")
+
+
+class ThroughputTable:
+    """(kind, accelerator, count) -> steps per second."""
+
+    def __init__(self) -> None:
+        self._cells: dict[Kind, dict[tuple[str, int], _Cell]] = {}
+
+    def measure(self, kind: Kind, accelerator: str, count: int, steps_per_s: float) -> bool:
+        """Take in one measured speed. True if the published speed of the kind changed."""
+        cells = self._cells.setdefault(kind, {})
+        cell = cells.get((accelerator, count))
+        if cell is None or cell.source < Source.MEASURED:
+            cell = _Cell(_quantised(steps_per_s), Source.MEASURED)
+            cells[accelerator, count] = cell
+            cell.recent.append(steps_per_s)
+            return True
+        cell.recent.append(steps_per_s)
+        now = median(cell.recent)
+        if abs(now - cell.published) <= REPUBLISH_BAND * cell.published:
+            return False
+        cell.published = _quantised(now)
+        return True
+
+    def declare(self, kind: Kind, accelerator: str, count: int, steps_per_s: float) -> bool:
+        """Take in a submitter's figure: believed until something is measured. True if it was news."""
+        cells = self._cells.setdefault(kind, {})
+        if (accelerator, count) in cells:
+            return False
+        cells[accelerator, count] = _Cell(_quantised(steps_per_s), Source.DECLARED)
+        return True
+
+    def speed(self, kind: Kind, accelerator: str, count: int, nominal: dict[str, float]) -> Speed:
+        """Best knowledge of a speed.
+
+        Unknown cells are predicted from the kind's best-known cell, scaled by nominal accelerator speed and (for
+        lack of better) by gang size; a kind that nobody knows anything about runs at nominal speed.
+        """
+        cells = self._cells.get(kind)
+        if not cells:
+            return Speed(nominal.get(accelerator, 1.0) * count, Source.PREDICTED)
+        cell = cells.get((accelerator, count))
+        if cell is not None:
+            return Speed(cell.published, cell.source)
+        # Prefer the same gang size, then measured over declared, then a stable order.
+        (near, size), known = min(
+            cells.items(), key=lambda item: (item[0][1] != count, -item[1].source, item[0][1], item[0][0])
+        )
+        scale = nominal.get(accelerator, 1.0) / nominal.get(near, 1.0) * (count / size)
+        return Speed(_quantised(known.published * scale), Source.PREDICTED)
+
+
+class RestartCosts:
+    """Seconds that a restart of a kind costs: checkpoint + start + warm-up, medians of what was seen."""
+
+    def __init__(self) -> None:
+        self._starts: dict[Kind, deque[float]] = {}
+        self._checkpoints: dict[Kind, deque[float]] = {}
+
+    def saw_start(self, kind: Kind, start_s: float) -> None:
+        self._starts.setdefault(kind, deque(maxlen=WINDOW)).append(start_s)
+
+    def saw_checkpoint(self, kind: Kind, took_s: float) -> None:
+        self._checkpoints.setdefault(kind, deque(maxlen=WINDOW)).append(took_s)
+
+    def restart_s(self, kind: Kind, default_s: float) -> float:
+        """The default until a start of the kind has been seen."""
+        starts = self._starts.get(kind)
+        if not starts:
+            return default_s
+        checkpoints = self._checkpoints.get(kind)
+        return median(starts) + (median(checkpoints) if checkpoints else 0.0)

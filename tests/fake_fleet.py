@@ -1,0 +1,131 @@
+"""Machines and jobs that do what the core tells them, in any order and as late as a test likes."""
+
+from dataclasses import dataclass, field
+from random import Random
+
+from scheduler.core import commands as cmd
+from scheduler.core import events as ev
+from scheduler.core.core import SchedulerCore
+from scheduler.core.invariants import check
+from walras.cluster import Market, Placement, Pool, Shape
+from walras.ids import JobId, Kind, NodeId, PoolId
+from walras.request import Demand, JobRequest
+
+
+def pool(
+    name: str, accelerators: int = 1, *, market: Market = Market.OWNED, speed: float = 1.0, quota: int = 0
+) -> Pool:
+    """A pool of machines with that many accelerators each, named after their type."""
+    shape = Shape(f"{name}x{accelerators}", name, accelerators, 4.0 * accelerators, accelerators << 33, speed)
+    return Pool(PoolId(name), shape, market, quota=quota, usd_per_h=1.0 if quota else 0.0)
+
+
+def job(job_id: int, accelerator: str = "*", count: int = 1, **more: object) -> JobRequest:
+    """A job of kind "k" unless said otherwise."""
+    more.setdefault("kind", Kind("k"))
+    return JobRequest(JobId(job_id), demands=(Demand(accelerator, count),), **more)  # type: ignore[arg-type]
+
+
+@dataclass
+class Attempt:
+    """An attempt as the machines see it."""
+
+    job_id: JobId
+    number: int
+    placement: Placement
+    started: bool = False
+    stopping: bool = False
+    prepared: set[NodeId] = field(default_factory=set)
+
+
+class FakeFleet:
+    """Drives a core: remembers what was commanded, so that a test can let it happen, or fail, in its own order."""
+
+    def __init__(self) -> None:
+        self.core = SchedulerCore()
+        self.at = 0.0
+        self.attempts: dict[JobId, Attempt] = {}
+        self.states: dict[JobId, list[str]] = {}
+        self.solves: list[cmd.Solve] = []
+        self.wake_at = float("inf")
+        self.log: list[tuple[ev.Event, list[cmd.Command]]] = []
+        self.rents: list[cmd.Rent] = []
+        self.released: list[NodeId] = []
+        self.lost: set[NodeId] = set()
+
+    def tell(self, event: ev.Event) -> list[cmd.Command]:
+        """Hand an event to the core, check every invariant, and note the commands."""
+        if self.wake_at <= event.at:
+            self.wake_at = float("inf")
+        commands = self.core.handle(event)
+        self.at = event.at
+        self.log.append((event, commands))
+        for command in commands:
+            self._note(command)
+        check(self.core)
+        return commands
+
+    def _note(self, command: cmd.Command) -> None:
+        match command:
+            case cmd.WakeAt(at):
+                self.wake_at = at
+            case cmd.Solve():
+                assert not self.solves, "two solves in flight"
+                self.solves.append(command)
+            case cmd.Prepare(job_id, number, placement):
+                self._grant(job_id, number, placement)
+            case cmd.Start(job_id, number, placement):
+                if job_id not in self.attempts:
+                    self._grant(job_id, number, placement)
+                assert self.attempts[job_id].number == number
+                assert not self.attempts[job_id].started, f"attempt {number} of job {job_id} started twice"
+                self.attempts[job_id].started = True
+            case cmd.Revoke(job_id, number):
+                attempt = self.attempts.get(job_id)
+                if attempt is None:
+                    return  # it ended before the command came
+                assert attempt.number == number
+                attempt.stopping = True
+                if not attempt.started:
+                    del self.attempts[job_id]
+            case cmd.JobTransitioned(job_id, state):
+                self.states.setdefault(job_id, []).append(str(state))
+            case cmd.Rent():
+                self.rents.append(command)
+            case cmd.ReleaseNode(node_id):
+                self.released.append(node_id)
+
+    def _grant(self, job_id: JobId, number: int, placement: Placement) -> None:
+        assert job_id not in self.attempts, f"attempt {number} of job {job_id} granted while another is alive"
+        self.attempts[job_id] = Attempt(job_id, number, placement)
+
+    # ------------------------------------------------------------------------------------ things that happen
+
+    def wake(self) -> list[cmd.Command]:
+        """Jump to the instant the core asked for."""
+        assert self.wake_at < float("inf"), "the core asked for no wake-up"
+        return self.tell(ev.Woke(max(self.at, self.wake_at)))
+
+    def prepare_all(self, job_id: JobId) -> None:
+        attempt = self.attempts[job_id]
+        for part in attempt.placement.parts:
+            self.tell(ev.Prepared(self.at, job_id, attempt.number, part.node_id, "127.0.0.1", 29500))
+
+    def end(self, job_id: JobId, exit_code: int | None = 0, steps: float | None = None) -> list[cmd.Command]:
+        """The attempt's processes are gone."""
+        attempt = self.attempts.pop(job_id)
+        node_id = attempt.placement.parts[0].node_id
+        return self.tell(
+            ev.AttemptEnded(self.at, job_id, attempt.number, ev.EndCause.EXITED, exit_code, None, node_id, steps)
+        )
+
+    def lose(self, node_id: NodeId) -> list[cmd.Command]:
+        """The machine is gone, and every attempt that ran only there with it."""
+        self.lost.add(node_id)
+        for job_id, attempt in tuple(self.attempts.items()):
+            if attempt.started and all(part.node_id in self.lost for part in attempt.placement.parts):
+                del self.attempts[job_id]
+        return self.tell(ev.NodeLost(self.at, node_id))
+
+    def some_attempt(self, random: Random) -> Attempt | None:
+        return random.choice(list(self.attempts.values())) if self.attempts else None
