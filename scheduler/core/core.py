@@ -18,6 +18,7 @@ from scheduler.core.cycle import Cycle
 from scheduler.core.discipline import ByOrder, BySharesOwed
 from scheduler.core.ledger import JobRecord, Ledger, Standing
 from scheduler.core.lines import Lines
+from scheduler.core.profiling import explore
 from scheduler.core.rounds import compare, fill
 from walras.ids import JobId
 
@@ -64,6 +65,7 @@ class SchedulerCore:
         if cycle.round_ended or cycle.standing.rules.round_s == 0:
             cycle.round_ended = False
             compare(cycle)
+            explore(cycle)
             self._take_in()
             fill(cycle)
         resolve.ask_if_due(cycle)

@@ -4,6 +4,9 @@
 a round and after each solve, over all active jobs, through arrays.
 """
 
+from collections.abc import Callable
+from functools import partial
+
 from scheduler.core.attempts import revoke, start
 from scheduler.core.claims import drop_claim, form_of, lend, open_claim, settle_claim
 from scheduler.core.cycle import Claim, Cycle
@@ -16,6 +19,9 @@ from walras.states import JobState
 
 #: Challengers looked at per pool and round. More would not fit in practice, and this bounds the work.
 CHALLENGERS_MAX = 64
+#: Incumbents weighed against each challenger, weakest first, and challengers in a row that may fail to displace any.
+INCUMBENTS_MAX = 256
+FAILURES_MAX = 8
 #: Machines weighed for one reservation.
 MACHINES_MAX = 64
 
@@ -205,8 +211,8 @@ def challenge_now(cycle: Cycle, job: JobRecord) -> None:
 
 
 def _challenge(cycle: Cycle, pool: int, challengers: list[JobRecord]) -> None:
-    assert cycle.discipline is not None
-    incumbents = cycle.discipline.incumbents(pool)
+    incumbents = cycle.discipline.incumbents(pool)[:INCUMBENTS_MAX]
+    failures = 0
     for job in challengers:
         if job.job_id in cycle.lines.spoken_for or not (job.waits or _is_movable(cycle, job, pool)):
             continue
@@ -215,8 +221,11 @@ def _challenge(cycle: Cycle, pool: int, challengers: list[JobRecord]) -> None:
             continue  # fill will start it
         victims: list[JobRecord] = []
         if place is None:
-            found = _victims(cycle, job, pool, incumbents)
+            found = victims_of(cycle, job, pool, incumbents, partial(_may_evict, cycle, job, pool))
             if found is None:
+                failures += 1
+                if failures >= FAILURES_MAX:
+                    return
                 continue
             place, victims = found
         drop_claim(cycle, job.job_id)
@@ -240,11 +249,14 @@ def _is_movable(cycle: Cycle, job: JobRecord, pool: int) -> bool:
     )
 
 
-def _victims(
-    cycle: Cycle, job: JobRecord, pool: int, incumbents: list[JobRecord]
+def victims_of(
+    cycle: Cycle,
+    job: JobRecord,
+    pool: int,
+    incumbents: list[JobRecord],
+    may_evict: Callable[[JobRecord], bool],
 ) -> tuple[Place, list[JobRecord]] | None:
-    """The weakest incumbents whose leaving makes room for the job, and the room they make."""
-    assert cycle.discipline is not None
+    """The first of these incumbents (weakest first) whose leaving makes room for the job, and the room they make."""
     fleet, form = cycle.ledger.fleet, form_of(cycle, job)
     parts = split(form.counts[pool], form.nodes, fleet.pools[pool].pool.shape.accelerators)
     place: list[tuple[int, int]] = []
@@ -258,7 +270,7 @@ def _victims(
                 place.append((machine.row, parts[len(place)]))
     leaving: dict[int, list[JobRecord]] = {}
     for incumbent in incumbents:
-        if not _is_evictable(cycle, job, incumbent, pool):
+        if not _can_leave(incumbent) or not may_evict(incumbent):
             continue
         for row, _ in incumbent.place:
             free_machine = fleet.machines[row]
@@ -274,14 +286,13 @@ def _victims(
     return None
 
 
-def _is_evictable(cycle: Cycle, job: JobRecord, incumbent: JobRecord, pool: int) -> bool:
+def _can_leave(incumbent: JobRecord) -> bool:
+    return incumbent.revoked is None and incumbent.state is JobState.RUNNING and incumbent.request.preemptible
+
+
+def _may_evict(cycle: Cycle, job: JobRecord, pool: int, incumbent: JobRecord) -> bool:
     assert cycle.discipline is not None
-    return (
-        incumbent.revoked is None
-        and incumbent.state is JobState.RUNNING
-        and incumbent.request.preemptible
-        and cycle.discipline.may_evict(job, incumbent, pool)
-    )
+    return cycle.discipline.may_evict(job, incumbent, pool)
 
 
 def _has_room_after(cycle: Cycle, machine: Machine, leaving: list[JobRecord], wanted: int, job: JobRecord) -> bool:

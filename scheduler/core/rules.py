@@ -40,6 +40,8 @@ class RoundRules:
     #: Length of a profiling lease, and the largest part of the fleet that may profile at once.
     profiling_s: float = 60.0
     profiling_share: float = 0.25
+    #: A kind is sent to an unmeasured pool only if its jobs have this many times the cost of a restart left to run.
+    profiling_payback: float = 10.0
     #: A gang must be prepared on all machines within this time.
     prepare_timeout_s: float = 60.0
     #: Wait after a failed attempt: this long, doubled with each failure, at most 32 times.
