@@ -8,7 +8,7 @@ from math import inf
 
 from scheduler.core.commands import Prepare, Revoke, Start
 from scheduler.core.cycle import Cycle
-from scheduler.core.events import AttemptProgressed
+from scheduler.core.events import AttemptProgressed, CheckpointRecorded
 from scheduler.core.fleet import Place
 from scheduler.core.ledger import JobRecord
 from scheduler.core.throughput import Source
@@ -96,6 +96,14 @@ def progressed(cycle: Cycle, job: JobRecord, event: AttemptProgressed) -> bool:
         return False
     shape = ledger.fleet.pools[int(ledger.columns.pool[job.slot])].pool.shape
     return ledger.table.measure(job.request.kind, shape.accelerator, job.placement.accelerators, event.steps_per_s)
+
+
+def checkpointed(cycle: Cycle, job: JobRecord, event: CheckpointRecorded) -> None:
+    """These steps survive whatever happens."""
+    job.safe_steps = max(job.safe_steps, event.steps)
+    job.steps = max(job.steps, job.safe_steps)
+    cycle.ledger.columns.steps[job.slot] = job.steps
+    cycle.ledger.costs.saw_checkpoint(job.request.kind, event.took_s)
 
 
 def revoke(cycle: Cycle, job: JobRecord, reason: Reason, *, detail: str = "", grace_s: float = inf) -> None:

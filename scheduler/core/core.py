@@ -237,8 +237,7 @@ class SchedulerCore:
 
     def _checkpoint_recorded(self, event: ev.CheckpointRecorded) -> None:
         if (job := self._current(event)) is not None:
-            job.safe_steps = max(job.safe_steps, event.steps)
-            self.ledger.costs.saw_checkpoint(job.request.kind, event.took_s)
+            attempts.checkpointed(self._cycle, job, event)
 
     def _attempt_ended(self, event: ev.AttemptEnded) -> None:
         if (job := self._current(event)) is not None:

@@ -3,10 +3,12 @@
 from dataclasses import dataclass, field
 from random import Random
 
+from optimizer.policy import PolicySpec
 from scheduler.core import commands as cmd
 from scheduler.core import events as ev
 from scheduler.core.core import SchedulerCore
 from scheduler.core.invariants import check
+from scheduler.core.rules import RoundRules
 from walras.cluster import Market, Placement, Pool, Shape
 from walras.ids import JobId, Kind, NodeId, PoolId
 from walras.request import Demand, JobRequest
@@ -129,3 +131,49 @@ class FakeFleet:
 
     def some_attempt(self, random: Random) -> Attempt | None:
         return random.choice(list(self.attempts.values())) if self.attempts else None
+
+    def answer(self, shares: dict[int, dict[str, float]], rent: dict[str, int] | None = None) -> list[cmd.Command]:
+        """Answer the outstanding solve: job -> pool -> share of time."""
+        solve = self.solves.pop()
+        problem = solve.problem
+        pools = list(problem.pools.pool_id)
+        rows = [
+            (JobId(job_id), pools.index(pool_id), share)
+            for job_id, by_pool in shares.items()
+            for pool_id, share in by_pool.items()
+        ]
+        counts = []
+        for job_id, row, _ in rows:
+            record = self.core.ledger.jobs[job_id]
+            counts.append(self.core.ledger.classes.forms[self.core.ledger.class_of(record).form].counts[row])
+        proposal = ev.Proposal(
+            pools=tuple(PoolId(p) for p in pools),
+            job_ids=tuple(job_id for job_id, _, _ in rows),
+            pool_rows=tuple(row for _, row, _ in rows),
+            counts=tuple(counts),
+            shares=tuple(share for _, _, share in rows),
+            asked=tuple(JobId(int(i)) for i in problem.jobs.job_id),
+            prices=tuple(0.5 for _ in pools),
+            price_unit="share",
+            exchange=1.0,
+            rent_machines=tuple((rent or {}).get(p, 0) for p in pools),
+            status="optimal",
+            objective=1.0,
+            bound=1.0,
+            gap=0.0,
+            path="test",
+        )
+        return self.tell(ev.Solved(self.at, solve.request_id, proposal, 0.1))
+
+
+def cluster(
+    policy: str = "fifo", *, rules: RoundRules | None = None, machines: str = "a", **parameters: object
+) -> FakeFleet:
+    """A fleet under a policy: pools a (4 accelerators a machine), b (2) and c (1); `machines` names one per letter."""
+    fleet = FakeFleet()
+    fleet.tell(ev.PolicyChanged(0.0, PolicySpec(policy, parameters), rules or RoundRules()))
+    for declared in (pool("a", 4), pool("b", 2, speed=0.5), pool("c", 1)):
+        fleet.tell(ev.PoolDeclared(0.0, declared))
+    for number, letter in enumerate(machines, 1):
+        fleet.tell(ev.NodeJoined(0.0, NodeId(f"{letter}{number}"), PoolId(letter)))
+    return fleet

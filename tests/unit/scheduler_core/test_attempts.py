@@ -1,0 +1,210 @@
+"""The life of attempts: gangs, failures, retries, lost machines, cancellation."""
+
+from fake_fleet import cluster, job
+
+from scheduler.core import commands as cmd
+from scheduler.core import events as ev
+from scheduler.core.rules import RoundRules
+from walras.ids import JobId, NodeId
+from walras.reasons import Reason
+from walras.request import RetryRule
+
+J1, J2, J3 = JobId(1), JobId(2), JobId(3)
+
+
+def starts(commands: list[cmd.Command]) -> list[tuple[int, int]]:
+    return [(c.job_id, c.attempt) for c in commands if isinstance(c, cmd.Start)]
+
+
+def revoked(commands: list[cmd.Command]) -> list[int]:
+    return [c.job_id for c in commands if isinstance(c, cmd.Revoke)]
+
+
+def test_gang_on_one_machine_starts_at_once() -> None:
+    """A gang that fits one machine needs no rendezvous."""
+    fleet = cluster(machines="a")
+    commands = fleet.tell(ev.JobSubmitted(1.0, job(1, "a", 4)))
+    assert starts(commands) == [(1, 1)]
+
+
+def test_gang_over_machines_starts_in_two_phases() -> None:
+    """Every machine holds its part before any rank starts; rank 0's address is where they meet."""
+    fleet = cluster(machines="bb")
+    commands = fleet.tell(ev.JobSubmitted(1.0, job(1, "b", 4)))
+    assert [type(c).__name__ for c in commands if isinstance(c, cmd.Prepare | cmd.Start)] == ["Prepare"]
+    assert starts(fleet.tell(ev.Prepared(2.0, J1, 1, NodeId("b1"), "10.0.0.1", 4000))) == []
+    commands = fleet.tell(ev.Prepared(2.0, J1, 1, NodeId("b2")))
+    assert starts(commands) == [(1, 1)]
+    start = next(c for c in commands if isinstance(c, cmd.Start))
+    assert start.rendezvous is not None
+    assert (start.rendezvous.address, start.rendezvous.port) == ("10.0.0.1", 4000)
+
+
+def test_unprepared_gang_lets_go_of_everything() -> None:
+    """A machine that does not answer in time costs the gang nothing but time."""
+    fleet = cluster(machines="bb", rules=RoundRules(prepare_timeout_s=10, backoff_s=100))
+    fleet.tell(ev.JobSubmitted(1.0, job(1, "b", 4)))
+    fleet.tell(ev.Prepared(2.0, J1, 1, NodeId("b1"), "10.0.0.1", 4000))
+    commands = fleet.tell(ev.Woke(11.0))
+    assert revoked(commands) == [1]
+    assert fleet.core.ledger.fleet.pools[1].free == 4
+    assert fleet.states[J1][-1] == "PENDING"
+
+
+def test_failure_retries_and_then_fails() -> None:
+    """The job's own failures consume its retries, with a growing wait between them."""
+    fleet = cluster(rules=RoundRules(backoff_s=5))
+    fleet.tell(ev.JobSubmitted(0.0, job(1, retry=RetryRule(1))))
+    fleet.end(J1, exit_code=3)
+    assert fleet.states[J1][-1] == "PENDING"
+    assert starts(fleet.tell(ev.Woke(4.0))) == []
+    assert starts(fleet.tell(ev.Woke(5.0))) == [(1, 2)]
+    commands = fleet.end(J1, exit_code=3)
+    ended = next(c for c in commands if isinstance(c, cmd.JobTransitioned))
+    assert (ended.state, ended.reason, ended.detail) == ("FAILED", Reason.USER_EXIT_CODE, "exit code 3")
+
+
+def test_only_listed_exit_codes_are_retried() -> None:
+    """`retry.on_exit_codes` limits what is tried again."""
+    fleet = cluster()
+    fleet.tell(ev.JobSubmitted(0.0, job(1, retry=RetryRule(5, (7,)))))
+    fleet.end(J1, exit_code=3)
+    assert fleet.states[J1][-1] == "FAILED"
+
+
+def test_lost_machine_costs_no_retry_and_resumes_from_the_recorded_checkpoint() -> None:
+    """Infrastructure loss never ends a job; it resumes where the server has a manifest for it, not further."""
+    fleet = cluster(machines="ac")
+    fleet.tell(ev.JobSubmitted(0.0, job(1, "a")))
+    fleet.tell(ev.CheckpointRecorded(5.0, J1, 1, 40.0, 0.1))
+    fleet.tell(ev.AttemptProgressed(6.0, J1, 1, 55.0))
+    fleet.tell(ev.NodeJoined(7.0, NodeId("a9"), fleet.core.ledger.fleet.pools[0].pool.pool_id))
+    commands = fleet.lose(NodeId("a1"))
+    start = next(c for c in commands if isinstance(c, cmd.Start))
+    assert (start.attempt, start.resume_steps, start.placement.parts[0].node_id) == (2, 40.0, "a9")
+    assert fleet.core.ledger.jobs[J1].restarts == 0
+
+
+def test_stale_attempt_changes_nothing() -> None:
+    """Reports of an attempt that is not current any more are ignored: its number is the fence."""
+    fleet = cluster(machines="aa")
+    fleet.tell(ev.JobSubmitted(0.0, job(1, "a")))
+    fleet.lose(NodeId("a1"))
+    fleet.tell(ev.CheckpointRecorded(1.0, J1, 1, 99.0, 0.1))
+    fleet.tell(ev.AttemptEnded(1.0, J1, 1, ev.EndCause.EXITED, 0))
+    record = fleet.core.ledger.jobs[J1]
+    assert (record.attempt, record.safe_steps, record.state) == (2, 0.0, "STARTING")
+
+
+def test_silence_is_not_death() -> None:
+    """No heartbeat: the job is unreachable, nothing is restarted, and contact makes it whole again."""
+    fleet = cluster(machines="aa")
+    fleet.tell(ev.JobSubmitted(0.0, job(1, "a")))
+    fleet.tell(ev.AttemptStarted(1.0, J1, 1))
+    commands = fleet.tell(ev.NodeUnreachable(2.0, NodeId("a1")))
+    assert not starts(commands)
+    assert fleet.states[J1][-1] == "UNREACHABLE"
+    fleet.tell(ev.NodeBack(3.0, NodeId("a1")))
+    assert fleet.states[J1][-1] == "RUNNING"
+    assert fleet.core.ledger.jobs[J1].attempt == 1
+
+
+def test_leaving_machine_asks_for_a_checkpoint_in_time() -> None:
+    """A spot notice gives the job no more grace than the machine has."""
+    fleet = cluster(machines="aa")
+    fleet.tell(ev.JobSubmitted(0.0, job(1, "a", grace_s=30)))
+    commands = fleet.tell(ev.NodeLeaving(10.0, NodeId("a1"), 22.0))
+    revoke = next(c for c in commands if isinstance(c, cmd.Revoke))
+    assert (revoke.reason, revoke.grace_s) == (Reason.INFRA_SPOT_RECLAIM, 12.0)
+    commands = fleet.end(J1, exit_code=85)
+    assert starts(commands) == [(1, 2)]
+    assert fleet.attempts[J1].placement.parts[0].node_id == "a2"
+
+
+def test_cancel_waits_for_the_processes() -> None:
+    """A cancelled job is CANCELLED only when no process of it is left."""
+    fleet = cluster()
+    fleet.tell(ev.JobSubmitted(0.0, job(1)))
+    fleet.tell(ev.JobCancelled(1.0, J1, "ada"))
+    assert fleet.states[J1][-1] == "CANCELLING"
+    assert fleet.core.ledger.fleet.pools[0].free == 3
+    fleet.end(J1, exit_code=143)
+    assert fleet.states[J1][-1] == "CANCELLED"
+    assert fleet.core.ledger.fleet.pools[0].free == 4
+
+
+def test_cancelled_job_on_a_lost_machine_is_cancelled_not_requeued() -> None:
+    """A wish to cancel outlives the machine it was spoken to."""
+    fleet = cluster(machines="aa")
+    fleet.tell(ev.JobSubmitted(0.0, job(1, "a")))
+    fleet.tell(ev.JobCancelled(1.0, J1))
+    fleet.tell(ev.NodeUnreachable(2.0, NodeId("a1")))
+    fleet.lose(NodeId("a1"))
+    assert fleet.states[J1][-1] == "CANCELLED"
+
+
+def test_machine_on_which_distinct_jobs_fail_is_quarantined() -> None:
+    """Three jobs, not three attempts of one, put a machine aside."""
+    fleet = cluster(rules=RoundRules(quarantine_jobs=3, backoff_s=0))
+    fleet.tell(ev.JobSubmitted(0.0, job(1, "a", retry=RetryRule(4))))
+    for _ in range(4):
+        fleet.end(J1, exit_code=1)
+    assert fleet.core.ledger.fleet.pools[0].capacity == 4
+    for number in (2, 3):
+        fleet.tell(ev.JobSubmitted(1.0, job(number, "a")))
+        commands = fleet.end(JobId(number), exit_code=1)
+    assert any(isinstance(c, cmd.NodeCordoned) for c in commands)
+    assert fleet.core.ledger.fleet.pools[0].capacity == 0
+    fleet.tell(ev.NodeUncordoned(2.0, NodeId("a1")))
+    assert fleet.core.ledger.fleet.pools[0].capacity == 4
+
+
+def test_dependents_follow_success_and_are_cancelled_by_failure() -> None:
+    """A job starts after the one it depends on succeeded, and never after that one failed."""
+    fleet = cluster()
+    fleet.tell(ev.JobSubmitted(0.0, job(1)))
+    fleet.tell(ev.JobSubmitted(0.0, job(2, depends_on=(J1,))))
+    fleet.tell(ev.JobSubmitted(0.0, job(3, depends_on=(J2,))))
+    assert starts(fleet.end(J1)) == [(2, 1)]
+    fleet.end(J2, exit_code=1)
+    assert fleet.states[J3] == ["CANCELLED"]
+
+
+def test_limits_of_run_and_queue_time() -> None:
+    """Over max_runtime: FAILED with POLICY:MAX_RUNTIME. Never started within max_queue_time: TIMEOUT."""
+    fleet = cluster()
+    fleet.tell(ev.JobSubmitted(0.0, job(1, "a", 4, max_runtime_s=10.0)))
+    fleet.tell(ev.JobSubmitted(0.0, job(2, "a", 4, max_queue_s=5.0)))
+    fleet.tell(ev.Woke(5.0))
+    assert fleet.states[J2][-1] == "TIMEOUT"
+    assert revoked(fleet.tell(ev.Woke(10.0))) == [1]
+    commands = fleet.end(J1, exit_code=143)
+    ended = next(c for c in commands if isinstance(c, cmd.JobTransitioned))
+    assert (ended.state, ended.reason) == ("FAILED", Reason.POLICY_MAX_RUNTIME)
+
+
+def test_held_job_keeps_its_place_in_nothing() -> None:
+    """Hold checkpoints and stops a running job; release puts it back in line."""
+    fleet = cluster()
+    fleet.tell(ev.JobSubmitted(0.0, job(1)))
+    assert revoked(fleet.tell(ev.JobHeld(1.0, J1))) == [1]
+    fleet.end(J1, exit_code=85)
+    assert fleet.states[J1][-1] == "HELD"
+    assert starts(fleet.tell(ev.JobReleased(2.0, J1))) == [(1, 2)]
+
+
+def test_yielding_forever_without_work_is_held() -> None:
+    """Exit 85 without a step five times in a row is not progress."""
+    fleet = cluster()
+    fleet.tell(ev.JobSubmitted(0.0, job(1)))
+    for _ in range(5):
+        fleet.end(J1, exit_code=85)
+    assert fleet.states[J1][-1] == "HELD"
+
+
+def test_processors_and_memory_are_checked_at_placement() -> None:
+    """A free accelerator without the processors a job asks for is no place."""
+    fleet = cluster(machines="a")  # 4 accelerators, 16 processors
+    fleet.tell(ev.JobSubmitted(0.0, job(1, "a", cpus_per_accelerator=14.0)))
+    assert starts(fleet.tell(ev.JobSubmitted(0.0, job(2, "a", cpus_per_accelerator=4.0)))) == []
+    assert starts(fleet.tell(ev.JobSubmitted(0.0, job(3, "a", cpus_per_accelerator=2.0)))) == [(3, 1)]
