@@ -1,0 +1,268 @@
+"""The round mechanism: fill, reserve, lend, exchange, move; prices, solves in flight, renting, explanations."""
+
+from fake_fleet import FakeFleet, cluster, job, pool
+
+from optimizer.policy import PolicySpec
+from scheduler.core import commands as cmd
+from scheduler.core import events as ev
+from scheduler.core.explain import explain
+from scheduler.core.rules import Backfill, RoundRules
+from walras.cluster import Market
+from walras.ids import JobId, Kind, NodeId
+from walras.reasons import Reason
+
+J1, J2, J3, J4 = JobId(1), JobId(2), JobId(3), JobId(4)
+QUICK = RoundRules(round_s=10, resolve_min_s=0, min_runtime_s=5, restart_default_s=2, profiling_share=0)
+
+
+def starts(commands: list[cmd.Command]) -> list[int]:
+    return [c.job_id for c in commands if isinstance(c, cmd.Start)]
+
+
+def revoked(commands: list[cmd.Command]) -> dict[int, Reason]:
+    return {c.job_id: c.reason for c in commands if isinstance(c, cmd.Revoke)}
+
+
+def running(fleet: FakeFleet, job_id: JobId, at: float) -> None:
+    fleet.tell(ev.AttemptStarted(at, job_id, fleet.attempts[job_id].number))
+
+
+def measured(fleet: FakeFleet, kind: str = "k") -> None:
+    """Every speed is known, so that nothing is a profiling lease."""
+    for name, steps_per_s in (("a", 4.0), ("b", 2.0), ("c", 1.0)):
+        for count in (1, 2, 4):
+            fleet.tell(ev.ThroughputMeasured(fleet.at, Kind(kind), name, count, steps_per_s * count))
+
+
+def shared(machines: str = "a", rules: RoundRules = QUICK) -> FakeFleet:
+    fleet = cluster("max_min_fairness", rules=rules, machines=machines)
+    measured(fleet)
+    return fleet
+
+
+# ------------------------------------------------------------------------------------------------ orders
+
+
+def test_strict_order_lets_nobody_pass_the_first_in_line() -> None:
+    """Head of line: a small job waits behind a large one that does not fit."""
+    fleet = cluster("fifo", strict=True)
+    fleet.tell(ev.JobSubmitted(0.0, job(1, "a", 3)))
+    fleet.tell(ev.JobSubmitted(1.0, job(2, "a", 4)))
+    assert starts(fleet.tell(ev.JobSubmitted(2.0, job(3, "a", 1)))) == []
+    assert starts(fleet.end(J1)) == [2]
+
+
+def test_backfill_never_delays_the_reservation() -> None:
+    """EASY: only a job that ends before the first in line can start may pass it."""
+    fleet = cluster("fifo", rules=RoundRules(restart_default_s=0), strict=False)
+    measured(fleet)
+    fleet.tell(ev.JobSubmitted(0.0, job(1, "a", 2, steps=800.0)))  # 8 steps/s: ends at 100
+    fleet.tell(ev.JobSubmitted(0.0, job(2, "a", 4, steps=800.0)))  # needs everything: starts at 100
+    assert starts(fleet.tell(ev.JobSubmitted(0.0, job(3, "a", 1, steps=800.0)))) == []  # would end at 200
+    assert starts(fleet.tell(ev.JobSubmitted(0.0, job(4, "a", 1, steps=200.0)))) == [4]  # ends at 50
+    fleet.at = 50.0
+    fleet.end(J4)
+    fleet.at = 100.0
+    assert starts(fleet.end(J1)) == [2]
+
+
+def test_free_backfill_protects_nobody() -> None:
+    """FREE: whoever fits goes."""
+    fleet = cluster("fifo", rules=RoundRules(backfill=Backfill.FREE), strict=False)
+    fleet.tell(ev.JobSubmitted(0.0, job(1, "a", 2)))
+    fleet.tell(ev.JobSubmitted(0.0, job(2, "a", 4)))
+    assert starts(fleet.tell(ev.JobSubmitted(0.0, job(3, "a", 1)))) == [3]
+
+
+def test_aware_order_takes_the_fastest_pool_with_room() -> None:
+    """FIFO chooses the type for the job; agnostic FIFO takes pools as they come."""
+    fleet = cluster("fifo", machines="ba")
+    measured(fleet)
+    fleet.tell(ev.JobSubmitted(0.0, job(1, "*")))
+    assert fleet.attempts[J1].placement.pool_id == "a"
+
+
+def test_idle_to_round_end_gives_nothing_before_the_round_ends() -> None:
+    """Another scheduler's mechanism is a value of the rules."""
+    fleet = cluster("fifo", rules=RoundRules(round_s=10, idle_to_round_end=True))
+    assert starts(fleet.tell(ev.JobSubmitted(1.0, job(1)))) == []
+    assert starts(fleet.wake()) == [1]
+    assert fleet.at == 10.0
+
+
+# ------------------------------------------------------------------------------------------------ shares
+
+
+def test_newcomer_starts_at_once_on_the_configuration_worth_most_above_its_price() -> None:
+    """The arrival rule: no solve is waited for."""
+    fleet = shared("ba")
+    assert starts(fleet.tell(ev.JobSubmitted(0.0, job(1)))) == [1]
+    assert fleet.attempts[J1].placement.pool_id == "a"
+
+
+def test_one_solve_in_flight_and_old_answers_count() -> None:
+    """Events during a solve mark the core dirty; the late answer is applied, then a new question goes out."""
+    fleet = shared("a")
+    fleet.tell(ev.JobSubmitted(0.0, job(1, "a", 2)))
+    assert len(fleet.solves) == 1
+    fleet.tell(ev.JobSubmitted(1.0, job(2, "a", 2)))
+    assert len(fleet.solves) == 1
+    commands = fleet.answer({1: {"a": 0.5}})
+    assert fleet.core.ledger.columns.entitled[fleet.core.ledger.jobs[J1].slot].tolist() == [1.0, 0.0, 0.0]
+    assert any(isinstance(c, cmd.Solve) for c in commands)
+
+
+def test_answer_about_an_older_policy_is_void() -> None:
+    """Only a policy change makes an answer worthless."""
+    fleet = shared("a")
+    fleet.tell(ev.JobSubmitted(0.0, job(1, "a", 2)))
+    fleet.tell(ev.PolicyChanged(1.0, PolicySpec("max_min_fairness"), QUICK))
+    commands = fleet.answer({1: {"a": 0.5}})
+    assert fleet.core.ledger.standing is not None
+    assert fleet.core.ledger.standing.proposal is None
+    assert any(isinstance(c, cmd.Solve) for c in commands)
+
+
+def test_lost_capacity_scales_an_old_answer_down() -> None:
+    """Entitlements never exceed what is there."""
+    fleet = shared("aa")
+    fleet.tell(ev.JobSubmitted(0.0, job(1, "a", 4)))
+    fleet.tell(ev.JobSubmitted(0.0, job(2, "a", 4)))
+    fleet.answer({1: {"a": 1.0}})
+    fleet.lose(NodeId("a2"))
+    fleet.answer({1: {"a": 1.0}, 2: {"a": 1.0}})
+    assert fleet.core.ledger.columns.entitled.sum() <= 4.0 + 1e-9
+
+
+def test_exchange_waits_until_it_pays_for_both_restarts() -> None:
+    """Preempted iff owed_k - owed_i >= h gang_k (restart_i + restart_k): with half a share each, after 8 s."""
+    fleet = shared("c")
+    fleet.tell(ev.JobSubmitted(0.0, job(1, "c")))
+    running(fleet, J1, 0.0)
+    fleet.tell(ev.JobSubmitted(0.0, job(2, "c")))
+    fleet.answer({1: {"c": 0.5}, 2: {"c": 0.5}})
+    while fleet.solves:
+        fleet.answer({1: {"c": 0.5}, 2: {"c": 0.5}})
+    assert not revoked(fleet.tell(ev.Woke(7.0)))
+    # h = 2, gang 1, restarts 2 + 2: the advantage must reach 8. It grows by one per second.
+    assert revoked(fleet.wake()) == {1: Reason.POLICY_PREEMPTED}
+    assert fleet.at == 10.0
+    assert starts(fleet.end(J1, exit_code=85)) == [2]
+
+
+def test_place_freed_by_an_exchange_cannot_be_stolen() -> None:
+    """Whoever comes while the incumbent leaves does not get the place it leaves."""
+    fleet = shared("c")
+    fleet.tell(ev.JobSubmitted(0.0, job(1, "c")))
+    running(fleet, J1, 0.0)
+    fleet.tell(ev.JobSubmitted(0.0, job(2, "c")))
+    while fleet.solves:
+        fleet.answer({1: {"c": 0.5}, 2: {"c": 0.5}})
+    while not revoked(fleet.wake()):
+        pass
+    fleet.tell(ev.JobSubmitted(fleet.at, job(3, "c")))
+    assert starts(fleet.end(J1, exit_code=85)) == [2]
+
+
+def test_higher_class_takes_a_place_at_once() -> None:
+    """A high-priority arrival need not wait for the round to end."""
+    fleet = shared("c")
+    fleet.tell(ev.JobSubmitted(0.0, job(1, "c")))
+    running(fleet, J1, 0.0)
+    assert revoked(fleet.tell(ev.JobSubmitted(1.0, job(2, "c", priority=90)))) == {1: Reason.POLICY_PREEMPTED}
+    assert starts(fleet.end(J1, exit_code=85)) == [2]
+
+
+def test_opportunist_leaves_for_the_entitled() -> None:
+    """A job on a place where it has no share makes room for one that has, without hysteresis."""
+    fleet = shared("bc")
+    fleet.tell(ev.JobSubmitted(0.0, job(1)))
+    fleet.tell(ev.JobSubmitted(0.0, job(2)))
+    running(fleet, J1, 0.0)
+    running(fleet, J2, 0.0)
+    fleet.tell(ev.JobSubmitted(0.0, job(3)))
+    assert fleet.attempts[J1].placement.pool_id == "b"
+    fleet.answer({2: {"b": 1.0}})
+    while fleet.solves:
+        fleet.answer({2: {"b": 1.0}, 3: {"c": 1.0}})
+    assert J2 in fleet.core.ledger.jobs
+    assert fleet.attempts[J2].stopping  # it ran on c, where only job 3 has a share
+    assert starts(fleet.end(J2, exit_code=85)) == [3]
+
+
+def test_job_moves_to_the_pool_where_it_is_owed_time() -> None:
+    """A running job whose share lies elsewhere is moved when that pays for its restart."""
+    fleet = shared("ac")
+    fleet.tell(ev.JobSubmitted(0.0, job(1)))
+    running(fleet, J1, 0.0)
+    assert fleet.attempts[J1].placement.pool_id == "a"
+    fleet.answer({1: {"c": 1.0}})
+    commands = fleet.wake()
+    assert revoked(commands) == {1: Reason.POLICY_MOVED}
+    assert starts(fleet.end(J1, exit_code=85)) == [1]
+    assert fleet.attempts[J1].placement.pool_id == "c"
+
+
+def test_gang_collects_its_place_and_borrowers_leave() -> None:
+    """A gang that fits nowhere gets a reservation; those who borrow from it are asked to go when only they are left."""
+    fleet = shared("a")
+    fleet.tell(ev.JobSubmitted(0.0, job(1, "a", 2)))
+    running(fleet, J1, 0.0)
+    fleet.tell(ev.JobSubmitted(0.0, job(2, "a", 4)))
+    while fleet.solves:
+        fleet.answer({1: {"a": 0.5}, 2: {"a": 0.5}})
+    fleet.tell(ev.JobSubmitted(1.0, job(3, "a", 1)))
+    while fleet.solves:
+        fleet.answer({1: {"a": 0.4}, 2: {"a": 0.4}, 3: {"a": 0.4}})
+    assert J3 in fleet.attempts  # it borrows
+    assert J2 in fleet.core.cycle.claims
+    running(fleet, J3, 1.0)
+    commands = fleet.end(J1)
+    assert revoked(commands) == {3: Reason.POLICY_PREEMPTED}
+    assert starts(fleet.end(J3, exit_code=85)) == [2]
+
+
+# ------------------------------------------------------------------------------------------------ renting
+
+
+def test_rented_machines_come_when_worth_it_and_go_when_idle() -> None:
+    """The answer says how many machines to hold; an idle one beyond that is given back after `rent_keep_s`."""
+    fleet = FakeFleet()
+    rules = RoundRules(round_s=10, resolve_min_s=0, rent_keep_s=30, profiling_share=0)
+    fleet.tell(ev.PolicyChanged(0.0, PolicySpec("max_min_fairness"), rules))
+    spot = pool("s", market=Market.SPOT, quota=3)
+    fleet.tell(ev.PoolDeclared(0.0, spot))
+    fleet.tell(ev.JobSubmitted(0.0, job(1, "s")))
+    fleet.answer({}, rent={"s": 2})
+    rent = fleet.rents.pop()
+    assert (rent.machines, rent.pool_id) == (2, "s")
+    assert [line.reason for line in explain(fleet.core, J1)] == [Reason.WAIT_PROVISIONING]
+    for number in (1, 2):
+        fleet.tell(ev.NodeJoined(1.0, NodeId(f"s{number}"), spot.pool_id, rent.token))
+    assert J1 in fleet.attempts
+    while fleet.solves:
+        fleet.answer({1: {"s": 1.0}}, rent={"s": 1})
+    while fleet.at < 60 and fleet.wake_at < 100:
+        fleet.wake()
+    assert fleet.released == ["s2"]
+
+
+# ------------------------------------------------------------------------------------------------ explanations
+
+
+def test_explain_gives_numbers_and_what_to_change() -> None:
+    """Every binding constraint, with its figures; what no waiting cures comes first."""
+    fleet = shared("c")
+    fleet.tell(ev.JobSubmitted(0.0, job(1, "tpu")))
+    (line,) = explain(fleet.core, J1)
+    assert line.reason is Reason.CONFIG_NO_SUCH_ACCELERATOR
+    assert "a, b, c" in line.detail
+    fleet.tell(ev.JobSubmitted(0.0, job(2, "a", 16)))
+    (line,) = explain(fleet.core, J2)
+    assert line.reason is Reason.CONFIG_EXCEEDS_FLEET
+    fleet.tell(ev.JobSubmitted(0.0, job(3, "c")))
+    assert explain(fleet.core, J3) == ()
+    fleet.tell(ev.JobSubmitted(0.0, job(4, "c")))
+    (line,) = explain(fleet.core, J4)
+    assert line.reason is Reason.WAIT_CAPACITY
+    assert "needs 1, 0 of 1 free" in line.detail
