@@ -27,14 +27,13 @@ import cvxpy as cp
 import numpy as np
 
 from optimizer.decision import StageKind, Status
+from optimizer.owners import best_by, sum_by
 from optimizer.problem import BoolArray, FloatArray
 from optimizer.program import ClassProgram
 from optimizer.quoting import scarce
 from optimizer.solve import Outcome, solve_program
-from optimizer.utility import level_of
+from optimizer.utility import FULL, level_of
 
-#: A class within this part of its own best counts as full, so that rounding cannot make it look starved.
-FULL = 1e-7
 #: Floors are held with this slack, so that rounding cannot make the next program infeasible.
 _FLOOR_SLACK = 1e-9
 #: A target reached within this part is reached.
@@ -99,7 +98,7 @@ class LevelProgram:
         self._by_level = cp.Parameter(nonneg=True)  # 1: raise the targets; 0: raise the sum
         relative = program.utility(worth / self._best[program.owner]) @ self._x  # rows of one scale: parts of the best
         self._rows = [
-            relative >= cp.multiply(self._target, self._theta) + self._floor,
+            relative >= self._target * self._theta + self._floor,
             program.time @ self._x <= 1,
             program.load @ self._x <= 1,
         ]
@@ -153,7 +152,7 @@ class LevelProgram:
             if reached or stalled:
                 break
             target = np.where(active, np.minimum(weight * z, cap), 0.0)
-        level = level_of(self._utility(), np.where(active, weight, 0.0), cap, FULL)
+        level = level_of(self._utility(), np.where(active, weight, 0.0), cap)
         bound = min(self._cut(proof, active, floor, cap * (1 - FULL)), highest)
         stage = ClassStage(StageKind.LEVEL, active, floor, cap, proof.prices, proof.multiplier, level, bound)
         return stage, found.outcome
@@ -182,20 +181,18 @@ class LevelProgram:
         multiplier = np.maximum(self._rows[0].dual_value, 0.0) * unit / (self._program.size * self._best)
         capacity = self._program.capacity
         prices = np.maximum(self._rows[2].dual_value, 0.0) * unit / np.where(capacity > 0, capacity, np.inf)
-        return _Pass(float(self._theta.value), _Duals(multiplier, prices), outcome)
+        return _Pass(float(np.asarray(self._theta.value)), _Duals(multiplier, prices), outcome)
 
     def _shares(self) -> FloatArray:
         return np.asarray(self._x.value, dtype=np.float64)
 
     def _utility(self) -> FloatArray:
-        return np.bincount(self._program.owner, weights=self._worth * self._shares(), minlength=len(self._weight))
+        return sum_by(self._program.owner, self._worth * self._shares(), len(self._weight))
 
     def _best_column(self, gone: BoolArray) -> FloatArray:
         """Utility of each class's best column among those that use no pool that is gone; 0 if there is none (k,)."""
         worth = np.where(self._program.cost(gone.astype(np.float64)) > 0, 0.0, self._worth)
-        best = np.zeros(len(self._weight))
-        np.maximum.at(best, self._program.owner, worth)
-        return best
+        return best_by(self._program.owner, worth, len(self._weight))
 
     def _settled(self, stage: ClassStage, target: FloatArray) -> BoolArray:
         """Active classes that cannot rise above this level: full ones, and those that its prices bind."""
@@ -213,8 +210,7 @@ class LevelProgram:
         """All that can be earned: pools at their prices, and each member's time at its best surplus."""
         program = self._program
         gain = (duals.multiplier + direct)[program.owner] * self._worth - program.cost(duals.prices)
-        surplus = np.zeros(len(program.size))
-        np.maximum.at(surplus, program.owner, gain)
+        surplus = best_by(program.owner, gain, len(program.size))
         return float(program.capacity @ duals.prices + program.size @ surplus)
 
 

@@ -21,6 +21,8 @@ from optimizer.owners import best_by, sum_by
 from optimizer.policy import Newcomer
 from optimizer.problem import BoolArray, Columns, FloatArray, IntArray, Jobs, Problem
 
+#: A job within this part of its own best counts as full, so that rounding cannot make it look starved.
+FULL = 1e-8
 #: Slack for counts that went through float arithmetic.
 _WHOLE = 1e-9
 
@@ -145,7 +147,7 @@ def cost_of(columns: Columns, prices: FloatArray) -> FloatArray:
     return sum_by(columns.use_column, columns.use_count * prices[columns.use_pool], len(columns))
 
 
-def level_of(utility: FloatArray, weight: FloatArray, cap: FloatArray, full: float = 1e-7) -> float:
+def level_of(utility: FloatArray, weight: FloatArray, cap: FloatArray, full: float = FULL) -> float:
     """The level that utilities reach: the largest z with u >= min(w z, cap) for everybody with a weight.
 
     Who is within `full` of its cap counts as full, so that rounding cannot make it look starved. Everybody full: the
