@@ -72,8 +72,9 @@ class Pools:
 
     pool_id: tuple[str, ...]
     accelerator: tuple[str, ...]
-    #: Accelerators there now, and accelerators that may be rented on top (p,).
+    #: Accelerators there now (p,).
     capacity: FloatArray
+    #: Accelerators that may be rented in all, those rented now included (p,).
     rentable: FloatArray
     #: Accelerators on one machine (p,).
     machine_size: FloatArray

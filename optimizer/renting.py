@@ -4,7 +4,7 @@
     s.t.       time rows;   sum use x <= base[p] + rent[p];   0 <= rent[p] <= most[p]
 
 v[m] is what an hour of job m at its best speed is worth in USD (its own value, else the administrator's cost of delay),
-base what is owned, most what is rented now plus what may be rented on top. At the optimum a pool that rents is worth at
+base what is owned, most what may be rented. At the optimum a pool that rents is worth at
 least its market price, and one that could rent more at most that (complementary slackness).
 
 Machines are whole: each pool's count is settled in turn by solving the program at both neighbouring counts, then every
@@ -61,7 +61,7 @@ def rent_machines(problem: Problem, delay_usd_per_h: float) -> Rental | None:
     """
     sizes = machine_sizes(problem)
     held = np.round(problem.pools.held / sizes).astype(np.int64)
-    most = held + np.floor(problem.pools.rentable / sizes + 1e-9).astype(np.int64)
+    most = np.floor(problem.pools.rentable / sizes + 1e-9).astype(np.int64)
     if not most.any():
         return None
     value = np.where(np.isnan(problem.jobs.value_usd_per_h), delay_usd_per_h, problem.jobs.value_usd_per_h)
@@ -81,9 +81,7 @@ def with_rental(problem: Problem, rental: Rental) -> Problem:
     """The problem as it stands once the rental is carried out."""
     pools = problem.pools
     capacity = pools.capacity - pools.held + rental.accelerators
-    rentable = pools.rentable + pools.held - rental.accelerators
-    rented = rental.accelerators
-    return replace(problem, pools=replace(pools, capacity=capacity, rentable=np.maximum(rentable, 0.0), rented=rented))
+    return replace(problem, pools=replace(pools, capacity=capacity, rented=rental.accelerators))
 
 
 def _round(program: "RentProgram", fluid: "Fluid", most: IntArray) -> IntArray:
@@ -104,7 +102,7 @@ def _round(program: "RentProgram", fluid: "Fluid", most: IntArray) -> IntArray:
 
 def _improve(program: "RentProgram", counts: IntArray, most: IntArray, held: IntArray) -> IntArray:
     """Move single machines as long as that pays; prefer what is held now where nothing is lost by it."""
-    if program.net(held) >= program.net(counts) - _WORTHWHILE:
+    if np.all(held <= most) and program.net(held) >= program.net(counts) - _WORTHWHILE:
         counts = held
     for _ in range(_MAX_MOVES):
         moves = [
