@@ -1,10 +1,12 @@
 """What a policy answers: shares of time with prices and a certificate, an order, or a plan."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from optimizer.problem import FloatArray
+import numpy as np
+
+from optimizer.problem import BoolArray, FloatArray, IntArray
 
 #: A policy's memory between decisions: a small JSON value, owned and journaled by the scheduler. None starts afresh.
 Memory = Any
@@ -17,7 +19,10 @@ class Status(StrEnum):
     WORK_LIMIT = "work_limit"
     INFEASIBLE = "infeasible"
     FAILED = "failed"
+    #: Nothing to decide: no job has a configuration that fits the fleet.
     EMPTY = "empty"
+    #: Shares by a formula that seeks no optimum; the gap is the distance to the yardstick named in `path`.
+    DEFINED = "defined"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,16 +53,51 @@ class Quote:
     exchange: float
 
 
+class StageKind(StrEnum):
+    """What a stage maximises."""
+
+    #: The level z with u >= min(w z, cap) for the active jobs, while the others keep their floors.
+    LEVEL = "level"
+    #: The sum of utilities, while every job keeps its floor.
+    SUM = "sum"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stage:
+    """One program of a solve in stages, with the dual values that prove its optimum.
+
+    Any non-negative `prices` and `multiplier` give a valid bound, so a checker need not trust them.
+    """
+
+    kind: StageKind
+    #: Jobs that the stage raises (n,).
+    active: BoolArray
+    #: Utility that a job keeps; of a level, 0 for its active jobs (n,).
+    floor: FloatArray
+    #: Utility at which a level leaves a job alone: its best column without the pools that earlier levels used up (n,).
+    cap: FloatArray
+    #: Dual values: of the pools, per accelerator (p,); of the jobs' utility rows (n,).
+    prices: FloatArray
+    multiplier: FloatArray
+    objective: float
+    bound: float
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Shares:
-    """Fractions of time per column (c,), accelerators rented per pool (p,), and why they are good."""
+    """Fractions of time per column (c,), and why they are good."""
 
     x: FloatArray
+    #: Accelerators that the shares count as rented (p,). What a pool has is capacity - rented now + this.
     rent: FloatArray
     quote: Quote
-    #: Value minus price of each job at its shares (n,), in the quote's unit.
+    #: What each job gains at the quoted prices: value minus price of its best configuration, >= 0 (n,).
     surplus: FloatArray
     certificate: Certificate
+    #: The programs solved, in order; empty where shares come from a formula.
+    stages: tuple[Stage, ...] = ()
+    #: Rows of jobs without any configuration that fits the fleet: they get nothing (ascending).
+    unplaceable: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

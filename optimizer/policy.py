@@ -1,11 +1,11 @@
-"""What a policy is, and the registry that alone maps names to policies."""
+"""What a policy is: its configuration and what it must answer. `optimizer.registry` maps names to policies."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 from optimizer.decision import Decision, Memory, Quote
-from optimizer.problem import FloatArray, Problem
+from optimizer.problem import FloatArray, IntArray, Problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,8 @@ class Newcomer:
     """A job that arrived after the last solve: its configurations, one pool each (all arrays (c,))."""
 
     steps_per_s: FloatArray
-    pool: Any  # IntArray, row of the quote's pools
+    #: Row of the quote's pools.
+    pool: IntArray
     count: FloatArray
     weight: float
     #: Capacity of every pool, accelerators (p,).

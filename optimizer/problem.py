@@ -72,16 +72,24 @@ class Pools:
 
     pool_id: tuple[str, ...]
     accelerator: tuple[str, ...]
-    #: Accelerators there now, and accelerators that may be rented on top (p,).
+    #: Accelerators there now (p,).
     capacity: FloatArray
+    #: Accelerators that may be rented in all, those rented now included (p,).
     rentable: FloatArray
     #: Accelerators on one machine (p,).
     machine_size: FloatArray
     #: Market price of one accelerator-hour, USD (p,).
     usd_per_h: FloatArray
+    #: Of `capacity`: accelerators rented now, which may be given back (p,). Empty: none.
+    rented: FloatArray = field(default_factory=_floats)
 
     def __len__(self) -> int:
         return len(self.pool_id)
+
+    @property
+    def held(self) -> FloatArray:
+        """Accelerators rented now, one entry per pool (p,)."""
+        return self.rented if len(self.rented) else np.zeros(len(self))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -99,6 +99,7 @@ def build_problem(ledger: Ledger) -> Problem:
             rentable=rentable,
             machine_size=size,
             usd_per_h=np.array([state.pool.usd_per_h for state in pools]) / size,
+            rented=np.where([state.rented for state in pools], np.minimum(capacity, rentable), 0.0),
         ),
         entities=Entities(tuple(ledger.entities), np.ones(len(ledger.entities))),
     )

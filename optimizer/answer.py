@@ -1,0 +1,64 @@
+"""One question, one answer: what a policy decides about a problem, after what is to be rented for it."""
+
+import numpy as np
+
+from optimizer.decision import Decision, Memory, Order
+from optimizer.owners import best_by
+from optimizer.policy import OrderFacts, OrderPolicy, Policy
+from optimizer.problem import Problem
+from optimizer.renting import Rental, rent_machines, with_rental
+from optimizer.validate import validate
+
+
+def answer(
+    policy: Policy, problem: Problem, memory: Memory, delay_usd_per_h: float
+) -> tuple[Decision, Memory, Rental | None]:
+    """Rent first where there is money and something to rent, then decide on what the fleet will be.
+
+    `Shares.rent` counts the machines of the rental, which take a while to come (or to go).
+
+    Args:
+        policy: from `optimizer.registry.make`.
+        problem: the fleet and its jobs at one instant.
+        memory: what the policy left last time; None starts afresh.
+        delay_usd_per_h: what an hour of a job is worth where nobody said, USD; 0: never rent for it.
+
+    Raises:
+        ProblemError: the problem is malformed. How well a solve went is told by certificate and rental status.
+    """
+    validate(problem)
+    rental = rent_machines(problem, delay_usd_per_h)
+    if rental is not None:
+        problem = with_rental(problem, rental)
+    if isinstance(policy, OrderPolicy):
+        return order_of(policy, problem), memory, rental
+    decision, memory = policy.decide(problem, memory)
+    return decision, memory, rental
+
+
+def order_of(policy: OrderPolicy, problem: Problem) -> Order:
+    """The jobs by the policy's key; columns by speed if it is aware of speeds, else in the order of the pools."""
+    jobs, columns = problem.jobs, problem.columns
+    fastest = best_by(columns.job, columns.steps_per_s, len(jobs))
+    remaining_s = np.full(len(jobs), np.inf)
+    np.divide(jobs.remaining_steps, fastest, out=remaining_s, where=fastest > 0)
+    keys = [policy.key(_facts(problem, row, float(remaining_s[row]))) for row in range(len(jobs))]
+    rows = tuple(sorted(range(len(jobs)), key=lambda row: (keys[row], int(jobs.job_id[row]))))
+    if policy.aware:
+        return Order(rows, columns.steps_per_s)
+    first_pool = np.full(len(columns), len(problem.pools), dtype=np.int64)
+    np.minimum.at(first_pool, columns.use_column, columns.use_pool)
+    return Order(rows, -first_pool.astype(np.float64))
+
+
+def _facts(problem: Problem, row: int, remaining_s: float) -> OrderFacts:
+    jobs = problem.jobs
+    return OrderFacts(
+        job_id=int(jobs.job_id[row]),
+        submitted_at=float(jobs.submitted_at[row]),
+        priority_class=int(jobs.priority_class[row]),
+        gang=int(jobs.gang[row]),
+        attained_s=float(jobs.attained_s[row]),
+        remaining_s=remaining_s,
+        deadline_at=float(jobs.deadline_at[row]),
+    )

@@ -1,0 +1,102 @@
+"""Is a problem one that can be solved? Decides nothing: names the first array that does not hold together."""
+
+import numpy as np
+
+from optimizer.problem import Columns, FloatArray, IntArray, Jobs, Pools, Problem
+from walras.errors import UserError
+
+
+class ProblemError(UserError):
+    """The problem is malformed: a number is not finite or negative, or the arrays do not fit together."""
+
+
+def validate(problem: Problem) -> None:
+    """Check shapes, ranges and order of a problem.
+
+    Raises:
+        ProblemError: names the array in `field`.
+    """
+    _check_jobs(problem.jobs, len(problem.entities))
+    _check_columns(problem.columns, len(problem.jobs), len(problem.pools))
+    _check_pools(problem.pools)
+    _length("entities.weight", problem.entities.weight, len(problem.entities))
+    _amounts("entities.weight", problem.entities.weight)
+
+
+def _check_jobs(jobs: Jobs, entities: int) -> None:
+    n = len(jobs)
+    for name in ("weight", "gang", "remaining_steps", "submitted_at", "attained_s", "deadline_at"):
+        _length(f"jobs.{name}", getattr(jobs, name), n)
+    for name in ("value_usd_per_h", "priority_class", "entity"):
+        _length(f"jobs.{name}", getattr(jobs, name), n)
+    _amounts("jobs.weight", jobs.weight)
+    _amounts("jobs.gang", jobs.gang)
+    if np.any(jobs.gang <= 0):
+        raise _error("jobs.gang", "must be positive", np.flatnonzero(jobs.gang <= 0))
+    value = jobs.value_usd_per_h
+    wrong = ~np.isnan(value) & ~(np.isfinite(value) & (value >= 0))
+    if wrong.any():
+        raise _error("jobs.value_usd_per_h", "must be nan (unknown) or a finite amount >= 0", np.flatnonzero(wrong))
+    if entities:
+        _indices("jobs.entity", jobs.entity, entities)
+
+
+def _check_columns(columns: Columns, n: int, pools: int) -> None:
+    c = len(columns)
+    for name in ("steps_per_s", "running", "partner", "partner_steps_per_s"):
+        _length(f"columns.{name}", getattr(columns, name), c)
+    u = len(columns.use_column)
+    _length("columns.use_pool", columns.use_pool, u)
+    _length("columns.use_count", columns.use_count, u)
+    _indices("columns.job", columns.job, n)
+    _ascending("columns.job", columns.job)
+    _indices("columns.use_column", columns.use_column, c)
+    _ascending("columns.use_column", columns.use_column)
+    _indices("columns.use_pool", columns.use_pool, pools)
+    _amounts("columns.steps_per_s", columns.steps_per_s)
+    _amounts("columns.use_count", columns.use_count)
+    if np.any(columns.use_count <= 0):
+        raise _error("columns.use_count", "must be positive", np.flatnonzero(columns.use_count <= 0))
+    unused = np.bincount(columns.use_column, minlength=c) == 0 if c else np.zeros(0, dtype=bool)
+    if unused.any():
+        raise _error("columns.use_column", "every column must use a pool", np.flatnonzero(unused))
+    if np.any(columns.partner >= 0):
+        raise _error("columns.partner", "packed columns are not solved", np.flatnonzero(columns.partner >= 0))
+
+
+def _check_pools(pools: Pools) -> None:
+    for name in ("capacity", "rentable", "machine_size", "usd_per_h"):
+        _length(f"pools.{name}", getattr(pools, name), len(pools))
+        _amounts(f"pools.{name}", getattr(pools, name))
+    if len(pools.rented):
+        _length("pools.rented", pools.rented, len(pools))
+        _amounts("pools.rented", pools.rented)
+        if np.any(pools.rented > pools.capacity):
+            raise _error("pools.rented", "is part of the capacity", np.flatnonzero(pools.rented > pools.capacity))
+
+
+def _length(name: str, array: FloatArray | IntArray, expected: int) -> None:
+    if len(array) != expected:
+        raise ProblemError(f"{name} has {len(array)} entries, expected {expected}", field=name)
+
+
+def _amounts(name: str, array: FloatArray) -> None:
+    wrong = ~(np.isfinite(array) & (array >= 0))
+    if wrong.any():
+        raise _error(name, "must be finite and not negative", np.flatnonzero(wrong))
+
+
+def _indices(name: str, array: IntArray, size: int) -> None:
+    wrong = (array < 0) | (array >= size)
+    if wrong.any():
+        raise _error(name, f"must be in 0..{size - 1}", np.flatnonzero(wrong))
+
+
+def _ascending(name: str, array: IntArray) -> None:
+    wrong = np.diff(array) < 0
+    if wrong.any():
+        raise _error(name, "must ascend", np.flatnonzero(wrong) + 1)
+
+
+def _error(name: str, what: str, rows: IntArray) -> ProblemError:
+    return ProblemError(f"{name}[{rows[0]}] {what} ({len(rows)} such)", field=f"{name}[{rows[0]}]")
