@@ -6,7 +6,8 @@ number of forms, not of jobs.
 """
 
 from collections.abc import Callable, Iterator
-from heapq import heappop, heappush
+from heapq import heappop, heappush, merge
+from itertools import islice
 
 from scheduler.core.ledger import JobRecord, Ledger
 from walras.ids import JobId
@@ -44,10 +45,21 @@ class Line:
             return planned[self._at]
         return late[0] if late else None
 
-    def entries(self) -> Iterator[tuple[Key, JobId]]:
-        """All entries, stale ones included, in no particular order."""
-        yield from self._planned[self._at :]
-        yield from self._late
+    def first(self, most: int) -> Iterator[tuple[Key, JobId]]:
+        """The first entries in order, stale ones included and counted."""
+        planned = self._planned[self._at : self._at + most]
+        yield from islice(merge(planned, _ascending(self._late)), most)
+
+
+def _ascending(heap: list[tuple[Key, JobId]]) -> Iterator[tuple[Key, JobId]]:
+    """A heap in order without disturbing it: k entries cost O(k log k)."""
+    frontier = [(heap[0], 0)] if heap else []
+    while frontier:
+        entry, at = heappop(frontier)
+        yield entry
+        for child in (2 * at + 1, 2 * at + 2):
+            if child < len(heap):
+                heappush(frontier, (heap[child], child))
 
 
 class Lines:
@@ -81,6 +93,13 @@ class Lines:
             head = line.head(self.is_waiting)
             if head is not None:
                 yield head[0], jobs[head[1]], form
+
+    def behind(self, job: JobRecord, pool: int, most: int) -> Iterator[JobRecord]:
+        """Waiting jobs of the same form on this pool, in order, among the first `most` entries of its line."""
+        line = self.line(pool, self._ledger.class_of(job).form)
+        for _, job_id in line.first(most):
+            if job_id != job.job_id and self.is_waiting(job_id):
+                yield self._ledger.jobs[job_id]
 
     def is_waiting(self, job_id: JobId) -> bool:
         """Whether the job may be started from a line."""

@@ -30,6 +30,9 @@ def ask_if_due(cycle: Cycle) -> None:
     standing = cycle.standing
     if not cycle.dirty or cycle.in_flight or not isinstance(standing.policy, SharePolicy):
         return
+    if not cycle.ledger.jobs and not any(state.rented and state.machines for state in cycle.ledger.fleet.pools):
+        cycle.dirty = False  # nobody to place and nothing to give back
+        return
     gate_at = cycle.asked_at + standing.rules.resolve_min_s
     if cycle.now < gate_at:
         if cycle.gate_timer_at > gate_at or cycle.gate_timer_at <= cycle.now:

@@ -22,6 +22,8 @@ CHALLENGERS_MAX = 64
 #: Incumbents weighed against each challenger, weakest first, and challengers in a row that may fail to displace any.
 INCUMBENTS_MAX = 256
 FAILURES_MAX = 8
+#: Jobs of a form looked at for one that may borrow from a reservation.
+BACKFILL_DEPTH = 64
 #: Machines weighed for one reservation.
 MACHINES_MAX = 64
 
@@ -91,7 +93,7 @@ def _reserve_or_lend(cycle: Cycle, job: JobRecord, pool: int, full: set[tuple[in
         reservation = _reservation(cycle, pool)
         if reservation is None:
             reserve(cycle, job, pool)
-        elif _may_borrow(cycle, job, reservation) and lend(cycle, reservation, job):
+        elif _lend_to_first(cycle, reservation, [job, *cycle.lines.behind(job, pool, BACKFILL_DEPTH)]):
             full.discard((pool, cycle.ledger.class_of(job).form))
             settle_claim(cycle, reservation)
     return True
@@ -169,6 +171,14 @@ def expected_end(cycle: Cycle, job: JobRecord) -> float:
     return max(cycle.now, began + max(0.0, total - job.start_steps) / rate)
 
 
+def _lend_to_first(cycle: Cycle, reservation: Claim, jobs: list[JobRecord]) -> bool:
+    """Lend to the first of these jobs that may borrow. They are of one form: if there is no room for one, for none."""
+    for job in jobs:
+        if _may_borrow(cycle, job, reservation):
+            return lend(cycle, reservation, job)
+    return False
+
+
 def _may_borrow(cycle: Cycle, job: JobRecord, reservation: Claim) -> bool:
     """A borrower ends, or can be stopped, before the reservation needs the place."""
     assert cycle.discipline is not None
@@ -211,6 +221,7 @@ def challenge_now(cycle: Cycle, job: JobRecord) -> None:
 
 
 def _challenge(cycle: Cycle, pool: int, challengers: list[JobRecord]) -> None:
+    assert cycle.discipline is not None
     incumbents = cycle.discipline.incumbents(pool)[:INCUMBENTS_MAX]
     failures = 0
     for job in challengers:

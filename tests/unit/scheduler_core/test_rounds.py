@@ -176,7 +176,7 @@ def test_higher_class_takes_a_place_at_once() -> None:
 def test_opportunist_leaves_for_the_entitled() -> None:
     """A job on a place where it has no share makes room for one that has, without hysteresis."""
     fleet = shared("bc")
-    fleet.tell(ev.JobSubmitted(0.0, job(1)))
+    fleet.tell(ev.JobSubmitted(0.0, job(1, "b", 2)))
     fleet.tell(ev.JobSubmitted(0.0, job(2)))
     running(fleet, J1, 0.0)
     running(fleet, J2, 0.0)
