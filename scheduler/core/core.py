@@ -147,10 +147,11 @@ class SchedulerCore:
     def _policy_changed(self, event: ev.PolicyChanged) -> None:
         cycle = self._cycle
         policy = make(event.policy)
-        self.ledger.standing = Standing(event.policy, policy, event.rules)
         if isinstance(policy, OrderPolicy):
+            self.ledger.standing = Standing(event.policy, None, event.rules)
             cycle.discipline = ByOrder(self.ledger, event.rules, policy)
         else:
+            self.ledger.standing = Standing(event.policy, policy, event.rules)
             cycle.discipline = BySharesOwed(self.ledger, event.rules)
         columns = self.ledger.columns
         columns.settle_all(event.at, float("inf"))

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from optimizer.decision import Memory, Quote
-from optimizer.policy import Policy, PolicySpec
+from optimizer.policy import PolicySpec, SharePolicy
 from scheduler.core.classes import JobClass, JobClasses
 from scheduler.core.events import Proposal
 from scheduler.core.fleet import Fleet, Place
@@ -92,7 +92,8 @@ class Standing:
     """The policy in force and what its last answer left behind."""
 
     spec: PolicySpec
-    policy: Policy
+    #: The policy, if it answers with shares and prices; None for one that only ranks.
+    sharing: SharePolicy | None
     rules: RoundRules
     memory: Memory = None
     quote: Quote | None = None

@@ -11,7 +11,7 @@ import numpy as np
 
 from optimizer.arrival import choose
 from optimizer.decision import Quote
-from optimizer.policy import Newcomer, SharePolicy
+from optimizer.policy import Newcomer
 from optimizer.problem import Columns, Entities, Jobs, Pools, Problem
 from scheduler.core.attempts import start
 from scheduler.core.commands import Solve
@@ -28,7 +28,7 @@ _HOUR_S = 3600.0
 def ask_if_due(cycle: Cycle) -> None:
     """Send `Solve` if something changed, none is in flight and the last request is long enough ago."""
     standing = cycle.standing
-    if not cycle.dirty or cycle.in_flight or not isinstance(standing.policy, SharePolicy):
+    if not cycle.dirty or cycle.in_flight or standing.sharing is None:
         return
     if not cycle.ledger.jobs and not any(state.rented and state.machines for state in cycle.ledger.fleet.pools):
         cycle.dirty = False  # nobody to place and nothing to give back
@@ -161,8 +161,8 @@ def admit(cycle: Cycle, job: JobRecord) -> bool:
 
     Before the first solve nothing has a price. True if the job was started.
     """
-    policy = cycle.standing.policy
-    if not isinstance(policy, SharePolicy):
+    policy = cycle.standing.sharing
+    if policy is None:
         return False
     ledger = cycle.ledger
     job_class, pools = ledger.class_of(job), ledger.fleet.pools
