@@ -14,7 +14,7 @@ from time import perf_counter
 from typing import Any, Protocol
 
 from scheduler.core.commands import Command, Solve, WakeAt
-from scheduler.core.events import Event, Proposal, Solved, SolveFailed, Woke
+from scheduler.core.events import Event, Proposal, Solved, Woke
 
 #: Wakes in a row, with nothing else under way and nothing decided, after which a run counts as stalled.
 QUIET_WAKES_MAX = 1000
@@ -120,6 +120,9 @@ class Engine:
         self._sequence = 0
         self._cancelled = 0
         self._wake: Timer | None = None
+        # Entries of the engine's own (wakes, answers), and the others as of the last wake.
+        self._own = 0
+        self._scheduled_before = 0
         self._quiet_wakes = 0
         self._stopped = False
 
@@ -198,24 +201,17 @@ class Engine:
             if self._wake.at <= at:
                 return
             self.cancel(self._wake)
+        self._own += 1
         self._wake = self.schedule(at, self._woke)
 
     def _woke(self, at: float, _: object) -> Iterable[Event]:
         self._wake = None
-        if len(self._heap) > self._cancelled:
-            self._quiet_wakes = 0
-            return (Woke(at),)
-        # Nothing else is under way: unless the core does more than wait and compute, nothing ever will be.
-        self._quiet_wakes += 1
-        self.send(Woke(at))
-        if self._only_waits():
-            return ()
-        self._quiet_wakes = 0
-        return ()
-
-    def _only_waits(self) -> bool:
-        pending = (timer for _, _, timer in self._heap if timer.act is not None)
-        return all(timer is self._wake or timer.act == self._answer for timer in pending)
+        alone = len(self._heap) == self._cancelled
+        scheduled_by_world = self._sequence - self._own
+        # With nothing under way, and nothing set under way since the last wake, waiting is all that goes on.
+        self._quiet_wakes = self._quiet_wakes + 1 if alone and scheduled_by_world == self._scheduled_before else 0
+        self._scheduled_before = scheduled_by_world
+        return (Woke(at),)
 
     def _solve(self, now: float, command: Solve) -> None:
         began = perf_counter()
@@ -227,7 +223,8 @@ class Engine:
         stats.real_s_max = max(stats.real_s_max, real_s)
         stats.statuses[proposal.status] = stats.statuses.get(proposal.status, 0) + 1
         took_s = self._solve_time.took_s(real_s)
+        self._own += 1
         self.schedule(now + took_s, self._answer, Solved(now + took_s, command.request_id, proposal, took_s))
 
-    def _answer(self, _: float, answer: Solved | SolveFailed) -> Iterable[Event]:
+    def _answer(self, _: float, answer: Solved) -> Iterable[Event]:
         return (answer,)
