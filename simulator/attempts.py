@@ -26,8 +26,8 @@ from walras.cluster import Placement
 
 #: Exit code of a job that saved its state and asks to be started again.
 REQUEUE = 85
-_SIGKILL = 9
-_SIGTERM = 15
+SIGKILL = 9
+SIGTERM = 15
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,11 +145,11 @@ class Attempts:
         self._settle(now, run)
         run.phase = Phase.STOPPING
         if phase is Phase.STARTING or checkpoint_s is None:
-            self._then(run, now, self._killed(_SIGTERM))
+            self._then(run, now, self._killed(SIGTERM))
         elif saved_at - now <= grace_s:
             self._then(run, saved_at, self._stopped)
         else:
-            self._then(run, now + grace_s, self._killed(_SIGKILL))
+            self._then(run, now + grace_s, self._killed(SIGKILL))
 
     def kill(self, at: float, run: Run) -> None:
         """Its processes are gone and can tell nobody; it holds its accelerators until that is known."""
@@ -267,7 +267,7 @@ class Attempts:
     def _ended(self, at: float, run: Run, exit_code: int | None = None, signal: int | None = None) -> Iterable[Event]:
         """The last process is gone: what is told last, and the accelerators are free."""
         job_id = run.job.plan.request.job_id
-        node_id = run.placement.parts[0].node_id if exit_code != 0 else None
+        node_id = run.placement.parts[0].node_id if exit_code not in (0, REQUEUE) else None
         last: list[Event] = []
         if run.productive_s > 0 and self._model.report_s < inf:
             last.append(self._progress(at, run))

@@ -71,6 +71,8 @@ class Machines:
         self.on_gone: list[Callable[[float, SimNode], None]] = []
         self._engine = engine
         self._serial = count(1)
+        self._joined_at: dict[NodeId, float] = {}
+        self._machine_s: dict[PoolId, float] = dict.fromkeys(self.pools, 0.0)
         self._rented: dict[PoolId, int] = dict.fromkeys(self.pools, 0)
         self._tokens: set[str] = set()
         engine.on_command[Rent] = self._rent
@@ -88,13 +90,19 @@ class Machines:
         """Machines of a pool, in order of joining."""
         return [node for node in self.nodes.values() if node.pool_id == pool_id]
 
+    def machine_s(self, pool_id: PoolId, at: float) -> float:
+        """Seconds that machines of the pool have been there, summed over machines."""
+        return self._machine_s[pool_id] + sum(at - self._joined_at[node.node_id] for node in self.in_pool(pool_id))
+
     # -- coming and going
 
     def join(self, at: float, node: SimNode) -> Iterable[Event]:
         """The machine is ready: for the first time, or repaired and empty."""
         assert not node.runs, f"{node.node_id} joins with attempts on it"
         node.link = Link.UP
+        node.devices = [None] * len(node.devices)
         self.nodes[node.node_id] = node
+        self._joined_at[node.node_id] = at
         for listener in self.on_join:
             listener(at, node)
         return (NodeJoined(at, node.node_id, node.pool_id, node.token),)
@@ -103,6 +111,7 @@ class Machines:
         """The machine is known to be gone, and everything on it."""
         if self.nodes.pop(node.node_id, None) is None:
             return ()
+        self._machine_s[node.pool_id] += at - self._joined_at.pop(node.node_id)
         node.link = Link.DOWN
         node.inbox.clear()
         if node.leaving is not None:
@@ -121,9 +130,11 @@ class Machines:
     # -- accelerators
 
     def hold(self, job_id: JobId, placement: Placement) -> None:
-        """An attempt of the job takes its accelerators."""
+        """An attempt of the job takes its accelerators, on those of its machines that are still there."""
         for part in placement.parts:
-            node = self.nodes[part.node_id]
+            node = self.nodes.get(part.node_id)
+            if node is None:
+                continue
             for device in part.devices:
                 holder = node.devices[device]
                 assert holder is None, f"{node.node_id}[{device}] is granted to job {job_id}; job {holder} holds it"

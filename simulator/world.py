@@ -20,20 +20,22 @@ from scheduler.core.commands import (
 from scheduler.core.events import (
     AttemptEnded,
     CheckpointRecorded,
+    EndCause,
     Event,
     JobCancelled,
     JobSubmitted,
     Prepared,
     StartRefused,
 )
-from simulator.attempts import Attempts, Job, Phase, Run, WorldModel
+from simulator.attempts import SIGTERM, Attempts, Job, Phase, Run, WorldModel
 from simulator.engine import Engine
 from simulator.job import SimulatedJob
 from simulator.machines import Link, Machines, SimNode
 from simulator.streams import Streams
-from simulator.truth import Truth
+from simulator.truth import Costs, Truth
 from walras.cluster import Placement
 from walras.ids import JobId
+from walras.request import JobRequest
 
 
 class World:
@@ -56,21 +58,26 @@ class World:
             {Prepare: self._prepare, Start: self._start, Revoke: self._revoke, NodeCordoned: _nothing}
         )
         engine.on_command.setdefault(AttemptTransitioned, _nothing)
-        engine.on_command[JobTransitioned] = self._transitioned
+        engine.on_command[JobTransitioned] = self.transitioned
         engine.on_event[CheckpointRecorded] = self._recorded
 
     # -- jobs come and go
 
-    def feed(self, workload: Iterable[SimulatedJob]) -> None:
-        """Let these jobs, in order of arrival, be submitted when their time comes. Read one ahead, never all."""
+    def feed(self, workload: Iterable[SimulatedJob], foretell: Callable[[float, JobRequest], Iterable[Event]]) -> None:
+        """Let these jobs, in order of arrival, be submitted when their time comes. Read one ahead, never all.
+
+        What `foretell` says of a job is told before it is submitted.
+        """
         rows = iter(workload)
 
         def submit(at: float, plan: SimulatedJob) -> Iterable[Event]:
-            self.jobs[plan.request.job_id] = Job(plan)
+            request = plan.request
+            assert request.job_id not in self.jobs, f"two jobs are numbered {request.job_id}"
+            self.jobs[request.job_id] = Job(plan)
             if plan.cancel_at < inf:
-                self._engine.schedule(max(at, plan.cancel_at), self._cancel, plan.request.job_id)
+                self._engine.schedule(max(at, plan.cancel_at), self._cancel, request.job_id)
             schedule_next()
-            return (JobSubmitted(at, plan.request),)
+            return (*foretell(at, request), JobSubmitted(at, request))
 
         def schedule_next() -> None:
             plan = next(rows, None)
@@ -85,11 +92,12 @@ class World:
     def _cancel(self, at: float, job_id: JobId) -> Iterable[Event]:
         return (JobCancelled(at, job_id),) if job_id in self.jobs else ()
 
-    def _transitioned(self, now: float, command: JobTransitioned) -> None:
+    def transitioned(self, now: float, command: JobTransitioned) -> None:
+        """A job's state changed: one that has ended is forgotten, and with the last one the run is over."""
         if not command.state.is_final:
             return
         job = self.jobs.pop(command.job_id)
-        assert job.run is None or job.run.phase is Phase.DEAD, f"job {command.job_id} ended while it runs"
+        assert job.run is None, f"job {command.job_id} ended while it runs"
         for listener in self.on_end:
             listener(now, job)
         self._stop_if_done()
@@ -121,13 +129,13 @@ class World:
         return (event,)
 
     def _start(self, now: float, command: Start) -> None:
-        if not self._reaches(command.placement, command):
+        job = self.jobs.get(command.job_id)
+        if job is None or not self._hears(command.placement, command):
             return
-        job = self.jobs[command.job_id]
-        if self._refuses():
-            node = self.machines.nodes[command.placement.parts[0].node_id]
-            refusal = StartRefused(now, command.job_id, command.attempt, node.node_id, "simulated refusal")
-            self._engine.schedule(now, self._answer, (node, refusal))
+        first = self.machines.nodes.get(command.placement.parts[0].node_id)
+        if first is not None and len(command.placement.parts) == 1 and self._refuses():
+            refusal = StartRefused(now, command.job_id, command.attempt, first.node_id, "simulated refusal")
+            self._engine.schedule(now, self._answer, (first, refusal))
             return
         assert job.run is None, f"job {command.job_id} is started twice"
         assert command.resume_steps == job.saved_steps, (
@@ -135,33 +143,38 @@ class World:
         )
         job.lost_steps += job.steps - job.saved_steps
         job.steps = job.saved_steps
-        kind = job.plan.request.kind
+        run = Run(job, command.attempt, command.placement, self._rate(job, command), self._costs(job))
+        self.attempts.begin(now, run)
+        if any(node is None or node.link is Link.DOWN for node in self._nodes(run.placement)):
+            self.attempts.kill(now, run)  # its ranks wait for one that will never come
+
+    def _rate(self, job: Job, command: Start) -> float:
         accelerator = self.machines.pools[command.placement.pool_id].pool.shape.accelerator
-        rate = self._truth.steps_per_s(kind, accelerator, command.placement.accelerators)
-        if self._model.speed_noise:
-            rate *= self._speeds.lognormvariate(0.0, self._model.speed_noise)
-        self.attempts.begin(now, Run(job, command.attempt, command.placement, rate, self._truth.costs_of(kind)))
+        rate = self._truth.steps_per_s(job.plan.request.kind, accelerator, command.placement.accelerators)
+        return rate * self._speeds.lognormvariate(0.0, self._model.speed_noise) if self._model.speed_noise else rate
+
+    def _costs(self, job: Job) -> Costs:
+        return self._truth.costs_of(job.plan.request.kind)
 
     def _revoke(self, now: float, command: Revoke) -> None:
         job = self.jobs.get(command.job_id)
         run = job.run if job is not None else None
-        if run is not None and run.attempt == command.attempt and self._reaches(run.placement, command):
+        if run is not None and run.attempt == command.attempt and self._hears(run.placement, command):
             self.attempts.stop(now, run, command.grace_s)
 
     def _refuses(self) -> bool:
         return self._model.refused > 0 and self._refusals.random() < self._model.refused
 
-    def _reaches(self, placement: Placement, command: Command) -> bool:
-        """Whether all machines hear the command. One that is cut off hears it later, one that is down never."""
-        reached = True
-        for part in placement.parts:
-            node = self.machines.nodes.get(part.node_id)
-            if node is None or node.link is Link.DOWN:
-                return False
-            if reached and node.link is Link.CUT_OFF:
+    def _nodes(self, placement: Placement) -> list[SimNode | None]:
+        return [self.machines.nodes.get(part.node_id) for part in placement.parts]
+
+    def _hears(self, placement: Placement, command: Command) -> bool:
+        """False while a machine of it is cut off; that machine hears the command when it is back."""
+        for node in self._nodes(placement):
+            if node is not None and node.link is Link.CUT_OFF:
                 node.inbox.append(command)
-                reached = False
-        return reached
+                return False
+        return True
 
     def _recorded(self, event: CheckpointRecorded) -> None:
         job = self.jobs.get(event.job_id)
@@ -188,7 +201,7 @@ class World:
             run.cut += 1
 
     def reconnect(self, at: float, node: SimNode) -> Iterable[Event]:
-        """What the machine has to tell now that it is reached again; then it hears what it missed."""
+        """What the machine has to tell now that it is reached again."""
         node.link = Link.UP
         told: list[Event] = []
         for run in self.runs_on(node):
@@ -198,6 +211,7 @@ class World:
                 if any(isinstance(event, AttemptEnded) for event in run.held):
                     self.attempts.over(run)
                 run.held = []
+            told.extend(self._remains(at, run))
         for event in told:
             event.at = at
         return told
@@ -211,7 +225,22 @@ class World:
     def _node_gone(self, at: float, node: SimNode) -> None:
         for run in self.runs_on(node):
             self.attempts.kill(at, run)
-            self.attempts.over(run)
+            if any(self._nodes(run.placement)):
+                # After the scheduler has heard of the loss, the other machines tell that nothing is left there.
+                self._engine.schedule(at, self._remains, run)
+            else:
+                self.attempts.over(run)
+
+    def _remains(self, at: float, run: Run) -> Iterable[Event]:
+        """A gang that lost a machine is over as soon as all the others have told so."""
+        nodes = self._nodes(run.placement)
+        if run.job.run is not run or run.phase is not Phase.DEAD or all(nodes):
+            return ()
+        if any(node is not None and node.link is not Link.UP for node in nodes):
+            return ()
+        self.attempts.over(run)
+        job_id, steps = run.job.plan.request.job_id, run.job.steps
+        return (AttemptEnded(at, job_id, run.attempt, EndCause.EXITED, signal=SIGTERM, steps=steps),)
 
 
 def _nothing(_: float, command: Command) -> None:
