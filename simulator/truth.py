@@ -28,7 +28,7 @@ class Costs:
 
 @dataclass(frozen=True, slots=True)
 class SpeedKey:
-    """A way to run a kind of job: `count` accelerators of one type (`ANY_COUNT`: any number of them)."""
+    """A way to run a kind of job: `count` accelerators of one type (`ANY_COUNT`, `ANY_ACCELERATOR`: any)."""
 
     kind: Kind
     accelerator: str
@@ -52,6 +52,8 @@ class Truth:
         speed = self.speeds.get(SpeedKey(kind, accelerator, count))
         if speed is None:
             speed = self.speeds.get(SpeedKey(kind, accelerator))
+        if speed is None:
+            speed = self.speeds.get(SpeedKey(kind, ANY_ACCELERATOR))
         if speed is None:
             raise ConfigError(
                 f"no speed is known for kind {kind!r} on {count} x {accelerator}",

@@ -36,6 +36,7 @@ from simulator.truth import Costs, Truth
 from walras.cluster import Placement
 from walras.ids import JobId
 from walras.request import JobRequest
+from walras.states import JobState
 
 
 class World:
@@ -46,7 +47,7 @@ class World:
         self.attempts = Attempts(engine, machines, model, streams)
         self.jobs: dict[JobId, Job] = {}
         #: Called with every job that has ended, before it is forgotten.
-        self.on_end: list[Callable[[float, Job], None]] = []
+        self.on_end: list[Callable[[float, Job, JobState], None]] = []
         self._engine = engine
         self._truth = truth
         self._model = model
@@ -99,7 +100,7 @@ class World:
         job = self.jobs.pop(command.job_id)
         assert job.run is None, f"job {command.job_id} ended while it runs"
         for listener in self.on_end:
-            listener(now, job)
+            listener(now, job, command.state)
         self._stop_if_done()
 
     def _stop_if_done(self) -> None:
