@@ -178,14 +178,14 @@ class Engine:
                 return Outcome.STALLED
             if self.events >= max_events:
                 return Outcome.EVENT_LIMIT
+            if heap[0][0] > until_at:
+                self.now = until_at
+                return Outcome.TIME_LIMIT
             at, _, timer = heapq.heappop(heap)
             act = timer.act
             if act is None:
                 self._cancelled -= 1
                 continue
-            if at > until_at:
-                self.now = until_at
-                return Outcome.TIME_LIMIT
             self.now = at
             timer.act = None
             for event in act(at, timer.subject):

@@ -98,9 +98,7 @@ class Machines:
 
     def join(self, at: float, node: SimNode) -> Iterable[Event]:
         """The machine is ready: for the first time, or repaired and empty."""
-        assert not node.runs, f"{node.node_id} joins with attempts on it"
         node.link = Link.UP
-        node.devices = [None] * len(node.devices)
         self.nodes[node.node_id] = node
         self._joined_at[node.node_id] = at
         for listener in self.on_join:
@@ -121,6 +119,8 @@ class Machines:
             self._rented[node.pool_id] -= 1
         for listener in self.on_gone:
             listener(at, node)
+        node.runs.clear()
+        node.devices = [None] * len(node.devices)
         return (NodeLost(at, node.node_id, reason),)
 
     def _new(self, model: PoolModel, token: str = "") -> SimNode:

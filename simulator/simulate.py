@@ -35,12 +35,12 @@ class Scenario:
     pools: tuple[PoolModel, ...]
     truth: Truth
     policy: PolicySpec
-    rules: RoundRules = RoundRules()
-    world: WorldModel = WorldModel()
-    faults: FaultModel = FaultModel()
+    rules: RoundRules = field(default_factory=RoundRules)
+    world: WorldModel = field(default_factory=WorldModel)
+    faults: FaultModel = field(default_factory=FaultModel)
     incidents: tuple[Incident, ...] = ()
-    solve_time: SolveTime = SolveTime()
-    limits: Limits = Limits()
+    solve_time: SolveTime = field(default_factory=SolveTime)
+    limits: Limits = field(default_factory=Limits)
     seed: int = 0
     #: True: the scheduler is told speeds and restart costs before a job of the kind is submitted.
     #: False: it learns them from what jobs report (needs `world.report_s`).

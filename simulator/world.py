@@ -130,10 +130,12 @@ class World:
         return (event,)
 
     def _start(self, now: float, command: Start) -> None:
-        job = self.jobs.get(command.job_id)
-        if job is None or not self._hears(command.placement, command):
+        job = self.jobs[command.job_id]
+        if not self._hears(command.placement, command):
             return
         first = self.machines.nodes.get(command.placement.parts[0].node_id)
+        if len(command.placement.parts) == 1 and (first is None or first.link is Link.DOWN):
+            return
         if first is not None and len(command.placement.parts) == 1 and self._refuses():
             refusal = StartRefused(now, command.job_id, command.attempt, first.node_id, "simulated refusal")
             self._engine.schedule(now, self._answer, (first, refusal))
@@ -147,7 +149,9 @@ class World:
         run = Run(job, command.attempt, command.placement, self._rate(job, command), self._costs(job))
         self.attempts.begin(now, run)
         if any(node is None or node.link is Link.DOWN for node in self._nodes(run.placement)):
-            self.attempts.kill(now, run)  # its ranks wait for one that will never come
+            # Its ranks wait for one that will never come.
+            self.attempts.kill(now, run)
+            self._engine.schedule(now, self._remains, run)
 
     def _rate(self, job: Job, command: Start) -> float:
         accelerator = self.machines.pools[command.placement.pool_id].pool.shape.accelerator
@@ -221,7 +225,8 @@ class World:
         """Carry out the commands that waited for the machine."""
         missed, node.inbox = node.inbox, []
         for command in missed:
-            self._engine.on_command[type(command)](at, command)
+            if isinstance(command, Start | Revoke) and command.job_id in self.jobs:
+                self._engine.on_command[type(command)](at, command)
 
     def _node_gone(self, at: float, node: SimNode) -> None:
         for run in self.runs_on(node):
