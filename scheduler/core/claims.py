@@ -91,6 +91,8 @@ def forget_machine(cycle: Cycle, machine: Machine) -> None:
     """The machine is gone or takes no jobs any more: claims on it are void."""
     for job_id in tuple(cycle.claims_on.get(machine.row, ())):
         drop_claim(cycle, job_id)
+        # While it was spoken for, the lines may have dropped the job; nothing else would put it back.
+        cycle.refill = True
 
 
 def lend(cycle: Cycle, claim: Claim, borrower: JobRecord) -> bool:
