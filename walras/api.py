@@ -123,6 +123,22 @@ class DryRun(Body):
     detail: str = ""
 
 
+class ReasonView(Body):
+    """One cause why a job is where it is, with its numbers, and what would change it (empty: only time)."""
+
+    reason: Reason
+    detail: str = ""
+    fix: str = ""
+
+
+class Explanation(Body):
+    """`GET /jobs/{id}/explain`: every cause that holds now, the deciding one first. Empty for a job that runs."""
+
+    job_id: int
+    state: JobState
+    reasons: list[ReasonView] = Field(default_factory=list)
+
+
 class NodeView(Body):
     node_id: str
     pool: str

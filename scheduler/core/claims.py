@@ -69,27 +69,40 @@ def settle_claim(cycle: Cycle, claim: Claim) -> None:
         if job.waits and job.ready_at <= cycle.now:
             _start_claimant(cycle, claim, job)
         return
-    missing = dict(claim.needs)
-    for borrower_id, row in claim.lent.items():
-        borrower = cycle.ledger.jobs.get(borrower_id)
-        machine = cycle.ledger.fleet.machines[row]
-        if borrower is not None and machine is not None:
-            missing[row] -= len(machine.holders.get(borrower_id, ()))
-    if all(count <= 0 for count in missing.values()):
+    if not _waits_for_others(cycle, claim):
         for borrower_id in claim.lent:
             borrower = cycle.ledger.jobs.get(borrower_id)
             if borrower is not None and borrower.holds and borrower.revoked is None:
                 revoke(cycle, borrower, Reason.POLICY_PREEMPTED, detail=f"job {claim.job_id} has reserved this place")
 
 
+def _waits_for_others(cycle: Cycle, claim: Claim) -> bool:
+    """Whether something is missing besides what borrowers hold."""
+    missing = dict(claim.needs)
+    for borrower_id, row in claim.lent.items():
+        borrower = cycle.ledger.jobs.get(borrower_id)
+        machine = cycle.ledger.fleet.machines[row]
+        if borrower is not None and machine is not None:
+            missing[row] -= len(machine.holders.get(borrower_id, ()))
+    return any(count > 0 for count in missing.values())
+
+
 def forget_machine(cycle: Cycle, machine: Machine) -> None:
     """The machine is gone or takes no jobs any more: claims on it are void."""
     for job_id in tuple(cycle.claims_on.get(machine.row, ())):
         drop_claim(cycle, job_id)
+        # While it was spoken for, the lines may have dropped the job; nothing else would put it back.
+        cycle.refill = True
 
 
 def lend(cycle: Cycle, claim: Claim, borrower: JobRecord) -> bool:
-    """Start the borrower on one machine of the reservation, if that machine's held places suffice."""
+    """Start the borrower on one machine of the reservation, if that machine's held places suffice.
+
+    Not once only borrowers stand between the claimant and its start: whoever borrowed then would be asked to go at
+    once, leave, and borrow again, for ever.
+    """
+    if not _waits_for_others(cycle, claim):
+        return False
     form = form_of(cycle, borrower)
     count = form.counts[claim.pool]
     claimant = cycle.ledger.jobs[claim.job_id]

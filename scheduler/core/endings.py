@@ -28,7 +28,7 @@ _SIGKILL = 9
 def attempt_ended(cycle: Cycle, job: JobRecord, event: AttemptEnded) -> None:
     """Judge the end of the job's current attempt."""
     if event.steps is not None:
-        _count_steps(cycle, job, event.steps)
+        count_steps(cycle, job, event.steps)
     reason, node_id = job.revoked, event.node_id
     succeeded = event.cause is EndCause.EXITED and event.exit_code == 0 and event.signal is None
     release(cycle, job)
@@ -162,7 +162,8 @@ def _dependency_ended(cycle: Cycle, job: JobRecord, dependency: JobRecord, state
         cycle.arrived.append(job.job_id)
 
 
-def _count_steps(cycle: Cycle, job: JobRecord, steps: float) -> None:
+def count_steps(cycle: Cycle, job: JobRecord, steps: float) -> None:
+    """The job has done at least this many steps."""
     job.steps = max(job.steps, steps)
     cycle.ledger.columns.steps[job.slot] = job.steps
 

@@ -185,14 +185,19 @@ class Fleet:
         for size in range(wanted, len(state.buckets)):
             bucket = state.buckets[size]
             passed_over: list[int] = []
+            tries = 0
             found: Machine | None = None
-            while bucket and found is None and len(passed_over) < _TRIES:
+            while bucket and found is None and tries < _TRIES:
                 row = bucket[0]
                 machine = self.machines[row]
-                if machine is None or machine.condition is not Condition.UP or len(machine.free) != size:
-                    heappop(bucket)  # stale: the machine changed since it was pushed
-                elif row in taken or not fits(machine, wanted, form):
+                stale = machine is None or machine.condition is not Condition.UP or len(machine.free) != size
+                if machine is None or stale or row in passed_over[-1:]:
+                    heappop(bucket)  # the machine changed since it was pushed, or was pushed twice
+                elif row in taken:
                     passed_over.append(heappop(bucket))
+                elif not fits(machine, wanted, form):
+                    passed_over.append(heappop(bucket))
+                    tries += 1
                 else:
                     found = machine
             for row in passed_over:

@@ -1,0 +1,284 @@
+"""The life of an attempt: it starts, makes steps, reports, saves, and ends.
+
+Progress is exact: between two happenings an attempt makes steps at one rate, so nothing is computed in between. Who
+starts and stops attempts is `simulator.world`.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+from math import inf
+
+from scheduler.core.events import (
+    AttemptEnded,
+    AttemptProgressed,
+    AttemptStarted,
+    CheckpointRecorded,
+    EndCause,
+    Event,
+)
+from simulator.engine import Action, Engine, Timer
+from simulator.job import PlannedFailure, SimulatedJob
+from simulator.machines import Machines
+from simulator.streams import Streams
+from simulator.truth import Costs
+from walras.cluster import Placement
+
+#: Exit code of a job that saved its state and asks to be started again.
+REQUEUE = 85
+SIGKILL = 9
+SIGTERM = 15
+
+
+@dataclass(frozen=True, slots=True)
+class WorldModel:
+    """How the world behaves where nothing goes wrong. Everything that is not here comes from the truth."""
+
+    #: A running attempt reports its steps this often; inf: never (policies that need no progress).
+    report_s: float = inf
+    #: Length of one window of steps that a job measures its speed over.
+    window_s: float = 1.0
+    #: Standard deviation of the logarithm of an attempt's speed against the table.
+    speed_noise: float = 0.0
+    #: Relative standard deviation of a reported speed against the attempt's own.
+    report_noise: float = 0.0
+    #: Command to answer, per machine of a gang.
+    prepare_s: float = 0.0
+    #: Part of starts and preparations that a machine refuses.
+    refused: float = 0.0
+
+
+class Phase(Enum):
+    STARTING = "starting"
+    RUNNING = "running"
+    #: Writes a checkpoint and goes on.
+    SAVING = "saving"
+    #: Was told to stop.
+    STOPPING = "stopping"
+    #: Its machine died; nobody knows yet.
+    DEAD = "dead"
+
+
+class Job:
+    """A job that has been submitted and has not ended."""
+
+    __slots__ = ("failed", "lost_steps", "plan", "run", "saved_steps", "steps", "worked_steps")
+
+    def __init__(self, plan: SimulatedJob) -> None:
+        self.plan = plan
+        self.run: Run | None = None
+        #: Steps behind it now, and by its last recorded checkpoint.
+        self.steps = 0.0
+        self.saved_steps = 0.0
+        #: Steps ever made (speed x time), and those of them that were lost with an attempt.
+        self.worked_steps = 0.0
+        self.lost_steps = 0.0
+        #: How often each planned failure happened.
+        self.failed = [0] * len(plan.failures)
+
+
+class Run:
+    """One attempt, from its start to its last process."""
+
+    __slots__ = (
+        "attempt",
+        "base_at",
+        "costs",
+        "cut",
+        "held",
+        "job",
+        "next_report_at",
+        "next_save_at",
+        "phase",
+        "placement",
+        "productive_s",
+        "rate",
+        "reported",
+        "timer",
+    )
+
+    def __init__(self, job: Job, attempt: int, placement: Placement, rate: float, costs: Costs) -> None:
+        self.job = job
+        self.attempt = attempt
+        self.placement = placement
+        self.rate = rate
+        self.costs = costs
+        self.phase = Phase.STARTING
+        #: Since when steps are made that `job.steps` does not hold yet (RUNNING only).
+        self.base_at = 0.0
+        #: Seconds in which steps were made.
+        self.productive_s = 0.0
+        self.next_report_at = inf
+        self.next_save_at = inf
+        self.reported = False
+        self.timer: Timer | None = None
+        #: Machines of it that nobody reaches, and what it would have told meanwhile.
+        self.cut = 0
+        self.held: list[Event] = []
+
+
+class Attempts:
+    """Lets attempts live. Its methods named in the past tense are what happens to them; they answer what is told."""
+
+    def __init__(self, engine: Engine, machines: Machines, model: WorldModel, streams: Streams) -> None:
+        self._engine = engine
+        self._machines = machines
+        self._model = model
+        self._reports = streams.stream("reports")
+
+    # -- what is done to an attempt
+
+    def begin(self, now: float, run: Run) -> None:
+        """Its processes start; it holds its accelerators from now on."""
+        run.job.run = run
+        self._machines.hold(run.job.plan.request.job_id, run.placement)
+        run.timer = self._engine.schedule(now + run.costs.start_s, self._up, run)
+
+    def stop(self, now: float, run: Run, grace_s: float) -> None:
+        """It is asked to save and stop, and killed if that takes longer than the grace."""
+        if run.phase in (Phase.STOPPING, Phase.DEAD):
+            return
+        phase, checkpoint_s = run.phase, run.costs.checkpoint_s
+        saved_at = now + (checkpoint_s or 0.0)
+        if phase is Phase.SAVING and run.timer is not None:
+            saved_at = run.timer.at  # the checkpoint that it is writing will do
+        self._settle(now, run)
+        run.phase = Phase.STOPPING
+        if phase is Phase.STARTING or checkpoint_s is None:
+            self._then(run, now, self._killed(SIGTERM))
+        elif saved_at - now <= grace_s:
+            self._then(run, saved_at, self._stopped)
+        else:
+            self._then(run, now + grace_s, self._killed(SIGKILL))
+
+    def kill(self, at: float, run: Run) -> None:
+        """Its processes are gone and can tell nobody; it holds its accelerators until that is known."""
+        if run.phase is Phase.DEAD:
+            return
+        self._settle(at, run)
+        run.phase = Phase.DEAD
+        run.held = []
+        if run.timer is not None:
+            self._engine.cancel(run.timer)
+
+    def over(self, run: Run) -> None:
+        """It is known to be over: its accelerators are free."""
+        if run.timer is not None:
+            self._engine.cancel(run.timer)
+        run.job.run = None
+        self._machines.free(run.job.plan.request.job_id, run.placement)
+
+    # -- what happens to it
+
+    def _up(self, at: float, run: Run) -> Iterable[Event]:
+        run.next_report_at = at + self._model.report_s
+        self._go_on(at, run)
+        return self._tell(run, AttemptStarted(at, run.job.plan.request.job_id, run.attempt))
+
+    def _go_on(self, at: float, run: Run) -> None:
+        """(Again) makes steps, from now."""
+        run.phase = Phase.RUNNING
+        run.base_at = at
+        if run.costs.checkpoint_every_s and run.costs.checkpoint_s is not None:
+            run.next_save_at = at + run.costs.checkpoint_every_s
+        self._await_next(run)
+
+    def _await_next(self, run: Run) -> None:
+        """Set the timer for whatever comes first: a report, a checkpoint, a failure, the end."""
+        act: Action = self._finished
+        target = run.job.plan.steps
+        for index, failure in enumerate(run.job.plan.failures):
+            due = failure.times is None or run.job.failed[index] < failure.times
+            if due and run.job.steps <= failure.at_steps < target:
+                target, act = failure.at_steps, self._failing(index, failure)
+        at = run.base_at + (target - run.job.steps) / run.rate if run.rate > 0 else inf
+        if run.next_save_at < at:
+            at, act = run.next_save_at, self._save
+        if run.next_report_at < at:
+            at, act = run.next_report_at, self._report
+        if at < inf:
+            self._then(run, max(at, self._engine.now), act)
+
+    def _then(self, run: Run, at: float, act: Action) -> None:
+        if run.timer is not None:
+            self._engine.cancel(run.timer)
+        run.timer = self._engine.schedule(at, act, run)
+
+    def _settle(self, at: float, run: Run) -> None:
+        """Put the steps made until now into the job's counter."""
+        if run.phase is Phase.RUNNING:
+            made_s = at - run.base_at
+            run.base_at = at
+            run.productive_s += made_s
+            run.job.worked_steps += made_s * run.rate
+            run.job.steps += made_s * run.rate
+
+    def _report(self, at: float, run: Run) -> Iterable[Event]:
+        self._settle(at, run)
+        run.next_report_at = at + self._model.report_s
+        self._await_next(run)
+        return self._tell(run, self._progress(at, run))
+
+    def _progress(self, at: float, run: Run) -> AttemptProgressed:
+        samples = int(run.productive_s / self._model.window_s + 1e-9)
+        rate = run.rate * (1.0 + self._reports.gauss(0.0, self._model.report_noise)) if samples else None
+        start_s = None if run.reported else run.costs.start_s
+        run.reported = True
+        return AttemptProgressed(at, run.job.plan.request.job_id, run.attempt, run.job.steps, rate, samples, start_s)
+
+    def _save(self, at: float, run: Run) -> Iterable[Event]:
+        self._settle(at, run)
+        run.phase = Phase.SAVING
+        run.next_save_at = inf
+        self._then(run, at + (run.costs.checkpoint_s or 0.0), self._saved)
+        return ()
+
+    def _saved(self, at: float, run: Run) -> Iterable[Event]:
+        self._go_on(at, run)
+        return self._tell(run, self._checkpoint(at, run))
+
+    def _checkpoint(self, at: float, run: Run) -> CheckpointRecorded:
+        took_s = run.costs.checkpoint_s or 0.0
+        return CheckpointRecorded(at, run.job.plan.request.job_id, run.attempt, run.job.steps, took_s)
+
+    def _finished(self, at: float, run: Run) -> Iterable[Event]:
+        self._settle(at, run)
+        run.job.steps = run.job.plan.steps  # not a rounding error more or less
+        return self._ended(at, run, exit_code=0)
+
+    def _failing(self, index: int, failure: PlannedFailure) -> Action:
+        def fail(at: float, run: Run) -> Iterable[Event]:
+            self._settle(at, run)
+            run.job.steps = failure.at_steps
+            run.job.failed[index] += 1
+            return self._ended(at, run, exit_code=failure.exit_code)
+
+        return fail
+
+    def _stopped(self, at: float, run: Run) -> Iterable[Event]:
+        return (*self._tell(run, self._checkpoint(at, run)), *self._ended(at, run, exit_code=REQUEUE))
+
+    def _killed(self, signal: int) -> Action:
+        def killed(at: float, run: Run) -> Iterable[Event]:
+            return self._ended(at, run, signal=signal)
+
+        return killed
+
+    def _ended(self, at: float, run: Run, exit_code: int | None = None, signal: int | None = None) -> Iterable[Event]:
+        """The last process is gone: what is told last, and the accelerators are free."""
+        job_id = run.job.plan.request.job_id
+        node_id = run.placement.parts[0].node_id if exit_code not in (0, REQUEUE) else None
+        last: list[Event] = []
+        if run.productive_s > 0 and self._model.report_s < inf:
+            last.append(self._progress(at, run))
+        last.append(AttemptEnded(at, job_id, run.attempt, EndCause.EXITED, exit_code, signal, node_id, run.job.steps))
+        if not run.cut:
+            self.over(run)
+        return self._tell(run, *last)
+
+    def _tell(self, run: Run, *events: Event) -> Iterable[Event]:
+        """What the scheduler hears now; while a machine is cut off it hears nothing, and everything later."""
+        if run.cut:
+            run.held.extend(events)
+            return ()
+        return events

@@ -1,0 +1,230 @@
+"""Virtual time: a heap of things that will happen, around a scheduler core.
+
+Decides only what happens next. What jobs and machines do is `simulator.world`; what to do about it is the core. Two
+runs over the same inputs hand the core the same events in the same order and get the same commands (unless the solve
+time is measured, which takes this machine's clock as an input).
+"""
+
+import heapq
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from math import inf
+from time import perf_counter
+from typing import Any, Protocol
+
+from scheduler.core.commands import Command, Solve, WakeAt
+from scheduler.core.events import Event, Proposal, Solved, Woke
+
+#: Wakes in a row, with nothing else under way and nothing decided, after which a run counts as stalled.
+QUIET_WAKES_MAX = 1000
+#: Cancelled entries tolerated in the heap before it is rebuilt without them.
+_CANCELLED_MIN = 1024
+
+
+class Core(Protocol):
+    """What the engine drives: `SchedulerCore`, or a script in a test."""
+
+    def handle(self, event: Event) -> list[Command]:
+        """Take one event; answer what is to be done."""
+        ...
+
+
+#: Something that happens at an instant: changes the simulated world and tells what the scheduler hears of it.
+Action = Callable[[float, Any], Iterable[Event]]
+
+
+class Timer:
+    """One thing on the heap. `act` is None once it has happened or was cancelled."""
+
+    __slots__ = ("act", "at", "subject")
+
+    def __init__(self, at: float, act: Action | None, subject: Any) -> None:
+        self.at = at
+        self.act = act
+        self.subject = subject
+
+
+class SolveClock(StrEnum):
+    """How long a solve takes in virtual time."""
+
+    ZERO = "zero"
+    FIXED = "fixed"
+    #: As long as it took on this machine: honest, and not reproducible.
+    MEASURED = "measured"
+
+
+@dataclass(frozen=True, slots=True)
+class SolveTime:
+    """The modelled time between a `Solve` and its answer."""
+
+    clock: SolveClock = SolveClock.ZERO
+    fixed_s: float = 0.0
+
+    def took_s(self, measured_s: float) -> float:
+        """Virtual seconds for a solve that took `measured_s` here."""
+        if self.clock is SolveClock.MEASURED:
+            return measured_s
+        return self.fixed_s if self.clock is SolveClock.FIXED else 0.0
+
+
+class Outcome(StrEnum):
+    """Why a run ended."""
+
+    #: Somebody called `stop`: normally because every job has ended.
+    STOPPED = "stopped"
+    #: Nothing is left that could happen.
+    EXHAUSTED = "exhausted"
+    #: The scheduler wakes again and again, nothing else is under way, and it decides nothing.
+    STALLED = "stalled"
+    TIME_LIMIT = "time_limit"
+    EVENT_LIMIT = "event_limit"
+
+
+@dataclass(slots=True)
+class SolveStats:
+    """What the solver did, in real seconds of this machine."""
+
+    solves: int = 0
+    real_s: float = 0.0
+    real_s_max: float = 0.0
+    statuses: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Where a run ends at the latest."""
+
+    until_at: float = inf
+    max_events: float = inf
+
+
+class Engine:
+    """The clock, the heap and the dispatch.
+
+    `on_command` maps a command type to whoever carries it out, `on_event` lets observers see an event before the core
+    does, and `recorder` (if set) sees each event with the commands it led to.
+    """
+
+    def __init__(self, core: Core, solver: Callable[[Solve], Proposal], solve_time: SolveTime | None = None) -> None:
+        self.core = core
+        self.now = 0.0
+        self.events = 0
+        self.solve_stats = SolveStats()
+        self.on_command: dict[type, Callable[[float, Any], None]] = {WakeAt: self._wake_at, Solve: self._solve}
+        self.on_event: dict[type, Callable[[Any], None]] = {}
+        self.recorder: Callable[[Event, list[Command]], None] | None = None
+        self._solver = solver
+        self._solve_time = solve_time if solve_time is not None else SolveTime()
+        self._heap: list[tuple[float, int, Timer]] = []
+        self._sequence = 0
+        self._cancelled = 0
+        self._wake: Timer | None = None
+        # Entries of the engine's own (wakes, answers), and the others as of the last wake.
+        self._own = 0
+        self._scheduled_before = 0
+        self._quiet_wakes = 0
+        self._stopped = False
+
+    # -- what the world uses
+
+    def schedule(self, at: float, act: Action, subject: Any = None) -> Timer:
+        """Let `act(at, subject)` happen at `at` (never before now). Equal instants happen in the order scheduled."""
+        assert at >= self.now, f"scheduled for {at}, but it is {self.now} already"
+        timer = Timer(at, act, subject)
+        self._sequence += 1
+        heapq.heappush(self._heap, (at, self._sequence, timer))
+        return timer
+
+    def cancel(self, timer: Timer) -> None:
+        """Make sure that it will not happen; harmless if it has."""
+        if timer.act is None:
+            return
+        timer.act = None
+        timer.subject = None
+        self._cancelled += 1
+        if self._cancelled > _CANCELLED_MIN and 2 * self._cancelled > len(self._heap):
+            # In place: `run` holds the list.
+            self._heap[:] = [entry for entry in self._heap if entry[2].act is not None]
+            heapq.heapify(self._heap)
+            self._cancelled = 0
+
+    def send(self, event: Event) -> None:
+        """Hand the core an event that happens now, and carry out what it says."""
+        self.events += 1
+        observe = self.on_event.get(type(event))
+        if observe is not None:
+            observe(event)
+        commands = self.core.handle(event)
+        if self.recorder is not None:
+            self.recorder(event, commands)
+        for command in commands:
+            self.on_command[type(command)](event.at, command)
+
+    def stop(self) -> None:
+        """End the run after the present event."""
+        self._stopped = True
+
+    # -- the loop
+
+    def run(self, limits: Limits | None = None) -> Outcome:
+        """Let things happen until somebody stops it, nothing is left, or a limit is reached."""
+        limits = limits if limits is not None else Limits()
+        heap, until_at, max_events = self._heap, limits.until_at, limits.max_events
+        while heap:
+            if self._stopped:
+                return Outcome.STOPPED
+            if self._quiet_wakes > QUIET_WAKES_MAX:
+                return Outcome.STALLED
+            if self.events >= max_events:
+                return Outcome.EVENT_LIMIT
+            if heap[0][0] > until_at:
+                self.now = until_at
+                return Outcome.TIME_LIMIT
+            at, _, timer = heapq.heappop(heap)
+            act = timer.act
+            if act is None:
+                self._cancelled -= 1
+                continue
+            self.now = at
+            timer.act = None
+            for event in act(at, timer.subject):
+                self.send(event)
+        return Outcome.STOPPED if self._stopped else Outcome.EXHAUSTED
+
+    # -- commands that concern time itself
+
+    def _wake_at(self, now: float, command: WakeAt) -> None:
+        # Only the earliest wake counts: a core that still needs the later one asks again when it wakes.
+        at = max(command.at, now)
+        if self._wake is not None:
+            if self._wake.at <= at:
+                return
+            self.cancel(self._wake)
+        self._own += 1
+        self._wake = self.schedule(at, self._woke)
+
+    def _woke(self, at: float, _: object) -> Iterable[Event]:
+        self._wake = None
+        alone = len(self._heap) == self._cancelled
+        scheduled_by_world = self._sequence - self._own
+        # With nothing under way, and nothing set under way since the last wake, waiting is all that goes on.
+        self._quiet_wakes = self._quiet_wakes + 1 if alone and scheduled_by_world == self._scheduled_before else 0
+        self._scheduled_before = scheduled_by_world
+        return (Woke(at),)
+
+    def _solve(self, now: float, command: Solve) -> None:
+        began = perf_counter()
+        proposal = self._solver(command)
+        real_s = perf_counter() - began
+        stats = self.solve_stats
+        stats.solves += 1
+        stats.real_s += real_s
+        stats.real_s_max = max(stats.real_s_max, real_s)
+        stats.statuses[proposal.status] = stats.statuses.get(proposal.status, 0) + 1
+        took_s = self._solve_time.took_s(real_s)
+        self._own += 1
+        self.schedule(now + took_s, self._answer, Solved(now + took_s, command.request_id, proposal, took_s))
+
+    def _answer(self, _: float, answer: Solved) -> Iterable[Event]:
+        return (answer,)

@@ -1,0 +1,175 @@
+"""What goes wrong with simulated machines: scripted to the second, or drawn from the streams `faults` and `market`.
+
+Every fault ends as it would in life: a machine that dies is first silent, then declared lost, and joins again once it
+is repaired; one that is cut off comes back with everything it has to tell, or is given up when its lease ends (its
+ranks end with the lease); a revoked machine has its notice and is gone at the deadline.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import inf
+from random import Random
+
+from scheduler.core.commands import NodeCordoned
+from scheduler.core.events import Event, NodeBack, NodeLeaving, NodeUncordoned, NodeUnreachable
+from simulator.engine import Action, Engine
+from simulator.machines import Link, Machines, SimNode
+from simulator.streams import Streams
+from simulator.world import World
+from walras.cluster import Market
+from walras.ids import NodeId, PoolId
+from walras.reasons import Reason
+
+
+@dataclass(frozen=True, slots=True)
+class FaultModel:
+    """How often machines fail, and how long it takes to notice and to mend. Times between faults are exponential."""
+
+    #: Mean time between deaths, and between losses of contact, of one owned machine.
+    death_every_s: float = inf
+    cut_off_every_s: float = inf
+    #: Mean length of a loss of contact.
+    cut_off_s: float = 60.0
+    #: Silence until a machine counts as unreachable, and until its lease has certainly ended.
+    notice_silence_s: float = 30.0
+    lease_s: float = 600.0
+    #: Declared lost to repaired.
+    repair_s: float = 3600.0
+    #: The scheduler takes a machine out of use (distinct jobs failed on it) to an administrator's putting it back.
+    uncordon_s: float = inf
+    #: No fault begins after this instant.
+    until_at: float = inf
+
+
+@dataclass(frozen=True, slots=True)
+class Revocation:
+    """The market takes back one machine of the pool: the one that joined first (none there: nothing happens)."""
+
+    at: float
+    pool_id: PoolId
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """A machine dies: the n-th of its pool, in order of joining, at that instant."""
+
+    at: float
+    pool_id: PoolId
+    index: int = 0
+
+
+Incident = Revocation | Death
+
+
+class Faults:
+    """Schedules the faults of one run."""
+
+    def __init__(self, engine: Engine, machines: Machines, world: World, model: FaultModel, streams: Streams) -> None:
+        self._engine = engine
+        self._machines = machines
+        self._world = world
+        self._model = model
+        self._random = streams.stream("faults")
+        self._market = streams.stream("market")
+        machines.on_join.append(self._joined)
+        engine.on_command[NodeCordoned] = self._cordoned
+
+    def script(self, incidents: Iterable[Incident]) -> None:
+        """Let these incidents happen at their instants."""
+        for incident in incidents:
+            if isinstance(incident, Revocation):
+                self._engine.schedule(incident.at, self._scripted_revocation, incident)
+            else:
+                self._engine.schedule(incident.at, self._scripted_death, incident)
+
+    def _scripted_revocation(self, at: float, incident: Revocation) -> Iterable[Event]:
+        nodes = [node for node in self._machines.in_pool(incident.pool_id) if node.leaving is None]
+        return self._revoke(at, nodes[0]) if nodes else ()
+
+    def _scripted_death(self, at: float, incident: Death) -> Iterable[Event]:
+        nodes = self._machines.in_pool(incident.pool_id)
+        return self._die(at, nodes[incident.index]) if incident.index < len(nodes) else ()
+
+    # -- chance
+
+    def _joined(self, at: float, node: SimNode) -> None:
+        pool = self._machines.pools[node.pool_id]
+        if pool.pool.market is Market.SPOT:
+            self._draw(at, node, pool.mean_life_s, self._market, self._revoke)
+        if pool.pool.market is Market.OWNED:
+            self._draw(at, node, self._model.death_every_s, self._random, self._die)
+            self._draw(at, node, self._model.cut_off_every_s, self._random, self._cut_off)
+
+    def _draw(self, at: float, node: SimNode, mean_s: float, random: Random, fault: Action) -> None:
+        if mean_s == inf:
+            return
+        happens_at = at + random.expovariate(1.0 / mean_s)
+        if happens_at <= self._model.until_at:
+            self._engine.schedule(happens_at, fault, node)
+
+    def _cordoned(self, now: float, command: NodeCordoned) -> None:
+        if self._model.uncordon_s < inf:
+            self._engine.schedule(now + self._model.uncordon_s, self._uncordon, command.node_id)
+
+    def _uncordon(self, at: float, node_id: NodeId) -> Iterable[Event]:
+        node = self._machines.nodes.get(node_id)
+        return () if node is None or node.leaving is not None else (NodeUncordoned(at, node_id),)
+
+    # -- deaths
+
+    def _die(self, at: float, node: SimNode) -> Iterable[Event]:
+        if node.link is not Link.UP:
+            return ()
+        self._world.die(at, node)
+        self._engine.schedule(at + self._model.notice_silence_s, self._silent, node)
+        self._engine.schedule(at + max(self._model.lease_s, self._model.notice_silence_s), self._lost, node)
+        return ()
+
+    def _silent(self, at: float, node: SimNode) -> Iterable[Event]:
+        if node.node_id not in self._machines.nodes:
+            return ()
+        return (NodeUnreachable(at, node.node_id),)
+
+    def _lost(self, at: float, node: SimNode) -> Iterable[Event]:
+        gone = self._machines.gone(at, node)
+        if gone and not node.token:
+            self._engine.schedule(at + self._model.repair_s, self._machines.join, node)
+        return gone
+
+    # -- losses of contact
+
+    def _cut_off(self, at: float, node: SimNode) -> Iterable[Event]:
+        if node.link is not Link.UP:
+            return ()
+        self._world.cut_off(node)
+        back_in_s = self._random.expovariate(1.0 / self._model.cut_off_s)
+        if back_in_s < self._model.lease_s:
+            self._engine.schedule(at + back_in_s, self._back, node)
+        else:
+            self._engine.schedule(at + self._model.lease_s, self._lost, node)
+        return (NodeUnreachable(at, node.node_id),)
+
+    def _back(self, at: float, node: SimNode) -> Iterable[Event]:
+        if node.link is not Link.CUT_OFF:
+            return ()
+        told = self._world.reconnect(at, node)
+        self._engine.schedule(at, self._catch_up, node)
+        self._draw(at, node, self._model.cut_off_every_s, self._random, self._cut_off)
+        return (NodeBack(at, node.node_id), *told)
+
+    def _catch_up(self, at: float, node: SimNode) -> Iterable[Event]:
+        if node.link is Link.UP:
+            self._world.catch_up(at, node)
+        return ()
+
+    # -- revocations
+
+    def _revoke(self, at: float, node: SimNode) -> Iterable[Event]:
+        if node.link is Link.DOWN or node.leaving is not None or node.node_id not in self._machines.nodes:
+            return ()
+        notice_s = self._machines.pools[node.pool_id].pool.notice_s
+        node.leaving = self._engine.schedule(at + notice_s, self._taken_back, node)
+        return (NodeLeaving(at, node.node_id, at + notice_s),)
+
+    def _taken_back(self, at: float, node: SimNode) -> Iterable[Event]:
+        return self._machines.gone(at, node, Reason.INFRA_SPOT_RECLAIM)

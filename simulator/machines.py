@@ -1,0 +1,179 @@
+"""The simulated machines: who is up, who holds which accelerator, and machines that are rented and given back.
+
+Knows nothing of jobs but their name on an accelerator. Handing an accelerator to two attempts is a mistake of the
+scheduler, and stops the simulation.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from itertools import count
+from math import inf
+
+from scheduler.core.commands import Command, ReleaseNode, Rent
+from scheduler.core.events import Event, NodeJoined, NodeLost, PoolDeclared, RentFailed
+from simulator.engine import Engine, Timer
+from walras.cluster import Market, Placement, Pool
+from walras.ids import JobId, NodeId, PoolId
+from walras.reasons import Reason
+
+
+class Link(Enum):
+    """What a simulated machine does, and whether word of it gets through."""
+
+    UP = "up"
+    #: It runs on, but nothing reaches it and nothing comes from it.
+    CUT_OFF = "cut off"
+    DOWN = "down"
+
+
+class SimNode:
+    """One machine."""
+
+    __slots__ = ("devices", "inbox", "leaving", "link", "node_id", "pool_id", "runs", "token")
+
+    def __init__(self, node_id: NodeId, pool_id: PoolId, accelerators: int, token: str = "") -> None:
+        self.node_id = node_id
+        self.pool_id = pool_id
+        self.token = token
+        self.link = Link.UP
+        #: Job that holds each accelerator.
+        self.devices: list[JobId | None] = [None] * accelerators
+        #: Jobs with an attempt here, in order of start.
+        self.runs: dict[JobId, None] = {}
+        #: Commands that wait for the machine to be reached again.
+        self.inbox: list[Command] = []
+        #: Set once a revocation was announced: when it will be gone.
+        self.leaving: Timer | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PoolModel:
+    """A pool as the world knows it."""
+
+    pool: Pool
+    #: Machines at the start (owned ones; rented machines are asked for).
+    machines: int = 0
+    #: Request to machine ready.
+    boot_s: float = 0.0
+    #: Mean life of a machine before the market takes it back; inf: only scripted revocations.
+    mean_life_s: float = inf
+
+
+class Machines:
+    """All machines, by id, in order of joining."""
+
+    def __init__(self, engine: Engine, pools: Iterable[PoolModel]) -> None:
+        self.nodes: dict[NodeId, SimNode] = {}
+        self.pools: Mapping[PoolId, PoolModel] = {model.pool.pool_id: model for model in pools}
+        #: Called with every machine that has just joined, and with every one that has just gone.
+        self.on_join: list[Callable[[float, SimNode], None]] = []
+        self.on_gone: list[Callable[[float, SimNode], None]] = []
+        self._engine = engine
+        self._serial = count(1)
+        self._joined_at: dict[NodeId, float] = {}
+        self._machine_s: dict[PoolId, float] = dict.fromkeys(self.pools, 0.0)
+        self._rented: dict[PoolId, int] = dict.fromkeys(self.pools, 0)
+        self._tokens: set[str] = set()
+        engine.on_command[Rent] = self._rent
+        engine.on_command[ReleaseNode] = self._release
+
+    def begin(self, at: float) -> None:
+        """Declare the pools and let the owned machines join."""
+        for model in self.pools.values():
+            self._engine.schedule(at, _say, PoolDeclared(at, model.pool))
+        for model in self.pools.values():
+            for _ in range(model.machines):
+                self._engine.schedule(at, self.join, self._new(model))
+
+    def in_pool(self, pool_id: PoolId) -> list[SimNode]:
+        """Machines of a pool, in order of joining."""
+        return [node for node in self.nodes.values() if node.pool_id == pool_id]
+
+    def machine_s(self, pool_id: PoolId, at: float) -> float:
+        """Seconds that machines of the pool have been there, summed over machines."""
+        return self._machine_s[pool_id] + sum(at - self._joined_at[node.node_id] for node in self.in_pool(pool_id))
+
+    # -- coming and going
+
+    def join(self, at: float, node: SimNode) -> Iterable[Event]:
+        """The machine is ready: for the first time, or repaired and empty."""
+        node.link = Link.UP
+        self.nodes[node.node_id] = node
+        self._joined_at[node.node_id] = at
+        for listener in self.on_join:
+            listener(at, node)
+        return (NodeJoined(at, node.node_id, node.pool_id, node.token),)
+
+    def gone(self, at: float, node: SimNode, reason: Reason = Reason.INFRA_NODE_LOST) -> Iterable[Event]:
+        """The machine is known to be gone, and everything on it."""
+        if self.nodes.pop(node.node_id, None) is None:
+            return ()
+        self._machine_s[node.pool_id] += at - self._joined_at.pop(node.node_id)
+        node.link = Link.DOWN
+        node.inbox.clear()
+        if node.leaving is not None:
+            self._engine.cancel(node.leaving)
+            node.leaving = None
+        if node.token:
+            self._rented[node.pool_id] -= 1
+        for listener in self.on_gone:
+            listener(at, node)
+        node.runs.clear()
+        node.devices = [None] * len(node.devices)
+        return (NodeLost(at, node.node_id, reason),)
+
+    def _new(self, model: PoolModel, token: str = "") -> SimNode:
+        pool = model.pool
+        return SimNode(NodeId(f"{pool.shape.name}-{next(self._serial)}"), pool.pool_id, pool.shape.accelerators, token)
+
+    # -- accelerators
+
+    def hold(self, job_id: JobId, placement: Placement) -> None:
+        """An attempt of the job takes its accelerators, on those of its machines that are still there."""
+        for part in placement.parts:
+            node = self.nodes.get(part.node_id)
+            if node is None:
+                continue
+            for device in part.devices:
+                holder = node.devices[device]
+                assert holder is None, f"{node.node_id}[{device}] is granted to job {job_id}; job {holder} holds it"
+                node.devices[device] = job_id
+            node.runs[job_id] = None
+
+    def free(self, job_id: JobId, placement: Placement) -> None:
+        """No process of the attempt is left; machines that are gone have nothing to free."""
+        for part in placement.parts:
+            node = self.nodes.get(part.node_id)
+            if node is None:
+                continue
+            for device in part.devices:
+                assert node.devices[device] == job_id
+                node.devices[device] = None
+            del node.runs[job_id]
+
+    # -- renting
+
+    def _rent(self, now: float, command: Rent) -> None:
+        if command.token in self._tokens:
+            return
+        self._tokens.add(command.token)
+        model = self.pools[command.pool_id]
+        pool = model.pool
+        if pool.market is Market.OWNED or self._rented[pool.pool_id] + command.machines > pool.quota:
+            failed = RentFailed(now, command.token, f"{pool.pool_id}: the quota is {pool.quota} machines")
+            self._engine.schedule(now, _say, failed)
+            return
+        self._rented[pool.pool_id] += command.machines
+        for _ in range(command.machines):
+            self._engine.schedule(now + model.boot_s, self.join, self._new(model, command.token))
+
+    def _release(self, now: float, command: ReleaseNode) -> None:
+        node = self.nodes.get(command.node_id)
+        if node is not None:
+            assert not node.runs, f"{node.node_id} is given back while jobs {list(node.runs)} run on it"
+            self._engine.schedule(now, self.gone, node)
+
+
+def _say(_: float, event: Event) -> Iterable[Event]:
+    return (event,)

@@ -1,0 +1,265 @@
+"""What a run is measured by, from the events and commands alone: nothing is asked of the scheduler's ledger.
+
+`docs/metrics.md` defines every figure. Memory is linear in active jobs, apart from what the sink keeps of ended ones.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from math import nan
+
+from scheduler.core.commands import AttemptTransitioned, JobTransitioned
+from scheduler.core.events import JobSubmitted, NodeJoined, NodeLost, PoolDeclared
+from simulator.engine import Engine
+from walras.cluster import Placement, Pool
+from walras.ids import JobId, NodeId, PoolId
+from walras.reasons import Reason
+from walras.states import AttemptState, JobState
+
+
+@dataclass(slots=True)
+class JobMeasure:
+    """One job, from submission to end. Instants are nan where the thing never happened."""
+
+    job_id: JobId
+    kind: str
+    project: str
+    user: str
+    submitted_at: float
+    first_run_at: float = nan
+    ended_at: float = nan
+    state: JobState = JobState.PENDING
+    reason: Reason | None = None
+    attempts: int = 0
+    preemptions: int = 0
+    #: Attempts that ended through no fault of job or scheduler.
+    losses: int = 0
+    #: Seconds with all ranks up, and held accelerators without (starting, saving at a stop), over all attempts.
+    running_s: float = 0.0
+    overhead_s: float = 0.0
+    usd: float = 0.0
+    #: Accelerator-seconds held, by accelerator type.
+    accelerator_s: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def jct_s(self) -> float:
+        """Submission to end."""
+        return self.ended_at - self.submitted_at
+
+    @property
+    def queueing_s(self) -> float:
+        """Submission to the first time all ranks were up."""
+        return self.first_run_at - self.submitted_at
+
+
+class PoolMeter:
+    """Integrals over time of one pool."""
+
+    def __init__(self, pool: Pool) -> None:
+        self.pool = pool
+        self.machines = 0
+        #: Accelerators held by attempts, and by attempts with all ranks up.
+        self.held = 0
+        self.running = 0
+        self.settled_at = 0.0
+        #: Accelerator-seconds that were there, that were held, in which ranks were up.
+        self.there_s = 0.0
+        self.held_s = 0.0
+        self.running_s = 0.0
+        #: Market price of the machines while they were there.
+        self.usd = 0.0
+        #: What one accelerator would have cost until now.
+        self.usd_per_accelerator = 0.0
+
+    def settle(self, at: float) -> None:
+        """Bring the integrals up to `at`."""
+        passed_s = at - self.settled_at
+        if passed_s <= 0.0:
+            return
+        self.settled_at = at
+        shape = self.pool.shape
+        self.there_s += passed_s * self.machines * shape.accelerators
+        self.held_s += passed_s * self.held
+        self.running_s += passed_s * self.running
+        if self.pool.usd_per_h:
+            price = self.pool.usd_per_h * passed_s / 3600.0
+            self.usd += price * self.machines
+            self.usd_per_accelerator += price / shape.accelerators
+
+
+class _Holding:
+    """The accelerators of an attempt that has not ended."""
+
+    __slots__ = (
+        "accelerator_s",
+        "accelerators",
+        "leased_at",
+        "meter",
+        "placement",
+        "ran_s",
+        "running_at",
+        "settled_at",
+        "usd",
+        "usd_before",
+    )
+
+    def __init__(self, placement: Placement, meter: PoolMeter, at: float) -> None:
+        self.placement = placement
+        self.meter = meter
+        self.accelerators = placement.accelerators
+        self.leased_at = self.settled_at = at
+        self.accelerator_s = 0.0
+        self.usd = 0.0
+        self.usd_before = meter.usd_per_accelerator
+        #: Since when all ranks are up; nan while they are not.
+        self.running_at = nan
+        self.ran_s = 0.0
+
+    @property
+    def is_running(self) -> bool:
+        return self.running_at == self.running_at
+
+
+#: Takes the measure of each job when it has ended.
+Sink = Callable[[JobMeasure], None]
+
+_LOSSES = frozenset({AttemptState.NODE_LOST, AttemptState.LEASE_EXPIRED, AttemptState.START_FAILED})
+
+
+class Metrics:
+    """Watches one run."""
+
+    def __init__(self, engine: Engine, sink: Sink) -> None:
+        self.pools: dict[PoolId, PoolMeter] = {}
+        #: Jobs that have not ended.
+        self.open: dict[JobId, JobMeasure] = {}
+        self.first_submitted_at = nan
+        self.last_ended_at = nan
+        self._sink = sink
+        self._holdings: dict[JobId, _Holding] = {}
+        self._pool_of: dict[NodeId, PoolId] = {}
+        self._engine = engine
+        engine.on_event.update(
+            {
+                JobSubmitted: self._submitted,
+                PoolDeclared: self._declared,
+                NodeJoined: self._joined,
+                NodeLost: self._lost,
+            }
+        )
+        engine.on_command[AttemptTransitioned] = self._attempt
+
+    def settle(self, at: float) -> None:
+        """Bring every pool up to `at`; once, at the end."""
+        for meter in self.pools.values():
+            meter.settle(at)
+
+    # -- the fleet
+
+    def _declared(self, event: PoolDeclared) -> None:
+        meter = self.pools.get(event.pool.pool_id)
+        if meter is None:
+            meter = self.pools[event.pool.pool_id] = PoolMeter(event.pool)
+        meter.settle(event.at)
+        meter.pool = event.pool
+
+    def _joined(self, event: NodeJoined) -> None:
+        self._pool_of[event.node_id] = event.pool_id
+        meter = self.pools[event.pool_id]
+        meter.settle(event.at)
+        meter.machines += 1
+
+    def _lost(self, event: NodeLost) -> None:
+        meter = self.pools[self._pool_of.pop(event.node_id)]
+        meter.settle(event.at)
+        meter.machines -= 1
+        for holding in self._holdings.values():
+            for part in holding.placement.parts:
+                if part.node_id == event.node_id:
+                    self._charge(event.at, holding)
+                    self._shrink(holding, len(part.devices))
+
+    def _shrink(self, holding: _Holding, accelerators: int) -> None:
+        """A gang lost a machine: it no longer holds what was there."""
+        holding.accelerators -= accelerators
+        holding.meter.held -= accelerators
+        if holding.is_running:
+            holding.meter.running -= accelerators
+
+    # -- jobs
+
+    def _submitted(self, event: JobSubmitted) -> None:
+        job = event.job
+        if not self.first_submitted_at <= event.at:
+            self.first_submitted_at = event.at
+        self.open[job.job_id] = JobMeasure(job.job_id, job.kind, job.project, job.user, event.at)
+
+    def job(self, now: float, command: JobTransitioned) -> None:
+        """A job's state changed (the world calls this, after it has done its own part)."""
+        measure = self.open[command.job_id]
+        measure.state, measure.reason = command.state, command.reason
+        if command.state.is_final:
+            measure.ended_at = self.last_ended_at = now
+            del self.open[command.job_id]
+            self._sink(measure)
+
+    def _attempt(self, now: float, command: AttemptTransitioned) -> None:
+        state = command.state
+        if state is AttemptState.LEASED:
+            self._leased(now, command)
+            return
+        holding = self._holdings.get(command.job_id)
+        if holding is None:
+            return
+        if state is AttemptState.RUNNING:
+            holding.meter.settle(now)
+            holding.meter.running += holding.accelerators
+            holding.running_at = now
+            measure = self.open[command.job_id]
+            if measure.first_run_at != measure.first_run_at:
+                measure.first_run_at = now
+        elif state is AttemptState.STOPPING:
+            self._no_longer_running(now, holding)
+        elif state.is_final:
+            self._no_longer_running(now, holding)
+            self._freed(now, command, holding)
+
+    def _leased(self, now: float, command: AttemptTransitioned) -> None:
+        assert command.placement is not None
+        assert command.job_id not in self._holdings, f"job {command.job_id} is granted two attempts at once"
+        meter = self.pools[command.placement.pool_id]
+        meter.settle(now)
+        holding = self._holdings[command.job_id] = _Holding(command.placement, meter, now)
+        meter.held += holding.accelerators
+        self.open[command.job_id].attempts += 1
+
+    def _no_longer_running(self, now: float, holding: _Holding) -> None:
+        if holding.is_running:
+            holding.meter.settle(now)
+            holding.meter.running -= holding.accelerators
+            holding.ran_s += now - holding.running_at
+            holding.running_at = nan
+
+    def _charge(self, now: float, holding: _Holding) -> None:
+        """Bring an attempt's accelerator-seconds and money up to now."""
+        meter = holding.meter
+        meter.settle(now)
+        holding.accelerator_s += holding.accelerators * (now - holding.settled_at)
+        holding.settled_at = now
+        holding.usd += holding.accelerators * (meter.usd_per_accelerator - holding.usd_before)
+        holding.usd_before = meter.usd_per_accelerator
+
+    def _freed(self, now: float, command: AttemptTransitioned, holding: _Holding) -> None:
+        del self._holdings[command.job_id]
+        self._charge(now, holding)
+        meter, measure = holding.meter, self.open[command.job_id]
+        meter.held -= holding.accelerators
+        measure.running_s += holding.ran_s
+        measure.overhead_s += now - holding.leased_at - holding.ran_s
+        measure.usd += holding.usd
+        accelerator = meter.pool.shape.accelerator
+        measure.accelerator_s[accelerator] = measure.accelerator_s.get(accelerator, 0.0) + holding.accelerator_s
+        lost = command.reason is not None and command.reason.is_infrastructure
+        if command.state in _LOSSES or (command.state is AttemptState.PREEMPTED and lost):
+            measure.losses += 1
+        elif command.state is AttemptState.PREEMPTED:
+            measure.preemptions += 1

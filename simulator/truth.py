@@ -1,0 +1,76 @@
+"""How fast jobs really run, and what starting and saving them really costs.
+
+The scheduler never reads this: it is told part of it in advance (an oracle) or learns it from what jobs report.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from walras.errors import ConfigError
+from walras.ids import Kind
+from walras.request import ANY_ACCELERATOR, JobRequest
+
+#: In a speed's key: a gang of any size.
+ANY_COUNT = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """What the life of an attempt costs besides its steps, seconds."""
+
+    #: Start command to the first step (processes, imports, data, restore).
+    start_s: float = 0.0
+    #: Writing a checkpoint, during which no step is done. None: this kind cannot checkpoint and loses all its work.
+    checkpoint_s: float | None = 0.0
+    #: Running time between two checkpoints that the job takes by itself; 0: it takes none.
+    checkpoint_every_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class SpeedKey:
+    """A way to run a kind of job: `count` accelerators of one type (`ANY_COUNT`, `ANY_ACCELERATOR`: any)."""
+
+    kind: Kind
+    accelerator: str
+    count: int = ANY_COUNT
+
+
+@dataclass(frozen=True, slots=True)
+class Truth:
+    """Speeds (steps per second of the whole gang) and costs by kind."""
+
+    speeds: Mapping[SpeedKey, float]
+    costs: Mapping[Kind, Costs] = field(default_factory=dict)
+    default_costs: Costs = Costs()
+
+    def steps_per_s(self, kind: Kind, accelerator: str, count: int) -> float:
+        """Speed of a gang; 0 where it cannot run.
+
+        Raises:
+            ConfigError: nobody said how fast this kind runs there.
+        """
+        speed = self.speeds.get(SpeedKey(kind, accelerator, count))
+        if speed is None:
+            speed = self.speeds.get(SpeedKey(kind, accelerator))
+        if speed is None:
+            speed = self.speeds.get(SpeedKey(kind, ANY_ACCELERATOR))
+        if speed is None:
+            raise ConfigError(
+                f"no speed is known for kind {kind!r} on {count} x {accelerator}",
+                field=f"speeds.{kind}.{accelerator}",
+                fix="add it to the cluster's speeds or to the throughput table",
+            )
+        return speed
+
+    def costs_of(self, kind: Kind) -> Costs:
+        """Costs of a kind, the default where it has none of its own."""
+        return self.costs.get(kind, self.default_costs)
+
+    def accelerators_of(self, request: JobRequest, fleet: Iterable[str]) -> list[tuple[str, int]]:
+        """Every (accelerator, count) of the fleet that the job accepts, in a fixed order."""
+        found: dict[tuple[str, int], None] = {}
+        types = sorted(set(fleet))
+        for demand in request.demands:
+            names = types if demand.accelerator == ANY_ACCELERATOR else [demand.accelerator]
+            found.update({(name, demand.count): None for name in names if name in types})
+        return list(found)

@@ -1,0 +1,253 @@
+"""What jobs do when they are told to: start, make steps, save, end.
+
+How an attempt lives is `simulator.attempts`; the truth about speeds and costs comes from `simulator.truth`, machines
+from `simulator.machines`, faults from `simulator.faults`. The world never looks at the scheduler's ledger: it hears
+commands and tells events, as agents do.
+"""
+
+from collections.abc import Callable, Iterable
+from math import inf
+
+from scheduler.core.commands import (
+    AttemptTransitioned,
+    Command,
+    JobTransitioned,
+    NodeCordoned,
+    Prepare,
+    Revoke,
+    Start,
+)
+from scheduler.core.events import (
+    AttemptEnded,
+    CheckpointRecorded,
+    EndCause,
+    Event,
+    JobCancelled,
+    JobSubmitted,
+    Prepared,
+    StartRefused,
+)
+from simulator.attempts import SIGTERM, Attempts, Job, Phase, Run, WorldModel
+from simulator.engine import Engine
+from simulator.job import SimulatedJob
+from simulator.machines import Link, Machines, SimNode
+from simulator.streams import Streams
+from simulator.truth import Costs, Truth
+from walras.cluster import Placement
+from walras.ids import JobId
+from walras.request import JobRequest
+from walras.states import JobState
+
+
+class World:
+    """Carries out the scheduler's commands on simulated machines and jobs."""
+
+    def __init__(self, engine: Engine, machines: Machines, truth: Truth, model: WorldModel, streams: Streams) -> None:
+        self.machines = machines
+        self.attempts = Attempts(engine, machines, model, streams)
+        self.jobs: dict[JobId, Job] = {}
+        #: Called with every job that has ended, before it is forgotten.
+        self.on_end: list[Callable[[float, Job, JobState], None]] = []
+        self._engine = engine
+        self._truth = truth
+        self._model = model
+        self._speeds = streams.stream("speeds")
+        self._refusals = streams.stream("refusals")
+        self._arrivals_open = True
+        machines.on_gone.append(self._node_gone)
+        engine.on_command.update(
+            {Prepare: self._prepare, Start: self._start, Revoke: self._revoke, NodeCordoned: _nothing}
+        )
+        engine.on_command.setdefault(AttemptTransitioned, _nothing)
+        engine.on_command[JobTransitioned] = self.transitioned
+        engine.on_event[CheckpointRecorded] = self._recorded
+
+    # -- jobs come and go
+
+    def feed(self, workload: Iterable[SimulatedJob], foretell: Callable[[float, JobRequest], Iterable[Event]]) -> None:
+        """Let these jobs, in order of arrival, be submitted when their time comes. Read one ahead, never all.
+
+        What `foretell` says of a job is told before it is submitted.
+        """
+        rows = iter(workload)
+
+        def submit(at: float, plan: SimulatedJob) -> Iterable[Event]:
+            request = plan.request
+            assert request.job_id not in self.jobs, f"two jobs are numbered {request.job_id}"
+            self.jobs[request.job_id] = Job(plan)
+            if plan.cancel_at < inf:
+                self._engine.schedule(max(at, plan.cancel_at), self._cancel, request.job_id)
+            schedule_next()
+            return (*foretell(at, request), JobSubmitted(at, request))
+
+        def schedule_next() -> None:
+            plan = next(rows, None)
+            if plan is None:
+                self._arrivals_open = False
+                self._stop_if_done()
+            else:
+                self._engine.schedule(plan.at, submit, plan)
+
+        schedule_next()
+
+    def _cancel(self, at: float, job_id: JobId) -> Iterable[Event]:
+        return (JobCancelled(at, job_id),) if job_id in self.jobs else ()
+
+    def transitioned(self, now: float, command: JobTransitioned) -> None:
+        """A job's state changed: one that has ended is forgotten, and with the last one the run is over."""
+        if not command.state.is_final:
+            return
+        job = self.jobs.pop(command.job_id)
+        assert job.run is None, f"job {command.job_id} ended while it runs"
+        for listener in self.on_end:
+            listener(now, job, command.state)
+        self._stop_if_done()
+
+    def _stop_if_done(self) -> None:
+        if not self._arrivals_open and not self.jobs:
+            self._engine.stop()
+
+    # -- commands
+
+    def _prepare(self, now: float, command: Prepare) -> None:
+        for rank, part in enumerate(command.placement.parts):
+            node = self.machines.nodes.get(part.node_id)
+            if node is None or node.link is not Link.UP:
+                continue  # no answer: the scheduler has a timeout
+            event: Event
+            if self._refuses():
+                event = StartRefused(0.0, command.job_id, command.attempt, node.node_id, "simulated refusal")
+            else:
+                address, port = (str(node.node_id), 29500) if rank == 0 else ("", 0)
+                event = Prepared(0.0, command.job_id, command.attempt, node.node_id, address, port)
+            self._engine.schedule(now + self._model.prepare_s, self._answer, (node, event))
+
+    def _answer(self, at: float, subject: tuple[SimNode, Event]) -> Iterable[Event]:
+        node, event = subject
+        if node.link is not Link.UP:
+            return ()
+        event.at = at
+        return (event,)
+
+    def _start(self, now: float, command: Start) -> None:
+        job = self.jobs[command.job_id]
+        if not self._hears(command.placement, command):
+            return
+        first = self.machines.nodes.get(command.placement.parts[0].node_id)
+        if len(command.placement.parts) == 1 and (first is None or first.link is Link.DOWN):
+            return
+        if first is not None and len(command.placement.parts) == 1 and self._refuses():
+            refusal = StartRefused(now, command.job_id, command.attempt, first.node_id, "simulated refusal")
+            self._engine.schedule(now, self._answer, (first, refusal))
+            return
+        assert job.run is None, f"job {command.job_id} is started twice"
+        assert command.resume_steps == job.saved_steps, (
+            f"job {command.job_id} is to resume from {command.resume_steps}, its checkpoint has {job.saved_steps}"
+        )
+        job.lost_steps += job.steps - job.saved_steps
+        job.steps = job.saved_steps
+        run = Run(job, command.attempt, command.placement, self._rate(job, command), self._costs(job))
+        self.attempts.begin(now, run)
+        if any(node is None or node.link is Link.DOWN for node in self._nodes(run.placement)):
+            # Its ranks wait for one that will never come.
+            self.attempts.kill(now, run)
+            self._engine.schedule(now, self._remains, run)
+
+    def _rate(self, job: Job, command: Start) -> float:
+        accelerator = self.machines.pools[command.placement.pool_id].pool.shape.accelerator
+        rate = self._truth.steps_per_s(job.plan.request.kind, accelerator, command.placement.accelerators)
+        return rate * self._speeds.lognormvariate(0.0, self._model.speed_noise) if self._model.speed_noise else rate
+
+    def _costs(self, job: Job) -> Costs:
+        return self._truth.costs_of(job.plan.request.kind)
+
+    def _revoke(self, now: float, command: Revoke) -> None:
+        job = self.jobs.get(command.job_id)
+        run = job.run if job is not None else None
+        if run is not None and run.attempt == command.attempt and self._hears(run.placement, command):
+            self.attempts.stop(now, run, command.grace_s)
+
+    def _refuses(self) -> bool:
+        return self._model.refused > 0 and self._refusals.random() < self._model.refused
+
+    def _nodes(self, placement: Placement) -> list[SimNode | None]:
+        return [self.machines.nodes.get(part.node_id) for part in placement.parts]
+
+    def _hears(self, placement: Placement, command: Command) -> bool:
+        """False while a machine of it is cut off; that machine hears the command when it is back."""
+        for node in self._nodes(placement):
+            if node is not None and node.link is Link.CUT_OFF:
+                node.inbox.append(command)
+                return False
+        return True
+
+    def _recorded(self, event: CheckpointRecorded) -> None:
+        job = self.jobs.get(event.job_id)
+        if job is not None:
+            job.saved_steps = event.steps
+
+    # -- what happens to machines (called by `simulator.faults`)
+
+    def runs_on(self, node: SimNode) -> list[Run]:
+        """Attempts with a process on the machine."""
+        runs = (self.jobs[job_id].run for job_id in node.runs if job_id in self.jobs)
+        return [run for run in runs if run is not None]
+
+    def die(self, at: float, node: SimNode) -> None:
+        """Every process on the machine is gone, and with it the gangs it was part of; nobody knows yet."""
+        node.link = Link.DOWN
+        for run in self.runs_on(node):
+            self.attempts.kill(at, run)
+
+    def cut_off(self, node: SimNode) -> None:
+        """The machine runs on, out of reach."""
+        node.link = Link.CUT_OFF
+        for run in self.runs_on(node):
+            run.cut += 1
+
+    def reconnect(self, at: float, node: SimNode) -> Iterable[Event]:
+        """What the machine has to tell now that it is reached again."""
+        node.link = Link.UP
+        told: list[Event] = []
+        for run in self.runs_on(node):
+            run.cut -= 1
+            if not run.cut:
+                told.extend(run.held)
+                if any(isinstance(event, AttemptEnded) for event in run.held):
+                    self.attempts.over(run)
+                run.held = []
+            told.extend(self._remains(at, run))
+        for event in told:
+            event.at = at
+        return told
+
+    def catch_up(self, at: float, node: SimNode) -> None:
+        """Carry out the commands that waited for the machine."""
+        missed, node.inbox = node.inbox, []
+        for command in missed:
+            if isinstance(command, Start | Revoke) and command.job_id in self.jobs:
+                self._engine.on_command[type(command)](at, command)
+
+    def _node_gone(self, at: float, node: SimNode) -> None:
+        for run in self.runs_on(node):
+            self.attempts.kill(at, run)
+            if any(self._nodes(run.placement)):
+                # After the scheduler has heard of the loss, the other machines tell that nothing is left there.
+                self._engine.schedule(at, self._remains, run)
+            else:
+                self.attempts.over(run)
+
+    def _remains(self, at: float, run: Run) -> Iterable[Event]:
+        """A gang that lost a machine is over as soon as all the others have told so."""
+        nodes = self._nodes(run.placement)
+        if run.job.run is not run or run.phase is not Phase.DEAD or all(nodes):
+            return ()
+        if any(node is not None and node.link is not Link.UP for node in nodes):
+            return ()
+        self.attempts.over(run)
+        job_id, steps = run.job.plan.request.job_id, run.job.steps
+        return (AttemptEnded(at, job_id, run.attempt, EndCause.EXITED, signal=SIGTERM, steps=steps),)
+
+
+def _nothing(_: float, command: Command) -> None:
+    """Nothing in the world changes."""

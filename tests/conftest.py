@@ -1,0 +1,21 @@
+"""What all tests share."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def reference_data() -> Path:
+    """The folder of reference data: skips where there is none, fails where it is required (WALRAS_REQUIRE=data)."""
+    given = os.environ.get("WALRAS_DATA", "")
+    required = "data" in os.environ.get("WALRAS_REQUIRE", "").split(",")
+    if not given:
+        if required:
+            pytest.fail("WALRAS_REQUIRE asks for the reference data, and WALRAS_DATA is not set")
+        pytest.skip("WALRAS_DATA is not set: no reference data")
+    folder = Path(given)
+    if not folder.is_dir():
+        pytest.fail(f"WALRAS_DATA names {folder}, which is no folder")
+    return folder

@@ -1,0 +1,122 @@
+"""Small random clusters, workloads and faults, each a function of its seed."""
+
+from dataclasses import replace
+from math import inf
+from random import Random
+
+from optimizer.policy import PolicySpec
+from scheduler.core.rules import Backfill, RoundRules
+from simulator.attempts import WorldModel
+from simulator.engine import Limits, SolveClock, SolveTime
+from simulator.faults import FaultModel
+from simulator.job import PlannedFailure, SimulatedJob
+from simulator.machines import PoolModel
+from simulator.simulate import Scenario
+from simulator.truth import Costs, SpeedKey, Truth
+from walras.cluster import Pool, Shape
+from walras.ids import JobId, Kind, PoolId
+from walras.request import ANY_ACCELERATOR, Demand, JobRequest, RetryRule
+
+KINDS = (Kind("cnn"), Kind("rnn"), Kind("script"))
+#: Faults stop here; whatever is unfinished then must finish.
+FAULTS_UNTIL_AT = 1200.0
+
+
+def scenario_of(seed: int) -> Scenario:
+    """A cluster of one to three pools, its faults and a policy."""
+    random = Random(f"{seed}/scenario")
+    accelerators = ["a100", "v100", "k80"][: random.randint(1, 3)]
+    pools = tuple(
+        PoolModel(
+            Pool(PoolId(f"{name}/owned/default"), Shape(name, name, random.choice((1, 2, 4)), 8.0, 2**33)),
+            machines=random.randint(1, 3),
+        )
+        for name in accelerators
+    )
+    speeds = {SpeedKey(kind, name): random.choice((0.5, 1.0, 2.0, 4.0)) for kind in KINDS for name in accelerators}
+    costs = {
+        KINDS[0]: Costs(random.choice((0.0, 2.0)), random.choice((0.0, 1.0)), random.choice((0.0, 30.0))),
+        KINDS[1]: Costs(random.choice((1.0, 10.0)), 3.0, 20.0),
+        KINDS[2]: Costs(1.0, None),
+    }
+    policy = random.choice(("fifo", "fifo", "fifo", "isolated", "max_min_fairness"))
+    return Scenario(
+        pools,
+        Truth(speeds, costs),
+        PolicySpec(policy),
+        RoundRules(
+            round_s=random.choice((20.0, 60.0)),
+            resolve_min_s=random.choice((60.0, 300.0)),
+            backfill=random.choice((Backfill.EASY, Backfill.EASY, Backfill.FREE, Backfill.NONE)),
+            restart_default_s=5.0,
+            min_runtime_s=20.0,
+            profiling_s=15.0,
+            prepare_timeout_s=20.0,
+            backoff_s=1.0,
+        ),
+        WorldModel(
+            report_s=random.choice((inf, 10.0)),
+            speed_noise=random.choice((0.0, 0.05)),
+            report_noise=0.02,
+            prepare_s=random.choice((0.0, 0.5)),
+            refused=random.choice((0.0, 0.05)),
+        ),
+        FaultModel(
+            death_every_s=random.choice((inf, 400.0, 1500.0)),
+            cut_off_every_s=random.choice((inf, 300.0)),
+            cut_off_s=20.0,
+            notice_silence_s=5.0,
+            lease_s=40.0,
+            repair_s=60.0,
+            uncordon_s=30.0,
+            until_at=FAULTS_UNTIL_AT,
+        ),
+        solve_time=random.choice((SolveTime(), SolveTime(SolveClock.FIXED, 3.0))),
+        limits=Limits(until_at=1e6, max_events=100_000),
+        seed=seed,
+        oracle=random.random() < 0.7,
+    )
+
+
+def jobs_of(seed: int, scenario: Scenario) -> list[SimulatedJob]:
+    """Three to ten jobs that fit the cluster, some of which fail, are cancelled, or wait for another."""
+    random = Random(f"{seed}/jobs")
+    at = 0.0
+    jobs: list[SimulatedJob] = []
+    for number in range(1, random.randint(3, 10) + 1):
+        at += random.choice((0.0, random.expovariate(1 / 20.0)))
+        jobs.append(_job(random, number, at, scenario))
+    return jobs
+
+
+def _job(random: Random, number: int, at: float, scenario: Scenario) -> SimulatedJob:
+    kind = random.choice(KINDS)
+    model = random.choice(scenario.pools)
+    room = model.machines * model.pool.shape.accelerators
+    most = max(other.machines * other.pool.shape.accelerators for other in scenario.pools)
+    if random.random() < 0.5:
+        demand = Demand(ANY_ACCELERATOR, min(most, random.choice((1, 1, 2, 4))))
+    else:
+        demand = Demand(model.pool.shape.accelerator, min(room, random.choice((1, 1, 2, room))))
+    steps = random.uniform(10.0, 400.0)
+    request = JobRequest(
+        JobId(number),
+        kind,
+        (demand,),
+        project=random.choice(("one", "two")),
+        priority=random.choice((20, 50, 50, 50, 80)),
+        weight=random.choice((1.0, 1.0, 3.0)),
+        steps=random.choice((steps, None)),
+        # A job that cannot checkpoint would start afresh with every preemption.
+        preemptible=kind != KINDS[2] and random.random() < 0.8,
+        retry=RetryRule(random.choice((0, 2))),
+        depends_on=(JobId(random.randrange(1, number)),) if number > 1 and random.random() < 0.15 else (),
+        grace_s=random.choice((1.0, 30.0)),
+        held=False,
+    )
+    job = SimulatedJob(at, request, steps)
+    if random.random() < 0.15:
+        job = replace(job, failures=(PlannedFailure(steps / 2, 3, random.choice((1, None))),))
+    if random.random() < 0.1:
+        job = replace(job, cancel_at=at + random.uniform(0.0, 200.0))
+    return job

@@ -1,0 +1,171 @@
+"""Machines that die, are cut off, are rented, taken back and given back."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from scheduler.core.commands import NodeCordoned, ReleaseNode, Rent
+from scheduler.core.events import (
+    AttemptEnded,
+    AttemptStarted,
+    CheckpointRecorded,
+    NodeBack,
+    NodeJoined,
+    NodeLeaving,
+    NodeLost,
+    NodeUncordoned,
+    NodeUnreachable,
+    RentFailed,
+)
+from simulator.faults import Death, FaultModel, Revocation
+from simulator.truth import Costs
+from walras.ids import NodeId, PoolId
+from walras.reasons import Reason
+
+Make = Callable[..., Any]
+OWN, SPOT = PoolId("own"), PoolId("spot")
+SLOW = FaultModel(notice_silence_s=5.0, lease_s=30.0, repair_s=100.0)
+
+
+def test_a_machine_that_dies_is_silent_then_lost_then_repaired(bench: Make, job: Make) -> None:
+    """Nobody hears of the death itself; what was not saved is lost; after the repair it joins again, empty."""
+    b = bench(Costs(checkpoint_s=0.0, checkpoint_every_s=4.0), faults=SLOW)
+    b.submit(job(steps=1000.0))
+    b.start(0.0, 1, 1, {"own-1": (0,)})
+    b.faults.script([Death(10.0, OWN, 0)])
+    b.start(50.0, 1, 2, {"own-2": (0,)}, steps=16.0)
+    b.run()
+    fates = b.told(NodeUnreachable, NodeLost)
+    assert [(type(e), e.at) for e in fates] == [(NodeUnreachable, 15.0), (NodeLost, 40.0)]
+    assert b.told(NodeJoined)[-1] == NodeJoined(140.0, NodeId("own-1"), OWN)
+    assert [e.at for e in b.told(CheckpointRecorded)][:2] == [4.0, 8.0]
+    assert b.world.jobs[1].lost_steps == pytest.approx(4.0)
+    assert [e.at for e in b.told(AttemptEnded)] == [pytest.approx(50.0 + 984.0 / 2)]
+
+
+def test_what_is_started_on_a_dead_machine_never_comes_up(bench: Make, job: Make) -> None:
+    """Until the machine is declared lost the scheduler waits in vain."""
+    b = bench(faults=SLOW)
+    b.submit(job())
+    b.faults.script([Death(1.0, OWN, 0)])
+    b.start(2.0, 1, 1, {"own-1": (0,)})
+    b.revoke(3.0, 1, 1, Reason.POLICY_PREEMPTED)
+    b.run()
+    assert not b.told(AttemptStarted, AttemptEnded)
+    assert b.world.jobs[1].run is None
+
+
+def test_a_gang_ends_when_one_of_its_machines_dies(bench: Make, job: Make) -> None:
+    """The other machine tells so once the loss is known, and its accelerators are free."""
+    b = bench(faults=SLOW)
+    b.submit(job(steps=1000.0))
+    b.start(0.0, 1, 1, {"own-1": (0, 1), "own-2": (0, 1)})
+    b.faults.script([Death(10.0, OWN, 1)])
+    b.run()
+    lost, ended = b.told(NodeLost, AttemptEnded)
+    assert (lost.at, ended.at) == (40.0, 40.0)
+    assert isinstance(ended, AttemptEnded)
+    assert (ended.signal, ended.steps) == (15, 20.0)
+    assert b.machines.nodes[NodeId("own-1")].devices == [None, None]
+
+
+def test_a_machine_that_was_cut_off_tells_everything_when_it_is_back(bench: Make, job: Make) -> None:
+    """The end that happened meanwhile is told at the return; what was commanded meanwhile is heard then."""
+    b = bench()
+    b.submit(job(1, steps=40.0), job(2, steps=1000.0))
+    b.start(1.0, 1, 1, {"own-1": (0,)})
+    b.start(1.0, 2, 1, {"own-1": (1,)})
+
+    def cut(at: float, _: object) -> tuple[NodeUnreachable]:
+        b.world.cut_off(b.machines.nodes["own-1"])
+        return (NodeUnreachable(at, NodeId("own-1")),)
+
+    b.engine.schedule(10.0, cut)
+    b.revoke(15.0, 2, 1, Reason.POLICY_PREEMPTED)
+    b.engine.schedule(30.0, lambda at, _: b.faults._back(at, b.machines.nodes["own-1"]))
+    b.run()
+    story = b.told(NodeUnreachable, NodeBack, AttemptEnded, CheckpointRecorded)
+    assert [(type(e), e.at) for e in story] == [
+        (NodeUnreachable, 10.0),
+        (NodeBack, 30.0),
+        (AttemptEnded, 30.0),
+        (CheckpointRecorded, 30.0),
+        (AttemptEnded, 30.0),
+    ]
+    assert story[3].steps == 58.0
+
+
+def test_a_machine_out_of_contact_longer_than_its_lease_is_lost(bench: Make, job: Make) -> None:
+    """Its ranks end with the lease, and it joins again later."""
+    b = bench(faults=FaultModel(cut_off_every_s=100.0, cut_off_s=1e12, lease_s=30.0, repair_s=10.0, until_at=1000.0))
+    b.submit(job(steps=1e6))
+    b.start(0.0, 1, 1, {"own-1": (0,)})
+    b.run()
+    silent, lost = (next(e for e in b.told(kind) if e.node_id == "own-1") for kind in (NodeUnreachable, NodeLost))
+    assert lost.at == pytest.approx(silent.at + 30.0)
+    assert not b.told(AttemptEnded)
+
+
+def test_rented_machines_come_after_their_boot_time_once_per_token(bench: Make, job: Make) -> None:
+    """A repeated request changes nothing; one above the quota fails with its token."""
+    b = bench()
+    b.submit(job())
+    b.at(10.0, Rent("t1", SPOT, 2), Rent("t1", SPOT, 2), Rent("t2", SPOT, 1), Rent("t3", OWN, 1))
+    b.run()
+    joined = [e for e in b.told(NodeJoined) if e.pool_id == SPOT]
+    assert [(e.at, e.token) for e in joined] == [(15.0, "t1"), (15.0, "t1")]
+    assert [e.token for e in b.told(RentFailed)] == ["t2", "t3"]
+
+
+def test_a_released_machine_is_gone_and_makes_room_in_the_quota(bench: Make, job: Make) -> None:
+    """And is paid until then."""
+    b = bench()
+    b.submit(job())
+    b.at(0.0, Rent("t1", SPOT, 2))
+    b.at(100.0, ReleaseNode(NodeId("spot-3")))
+    b.at(101.0, Rent("t2", SPOT, 1))
+    b.at(1000.0, ReleaseNode(NodeId("spot-4")), ReleaseNode(NodeId("spot-5")))
+    b.run()
+    assert not b.told(RentFailed)
+    assert [e.at for e in b.told(NodeLost)] == [100.0, 1000.0, 1000.0]
+    assert b.metrics.pools[SPOT].usd == pytest.approx(3.6 / 3600 * (95.0 + 995.0 + 894.0))
+
+
+def test_a_revocation_gives_notice_and_takes_the_oldest_machine(bench: Make, job: Make) -> None:
+    """With notice there is time to checkpoint; at the deadline the machine is gone, whatever runs there."""
+    b = bench(Costs(checkpoint_s=2.0))
+    b.submit(job(1, steps=1000.0), job(2, steps=1000.0))
+    b.at(0.0, Rent("t", SPOT, 2))
+    b.start(6.0, 1, 1, {"spot-3": (0,)})
+    b.start(6.0, 2, 1, {"spot-4": (0,)})
+    b.faults.script([Revocation(20.0, SPOT), Revocation(21.0, SPOT), Revocation(22.0, SPOT)])
+    b.revoke(20.0, 1, 1, Reason.INFRA_SPOT_RECLAIM, grace_s=9.0)
+    b.run()
+    assert [(e.at, e.node_id, e.gone_at) for e in b.told(NodeLeaving)] == [
+        (20.0, "spot-3", 30.0),
+        (21.0, "spot-4", 31.0),
+    ]
+    assert [(e.at, e.job_id, e.exit_code) for e in b.told(AttemptEnded)] == [(22.0, 1, 85)]
+    assert [(e.at, e.reason) for e in b.told(NodeLost)] == [
+        (30.0, Reason.INFRA_SPOT_RECLAIM),
+        (31.0, Reason.INFRA_SPOT_RECLAIM),
+    ]
+
+
+def test_an_administrator_puts_a_cordoned_machine_back(bench: Make, job: Make) -> None:
+    """After the time the model says."""
+    b = bench(faults=FaultModel(uncordon_s=50.0))
+    b.submit(job())
+    b.at(10.0, NodeCordoned(NodeId("own-2"), "three jobs failed"))
+    b.run()
+    assert b.told(NodeUncordoned) == [NodeUncordoned(60.0, NodeId("own-2"))]
+
+
+def test_no_fault_begins_after_the_faults_have_stopped(bench: Make, job: Make) -> None:
+    """So that a run can be asked to finish every job."""
+    b = bench(faults=FaultModel(death_every_s=50.0, cut_off_every_s=50.0, lease_s=30.0, repair_s=5.0, until_at=500.0))
+    b.submit(job())
+    b.run()
+    assert max(e.at for e in b.told(NodeUnreachable)) < 500.0 + 61.0
+    assert len(b.machines.nodes) == 2

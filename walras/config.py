@@ -1,0 +1,193 @@
+"""Files an administrator or an experimenter writes: the cluster, and a workload to run on it.
+
+The same files drive the live server, the demo and the simulator. What a policy file may say is decided in
+`scheduler.core.policy_file`; what a job may say, in `walras.job`.
+"""
+
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from walras.checking import FieldMistake, FileModel, ModelT, check, nearest
+from walras.cluster import Market, Pool, Shape
+from walras.errors import ConfigError
+from walras.ids import PoolId
+from walras.job import JobSpec
+from walras.job_parts import Length, Memory, Number, WholeNumber
+from walras.names import AcceleratorName, ShownName
+from walras.yaml_text import parse_yaml
+
+#: Large enough for a workload of tens of thousands of jobs.
+MAX_FILE_BYTES = 64 * 1024 * 1024
+_LARGEST_POOL = 100_000
+
+#: Part of a pool's name, of folder names and of node names.
+PoolWord = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
+
+
+def load_mapping(path: str | Path) -> dict[str, Any]:
+    """The fields of a YAML file, unchecked (a policy file). Raises ConfigError naming the file, line and fix."""
+    data = parse_yaml(_content(Path(path)), source=str(path), max_bytes=MAX_FILE_BYTES)
+    if not isinstance(data, dict):
+        raise ConfigError(f"{path}: fields are expected", fix="write `field: value` lines")
+    return data
+
+
+def load_yaml(path: str | Path, model: type[ModelT]) -> ModelT:
+    """The checked model in a YAML file. Raises ConfigError naming the file, the path of the field and the fix."""
+    data = parse_yaml(_content(Path(path)), source=str(path), max_bytes=MAX_FILE_BYTES)
+    return check(model, data, source=str(path))
+
+
+def _content(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            # One byte more than allowed is enough to know; a device or a huge file is not read to its end.
+            return file.read(MAX_FILE_BYTES + 1)
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror or error}", fix="check the path and its permissions") from None
+
+
+# --------------------------------------------------------------------------------------------------- the cluster
+
+
+def _market(value: object) -> object:
+    return value.strip().lower().replace("-", "_") if isinstance(value, str) else value
+
+
+class PoolEntry(FileModel):
+    """Machines of one shape, market and zone: owned ones that exist, or ones that a provider rents out."""
+
+    shape: PoolWord
+    accelerator: AcceleratorName
+    #: Accelerators on one machine.
+    accelerators: WholeNumber = Field(ge=1, le=1024)
+    cpus: Annotated[Number, Field(gt=0, le=4096)]
+    memory: Annotated[Memory, Field(gt=0)]
+    nominal_speed: Annotated[Number, Field(gt=0, le=1e6)] = 1.0
+    emulated: bool = False
+    #: Owned machines: nodes of a simulation, agents that a demo starts.
+    machines: WholeNumber = Field(default=0, ge=0, le=_LARGEST_POOL)
+    market: Annotated[Market, BeforeValidator(_market)] = Market.OWNED
+    zone: PoolWord = "default"
+    #: Who rents the machines out; empty for owned ones.
+    provider: Annotated[str, Field(max_length=100)] = ""
+    #: Market price of one machine.
+    usd_per_h: Annotated[Number, Field(ge=0, le=1e6)] = 0.0
+    #: Machines that may be rented at most.
+    quota: WholeNumber = Field(default=0, ge=0, le=_LARGEST_POOL)
+    #: Warning before a revocation.
+    notice: Length = 0.0
+    #: From the request to a machine that takes jobs.
+    boot: Length = 0.0
+
+    other_words: ClassVar[dict[str, str]] = {
+        "type": "accelerator", "gpu": "accelerator", "gpus": "accelerators", "count": "machines", "nodes": "machines",
+        "mem": "memory", "price": "usd_per_h", "region": "zone", "notice_s": "notice", "boot_s": "boot",
+    }  # fmt: skip
+
+    @model_validator(mode="after")
+    def _owned_or_rented(self) -> "PoolEntry":
+        if self.market is Market.OWNED and (self.quota or self.provider):
+            field = "quota" if self.quota else "provider"
+            raise FieldMistake(field, "an owned pool is not rented; set market: spot or on_demand, or remove this")
+        if self.market is not Market.OWNED and not self.provider:
+            raise FieldMistake("provider", "a rented pool needs a provider; write `provider: local` or `simulated`")
+        if self.market is not Market.OWNED and self.machines:
+            raise FieldMistake("machines", "machines are owned ones, and this pool is rented; set `quota` instead")
+        return self
+
+    @property
+    def pool_id(self) -> PoolId:
+        return PoolId(f"{self.shape}/{self.market}/{self.zone}")
+
+    def pool(self) -> Pool:
+        """The pool as every layer sees it."""
+        shape = Shape(
+            name=self.shape,
+            accelerator=self.accelerator,
+            accelerators=self.accelerators,
+            cpus=self.cpus,
+            memory_bytes=self.memory,
+            nominal_speed=self.nominal_speed,
+            emulated=self.emulated,
+        )
+        return Pool(self.pool_id, shape, self.market, self.zone, self.usd_per_h, self.quota, self.notice)
+
+
+class ClusterConfig(FileModel):
+    """A cluster file."""
+
+    pools: Annotated[tuple[PoolEntry, ...], Field(min_length=1, max_length=10_000)]
+    #: Emulation only: steps per second of a gang, by kind of job and accelerator type.
+    speeds: dict[ShownName, dict[AcceleratorName, Annotated[Number, Field(gt=0, le=1e9)]]] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _one_meaning_per_name(self) -> "ClusterConfig":
+        pools: set[PoolId] = set()
+        shapes: dict[str, Shape] = {}
+        for position, entry in enumerate(self.pools):
+            shape = entry.pool().shape
+            if entry.pool_id in pools:
+                raise FieldMistake(
+                    f"pools[{position}]", f"a second pool {entry.pool_id}; change its shape, market or zone"
+                )
+            if shapes.setdefault(entry.shape, shape) != shape:
+                raise FieldMistake(
+                    f"pools[{position}].shape", f"{entry.shape!r} is another machine above; give it a name of its own"
+                )
+            pools.add(entry.pool_id)
+        return self
+
+    def pool_list(self) -> list[Pool]:
+        """The pools in the order of the file."""
+        return [entry.pool() for entry in self.pools]
+
+    def entry(self, pool_id: str) -> PoolEntry:
+        """The entry of a pool. Raises ConfigError naming the nearest one that exists."""
+        by_id = {str(entry.pool_id): entry for entry in self.pools}
+        if pool_id not in by_id:
+            meant = nearest(pool_id, by_id)
+            raise ConfigError(
+                f"no pool {pool_id!r}", fix=f"did you mean {meant!r}?" if meant else f"known: {', '.join(by_id)}"
+            )
+        return by_id[pool_id]
+
+
+# --------------------------------------------------------------------------------------------------- a workload
+
+
+class Arrival(FileModel):
+    """One job of a workload, and when who submits it."""
+
+    at: Length
+    user: ShownName = "user"
+    project: ShownName | None = None
+    job: JobSpec
+
+
+class Incident(FileModel):
+    """Something that happens to the fleet: here, the provider takes a machine of a rented pool back, with notice."""
+
+    at: Length
+    #: Pool id, such as `v100x1/spot/default`.
+    revoke: ShownName
+
+
+class Workload(FileModel):
+    """A workload file: runs in the live demo and in the simulator alike."""
+
+    jobs: Annotated[tuple[Arrival, ...], Field(min_length=1, max_length=200_000)]
+    incidents: Annotated[tuple[Incident, ...], Field(max_length=10_000)] = ()
+
+    @model_validator(mode="after")
+    def _calendar_free(self) -> "Workload":
+        for position, arrival in enumerate(self.jobs):
+            for field in ("deadline", "not_before"):
+                text = getattr(arrival.job, field)
+                if text is not None and not text.strip().startswith("+"):
+                    raise FieldMistake(
+                        f"jobs[{position}].job.{field}", "is a date, and a workload has no calendar; write '+12h'"
+                    )
+        return self
