@@ -13,7 +13,7 @@ from walras.states import AttemptState, JobState
 
 @dataclass(slots=True)
 class WakeAt:
-    """Send `Woke` at this instant. A later `WakeAt` with an earlier instant replaces it."""
+    """Send `Woke` at this instant. Only the earliest outstanding one counts; after every `Woke` the core asks again."""
 
     at: float
 

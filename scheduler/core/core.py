@@ -180,7 +180,8 @@ class SchedulerCore:
         nodes.rent_failed(self._cycle, event.token)
 
     def _woke(self, event: ev.Woke) -> None:
-        """Timers have run already."""
+        """Timers have run already. Whatever was asked for is spent: ask for the next instant again."""
+        self._cycle.timers.asked_at = float("inf")
 
     # -------------------------------------------------------------------------------------------- speeds
 

@@ -120,6 +120,8 @@ class Columns:
         self.steps: NDArray[np.float64] = np.zeros(size)
         #: True for a job that may be given accelerators: it waits or runs, and nothing but a place is missing.
         self.eligible: NDArray[np.bool_] = np.zeros(size, bool)
+        #: Accelerators of the largest gang it may run as.
+        self.gang: NDArray[np.float64] = np.ones(size)
         #: Pool it holds accelerators in (-1: none), how many, and whether it is entitled there.
         self.pool: NDArray[np.int64] = np.full(size, -1, np.int64)
         self.count: NDArray[np.float64] = np.zeros(size)
@@ -182,7 +184,7 @@ class Columns:
         self.attained_s[held] += received
         counted = self.entitled[held, pool] > 0
         self.owed[held[counted], pool[counted]] -= received[counted]
-        bound = limit_s * np.maximum(self.count[rows], 1.0)[:, None]
+        bound = limit_s * self.gang[rows][:, None]
         self.owed[rows] = np.clip(self.owed[rows], -bound, bound)
 
 
@@ -230,6 +232,7 @@ class Ledger:
         columns.steps_total[slot] = inf if request.steps is None else request.steps
         columns.steps[slot] = 0.0
         columns.eligible[slot] = False
+        columns.gang[slot] = max((demand.count for demand in request.demands), default=1)
         columns.pool[slot] = -1
         columns.count[slot] = 0.0
         columns.attained_s[slot] = 0.0
