@@ -143,7 +143,7 @@ class Transport:
         )
 
     def unreachable(self, cause: BaseException) -> ServerUnreachable:
-        told = str(cause) or type(cause).__name__
+        told = getattr(cause, "strerror", None) or str(cause) or type(cause).__name__
         return ServerUnreachable(f"no Walras server answers at {self.url} ({told})")
 
 
