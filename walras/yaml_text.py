@@ -121,7 +121,9 @@ def parse_yaml(content: str | bytes, *, source: str, max_bytes: int) -> Any:
         where = f" line {mark.line + 1}, column {mark.column + 1}:" if mark else ""
         told = ", ".join(part for part in (error.context, error.problem) if part)
         raise ConfigError(
-            f"{source}:{where} {told}", fix="mend the YAML; an editor with YAML support shows it"
+            f"{source}:{where} {told}",
+            field=f"line {mark.line + 1}" if mark else "",
+            fix="mend the YAML there, or in the line before",
         ) from None
     except yaml.YAMLError as error:
         raise ConfigError(f"{source}: {str(error).splitlines()[0]}", fix="remove that character") from None
