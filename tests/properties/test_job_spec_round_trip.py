@@ -21,7 +21,13 @@ ENV_NAMES = st.from_regex(r"[A-Z_][A-Z0-9_]{0,10}", fullmatch=True).filter(lambd
 ACCELERATORS = st.dictionaries(st.sampled_from(["a100", "V100", "k80", "A100-40GB", "tpu-v5"]), st.just(4), min_size=1)
 
 SPECS = st.fixed_dictionaries(
-    {"run": TEXT.filter(str.strip) | TRICKY | st.lists(NAMES | TRICKY, min_size=1, max_size=4)},
+    {
+        "run": TEXT.filter(str.strip) | TRICKY | st.lists(NAMES | TRICKY, min_size=1, max_size=4),
+        "resources": st.fixed_dictionaries(
+            {"accelerators": ACCELERATORS | st.just("any:4")},
+            optional={"cpus": st.integers(0, 64), "memory": st.integers(2**20, 2**50)},
+        ),
+    },
     optional={
         "name": NAMES | TRICKY,
         "workdir": st.sampled_from(["/data", "a/b", "."]),
@@ -30,10 +36,6 @@ SPECS = st.fixed_dictionaries(
         "priority": st.integers(0, 100) | st.sampled_from(["low", "normal", "high"]),
         "preemptible": st.booleans(),
         "num_nodes": st.sampled_from([1, 2, 4]),
-        "resources": st.fixed_dictionaries(
-            {"accelerators": ACCELERATORS | st.just("any:4")},
-            optional={"cpus": st.integers(0, 64), "memory": st.integers(2**20, 2**50)},
-        ),
         "steps": NUMBERS,
         "estimated_duration": LENGTHS,
         "profile": NAMES,
@@ -44,7 +46,7 @@ SPECS = st.fixed_dictionaries(
         "limits": st.fixed_dictionaries({}, optional={"max_runtime": LENGTHS, "max_queue_time": LENGTHS}),
         "grace_period": st.floats(min_value=0.1, max_value=86_400),
         "deadline": st.sampled_from(["+12h", "2026-11-05T18:00:00Z", "2026-11-05T18:00:00.5+01:00"]),
-        "depends_on": st.lists(st.integers(1, 99) | NAMES, max_size=3),
+        "depends_on": st.lists(st.integers(1, 99) | NAMES.filter(lambda name: name.strip("0") != ""), max_size=3),
         "condition": st.sampled_from(["succeeded", "finished"]),
         "checkpoint": st.fixed_dictionaries(
             {}, optional={"dir": st.just("a/b"), "keep": st.integers(1, 9), "interval": LENGTHS}

@@ -1,6 +1,7 @@
 """`walras queue`, `jobs`, `show`, `explain`: looking at jobs."""
 
 import time
+from asyncio import sleep as pause
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Annotated
 
@@ -132,15 +133,13 @@ def _checked_states(words: tuple[str, ...]) -> "list[JobState]":
 
 
 async def _watch(client: "Client", user: str | None, project: str | None, limit: int, header: bool) -> None:
-    import asyncio
-
     from rich.live import Live
 
     with Live(console=console(), auto_refresh=False) as live:
         while True:
             found = await _collect(client, (), user, project, True, limit)
             live.update(rendered(_listing(found[:limit]), header=header), refresh=True)
-            await asyncio.sleep(_WATCH_S)
+            await pause(_WATCH_S)
 
 
 def _show(found: "list[JobView]", limit: int, output: OutputFormat, header: bool) -> None:
