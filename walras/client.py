@@ -100,7 +100,7 @@ class Client:
         active: bool = False,
         limit: int | None = None,
     ) -> AsyncIterator[JobView]:
-        """Jobs in the server's order, fetched a page at a time; at most `limit`."""
+        """Jobs, newest first, fetched a page at a time; at most `limit`."""
         query = {"state": ",".join(states), "user": user or "", "project": project or ""}
         query = {name: value for name, value in query.items() if value}
         if active:
@@ -130,7 +130,7 @@ class Client:
     async def logs(
         self, job_id: int, *, attempt: int | None = None, rank: int | None = None, offset: int = 0, follow: bool = False
     ) -> AsyncIterator[bytes]:
-        """What the job printed, from byte `offset` on, as raw pieces that end anywhere.
+        """What one rank (the first, if none is named) printed, from byte `offset` on, as raw pieces that end anywhere.
 
         Without `attempt`: the newest one. `follow` goes on until the attempt ends, over lost connections, every byte
         once; without `attempt` it goes on with the next attempt, from its beginning, until the job ends. Raw bytes of

@@ -42,6 +42,7 @@ _BY_CODE: Mapping[str, type[UserError]] = {
     "config": ConfigError,
     "unknown_policy": UnknownPolicyError,
     "conflict": Conflict,
+    "idempotency_key_reused": Conflict,
     "forbidden": Forbidden,
     "not_found": NotFound,
 }
@@ -170,22 +171,25 @@ async def error_of(response: aiohttp.ClientResponse) -> WalrasError:
     """What a refusal means: the problem in its body (RFC 9457) as one of our errors."""
     problem = _problem(response.status, await response.content.read(65_536))
     detail = (problem.detail or problem.title)[:_LONGEST_DETAIL]
+    if response.status in _TRY_AGAIN and problem.code != "cluster_error":
+        return ServerUnreachable(f"the server cannot serve this now ({response.status}): {detail}")
     if response.status >= 500:
-        kind = ServerUnreachable if response.status in _TRY_AGAIN else ClusterError
-        return kind(f"the server failed with {response.status}: {detail}")
+        return ClusterError(f"the server failed with {response.status}: {detail}")
     if response.status < 400:
         return ClusterError(f"the server answered {response.status} and points elsewhere; check its address")
-    refusal = _BY_CODE.get(problem.code) or _BY_STATUS.get(response.status, UserError)
-    fix = problem.fix
-    if response.status == 401 and not fix:
-        fix = "set WALRAS_TOKEN_FILE to the file of a valid token (`walras admin token` makes one)"
-    return refusal(detail, field=problem.field, fix=fix)
+    return problem_error(problem)
 
 
 def problem_error(problem: ProblemDetail) -> UserError:
-    """A problem inside an answer (one job of a batch) as one of our errors, to be raised or shown."""
+    """A refusal, of a request or of one job of a batch, as one of our errors, to be raised or shown."""
     refusal = _BY_CODE.get(problem.code) or _BY_STATUS.get(problem.status, UserError)
-    return refusal(problem.detail or problem.title, field=problem.field, fix=problem.fix)
+    return refusal((problem.detail or problem.title)[:_LONGEST_DETAIL], field=problem.field, fix=_fix(problem))
+
+
+def _fix(problem: ProblemDetail) -> str:
+    if problem.status == 401:
+        return "set WALRAS_TOKEN_FILE to the file of a valid token (`walras admin token` makes one)"
+    return problem.fix
 
 
 def _problem(status: int, body: bytes) -> ProblemDetail:

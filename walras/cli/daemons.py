@@ -35,10 +35,12 @@ def server(
 
 def agent(
     server: Annotated[str, typer.Option("--server", help="Address of the server.")],
-    join_token_file: Annotated[Path, typer.Option("--join-token-file", help="File of the token to join with.")],
     state: Annotated[Path, typer.Option("--state", help="Folder of this agent; it survives restarts.")],
     node: Annotated[str, typer.Option("--node", help="Name of this machine.")],
     shape: Annotated[str, typer.Option("--shape", help="Kind of machine.")],
+    join_token_file: Annotated[
+        Path | None, typer.Option("--join-token-file", help="File of the token to join with, the first time.")
+    ] = None,
     accelerator: Annotated[
         str | None, typer.Option("--accelerator", help="Type; without it GPUs are looked for, else it is `cpu`.")
     ] = None,
@@ -53,6 +55,9 @@ def agent(
         Path | None, typer.Option("--speeds", help="YAML: kind: {accelerator: steps per second}.")
     ] = None,
     rent_token_file: Annotated[Path | None, typer.Option("--rent-token-file", help="For rented machines.")] = None,
+    address: Annotated[
+        str | None, typer.Option("--address", help="Where the other machines of a gang reach this one.")
+    ] = None,
 ) -> None:
     """Run the agent of this machine."""
     from walras.names import canonical_accelerator
@@ -72,7 +77,7 @@ def agent(
                 server=server,
                 join_token_file=join_token_file,
                 state=state,
-                node=node,
+                node_id=node,
                 shape=shape,
                 accelerator=accelerator,
                 accelerators=accelerators,
@@ -84,14 +89,15 @@ def agent(
                 emulated=emulated,
                 speeds=speeds,
                 rent_token_file=rent_token_file,
+                address=address,
             )
         )
     )
 
 
 def demo(
-    data: Annotated[Path | None, typer.Option("--data", help="Folder to work in; default: a temporary one.")] = None,
-    keep: Annotated[bool, typer.Option("--keep", help="Leave the folder behind.")] = False,
+    data: Annotated[Path | None, typer.Option("--data", help="Folder to work in; default: one below demo-run.")] = None,
+    keep: Annotated[bool, typer.Option("--keep", help="Leave the database and checkpoints behind.")] = False,
     no_live: Annotated[bool, typer.Option("--no-live", help="Plain lines instead of a live view.")] = False,
 ) -> None:
     """Run the whole system on this machine: server, agents and real PyTorch jobs (about three minutes)."""

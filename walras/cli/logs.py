@@ -19,7 +19,7 @@ def logs(
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Go on until the job ends; then exit as `wait` does.")
     ] = False,
-    rank: Annotated[int | None, typer.Option("--rank", "-r", min=0, help="Only this rank.")] = None,
+    rank: Annotated[int | None, typer.Option("--rank", "-r", min=0, help="This rank; default 0.")] = None,
     attempt: Annotated[int | None, typer.Option("--attempt", "-a", min=1, help="This attempt, not the newest.")] = None,
     raw: Annotated[bool, typer.Option("--raw", help="The bytes as printed, escape sequences included.")] = False,
 ) -> None:

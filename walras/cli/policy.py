@@ -41,7 +41,7 @@ def set_policy(
 @policy_commands.command("list")
 def list_policies(output: Output = OutputFormat.TABLE) -> None:
     """List the policies that this installation knows."""
-    names: list[str] = sorted(load("optimizer.registry").known_policies())
+    names: list[str] = sorted(load("optimizer.registry").names())
     if output is OutputFormat.JSON:
         show_json(names)
     else:

@@ -229,6 +229,17 @@ class Recorder:
         return options
 
 
+def test_policies_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The registry of this installation is asked, not the server."""
+
+    class Registry:
+        names = staticmethod(lambda: ("fifo", "max_min_fairness"))
+
+    monkeypatch.setattr("walras.cli.policy.load", lambda name: Registry)
+    assert CliRunner().invoke(app, ["policy", "list"]).stdout == "fifo\nmax_min_fairness\n"
+    assert json.loads(CliRunner().invoke(app, ["policy", "list", "-o", "json"]).stdout) == ["fifo", "max_min_fairness"]
+
+
 def test_daemons_get_their_options(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each flag arrives in the right unit, and the daemon's exit code is the command's."""
     daemon, loaded = Recorder(code=3), []
@@ -248,6 +259,7 @@ def test_daemons_get_their_options(monkeypatch: pytest.MonkeyPatch) -> None:
     assert loaded == ["scheduler.live.main", "workers.main", "walras.demo.main", "simulator.main"]
     (_, server), ((options,), _), (_, demo), (simulated, _) = daemon.started
     assert server == {"data": Path("d"), "host": "127.0.0.1", "port": 80, "cluster": None, "policy": None}
+    assert (options["node_id"], options["join_token_file"]) == ("n", Path("j"))
     assert (options["accelerator"], options["memory_bytes"], options["market"]) == ("a100", 4 * 10**9, "spot")
     assert demo == {"data": None, "keep": True, "live": False}
     assert simulated == ("w.yaml", "max_min_fairness", "c.yaml", 4, "table")
