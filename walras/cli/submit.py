@@ -142,7 +142,8 @@ def _with_whole_workdir(mapping: dict[str, Any]) -> dict[str, Any]:
 def _show_plan(plan: "DryRun", spec: "JobSpec") -> None:
     from walras.units import format_count
 
-    show_line(f"{spec.name}: valid; kind {plan.kind}; {plan.accelerators} accelerators on {spec.num_nodes}+ machine(s)")
+    spread = f", spread over {spec.num_nodes} machines" if spec.num_nodes > 1 else ""
+    show_line(f"{spec.name}: valid; kind {plan.kind}; accelerators {plan.accelerators}{spread}")
     titles = list(dict.fromkeys(key for row in plan.configurations for key in row))
     rows = [
         ["✔" if row == plan.chosen else "", *(_cell(row.get(title), format_count) for title in titles)]
