@@ -36,10 +36,10 @@ def _value_of(text: str, source: str) -> Any:
         return text
     try:
         return parse_yaml(text, source=source, max_bytes=_MAX_VALUE_BYTES)
-    except ConfigError:
+    except ConfigError as error:
         # `run=echo "a": b` is no YAML, yet plain text on a command line.
         if text.lstrip()[0] in "[{":
-            raise
+            raise JobSpecError(str(error), fix="close what is opened, or quote the text") from None
         return text
 
 

@@ -98,9 +98,14 @@ class _PlainDumper(yaml.SafeDumper):
         return True
 
 
+#: Line breaks that YAML 1.1 parsers fold or drop outside double quotes.
+_ODD_BREAKS = re.compile("[\r\x85\u2028\u2029]")
+
+
 def _text_node(dumper: _PlainDumper, text: str) -> yaml.ScalarNode:
     """Several lines as a block; the emitter falls back to quotes where a block would not read back exactly."""
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+    style = '"' if _ODD_BREAKS.search(text) else "|" if "\n" in text else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 
 
 _PlainDumper.add_representer(str, _text_node)
@@ -121,7 +126,9 @@ def parse_yaml(content: str | bytes, *, source: str, max_bytes: int) -> Any:
         where = f" line {mark.line + 1}, column {mark.column + 1}:" if mark else ""
         told = ", ".join(part for part in (error.context, error.problem) if part)
         raise ConfigError(
-            f"{source}:{where} {told}", fix="mend the YAML; an editor with YAML support shows it"
+            f"{source}:{where} {told}",
+            field=f"line {mark.line + 1}" if mark else "",
+            fix="mend the YAML there, or in the line before",
         ) from None
     except yaml.YAMLError as error:
         raise ConfigError(f"{source}: {str(error).splitlines()[0]}", fix="remove that character") from None

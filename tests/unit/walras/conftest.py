@@ -1,0 +1,247 @@
+"""A small server that speaks the bodies of `walras.api`, for the client and the commands to talk to.
+
+It keeps jobs in a list and does as its script says: refuse, break off, answer late. It runs in a thread of its own,
+because the commands are synchronous and open their own event loop.
+"""
+
+import asyncio
+import json
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+TOKEN = "walras_user_secret"
+AT = "2026-11-05T18:00:00Z"
+
+
+def job_body(job_id: int, **fields: Any) -> dict[str, Any]:
+    """A `JobView` as the server would send it."""
+    body = {
+        "id": job_id, "name": f"job-{job_id}", "project": "vision", "user": "ada", "kind": "cnn", "state": "PENDING",
+        "reason": "WAIT:CAPACITY", "detail": "needs 1 x a100, 0 free", "priority": 50, "accelerators": 1,
+        "submitted_at": AT,
+    }  # fmt: skip
+    return body | fields
+
+
+def attempt_body(job_id: int, attempt: int, **fields: Any) -> dict[str, Any]:
+    """An `AttemptView` as the server would send it."""
+    body = {
+        "job_id": job_id, "attempt": attempt, "state": "RUNNING", "pool": "a100x2/owned/default", "accelerator": "a100",
+        "emulated": True, "placement": ["n1:0"], "accelerators": 1, "leased_at": AT,
+    }  # fmt: skip
+    return body | fields
+
+
+class FakeServer:
+    """State and script of the fake; `requests` is what reached it."""
+
+    def __init__(self) -> None:
+        self.url = ""
+        self.jobs: dict[int, dict[str, Any]] = {}
+        self.attempts: dict[int, list[dict[str, Any]]] = {}
+        self.logs: dict[tuple[int, int], bytes] = {}
+        self.keys: dict[str, int] = {}
+        self.requests: list[tuple[str, str, Any]] = []
+        #: Answers given before anything else, in turn: a status, or "drop" to break off after the work is done.
+        self.script: list[int | str] = []
+        #: Following a log breaks off after so many bytes, once for each entry.
+        self.log_cuts: list[int] = []
+        #: Called before each answer to a request, with its number from 1.
+        self.on_request: Callable[[int], None] = lambda number: None
+
+    def app(self) -> web.Application:
+        app = web.Application(middlewares=[self._first])
+        api = "/api/v1"
+        app.add_routes(
+            [
+                web.post(f"{api}/jobs", self._submit),
+                web.post(f"{api}/jobs:batch", self._batch),
+                web.post(f"{api}/jobs:dryrun", self._dryrun),
+                web.get(f"{api}/jobs", self._list),
+                web.get(f"{api}/jobs/{{id}}", self._job),
+                web.patch(f"{api}/jobs/{{id}}", self._patch),
+                web.get(f"{api}/jobs/{{id}}/attempts", self._attempts),
+                web.get(f"{api}/jobs/{{id}}/explain", self._explain),
+                web.get(f"{api}/jobs/{{id}}/logs", self._logs),
+                web.post(f"{api}/jobs/{{id}}/{{verb:cancel|hold|release}}", self._act),
+                web.get(f"{api}/nodes", self._nodes),
+                web.post(f"{api}/nodes/{{node}}/{{verb:drain|resume}}", self._node_act),
+                web.get(f"{api}/prices", self._prices),
+                web.get(f"{api}/policy", self._policy),
+                web.put(f"{api}/policy", self._policy),
+                web.post(f"{api}/tokens", self._token),
+                web.get("/readyz", self._ready),
+            ]
+        )
+        return app
+
+    @web.middleware
+    async def _first(
+        self, request: web.Request, handler: Callable[[web.Request], Coroutine[Any, Any, web.StreamResponse]]
+    ) -> web.StreamResponse:
+        text = await request.text()
+        self.requests.append((request.method, request.path_qs, json.loads(text) if text else None))
+        self.on_request(len(self.requests))
+        if request.headers.get("Authorization") != f"Bearer {TOKEN}":
+            return problem(401, "unauthorised", "the token is not valid")
+        step = self.script.pop(0) if self.script else 200
+        if isinstance(step, int) and step != 200:
+            return problem(step, "busy", "not now")
+        answer = await handler(request)
+        if step == "drop" and request.transport is not None:
+            request.transport.abort()
+        return answer
+
+    async def _submit(self, request: web.Request) -> web.Response:
+        spec = await request.json()
+        key = request.headers["Idempotency-Key"]
+        if key not in self.keys:
+            if spec.get("resources", {}).get("accelerators") == {"h900": 1}:
+                return problem(422, "job_spec", "no pool has h900", "resources.accelerators", "choose a100 or v100")
+            self.keys[key] = self.add(name=spec.get("name", "job"), spec=spec)
+        return web.json_response({"id": self.keys[key], "name": spec.get("name", "job")}, status=201)
+
+    def add(self, **fields: Any) -> int:
+        job_id = len(self.jobs) + 1
+        self.jobs[job_id] = job_body(job_id, **fields)
+        return job_id
+
+    async def _batch(self, request: web.Request) -> web.Response:
+        items: list[dict[str, Any]] = []
+        for spec in (await request.json())["jobs"]:
+            if "run" in spec:
+                items.append({"id": self.add(), "name": spec.get("name", "")})
+            else:
+                error = {"title": "bad", "status": 422, "code": "job_spec", "detail": "run is missing", "field": "run"}
+                items.append({"error": error})
+        return web.json_response({"items": items})
+
+    async def _dryrun(self, request: web.Request) -> web.Response:
+        rows = [{"accelerator": "a100", "steps_per_s": 12.0, "free": True}, {"accelerator": "v100", "free": False}]
+        return web.json_response({"kind": "cnn", "accelerators": 1, "configurations": rows, "chosen": rows[0]})
+
+    async def _list(self, request: web.Request) -> web.Response:
+        final = {"SUCCEEDED", "FAILED", "CANCELLED", "TIMEOUT"}
+        found = [job for job in self.jobs.values() if "active" not in request.query or job["state"] not in final]
+        if wanted := request.query.get("state"):
+            found = [job for job in found if job["state"] in wanted.split(",")]
+        start, limit = int(request.query.get("cursor", 0)), min(int(request.query["limit"]), 3)
+        more = {"next": str(start + limit)} if len(found) > start + limit else {}
+        return web.json_response({"items": found[start : start + limit], **more})
+
+    def found(self, request: web.Request) -> dict[str, Any]:
+        job = self.jobs.get(int(request.match_info["id"]))
+        if job is None:
+            body = problem(404, "not_found", f"no job {request.match_info['id']}")
+            raise web.HTTPNotFound(text=body.text, content_type=body.content_type)
+        return job
+
+    async def _job(self, request: web.Request) -> web.Response:
+        job = self.found(request)
+        return web.json_response({"spec": {}} | job | {"attempt_list": self.attempts.get(job["id"], [])})
+
+    async def _patch(self, request: web.Request) -> web.Response:
+        self.found(request).update(await request.json())
+        return web.json_response(self.found(request))
+
+    async def _attempts(self, request: web.Request) -> web.Response:
+        return web.json_response(self.attempts.get(self.found(request)["id"], []))
+
+    async def _explain(self, request: web.Request) -> web.Response:
+        job = self.found(request)
+        reasons = [{"reason": job["reason"], "detail": job["detail"], "fix": "accept v100 too"}]
+        return web.json_response({"job_id": job["id"], "state": job["state"], "reasons": reasons})
+
+    async def _act(self, request: web.Request) -> web.Response:
+        job, verb = self.found(request), request.match_info["verb"]
+        if verb == "hold" and job["state"] == "RUNNING":
+            return problem(409, "conflict", "job runs; only a waiting job can be held", fix="cancel it")
+        job["state"] = {"cancel": "CANCELLED", "hold": "HELD", "release": "PENDING"}[verb]
+        return web.json_response(job)
+
+    async def _logs(self, request: web.Request) -> web.StreamResponse:
+        job_id, query = self.found(request)["id"], request.query
+        newest = max((attempt["attempt"] for attempt in self.attempts.get(job_id, [])), default=0)
+        content = self.logs.get((job_id, int(query.get("attempt", newest))), b"")
+        offset = int(query["offset"])
+        answer = web.StreamResponse(headers={"Content-Type": "text/plain"})
+        if "follow" not in query:
+            answer.headers["X-Walras-Next-Offset"] = str(len(content))
+        await answer.prepare(request)
+        cut = self.log_cuts.pop(0) if "follow" in query and self.log_cuts else None
+        await answer.write(content[offset : offset + cut if cut is not None else None])
+        if cut is not None and request.transport is not None:
+            await asyncio.sleep(0)
+            request.transport.abort()
+        return answer
+
+    async def _nodes(self, request: web.Request) -> web.Response:
+        node = {
+            "node_id": "n1", "pool": "a100x2/owned/default", "accelerator": "a100", "emulated": True, "market": "owned",
+            "zone": "default", "state": "up", "accelerators": 2, "free": 1, "jobs": [1, 2], "last_heard_s": 1.5,
+        }  # fmt: skip
+        return web.json_response([node])
+
+    async def _node_act(self, request: web.Request) -> web.Response:
+        return web.json_response({})
+
+    async def _prices(self, request: web.Request) -> web.Response:
+        price = {
+            "pool": "a100x2/owned/default", "accelerator": "a100", "market": "owned", "capacity": 2, "free": 0,
+            "price": 0.125, "unit": "share per accelerator", "market_usd_per_h": 0.9,
+        }  # fmt: skip
+        certificate = {
+            "status": "optimal", "objective": 0.5, "bound": 0.5, "gap": 0.0, "path": "cvxpy", "solved_at": AT,
+        }  # fmt: skip
+        return web.json_response({"items": [price], "certificate": certificate})
+
+    async def _policy(self, request: web.Request) -> web.Response:
+        name = (await request.json())["policy"]["name"] if request.method == "PUT" else "max_min_fairness"
+        if name == "max_mim":
+            return problem(422, "unknown_policy", "no policy max_mim", "policy.name", "did you mean max_min_fairness?")
+        view = {"version": 2, "name": name, "parameters": {"aware": True}, "rules": {"round_s": 12.0}}
+        return web.json_response(view | {"changed_at": AT, "changed_by": "root"})
+
+    async def _token(self, request: web.Request) -> web.Response:
+        body = await request.json()
+        return web.json_response(
+            {"token": "walras_new_secret", "prefix": "walras_new", "user": body["user"], "role": body["role"]},
+            status=201,
+        )
+
+    async def _ready(self, request: web.Request) -> web.Response:
+        return web.json_response({"ok": True, "checks": {"database": "ok"}, "version": "0.1.0", "new_field": 1})
+
+
+def problem(status: int, code: str, detail: str, field: str = "", fix: str = "") -> web.Response:
+    body = {"title": "refused", "status": status, "code": code, "detail": detail, "field": field, "fix": fix}
+    return web.json_response(body, status=status, content_type="application/problem+json")
+
+
+@pytest.fixture
+def fake() -> Iterator[FakeServer]:
+    """A running fake server; `fake.url` is its address."""
+    server, ready, loop = FakeServer(), threading.Event(), asyncio.new_event_loop()
+    stop = asyncio.Event()
+
+    async def serve() -> None:
+        runner = web.AppRunner(server.app(), shutdown_timeout=0.1)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        server.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        ready.set()
+        await stop.wait()
+        await runner.cleanup()
+
+    thread = threading.Thread(target=lambda: loop.run_until_complete(serve()), daemon=True)
+    thread.start()
+    assert ready.wait(10)
+    yield server
+    loop.call_soon_threadsafe(stop.set)
+    thread.join(10)
+    loop.close()

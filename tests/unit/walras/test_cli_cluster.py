@@ -1,0 +1,275 @@
+"""The commands about the cluster, its policy and its administration; settings, exit codes, and what gets loaded."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import walras
+from walras.cli import daemons, loading
+from walras.cli.main import app
+from walras.cli.output import LogText, safe_text
+from walras.cli.settings import access, last_job, remember_last
+from walras.errors import ConfigError, UserError
+
+ROOT = Path(walras.__file__).resolve().parent.parent
+
+
+def run(fake: Any, *args: str) -> Any:
+    return CliRunner().invoke(app, list(args), env={"WALRAS_SERVER": fake.url, "WALRAS_TOKEN": "walras_user_secret"})
+
+
+def test_nodes_and_prices(fake: Any) -> None:
+    """Machines with what is free on them, always labelled where emulated; prices beside the market's, certified."""
+    nodes = run(fake, "nodes").stdout
+    assert "a100 (emulated)" in nodes
+    assert "1,2" in nodes
+    assert "1.5s ago" in nodes
+    assert json.loads(run(fake, "nodes", "-o", "json").stdout)[0]["free"] == 1
+    prices = run(fake, "prices").stdout
+    assert "0.125" in prices
+    assert "$0.9000/h" in prices
+    assert "solve gap 0.00%" in prices
+    assert json.loads(run(fake, "prices", "-o", "json").stdout)["items"][0]["unit"] == "share per accelerator"
+
+
+def test_policy(fake: Any, tmp_path: Path) -> None:
+    """The policy is shown as a policy file, checked without effect, set, and refused with the server's advice."""
+    shown = run(fake, "policy", "show").stdout
+    assert "name: max_min_fairness" in shown
+    assert "round_s: 12.0" in shown
+    file = tmp_path / "p.yaml"
+    file.write_text("policy: {name: fifo}\n")
+    assert "nothing was changed" in run(fake, "policy", "set", str(file), "--dry-run").stdout
+    assert fake.requests[-1][:2] == ("PUT", "/api/v1/policy?dry_run=true")
+    assert json.loads(run(fake, "policy", "set", str(file), "-o", "json").stdout)["name"] == "fifo"
+    assert fake.requests[-1] == ("PUT", "/api/v1/policy", {"policy": {"name": "fifo"}})
+    file.write_text("policy: {name: max_mim}\n")
+    refused = run(fake, "policy", "set", str(file))
+    assert refused.exit_code == 2
+    assert "did you mean max_min_fairness?" in refused.stderr
+    assert "policy.name" in refused.stderr
+
+
+def test_admin(fake: Any) -> None:
+    """A token's secret stands alone on standard output; machines are drained and resumed by name."""
+    made = run(fake, "admin", "token", "ada", "--project", "vision", "--expires", "90d")
+    assert made.stdout == "walras_new_secret\n"
+    assert fake.requests[-1][2] == {"user": "ada", "role": "user", "projects": ["vision"], "expires_in_s": 7_776_000.0}
+    assert run(fake, "admin", "drain", "n1").exit_code == 0
+    assert run(fake, "admin", "resume", "rack/../1").exit_code == 0
+    assert fake.requests[-1][1] == "/api/v1/nodes/rack%2F..%2F1/resume"
+    assert run(fake, "admin", "token", "ada", "--expires", "never").exit_code == 2
+
+
+def test_version_and_help() -> None:
+    """The version is printed, and every command explains itself."""
+    assert CliRunner().invoke(app, ["version"]).stdout == f"{walras.__version__}\n"
+    assert CliRunner().invoke(app, ["submit", "-h"]).exit_code == 0
+
+
+# ----------------------------------------------------------------------------------------------- settings and errors
+
+
+def test_no_server_answers() -> None:
+    """75 and how to start one; a server that is named nowhere is the user's to mend."""
+    result = CliRunner().invoke(app, ["queue"], env={"WALRAS_SERVER": "http://127.0.0.1:9", "WALRAS_TOKEN": "t"})
+    assert result.exit_code == 75
+    assert "http://127.0.0.1:9" in result.stderr
+    assert "walras server --data DIR" in result.stderr
+
+
+def test_settings_come_from_variables_then_from_the_file(tmp_path: Path) -> None:
+    """Variables win over the file; a token file is read; nothing at all is a user error that says what to set."""
+    with pytest.raises(UserError, match="no server is named"):
+        access({}, tmp_path)
+    token = tmp_path / "t"
+    token.write_text("secret\n")
+    settings = tmp_path / ".config" / "walras" / "config.yaml"
+    settings.parent.mkdir(parents=True)
+    settings.write_text(f"server: http://a:1\ntoken_file: {token}\n")
+    assert (access({}, tmp_path).url, access({}, tmp_path).token) == ("http://a:1", "secret")
+    assert access({"WALRAS_SERVER": "http://b:2", "WALRAS_TOKEN": "mine"}, tmp_path).token == "mine"
+    settings.write_text("servr: http://a:1")
+    with pytest.raises(ConfigError) as refusal:
+        access({}, tmp_path)
+    assert "`server`" in refusal.value.fix
+
+
+@pytest.mark.parametrize("content", [b"", b"two words", b"\xff\xfe", b"a\nb\n", b"x" * 10_000])
+def test_token_files_hold_one_token(tmp_path: Path, content: bytes) -> None:
+    """Anything else in a token file is refused, without printing it."""
+    file = tmp_path / "t"
+    file.write_bytes(content)
+    with pytest.raises(ConfigError, match="does not hold one token") as refusal:
+        access({"WALRAS_SERVER": "http://a:1", "WALRAS_TOKEN_FILE": str(file)}, tmp_path)
+    assert "two words" not in str(refusal.value)
+    with pytest.raises(ConfigError, match="No such file"):
+        access({"WALRAS_SERVER": "http://a:1", "WALRAS_TOKEN_FILE": str(tmp_path / "none")}, tmp_path)
+
+
+def test_the_last_job_belongs_to_its_server(tmp_path: Path) -> None:
+    """`last` never means a job of another server."""
+    remember_last("http://a:1", 12, tmp_path)
+    assert last_job("http://a:1", tmp_path) == 12
+    with pytest.raises(UserError, match="no job was submitted from here"):
+        last_job("http://b:2", tmp_path)
+    (tmp_path / "file").write_text("")
+    remember_last("http://a:1", 13, tmp_path / "file")  # a home that cannot be written is no harm
+
+
+# ------------------------------------------------------------------------------------------------- what is printed
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        ("plain", "plain"),
+        ("\x1b[31mred\x1b[0m", "red"),
+        ("\x1b]8;;http://evil\x1b\\link\x1b]8;;\x1b\\", "link"),
+        ("\x1bP1$r0m\x1b\\x", "x"),
+        ("a\x07b\x00c", "a\ufffdb\ufffdc"),
+        ("\u202eabc\u2066", "\ufffdabc\ufffd"),
+        ("two\nlines\t", "two lines "),
+        ("\x1b", "\ufffd"),
+        ("naïve 💥 ✔", "naïve 💥 ✔"),
+    ],
+)
+def test_text_from_jobs_is_made_safe(given: str, shown: str) -> None:
+    """Escape sequences go, other control characters are replaced, ordinary text of any script stays."""
+    assert safe_text(given) == shown
+
+
+def test_logs_are_safe_wherever_the_pieces_end() -> None:
+    """Cut at every place, inside characters and escapes, the text is the same."""
+    content = "é\x1b[31m2\x1b[0m\r\nx\x1b]0;title\x07y\ry\U0001f4a5\x1b(B".encode() + b"\xff\x1b"
+    whole = LogText()
+    expected = whole.feed(content) + whole.feed(b"", final=True)
+    assert expected == "é2\nxy\ny\U0001f4a5\ufffd\ufffd"
+    for cut in range(len(content)):
+        text = LogText()
+        assert text.feed(content[:cut]) + text.feed(content[cut:]) + text.feed(b"", final=True) == expected
+
+
+def test_an_endless_escape_is_not_waited_for() -> None:
+    """A sequence that never ends does not hold the log back, nor fill the memory."""
+    text = LogText()
+    shown = text.feed(b"a\x1b]0;" + b"x" * 5000)
+    assert shown.startswith("a")
+    assert len(shown) > 4000
+
+
+# ------------------------------------------------------------------------------------------------ what gets loaded
+
+
+def python(code: str, folder: Path, **env: str) -> "subprocess.CompletedProcess[str]":
+    """A fresh interpreter in another folder with our packages on its path."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("WALRAS_")}
+    return subprocess.run(
+        [sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, timeout=60, check=False,
+        env=kept | {"PYTHONPATH": str(ROOT), "HOME": str(folder)} | env,
+    )  # fmt: skip
+
+
+def test_the_queue_loads_nothing_heavy(fake: Any, tmp_path: Path) -> None:
+    """`walras queue` loads no solver, no arrays, no torch and none of the packages above `walras`; help loads less."""
+    code = (
+        "import sys\nfrom walras.cli.main import main\nsys.argv = ['walras', *{args}]\n"
+        "try: main()\nexcept SystemExit as end: assert not end.code, end.code\n"
+        "print('LOADED', *sorted({{name.split('.')[0] for name in sys.modules}}))"
+    )
+    heavy = {"cvxpy", "numpy", "scipy", "torch", "networkx", "matplotlib", "numba", "sqlite_utils", "psutil"}
+    ours = {"scheduler", "optimizer", "workers", "simulator"}
+    for args, unwanted in ((["queue"], heavy | ours), (["--help"], heavy | ours | {"aiohttp", "pydantic", "yaml"})):
+        done = python(code.format(args=args), tmp_path, WALRAS_SERVER=fake.url, WALRAS_TOKEN="walras_user_secret")
+        assert done.returncode == 0, done.stderr
+        assert unwanted & set(done.stdout.split("LOADED")[1].split()) == set()
+
+
+@pytest.mark.parametrize("name", loading.GENERIC_NAMES)
+def test_a_file_that_hides_ours_is_named(tmp_path: Path, name: str) -> None:
+    """With a user's module of a generic name first on the path, a daemon does not start and says which file it is."""
+    (tmp_path / f"{name}.py").write_text("raise SystemExit('the user\\'s file ran')")
+    code = "import sys; from walras.cli.main import main; sys.argv = ['walras', 'server', '--data', 'd']; main()"
+    done = python(code, tmp_path, PYTHONPATH=os.pathsep.join([".", str(ROOT)]))
+    assert done.returncode == 2
+    assert f"{name!r} would be {tmp_path / name}.py" in done.stderr
+    assert "unset PYTHONPATH" in done.stderr
+    assert "ran" not in done.stderr + done.stdout
+    assert not (tmp_path / "d").exists()
+
+
+def test_a_package_that_is_not_installed_is_named() -> None:
+    """A missing part or a missing library is a message with a command, not a traceback."""
+    with pytest.raises(UserError, match=r"no scheduler\.nothing"):
+        loading.load("scheduler.nothing")
+    assert loading.load("scheduler.core.rules").RoundRules().round_s > 0
+
+
+class Recorder:
+    """Stands in for a daemon's module: notes what it is started with."""
+
+    def __init__(self, code: int = 0) -> None:
+        self.code = code
+        self.started: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
+
+    def start(self, *args: Any, **options: Any) -> int:
+        self.started.append((args, options))
+        return self.code
+
+    run_server = run_agent = run_demo = run = start
+
+    @staticmethod
+    def AgentOptions(**options: Any) -> dict[str, Any]:  # noqa: N802
+        return options
+
+
+def test_policies_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The registry of this installation is asked, not the server."""
+
+    class Registry:
+        names = staticmethod(lambda: ("fifo", "max_min_fairness"))
+
+    monkeypatch.setattr("walras.cli.policy.load", lambda name: Registry)
+    assert CliRunner().invoke(app, ["policy", "list"]).stdout == "fifo\nmax_min_fairness\n"
+    assert json.loads(CliRunner().invoke(app, ["policy", "list", "-o", "json"]).stdout) == ["fifo", "max_min_fairness"]
+
+
+def test_daemons_get_their_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each flag arrives in the right unit, and the daemon's exit code is the command's."""
+    daemon, loaded = Recorder(code=3), []
+
+    def load(name: str) -> Recorder:
+        loaded.append(name)
+        return daemon
+
+    monkeypatch.setattr(daemons, "load", load)
+    runner = CliRunner()
+    assert runner.invoke(app, ["server", "--data", "d", "--port", "80"]).exit_code == 3
+    agent = "agent --server http://h:1 --join-token-file j --state s --node n --shape a100x2 --accelerator A100"
+    agent += " --accelerators 2 --cpus 2 --memory 4GB --emulated --speeds f --nominal-speed 4 --market spot"
+    assert runner.invoke(app, agent.split()).exit_code == 3
+    assert runner.invoke(app, ["demo", "--keep", "--no-live"]).exit_code == 3
+    assert runner.invoke(app, ["simulate", "run", "w.yaml", "--cluster", "c.yaml", "--seed", "4"]).exit_code == 3
+    assert loaded == ["scheduler.live.main", "workers.main", "walras.demo.main", "simulator.main"]
+    (_, server), ((options,), _), (_, demo), (simulated, _) = daemon.started
+    assert server == {"data": Path("d"), "host": "127.0.0.1", "port": 80, "cluster": None, "policy": None}
+    assert (options["node_id"], options["join_token_file"]) == ("n", Path("j"))
+    assert (options["accelerator"], options["memory_bytes"], options["market"]) == ("a100", 4 * 10**9, "spot")
+    assert demo == {"data": None, "keep": True, "live": False}
+    assert simulated == ("w.yaml", "max_min_fairness", "c.yaml", 4, "table")
+
+
+@pytest.mark.parametrize("more", ["--memory lots", "--accelerator a/b", "--speeds f", "--accelerators 0"])
+def test_an_agent_with_bad_options_does_not_start(monkeypatch: pytest.MonkeyPatch, more: str) -> None:
+    """Exit code 2 and the option's name, before anything is loaded."""
+    monkeypatch.setattr(daemons, "load", lambda name: pytest.fail("started"))
+    agent = f"agent --server http://h:1 --join-token-file j --state s --node n --shape x {more}"
+    result = CliRunner().invoke(app, agent.split())
+    assert result.exit_code == 2
+    assert more.split()[0] in result.stderr

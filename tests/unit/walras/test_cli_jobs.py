@@ -1,0 +1,304 @@
+"""The commands about jobs, run against a server, as a person or a program would run them."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from walras.cli.main import app
+
+Run = Callable[..., Any]
+
+
+@pytest.fixture
+def run(fake: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Runs `walras ARGS` against the fake server, in an empty folder with a home of its own."""
+    monkeypatch.chdir(tmp_path)
+    token = tmp_path / "token"
+    token.write_text("walras_user_secret\n")
+    for name in ("WALRAS_TOKEN", "WALRAS_SERVER"):
+        monkeypatch.delenv(name, raising=False)
+    settings = {"WALRAS_SERVER": fake.url, "WALRAS_TOKEN_FILE": str(token), "HOME": str(tmp_path)}
+
+    def run_it(*args: str, stdin: str | bytes | None = None, env: dict[str, str] | None = None) -> Any:
+        return CliRunner().invoke(app, list(args), input=stdin, env=settings | (env or {}))
+
+    return run_it
+
+
+def job_file(text: str, name: str = "train.yaml") -> str:
+    Path(name).write_text(text)
+    return name
+
+
+def attempt(**fields: Any) -> dict[str, Any]:
+    """The first attempt of job 1, as the server would send it."""
+    body = {"job_id": 1, "attempt": 1, "state": "RUNNING", "pool": "p", "accelerator": "a100", "placement": []}
+    return body | {"accelerators": 1, "leased_at": "2026-11-05T18:00:00Z"} | fields
+
+
+# ------------------------------------------------------------------------------------------------------ submitting
+
+
+def test_submit_a_file(run: Run, fake: Any) -> None:
+    """A job file becomes a job, named after the file; `last` then means it."""
+    result = run("submit", job_file("run: python train.py\nresources: {accelerators: A100}"))
+    assert (result.exit_code, result.stdout.splitlines()[0]) == (0, "job 1 (train) is in the queue")
+    assert fake.requests[-1][2] == {
+        "name": "train", "run": "python train.py", "resources": {"accelerators": {"a100": 1}},
+    }  # fmt: skip
+    assert run("show", "last").exit_code == 0
+
+
+def test_submit_with_changes(run: Run, fake: Any) -> None:
+    """Fields, variables and the command can be given beside the file; a relative folder is meant from here."""
+    name = job_file("run: a\nworkdir: src\nenvs: {SEED: null, HERE: null}\npriority: low")
+    args = ["-s", "priority=high", "-e", "SEED=007", "-e", "HERE", "-q", "--", "python", "b.py", "-x"]
+    result = run("submit", name, *args, env={"HERE": "mine"})
+    assert (result.exit_code, result.stdout) == (0, "1\n")
+    sent = fake.requests[-1][2]
+    assert sent["run"] == ["python", "b.py", "-x"]
+    assert sent["priority"] == 80
+    assert sent["envs"] == {"SEED": "007", "HERE": "mine"}
+    assert sent["workdir"] == str(Path.cwd() / "src")
+
+
+def test_submit_a_script_and_standard_input(run: Run, fake: Any) -> None:
+    """A shell script is a job; `-` reads a job file or a script from standard input."""
+    script = "#!/bin/bash\n#WALRAS resources.accelerators=any:2\necho hi\n"
+    assert run("submit", job_file(script, "night.sh")).exit_code == 0
+    sent = fake.requests[-1][2]
+    assert (sent["name"], sent["resources"]) == ("night", {"accelerators": {"any": 2}})
+    assert sent["run"] == ["bash", "-c", script, "night.sh"]
+    assert sent["workdir"] == str(Path.cwd())
+    assert run("submit", "-", "-o", "json", stdin="run: hostname").exit_code == 0
+    assert fake.requests[-1][2] == {"run": "hostname"}
+    assert run("submit", "-", "--", "hostname", stdin="").exit_code == 0
+    assert fake.requests[-1][2] == {"run": ["hostname"]}
+
+
+def test_a_dry_run_submits_nothing(run: Run, fake: Any) -> None:
+    """The ways to run the job are listed with the one that would be chosen."""
+    result = run("submit", job_file("run: x"), "--dry-run")
+    assert result.exit_code == 0
+    assert "kind cnn" in result.stdout
+    assert "✔" in result.stdout
+    assert "nothing was submitted" in result.stdout
+    assert json.loads(run("submit", "train.yaml", "--dry-run", "-o", "json").stdout)["chosen"]["accelerator"] == "a100"
+    assert fake.jobs == {}
+
+
+@pytest.mark.parametrize(
+    ("content", "args", "said"),
+    [
+        (b"run: x\nsteps: -1", (), ["steps", "above 0"]),
+        (b"runn: x", (), ["did you mean `run`"]),
+        (b"run: \xff", (), ["line 1", "UTF-8"]),
+        (b"run: [", (), ["line 2", "mend the YAML"]),
+        (b"run: x\ncheckpoint: {dir: ../../etc}", (), ["checkpoint.dir", "'..'"]),
+        (b"run: x # " + b"y" * 300_000, (), ["262,144", "name them in `run`"]),
+        (b"run: x", ("-s", "priority=400"), ["priority", "100 or less"]),
+        (b"run: x", ("-s", "colour=red"), ["colour", "unknown field"]),
+        (b"run: x", ("-s", "nonsense"), ["FIELD=VALUE"]),
+        (b"run: x\nenvs: {KEY: null}", (), ["KEY has no value", "--env KEY=VALUE"]),
+        (b"run: x", ("-e", "NO_SUCH_VARIABLE"), ["NO_SUCH_VARIABLE"]),
+        (b"", (), ["no fields"]),
+        (b"#!/usr/bin/perl\n", (), ["not a shell script"]),
+        (b"#!/bin/sh\n" + b"x" * 200_000, (), ["run", "131,071"]),
+        (b"#!/bin/sh\n\xff", (), ["line 2", "UTF-8"]),
+        (b"run: x\nresources: {accelerators: h900}", (), ["no pool has h900", "choose a100"]),
+    ],
+)
+def test_bad_submissions_exit_2_and_create_nothing(
+    run: Run, fake: Any, content: bytes, args: tuple[str, ...], said: list[str]
+) -> None:
+    """A bad job ends with exit code 2, a message that names field and fix, no traceback, and no job."""
+    Path("job.yaml").write_bytes(content)
+    result = run("submit", "job.yaml", *args)
+    assert result.exit_code == 2
+    assert all(word in result.stderr for word in said), result.stderr
+    assert "Traceback" not in result.output
+    assert fake.jobs == {}
+
+
+def test_a_file_that_is_not_there(run: Run) -> None:
+    """A missing file is the user's to mend."""
+    result = run("submit", "none.yaml")
+    assert (result.exit_code, "No such file" in result.stderr) == (2, True)
+
+
+# --------------------------------------------------------------------------------------------------------- looking
+
+
+def test_queue_and_jobs(run: Run, fake: Any) -> None:
+    """`queue` lists what has not ended, `jobs` everything; filters and limits hold; JSON is stable."""
+    for state in ("PENDING", "RUNNING", "FAILED", "SUCCEEDED"):
+        fake.add(state=state)
+    table = run("queue").stdout.splitlines()
+    assert table[0].split()[:5] == ["JOB", "NAME", "USER", "PROJECT", "STATE"]
+    assert [line.split()[0] for line in table[1:]] == ["1", "2"]
+    assert "WAIT:CAPACITY needs 1 x a100, 0 free" in table[1]
+    assert len(run("jobs", "--no-header").stdout.splitlines()) == 4
+    assert [job["state"] for job in json.loads(run("jobs", "-o", "json").stdout)] == [
+        "PENDING", "RUNNING", "FAILED", "SUCCEEDED",
+    ]  # fmt: skip
+    assert [job["id"] for job in json.loads(run("jobs", "--state", "failed", "-o", "json").stdout)] == [3]
+    limited = run("jobs", "--limit", "2", "--no-header")
+    assert len(limited.stdout.splitlines()) == 2
+    assert "--limit shows more" in limited.stderr
+    refused = run("jobs", "--state", "FAILD")
+    assert (refused.exit_code, "did you mean FAILED" in refused.stderr) == (2, True)
+    assert run("queue", "--user", "ada", "--project", "vision").exit_code == 0
+    assert "user=ada&project=vision" in fake.requests[-1][1]
+
+
+def test_watching_ends_quietly(run: Run, fake: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`queue -w` shows the queue again and again, until Ctrl-C, which is exit code 130 without a word."""
+    fake.add()
+    looks = []
+
+    async def look(seconds: float) -> None:
+        looks.append(seconds)
+        if len(looks) == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("walras.cli.jobs.pause", look)
+    result = run("queue", "-w")
+    assert (result.exit_code, result.stderr, looks) == (130, "", [2.0] * 3)
+    assert len(fake.requests) == 3
+
+
+def test_an_empty_queue_is_empty_json(run: Run) -> None:
+    """Programs get an empty list."""
+    assert json.loads(run("queue", "-o", "json").stdout) == []
+
+
+def test_nothing_a_job_is_called_reaches_the_terminal_raw(run: Run, fake: Any) -> None:
+    """Escape sequences, carriage returns and bidirectional overrides in names and reasons are gone in every view."""
+    evil = "\x1b]0;owned\x07\x1b[2Jname\r\x9b31m\u202eevil"
+    fake.add(name=evil, detail=evil, user=evil)
+    for args in (("queue",), ("show", "1"), ("explain", "1"), ("jobs", "-o", "json")):
+        result = run(*args)
+        assert result.exit_code == 0
+        assert not {"\x1b", "\x07", "\x9b", "\r", "\u202e"} & set(result.stdout)
+    assert "name" in run("queue").stdout
+
+
+def test_show_and_explain(run: Run, fake: Any) -> None:
+    """One job with its attempts, and why it is where it is."""
+    fake.add(
+        state="RUNNING", steps=50, steps_total=200, accelerator_s={"a100": 75.0}, usd=0.5, last_values={"loss": 0.5}
+    )
+    fake.attempts[1] = [
+        attempt(state="PREEMPTED", reason="POLICY:PREEMPTED", placement=["n1:0,1"], accelerators=2, signal=9)
+        | {"failed_rank": 1, "checkpoint_step": 40, "emulated": True}
+    ]
+    shown = run("show", "1").stdout
+    for word in ("50 of 200", "a100 1m15s", "$0.5000", "POLICY:PREEMPTED", "2 x a100 (emulated)", "signal 9 (rank 1)",
+                 "n1:0,1", "step 40", "loss 0.5 -> 0.5"):  # fmt: skip
+        assert word in shown
+    assert json.loads(run("show", "1", "-o", "json").stdout)["attempt_list"][0]["attempt"] == 1
+    explained = run("explain", "1").stdout
+    assert "WAIT:CAPACITY" in explained
+    assert "accept v100 too" in explained
+    assert json.loads(run("explain", "1", "-o", "json").stdout)["reasons"][0]["fix"] == "accept v100 too"
+    missing = run("show", "99")
+    assert (missing.exit_code, "no job 99" in missing.stderr) == (2, True)
+
+
+def test_logs(run: Run, fake: Any) -> None:
+    """A log is printed without escape sequences and with broken bytes replaced; --raw prints the bytes."""
+    fake.add(state="FAILED")
+    fake.attempts[1] = [attempt(state="FAILED")]
+    fake.logs[1, 1] = b"step 1\r\nstep \x1b[31m2\x1b[0m\xff\n\x1b]52;c;cm0gLXJm\x07done\n"
+    result = run("logs", "1")
+    assert (result.exit_code, result.stdout) == (0, "step 1\nstep 2\ufffd\ndone\n")
+    assert run("logs", "1", "--raw").stdout_bytes == fake.logs[1, 1]
+    followed = run("logs", "-f", "1")
+    assert (followed.exit_code, followed.stdout) == (100, result.stdout)
+    assert run("logs", "1", "--attempt", "1", "-f").exit_code == 0
+
+
+# -------------------------------------------------------------------------------------------------------- changing
+
+
+def test_ranges_and_refusals(run: Run, fake: Any) -> None:
+    """Ranges and several jobs at once; a job that refuses does not keep the others from it, but exit code 2 says so."""
+    for _ in range(3):
+        fake.add()
+    result = run("cancel", "1-2", "3")
+    assert (result.exit_code, len(result.stdout.splitlines())) == (0, 3)
+    assert {job["state"] for job in fake.jobs.values()} == {"CANCELLED"}
+    fake.add(state="RUNNING")
+    fake.add()
+    mixed = run("hold", "4,5", "9")
+    assert mixed.exit_code == 2
+    assert mixed.stdout == "job 5 is held\n"
+    assert "job 4: job runs" in mixed.stderr
+    assert "job 9: no job 9" in mixed.stderr
+    assert run("release", "5").exit_code == 0
+    assert fake.jobs[5]["state"] == "PENDING"
+    assert run("update", "5", "--priority", "high").exit_code == 0
+    assert fake.jobs[5]["priority"] == 80
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("cancel", "x"), ("cancel", "5-2"), ("cancel", "0"), ("cancel", "1-999999999"), ("cancel", "last"),
+        ("show", "1-2"), ("update", "1", "--priority", "101"), ("update", "1", "--priority", "-1"),
+        ("wait", "1", "--timeout", "soon"), ("cancel",), ("queue", "-w", "-o", "json"), ("no-such-command",),
+    ],
+)  # fmt: skip
+def test_bad_arguments_exit_2(run: Run, fake: Any, args: tuple[str, ...]) -> None:
+    """What cannot be meant is refused before the server is asked for anything."""
+    result = run(*args)
+    assert result.exit_code == 2
+    assert result.stderr
+    assert fake.requests == []
+
+
+@pytest.mark.parametrize(
+    ("states", "code"),
+    [
+        (["SUCCEEDED", "SUCCEEDED"], 0),
+        (["SUCCEEDED", "FAILED", "CANCELLED"], 100),
+        (["SUCCEEDED", "CANCELLED"], 103),
+        (["TIMEOUT", "CANCELLED"], 104),
+        (["RUNNING", "FAILED"], 101),
+    ],
+)
+def test_wait_exit_codes(run: Run, fake: Any, states: list[str], code: int) -> None:
+    """The exit code of `wait` tells how the jobs ended."""
+    for state in states:
+        fake.add(state=state)
+    result = run("wait", f"1-{len(states)}", "--timeout", "0")
+    assert result.exit_code == code
+    assert result.stdout.splitlines() == [f"job {number} {state}" for number, state in enumerate(states, 1)]
+
+
+def test_wait_for_a_job_that_is_not_there(run: Run, fake: Any) -> None:
+    """102 says that a job does not exist, and JSON says which."""
+    fake.add(state="SUCCEEDED")
+    result = run("wait", "1", "7", "-o", "json")
+    assert result.exit_code == 102
+    assert json.loads(result.stdout) == [{"id": 1, "state": "SUCCEEDED"}, {"id": 7, "state": None}]
+
+
+def test_wait_outlives_an_outage(run: Run, fake: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that goes away for a moment and comes back does not end the waiting."""
+    fake.add(state="RUNNING")
+
+    def advance(number: int) -> None:
+        if number == 1:
+            fake.script = [200, 503, 503, 503, 503]
+        if number == 6:
+            fake.jobs[1]["state"] = "SUCCEEDED"
+
+    monkeypatch.setattr("walras.transport.Patience.pause_s", lambda *_: 0.0)
+    fake.on_request = advance
+    assert run("wait", "1", "--timeout", "20s").exit_code == 0
+    assert len(fake.requests) >= 6

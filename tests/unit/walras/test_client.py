@@ -1,0 +1,214 @@
+"""The client against a server that loses answers, breaks off and refuses."""
+
+from typing import Any
+
+import pytest
+
+from walras.client import Client
+from walras.errors import (
+    ClusterError,
+    ConfigError,
+    Conflict,
+    Forbidden,
+    JobSpecError,
+    NotFound,
+    ServerUnreachable,
+    UnknownPolicyError,
+)
+from walras.job import parse_spec
+from walras.states import JobState
+from walras.transport import Patience
+
+TOKEN = "walras_user_secret"
+QUICK = Patience(tries=3, backoff_s=0.0, poll_s=0.0, call_timeout_s=5.0, connect_timeout_s=1.0)
+
+
+def client_of(fake: Any, token: str = TOKEN) -> Client:
+    return Client(fake.url, token, patience=QUICK)
+
+
+async def test_a_submission_whose_answer_is_lost_makes_one_job(fake: Any) -> None:
+    """The connection breaks after the server has stored the job; the repeated call gets the same job."""
+    fake.script = ["drop", 503]
+    async with client_of(fake) as client:
+        submitted = await client.submit(parse_spec("run: python train.py\nname: a"))
+    assert (submitted.id, submitted.name) == (1, "a")
+    assert len(fake.jobs) == 1
+    assert [request[:2] for request in fake.requests] == [("POST", "/api/v1/jobs")] * 3
+    assert fake.requests[0][2] == {"name": "a", "run": "python train.py"}
+
+
+async def test_two_submissions_are_two_jobs(fake: Any) -> None:
+    """The key is made anew for each call; a caller's own key makes equal calls one job."""
+    async with client_of(fake) as client:
+        ids = [(await client.submit({"run": "x"})).id for _ in range(2)]
+        ids += [(await client.submit({"run": "x"}, idempotency_key="mine")).id for _ in range(2)]
+    assert ids == [1, 2, 3, 3]
+
+
+async def test_a_token_is_asked_for_once(fake: Any) -> None:
+    """A call that would do something twice is not repeated."""
+    fake.script = ["drop"]
+    async with client_of(fake) as client:
+        with pytest.raises(ServerUnreachable):
+            await client.create_token("ada", "user", ["vision"])
+    assert len(fake.requests) == 1
+
+
+async def test_patience_ends(fake: Any) -> None:
+    """A server that stays busy is given up after the allowed number of tries, an absent one too."""
+    fake.script = [503] * 10
+    async with client_of(fake) as client:
+        with pytest.raises(ServerUnreachable, match="not now"):
+            await client.health()
+    assert len(fake.requests) == 3
+    async with Client("http://127.0.0.1:9", TOKEN, patience=QUICK) as client:
+        with pytest.raises(ServerUnreachable, match=r"no Walras server answers at http://127\.0\.0\.1:9"):
+            await client.nodes()
+
+
+@pytest.mark.parametrize(
+    ("act", "kind", "said"),
+    [
+        (lambda c: c.job(99), NotFound, "no job 99"),
+        (lambda c: c.hold(1), Conflict, "only a waiting job"),
+        (lambda c: c.submit({"run": "x", "resources": {"accelerators": {"h900": 1}}}), JobSpecError, "h900"),
+        (lambda c: c.set_policy({"policy": {"name": "max_mim"}}), UnknownPolicyError, "max_mim"),
+    ],
+)
+async def test_refusals_become_our_errors(fake: Any, act: Any, kind: type[Exception], said: str) -> None:
+    """Each problem is raised as the class of its code or status, with the server's words, field and fix."""
+    fake.add(state="RUNNING")
+    async with client_of(fake) as client:
+        with pytest.raises(kind, match=said):
+            await act(client)
+    assert len(fake.requests) == 1, "a refusal is not asked for again"
+
+
+async def test_a_wrong_token_and_a_broken_server(fake: Any) -> None:
+    """401 says what to set; 500 is the cluster's fault, not the user's."""
+    async with client_of(fake, token="stale") as client:
+        with pytest.raises(Forbidden) as refusal:
+            await client.nodes()
+    assert "WALRAS_TOKEN_FILE" in refusal.value.fix
+    fake.script = [500]
+    async with client_of(fake) as client:
+        with pytest.raises(ClusterError, match="500"):
+            await client.nodes()
+
+
+async def test_the_token_is_in_no_address(fake: Any) -> None:
+    """The token travels in the header alone."""
+    fake.add()
+    async with client_of(fake) as client:
+        await client.job(1)
+        _ = [job async for job in client.jobs(active=True)]
+    assert all(TOKEN not in path for _, path, _ in fake.requests)
+    with pytest.raises(ConfigError, match="password"):
+        Client("http://ada:secret@host:1", TOKEN)
+    for wrong in ("", "host:80", "ftp://host", "http://"):
+        with pytest.raises(ConfigError, match="not a server's address"):
+            Client(wrong, TOKEN)
+
+
+async def test_jobs_come_page_by_page(fake: Any) -> None:
+    """Iterating goes through the server's pages, no further than the limit."""
+    for number in range(8):
+        fake.add(state="FAILED" if number % 2 else "PENDING")
+    async with client_of(fake) as client:
+        assert [job.id async for job in client.jobs()] == list(range(1, 9))
+        assert [job.id async for job in client.jobs(limit=4)] == [1, 2, 3, 4]
+        assert [job.id async for job in client.jobs(states=[JobState.FAILED])] == [2, 4, 6, 8]
+        assert [job.id async for job in client.jobs(active=True)] == [1, 3, 5, 7]
+        assert [job async for job in client.jobs(limit=0)] == []
+
+
+async def test_a_batch_reports_each_job(fake: Any) -> None:
+    """One bad job of a batch does not spoil the others."""
+    async with client_of(fake) as client:
+        items = (await client.submit_batch([{"run": "x"}, {"nun": "y"}])).items
+    assert items[0].id == 1
+    assert items[1].error is not None
+    assert items[1].error.field == "run"
+
+
+async def test_an_answer_of_a_newer_server_is_understood(fake: Any) -> None:
+    """Fields that this version does not know are ignored."""
+    async with client_of(fake) as client:
+        assert (await client.health()).ok
+
+
+async def log_of(client: Client, job_id: int, **options: Any) -> bytes:
+    return b"".join([piece async for piece in client.logs(job_id, **options)])
+
+
+async def test_a_log_is_read_from_an_offset(fake: Any) -> None:
+    """Without following: what there is, of the newest attempt or the one named."""
+    job_id = fake.add(state="RUNNING")
+    fake.attempts[job_id] = [{"attempt": 1}, {"attempt": 2}]
+    fake.logs = {(job_id, 1): b"first try", (job_id, 2): b"x" * 200_000}
+    async with client_of(fake) as client:
+        assert await log_of(client, job_id) == b"x" * 200_000
+        assert await log_of(client, job_id, attempt=1, offset=6) == b"try"
+        with pytest.raises(NotFound):
+            await log_of(client, 99)
+
+
+async def test_a_followed_log_survives_lost_connections(fake: Any) -> None:
+    """The connection breaks three times; every byte arrives once and in order."""
+    job_id = fake.add(state="RUNNING")
+    fake.attempts[job_id] = [attempt(job_id, 1)]
+    fake.logs[job_id, 1] = bytes(range(256)) * 100
+    fake.log_cuts = [10_000, 1, 5_000]
+
+    def end_later(number: int) -> None:
+        if number == 14:
+            fake.attempts[job_id] = [attempt(job_id, 1, state="SUCCEEDED")]
+            fake.jobs[job_id]["state"] = "SUCCEEDED"
+            fake.logs[job_id, 1] += b"the last words"
+
+    fake.on_request = end_later
+    async with client_of(fake) as client:
+        assert await log_of(client, job_id, follow=True) == bytes(range(256)) * 100 + b"the last words"
+
+
+async def test_following_goes_on_with_the_next_attempt(fake: Any) -> None:
+    """After a preemption the next attempt's log follows from its beginning, until the job ends."""
+    job_id = fake.add(state="PENDING")
+
+    def advance(number: int) -> None:
+        if number == 3:
+            fake.attempts[job_id] = [attempt(job_id, 1, state="PREEMPTED")]
+            fake.logs[job_id, 1] = b"one "
+        elif number == 9:
+            fake.attempts[job_id].append(attempt(job_id, 2, state="SUCCEEDED"))
+            fake.logs[job_id, 2] = b"two"
+            fake.jobs[job_id]["state"] = "SUCCEEDED"
+
+    fake.on_request = advance
+    async with client_of(fake) as client:
+        assert await log_of(client, job_id, follow=True) == b"one two"
+
+
+async def test_following_a_job_that_never_runs_ends(fake: Any) -> None:
+    """A job cancelled while it waits has no log, and following it ends."""
+    job_id = fake.add(state="CANCELLED")
+    async with client_of(fake) as client:
+        assert await log_of(client, job_id, follow=True) == b""
+
+
+async def test_a_server_that_stays_away_ends_following(fake: Any) -> None:
+    """Following gives up after the allowed number of failures in a row."""
+    job_id = fake.add(state="RUNNING")
+    fake.attempts[job_id] = [attempt(job_id, 1)]
+    fake.log_cuts = [0] * 50
+    async with client_of(fake) as client:
+        with pytest.raises(ServerUnreachable):
+            await log_of(client, job_id, follow=True)
+
+
+def attempt(job_id: int, number: int, state: str = "RUNNING") -> dict[str, Any]:
+    return {
+        "job_id": job_id, "attempt": number, "state": state, "pool": "p", "accelerator": "a100", "placement": [],
+        "accelerators": 1, "leased_at": "2026-11-05T18:00:00Z",
+    }  # fmt: skip

@@ -1,0 +1,88 @@
+"""`walras nodes`, `walras prices`: machines, and what their accelerators are worth."""
+
+from typing import TYPE_CHECKING
+
+from walras.cli.options import NoHeader, Output
+from walras.cli.output import STATE_STYLES, Column, Listing, OutputFormat, dash, joined, show_line, show_listing
+from walras.cli.session import with_client
+from walras.units import format_count, format_length, format_money
+
+if TYPE_CHECKING:
+    from walras.api import CertificateView, NodeView, PriceView
+
+
+def nodes(output: Output = OutputFormat.TABLE, no_header: NoHeader = False) -> None:
+    """List machines, what is free on them, and which jobs they run."""
+    found = with_client(lambda client: client.nodes())
+    columns = (
+        Column("NODE", shrinks=True),
+        Column("ACCELERATOR"),
+        Column("MARKET"),
+        Column("ZONE", shrinks=True),
+        Column("STATE"),
+        Column("FREE", right=True),
+        Column("OF", right=True),
+        Column("JOBS", shrinks=True),
+        Column("HEARD", right=True),
+        Column("DETAIL", shrinks=True),
+    )
+    data = [node.model_dump(mode="json") for node in found]
+    show_listing(
+        Listing(columns, [_node_row(node) for node in found], data, STATE_STYLES), output, header=not no_header
+    )
+
+
+def _node_row(node: "NodeView") -> list[str]:
+    return [
+        node.node_id,
+        node.accelerator + (" (emulated)" if node.emulated else ""),
+        node.market,
+        node.zone,
+        node.state,
+        str(node.free),
+        str(node.accelerators),
+        joined(node.jobs),
+        "-" if node.last_heard_s is None else f"{format_length(node.last_heard_s)} ago",
+        dash(node.detail),
+    ]
+
+
+def prices(output: Output = OutputFormat.TABLE, no_header: NoHeader = False) -> None:
+    """List the price of every pool at the last solve, beside what the market asks."""
+    found = with_client(lambda client: client.prices())
+    columns = (
+        Column("POOL", shrinks=True),
+        Column("ACCELERATOR"),
+        Column("MARKET"),
+        Column("PRICE", right=True),
+        Column("UNIT", shrinks=True),
+        Column("MARKET PRICE", right=True),
+        Column("FREE", right=True),
+        Column("OF", right=True),
+        Column("RENTED", right=True),
+    )
+    data = found.model_dump(mode="json")
+    show_listing(Listing(columns, [_price_row(price) for price in found.items], data), output, header=not no_header)
+    if found.certificate is not None and output is OutputFormat.TABLE:
+        show_line(_certified(found.certificate))
+
+
+def _price_row(price: "PriceView") -> list[str]:
+    return [
+        price.pool,
+        price.accelerator,
+        price.market,
+        f"{price.price:.4g}",
+        price.unit,
+        f"{format_money(price.market_usd_per_h)}/h",
+        format_count(price.free),
+        format_count(price.capacity),
+        f"{price.rented_machines} of {price.quota_machines}" if price.quota_machines else "-",
+    ]
+
+
+def _certified(certificate: "CertificateView") -> str:
+    return (
+        f"solved {certificate.solved_at} by {certificate.path}: {certificate.status}, objective "
+        f"{certificate.objective:.6g}, bound {certificate.bound:.6g}, solve gap {certificate.gap:.2%}"
+    )

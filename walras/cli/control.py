@@ -1,0 +1,137 @@
+"""`walras cancel`, `hold`, `release`, `update`, `wait`: changing jobs, and waiting for their end."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from walras.cli.options import Jobs, Output, length_s
+from walras.cli.output import OutputFormat, show_json, show_line, warn
+from walras.cli.session import jobs_named, with_client
+from walras.errors import NotFound, ServerUnreachable, UserError
+from walras.states import JobState
+
+if TYPE_CHECKING:
+    from walras.client import Client
+
+NOT_FINISHED, NOT_FOUND = 101, 102
+#: How long `wait` bears a server that answered before.
+_OUTAGE_S = 120.0
+_EXIT_CODES = {JobState.SUCCEEDED: 0, JobState.FAILED: 100, JobState.CANCELLED: 103, JobState.TIMEOUT: 104}
+_CLASSES = {"low": 20, "normal": 50, "high": 80}
+
+
+def cancel(jobs: Jobs) -> None:
+    """End jobs, whatever they do at the moment."""
+    _each(jobs, lambda client, job_id: client.cancel(job_id), "is being cancelled")
+
+
+def hold(jobs: Jobs) -> None:
+    """Keep waiting jobs from starting."""
+    _each(jobs, lambda client, job_id: client.hold(job_id), "is held")
+
+
+def release(jobs: Jobs) -> None:
+    """Let held jobs start."""
+    _each(jobs, lambda client, job_id: client.release(job_id), "is released")
+
+
+def update(
+    jobs: Jobs, priority: Annotated[str, typer.Option("--priority", help="0-100, or low, normal, high.")]
+) -> None:
+    """Change jobs that have not ended."""
+    number = _priority(priority)
+    _each(jobs, lambda client, job_id: client.reprioritise(job_id, number), f"has priority {number}")
+
+
+def wait(
+    jobs: Jobs,
+    timeout: Annotated[str | None, typer.Option("--timeout", help="Give up after this long: 30s, 10m, 2h.")] = None,
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """Wait until jobs have ended.
+
+    Exit code: 0 all succeeded, 100 one failed, 101 not ended in time, 102 no such job, 103 cancelled, 104 timed out.
+    """
+    timeout_s = length_s(timeout, "--timeout")
+    job_ids = jobs_named(jobs)
+    states = with_client(lambda client: _wait(client, job_ids, timeout_s))
+    if output is OutputFormat.JSON:
+        show_json([{"id": job_id, "state": state} for job_id, state in states.items()])
+    else:
+        for job_id, state in states.items():
+            show_line(f"job {job_id} {state or 'does not exist'}")
+    code = exit_code_of(states.values())
+    if code:
+        raise typer.Exit(code)
+
+
+def exit_code_of(states: Iterable[JobState | None]) -> int:
+    """What `wait` and `logs -f` exit with; None stands for a job that does not exist."""
+    found = set(states)
+    if None in found:
+        return NOT_FOUND
+    if any(state is not None and not state.is_final for state in found):
+        return NOT_FINISHED
+    worst = (JobState.FAILED, JobState.TIMEOUT, JobState.CANCELLED)
+    return next((_EXIT_CODES[state] for state in worst if state in found), 0)
+
+
+async def _wait(client: "Client", job_ids: list[int], timeout_s: float | None) -> dict[int, JobState | None]:
+    """The states once all have ended, or the time is over."""
+    until = time.monotonic() + timeout_s if timeout_s is not None else float("inf")
+    states: dict[int, JobState | None] = dict.fromkeys(job_ids)
+    pending, answered_at = list(job_ids), None
+    while True:
+        try:
+            for job_id in pending:
+                states[job_id] = await _state(client, job_id)
+            answered_at = time.monotonic()
+        except ServerUnreachable:
+            # A server that restarts is no reason to give up on jobs that run; one that never answered is.
+            if answered_at is None or time.monotonic() - answered_at > _OUTAGE_S:
+                raise
+        pending = [job_id for job_id in pending if (state := states[job_id]) is not None and not state.is_final]
+        left_s = until - time.monotonic()
+        if not pending or left_s <= 0:
+            return states
+        # Many jobs are looked at less often: a look is a request for each.
+        await asyncio.sleep(min(client.patience.poll_s * max(1.0, len(pending) / 20), left_s))
+
+
+async def _state(client: "Client", job_id: int) -> JobState | None:
+    try:
+        return (await client.job(job_id)).state
+    except NotFound:
+        return None
+
+
+def _priority(word: str) -> int:
+    number = _CLASSES.get(word.strip().lower())
+    if number is None and word.strip().isascii() and word.strip().isdigit():
+        number = int(word)
+    if number is None or not 0 <= number <= 100:
+        raise UserError(f"{word[:40]!r} is no priority", field="--priority", fix="0 to 100, or low, normal, high")
+    return number
+
+
+def _each(words: list[str], act: "Callable[[Client, int], Awaitable[None]]", done: str) -> None:
+    """Do it to every job named; one that refuses does not keep the others from it. Exit 2 if one refused."""
+    job_ids = jobs_named(words)
+
+    async def all_of_them(client: "Client") -> int:
+        refused = 0
+        for job_id in job_ids:
+            try:
+                await act(client, job_id)
+            except UserError as error:
+                refused += 1
+                warn(f"job {job_id}: {error}", *([f"fix: {error.fix}"] if error.fix else []))
+            else:
+                show_line(f"job {job_id} {done}")
+        return refused
+
+    if with_client(all_of_them):
+        raise typer.Exit(2)

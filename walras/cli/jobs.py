@@ -1,0 +1,257 @@
+"""`walras queue`, `jobs`, `show`, `explain`: looking at jobs."""
+
+import time
+from asyncio import sleep as pause
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from walras.cli.options import Job, Limit, NoHeader, Output, Project, User
+from walras.cli.output import (
+    STATE_STYLES,
+    Column,
+    Listing,
+    OutputFormat,
+    console,
+    dash,
+    rendered,
+    show_json,
+    show_line,
+    show_listing,
+    warn,
+)
+from walras.cli.session import job_named, with_client
+from walras.errors import UserError
+from walras.states import JobState
+from walras.units import format_count, format_length, format_money
+
+if TYPE_CHECKING:
+    from walras.api import AttemptView, JobDetail, JobView
+    from walras.client import Client
+
+_COLUMNS = (
+    Column("JOB", right=True),
+    Column("NAME", shrinks=True),
+    Column("USER", shrinks=True),
+    Column("PROJECT", shrinks=True),
+    Column("STATE"),
+    Column("REASON", shrinks=True),
+    Column("ACC", right=True),
+    Column("ON", shrinks=True),
+    Column("PROGRESS", right=True),
+    Column("TRIES", right=True),
+    Column("SPENT", right=True),
+    Column("AGE", right=True),
+)
+_WATCH_S = 2.0
+
+
+def queue(
+    user: User = None,
+    project: Project = None,
+    limit: Limit = 1000,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Show again every two seconds, until Ctrl-C.")] = False,
+    output: Output = OutputFormat.TABLE,
+    no_header: NoHeader = False,
+) -> None:
+    """List the jobs that have not ended."""
+    if watch and output is OutputFormat.JSON:
+        raise UserError("--watch shows a table", field="--watch", fix="leave -o json out")
+    if watch:
+        with_client(lambda client: _watch(client, user, project, limit, not no_header))
+        return
+    found = with_client(lambda client: _collect(client, (), user, project, True, limit))
+    _show(found, limit, output, not no_header)
+
+
+def jobs(
+    user: User = None,
+    project: Project = None,
+    state: Annotated[
+        list[str] | None, typer.Option("--state", help="Only jobs in this state (FAILED, ...); may be repeated.")
+    ] = None,
+    limit: Limit = 100,
+    output: Output = OutputFormat.TABLE,
+    no_header: NoHeader = False,
+) -> None:
+    """List jobs, those that have ended included."""
+    states = tuple(part for word in state or () for part in word.split(","))
+    found = with_client(lambda client: _collect(client, states, user, project, False, limit))
+    _show(found, limit, output, not no_header)
+
+
+def show(job: Job, output: Output = OutputFormat.TABLE) -> None:
+    """Show all about one job, its attempts included."""
+    job_id = job_named(job)
+    detail = with_client(lambda client: client.job(job_id))
+    if output is OutputFormat.JSON:
+        show_json(detail.model_dump(mode="json"))
+        return
+    facts = Listing((Column("FIELD"), Column("VALUE", shrinks=True)), _facts(detail), None, STATE_STYLES)
+    show_listing(facts, output, header=False)
+    if detail.attempt_list:
+        show_line("")
+        show_listing(_attempt_listing(detail.attempt_list), output)
+
+
+def explain(job: Job, output: Output = OutputFormat.TABLE) -> None:
+    """Say why a job is where it is, and what would change that."""
+    job_id = job_named(job)
+    answer = with_client(lambda client: client.explain(job_id))
+    if output is OutputFormat.JSON:
+        show_json(answer.model_dump(mode="json"))
+        return
+    show_line(f"job {answer.job_id} is {answer.state}")
+    for reason in answer.reasons:
+        show_line(f"  {reason.reason}  {reason.detail}".rstrip())
+        if reason.fix:
+            show_line(f"      to change this: {reason.fix}")
+
+
+# ------------------------------------------------------------------------------------------------------- listing
+
+
+async def _collect(
+    client: "Client", states: tuple[str, ...], user: str | None, project: str | None, active: bool, limit: int
+) -> "list[JobView]":
+    """One more than `limit` where there are more, so that the caller can say so."""
+    chosen = _checked_states(states)
+    found = client.jobs(states=chosen, user=user, project=project, active=active, limit=limit + 1)
+    return [job async for job in found]
+
+
+def _checked_states(words: tuple[str, ...]) -> "list[JobState]":
+    found = []
+    for word in words:
+        if word.upper() not in JobState.__members__:
+            meant = get_close_matches(word.upper(), JobState.__members__, n=1)
+            fix = f"did you mean {meant[0]}?" if meant else f"choose from {', '.join(JobState.__members__)}"
+            raise UserError(f"{word!r} is no state", field="--state", fix=fix)
+        found.append(JobState(word.upper()))
+    return found
+
+
+async def _watch(client: "Client", user: str | None, project: str | None, limit: int, header: bool) -> None:
+    from rich.live import Live
+
+    with Live(console=console(), auto_refresh=False) as live:
+        while True:
+            found = await _collect(client, (), user, project, True, limit)
+            live.update(rendered(_listing(found[:limit]), header=header), refresh=True)
+            await pause(_WATCH_S)
+
+
+def _show(found: "list[JobView]", limit: int, output: OutputFormat, header: bool) -> None:
+    show_listing(_listing(found[:limit]), output, header=header)
+    if len(found) > limit and output is OutputFormat.TABLE:
+        warn(f"only the first {limit} are shown; --limit shows more")
+
+
+def _listing(found: "list[JobView]") -> Listing:
+    now = time.time()
+    rows = [_row(job, now) for job in found]
+    return Listing(_COLUMNS, rows, [job.model_dump(mode="json") for job in found], STATE_STYLES)
+
+
+def _row(job: "JobView", now: float) -> list[str]:
+    why = "" if job.reason is None else f"{job.reason} {job.detail}".strip()
+    return [
+        str(job.id),
+        job.name,
+        job.user,
+        job.project,
+        str(job.state),
+        why,
+        str(job.accelerators),
+        dash(job.accelerator),
+        _progress(job),
+        str(job.attempts),
+        format_money(job.usd),
+        _age(job, now),
+    ]
+
+
+def _progress(job: "JobView") -> str:
+    if job.steps_total:
+        return f"{min(job.steps / job.steps_total, 1.0):.0%}"
+    return format_count(job.steps) if job.steps else "-"
+
+
+def _age(job: "JobView", now: float) -> str:
+    end = now if job.ended_at is None else _instant(job.ended_at)
+    return format_length(max(end - _instant(job.submitted_at), 0.0))
+
+
+def _instant(text: str) -> float:
+    from walras.instants import parse_instant
+
+    try:
+        return parse_instant(text, now=0.0)
+    except ValueError:
+        return 0.0
+
+
+# ------------------------------------------------------------------------------------------------------- one job
+
+
+def _facts(job: "JobDetail") -> list[list[str]]:
+    speed = f"{job.steps_per_s:.4g} steps/s" if job.steps_per_s is not None else "-"
+    steps = format_count(job.steps) + (f" of {format_count(job.steps_total)}" if job.steps_total else "")
+    used = ", ".join(f"{name} {format_length(seconds)}" for name, seconds in sorted(job.accelerator_s.items()))
+    values = ", ".join(
+        f"{name} {job.first_values.get(name, value):.4g} -> {value:.4g}" for name, value in job.last_values.items()
+    )
+    facts = [
+        ("job", str(job.id)),
+        ("name", job.name),
+        ("state", str(job.state)),
+        ("reason", " ".join(filter(None, (job.reason, job.detail)))),
+        ("user", f"{job.user} in {job.project}"),
+        ("kind", job.kind),
+        ("priority", str(job.priority)),
+        ("accelerators", str(job.accelerators)),
+        ("runs on", " in ".join(filter(None, (job.accelerator, job.pool)))),
+        ("steps", steps),
+        ("speed", speed),
+        ("values", values),
+        ("attempts", f"{job.attempts}, restarts after failures {job.restarts}"),
+        ("used", used),
+        ("spent", format_money(job.usd)),
+        ("submitted", job.submitted_at),
+        ("started", job.started_at or ""),
+        ("ended", job.ended_at or ""),
+        ("labels", ", ".join(f"{name}={value}" for name, value in job.labels.items())),
+    ]
+    return [[name, dash(value)] for name, value in facts]
+
+
+def _attempt_listing(attempts: "list[AttemptView]") -> Listing:
+    columns = (
+        Column("TRY", right=True),
+        Column("STATE"),
+        Column("REASON"),
+        Column("ACCELERATOR"),
+        Column("PLACE", shrinks=True),
+        Column("EXIT", right=True),
+        Column("CHECKPOINT", right=True),
+        Column("USED", right=True),
+        Column("SPENT", right=True),
+    )
+    return Listing(columns, [_attempt_row(attempt) for attempt in attempts], None, STATE_STYLES)
+
+
+def _attempt_row(attempt: "AttemptView") -> list[str]:
+    ended = f"signal {attempt.signal}" if attempt.signal is not None else dash(attempt.exit_code)
+    marks = [word for word, holds in (("emulated", attempt.emulated), ("profiling", attempt.profiling)) if holds]
+    return [
+        str(attempt.attempt),
+        str(attempt.state),
+        dash(attempt.reason),
+        f"{attempt.accelerators} x {attempt.accelerator}" + (f" ({', '.join(marks)})" if marks else ""),
+        " ".join(attempt.placement),
+        ended + (f" (rank {attempt.failed_rank})" if attempt.failed_rank is not None else ""),
+        "-" if attempt.checkpoint_step is None else f"step {format_count(attempt.checkpoint_step)}",
+        format_length(attempt.accelerator_s),
+        format_money(attempt.usd),
+    ]

@@ -1,0 +1,98 @@
+"""The `walras` command: its sub-commands, and how errors become messages and exit codes.
+
+Exit codes: 0 done, 1 something failed, 2 the user's input, 75 no server answers, 130 Ctrl-C; `wait` adds its own.
+This file and what it imports load nothing heavy: the client, the models and the daemons come with the command that
+needs them.
+"""
+
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+import walras
+from walras.cli import cluster, control, daemons, jobs, logs, submit
+from walras.cli.admin import admin_commands
+from walras.cli.output import show_line, warn
+from walras.cli.policy import policy_commands
+from walras.errors import ServerUnreachable, UserError, WalrasError
+
+EXIT_FAILED, EXIT_USER, EXIT_UNREACHABLE, EXIT_INTERRUPTED = 1, 2, 75, 130
+
+
+class ErrorsToExitCodes(TyperGroup):
+    """The outermost group: what a command raises becomes a message and an exit code, never a traceback for users."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except UserError as error:
+            field = [f"field: {error.field}"] if error.field and error.field not in str(error) else []
+            warn(f"walras: {error}", *field, *([f"fix: {error.fix}"] if error.fix else []))
+            raise typer.Exit(EXIT_USER) from None
+        except ServerUnreachable as error:
+            warn(f"walras: {error}", "fix: check WALRAS_SERVER; `walras server --data DIR` starts a server")
+            raise typer.Exit(EXIT_UNREACHABLE) from None
+        except WalrasError as error:
+            warn(f"walras: {error}")
+            raise typer.Exit(EXIT_FAILED) from None
+        except KeyboardInterrupt:
+            raise typer.Exit(EXIT_INTERRUPTED) from None
+        except BrokenPipeError:
+            # The reader of a pipe (`| head`) has enough. Nothing more can be written, not even at interpreter exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(0) from None
+
+
+app = typer.Typer(
+    name="walras",
+    cls=ErrorsToExitCodes,
+    help="Schedule PyTorch jobs on unlike accelerators, by prices.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def version() -> None:
+    """Print the version."""
+    show_line(walras.__version__)
+
+
+_COMMANDS: tuple[Callable[..., None], ...] = (
+    submit.submit,
+    jobs.queue,
+    jobs.jobs,
+    jobs.show,
+    logs.logs,
+    jobs.explain,
+    control.wait,
+    control.cancel,
+    control.hold,
+    control.release,
+    control.update,
+    cluster.nodes,
+    cluster.prices,
+    daemons.server,
+    daemons.agent,
+    daemons.demo,
+    version,
+)
+for _command in _COMMANDS:
+    app.command(_command.__name__)(_command)
+app.add_typer(policy_commands, name="policy")
+app.add_typer(admin_commands, name="admin")
+app.add_typer(daemons.simulate_commands, name="simulate")
+
+
+def main() -> None:
+    """The console script."""
+    try:
+        app()
+    except KeyboardInterrupt:
+        sys.exit(EXIT_INTERRUPTED)

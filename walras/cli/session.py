@@ -1,0 +1,36 @@
+"""Run one piece of asynchronous work against the configured server, from a synchronous command."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, TypeVar
+
+from walras.cli import settings
+from walras.cli.job_ids import one_job_id, parse_job_ids
+
+if TYPE_CHECKING:
+    from walras.client import Client
+
+ResultT = TypeVar("ResultT")
+
+
+def with_client(work: "Callable[[Client], Awaitable[ResultT]]") -> ResultT:
+    """The result of `work` with an open client. The client's library is loaded only here: `--help` stays quick."""
+    from walras.client import Client
+
+    access = settings.access()
+
+    async def whole() -> ResultT:
+        async with Client(access.url, access.token) as client:
+            return await work(client)
+
+    return asyncio.run(whole())
+
+
+def jobs_named(words: list[str]) -> list[int]:
+    """The job numbers meant by the words of a command line."""
+    return parse_job_ids(words, lambda: settings.last_job(settings.access().url))
+
+
+def job_named(word: str) -> int:
+    """The one job number meant by a word."""
+    return one_job_id(word, lambda: settings.last_job(settings.access().url))

@@ -1,0 +1,163 @@
+"""`walras submit`: from a job file, a script or standard input to a job in the queue."""
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from walras.cli import settings
+from walras.cli.options import Output
+from walras.cli.output import Column, Listing, OutputFormat, dash, show_json, show_line, show_listing
+from walras.cli.session import with_client
+from walras.errors import JobSpecError
+
+if TYPE_CHECKING:
+    from walras.api import DryRun
+    from walras.job import JobSpec
+
+_SCRIPT_ENDINGS = (".sh", ".bash")
+
+
+def submit(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="A job file, a shell script, or - for standard input.")],
+    command: Annotated[
+        list[str] | None, typer.Argument(metavar="[-- COMMAND...]", help="Run this instead of the file's `run`.")
+    ] = None,
+    setting: Annotated[
+        list[str] | None, typer.Option("--set", "-s", metavar="FIELD=VALUE", help="Set a field: --set priority=80")
+    ] = None,
+    env: Annotated[
+        list[str] | None,
+        typer.Option("--env", "-e", metavar="NAME[=VALUE]", help="Set a variable; without a value: take yours."),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check the job and say what would happen.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the job's number.")] = False,
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """Submit a job."""
+    spec = read_job(file, command or [], setting or [], env or [])
+    if dry_run:
+        answer = with_client(lambda client: client.dry_run(spec))
+        show_json(answer.model_dump(mode="json")) if output is OutputFormat.JSON else _show_plan(answer, spec)
+        return
+    submitted = with_client(lambda client: client.submit(spec))
+    assert submitted.id is not None
+    settings.remember_last(settings.access().url, submitted.id)
+    if output is OutputFormat.JSON:
+        show_json(submitted.model_dump(mode="json"))
+    elif quiet:
+        show_line(str(submitted.id))
+    else:
+        show_line(f"job {submitted.id} ({submitted.name or spec.name}) is in the queue")
+        show_line(f"  follow it: walras logs -f {submitted.id}    why it waits: walras explain {submitted.id}")
+
+
+def read_job(file: str, command: list[str], changes: list[str], env: list[str]) -> "JobSpec":
+    """The checked spec of a submission: the file, then `#WALRAS` lines, `--set`, `--env`, and the command."""
+    from walras.job import MAX_SPEC_BYTES, missing_envs, parse_spec
+    from walras.overrides import script_mapping, with_settings
+    from walras.yaml_text import parse_yaml
+
+    name, content = _content(file, MAX_SPEC_BYTES)
+    if content.startswith(b"#!") or file.endswith(_SCRIPT_ENDINGS):
+        mapping = script_mapping(_text(content, name), name=Path(name).name)
+        mapping.setdefault("workdir", str(Path.cwd()))
+    else:
+        mapping = _fields(parse_yaml(content, source=name, max_bytes=MAX_SPEC_BYTES), name, bool(command))
+    mapping = with_settings(mapping, changes, source="--set")
+    mapping = _with_envs(mapping, env)
+    if command:
+        mapping["run"] = command
+    if file != "-":
+        mapping.setdefault("name", Path(file).stem or "job")
+    spec = parse_spec(_with_whole_workdir(mapping), source=name)
+    for variable in missing_envs(spec):
+        raise JobSpecError(
+            f"{name}: the variable {variable} has no value", field=f"envs.{variable}", fix=f"--env {variable}=VALUE"
+        )
+    return spec
+
+
+def _content(file: str, most: int) -> tuple[str, bytes]:
+    """(name for messages, bytes; one more than allowed at most)."""
+    try:
+        if file == "-":
+            return "standard input", sys.stdin.buffer.read(most + 1)
+        with Path(file).open("rb") as opened:
+            return file, opened.read(most + 1)
+    except OSError as error:
+        raise JobSpecError(f"{file}: {error.strerror}", field="FILE", fix="check the path") from None
+
+
+def _text(content: bytes, name: str) -> str:
+    from walras.job_parts import MAX_ARGUMENT_BYTES
+
+    if len(content) > MAX_ARGUMENT_BYTES:
+        raise JobSpecError(
+            f"{name}: more than {MAX_ARGUMENT_BYTES:,} bytes",
+            field="run",
+            fix="write a job file that starts the script",
+        )
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise JobSpecError(
+            f"{name}: line {line}: not UTF-8", field=f"line {line}", fix="save the script as UTF-8"
+        ) from None
+
+
+def _fields(data: Any, name: str, has_command: bool) -> dict[str, Any]:
+    if data is None and has_command:
+        return {}
+    if not isinstance(data, dict):
+        raise JobSpecError(f"{name}: no fields", fix="write `field: value` lines, such as `run: python train.py`")
+    return data
+
+
+def _with_envs(mapping: dict[str, Any], given: list[str]) -> dict[str, Any]:
+    if not given:
+        return mapping
+    envs = dict(mapping.get("envs") or {})
+    for item in given:
+        name, equals, value = item.partition("=")
+        if not equals and name not in os.environ:
+            raise JobSpecError(
+                f"--env {name}: you have no such variable", field=f"envs.{name}", fix=f"--env {name}=VALUE"
+            )
+        envs[name] = value if equals else os.environ[name]
+    return {**mapping, "envs": envs}
+
+
+def _with_whole_workdir(mapping: dict[str, Any]) -> dict[str, Any]:
+    """A relative folder is meant from where the command is given, as with every shell command."""
+    workdir = mapping.get("workdir")
+    if not isinstance(workdir, str) or not workdir or workdir.startswith(("/", "~")):
+        return mapping
+    return {**mapping, "workdir": os.path.normpath(Path.cwd() / workdir)}
+
+
+def _show_plan(plan: "DryRun", spec: "JobSpec") -> None:
+    from walras.units import format_count
+
+    spread = f", spread over {spec.num_nodes} machines" if spec.num_nodes > 1 else ""
+    show_line(f"{spec.name}: valid; kind {plan.kind}; accelerators {plan.accelerators}{spread}")
+    titles = list(dict.fromkeys(key for row in plan.configurations for key in row))
+    rows = [
+        ["✔" if row == plan.chosen else "", *(_cell(row.get(title), format_count) for title in titles)]
+        for row in plan.configurations
+    ]
+    if rows:
+        columns = [Column("CHOSEN"), *(Column(title.upper().replace("_", " ")) for title in titles)]
+        show_listing(Listing(columns, rows, None), OutputFormat.TABLE)
+    if plan.chosen is None:
+        show_line(f"would wait: {dash(plan.reason)} {plan.detail}".rstrip())
+    show_line("nothing was submitted")
+
+
+def _cell(value: Any, number: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:.4g}" if isinstance(value, float) else dash(value)

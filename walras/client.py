@@ -1,0 +1,230 @@
+"""The client of a Walras server: what the command line, scripts and notebooks talk through.
+
+    async with Client("http://127.0.0.1:8080", token) as client:
+        submitted = await client.submit({"run": "python train.py", "resources": {"accelerators": "a100:1"}})
+        async for line in client.logs(submitted.id, follow=True): ...
+
+Every call is bounded in time. A call is repeated after a lost connection only where that cannot do a thing twice; a
+submission carries a key by which the server recognises it, so it is repeated too and still makes one job.
+"""
+
+import uuid
+from collections.abc import AsyncIterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Literal, Self, TypeVar
+from urllib.parse import quote
+
+from pydantic import BaseModel, TypeAdapter
+
+from walras.api import (
+    AttemptView,
+    BatchResult,
+    DryRun,
+    Explanation,
+    Health,
+    JobDetail,
+    JobPage,
+    JobView,
+    NodeView,
+    PolicyView,
+    PriceList,
+    SubmitResult,
+    TokenCreated,
+)
+from walras.job import JobSpec, spec_mapping
+from walras.log_stream import LogPlace, follow_attempt, read_log
+from walras.states import JobState
+from walras.transport import Call, Patience, Transport
+
+_API = "/api/v1"
+#: A page of a listing; the server may send fewer.
+_PAGE = 500
+BodyT = TypeVar("BodyT", bound=BaseModel)
+AnySpec = JobSpec | Mapping[str, Any]
+_attempts: TypeAdapter[list[AttemptView]] = TypeAdapter(list[AttemptView])
+_nodes: TypeAdapter[list[NodeView]] = TypeAdapter(list[NodeView])
+
+
+class Client:
+    """Asynchronous calls to one server with one token. Errors are those of `walras.errors`."""
+
+    def __init__(self, url: str, token: str = "", *, patience: Patience | None = None) -> None:
+        self._transport = Transport(url, token, patience or Patience())
+
+    @property
+    def url(self) -> str:
+        return self._transport.url
+
+    @property
+    def patience(self) -> Patience:
+        return self._transport.patience
+
+    async def __aenter__(self) -> Self:
+        await self._transport.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._transport.__aexit__(kind, error, trace)
+
+    async def _body(self, model: type[BodyT], call: Call) -> BodyT:
+        return model.model_validate(await self._transport.json(call))
+
+    # ------------------------------------------------------------------------------------------------ submitting
+
+    async def submit(self, spec: AnySpec, *, idempotency_key: str | None = None) -> SubmitResult:
+        """Submit one job. With the same key, the same job is answered, even by another client."""
+        call = Call("POST", f"{_API}/jobs", body=_mapping(spec), headers=_key(idempotency_key))
+        return await self._body(SubmitResult, call)
+
+    async def submit_batch(self, specs: Sequence[AnySpec], *, idempotency_key: str | None = None) -> BatchResult:
+        """Submit up to 1000 jobs; each is accepted or refused on its own, in the order given."""
+        body = {"jobs": [_mapping(spec) for spec in specs]}
+        return await self._body(
+            BatchResult, Call("POST", f"{_API}/jobs:batch", body=body, headers=_key(idempotency_key))
+        )
+
+    async def dry_run(self, spec: AnySpec) -> DryRun:
+        """What would happen to the job now. Nothing is stored."""
+        return await self._body(DryRun, Call("POST", f"{_API}/jobs:dryrun", body=_mapping(spec)))
+
+    # --------------------------------------------------------------------------------------------------- looking
+
+    async def jobs(
+        self,
+        *,
+        states: Sequence[JobState] = (),
+        user: str | None = None,
+        project: str | None = None,
+        active: bool = False,
+        limit: int | None = None,
+    ) -> AsyncIterator[JobView]:
+        """Jobs, newest first, fetched a page at a time; at most `limit`."""
+        query = {"state": ",".join(states), "user": user or "", "project": project or ""}
+        query = {name: value for name, value in query.items() if value}
+        if active:
+            query["active"] = "true"
+        left = limit if limit is not None else 2**62
+        while left > 0:
+            query["limit"] = str(min(left, _PAGE))
+            page = await self._body(JobPage, Call("GET", f"{_API}/jobs", query=dict(query)))
+            for job in page.items[:left]:
+                yield job
+            left -= len(page.items)
+            if not page.next or not page.items:
+                return
+            query["cursor"] = page.next
+
+    async def job(self, job_id: int) -> JobDetail:
+        return await self._body(JobDetail, Call("GET", f"{_API}/jobs/{job_id:d}"))
+
+    async def attempts(self, job_id: int) -> list[AttemptView]:
+        """The job's attempts, oldest first."""
+        return _attempts.validate_python(await self._transport.json(Call("GET", f"{_API}/jobs/{job_id:d}/attempts")))
+
+    async def explain(self, job_id: int) -> Explanation:
+        """Every reason why the job is where it is."""
+        return await self._body(Explanation, Call("GET", f"{_API}/jobs/{job_id:d}/explain"))
+
+    async def logs(
+        self, job_id: int, *, attempt: int | None = None, rank: int | None = None, offset: int = 0, follow: bool = False
+    ) -> AsyncIterator[bytes]:
+        """What one rank (the first, if none is named) printed, from byte `offset` on, as raw pieces that end anywhere.
+
+        Without `attempt`: the newest one. `follow` goes on until the attempt ends, over lost connections, every byte
+        once; without `attempt` it goes on with the next attempt, from its beginning, until the job ends. Raw bytes of
+        a job: never write them to a terminal before `walras.cli.output.safe_text`.
+        """
+        place = LogPlace(job_id, attempt, rank, offset)
+        if not follow:
+            async for piece in read_log(self._transport, place):
+                yield piece
+            return
+        shown = 0
+        while True:
+            place.attempt = attempt if attempt is not None else await self._next_attempt(job_id, after=shown)
+            if place.attempt is None:
+                return
+            async for piece in follow_attempt(self._transport, place):
+                yield piece
+            if attempt is not None:
+                return
+            shown, place.offset = place.attempt, 0
+
+    async def _next_attempt(self, job_id: int, *, after: int) -> int | None:
+        """The newest attempt once there is one beyond `after`; None if the job ends first."""
+        while True:
+            job = await self.job(job_id)
+            newest = max((view.attempt for view in job.attempt_list), default=job.attempts)
+            if newest > after:
+                return newest
+            if job.state.is_final:
+                return None
+            await self._transport.pause()
+
+    # -------------------------------------------------------------------------------------------------- changing
+
+    async def cancel(self, job_id: int) -> None:
+        """Ask for the job's end. Harmless if it has ended already."""
+        await self._act(job_id, "cancel")
+
+    async def hold(self, job_id: int) -> None:
+        """Keep a waiting job from starting until released."""
+        await self._act(job_id, "hold")
+
+    async def release(self, job_id: int) -> None:
+        """End a hold."""
+        await self._act(job_id, "release")
+
+    async def _act(self, job_id: int, verb: Literal["cancel", "hold", "release"]) -> None:
+        await self._transport.json(Call("POST", f"{_API}/jobs/{job_id:d}/{verb}"))
+
+    async def reprioritise(self, job_id: int, priority: int) -> None:
+        """Give a job that has not ended another priority (0-100)."""
+        await self._transport.json(Call("PATCH", f"{_API}/jobs/{job_id:d}", body={"priority": priority}))
+
+    # ------------------------------------------------------------------------------------------------ the cluster
+
+    async def nodes(self) -> list[NodeView]:
+        return _nodes.validate_python(await self._transport.json(Call("GET", f"{_API}/nodes")))
+
+    async def drain_node(self, node_id: str) -> None:
+        """Let the machine's jobs end or move away, and give it no new ones."""
+        await self._transport.json(Call("POST", f"{_API}/nodes/{quote(node_id, safe='')}/drain"))
+
+    async def resume_node(self, node_id: str) -> None:
+        """Use a drained or quarantined machine again."""
+        await self._transport.json(Call("POST", f"{_API}/nodes/{quote(node_id, safe='')}/resume"))
+
+    async def prices(self) -> PriceList:
+        """The price of every pool at the last solve, and that solve's certificate."""
+        return await self._body(PriceList, Call("GET", f"{_API}/prices"))
+
+    async def policy(self) -> PolicyView:
+        """The policy in force."""
+        return await self._body(PolicyView, Call("GET", f"{_API}/policy"))
+
+    async def set_policy(self, policy: Mapping[str, Any], *, dry_run: bool = False) -> PolicyView:
+        """Put the policy of a policy file (`{"policy": ..., "rules": ...}`) in force, or only check it."""
+        query = {"dry_run": "true"} if dry_run else {}
+        return await self._body(PolicyView, Call("PUT", f"{_API}/policy", query=query, body=dict(policy)))
+
+    async def create_token(
+        self, user: str, role: str, projects: Sequence[str], *, expires_in_s: float | None = None
+    ) -> TokenCreated:
+        """Make a token. The secret is in this answer and nowhere else, so a lost answer is not asked for again."""
+        body = {"user": user, "role": role, "projects": list(projects), "expires_in_s": expires_in_s}
+        return await self._body(TokenCreated, Call("POST", f"{_API}/tokens", body=body, repeatable=False))
+
+    async def health(self) -> Health:
+        """Whether the server is ready to serve."""
+        return await self._body(Health, Call("GET", "/readyz"))
+
+
+def _mapping(spec: AnySpec) -> dict[str, Any]:
+    return spec_mapping(spec) if isinstance(spec, JobSpec) else dict(spec)
+
+
+def _key(given: str | None) -> dict[str, str]:
+    return {"Idempotency-Key": given or uuid.uuid4().hex}

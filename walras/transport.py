@@ -1,0 +1,201 @@
+"""One HTTP call to the server: authorisation, bounded retries, and answers turned into values or our own errors.
+
+Knows nothing of jobs. A call is repeated only if repeating it cannot do anything twice (`repeatable`).
+"""
+
+import asyncio
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import urlsplit
+
+import aiohttp
+from pydantic import ValidationError
+
+from walras.api import ProblemDetail
+from walras.errors import (
+    ClusterError,
+    ConfigError,
+    Conflict,
+    Forbidden,
+    JobSpecError,
+    NotFound,
+    ServerUnreachable,
+    UnknownPolicyError,
+    UserError,
+    WalrasError,
+)
+
+#: The server is there but cannot serve this now; the same call may succeed soon.
+_TRY_AGAIN = frozenset({429, 502, 503, 504})
+_LONGEST_DETAIL = 2000
+_BY_STATUS: Mapping[int, type[UserError]] = {
+    401: Forbidden,
+    403: Forbidden,
+    404: NotFound,
+    409: Conflict,
+}
+_BY_CODE: Mapping[str, type[UserError]] = {
+    "job_spec": JobSpecError,
+    "config": ConfigError,
+    "unknown_policy": UnknownPolicyError,
+    "conflict": Conflict,
+    "idempotency_key_reused": Conflict,
+    "forbidden": Forbidden,
+    "not_found": NotFound,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A request. `path` is below the server's address; `repeatable`: doing it twice is as good as once."""
+
+    method: str
+    path: str
+    query: Mapping[str, str] = field(default_factory=dict)
+    body: Any = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    repeatable: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long to try. `tries` calls at most, pauses of `backoff_s` doubled each time, at most `longest_pause_s`."""
+
+    tries: int = 4
+    backoff_s: float = 0.25
+    longest_pause_s: float = 5.0
+    call_timeout_s: float = 30.0
+    connect_timeout_s: float = 5.0
+    #: Silence on a followed log after which the connection is opened anew.
+    silence_s: float = 60.0
+    #: Pause between two looks at something that is waited for.
+    poll_s: float = 0.5
+
+    def pause_s(self, tried: int) -> float:
+        """Pause after the call number `tried` (from 1); spread out, so that many clients do not return together."""
+        longest = min(self.backoff_s * 2.0 ** (tried - 1), self.longest_pause_s)
+        return longest * random.uniform(0.5, 1.0)
+
+
+class Transport:
+    """An open connection to one server: `async with Transport(url, token) as transport`."""
+
+    def __init__(self, url: str, token: str, patience: Patience) -> None:
+        self.url = checked_url(url)
+        self.patience = patience
+        self._token = token
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> Self:
+        self._session = aiohttp.ClientSession(
+            timeout=aiohttp.ClientTimeout(
+                total=self.patience.call_timeout_s, sock_connect=self.patience.connect_timeout_s
+            )
+        )
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    async def json(self, call: Call) -> Any:
+        """The decoded JSON answer.
+
+        Raises ServerUnreachable when no server answered within the patience, a UserError for what the server refused,
+        ClusterError for what went wrong on its side.
+        """
+        tried = 0
+        while True:
+            tried += 1
+            last = tried >= self.patience.tries or not call.repeatable
+            try:
+                async with self.open(call) as response:
+                    if response.status not in _TRY_AGAIN or last:
+                        return await _decoded(response, self.url)
+            except (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, TimeoutError) as error:
+                if last:
+                    raise self.unreachable(error) from None
+            await self.pause(tried)
+
+    async def pause(self, tried: int = 0) -> None:
+        """Wait before the next try, or (0) before the next look at something that is waited for."""
+        await asyncio.sleep(self.patience.pause_s(tried) if tried else self.patience.poll_s)
+
+    def open(
+        self, call: Call, *, timeout: aiohttp.ClientTimeout | None = None
+    ) -> "aiohttp.client._RequestContextManager":
+        """The raw exchange, without retries; for answers that are read as they come."""
+        assert self._session is not None, "use `async with`"
+        options: dict[str, Any] = {"timeout": timeout} if timeout is not None else {}
+        headers = dict(call.headers)
+        if self._token:
+            headers["Authorization"] = f"Bearer {self._token}"
+        if call.body is not None:
+            options["json"] = call.body
+        # A redirect would carry the token to wherever it points.
+        return self._session.request(
+            call.method, self.url + call.path, params=call.query, headers=headers, allow_redirects=False, **options
+        )
+
+    def unreachable(self, cause: BaseException) -> ServerUnreachable:
+        told = getattr(cause, "strerror", None) or str(cause) or type(cause).__name__
+        return ServerUnreachable(f"no Walras server answers at {self.url} ({told})")
+
+
+def checked_url(url: str) -> str:
+    """The server's address without its final slash. Raises ConfigError for what is no address, or holds a password."""
+    parts = urlsplit(url.strip())
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+        raise ConfigError(f"{url[:100]!r} is not a server's address", fix="write such as http://127.0.0.1:8080")
+    if parts.username or parts.password:
+        raise ConfigError("the server's address holds a user or password", fix="give the token in WALRAS_TOKEN_FILE")
+    return url.strip().rstrip("/")
+
+
+async def _decoded(response: aiohttp.ClientResponse, url: str) -> Any:
+    if response.status >= 300:
+        raise await error_of(response)
+    try:
+        return await response.json(content_type=None)
+    except ValueError:
+        raise ClusterError(f"{url} answered {response.status} with something that is not JSON; is it Walras?") from None
+
+
+async def error_of(response: aiohttp.ClientResponse) -> WalrasError:
+    """What a refusal means: the problem in its body (RFC 9457) as one of our errors."""
+    problem = _problem(response.status, await response.content.read(65_536))
+    detail = (problem.detail or problem.title)[:_LONGEST_DETAIL]
+    if response.status in _TRY_AGAIN and problem.code != "cluster_error":
+        return ServerUnreachable(f"the server cannot serve this now ({response.status}): {detail}")
+    if response.status >= 500:
+        return ClusterError(f"the server failed with {response.status}: {detail}")
+    if response.status < 400:
+        return ClusterError(f"the server answered {response.status} and points elsewhere; check its address")
+    return problem_error(problem)
+
+
+def problem_error(problem: ProblemDetail) -> UserError:
+    """A refusal, of a request or of one job of a batch, as one of our errors, to be raised or shown."""
+    refusal = _BY_CODE.get(problem.code) or _BY_STATUS.get(problem.status, UserError)
+    return refusal((problem.detail or problem.title)[:_LONGEST_DETAIL], field=problem.field, fix=_fix(problem))
+
+
+def _fix(problem: ProblemDetail) -> str:
+    if problem.status == 401:
+        return "set WALRAS_TOKEN_FILE to the file of a valid token (`walras admin token` makes one)"
+    return problem.fix
+
+
+def _problem(status: int, body: bytes) -> ProblemDetail:
+    try:
+        return ProblemDetail.model_validate_json(body)
+    except ValidationError:
+        return ProblemDetail(
+            title=f"HTTP {status}", status=status, code="", detail=f"HTTP {status} without an explanation"
+        )
