@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from rich.console import Console
-from scheduler.core.policy_file import parse_policy
 
 from optimizer.policy import PolicySpec
+from scheduler.core.policy_file import parse_policy
 from scheduler.core.rules import RoundRules
 from simulator.engine import Outcome
 from simulator.measured import load_measured

@@ -4,13 +4,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from time import perf_counter
 
-from scheduler.core.core import SchedulerCore
-from scheduler.core.solving import solve
-
 from optimizer.policy import PolicySpec
 from scheduler.core.commands import Command, JobTransitioned
+from scheduler.core.core import SchedulerCore
 from scheduler.core.events import Event, PolicyChanged, RestartMeasured, ThroughputMeasured
 from scheduler.core.rules import RoundRules
+from scheduler.core.solving import solve
 from simulator.attempts import Job, WorldModel
 from simulator.engine import Core, Engine, Limits, Outcome, SolveStats, SolveTime
 from simulator.faults import FaultModel, Faults, Incident
