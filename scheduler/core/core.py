@@ -10,7 +10,7 @@ from typing import Any
 
 from optimizer.policy import OrderPolicy
 from optimizer.registry import make
-from scheduler.core import attempts, endings, jobs, nodes, resolve
+from scheduler.core import attempts, endings, jobs, nodes, resolve, restoring
 from scheduler.core import events as ev
 from scheduler.core.claims import offer, settle_claim
 from scheduler.core.commands import Command, WakeAt
@@ -198,6 +198,15 @@ class SchedulerCore:
     def _job_submitted(self, event: ev.JobSubmitted) -> None:
         jobs.submitted(self._cycle, event)
 
+    def _job_restored(self, event: ev.JobRestored) -> None:
+        restoring.job_restored(self._cycle, event)
+
+    def _rent_restored(self, event: ev.RentRestored) -> None:
+        restoring.rent_restored(self._cycle, event)
+
+    def _node_quarantined(self, event: ev.NodeQuarantined) -> None:
+        restoring.node_quarantined(self._cycle, event)
+
     def _on_job(self, event: Any, handler: Callable[..., None]) -> None:
         job = self.ledger.jobs.get(event.job_id)
         if job is not None:
@@ -282,6 +291,9 @@ _HANDLERS: dict[type, Callable[[SchedulerCore, Any], None]] = {
     ev.NodeUncordoned: SchedulerCore._node_uncordoned,
     ev.RentFailed: SchedulerCore._rent_failed,
     ev.JobSubmitted: SchedulerCore._job_submitted,
+    ev.JobRestored: SchedulerCore._job_restored,
+    ev.RentRestored: SchedulerCore._rent_restored,
+    ev.NodeQuarantined: SchedulerCore._node_quarantined,
     ev.JobCancelled: SchedulerCore._job_cancelled,
     ev.JobHeld: SchedulerCore._job_held,
     ev.JobReleased: SchedulerCore._job_released,

@@ -95,7 +95,6 @@ class Cycle:
     asked_at: float = -inf
     round_timer_at: float = inf
     gate_timer_at: float = inf
-    rent_count: int = 0
 
     @property
     def now(self) -> float:

@@ -6,14 +6,16 @@ not the job's current one is stale and ignored.
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from math import inf
 from typing import Any
 
 from optimizer.policy import PolicySpec
 from scheduler.core.rules import RoundRules
-from walras.cluster import Pool
+from walras.cluster import Placement, Pool, Rendezvous
 from walras.ids import JobId, Kind, NodeId, PoolId
 from walras.reasons import Reason
 from walras.request import JobRequest
+from walras.states import JobState
 
 
 @dataclass(slots=True)
@@ -92,6 +94,53 @@ class RentFailed:
 class JobSubmitted:
     at: float
     job: JobRequest
+
+
+@dataclass(slots=True)
+class JobRestored:
+    """A job that was active before this core began, as the tables of a restarted server know it.
+
+    A job without a placement waits (or is held); one with a placement has an attempt that may be alive.
+    """
+
+    at: float
+    job: JobRequest
+    submitted_at: float
+    state: JobState
+    attempt: int = 0
+    restarts: int = 0
+    steps: float = 0.0
+    safe_steps: float = 0.0
+    attained_s: float = 0.0
+    hold_reason: Reason | None = None
+    placement: Placement | None = None
+    leased_at: float = 0.0
+    #: When all ranks were up; inf before.
+    running_at: float = inf
+    #: Machines that hold their part of a gang which has not been started, and where its ranks will meet.
+    prepared: tuple[NodeId, ...] = ()
+    rendezvous: Rendezvous | None = None
+    #: Why the attempt was told to stop, if it was.
+    revoked: Reason | None = None
+
+
+@dataclass(slots=True)
+class RentRestored:
+    """Machines that were asked for before this core began and are not here yet."""
+
+    at: float
+    token: str
+    pool_id: PoolId
+    machines: int
+
+
+@dataclass(slots=True)
+class NodeQuarantined:
+    """A machine on which jobs failed before this core began still takes none."""
+
+    at: float
+    node_id: NodeId
+    detail: str = ""
 
 
 @dataclass(slots=True)
@@ -288,7 +337,10 @@ Event = (
     | NodeLeaving
     | NodeUncordoned
     | RentFailed
+    | NodeQuarantined
+    | RentRestored
     | JobSubmitted
+    | JobRestored
     | JobCancelled
     | JobHeld
     | JobReleased

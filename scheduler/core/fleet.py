@@ -224,6 +224,22 @@ class Fleet:
         assert first is not None
         return Placement(self.pools[first.pool].pool.pool_id, tuple(parts))
 
+    def take_again(self, job_id: JobId, placement: Placement, form: Form) -> Place:
+        """Give a job exactly the accelerators it held when this core's predecessor stopped."""
+        place = []
+        for part in placement.parts:
+            machine = self.machine(part.node_id)
+            if machine is None:  # lost while the rest of the gang is still being stopped
+                place.append((len(self.machines), len(part.devices)))
+                self.machines.append(None)
+                continue
+            assert set(part.devices) <= set(machine.free), f"{part.node_id}: {part.devices} of job {job_id} are taken"
+            machine.free = [device for device in machine.free if device not in part.devices]
+            machine.holders[job_id] = part.devices
+            self._changed(machine, -len(part.devices), form)
+            place.append((machine.row, len(part.devices)))
+        return tuple(place)
+
     def give_back(self, job_id: JobId, machine: Machine, form: Form, at: float) -> None:
         """The job holds nothing on this machine any more."""
         devices = machine.holders.pop(job_id, ())

@@ -127,8 +127,8 @@ def rent_to(cycle: Cycle, proposal: Proposal) -> None:
         state = cycle.ledger.fleet.pools[row]
         missing = min(target, state.pool.quota) - state.machines - sum(state.awaited.values())
         if missing > 0:
-            cycle.rent_count += 1
-            token = f"rent-{cycle.rent_count}"
+            # Unique: one request per pool and instant. A successor of this core must never use it again.
+            token = f"{pool_id}@{cycle.now:.6f}"
             state.awaited[token] = missing
             cycle.commands.append(Rent(token, PoolId(pool_id), missing))
         elif missing < 0:

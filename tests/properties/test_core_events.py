@@ -268,6 +268,10 @@ class AnyOrder(RuleBasedStateMachine):
         assert standing is not None
         self.tell(ev.PolicyChanged(self.fleet.at, PolicySpec(policy), standing.rules))
 
+    @rule()
+    def server_restarts(self) -> None:
+        self.fleet.restart()
+
     def teardown(self) -> None:
         """The same events give the same commands: a recorded run replays through a fresh core."""
         if hasattr(self, "fleet"):

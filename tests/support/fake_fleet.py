@@ -1,13 +1,16 @@
 """Machines and jobs that do what the core tells them, in any order and as late as a test likes."""
 
 from dataclasses import dataclass, field
+from math import inf
 from random import Random
 
 from optimizer.policy import PolicySpec
 from scheduler.core import commands as cmd
 from scheduler.core import events as ev
 from scheduler.core.core import SchedulerCore
+from scheduler.core.fleet import Condition
 from scheduler.core.invariants import check
+from scheduler.core.ledger import JobRecord, Ledger
 from scheduler.core.rules import RoundRules
 from walras.cluster import Market, Placement, Pool, Shape
 from walras.ids import JobId, Kind, NodeId, PoolId
@@ -103,6 +106,35 @@ class FakeFleet:
 
     # ------------------------------------------------------------------------------------ things that happen
 
+    def restart(self) -> None:
+        """A fresh core takes over, told what tables would know; the machines notice nothing."""
+        old, self.core = self.core.ledger, SchedulerCore()
+        self.log = []
+        self.solves.clear()
+        self.wake_at = inf
+        assert old.standing is not None
+        self.tell(ev.PolicyChanged(self.at, old.standing.spec, old.standing.rules))
+        for state in old.fleet.pools:
+            self.tell(ev.PoolDeclared(self.at, state.pool))
+        for machine in filter(None, old.fleet.machines):
+            pool_id = old.fleet.pools[machine.pool].pool.pool_id
+            self.tell(ev.NodeJoined(self.at, machine.node_id, pool_id, machine.token))
+            if machine.condition is Condition.UNREACHABLE:
+                self.tell(ev.NodeUnreachable(self.at, machine.node_id))
+            elif machine.condition is Condition.QUARANTINED:
+                self.tell(ev.NodeQuarantined(self.at, machine.node_id, machine.detail))
+            elif machine.condition is not Condition.UP:
+                self.tell(ev.NodeLeaving(self.at, machine.node_id, inf))
+        for state in old.fleet.pools:
+            for token, machines in state.awaited.items():
+                self.tell(ev.RentRestored(self.at, token, state.pool.pool_id, machines))
+        alive = dict(self.attempts)
+        # Those with an attempt first: their accelerators are taken.
+        for job in sorted(old, key=lambda job: (not job.holds, job.job_id)):
+            self.tell(restored_from(old, job, self.at))
+        for job_id, attempt in alive.items():
+            assert self.attempts[job_id] is attempt, f"job {job_id} was disturbed by the restart"
+
     def wake(self) -> list[cmd.Command]:
         """Jump to the instant the core asked for."""
         assert self.wake_at < float("inf"), "the core asked for no wake-up"
@@ -164,6 +196,29 @@ class FakeFleet:
             path="test",
         )
         return self.tell(ev.Solved(self.at, solve.request_id, proposal, 0.1))
+
+
+def restored_from(ledger: Ledger, job: JobRecord, at: float) -> ev.JobRestored:
+    """What the tables of a server would say of this job."""
+    slot, holds = job.slot, job.holds
+    return ev.JobRestored(
+        at,
+        job.request,
+        float(ledger.columns.submitted_at[slot]),
+        job.state,
+        job.attempt,
+        job.restarts,
+        job.steps,
+        job.safe_steps,
+        float(ledger.columns.attained_s[slot]),
+        job.hold_reason,
+        job.placement if holds else None,
+        job.leased_at,
+        job.running_at if holds else inf,
+        tuple(sorted(job.prepared)) if holds else (),
+        job.rendezvous if holds else None,
+        job.revoked if holds else None,
+    )
 
 
 def cluster(
