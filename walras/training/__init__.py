@@ -1,1 +1,19 @@
-"""In-job client: counts steps, paces emulated accelerators, checkpoints. Standard library only."""
+"""In-job client: counts steps, paces emulated accelerators, checkpoints and resumes.
+
+    from walras.training import Checkpoint, Loop
+
+    loop = Loop(Checkpoint(model=model, optimizer=optimizer))
+    for epoch in loop.epochs(10):
+        for images, labels in loop.steps(loader):
+            ...
+            loop.report(loss=loss)
+
+Without a scheduler around it the same script runs as it is. Standard library only; torch is used where the script has
+imported it. No threads, no signal handlers, no atexit, no logging configuration.
+"""
+
+from walras.training.checkpoint import Checkpoint
+from walras.training.loop import Loop
+from walras.training.manifest import TornCheckpoint
+
+__all__ = ["Checkpoint", "Loop", "TornCheckpoint"]

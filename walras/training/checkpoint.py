@@ -1,0 +1,232 @@
+"""What a checkpoint holds, and which one to resume from.
+
+Every attempt writes below a folder of its own, `attempt-N/`. Under a scheduler a script resumes from the checkpoint
+that the scheduler names and from no newer one; by itself, from the newest complete one below the given directory.
+State is written by rank 0; every rank adds its own random states. Nothing of ours is pickled: tensors are read with
+`torch.load(weights_only=True)`, everything else is JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from walras.training import manifest
+from walras.training.manifest import Reference, TornCheckpoint
+from walras.training.settings import Settings
+
+
+class Checkpoint:
+    """The objects that make up a job's state, and when to save them.
+
+        checkpoint = Checkpoint("runs/digits", model=model, optimizer=optimizer, every_s=60)
+        checkpoint.values["best"] = 0.93
+
+    Args:
+        directory: where checkpoints go when no scheduler says so. Without either, nothing is saved.
+        every_s, every_steps: save this often. The end of a lease and the end of training save in any case.
+        keep: complete checkpoints of this attempt to keep. What a scheduler may still resume from is kept besides.
+        objects: anything with `state_dict` and `load_state_dict`. A DistributedDataParallel model is saved without its
+            wrapper, so that it can be resumed on another number of ranks.
+    """
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str] | None = None,
+        /,
+        *,
+        every_s: float | None = 300.0,
+        every_steps: int | None = None,
+        keep: int = 2,
+        **objects: Any,
+    ) -> None:
+        if keep < 1:
+            raise ValueError(f"keep={keep}: keep at least one checkpoint")
+        for name, thing in objects.items():
+            if not (hasattr(thing, "state_dict") and hasattr(thing, "load_state_dict")):
+                raise TypeError(f"{name}={type(thing).__name__} has no state_dict and load_state_dict; use .values")
+        self.every_s = every_s
+        self.every_steps = every_steps
+        self.keep = keep
+        #: Plain values (JSON) that are saved and restored with the objects.
+        self.values: dict[str, Any] = {}
+        self._directory = None if directory is None else Path(directory)
+        self._objects = {name: _unwrapped(thing) for name, thing in objects.items()}
+        self._root: Path | None = None
+        self._attempt = 0
+        self._has_resumed = False
+        self._were_loadable = False
+        self._committed: list[Reference] = []
+
+    def open(self, settings: Settings, say: Callable[[str], None]) -> Reference | None:
+        """Find where to save and what to resume from. `say` is told of torn checkpoints.
+
+        Raises:
+            TornCheckpoint: the checkpoint that the scheduler named is damaged, and so are those before it.
+        """
+        if settings.checkpoint_dir:
+            self._root, self._attempt = Path(settings.checkpoint_dir).absolute(), settings.attempt
+            found = _named_or_before(settings.resume, say) if settings.resume is not None else None
+        elif self._directory is not None:
+            self._root = self._directory.absolute()
+            numbered = manifest.attempts(self._root)
+            # All ranks find the same number: the folder is made by the first save, and nobody saves before all looked.
+            self._attempt = numbered[0][0] + 1 if numbered else 1
+            found = _newest(self._root, say)
+        else:
+            return None
+        self._has_resumed = found is not None
+        return found
+
+    @property
+    def is_open(self) -> bool:
+        """True once there is a place to save to."""
+        return self._root is not None
+
+    def partial(self, step: int) -> Path:
+        """Make the folder that the files of a checkpoint at this step are written to."""
+        path = manifest.partial_folder(self._attempt_dir, step)
+        path.mkdir(parents=True, exist_ok=True)
+        return path
+
+    def write_shared(self, folder: Path) -> None:
+        """Rank 0: write the state of every object."""
+        torch = sys.modules.get("torch")
+        for name, thing in self._objects.items():
+            write_state(folder, name, thing.state_dict())
+            if torch is not None and not self._were_loadable:
+                _check_loadable(torch, folder, name)
+        self._were_loadable = True
+
+    def commit(self, step: int) -> Reference:
+        """Rank 0, when every rank has written: make it a checkpoint."""
+        partial = manifest.partial_folder(self._attempt_dir, step)
+        reference = manifest.commit(partial, manifest.step_folder(self._attempt_dir, step), step)
+        self._committed.append(reference)
+        return reference
+
+    def load_shared(self, folder: Path) -> None:
+        """Every rank: put the objects into the saved state."""
+        for name, thing in self._objects.items():
+            thing.load_state_dict(read_state(folder, name))
+
+    def prune(self, recorded: set[str] | None) -> None:
+        """Rank 0: delete what nobody resumes from any more.
+
+        Args:
+            recorded: digests that the server has recorded; None without a scheduler. A scheduler resumes from the
+                newest it has recorded, or from the one this attempt began with: those and all newer ones stay.
+        """
+        newest_safe = len(self._committed) - 1
+        if recorded is not None:
+            known = [index for index, reference in enumerate(self._committed) if reference.digest in recorded]
+            if not known:
+                return
+            newest_safe = known[-1]
+        for reference in self._committed[: max(0, min(newest_safe, len(self._committed) - self.keep))]:
+            shutil.rmtree(reference.path, ignore_errors=True)
+            self._committed.remove(reference)
+        if recorded is not None or self._has_resumed:
+            self._delete_attempts_before()
+
+    def _delete_attempts_before(self) -> None:
+        assert self._root is not None
+        for number, path in manifest.attempts(self._root):
+            if number < self._attempt:
+                shutil.rmtree(path, ignore_errors=True)
+
+    @property
+    def _attempt_dir(self) -> Path:
+        assert self._root is not None
+        return manifest.attempt_folder(self._root, self._attempt)
+
+
+def write_state(folder: Path, name: str, state: Any) -> None:
+    """Write one object's state: by torch where the script uses it, else as JSON."""
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.save(state, folder / f"{name}.pt")
+    else:
+        write_json(folder, name, state)
+
+
+def read_state(folder: Path, name: str) -> Any:
+    if (folder / f"{name}.json").exists():
+        return read_json(folder, name)
+    torch = sys.modules.get("torch")
+    if torch is None:
+        raise RuntimeError(f"{folder / name}.pt was written by torch: import torch before the loop begins")
+    if not (folder / f"{name}.pt").exists():
+        raise KeyError(f"{folder} holds nothing named {name!r}; it was saved by a script with other objects")
+    return torch.load(folder / f"{name}.pt", map_location="cpu", weights_only=True)
+
+
+def write_json(folder: Path, name: str, value: Any) -> None:
+    """Write a value that JSON gives back as it was; anything else is a TypeError that names it."""
+    text = json.dumps(value)
+    if json.loads(text) != value:
+        raise TypeError(f"{name!r} does not survive JSON (tuples and keys that are no strings do not): {text[:200]}")
+    (folder / f"{name}.json").write_text(text)
+
+
+def read_json(folder: Path, name: str) -> Any:
+    return json.loads((folder / f"{name}.json").read_text())
+
+
+def _unwrapped(thing: Any) -> Any:
+    return thing.module if type(thing).__name__ == "DistributedDataParallel" else thing
+
+
+def _check_loadable(torch: Any, folder: Path, name: str) -> None:
+    """A state that cannot be read back is found out at the first save, not at the first resume."""
+    try:
+        torch.load(folder / f"{name}.pt", map_location="cpu", weights_only=True)
+    except Exception as error:  # torch raises pickle's errors, which are of every kind
+        raise TypeError(
+            f"the state of {name!r} holds more than tensors and plain values, so it could not be loaded again: {error}"
+        ) from None
+
+
+def _named_or_before(named: Reference, say: Callable[[str], None]) -> Reference:
+    """The checkpoint the scheduler named or, if that one is damaged, the newest whole one before it of that attempt.
+
+    Those before it were written under the same fence. Never one after it: it may never have been recorded.
+    """
+    try:
+        return manifest.verify(Path(named.path), named.digest)
+    except TornCheckpoint as error:
+        say(f"torn checkpoint skipped: {error}")
+    for step, path in manifest.steps(Path(named.path).parent):
+        if step < named.step and (found := _verified(path, say)) is not None:
+            return found
+    raise TornCheckpoint(f"{named.path} is damaged and nothing before it can be resumed from")
+
+
+def _newest(root: Path, say: Callable[[str], None]) -> Reference | None:
+    candidates = [(step, path) for _, folder in manifest.attempts(root) for step, path in manifest.steps(folder)]
+    for _, path in sorted(candidates, reverse=True):
+        if (found := _verified(path, say)) is not None:
+            return found
+    return None
+
+
+def _verified(path: Path, say: Callable[[str], None]) -> Reference | None:
+    try:
+        return manifest.verify(path)
+    except TornCheckpoint as error:
+        say(f"torn checkpoint skipped: {error}")
+        return None
+
+
+def rank_values(folder: Path, rank: int) -> Mapping[str, Any] | None:
+    """What this rank saved; None where the checkpoint was made by fewer ranks."""
+    if not (folder / f"rank-{rank}.json").exists():
+        return None
+    values = read_json(folder, f"rank-{rank}")
+    assert isinstance(values, dict)
+    return values

@@ -1,0 +1,153 @@
+"""Beginning an epoch in the middle, without reading what was already done.
+
+What can be resumed, by what the script iterates over:
+
+* something with `state_dict` and `load_state_dict` (a stateful loader): by its own state;
+* a torch DataLoader over a map-style dataset: its sampler is asked for the same order, a function of (seed, epoch), and
+  the indices already used are skipped before any sample is read;
+* a sequence (list, range): by position;
+* anything else (an IterableDataset, a generator): not at all. The epoch begins again, and the script is told.
+
+The script's own objects are left as they are; a loader is iterated through a shallow copy of it.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import sys
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+
+class Source:
+    """A sequence of batches, in the same order in every epoch."""
+
+    can_skip = True
+
+    def __init__(self, batches: Any) -> None:
+        self._batches = batches
+
+    def begin(self, epoch: int, skip: int) -> Iterator[Any]:
+        """The batches of an epoch after the first `skip`. Where `can_skip` is false, all of them."""
+        return islice(iter(self._batches), skip, None)
+
+    def state(self) -> Any:
+        """State of its own to go into the checkpoint; None if it has none."""
+        return None
+
+    def load_state(self, state: Any) -> None:
+        assert state is None
+
+
+class UnskippableSource(Source):
+    can_skip = False
+
+    def begin(self, epoch: int, skip: int) -> Iterator[Any]:
+        _set_epoch(self._batches, epoch)
+        return iter(self._batches)
+
+
+class StatefulSource(Source):
+    """Resumes from its own state, which already stands behind the batches done."""
+
+    def begin(self, epoch: int, skip: int) -> Iterator[Any]:
+        _set_epoch(self._batches, epoch)
+        return iter(self._batches)
+
+    def state(self) -> Any:
+        return self._batches.state_dict()
+
+    def load_state(self, state: Any) -> None:
+        self._batches.load_state_dict(state)
+
+
+class LoaderSource(Source):
+    """A torch DataLoader over a map-style dataset."""
+
+    def __init__(self, loader: Any, seed: int) -> None:
+        torch: Any = sys.modules["torch"]
+        self._seed = seed
+        self._view = copy.copy(loader)
+        # The loader draws the seeds of its worker processes from here: resuming leaves the global generator alone.
+        self._view.generator = torch.Generator()
+        # Which of the two a loader iterates over depends on whether it makes batches itself.
+        name = "batch_sampler" if loader.batch_sampler is not None else "sampler"
+        self._sampler, self._shuffler = _with_own_shuffle(getattr(loader, name), torch)
+        self._skipping = _Skipping(self._sampler)
+        # DataLoader guards these two names, in the interest of its worker processes, which do not exist yet.
+        object.__setattr__(self._view, name, self._skipping)
+
+    def begin(self, epoch: int, skip: int) -> Iterator[Any]:
+        self._view.generator.manual_seed(_mix(self._seed, epoch, "workers"))
+        if self._shuffler is not None:
+            self._shuffler.manual_seed(_mix(self._seed, epoch, "order"))
+        _set_epoch(self._sampler, epoch)
+        _set_epoch(getattr(self._sampler, "sampler", None), epoch)
+        self._skipping.skip = skip
+        return iter(self._view)
+
+
+class _Skipping:
+    """A sampler that leaves out its first `skip` items, once."""
+
+    def __init__(self, sampler: Any) -> None:
+        self._sampler = sampler
+        self.skip = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        skip, self.skip = self.skip, 0
+        return islice(iter(self._sampler), skip, None)
+
+    def __len__(self) -> int:
+        return len(self._sampler)
+
+
+def resumable(batches: Any, seed: int) -> Source:
+    """Wrap what the script iterates over. `seed` fixes the order of samplers that shuffle by a torch generator."""
+    if hasattr(batches, "state_dict") and hasattr(batches, "load_state_dict"):
+        return StatefulSource(batches)
+    if _is_map_style_loader(batches):
+        return LoaderSource(batches, seed)
+    is_sequence = hasattr(batches, "__getitem__") and hasattr(batches, "__len__") and not hasattr(batches, "keys")
+    return Source(batches) if is_sequence else UnskippableSource(batches)
+
+
+def default_seed() -> int:
+    """The seed that the script gave torch, where it did."""
+    torch: Any = sys.modules.get("torch")
+    return int(torch.initial_seed()) if torch is not None else 0
+
+
+def _is_map_style_loader(batches: Any) -> bool:
+    data: Any = sys.modules.get("torch.utils.data")
+    return (
+        data is not None
+        and isinstance(batches, data.DataLoader)
+        and not isinstance(batches.dataset, data.IterableDataset)
+    )
+
+
+def _with_own_shuffle(sampler: Any, torch: Any) -> tuple[Any, Any]:
+    """A copy of the sampler whose shuffling, if it shuffles by a torch generator, hangs on a generator of ours."""
+    inner: Any = getattr(sampler, "sampler", None)
+    shuffling: Any = inner if hasattr(inner, "generator") else sampler
+    if not hasattr(shuffling, "generator"):
+        return sampler, None
+    shuffling = copy.copy(shuffling)
+    shuffling.generator = torch.Generator()
+    if hasattr(inner, "generator"):
+        sampler = copy.copy(sampler)
+        sampler.sampler = shuffling
+        return sampler, shuffling.generator
+    return shuffling, shuffling.generator
+
+
+def _set_epoch(thing: Any, epoch: int) -> None:
+    if hasattr(thing, "set_epoch"):
+        thing.set_epoch(epoch)
+
+
+def _mix(seed: int, epoch: int, use: str) -> int:
+    return int.from_bytes(hashlib.sha256(f"{seed}/{epoch}/{use}".encode()).digest()[:7], "big")

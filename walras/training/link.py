@@ -1,0 +1,122 @@
+"""The line to the supervisor: JSON lines over a Unix socket. Losing it never breaks training.
+
+Sent: hello, progress, commit, note. Received: stop (checkpoint now), lease (its end, as CLOCK_BOOTTIME, which every
+process of this machine shares), recorded (the server has a checkpoint: older ones may go).
+"""
+
+from __future__ import annotations
+
+import json
+import select
+import socket
+import time
+from typing import Any
+
+#: What waits for a supervisor that does not read. Progress beyond it is dropped, commits are not.
+MAX_BACKLOG_BYTES = 64 * 1024
+_MAX_LINE_BYTES = 64 * 1024
+
+
+class Link:
+    """One connection, made at once if there is a path. Every method is harmless when there is none."""
+
+    def __init__(self, path: str, rank: int, pid: int) -> None:
+        #: Set once the scheduler wants the attempt to save and end.
+        self.stop_requested = False
+        #: CLOCK_BOOTTIME at which the lease ends; None until told.
+        self.lease_until: float | None = None
+        #: Digests of checkpoints that the server has recorded.
+        self.recorded: set[str] = set()
+        self._received = b""
+        self._backlog = b""
+        self._socket = _connect(path) if path else None
+        self.send({"type": "hello", "rank": rank, "pid": pid})
+
+    @property
+    def lease_has_ended(self) -> bool:
+        """True after a lease that was not renewed: nothing that happens now counts any more."""
+        return self.lease_until is not None and time.clock_gettime(time.CLOCK_BOOTTIME) >= self.lease_until
+
+    def send(self, message: dict[str, Any], *, may_drop: bool = False) -> None:
+        if self._socket is None or (may_drop and len(self._backlog) > MAX_BACKLOG_BYTES):
+            return
+        self._backlog += json.dumps(message).encode() + b"\n"
+        self._flush()
+
+    def poll(self) -> None:
+        """Take in what has arrived; never waits."""
+        while self._socket is not None:
+            try:
+                chunk = self._socket.recv(65536)
+            except (BlockingIOError, InterruptedError):
+                break
+            except OSError:
+                chunk = b""
+            if not chunk:
+                self._close()
+                break
+            self._received += chunk
+        *lines, self._received = self._received.split(b"\n")
+        if len(self._received) > _MAX_LINE_BYTES:
+            self._close()
+        for line in lines:
+            self._take(line)
+        if self._backlog:
+            self._flush()
+
+    def wait(self, seconds: float) -> None:
+        """Sleep, but wake to take in what arrives; return early once a stop is requested."""
+        until = time.monotonic() + seconds
+        while not self.stop_requested and (left := until - time.monotonic()) > 0:
+            if self._socket is None:
+                time.sleep(left)
+            elif select.select([self._socket], [], [], left)[0]:
+                self.poll()
+
+    def drain(self, seconds: float) -> None:
+        """Give a slow supervisor this long to take what is still to be sent."""
+        until = time.monotonic() + seconds
+        while self._backlog and self._socket is not None and time.monotonic() < until:
+            select.select([], [self._socket], [], 0.05)
+            self._flush()
+
+    def _take(self, line: bytes) -> None:
+        try:
+            message = json.loads(line)
+            kind = message["type"]
+            if kind == "stop":
+                self.stop_requested = True
+            elif kind == "lease":
+                self.lease_until = float(message["until"])
+            elif kind == "recorded":
+                self.recorded.add(str(message["digest"]))
+        except (ValueError, KeyError, TypeError):
+            return  # a supervisor of another version: what is not understood is left alone
+
+    def _flush(self) -> None:
+        if self._socket is None:
+            return
+        try:
+            self._backlog = self._backlog[self._socket.send(self._backlog) :]
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            self._close()
+
+    def _close(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+        self._socket = None
+        self._backlog = b""
+
+
+def _connect(path: str) -> socket.socket | None:
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection.settimeout(5.0)
+    try:
+        connection.connect(path)
+    except OSError:
+        connection.close()
+        return None
+    connection.setblocking(False)
+    return connection

@@ -1,0 +1,331 @@
+"""The training loop: counts steps, keeps the pace, and ends when the scheduler asks, with everything saved.
+
+This file decides when a step is over and what follows from it. How to skip batches, what a checkpoint is, and what the
+ranks agree on are in `data`, `checkpoint` and `gang`.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from walras.training import rng
+from walras.training.checkpoint import Checkpoint, rank_values, read_json, read_state, write_json, write_state
+from walras.training.data import Source, default_seed, resumable
+from walras.training.gang import Gang, Wish
+from walras.training.link import Link
+from walras.training.rates import Meter, Pacer
+from walras.training.settings import read_settings
+
+#: "Checkpointed, requeue me."
+EXIT_CHECKPOINTED = 85
+#: Asked to stop, with nothing saved.
+EXIT_STOPPED = 143
+
+REPORT_EVERY_S = 0.5
+POLL_EVERY_S = 0.02
+DRAIN_S = 2.0
+MAX_VALUES = 32
+
+
+class Loop:
+    """Drives the epochs and steps of one training script.
+
+    Args:
+        checkpoint: what to save; without one the loop counts and reports only.
+        steps: stop after this many steps in all, over all attempts. Default: those the job was submitted with, if any.
+        seed: fixes the order of shuffling loaders, with the epoch. Default: torch's own seed.
+    """
+
+    def __init__(self, checkpoint: Checkpoint | None = None, *, steps: int | None = None, seed: int | None = None):
+        self._settings = read_settings(os.environ)
+        self._checkpoint = checkpoint
+        self._limit = steps if steps is not None else self._settings.steps
+        self._seed = default_seed() if seed is None else seed
+        self._seed_was_given = seed is not None
+        #: Steps done, over all attempts.
+        self.step = 0
+        #: The current epoch, from 0.
+        self.epoch = 0
+        self._batch = 0  # batches done in this call of steps(); together with part and epoch, the position
+        self._part = 0  # how many times steps() was called in this epoch
+        self._resume_from: tuple[int, int, int] | None = None  # epoch, part, batch
+        self._resumed: Path | None = None
+        self._is_ready = False
+        self._in_epochs = False
+        # Both stand in until the first step: by then the script has initialised torch.distributed, if it ever does.
+        self._link = Link("", 0, 0)
+        self._gang = Gang(self._settings.rank)
+        self._meter = Meter()
+        self._pacer = Pacer(self._settings.pace) if self._settings.pace else None
+        self._sources: list[tuple[Any, Source]] = []
+        self._values: dict[str, Any] = {}
+        self._first_values: dict[str, float] = {}
+        self._saved_step = -1
+        self._saved_at = self._polled_at = self._reported_at = 0.0
+
+    # ------------------------------------------------------------------------------------------- for the script
+
+    def epochs(self, count: int | None = None) -> Iterator[int]:
+        """The epochs still to do, of `count` in all (None: until the limit of steps). Resumes in the middle of one."""
+        self.resume()
+        self._in_epochs = True
+        while (count is None or self.epoch < count) and not self._is_at_limit:
+            self._part = 0
+            yield self.epoch
+            if not self._is_at_limit:
+                self.epoch, self._batch, self._part = self.epoch + 1, 0, 0
+        self._in_epochs = False
+        self._finish()
+
+    def steps(self, batches: Any) -> Iterator[Any]:
+        """The batches of this epoch that are still to be done; one step is over when the next batch is asked for.
+
+        When the scheduler wants the attempt to end, all ranks save at the same step and the process exits with code 85
+        (SystemExit, raised here).
+        """
+        self.resume()
+        resume_epoch, resume_part, resume_batch = self._resume_from or (-1, -1, 0)
+        part, self._part = self._part, self._part + 1
+        is_resuming = self.epoch == resume_epoch
+        if is_resuming and part < resume_part:
+            return
+        source = self._source(batches)
+        skip = self._prepare(source, resume_batch) if is_resuming else 0
+        # A script with an epoch loop of its own calls steps() once per epoch: that count is its epoch then.
+        iterator = source.begin(self.epoch if self._in_epochs else part, skip)
+        self._batch = skip
+        if is_resuming:
+            self._resume_from = None
+            self._restore_rng()
+        try:
+            while not self._is_at_limit:
+                try:
+                    batch = next(iterator)
+                except StopIteration:
+                    break
+                yield batch
+                self._end_step()
+        except GeneratorExit:
+            self._count(time.monotonic())  # the script broke out in the middle of a step
+            raise
+        finally:
+            self._report(time.monotonic())
+        if self._is_at_limit and not self._in_epochs:
+            self._finish()
+
+    def report(self, **values: Any) -> None:
+        """Show named numbers, such as loss, beside the job. Tensors are read when they are sent, not here."""
+        for name, value in values.items():
+            if name not in self._first_values and len(self._first_values) < MAX_VALUES:
+                self._first_values[name] = float(value)
+            if name in self._first_values:
+                self._values[name] = value.detach() if hasattr(value, "detach") else value
+
+    def save(self) -> bool:
+        """Save now, all ranks at the same step. False if there is nowhere to save to, or if it failed (and said so)."""
+        self.resume()
+        if self._checkpoint is None or not self._checkpoint.is_open:
+            return False
+        if self._gang.is_alone and self._gang.rank != 0:
+            return True  # ranks that do not know each other: the first one's state stands for all
+        started_at = time.monotonic()
+        is_saved = self._save(self._checkpoint, started_at)
+        self._meter.disturb()
+        self._saved_at = time.monotonic()
+        if is_saved:
+            self._saved_step = self.step
+        return is_saved
+
+    def resume(self) -> bool:
+        """Restore the checkpoint, if there is one. Called by `epochs` and `steps`; earlier by a script that wants
+        to look at `step`, `epoch` or `checkpoint.values` first. True if something was restored."""
+        if not self._is_ready:
+            self._is_ready = True
+            self._start()
+        return self._resumed is not None
+
+    # ------------------------------------------------------------------------------------------- starting
+
+    def _start(self) -> None:
+        self._gang = Gang(self._settings.rank)
+        self._gang.meet()
+        self._link = Link(self._settings.socket, self._gang.rank, os.getpid())
+        self._saved_at = time.monotonic()
+        checkpoint = self._checkpoint
+        reference = checkpoint.open(self._settings, self._say) if checkpoint is not None else None
+        # Nobody saves before everybody has looked at what there was to resume from.
+        self._gang.all_succeeded(True)
+        if checkpoint is not None and reference is not None:
+            self._restore(checkpoint, Path(reference.path))
+
+    def _restore(self, checkpoint: Checkpoint, folder: Path) -> None:
+        self._resumed = folder
+        checkpoint.load_shared(folder)
+        saved = read_json(folder, "loop")
+        checkpoint.values.update(saved["values"])
+        self.step = self._saved_step = int(saved["step"])
+        self.epoch = int(saved["epoch"])
+        batch, ranks = int(saved["batch"]), int(saved["world_size"])
+        if ranks != self._gang.world_size:
+            batch = batch * ranks // self._gang.world_size
+            self._say(f"saved by {ranks} ranks, resumed by {self._gang.world_size}: at batch {batch} of the epoch")
+        self._resume_from = (self.epoch, int(saved["part"]), batch)
+        own = rank_values(folder, self._gang.rank)
+        if own is not None and not self._seed_was_given:
+            self._seed = int(own["seed"])
+
+    def _source(self, batches: Any) -> Source:
+        for known, source in self._sources:
+            if known is batches:
+                return source
+        source = resumable(batches, self._seed)
+        self._sources = [*self._sources[-7:], (batches, source)]
+        return source
+
+    def _prepare(self, source: Source, batch: int) -> int:
+        """Bring a source to where the checkpoint was made; returns how many batches that skips."""
+        assert self._resumed is not None
+        name = f"loader-{self._gang.rank}"
+        if (self._resumed / f"{name}.pt").exists() or (self._resumed / f"{name}.json").exists():
+            source.load_state(read_state(self._resumed, name))
+            return batch
+        if source.can_skip:
+            return batch
+        if batch > 0:
+            self._say(f"this data cannot be resumed in mid-epoch: epoch {self.epoch} begins again at its first batch")
+        return 0
+
+    def _restore_rng(self) -> None:
+        """Last of all: the skipping before must not have drawn from the generators."""
+        assert self._resumed is not None
+        own = rank_values(self._resumed, self._gang.rank)
+        if own is not None:
+            rng.restore(own["rng"])
+
+    # ------------------------------------------------------------------------------------------- every step
+
+    @property
+    def _is_at_limit(self) -> bool:
+        return self._limit is not None and self.step >= self._limit
+
+    def _count(self, at: float) -> None:
+        self.step += 1
+        self._batch += 1
+        self._meter.step(at)
+
+    def _end_step(self) -> None:
+        now = time.monotonic()
+        if self._pacer is not None:
+            wait_s = self._pacer.wait_s(now)
+            if wait_s > 0:
+                self._link.wait(wait_s)
+                now = time.monotonic()
+        self._count(now)
+        if now - self._polled_at >= POLL_EVERY_S:
+            self._polled_at = now
+            self._link.poll()
+        if now - self._reported_at >= REPORT_EVERY_S:
+            self._report(now)
+        if self._settings.is_scheduled or self._checkpoint is not None:
+            self._save_or_stop(now)
+
+    def _save_or_stop(self, now: float) -> None:
+        checkpoint = self._checkpoint
+        can_save = checkpoint is not None and checkpoint.is_open
+        every_s = checkpoint.every_s if checkpoint is not None and can_save else None
+        every_steps = checkpoint.every_steps if checkpoint is not None and can_save else None
+        is_due = every_s is not None and now - self._saved_at >= every_s
+        wish = Wish(stop=self._link.stop_requested, save=is_due and self._gang.rank == 0)
+        wish = self._gang.agree(self.step, wish, self._meter.steps_per_s)
+        if wish.stop:
+            self._stop()
+        if wish.save or (every_steps is not None and self.step % every_steps == 0):
+            self.save()
+
+    def _stop(self) -> None:
+        saved = self._saved_step == self.step or self.save()
+        self._report(time.monotonic())
+        self._link.drain(DRAIN_S)
+        if not saved:
+            self._say("asked to stop: nothing could be saved, this attempt's work is lost")
+        sys.exit(EXIT_CHECKPOINTED if saved else EXIT_STOPPED)
+
+    def _finish(self) -> None:
+        """Training is over: save what came since the last checkpoint, and say where it ended."""
+        if self.step != self._saved_step:
+            self.save()
+        self._report(time.monotonic())
+        self._link.drain(DRAIN_S)
+
+    # ------------------------------------------------------------------------------------------- saving
+
+    def _save(self, checkpoint: Checkpoint, started_at: float) -> bool:
+        """Every rank writes its part, then rank 0 commits; all ranks learn whether it worked."""
+        is_written = True
+        try:
+            self._write(checkpoint)
+        except OSError as error:
+            is_written = False
+            self._say(f"checkpoint at step {self.step} failed: {error}")
+        if not self._gang.all_succeeded(is_written):
+            return False
+        return self._gang.all_succeeded(self._gang.rank != 0 or self._commit(checkpoint, started_at))
+
+    def _write(self, checkpoint: Checkpoint) -> None:
+        folder = checkpoint.partial(self.step)
+        rank = self._gang.rank
+        write_json(folder, f"rank-{rank}", {"rng": rng.capture(), "seed": self._seed})
+        if self._sources and (state := self._sources[-1][1].state()) is not None:
+            write_state(folder, f"loader-{rank}", state)
+        if rank != 0:
+            return
+        checkpoint.write_shared(folder)
+        position = {"step": self.step, "epoch": self.epoch, "part": max(0, self._part - 1), "batch": self._batch}
+        write_json(folder, "loop", {**position, "world_size": self._gang.world_size, "values": checkpoint.values})
+
+    def _commit(self, checkpoint: Checkpoint, started_at: float) -> bool:
+        self._link.poll()
+        if self._link.lease_has_ended:
+            self._say("the lease has ended: this checkpoint is not committed")
+            return False
+        try:
+            reference = checkpoint.commit(self.step)
+        except OSError as error:
+            self._say(f"checkpoint at step {self.step} failed: {error}")
+            return False
+        took_s = time.monotonic() - started_at
+        fields = {"step": reference.step, "path": reference.path, "digest": reference.digest, "took_s": took_s}
+        self._link.send({"type": "commit", **fields})
+        checkpoint.prune(self._link.recorded if self._settings.is_scheduled else None)
+        return True
+
+    # ------------------------------------------------------------------------------------------- telling
+
+    def _report(self, now: float) -> None:
+        self._reported_at = now
+        message = {
+            "type": "progress",
+            "steps": self.step,
+            "steps_per_s": self._meter.steps_per_s,
+            "samples": self._meter.samples,
+            "pace": self._settings.pace,
+            "values": _finite(self._values),
+            "first_values": _finite(self._first_values),
+        }
+        self._link.send(message, may_drop=True)
+
+    def _say(self, text: str) -> None:
+        print(f"walras: {text}", file=sys.stderr, flush=True)
+        self._link.send({"type": "note", "text": text[:2000]}, may_drop=True)
+
+
+def _finite(values: dict[str, Any]) -> dict[str, float]:
+    """JSON has no NaN: a loss that is none is left out."""
+    numbers = {name: float(value) for name, value in values.items()}
+    return {name: number for name, number in numbers.items() if math.isfinite(number)}
