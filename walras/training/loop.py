@@ -122,10 +122,11 @@ class Loop:
     def report(self, **values: Any) -> None:
         """Show named numbers, such as loss, beside the job. Tensors are read when they are sent, not here."""
         for name, value in values.items():
+            number = value.detach() if hasattr(value, "detach") else value
             if name not in self._first_values and len(self._first_values) < MAX_VALUES:
-                self._first_values[name] = float(value)
+                self._first_values[name] = float(number)
             if name in self._first_values:
-                self._values[name] = value.detach() if hasattr(value, "detach") else value
+                self._values[name] = number
 
     def save(self) -> bool:
         """Save now, all ranks at the same step. False if there is nowhere to save to, or if it failed (and said so)."""

@@ -1,0 +1,160 @@
+"""Processes as the kernel sees them: who lives, who descends from whom, who carries an attempt's cookie.
+
+Standard library and Linux only: used by the supervisor as well as the agent.
+"""
+
+import ctypes
+import os
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+#: Every process of an attempt has this in its environment, unless it threw its environment away.
+COOKIE_VARIABLE = "WALRAS_ATTEMPT_COOKIE"
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+@dataclass(frozen=True)
+class ProcessName:
+    """A process, told apart from a later one with the same number by when it started."""
+
+    pid: int
+    #: Clock ticks after boot.
+    start_ticks: int
+
+    @property
+    def is_alive(self) -> bool:
+        stat = _stat(self.pid)
+        return stat is not None and stat.start_ticks == self.start_ticks and stat.state not in "ZX"
+
+
+@dataclass(frozen=True)
+class _Stat:
+    state: str
+    parent: int
+    start_ticks: int
+
+
+def boottime() -> float:
+    """Seconds since boot, suspension included; the same for every process of this machine."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def boot_id() -> str:
+    """Changes when the machine restarts: process numbers and boot times from before mean nothing then."""
+    with open("/proc/sys/kernel/random/boot_id") as file:
+        return file.read().strip()
+
+
+def name_process(pid: int) -> ProcessName | None:
+    stat = _stat(pid)
+    return None if stat is None else ProcessName(pid, stat.start_ticks)
+
+
+def become_subreaper() -> None:
+    """From now on orphaned descendants of this process become its children: it can wait for the last of them."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def die_with_parent() -> None:
+    """SIGKILL this process when the thread that started it ends (so: start it from the main thread)."""
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def descendants(ancestor: int) -> list[int]:
+    """Every living process below `ancestor`, zombies left out."""
+    children: dict[int, list[int]] = {}
+    zombies = set()
+    for pid in _pids():
+        stat = _stat(pid)
+        if stat is not None:
+            children.setdefault(stat.parent, []).append(pid)
+            if stat.state in "ZX":
+                zombies.add(pid)
+    found: list[int] = []
+    to_visit = [ancestor]
+    while to_visit:
+        below = children.get(to_visit.pop(), [])
+        found += below
+        to_visit += below
+    return [pid for pid in found if pid not in zombies]
+
+
+def carriers(cookie: str) -> list[int]:
+    """Every living process of ours whose environment carries the cookie."""
+    needle = f"{COOKIE_VARIABLE}={cookie}".encode()
+    found = []
+    for pid in _pids():
+        try:
+            with open(f"/proc/{pid}/environ", "rb") as file:
+                is_carrier = needle in file.read().split(b"\0")
+        except OSError:
+            continue  # gone, or not ours
+        stat = _stat(pid)
+        if is_carrier and stat is not None and stat.state not in "ZX":
+            found.append(pid)
+    return found
+
+
+def send_signal(pids: list[int], number: int) -> None:
+    for pid in pids:
+        try:
+            os.kill(pid, number)
+        except (ProcessLookupError, PermissionError):
+            continue
+
+
+def kill_carriers(cookie: str, timeout_s: float) -> bool:
+    """SIGKILL every process with the cookie, again and again until there is none. False if some are left after that."""
+    until = time.monotonic() + timeout_s
+    while found := carriers(cookie):
+        send_signal(found, signal.SIGKILL)
+        if time.monotonic() >= until:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def kill_all_below_me(timeout_s: float) -> bool:
+    """SIGKILL and reap every descendant. True proves that none is left: a subreaper without children has none."""
+    until = time.monotonic() + timeout_s
+    while not reap_all():
+        send_signal(descendants(os.getpid()), signal.SIGKILL)
+        if time.monotonic() >= until:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def reap_all() -> bool:
+    """Reap what has ended; true when there is no child left."""
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0] != 0:
+            pass
+    except ChildProcessError:
+        return True
+    return False
+
+
+def _prctl(option: int, argument: int) -> None:
+    if _LIBC.prctl(option, argument, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl")
+
+
+def _pids() -> Iterator[int]:
+    return (int(name) for name in os.listdir("/proc") if name.isdigit())
+
+
+def _stat(pid: int) -> _Stat | None:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            text = file.read()
+    except OSError:
+        return None
+    # The command's name is in parentheses and may hold anything, parentheses and spaces included.
+    fields = text[text.rindex(b")") + 2 :].split()
+    return _Stat(state=fields[0].decode(), parent=int(fields[1]), start_ticks=int(fields[19]))

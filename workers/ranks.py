@@ -1,0 +1,129 @@
+"""The ranks of an attempt on this machine: starting them, signalling them, and learning how each one ended."""
+
+import os
+import socket
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from workers import processes
+from workers.output import RankOutput
+from workers.plan import Plan, rank_log
+
+#: What a shell answers when a program is not there, or is not one.
+EXIT_NOT_FOUND = 127
+EXIT_NOT_RUNNABLE = 126
+
+
+@dataclass
+class Rank:
+    rank: int
+    #: 0: it could not be started at all.
+    pid: int
+    output: RankOutput
+    #: Set once it has ended: one of the two.
+    exit_code: int | None = None
+    signal: int | None = None
+
+    @property
+    def has_ended(self) -> bool:
+        return self.exit_code is not None or self.signal is not None
+
+
+class Ranks:
+    """All ranks of one plan, in one process group. Made in the main thread: they die with it."""
+
+    def __init__(self, folder: Path, plan: Plan) -> None:
+        self._folder = folder
+        self._plan = plan
+        self._group = 0
+        #: In the order in which they ended.
+        self.ended: list[Rank] = []
+        #: Processor time of everything that was reaped.
+        self.cpu_s = 0.0
+        port = plan.master_port or _free_port()
+        self.all = [self._start(rank, port) for rank in plan.ranks]
+
+    @property
+    def have_all_ended(self) -> bool:
+        return len(self.ended) == len(self.all)
+
+    @property
+    def first_failure(self) -> Rank | None:
+        return next((rank for rank in self.ended if rank.exit_code != 0), None)
+
+    def reap(self) -> bool:
+        """Record what has ended. False once there is no descendant left, which proves that nothing is."""
+        while True:
+            try:
+                pid, status, usage = os.wait4(-1, os.WNOHANG)
+            except ChildProcessError:
+                return False
+            if pid == 0:
+                return True
+            self.cpu_s += usage.ru_utime + usage.ru_stime
+            for rank in self.all:
+                if rank.pid == pid and not rank.has_ended:
+                    self._record_end(rank, status)
+
+    def signal(self, number: int) -> None:
+        """Signal everything that descends from us, whatever session or group it moved to."""
+        processes.send_signal(processes.descendants(os.getpid()), number)
+
+    def _record_end(self, rank: Rank, status: int) -> None:
+        if os.WIFSIGNALED(status):
+            rank.signal = os.WTERMSIG(status)
+        else:
+            rank.exit_code = os.WEXITSTATUS(status)
+        self.ended.append(rank)
+
+    def _start(self, rank: int, port: int) -> Rank:
+        read_end, write_end = os.pipe2(os.O_CLOEXEC)
+        output = RankOutput(read_end, rank_log(self._folder, rank), self._plan.log_cap_bytes)
+        try:
+            pid = self._spawn(rank, port, write_end)
+        except OSError as error:
+            output.write(f"walras: cannot start {self._plan.argv[0]!r}: {error}\n".encode())
+            code = EXIT_NOT_FOUND if isinstance(error, FileNotFoundError) else EXIT_NOT_RUNNABLE
+            failed = Rank(rank, 0, output, exit_code=code)
+            self.ended.append(failed)
+            return failed
+        finally:
+            os.close(write_end)
+        return Rank(rank, pid, output)
+
+    def _spawn(self, rank: int, port: int, output: int) -> int:
+        supervisor = os.getpid()
+
+        def tie_to_supervisor() -> None:
+            processes.die_with_parent()
+            if os.getppid() != supervisor:  # it died before the line above
+                os._exit(EXIT_NOT_RUNNABLE)
+
+        local = rank - self._plan.first_rank
+        env = self._plan.env | {
+            "RANK": str(rank),
+            "LOCAL_RANK": str(local),
+            "MASTER_PORT": str(port),
+        }
+        started = subprocess.Popen(
+            self._plan.argv,
+            cwd=self._plan.workdir,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            process_group=self._group,
+            preexec_fn=tie_to_supervisor,
+        )
+        # Reaped through wait4, with all other descendants; Popen is to keep out of it.
+        started.returncode = 0
+        self._group = self._group or started.pid
+        return started.pid
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

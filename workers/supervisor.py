@@ -1,0 +1,337 @@
+"""The supervisor of an attempt: starts its ranks, ends them, and leaves nothing behind.
+
+    python -m workers.supervisor ATTEMPT_DIR
+
+Three processes, none a child of the agent, so that agents come and go:
+
+    guardian      waits for the supervisor. Should that one be killed, its ranks die with it (PDEATHSIG) and every other
+                  descendant becomes the guardian's child and is killed within milliseconds, agent or no agent.
+    supervisor    the loop below. Parent and subreaper of the ranks.
+    ranks         one process group.
+
+It decides when to ask, signal and kill; it knows nothing of the server. Instants are boot time, which suspension does
+not stop, so a machine that thaws after its lease has run out kills before it does anything else. Standard library only.
+"""
+
+import os
+import selectors
+import signal
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from workers import processes
+from workers.channels import Channels, Connection, Role, SocketMessage
+from workers.journal import Journal, write_durably
+from workers.output import RankOutput
+from workers.plan import JOURNAL_FILE, SUPERVISOR_FILE, SUPERVISOR_LOG, Plan, read_plan
+from workers.ranks import Ranks
+
+EXIT_CHECKPOINTED = 85
+#: After one rank failed, the others get this long between SIGTERM and SIGKILL.
+FAILURE_GRACE_S = 5.0
+#: What ranks leave behind when they have all ended gets this long.
+LEFTOVER_GRACE_S = 2.0
+#: An in-job client that was asked to checkpoint gets this part of the grace before SIGTERM.
+CHECKPOINT_PART = 0.75
+#: At most this part of a lease is spent on ending gracefully.
+MAX_GRACE_PART = 1 / 3
+KILL_TIMEOUT_S = 10.0
+LONGEST_SLEEP_S = 0.5
+KILLING_SLEEP_S = 0.05
+
+
+@dataclass
+class Ending:
+    """How the ranks are being brought to an end."""
+
+    reason: str
+    term_at: float
+    kill_at: float
+    #: What to report if the ranks do not end well by themselves.
+    cause: str = "exited"
+    was_termed: bool = False
+
+
+class Supervisor:
+    """One attempt on this machine, from start to the proof that nothing of it is left."""
+
+    def __init__(self, folder: Path, plan: Plan) -> None:
+        self._plan = plan
+        self._journal = Journal(folder / JOURNAL_FILE)
+        self._selector = selectors.DefaultSelector()
+        self._channels = Channels(self._selector, plan.rank_socket, plan.control_socket)
+        self._lease_until = plan.lease_until
+        self._grace_s = min(plan.grace_s, plan.lease_s * MAX_GRACE_PART)
+        self._has_expired = False
+        self._ending: Ending | None = None
+        self._progress: SocketMessage | None = None
+        self._start_s: float | None = None
+        self._launched_at = processes.boottime()
+        self._was_told_to_end = False
+        self._wake_on_signals()
+        self._ranks = Ranks(folder, plan)
+        for rank in self._ranks.all:
+            self._selector.register(rank.output.pipe, selectors.EVENT_READ, rank.output)
+        self._record({"type": "started", "pids": [rank.pid for rank in self._ranks.all]})
+
+    def run(self) -> None:
+        """Until every descendant is gone and the end is on record."""
+        is_anyone_left = True
+        while is_anyone_left or not self._ranks.have_all_ended:
+            for key, _ in self._selector.select(self._sleep_s()):
+                self._handle_ready(key.data)
+            now = processes.boottime()
+            # Before any message is looked at: what an attempt says after its lease counts for nothing.
+            self._check_lease(now)
+            self._read_messages(now)
+            is_anyone_left = self._ranks.reap()
+            self._check_ranks(now)
+            self._act_on_ending(now)
+            self._channels.tidy()
+        self._finish()
+
+    # ------------------------------------------------------------------------------------------- ending the ranks
+
+    def _check_lease(self, now: float) -> None:
+        if self._has_expired:
+            return
+        if now >= self._lease_until:
+            self._has_expired = True
+            self._record({"type": "lease_expired"})
+            self._end(now, 0.0, "lease expired", "lease_expired")
+        elif now >= self._lease_until - self._grace_s and self._ending is None:
+            self._end(now, self._lease_until - now, "lease is running out", "lease_expired")
+
+    def _check_ranks(self, now: float) -> None:
+        """First failure: the others go too. All ended: so does what they left behind."""
+        failure = self._ranks.first_failure
+        if self._ranks.have_all_ended:
+            grace_s = LEFTOVER_GRACE_S
+        elif failure is not None:
+            # Ranks that checkpoint end one after the other, each when it is done.
+            grace_s = self._grace_s if failure.exit_code == EXIT_CHECKPOINTED else FAILURE_GRACE_S
+        else:
+            return
+        if self._ending is None:
+            is_checkpointed = failure is not None and failure.exit_code == EXIT_CHECKPOINTED
+            term_at = now if self._ranks.have_all_ended or not is_checkpointed else now + grace_s * CHECKPOINT_PART
+            self._ending = Ending("ranks ended", term_at=term_at, kill_at=now + grace_s)
+        elif self._ranks.have_all_ended:
+            self._ending.term_at = min(self._ending.term_at, now)
+            self._ending.kill_at = min(self._ending.kill_at, now + grace_s)
+        elif failure is not None and failure.exit_code != EXIT_CHECKPOINTED:
+            self._ending.kill_at = min(self._ending.kill_at, now + grace_s)
+
+    def _end(self, now: float, grace_s: float, reason: str, cause: str = "exited") -> None:
+        """Ask the in-job client to checkpoint; plain scripts get SIGTERM at once. Never loosens an earlier end."""
+        has_client = bool(self._channels.of(Role.RANK))
+        term_at = now + grace_s * CHECKPOINT_PART if has_client else now
+        kill_at = min(now + grace_s, self._lease_until)
+        if self._ending is not None:
+            self._ending.term_at = min(self._ending.term_at, term_at)
+            self._ending.kill_at = min(self._ending.kill_at, kill_at)
+        else:
+            self._ending = Ending(reason, term_at, kill_at, cause)
+            self._record({"type": "stopping", "reason": reason, "grace_s": grace_s})
+        if grace_s > 0:
+            self._channels.tell(Role.RANK, {"type": "stop", "grace_s": grace_s, "reason": reason})
+
+    def _act_on_ending(self, now: float) -> None:
+        if self._was_told_to_end:
+            self._was_told_to_end = False
+            self._end(now, self._grace_s, "supervisor was told to end", "supervisor_lost")
+        ending = self._ending
+        if ending is None:
+            return
+        if now >= ending.kill_at:
+            self._ranks.signal(signal.SIGKILL)
+        elif now >= ending.term_at and not ending.was_termed:
+            ending.was_termed = True
+            self._ranks.signal(signal.SIGTERM)
+
+    def _sleep_s(self) -> float:
+        now = processes.boottime()
+        if self._ending is None:
+            wakes = [self._lease_until - self._grace_s]
+        elif now >= self._ending.kill_at:
+            return KILLING_SLEEP_S
+        else:
+            wakes = [self._ending.kill_at, self._lease_until]
+            if not self._ending.was_termed:
+                wakes.append(self._ending.term_at)
+        return min(LONGEST_SLEEP_S, max(0.0, min(wakes) - now))
+
+    # ------------------------------------------------------------------------------------------- sockets and pipes
+
+    def _handle_ready(self, ready: object) -> None:
+        if isinstance(ready, RankOutput):
+            if not ready.copy():
+                self._selector.unregister(ready.pipe)
+        elif not self._channels.handle(ready):
+            os.read(self._wake_pipe, 4096)
+
+    def _read_messages(self, now: float) -> None:
+        for connection in self._channels.connections:
+            inbox, connection.inbox = connection.inbox, []
+            for message in inbox:
+                try:
+                    if connection.role is Role.RANK:
+                        self._hear_rank(connection, message, now)
+                    else:
+                        self._hear_agent(connection, message, now)
+                except (KeyError, TypeError, ValueError):
+                    connection.is_open = False  # not our protocol
+
+    def _hear_rank(self, connection: Connection, message: SocketMessage, now: float) -> None:
+        match message["type"]:
+            case "hello":
+                connection.send({"type": "lease", "until": self._lease_until})
+                if self._ending is not None and now < self._ending.kill_at:
+                    left_s = self._ending.kill_at - now
+                    connection.send({"type": "stop", "grace_s": left_s, "reason": self._ending.reason})
+            case "progress":
+                self._take_progress(message, now)
+            case "commit":
+                self._take_commit(message)
+            case "note":
+                self._record({"type": "note", "text": str(message["text"])[:2000]})
+
+    def _take_progress(self, message: SocketMessage, now: float) -> None:
+        if self._start_s is None:
+            self._start_s = now - self._launched_at
+        self._progress = message | {"start_s": self._start_s}
+        self._channels.tell(Role.AGENT, self._progress)
+
+    def _take_commit(self, message: SocketMessage) -> None:
+        own = os.path.join(self._plan.checkpoint_dir, f"attempt-{self._plan.attempt:04d}", "")
+        path = os.path.normpath(str(message["path"]))
+        manifest = {"step": float(message["step"]), "path": path, "digest": str(message["digest"])}
+        is_ours = path.startswith(own)
+        if self._has_expired or not is_ours:
+            why = "its lease had ended" if self._has_expired else f"it is not below {own}"
+            self._record({"type": "note", "text": f"checkpoint at step {message['step']} does not count: {why}"})
+        else:
+            self._record({"type": "committed", "manifest": manifest, "took_s": float(message["took_s"])})
+
+    def _hear_agent(self, connection: Connection, message: SocketMessage, now: float) -> None:
+        match message["type"]:
+            case "status":
+                ending = None if self._ending is None else self._ending.reason
+                connection.send({"type": "status", "lease_until": self._lease_until, "ending": ending})
+                if self._progress is not None:
+                    connection.send(self._progress)
+            case "renew":
+                # An instant, not a length: a message that waited for us to thaw must not grant anew what has run out.
+                if not self._has_expired:
+                    self._lease_until = max(self._lease_until, float(message["until"]))
+                    self._grace_s = min(self._plan.grace_s, float(message["lease_s"]) * MAX_GRACE_PART)
+                    self._channels.tell(Role.RANK, {"type": "lease", "until": self._lease_until})
+            case "stop":
+                self._end(now, float(message["grace_s"]), str(message["reason"]))
+            case "recorded":
+                self._channels.tell(Role.RANK, {"type": "recorded", "digest": str(message["digest"])})
+
+    # ------------------------------------------------------------------------------------------- keeping the record
+
+    def _record(self, event: SocketMessage) -> None:
+        self._journal.append(event | {"at": processes.boottime()})
+        self._channels.tell(Role.AGENT, {"type": "event"})
+
+    def _finish(self) -> None:
+        self._channels.poll_all()
+        self._read_messages(processes.boottime())
+        for rank in self._ranks.all:
+            rank.output.drain()
+            rank.output.close()
+        failure = self._ranks.first_failure
+        self._record(
+            {
+                "type": "ended",
+                "cause": self._cause(),
+                "exit_code": 0 if failure is None else failure.exit_code,
+                "signal": None if failure is None else failure.signal,
+                "failed_rank": None if failure is None else failure.rank,
+                "progress": self._progress,
+                "cpu_s": self._ranks.cpu_s,
+                "ranks": [{"rank": r.rank, "exit_code": r.exit_code, "signal": r.signal} for r in self._ranks.all],
+            }
+        )
+        self._channels.tidy()
+        self._channels.close()
+        self._journal.close()
+
+    def _cause(self) -> str:
+        """An end that we brought about is ours, unless the ranks made the best of it."""
+        failure = self._ranks.first_failure
+        if self._has_expired:
+            return "lease_expired"
+        if self._ending is None or failure is None or failure.exit_code == EXIT_CHECKPOINTED:
+            return "exited"
+        return self._ending.cause
+
+    def _wake_on_signals(self) -> None:
+        self._wake_pipe, write_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, self._be_told_to_end)
+        self._selector.register(self._wake_pipe, selectors.EVENT_READ, None)
+
+    def _be_told_to_end(self, *_: object) -> None:
+        self._was_told_to_end = True
+
+
+def supervise(folder: Path, ready: int) -> None:
+    """Run an attempt; write a byte to `ready` once its ranks are started."""
+    processes.become_subreaper()
+    plan = read_plan(folder)
+    own = processes.name_process(os.getpid())
+    assert own is not None
+    facts = {"pid": own.pid, "start_ticks": own.start_ticks, "boot_id": processes.boot_id()}
+    # From here on an agent that restarts finds us; before, nothing was started.
+    write_durably(folder / SUPERVISOR_FILE, facts)
+    supervisor = Supervisor(folder, plan)
+    os.write(ready, b"+")
+    os.close(ready)
+    supervisor.run()
+
+
+def guard(supervisor_pid: int) -> None:
+    """Wait for the supervisor, then for the end of whatever it left."""
+    while os.wait()[0] != supervisor_pid:
+        pass
+    processes.kill_all_below_me(KILL_TIMEOUT_S)
+
+
+def main(arguments: list[str]) -> int:
+    """Start guardian and supervisor and return as soon as the ranks are started: 0, or 1 if they could not be."""
+    (folder_name,) = arguments
+    folder = Path(folder_name)
+    started, ready = os.pipe2(os.O_CLOEXEC)
+    if os.fork() != 0:
+        os.close(ready)
+        return 0 if os.read(started, 1) == b"+" else 1
+    os.close(started)
+    _detach(folder)
+    processes.become_subreaper()
+    supervisor_pid = os.fork()
+    if supervisor_pid == 0:
+        supervise(folder, ready)
+    else:
+        os.close(ready)
+        guard(supervisor_pid)
+    return 0
+
+
+def _detach(folder: Path) -> None:
+    """A session of its own; output to a file, because nobody may be left to read it."""
+    os.setsid()
+    log = os.open(folder / SUPERVISOR_LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    for target, source in ((0, nothing), (1, log), (2, log)):
+        os.dup2(source, target)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
