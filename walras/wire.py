@@ -91,6 +91,8 @@ class ProgressReport(AttemptReport):
     steps_per_s: float | None = Field(default=None, gt=0)
     samples: int = Field(default=0, ge=0)
     start_s: float | None = Field(default=None, ge=0)
+    #: The speed that an emulated accelerator holds the gang to; `steps_per_s` is what it reached.
+    pace_steps_per_s: float | None = Field(default=None, gt=0)
     #: Named values of the job, such as its loss: newest, and the first ones seen in this attempt.
     values: dict[str, float] = Field(default_factory=dict, max_length=32)
     first_values: dict[str, float] = Field(default_factory=dict, max_length=32)
