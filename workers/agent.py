@@ -1,0 +1,302 @@
+"""The agent of a machine: one call to the server that carries everything, and one follower per attempt.
+
+It decides nothing: the server says what to start and stop, supervisors do it and outlive the agent. What it must not
+forget is written before it is done (`store`), so that it can be killed and started again at any moment.
+"""
+
+import asyncio
+import logging
+import random
+import secrets
+import shutil
+import time
+from pathlib import Path
+
+from walras.errors import Forbidden, ServerUnreachable
+from walras.wire import (
+    AnyCommand,
+    AttemptHere,
+    EndedReport,
+    Heartbeat,
+    HeartbeatAnswer,
+    NoticeReport,
+    PrepareCommand,
+    PreparedReport,
+    RefusedReport,
+    StartCommand,
+    StartedReport,
+    StopCommand,
+)
+from workers import processes
+from workers.enrolment import Enrolment
+from workers.follower import Follower
+from workers.holds import AttemptKey, Hold, Holds
+from workers.launch import Machine, launch, make_plan, refusal
+from workers.logs import LogShipper
+from workers.notice import next_notice
+from workers.outbox import Outbox
+from workers.plan import PLAN_FILE, SUPERVISOR_FILE, Plan, rank_log, read_plan
+from workers.rendezvous import bind_port
+from workers.server_client import ServerClient
+from workers.store import AgentStore, KnownAttempt, Phase
+
+log = logging.getLogger(__name__)
+
+MAX_BACKOFF_S = 5.0
+MIN_PAUSE_S = 0.05
+#: A gang that was prepared and never started holds its devices for this long.
+HOLD_S = 120.0
+#: Folders of attempts that are over, kept for whoever wants to look.
+FOLDERS_KEPT = 20
+
+
+class Agent:
+    """Run it once; `run` returns when it is cancelled, and leaves the supervisors running."""
+
+    def __init__(self, machine: Machine, store: AgentStore, client: ServerClient, enrolment: Enrolment) -> None:
+        self._machine = machine
+        self._store = store
+        self._client = client
+        self._enrolment = enrolment
+        self._outbox = Outbox(store)
+        self._holds = Holds(machine.accelerators.count)
+        self._followers: dict[AttemptKey, Follower] = {}
+        self._acks: list[int] = []
+        self._session = secrets.token_hex(8)
+        self._is_resynced = False
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            self._tasks = tasks
+            self._find_attempts()
+            await self._enrol()
+            tasks.create_task(self._watch_notice())
+            await self._beat()
+
+    async def _watch_notice(self) -> None:
+        seen = ""
+        while True:
+            notice = await next_notice(self._machine.state, seen)
+            seen = notice.digest
+            if self._store.is_new_notice(notice.digest):
+                self._outbox.put(NoticeReport(report_id=self._outbox.next_id(), gone_in_s=notice.gone_in_s))
+
+    # ------------------------------------------------------------------------------------------- the call
+
+    async def _enrol(self) -> None:
+        failures = 0
+        while True:
+            try:
+                await self._enrolment.ensure(self._client)
+                return
+            except ServerUnreachable as error:
+                failures += 1
+                log.warning("not registered yet: %s", error)
+                await asyncio.sleep(_backoff_s(failures))
+
+    async def _beat(self) -> None:
+        """Forever: report, renew, obey. Without a server, supervisors go on until their leases end."""
+        failures = 0
+        while True:
+            started_at = time.monotonic()
+            try:
+                has_spoken = await self._beat_once()
+                failures = 0
+            except ServerUnreachable as error:
+                failures += 1
+                log.warning("heartbeat: %s", error)
+                await asyncio.sleep(_backoff_s(failures))
+                continue
+            except Forbidden as error:
+                log.warning("heartbeat refused, registering anew: %s", error)
+                self._enrolment.forget()
+                await asyncio.sleep(_backoff_s(failures := failures + 1))
+                await self._enrol()
+                continue
+            self._give_up_holds()
+            # A server that does not hold the call open must not be called in a tight loop.
+            pause_s = MIN_PAUSE_S if has_spoken else self._enrolment.heartbeat_s - (time.monotonic() - started_at)
+            await self._wait_for_urgent(max(MIN_PAUSE_S, pause_s))
+
+    async def _beat_once(self) -> bool:
+        """One call. True if it carried something, either way, so that the next should follow at once."""
+        reports = self._outbox.batch()
+        acks, here = list(self._acks), self._here()
+        has_something = bool(reports or acks or not self._is_resynced)
+        message = Heartbeat(
+            node_id=self._enrolment.node_id,
+            session=self._session,
+            resync=not self._is_resynced,
+            here=[AttemptHere(job_id=job_id, attempt=attempt) for job_id, attempt in here],
+            reports=reports,
+            acks=acks,
+            wait_s=0.0 if has_something else self._enrolment.heartbeat_s,
+        )
+        # Before the call goes out: the server counts from when it answers, so our leases end before it thinks so.
+        sent_at = processes.boottime()
+        answer = await self._call(message)
+        if answer is None:
+            return True
+        self._is_resynced = True
+        self._acks = self._acks[len(acks) :]
+        self._obey_lease(answer, here, sent_at)
+        for job_id, attempt, digest in self._outbox.acknowledge(answer.reports_acked):
+            if follower := self._followers.get((job_id, attempt)):
+                follower.recorded(digest)
+        for command in answer.commands:
+            await self._obey(command)
+        return has_something or bool(answer.commands)
+
+    async def _call(self, message: Heartbeat) -> HeartbeatAnswer | None:
+        """None if something urgent came up while the server had nothing to say."""
+        if message.wait_s == 0:
+            return await self._client.heartbeat(message)
+        call = asyncio.create_task(self._client.heartbeat(message))
+        urgent = asyncio.create_task(self._outbox.urgent.wait())
+        try:
+            await asyncio.wait({call, urgent}, return_when=asyncio.FIRST_COMPLETED)
+            return await call if call.done() else None
+        finally:
+            for task in (call, urgent):
+                task.cancel()
+            await asyncio.gather(call, urgent, return_exceptions=True)
+
+    async def _wait_for_urgent(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._outbox.urgent.wait()
+        except TimeoutError:
+            return
+
+    def _here(self) -> list[AttemptKey]:
+        return sorted({*self._followers, *self._holds.prepared})
+
+    def _obey_lease(self, answer: HeartbeatAnswer, here: list[AttemptKey], sent_at: float) -> None:
+        fenced = {(attempt.job_id, attempt.attempt) for attempt in answer.fenced}
+        for key in here:
+            follower = self._followers.get(key)
+            if key in fenced:
+                self._holds.release(key) if follower is None else follower.stop(0.0, "its fence is old")
+            elif follower is not None:
+                follower.renew(sent_at + answer.lease_s, answer.lease_s)
+
+    # ------------------------------------------------------------------------------------------- commands
+
+    async def _obey(self, command: AnyCommand) -> None:
+        key = (command.job_id, command.attempt)
+        match command:
+            case PrepareCommand():
+                self._prepare(key, command)
+            case StartCommand():
+                await self._start(key, command)
+            case StopCommand():
+                self._stop(key, command)
+        self._acks.append(command.command_id)
+
+    def _prepare(self, key: AttemptKey, command: PrepareCommand) -> None:
+        if self._store.attempt(*key) is not None:
+            return  # already past this, or over
+        if not self._holds.is_prepared(key):
+            if conflict := self._holds.conflict(key, command.devices):
+                self._refuse(key, conflict)
+                return
+            port = bind_port() if command.node_rank == 0 else None
+            self._holds.take(key, Hold(command.devices, port, time.monotonic() + HOLD_S))
+        port_number = self._holds.port_of(key)
+        address = self._enrolment.address if port_number else ""
+        self._outbox.put(
+            PreparedReport(
+                report_id=self._outbox.next_id(), job_id=key[0], attempt=key[1], address=address, port=port_number
+            )
+        )
+
+    async def _start(self, key: AttemptKey, command: StartCommand) -> None:
+        if self._store.attempt(*key) is not None:
+            return
+        lease_until = processes.boottime() + command.lease_s
+        if problem := self._holds.conflict(key, command.devices) or refusal(self._machine, command):
+            self._refuse(key, problem)
+            return
+        self._store.move_attempt(*key, Phase.STARTING, [])
+        self._holds.start(key, command.devices)
+        plan = make_plan(self._machine, command, lease_until)
+        folder = self._machine.attempt_folder(*key)
+        if problem := await launch(folder, plan):
+            self._refuse(key, problem)
+            return
+        started = StartedReport(report_id=self._outbox.next_id(), job_id=key[0], attempt=key[1])
+        self._outbox.move(*key, Phase.RUNNING, started)
+        self._follow(folder, plan, journal_offset=0)
+
+    def _stop(self, key: AttemptKey, command: StopCommand) -> None:
+        follower = self._followers.get(key)
+        if follower is not None:
+            follower.stop(command.grace_s, command.reason)
+            return
+        self._holds.release(key)
+        known = self._store.attempt(*key)
+        if known is None or known.phase is not Phase.OVER:
+            # Never started here, and never will be: a start that comes late finds that it is over.
+            ended = EndedReport(report_id=self._outbox.next_id(), job_id=key[0], attempt=key[1], cause="exited")
+            self._outbox.move(*key, Phase.OVER, ended)
+
+    def _refuse(self, key: AttemptKey, detail: str) -> None:
+        self._holds.release(key)
+        refused = RefusedReport(report_id=self._outbox.next_id(), job_id=key[0], attempt=key[1], detail=detail[:2000])
+        self._outbox.move(*key, Phase.OVER, refused)
+
+    def _give_up_holds(self) -> None:
+        for key in self._holds.expired(time.monotonic()):
+            self._refuse(key, f"prepared, and not started within {HOLD_S:.0f} s")
+
+    # ------------------------------------------------------------------------------------------- attempts
+
+    def _find_attempts(self) -> None:
+        """After a restart: take up again what runs, and report what ended meanwhile."""
+        for known in self._store.open_attempts():
+            folder = self._machine.attempt_folder(known.job_id, known.attempt)
+            if (folder / SUPERVISOR_FILE).exists():
+                self._take_up(known, folder)
+            else:
+                self._abandon(known, folder)
+
+    def _take_up(self, known: KnownAttempt, folder: Path) -> None:
+        plan = read_plan(folder)
+        key = (known.job_id, known.attempt)
+        self._holds.start(key, plan.devices)
+        if known.phase is Phase.STARTING:
+            started = StartedReport(report_id=self._outbox.next_id(), job_id=key[0], attempt=key[1])
+            self._outbox.move(*key, Phase.RUNNING, started)
+        self._follow(folder, plan, known.journal_offset)
+
+    def _abandon(self, known: KnownAttempt, folder: Path) -> None:
+        """The agent died between its decision to start and the start."""
+        if (folder / PLAN_FILE).exists():
+            processes.kill_carriers(read_plan(folder).cookie, 1.0)
+        self._refuse((known.job_id, known.attempt), "the agent was restarted before it had started the attempt")
+
+    def _follow(self, folder: Path, plan: Plan, journal_offset: int) -> None:
+        key = (plan.job_id, plan.attempt)
+        shipper = LogShipper(self._client, *key, {rank: rank_log(folder, rank) for rank in plan.ranks})
+        follower = Follower(folder, plan, self._outbox, shipper, journal_offset)
+        self._followers[key] = follower
+        self._tasks.create_task(self._follow_to_end(follower))
+
+    async def _follow_to_end(self, follower: Follower) -> None:
+        await follower.follow()
+        del self._followers[follower.key]
+        self._holds.release(follower.key)
+        await asyncio.to_thread(_remove_old_folders, self._machine.state / "attempts", self._here())
+
+
+def _backoff_s(failures: int) -> float:
+    """Grows to a cap, and never in step with other agents."""
+    longest = min(MAX_BACKOFF_S, 0.1 * 2.0 ** min(failures, 10))
+    return longest * random.uniform(0.5, 1.0)
+
+
+def _remove_old_folders(attempts: Path, open_keys: list[AttemptKey]) -> None:
+    kept = {f"{job_id}-{attempt}" for job_id, attempt in open_keys}
+    over = sorted((path for path in attempts.iterdir() if path.name not in kept), key=lambda path: path.stat().st_mtime)
+    for path in over[:-FOLDERS_KEPT]:
+        shutil.rmtree(path, ignore_errors=True)

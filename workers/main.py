@@ -1,0 +1,113 @@
+"""Starting an agent: from options to a running loop. SIGTERM ends the agent and leaves its supervisors running."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+from collections.abc import Mapping
+
+import aiohttp
+
+from walras import __version__
+from walras.errors import ConfigError, Forbidden
+from walras.wire import Register, ShapeFacts
+from workers.agent import Agent
+from workers.enrolment import Enrolment
+from workers.gpus import Accelerators, Host, detect_accelerators, detect_host
+from workers.launch import Machine
+from workers.options import AgentOptions
+from workers.rendezvous import own_address
+from workers.server_client import ServerClient
+from workers.speeds import load_speeds
+from workers.store import AgentStore
+
+__all__ = ["AgentOptions", "run_agent"]
+
+log = logging.getLogger(__name__)
+
+
+def run_agent(options: AgentOptions) -> int:
+    """Run until SIGTERM or SIGINT: 0. A join token that the server does not accept, or a folder in use: 1.
+
+    Raises:
+        UserError: options that do not hold together.
+    """
+    machine = _machine(options, os.environ)
+    try:
+        store = AgentStore(options.state)
+    except BlockingIOError:
+        raise ConfigError(f"another agent uses {options.state}", field="--state", fix="one folder per agent") from None
+    try:
+        return asyncio.run(_run(options, machine, store))
+    finally:
+        store.close()
+
+
+async def _run(options: AgentOptions, machine: Machine, store: AgentStore) -> int:
+    async with aiohttp.ClientSession() as session:
+        client = ServerClient(session, options.server)
+        agent = Agent(machine, store, client, _enrolment(options, machine))
+        running = asyncio.create_task(agent.run())
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, running.cancel)
+        try:
+            with contextlib.suppress(asyncio.CancelledError):
+                await running
+        except* Forbidden as refusals:
+            log.error("the server does not accept this machine: %s", refusals.exceptions[0])
+            return 1
+    return 0
+
+
+def _machine(options: AgentOptions, environ: Mapping[str, str]) -> Machine:
+    host = detect_host()
+    return Machine(
+        state=options.state.absolute(),
+        accelerators=_accelerators(options, environ),
+        host=Host(
+            cpus=options.cpus if options.cpus is not None else host.cpus,
+            memory_bytes=options.memory_bytes if options.memory_bytes is not None else host.memory_bytes,
+        ),
+        is_emulated=options.emulated,
+        speeds=load_speeds(options.speeds) if options.speeds is not None else {},
+        environ=dict(environ),
+    )
+
+
+def _accelerators(options: AgentOptions, environ: Mapping[str, str]) -> Accelerators:
+    """What the options say, checked against what is there unless it is emulated."""
+    if options.emulated:
+        if options.accelerator is None:
+            raise ConfigError("--emulated needs --accelerator", field="--accelerator", fix="name the type to emulate")
+        return Accelerators(options.accelerator, options.accelerators or 1)
+    try:
+        found = detect_accelerators(environ)
+    except ValueError as error:
+        raise ConfigError(str(error), field="--accelerator") from None
+    name, count = options.accelerator or found.name, options.accelerators or found.count
+    if found.cuda_names and count > found.count:
+        raise ConfigError(f"{count} accelerators asked for, {found.count} found", field="--accelerators")
+    return Accelerators(name, count, found.cuda_names[:count])
+
+
+def _enrolment(options: AgentOptions, machine: Machine) -> Enrolment:
+    facts = ShapeFacts(
+        shape=options.shape,
+        accelerator=machine.accelerators.name,
+        accelerators=machine.accelerators.count,
+        cpus=machine.host.cpus,
+        memory_bytes=machine.host.memory_bytes,
+        nominal_speed=options.nominal_speed,
+        emulated=options.emulated,
+        market=options.market,
+        zone=options.zone,
+    )
+    rent_token = options.rent_token_file.read_text().strip() if options.rent_token_file is not None else ""
+    return Enrolment(
+        state=options.state,
+        message=Register(node_id=options.node_id, facts=facts, rent_token=rent_token, version=__version__),
+        join_token_file=options.join_token_file,
+        address=options.address or own_address(options.server),
+    )
