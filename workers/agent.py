@@ -12,7 +12,7 @@ import shutil
 import time
 from pathlib import Path
 
-from walras.errors import Forbidden, ServerUnreachable
+from walras.errors import ConfigError, Forbidden, ServerUnreachable
 from walras.wire import (
     AnyCommand,
     AttemptHere,
@@ -66,10 +66,11 @@ class Agent:
         self._is_resynced = False
 
     async def run(self) -> None:
+        """Raises Forbidden or ConfigError when this machine cannot be registered at all."""
+        await self._enrol()
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
             self._find_attempts()
-            await self._enrol()
             tasks.create_task(self._watch_notice())
             await self._beat()
 
@@ -94,6 +95,13 @@ class Agent:
                 log.warning("not registered yet: %s", error)
                 await asyncio.sleep(_backoff_s(failures))
 
+    async def _enrol_again(self) -> None:
+        """Attempts may be running: whatever is wrong, somebody may mend it before their leases end."""
+        try:
+            await self._enrolment.ensure(self._client)
+        except (ServerUnreachable, Forbidden, ConfigError) as error:
+            log.error("cannot register: %s", error)
+
     async def _beat(self) -> None:
         """Forever: report, renew, obey. Without a server, supervisors go on until their leases end."""
         failures = 0
@@ -110,8 +118,9 @@ class Agent:
             except Forbidden as error:
                 log.warning("heartbeat refused, registering anew: %s", error)
                 self._enrolment.forget()
-                await asyncio.sleep(_backoff_s(failures := failures + 1))
-                await self._enrol()
+                failures += 1
+                await asyncio.sleep(_backoff_s(failures))
+                await self._enrol_again()
                 continue
             self._give_up_holds()
             # A server that does not hold the call open must not be called in a tight loop.

@@ -55,8 +55,8 @@ async def _run(options: AgentOptions, machine: Machine, store: AgentStore) -> in
         try:
             with contextlib.suppress(asyncio.CancelledError):
                 await running
-        except* Forbidden as refusals:
-            log.error("the server does not accept this machine: %s", refusals.exceptions[0])
+        except Forbidden as error:
+            log.error("the server does not accept this machine: %s", error)
             return 1
     return 0
 

@@ -1,0 +1,126 @@
+"""Starting a supervisor by hand, as an agent would, and looking at what it leaves."""
+
+import json
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import walras
+from workers import processes
+from workers.journal import read_journal
+from workers.plan import JOURNAL_FILE, SUPERVISOR_FILE, Plan, rank_log, write_plan
+
+ROOT = Path(walras.__file__).parent.parent
+
+
+def wait_for(condition: Callable[[], Any], timeout_s: float, what: str) -> Any:
+    """The first true value of the condition; fails loudly after the timeout."""
+    until = time.monotonic() + timeout_s
+    while not (value := condition()):
+        assert time.monotonic() < until, f"not within {timeout_s} s: {what}"
+        time.sleep(0.02)
+    return value
+
+
+class SupervisedAttempt:
+    """One attempt below a real supervisor. `close` leaves no process behind, whatever the test did."""
+
+    def __init__(self, folder: Path, argv: list[str], **changes: Any) -> None:
+        self.folder = folder
+        self._sockets = Path(tempfile.mkdtemp(prefix="walras-test-", dir="/tmp"))
+        defaults: dict[str, Any] = {
+            "job_id": 7,
+            "attempt": 3,
+            "argv": argv,
+            "env": {},
+            "workdir": str(folder.parent),
+            "devices": [0],
+            "node_rank": 0,
+            "first_rank": 0,
+            "world_size": len(changes.get("devices", [0])),
+            "master_port": 0,
+            "lease_s": 60.0,
+            "lease_until": processes.boottime() + changes.get("lease_s", 60.0),
+            "grace_s": 5.0,
+            "checkpoint_dir": str(folder.parent / "checkpoints"),
+            "cookie": secrets.token_hex(8),
+            "rank_socket": str(self._sockets / "r"),
+            "control_socket": str(self._sockets / "a"),
+            "log_cap_bytes": 1024 * 1024,
+        }
+        fields = defaults | changes
+        fields["env"] = self._environment(fields) | fields["env"]
+        self.plan = Plan(**fields)
+
+    def _environment(self, fields: dict[str, Any]) -> dict[str, str]:
+        return {
+            "PATH": os.environ["PATH"],
+            "PYTHONPATH": str(ROOT),
+            "PYTHONUNBUFFERED": "1",
+            "OMP_NUM_THREADS": "1",
+            "MASTER_ADDR": "127.0.0.1",
+            "WORLD_SIZE": str(fields["world_size"]),
+            "WALRAS_ATTEMPT": str(fields["attempt"]),
+            "WALRAS_SOCKET": fields["rank_socket"],
+            "WALRAS_CHECKPOINT_DIR": fields["checkpoint_dir"],
+            processes.COOKIE_VARIABLE: fields["cookie"],
+        }
+
+    def start(self) -> "SupervisedAttempt":
+        self.folder.mkdir(parents=True)
+        write_plan(self.folder, self.plan)
+        env = {"PYTHONPATH": str(ROOT), "PATH": os.defpath}
+        command = [sys.executable, "-P", "-m", "workers.supervisor", str(self.folder)]
+        subprocess.run(command, env=env, cwd="/", check=True, timeout=20, stdin=subprocess.DEVNULL)
+        return self
+
+    @property
+    def supervisor_pid(self) -> int:
+        return int(json.loads((self.folder / SUPERVISOR_FILE).read_bytes())["pid"])
+
+    @property
+    def machine_pids(self) -> list[int]:
+        """Supervisor, guardian and everything of the attempt."""
+        guardian = processes._stat(self.supervisor_pid)
+        assert guardian is not None
+        return [guardian.parent, self.supervisor_pid, *self.alive()]
+
+    def alive(self) -> list[int]:
+        """Processes of the attempt itself."""
+        return processes.carriers(self.plan.cookie)
+
+    def events(self, kind: str) -> list[dict[str, Any]]:
+        return [event for event in read_journal(self.folder / JOURNAL_FILE)[0] if event["type"] == kind]
+
+    def wait_event(self, kind: str, timeout_s: float = 20.0) -> dict[str, Any]:
+        found: list[dict[str, Any]] = wait_for(lambda: self.events(kind), timeout_s, f"event {kind}")
+        return found[0]
+
+    def output(self, rank: int = 0) -> str:
+        path = rank_log(self.folder, rank)
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def wait_output(self, text: str, timeout_s: float = 20.0, rank: int = 0) -> None:
+        wait_for(lambda: text in self.output(rank), timeout_s, f"{text!r} in the output of rank {rank}")
+
+    def tell(self, message: dict[str, Any]) -> None:
+        """What an agent would say to the supervisor."""
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            connection.connect(self.plan.control_socket)
+            connection.sendall(json.dumps(message).encode() + b"\n")
+
+    def close(self) -> None:
+        if (self.folder / SUPERVISOR_FILE).exists():
+            processes.send_signal([self.supervisor_pid], signal.SIGCONT)
+            processes.send_signal([self.supervisor_pid], signal.SIGKILL)
+        assert processes.kill_carriers(self.plan.cookie, 10.0)
+        shutil.rmtree(self._sockets, ignore_errors=True)
