@@ -69,7 +69,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
     def start_script(script: str, **changes: Any) -> SupervisedAttempt:
         folder = tmp_path / f"attempt-{len(started)}"
-        attempt = SupervisedAttempt(folder, [sys.executable, "-c", script], **changes)
+        attempt = SupervisedAttempt(folder, **{"argv": [sys.executable, "-c", script]} | changes)
         started.append(attempt)
         return attempt.start()
 
