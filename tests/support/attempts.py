@@ -1,5 +1,6 @@
 """Starting a supervisor by hand, as an agent would, and looking at what it leaves."""
 
+import contextlib
 import json
 import os
 import secrets
@@ -117,6 +118,20 @@ class SupervisedAttempt:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
             connection.connect(self.plan.control_socket)
             connection.sendall(json.dumps(message).encode() + b"\n")
+
+    def ask_status(self) -> list[dict[str, Any]]:
+        """What the supervisor answers to an agent that has just come."""
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            connection.settimeout(5.0)
+            connection.connect(self.plan.control_socket)
+            connection.sendall(b'{"type": "status"}\n')
+            received = b""
+            while b'"status"' not in received:
+                received += connection.recv(65536)
+            time.sleep(0.02)
+            with contextlib.suppress(BlockingIOError):
+                received += connection.recv(65536, socket.MSG_DONTWAIT)
+        return [json.loads(line) for line in received.splitlines()]
 
     def close(self) -> None:
         if (self.folder / SUPERVISOR_FILE).exists():

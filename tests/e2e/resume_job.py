@@ -1,0 +1,71 @@
+"""The job of test_resume.py: dropout, momentum, a shuffled loader with augmentation, one rank or several.
+
+python resume_job.py OUTPUT        writes the digest of the final weights and the last loss
+"""
+
+import hashlib
+import os
+import random
+import sys
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, Dataset, DistributedSampler
+
+from walras.training import Checkpoint, Loop
+
+EPOCHS = 3
+
+
+class Noisy(Dataset[tuple[torch.Tensor, torch.Tensor]]):
+    """Samples that draw from two generators whenever they are read."""
+
+    def __len__(self) -> int:
+        return 208
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        x = torch.full((8,), index / 208) + 0.1 * torch.randn(8)
+        return x * (1 + 0.1 * random.random()), torch.tensor([index % 7 / 7.0])
+
+
+def main(output: Path) -> None:
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True)
+    torch.manual_seed(11)
+    random.seed(12)
+    is_gang = int(os.environ.get("WORLD_SIZE", "1")) > 1
+    model: nn.Module = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Dropout(0.3), nn.Linear(32, 1))
+    data = Noisy()
+    sampler: DistributedSampler[tuple[torch.Tensor, torch.Tensor]] | None = None
+    if is_gang:
+        dist.init_process_group("gloo")
+        model = DistributedDataParallel(model)
+        sampler = DistributedSampler(data)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    loader = DataLoader(data, batch_size=8, shuffle=sampler is None, sampler=sampler)
+    loop = Loop(Checkpoint(model=model, optimizer=optimizer, every_s=None))
+    loss = torch.zeros(())
+    for epoch in loop.epochs(EPOCHS):
+        for x, y in loop.steps(loader):
+            optimizer.zero_grad()
+            loss = nn.functional.mse_loss(model(x), y)
+            loss.backward()
+            optimizer.step()
+            loop.report(loss=loss)
+        print(f"epoch {epoch} ends at step {loop.step}", flush=True)
+    if os.environ.get("RANK", "0") == "0":
+        weights = b"".join(value.numpy().tobytes() for value in model.state_dict().values())
+        output.write_text(f"{hashlib.sha256(weights).hexdigest()} {loss.item().hex()} {loop.step}")
+    if is_gang:
+        dist.destroy_process_group()
+
+
+if os.environ.get("TEST_WITHOUT_RNG"):
+    from walras.training import rng
+
+    rng.restore = lambda states: None
+
+main(Path(sys.argv[1]))

@@ -1,0 +1,92 @@
+"""A real agent as a process of its own, to be killed and started again."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from tests.support.attempts import ROOT, wait_for
+from workers import processes
+from workers.plan import PLAN_FILE, read_plan
+
+_RUN = """
+import json, logging, sys
+from pathlib import Path
+from workers.options import AgentOptions
+from workers.main import run_agent
+logging.basicConfig(level="INFO")
+fields = json.loads(sys.argv[1])
+paths = {name: Path(fields[name]) for name in ("state", "join_token_file", "speeds") if name in fields}
+sys.exit(run_agent(AgentOptions(**fields | paths)))
+"""
+
+
+class AgentProcess:
+    """Give the server's URL and token; `close` kills the agent and everything of its attempts."""
+
+    def __init__(self, folder: Path, url: str, join_token: str, **changes: Any) -> None:
+        self.state = folder / "agent"
+        token_file = folder / "join.token"
+        token_file.write_text(join_token + "\n")
+        defaults = {
+            "server": url,
+            "state": str(self.state),
+            "node_id": "node-1",
+            "shape": "a100x2",
+            "join_token_file": str(token_file),
+            "accelerator": "a100",
+            "accelerators": 2,
+            "cpus": 2.0,
+            "memory_bytes": 4 * 1024**3,
+            "emulated": True,
+        }
+        self._fields = defaults | changes
+        self._log = folder / "agent.log"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def start(self) -> "AgentProcess":
+        env = {**os.environ, "PYTHONPATH": str(ROOT), "WALRAS_AGENT_SECRET_FOR_TESTS": "not-for-jobs"}
+        with open(self._log, "ab") as log:
+            command = [sys.executable, "-c", _RUN, json.dumps(self._fields)]
+            self._process = subprocess.Popen(command, env=env, stdout=log, stderr=log, cwd="/")
+        return self
+
+    def kill(self) -> None:
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait(10)
+
+    def terminate(self) -> int:
+        assert self._process is not None
+        self._process.terminate()
+        return self._process.wait(10)
+
+    @property
+    def log(self) -> str:
+        return self._log.read_text() if self._log.exists() else ""
+
+    def alive(self) -> list[int]:
+        """Processes of all its attempts."""
+        plans = [read_plan(path.parent) for path in self.state.glob(f"attempts/*/{PLAN_FILE}")]
+        return [pid for plan in plans for pid in processes.carriers(plan.cookie)]
+
+    def supervisors(self) -> list[int]:
+        facts = [json.loads(path.read_bytes()) for path in self.state.glob("attempts/*/supervisor.json")]
+        names = [processes.ProcessName(fact["pid"], fact["start_ticks"]) for fact in facts]
+        return [name.pid for name in names if name.is_alive]
+
+    def close(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait(10)
+        processes.send_signal(self.supervisors(), 9)
+        for path in self.state.glob(f"attempts/*/{PLAN_FILE}"):
+            assert processes.kill_carriers(read_plan(path.parent).cookie, 10.0)
+        wait_for(lambda: not self.supervisors(), 5.0, "supervisors gone")

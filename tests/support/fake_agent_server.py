@@ -1,0 +1,144 @@
+"""The server's side of `walras/wire.py`, as far as an agent can see it: parses what agents send, keeps it, and sends
+commands until they are acknowledged.
+
+Tests of agents run against it in their own event loop; tests of the real server may run the same agents against that.
+"""
+
+import asyncio
+import time
+from collections import defaultdict
+from typing import Any, Self
+
+from aiohttp import web
+
+from walras.wire import (
+    AnyCommand,
+    AnyReport,
+    AttemptHere,
+    Heartbeat,
+    HeartbeatAnswer,
+    Register,
+    Registered,
+)
+
+MAX_LOG_CALL_BYTES = 256 * 1024
+
+
+class FakeAgentServer:
+    def __init__(self, *, lease_s: float = 30.0, heartbeat_s: float = 0.3) -> None:
+        self.lease_s = lease_s
+        self.heartbeat_s = heartbeat_s
+        self.join_token = "join-secret"
+        self.credential = "agent-credential-secret"
+        self.url = ""
+        self.registered: list[Register] = []
+        self.heartbeats: list[Heartbeat] = []
+        self.reports: list[AnyReport] = []
+        self.logs: defaultdict[tuple[int, int, int], bytes] = defaultdict(bytes)
+        #: (job, attempt) whose lease is refused.
+        self.fenced: set[tuple[int, int]] = set()
+        #: While true, every call is answered with 503.
+        self.is_down = False
+        #: While false, reports are taken but never acknowledged.
+        self.acknowledges = True
+        self._seen_report = 0
+        self._commands: dict[int, AnyCommand] = {}
+        self._changed = asyncio.Condition()
+
+    async def __aenter__(self) -> Self:
+        app = web.Application(client_max_size=4 * 1024**2)
+        app.router.add_post("/agent/v1/register", self._register)
+        app.router.add_post("/agent/v1/heartbeat", self._heartbeat)
+        app.router.add_post("/agent/v1/logs", self._take_log)
+        self._runner = web.AppRunner(app, shutdown_timeout=0.1)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, "127.0.0.1", 0)
+        await site.start()
+        port = self._runner.addresses[0][1]
+        self.url = f"http://127.0.0.1:{port}"
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._runner.cleanup()
+
+    # ------------------------------------------------------------------------------------------- for tests
+
+    async def send(self, command: AnyCommand) -> None:
+        """Send until acknowledged."""
+        async with self._changed:
+            self._commands[command.command_id] = command
+            self._changed.notify_all()
+
+    async def acknowledged(self, command_id: int, timeout_s: float = 10.0) -> None:
+        await self.until(lambda: command_id not in self._commands, timeout_s, f"ack of command {command_id}")
+
+    def of_type(self, kind: str) -> list[Any]:
+        return [report for report in self.reports if report.type == kind]
+
+    async def report(self, kind: str, timeout_s: float = 15.0) -> Any:
+        """The first report of this type."""
+        await self.until(lambda: bool(self.of_type(kind)), timeout_s, f"report {kind}")
+        return self.of_type(kind)[0]
+
+    async def until(self, condition: Any, timeout_s: float, what: str) -> None:
+        until = time.monotonic() + timeout_s
+        while not condition():
+            assert time.monotonic() < until, f"not within {timeout_s} s: {what}; reports: {self.reports[-5:]}"
+            await asyncio.sleep(0.02)
+
+    # ------------------------------------------------------------------------------------------- calls
+
+    def _refusal(self, request: web.Request, token: str) -> web.Response | None:
+        if self.is_down:
+            return web.Response(status=503)
+        if request.headers.get("Authorization") != f"Bearer {token}":
+            return web.Response(status=401)
+        return None
+
+    async def _register(self, request: web.Request) -> web.Response:
+        if refusal := self._refusal(request, self.join_token):
+            return refusal
+        self.registered.append(Register.model_validate_json(await request.read()))
+        answer = Registered(credential=self.credential, heartbeat_s=self.heartbeat_s, lease_s=self.lease_s)
+        return web.json_response(text=answer.model_dump_json())
+
+    async def _heartbeat(self, request: web.Request) -> web.Response:
+        if refusal := self._refusal(request, self.credential):
+            return refusal
+        message = Heartbeat.model_validate_json(await request.read())
+        self.heartbeats.append(message)
+        for report in message.reports:
+            if report.report_id > self._seen_report:
+                self._seen_report = report.report_id
+                self.reports.append(report)
+        for command_id in message.acks:
+            self._commands.pop(command_id, None)
+        if message.wait_s > 0:
+            await self._hold(message.wait_s)
+        here = {(attempt.job_id, attempt.attempt) for attempt in message.here}
+        answer = HeartbeatAnswer(
+            commands=list(self._commands.values()),
+            reports_acked=self._seen_report if self.acknowledges else 0,
+            lease_s=self.lease_s,
+            fenced=[AttemptHere(job_id=job_id, attempt=attempt) for job_id, attempt in sorted(here & self.fenced)],
+        )
+        return web.json_response(text=answer.model_dump_json())
+
+    async def _hold(self, wait_s: float) -> None:
+        """Until there is something to say, or the time is over."""
+        try:
+            async with asyncio.timeout(wait_s), self._changed:
+                await self._changed.wait_for(lambda: bool(self._commands))
+        except TimeoutError:
+            return
+
+    async def _take_log(self, request: web.Request) -> web.Response:
+        if refusal := self._refusal(request, self.credential):
+            return refusal
+        key = (int(request.query["job_id"]), int(request.query["attempt"]), int(request.query["rank"]))
+        content = await request.read()
+        assert len(content) <= MAX_LOG_CALL_BYTES
+        offset, have = int(request.query["offset"]), len(self.logs[key])
+        if offset <= have:
+            self.logs[key] += content[have - offset :]
+        return web.json_response({"next": len(self.logs[key])})
