@@ -30,6 +30,8 @@ class Connection:
     unsent: bytes = b""
     inbox: list[SocketMessage] = field(default_factory=list)
     is_open: bool = True
+    #: A rank that has a loop going, which will act upon a request to stop.
+    is_attentive: bool = False
 
     def send(self, message: SocketMessage) -> None:
         """Queue and try at once; a peer that does not read is dropped."""

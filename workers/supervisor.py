@@ -125,7 +125,7 @@ class Supervisor:
 
     def _end(self, now: float, grace_s: float, reason: str, cause: str = "exited") -> None:
         """Ask the in-job client to checkpoint; plain scripts get SIGTERM at once. Never loosens an earlier end."""
-        has_client = bool(self._channels.of(Role.RANK))
+        has_client = any(connection.is_attentive for connection in self._channels.of(Role.RANK))
         term_at = now + grace_s * CHECKPOINT_PART if has_client else now
         kill_at = min(now + grace_s, self._lease_until)
         if self._ending is not None:
@@ -186,6 +186,7 @@ class Supervisor:
     def _hear_rank(self, connection: Connection, message: SocketMessage, now: float) -> None:
         match message["type"]:
             case "hello":
+                connection.is_attentive = True
                 connection.send({"type": "lease", "until": self._lease_until})
                 if self._ending is not None and now < self._ending.kill_at:
                     left_s = self._ending.kill_at - now
@@ -194,6 +195,8 @@ class Supervisor:
                 self._take_progress(message, now)
             case "commit":
                 self._take_commit(message)
+            case "finished":
+                connection.is_attentive = False
             case "note":
                 self._record({"type": "note", "text": str(message["text"])[:2000]})
 

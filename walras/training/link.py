@@ -1,6 +1,6 @@
 """The line to the supervisor: JSON lines over a Unix socket. Losing it never breaks training.
 
-Sent: hello, progress, commit, note. Received: stop (checkpoint now), lease (its end, as CLOCK_BOOTTIME, which every
+Sent: hello, progress, commit, note, finished (nobody minds a stop any more: use signals). Received: stop (checkpoint now), lease (its end, as CLOCK_BOOTTIME, which every
 process of this machine shares), recorded (the server has a checkpoint: older ones may go).
 """
 
@@ -53,12 +53,12 @@ class Link:
             except OSError:
                 chunk = b""
             if not chunk:
-                self._close()
+                self.close()
                 break
             self._received += chunk
         *lines, self._received = self._received.split(b"\n")
         if len(self._received) > _MAX_LINE_BYTES:
-            self._close()
+            self.close()
         for line in lines:
             self._take(line)
         if self._backlog:
@@ -101,9 +101,10 @@ class Link:
         except (BlockingIOError, InterruptedError):
             return
         except OSError:
-            self._close()
+            self.close()
 
-    def _close(self) -> None:
+    def close(self) -> None:
+        """Hang up: the supervisor sends signals from now on."""
         if self._socket is not None:
             self._socket.close()
         self._socket = None

@@ -58,6 +58,7 @@ class Loop:
         self._resumed: Path | None = None
         self._is_ready = False
         self._in_epochs = False
+        self._is_finished = False
         # Both stand in until the first step: by then the script has initialised torch.distributed, if it ever does.
         self._link = Link("", 0, 0)
         self._gang = Gang(self._settings.rank)
@@ -127,6 +128,8 @@ class Loop:
                 self._first_values[name] = float(number)
             if name in self._first_values:
                 self._values[name] = number
+        if self._is_finished:
+            self._report(time.monotonic())
 
     def save(self) -> bool:
         """Save now, all ranks at the same step. False if there is nowhere to save to, or if it failed (and said so)."""
@@ -262,6 +265,8 @@ class Loop:
         if self.step != self._saved_step:
             self.save()
         self._report(time.monotonic())
+        self._is_finished = True
+        self._link.send({"type": "finished"})
         self._link.drain(DRAIN_S)
 
     # ------------------------------------------------------------------------------------------- saving

@@ -1,0 +1,206 @@
+"""The loop by itself: counting, resuming, saving, without a scheduler and without torch's help."""
+
+import json
+import random
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from walras.training import Checkpoint, Loop, TornCheckpoint
+from walras.training.manifest import MANIFEST
+
+
+@pytest.fixture(autouse=True)
+def no_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a script that has not imported it; and no variables of a scheduler."""
+    for name in ("torch", "torch.distributed", "torch.utils.data", "numpy"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    for name in ("WALRAS_SOCKET", "WALRAS_RESUME", "WALRAS_CHECKPOINT_DIR", "WALRAS_STEPS", "WALRAS_PACE", "RANK"):
+        monkeypatch.delenv(name, raising=False)
+
+
+class Trace:
+    """Remembers the batches it saw, with a random number each."""
+
+    def __init__(self) -> None:
+        self.seen: list[Any] = []
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"seen": self.seen}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.seen = state["seen"]
+
+
+def train(folder: Path | None, *, data: Any = range(5), epochs: int = 3, stop_at: int | None = None) -> list[Any]:
+    random.seed(5)
+    trace = Trace()
+    loop = Loop(Checkpoint(folder, trace=trace, every_s=None))
+    for epoch in loop.epochs(epochs):
+        for batch in loop.steps(data):
+            trace.seen.append([epoch, batch, random.random()])
+            if loop.step + 1 == stop_at:
+                loop._link.stop_requested = True
+    return trace.seen
+
+
+def test_without_checkpoint_or_scheduler_a_loop_passes_everything_through() -> None:
+    """On a laptop the script runs as if the loop were not there."""
+    loop = Loop()
+    assert [(epoch, list(loop.steps("abc"))) for epoch in loop.epochs(2)] == [
+        (0, ["a", "b", "c"]),
+        (1, ["a", "b", "c"]),
+    ]
+    assert loop.step == 6
+
+
+@pytest.mark.parametrize("stop_at", [1, 4, 5, 6, 10, 14])
+def test_a_run_stopped_anywhere_resumes_as_if_nothing_had_happened(tmp_path: Path, stop_at: int) -> None:
+    """Mid-epoch and at its end: the same batches in the same epochs with the same random numbers, none twice."""
+    with pytest.raises(SystemExit) as stopped:
+        train(tmp_path, stop_at=stop_at)
+    assert stopped.value.code == 85
+    assert train(tmp_path) == train(None)
+
+
+def test_a_stop_with_nothing_to_save_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    """No checkpoint, no 85: the scheduler must not believe that something was saved."""
+    with pytest.raises(SystemExit) as stopped:
+        train(None, stop_at=3)
+    assert stopped.value.code == 143
+    assert "nothing could be saved" in capsys.readouterr().err
+
+
+def test_a_torn_checkpoint_is_skipped_and_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The newest whole one is resumed from; the damaged one is named."""
+    for stop_at in (4, 8):
+        with pytest.raises(SystemExit):
+            train(tmp_path, stop_at=stop_at)
+        if stop_at == 4:
+            kept = next(tmp_path.glob("*/step-*"))
+            saved = {path.name: path.read_bytes() for path in kept.iterdir()}
+    kept.mkdir(parents=True)
+    for name, content in saved.items():
+        (kept / name).write_bytes(content)
+    newest = next(tmp_path.glob("*/step-0000000008"))
+    (newest / "trace.json").write_text("{}")
+    assert train(tmp_path) == train(None)
+    assert f"torn checkpoint skipped: {newest / 'trace.json'}" in capsys.readouterr().err
+
+
+def test_under_a_scheduler_the_named_checkpoint_counts_and_no_newer_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a former attempt wrote after the recorded checkpoint is not resumed from."""
+    loop = Loop(Checkpoint(tmp_path, every_s=None, keep=5, trace=Trace()))
+    for _ in loop.steps(range(6)):
+        if loop.step in (2, 4):
+            loop.save()
+    named, newer = sorted(tmp_path.glob("*/step-*"))
+    digest = json.loads((named / MANIFEST).read_text())["digest"]
+    monkeypatch.setenv("WALRAS_CHECKPOINT_DIR", str(tmp_path))
+    monkeypatch.setenv("WALRAS_ATTEMPT", "2")
+    monkeypatch.setenv("WALRAS_RESUME", json.dumps({"path": str(named), "digest": digest, "step": 2}))
+    resumed = Loop(Checkpoint(trace=Trace()))
+    assert resumed.resume()
+    assert resumed.step == 2
+    (named / "trace.json").write_text("{}")
+    with pytest.raises(TornCheckpoint, match="nothing before it"):
+        Loop(Checkpoint(trace=Trace())).resume()
+    assert newer.exists()
+
+
+def test_without_a_named_checkpoint_a_scheduled_job_begins_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files of an attempt that never had its checkpoint recorded do not count."""
+    with pytest.raises(SystemExit):
+        train(tmp_path, stop_at=4)
+    monkeypatch.setenv("WALRAS_CHECKPOINT_DIR", str(tmp_path))
+    assert not Loop(Checkpoint(trace=Trace())).resume()
+
+
+def test_what_cannot_be_skipped_begins_its_epoch_again_and_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A stream without state is read from the start of the epoch: repeated, never silently lost."""
+
+    class Stream:
+        def __iter__(self) -> Iterator[int]:
+            return iter(range(5))
+
+    with pytest.raises(SystemExit):
+        train(tmp_path, data=Stream(), stop_at=7)
+    seen = train(tmp_path, data=Stream())
+    assert [batch for epoch, batch, _ in seen if epoch == 1] == [0, 1, 0, 1, 2, 3, 4]
+    assert "epoch 1 begins again" in capsys.readouterr().err
+
+
+def test_a_loader_with_a_state_of_its_own_resumes_by_it(tmp_path: Path) -> None:
+    """state_dict and load_state_dict of the data are used where there are any."""
+
+    class Counting:
+        position = 0
+
+        def __iter__(self) -> Iterator[int]:
+            while self.position < 5:
+                self.position += 1
+                yield self.position
+            self.position = 0
+
+        def state_dict(self) -> dict[str, int]:
+            return {"position": self.position}
+
+        def load_state_dict(self, state: dict[str, int]) -> None:
+            self.position = state["position"]
+
+    with pytest.raises(SystemExit):
+        train(tmp_path, data=Counting(), stop_at=7)
+    assert [batch for _, batch, _ in train(tmp_path, data=Counting())] == [1, 2, 3, 4, 5] * 3
+
+
+def test_old_checkpoints_go_and_a_failed_one_does_not_end_training(tmp_path: Path) -> None:
+    """Two are kept by default."""
+    loop = Loop(Checkpoint(tmp_path, every_steps=2, trace=Trace()))
+    assert len(list(loop.steps(range(9)))) == 9
+    assert [path.name for path in sorted(tmp_path.glob("*/step-*"))] == ["step-0000000006", "step-0000000008"]
+
+
+def test_the_limit_of_steps_ends_all_loops(tmp_path: Path) -> None:
+    """A limit ends epochs and steps alike, and what came last is saved."""
+    loop = Loop(Checkpoint(tmp_path, trace=Trace()), steps=7)
+    counts = [len(list(loop.steps(range(3)))) for _ in loop.epochs()]
+    assert counts == [3, 3, 1]
+    assert list(tmp_path.glob("*/step-0000000007/manifest.json"))
+
+
+def test_state_that_json_would_change_is_refused_by_name(tmp_path: Path) -> None:
+    """Better an error at the first save than another state at the first resume."""
+
+    class Bad(Trace):
+        def state_dict(self) -> dict[Any, Any]:
+            return {1: "one"}
+
+    loop = Loop(Checkpoint(tmp_path, counters=Bad()))
+    with pytest.raises(TypeError, match="counters"):
+        loop.save()
+
+
+def test_what_is_no_state_is_refused_where_it_is_given() -> None:
+    """A plain number belongs into `values`."""
+    with pytest.raises(TypeError, match="best=float"):
+        Checkpoint(best=0.5)
+
+
+def test_plain_values_come_back(tmp_path: Path) -> None:
+    """`values` is saved with the objects and is there once `resume` was called."""
+    loop = Loop(Checkpoint(tmp_path, trace=Trace()))
+    assert loop._checkpoint is not None
+    loop._checkpoint.values["best"] = 0.25
+    assert loop.save()
+    checkpoint = Checkpoint(tmp_path, trace=Trace())
+    assert Loop(checkpoint).resume()
+    assert checkpoint.values == {"best": 0.25}

@@ -1,0 +1,68 @@
+"""A checkpoint is complete or it is not one."""
+
+from pathlib import Path
+
+import pytest
+
+from walras.training import manifest
+from walras.training.manifest import Reference, TornCheckpoint
+
+
+def make(root: Path, step: int, content: bytes = b"weights") -> Reference:
+    partial = manifest.partial_folder(root, step)
+    partial.mkdir(parents=True)
+    (partial / "model.pt").write_bytes(content)
+    (partial / "loop.json").write_text("{}")
+    return manifest.commit(partial, manifest.step_folder(root, step), step)
+
+
+def test_what_was_committed_verifies(tmp_path: Path) -> None:
+    """The reference that a commit returns is the one that verification finds, by its digest too."""
+    reference = make(tmp_path, 12)
+    assert manifest.verify(Path(reference.path)) == reference
+    assert manifest.verify(Path(reference.path), reference.digest) == reference
+
+
+def test_the_digest_depends_on_content_names_and_sizes_only(tmp_path: Path) -> None:
+    """The same files at another place and step have the same digest; another byte has another."""
+    first, same = make(tmp_path / "a", 1), make(tmp_path / "b", 2)
+    assert first.digest == same.digest != make(tmp_path / "c", 1, b"weightz").digest
+
+
+@pytest.mark.parametrize(
+    "damage", ["no manifest", "cut manifest", "missing file", "short file", "changed byte", "escape"]
+)
+def test_every_kind_of_damage_is_found(tmp_path: Path, damage: str) -> None:
+    """A file that is missing, short or changed, and a manifest that is missing, cut or points outside: torn."""
+    folder = Path(make(tmp_path, 3).path)
+    listing = folder / manifest.MANIFEST
+    match damage:
+        case "no manifest":
+            listing.unlink()
+        case "cut manifest":
+            listing.write_bytes(listing.read_bytes()[:-20])
+        case "missing file":
+            (folder / "model.pt").unlink()
+        case "short file":
+            (folder / "model.pt").write_bytes(b"weight")
+        case "changed byte":
+            (folder / "model.pt").write_bytes(b"weightX")
+        case "escape":
+            listing.write_text(listing.read_text().replace("model.pt", "../model.pt"))
+    with pytest.raises(TornCheckpoint):
+        manifest.verify(folder)
+
+
+def test_another_digest_than_the_recorded_one_is_torn(tmp_path: Path) -> None:
+    """A whole checkpoint that is not the one on record is not resumed from."""
+    with pytest.raises(TornCheckpoint, match="recorded"):
+        manifest.verify(Path(make(tmp_path, 3).path), "0" * 64)
+
+
+def test_a_crash_before_the_manifest_leaves_nothing_that_counts(tmp_path: Path) -> None:
+    """Files without a commit are a partial folder, which no listing shows."""
+    partial = manifest.partial_folder(tmp_path, 5)
+    partial.mkdir()
+    (partial / "model.pt").write_bytes(b"half")
+    make(tmp_path, 4)
+    assert [step for step, _ in manifest.steps(tmp_path)] == [4]
