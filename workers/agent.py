@@ -44,6 +44,8 @@ log = logging.getLogger(__name__)
 
 MAX_BACKOFF_S = 5.0
 MIN_PAUSE_S = 0.05
+#: The longest that a call may be held open (`walras.wire.Heartbeat`).
+MAX_WAIT_S = 60.0
 #: A gang that was prepared and never started holds its devices for this long.
 HOLD_S = 120.0
 #: Folders of attempts that are over, kept for whoever wants to look.
@@ -128,7 +130,7 @@ class Agent:
             await self._wait_for_urgent(max(MIN_PAUSE_S, pause_s))
 
     async def _beat_once(self) -> bool:
-        """One call. True if it carried something, either way, so that the next should follow at once."""
+        """One call. True if it got something done, so that the next should follow at once."""
         reports = self._outbox.batch()
         acks, here = list(self._acks), self._here()
         has_something = bool(reports or acks or not self._is_resynced)
@@ -139,7 +141,7 @@ class Agent:
             here=[AttemptHere(job_id=job_id, attempt=attempt) for job_id, attempt in here],
             reports=reports,
             acks=acks,
-            wait_s=0.0 if has_something else self._enrolment.heartbeat_s,
+            wait_s=0.0 if has_something else min(self._enrolment.heartbeat_s, MAX_WAIT_S),
         )
         # Before the call goes out: the server counts from when it answers, so our leases end before it thinks so.
         sent_at = processes.boottime()
@@ -147,6 +149,7 @@ class Agent:
         if answer is None:
             return True
         self._is_resynced = True
+        self._outbox.arrived(reports)
         self._acks = self._acks[len(acks) :]
         self._obey_lease(answer, here, sent_at)
         for job_id, attempt, digest in self._outbox.acknowledge(answer.reports_acked):
@@ -154,7 +157,8 @@ class Agent:
                 follower.recorded(digest)
         for command in answer.commands:
             await self._obey(command)
-        return has_something or bool(answer.commands)
+        is_acknowledged = bool(reports) and answer.reports_acked >= reports[0].report_id
+        return is_acknowledged or bool(acks or answer.commands)
 
     async def _call(self, message: Heartbeat) -> HeartbeatAnswer | None:
         """None if something urgent came up while the server had nothing to say."""
@@ -199,7 +203,8 @@ class Agent:
             case StartCommand():
                 await self._start(key, command)
             case StopCommand():
-                self._stop(key, command)
+                if not self._stop(key, command):
+                    return  # not passed on yet: to be said again
         self._acks.append(command.command_id)
 
     def _prepare(self, key: AttemptKey, command: PrepareCommand) -> None:
@@ -237,17 +242,18 @@ class Agent:
         self._outbox.move(*key, Phase.RUNNING, started)
         self._follow(folder, plan, journal_offset=0)
 
-    def _stop(self, key: AttemptKey, command: StopCommand) -> None:
+    def _stop(self, key: AttemptKey, command: StopCommand) -> bool:
+        """True once the supervisor has been told, or there is nothing left to be told."""
         follower = self._followers.get(key)
         if follower is not None:
-            follower.stop(command.grace_s, command.reason)
-            return
+            return follower.stop(command.grace_s, command.reason)
         self._holds.release(key)
         known = self._store.attempt(*key)
         if known is None or known.phase is not Phase.OVER:
             # Never started here, and never will be: a start that comes late finds that it is over.
             ended = EndedReport(report_id=self._outbox.next_id(), job_id=key[0], attempt=key[1], cause="exited")
             self._outbox.move(*key, Phase.OVER, ended)
+        return True
 
     def _refuse(self, key: AttemptKey, detail: str) -> None:
         self._holds.release(key)

@@ -53,17 +53,19 @@ class Follower:
     def renew(self, until: float, lease_s: float) -> None:
         self._tell({"type": "renew", "until": until, "lease_s": lease_s})
 
-    def stop(self, grace_s: float, reason: str) -> None:
-        """Ask for the end; said again when the connection had to be made anew."""
+    def stop(self, grace_s: float, reason: str) -> bool:
+        """Ask for the end; said again when the connection has to be made anew. True if the supervisor was told."""
         self._stop = {"type": "stop", "grace_s": grace_s, "reason": reason}
-        self._tell(self._stop)
+        return self._tell(self._stop)
 
     def recorded(self, digest: str) -> None:
         self._tell({"type": "recorded", "digest": digest})
 
-    def _tell(self, message: dict[str, Any]) -> None:
-        if self._writer is not None and not self._writer.is_closing():
-            self._writer.write(json.dumps(message).encode() + b"\n")
+    def _tell(self, message: dict[str, Any]) -> bool:
+        if self._writer is None or self._writer.is_closing():
+            return False
+        self._writer.write(json.dumps(message).encode() + b"\n")
+        return True
 
     # ------------------------------------------------------------------------------------------- its life
 

@@ -15,7 +15,7 @@ class Outbox:
         self._store = store
         self._progress: dict[tuple[int, int], ProgressReport] = {}
         self.urgent = asyncio.Event()
-        #: Called with each checkpoint digest that the server has recorded: (job, attempt, digest).
+        #: Checkpoints that the server has not recorded yet: (report id, job, attempt, digest).
         self._unrecorded: list[tuple[int, int, int, str]] = []
 
     def next_id(self) -> int:
@@ -52,10 +52,14 @@ class Outbox:
             return durable  # progress has higher ids: sending it first would acknowledge what was never sent
         return sorted([*durable, *self._progress.values()], key=lambda report: report.report_id)
 
+    def arrived(self, batch: list[AnyReport]) -> None:
+        """The server has answered to these: progress is said once, the rest until it is acknowledged."""
+        said = {report.report_id for report in batch}
+        self._progress = {key: report for key, report in self._progress.items() if report.report_id not in said}
+
     def acknowledge(self, report_id: int) -> list[tuple[int, int, str]]:
         """The server has everything up to this id. Returns (job, attempt, digest) of the checkpoints among it."""
         self._store.acknowledge(report_id)
-        self._progress = {key: report for key, report in self._progress.items() if report.report_id > report_id}
         recorded = [entry[1:] for entry in self._unrecorded if entry[0] <= report_id]
         self._unrecorded = [entry for entry in self._unrecorded if entry[0] > report_id]
         return recorded

@@ -360,3 +360,48 @@ async def test_a_wrong_join_token_ends_the_agent_with_1(server: FakeAgentServer,
     assert agent._process is not None
     assert await asyncio.to_thread(agent._process.wait, 10) == 1
     assert "does not accept this machine" in agent.log
+
+
+async def test_a_gang_over_two_machines_meets_at_the_prepared_port(tmp_path: Path) -> None:
+    """Prepare on both, start with the port that node rank 0 kept: the ranks meet; only one machine speaks of steps."""
+    meet = (
+        "import os, socket\n"
+        "where = (os.environ['MASTER_ADDR'], int(os.environ['MASTER_PORT']))\n"
+        "rank = int(os.environ['RANK'])\n"
+        "if rank == 0:\n"
+        "    peer = socket.create_server(where).accept()[0]; print('met', peer.recv(9).decode(), flush=True)\n"
+        "else:\n"
+        "    import time\n"
+        "    for _ in range(100):\n"
+        "        try: peer = socket.create_connection(where); break\n"
+        "        except OSError: time.sleep(0.1)\n"
+        "    peer.sendall(b'rank %d' % rank)\n"
+        "from walras.training import Loop\n"
+        "list(Loop().steps(range(5)))\n"
+    )
+    async with FakeAgentServer() as first, FakeAgentServer() as second:
+        servers = (first, second)
+        agents = []
+        for index, server in enumerate(servers):
+            folder = tmp_path / str(index)
+            folder.mkdir()
+            agents.append(AgentProcess(folder, server.url, server.join_token, node_id=f"node-{index}").start())
+        try:
+            for rank, server in enumerate(servers):
+                command_id = next(_command_ids)
+                prepare = PrepareCommand(command_id=command_id, job_id=1, attempt=1, devices=[0], node_rank=rank)
+                await server.send(prepare)
+            prepared = await first.report("prepared")
+            assert (await second.report("prepared")).port == 0
+            for rank, server in enumerate(servers):
+                place = {"node_rank": rank, "first_rank": rank, "num_nodes": 2, "world_size": 2}
+                meeting = {"master_address": prepared.address, "master_port": prepared.port}
+                await server.send(a_start(tmp_path, meet, **place, **meeting))
+            ends = [await server.report("ended") for server in servers]
+        finally:
+            for agent in agents:
+                agent.close()
+        assert [end.exit_code for end in ends] == [0, 0]
+        assert first.logs[1, 1, 0] == b"met rank 1\n"
+        assert first.of_type("progress")[-1].steps == 5
+        assert not second.of_type("progress")

@@ -1,7 +1,8 @@
 """The line to the supervisor: JSON lines over a Unix socket. Losing it never breaks training.
 
-Sent: hello, progress, commit, note, finished (nobody minds a stop any more: use signals). Received: stop (checkpoint now), lease (its end, as CLOCK_BOOTTIME, which every
-process of this machine shares), recorded (the server has a checkpoint: older ones may go).
+Sent: hello, progress, commit, note, finished (the loop is over: from now on a stop is a signal).
+Received: stop (checkpoint now), lease (its end, as CLOCK_BOOTTIME, which every process of this machine shares),
+recorded (the server has a checkpoint: older ones may go).
 """
 
 from __future__ import annotations

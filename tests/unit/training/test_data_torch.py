@@ -1,0 +1,140 @@
+"""Skipping at the sampler of real torch loaders. Slow only because torch is imported."""
+
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+
+class Recording:
+    """A map-style dataset that remembers what was read."""
+
+    def __init__(self) -> None:
+        self.read: list[int] = []
+
+    def __len__(self) -> int:
+        return 20
+
+    def __getitem__(self, index: int) -> int:
+        self.read.append(index)
+        return index
+
+
+def batches(loader: Any, epoch: int, skip: int = 0) -> list[list[int]]:
+    from walras.training.data import resumable
+
+    return [[int(x) for x in batch] for batch in resumable(loader, seed=3).begin(epoch, skip)]
+
+
+def loaders() -> dict[str, Any]:
+    import torch
+    from torch.utils.data import DataLoader, DistributedSampler, WeightedRandomSampler
+
+    generator = torch.Generator().manual_seed(5)
+    weighted = WeightedRandomSampler([1.0] * 20, 20)
+    return {
+        "shuffled": DataLoader(Recording(), batch_size=3, shuffle=True),  # type: ignore[arg-type]
+        "sequential": DataLoader(Recording(), batch_size=3),  # type: ignore[arg-type]
+        "with a generator": DataLoader(Recording(), batch_size=3, shuffle=True, generator=generator),  # type: ignore[arg-type]
+        "distributed": DataLoader(
+            Recording(),  # type: ignore[arg-type]
+            batch_size=3,
+            sampler=DistributedSampler(Recording(), num_replicas=2, rank=1),  # type: ignore[arg-type]
+        ),
+        "weighted": DataLoader(Recording(), batch_size=3, sampler=weighted),  # type: ignore[arg-type]
+    }
+
+
+@pytest.mark.parametrize("name", ["shuffled", "sequential", "with a generator", "distributed", "weighted"])
+def test_the_rest_of_an_epoch_is_the_same_rest(name: str) -> None:
+    """After skipping, the same batches follow, nothing skipped is read, and the global generator stays where it was."""
+    import torch
+
+    loader = loaders()[name]
+    whole = batches(loader, epoch=2)
+    torch.manual_seed(99)
+    state = torch.get_rng_state()
+    loader.dataset.read.clear()
+    assert batches(loader, epoch=2, skip=2) == whole[2:]
+    assert loader.dataset.read == [index for batch in whole[2:] for index in batch]
+    assert torch.equal(state, torch.get_rng_state())
+
+
+@pytest.mark.parametrize("name", ["shuffled", "with a generator", "distributed", "weighted"])
+def test_every_epoch_has_an_order_of_its_own(name: str) -> None:
+    """The order is a function of the epoch, not of how often the loader was iterated."""
+    loader = loaders()[name]
+    assert batches(loader, epoch=0) != batches(loader, epoch=1)
+    assert batches(loader, epoch=1) == batches(loader, epoch=1)
+
+
+def test_the_scripts_own_loader_is_left_as_it_was() -> None:
+    """Iterating through the loop does not change what the loader itself does."""
+    import torch
+
+    loader = loaders()["shuffled"]
+    sampler, batch_sampler = loader.sampler, loader.batch_sampler
+    batches(loader, epoch=0, skip=1)
+    assert loader.sampler is sampler
+    assert loader.batch_sampler is batch_sampler
+    assert batch_sampler.sampler is sampler
+    assert sampler.generator is None
+    torch.manual_seed(1)
+    assert len(list(loader)) == 7
+
+
+def test_loader_workers_see_the_same_batches() -> None:
+    """With worker processes too, persistent ones included, the rest of an epoch is the same rest."""
+    from torch.utils.data import DataLoader
+
+    from walras.training.data import resumable
+
+    loader = DataLoader(Recording(), batch_size=3, shuffle=True, num_workers=1, persistent_workers=True)  # type: ignore[arg-type]
+    source = resumable(loader, seed=3)
+    whole = [[int(x) for x in batch] for batch in source.begin(1, 0)]
+    assert [[int(x) for x in batch] for batch in source.begin(1, 4)] == whole[4:]
+    assert [[int(x) for x in batch] for batch in source.begin(1, 0)] == whole
+
+
+def test_random_states_come_back_exactly() -> None:
+    """Python, numpy and torch draw the same numbers after a restore, through JSON."""
+    import json
+    import random
+
+    import numpy as np
+    import torch
+
+    from walras.training import rng
+
+    random.gauss(0, 1)
+    np.random.standard_normal(3)
+    kept = json.loads(json.dumps(rng.capture()))
+
+    def draw() -> tuple[float, float, float]:
+        return random.gauss(0, 1), float(np.random.standard_normal()), float(torch.rand(()))
+
+    first = draw()
+    rng.restore(kept)
+    assert draw() == first
+
+
+def test_a_state_that_could_not_be_loaded_again_is_refused_at_the_first_save(tmp_path: Any) -> None:
+    """An object of the script's own class in a state is found out while there is still somebody to read the error."""
+    import torch
+
+    from walras.training import Checkpoint, Loop
+
+    class Own:
+        pass
+
+    class Holder:
+        def state_dict(self) -> dict[str, Any]:
+            return {"thing": Own, "weights": torch.zeros(2)}
+
+        def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+    globals()["Own"] = Own
+    Own.__qualname__ = "Own"
+    with pytest.raises(TypeError, match="holder"):
+        Loop(Checkpoint(tmp_path, holder=Holder())).save()

@@ -1,0 +1,101 @@
+"""Names of accelerators, speed tables, device holds, notices."""
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from walras.errors import ConfigError
+from workers.gpus import Accelerators, canonical_name
+from workers.holds import Hold, Holds
+from workers.notice import read_notice
+from workers.rendezvous import bind_port, own_address
+from workers.speeds import load_speeds, pace_of
+
+GIB = 2**30
+
+
+@pytest.mark.parametrize(
+    ("product", "memory", "name"),
+    [
+        ("NVIDIA A100-SXM4-40GB", 40 * GIB, "a100-40gb"),
+        ("NVIDIA A100 80GB PCIe", 80 * GIB, "a100-80gb"),
+        ("Tesla V100-SXM2-16GB", 16 * GIB, "v100-16gb"),
+        ("NVIDIA H100 80GB HBM3", 80 * GIB, "h100-80gb"),
+        ("NVIDIA H200", 141 * GIB, "h200"),
+        ("Tesla T4", 15 * GIB, "t4"),
+        ("Tesla K80", 11 * GIB, "k80"),
+        ("NVIDIA L40S", 45 * GIB, "l40s"),
+        ("NVIDIA A10G", 22 * GIB, "a10g"),
+        ("NVIDIA GeForce RTX 3090", 24 * GIB, "rtx-3090"),
+        ("NVIDIA RTX A6000", 48 * GIB, "rtx-a6000"),
+    ],
+)
+def test_accelerators_have_canonical_names(product: str, memory: int, name: str) -> None:
+    """What NVML calls a product becomes the name that pools use, with the memory where that is a choice."""
+    assert canonical_name(product, memory) == name
+
+
+def test_emulated_devices_see_no_gpu_and_real_ones_only_their_own() -> None:
+    """CUDA_VISIBLE_DEVICES names exactly the devices of the attempt."""
+    assert Accelerators("a100", 2).visible_devices([0, 1]) == ""
+    assert Accelerators("h200", 2, ("GPU-a", "GPU-b")).visible_devices([1]) == "GPU-b"
+
+
+def test_a_speed_table_is_checked_where_it_is_read(tmp_path: Path) -> None:
+    """A wrong number is an error that names its place; a missing kind runs free."""
+    path = tmp_path / "speeds.yaml"
+    path.write_text("cnn: {a100: 12, v100: 6}\n")
+    speeds = load_speeds(path)
+    assert [pace_of(speeds, "cnn", "v100"), pace_of(speeds, "cnn", "k80"), pace_of(speeds, "rnn", "v100")] == [
+        6,
+        None,
+        None,
+    ]
+    path.write_text("cnn: {a100: -1}\n")
+    with pytest.raises(ConfigError, match=r"cnn\.a100"):
+        load_speeds(path)
+
+
+def test_devices_are_held_by_one_attempt() -> None:
+    """Taken devices, unknown ones and the same one twice are conflicts; released ones are free again."""
+    holds = Holds(2)
+    holds.start((1, 1), [0])
+    assert "job 1, attempt 1" in holds.conflict((2, 1), [0, 1])
+    assert holds.conflict((2, 1), [1]) == ""
+    assert holds.conflict((2, 1), [2])
+    assert holds.conflict((2, 1), [1, 1])
+    holds.release((1, 1))
+    assert holds.conflict((2, 1), [0, 1]) == ""
+
+
+def test_a_prepared_hold_keeps_its_port_until_the_start_and_expires() -> None:
+    """The port is bound while prepared and free for the ranks once started."""
+    holds = Holds(1)
+    holds.take((1, 1), Hold([0], bind_port(), expires_at=100.0))
+    port = holds.port_of((1, 1))
+    assert port > 0
+    assert holds.expired(99.0) == []
+    assert holds.expired(100.0) == [(1, 1)]
+    holds.start((1, 1), [0])
+    assert holds.port_of((1, 1)) == 0
+    assert holds.expired(1e9) == []
+
+
+def test_a_notice_counts_from_when_it_was_written(tmp_path: Path) -> None:
+    """An agent that finds the file late knows that less time is left; a half-written file is no notice yet."""
+    assert read_notice(tmp_path) is None
+    path = tmp_path / "notice"
+    path.write_text("")
+    assert read_notice(tmp_path) is None
+    path.write_text("30\n")
+    written_at = time.time() - 10
+    os.utime(path, (written_at, written_at))
+    notice = read_notice(tmp_path)
+    assert notice is not None
+    assert notice.gone_in_s == pytest.approx(20, abs=1)
+
+
+def test_the_address_is_the_one_that_reaches_the_server() -> None:
+    assert own_address("http://127.0.0.1:8000") == "127.0.0.1"

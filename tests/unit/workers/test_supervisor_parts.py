@@ -1,0 +1,118 @@
+"""The parts of a supervisor that need no processes: journal, output, sockets, plan."""
+
+import json
+import os
+import selectors
+import socket
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from workers import processes
+from workers.channels import MAX_LINE_BYTES, Channels, Role
+from workers.client_folder import build_client_folder
+from workers.journal import Journal, read_journal
+from workers.output import RankOutput
+
+
+def test_a_journal_is_read_from_where_one_left_off_and_a_torn_line_is_not_there(tmp_path: Path) -> None:
+    """An offset leads to what is new; half a line is a line that was never written."""
+    path = tmp_path / "journal.jsonl"
+    journal = Journal(path)
+    journal.append({"type": "started"})
+    events, offset = read_journal(path)
+    assert [event["type"] for event in events] == ["started"]
+    journal.append({"type": "ended"})
+    with open(path, "ab") as file:
+        file.write(b'{"type": "to')
+    events, offset = read_journal(path, offset)
+    assert [event["type"] for event in events] == ["ended"]
+    assert read_journal(path, offset) == ([], offset)
+    assert read_journal(tmp_path / "absent") == ([], 0)
+    journal.close()
+
+
+@pytest.mark.parametrize(("cap", "is_whole"), [(10, False), (1000, True)])
+def test_output_keeps_its_beginning_and_its_end(tmp_path: Path, cap: int, is_whole: bool) -> None:
+    """Below the cap all of it; above, the head, a statement, and the tail."""
+    read_end, write_end = os.pipe()
+    output = RankOutput(read_end, tmp_path / "log", cap)
+    os.write(write_end, b"a" * 50 + b"z" * 50)
+    os.close(write_end)
+    assert output.copy()
+    assert not output.copy()
+    output.close()
+    text = (tmp_path / "log").read_bytes()
+    assert text.startswith(b"a" * min(cap, 50))
+    assert text.endswith(b"z" * 50)
+    assert (text == b"a" * 50 + b"z" * 50) or not is_whole
+
+
+@pytest.fixture
+def channels() -> Iterator[tuple[Channels, selectors.BaseSelector, str, str]]:
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder, selectors.DefaultSelector() as selector:
+        paths = f"{folder}/r", f"{folder}/a"
+        made = Channels(selector, *paths)
+        yield made, selector, *paths
+        made.close()
+
+
+def turn(made: Channels, selector: selectors.BaseSelector) -> None:
+    for key, _ in selector.select(0.5):
+        assert made.handle(key.data)
+
+
+def test_a_role_is_given_by_the_socket_not_by_what_is_said(
+    channels: tuple[Channels, selectors.BaseSelector, str, str],
+) -> None:
+    """A rank cannot make itself an agent."""
+    made, selector, rank_path, _ = channels
+    with socket.socket(socket.AF_UNIX) as rank:
+        rank.connect(rank_path)
+        turn(made, selector)
+        rank.sendall(b'{"type": "renew", "until": 1e9}\n')
+        turn(made, selector)
+        (connection,) = made.connections
+        assert connection.role is Role.RANK
+        assert connection.inbox == [{"type": "renew", "until": 1e9}]
+        assert made.of(Role.AGENT) == []
+
+
+@pytest.mark.parametrize("rubbish", [b"no json\n", b"[1]\n", b"\xff\xfe\n", b"x" * (MAX_LINE_BYTES + 70_000)])
+def test_rubbish_ends_the_connection_and_nothing_else(
+    channels: tuple[Channels, selectors.BaseSelector, str, str], rubbish: bytes
+) -> None:
+    """What is no JSON object, or never ends, is hung up on."""
+    made, selector, rank_path, _ = channels
+    with socket.socket(socket.AF_UNIX) as rank:
+        rank.connect(rank_path)
+        rank.setblocking(False)
+        turn(made, selector)
+        unsent = rubbish
+        while made.of(Role.RANK) and unsent:
+            unsent = unsent[rank.send(unsent[:65536]) :]
+            turn(made, selector)
+        assert made.of(Role.RANK) == []
+        made.tidy()
+        assert made.connections == []
+
+
+def test_a_process_is_told_apart_from_a_later_one_with_its_number() -> None:
+    """A number alone is not a name."""
+    own = processes.name_process(os.getpid())
+    assert own is not None
+    assert own.is_alive
+    assert not processes.ProcessName(own.pid, own.start_ticks + 1).is_alive
+    assert processes.name_process(2**22 - 1) is None
+
+
+def test_the_client_folder_holds_the_client_and_nothing_else(tmp_path: Path) -> None:
+    """`walras/__init__.py` and `walras/training`: no wire, no server, no generic names. Built once."""
+    folder = build_client_folder(tmp_path)
+    names = {str(path.relative_to(folder)) for path in folder.rglob("*.py")}
+    assert names == {"walras/__init__.py"} | {name for name in names if name.startswith("walras/training/")}
+    assert "walras/training/loop.py" in names
+    assert build_client_folder(tmp_path) == folder
+    assert json.dumps(sorted(path.name for path in folder.iterdir())) == '["walras"]'
