@@ -35,7 +35,7 @@ from workers.launch import Machine, launch, make_plan, refusal
 from workers.logs import LogShipper
 from workers.notice import next_notice
 from workers.outbox import Outbox
-from workers.plan import PLAN_FILE, SUPERVISOR_FILE, Plan, rank_log, read_plan
+from workers.plan import SUPERVISOR_FILE, Plan, rank_log, read_plan
 from workers.rendezvous import bind_port
 from workers.server_client import ServerClient
 from workers.store import AgentStore, KnownAttempt, Phase
@@ -285,9 +285,15 @@ class Agent:
         self._follow(folder, plan, known.journal_offset)
 
     def _abandon(self, known: KnownAttempt, folder: Path) -> None:
-        """The agent died between its decision to start and the start."""
-        if (folder / PLAN_FILE).exists():
-            processes.kill_carriers(read_plan(folder).cookie, 1.0)
+        """The agent died between its decision to start and the start. Its launcher may still be at work."""
+        aside = folder.with_name(f"{folder.name}.abandoned")
+        if folder.exists():
+            # A supervisor signs in its folder before it starts anything: once this is renamed, it no longer can.
+            folder.rename(aside)
+            if (aside / SUPERVISOR_FILE).exists():
+                aside.rename(folder)
+                self._take_up(known, folder)
+                return
         self._refuse((known.job_id, known.attempt), "the agent was restarted before it had started the attempt")
 
     def _follow(self, folder: Path, plan: Plan, journal_offset: int) -> None:

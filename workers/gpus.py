@@ -1,12 +1,11 @@
 """What this machine has: accelerators (NVML, where nvidia-ml-py is installed), processors, memory."""
 
 import importlib
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
-
-import psutil
 
 #: A machine without accelerators runs as many single-rank jobs as it has places; one, unless told otherwise.
 CPU = "cpu"
@@ -34,7 +33,8 @@ class Host:
 
 
 def detect_host() -> Host:
-    return Host(cpus=float(len(psutil.Process().cpu_affinity())), memory_bytes=int(psutil.virtual_memory().total))
+    memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return Host(cpus=float(len(os.sched_getaffinity(0))), memory_bytes=memory_bytes)
 
 
 def detect_accelerators(environ: Mapping[str, str]) -> Accelerators:

@@ -55,6 +55,12 @@ def name_process(pid: int) -> ProcessName | None:
     return None if stat is None else ProcessName(pid, stat.start_ticks)
 
 
+def parent_of(pid: int) -> int:
+    """0 where there is no such process."""
+    stat = _stat(pid)
+    return 0 if stat is None else stat.parent
+
+
 def become_subreaper() -> None:
     """From now on orphaned descendants of this process become its children: it can wait for the last of them."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)

@@ -16,6 +16,10 @@ import pytest
 from tests.support.agent_process import AgentProcess
 from tests.support.fake_agent_server import FakeAgentServer
 from walras.wire import Heartbeat, Manifest, PrepareCommand, StartCommand, StopCommand
+from workers import processes
+from workers.journal import read_journal
+from workers.plan import JOURNAL_FILE
+from workers.store import AgentStore, Phase
 
 pytestmark = pytest.mark.slow
 
@@ -230,6 +234,48 @@ async def test_a_fenced_attempt_is_stopped_at_once(server: FakeAgentServer, begi
     await server.report("ended", 5.0)
     assert agent.alive() == []
     assert not server.of_type("committed")
+
+
+async def test_a_machine_frozen_past_its_leases_reports_no_commit_when_it_thaws(
+    server: FakeAgentServer, begin: Begin, tmp_path: Path
+) -> None:
+    """SIGSTOP of agent, guardian, supervisor and ranks; after SIGCONT the ranks are gone within 1 s, uncommitted."""
+    server.lease_s = 3.0
+    agent = begin()
+    await server.send(a_start(tmp_path, LOOP.replace("every_s=None", "every_s=0.2"), lease_s=3.0))
+    await server.report("committed")
+    frozen = [agent.pid, *agent.guardians(), *agent.supervisors(), *agent.alive()]
+    for pid in frozen:
+        os.kill(pid, signal.SIGSTOP)
+    frozen_at = processes.boottime()
+    await asyncio.sleep(3.5)
+    for pid in reversed(frozen):
+        os.kill(pid, signal.SIGCONT)
+    await server.until(lambda: not agent.alive(), 1.0, "ranks gone after the thaw")
+    assert (await server.report("ended")).cause == "lease_expired"
+    events, _ = read_journal(agent.state / "attempts" / "1-1" / JOURNAL_FILE)
+    committed = [event for event in events if event["type"] == "committed"]
+    assert committed
+    assert all(event["at"] <= frozen_at for event in committed)
+    assert len(server.of_type("committed")) == len(committed)
+
+
+async def test_an_attempt_whose_start_was_cut_off_is_refused(
+    server: FakeAgentServer, begin: Begin, tmp_path: Path
+) -> None:
+    """An agent killed between decision and start: the next one says so, and the late launcher starts nothing."""
+    state = tmp_path / "agent"
+    store = AgentStore(state)
+    store.move_attempt(1, 1, Phase.STARTING, [])
+    store.close()
+    folder = state / "attempts" / "1-1"
+    folder.mkdir(parents=True)
+    agent = begin()
+    assert "restarted before" in (await server.report("refused")).detail
+    assert not folder.exists()
+    await server.send(a_start(tmp_path, LOOP))
+    await server.until(lambda: len(server.heartbeats) > 5, 10, "the agent has had time")
+    assert agent.supervisors() == []
 
 
 async def test_preempted_and_resumed_from_the_named_manifest(

@@ -82,6 +82,9 @@ class AgentProcess:
         names = [processes.ProcessName(fact["pid"], fact["start_ticks"]) for fact in facts]
         return [name.pid for name in names if name.is_alive]
 
+    def guardians(self) -> list[int]:
+        return [processes.parent_of(pid) for pid in self.supervisors()]
+
     def close(self) -> None:
         if self._process is not None:
             self._process.kill()

@@ -91,9 +91,7 @@ class SupervisedAttempt:
     @property
     def machine_pids(self) -> list[int]:
         """Supervisor, guardian and everything of the attempt."""
-        guardian = processes._stat(self.supervisor_pid)
-        assert guardian is not None
-        return [guardian.parent, self.supervisor_pid, *self.alive()]
+        return [processes.parent_of(self.supervisor_pid), self.supervisor_pid, *self.alive()]
 
     def alive(self) -> list[int]:
         """Processes of the attempt itself."""
