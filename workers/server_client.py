@@ -1,4 +1,4 @@
-"""The three calls an agent makes. Every failure is one of two kinds: try again later, or not with this credential."""
+"""The three calls an agent makes. Every failure is one of two kinds: try again later, or not like this."""
 
 from typing import TypeVar
 
@@ -9,12 +9,14 @@ from walras.errors import Forbidden, ServerUnreachable
 from walras.wire import Heartbeat, HeartbeatAnswer, Register, Registered
 
 CALL_TIMEOUT_S = 10.0
+#: Answers that asking again does not change: no such token, no such machine, or one known with other facts.
+REFUSALS = frozenset({400, 401, 403, 404, 409, 413, 422})
 
 Answer = TypeVar("Answer", bound=BaseModel)
 
 
 class ServerClient:
-    """Calls the server. Raises ServerUnreachable (try again) or Forbidden (the token is not accepted)."""
+    """Calls the server. Raises ServerUnreachable (try again) or Forbidden (it will not have us like this)."""
 
     def __init__(self, session: aiohttp.ClientSession, url: str) -> None:
         self._session = session
@@ -56,7 +58,7 @@ class ServerClient:
                 body = await answer.read()
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise ServerUnreachable(f"{url}: {error or type(error).__name__}") from None
-        if answer.status in (401, 403):
+        if answer.status in REFUSALS:
             raise Forbidden(f"{url}: {answer.status} {body[:200].decode(errors='replace')}")
         if answer.status != 200:
             raise ServerUnreachable(f"{url}: {answer.status} {body[:200].decode(errors='replace')}")
