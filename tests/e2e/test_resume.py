@@ -12,7 +12,8 @@ import pytest
 
 from tests.support.attempts import ROOT, SupervisedAttempt, wait_for
 
-pytestmark = pytest.mark.slow
+#: Starting torch eight times takes a minute and a half on a busy machine.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 JOB = Path(__file__).parent / "resume_job.py"
 #: Steps/s. Slow enough to stop the job in the middle of an epoch, which has 26 steps (13 with two ranks).

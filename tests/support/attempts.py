@@ -126,9 +126,11 @@ class SupervisedAttempt:
             received = b""
             while b'"status"' not in received:
                 received += connection.recv(65536)
+            # The newest progress, if there is any, comes in the same breath.
             time.sleep(0.02)
+            connection.setblocking(False)
             with contextlib.suppress(BlockingIOError):
-                received += connection.recv(65536, socket.MSG_DONTWAIT)
+                received += connection.recv(65536)
         return [json.loads(line) for line in received.splitlines()]
 
     def close(self) -> None:
