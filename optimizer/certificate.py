@@ -198,6 +198,9 @@ def _check_stages(facts: _Facts, shares: Shares, utility: FloatArray, complaints
             complaints.append(f"{name}: its dual values prove {bound:.9g}, its shares reach {objective:.9g}")
         first = first or (objective, bound)
     assert first is not None, "called with at least one stage"
+    left = active.any() or np.any((facts.weight == 0) & (facts.best > 0))
+    if left and shares.stages[-1].kind is not StageKind.SUM and shares.certificate.status is Status.OPTIMAL:
+        complaints.append("some jobs may still rise, and no stage tells what became of the leftover")
     return first
 
 
@@ -248,9 +251,11 @@ def _check_quote(facts: _Facts, shares: Shares, complaints: list[str]) -> None:
     for stage in shares.stages:
         for pool in np.flatnonzero(_scarce(facts, stage.prices)):
             if prices[pool] == 0:
-                pay = stage.multiplier[stage.active]
-                unit = 1.0 if stage.kind is StageKind.SUM else float(pay[pay > _SCARCE * pay.max()].mean())
-                prices[pool] = stage.prices[pool] / unit
+                paying = [
+                    y for y in stage.multiplier[stage.active] if y > _SCARCE * stage.multiplier[stage.active].max()
+                ]
+                mean = sum(paying) / len(paying) if paying else np.inf
+                prices[pool] = stage.prices[pool] / (1.0 if stage.kind is StageKind.SUM else mean)
     for name, stated, price in zip(problem.pools.pool_id, shares.quote.prices, prices, strict=True):
         _close(f"quoted price of {name}", float(stated), float(price), complaints)
     weights = [w for w, best in zip(problem.jobs.weight, facts.best, strict=True) if w > 0 and best > 0]

@@ -10,8 +10,8 @@ found by raising all targets together (`theta`), with the dual as the guide:
     theta(t) = max theta    s.t.  u >= theta t (active),  u >= f (others),  time and pool rows
     any duals y, l >= 0 prove   sum y t(z) + sum y f <= l.capacity + sum mu(y, l)   for every feasible z (the cut)
 
-Starting from t = w (the plain max-min: the answer unless some job is held back by its own best speed), z falls to the
-bound of the cut until theta(t(z)) = 1: one to five programs. What binds at that level keeps its utility from then on:
+Starting from the cut of guessed prices, z falls to the bound of each program's cut until its shares reach z: one
+program where nobody is full, two to six elsewhere. What binds at that level keeps its utility from then on:
 full classes, and classes whose row has a positive dual, whose utility is the same in every optimum (complementary
 slackness). Pools with a positive price are used up by those in every optimum, so they are gone for the rest, whose M
 falls accordingly. Each level therefore uses up a pool or ends the story: there are at most as many levels as pools,
@@ -36,13 +36,13 @@ from optimizer.utility import FULL, level_of
 
 #: Floors are held with this slack, so that rounding cannot make the next program infeasible.
 _FLOOR_SLACK = 1e-9
-#: A target reached within this part is reached.
-_REACHED = 1e-9
+#: A level reached within this part is reached.
+_REACHED = 1e-8
 #: A dual below this part of the whole is zero.
 _BINDS = 1e-9
 #: Sums of dual values are equal within this part: whether all caps are covered must not hang on the last bit.
 _ROUNDING = 1e-10
-#: Programs per level; one to five are used.
+#: Programs per level; one to six are used.
 _MAX_PASSES = 40
 
 
@@ -113,16 +113,20 @@ class LevelProgram:
         stages: list[ClassStage] = []
         x = np.zeros(len(self._worth))
         outcome = Outcome(Status.OPTIMAL, "none")
+        guess = self._typical_prices(active)
         while active.any() and len(stages) < max_levels:
-            stage, outcome = self._level(active, np.where(active, 0.0, kept), cap)
+            stage, outcome = self._level(active, np.where(active, 0.0, kept * (1 - _FLOOR_SLACK)), cap, guess)
             if stage is None:
                 return Solution(x, tuple(stages), outcome)
             x = self._shares()
             stages.append(stage)
             target = np.minimum(self._weight * stage.objective, cap)
             kept = np.where(active, target, kept)
-            active = active & ~self._settled(stage, target)
-            gone = gone | scarce(stage.prices, self._program.capacity)
+            settled = self._settled(stage, target)
+            new = scarce(stage.prices, self._program.capacity) & ~gone
+            if new.any():
+                guess = np.where(new, stage.prices / stage.multiplier[active & settled].mean(), guess)
+            gone, active = gone | new, active & ~settled
             cap = np.where(active, np.maximum(self._best_column(gone), target), cap)
         if not active.any() and self._weight.all():
             return Solution(x, tuple(stages), outcome)
@@ -131,31 +135,47 @@ class LevelProgram:
             return Solution(x, tuple(stages), outcome)
         return Solution(self._shares(), (*stages, leftover), outcome)
 
-    def _level(self, active: BoolArray, floor: FloatArray, cap: FloatArray) -> tuple[ClassStage | None, Outcome]:
+    def _level(
+        self, active: BoolArray, floor: FloatArray, cap: FloatArray, guess: FloatArray
+    ) -> tuple[ClassStage | None, Outcome]:
         """The largest level of the active classes while the others keep their floors."""
-        weight = self._weight
-        floor = floor * (1 - _FLOOR_SLACK)
+        weight = np.where(active, self._weight, 0.0)
         highest = float((cap[active] / weight[active]).max())
-        z, proof = np.inf, _Duals(np.zeros(len(weight)), np.zeros(len(self._program.capacity)))
-        target = np.where(active, weight, 0.0)
+        proof = self._cheapest(guess)
+        z = self._cut(proof, active, floor, cap)
+        if z >= highest:  # nothing is known to be scarce; zero duals say so
+            z, proof = highest, self._cheapest(np.zeros(len(guess)))
         for _ in range(_MAX_PASSES):
-            found = self._run(target, floor, by_level=1.0)
+            found = self._run(np.minimum(weight * z, cap), floor, by_level=1.0)
             if not found.outcome.solved:
                 return None, found.outcome
-            cut = min(self._cut(found.duals, active, floor, cap), highest)
-            # An improving cut is kept as the proof; at the highest level nothing is scarce, and zero duals say so.
-            if cut < z and cut < highest:
+            cut = self._cut(found.duals, active, floor, cap)
+            if cut < highest and cut <= z * (1 + _REACHED):  # the solver's duals rather than the guess
                 proof = found.duals
-            reached = found.theta >= (1.0 if np.isfinite(z) else cut) * (1 - _REACHED)
             stalled = cut >= z * (1 - 1e-14)
             z = min(z, cut)
-            if reached or stalled:
+            level = level_of(self._utility(), weight, cap)
+            if level >= z * (1 - _REACHED) or stalled:
                 break
-            target = np.where(active, np.minimum(weight * z, cap), 0.0)
-        level = level_of(self._utility(), np.where(active, weight, 0.0), cap)
         bound = min(self._cut(proof, active, floor, cap * (1 - FULL)), highest)
         stage = ClassStage(StageKind.LEVEL, active, floor, cap, proof.prices, proof.multiplier, level, bound)
         return stage, found.outcome
+
+    def _typical_prices(self, active: BoolArray) -> FloatArray:
+        """A first guess: an accelerator of a pool is worth what it gives the mean member that can use it (p,)."""
+        program = self._program
+        members = program.size[program.owner] * active[program.owner] * (self._worth > 0)
+        per_accelerator = self._worth / program.cost(np.ones(len(program.capacity)))
+        there = program.use.astype(bool).astype(np.float64)
+        users = there @ members
+        total: FloatArray = there @ (members * per_accelerator)
+        return np.divide(total, users, out=np.zeros(len(users)), where=users > 0)
+
+    def _cheapest(self, prices: FloatArray) -> _Duals:
+        """Any prices prove something, with each class paying for its utility where that is cheapest."""
+        program, per_unit = self._program, np.full(len(self._weight), np.inf)
+        np.minimum.at(per_unit, program.owner, program.cost(prices) / self._worth)
+        return _Duals(per_unit, prices)
 
     def _leftover(self, floor: FloatArray) -> tuple[ClassStage | None, Outcome]:
         """Among the shares that keep all floors, the largest sum of utilities."""

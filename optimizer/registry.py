@@ -6,7 +6,7 @@ pydantic dataclass (its fields are the parameters) that answers `SharePolicy` or
 
 import difflib
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
@@ -46,6 +46,8 @@ def make(spec: PolicySpec) -> Policy:
         policy = kind(**spec.parameters)
     except ValidationError as error:
         raise _bad_parameter(spec.name, error) from None
+    except (TypeError, ValueError) as error:  # a policy of others that checks its parameters itself
+        raise ConfigError(f"policy '{spec.name}': {error}", field="policy.parameters") from error
     if not isinstance(policy, SharePolicy | OrderPolicy):
         raise ConfigError(f"policy '{spec.name}' ({kind.__qualname__}) answers neither SharePolicy nor OrderPolicy")
     return policy
@@ -68,7 +70,8 @@ def _class_of(name: str) -> type[Any]:
         raise ConfigError(
             f"policy '{name}' cannot be loaded from {entry.value}: {error}", field="policy.name"
         ) from error
-    assert isinstance(kind, type), f"{entry.value} is not a class"
+    if not (isinstance(kind, type) and is_dataclass(kind)):
+        raise ConfigError(f"policy '{name}': {entry.value} is no dataclass", field="policy.name")
     return kind
 
 

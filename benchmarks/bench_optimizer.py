@@ -1,0 +1,108 @@
+"""How long a decision takes, problem to shares, prices and certificate.
+
+    python -m benchmarks.bench_optimizer
+
+Synthetic jobs: lognormal speeds around each pool's, one in ten configurations missing, gangs of 1/2/4/8. `load` is the
+demand in accelerators over the capacity. Times are medians of several runs in one warm process.
+"""
+
+from dataclasses import dataclass
+from statistics import median
+from time import perf_counter
+
+import numpy as np
+
+from optimizer.policies.max_min_fairness import MaxMinFairness
+from optimizer.problem import Columns, Entities, Jobs, Pools, Problem
+
+
+@dataclass(frozen=True)
+class Case:
+    """`classes` 0: every job has its own speeds."""
+
+    jobs: int
+    pools: int
+    classes: int
+    load: float
+
+
+CASES = (
+    Case(10, 3, 0, 2.0),
+    Case(200, 3, 0, 3.0),
+    Case(2048, 3, 200, 6.0),
+    Case(2048, 3, 200, 3.0),
+    Case(2048, 3, 200, 1.0),
+    Case(2048, 3, 200, 0.5),
+    Case(2048, 3, 0, 6.0),
+    Case(10_000, 8, 200, 6.0),
+)
+
+
+def synthetic(case: Case, seed: int = 0) -> Problem:
+    """A problem of the case's size."""
+    rng = np.random.default_rng(seed)
+    n, p, kinds = case.jobs, case.pools, case.classes or case.jobs
+    speeds = rng.lognormal(0, 0.6, (kinds, p)) * np.resize([4.0, 2.0, 1.0, 3.0, 1.5, 0.7, 5.0, 6.0], p)
+    speeds[rng.random((kinds, p)) < 0.1] = 0.0
+    kind = rng.integers(0, kinds, n) if case.classes else np.arange(n)
+    speeds = speeds[kind]
+    gang = rng.choice([1.0, 2.0, 4.0, 8.0], kinds, p=[0.7, 0.1, 0.15, 0.05])[kind]
+    weight = rng.choice([1.0, 2.0], kinds)[kind]
+    columns = n * p
+    nothing = np.zeros(n)
+    return Problem(
+        at=0.0,
+        jobs=Jobs(
+            job_id=np.arange(n),
+            weight=weight,
+            gang=gang,
+            remaining_steps=np.full(n, np.inf),
+            submitted_at=nothing,
+            attained_s=nothing,
+            deadline_at=np.full(n, np.inf),
+            value_usd_per_h=np.full(n, np.nan),
+            priority_class=np.ones(n, dtype=np.int64),
+            entity=np.zeros(n, dtype=np.int64),
+        ),
+        columns=Columns(
+            job=np.repeat(np.arange(n), p),
+            steps_per_s=speeds.ravel(),
+            use_column=np.arange(columns),
+            use_pool=np.tile(np.arange(p), n),
+            use_count=np.repeat(gang, p),
+            running=np.zeros(columns, dtype=bool),
+            partner=np.full(columns, -1),
+            partner_steps_per_s=np.zeros(columns),
+        ),
+        pools=Pools(
+            pool_id=tuple(f"pool-{r}" for r in range(p)),
+            accelerator=tuple(f"type-{r}" for r in range(p)),
+            capacity=np.full(p, max(8.0, round(gang.sum() / case.load / p))),
+            rentable=np.zeros(p),
+            machine_size=np.ones(p),
+            usd_per_h=np.zeros(p),
+        ),
+        entities=Entities(),
+    )
+
+
+def main(repeats: int = 5) -> None:
+    """Print one line per case."""
+    policy = MaxMinFairness()
+    policy.decide(synthetic(CASES[0]), None)  # imports the solvers
+    names = ("jobs", "pools", "classes", "load", "median s", "gap", "violation", "stages")
+    print(" ".join(f"{name:>9}" for name in names))
+    for case in CASES:
+        problem, times = synthetic(case), []
+        for _ in range(repeats):
+            began = perf_counter()
+            shares, _ = policy.decide(problem, None)
+            times.append(perf_counter() - began)
+        proof = shares.certificate
+        sizes = (case.jobs, case.pools, case.classes or case.jobs, case.load)
+        found = (f"{median(times):.4f}", f"{proof.gap:.1e}", f"{proof.violation:.1e}", len(shares.stages))
+        print(" ".join(f"{value:>9}" for value in (*sizes, *found)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,83 @@
+import numpy as np
+from problems import Setting, build
+
+from optimizer.aggregate import aggregate
+from optimizer.groups import group_rows, quantise
+from optimizer.problem import Columns
+
+
+def test_jobs_alike_make_one_class():
+    """Jobs with the same columns and keys share a class; a different weight or speed makes another."""
+    problem = build(Setting([[3, 1], [3, 1], [3, 2], [3, 1]], [4, 4], weights=[1, 1, 1, 2]))
+    columns = problem.columns
+    classes = aggregate(columns, np.ones(8, dtype=bool), [columns.steps_per_s], [problem.jobs.weight])
+    assert len(classes) == 3
+    assert sorted(classes.size.tolist()) == [1, 1, 2]
+    assert classes.member[0] == classes.member[1]
+    assert classes.size[classes.member[0]] == 2
+
+
+def test_the_order_of_a_jobs_columns_does_not_matter():
+    """Two jobs that list the same configurations in another order are the same, and each gets its own shares back."""
+    columns = Columns(
+        job=np.array([0, 0, 1, 1]),
+        steps_per_s=np.array([3.0, 1.0, 1.0, 3.0]),
+        use_column=np.arange(4),
+        use_pool=np.array([0, 1, 1, 0]),
+        use_count=np.ones(4),
+        running=np.zeros(4, dtype=bool),
+        partner=np.full(4, -1),
+        partner_steps_per_s=np.zeros(4),
+    )
+    classes = aggregate(columns, np.ones(4, dtype=bool), [columns.steps_per_s], [np.ones(2)])
+    assert len(classes) == 1
+    by_pool = np.where(columns.use_pool[classes.column] == 0, 0.7, 0.2)
+    assert classes.expand_columns(by_pool).tolist() == [0.7, 0.2, 0.2, 0.7]
+
+
+def test_mixed_gangs_are_told_apart_by_all_their_uses():
+    """Columns of several uses are equal only if every pool and count is, in whatever order the uses stand."""
+    columns = Columns(
+        job=np.array([0, 1, 2]),
+        steps_per_s=np.ones(3),
+        use_column=np.array([0, 0, 1, 1, 2, 2]),
+        use_pool=np.array([0, 1, 1, 0, 0, 1]),
+        use_count=np.array([1.0, 2.0, 2.0, 1.0, 2.0, 1.0]),
+        running=np.zeros(3, dtype=bool),
+        partner=np.full(3, -1),
+        partner_steps_per_s=np.zeros(3),
+    )
+    classes = aggregate(columns, np.ones(3, dtype=bool), [columns.steps_per_s], [np.ones(3)])
+    assert classes.member[0] == classes.member[1] != classes.member[2]
+
+
+def test_columns_not_kept_and_jobs_without_any_stay_out():
+    """A job without kept columns is in no class, and what is not kept gets 0."""
+    problem = build(Setting([[3, 0], [None, 0], [0, 2]], [1, 1]))
+    columns = problem.columns
+    classes = aggregate(columns, columns.steps_per_s > 0, [columns.steps_per_s], [problem.jobs.weight])
+    assert len(classes) == 2
+    assert classes.member[1] == -1
+    assert (classes.expand_columns(np.ones(2)) == (columns.steps_per_s > 0)).all()
+    assert classes.expand_jobs(np.ones(2)).tolist() == [1, 0, 1]
+
+
+def test_numbers_computed_in_another_order_are_equal():
+    """Differences of rounding (1e-12) do not split a class; a difference of 1e-6 does."""
+    assert quantise(np.array([0.1 + 0.2]))[0] == quantise(np.array([0.3]))[0]
+    assert quantise(np.array([1.0]))[0] != quantise(np.array([1.000001]))[0]
+    assert quantise(np.array([-0.0])).tobytes() == quantise(np.array([0.0])).tobytes()
+
+
+def test_groups_do_not_depend_on_the_order_of_rows():
+    """The number of a group is decided by its content."""
+    rows = np.random.default_rng(1).integers(0, 3, (200, 3))
+    order = np.random.default_rng(2).permutation(200)
+    assert (group_rows(rows).member[order] == group_rows(rows[order]).member).all()
+
+
+def test_a_clash_of_hashes_merges_nothing(monkeypatch):
+    """Grouping is exact even if every hash is the same."""
+    monkeypatch.setattr("optimizer.groups._hash", lambda rows: np.zeros(len(rows), dtype=np.uint64))
+    groups = group_rows(np.array([[1, 2], [1, 3], [1, 2]]))
+    assert groups.member[0] == groups.member[2] != groups.member[1]

@@ -1,0 +1,228 @@
+import numpy as np
+import pytest
+from problems import Setting, build, rates_of, shares_of
+from scipy.optimize import linprog
+
+from optimizer.decision import StageKind, Status
+from optimizer.policies.max_min_fairness import MaxMinFairness
+from optimizer.problem import Problem
+from optimizer.utility import fair_share_utility
+
+AWARE, AGNOSTIC = MaxMinFairness(), MaxMinFairness(aware=False)
+
+
+def decide(setting: Setting, policy: MaxMinFairness = AWARE):
+    problem = build(setting)
+    shares, memory = policy.decide(problem, None)
+    assert memory is None
+    return problem, shares
+
+
+def test_equal_jobs_share_equally_and_prices_follow_speed():
+    """Four equal jobs on one fast and one slow accelerator: half an average one each; prices are as the speeds."""
+    problem, shares = decide(Setting([[3, 1]] * 4, [1, 1]))
+    assert shares.certificate.status is Status.OPTIMAL
+    assert shares.certificate.objective == pytest.approx(0.5)
+    assert rates_of(problem, shares.x) == pytest.approx([1.0] * 4)
+    assert shares.quote.prices == pytest.approx([1.5, 0.5])
+    assert shares.quote.exchange == pytest.approx(1.0)
+    assert shares.surplus == pytest.approx([0.0] * 4, abs=1e-9)
+
+
+def test_two_jobs_on_two_pools_by_hand():
+    """u = .4 + 1.2 a against 4/3 - 2/3 a, a being the first job's part of the fast pool: both are 1 at a = 1/2."""
+    problem, shares = decide(Setting([[4, 1], [2, 1]], [1, 1]))
+    assert shares.certificate.objective == pytest.approx(1.0)
+    assert shares_of(problem, shares.x) == pytest.approx(np.full((2, 2), 0.5))
+
+
+def test_a_full_job_does_not_hold_back_the_others():
+    """The second job is as fast anywhere, so it is full at 1; the first one still gets all of the fast pool."""
+    problem, shares = decide(Setting([[4, 1], [1, 1]], [1, 1]))
+    assert shares_of(problem, shares.x) == pytest.approx(np.eye(2))
+    assert shares.certificate.objective == pytest.approx(1.6)
+
+
+def test_an_idle_cluster_gives_everybody_its_best_pool():
+    """With room for all, every job runs all the time where it is fastest, and nothing has a price."""
+    problem, shares = decide(Setting([[3, 1], [1, 2], [5, 4]], [4, 4], weights=[1, 5, 0.1]))
+    assert shares_of(problem, shares.x) == pytest.approx(np.array([[1, 0], [0, 1], [1, 0]]))
+    assert shares.quote.prices == pytest.approx([0.0, 0.0])
+    assert shares.certificate.gap == 0.0
+
+
+def test_a_heavy_job_that_is_full_leaves_the_rest_to_be_shared_evenly():
+    """Weight 5 of 9 would be two accelerators, but a gang of one can use one: eight others share the other three."""
+    _, shares = decide(Setting([[1]] * 9, [4], weights=[5] + [1] * 8))
+    assert shares.x == pytest.approx([1.0] + [3 / 8] * 8)
+
+
+def test_what_a_level_leaves_is_levelled_again():
+    """Three jobs crowd the fast pool, which nobody else can leave; the two on the slow pool share that evenly."""
+    _, shares = decide(Setting([[1, None]] * 3 + [[None, 1]] * 2 + [[None, 2]], [1, 2]))
+    assert shares.x == pytest.approx([1 / 3] * 3 + [2 / 3] * 3)
+    assert [stage.kind for stage in shares.stages] == [StageKind.LEVEL] * 2
+    assert (shares.quote.prices > 0).all()
+
+
+def test_weights_divide_as_their_ratio():
+    """Twice the weight, twice the normalised throughput, while nobody is full."""
+    _, shares = decide(Setting([[2], [2], [2]], [1], weights=[2, 1, 1]))
+    assert shares.x == pytest.approx([0.5, 0.25, 0.25])
+
+
+def test_projects_divide_their_weight_among_their_jobs():
+    """Two projects of equal weight have equal halves, however many jobs one of them submits."""
+    _, shares = decide(Setting([[1]] * 4, [1], entity=[0, 1, 1, 1], entity_weights=[1, 1], weights=[1, 1, 1, 2]))
+    assert shares.x == pytest.approx([0.5, 0.125, 0.125, 0.25])
+
+
+def test_a_project_without_a_runnable_job_leaves_its_part_to_the_others():
+    """Weight is divided among projects that have something to run."""
+    _, shares = decide(Setting([[1], [None], [1]], [1], entity=[0, 1, 2], entity_weights=[1, 5, 1]))
+    assert shares.x == pytest.approx([0.5, 0.5])
+    assert shares.unplaceable.tolist() == [1]
+
+
+def test_a_gang_of_s_gets_one_sth_of_the_time():
+    """Service is counted in accelerators: a gang of two runs half as long as a single."""
+    _, shares = decide(Setting([[1], [1], [2]], [2], gangs=[1, 1, 2]))
+    assert shares.x * [1, 1, 2] == pytest.approx([2 / 3] * 3)
+
+
+def test_agnostic_is_blind_to_speed():
+    """Agnostic gives equal accelerator time whatever the speeds; aware gives equal normalised throughput."""
+    setting = Setting([[9, 1], [1, 1], [1, 1]], [1, 1])
+    problem, shares = decide(setting, AGNOSTIC)
+    assert shares_of(problem, shares.x).sum(axis=1) == pytest.approx([2 / 3] * 3)
+    problem, shares = decide(setting)
+    assert rates_of(problem, shares.x)[0] / 5 == pytest.approx(shares.certificate.objective)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_level_is_that_of_the_published_program(seed: int):
+    """The worst-off job has the optimum of max min (s/w) thr(x)/thr(equal split), solved directly as one program."""
+    rng = np.random.default_rng(seed)
+    n, capacity = 12, np.array([3.0, 2.0, 4.0])
+    speeds = rng.lognormal(0, 0.6, (n, 3)) * [4.4, 2.2, 0.9]
+    gangs, weights = rng.choice([1.0, 2.0], n), rng.choice([1.0, 2.0], n)
+    setting = Setting(speeds.tolist(), capacity.tolist(), gangs=gangs.tolist(), weights=weights.tolist())
+    problem, shares = decide(setting)
+    equal = speeds @ capacity / capacity.sum()
+    rows = np.zeros((2 * n + 3, 3 * n + 1))
+    limits = np.concatenate((np.zeros(n), np.ones(n), capacity))
+    for m in range(n):
+        rows[m, 3 * m : 3 * m + 3] = -gangs[m] / weights[m] * speeds[m] / equal[m]
+        rows[m, -1] = 1
+        rows[n + m, 3 * m : 3 * m + 3] = 1
+        rows[2 * n : 2 * n + 3, 3 * m : 3 * m + 3] = gangs[m] * np.eye(3)
+    found = linprog(np.append(np.zeros(3 * n), -1), rows, limits, bounds=(0, None), method="highs")
+    reached = gangs / weights * rates_of(problem, shares.x) / equal
+    assert reached.min() == pytest.approx(-found.fun, rel=1e-6)
+    assert shares.certificate.gap <= 1e-6
+
+
+def test_a_zero_speed_and_a_gang_larger_than_the_pool_are_not_run():
+    """Neither makes progress; the job keeps its other configuration."""
+    problem, shares = decide(Setting([[0, 1], [1, 1], [None, 1]], [1, 2], gangs=[1, 2, 1]))
+    table = shares_of(problem, shares.x)
+    assert table[0, 0] == 0
+    assert table[1, 0] == 0
+    assert (table[:, 1] > 0).all()
+
+
+def test_a_job_without_any_configuration_is_reported():
+    """It gets nothing and is listed; the others are not disturbed."""
+    problem, shares = decide(Setting([[None], [0], [1]], [1]))
+    assert shares.unplaceable.tolist() == [0, 1]
+    assert rates_of(problem, shares.x) == pytest.approx([0, 0, 1])
+
+
+def test_weight_zero_gets_what_nobody_is_entitled_to():
+    """A weightless job takes the leftover, and nothing while others want more."""
+    _, shares = decide(Setting([[1], [1], [1]], [2], weights=[1, 0, 0.5]))
+    assert shares.x == pytest.approx([1, 0, 1])
+    _, shares = decide(Setting([[1], [1]], [2], weights=[1, 0]))
+    assert shares.x == pytest.approx([1, 1])
+    _, shares = decide(Setting([[1], [1]], [1], weights=[0, 0]))
+    assert shares.x.sum() == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        Setting([], [4]),
+        Setting([], []),
+        Setting([[1], [2]], [0]),
+        Setting([[0], [0]], [4]),
+        Setting([[None], [None]], [4]),
+    ],
+    ids=["no jobs", "nothing at all", "no capacity", "no speed", "no columns"],
+)
+def test_nothing_to_decide_is_an_answer(setting: Setting):
+    """Degenerate problems end in a certificate that says so, not in a solver's error."""
+    problem, shares = decide(setting)
+    assert shares.certificate.status is Status.EMPTY
+    assert not shares.x.any()
+    assert shares.unplaceable.tolist() == list(range(len(problem.jobs)))
+
+
+def test_no_answer_from_any_solver_falls_back_to_equal_shares(monkeypatch: pytest.MonkeyPatch):
+    """If both solvers give up, shares are still fair and feasible; the certificate says FAILED with a valid bound."""
+    import cvxpy
+
+    def give_up(*_: object, **__: object) -> None:
+        raise cvxpy.SolverError("no")
+
+    monkeypatch.setattr(cvxpy.Problem, "solve", give_up)
+    problem, shares = decide(Setting([[3, 1]] * 4, [1, 1]))
+    assert shares.certificate.status is Status.FAILED
+    assert rates_of(problem, shares.x) == pytest.approx([1.0] * 4)
+    assert shares.certificate.bound >= shares.certificate.objective > 0
+
+
+def _lexicographic(problem: Problem) -> np.ndarray:
+    """Utilities of the lexicographic max-min by brute force: one program per level and per job."""
+    utility = fair_share_utility(problem, aware=True)
+    keep = np.flatnonzero(utility.usable)
+    n, c, p = len(problem.jobs), len(keep), len(problem.pools)
+    U = np.zeros((n, c))
+    U[problem.columns.job[keep], np.arange(c)] = utility.worth[keep]
+    rows = np.zeros((n + p, c))
+    rows[problem.columns.job[keep], np.arange(c)] = 1
+    rows[n + problem.columns.use_pool[keep], np.arange(c)] = problem.columns.use_count[keep]
+    limits = np.concatenate((np.ones(n), problem.pools.capacity))
+    weight, fixed, active = utility.weight, np.zeros(n), utility.weight > 0
+
+    def best(objective: np.ndarray, slope: np.ndarray, floor: np.ndarray) -> float:
+        A = np.vstack((np.hstack((-U, slope[:, None])), np.hstack((rows, np.zeros((n + p, 1))))))
+        b = np.concatenate((-floor, limits))
+        return -linprog(-objective, A, b, bounds=(0, None), method="highs").fun
+
+    while active.any():
+        z = best(np.append(np.zeros(c), 1.0), np.where(active, weight, 0.0), fixed * (1 - 1e-9))
+        floor = np.where(active, weight * z, fixed) * (1 - 1e-9)
+        for j in np.flatnonzero(active):
+            if best(np.append(U[j], 0.0), np.zeros(n), floor) <= weight[j] * z * (1 + 1e-6):
+                fixed[j], active[j] = weight[j] * z, False
+    return fixed
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_levels_are_the_lexicographic_max_min(seed: int):
+    """Every job's utility agrees with brute force, level by level, scarce or not."""
+    rng = np.random.default_rng(seed)
+    n, p = int(rng.integers(2, 9)), int(rng.integers(1, 4))
+    speeds = np.where(rng.random((n, p)) < 0.25, 0.0, rng.lognormal(0, 0.7, (n, p)))
+    problem = build(
+        Setting(
+            speeds.tolist(),
+            rng.integers(1, 4, p).tolist(),
+            gangs=rng.choice([1.0, 1.0, 2.0], n).tolist(),
+            weights=rng.choice([1.0, 2.0, 4.0], n).tolist(),
+        )
+    )
+    shares, _ = AWARE.decide(problem, None)
+    utility = fair_share_utility(problem, aware=True)
+    gained = np.bincount(problem.columns.job, weights=utility.worth * shares.x, minlength=n)
+    assert gained == pytest.approx(_lexicographic(problem), rel=1e-5, abs=1e-7)

@@ -1,0 +1,142 @@
+import numpy as np
+import pytest
+from problems import Setting, build, shares_of
+
+from optimizer.answer import answer
+from optimizer.certificate import check
+from optimizer.decision import Shares, Status
+from optimizer.policies.max_min_fairness import MaxMinFairness
+from optimizer.policy import PolicySpec
+from optimizer.renting import rent_machines
+
+#: Four equal jobs, one owned accelerator; a machine of one accelerator costs 1 USD/h.
+QUEUE = Setting([[1, 1]] * 4, [1, 0], rentable=[0, 8], usd_per_h=[0, 1])
+
+
+def with_(**changes) -> Setting:
+    return Setting(**{**QUEUE.__dict__, **changes})
+
+
+def test_no_money_no_rent():
+    """Nobody's hour is worth anything: nothing is rented, and what is rented goes back."""
+    rental = rent_machines(build(with_(capacity=[1, 2], rented=[0, 2])), 0.0)
+    assert rental is not None
+    assert rental.status is Status.EMPTY
+    assert rental.machines.tolist() == [0, 0]
+
+
+def test_where_nothing_can_be_rented_there_is_no_question():
+    """No quota anywhere: None."""
+    assert rent_machines(build(Setting([[1]], [1])), 5.0) is None
+
+
+def test_rents_as_long_as_a_machine_earns_its_price():
+    """At 2 USD for an hour of a job each of three machines earns 2 for 1; a fourth would stand idle."""
+    rental = rent_machines(build(QUEUE), 2.0)
+    assert rental is not None
+    assert rental.machines.tolist() == [0, 3]
+    assert rental.last_usd_per_h[1] == pytest.approx(2.0)
+    assert rental.next_usd_per_h[1] == pytest.approx(0.0, abs=1e-9)
+    assert rental.net_usd_per_h == pytest.approx(4 * 2 - 3)
+    assert rental.bound_usd_per_h == pytest.approx(rental.net_usd_per_h)
+
+
+def test_does_not_rent_at_a_loss():
+    """An hour worth less than the machine's is waited for."""
+    rental = rent_machines(build(QUEUE), 0.9)
+    assert rental is not None
+    assert rental.machines.tolist() == [0, 0]
+    assert rental.next_usd_per_h[1] == pytest.approx(0.9)
+
+
+def test_a_jobs_own_value_goes_before_the_cost_of_delay():
+    """Only the two jobs that say so are worth a machine."""
+    rental = rent_machines(build(with_(values=[5, 5, 5, np.nan])), 0.0)
+    assert rental is not None
+    assert rental.machines.tolist() == [0, 2]
+
+
+def test_machines_are_whole():
+    """Three jobs of 2 USD/h, machines of two for 3: the second would earn 2 and cost 3. Divisible, it were 1.5."""
+    setting = Setting([[1]] * 3, [0], rentable=[8], machine_size=[2], usd_per_h=[1.5])
+    rental = rent_machines(build(setting), 2.0)
+    assert rental is not None
+    assert rental.fluid_accelerators == pytest.approx([3.0])
+    assert rental.machines.tolist() == [1]
+    assert rental.last_usd_per_h == pytest.approx([4.0])
+    assert rental.next_usd_per_h == pytest.approx([2.0])
+    assert rental.net_usd_per_h <= rental.bound_usd_per_h
+
+
+def test_on_a_tie_what_is_held_stays():
+    """A machine that earns exactly its price is kept if it is there, and not fetched if it is not."""
+    for held in (0, 1):
+        problem = build(Setting([[1]], [held], rentable=[1], rented=[held], usd_per_h=[2.0]))
+        rental = rent_machines(problem, 2.0)
+        assert rental is not None
+        assert rental.machines.tolist() == [held]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_prices_and_rents_are_complementary(seed: int):
+    """Fluid optimum: rent > 0 means a price of at least the market's, rent < quota a price of at most that."""
+    rng = np.random.default_rng(seed)
+    n, p = int(rng.integers(3, 12)), int(rng.integers(2, 5))
+    size = rng.integers(1, 4, p).astype(float)
+    setting = Setting(
+        rng.lognormal(0, 0.8, (n, p)).tolist(),
+        rng.integers(0, 3, p).astype(float).tolist(),
+        rentable=(size * rng.integers(0, 4, p)).tolist(),
+        machine_size=size.tolist(),
+        usd_per_h=rng.uniform(0.2, 2, p).tolist(),
+        values=np.where(rng.random(n) < 0.3, np.nan, rng.uniform(0, 4, n)).tolist(),
+    )
+    problem = build(setting)
+    rental = rent_machines(problem, 1.0)
+    if rental is None:
+        assert not problem.pools.rentable.any()
+        return
+    rent, price, market = rental.fluid_accelerators, rental.fluid_prices, problem.pools.usd_per_h
+    assert (price[rent > 1e-7] >= market[rent > 1e-7] - 1e-7).all()
+    below = rent < problem.pools.rentable - 1e-7
+    assert (price[below] <= market[below] + 1e-7).all()
+    assert rental.net_usd_per_h <= rental.bound_usd_per_h + 1e-7
+    machine_price = market * problem.pools.machine_size
+    more = rental.accelerators < problem.pools.rentable
+    assert (rental.next_usd_per_h[more] <= machine_price[more] + 1e-5).all()
+    assert (rental.last_usd_per_h[rental.machines > 0] >= machine_price[rental.machines > 0] - 1e-5).all()
+
+
+def test_shares_count_on_the_machines_of_the_rental():
+    """The policy decides on the fleet as it will be, says so in `rent`, and the checker follows."""
+    problem = build(QUEUE)
+    shares, _, rental = answer(MaxMinFairness(), problem, None, 2.0)
+    assert isinstance(shares, Shares)
+    assert rental is not None
+    assert shares.rent.tolist() == [0, 3]
+    assert shares_of(problem, shares.x).sum(axis=0) == pytest.approx([1, 3])
+    assert check(problem, PolicySpec("max_min_fairness"), shares).holds
+
+
+def test_machines_to_give_back_are_not_counted_on():
+    """A rented machine that does not earn its price is left out of the shares, though it is still there."""
+    problem = build(with_(capacity=[1, 2], rented=[0, 2]))
+    shares, _, rental = answer(MaxMinFairness(), problem, None, 0.5)
+    assert isinstance(shares, Shares)
+    assert rental is not None
+    assert shares_of(problem, shares.x)[:, 1].sum() == 0
+    assert check(problem, PolicySpec("max_min_fairness"), shares).holds
+
+
+def test_no_answer_from_any_solver_holds_what_is_held(monkeypatch: pytest.MonkeyPatch):
+    """A failed rental changes nothing and says FAILED."""
+    import cvxpy
+
+    def give_up(*_: object, **__: object) -> None:
+        raise cvxpy.SolverError("no")
+
+    monkeypatch.setattr(cvxpy.Problem, "solve", give_up)
+    rental = rent_machines(build(with_(capacity=[1, 2], rented=[0, 2])), 2.0)
+    assert rental is not None
+    assert rental.status is Status.FAILED
+    assert rental.machines.tolist() == [0, 2]
