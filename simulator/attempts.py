@@ -19,10 +19,9 @@ from scheduler.core.events import (
 )
 from simulator.engine import Action, Engine, Timer
 from simulator.job import PlannedFailure, SimulatedJob
-from simulator.machines import Machines
+from simulator.machines import Machines, Part
 from simulator.streams import Streams
 from simulator.truth import Costs
-from walras.cluster import Placement
 
 #: Exit code of a job that saved its state and asks to be started again.
 REQUEUE = 85
@@ -89,18 +88,18 @@ class Run:
         "job",
         "next_report_at",
         "next_save_at",
+        "parts",
         "phase",
-        "placement",
         "productive_s",
         "rate",
         "reported",
         "timer",
     )
 
-    def __init__(self, job: Job, attempt: int, placement: Placement, rate: float, costs: Costs) -> None:
+    def __init__(self, job: Job, attempt: int, parts: list[Part], rate: float, costs: Costs) -> None:
         self.job = job
         self.attempt = attempt
-        self.placement = placement
+        self.parts = parts
         self.rate = rate
         self.costs = costs
         self.phase = Phase.STARTING
@@ -131,7 +130,7 @@ class Attempts:
     def begin(self, now: float, run: Run) -> None:
         """Its processes start; it holds its accelerators from now on."""
         run.job.run = run
-        self._machines.hold(run.job.plan.request.job_id, run.placement)
+        self._machines.hold(run.job.plan.request.job_id, run.parts)
         run.timer = self._engine.schedule(now + run.costs.start_s, self._up, run)
 
     def stop(self, now: float, run: Run, grace_s: float) -> None:
@@ -166,7 +165,7 @@ class Attempts:
         if run.timer is not None:
             self._engine.cancel(run.timer)
         run.job.run = None
-        self._machines.free(run.job.plan.request.job_id, run.placement)
+        self._machines.free(run.job.plan.request.job_id, run.parts)
 
     # -- what happens to it
 
@@ -267,7 +266,7 @@ class Attempts:
     def _ended(self, at: float, run: Run, exit_code: int | None = None, signal: int | None = None) -> Iterable[Event]:
         """The last process is gone: what is told last, and the accelerators are free."""
         job_id = run.job.plan.request.job_id
-        node_id = run.placement.parts[0].node_id if exit_code not in (0, REQUEUE) else None
+        node_id = run.parts[0][0].node_id if exit_code not in (0, REQUEUE) else None
         last: list[Event] = []
         if run.productive_s > 0 and self._model.report_s < inf:
             last.append(self._progress(at, run))

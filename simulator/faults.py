@@ -126,14 +126,16 @@ class Faults:
         return ()
 
     def _silent(self, at: float, node: SimNode) -> Iterable[Event]:
-        if node.node_id not in self._machines.nodes:
+        if node.link is not Link.DOWN:
             return ()
         return (NodeUnreachable(at, node.node_id),)
 
     def _lost(self, at: float, node: SimNode) -> Iterable[Event]:
+        if node.link is Link.GONE:
+            return ()
         gone = self._machines.gone(at, node)
-        if gone and not node.token:
-            self._engine.schedule(at + self._model.repair_s, self._machines.join, node)
+        if not node.token:
+            self._engine.schedule(at + self._model.repair_s, self._machines.repaired, node)
         return gone
 
     # -- losses of contact
@@ -158,14 +160,12 @@ class Faults:
         return (NodeBack(at, node.node_id), *told)
 
     def _catch_up(self, at: float, node: SimNode) -> Iterable[Event]:
-        if node.link is Link.UP:
-            self._world.catch_up(at, node)
-        return ()
+        return self._world.catch_up(at, node) if node.link is Link.UP else ()
 
     # -- revocations
 
     def _revoke(self, at: float, node: SimNode) -> Iterable[Event]:
-        if node.link is Link.DOWN or node.leaving is not None or node.node_id not in self._machines.nodes:
+        if node.link in (Link.DOWN, Link.GONE) or node.leaving is not None:
             return ()
         notice_s = self._machines.pools[node.pool_id].pool.notice_s
         node.leaving = self._engine.schedule(at + notice_s, self._taken_back, node)

@@ -24,7 +24,10 @@ class Link(Enum):
     UP = "up"
     #: It runs on, but nothing reaches it and nothing comes from it.
     CUT_OFF = "cut off"
+    #: Dead, and nobody knows yet.
     DOWN = "down"
+    #: Declared lost. If it is repaired it comes back as a new `SimNode` of the same name.
+    GONE = "gone"
 
 
 class SimNode:
@@ -45,6 +48,10 @@ class SimNode:
         self.inbox: list[Command] = []
         #: Set once a revocation was announced: when it will be gone.
         self.leaving: Timer | None = None
+
+
+#: A machine and the accelerators on it that an attempt holds.
+Part = tuple[SimNode, tuple[int, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,20 +104,23 @@ class Machines:
     # -- coming and going
 
     def join(self, at: float, node: SimNode) -> Iterable[Event]:
-        """The machine is ready: for the first time, or repaired and empty."""
-        node.link = Link.UP
+        """The machine is ready."""
         self.nodes[node.node_id] = node
         self._joined_at[node.node_id] = at
         for listener in self.on_join:
             listener(at, node)
         return (NodeJoined(at, node.node_id, node.pool_id, node.token),)
 
+    def repaired(self, at: float, node: SimNode) -> Iterable[Event]:
+        """A machine that was lost comes back under its name, empty."""
+        return self.join(at, SimNode(node.node_id, node.pool_id, len(node.devices), node.token))
+
     def gone(self, at: float, node: SimNode, reason: Reason = Reason.INFRA_NODE_LOST) -> Iterable[Event]:
         """The machine is known to be gone, and everything on it."""
         if self.nodes.pop(node.node_id, None) is None:
             return ()
         self._machine_s[node.pool_id] += at - self._joined_at.pop(node.node_id)
-        node.link = Link.DOWN
+        node.link = Link.GONE
         node.inbox.clear()
         if node.leaving is not None:
             self._engine.cancel(node.leaving)
@@ -119,8 +129,6 @@ class Machines:
             self._rented[node.pool_id] -= 1
         for listener in self.on_gone:
             listener(at, node)
-        node.runs.clear()
-        node.devices = [None] * len(node.devices)
         return (NodeLost(at, node.node_id, reason),)
 
     def _new(self, model: PoolModel, token: str = "") -> SimNode:
@@ -129,28 +137,28 @@ class Machines:
 
     # -- accelerators
 
-    def hold(self, job_id: JobId, placement: Placement) -> None:
-        """An attempt of the job takes its accelerators, on those of its machines that are still there."""
-        for part in placement.parts:
-            node = self.nodes.get(part.node_id)
-            if node is None:
-                continue
-            for device in part.devices:
+    def parts(self, placement: Placement) -> list[Part]:
+        """The machines of a placement that are there, each with the accelerators it gives."""
+        nodes = ((self.nodes.get(part.node_id), part.devices) for part in placement.parts)
+        return [(node, devices) for node, devices in nodes if node is not None]
+
+    def hold(self, job_id: JobId, parts: list[Part]) -> None:
+        """An attempt of the job takes its accelerators."""
+        for node, devices in parts:
+            for device in devices:
                 holder = node.devices[device]
                 assert holder is None, f"{node.node_id}[{device}] is granted to job {job_id}; job {holder} holds it"
                 node.devices[device] = job_id
             node.runs[job_id] = None
 
-    def free(self, job_id: JobId, placement: Placement) -> None:
+    def free(self, job_id: JobId, parts: list[Part]) -> None:
         """No process of the attempt is left; machines that are gone have nothing to free."""
-        for part in placement.parts:
-            node = self.nodes.get(part.node_id)
-            if node is None:
-                continue
-            for device in part.devices:
-                assert node.devices[device] == job_id
-                node.devices[device] = None
-            del node.runs[job_id]
+        for node, devices in parts:
+            if node.link is not Link.GONE:
+                for device in devices:
+                    assert node.devices[device] == job_id, f"{node.node_id}[{device}] is not held by job {job_id}"
+                    node.devices[device] = None
+                del node.runs[job_id]
 
     # -- renting
 

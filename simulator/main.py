@@ -47,8 +47,10 @@ def run(
     scenario = Scenario(experiment.pools, experiment.truth, spec, rules, incidents=experiment.incidents, seed=seed)
     result = simulate(experiment.jobs, scenario)
     summary = summarise(result)
+    console = Console()
     if output == "json":
-        print(to_json(summary, [*result.jobs, *result.unfinished]))
+        text = to_json(summary, [*result.jobs, *result.unfinished])
+        console.print(text, markup=False, highlight=False, soft_wrap=True)
     else:
-        print_tables(summary, Console())
+        print_tables(summary, console)
     return 0 if result.outcome is Outcome.STOPPED and not summary.violations else 1

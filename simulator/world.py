@@ -30,10 +30,9 @@ from scheduler.core.events import (
 from simulator.attempts import SIGTERM, Attempts, Job, Phase, Run, WorldModel
 from simulator.engine import Engine
 from simulator.job import SimulatedJob
-from simulator.machines import Link, Machines, SimNode
+from simulator.machines import Link, Machines, Part, SimNode
 from simulator.streams import Streams
 from simulator.truth import Costs, Truth
-from walras.cluster import Placement
 from walras.ids import JobId
 from walras.request import JobRequest
 from walras.states import JobState
@@ -131,12 +130,13 @@ class World:
 
     def _start(self, now: float, command: Start) -> None:
         job = self.jobs[command.job_id]
-        if not self._hears(command.placement, command):
+        parts = self.machines.parts(command.placement)
+        if not parts or not self._hears(parts, command):
             return
-        first = self.machines.nodes.get(command.placement.parts[0].node_id)
-        if len(command.placement.parts) == 1 and (first is None or first.link is Link.DOWN):
+        first, is_gang = parts[0][0], len(command.placement.parts) > 1
+        if not is_gang and first.link is Link.DOWN:
             return
-        if first is not None and len(command.placement.parts) == 1 and self._refuses():
+        if not is_gang and self._refuses():
             refusal = StartRefused(now, command.job_id, command.attempt, first.node_id, "simulated refusal")
             self._engine.schedule(now, self._answer, (first, refusal))
             return
@@ -146,9 +146,9 @@ class World:
         )
         job.lost_steps += job.steps - job.saved_steps
         job.steps = job.saved_steps
-        run = Run(job, command.attempt, command.placement, self._rate(job, command), self._costs(job))
+        run = Run(job, command.attempt, parts, self._rate(job, command), self._costs(job))
         self.attempts.begin(now, run)
-        if any(node is None or node.link is Link.DOWN for node in self._nodes(run.placement)):
+        if len(parts) < len(command.placement.parts) or any(node.link is Link.DOWN for node, _ in parts):
             # Its ranks wait for one that will never come.
             self.attempts.kill(now, run)
             self._engine.schedule(now, self._remains, run)
@@ -164,19 +164,16 @@ class World:
     def _revoke(self, now: float, command: Revoke) -> None:
         job = self.jobs.get(command.job_id)
         run = job.run if job is not None else None
-        if run is not None and run.attempt == command.attempt and self._hears(run.placement, command):
+        if run is not None and run.attempt == command.attempt and self._hears(run.parts, command):
             self.attempts.stop(now, run, command.grace_s)
 
     def _refuses(self) -> bool:
         return self._model.refused > 0 and self._refusals.random() < self._model.refused
 
-    def _nodes(self, placement: Placement) -> list[SimNode | None]:
-        return [self.machines.nodes.get(part.node_id) for part in placement.parts]
-
-    def _hears(self, placement: Placement, command: Command) -> bool:
+    def _hears(self, parts: list[Part], command: Command) -> bool:
         """False while a machine of it is cut off; that machine hears the command when it is back."""
-        for node in self._nodes(placement):
-            if node is not None and node.link is Link.CUT_OFF:
+        for node, _ in parts:
+            if node.link is Link.CUT_OFF:
                 node.inbox.append(command)
                 return False
         return True
@@ -221,17 +218,22 @@ class World:
             event.at = at
         return told
 
-    def catch_up(self, at: float, node: SimNode) -> None:
-        """Carry out the commands that waited for the machine."""
+    def catch_up(self, at: float, node: SimNode) -> Iterable[Event]:
+        """Carry out the commands that waited for the machine. What was revoked meanwhile never starts."""
         missed, node.inbox = node.inbox, []
+        revoked = {(command.job_id, command.attempt) for command in missed if isinstance(command, Revoke)}
         for command in missed:
-            if isinstance(command, Start | Revoke) and command.job_id in self.jobs:
+            if not isinstance(command, Start | Revoke) or command.job_id not in self.jobs:
+                continue
+            if isinstance(command, Start) and (command.job_id, command.attempt) in revoked:
+                yield AttemptEnded(at, command.job_id, command.attempt, EndCause.EXITED, signal=SIGTERM)
+            else:
                 self._engine.on_command[type(command)](at, command)
 
     def _node_gone(self, at: float, node: SimNode) -> None:
         for run in self.runs_on(node):
             self.attempts.kill(at, run)
-            if any(self._nodes(run.placement)):
+            if any(part.link is not Link.GONE for part, _ in run.parts):
                 # After the scheduler has heard of the loss, the other machines tell that nothing is left there.
                 self._engine.schedule(at, self._remains, run)
             else:
@@ -239,10 +241,9 @@ class World:
 
     def _remains(self, at: float, run: Run) -> Iterable[Event]:
         """A gang that lost a machine is over as soon as all the others have told so."""
-        nodes = self._nodes(run.placement)
-        if run.job.run is not run or run.phase is not Phase.DEAD or all(nodes):
+        if run.job.run is not run or run.phase is not Phase.DEAD:
             return ()
-        if any(node is not None and node.link is not Link.UP for node in nodes):
+        if any(node.link in (Link.DOWN, Link.CUT_OFF) for node, _ in run.parts):
             return ()
         self.attempts.over(run)
         job_id, steps = run.job.plan.request.job_id, run.job.steps

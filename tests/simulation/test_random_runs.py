@@ -45,8 +45,10 @@ def run_seed(seed: int) -> Result:
     for measure in result.jobs:
         plan = plans[measure.job_id]
         fair = {JobState.SUCCEEDED}
-        if any(failure.times is None or failure.times > plan.request.retry.max_restarts for failure in plan.failures):
+        if any(failure.times is None for failure in plan.failures):
             fair = {JobState.FAILED}
+        elif plan.failures and not plan.request.retry.max_restarts:
+            fair |= {JobState.FAILED}  # unless its machine was lost before it could tell of its only failure
         if plan.cancel_at < float("inf") or plan.request.depends_on:
             fair |= {JobState.CANCELLED}
         assert measure.state in fair, f"job {measure.job_id} ended {measure.state} ({measure.reason}), not {fair}"

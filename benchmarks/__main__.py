@@ -1,0 +1,47 @@
+"""Runs the benchmarks and prints their tables: `python -m benchmarks [name ...] [--scale 0.1]`.
+
+A benchmark is a module `benchmarks/bench_<name>.py` with `measure(scale) -> list[Measured]`. The exit code is 1 if a
+target was missed.
+"""
+
+import argparse
+import importlib
+import os
+import platform
+import sys
+from pathlib import Path
+
+from rich.console import Console
+
+from benchmarks.tables import Measured, show
+
+_PREFIX = "bench_"
+
+
+def names() -> list[str]:
+    """The benchmarks that there are."""
+    return sorted(path.stem.removeprefix(_PREFIX) for path in Path(__file__).parent.glob(f"{_PREFIX}*.py"))
+
+
+def main(arguments: list[str]) -> int:
+    """Run the named benchmarks, or all."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks")
+    parser.add_argument("names", nargs="*", metavar="name", help=f"one of {', '.join(names())}; none: all")
+    parser.add_argument("--scale", type=float, default=1.0, help="shrink the sizes; targets hold for 1 (default)")
+    given = parser.parse_args(arguments)
+    unknown = set(given.names) - set(names())
+    if unknown or not given.scale > 0:
+        parser.error(f"unknown: {', '.join(sorted(unknown))}" if unknown else "--scale must be above 0")
+    console = Console()
+    console.print(f"Python {platform.python_version()}, {os.cpu_count()} processors, {platform.machine()}")
+    met = True
+    for name in given.names or names():
+        results: list[Measured] = importlib.import_module(f"benchmarks.{_PREFIX}{name}").measure(given.scale)
+        for measured in results:
+            show(measured, console)
+            met = met and measured.met
+    return 0 if met else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
