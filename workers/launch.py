@@ -45,7 +45,7 @@ class Machine:
 
 def refusal(machine: Machine, command: StartCommand) -> str:
     """Why the attempt cannot start here; empty if it can."""
-    if not os.path.isdir(command.workdir):
+    if command.workdir and not os.path.isdir(command.workdir):
         return f"workdir {command.workdir!r} is no folder on this machine"
     free = shutil.disk_usage(machine.state).free
     if free < MIN_FREE_BYTES:
@@ -77,7 +77,8 @@ def make_plan(machine: Machine, command: StartCommand, lease_until: float) -> Pl
         attempt=command.attempt,
         argv=command.argv,
         env=rank_environment(machine.environ, command, settings),
-        workdir=command.workdir,
+        # A job without a folder of its own gets a fresh one with every attempt.
+        workdir=command.workdir or str(machine.attempt_folder(command.job_id, command.attempt) / "work"),
         devices=command.devices,
         node_rank=command.node_rank,
         first_rank=command.first_rank,
@@ -121,6 +122,7 @@ async def launch(folder: Path, plan: Plan) -> str:
 
 def _write_folder(folder: Path, plan: Plan) -> None:
     folder.mkdir(parents=True, mode=0o700)
+    (folder / "work").mkdir()
     write_plan(folder, plan)
 
 

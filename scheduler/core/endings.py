@@ -19,6 +19,8 @@ from walras.states import AttemptState, JobState
 EXIT_YIELDED = 85
 #: Yields in a row without a step between them, after which the job is held.
 IDLE_YIELDS_MAX = 5
+#: Starts in a row that machines refused, after which the job is held: waiting longer will not cure it.
+REFUSALS_MAX = 5
 #: Backoff doubles up to this factor.
 BACKOFF_MAX = 32
 
@@ -101,7 +103,11 @@ def misfortune(cycle: Cycle, job: JobRecord, state: AttemptState, reason: Reason
     job.misfortunes += 1
     cycle.set_attempt_state(job, state, reason)
     if state is AttemptState.START_FAILED:
-        _back_off(cycle, job, job.misfortunes)
+        job.refusals += 1
+        _back_off(cycle, job, job.refusals)
+        if job.refusals >= REFUSALS_MAX and reason is Reason.INFRA_START_REFUSED:
+            job.hold_reason = Reason.HOLD_REPEATED_FAILURE
+            detail = f"{job.refusals} starts in a row were refused; the last: {detail}"
     requeue(cycle, job, reason, detail)
 
 

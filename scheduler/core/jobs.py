@@ -88,7 +88,7 @@ def held(cycle: Cycle, job: JobRecord, event: JobHeld) -> None:
 
 def released(cycle: Cycle, job: JobRecord, event: JobReleased) -> None:
     job.hold_reason = None
-    job.idle_yields = 0
+    job.idle_yields = job.refusals = 0
     if job.state is JobState.HELD:
         cycle.set_job_state(job, JobState.PENDING, Reason.WAIT_NOT_EVALUATED)
         cycle.arrived.append(job.job_id)

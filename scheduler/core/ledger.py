@@ -43,6 +43,8 @@ class JobRecord:
     #: Attempts charged against `retry.max_restarts`, and ends that were the world's fault.
     restarts: int = 0
     misfortunes: int = 0
+    #: Starts in a row that never got a rank running.
+    refusals: int = 0
     #: Ends by exit 85 without having made a step since the start.
     idle_yields: int = 0
     steps: float = 0.0

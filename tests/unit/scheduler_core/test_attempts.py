@@ -208,3 +208,18 @@ def test_processors_and_memory_are_checked_at_placement() -> None:
     fleet.tell(ev.JobSubmitted(0.0, job(1, "a", cpus_per_accelerator=14.0)))
     assert starts(fleet.tell(ev.JobSubmitted(0.0, job(2, "a", cpus_per_accelerator=4.0)))) == []
     assert starts(fleet.tell(ev.JobSubmitted(0.0, job(3, "a", cpus_per_accelerator=2.0)))) == [(3, 1)]
+
+
+def test_start_refused_again_and_again_is_held_with_the_reason() -> None:
+    """A workdir that is on no machine is not cured by waiting: after five refusals somebody has to look."""
+    fleet = cluster(rules=RoundRules(backoff_s=1))
+    fleet.tell(ev.JobSubmitted(0.0, job(1)))
+    for number in range(1, 6):
+        del fleet.attempts[J1]
+        fleet.tell(ev.StartRefused(fleet.at, J1, number, NodeId("a1"), "no such folder"))
+        if number < 5:
+            fleet.wake()
+    assert fleet.states[J1][-1] == "HELD"
+    last = fleet.log[-1][1][-1]
+    assert isinstance(last, cmd.JobTransitioned)
+    assert "no such folder" in last.detail
