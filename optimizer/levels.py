@@ -35,7 +35,7 @@ from optimizer.solve import Outcome, solve_program
 from optimizer.utility import FULL, level_of
 
 #: Floors are held with this slack, so that rounding cannot make the next program infeasible.
-_FLOOR_SLACK = 1e-9
+_FLOOR_SLACK = 1e-10
 #: A level reached within this part is reached.
 _REACHED = 1e-8
 #: A dual below this part of the whole is zero.
@@ -121,7 +121,7 @@ class LevelProgram:
             x = self._shares()
             stages.append(stage)
             target = np.minimum(self._weight * stage.objective, cap)
-            kept = np.where(active, target, kept)
+            kept = np.where(active, np.minimum(target, self._utility()), kept)
             settled = self._settled(stage, target)
             new = scarce(stage.prices, self._program.capacity) & ~gone
             if new.any():
@@ -157,7 +157,7 @@ class LevelProgram:
             level = level_of(self._utility(), weight, cap)
             if level >= z * (1 - _REACHED) or stalled:
                 break
-        bound = min(self._cut(proof, active, floor, cap * (1 - FULL)), highest)
+        bound = min(self._cut(proof, active, floor, cap), highest)
         stage = ClassStage(StageKind.LEVEL, active, floor, cap, proof.prices, proof.multiplier, level, bound)
         return stage, found.outcome
 
@@ -169,7 +169,7 @@ class LevelProgram:
         there = program.use.astype(bool).astype(np.float64)
         users = there @ members
         total: FloatArray = there @ (members * per_accelerator)
-        return np.divide(total, users, out=np.zeros(len(users)), where=users > 0)
+        return np.asarray(np.divide(total, users, out=np.zeros(len(users)), where=users > 0))
 
     def _cheapest(self, prices: FloatArray) -> _Duals:
         """Any prices prove something, with each class paying for its utility where that is cheapest."""

@@ -13,7 +13,8 @@ from optimizer.decision import Status
 
 #: Rows up to which HiGHS's dual simplex is the faster one; above, its interior point method.
 _SIMPLEX_ROWS = 1000
-_TOLERANCE = 1e-9
+#: HiGHS's smallest: a full job must not look short of its best by rounding.
+_TOLERANCE = 1e-10
 #: Bounds on the work of one program; no clock is read here.
 _SIMPLEX_ITERATIONS = 200_000
 _IPM_ITERATIONS = 500

@@ -22,7 +22,7 @@ from optimizer.policy import Newcomer
 from optimizer.problem import BoolArray, Columns, FloatArray, IntArray, Jobs, Problem
 
 #: A job within this part of its own best counts as full, so that rounding cannot make it look starved.
-FULL = 1e-8
+FULL = 1e-9
 #: Slack for counts that went through float arithmetic.
 _WHOLE = 1e-9
 

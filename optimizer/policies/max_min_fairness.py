@@ -30,8 +30,9 @@ if TYPE_CHECKING:
     from optimizer.aggregate import Classes
     from optimizer.levels import ClassStage, Solution
 
-#: A gap up to this is the solver's rounding, not work left undone.
-OPTIMAL_GAP = 1e-6
+#: A gap up to this is called optimal. It is 1e-8 or less, except where a job is full and another pool is almost as good
+#: for it: the solver's rounding of that job's share is then magnified by how close the two are.
+OPTIMAL_GAP = 1e-4
 
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid", strict=True))

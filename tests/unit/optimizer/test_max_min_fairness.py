@@ -3,8 +3,10 @@ import pytest
 from problems import Setting, build, rates_of, shares_of
 from scipy.optimize import linprog
 
+from optimizer.certificate import check
 from optimizer.decision import StageKind, Status
 from optimizer.policies.max_min_fairness import MaxMinFairness
+from optimizer.policy import PolicySpec
 from optimizer.problem import Problem
 from optimizer.utility import fair_share_utility
 
@@ -226,3 +228,13 @@ def test_levels_are_the_lexicographic_max_min(seed: int):
     utility = fair_share_utility(problem, aware=True)
     gained = np.bincount(problem.columns.job, weights=utility.worth * shares.x, minlength=n)
     assert gained == pytest.approx(_lexicographic(problem), rel=1e-5, abs=1e-7)
+
+
+@pytest.mark.parametrize("tie", [1e-2, 1e-4, 1e-6, 1e-8, 1e-10])
+def test_almost_equal_pools_keep_the_certificate_honest(tie: float):
+    """Full jobs whose second pool is almost as good magnify rounding: whatever is stated, the checker finds too."""
+    speeds = [[50, 50 * (1 - tie), None]] * 5 + [[1, None, 1]] * 3 + [[2, None, 1]] * 3
+    problem, shares = decide(Setting(speeds, [6, 5, 1]))
+    assert shares.certificate.violation <= 1e-9
+    assert shares.certificate.gap <= 1e-6
+    assert check(problem, PolicySpec("max_min_fairness"), shares).complaints == ()
