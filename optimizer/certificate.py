@@ -6,13 +6,14 @@ slowly, and by another road. Decides only whether a decision is what it claims t
 Symbols as in `optimizer.utility` and `optimizer.levels`: u utilities, w entitlements, y and l the quoted dual values.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from optimizer.decision import Shares, Stage, StageKind, Status
 from optimizer.policy import PolicySpec
-from optimizer.problem import FloatArray, Problem
+from optimizer.problem import BoolArray, FloatArray, Problem
 
 #: What may differ between two honest computations: constraints; everything that went through a solver.
 _FEASIBLE = 1e-9
@@ -171,7 +172,7 @@ def _violation(facts: _Facts, x: FloatArray) -> float:
 
 def _check_stages(facts: _Facts, shares: Shares, utility: FloatArray, complaints: list[str]) -> tuple[float, float]:
     """Every stage reaches what it says, no better is possible by its own dual values, and the stages fit together."""
-    active, kept, gone = facts.weight > 0, np.zeros(len(utility)), np.zeros(len(facts.capacity), dtype=bool)
+    left = _Left(facts.weight > 0, np.zeros(len(utility)), np.zeros(len(facts.capacity), dtype=bool))
     first: tuple[float, float] | None = None
     for number, stage in enumerate(shares.stages, start=1):
         name = f"stage {number} ({stage.kind.value})"
@@ -180,17 +181,12 @@ def _check_stages(facts: _Facts, shares: Shares, utility: FloatArray, complaints
         if np.any(utility < stage.floor - _SAME * np.maximum(stage.floor, 1e-12)):
             complaints.append(f"{name}: a job has less than the floor it was to keep")
         if stage.kind is StageKind.LEVEL:
-            _check_succession(facts, stage, active, kept, gone, name, complaints)
+            complaints.extend(f"{name}: {complaint}" for complaint in _check_succession(facts, stage, left))
             objective = facts.level(utility, np.where(stage.active, facts.weight, 0.0), stage.cap)
             bound = _level_bound(facts, stage)
-            target = np.minimum(facts.weight * objective, stage.cap)
-            kept = np.where(stage.active, target, kept)
-            paid = stage.multiplier * target
-            settled = (target >= stage.cap * (1 - _FULL)) | (paid > _SCARCE * max(float(paid.sum()), 1e-300))
-            active = stage.active & ~settled
-            gone = gone | _scarce(facts, stage.prices)
+            left = _after(facts, stage, left, objective)
         else:
-            if np.any(stage.floor < kept * (1 - _SAME)):
+            if np.any(stage.floor < left.kept * (1 - _SAME)):
                 complaints.append(f"{name}: a floor is below what the levels gave")
             objective = float(utility.sum())
             bound = facts.income(stage, 1.0) - float(stage.multiplier @ stage.floor)
@@ -200,30 +196,44 @@ def _check_stages(facts: _Facts, shares: Shares, utility: FloatArray, complaints
             complaints.append(f"{name}: its dual values prove {bound:.9g}, its shares reach {objective:.9g}")
         first = first or (objective, bound)
     assert first is not None, "called with at least one stage"
-    left = active.any() or np.any((facts.weight == 0) & (facts.best > 0))
-    if left and shares.stages[-1].kind is not StageKind.SUM and shares.certificate.status is Status.OPTIMAL:
+    waiting = left.active.any() or np.any((facts.weight == 0) & (facts.best > 0))
+    if waiting and shares.stages[-1].kind is not StageKind.SUM and shares.certificate.status is Status.OPTIMAL:
         complaints.append("some jobs may still rise, and no stage tells what became of the leftover")
     return first
 
 
-def _check_succession(
-    facts: _Facts,
-    stage: Stage,
-    active: np.ndarray,
-    kept: FloatArray,
-    gone: np.ndarray,
-    name: str,
-    complaints: list[str],
-) -> None:
+@dataclass(frozen=True, slots=True, eq=False)
+class _Left:
+    """What earlier levels left: jobs that may rise (n,), utilities to be kept (n,), pools used up (p,)."""
+
+    active: BoolArray
+    kept: FloatArray
+    gone: BoolArray
+
+
+def _check_succession(facts: _Facts, stage: Stage, left: _Left) -> Iterator[str]:
     """A level raises those whom earlier levels left, caps them by the pools that are left, and protects the rest."""
-    if not np.array_equal(stage.active, active):
-        complaints.append(f"{name}: it raises other jobs than those that earlier levels left")
-    if np.any(np.abs(stage.floor - np.where(active, 0.0, kept)) > _SAME * np.maximum(kept, 1e-12)):
-        complaints.append(f"{name}: a floor is not what earlier levels gave")
-    for job in np.flatnonzero(active):
-        live = [c for c in facts.columns_of[job] if not any(gone[pool] for pool in facts.uses[c])]
-        cap = max(max((float(facts.worth[c]) for c in live), default=0.0), float(kept[job]))
-        _close(f"{name}: cap of job row {job}", float(stage.cap[job]), cap, complaints)
+    if not np.array_equal(stage.active, left.active):
+        yield "it raises other jobs than those that earlier levels left"
+    if np.any(np.abs(stage.floor - np.where(left.active, 0.0, left.kept)) > _SAME * np.maximum(left.kept, 1e-12)):
+        yield "a floor is not what earlier levels gave"
+    for job in np.flatnonzero(left.active):
+        live = [c for c in facts.columns_of[job] if not any(left.gone[pool] for pool in facts.uses[c])]
+        cap = max(max((float(facts.worth[c]) for c in live), default=0.0), float(left.kept[job]))
+        if abs(stage.cap[job] - cap) > _SAME * cap:
+            yield f"cap of job row {job}: stated {stage.cap[job]:.9g}, found {cap:.9g}"
+
+
+def _after(facts: _Facts, stage: Stage, left: _Left, level: float) -> _Left:
+    """What a level leaves: full jobs and those that its prices bind have settled, priced pools are used up."""
+    target = np.minimum(facts.weight * level, stage.cap)
+    paid = stage.multiplier * target
+    settled = (target >= stage.cap * (1 - _FULL)) | (paid > _SCARCE * max(float(paid.sum()), 1e-300))
+    return _Left(
+        active=stage.active & ~settled,
+        kept=np.where(stage.active, target, left.kept),
+        gone=left.gone | _scarce(facts, stage.prices),
+    )
 
 
 def _level_bound(facts: _Facts, stage: Stage) -> float:
@@ -306,7 +316,7 @@ def _compare(
         complaints.append(f"called optimal with a gap of {gap:.3g}")
 
 
-def _scarce(facts: _Facts, prices: FloatArray) -> np.ndarray:
+def _scarce(facts: _Facts, prices: FloatArray) -> BoolArray:
     paid = prices * facts.capacity
     return np.asarray(paid > _SCARCE * max(float(paid.sum()), 1e-300))
 
