@@ -132,4 +132,3 @@ def release(cycle: Cycle, job: JobRecord) -> None:
     columns.count[job.slot] = 0.0
     job.place = ()
     job.profiling_until = -inf
-    cycle.dirty = True

@@ -117,6 +117,7 @@ def requeue(cycle: Cycle, job: JobRecord, reason: Reason, detail: str = "") -> N
     cycle.ledger.columns.steps[job.slot] = job.steps
     if job.hold_reason is not None:
         cycle.set_job_state(job, JobState.HELD, job.hold_reason, detail)
+        cycle.dirty = True  # one fewer to share with; a job that only changes places changes nothing
         return
     cycle.set_job_state(job, JobState.PENDING, reason, detail)
     enter_lines(cycle, job)
