@@ -39,7 +39,18 @@ def test_the_wheel_holds_every_tracked_source_and_nothing_else(tmp_path: Path) -
             (tree / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(ROOT / name, tree / name)
     built = subprocess.run(
-        [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", "out", "."],
+        [
+            sys.executable,
+            "-m",
+            "pip",
+            "wheel",
+            "--quiet",
+            "--no-deps",
+            "--no-build-isolation",
+            "--wheel-dir",
+            "out",
+            ".",
+        ],
         cwd=tree,
         capture_output=True,
         text=True,

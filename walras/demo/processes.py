@@ -4,12 +4,13 @@ Supervisors outlive agents on purpose, so ending our direct children is not enou
 subreaper of everything below it, and at the end whatever is still there is ended.
 """
 
+import contextlib
 import ctypes
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import psutil
@@ -76,27 +77,51 @@ class Processes:
 
 
 def end_descendants(patience_s: float) -> list[str]:
-    """End whatever still runs below this process; answers its command lines. Reaps adopted children."""
-    for stop in (psutil.Process.terminate, psutil.Process.kill):
-        left = [child for child in psutil.Process().children(recursive=True) if child.status() != psutil.STATUS_ZOMBIE]
-        if not left:
-            break
-        for child in left:
-            _quietly(stop, child)
-        _, alive = psutil.wait_procs(left, timeout=patience_s)
-        if stop is psutil.Process.kill or not alive:
-            reap()
-            return [_command_line(child) for child in left if child in alive] if alive else []
-    reap()
-    return []
+    """End whatever still runs below this process; answers the names of those that SIGTERM did not end."""
+    stubborn: list[str] = []
+    for process in _ask_to_end(_running_below(), patience_s):
+        stubborn.append(_command_line(process))
+        _quietly(psutil.Process.kill, process)
+    # Children of what was just killed are ours now; they get no second chance.
+    for process in _running_below():
+        stubborn.append(_command_line(process))
+        _quietly(psutil.Process.kill, process)
+    psutil.wait_procs(_running_below(), timeout=patience_s)
+    _reap()
+    return stubborn
 
 
-def reap() -> None:
+def _running_below() -> list[psutil.Process]:
+    found = []
+    for child in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if child.status() != psutil.STATUS_ZOMBIE:
+                found.append(child)
+    return found
+
+
+def _ask_to_end(processes: list[psutil.Process], patience_s: float) -> list[psutil.Process]:
+    """SIGTERM; answers those that still run after `patience_s`."""
+    for process in processes:
+        _quietly(psutil.Process.terminate, process)
+    _, alive = psutil.wait_procs(processes, timeout=patience_s)
+    return list(alive)
+
+
+def _command_line(process: psutil.Process) -> str:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return " ".join(process.cmdline())[:200]
+    return f"process {process.pid}"
+
+
+def _reap() -> None:
     """Collect ended children that were adopted."""
-    while True:
-        try:
-            pid, _ = os.waitpid(-1, os.WNOHANG)
-        except ChildProcessError:
-            return
-        if pid == 0:
-            return
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0] != 0:
+            pass
+
+
+def _quietly(action: Callable[[psutil.Process], None], process: psutil.Process) -> None:
+    """Signal a process that may have ended by itself meanwhile."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        action(process)

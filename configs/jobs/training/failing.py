@@ -30,7 +30,9 @@ def main() -> None:
         for images, labels in loop.steps(loader):
             loss = nn.functional.cross_entropy(model(images.flatten(1)), labels)
             if not loss.isfinite():
-                raise ArithmeticError(f"the loss is {loss.item()} after {loop.step} steps: is the learning rate too high?")
+                raise ArithmeticError(
+                    f"the loss is {loss.item()} after {loop.step} steps: is the learning rate too high?"
+                )
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()

@@ -45,7 +45,9 @@ def main() -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     images, labels = digits()
-    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 10))
+    model = nn.Sequential(
+        nn.Flatten(), nn.Linear(64, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 10)
+    )
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-4)
     first_step = 0
     if arguments.checkpoint.exists():
