@@ -120,7 +120,8 @@ def test_a_daemon_refuses_to_start_over_a_users_file(tmp_path: Path) -> None:
     """With PYTHONPATH pointing at a user's `scheduler.py`, `walras server` stops and names that file."""
     users_folder(tmp_path)
     done = run_python(
-        "import sys; from walras.cli.main import main; sys.argv = ['walras', 'server', '--data', 'data']; sys.exit(main())",
+        "import sys; from walras.cli.main import main\n"
+        "sys.argv = ['walras', 'server', '--data', 'data']; sys.exit(main())",
         tmp_path,
         PYTHONPATH=f".{os.pathsep}{ROOT}",
     )
@@ -139,7 +140,7 @@ def injected_zip(folder: Path) -> Path:
 
 @pytest.mark.parametrize("installed", [False, True])
 def test_the_injected_client_imports_beside_the_users_files(tmp_path: Path, *, installed: bool) -> None:
-    """The zip serves `walras.training` next to a user's `scheduler.py`; an installed `walras` stays reachable behind."""
+    """The zip serves `walras.training` next to a user's `scheduler.py`; an installed `walras` stays reachable."""
     archive = injected_zip(tmp_path)
     work = tmp_path / "work"
     work.mkdir()

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from walras.api import JobDetail
 from walras.demo.recording import Recording, ran
@@ -116,7 +117,7 @@ def revoked_and_resumed(recording: Recording, pool: str) -> Check:
         return Check(promise, False, "no machine was seen leaving")
     for job in recording.jobs.values():
         attempts = ran(job)
-        for attempt, later in zip(attempts, attempts[1:], strict=False):
+        for attempt, later in pairwise(attempts):
             was_there = any(part.rpartition(":")[0] in left for part in attempt.placement)
             if was_there and attempt.reason is not None and attempt.reason.is_infrastructure:
                 at_step = f"from step {attempt.checkpoint_step:.0f}" if attempt.checkpoint_step else "from its own save"

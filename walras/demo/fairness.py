@@ -5,6 +5,7 @@ Decides nothing: it looks back at attempts that are over.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +47,12 @@ def entitlements(wishes: Sequence[Wish], machines: Sequence[Held]) -> dict[str, 
 
     `machines` are the spans in which accelerators were there (the user name is ignored).
     """
-    instants = sorted({instant for span in (*wishes, *machines) for instant in (span.from_s, span.to_s)})
+    spans: list[Wish | Held] = [*wishes, *machines]
+    instants = sorted({instant for span in spans for instant in (span.from_s, span.to_s)})
     users = sorted({wish.user for wish in wishes})
     total = dict.fromkeys(users, 0.0)
-    for start_s, end_s in zip(instants, instants[1:], strict=False):
-        wanted = {user: 0.0 for user in users}
+    for start_s, end_s in pairwise(instants):
+        wanted = dict.fromkeys(users, 0.0)
         for wish in wishes:
             if wish.from_s <= start_s and end_s <= wish.to_s:
                 wanted[wish.user] += wish.accelerators

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 from rich.console import Console
 from rich.markup import escape
@@ -120,7 +121,7 @@ def print_changes(console: Console, recording: Recording) -> None:
     console.print("\npreempted, moved, resumed", style="bold")
     for job_id, job in sorted(recording.jobs.items()):
         attempts = ran(job)
-        for attempt, later in zip(attempts, attempts[1:], strict=False):
+        for attempt, later in pairwise(attempts):
             at_s = recording.seconds(attempt.ended_at) if attempt.ended_at else 0.0
             saved = "" if attempt.checkpoint_step is None else f" at step {attempt.checkpoint_step:.0f}"
             verb = "resumed on" if later.accelerator == attempt.accelerator else "moved to"

@@ -14,6 +14,7 @@ def draw_timeline(recording: Recording, path: Path) -> None:
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
+    from matplotlib.patches import Patch
 
     lanes = lane_names(recording)
     kinds = sorted({job.kind for job in recording.jobs.values()})
@@ -32,8 +33,8 @@ def draw_timeline(recording: Recording, path: Path) -> None:
     above.set_yticks(range(len(lanes)), lanes, fontsize=8)
     above.invert_yaxis()
     above.set_title("who ran where (job.attempt); accelerators are emulated")
-    handles = [pyplot.Rectangle((0, 0), 1, 1, color=colour[kind]) for kind in kinds]
-    above.legend(handles, kinds, fontsize=7, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    handles = [Patch(color=colour[kind]) for kind in kinds]
+    above.legend(handles=handles, labels=kinds, fontsize=7, loc="upper left", bbox_to_anchor=(1.0, 1.0))
     for pool, points in price_lines(recording).items():
         below.step([at for at, _ in points], [price for _, price in points], where="post", label=pool)
     below.set_xlabel("seconds since the first submission")

@@ -1,6 +1,6 @@
 """Train a perceptron on handwritten digits over several ranks with DistributedDataParallel.
 
-Under Walras every rank is started with the variables torch expects (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT). By hand:
+Under Walras every rank is started with the variables that torch expects (RANK, WORLD_SIZE, ...). By hand:
 
     torchrun --nproc-per-node 2 ddp_mlp.py --epochs 5
 """

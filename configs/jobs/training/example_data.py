@@ -1,7 +1,7 @@
 """Real data for the example scripts, from packages that are installed anyway: nothing is downloaded.
 
-Both are read straight from their files. `sklearn.datasets.load_digits()` returns the same digits, but importing it costs
-most of a second of processor time, and these scripts are started many times on small machines.
+Both are read straight from their files. `sklearn.datasets.load_digits()` returns the same digits, but importing it
+costs most of a second of processor time, and these scripts are started many times on small machines.
 """
 
 import importlib.util
