@@ -88,7 +88,7 @@ def test_only_faces_print() -> None:
 
 
 def test_decisions_read_no_clock_and_draw_no_chance() -> None:
-    """`optimizer` and `scheduler.core` never name a clock or a source of randomness, whatever they import it through."""
+    """`optimizer` and `scheduler.core` never name a clock or a source of randomness, however imported."""
     clocks = re.compile(r"\b(time\.(time|monotonic|perf_counter|sleep)|datetime\.now|np\.random|numpy\.random)\b")
     places = [
         f"{name_of(path)}:{number}"

@@ -28,6 +28,18 @@ class NodeSpan:
     left: bool = False
 
 
+@dataclass(slots=True)
+class AttemptMarks:
+    """Moments of an attempt, as far as polling can tell (seconds)."""
+
+    #: Steps of the job when the attempt was first seen.
+    first_steps: float
+    steps: float = 0.0
+    stepping_s: float | None = None
+    stepping_steps: float = 0.0
+    stopping_s: float | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class JobSummary:
     """A line of the table."""
@@ -51,22 +63,43 @@ class Recording:
     #: Busy share of all processors, 0-1, one entry per look.
     busy: list[float] = field(default_factory=list)
     states: dict[int, tuple[str, str]] = field(default_factory=dict)
+    #: By (job, attempt): when it was first looked at, when it was first seen stepping, when it was asked to stop.
+    marks: dict[tuple[int, int], "AttemptMarks"] = field(default_factory=dict)
 
     def seconds(self, instant: str) -> float:
         """Seconds from the epoch to an RFC 3339 instant."""
         return (datetime.fromisoformat(instant) - self.epoch).total_seconds()
 
-    def note_jobs(self, jobs: Iterable[JobView]) -> list[str]:
+    def note_jobs(self, jobs: Iterable[JobView], at_s: float) -> list[str]:
         """Remember states and paces; answer one line per job whose state or machine changed."""
         lines = []
         for job in jobs:
             if job.accelerator and job.steps_per_s and job.state == "RUNNING":
                 self.paces.setdefault((job.kind, job.accelerator), []).append(job.steps_per_s)
+            self._mark(job, at_s)
             where = job.accelerator or ""
             if self.states.get(job.id) != (job.state, where):
                 self.states[job.id] = (job.state, where)
                 lines.append(change_line(job))
         return lines
+
+    def _mark(self, job: JobView, at_s: float) -> None:
+        if job.attempts == 0 or job.state not in ("STARTING", "RUNNING", "PREEMPTING"):
+            return
+        marks = self.marks.setdefault((job.id, job.attempts), AttemptMarks(job.steps))
+        marks.steps = job.steps
+        if marks.stepping_s is None and job.steps > marks.first_steps:
+            marks.stepping_s, marks.stepping_steps = at_s, job.steps
+        if marks.stopping_s is None and job.state == "PREEMPTING":
+            marks.stopping_s = at_s
+
+    def steps_in_attempt(self, job_id: int) -> float:
+        """Steps of the job's newest attempt, as far as seen."""
+        numbers = [attempt for job, attempt in self.marks if job == job_id]
+        if not numbers:
+            return 0.0
+        marks = self.marks[job_id, max(numbers)]
+        return marks.steps - marks.first_steps
 
     def note_nodes(self, nodes: Iterable[NodeView], at_s: float) -> list[str]:
         """Remember the fleet; answer one line per machine that came, is leaving or went."""
