@@ -79,14 +79,16 @@ class Processes:
 def end_descendants(patience_s: float) -> list[str]:
     """End whatever still runs below this process; answers the names of those that SIGTERM did not end."""
     stubborn: list[str] = []
-    for process in _ask_to_end(_running_below(), patience_s):
-        stubborn.append(_command_line(process))
-        _quietly(psutil.Process.kill, process)
-    # Children of what was just killed are ours now; they get no second chance.
-    for process in _running_below():
-        stubborn.append(_command_line(process))
-        _quietly(psutil.Process.kill, process)
-    psutil.wait_procs(_running_below(), timeout=patience_s)
+    left = _ask_to_end(_running_below(), patience_s)
+    # Killing a supervisor may hand us ranks that were not below us before: look again, a bounded number of times.
+    for _ in range(3):
+        if not left:
+            break
+        for process in left:
+            stubborn.append(_command_line(process))
+            _quietly(psutil.Process.kill, process)
+        psutil.wait_procs(left, timeout=patience_s)
+        left = _running_below()
     _reap()
     return stubborn
 
