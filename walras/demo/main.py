@@ -37,16 +37,6 @@ from walras.errors import ClusterError
 WANTED_CORES = 1.5
 
 
-@dataclass(frozen=True, slots=True)
-class DemoOptions:
-    """What `walras demo` was asked for."""
-
-    #: Folder of this run, new or empty; None: one below `demo-run` in the current folder.
-    data: Path | None = None
-    #: True: leave the database, checkpoints and agents' folders where they are.
-    keep: bool = False
-
-
 @dataclass(slots=True)
 class Story:
     """What is left of a run when its processes are gone."""
@@ -57,17 +47,24 @@ class Story:
     logs: dict[int, str] = field(default_factory=dict)
 
 
-def run_demo(options: DemoOptions) -> int:
-    """Run it. Answers the exit code: 0 as promised, 1 not, 130 interrupted. Leaves no process behind."""
+def run_demo(*, data: Path | None, keep: bool, live: bool) -> int:
+    """Run it. Answers the exit code: 0 as promised, 1 not, 130 interrupted. Leaves no process behind.
+
+    Args:
+        data: folder of this run, new or empty; None: one below `demo-run` in the current folder.
+        keep: leave the database, the checkpoints and the agents' folders behind; otherwise a run in which every promise
+            was kept leaves its picture, its figures and its logs only.
+        live: draw a live picture where standard output is a terminal.
+    """
     console = Console()
     began = time.monotonic()
-    stage = prepare_stage(options.data)
+    stage = prepare_stage(data)
     console.print(f"everything of this run is in {stage.folder}", highlight=False, soft_wrap=True)
     say_headroom(console)
     adopt_orphans()
     processes = Processes(stage.logs)
     try:
-        story = asyncio.run(play(stage, processes, console))
+        story = asyncio.run(play(stage, processes, View(console, live=live), console))
     except (KeyboardInterrupt, asyncio.CancelledError):
         console.print("interrupted: stopping everything")
         return 130
@@ -81,12 +78,12 @@ def run_demo(options: DemoOptions) -> int:
     console.print()
     console.print(checks_table(checks))
     kept = all(check.kept for check in checks)
-    if kept and not options.keep:
+    if kept and not keep:
         tidy_up(stage)
     return 0 if kept else 1
 
 
-async def play(stage: Stage, processes: Processes, console: Console) -> Story:
+async def play(stage: Stage, processes: Processes, view: View, console: Console) -> Story:
     """Start the cluster, run the workload on it, and bring away what the report needs."""
     task = asyncio.current_task()
     assert task is not None
@@ -95,7 +92,7 @@ async def play(stage: Stage, processes: Processes, console: Console) -> Story:
         cluster = Cluster(stage, processes, clients, os.environ)
         console.print("starting a server and the owned machines' agents ...")
         await cluster.start()
-        with View(console) as view:
+        with view:
             run = Run(stage, cluster, view, lambda node: revoke_machine(stage, node))
             in_time = await run.play()
         story = Story(run.recording, run.job_ids, in_time)

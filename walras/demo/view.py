@@ -20,9 +20,11 @@ LAST_LINES = 8
 class View:
     """Shows the state of the cluster; use as a context manager."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, *, live: bool) -> None:
         self._console = console
-        self._live = Live(console=console, refresh_per_second=4, transient=True) if console.is_terminal else None
+        self._live = (
+            Live(console=console, refresh_per_second=4, transient=True) if live and console.is_terminal else None
+        )
         self._lines: list[str] = []
 
     def __enter__(self) -> Self:

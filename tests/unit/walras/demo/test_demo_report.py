@@ -224,7 +224,7 @@ def test_a_job_without_steps_counts_seconds() -> None:
 def test_without_a_terminal_the_view_prints_lines_only() -> None:
     """Each change is one line; showing tables prints nothing."""
     console = Console(file=StringIO(), width=100)
-    with View(console) as view:
+    with View(console, live=True) as view:
         view.say(1.5, ["job 1 [red]x[/red]: RUNNING"])
         view.show([running(1)], [a_node("a100-1", A100)], [a_price(A100, 0.5)])
     file = console.file
