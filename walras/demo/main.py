@@ -26,7 +26,6 @@ from walras.demo.measured import measured
 from walras.demo.processes import Processes, adopt_orphans
 from walras.demo.recording import Recording
 from walras.demo.report import checks_table, find_losses, print_changes, print_failure, print_report
-from walras.demo.revoke import revoke_machine
 from walras.demo.run import Run
 from walras.demo.stage import Stage, prepare_stage, tidy_up
 from walras.demo.timeline import draw_timeline
@@ -93,7 +92,7 @@ async def play(stage: Stage, processes: Processes, view: View, console: Console)
         console.print("starting a server and the owned machines' agents ...")
         await cluster.start()
         with view:
-            run = Run(stage, cluster, view, lambda node: revoke_machine(stage, node))
+            run = Run(stage, cluster, view)
             in_time = await run.play()
         story = Story(run.recording, run.job_ids, in_time)
         for job_id in story.recording.jobs:

@@ -1,13 +1,11 @@
 """The run itself: jobs handed in at their times, the spot machine taken back, everything watched until the end."""
 
 import asyncio
-from collections.abc import Callable
 from datetime import UTC, datetime
 
 import psutil
 
 from walras.api import JobView, NodeView
-from walras.config import Incident
 from walras.demo.cluster import Cluster
 from walras.demo.recording import Recording
 from walras.demo.stage import Stage
@@ -21,17 +19,14 @@ GIVE_UP_S = 300.0
 #: A machine is revoked when it has been training for a while, so that there is something to save.
 STEPS_BEFORE_REVOCATION = 20.0
 
-Revoke = Callable[[NodeView], None]
-
 
 class Run:
     """One run of a workload on a cluster that is up."""
 
-    def __init__(self, stage: Stage, cluster: Cluster, view: View, revoke: Revoke) -> None:
+    def __init__(self, stage: Stage, cluster: Cluster, view: View) -> None:
         self._stage = stage
         self._cluster = cluster
         self._view = view
-        self._revoke = revoke
         self._started = asyncio.get_running_loop().time()
         self._pending_incidents = sorted(stage.workload.incidents, key=lambda incident: incident.at)
         self.recording = Recording(epoch=datetime.now(UTC))
@@ -78,7 +73,7 @@ class Run:
             if self.at_s >= prices_due_s:
                 prices_due_s = self.at_s + PRICES_EVERY_S
                 lines += self.recording.note_prices((await self._cluster.admin.prices()).items, self.at_s)
-            lines += self._revoke_if_due(nodes, jobs)
+            lines += await self._revoke_if_due(nodes)
             self.recording.busy.append(psutil.cpu_percent() / 100.0)
             self._view.say(self.at_s, lines)
             self._view.show(jobs, nodes, self.recording.prices[-1].prices if self.recording.prices else ())
@@ -89,7 +84,7 @@ class Run:
     def _is_over(self, jobs: list[JobView]) -> bool:
         return all(self.job_ids) and len(jobs) >= len(self.job_ids) and all(job.state.is_final for job in jobs)
 
-    def _revoke_if_due(self, nodes: list[NodeView], jobs: list[JobView]) -> list[str]:
+    async def _revoke_if_due(self, nodes: list[NodeView]) -> list[str]:
         """Take back the machine of a due incident, once it trains something that has got somewhere."""
         if not self._pending_incidents or self.at_s < self._pending_incidents[0].at:
             return []
@@ -97,8 +92,9 @@ class Run:
         for node in nodes:
             if node.pool == incident.revoke and node.state == "up" and any(map(self._is_worth_saving, node.jobs)):
                 self._pending_incidents.pop(0)
-                self._revoke(node)
-                return [revocation_line(incident, node)]
+                notice_s = self._stage.cluster.entry(incident.revoke).notice
+                await self._cluster.admin.revoke_pool(incident.revoke, notice_s)
+                return [f"the cloud takes {node.node_id} back: {notice_s:g} s notice"]
         return []
 
     def _is_worth_saving(self, job_id: int) -> bool:
@@ -109,7 +105,3 @@ class Run:
     async def _note_details(self) -> None:
         for job_id in filter(None, self.job_ids):
             self.recording.jobs[job_id] = await self._cluster.admin.job(job_id)
-
-
-def revocation_line(incident: Incident, node: NodeView) -> str:
-    return f"the cloud takes {node.node_id} of {incident.revoke} back"
