@@ -121,5 +121,5 @@ def revoked_and_resumed(recording: Recording, pool: str) -> Check:
             was_there = any(part.rpartition(":")[0] in left for part in attempt.placement)
             if was_there and attempt.reason is not None and attempt.reason.is_infrastructure:
                 at_step = f"from step {attempt.checkpoint_step:.0f}" if attempt.checkpoint_step else "from its own save"
-                return Check(promise, True, f"job {job.id}, {at_step}, on {later.accelerator}")
+                return Check(promise, True, f"job {job.id}, {at_step}, on {' '.join(later.placement)}")
     return Check(promise, False, f"{', '.join(left)} left, but no job was resumed from there")

@@ -36,6 +36,10 @@ from walras.errors import ClusterError
 WANTED_CORES = 1.5
 
 
+#: Columns where standard output is no terminal: the table of jobs needs them.
+PLAIN_WIDTH = 160
+
+
 @dataclass(slots=True)
 class Story:
     """What is left of a run when its processes are gone."""
@@ -56,6 +60,8 @@ def run_demo(*, data: Path | None, keep: bool, live: bool) -> int:
         live: draw a live picture where standard output is a terminal.
     """
     console = Console()
+    if not console.is_terminal:
+        console = Console(width=PLAIN_WIDTH)
     began = time.monotonic()
     stage = prepare_stage(data)
     console.print(f"everything of this run is in {stage.folder}", highlight=False, soft_wrap=True)

@@ -94,8 +94,12 @@ def prices_table(recording: Recording) -> Table:
 
 
 def paces_table(recording: Recording, asked: Mapping[str, Mapping[str, float]]) -> Table:
-    table = Table(title="pace reached / asked, steps per second", title_justify="left")
     types = sorted({accelerator for speeds in asked.values() for accelerator in speeds})
+    pairs = [(kind, name) for kind, speeds in asked.items() for name in speeds]
+    found = sum(recording.pace(*pair) is not None for pair in pairs)
+    leases = sum(attempt.profiling for job in recording.jobs.values() for attempt in ran(job))
+    title = f"pace reached / asked, steps per second: {found} of {len(pairs)} measured, {leases} starts to profile"
+    table = Table(title=title, title_justify="left")
     table.add_column("kind")
     for name in types:
         table.add_column(name, justify="right")
@@ -117,7 +121,8 @@ def checks_table(checks: Sequence[Check]) -> Table:
 
 
 def print_changes(console: Console, recording: Recording) -> None:
-    """What was preempted, moved and resumed: each attempt that did not end its job."""
+    """What was preempted, moved and resumed: each attempt that did not end its job, in order of time."""
+    lines = []
     console.print("\npreempted, moved, resumed", style="bold")
     for job_id, job in sorted(recording.jobs.items()):
         attempts = ran(job)
@@ -125,8 +130,10 @@ def print_changes(console: Console, recording: Recording) -> None:
             at_s = recording.seconds(attempt.ended_at) if attempt.ended_at else 0.0
             saved = "" if attempt.checkpoint_step is None else f" at step {attempt.checkpoint_step:.0f}"
             verb = "resumed on" if later.accelerator == attempt.accelerator else "moved to"
-            line = f"  {at_s:5.0f} s  job {job_id} {job.name}: left {attempt.accelerator}{saved} ({attempt.reason})"
-            console.print(f"{line}, {verb} {later.accelerator}", markup=False, highlight=False)
+            left = f"job {job_id} {job.name}: left {attempt.accelerator}{saved} ({attempt.reason})"
+            lines.append((at_s, f"{left}, {verb} {later.accelerator}"))
+    for at_s, line in sorted(lines):
+        console.print(f"  {at_s:5.0f} s  {line}", markup=False, highlight=False, soft_wrap=True)
 
 
 def print_failure(console: Console, recording: Recording, job_id: int, log: str, lines: int = 6) -> None:
@@ -135,7 +142,7 @@ def print_failure(console: Console, recording: Recording, job_id: int, log: str,
         return
     console.print(f"\njob {job_id} {job.name} is {job.state}: {job.reason} {job.detail}", markup=False, style="bold")
     for line in log.rstrip().splitlines()[-lines:]:
-        console.print(f"  | {line}", markup=False, highlight=False)
+        console.print(f"  | {line}", markup=False, highlight=False, soft_wrap=True)
 
 
 def print_report(
