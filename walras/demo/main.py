@@ -25,7 +25,7 @@ from walras.demo.compare import comparison_table, errors_of, simulated_jcts
 from walras.demo.measured import measured
 from walras.demo.processes import Processes, adopt_orphans
 from walras.demo.recording import Recording
-from walras.demo.report import checks_table, find_losses, print_changes, print_failure, print_report
+from walras.demo.report import checks_table, find_losses, print_changes, print_failure, print_report, show
 from walras.demo.run import Run
 from walras.demo.stage import Stage, prepare_stage, tidy_up
 from walras.demo.timeline import draw_timeline
@@ -80,8 +80,7 @@ def run_demo(*, data: Path | None, keep: bool, live: bool) -> int:
         stubborn = processes.stop()
     checks = tell(console, stage, story, began)
     checks.append(Check("every process ended when asked", not stubborn, "; ".join(stubborn) or "none is left"))
-    console.print()
-    console.print(checks_table(checks))
+    show(console, checks_table(checks))
     kept = all(check.kept for check in checks)
     if kept and not keep:
         tidy_up(stage)
@@ -134,8 +133,7 @@ def tell(console: Console, stage: Stage, story: Story, began: float) -> list[Che
     console.print(f"timeline: {stage.picture}", highlight=False, soft_wrap=True)
     stage.measured_path.write_text(json.dumps(measured(recording, story.job_ids), indent=1))
     simulated = simulated_jcts(stage, load)
-    console.print()
-    console.print(comparison_table(recording, simulated))
+    show(console, comparison_table(recording, simulated))
     errors = errors_of(recording, simulated)
     checks = check_all(recording, cast, losses, time.monotonic() - began)
     compared = Check("the simulator ran the same jobs", len(errors) == len(story.job_ids), f"{len(errors)} compared")

@@ -120,6 +120,14 @@ def checks_table(checks: Sequence[Check]) -> Table:
     return table
 
 
+def show(console: Console, table: Table) -> None:
+    """Print a table below its title. (A table would fold its title to its own width.)"""
+    console.print()
+    console.print(table.title, markup=False, highlight=False, soft_wrap=True, style="italic")
+    table.title = None
+    console.print(table)
+
+
 def print_changes(console: Console, recording: Recording) -> None:
     """What was preempted, moved and resumed: each attempt that did not end its job, in order of time."""
     lines = []
@@ -158,5 +166,4 @@ def print_report(
         prices_table(recording),
         paces_table(recording, asked),
     ):
-        console.print()
-        console.print(table)
+        show(console, table)
