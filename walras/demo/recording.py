@@ -11,6 +11,10 @@ from statistics import median
 from walras.api import AttemptView, JobDetail, JobView, NodeView, PriceView
 
 
+#: A few windows of the in-job client, reported and shown.
+SETTLED_S = 2.0
+
+
 @dataclass(frozen=True, slots=True)
 class PriceSample:
     at_s: float
@@ -74,14 +78,20 @@ class Recording:
         """Remember states and paces; answer one line per job whose state or machine changed."""
         lines = []
         for job in jobs:
-            if job.accelerator and job.steps_per_s and job.state == "RUNNING":
-                self.paces.setdefault((job.kind, job.accelerator), []).append(job.steps_per_s)
             self._mark(job, at_s)
+            if job.accelerator and job.steps_per_s and self._is_settled(job, at_s):
+                self.paces.setdefault((job.kind, job.accelerator), []).append(job.steps_per_s)
             where = job.accelerator or ""
             if self.states.get(job.id) != (job.state, where):
                 self.states[job.id] = (job.state, where)
                 lines.append(change_line(job))
         return lines
+
+    def _is_settled(self, job: JobView, at_s: float) -> bool:
+        """Whether the job has been stepping for a while, so that its speed is not still that of an earlier attempt."""
+        marks = self.marks.get((job.id, job.attempts))
+        settled = marks is not None and marks.stepping_s is not None and at_s - marks.stepping_s >= SETTLED_S
+        return settled and job.state == "RUNNING"
 
     def _mark(self, job: JobView, at_s: float) -> None:
         if job.attempts == 0 or job.state not in ("STARTING", "RUNNING", "PREEMPTING"):

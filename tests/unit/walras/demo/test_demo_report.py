@@ -205,7 +205,8 @@ def test_start_and_stop_costs_come_from_what_was_seen() -> None:
     """The start is worked back from the first steps seen, the checkpoint is request to end."""
     seen = Recording(EPOCH)
     seen.note_jobs([running(0, state=JobState.STARTING)], 0.5)
-    seen.note_jobs([running(20)], 6.0)
+    seen.note_jobs([running(20, steps_per_s=99.0)], 6.0)  # still the speed of an earlier attempt
+    seen.note_jobs([running(40)], 8.0)
     seen.note_jobs([running(40, state=JobState.PREEMPTING)], 8.0)
     seen.jobs[1] = a_job(1, [an_attempt(1, 1, (0, 9))])
     costs = measured(seen, [1])
