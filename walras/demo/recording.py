@@ -10,7 +10,6 @@ from statistics import median
 
 from walras.api import AttemptView, JobDetail, JobView, NodeView, PriceView
 
-
 #: A few windows of the in-job client, reported and shown.
 SETTLED_S = 2.0
 
