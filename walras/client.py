@@ -201,6 +201,11 @@ class Client:
         """The price of every pool at the last solve, and that solve's certificate."""
         return await self._body(PriceList, Call("GET", f"{_API}/prices"))
 
+    async def revoke_pool(self, pool_id: str, notice_s: float) -> None:
+        """Have a provider take the pool's rented machines away after a notice, for drills (administrators)."""
+        body = {"pool_id": pool_id, "notice_s": notice_s}
+        await self._transport.json(Call("POST", f"{_API}/pools:revoke", body=body, repeatable=False))
+
     async def policy(self) -> PolicyView:
         """The policy in force."""
         return await self._body(PolicyView, Call("GET", f"{_API}/policy"))

@@ -1,0 +1,194 @@
+"""The documents stay true: links lead somewhere, commands exist, every command is written about."""
+
+import re
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+import typer.main
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+#: Commands for people who know what they are asking for need no prose of their own.
+UNDOCUMENTED: set[str] = set()
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def command_tree() -> dict[str, set[str]]:
+    """Each command of the CLI (`policy set` for one of a group) with its options."""
+    from walras.cli.main import app
+
+    found: dict[str, set[str]] = {}
+
+    def walk(command: object, words: tuple[str, ...]) -> None:
+        children = getattr(command, "commands", None)
+        if children:
+            for name, child in children.items():
+                walk(child, (*words, name))
+        else:
+            parameters = getattr(command, "params", [])
+            options = {option for parameter in parameters for option in (*parameter.opts, *parameter.secondary_opts)}
+            found[" ".join(words)] = options | {"-h", "--help"}
+
+    walk(typer.main.get_command(app), ())
+    return found
+
+
+def written_commands(text: str) -> list[list[str]]:
+    """Every `walras ...` in code: whole lines of code blocks, and code spans."""
+    blocks = re.findall(r"^```[a-z]*\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    lines = [line.strip() for block in blocks for line in block.splitlines()]
+    lines += [line.strip() for line in re.findall(r"^    (.+)$", text, re.MULTILINE)]
+    lines += re.findall(r"`(walras [^`]+)`", text)
+    commands = []
+    for line in lines:
+        bare = line.removeprefix("$ ").split("#")[0].split(" | ")[0].strip()
+        if bare.startswith(("walras ", ".venv/bin/walras ")):
+            commands.append(shlex.split(bare, posix=True))
+    return commands
+
+
+def matching(words: list[str], commands: dict[str, set[str]]) -> str | None:
+    """The longest command that the words begin with."""
+    plain = [word for word in words[1:3] if not word.startswith("-")]
+    for length in (2, 1):
+        if " ".join(plain[:length]) in commands:
+            return " ".join(plain[:length])
+    return None
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
+def test_links_lead_somewhere(document: Path) -> None:
+    """Every relative link names a file that exists, and every `#section` a heading in it."""
+    broken = []
+    for target in re.findall(r"\]\(([^)\s]+)\)", document.read_text()):
+        if re.match(r"[a-z]+:", target):
+            continue
+        file, _, section = target.partition("#")
+        path = (document.parent / file).resolve() if file else document
+        if not path.exists() or (section and section not in anchors(path)):
+            broken.append(target)
+    assert broken == []
+
+
+def anchors(path: Path) -> set[str]:
+    """Headings as the names that links use."""
+    headings = re.findall(r"^#+ (.+)$", path.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
+def test_written_commands_exist(document: Path) -> None:
+    """Every `walras` command in a document exists, with every option that it is written with."""
+    commands = command_tree()
+    groups = {name.split()[0] for name in commands if " " in name}
+    wrong = []
+    for words in written_commands(document.read_text()):
+        command = matching(words, commands)
+        if command is None:
+            # `walras admin` alone, or a word that stands for one: `walras VERB`.
+            if words[1] not in groups and not words[1].isupper() and not words[1].startswith(("-", "…", ".")):
+                wrong.append(" ".join(words))
+            continue
+        # What comes after `--` is the job's own command.
+        ours = words[: words.index("--")] if "--" in words else words
+        options = {word.split("=")[0] for word in ours if re.match(r"--?[a-z]", word)}
+        wrong += [f"{command} {option}" for option in sorted(options - commands[command])]
+    assert wrong == []
+
+
+def test_every_command_is_written_about() -> None:
+    """Each command of the CLI occurs in the README or below docs/."""
+    text = "\n".join(document.read_text() for document in DOCUMENTS if document.name != "CHANGELOG.md")
+    missing = [name for name in command_tree() if not re.search(rf"walras {re.escape(name)}\b", text)]
+    assert sorted(set(missing) - UNDOCUMENTED) == []
+
+
+def test_every_command_has_help() -> None:
+    """No command and no option is without a line that says what it does."""
+    import walras.cli.main as cli
+
+    silent = []
+
+    def walk(command: object, words: tuple[str, ...]) -> None:
+        if not getattr(command, "help", None):
+            silent.append(" ".join(words))
+        for parameter in getattr(command, "params", []):
+            if getattr(parameter, "help", "-") in (None, ""):
+                silent.append(f"{' '.join(words)} {parameter.name}")
+        for name, child in getattr(command, "commands", {}).items():
+            walk(child, (*words, name))
+
+    walk(typer.main.get_command(cli.app), ("walras",))
+    assert silent == []
+
+
+def test_make_targets_in_documents_exist() -> None:
+    """Every `make ...` that a document names is a target."""
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    named = {
+        target
+        for document in DOCUMENTS
+        for target in re.findall(r"(?:^    |`|^\$ )make ([a-z-]+)", document.read_text(), re.MULTILINE)
+    }
+    assert named - targets == set()
+
+
+def test_commands_of_the_results_name_files_that_exist() -> None:
+    """Every file in a command column of docs/results.md is there, so that its figure can be measured again."""
+    missing = []
+    for row in re.findall(r"^\|(.+)\|$", (ROOT / "docs/results.md").read_text(), re.MULTILINE)[2:]:
+        for command in re.findall(r"`([^`]+)`", row):
+            paths = [word for word in shlex.split(command) if re.search(r"\.(py|yaml|sh)$", word)]
+            missing += [path for path in paths if not (ROOT / path).exists()]
+    assert missing == []
+
+
+def test_documents_name_files_that_exist() -> None:
+    """Paths in code spans of the documents exist (patterns with * match something)."""
+    roots = (
+        "walras/",
+        "optimizer/",
+        "scheduler/",
+        "workers/",
+        "simulator/",
+        "configs/",
+        "docs/",
+        "tests/",
+        "benchmarks/",
+    )
+    missing = []
+    for document in DOCUMENTS:
+        for span in re.findall(r"`([\w./*-]+)`", document.read_text()):
+            found = list(ROOT.glob(span)) if "*" in span else [ROOT / span] * (ROOT / span).exists()
+            if span.startswith(roots) and not found:
+                missing.append(f"{name_of(document)}: {span}")
+    assert missing == []
+
+
+def test_example_jobs_and_files_parse() -> None:
+    """Every job, cluster and workload file below configs/ is accepted as it stands."""
+    from walras.config import ClusterConfig, Workload, load_yaml
+    from walras.job import parse_spec
+
+    for path in (ROOT / "configs/jobs").glob("*.yaml"):
+        parse_spec(path.read_bytes(), source=path.name)
+    for path in (ROOT / "configs/clusters").glob("*.yaml"):
+        load_yaml(path, ClusterConfig)
+    for path in (ROOT / "configs/workloads").glob("*.yaml"):
+        load_yaml(path, Workload)
+
+
+def test_the_repository_speaks_of_the_software_alone() -> None:
+    """No absolute path of a machine stands in a tracked text file."""
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True)
+    if listed.returncode != 0:
+        pytest.skip("not a git checkout")
+    names = [name for name in listed.stdout.decode().split("\0") if name.endswith((".md", ".py", ".yaml", ".toml"))]
+    machine_path = re.compile(r"/(?:work" r"|home/[a-z]+|root)/[a-z]")
+    found = [name for name in names if (ROOT / name).exists() and machine_path.search((ROOT / name).read_text())]
+    assert found == []

@@ -1,0 +1,164 @@
+"""What is installed is what is in the repository, and it stays out of the way of users' own files.
+
+The generic package names (`scheduler`, `optimizer`, ...) are names that users have too. Code that runs in their
+processes imports `walras` alone.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+SHIPPED = ("walras", "optimizer", "scheduler", "workers", "simulator", "configs")
+GENERIC = ("scheduler", "optimizer", "workers", "simulator")
+
+
+def tracked_sources() -> set[str]:
+    """Files of the shipped folders: tracked ones, and new ones that git does not ignore."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", *SHIPPED], cwd=ROOT, capture_output=True
+    )
+    if listed.returncode != 0:
+        pytest.skip("not a git checkout")
+    return {name for name in listed.stdout.decode().split("\0") if name and (ROOT / name).is_file()}
+
+
+@pytest.mark.slow
+def test_the_wheel_holds_every_tracked_source_and_nothing_else(tmp_path: Path) -> None:
+    """The built wheel's files are exactly the tracked files of the shipped folders: modules, configs, `py.typed`."""
+    sources = tracked_sources()
+    # Built from a copy: a build leaves folders behind, and what it finds lying about must not reach the wheel.
+    tree = tmp_path / "tree"
+    for name in [*sources, "pyproject.toml", "README.md", "LICENSE"]:
+        if (ROOT / name).exists():
+            (tree / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(ROOT / name, tree / name)
+    built = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "pip",
+            "wheel",
+            "--quiet",
+            "--no-deps",
+            "--no-build-isolation",
+            "--wheel-dir",
+            "out",
+            ".",
+        ],
+        cwd=tree,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert built.returncode == 0, built.stderr
+    (wheel,) = (tree / "out").glob("walras-*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        names = {name for name in archive.namelist() if ".dist-info/" not in name}
+    assert sorted(sources - names) == [], "missing from the wheel"
+    assert sorted(names - sources) == [], "in the wheel, but not tracked"
+
+
+def users_folder(folder: Path) -> None:
+    """A folder as users have it: files of their own under our generic names."""
+    for name in GENERIC:
+        (folder / f"{name}.py").write_text(f"OWNER = 'the user of {name}'\n")
+
+
+def run_python(code: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run code in a fresh interpreter whose working directory (first on its path) is the user's folder."""
+    clean = {"PATH": os.environ["PATH"], "HOME": str(folder), **environment}
+    return subprocess.run(
+        [sys.executable, "-c", code], cwd=folder, env=clean, capture_output=True, text=True, timeout=60
+    )
+
+
+def test_users_files_and_walras_import_side_by_side(tmp_path: Path) -> None:
+    """In a folder with `scheduler.py` and the like, everybody gets their own, and `walras` still imports."""
+    users_folder(tmp_path)
+    code = "\n".join(
+        [f"import {name}; assert {name}.OWNER == 'the user of {name}'" for name in GENERIC]
+        + ["import walras, walras.errors, walras.training", "print(walras.__version__)"]
+    )
+    done = run_python(code, tmp_path, PYTHONPATH=str(ROOT))
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_in_job_client_brings_nothing_along(tmp_path: Path) -> None:
+    """`import walras.training` loads the standard library and itself: no third-party and none of the generic names."""
+    users_folder(tmp_path)
+    code = (
+        "import sys; before = set(sys.modules)\n"
+        "import walras.training\n"
+        "roots = {name.split('.')[0] for name in set(sys.modules) - before}\n"
+        "print(sorted(roots - set(sys.stdlib_module_names)))"
+    )
+    # -S would be stricter still, but hides the editable install that this test is about.
+    done = run_python(code, tmp_path, PYTHONPATH=str(ROOT))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "['walras']"
+
+
+def test_the_light_commands_load_nothing_heavy(tmp_path: Path) -> None:
+    """The command line comes up without cvxpy, torch, numpy, matplotlib or any of the generic packages."""
+    code = (
+        "import sys, walras.cli.main\n"
+        "heavy = {'cvxpy', 'torch', 'numpy', 'matplotlib', 'networkx', *" + repr(GENERIC) + "}\n"
+        "print(sorted(heavy & {name.split('.')[0] for name in sys.modules}))"
+    )
+    done = run_python(code, tmp_path, PYTHONPATH=str(ROOT))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "[]"
+
+
+def test_a_daemon_refuses_to_start_over_a_users_file(tmp_path: Path) -> None:
+    """With PYTHONPATH pointing at a user's `scheduler.py`, `walras server` stops and names that file."""
+    users_folder(tmp_path)
+    done = run_python(
+        "import sys; from walras.cli.main import main\n"
+        "sys.argv = ['walras', 'server', '--data', 'data']; sys.exit(main())",
+        tmp_path,
+        PYTHONPATH=f".{os.pathsep}{ROOT}",
+    )
+    assert done.returncode != 0
+    assert str(tmp_path / "scheduler.py") in done.stdout + done.stderr
+
+
+def injected_zip(folder: Path) -> Path:
+    """What an agent puts on a job's PYTHONPATH: the package's root file and the in-job client."""
+    path = folder / "in-job.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        for source in [ROOT / "walras/__init__.py", *(ROOT / "walras/training").glob("*.py")]:
+            archive.write(source, source.relative_to(ROOT).as_posix())
+    return path
+
+
+@pytest.mark.parametrize("installed", [False, True])
+def test_the_injected_client_imports_beside_the_users_files(tmp_path: Path, *, installed: bool) -> None:
+    """The zip serves `walras.training` next to a user's `scheduler.py`; an installed `walras` stays reachable."""
+    archive = injected_zip(tmp_path)
+    work = tmp_path / "work"
+    work.mkdir()
+    users_folder(work)
+    code = (
+        "import walras.training, scheduler\n"
+        "assert 'in-job.zip' in walras.training.__file__, walras.training.__file__\n"
+        "assert scheduler.OWNER == 'the user of scheduler'\n"
+    )
+    if installed:
+        code += "import walras.errors\n"
+    path = os.pathsep.join([str(archive), str(ROOT)] if installed else [str(archive)])
+    done = subprocess.run(
+        [sys.executable, *([] if installed else ["-S"]), "-c", code],
+        cwd=work,
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr

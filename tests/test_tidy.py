@@ -1,0 +1,175 @@
+"""Rules of this repository that a machine can check. Each failure names the place and says what to do."""
+
+import ast
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGES = ("walras", "optimizer", "scheduler", "workers", "simulator")
+#: Decisions read no clock and draw no chance; the cloud models are handed a `Random`.
+PURE = ("optimizer", "scheduler/core")
+
+MAX_FILE_LINES = 400
+MAX_FUNCTION_LINES = 70
+MAX_FILE_BYTES = 200_000
+
+#: "path" or "path:function" -> why it may be longer than the limits. An entry that is no longer needed is an error.
+LONG_WITH_REASON: dict[str, str] = {}
+
+#: Where text for a person is written to standard output on purpose.
+MAY_PRINT = ("walras/cli/", "walras/demo/", "simulator/main.py", "benchmarks/", "configs/jobs/")
+
+#: Modules that nobody imports because something outside Python names them.
+ENTRY_POINTS = {
+    "walras.cli.main": "the console script of pyproject.toml",
+    "walras.demo.main": "loaded by name by `walras demo`",
+    "simulator.main": "loaded by name by `walras simulate` and `walras demo`",
+    "scheduler.core.invariants": "holds the core to its promises in every test run; a server does not pay for it",
+    "scheduler.cloud.simulated": "a provider in virtual time, held to the same contract as the real ones by tests",
+    "optimizer.certificate": "checks what the rest of the optimizer claims, and shares no code with it: tests call it",
+}
+
+
+def tracked(*suffixes: str) -> list[Path]:
+    """Files of the repository with one of the suffixes: tracked ones, and new ones that git does not ignore."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], cwd=ROOT, capture_output=True
+    )
+    if listed.returncode != 0:
+        pytest.skip("not a git checkout")
+    paths = (ROOT / name for name in listed.stdout.decode().split("\0") if name)
+    return sorted(path for path in paths if path.is_file() and (not suffixes or path.suffix in suffixes))
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def package_sources() -> list[Path]:
+    return [path for path in tracked(".py") if name_of(path).split("/")[0] in PACKAGES]
+
+
+def functions(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
+
+
+def too_long(path: Path) -> Iterator[tuple[str, int]]:
+    text = path.read_text()
+    if text.count("\n") > MAX_FILE_LINES:
+        yield name_of(path), text.count("\n")
+    for function in functions(ast.parse(text)):
+        length = (function.end_lineno or function.lineno) - function.lineno + 1
+        if length > MAX_FUNCTION_LINES:
+            yield f"{name_of(path)}:{function.name}", length
+
+
+def test_files_and_functions_stay_short() -> None:
+    """No file is longer than 400 lines and no function than 70, except where a reason is written down here."""
+    found = dict(entry for path in tracked(".py") for entry in too_long(path))
+    assert {name: lines for name, lines in found.items() if name not in LONG_WITH_REASON} == {}
+    assert set(LONG_WITH_REASON) - set(found) == set(), "waivers that nothing needs any more"
+
+
+def test_only_faces_print() -> None:
+    """Libraries and daemons log or return; only commands, the demo, benchmarks and example scripts print."""
+    places = [
+        f"{name_of(path)}:{node.lineno}"
+        for path in tracked(".py")
+        if not name_of(path).startswith((*MAY_PRINT, "tests/"))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
+        # The in-job client has no logging of its own: it may tell a person through standard error.
+        if not any(keyword.arg == "file" for keyword in node.keywords)
+    ]
+    assert places == []
+
+
+def test_decisions_read_no_clock_and_draw_no_chance() -> None:
+    """`optimizer` and `scheduler.core` never name a clock or a source of randomness, however imported."""
+    clocks = re.compile(r"\b(time\.(time|monotonic|perf_counter|sleep)|datetime\.now|np\.random|numpy\.random)\b")
+    places = [
+        f"{name_of(path)}:{number}"
+        for path in package_sources()
+        if name_of(path).startswith(PURE)
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if clocks.search(line)
+    ]
+    assert places == []
+
+
+def test_nothing_asks_whether_it_is_simulated() -> None:
+    """Live and simulated runs differ in their neighbours, never by a flag."""
+    asks = re.compile(r"\b(_simulate|is_simulat\w+|simulation_mode|if simulated)\b")
+    places = [name_of(path) for path in package_sources() if asks.search(path.read_text())]
+    assert places == []
+
+
+def test_no_unfinished_business() -> None:
+    """Notes to self belong in issues: none in code, configuration or documents."""
+    marks = re.compile(r"\b(TO" r"DO|FIX" r"ME|XX" r"X|HA" r"CK)\b")
+    places = [
+        f"{name_of(path)}:{number}"
+        for path in tracked(".py", ".yaml", ".yml", ".toml", ".md", ".sql", ".sh")
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if marks.search(line)
+    ]
+    assert places == []
+
+
+def test_no_big_files() -> None:
+    """Nothing above 200 kB is committed."""
+    assert [name_of(path) for path in tracked() if path.stat().st_size > MAX_FILE_BYTES] == []
+
+
+def test_package_files_hold_a_docstring_only() -> None:
+    """An `__init__.py` re-exports nothing (`walras` itself excepted): imports name the exact module."""
+    places = []
+    for path in package_sources():
+        if path.name != "__init__.py" or name_of(path) == "walras/__init__.py":
+            continue
+        body = ast.parse(path.read_text()).body
+        if len(body) != 1 or ast.get_docstring(ast.parse(path.read_text())) is None:
+            places.append(name_of(path))
+    # What users import is `from walras.training import ...`: that one package gathers its public names.
+    assert [place for place in places if place != "walras/training/__init__.py"] == []
+
+
+def test_every_module_says_what_it_is() -> None:
+    """Every module and example script begins with a docstring (a test's names and docstrings speak for its file)."""
+    silent = [path for path in tracked(".py") if ast.get_docstring(ast.parse(path.read_text())) is None]
+    assert [name_of(path) for path in silent if not name_of(path).startswith("tests/")] == []
+
+
+def test_no_dead_modules() -> None:
+    """Every module of the packages is imported by another one, or listed with whoever loads it by name."""
+    sources = [path for path in package_sources() if path.name not in ("__init__.py", "__main__.py")]
+    modules = {name_of(path)[:-3].replace("/", ".") for path in sources}
+    used: set[str] = set()
+    for path in package_sources():
+        text = path.read_text()
+        used |= imported_modules(ast.parse(text), name_of(path))
+        # Loaded by name: "scheduler.live.server" as a string, alone or before a colon.
+        used |= set(re.findall(r"""["']([a-z_]+(?:\.[a-z_0-9]+)+)(?=["':])""", text))
+    assert sorted(modules - used - set(ENTRY_POINTS)) == []
+
+
+def imported_modules(tree: ast.Module, name: str) -> set[str]:
+    """Names that the imports of one file may stand for: `from a import b` is `a` and `a.b`."""
+    package = name.rsplit("/", 1)[0].replace("/", ".")
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                parent = package.rsplit(".", node.level - 1)[0]
+                base = f"{parent}.{base}" if base else parent
+            found |= {base} | {f"{base}.{alias.name}" for alias in node.names}
+    return found

@@ -1,0 +1,36 @@
+"""Fairness figures of the demo's report."""
+
+import pytest
+
+from walras.demo.fairness import Held, Wish, entitlements, equal_split, jain, received
+
+
+def test_what_one_user_does_not_want_goes_to_the_others() -> None:
+    """Water filling: nobody gets more than wanted, and nothing wanted is left over."""
+    assert equal_split({"ada": 1, "bob": 9, "eve": 9}, 7) == {"ada": 1, "bob": 3, "eve": 3}
+    assert equal_split({"ada": 1, "bob": 1}, 7) == {"ada": 1, "bob": 1}
+    assert equal_split({"ada": 0}, 7) == {"ada": 0}
+
+
+def test_entitlement_follows_who_is_there() -> None:
+    """While a user is alone all of the fleet is theirs (as far as wanted), then it is split."""
+    machines = [Held("", 2, 0, 10)]
+    wishes = [Wish("ada", 2, 0, 10), Wish("bob", 2, 5, 10)]
+    assert entitlements(wishes, machines) == {"ada": 2 * 5 + 1 * 5, "bob": 1 * 5}
+
+
+def test_nobody_is_entitled_to_machines_that_are_not_there() -> None:
+    """Entitlement counts the capacity of each instant."""
+    assert entitlements([Wish("ada", 2, 0, 10)], [Held("", 1, 4, 6)]) == {"ada": 2}
+
+
+def test_received_adds_accelerator_seconds() -> None:
+    """A gang of two for three seconds is six accelerator-seconds."""
+    assert received([Held("ada", 2, 0, 3), Held("ada", 1, 5, 6)]) == {"ada": 7}
+
+
+def test_jain_is_one_for_equal_and_one_nth_for_all_to_one() -> None:
+    """The two ends of Jain's index."""
+    assert jain([2, 2, 2]) == pytest.approx(1)
+    assert jain([1, 0, 0, 0]) == pytest.approx(1 / 4)
+    assert jain([]) == 1

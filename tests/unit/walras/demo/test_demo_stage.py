@@ -1,0 +1,101 @@
+"""The demo's files, folders and processes."""
+
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from walras.config import ClusterConfig, Workload, load_yaml
+from walras.demo.checks import MOST_RANK_STARTS
+from walras.demo.processes import Processes
+from walras.demo.stage import child_environment, configs_folder, prepare_stage
+from walras.errors import ConfigError
+
+
+def test_the_demo_has_the_jobs_it_promises() -> None:
+    """At least ten jobs of four kinds by two users: a gang of two, a plain script, an urgent late one, a failure."""
+    workload = load_yaml(configs_folder() / "workloads/demo.yaml", Workload)
+    jobs = [arrival.job for arrival in workload.jobs]
+    assert len(jobs) >= 10
+    assert {"cnn", "transformer", "rnn", "mlp"} <= {job.profile for job in jobs}
+    assert {(arrival.user, arrival.project) for arrival in workload.jobs} == {("ada", "vision"), ("bob", "language")}
+    assert [job.name for job in jobs if job.resources.accelerators[0].count == 2] == ["pair"]
+    assert any(arrival.at >= 30 and arrival.job.priority > 66 for arrival in workload.jobs)
+    ranks = sum(job.resources.accelerators[0].count for job in jobs)
+    assert ranks <= MOST_RANK_STARTS - 8, "leave room for preemptions and moves"
+
+
+def test_the_demo_has_the_machines_it_promises() -> None:
+    """Two owned machines and a priced spot pool of the local provider, all emulated, and a pace for every kind."""
+    cluster = load_yaml(configs_folder() / "clusters/demo.yaml", ClusterConfig)
+    workload = load_yaml(configs_folder() / "workloads/demo.yaml", Workload)
+    assert sum(entry.machines for entry in cluster.pools) == 2
+    (spot,) = [entry for entry in cluster.pools if entry.provider == "local"]
+    assert spot.usd_per_h > 0
+    assert [incident.revoke for incident in workload.incidents] == [spot.pool_id]
+    assert all(entry.emulated for entry in cluster.pools)
+    types = {entry.accelerator for entry in cluster.pools}
+    paced = {arrival.job.profile for arrival in workload.jobs} - {"plain_script"}
+    assert all(cluster.speeds[str(kind)].keys() == types for kind in paced)
+
+
+def test_jobs_are_submitted_with_an_absolute_folder(tmp_path: Path) -> None:
+    """Agents start elsewhere: the scripts' folder is made absolute, and it is there."""
+    stage = prepare_stage(tmp_path / "run")
+    for arrival in stage.workload.jobs:
+        folder = stage.spec(arrival).workdir
+        assert folder is not None
+        assert (Path(folder) / "cnn.py").exists()
+
+
+def test_a_folder_with_something_in_it_is_refused(tmp_path: Path) -> None:
+    """A demo never mixes with the remains of another."""
+    (tmp_path / "old").touch()
+    with pytest.raises(ConfigError, match="not empty"):
+        prepare_stage(tmp_path)
+
+
+def test_daemons_find_this_python_and_no_other_server() -> None:
+    """`python` in a job file is the demo's own, and a user's WALRAS_* settings do not leak in."""
+    environment = child_environment({"PATH": "/usr/bin", "WALRAS_SERVER": "http://elsewhere", "HOME": "/root"})
+    assert environment == {"PATH": f"{Path(sys.executable).parent}:/usr/bin", "HOME": "/root"}
+
+
+@pytest.mark.slow
+def test_nothing_is_left_behind(tmp_path: Path) -> None:
+    """A grandchild in a session of its own that ignores SIGTERM is gone after `stop`, and it is named."""
+    code = (
+        "import subprocess, sys, time\n"
+        "subprocess.Popen([sys.executable, '-c', 'import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN);"
+        " print(1, flush=True); time.sleep(60)'], start_new_session=True, stdout=subprocess.PIPE).stdout.readline()\n"
+        "print('ready', flush=True); time.sleep(60)\n"
+    )
+    # In a process of its own: becoming a subreaper is for life.
+    runner = (
+        "import pathlib, sys, time\n"
+        "from walras.demo.processes import Processes, adopt_orphans\n"
+        "adopt_orphans(); processes = Processes(pathlib.Path(sys.argv[1]))\n"
+        "processes.start('parent', [sys.executable, '-c', sys.argv[2]], {})\n"
+        "deadline = time.monotonic() + 20\n"
+        "while 'ready' not in processes.log_tail('parent') and time.monotonic() < deadline: time.sleep(0.05)\n"
+        "print(len(processes.stop(patience_s=2.0)))\n"
+    )
+    started = psutil.Popen(
+        [sys.executable, "-c", runner, str(tmp_path), code], stdout=-1, cwd=Path(__file__).parents[4]
+    )
+    output, _ = started.communicate(timeout=60)
+    assert output.strip() == b"1"
+    left = [process for process in psutil.process_iter(["cmdline"]) if "SIG_IGN" in str(process.info["cmdline"])]
+    assert left == []
+
+
+def test_a_process_that_ends_is_told_with_its_log(tmp_path: Path) -> None:
+    """`died` names the process and shows the end of what it printed."""
+    processes = Processes(tmp_path)
+    processes.start("server", [sys.executable, "-S", "-c", "print('no port is free'); raise SystemExit(3)"], {})
+    deadline = time.monotonic() + 20
+    while (death := processes.died()) is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert death == "server ended with code 3:\nno port is free"
