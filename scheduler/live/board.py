@@ -1,7 +1,7 @@
 """What the live server holds in memory: the rows of everything that is not over, and what joins them.
 
-The core's ledger says what is decided; the board says what is needed to carry it out and to show it: specs to start from,
-which machine has reported what, commands that agents have not confirmed. Only a turn changes it.
+The core's ledger says what is decided; the board says what is needed to carry it out and to show it: specs to start
+from, which machine has reported what, commands that agents have not confirmed. Only a turn changes it.
 """
 
 import json
@@ -14,8 +14,11 @@ from scheduler.core.events import Proposal
 from scheduler.live.rows import AnswerRow, AttemptRow, CheckpointRow, JobRow, Loaded, NodeRow, PartRow, RentRow
 from walras.cluster import NodeShare, Placement, Pool
 from walras.ids import JobId, Kind, NodeId, PoolId
+from walras.states import JobState
 from walras.wire import AgentCommand, AnyCommand, ProgressReport, ShapeFacts
 
+#: Answers and ends that are kept in memory beside the store.
+_REMEMBERED = 10_000
 _command: TypeAdapter[AnyCommand] = TypeAdapter(AnyCommand)
 
 
@@ -110,6 +113,8 @@ class Board:
     speeds: dict[tuple[Kind, str, int], float] = field(default_factory=dict)
     #: Answers of this process by (user, key): the store may not have the newest yet. The oldest leave first.
     answers: dict[tuple[str, str], AnswerRow] = field(default_factory=dict)
+    #: How jobs of this process ended: the store may not know the newest yet. The oldest leave first.
+    ended: dict[JobId, JobState] = field(default_factory=dict)
     proposal: Proposal | None = None
     solved_at: float = 0.0
     counters: Counters = field(default_factory=Counters)
@@ -123,10 +128,17 @@ class Board:
             return None
         return job.attempt
 
-    def remember(self, answer: AnswerRow, limit: int = 10_000) -> None:
+    def remember(self, answer: AnswerRow) -> None:
         self.answers[answer.user, answer.key] = answer
-        while len(self.answers) > limit:
+        while len(self.answers) > _REMEMBERED:
             del self.answers[next(iter(self.answers))]
+
+    def end(self, job_id: JobId, state: JobState) -> None:
+        """The job is over."""
+        del self.jobs[job_id]
+        self.ended[job_id] = state
+        while len(self.ended) > _REMEMBERED:
+            del self.ended[next(iter(self.ended))]
 
 
 def placement_json(placement: Placement) -> str:

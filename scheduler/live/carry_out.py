@@ -99,7 +99,7 @@ def _job(turn: Turn, command: JobTransitioned) -> None:
     if command.state.is_final:
         assert job.attempt is None, f"job {command.job_id} ended before its attempt {row.attempts}"
         row.ended_at = turn.at
-        del turn.board.jobs[command.job_id]
+        turn.board.end(command.job_id, command.state)
 
 
 def _attempt(turn: Turn, command: AttemptTransitioned) -> None:
@@ -306,8 +306,7 @@ def _solve(turn: Turn, command: Solve) -> None:
 
 
 def _wake_at(turn: Turn, command: WakeAt) -> None:
-    wake_at = turn.effects.wake_at
-    turn.effects.wake_at = command.at if wake_at is None else min(wake_at, command.at)
+    turn.effects.wakes.append(command.at)
 
 
 _CARRY: dict[type[Command], Callable[[Turn, Any], None]] = {

@@ -21,6 +21,10 @@ class Clock:
         """Seconds since the cluster's epoch."""
         return self._offset + time.monotonic()
 
+    def unix(self, at: float) -> float:
+        """An instant as Unix seconds."""
+        return self._epoch_unix_s + at
+
     def shown(self, at: float) -> str:
         """An instant as RFC 3339 text in UTC, for people."""
         return datetime.fromtimestamp(self._epoch_unix_s + at, UTC).isoformat(timespec="milliseconds")

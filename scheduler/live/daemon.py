@@ -9,9 +9,10 @@ was committed). Nothing in the loop's thread touches the database.
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from heapq import heappop, heappush
 from typing import Any, Protocol, TypeVar
 
 from scheduler.core.events import Woke
@@ -28,6 +29,8 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Step = Callable[[Turn], T]
+#: The loop is given way to this often during a long batch.
+_BREATH_S = 0.01
 
 
 class Overloaded(ClusterError):
@@ -42,8 +45,9 @@ class Outlet(Protocol):
 
 @dataclass(slots=True)
 class _Waiting:
-    step: Step[Any]
-    done: asyncio.Future[Any]
+    #: Steps of one transaction; between them the loop may breathe.
+    steps: Sequence[Step[Any]]
+    done: asyncio.Future[list[Any]]
 
 
 class Daemon:
@@ -55,6 +59,8 @@ class Daemon:
         self.clock = clock
         self.settings = settings
         self.outlets: list[Outlet] = []
+        #: The core hears of a job's progress at most this often; follows the policy's rules.
+        self.progress_interval_s = 60.0
         #: Called at the end of every turn, before it is frozen (generations).
         self.before_commit: Callable[[Turn], None] | None = None
         self._store = store
@@ -62,7 +68,9 @@ class Daemon:
         self._inbox: asyncio.Queue[_Waiting] = asyncio.Queue(settings.inbox_limit)
         self._settled = asyncio.Event()
         self._settled.set()
-        self._wake_at: float | None = None
+        self._breathed_at = 0.0
+        #: Instants at which the core wants to be woken, earliest first.
+        self._wakes: list[float] = []
         self._timer: asyncio.TimerHandle | None = None
 
     # ---------------------------------------------------------------- what others call
@@ -72,7 +80,11 @@ class Daemon:
 
         Raises UserError as the step does, Overloaded where too many steps wait.
         """
-        return await self._put(step)  # type: ignore[no-any-return]
+        return (await self._put([step]))[0]  # type: ignore[no-any-return]
+
+    async def perform_all(self, steps: Sequence[Step[T]]) -> list[T]:
+        """Take steps in one batch: all of them are written, or none. Only the first may raise."""
+        return await self._put(steps)
 
     def perform_soon(self, step: Step[Any]) -> None:
         """Take a step that nobody waits for. Never dropped: what the world did must be known."""
@@ -88,16 +100,18 @@ class Daemon:
         """Write to the database, to show that it works."""
         await asyncio.get_running_loop().run_in_executor(self._writer, self._store.touch)
 
-    def arm(self, wake_at: float | None) -> None:
-        """Ask to be woken at an instant, if none earlier is set."""
-        if wake_at is None or (self._wake_at is not None and self._wake_at <= wake_at):
-            return
-        self._wake_at = wake_at
+    def arm(self, wakes: Iterable[float]) -> None:
+        """Wake the core at these instants too. All are kept: by the time one rings, the core may have moved past it."""
+        for wake_at in wakes:
+            if wake_at not in self._wakes:
+                heappush(self._wakes, wake_at)
         if self._timer is not None:
             self._timer.cancel()
-        # Timers may ring a tick early; the core must not find that it is not yet time.
-        delay_s = max(0.0, wake_at - self.clock.now()) + 0.001
-        self._timer = asyncio.get_running_loop().call_later(delay_s, self._ring)
+            self._timer = None
+        if self._wakes:
+            # Timers may ring a tick early; the core must not find that it is not yet time.
+            delay_s = max(0.0, self._wakes[0] - self.clock.now()) + 0.001
+            self._timer = asyncio.get_running_loop().call_later(delay_s, self._ring)
 
     async def run(self) -> None:
         """The loop. Ends by cancellation, or by an AssertionError of ours."""
@@ -116,14 +130,14 @@ class Daemon:
     # ---------------------------------------------------------------- one batch
 
     async def _take(self, waiting: list[_Waiting]) -> None:
-        turn = Turn(self.core, self.board, self.settings.lease_s)
-        answers: list[tuple[asyncio.Future[Any], Any]] = []
+        turn = Turn(self.core, self.board, self.settings.lease_s, self.progress_interval_s)
+        answers: list[tuple[asyncio.Future[list[Any]], list[Any]]] = []
         self._settled.clear()
+        self._breathed_at = self.clock.now()
         try:
             for item in waiting:
-                turn.at = self.clock.now()
                 try:
-                    answers.append((item.done, item.step(turn)))
+                    answers.append((item.done, await self._steps(turn, item.steps)))
                 except UserError as error:
                     if not item.done.done():
                         item.done.set_exception(error)
@@ -146,25 +160,41 @@ class Daemon:
         for done, answer in answers:
             if not done.done():
                 done.set_result(answer)
-        self.arm(turn.effects.wake_at)
+        if turn.effects.wakes:
+            self.arm(turn.effects.wakes)
         for outlet in self.outlets:
             outlet.deliver(turn.effects)
 
-    async def _put(self, step: Step[Any]) -> Any:
-        done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    async def _steps(self, turn: Turn, steps: Sequence[Step[Any]]) -> list[Any]:
+        """Take steps one by one, giving way to the rest of the server when they take long."""
+        answers = []
+        for step in steps:
+            turn.at = self.clock.now()
+            answers.append(step(turn))
+            if self.clock.now() - self._breathed_at > _BREATH_S:
+                await asyncio.sleep(0)
+                self._breathed_at = self.clock.now()
+        return answers
+
+    async def _put(self, steps: Sequence[Step[Any]]) -> list[Any]:
+        done: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
         try:
-            self._inbox.put_nowait(_Waiting(step, done))
+            self._inbox.put_nowait(_Waiting(steps, done))
         except asyncio.QueueFull:
             raise Overloaded("the server has more to do than it can hold; try again in a moment") from None
         return await done
 
     async def _put_patiently(self, step: Step[Any]) -> None:
         done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        await self._inbox.put(_Waiting(step, done))
+        await self._inbox.put(_Waiting([step], done))
         await done
 
     def _ring(self) -> None:
-        self._wake_at = self._timer = None
+        self._timer = None
+        now = self.clock.now()
+        while self._wakes and self._wakes[0] <= now:
+            heappop(self._wakes)
+        self.arm(())
         self.perform_soon(lambda turn: emit(turn, Woke(turn.at)))
 
 

@@ -8,7 +8,6 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
-from functools import cache
 from typing import Any, get_args
 
 import numpy as np
@@ -23,9 +22,9 @@ _EVENTS: Mapping[str, type] = {event.__name__: event for event in get_args(Event
 GENERATION = "generation"
 
 
-@cache
-def _adapter(row_type: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(row_type)
+_ADAPTERS: dict[type, TypeAdapter[Any]] = {
+    row_type: TypeAdapter(row_type) for row_type in (*get_args(Event), *get_args(Command)) if row_type is not Solve
+}
 
 
 def encode_event(event: Event) -> JournalRow:
@@ -39,7 +38,7 @@ def encode_command(at: float, command: Command) -> JournalRow:
 
 def decode_event(row: JournalRow) -> Event:
     """The event that was written. Raises ValueError where the payload is not one."""
-    event: Event = _adapter(_EVENTS[row.type]).validate_python(json.loads(row.payload))
+    event: Event = _ADAPTERS[_EVENTS[row.type]].validate_python(json.loads(row.payload))
     return event
 
 
@@ -49,7 +48,7 @@ def plain(event: Event) -> Event:
 
 
 def _dump(value: Any) -> str:
-    return json.dumps(_adapter(type(value)).dump_python(value, mode="json"), separators=(",", ":"))
+    return json.dumps(_ADAPTERS[type(value)].dump_python(value, mode="json"), separators=(",", ":"))
 
 
 def _describe(solve: Solve) -> str:

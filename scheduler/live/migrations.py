@@ -12,7 +12,7 @@ CREATE TABLE journal (
     seq INTEGER PRIMARY KEY, at REAL NOT NULL, kind TEXT NOT NULL, type TEXT NOT NULL, payload TEXT NOT NULL
 );
 CREATE INDEX journal_generation ON journal (seq) WHERE kind = 'generation';
-CREATE TABLE specs (job_id INTEGER PRIMARY KEY, spec TEXT NOT NULL, request TEXT NOT NULL);
+CREATE TABLE specs (job_id INTEGER PRIMARY KEY, spec TEXT NOT NULL);
 CREATE TABLE jobs (
     job_id INTEGER PRIMARY KEY, name TEXT NOT NULL, project TEXT NOT NULL, user TEXT NOT NULL, kind TEXT NOT NULL,
     state TEXT NOT NULL, priority INTEGER NOT NULL, accelerators INTEGER NOT NULL, submitted_at REAL NOT NULL,
@@ -44,7 +44,8 @@ CREATE TABLE parts (
 CREATE INDEX parts_live ON parts (job_id) WHERE ended = 0;
 CREATE TABLE nodes (
     node_id TEXT PRIMARY KEY, pool_id TEXT NOT NULL, facts TEXT NOT NULL, credential TEXT NOT NULL, state TEXT NOT NULL,
-    joined_at REAL NOT NULL, cordon TEXT NOT NULL, detail TEXT NOT NULL, rent_token TEXT NOT NULL, reports_acked INTEGER NOT NULL
+    joined_at REAL NOT NULL, cordon TEXT NOT NULL, detail TEXT NOT NULL, rent_token TEXT NOT NULL,
+    reports_acked INTEGER NOT NULL
 );
 CREATE TABLE outbox (command_id INTEGER PRIMARY KEY, node_id TEXT NOT NULL, body TEXT NOT NULL);
 CREATE TABLE checkpoints (

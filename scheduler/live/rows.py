@@ -39,11 +39,10 @@ class JobRow:
 
 @dataclass(frozen=True, slots=True)
 class SpecRow:
-    """Written once per job: what was asked for, and the core's view of it (both JSON)."""
+    """Written once per job: what was asked for, JSON. (The core's view of it is in the journal.)"""
 
     job_id: JobId
     spec: str
-    request: str
 
 
 @dataclass(slots=True)

@@ -36,17 +36,19 @@ class Effects:
     posts: list[tuple[NodeId, AgentCommand]] = field(default_factory=list)
     #: Machines whose agents should hear from the server at once.
     woken: set[NodeId] = field(default_factory=set)
-    #: Earliest instant the core asked to be woken at.
-    wake_at: float | None = None
-    #: Jobs whose attempts or state changed (for those who follow logs).
-    changed_jobs: set[JobId] = field(default_factory=set)
+    #: Instants the core asked to be woken at.
+    wakes: list[float] = field(default_factory=list)
 
 
 class Turn:
     """Collects the writes and effects of one batch. `at` is the instant of the step being taken."""
 
-    def __init__(self, core: Core, board: Board, lease_s: Mapping[str, float]) -> None:
+    def __init__(
+        self, core: Core, board: Board, lease_s: Mapping[str, float], progress_interval_s: float = 60.0
+    ) -> None:
         self.core = core
+        #: The core hears of a job's progress at most this often.
+        self.progress_interval_s = progress_interval_s
         self.board = board
         #: Length of a lease, by market.
         self.lease_s = lease_s
@@ -80,11 +82,9 @@ class Turn:
 
     def job_changed(self, job: LiveJob) -> None:
         self._jobs[job.row.job_id] = job.row
-        self.effects.changed_jobs.add(job.row.job_id)
 
     def attempt_changed(self, attempt: LiveAttempt) -> None:
         self._attempts[attempt.row.job_id, attempt.row.attempt] = attempt.row
-        self.effects.changed_jobs.add(attempt.row.job_id)
 
     def part_changed(self, part: PartRow) -> None:
         self._parts[part.job_id, part.attempt, part.node_id] = part
