@@ -245,7 +245,7 @@ class LogAccepted(Message):
     Sending the same bytes again is harmless; bytes beyond a gap are not taken.
     """
 
-    #: Where the server wants the agent to go on.
-    next_offset: int
+    #: Offset at which the server wants the agent to go on.
+    next: int
     #: True: the rank has used up its share of log space; what follows is dropped.
     full: bool = False

@@ -100,7 +100,7 @@ class LocalProvider:
 
     def __init__(self, folder: Path, pools: Mapping[PoolId, LocalPool], launcher: AgentLauncher) -> None:
         self._folder = folder
-        self._pools = dict(pools)
+        self.pools = dict(pools)
         self._launcher = launcher
         self._machines: dict[NodeId, _LocalMachine] = {}
         self.server_url = ""
@@ -110,7 +110,7 @@ class LocalProvider:
     # ---------------------------------------------------------------- CloudProvider
 
     async def offers(self) -> tuple[Offer, ...]:
-        return tuple(Offer(pool_id, each.pool.usd_per_h, each.pool.quota) for pool_id, each in self._pools.items())
+        return tuple(Offer(pool_id, each.pool.usd_per_h, each.pool.quota) for pool_id, each in self.pools.items())
 
     async def request(self, token: str, pool: Pool, machines: int) -> tuple[Machine, ...]:
         known = [each.machine for each in self._machines.values() if each.machine.token == token]
@@ -125,7 +125,7 @@ class LocalProvider:
             machine = Machine(node_id, pool.pool_id, token, MachineState.BOOTING)
             self._machines[node_id] = _LocalMachine(machine, self._folder / node_id)
             found.append(machine)
-        await asyncio.sleep(self._pools[pool.pool_id].boot_s)
+        await asyncio.sleep(self.pools[pool.pool_id].boot_s)
         for machine in found:
             if machine.node_id in self._machines:
                 await self._boot(self._machines[machine.node_id], pool, fresh=True)
@@ -175,7 +175,7 @@ class LocalProvider:
                 machine.restarts += 1
                 if machine.restarts <= _RESTARTS_MAX:
                     log.warning("agent %s ended with %s: started again", node_id, machine.process.returncode)
-                    await self._boot(machine, self._pools[machine.machine.pool_id].pool, fresh=False)
+                    await self._boot(machine, self.pools[machine.machine.pool_id].pool, fresh=False)
                 else:
                     log.error("agent %s does not stay up: the machine is given up", node_id)
                     await self.terminate(node_id)

@@ -40,6 +40,10 @@ class PolicyDesk:
             self._pace(in_force.rules)
 
     @property
+    def has_policy(self) -> bool:
+        return self._in_force is not None
+
+    @property
     def in_force(self) -> PolicyInForce:
         assert self._in_force is not None, "a server has a policy before it answers"
         return self._in_force

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from aiohttp import web
@@ -13,6 +14,7 @@ from scheduler.live.http.openapi import describe
 from scheduler.live.http.routing import Audience, Call, Route
 from scheduler.live.server import Server
 from walras.api import (
+    AttemptView,
     BatchResult,
     DryRun,
     Explanation,
@@ -53,11 +55,11 @@ def routes() -> list[Route]:
         Route("POST", f"{_JOB}/cancel", jobs.cancel, "Cancel a job", role=user, response=JobDetail),
         Route("POST", f"{_JOB}/hold", jobs.hold, "Hold a job", role=user, response=JobDetail),
         Route("POST", f"{_JOB}/release", jobs.release, "Release a held job", role=user, response=JobDetail),
-        Route("GET", f"{_JOB}/attempts", jobs.attempts, "Attempts of a job", _OWN, response=jobs.AttemptList),
+        Route("GET", f"{_JOB}/attempts", jobs.attempts, "Attempts of a job", _OWN, response=list[AttemptView]),
         Route("GET", f"{_JOB}/explain", jobs.explanation, "Why a job is where it is", response=Explanation),
         Route("GET", f"{_JOB}/logs", logs.show, "What a rank wrote", _OWN, response="text/plain", query=_LOG_QUERY,
               waits=True),
-        Route("GET", f"{_API}/nodes", fleet.nodes, "Machines", response=fleet.NodeList),
+        Route("GET", f"{_API}/nodes", fleet.nodes, "Machines", response=list[NodeView]),
         Route("POST", f"{_NODE}/drain", fleet.drain, "Take no new jobs, stop those there", role=admin,
               response=NodeView),
         Route("POST", f"{_NODE}/resume", fleet.resume, "Take jobs again", role=admin, response=NodeView),
@@ -83,6 +85,9 @@ def routes() -> list[Route]:
         Route("POST", "/agent/v1/logs", logs.take, "Bytes that a rank wrote", Audience.AGENT, response=LogAccepted,
               query=("job_id", "attempt", "rank", "offset")),
     ]  # fmt: skip
+    # Probes of other systems look at the root.
+    probes = [replace(each, path=each.path.removeprefix(_API)) for each in table if each.path.endswith("z")]
+    table += probes
     return [*table, _openapi_route(table)]
 
 

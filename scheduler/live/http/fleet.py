@@ -11,7 +11,7 @@ from scheduler.core.policy_file import dump_policy
 from scheduler.live.board import LiveNode
 from scheduler.live.carry_out import emit
 from scheduler.live.dry_run import dry_run
-from scheduler.live.http.routing import Call, parse_json
+from scheduler.live.http.routing import Call, json_list, parse_json
 from scheduler.live.policy_desk import PolicyInForce
 from scheduler.live.rows import PolicyRow
 from scheduler.live.submit import draft
@@ -21,12 +21,6 @@ from walras.errors import JobSpecError, NotFound
 from walras.ids import JobId, NodeId, PoolId
 from walras.job import to_request
 from walras.reasons import Reason
-
-
-class NodeList(BaseModel):
-    """`GET /nodes`."""
-
-    items: list[NodeView]
 
 
 class Revocation(BaseModel):
@@ -44,8 +38,8 @@ class Revoked(BaseModel):
     nodes: list[str]
 
 
-async def nodes(call: Call) -> NodeList:
-    return NodeList(items=call.server.views.nodes())
+async def nodes(call: Call) -> web.StreamResponse:
+    return json_list(call.server.views.nodes())
 
 
 async def prices(call: Call) -> PriceList:

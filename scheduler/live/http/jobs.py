@@ -12,7 +12,7 @@ from scheduler.live.auth import Role
 from scheduler.live.board import LiveJob
 from scheduler.live.carry_out import emit
 from scheduler.live.http.problems import problem_of
-from scheduler.live.http.routing import LARGE_BODY_BYTES, Call, parse_json
+from scheduler.live.http.routing import LARGE_BODY_BYTES, Call, json_list, parse_json
 from scheduler.live.rows import JobQuery, JobRow
 from scheduler.live.submit import (
     BATCH_LIMIT,
@@ -26,7 +26,7 @@ from scheduler.live.submit import (
     submission_order,
 )
 from scheduler.live.turn import Turn
-from walras.api import AttemptView, BatchResult, Explanation, JobDetail, JobPage, ReasonView, SubmitResult
+from walras.api import BatchResult, Explanation, JobDetail, JobPage, ReasonView, SubmitResult
 from walras.errors import Conflict, Forbidden, JobSpecError, NotFound, UserError
 from walras.ids import JobId
 from walras.job import MAX_SPEC_BYTES
@@ -50,12 +50,6 @@ class Patch(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
     priority: int = Field(ge=0, le=100)
-
-
-class AttemptList(BaseModel):
-    """`GET /jobs/{id}/attempts`."""
-
-    items: list[AttemptView]
 
 
 # ------------------------------------------------------------------------------------------ submit
@@ -270,10 +264,10 @@ async def detail(call: Call) -> JobDetail:
     return call.server.views.detail(row, usage, "{}" if spec is None else spec.spec, attempts)
 
 
-async def attempts(call: Call) -> AttemptList:
+async def attempts(call: Call) -> web.StreamResponse:
     row = await visible_row(call)
     rows = await call.server.read(call.server.store.attempts, row.job_id)
-    return AttemptList(items=[call.server.views.attempt(each) for each in rows])
+    return json_list([call.server.views.attempt(each) for each in rows])
 
 
 async def explanation(call: Call) -> Explanation:
@@ -289,6 +283,9 @@ async def explanation(call: Call) -> Explanation:
 
 
 async def cancel(call: Call) -> JobDetail:
+    row = await visible_row(call)
+    if row.state.is_final and call.user.may_change(row.user, row.project):
+        return await detail(call)  # what was asked for is so: repeating a cancel is harmless
     return await _change(call, lambda turn, job: emit(turn, JobCancelled(turn.at, job.row.job_id, call.user.name)))
 
 

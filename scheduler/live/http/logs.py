@@ -33,7 +33,7 @@ async def take(call: Call) -> LogAccepted:
         raise Forbidden(f"attempt {attempt} of job {job_id} was never on {here}")
     data = await call.body(BODY_BYTES)
     taken = await call.server.read(call.server.logs.append, job_id, attempt, rank, offset, data)
-    return LogAccepted(next_offset=taken.next_offset, full=taken.full)
+    return LogAccepted(next=taken.next_offset, full=taken.full)
 
 
 async def show(call: Call) -> web.StreamResponse:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
@@ -17,7 +17,8 @@ def describe(routes: Sequence[Route], version: str) -> dict[str, Any]:
     """An OpenAPI 3.1 document."""
     models: list[type[BaseModel]] = [ProblemDetail]
     for route in routes:
-        models += [model for model in (route.request, route.response) if _is_model(model) and model not in models]
+        named = (route.request, _item(route.response) or route.response)
+        models += [model for model in named if _is_model(model) and model not in models]
     _, definitions = models_json_schema([(model, "serialization") for model in models], ref_template=_REF)
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
@@ -41,6 +42,11 @@ def plain_path(path: str) -> str:
 
 def _is_model(model: Any) -> bool:
     return isinstance(model, type) and issubclass(model, BaseModel)
+
+
+def _item(model: Any) -> Any:
+    """The element of `list[Model]`; None for anything else."""
+    return get_args(model)[0] if get_origin(model) is list else None
 
 
 def _operation(route: Route) -> dict[str, Any]:
@@ -74,6 +80,9 @@ def _content(model: Any, description: str) -> dict[str, Any]:
     if _is_model(model):
         schema: dict[str, Any] = {"$ref": _REF.format(model=model.__name__)}
         return {"description": description, "content": {"application/json": {"schema": schema}}}
+    if (item := _item(model)) is not None:
+        items = {"type": "array", "items": {"$ref": _REF.format(model=item.__name__)}}
+        return {"description": description, "content": {"application/json": {"schema": items}}}
     if isinstance(model, str):
         return {"description": description, "content": {model: {"schema": {"type": "string"}}}}
     return {"description": description}

@@ -6,14 +6,24 @@ from scheduler.live.daemon import Overloaded
 from scheduler.live.http.routing import TooLarge
 from scheduler.live.submit import KeyReused
 from walras.api import ProblemDetail
-from walras.errors import Conflict, Forbidden, JobSpecError, NotFound, UnknownPolicyError, UserError, WalrasError
+from walras.errors import (
+    ConfigError,
+    Conflict,
+    Forbidden,
+    JobSpecError,
+    NotFound,
+    UnknownPolicyError,
+    UserError,
+    WalrasError,
+)
 
 #: Most specific first.
 _KINDS: tuple[tuple[type[WalrasError], int, str, str], ...] = (
     (TooLarge, 413, "too_large", "Too large"),
     (KeyReused, 422, "idempotency_key_reused", "Idempotency key reused"),
-    (JobSpecError, 400, "invalid_spec", "Invalid job spec"),
+    (JobSpecError, 400, "job_spec", "Invalid job spec"),
     (UnknownPolicyError, 400, "unknown_policy", "Unknown policy"),
+    (ConfigError, 400, "config", "Invalid configuration"),
     (NotFound, 404, "not_found", "Not found"),
     (Conflict, 409, "conflict", "Conflict"),
     (Forbidden, 403, "forbidden", "Forbidden"),

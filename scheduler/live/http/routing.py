@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, TypeVar
@@ -119,6 +119,12 @@ class Route:
     query: tuple[str, ...] = ()
     #: May wait for something to happen: not counted against the bound on requests under way.
     waits: bool = False
+
+
+def json_list(items: Sequence[BaseModel]) -> web.Response:
+    """A list that is always whole."""
+    body = f"[{','.join(item.model_dump_json() for item in items)}]"
+    return web.Response(body=body.encode(), content_type="application/json")
 
 
 def parse_json(body: bytes) -> Any:
