@@ -57,8 +57,12 @@ def _before(turn: Turn, event: Event) -> None:
                 job.attempt.row.usd_per_h = money.usd_per_h(event.pool, job.attempt.placement)
                 turn.attempt_changed(job.attempt)
     elif isinstance(event, RentFailed) and event.token in board.rents:
-        board.rents[event.token].state = "failed"
-        turn.rent_changed(board.rents.pop(event.token))
+        rent = board.rents[event.token]
+        rent.machines = sum(node.row.rent_token == event.token and node.is_member for node in board.nodes.values())
+        if not rent.machines:
+            rent.state = "failed"
+            del board.rents[event.token]
+        turn.rent_changed(rent)
     elif isinstance(event, NodeLost):
         _lose(turn, event)
 

@@ -105,7 +105,7 @@ class LocalProvider:
         self._machines: dict[NodeId, _LocalMachine] = {}
         self.server_url = ""
         #: Told of machines that are gone without having been given back.
-        self.on_gone: Callable[[NodeId, Reason], Awaitable[None]] | None = None
+        self.on_gone: Callable[[NodeId, Reason, str], Awaitable[None]] | None = None
 
     # ---------------------------------------------------------------- CloudProvider
 
@@ -180,7 +180,7 @@ class LocalProvider:
                     log.error("agent %s does not stay up: the machine is given up", node_id)
                     await self.terminate(node_id)
                     if self.on_gone is not None:
-                        await self.on_gone(node_id, Reason.INFRA_NODE_LOST)
+                        await self.on_gone(node_id, Reason.INFRA_NODE_LOST, machine.machine.token)
 
     async def close(self) -> None:
         """The provider ends with its server: no process of a machine is left."""

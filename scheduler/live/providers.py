@@ -75,9 +75,17 @@ class ProviderDesk:
         for rent in list(self._daemon.board.rents.values()):
             self._spawn(self._rent(rent.token, rent.pool_id, rent.machines))
 
-    async def gone(self, node_id: NodeId, reason: Reason) -> None:
-        """A rented machine is proved to be no more."""
-        await self._daemon.perform(lambda turn: lose_node(turn, node_id, reason))
+    async def gone(self, node_id: NodeId, reason: Reason, token: str = "") -> None:
+        """A rented machine is proved to be no more, or (with its request's token) never came to be."""
+
+        def step(turn: Turn) -> None:
+            node = turn.board.nodes.get(node_id)
+            if node is not None and node.is_member:
+                lose_node(turn, node_id, reason)
+            elif token in turn.board.rents:
+                emit(turn, RentFailed(turn.at, token, f"{node_id} did not come up"))
+
+        await self._daemon.perform(step)
 
     async def close(self) -> None:
         for task in list(self._tasks):
