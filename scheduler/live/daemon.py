@@ -157,6 +157,7 @@ class Daemon:
             raise
         finally:
             self._settled.set()
+        frozen.tell(log)
         for done, answer in answers:
             if not done.done():
                 done.set_result(answer)

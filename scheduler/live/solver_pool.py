@@ -6,10 +6,13 @@ answered by `SolveFailed`; the next one finds a new process.
 
 import asyncio
 import multiprocessing
+import os
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from multiprocessing.connection import wait
 
 from scheduler.core.commands import Solve
 from scheduler.core.events import Event, Proposal, Solved, SolveFailed
@@ -18,6 +21,18 @@ from scheduler.live.carry_out import emit
 from scheduler.live.daemon import Daemon
 from scheduler.live.journal import plain
 from scheduler.live.turn import Effects
+
+
+def _end_with_parent() -> None:
+    """In the solver's process: a server that was killed must leave no solver behind."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        wait([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def _warm_up() -> bool:
@@ -38,7 +53,8 @@ class SolverPool:
 
     @staticmethod
     def _new_pool() -> ProcessPoolExecutor:
-        return ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"))
+        context = multiprocessing.get_context("spawn")
+        return ProcessPoolExecutor(1, mp_context=context, initializer=_end_with_parent)
 
     async def start(self) -> None:
         """Have the solver process import what it needs before the first question."""

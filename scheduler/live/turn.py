@@ -6,6 +6,7 @@ messages posted and the effects carried out. It decides nothing: `carry_out.emit
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from logging import DEBUG, Logger
 
 from scheduler.core.commands import Command, ReleaseNode, Rent, Solve
 from scheduler.core.events import Event
@@ -132,6 +133,19 @@ class Frozen:
     @property
     def is_empty(self) -> bool:
         return not self.records and self.batch.is_empty()
+
+    def tell(self, log: Logger) -> None:
+        """A line per event and command, for those who look closely."""
+        if not log.isEnabledFor(DEBUG):
+            return
+        for record in self.records:
+            if isinstance(record, JournalRow):
+                log.debug("%s", record.type)
+                continue
+            event, commands = record
+            log.debug("event %s", event)
+            for command in commands:
+                log.debug("  command %s", type(command).__name__ if isinstance(command, Solve) else command)
 
     def encoded(self) -> Batch:
         journal = self.batch.journal
