@@ -192,7 +192,7 @@ def part_vanished(turn: Turn, part: PartRow) -> None:
 def finish(turn: Turn, job: LiveJob, attempt: LiveAttempt) -> None:
     """Nothing of the attempt is left anywhere: tell the core, by the part that failed first."""
     tell_progress(turn, job, attempt)
-    ended = sorted(attempt.parts.values(), key=lambda part: (part.ended_at or 0.0, part.node_rank))
+    ended = sorted(attempt.parts.values(), key=lambda part: (part.stopped, part.ended_at or 0.0, part.node_rank))
     failed = next((part for part in ended if _has_failed(part)), None)
     row = attempt.row
     steps = max((part.steps for part in ended if part.steps is not None), default=None)

@@ -31,7 +31,7 @@ from walras.job import JobSpec
 from walras.wire import Heartbeat, HeartbeatAnswer, LogAccepted, Register, Registered
 
 _API = "/api/v1"
-_JOB = _API + r"/jobs/{job_id:\d{1,18}}"
+_JOB = _API + "/jobs/{job_id:[0-9]+}"
 _NODE = _API + "/nodes/{node_id}"
 _OWN = Audience.USER_OR_JOB
 _PAGE_QUERY = ("state", "user", "project", "active", "limit", "cursor")

@@ -36,8 +36,8 @@ def describe(routes: Sequence[Route], version: str) -> dict[str, Any]:
 
 
 def plain_path(path: str) -> str:
-    """`/jobs/{job_id:\\d+}` as `/jobs/{job_id}`."""
-    return re.sub(r"\{(\w+):[^}]*(?:\{[^}]*\}[^}]*)*\}", r"{\1}", path)
+    """`/jobs/{job_id:[0-9]+}` as `/jobs/{job_id}`."""
+    return re.sub(r"\{(\w+):[^{}]*\}", r"{\1}", path)
 
 
 def _is_model(model: Any) -> bool:

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ValidationError
 
 from scheduler.live.auth import Caller, Role, UserCaller
 from scheduler.live.server import Server
-from walras.errors import UserError
+from walras.errors import NotFound, UserError
 from walras.ids import JobId
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
@@ -20,6 +20,7 @@ ModelT = TypeVar("ModelT", bound=BaseModel)
 #: Largest bodies: of most requests, and of those that carry many jobs or log bytes.
 BODY_BYTES = 1024 * 1024
 LARGE_BODY_BYTES = 16 * 1024 * 1024
+_JOB_DIGITS = 18
 #: What is read and thrown away of a body that is too large, so that its sender sees the answer.
 _DRAIN_BYTES = 64 * 1024 * 1024
 
@@ -56,7 +57,11 @@ class Call:
 
     @property
     def job_id(self) -> JobId:
-        return JobId(int(self.request.match_info["job_id"]))
+        """The job of the path. Raises NotFound for a number that no job can have."""
+        text = self.request.match_info["job_id"]
+        if len(text) > _JOB_DIGITS:
+            raise NotFound("no such job")
+        return JobId(int(text))
 
     async def body(self, limit_bytes: int = BODY_BYTES) -> bytes:
         """The whole body. Raises TooLarge."""
