@@ -17,20 +17,23 @@ from typing import Any
 import yaml
 
 import walras
-from scheduler.core.events import PoolDeclared, SolveFailed
+from scheduler.core.core import SchedulerCore
+from scheduler.core.events import PoolDeclared
 from scheduler.live.agents import AgentGateway
 from scheduler.live.auth import ALL_PROJECTS, Role, caller_of, new_user_token
-from scheduler.live.board import Launch, load_board
+from scheduler.live.board import load_board
 from scheduler.live.carry_out import emit
 from scheduler.live.clock import Clock
 from scheduler.live.daemon import Daemon
 from scheduler.live.data_folder import DataFolder, write_private
 from scheduler.live.job_tokens import JobTokens
+from scheduler.live.journal import parse_request
 from scheduler.live.local_provider import AgentLauncher, LocalPool, LocalProvider
 from scheduler.live.logs import LogStore
 from scheduler.live.policy_desk import DEFAULT_POLICY, PolicyDesk, parse_row
 from scheduler.live.providers import ProviderDesk
-from scheduler.live.restart import Generations, Restored, fill_board, restore
+from scheduler.live.restart import take_over
+from scheduler.live.rows import Loaded, SpecRow
 from scheduler.live.server import Secrets, Server
 from scheduler.live.settings import LiveSettings
 from scheduler.live.solver_pool import SolverPool
@@ -41,6 +44,7 @@ from scheduler.live.views import Views
 from walras.config import ClusterConfig
 from walras.ids import JobId
 from walras.job import parse_spec
+from walras.request import JobRequest
 
 log = logging.getLogger(__name__)
 
@@ -76,30 +80,27 @@ class Assembled:
 
     server: Server
     local: LocalProvider
-    restored: Restored
+    loaded: Loaded
+    requests: dict[JobId, JobRequest]
+    attained_s: dict[JobId, float]
 
 
 def assemble(config: ServerConfig, store: Store) -> Assembled:
-    """Build the server in the state in which the last one stopped. Blocks: the journal is replayed."""
+    """Build the server on what the tables hold. Blocks."""
     folder, settings = config.folder, config.settings
-    restored = restore(store)
     epoch_unix_s = store.epoch_unix_s()
     clock = Clock(epoch_unix_s, store.last_at())
     admission = Admission(clock, epoch_unix_s, folder.checkpoints)
     loaded = store.load()
-    launches = {job.job_id: _launch(store, admission, job.job_id, job.project) for job in loaded.jobs}
+    specs = {job.job_id: _spec(store, job.job_id) for job in loaded.jobs}
+    launches = {
+        job.job_id: admission.launch(job.job_id, job.project, parse_spec(json.loads(specs[job.job_id].spec)))
+        for job in loaded.jobs
+    }
     board = load_board(loaded, launches, clock.now(), settings.lease_s)
-    fill_board(board, restored)
-    daemon = Daemon(restored.core, board, store, clock, settings)
+    daemon = Daemon(SchedulerCore(), board, store, clock, settings)
     known = store.policies(limit=1)
     policies = PolicyDesk(daemon, parse_row(known[0]) if known else None)
-    generations = Generations(restored.events, settings.generation_events)
-
-    def before_commit(turn: Turn) -> None:
-        if policies.has_policy:
-            generations.after_turn(turn, policies.in_force)
-
-    daemon.before_commit = before_commit
     secrets = Secrets(
         join_token=folder.join_token(),
         job_tokens=JobTokens(folder.server_secret()),
@@ -124,13 +125,17 @@ def assemble(config: ServerConfig, store: Store) -> Assembled:
         logs=LogStore(folder.logs, settings.log_limit_bytes),
         version=walras.__version__,
     )
-    return Assembled(server, local, restored)
+    attained_s: dict[JobId, float] = {}
+    for used in store.usage(specs, clock.now()):
+        attained_s[used.job_id] = attained_s.get(used.job_id, 0.0) + used.accelerator_s
+    requests = {job_id: parse_request(row.request) for job_id, row in specs.items()}
+    return Assembled(server, local, loaded, requests, attained_s)
 
 
-def _launch(store: Store, admission: Admission, job_id: JobId, project: str) -> Launch:
+def _spec(store: Store, job_id: JobId) -> SpecRow:
     row = store.spec(job_id)
     assert row is not None, f"job {job_id} has no spec"
-    return admission.launch(job_id, project, parse_spec(json.loads(row.spec)))
+    return row
 
 
 def _local_provider(config: ServerConfig) -> LocalProvider:
@@ -158,9 +163,14 @@ def _walras_command() -> str:
 
 
 async def bring_up_to_date(assembled: Assembled, config: ServerConfig) -> None:
-    """Policy, pools and timers as the files and the replay say. The loop must be running."""
-    server, restored = assembled.server, assembled.restored
-    policies = server.policies
+    """Let a fresh core take over, then change what the files say differently. The loop must be running."""
+    server, policies = assembled.server, assembled.server.policies
+    if policies.has_policy:
+
+        def begin(turn: Turn) -> None:
+            take_over(turn, policies.in_force, assembled.loaded, assembled.requests, assembled.attained_s)
+
+        await server.daemon.perform(begin)
     if config.policy is not None and not policies.is_in_force(config.policy):
         await policies.change(config.policy, "policy file")
     elif not policies.has_policy:
@@ -171,12 +181,8 @@ async def bring_up_to_date(assembled: Assembled, config: ServerConfig) -> None:
         for pool in pools:
             if turn.board.pools.get(pool.pool_id) != pool:
                 emit(turn, PoolDeclared(turn.at, pool))
-        if restored.unanswered is not None:
-            # Whoever was solving went down with the former server.
-            emit(turn, SolveFailed(turn.at, restored.unanswered, "the server was restarted"))
 
     await server.daemon.perform(step)
-    server.daemon.arm(restored.wakes)
     await _ensure_admin(server, config.folder)
 
 

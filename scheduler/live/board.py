@@ -11,6 +11,7 @@ from math import inf
 from pydantic import TypeAdapter
 
 from scheduler.core.events import Proposal
+from scheduler.live.journal import parse_pool
 from scheduler.live.rows import AnswerRow, AttemptRow, CheckpointRow, JobRow, Loaded, NodeRow, PartRow, RentRow
 from walras.cluster import NodeShare, Placement, Pool
 from walras.ids import JobId, Kind, NodeId, PoolId
@@ -109,8 +110,6 @@ class Board:
     credentials: dict[str, NodeId] = field(default_factory=dict)
     pools: dict[PoolId, Pool] = field(default_factory=dict)
     rents: dict[str, RentRow] = field(default_factory=dict)
-    #: Speeds and restart costs that were measured, to be told to a fresh core: (kind, accelerator, count) -> steps/s.
-    speeds: dict[tuple[Kind, str, int], float] = field(default_factory=dict)
     #: Answers of this process by (user, key): the store may not have the newest yet. The oldest leave first.
     answers: dict[tuple[str, str], AnswerRow] = field(default_factory=dict)
     #: How jobs of this process ended: the store may not know the newest yet. The oldest leave first.
@@ -171,5 +170,6 @@ def load_board(loaded: Loaded, launches: dict[JobId, Launch], now: float, lease_
     for command in loaded.outbox:
         if command.node_id in board.nodes:
             board.nodes[command.node_id].outbox[command.command_id] = _command.validate_json(command.body)
+    board.pools = {row.pool_id: parse_pool(row.body) for row in loaded.pools}
     board.rents = {rent.token: rent for rent in loaded.rents}
     return board

@@ -20,10 +20,11 @@ from scheduler.core.commands import (
     Start,
     WakeAt,
 )
-from scheduler.core.events import Event, NodeLost, PoolDeclared, RentFailed, Solved
+from scheduler.core.events import Event, NodeLeaving, NodeLost, NodeUncordoned, PoolDeclared, RentFailed, Solved
 from scheduler.live import money
 from scheduler.live.board import LiveAttempt, LiveJob, placement_json
-from scheduler.live.rows import AttemptRow, PartRow, RentRow
+from scheduler.live.journal import dump_pool
+from scheduler.live.rows import AttemptRow, PartRow, PoolRow, RentRow
 from scheduler.live.turn import Turn
 from walras.cluster import Placement
 from walras.ids import JobId
@@ -51,6 +52,7 @@ def _before(turn: Turn, event: Event) -> None:
         board.proposal, board.solved_at = event.proposal, event.at
     elif isinstance(event, PoolDeclared):
         board.pools[event.pool.pool_id] = event.pool
+        turn.batch.pools.append(PoolRow(event.pool.pool_id, dump_pool(event.pool)))
         for job in board.jobs.values():
             if job.attempt is not None and job.attempt.row.pool_id == event.pool.pool_id:
                 money.settle(job.attempt.row, turn.at)
@@ -65,6 +67,11 @@ def _before(turn: Turn, event: Event) -> None:
         turn.rent_changed(rent)
     elif isinstance(event, NodeLost):
         _lose(turn, event)
+    elif isinstance(event, (NodeLeaving, NodeUncordoned)):
+        node = board.nodes[event.node_id]
+        node.row.cordon = "leaving" if isinstance(event, NodeLeaving) else ""
+        node.row.detail = ""
+        turn.node_changed(node)
 
 
 def _lose(turn: Turn, event: NodeLost) -> None:
@@ -301,7 +308,7 @@ def _cordoned(turn: Turn, command: NodeCordoned) -> None:
     if node is None:
         return
     node.row.cordon = node.row.cordon or "quarantined"
-    node.row.detail = command.detail
+    node.row.detail = node.row.detail or command.detail
     turn.node_changed(node)
 
 

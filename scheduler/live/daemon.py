@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import Any, Protocol, TypeVar
 
+from scheduler.core.core import SchedulerCore
 from scheduler.core.events import Woke
 from scheduler.live.board import Board
 from scheduler.live.carry_out import emit
 from scheduler.live.clock import Clock
-from scheduler.live.replay import Core
 from scheduler.live.settings import LiveSettings
 from scheduler.live.store import Store
 from scheduler.live.turn import Effects, Turn
@@ -53,7 +53,7 @@ class _Waiting:
 class Daemon:
     """Owns core and board; everything that changes them goes through `perform`."""
 
-    def __init__(self, core: Core, board: Board, store: Store, clock: Clock, settings: LiveSettings) -> None:
+    def __init__(self, core: SchedulerCore, board: Board, store: Store, clock: Clock, settings: LiveSettings) -> None:
         self.core = core
         self.board = board
         self.clock = clock
@@ -61,8 +61,6 @@ class Daemon:
         self.outlets: list[Outlet] = []
         #: The core hears of a job's progress at most this often; follows the policy's rules.
         self.progress_interval_s = 60.0
-        #: Called at the end of every turn, before it is frozen (generations).
-        self.before_commit: Callable[[Turn], None] | None = None
         self._store = store
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="store-writer")
         self._inbox: asyncio.Queue[_Waiting] = asyncio.Queue(settings.inbox_limit)
@@ -141,8 +139,6 @@ class Daemon:
                 except UserError as error:
                     if not item.done.done():
                         item.done.set_exception(error)
-            if self.before_commit is not None:
-                self.before_commit(turn)
             self.core = turn.core
             frozen = turn.freeze()
             if not frozen.is_empty:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from optimizer.arrival import choose
-from optimizer.policy import Newcomer, SharePolicy
+from optimizer.policy import Newcomer
 from scheduler.core.classes import count_on
 from scheduler.core.core import SchedulerCore
 from scheduler.core.ledger import Ledger, Standing
@@ -85,7 +85,7 @@ def _chosen(
     """The arrival rule's choice; where there are no prices, the fastest configuration that is free."""
     rows = {state.pool.pool_id: state.row for state in ledger.fleet.pools}
     speeds = np.array([each["steps_per_s"] for each in configurations], float)
-    if standing is None or standing.quote is None or not isinstance(standing.policy, SharePolicy):
+    if standing is None or standing.quote is None or standing.sharing is None:
         free = np.array([each["is_free"] for each in configurations])
         return int(np.argmax(np.where(free, speeds, -1.0)))
     pool = np.array([rows[each["pool"]] for each in configurations])
@@ -99,5 +99,5 @@ def _chosen(
         weight=request.weight,
         capacity=np.array([float(state.capacity) for state in ledger.fleet.pools]),
     )
-    best, _ = choose(standing.policy, newcomer, standing.quote)
+    best, _ = choose(standing.sharing, newcomer, standing.quote)
     return best

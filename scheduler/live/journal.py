@@ -16,8 +16,12 @@ from pydantic import TypeAdapter
 from scheduler.core.commands import Command, Solve
 from scheduler.core.events import Event
 from scheduler.live.rows import JournalRow
+from walras.cluster import Pool
+from walras.request import JobRequest
 
 _EVENTS: Mapping[str, type] = {event.__name__: event for event in get_args(Event)}
+_REQUEST: TypeAdapter[JobRequest] = TypeAdapter(JobRequest)
+_POOL: TypeAdapter[Pool] = TypeAdapter(Pool)
 #: Marks the rows from which a fresh core begins.
 GENERATION = "generation"
 
@@ -40,6 +44,22 @@ def decode_event(row: JournalRow) -> Event:
     """The event that was written. Raises ValueError where the payload is not one."""
     event: Event = _ADAPTERS[_EVENTS[row.type]].validate_python(json.loads(row.payload))
     return event
+
+
+def dump_request(request: JobRequest) -> str:
+    return json.dumps(_REQUEST.dump_python(request, mode="json"), separators=(",", ":"))
+
+
+def parse_request(text: str) -> JobRequest:
+    return _REQUEST.validate_python(json.loads(text))
+
+
+def dump_pool(pool: Pool) -> str:
+    return json.dumps(_POOL.dump_python(pool, mode="json"), separators=(",", ":"))
+
+
+def parse_pool(text: str) -> Pool:
+    return _POOL.validate_python(json.loads(text))
 
 
 def plain(event: Event) -> Event:

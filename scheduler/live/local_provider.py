@@ -6,6 +6,7 @@ again, as a machine would do; a machine that is taken away loses agent, supervis
 
 import asyncio
 import contextlib
+import hashlib
 import logging
 import os
 import shutil
@@ -121,7 +122,9 @@ class LocalProvider:
             raise ClusterError(f"the quota of {pool.pool_id} is {pool.quota} machines, {held} are held")
         found = []
         for index in range(machines):
-            node_id = NodeId(f"{pool.shape.name}-{pool.market.value}-{token}-{index}")
+            # Tokens are not made for names; a machine's name must differ from all that ever were.
+            serial = hashlib.sha256(token.encode()).hexdigest()[:8]
+            node_id = NodeId(f"{pool.shape.name}-{pool.market.value}-{serial}-{index}")
             machine = Machine(node_id, pool.pool_id, token, MachineState.BOOTING)
             self._machines[node_id] = _LocalMachine(machine, self._folder / node_id)
             found.append(machine)

@@ -99,7 +99,7 @@ async def _begin(
     await server.solver.start()
     server.is_ready = True
     config.folder.announce(url, port)
-    log.info("ready at %s (%d events replayed)", url, assembled.restored.events)
+    log.info("ready at %s with %d active jobs", url, len(server.board.jobs))
 
 
 async def _listen(runner: web.AppRunner, host: str, port: int, *, exact: bool) -> tuple[str, int]:

@@ -12,7 +12,7 @@ CREATE TABLE journal (
     seq INTEGER PRIMARY KEY, at REAL NOT NULL, kind TEXT NOT NULL, type TEXT NOT NULL, payload TEXT NOT NULL
 );
 CREATE INDEX journal_generation ON journal (seq) WHERE kind = 'generation';
-CREATE TABLE specs (job_id INTEGER PRIMARY KEY, spec TEXT NOT NULL);
+CREATE TABLE specs (job_id INTEGER PRIMARY KEY, spec TEXT NOT NULL, request TEXT NOT NULL);
 CREATE TABLE jobs (
     job_id INTEGER PRIMARY KEY, name TEXT NOT NULL, project TEXT NOT NULL, user TEXT NOT NULL, kind TEXT NOT NULL,
     state TEXT NOT NULL, priority INTEGER NOT NULL, accelerators INTEGER NOT NULL, submitted_at REAL NOT NULL,
@@ -38,7 +38,7 @@ CREATE TABLE parts (
     job_id INTEGER NOT NULL, attempt INTEGER NOT NULL, node_id TEXT NOT NULL, node_rank INTEGER NOT NULL,
     prepared INTEGER NOT NULL, started INTEGER NOT NULL, ended INTEGER NOT NULL, ordered INTEGER NOT NULL,
     stopped INTEGER NOT NULL, cause TEXT NOT NULL, exit_code INTEGER, signal INTEGER, failed_rank INTEGER,
-    ended_at REAL, steps REAL,
+    address TEXT NOT NULL, port INTEGER NOT NULL, ended_at REAL, steps REAL,
     PRIMARY KEY (job_id, attempt, node_id)
 ) WITHOUT ROWID;
 CREATE INDEX parts_live ON parts (job_id) WHERE ended = 0;
@@ -57,6 +57,12 @@ CREATE TABLE rents (
     token TEXT PRIMARY KEY, pool_id TEXT NOT NULL, machines INTEGER NOT NULL, asked_at REAL NOT NULL,
     state TEXT NOT NULL
 );
+CREATE TABLE pools (pool_id TEXT PRIMARY KEY, body TEXT NOT NULL);
+CREATE TABLE speeds (
+    kind TEXT NOT NULL, accelerator TEXT NOT NULL, count INTEGER NOT NULL, steps_per_s REAL NOT NULL,
+    PRIMARY KEY (kind, accelerator, count)
+) WITHOUT ROWID;
+CREATE TABLE restart_costs (kind TEXT PRIMARY KEY, restart_s REAL NOT NULL);
 CREATE TABLE policies (
     version INTEGER PRIMARY KEY, body TEXT NOT NULL, changed_at REAL NOT NULL, changed_by TEXT NOT NULL
 );

@@ -1,6 +1,7 @@
 """A journal through a fresh core: do the same events give the same commands?
 
-It is how a restarted server gets its core back, how a recorded run is audited, and how a changed decision shows itself.
+It is how a recorded run is audited and how a changed decision shows itself. A *generation* is a stretch of the journal
+that begins with a fresh core: every start of a server begins one (`restart.py`), and each replays on its own.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -55,13 +56,10 @@ class ReplayReport:
 def replay(
     rows: Iterable[JournalRow],
     make_core: Callable[[], Core] = SchedulerCore,
-    seen: Callable[[Event, list[Command]], None] | None = None,
-    made: Callable[[Core], None] | None = None,
 ) -> ReplayReport:
     """Feed recorded events through fresh cores and compare the commands one to one.
 
-    `made` is told of every fresh core, `seen` of every event and what the core now answers to it. Events that a core
-    cannot take (a journal that was tampered with) count as differences.
+    Events that a core cannot take (a journal that was tampered with) count as differences and end the replay.
     """
     report = ReplayReport()
     core: Core | None = None
@@ -69,8 +67,6 @@ def replay(
         if core is None or event_row.kind == GENERATION:
             core = make_core()
             report.generations += 1
-            if made is not None:
-                made(core)
         if event_row.kind == GENERATION:
             continue
         event = decode_event(event_row)
@@ -82,8 +78,6 @@ def replay(
             report.differences.append(Difference(event_row, recorded[0] if recorded else None, None))
             return report
         report.events += 1
-        if seen is not None:
-            seen(event, commands)
         _compare(report, event_row, recorded, [encode_command(event.at, command) for command in commands])
     return report
 

@@ -20,7 +20,7 @@ from scheduler.core.events import (
 )
 from scheduler.live.board import LiveAttempt, LiveJob, LiveNode
 from scheduler.live.carry_out import emit, end_part, stop_others
-from scheduler.live.rows import CheckpointRow, PartRow
+from scheduler.live.rows import CheckpointRow, PartRow, RestartCostRow, SpeedRow
 from scheduler.live.turn import Turn
 from walras.ids import JobId
 from walras.wire import (
@@ -57,10 +57,8 @@ def take_reports(turn: Turn, node: LiveNode, reports: list[AnyReport]) -> None:
 def leave(turn: Turn, node: LiveNode, gone_in_s: float) -> None:
     """The machine will be taken away."""
     if node.is_member and node.row.cordon != "leaving":
-        node.row.cordon = "leaving"
-        node.row.detail = f"notice: gone in {gone_in_s:g} s"
-        turn.node_changed(node)
         emit(turn, NodeLeaving(turn.at, node.row.node_id, turn.at + gone_in_s))
+        node.row.detail = f"notice: gone in {gone_in_s:g} s"
 
 
 def _take(turn: Turn, node: LiveNode, report: AttemptReport) -> None:
@@ -73,7 +71,7 @@ def _take(turn: Turn, node: LiveNode, report: AttemptReport) -> None:
         return
     job = turn.board.jobs[job_id]
     if isinstance(report, PreparedReport):
-        part.prepared = True
+        part.prepared, part.address, part.port = True, report.address, report.port
         turn.part_changed(part)
         emit(turn, Prepared(turn.at, job_id, report.attempt, node.row.node_id, report.address, report.port))
     elif isinstance(report, RefusedReport):
@@ -127,7 +125,7 @@ def tell_progress(turn: Turn, job: LiveJob, attempt: LiveAttempt) -> None:
     if report.steps_per_s is not None:
         job.speed_told = True
         key = (job.launch.kind, attempt.row.accelerator, attempt.row.accelerators)
-        turn.board.speeds[key] = report.steps_per_s
+        turn.batch.speeds.append(SpeedRow(*key, report.steps_per_s))
     emit(
         turn,
         AttemptProgressed(
@@ -140,6 +138,8 @@ def tell_progress(turn: Turn, job: LiveJob, attempt: LiveAttempt) -> None:
             report.start_s,
         ),
     )
+    if report.start_s is not None:
+        keep_restart_cost(turn, job)
 
 
 def _committed(turn: Turn, job: LiveJob, attempt: LiveAttempt, report: CommittedReport) -> None:
@@ -159,6 +159,14 @@ def _committed(turn: Turn, job: LiveJob, attempt: LiveAttempt, report: Committed
     job.row.steps = max(job.row.steps, manifest.step)
     turn.job_changed(job)
     emit(turn, CheckpointRecorded(turn.at, row.job_id, row.attempt, manifest.step, report.took_s))
+    keep_restart_cost(turn, job)
+
+
+def keep_restart_cost(turn: Turn, job: LiveJob) -> None:
+    """Write down what the core has learned about restarts of this kind, for its successor."""
+    restart_s = turn.core.ledger.costs.restart_s(job.launch.kind, 0.0)
+    if restart_s > 0:
+        turn.batch.restart_costs.append(RestartCostRow(job.launch.kind, restart_s))
 
 
 def _normal(path: str) -> str:

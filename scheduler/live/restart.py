@@ -1,163 +1,112 @@
-"""The core of a starting server: the current generation of the journal, through a fresh core.
+"""A starting server's core: fresh, and told what the tables know.
 
-A *generation* is a stretch of the journal that begins with a fresh core. A restarted server feeds its events through a
-core again and gets exactly the core it had; the commands are compared with the recorded ones and thrown away
-(unconfirmed ones are in the outbox and go out again by their ids). If they differ, the journal was written by another
-version of the scheduler: the server refuses to guess, because a core that believes other placements than the machines
-hold would start things twice.
+Every start begins a new generation of the journal. The fresh core hears the policy, the pools, what was measured, the
+machines as they stand, the requests for machines, the attempts that may be alive and the jobs that wait: in this order,
+so that nothing is given a place that is taken. It commands nothing about what goes on; what it starts besides is
+ordinary. So a restart costs what is active (about 50 µs a job), not what has happened, and a new version can take over
+from an old one. What jobs are owed and the policy's memory start anew; a solve follows at once.
 
-When nothing is active and the generation has grown long, a new one begins: a fresh core is told the policy, the pools,
-the machines and what was measured. Restart time is thus bounded by the events since the fleet was last idle (about
-20,000 events a second), not by history.
+Commands that agents have not confirmed are in the outbox and go out again by their ids.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import replace
+from math import inf
 
-from scheduler.core.commands import AttemptTransitioned, Command, JobTransitioned, Solve, WakeAt
 from scheduler.core.core import SchedulerCore
 from scheduler.core.events import (
-    AttemptProgressed,
-    Event,
-    JobSubmitted,
+    JobRestored,
     NodeJoined,
+    NodeLeaving,
+    NodeQuarantined,
+    NodeUnreachable,
     PolicyChanged,
     PoolDeclared,
-    Proposal,
+    RentRestored,
     RestartMeasured,
-    Solved,
-    SolveFailed,
     ThroughputMeasured,
 )
-from scheduler.live.board import Board
+from scheduler.live.board import LiveAttempt, LiveJob, LiveNode
 from scheduler.live.carry_out import emit
 from scheduler.live.policy_desk import PolicyInForce
-from scheduler.live.replay import Core, replay
-from scheduler.live.store import Store
+from scheduler.live.rows import Loaded
 from scheduler.live.turn import Turn
-from walras.cluster import Pool
-from walras.errors import Conflict
-from walras.ids import JobId, Kind, PoolId
+from walras.cluster import Rendezvous
+from walras.ids import JobId
+from walras.reasons import Reason
+from walras.request import JobRequest
+from walras.states import AttemptState
 
 
-@dataclass(slots=True)
-class Restored:
-    """What a replay brings back besides the core."""
-
-    core: SchedulerCore = field(default_factory=SchedulerCore)
-    events: int = 0
-    #: Instants the core still wants to be woken at.
-    wakes: list[float] = field(default_factory=list)
-    #: A solve that was asked for and not answered.
-    unanswered: int | None = None
-    pools: dict[PoolId, Pool] = field(default_factory=dict)
-    speeds: dict[tuple[Kind, str, int], float] = field(default_factory=dict)
-    proposal: Proposal | None = None
-    solved_at: float = 0.0
-    _kinds: dict[JobId, Kind] = field(default_factory=dict)
-    #: Accelerator type and count of each job's newest attempt.
-    _places: dict[JobId, tuple[str, int]] = field(default_factory=dict)
-
-    def made(self, core: Core) -> None:
-        assert isinstance(core, SchedulerCore)
-        self.core = core
-
-    def seen(self, event: Event, commands: list[Command]) -> None:
-        """Note what the shell, not the core, has to remember."""
-        self.wakes = [at for at in self.wakes if at > event.at]
-        match event:
-            case PoolDeclared():
-                self.pools[event.pool.pool_id] = event.pool
-            case Solved():
-                self.proposal, self.solved_at, self.unanswered = event.proposal, event.at, None
-            case SolveFailed():
-                self.unanswered = None
-            case ThroughputMeasured():
-                self.speeds[event.kind, event.accelerator, event.count] = event.steps_per_s
-            case JobSubmitted():
-                self._kinds[event.job.job_id] = event.job.kind
-            case AttemptProgressed() if event.steps_per_s is not None and event.job_id in self._places:
-                self.speeds[(self._kinds[event.job_id], *self._places[event.job_id])] = event.steps_per_s
-            case _:
-                pass
-        for command in commands:
-            self._heed(command)
-        self.events += 1
-
-    def _heed(self, command: Command) -> None:
-        match command:
-            case WakeAt():
-                self.wakes.append(command.at)
-            case Solve():
-                self.unanswered = command.request_id
-            case AttemptTransitioned() if command.placement is not None:
-                accelerator = self.pools[command.placement.pool_id].shape.accelerator
-                self._places[command.job_id] = (accelerator, command.placement.accelerators)
-            case JobTransitioned() if command.state.is_final:
-                self._places.pop(command.job_id, None)
-                self._kinds.pop(command.job_id, None)
-            case _:
-                pass
-
-
-def restore(store: Store) -> Restored:
-    """Rebuild the core. Raises Conflict where the journal does not replay."""
-    restored = Restored()
-    report = replay(store.journal(), seen=restored.seen, made=restored.made)
-    if not report.identical:
-        first = report.differences[0]
-        raise Conflict(
-            f"the journal does not replay with this version: {first.event.type} at {first.event.at:.3f} s",
-            fix="start the version that wrote it, let the jobs end or cancel them, and upgrade while nothing is active",
-        )
-    return restored
-
-
-def fill_board(board: Board, restored: Restored) -> None:
-    """What the replay knows and the tables do not."""
-    board.pools.update(restored.pools)
-    board.speeds.update(restored.speeds)
-    board.proposal, board.solved_at = restored.proposal, restored.solved_at
-
-
-class Generations:
-    """Begins a new generation when the fleet is idle and the current one has grown long."""
-
-    def __init__(self, events: int, limit: int) -> None:
-        self._events = events
-        self._limit = limit
-
-    def after_turn(self, turn: Turn, in_force: PolicyInForce) -> None:
-        self._events += turn.events
-        if self._events >= self._limit and is_idle(turn):
-            begin(turn, in_force)
-            self._events = 0
-
-
-def is_idle(turn: Turn) -> bool:
-    """Nothing that a fresh core could not be told: no job, no rented machine, every machine plainly up."""
-    board = turn.board
-    plain = all(
-        node.row.state == "up" and not node.row.cordon and not node.row.rent_token
-        for node in board.nodes.values()
-        if node.is_member
-    )
-    return not board.jobs and not board.rents and plain
-
-
-def begin(turn: Turn, in_force: PolicyInForce) -> None:
-    """A fresh core takes over; it is told what is."""
-    old, board = turn.core, turn.board
+def take_over(
+    turn: Turn,
+    in_force: PolicyInForce,
+    loaded: Loaded,
+    requests: dict[JobId, JobRequest],
+    attained_s: dict[JobId, float],
+) -> None:
+    """Begin a generation with a core that knows what its predecessor's tables say."""
     turn.begin_generation(SchedulerCore())
     emit(turn, PolicyChanged(turn.at, in_force.spec, in_force.rules))
-    for pool in board.pools.values():
+    for pool in list(turn.board.pools.values()):
         emit(turn, PoolDeclared(turn.at, pool))
-    for node_id, node in board.nodes.items():
+    for speed in loaded.speeds:
+        emit(turn, ThroughputMeasured(turn.at, speed.kind, speed.accelerator, speed.count, speed.steps_per_s))
+    for cost in loaded.restart_costs:
+        emit(turn, RestartMeasured(turn.at, cost.kind, cost.restart_s))
+    for node in list(turn.board.nodes.values()):
         if node.is_member:
-            emit(turn, NodeJoined(turn.at, node_id, node.row.pool_id))
-    for (kind, accelerator, count), steps_per_s in board.speeds.items():
-        emit(turn, ThroughputMeasured(turn.at, kind, accelerator, count, steps_per_s))
-    assert isinstance(old, SchedulerCore)
-    for kind in dict.fromkeys(kind for kind, _, _ in board.speeds):
-        restart_s = old.ledger.costs.restart_s(kind, 0.0)
-        if restart_s > 0:
-            emit(turn, RestartMeasured(turn.at, kind, restart_s))
+            _machine(turn, node)
+    for rent in list(turn.board.rents.values()):
+        here = sum(node.row.rent_token == rent.token and node.is_member for node in turn.board.nodes.values())
+        if rent.machines > here:
+            emit(turn, RentRestored(turn.at, rent.token, rent.pool_id, rent.machines - here))
+    # Those that hold places first: a waiting job may be started as soon as the core hears of it.
+    for job in sorted(turn.board.jobs.values(), key=lambda job: (job.attempt is None, job.row.job_id)):
+        emit(turn, _restored(turn.at, job, requests[job.row.job_id], attained_s.get(job.row.job_id, 0.0)))
+
+
+def _machine(turn: Turn, node: LiveNode) -> None:
+    """A machine as it stands."""
+    row = node.row
+    state, cordon, detail = row.state, row.cordon, row.detail
+    emit(turn, NodeJoined(turn.at, row.node_id, row.pool_id, row.rent_token))
+    if cordon == "leaving":
+        emit(turn, NodeLeaving(turn.at, row.node_id, inf, Reason.HOLD_ADMIN))
+    elif cordon == "quarantined":
+        emit(turn, NodeQuarantined(turn.at, row.node_id, detail))
+    if state == "unreachable":
+        emit(turn, NodeUnreachable(turn.at, row.node_id))
+    row.detail = detail
+
+
+def _restored(at: float, job: LiveJob, request: JobRequest, attained_s: float) -> JobRestored:
+    row, attempt = job.row, job.attempt
+    held_by = row.reason if row.state == "HELD" else None
+    revoked = None
+    if attempt is not None and attempt.row.state is AttemptState.STOPPING:
+        revoked = attempt.row.reason
+    if revoked is not None and revoked.value.startswith("HOLD:"):
+        held_by = revoked
+    return JobRestored(
+        at=at,
+        job=replace(request, priority=row.priority),
+        submitted_at=row.submitted_at,
+        state=row.state,
+        attempt=row.attempts,
+        restarts=row.restarts,
+        steps=row.steps,
+        safe_steps=0.0 if job.checkpoint is None else job.checkpoint.step,
+        attained_s=attained_s,
+        hold_reason=held_by,
+        placement=None if attempt is None else attempt.placement,
+        leased_at=0.0 if attempt is None else attempt.row.leased_at,
+        running_at=inf if attempt is None or attempt.row.started_at is None else attempt.row.started_at,
+        prepared=() if attempt is None else tuple(part.node_id for part in attempt.parts.values() if part.prepared),
+        rendezvous=None if attempt is None else _meeting_place(attempt),
+        revoked=revoked,
+    )
+
+
+def _meeting_place(attempt: LiveAttempt) -> Rendezvous | None:
+    first = attempt.parts[attempt.placement.parts[0].node_id]
+    return Rendezvous(first.address, first.port) if first.port else None

@@ -6,7 +6,7 @@ The live objects in memory are these rows; what goes to the store is a copy take
 
 from dataclasses import dataclass, field
 
-from walras.ids import JobId, NodeId, PoolId
+from walras.ids import JobId, Kind, NodeId, PoolId
 from walras.reasons import Reason
 from walras.states import AttemptState, JobState
 
@@ -39,10 +39,11 @@ class JobRow:
 
 @dataclass(frozen=True, slots=True)
 class SpecRow:
-    """Written once per job: what was asked for, JSON. (The core's view of it is in the journal.)"""
+    """Written once per job: what was asked for, and the core's view of it (both JSON)."""
 
     job_id: JobId
     spec: str
+    request: str
 
 
 @dataclass(slots=True)
@@ -91,6 +92,9 @@ class PartRow:
     exit_code: int | None = None
     signal: int | None = None
     failed_rank: int | None = None
+    #: Where the ranks of the gang will meet, as this machine said.
+    address: str = ""
+    port: int = 0
     #: When it ended, to tell the first failure of a gang.
     ended_at: float | None = None
     steps: float | None = None
@@ -143,6 +147,32 @@ class RentRow:
     asked_at: float
     #: asked | failed | ended
     state: str = "asked"
+
+
+@dataclass(frozen=True, slots=True)
+class PoolRow:
+    """`body`: JSON of `walras.cluster.Pool`, as last declared."""
+
+    pool_id: PoolId
+    body: str
+
+
+@dataclass(frozen=True, slots=True)
+class SpeedRow:
+    """The newest speed reported of a gang."""
+
+    kind: Kind
+    accelerator: str
+    count: int
+    steps_per_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class RestartCostRow:
+    """What a restart of the kind costs, as far as the core knows."""
+
+    kind: Kind
+    restart_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +237,9 @@ class Batch:
     last_command_id: int = 0
     checkpoints: list[CheckpointRow] = field(default_factory=list)
     rents: list[RentRow] = field(default_factory=list)
+    pools: list[PoolRow] = field(default_factory=list)
+    speeds: list[SpeedRow] = field(default_factory=list)
+    restart_costs: list[RestartCostRow] = field(default_factory=list)
     policies: list[PolicyRow] = field(default_factory=list)
     answers: list[AnswerRow] = field(default_factory=list)
     tokens: list[TokenRow] = field(default_factory=list)
@@ -227,6 +260,9 @@ class Loaded:
     #: The newest checkpoint of each active job.
     checkpoints: tuple[CheckpointRow, ...]
     rents: tuple[RentRow, ...]
+    pools: tuple[PoolRow, ...]
+    speeds: tuple[SpeedRow, ...]
+    restart_costs: tuple[RestartCostRow, ...]
     last_job_id: int
     last_command_id: int
 

@@ -61,7 +61,6 @@ class Server:
 
     @property
     def core(self) -> SchedulerCore:
-        assert isinstance(self.daemon.core, SchedulerCore)
         return self.daemon.core
 
     async def read(self, call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:

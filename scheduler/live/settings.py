@@ -28,8 +28,6 @@ class LiveSettings:
     inbox_limit: int = 10_000
     #: Steps taken together in one transaction.
     batch_limit: int = 500
-    #: Events after which an idle server begins a new generation of its journal.
-    generation_events: int = 10_000
     #: Requests under way at once (waiting ones excepted).
     concurrency: int = 256
     #: Log kept of one rank; what comes later is dropped and said so.

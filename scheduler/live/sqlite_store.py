@@ -29,8 +29,11 @@ from scheduler.live.rows import (
     OutboxRow,
     PartRow,
     PolicyRow,
+    PoolRow,
     RentRow,
+    RestartCostRow,
     SpecRow,
+    SpeedRow,
     TokenRow,
     Usage,
 )
@@ -40,6 +43,8 @@ from walras.reasons import Reason
 from walras.states import AttemptState, JobState
 
 Row = TypeVar("Row")
+#: SQLite takes a limited number of values in one statement.
+_IN_ONE_QUERY = 10_000
 #: Columns that are more than their SQLite type.
 _ENUMS: dict[tuple[type, str], Any] = {
     (JobRow, "state"): JobState,
@@ -58,6 +63,9 @@ _TABLES: tuple[tuple[str, Any], ...] = (
     ("outbox", OutboxRow),
     ("checkpoints", CheckpointRow),
     ("rents", RentRow),
+    ("pools", PoolRow),
+    ("speeds", SpeedRow),
+    ("restart_costs", RestartCostRow),
     ("policies", PolicyRow),
     ("answers", AnswerRow),
     ("tokens", TokenRow),
@@ -191,6 +199,9 @@ class SqliteStore:
                 )
             ),
             rents=tuple(self._select("rents", RentRow, "state = 'asked'")),
+            pools=tuple(self._select("pools", PoolRow, "1 ORDER BY rowid")),
+            speeds=tuple(self._select("speeds", SpeedRow, "1")),
+            restart_costs=tuple(self._select("restart_costs", RestartCostRow, "1")),
             last_job_id=int(self._value("SELECT max(job_id) FROM jobs") or 0),
             last_command_id=int(self._value("SELECT value FROM meta WHERE name = 'last_command_id'") or 0),
         )
@@ -237,6 +248,8 @@ class SqliteStore:
 
     def usage(self, job_ids: Iterable[JobId], at: float) -> list[Usage]:
         wanted = list(job_ids)
+        if len(wanted) > _IN_ONE_QUERY:
+            return [*self.usage(wanted[:_IN_ONE_QUERY], at), *self.usage(wanted[_IN_ONE_QUERY:], at)]
         marks = ", ".join("?" for _ in wanted)
         cursor = self._reader().execute(
             "SELECT job_id, accelerator, sum(accelerators * max(0, coalesce(ended_at, ?1) - leased_at)),"

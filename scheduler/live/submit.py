@@ -19,6 +19,7 @@ from scheduler.live.auth import ALL_PROJECTS, UserCaller
 from scheduler.live.board import Launch, LiveJob
 from scheduler.live.carry_out import emit
 from scheduler.live.clock import Clock
+from scheduler.live.journal import dump_request
 from scheduler.live.rows import AnswerRow, JobRow, SpecRow
 from scheduler.live.turn import Turn
 from walras.api import SubmitResult
@@ -140,7 +141,7 @@ class Admission:
         job = LiveJob(row, self.launch(job_id, drafted.project, spec))
         board.jobs[job_id] = job
         turn.job_changed(job)
-        turn.batch.specs.append(SpecRow(job_id, json.dumps(spec_mapping(spec))))
+        turn.batch.specs.append(SpecRow(job_id, json.dumps(spec_mapping(spec)), dump_request(request)))
         emit(turn, JobSubmitted(turn.at, request))
         return job_id
 

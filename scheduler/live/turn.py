@@ -9,10 +9,10 @@ from dataclasses import dataclass, field, replace
 from logging import DEBUG, Logger
 
 from scheduler.core.commands import Command, ReleaseNode, Rent, Solve
+from scheduler.core.core import SchedulerCore
 from scheduler.core.events import Event
 from scheduler.live.board import Board, LiveAttempt, LiveJob, LiveNode
 from scheduler.live.journal import GENERATION, encode_command, encode_event
-from scheduler.live.replay import Core
 from scheduler.live.rows import (
     AttemptRow,
     Batch,
@@ -45,7 +45,7 @@ class Turn:
     """Collects the writes and effects of one batch. `at` is the instant of the step being taken."""
 
     def __init__(
-        self, core: Core, board: Board, lease_s: Mapping[str, float], progress_interval_s: float = 60.0
+        self, core: SchedulerCore, board: Board, lease_s: Mapping[str, float], progress_interval_s: float = 60.0
     ) -> None:
         self.core = core
         #: The core hears of a job's progress at most this often.
@@ -70,11 +70,7 @@ class Turn:
         """Note what the core answered to an event."""
         self._records.append((event, commands))
 
-    @property
-    def events(self) -> int:
-        return sum(not isinstance(record, JournalRow) for record in self._records)
-
-    def begin_generation(self, core: Core) -> None:
+    def begin_generation(self, core: SchedulerCore) -> None:
         """From here on a fresh core decides."""
         self.core = core
         self._records.append(JournalRow(self.at, GENERATION, "Generation", "{}"))

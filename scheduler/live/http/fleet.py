@@ -48,8 +48,6 @@ async def prices(call: Call) -> PriceList:
 
 async def drain(call: Call) -> NodeView:
     def step(turn: Turn, node: LiveNode) -> None:
-        node.row.cordon, node.row.detail = "leaving", f"drained by {call.user.name}"
-        turn.node_changed(node)
         emit(turn, NodeLeaving(turn.at, node.row.node_id, inf, Reason.HOLD_ADMIN))
         node.row.detail = f"drained by {call.user.name}"
 
@@ -58,8 +56,6 @@ async def drain(call: Call) -> NodeView:
 
 async def resume(call: Call) -> NodeView:
     def step(turn: Turn, node: LiveNode) -> None:
-        node.row.cordon, node.row.detail = "", ""
-        turn.node_changed(node)
         emit(turn, NodeUncordoned(turn.at, node.row.node_id))
 
     return await _change_node(call, step)

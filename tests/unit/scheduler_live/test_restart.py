@@ -3,20 +3,24 @@
 from math import inf
 from pathlib import Path
 
-import pytest
-
-from scheduler.core.events import JobCancelled, NodeLeaving, NodeUncordoned, PoolDeclared, RentFailed, Woke
+from scheduler.core.events import (
+    JobCancelled,
+    JobHeld,
+    JobReleased,
+    NodeLeaving,
+    NodeUncordoned,
+    PoolDeclared,
+    RentFailed,
+    Woke,
+)
 from scheduler.live.agents import lose_node
 from scheduler.live.journal import decode_event, encode_event
 from scheduler.live.replay import replay
-from scheduler.live.restart import restore
 from scheduler.live.rows import JournalRow
-from scheduler.live.settings import LiveSettings
-from scheduler.live.sqlite_store import SqliteStore, read_journal
+from scheduler.live.sqlite_store import read_journal
 from tests.support.live_world import FakeAgent, World, world
 from walras.cluster import Market, Pool, Shape
-from walras.errors import Conflict
-from walras.ids import NodeId, PoolId
+from walras.ids import Kind, NodeId, PoolId
 from walras.reasons import Reason
 
 SHARES = {
@@ -66,58 +70,73 @@ async def test_unconfirmed_commands_go_out_again_by_their_ids(tmp_path: Path) ->
         assert again.board.next_command_id > after.commands[-1].command_id
 
 
-async def test_a_question_to_the_solver_that_died_with_the_server_is_asked_again(tmp_path: Path) -> None:
-    """An unanswered solve is failed at the restart, so the core does not wait for it for ever."""
-    async with world(tmp_path, policy=SHARES) as w:
-        await FakeAgent(w, "n1").register()
-        w.daemon.outlets = w.daemon.outlets[:1]  # nobody solves
-        w.clock.at += 5.0
-        await w.submit({})
-        assert w.server.core.cycle.in_flight
-    async with world(tmp_path, policy=SHARES) as again:
-        await again.advance(5.0)
-        assert any(row.type == "SolveFailed" for row in again.server.store.journal())
-        assert not again.server.core.cycle.in_flight
-
-
-async def test_an_idle_server_begins_a_new_generation_and_restarts_from_it(tmp_path: Path) -> None:
-    """Restart time is bounded by what happened since the fleet was idle; what was measured is not forgotten."""
-    settings = LiveSettings(generation_events=10, lease_s=dict.fromkeys(("owned", "on_demand", "spot"), 20.0))
-    async with world(tmp_path, settings=settings) as w:
-        agent = await FakeAgent(w, "n1").register()
-        for _ in range(4):
-            job_id = await w.submit({"profile": "cnn"})
-            await agent.start_all()
-            await agent.beat(agent.progress(job_id, 1, 5.0, steps_per_s=4.0, start_s=1.0))
-            await agent.end(job_id)
-    store = SqliteStore(tmp_path)
-    try:
-        events = [row for row in store.journal() if row.kind == "event"]
-        assert len(events) < 25
-        restored = restore(store)
-        assert replay(store.journal(whole=True)).generations > 1
-    finally:
-        store.close()
-    assert restored.core.ledger.table.speed("cnn", "a", 1, {}).steps_per_s == 4.0  # type: ignore[arg-type]
-    async with world(tmp_path, settings=settings) as again:
-        agent.world = again
-        await again.submit({"profile": "cnn"})
-        assert len(await agent.start_all()) == 1
-
-
-async def test_a_journal_that_does_not_replay_is_refused(tmp_path: Path) -> None:
-    """A core that believes other placements than the machines hold would start things twice: no server starts."""
+async def test_every_stage_of_a_job_survives_a_restart(tmp_path: Path) -> None:
+    """Held, blocked, half-prepared, stopping, cancelling, retried: each goes on where it was."""
     async with world(tmp_path) as w:
-        await FakeAgent(w, "n1").register()
-        await w.submit({})
-    store = SqliteStore(tmp_path)
-    try:
-        with store._db.atomic():
-            store._db.execute("DELETE FROM journal WHERE type = 'Start'")
-        with pytest.raises(Conflict, match="does not replay"):
-            restore(store)
-    finally:
-        store.close()
+        one, two = await FakeAgent(w, "n1").register(), await FakeAgent(w, "n2").register()
+        gang = await w.submit({"num_nodes": 2, "resources": {"accelerators": "a:4"}})
+        await one.beat()
+        await two.beat()
+        prepared = {"type": "prepared", "job_id": gang, "attempt": 1, "address": "10.0.0.1", "port": 99}
+        first, second = (one, two) if one.commands[0].node_rank == 0 else (two, one)
+        await first.beat(prepared)
+        held, blocked = await w.submit({"hold": True}), await w.submit({"depends_on": [gang]})
+    async with world(tmp_path) as again:
+        first.world = second.world = again
+        assert [again.state(job_id) for job_id in (gang, held, blocked)] == ["STARTING", "HELD", "PENDING"]
+        await second.beat({**prepared, "address": "", "port": 0})
+        starts = [*await first.start_all(), *await second.start_all()]
+        assert {start.master_address for start in starts} == {"10.0.0.1"}
+        assert again.state(gang) == "RUNNING"
+        await again.emit(lambda at: JobHeld(at, gang))
+    async with world(tmp_path) as third:
+        first.world = second.world = third
+        assert third.state(gang) == "PREEMPTING"
+        await first.end(gang, exit_code=None, signal=15)
+        await second.end(gang, exit_code=None, signal=15)
+        assert [third.state(job_id) for job_id in (gang, held, blocked)] == ["HELD", "HELD", "PENDING"]
+        await third.emit(lambda at: JobReleased(at, held))
+        (start,) = [*await first.start_all(), *await second.start_all()]
+        assert (start.job_id, start.attempt) == (held, 1)
+
+
+async def test_machines_and_requests_for_them_survive_a_restart(tmp_path: Path) -> None:
+    """A drained machine stays drained, a silent one silent; a machine that was asked for is still awaited."""
+    async with world(tmp_path, policy=SHARES, cluster=CLUSTER) as w:
+        for name in ("n1", "n2", "n3"):
+            await FakeAgent(w, name).register()
+        await w.emit(lambda at: NodeLeaving(at, NodeId("n1"), inf, Reason.HOLD_ADMIN))
+        w.clock.at += 16.0
+        w.board.nodes["n1"].heard_at = w.board.nodes["n2"].heard_at = w.clock.at
+        await w.daemon.perform(w.server.gateway.notice_silence)
+        for _ in range(8):
+            await w.submit({"resources": {"accelerators": "s:1"}, "value_usd_per_h": 90.0})
+        await w.advance(3.0)
+        assert len(w.board.rents) == 1
+    async with world(tmp_path, policy=SHARES, cluster=CLUSTER) as again:
+        assert [again.board.nodes[n].shown_state for n in ("n1", "n2", "n3")] == ["leaving", "up", "unreachable"]
+        token = next(iter(again.board.rents))
+        await again.advance(5.0)
+        assert list(again.board.rents) == [token]  # awaited: not asked for a second time
+        spot = {"shape": "sx1", "accelerator": "s", "accelerators": 1, "memory_bytes": 16 * 10**9, "nominal_speed": 5}
+        rented = await FakeAgent(again, "spot-1", token, market="spot", **spot).register()
+        assert len(await rented.start_all()) == 1
+
+
+async def test_what_was_measured_is_known_after_a_restart(tmp_path: Path) -> None:
+    """Speeds, restart costs, money and the id of the next job."""
+    async with world(tmp_path) as w:
+        agent = await FakeAgent(w, "n1").register()
+        job_id = await w.submit({"profile": "cnn"})
+        await agent.start_all()
+        await agent.beat(agent.progress(job_id, 1, 5.0, steps_per_s=4.0, start_s=1.5))
+        await agent.beat(agent.committed(job_id, 1, 5.0))
+        await agent.end(job_id)
+    async with world(tmp_path) as again:
+        ledger = again.server.core.ledger
+        assert ledger.table.speed(Kind("cnn"), "a", 1, {}).steps_per_s == 4.0
+        assert ledger.costs.restart_s(Kind("cnn"), 60.0) == 1.5
+        assert await again.submit({}) == job_id + 1
 
 
 async def _busy_stretch(w: World) -> None:
