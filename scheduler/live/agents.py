@@ -7,11 +7,11 @@ machine is given up only after that instant plus a margin. Lost contact alone is
 
 import asyncio
 import contextlib
-import hashlib
 import secrets
 from dataclasses import dataclass, field
 
 from scheduler.core.events import NodeBack, NodeJoined, NodeLost, NodeUnreachable, PoolDeclared
+from scheduler.live.auth import token_hash
 from scheduler.live.board import LiveNode
 from scheduler.live.carry_out import emit
 from scheduler.live.daemon import Daemon
@@ -28,11 +28,6 @@ from walras.wire import AnyCommand, AttemptHere, Heartbeat, HeartbeatAnswer, Reg
 #: Commands in one answer, so that it stays small; the rest follows at once.
 _COMMANDS_PER_ANSWER = 200
 _RESEND_S = 1.0
-
-
-def hash_secret(secret: str) -> str:
-    """What is kept of a secret. Secrets here are random and long: a plain hash cannot be guessed backwards."""
-    return hashlib.sha256(secret.encode()).hexdigest()
 
 
 def pool_of(message: Register) -> Pool:
@@ -70,7 +65,7 @@ class AgentGateway:
     async def register(self, message: Register) -> Registered:
         """Admit a machine. Raises Conflict where its name or its pool is known with other facts."""
         credential = f"wlr_a_{secrets.token_urlsafe(32)}"
-        await self._daemon.perform(lambda turn: self._register(turn, message, hash_secret(credential)))
+        await self._daemon.perform(lambda turn: self._register(turn, message, token_hash(credential)))
         settings = self._daemon.settings
         lease_s = settings.lease_s[message.facts.market]
         return Registered(credential=credential, heartbeat_s=settings.heartbeat_s, lease_s=lease_s)
@@ -119,7 +114,7 @@ class AgentGateway:
 
     def node_of(self, credential: str) -> NodeId | None:
         """The machine a credential belongs to."""
-        return self._daemon.board.credentials.get(hash_secret(credential))
+        return self._daemon.board.credentials.get(token_hash(credential))
 
     # ---------------------------------------------------------------- heartbeats
 
@@ -158,7 +153,6 @@ class AgentGateway:
 
     def _take(self, turn: Turn, message: Heartbeat) -> None:
         node = turn.board.nodes[NodeId(message.node_id)]
-        node.session = message.session
         if node.row.state == "lost" and not message.here and not node.row.rent_token:
             # Back from the dead, and its old ranks are gone: a machine like a new one. Its old reports are stale.
             self._join(turn, node)

@@ -79,6 +79,7 @@ Caller = UserCaller | AgentCaller | JoinCaller | JobCaller
 
 
 def token_hash(token: str) -> str:
+    """What is kept of a token. Tokens are random and long: a plain hash cannot be guessed backwards."""
     return hashlib.sha256(token.encode(errors="surrogateescape")).hexdigest()
 
 

@@ -79,7 +79,6 @@ class LiveNode:
     leased_until: float = -inf
     #: Attempts that may be alive there: what the agent reports is compared with it.
     expected: set[tuple[JobId, int]] = field(default_factory=set)
-    session: str = ""
 
     @property
     def shown_state(self) -> str:

@@ -4,7 +4,6 @@ Bytes arrive with their offset; what is there already is skipped, a gap is not t
 names come from numbers alone. All calls block on the disk: the server makes them in threads.
 """
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,17 +41,6 @@ class LogStore:
                 return file.read(limit_bytes)
         except FileNotFoundError:
             return b""
-
-    def size(self, job_id: int, attempt: int, rank: int) -> int:
-        try:
-            return os.stat(self._path(job_id, attempt, rank)).st_size
-        except FileNotFoundError:
-            return 0
-
-    def ranks(self, job_id: int, attempt: int) -> list[int]:
-        """Ranks that wrote something."""
-        folder = self._folder / str(int(job_id)) / str(int(attempt))
-        return sorted(int(path.stem) for path in folder.glob("*.log")) if folder.is_dir() else []
 
     def _path(self, job_id: int, attempt: int, rank: int) -> Path:
         return self._folder / str(int(job_id)) / str(int(attempt)) / f"{int(rank)}.log"
