@@ -120,6 +120,9 @@ class ClusterConfig(FileModel):
     """A cluster file."""
 
     pools: Annotated[tuple[PoolEntry, ...], Field(min_length=1, max_length=10_000)]
+    #: How long an attempt lives on after the last word between its machine and the server; None: 10 minutes on owned
+    #: and on-demand machines, 2 on spot machines.
+    lease: Annotated[Length, Field(ge=5, le=86_400)] | None = None
     #: Emulation only: steps per second of a gang, by kind of job and accelerator type.
     speeds: dict[ShownName, dict[AcceleratorName, Annotated[Number, Field(gt=0, le=1e9)]]] = Field(default_factory=dict)
 

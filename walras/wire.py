@@ -234,3 +234,18 @@ class HeartbeatAnswer(Message):
     lease_s: float
     #: Attempts in `here` whose lease is not renewed (their fence is old): stop them at once.
     fenced: list[AttemptHere] = Field(default_factory=list)
+
+
+# ------------------------------------------------------------------------------------------------ logs
+
+
+class LogAccepted(Message):
+    """Answer to `POST /agent/v1/logs?job_id=J&attempt=A&rank=R&offset=N` (the body is the raw bytes from offset N on).
+
+    Sending the same bytes again is harmless; bytes beyond a gap are not taken.
+    """
+
+    #: Offset at which the server wants the agent to go on.
+    next: int
+    #: True: the rank has used up its share of log space; what follows is dropped.
+    full: bool = False

@@ -1,0 +1,69 @@
+"""What a cloud is to the scheduler: offers, request, describe, terminate.
+
+A request carries a token that is written down before the call, so that repeating it after a crash rents nothing twice;
+`describe` lists every machine with its token, so that a janitor can compare what is paid for with what is known.
+Whether to rent, and what, is the core's decision; when to call is the shell's.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+from walras.cluster import Pool
+from walras.ids import NodeId, PoolId
+
+
+class MachineState(StrEnum):
+    """Where a rented machine is in its life."""
+
+    BOOTING = "booting"
+    RUNNING = "running"
+    #: Notice was given: it will be gone soon.
+    LEAVING = "leaving"
+    GONE = "gone"
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What the cloud sells now."""
+
+    pool_id: PoolId
+    #: One machine, USD per hour.
+    usd_per_h: float
+    #: Machines that may be held at most.
+    quota: int
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """One machine as the cloud knows it."""
+
+    node_id: NodeId
+    pool_id: PoolId
+    #: The token of the request it answers.
+    token: str
+    state: MachineState
+
+
+class CloudProvider(Protocol):
+    """A source of rented machines. Every call may be repeated; what was done already is not done again."""
+
+    async def offers(self) -> tuple[Offer, ...]:
+        """What may be rented now, and at what price."""
+        ...
+
+    async def request(self, token: str, pool: Pool, machines: int) -> tuple[Machine, ...]:
+        """Rent machines of a pool. A known token answers with its machines.
+
+        Raises:
+            ClusterError: nothing, or only a part, can be had; machines that were obtained are returned by `describe`.
+        """
+        ...
+
+    async def describe(self) -> tuple[Machine, ...]:
+        """Every machine that is held."""
+        ...
+
+    async def terminate(self, node_id: NodeId) -> None:
+        """Give a machine back. Unknown or gone machines are no error."""
+        ...

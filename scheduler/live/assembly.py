@@ -1,0 +1,201 @@
+"""Putting a server together from a folder and its configuration, and taking it apart.
+
+What is built here is started in order: core and board as they were, the loop, the policy and pools of the files, HTTP,
+then machines and solver.
+"""
+
+import asyncio
+import json
+import logging
+import shutil
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+import walras
+from scheduler.core.core import SchedulerCore
+from scheduler.core.events import PoolDeclared
+from scheduler.live.agents import AgentGateway
+from scheduler.live.auth import ALL_PROJECTS, Role, caller_of, new_user_token
+from scheduler.live.board import load_board
+from scheduler.live.carry_out import emit
+from scheduler.live.clock import Clock
+from scheduler.live.daemon import Daemon
+from scheduler.live.data_folder import DataFolder, write_private
+from scheduler.live.job_tokens import JobTokens
+from scheduler.live.journal import parse_request
+from scheduler.live.local_provider import AgentLauncher, LocalPool, LocalProvider
+from scheduler.live.logs import LogStore
+from scheduler.live.policy_desk import DEFAULT_POLICY, PolicyDesk, parse_row
+from scheduler.live.providers import ProviderDesk
+from scheduler.live.restart import take_over
+from scheduler.live.rows import Loaded, SpecRow
+from scheduler.live.server import Secrets, Server
+from scheduler.live.settings import LiveSettings
+from scheduler.live.solver_pool import SolverPool
+from scheduler.live.store import Store
+from scheduler.live.submit import Admission
+from scheduler.live.turn import Turn
+from scheduler.live.views import Views
+from walras.config import ClusterConfig
+from walras.ids import JobId
+from walras.job import parse_spec
+from walras.request import JobRequest
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ServerConfig:
+    """What a server is started with."""
+
+    folder: DataFolder
+    cluster: ClusterConfig | None
+    #: Content of a policy file; None: the policy in force, or the default at the first start.
+    policy: Mapping[str, Any] | None
+    settings: LiveSettings
+
+
+def settings_for(cluster: ClusterConfig | None) -> LiveSettings:
+    """The paces that follow from the length of a lease: several heartbeats, and a warning, before one runs out."""
+    settings = LiveSettings()
+    if cluster is None or cluster.lease is None:
+        return settings
+    lease_s = cluster.lease
+    return replace(
+        settings,
+        lease_s=dict.fromkeys(settings.lease_s, lease_s),
+        heartbeat_s=min(settings.heartbeat_s, lease_s / 10),
+        unreachable_s=min(settings.unreachable_s, lease_s / 2),
+    )
+
+
+@dataclass(slots=True)
+class Assembled:
+    """A server and what only its owner needs."""
+
+    server: Server
+    local: LocalProvider
+    loaded: Loaded
+    requests: dict[JobId, JobRequest]
+    attained_s: dict[JobId, float]
+
+
+def assemble(config: ServerConfig, store: Store) -> Assembled:
+    """Build the server on what the tables hold. Blocks."""
+    folder, settings = config.folder, config.settings
+    epoch_unix_s = store.epoch_unix_s()
+    clock = Clock(epoch_unix_s, store.last_at())
+    admission = Admission(clock, epoch_unix_s, folder.checkpoints)
+    loaded = store.load()
+    specs = {job.job_id: _spec(store, job.job_id) for job in loaded.jobs}
+    launches = {
+        job.job_id: admission.launch(job.job_id, job.project, parse_spec(json.loads(specs[job.job_id].spec)))
+        for job in loaded.jobs
+    }
+    board = load_board(loaded, launches, clock.now(), settings.lease_s)
+    daemon = Daemon(SchedulerCore(), board, store, clock, settings)
+    known = store.policies(limit=1)
+    policies = PolicyDesk(daemon, parse_row(known[0]) if known else None)
+    secrets = Secrets(
+        join_token=folder.join_token(),
+        job_tokens=JobTokens(folder.server_secret()),
+        users={row.sha256: row for row in store.tokens()},
+    )
+    gateway = AgentGateway(daemon, secrets.job_tokens)
+    local = _local_provider(config)
+    desk = ProviderDesk(daemon, dict.fromkeys(local.pools, local))
+    local.on_gone = desk.gone
+    solver = SolverPool(daemon, settings.solve_timeout_s)
+    daemon.outlets += [gateway, solver, desk]
+    server = Server(
+        daemon=daemon,
+        store=store,
+        secrets=secrets,
+        gateway=gateway,
+        solver=solver,
+        policies=policies,
+        providers=desk,
+        admission=admission,
+        views=Views(clock, board),
+        logs=LogStore(folder.logs, settings.log_limit_bytes),
+        version=walras.__version__,
+    )
+    attained_s: dict[JobId, float] = {}
+    for used in store.usage(specs, clock.now()):
+        attained_s[used.job_id] = attained_s.get(used.job_id, 0.0) + used.accelerator_s
+    requests = {job_id: parse_request(row.request) for job_id, row in specs.items()}
+    return Assembled(server, local, loaded, requests, attained_s)
+
+
+def _spec(store: Store, job_id: JobId) -> SpecRow:
+    row = store.spec(job_id)
+    assert row is not None, f"job {job_id} has no spec"
+    return row
+
+
+def _local_provider(config: ServerConfig) -> LocalProvider:
+    cluster, folder = config.cluster, config.folder
+    pools = {
+        entry.pool_id: LocalPool(entry.pool(), entry.boot)
+        for entry in (() if cluster is None else cluster.pools)
+        if entry.provider == "local"
+    }
+    speeds_file: Path | None = None
+    if cluster is not None and cluster.speeds:
+        speeds_file = folder.path / "speeds.yaml"
+        write_private(speeds_file, yaml.safe_dump(cluster.speeds))
+    launcher = AgentLauncher((_walras_command(),), folder.join_token_file.absolute(), speeds_file)
+    return LocalProvider(folder.machines.absolute(), pools, launcher)
+
+
+def _walras_command() -> str:
+    """The console script beside the running interpreter, else the one on the path."""
+    beside = Path(sys.executable).parent / "walras"
+    return str(beside) if beside.is_file() else (shutil.which("walras") or str(beside))
+
+
+# ------------------------------------------------------------------------------------------ first steps
+
+
+async def bring_up_to_date(assembled: Assembled, config: ServerConfig) -> None:
+    """Let a fresh core take over, then change what the files say differently. The loop must be running."""
+    server, policies = assembled.server, assembled.server.policies
+    if policies.has_policy:
+
+        def begin(turn: Turn) -> None:
+            take_over(turn, policies.in_force, assembled.loaded, assembled.requests, assembled.attained_s)
+
+        await server.daemon.perform(begin)
+    if config.policy is not None and not policies.is_in_force(config.policy):
+        await policies.change(config.policy, "policy file")
+    elif not policies.has_policy:
+        await policies.change(DEFAULT_POLICY, "default")
+    pools = [] if config.cluster is None else config.cluster.pool_list()
+
+    def step(turn: Turn) -> None:
+        for pool in pools:
+            if turn.board.pools.get(pool.pool_id) != pool:
+                emit(turn, PoolDeclared(turn.at, pool))
+
+    await server.daemon.perform(step)
+    await _ensure_admin(server, config.folder)
+
+
+async def _ensure_admin(server: Server, folder: DataFolder) -> None:
+    """Somebody must be able to come in."""
+    callers = (caller_of(row) for row in server.secrets.users.values())
+    if any(caller is not None and caller.role is Role.ADMIN for caller in callers):
+        return
+    token, row = new_user_token("admin", Role.ADMIN, (ALL_PROJECTS,), "first start")
+
+    def step(turn: Turn) -> None:
+        turn.batch.tokens.append(row)
+
+    await server.daemon.perform(step)
+    server.secrets.users[row.sha256] = row
+    await asyncio.get_running_loop().run_in_executor(None, write_private, folder.admin_token_file, token + "\n")

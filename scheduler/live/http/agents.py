@@ -1,0 +1,17 @@
+"""The agents' endpoints."""
+
+from scheduler.live.agents import check_owner
+from scheduler.live.auth import AgentCaller
+from scheduler.live.http.routing import LARGE_BODY_BYTES, Call
+from walras.wire import Heartbeat, HeartbeatAnswer, Register, Registered
+
+
+async def register(call: Call) -> Registered:
+    return await call.server.gateway.register(await call.model(Register))
+
+
+async def heartbeat(call: Call) -> HeartbeatAnswer:
+    assert isinstance(call.caller, AgentCaller)
+    message = await call.model(Heartbeat, LARGE_BODY_BYTES)
+    check_owner(call.caller.node_id, message.node_id)
+    return await call.server.gateway.heartbeat(message)

@@ -1,0 +1,160 @@
+"""`walras server`: from arguments to a running server and back to silence."""
+
+import asyncio
+import ipaddress
+import logging
+import signal
+import sys
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+
+from scheduler.live.assembly import Assembled, ServerConfig, assemble, bring_up_to_date, settings_for
+from scheduler.live.data_folder import DataFolder
+from scheduler.live.http.app import make_app
+from scheduler.live.sqlite_store import SqliteStore
+from walras.config import ClusterConfig, load_mapping, load_yaml
+from walras.errors import ConfigError
+
+log = logging.getLogger(__name__)
+
+#: sysexits' EX_SOFTWARE: a mistake of ours ended the server; a restart begins from what was committed.
+EXIT_CRASHED = 70
+_SHUTDOWN_S = 1.0
+
+
+def run_server(
+    *, data: Path, host: str = "127.0.0.1", port: int = 0, cluster: Path | None = None, policy: Path | None = None
+) -> int:
+    """Run until SIGTERM or SIGINT; answers the exit code.
+
+    Raises ConfigError for files or an address that will not do, Conflict where another server holds the folder.
+    """
+    check_host(host)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    cluster_config = None if cluster is None else load_yaml(cluster, ClusterConfig)
+    policy_data = None if policy is None else load_mapping(policy)
+    folder = DataFolder(data.absolute())
+    folder.create()
+    store = SqliteStore(folder.path)
+    try:
+        config = ServerConfig(folder, cluster_config, policy_data, settings_for(cluster_config))
+        return asyncio.run(_serve(config, store, host, port))
+    finally:
+        store.close()
+
+
+def check_host(host: str) -> None:
+    """Raise ConfigError for an address that others can reach: whoever may submit a job may run code here."""
+    try:
+        loopback = host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        loopback = False
+    if not loopback:
+        raise ConfigError(
+            f"will not listen on {host}: tokens would cross the network unencrypted",
+            field="--host",
+            fix="listen on 127.0.0.1 behind a reverse proxy with TLS (docs/operations.md), or use an ssh tunnel",
+        )
+
+
+async def _serve(config: ServerConfig, store: SqliteStore, host: str, port: int) -> int:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    wanted_port = port or config.folder.last_port()
+    config.folder.server_file.unlink(missing_ok=True)
+    assembled = await loop.run_in_executor(None, assemble, config, store)
+    server = assembled.server
+    tasks = [asyncio.create_task(server.daemon.run(), name="loop")]
+    runner: web.AppRunner | None = None
+    try:
+        await _or_crash(tasks, bring_up_to_date(assembled, config))
+        runner = web.AppRunner(
+            make_app(server), access_log=None, shutdown_timeout=_SHUTDOWN_S, handler_cancellation=True
+        )
+        url, listening_port = await _listen(runner, host, wanted_port, exact=bool(port))
+        await _or_crash(tasks, _begin(assembled, config, tasks, url, listening_port))
+        tasks.append(asyncio.create_task(_wait(stop), name="stop"))
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        return _verdict(tasks)
+    except _Crashed:
+        return _verdict(tasks)
+    finally:
+        await _shut_down(assembled, runner, tasks)
+
+
+async def _begin(
+    assembled: Assembled, config: ServerConfig, tasks: list[asyncio.Task[None]], url: str, port: int
+) -> None:
+    """Machines, solver, readiness."""
+    server, local = assembled.server, assembled.local
+    local.server_url = url
+    await server.providers.reconcile()
+    tasks.append(asyncio.create_task(server.gateway.watch(), name="leases"))
+    tasks.append(asyncio.create_task(local.watch(), name="machines"))
+    await server.solver.start()
+    server.is_ready = True
+    config.folder.announce(url, port)
+    log.info("ready at %s with %d active jobs", url, len(server.board.jobs))
+
+
+async def _listen(runner: web.AppRunner, host: str, port: int, *, exact: bool) -> tuple[str, int]:
+    """Listen; a port that was only remembered may have been taken meanwhile."""
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, host, port)
+        await site.start()
+    except OSError as error:
+        if exact:
+            raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror}", field="--port") from None
+        site = web.TCPSite(runner, host, 0)
+        await site.start()
+    bound = runner.addresses[0][1]
+    shown = f"[{host}]" if ":" in host else host
+    return f"http://{shown}:{bound}", bound
+
+
+class _Crashed(Exception):
+    """The loop ended while others waited for it."""
+
+
+async def _or_crash(tasks: list[asyncio.Task[None]], work: Coroutine[Any, Any, None]) -> None:
+    """Wait for work that needs the loop, but not for ever if the loop has ended."""
+    task = asyncio.ensure_future(work)
+    await asyncio.wait([task, tasks[0]], return_when=asyncio.FIRST_COMPLETED)
+    if tasks[0].done():
+        task.cancel()
+        raise _Crashed
+    await task
+
+
+async def _wait(stop: asyncio.Event) -> None:
+    await stop.wait()
+
+
+def _verdict(tasks: list[asyncio.Task[None]]) -> int:
+    """0 for an orderly stop; a task that ended by itself is a crash."""
+    for task in tasks:
+        if task.done() and task.get_name() != "stop":
+            log.critical("%s ended", task.get_name(), exc_info=None if task.cancelled() else task.exception())
+            return EXIT_CRASHED
+    return 0
+
+
+async def _shut_down(assembled: Assembled, runner: web.AppRunner | None, tasks: list[asyncio.Task[None]]) -> None:
+    server = assembled.server
+    server.is_ready = False
+    if runner is not None:
+        await runner.cleanup()
+    await server.providers.close()
+    await assembled.local.close()
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    await server.solver.close()
+    server.daemon.close()
+    server.readers.shutdown(wait=True)

@@ -1,0 +1,86 @@
+"""The tables, and every change ever made to them. Migrations only go forward; what is here was applied somewhere."""
+
+import time
+
+from sqlite_utils import Database, Migrations
+
+migrations = Migrations("walras")
+
+_SCHEMA = """
+CREATE TABLE meta (name TEXT PRIMARY KEY, value REAL NOT NULL);
+CREATE TABLE journal (
+    seq INTEGER PRIMARY KEY, at REAL NOT NULL, kind TEXT NOT NULL, type TEXT NOT NULL, payload TEXT NOT NULL
+);
+CREATE INDEX journal_generation ON journal (seq) WHERE kind = 'generation';
+CREATE TABLE specs (job_id INTEGER PRIMARY KEY, spec TEXT NOT NULL, request TEXT NOT NULL);
+CREATE TABLE jobs (
+    job_id INTEGER PRIMARY KEY, name TEXT NOT NULL, project TEXT NOT NULL, user TEXT NOT NULL, kind TEXT NOT NULL,
+    state TEXT NOT NULL, priority INTEGER NOT NULL, accelerators INTEGER NOT NULL, submitted_at REAL NOT NULL,
+    reason TEXT, detail TEXT NOT NULL, attempts INTEGER NOT NULL, restarts INTEGER NOT NULL, steps REAL NOT NULL,
+    steps_total REAL, steps_per_s REAL, started_at REAL, ended_at REAL,
+    first_values TEXT NOT NULL, last_values TEXT NOT NULL, labels TEXT NOT NULL
+);
+CREATE INDEX jobs_active ON jobs (job_id) WHERE ended_at IS NULL;
+CREATE INDEX jobs_user ON jobs (user, job_id);
+CREATE INDEX jobs_project ON jobs (project, job_id);
+CREATE INDEX jobs_state ON jobs (state, job_id);
+CREATE INDEX jobs_name ON jobs (user, name, job_id);
+CREATE TABLE attempts (
+    job_id INTEGER NOT NULL, attempt INTEGER NOT NULL, state TEXT NOT NULL, pool_id TEXT NOT NULL,
+    accelerator TEXT NOT NULL, emulated INTEGER NOT NULL, accelerators INTEGER NOT NULL, leased_at REAL NOT NULL,
+    placement TEXT NOT NULL, reason TEXT, profiling INTEGER NOT NULL, started_at REAL, ended_at REAL,
+    exit_code INTEGER, signal INTEGER, failed_rank INTEGER, checkpoint_step REAL,
+    usd REAL NOT NULL, usd_per_h REAL NOT NULL, usd_since_at REAL NOT NULL,
+    PRIMARY KEY (job_id, attempt)
+) WITHOUT ROWID;
+CREATE INDEX attempts_live ON attempts (job_id) WHERE ended_at IS NULL;
+CREATE TABLE parts (
+    job_id INTEGER NOT NULL, attempt INTEGER NOT NULL, node_id TEXT NOT NULL, node_rank INTEGER NOT NULL,
+    prepared INTEGER NOT NULL, started INTEGER NOT NULL, ended INTEGER NOT NULL, ordered INTEGER NOT NULL,
+    stopped INTEGER NOT NULL, cause TEXT NOT NULL, exit_code INTEGER, signal INTEGER, failed_rank INTEGER,
+    address TEXT NOT NULL, port INTEGER NOT NULL, ended_at REAL, steps REAL,
+    PRIMARY KEY (job_id, attempt, node_id)
+) WITHOUT ROWID;
+CREATE INDEX parts_live ON parts (job_id) WHERE ended = 0;
+CREATE TABLE nodes (
+    node_id TEXT PRIMARY KEY, pool_id TEXT NOT NULL, facts TEXT NOT NULL, credential TEXT NOT NULL, state TEXT NOT NULL,
+    joined_at REAL NOT NULL, cordon TEXT NOT NULL, detail TEXT NOT NULL, rent_token TEXT NOT NULL,
+    reports_acked INTEGER NOT NULL
+);
+CREATE TABLE outbox (command_id INTEGER PRIMARY KEY, node_id TEXT NOT NULL, body TEXT NOT NULL);
+CREATE TABLE checkpoints (
+    job_id INTEGER NOT NULL, attempt INTEGER NOT NULL, step REAL NOT NULL, path TEXT NOT NULL, digest TEXT NOT NULL,
+    recorded_at REAL NOT NULL,
+    PRIMARY KEY (job_id, attempt, step)
+) WITHOUT ROWID;
+CREATE TABLE rents (
+    token TEXT PRIMARY KEY, pool_id TEXT NOT NULL, machines INTEGER NOT NULL, asked_at REAL NOT NULL,
+    state TEXT NOT NULL
+);
+CREATE TABLE pools (pool_id TEXT PRIMARY KEY, body TEXT NOT NULL);
+CREATE TABLE speeds (
+    kind TEXT NOT NULL, accelerator TEXT NOT NULL, count INTEGER NOT NULL, steps_per_s REAL NOT NULL,
+    PRIMARY KEY (kind, accelerator, count)
+) WITHOUT ROWID;
+CREATE TABLE restart_costs (kind TEXT PRIMARY KEY, restart_s REAL NOT NULL);
+CREATE TABLE policies (
+    version INTEGER PRIMARY KEY, body TEXT NOT NULL, changed_at REAL NOT NULL, changed_by TEXT NOT NULL
+);
+CREATE TABLE answers (
+    user TEXT NOT NULL, key TEXT NOT NULL, body_sha256 TEXT NOT NULL, answer TEXT NOT NULL, at REAL NOT NULL,
+    PRIMARY KEY (user, key)
+);
+CREATE TABLE tokens (
+    sha256 TEXT PRIMARY KEY, prefix TEXT NOT NULL, user TEXT NOT NULL, role TEXT NOT NULL, projects TEXT NOT NULL,
+    created_at REAL NOT NULL, created_by TEXT NOT NULL, expires_at REAL, revoked_at REAL
+);
+"""
+
+
+@migrations()
+def first_tables(db: Database) -> None:
+    """The tables of the first release; instant 0 of the cluster is now."""
+    for statement in _SCHEMA.split(";"):
+        if statement.strip():
+            db.execute(statement)
+    db.execute("INSERT INTO meta (name, value) VALUES ('epoch_unix_s', ?), ('touched', 0)", [time.time()])

@@ -1,0 +1,134 @@
+"""Rented machines: the core's Rent and ReleaseNode carried out, and what is paid for kept equal to what is known.
+
+The request is in the store before the provider is called; the provider does nothing twice for one token. At the start a
+janitor compares both ways: machines nobody asked for are given back, machines that are gone are reported lost, requests
+that were never answered are repeated.
+"""
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Mapping
+from typing import Protocol
+
+from scheduler.cloud.provider import CloudProvider, Machine, MachineState
+from scheduler.core.commands import Rent
+from scheduler.core.events import RentFailed
+from scheduler.live.agents import lose_node
+from scheduler.live.carry_out import emit
+from scheduler.live.daemon import Daemon
+from scheduler.live.turn import Effects, Turn
+from walras.errors import ClusterError, NotFound
+from walras.ids import NodeId, PoolId
+from walras.reasons import Reason
+
+log = logging.getLogger(__name__)
+
+
+class RevocableProvider(CloudProvider, Protocol):
+    """A provider whose machines can be taken away on request, for drills."""
+
+    async def revoke(self, node_id: NodeId, notice_s: float) -> None:
+        """Give notice, then take the machine away for good. Returns when it is gone."""
+        ...
+
+
+class ProviderDesk:
+    """Between the core's wishes and the providers."""
+
+    def __init__(self, daemon: Daemon, providers: Mapping[PoolId, RevocableProvider]) -> None:
+        self._daemon = daemon
+        self._providers = dict(providers)
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def deliver(self, effects: Effects) -> None:
+        for rent in effects.rents:
+            self._spawn(self._rent(rent.token, rent.pool_id, rent.machines))
+        for release in effects.releases:
+            self._spawn(self._release(release.node_id))
+
+    def revoke(self, pool_id: PoolId, notice_s: float) -> list[NodeId]:
+        """Take every rented machine of a pool away, with notice. Answers which. Raises NotFound."""
+        if pool_id not in self._providers:
+            raise NotFound(f"no rented pool {pool_id}", field="pool_id", fix=f"known: {', '.join(self._providers)}")
+        nodes = [
+            node_id
+            for node_id, node in sorted(self._daemon.board.nodes.items())
+            if node.row.pool_id == pool_id and node.row.rent_token and node.is_member
+        ]
+        for node_id in nodes:
+            self._spawn(self._revoke(pool_id, node_id, notice_s))
+        return nodes
+
+    async def reconcile(self) -> None:
+        """The janitor: make what runs, what is known and what was asked for agree."""
+        held: dict[NodeId, Machine] = {}
+        for provider in dict.fromkeys(self._providers.values()):
+            for machine in await provider.describe():
+                if machine.token in self._daemon.board.rents and machine.state is not MachineState.GONE:
+                    held[machine.node_id] = machine
+                else:
+                    log.warning("machine %s answers no request: given back", machine.node_id)
+                    await provider.terminate(machine.node_id)
+        for node_id, node in list(self._daemon.board.nodes.items()):
+            if node.row.rent_token and node.is_member and node_id not in held:
+                await self.gone(node_id, Reason.INFRA_NODE_LOST)
+        for rent in list(self._daemon.board.rents.values()):
+            self._spawn(self._rent(rent.token, rent.pool_id, rent.machines))
+
+    async def gone(self, node_id: NodeId, reason: Reason, token: str = "") -> None:
+        """A rented machine is proved to be no more, or (with its request's token) never came to be."""
+
+        def step(turn: Turn) -> None:
+            node = turn.board.nodes.get(node_id)
+            if node is not None and node.is_member:
+                lose_node(turn, node_id, reason)
+            elif token in turn.board.rents:
+                emit(turn, RentFailed(turn.at, token, f"{node_id} did not come up"))
+
+        await self._daemon.perform(step)
+
+    async def close(self) -> None:
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    # ---------------------------------------------------------------- the calls
+
+    async def _rent(self, token: str, pool_id: PoolId, machines: int) -> None:
+        pool, provider = self._daemon.board.pools[pool_id], self._providers.get(pool_id)
+        try:
+            if provider is None:
+                raise ClusterError(f"nobody rents out {pool_id}")
+            await provider.request(token, pool, machines)
+        except ClusterError as error:
+            reason = str(error)
+            log.warning("rent %s of %s failed: %s", token, pool_id, reason)
+            await self._daemon.perform(lambda turn: self._failed(turn, Rent(token, pool_id, machines), reason))
+
+    @staticmethod
+    def _failed(turn: Turn, rent: Rent, reason: str) -> None:
+        emit(turn, RentFailed(turn.at, rent.token, reason))
+
+    async def _release(self, node_id: NodeId) -> None:
+        provider = self._provider_of(node_id)
+        if provider is not None:
+            await provider.terminate(node_id)
+        await self.gone(node_id, Reason.INFRA_NODE_LOST)
+
+    async def _revoke(self, pool_id: PoolId, node_id: NodeId, notice_s: float) -> None:
+        await self._providers[pool_id].revoke(node_id, notice_s)
+        await self.gone(node_id, Reason.INFRA_SPOT_RECLAIM)
+
+    def _provider_of(self, node_id: NodeId) -> RevocableProvider | None:
+        node = self._daemon.board.nodes.get(node_id)
+        return None if node is None else self._providers.get(node.row.pool_id)
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: "asyncio.Task[None]") -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.error("a call to a provider failed", exc_info=task.exception())

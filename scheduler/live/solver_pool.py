@@ -1,0 +1,114 @@
+"""Solves in a process of their own, so that the loop never waits for one.
+
+At most one solve is under way (the core sees to that). A solve that fails, takes too long or takes its process down is
+answered by `SolveFailed`; the next one finds a new process.
+"""
+
+import asyncio
+import multiprocessing
+import os
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing.connection import wait
+
+from scheduler.core.commands import Solve
+from scheduler.core.events import Event, Proposal, Solved, SolveFailed
+from scheduler.core.solving import solve
+from scheduler.live.carry_out import emit
+from scheduler.live.daemon import Daemon
+from scheduler.live.journal import plain
+from scheduler.live.turn import Effects
+
+
+def _end_with_parent() -> None:
+    """In the solver's process: a server that was killed must leave no solver behind."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        wait([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def _warm_up() -> bool:
+    """Nothing to do: importing this module in the child is the work."""
+    return True
+
+
+class SolverPool:
+    """Answers `Solve` commands, one process at a time."""
+
+    def __init__(self, daemon: Daemon, timeout_s: float, solve_it: Callable[[Solve], Proposal] = solve) -> None:
+        self._daemon = daemon
+        self._timeout_s = timeout_s
+        self._solve_it = solve_it
+        self._pool = self._new_pool()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.state = "starting"
+
+    @staticmethod
+    def _new_pool() -> ProcessPoolExecutor:
+        context = multiprocessing.get_context("spawn")
+        return ProcessPoolExecutor(1, mp_context=context, initializer=_end_with_parent)
+
+    async def start(self) -> None:
+        """Have the solver process import what it needs before the first question."""
+        await asyncio.get_running_loop().run_in_executor(self._pool, _warm_up)
+        self.state = "ok"
+
+    def deliver(self, effects: Effects) -> None:
+        for command in effects.solves:
+            task = asyncio.ensure_future(self._answer(command))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _answer(self, command: Solve) -> None:
+        event = await self._event(command)
+
+        def step(turn: object) -> None:
+            event.at = turn.at  # type: ignore[attr-defined]
+            emit(turn, event)  # type: ignore[arg-type]
+
+        self._daemon.perform_soon(step)
+
+    async def _event(self, command: Solve) -> Event:
+        loop, began = asyncio.get_running_loop(), time.monotonic()
+        try:
+            proposal = await asyncio.wait_for(
+                loop.run_in_executor(self._pool, self._solve_it, command), self._timeout_s
+            )
+        except TimeoutError:
+            self._restart()
+            return SolveFailed(0.0, command.request_id, f"no answer within {self._timeout_s:g} s")
+        except BrokenProcessPool:
+            self._restart()
+            return SolveFailed(0.0, command.request_id, "the solver process died")
+        except Exception as error:  # the outermost place of the solver's process: whatever it was, life goes on
+            self.state = f"failed: {error}"[:200]
+            return SolveFailed(0.0, command.request_id, f"{type(error).__name__}: {error}"[:500])
+        self.state = "ok"
+        solved = Solved(0.0, command.request_id, proposal, took_s=time.monotonic() - began)
+        # As a reader of the journal will see it, or a replay could differ. Large, so not in the loop's thread.
+        return await loop.run_in_executor(None, plain, solved)
+
+    def _restart(self) -> None:
+        self._kill()
+        self._pool = self._new_pool()
+        self.state = "restarted"
+
+    def _kill(self) -> None:
+        for process in list((self._pool._processes or {}).values()):
+            process.kill()
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    async def close(self) -> None:
+        """End the process; a solve under way is given up."""
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._kill()

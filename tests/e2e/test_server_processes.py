@@ -1,0 +1,202 @@
+"""A real server, agents as real processes, and kill -9."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import yaml
+
+from scheduler.live.replay import replay_folder
+
+pytestmark = pytest.mark.slow
+
+WALRAS = str(Path(sys.executable).parent / "walras")
+POLICY = {"policy": {"name": "fifo"}, "rules": {"round_s": 5, "backoff_s": 1}}
+A = {"shape": "ax1", "accelerator": "a", "accelerators": 1, "cpus": 2, "memory": "1GB", "emulated": True}
+SPOT = {**A, "shape": "sx1", "accelerator": "s", "market": "spot", "provider": "local", "usd_per_h": 1.0, "quota": 1}
+RENTING = {
+    "policy": {"name": "max_min_fairness"},
+    "rules": {"round_s": 5, "resolve_min_s": 1, "delay_usd_per_h": 100, "profiling_s": 1},
+}
+
+
+def wait_for(look: Callable[[], Any], timeout_s: float, what: str) -> Any:
+    """The first truthy look; fails loudly at the end of the time."""
+    until = time.monotonic() + timeout_s
+    while not (seen := look()):
+        assert time.monotonic() < until, f"not within {timeout_s} s: {what}"
+        time.sleep(0.1)
+    return seen
+
+
+class RealServer:
+    """`walras server` on a folder, and one agent if wanted."""
+
+    def __init__(self, folder: Path, pools: list[dict[str, Any]], policy: dict[str, Any]) -> None:
+        self.data = folder / "data"
+        self.folder = folder
+        (folder / "cluster.yaml").write_text(yaml.safe_dump({"lease": "15s", "pools": pools}))
+        (folder / "policy.yaml").write_text(yaml.safe_dump(policy))
+        self.process: subprocess.Popen[bytes] | None = None
+        self.agent: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        command = [WALRAS, "server", "--data", str(self.data), "--cluster", str(self.folder / "cluster.yaml")]
+        with open(self.folder / "server.log", "ab") as output:
+            self.process = subprocess.Popen(
+                [*command, "--policy", str(self.folder / "policy.yaml")], stdout=output, stderr=output
+            )
+        wait_for(self._is_ready, 60, f"server is ready; see {self.folder}/server.log")
+
+    def _is_ready(self) -> bool:
+        """The file of a former server is not ours."""
+        assert self.process is not None
+        with contextlib.suppress(OSError, ValueError):
+            return bool(json.loads((self.data / "server.json").read_text())["pid"] == self.process.pid)
+        return False
+
+    def start_agent(self) -> None:
+        command = [WALRAS, "agent", "--server", self.url, "--join-token-file", str(self.data / "join.token")]
+        command += ["--state", str(self.folder / "n1"), "--node", "n1", "--shape", "ax1", "--accelerator", "a"]
+        command += ["--accelerators", "1", "--cpus", "2", "--memory", "1GB", "--emulated"]
+        with open(self.folder / "agent.log", "ab") as output:
+            self.agent = subprocess.Popen(command, stdout=output, stderr=output)
+
+    @property
+    def url(self) -> str:
+        return str(json.loads((self.data / "server.json").read_text())["url"])
+
+    def call(self, method: str, path: str, body: Any = None, key: str = "") -> tuple[int, Any]:
+        token = (self.data / "admin.token").read_text().strip()
+        headers = {"Authorization": f"Bearer {token}", **({"Idempotency-Key": key} if key else {})}
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(f"{self.url}/api/v1{path}", data, headers, method=method)
+        try:
+            with urllib.request.urlopen(request, timeout=20) as answer:
+                return answer.status, json.loads(answer.read() or b"null")
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, json.loads(error.read())
+
+    def state(self, job_id: int) -> str:
+        return str(self.call("GET", f"/jobs/{job_id}")[1]["state"])
+
+    def kill(self) -> None:
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait(10)
+
+    def stop(self) -> int:
+        assert self.process is not None
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(30)
+
+    def close(self) -> None:
+        for process in (self.process, self.agent):
+            if process is not None and process.poll() is None:
+                process.kill()
+                process.wait(10)
+        for process in _processes_of(self.folder):
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+
+
+def _processes_of(folder: Path) -> list[psutil.Process]:
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.pid != os.getpid() and any(str(folder) in word for word in process.cmdline()):
+                found.append(process)
+    return found
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path
+
+
+@pytest.fixture
+def server(folder: Path) -> Iterator[RealServer]:
+    server = RealServer(folder, [A], POLICY)
+    server.start()
+    yield server
+    server.close()
+
+
+def test_an_acknowledged_submit_survives_kill_9_right_after_the_201(server: RealServer) -> None:
+    """Five times: 201, kill -9, start again: the job is there, and its key answers the same job."""
+    for number in range(1, 6):
+        status, made = server.call("POST", "/jobs", {"run": "true", "name": f"j{number}"}, key=f"k{number}")
+        server.kill()
+        assert (status, made["id"]) == (201, number)
+        server.start()
+        assert server.call("GET", f"/jobs/{number}")[1]["name"] == f"j{number}"
+        assert server.call("POST", "/jobs", {"run": "true", "name": f"j{number}"}, key=f"k{number}") == (200, made)
+    report = replay_folder(server.data)
+    assert (report.identical, report.generations) == (True, 6)
+
+
+def test_ranks_are_undisturbed_by_a_server_that_is_killed_and_comes_back(server: RealServer, folder: Path) -> None:
+    """kill -9 in mid-run: the same processes go on, every line once, one attempt; what ended meanwhile is known."""
+    server.start_agent()
+    script = "echo pid $$; for i in $(seq 40); do echo line $i; sleep 0.2; done"
+    job_id = server.call("POST", "/jobs", {"run": script, "workdir": str(folder)})[1]["id"]
+    short = server.call("POST", "/jobs", {"run": "echo next", "workdir": str(folder)})[1]["id"]
+    wait_for(lambda: server.state(job_id) == "RUNNING", 30, "the job runs")
+    time.sleep(1.0)
+    server.kill()
+    time.sleep(3.0)
+    server.start()
+    assert server.state(job_id) == "RUNNING"
+    wait_for(lambda: server.state(job_id) == "SUCCEEDED", 40, "the job ends")
+    wait_for(lambda: server.state(short) == "SUCCEEDED", 40, "the next one too")
+    job = server.call("GET", f"/jobs/{job_id}")[1]
+    assert [attempt["attempt"] for attempt in job["attempt_list"]] == [1]
+    log = (server.data / "logs" / str(job_id) / "1" / "0.log").read_text().splitlines()
+    assert (log[0][:4], log[1:]) == ("pid ", [f"line {i}" for i in range(1, 41)])
+    assert replay_folder(server.data).identical
+
+
+def test_a_rented_machine_outlives_a_killed_server_but_not_a_stopped_one(folder: Path) -> None:
+    """The local provider finds its machine again after kill -9; revocation takes all of it; a stop leaves none."""
+    server = RealServer(folder, [SPOT], RENTING)
+    try:
+        server.start()
+        spec = {"run": "for i in $(seq 300); do sleep 0.2; done", "workdir": str(folder)}
+        job_id = server.call("POST", "/jobs", spec)[1]["id"]
+        wait_for(lambda: server.state(job_id) == "RUNNING", 60, "a machine is rented and the job runs")
+        machine = server.call("GET", "/nodes")[1][0]["node_id"]
+        server.kill()
+        server.start()
+        assert server.state(job_id) == "RUNNING"
+        assert [node["node_id"] for node in server.call("GET", "/nodes")[1]] == [machine]
+        revoked = server.call("POST", "/pools:revoke", {"pool_id": "sx1/spot/default", "notice_s": 1})
+        assert revoked == (200, {"nodes": [machine]})
+        wait_for(lambda: server.call("GET", f"/jobs/{job_id}")[1]["attempts"] == 2, 60, "it starts on another machine")
+        attempts = server.call("GET", f"/jobs/{job_id}/attempts")[1]
+        assert attempts[0]["state"] in ("NODE_LOST", "PREEMPTED")
+        assert attempts[0]["usd"] > 0
+        assert not _processes_of(server.data / "machines" / machine)
+        assert server.stop() == 0
+        assert not _processes_of(server.data)
+    finally:
+        server.close()
+
+
+def test_a_second_server_on_the_same_folder_says_who_holds_it(server: RealServer) -> None:
+    """Exit code 2 and the pid."""
+    assert server.process is not None
+    second = subprocess.run([WALRAS, "server", "--data", str(server.data)], capture_output=True, timeout=60, text=True)
+    assert second.returncode == 2
+    assert f"pid {server.process.pid}" in second.stderr

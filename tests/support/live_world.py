@@ -1,0 +1,214 @@
+"""A whole server inside a test: real core, store, loop and gateway, with a clock that the test moves and agents that it
+plays. No ports, no processes, no waiting."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from scheduler.core.events import Solved, Woke
+from scheduler.core.solving import solve
+from scheduler.live.assembly import Assembled, ServerConfig, assemble, bring_up_to_date
+from scheduler.live.auth import ALL_PROJECTS, Role, UserCaller
+from scheduler.live.carry_out import emit
+from scheduler.live.clock import Clock
+from scheduler.live.daemon import Daemon
+from scheduler.live.data_folder import DataFolder
+from scheduler.live.journal import plain
+from scheduler.live.settings import LiveSettings
+from scheduler.live.sqlite_store import SqliteStore
+from scheduler.live.submit import draft
+from scheduler.live.turn import Effects, Turn
+from walras.checking import check
+from walras.config import ClusterConfig
+from walras.ids import JobId
+from walras.wire import AttemptHere, Heartbeat, HeartbeatAnswer, Register, ShapeFacts, StartCommand
+
+FIFO = {"policy": {"name": "fifo"}, "rules": {"round_s": 10.0, "backoff_s": 1.0, "prepare_timeout_s": 30.0}}
+ADMIN = UserCaller("root", Role.ADMIN, (ALL_PROJECTS,))
+
+
+class HandClock(Clock):
+    """Stands still until the test moves it."""
+
+    def __init__(self, at: float = 0.0) -> None:
+        super().__init__(1_700_000_000.0, 0.0)
+        self.at = at
+
+    def now(self) -> float:
+        return self.at
+
+
+class InlineSolver:
+    """Answers solves at once, in the loop."""
+
+    def __init__(self, daemon: Daemon) -> None:
+        self._daemon = daemon
+
+    def deliver(self, effects: Effects) -> None:
+        for command in effects.solves:
+            solved = plain(Solved(0.0, command.request_id, solve(command)))
+            self._daemon.perform_soon(lambda turn, solved=solved: self._tell(turn, solved))
+
+    @staticmethod
+    def _tell(turn: Turn, solved: Any) -> None:
+        solved.at = turn.at
+        emit(turn, solved)
+
+
+class World:
+    """The server, and what a test does to it."""
+
+    def __init__(self, assembled: Assembled, clock: HandClock) -> None:
+        self.assembled = assembled
+        self.server = assembled.server
+        self.clock = clock
+
+    @property
+    def daemon(self) -> Daemon:
+        return self.server.daemon
+
+    @property
+    def board(self) -> Any:
+        return self.server.board
+
+    async def submit(self, spec: Mapping[str, Any], user: str = "ada") -> JobId:
+        drafted = draft({"run": "true", **spec}, UserCaller(user, Role.ADMIN, (ALL_PROJECTS,)))
+        return await self.daemon.perform(
+            lambda turn: self.server.admission.admit(turn, drafted, drafted.spec.depends_on, {}, user)  # type: ignore[arg-type]
+        )
+
+    async def emit(self, make: Any) -> None:
+        """Feed an event made of the turn's instant."""
+        await self.daemon.perform(lambda turn: emit(turn, make(turn.at)))
+
+    async def advance(self, seconds: float) -> None:
+        """Let time pass, with a waking at its end."""
+        self.clock.at += seconds
+        await self.emit(Woke)
+        await self.quiet()
+
+    async def quiet(self) -> None:
+        """Until nothing is under way."""
+        for _ in range(3):
+            await asyncio.sleep(0)
+            await self.daemon.perform(lambda turn: None)
+
+    def state(self, job_id: JobId) -> str:
+        row = self.server.store.job(job_id)
+        assert row is not None
+        return row.state.value
+
+
+class FakeAgent:
+    """Plays an agent by hand: keeps what a real one keeps."""
+
+    def __init__(self, world: World, node_id: str, rent_token: str = "", **facts: Any) -> None:
+        known = {"shape": "ax2", "accelerator": "a", "accelerators": 2, "cpus": 8.0, "memory_bytes": 1 << 34}
+        self.facts = ShapeFacts.model_validate({**known, **facts})
+        self.world, self.node_id, self.rent_token = world, node_id, rent_token
+        self.here: dict[tuple[int, int], StartCommand] = {}
+        #: Attempts reported as started.
+        self.told: set[tuple[int, int]] = set()
+        self.commands: list[Any] = []
+        self.acks: list[int] = []
+        self.next_report = 1
+        self.credential = ""
+
+    async def register(self) -> "FakeAgent":
+        message = Register(node_id=self.node_id, facts=self.facts, rent_token=self.rent_token)
+        self.credential = (await self.world.server.gateway.register(message)).credential
+        return self
+
+    async def beat(self, *reports: dict[str, Any], resync: bool = False, ack: bool = True) -> HeartbeatAnswer:
+        """One heartbeat with these reports (numbered here); takes up the commands of the answer."""
+        numbered = []
+        for report in reports:
+            numbered.append({"report_id": self.next_report, **report})
+            self.next_report += 1
+        here = [AttemptHere(job_id=job_id, attempt=attempt) for job_id, attempt in self.here]
+        message = Heartbeat.model_validate(
+            {"node_id": self.node_id, "resync": resync, "reports": numbered, "acks": self.acks, "here": here}
+        )
+        answer = await self.world.server.gateway.heartbeat(message)
+        if ack:
+            self.acks = []
+            for command in answer.commands:
+                self.acks.append(command.command_id)
+                self.commands.append(command)
+                if isinstance(command, StartCommand):
+                    self.here[command.job_id, command.attempt] = command
+        for fenced in answer.fenced:
+            self.here.pop((fenced.job_id, fenced.attempt), None)
+        return answer
+
+    async def start_all(self) -> list[StartCommand]:
+        """Take up commands and report every new attempt as started."""
+        await self.beat()
+        new = [command for key, command in self.here.items() if key not in self.told]
+        self.told.update(self.here)
+        if new:
+            await self.beat(*({"type": "started", "job_id": s.job_id, "attempt": s.attempt} for s in new))
+        return new
+
+    async def end(self, job_id: int, attempt: int = 1, exit_code: int | None = 0, **more: Any) -> None:
+        """Report that nothing of the attempt is left here."""
+        self.here.pop((job_id, attempt), None)
+        given = {"type": "ended", "job_id": job_id, "attempt": attempt, "cause": "exited", "exit_code": exit_code}
+        await self.beat({**given, **more})
+
+    def progress(self, job_id: int, attempt: int, steps: float, **more: Any) -> dict[str, Any]:
+        return {"type": "progress", "job_id": job_id, "attempt": attempt, "steps": steps, **more}
+
+    def committed(self, job_id: int, attempt: int, step: float, path: str | None = None) -> dict[str, Any]:
+        folder = self.here[job_id, attempt].checkpoint_dir if path is None else ""
+        manifest = {"step": step, "path": path or f"{folder}/attempt-{attempt}/step-{step:g}", "digest": "0" * 64}
+        return {"type": "committed", "job_id": job_id, "attempt": attempt, "manifest": manifest}
+
+
+@asynccontextmanager
+async def world(
+    folder: Path,
+    *,
+    policy: Mapping[str, Any] = FIFO,
+    cluster: Mapping[str, Any] | None = None,
+    at: float = 0.0,
+    settings: LiveSettings | None = None,
+) -> AsyncIterator[World]:
+    """A running server on a folder; leaving it is like killing it (nothing is tidied up but the lock)."""
+    data = DataFolder(folder)
+    data.create()
+    store = SqliteStore(folder)
+    config = ServerConfig(
+        data,
+        None if cluster is None else check(ClusterConfig, cluster, source="cluster"),
+        json.loads(json.dumps(policy)),
+        settings or LiveSettings(lease_s=dict.fromkeys(("owned", "on_demand", "spot"), 20.0)),
+    )
+    assembled = assemble(config, store)
+    clock = HandClock(max(at, store.last_at()))
+    _set_clock(assembled, clock)
+    daemon = assembled.server.daemon
+    daemon.outlets = [assembled.server.gateway, InlineSolver(daemon)]
+    loop = asyncio.create_task(daemon.run())
+    try:
+        await bring_up_to_date(assembled, config)
+        yield World(assembled, clock)
+    finally:
+        loop.cancel()
+        await asyncio.gather(loop, return_exceptions=True)
+        daemon.close()
+        assembled.server.readers.shutdown()
+        store.close()
+
+
+def _set_clock(assembled: Assembled, clock: HandClock) -> None:
+    server = assembled.server
+    server.daemon.clock = clock
+    server.views._clock = clock
+    server.admission._clock = clock
+    for node in server.board.nodes.values():
+        node.heard_at = clock.now()
+        node.leased_until = clock.now() + server.daemon.settings.lease_s[node.facts.market]

@@ -1,0 +1,223 @@
+"""What a restarted server knows, and what a journal proves."""
+
+from math import inf
+from pathlib import Path
+
+from scheduler.core.events import (
+    JobCancelled,
+    JobHeld,
+    JobReleased,
+    NodeLeaving,
+    NodeUncordoned,
+    PoolDeclared,
+    RentFailed,
+    Woke,
+)
+from scheduler.live.agents import lose_node
+from scheduler.live.journal import decode_event, encode_event
+from scheduler.live.replay import replay
+from scheduler.live.rows import JournalRow
+from scheduler.live.sqlite_store import read_journal
+from tests.support.live_world import FakeAgent, World, world
+from walras.cluster import Market, Pool, Shape
+from walras.ids import Kind, NodeId, PoolId
+from walras.reasons import Reason
+
+SHARES = {
+    "policy": {"name": "max_min_fairness", "parameters": {"aware": True}},
+    "rules": {
+        "round_s": 10.0, "resolve_min_s": 1.0, "min_runtime_s": 1.0, "restart_default_s": 0.1, "hysteresis": 0.1,
+        "delay_usd_per_h": 100.0, "rent_keep_s": 5.0, "profiling_s": 1.0,
+    },
+}  # fmt: skip
+SPOT = {
+    "shape": "sx1", "accelerator": "s", "accelerators": 1, "cpus": 8, "memory": "16GB", "market": "spot",
+    "provider": "local", "usd_per_h": 0.5, "quota": 1, "nominal_speed": 5,
+}  # fmt: skip
+CLUSTER = {"pools": [SPOT]}
+
+
+async def test_a_killed_server_comes_back_with_the_core_it_had(tmp_path: Path) -> None:
+    """Running, waiting and ended jobs, checkpoints, unconfirmed commands: all there; nothing is started twice."""
+    async with world(tmp_path) as w:
+        agent = await FakeAgent(w, "n1").register()
+        first, second = await w.submit({}), await w.submit({"resources": {"accelerators": "a:2"}})
+        await agent.start_all()
+        await agent.beat(agent.committed(first, 1, 10.0))
+    async with world(tmp_path) as again:
+        agent.world = again
+        assert again.server.gateway.node_of(agent.credential) == "n1"
+        answer = await agent.beat(resync=True)
+        assert (answer.fenced, answer.commands) == ([], [])
+        assert (again.state(first), again.state(second)) == ("RUNNING", "PENDING")
+        await agent.end(first)
+        assert again.state(first) == "SUCCEEDED"
+        assert [(s.job_id, s.attempt) for s in await agent.start_all()] == [(second, 1)]
+        assert await again.submit({}) == second + 1
+
+
+async def test_unconfirmed_commands_go_out_again_by_their_ids(tmp_path: Path) -> None:
+    """A start command that may or may not have arrived is repeated with its id, and launches from the stored spec."""
+    async with world(tmp_path) as w:
+        agent = await FakeAgent(w, "n1").register()
+        await w.submit({"run": ["echo", "hi"]})
+        before = await agent.beat(ack=False)
+    async with world(tmp_path) as again:
+        agent.world = again
+        after = await agent.beat(resync=True, ack=False)
+        assert [c.command_id for c in after.commands] == [c.command_id for c in before.commands]
+        assert after.commands[0].argv == ["echo", "hi"]  # type: ignore[union-attr]
+        assert again.board.next_command_id > after.commands[-1].command_id
+
+
+async def test_every_stage_of_a_job_survives_a_restart(tmp_path: Path) -> None:
+    """Held, blocked, half-prepared, stopping, cancelling, retried: each goes on where it was."""
+    async with world(tmp_path) as w:
+        one, two = await FakeAgent(w, "n1").register(), await FakeAgent(w, "n2").register()
+        gang = await w.submit({"num_nodes": 2, "resources": {"accelerators": "a:4"}})
+        await one.beat()
+        await two.beat()
+        prepared = {"type": "prepared", "job_id": gang, "attempt": 1, "address": "10.0.0.1", "port": 99}
+        first, second = (one, two) if one.commands[0].node_rank == 0 else (two, one)
+        await first.beat(prepared)
+        held, blocked = await w.submit({"hold": True}), await w.submit({"depends_on": [gang]})
+    async with world(tmp_path) as again:
+        first.world = second.world = again
+        assert [again.state(job_id) for job_id in (gang, held, blocked)] == ["STARTING", "HELD", "PENDING"]
+        await second.beat({**prepared, "address": "", "port": 0})
+        starts = [*await first.start_all(), *await second.start_all()]
+        assert {start.master_address for start in starts} == {"10.0.0.1"}
+        assert again.state(gang) == "RUNNING"
+        await again.emit(lambda at: JobHeld(at, gang))
+    async with world(tmp_path) as third:
+        first.world = second.world = third
+        assert third.state(gang) == "PREEMPTING"
+        await first.end(gang, exit_code=None, signal=15)
+        await second.end(gang, exit_code=None, signal=15)
+        assert [third.state(job_id) for job_id in (gang, held, blocked)] == ["HELD", "HELD", "PENDING"]
+        await third.emit(lambda at: JobReleased(at, held))
+        (start,) = [*await first.start_all(), *await second.start_all()]
+        assert (start.job_id, start.attempt) == (held, 1)
+
+
+async def test_machines_and_requests_for_them_survive_a_restart(tmp_path: Path) -> None:
+    """A drained machine stays drained, a silent one silent; a machine that was asked for is still awaited."""
+    async with world(tmp_path, policy=SHARES, cluster=CLUSTER) as w:
+        for name in ("n1", "n2", "n3"):
+            await FakeAgent(w, name).register()
+        await w.emit(lambda at: NodeLeaving(at, NodeId("n1"), inf, Reason.HOLD_ADMIN))
+        w.clock.at += 16.0
+        w.board.nodes["n1"].heard_at = w.board.nodes["n2"].heard_at = w.clock.at
+        await w.daemon.perform(w.server.gateway.notice_silence)
+        for _ in range(8):
+            await w.submit({"resources": {"accelerators": "s:1"}, "value_usd_per_h": 90.0})
+        await w.advance(3.0)
+        assert len(w.board.rents) == 1
+    async with world(tmp_path, policy=SHARES, cluster=CLUSTER) as again:
+        assert [again.board.nodes[n].shown_state for n in ("n1", "n2", "n3")] == ["leaving", "up", "unreachable"]
+        token = next(iter(again.board.rents))
+        await again.advance(5.0)
+        assert list(again.board.rents) == [token]  # awaited: not asked for a second time
+        spot = {"shape": "sx1", "accelerator": "s", "accelerators": 1, "memory_bytes": 16 * 10**9, "nominal_speed": 5}
+        rented = await FakeAgent(again, "spot-1", token, market="spot", **spot).register()
+        assert len(await rented.start_all()) == 1
+
+
+async def test_what_was_measured_is_known_after_a_restart(tmp_path: Path) -> None:
+    """Speeds, restart costs, money and the id of the next job."""
+    async with world(tmp_path) as w:
+        agent = await FakeAgent(w, "n1").register()
+        job_id = await w.submit({"profile": "cnn"})
+        await agent.start_all()
+        await agent.beat(agent.progress(job_id, 1, 5.0, steps_per_s=4.0, start_s=1.5))
+        await agent.beat(agent.committed(job_id, 1, 5.0))
+        await agent.end(job_id)
+    async with world(tmp_path) as again:
+        ledger = again.server.core.ledger
+        assert ledger.table.speed(Kind("cnn"), "a", 1, {}).steps_per_s == 4.0
+        assert ledger.costs.restart_s(Kind("cnn"), 60.0) == 1.5
+        assert await again.submit({}) == job_id + 1
+
+
+async def _busy_stretch(w: World) -> None:
+    """Every kind of command, and many events."""
+    agents = [await FakeAgent(w, name).register() for name in ("n1", "n2")]
+    gang = await w.submit({"num_nodes": 2, "resources": {"accelerators": "a:4"}})
+    for agent in agents:
+        await agent.beat()
+        await agent.beat({"type": "prepared", "job_id": gang, "attempt": 1, "address": "10.0.0.1", "port": 99})
+    for agent in agents:
+        await agent.start_all()
+        await agent.end(gang)
+    jobs = [await w.submit({"profile": f"k{i % 2}", "steps": 1e6, "value_usd_per_h": 50.0}) for i in range(6)]
+    await w.advance(2.0)
+    for _ in range(12):
+        for agent in agents:
+            await agent.start_all()
+            reports = []
+            for job_id, attempt in list(agent.here):
+                reports.append(agent.progress(job_id, attempt, w.clock.at, steps_per_s=5.0, samples=2, start_s=0.5))
+                reports += [agent.committed(job_id, attempt, w.clock.at + step / 100) for step in range(25)]
+            await agent.beat(*reports)
+            stops = [c for c in agent.commands if c.type == "stop" and (c.job_id, c.attempt) in agent.here]
+            for stop in stops:
+                await agent.end(stop.job_id, stop.attempt, exit_code=None, signal=15)
+        await w.advance(3.0)
+    tokens = list(w.board.rents)
+    assert tokens, "nothing was rented"
+    spot = {"shape": "sx1", "accelerator": "s", "accelerators": 1, "memory_bytes": 16 * 10**9, "nominal_speed": 5}
+    rented = await FakeAgent(w, "spot-1", tokens[0], market="spot", **spot).register()
+    await w.advance(1.0)
+    await rented.start_all()
+    await w.emit(lambda at: NodeLeaving(at, NodeId("n2"), inf, Reason.HOLD_ADMIN))
+    await w.emit(lambda at: NodeUncordoned(at, NodeId("n2")))
+    for job_id in jobs:
+        await _cancel(w, job_id)
+    for agent in (*agents, rented):
+        await agent.beat()
+        for job_id, attempt in list(agent.here):
+            await agent.end(job_id, attempt, exit_code=None, signal=15)
+    for _ in range(8):
+        await w.advance(6.0)
+    await w.daemon.perform(lambda turn: lose_node(turn, NodeId("spot-1"), Reason.INFRA_NODE_LOST))
+
+
+async def _cancel(w: World, job_id: int) -> None:
+    await w.emit(lambda at: JobCancelled(at, job_id))  # type: ignore[arg-type]
+
+
+async def test_a_long_journal_with_every_command_replays_to_identical_commands(tmp_path: Path) -> None:
+    """More than 1,000 events and every command type: identical through a fresh core; without one event, not."""
+    async with world(tmp_path, policy=SHARES, cluster=CLUSTER) as w:
+        await _busy_stretch(w)
+    rows = list(read_journal(tmp_path))
+    report = replay(rows)
+    assert report.identical, report.differences
+    assert report.events > 1000
+    assert set(report.command_types) == {
+        "WakeAt", "Solve", "Prepare", "Start", "Revoke", "Rent", "ReleaseNode", "JobTransitioned",
+        "AttemptTransitioned", "NodeCordoned",
+    }  # fmt: skip
+    for kind in ("JobSubmitted", "NodeJoined", "Solved", "AttemptEnded"):
+        place = next(i for i, row in enumerate(rows) if row.type == kind)
+        assert not replay([*rows[:place], *_without_its_commands(rows[place:])]).identical, kind
+
+
+def _without_its_commands(rows: list[JournalRow]) -> list[JournalRow]:
+    """The rows after the first event and its commands."""
+    rest = rows[1:]
+    while rest and rest[0].kind == "command":
+        rest = rest[1:]
+    return rest
+
+
+def test_events_come_back_as_they_were_written() -> None:
+    """Infinite instants, enums, nested values and tuples survive the journal exactly."""
+    pool = Pool(PoolId("s"), Shape("s", "s", 1, 1.5, 1 << 40, 0.1 + 0.2), Market.SPOT, "z", 0.1, 3, 1e-9)
+    for event in (
+        NodeLeaving(1.1, NodeId("n"), inf, Reason.HOLD_ADMIN),
+        PoolDeclared(0.1 + 0.2, pool),
+        RentFailed(1e9, "t", "ünïcode \x00"),
+        Woke(-0.0),
+    ):
+        assert decode_event(encode_event(event)) == event

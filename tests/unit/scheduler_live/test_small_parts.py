@@ -1,0 +1,115 @@
+"""Tokens, logs, money, submission order: the parts that need no server."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scheduler.live import money
+from scheduler.live.auth import FailureLimit, Role, UserCaller, caller_of, check_grant, new_user_token
+from scheduler.live.job_tokens import JobTokens
+from scheduler.live.logs import LogStore
+from scheduler.live.main import check_host
+from scheduler.live.rows import AttemptRow
+from scheduler.live.submit import submission_order
+from walras.cluster import NodeShare, Placement, Pool, Shape
+from walras.errors import ConfigError, Forbidden
+from walras.ids import JobId, NodeId, PoolId
+from walras.states import AttemptState
+
+
+def test_nobody_grants_a_role_as_high_as_their_own() -> None:
+    """But admins make admins; and nobody grants projects they do not have."""
+    operator = UserCaller("o", Role.OPERATOR, ("p",))
+    check_grant(operator, Role.USER, ("p",))
+    for role, projects in ((Role.OPERATOR, ("p",)), (Role.ADMIN, ("p",)), (Role.USER, ("q",))):
+        with pytest.raises(Forbidden):
+            check_grant(operator, role, projects)
+    check_grant(UserCaller("a", Role.ADMIN, ()), Role.ADMIN, ("*",))
+
+
+def test_a_token_expires_and_is_not_kept() -> None:
+    """Only its hash and its prefix are in the row."""
+    token, row = new_user_token("ada", Role.USER, ("p",), "admin", expires_in_s=60.0)
+    assert token not in repr(row)
+    assert token.startswith(row.prefix)
+    caller = caller_of(row)
+    assert caller is not None
+    assert (caller.name, caller.role, caller.sees("p"), caller.sees("q")) == ("ada", Role.USER, True, False)
+    row.expires_at = 1.0
+    assert caller_of(row) is None
+
+
+def test_job_tokens_cannot_be_made_up() -> None:
+    """Another job, another attempt, another server's secret: not genuine."""
+    tokens = JobTokens(b"s" * 32)
+    token = tokens.issue(JobId(12), 3)
+    assert tokens.check(token) == (12, 3)
+    for forged in (token.replace("_12_", "_13_"), token.replace("_3_", "_4_"), token[:-2], "", "wlr_j_1_1_zz"):
+        assert tokens.check(forged) is None
+    assert JobTokens(b"t" * 32).check(token) is None
+
+
+def test_an_address_that_fails_often_is_held_off_for_a_while() -> None:
+    """The bucket empties, refills with time, and another address has its own."""
+    limit = FailureLimit(burst=3, per_s=1.0)
+    assert [limit.failed("a", 0.0) for _ in range(4)] == [True, True, True, False]
+    assert limit.failed("b", 0.0)
+    assert limit.failed("a", 10.0)
+
+
+@given(st.binary(max_size=300), st.lists(st.tuples(st.integers(0, 320), st.integers(0, 64)), max_size=40))
+def test_log_chunks_in_any_order_make_a_prefix_of_what_was_written(
+    tmp_path_factory: pytest.TempPathFactory, written: bytes, chunks: list[tuple[int, int]]
+) -> None:
+    """Repeats, overlaps and gaps: what is kept is always the beginning of the truth."""
+    logs = LogStore(tmp_path_factory.mktemp("logs"), limit_bytes=200)
+    for offset, length in chunks:
+        logs.append(1, 1, 0, offset, written[offset : offset + length])
+    kept = logs.read(1, 1, 0, 0, 1000)
+    assert written[:200].startswith(kept)
+    for offset in range(0, 300, 50):
+        logs.append(1, 1, 0, offset, written[offset : offset + 60])
+    assert logs.read(1, 1, 0, 0, 1000) == written[:200]
+
+
+def test_logs_of_nobody_are_empty(tmp_path: Path) -> None:
+    """No file is no error, and a rank's name cannot leave the folder."""
+    logs = LogStore(tmp_path, 10)
+    assert logs.read(1, 2, 3, 0, 10) == b""
+    with pytest.raises(ValueError, match="invalid literal"):
+        logs.append("../../x", 1, 0, 0, b"")  # type: ignore[arg-type]
+
+
+def test_money_is_the_price_at_the_time_of_use() -> None:
+    """Half a machine at 2 USD/h for half an hour, then the price doubles for another half hour."""
+    pool = Pool(PoolId("p"), Shape("s", "a", 4, 1.0, 1), usd_per_h=2.0)
+    placement = Placement(PoolId("p"), (NodeShare(NodeId("n"), (0, 1)),))
+    row = AttemptRow(JobId(1), 1, AttemptState.RUNNING, PoolId("p"), "a", False, 2, 0.0, "[]")
+    row.usd_per_h = money.usd_per_h(pool, placement)
+    assert row.usd_per_h == 1.0
+    money.settle(row, 1800.0)
+    row.usd_per_h = 2.0
+    assert money.usd_until(row, 3600.0) == pytest.approx(0.5 + 1.0)
+    assert money.accelerator_s(row, 3600.0) == 7200.0
+
+
+@given(st.lists(st.lists(st.integers(0, 7), max_size=3).map(tuple), min_size=1, max_size=8))
+def test_a_batch_is_ordered_with_dependencies_first(wants: list[tuple[int, ...]]) -> None:
+    """Every position is either on a cycle or after all that it needs that is not on one."""
+    siblings = [tuple(p for p in needs if p < len(wants)) for needs in wants]
+    order, cyclic = submission_order(siblings)
+    assert sorted([*order, *cyclic]) == list(range(len(siblings)))
+    place = {position: index for index, position in enumerate(order)}
+    for position in order:
+        assert all(needed in cyclic or place[needed] < place[position] for needed in siblings[position])
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "192.168.1.4", "::", "example.org", ""])
+def test_an_address_that_others_reach_is_refused(host: str) -> None:
+    """Whoever may submit a job may run code: no listening beyond loopback without TLS."""
+    with pytest.raises(ConfigError, match="will not listen"):
+        check_host(host)
+    for fine in ("127.0.0.1", "::1", "localhost", "127.1.2.3"):
+        check_host(fine)
