@@ -143,8 +143,9 @@ def test_an_acknowledged_submit_survives_kill_9_right_after_the_201(server: Real
         server.start()
         assert server.call("GET", f"/jobs/{number}")[1]["name"] == f"j{number}"
         assert server.call("POST", "/jobs", {"run": "true", "name": f"j{number}"}, key=f"k{number}") == (200, made)
-    report = replay_folder(server.data)
-    assert (report.identical, report.generations) == (True, 6)
+    told = subprocess.run([WALRAS, "admin", "replay", "--data", str(server.data)], capture_output=True, timeout=60)
+    assert (told.returncode, told.stdout.splitlines()[-1]) == (0, b"identical")
+    assert b"6 starts" in told.stdout
 
 
 def test_ranks_are_undisturbed_by_a_server_that_is_killed_and_comes_back(server: RealServer, folder: Path) -> None:

@@ -1,9 +1,11 @@
-"""`walras admin token|drain|resume`: what an administrator does."""
+"""`walras admin token|drain|resume|replay`: what an administrator does."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from walras.cli.loading import load
 from walras.cli.options import Output, length_s
 from walras.cli.output import OutputFormat, show_json, show_line, warn
 from walras.cli.session import with_client
@@ -48,3 +50,17 @@ def resume(node: Node) -> None:
     """Use a drained or quarantined machine again."""
     with_client(lambda client: client.resume_node(node))
     show_line(f"node {node} takes jobs again")
+
+
+@admin_commands.command("replay")
+def replay(
+    data: Annotated[Path, typer.Option("--data", help="Folder of a server, running or not.")],
+) -> None:
+    """Feed a server's journal through a fresh scheduler and compare the commands. Exit code 1 if they differ."""
+    report = load("scheduler.live.replay").replay_folder(data)
+    show_line(f"{report.events} events, {report.commands} commands, {report.generations} starts of the server")
+    if not report.identical:
+        first = report.differences[0]
+        warn(f"{report.different} events differ, first {first.event.type} at {first.event.at:.3f} s")
+        raise typer.Exit(1)
+    show_line("identical")
