@@ -37,6 +37,7 @@ def start(cycle: Cycle, job: JobRecord, pool: int, place: Place) -> None:
     job.lost.clear()
     columns.pool[job.slot] = pool
     columns.count[job.slot] = job.placement.accelerators
+    job.opportunist = cycle.discipline is not None and not cycle.discipline.is_entitled(job, pool)
     unknown = bool(job_class.sources[pool] < Source.MEASURED)
     job.profiling_until = cycle.now + rules.profiling_s if unknown else -inf
     cycle.set_job_state(job, JobState.STARTING)

@@ -164,8 +164,8 @@ class BySharesOwed:
             return challenger.request.priority_class > incumbent.request.priority_class
         if now < incumbent.profiling_until:
             return False
-        if columns.entitled[incumbent.slot, pool] <= 0:
-            return True  # an opportunist earns no incumbency
+        if incumbent.opportunist and columns.entitled[incumbent.slot, pool] <= 0:
+            return True  # it never had a right to the place, and earns none by sitting there
         if now - incumbent.running_at < rules.min_runtime_s:
             return False
         count = self._ledger.classes.forms[self._ledger.class_of(challenger).form].counts[pool]

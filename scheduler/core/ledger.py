@@ -62,6 +62,8 @@ class JobRecord:
     rendezvous: Rendezvous | None = None
     #: Set once the attempt has been told to stop.
     revoked: Reason | None = None
+    #: It had no share of its pool when it started there: the first to go.
+    opportunist: bool = False
     #: Started to learn a speed: protected from challengers until this instant.
     profiling_until: float = -inf
     #: Machines of the attempt that are lost.

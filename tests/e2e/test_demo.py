@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("demo")]
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
 WALRAS = Path(sys.executable).parent / "walras"
 PARTS = (
