@@ -8,6 +8,7 @@ import pytest
 from tests.support.agent_commands import LOOP, Begin, a_start, a_stop, next_command_id
 from tests.support.fake_agent_server import FakeAgentServer
 from walras.wire import PrepareCommand
+from workers.plan import read_plan
 from workers.store import AgentStore, Phase
 
 pytestmark = pytest.mark.slow
@@ -91,3 +92,54 @@ async def test_a_wrong_join_token_ends_the_agent_with_1(server: FakeAgentServer,
     assert agent._process is not None
     assert await asyncio.to_thread(agent._process.wait, 10) == 1
     assert "does not accept this machine" in agent.log
+
+
+async def test_the_lease_of_a_start_counts_from_when_its_heartbeat_was_sent(
+    server: FakeAgentServer, begin: Begin, tmp_path: Path
+) -> None:
+    """An answer that was long on its way grants no more for it: the server gives the machine up by its own clock."""
+    server.delay_s = 0.8
+    agent = begin()
+    await server.send(a_start(tmp_path, "import time; time.sleep(60)", lease_s=20.0))
+    await server.report("started")
+    plan = read_plan(agent.state / "attempts" / "1-1")
+    assert plan.lease_until <= server.heard_at[0] + 20.0
+
+
+async def test_a_start_that_arrives_after_its_lease_starts_nothing(
+    server: FakeAgentServer, begin: Begin, tmp_path: Path
+) -> None:
+    """By then the job may run elsewhere."""
+    server.delay_s = 0.8
+    agent = begin()
+    await server.send(a_start(tmp_path, LOOP, lease_s=0.5))
+    refused = await server.report("refused")
+    assert "after its lease of 0.5 s had run out" in refused.detail
+    assert agent.supervisors() == []
+
+
+async def test_a_machine_that_cannot_write_says_so_and_lives_on(
+    server: FakeAgentServer, begin: Begin, tmp_path: Path
+) -> None:
+    """A full disk or a folder in the way is a refusal with the reason, not the end of the agent."""
+    agent = begin()
+    await server.until(lambda: server.heartbeats, 10, "registered")
+    (agent.state / "attempts").mkdir(exist_ok=True)
+    (agent.state / "attempts" / "1-1").write_text("in the way")
+    await server.send(a_start(tmp_path, LOOP))
+    refused = await server.report("refused")
+    assert "File exists" in refused.detail
+    assert "attempts/1-1" in refused.detail
+    await server.send(a_start(tmp_path, "print('well')", attempt=2))
+    await server.report("started")
+
+
+async def test_a_supervisor_that_does_not_start_says_why(
+    server: FakeAgentServer, begin: Begin, tmp_path: Path
+) -> None:
+    """The refusal carries the end of its log: nobody should have to find the machine and the file first."""
+    begin()
+    await server.send(a_start(tmp_path, LOOP, argv=[]))
+    refused = await server.report("refused")
+    assert "supervisor did not start" in refused.detail
+    assert "IndexError" in refused.detail
