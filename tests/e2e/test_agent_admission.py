@@ -134,9 +134,7 @@ async def test_a_machine_that_cannot_write_says_so_and_lives_on(
     await server.report("started")
 
 
-async def test_a_supervisor_that_does_not_start_says_why(
-    server: FakeAgentServer, begin: Begin, tmp_path: Path
-) -> None:
+async def test_a_supervisor_that_does_not_start_says_why(server: FakeAgentServer, begin: Begin, tmp_path: Path) -> None:
     """The refusal carries the end of its log: nobody should have to find the machine and the file first."""
     begin()
     await server.send(a_start(tmp_path, LOOP, argv=[]))
