@@ -156,7 +156,7 @@ class Agent:
             if follower := self._followers.get((job_id, attempt)):
                 follower.recorded(digest)
         for command in answer.commands:
-            await self._obey(command)
+            await self._obey(command, sent_at)
         is_acknowledged = bool(reports) and answer.reports_acked >= reports[0].report_id
         return is_acknowledged or bool(acks or answer.commands)
 
@@ -195,13 +195,13 @@ class Agent:
 
     # ------------------------------------------------------------------------------------------- commands
 
-    async def _obey(self, command: AnyCommand) -> None:
+    async def _obey(self, command: AnyCommand, sent_at: float) -> None:
         key = (command.job_id, command.attempt)
         match command:
             case PrepareCommand():
                 self._prepare(key, command)
             case StartCommand():
-                await self._start(key, command)
+                await self._start(key, command, sent_at)
             case StopCommand():
                 if not self._stop(key, command):
                     return  # not passed on yet: to be said again
@@ -224,18 +224,23 @@ class Agent:
             )
         )
 
-    async def _start(self, key: AttemptKey, command: StartCommand) -> None:
+    async def _start(self, key: AttemptKey, command: StartCommand, sent_at: float) -> None:
         if self._store.attempt(*key) is not None:
             return
-        lease_until = processes.boottime() + command.lease_s
-        if problem := self._holds.conflict(key, command.devices) or refusal(self._machine, command):
+        # As with renewals: from before the call, so that an answer that was long on its way grants no more for it.
+        lease_until = sent_at + command.lease_s
+        if problem := self._holds.conflict(key, command.devices) or refusal(self._machine, command, lease_until):
             self._refuse(key, problem)
             return
         self._store.move_attempt(*key, Phase.STARTING, [])
         self._holds.start(key, command.devices)
-        plan = make_plan(self._machine, command, lease_until)
         folder = self._machine.attempt_folder(*key)
-        if problem := await launch(folder, plan):
+        try:
+            plan = make_plan(self._machine, command, lease_until)
+            problem = await launch(folder, plan)
+        except OSError as error:  # a disk that filled up, a folder in the way, no more processes
+            problem = f"cannot start: {error}"
+        if problem:
             self._refuse(key, problem)
             return
         started = StartedReport(report_id=self._outbox.next_id(), job_id=key[0], attempt=key[1])

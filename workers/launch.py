@@ -16,7 +16,7 @@ from workers import processes
 from workers.client_folder import build_client_folder
 from workers.environment import RankSettings, rank_environment
 from workers.gpus import Accelerators, Host
-from workers.plan import Plan, write_plan
+from workers.plan import SUPERVISOR_LOG, Plan, write_plan
 from workers.speeds import Speeds, pace_of
 
 LOG_CAP_BYTES = 64 * 1024**2
@@ -25,6 +25,8 @@ MIN_FREE_BYTES = 256 * 1024**2
 #: The kernel's limit for the path of a Unix socket is 107 bytes.
 MAX_SOCKET_FOLDER_BYTES = 80
 LAUNCH_TIMEOUT_S = 30.0
+#: Characters of a failed supervisor's last line that go with the refusal.
+LAST_WORDS = 500
 
 
 @dataclass(frozen=True)
@@ -43,18 +45,22 @@ class Machine:
         return self.state / "attempts" / f"{job_id}-{attempt}"
 
 
-def refusal(machine: Machine, command: StartCommand) -> str:
+def refusal(machine: Machine, command: StartCommand, lease_until: float) -> str:
     """Why the attempt cannot start here; empty if it can."""
+    late_s = processes.boottime() - lease_until
+    if late_s >= 0:
+        return f"the start arrived {late_s:.1f} s after its lease of {command.lease_s:g} s had run out"
     if command.workdir and not os.path.isdir(command.workdir):
-        return f"workdir {command.workdir!r} is no folder on this machine"
+        return f"workdir {command.workdir!r} is no folder on this machine: create it there, or mount what holds it"
     free = shutil.disk_usage(machine.state).free
     if free < MIN_FREE_BYTES:
-        return f"disk full: {free // 1024**2} MiB free below {machine.state}, {MIN_FREE_BYTES // 1024**2} needed"
+        return f"disk full: {free // 1024**2} MiB free at {machine.state}, {MIN_FREE_BYTES // 1024**2} MiB needed"
     try:
         os.makedirs(command.checkpoint_dir, exist_ok=True)
     except OSError as error:
-        return f"checkpoint folder {command.checkpoint_dir!r}: {error.strerror}"
-    return "" if os.access(command.checkpoint_dir, os.W_OK) else f"cannot write to {command.checkpoint_dir!r}"
+        return f"cannot make the checkpoint folder {command.checkpoint_dir!r}: {error.strerror}"
+    can_write = os.access(command.checkpoint_dir, os.W_OK)
+    return "" if can_write else f"cannot write to the checkpoint folder {command.checkpoint_dir!r}"
 
 
 def make_plan(machine: Machine, command: StartCommand, lease_until: float) -> Plan:
@@ -117,7 +123,14 @@ async def launch(folder: Path, plan: Plan) -> str:
     if code == 0:
         return ""
     await asyncio.to_thread(processes.kill_carriers, plan.cookie, 5.0)
-    return f"the supervisor did not start (code {code}), see {folder}/supervisor.log"
+    return f"the supervisor did not start (code {code}): {_last_words(folder)} (all of it: {folder / SUPERVISOR_LOG})"
+
+
+def _last_words(folder: Path) -> str:
+    """The last line that a supervisor wrote: the error, if it was one of Python's."""
+    path = folder / SUPERVISOR_LOG
+    lines = path.read_text(errors="replace").splitlines() if path.exists() else []
+    return lines[-1][:LAST_WORDS] if lines else "it said nothing"
 
 
 def _write_folder(folder: Path, plan: Plan) -> None:

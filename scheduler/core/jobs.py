@@ -131,7 +131,7 @@ def max_runtime_reached(cycle: Cycle, job: JobRecord, attempt: int) -> None:
 
 def start_refused(cycle: Cycle, job: JobRecord, event: StartRefused) -> None:
     """A machine cannot take its part; no rank of the gang runs."""
-    stop_unstarted(cycle, job, Reason.INFRA_START_REFUSED, event.node_id, event.detail)
+    stop_unstarted(cycle, job, Reason.INFRA_START_REFUSED, event.node_id, f"{event.node_id}: {event.detail}")
 
 
 def prepare_timed_out(cycle: Cycle, job: JobRecord) -> None:

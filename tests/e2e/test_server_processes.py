@@ -1,124 +1,22 @@
 """A real server, agents as real processes, and kill -9."""
 
-import contextlib
-import json
-import os
-import signal
 import subprocess
-import sys
 import time
-import urllib.error
-import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import psutil
 import pytest
-import yaml
 
 from scheduler.live.replay import replay_folder
+from tests.support.real_server import FIFO, WALRAS, A, RealServer, processes_of, wait_for
 
 pytestmark = pytest.mark.slow
 
-WALRAS = str(Path(sys.executable).parent / "walras")
-POLICY = {"policy": {"name": "fifo"}, "rules": {"round_s": 5, "backoff_s": 1}}
-A = {"shape": "ax1", "accelerator": "a", "accelerators": 1, "cpus": 2, "memory": "1GB", "emulated": True}
 SPOT = {**A, "shape": "sx1", "accelerator": "s", "market": "spot", "provider": "local", "usd_per_h": 1.0, "quota": 1}
 RENTING = {
     "policy": {"name": "max_min_fairness"},
     "rules": {"round_s": 5, "resolve_min_s": 1, "delay_usd_per_h": 100, "profiling_s": 1},
 }
-
-
-def wait_for(look: Callable[[], Any], timeout_s: float, what: str) -> Any:
-    """The first truthy look; fails loudly at the end of the time."""
-    until = time.monotonic() + timeout_s
-    while not (seen := look()):
-        assert time.monotonic() < until, f"not within {timeout_s} s: {what}"
-        time.sleep(0.1)
-    return seen
-
-
-class RealServer:
-    """`walras server` on a folder, and one agent if wanted."""
-
-    def __init__(self, folder: Path, pools: list[dict[str, Any]], policy: dict[str, Any]) -> None:
-        self.data = folder / "data"
-        self.folder = folder
-        (folder / "cluster.yaml").write_text(yaml.safe_dump({"lease": "15s", "pools": pools}))
-        (folder / "policy.yaml").write_text(yaml.safe_dump(policy))
-        self.process: subprocess.Popen[bytes] | None = None
-        self.agent: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        command = [WALRAS, "server", "--data", str(self.data), "--cluster", str(self.folder / "cluster.yaml")]
-        with open(self.folder / "server.log", "ab") as output:
-            self.process = subprocess.Popen(
-                [*command, "--policy", str(self.folder / "policy.yaml")], stdout=output, stderr=output
-            )
-        wait_for(self._is_ready, 60, f"server is ready; see {self.folder}/server.log")
-
-    def _is_ready(self) -> bool:
-        """The file of a former server is not ours."""
-        assert self.process is not None
-        with contextlib.suppress(OSError, ValueError):
-            return bool(json.loads((self.data / "server.json").read_text())["pid"] == self.process.pid)
-        return False
-
-    def start_agent(self) -> None:
-        command = [WALRAS, "agent", "--server", self.url, "--join-token-file", str(self.data / "join.token")]
-        command += ["--state", str(self.folder / "n1"), "--node", "n1", "--shape", "ax1", "--accelerator", "a"]
-        command += ["--accelerators", "1", "--cpus", "2", "--memory", "1GB", "--emulated"]
-        with open(self.folder / "agent.log", "ab") as output:
-            self.agent = subprocess.Popen(command, stdout=output, stderr=output)
-
-    @property
-    def url(self) -> str:
-        return str(json.loads((self.data / "server.json").read_text())["url"])
-
-    def call(self, method: str, path: str, body: Any = None, key: str = "") -> tuple[int, Any]:
-        token = (self.data / "admin.token").read_text().strip()
-        headers = {"Authorization": f"Bearer {token}", **({"Idempotency-Key": key} if key else {})}
-        data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(f"{self.url}/api/v1{path}", data, headers, method=method)
-        try:
-            with urllib.request.urlopen(request, timeout=20) as answer:
-                return answer.status, json.loads(answer.read() or b"null")
-        except urllib.error.HTTPError as error:
-            with error:
-                return error.code, json.loads(error.read())
-
-    def state(self, job_id: int) -> str:
-        return str(self.call("GET", f"/jobs/{job_id}")[1]["state"])
-
-    def kill(self) -> None:
-        assert self.process is not None
-        self.process.kill()
-        self.process.wait(10)
-
-    def stop(self) -> int:
-        assert self.process is not None
-        self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(30)
-
-    def close(self) -> None:
-        for process in (self.process, self.agent):
-            if process is not None and process.poll() is None:
-                process.kill()
-                process.wait(10)
-        for process in _processes_of(self.folder):
-            with contextlib.suppress(psutil.Error):
-                process.kill()
-
-
-def _processes_of(folder: Path) -> list[psutil.Process]:
-    found = []
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error):
-            if process.pid != os.getpid() and any(str(folder) in word for word in process.cmdline()):
-                found.append(process)
-    return found
 
 
 @pytest.fixture
@@ -128,7 +26,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def server(folder: Path) -> Iterator[RealServer]:
-    server = RealServer(folder, [A], POLICY)
+    server = RealServer(folder, [A], FIFO)
     server.start()
     yield server
     server.close()
@@ -188,9 +86,9 @@ def test_a_rented_machine_outlives_a_killed_server_but_not_a_stopped_one(folder:
         attempts = server.call("GET", f"/jobs/{job_id}/attempts")[1]
         assert attempts[0]["state"] in ("NODE_LOST", "PREEMPTED")
         assert attempts[0]["usd"] > 0
-        assert not _processes_of(server.data / "machines" / machine)
+        assert not processes_of(server.data / "machines" / machine)
         assert server.stop() == 0
-        assert not _processes_of(server.data)
+        assert not processes_of(server.data)
     finally:
         server.close()
 

@@ -20,6 +20,7 @@ from walras.wire import (
     Register,
     Registered,
 )
+from workers import processes
 
 MAX_LOG_CALL_BYTES = 256 * 1024
 
@@ -41,6 +42,10 @@ class FakeAgentServer:
         self.is_down = False
         #: While false, reports are taken but never acknowledged.
         self.acknowledges = True
+        #: Answers that carry commands are this long on their way.
+        self.delay_s = 0.0
+        #: Boot-time instants at which the heartbeats arrived that were answered with commands.
+        self.heard_at: list[float] = []
         self._seen_report = 0
         self._commands: dict[int, AnyCommand] = {}
         self._changed = asyncio.Condition()
@@ -107,6 +112,7 @@ class FakeAgentServer:
             return refusal
         message = Heartbeat.model_validate_json(await request.read())
         self.heartbeats.append(message)
+        heard_at = processes.boottime()
         for report in message.reports:
             if report.report_id > self._seen_report:
                 self._seen_report = report.report_id
@@ -115,6 +121,9 @@ class FakeAgentServer:
             self._commands.pop(command_id, None)
         if message.wait_s > 0:
             await self._hold(message.wait_s)
+        if self._commands:
+            self.heard_at.append(heard_at)
+            await asyncio.sleep(self.delay_s)
         here = {(attempt.job_id, attempt.attempt) for attempt in message.here}
         answer = HeartbeatAnswer(
             commands=list(self._commands.values()),

@@ -58,7 +58,11 @@ class Loop:
         self._resumed: Path | None = None
         self._is_ready = False
         self._in_epochs = False
+        self._epoch_count: int | None = None
         self._is_finished = False
+        #: All ranks have agreed to stop, and have saved what could be saved. What is left is to find out whether any
+        #: work is: a job that was at its end ends as if nobody had asked.
+        self._is_ending = False
         # Both stand in until the first step: by then the script has initialised torch.distributed, if it ever does.
         self._link = Link("", 0, 0)
         self._gang = Gang(self._settings.rank)
@@ -75,7 +79,7 @@ class Loop:
     def epochs(self, count: int | None = None) -> Iterator[int]:
         """The epochs still to do, of `count` in all (None: until the limit of steps). Resumes in the middle of one."""
         self.resume()
-        self._in_epochs = True
+        self._in_epochs, self._epoch_count = True, count
         while (count is None or self.epoch < count) and not self._is_at_limit:
             self._part = 0
             yield self.epoch
@@ -88,7 +92,7 @@ class Loop:
         """The batches of this epoch that are still to be done; one step is over when the next batch is asked for.
 
         When the scheduler wants the attempt to end, all ranks save at the same step and the process exits with code 85
-        (SystemExit, raised here).
+        (SystemExit, raised here), unless that was the last step of all.
         """
         self.resume()
         resume_epoch, resume_part, resume_batch = self._resume_from or (-1, -1, 0)
@@ -109,7 +113,11 @@ class Loop:
                 try:
                     batch = next(iterator)
                 except StopIteration:
+                    if self._is_ending and not self._may_be_done:
+                        self._stop()
                     break
+                if self._is_ending:
+                    self._stop()
                 yield batch
                 self._end_step()
         except GeneratorExit:
@@ -121,7 +129,13 @@ class Loop:
             self._finish()
 
     def report(self, **values: Any) -> None:
-        """Show named numbers, such as loss, beside the job. Tensors are read when they are sent, not here."""
+        """Show named numbers, such as loss, beside the job: those of rank 0.
+
+        A tensor is given as it is, gradient and all; it is read when it is sent, about twice a second, and not here: a
+        step does not wait for its accelerator. (The first of each name is read at once.)
+        """
+        if self._gang.rank != 0:
+            return
         for name, value in values.items():
             number = value.detach() if hasattr(value, "detach") else value
             if name not in self._first_values and len(self._first_values) < MAX_VALUES:
@@ -137,6 +151,7 @@ class Loop:
         if self._checkpoint is None or not self._checkpoint.is_open:
             return False
         if self._gang.is_alone and self._gang.rank != 0:
+            self._saved_step = self.step
             return True  # ranks that do not know each other: the first one's state stands for all
         started_at = time.monotonic()
         is_saved = self._save(self._checkpoint, started_at)
@@ -247,13 +262,19 @@ class Loop:
         is_due = every_s is not None and now - self._saved_at >= every_s
         wish = Wish(stop=self._link.stop_requested, save=is_due and self._gang.rank == 0)
         wish = self._gang.agree(self.step, wish, self._meter.steps_per_s)
-        if wish.stop:
-            self._stop()
-        if wish.save or (every_steps is not None and self.step % every_steps == 0):
+        is_due = wish.stop or wish.save or (every_steps is not None and self.step % every_steps == 0)
+        if is_due and self._saved_step != self.step:
             self.save()
+        self._is_ending = self._is_ending or wish.stop
+
+    @property
+    def _may_be_done(self) -> bool:
+        """At the end of a call of steps(): false if there are more epochs; only the script knows what else there is."""
+        is_last = self._epoch_count is not None and self.epoch + 1 >= self._epoch_count
+        return is_last or not self._in_epochs
 
     def _stop(self) -> None:
-        saved = self._saved_step == self.step or self.save()
+        saved = self._saved_step == self.step
         self._report(time.monotonic())
         self._link.drain(DRAIN_S)
         if not saved:
@@ -315,6 +336,8 @@ class Loop:
 
     def _report(self, now: float) -> None:
         self._reported_at = now
+        if self._gang.rank != 0:
+            return  # one voice: values of different ranks differ, and whose came last would be chance
         message = {
             "type": "progress",
             "steps": self.step,

@@ -274,7 +274,13 @@ async def explanation(call: Call) -> Explanation:
     row = await visible_row(call)
     lines = explain(call.server.core, row.job_id)
     reasons = [ReasonView(reason=line.reason, detail=line.detail, fix=line.fix) for line in lines]
-    if not reasons and row.state.is_final and row.reason is not None:
+    if row.reason is not None and row.detail and reasons:
+        # What its last attempt came to, which the core does not keep.
+        if reasons[0].reason is row.reason:
+            reasons[0] = reasons[0].model_copy(update={"detail": f"{reasons[0].detail}: {row.detail}"})
+        else:
+            reasons.append(ReasonView(reason=row.reason, detail=row.detail))
+    if row.state.is_final and row.reason is not None:
         reasons = [ReasonView(reason=row.reason, detail=row.detail)]
     return Explanation(job_id=row.job_id, state=row.state, reasons=reasons)
 

@@ -296,6 +296,29 @@ async def test_machines_are_drained_and_resumed(face: Face) -> None:
     assert (await face.call("POST", f"{API}/nodes/nope/drain")).status == 404
 
 
+async def test_a_refused_start_is_explained_with_the_machine_and_its_words(face: Face) -> None:
+    """While the job waits for another try, and once it is held: which machine, what is wrong, what to do then."""
+    agent = await FakeAgent(face.world, "n1").register()
+    job_id = await face.world.submit({})
+    words = "workdir '/no' is no folder on this machine"
+    for number in range(1, 6):
+        await agent.beat()
+        del agent.here[job_id, number]
+        await agent.beat({"type": "refused", "job_id": job_id, "attempt": number, "detail": words})
+        _, explained = await face.json("GET", f"{API}/jobs/{job_id}/explain")
+        if number == 1:
+            refused = {"reason": "INFRA:START_REFUSED", "detail": f"n1: {words}", "fix": ""}
+            assert (explained["reasons"][0]["reason"], refused in explained["reasons"]) == ("WAIT:BACKOFF", True)
+        await face.world.advance(60.0)
+        await agent.beat()
+    _, shown = await face.json("GET", f"{API}/jobs/{job_id}")
+    assert (shown["state"], shown["reason"]) == ("HELD", "HOLD:REPEATED_FAILURE")
+    assert shown["detail"] == f"5 starts in a row were refused; the last: n1: {words}"
+    _, explained = await face.json("GET", f"{API}/jobs/{job_id}/explain")
+    (line,) = explained["reasons"]
+    assert (line["detail"], line["fix"]) == (f"held: {shown['detail']}", f"walras release {job_id}")
+
+
 async def test_health_checks_the_loop_and_a_write(face: Face) -> None:
     """Both probes, at the root and under the API, name what they checked."""
     for path in ("/healthz", f"{API}/healthz"):

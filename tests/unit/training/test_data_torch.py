@@ -138,3 +138,17 @@ def test_a_state_that_could_not_be_loaded_again_is_refused_at_the_first_save(tmp
     Own.__qualname__ = "Own"
     with pytest.raises(TypeError, match="holder"):
         Loop(Checkpoint(tmp_path, holder=Holder())).save()
+
+
+def test_a_loss_that_requires_grad_is_reported_without_a_warning() -> None:
+    """As the script has it at hand; warnings are errors here."""
+    import torch
+
+    from walras.training import Loop
+
+    weights = torch.ones(3, requires_grad=True)
+    loop = Loop()
+    for _ in loop.steps(range(3)):
+        loop.report(loss=(weights * weights).sum(), norm=weights.norm().reshape(1))
+    assert loop._first_values == {"loss": 3.0, "norm": pytest.approx(3**0.5)}
+    assert not any(value.requires_grad for value in loop._values.values())

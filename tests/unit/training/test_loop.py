@@ -2,7 +2,9 @@
 
 import json
 import random
+import socket
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -64,6 +66,88 @@ def test_a_run_stopped_anywhere_resumes_as_if_nothing_had_happened(tmp_path: Pat
         train(tmp_path, stop_at=stop_at)
     assert stopped.value.code == 85
     assert train(tmp_path) == train(None)
+
+
+def test_a_stop_during_the_last_step_of_all_ends_the_job_as_if_nobody_had_asked(tmp_path: Path) -> None:
+    """All work is done: an 85 would have it started again, to find nothing to do. What was done is saved."""
+    assert train(tmp_path, stop_at=15) == train(None)
+    assert list(tmp_path.glob("*/step-0000000015/manifest.json"))
+
+
+def test_a_stop_at_the_limit_of_steps_and_at_the_end_of_a_script_s_own_loop_ends_the_job(tmp_path: Path) -> None:
+    """Also where only the script knows that there is no more, and where the data has no length."""
+    for name, limit, data in (("limit", 5, range(9)), ("own", None, range(5)), ("stream", None, None)):
+        loop = Loop(Checkpoint(tmp_path / name, trace=Trace()), steps=limit)
+        for _ in loop.steps((n for n in range(5)) if data is None else data):
+            loop._link.stop_requested = loop.step == 4
+        assert loop.step == 5
+        assert list((tmp_path / name).glob("*/step-0000000005/manifest.json"))
+
+
+def test_a_stop_at_the_end_of_one_loop_holds_before_the_next(tmp_path: Path) -> None:
+    """A script that goes on after all is stopped before its next step, and resumes there."""
+
+    def train_twice() -> list[Any]:
+        trace = Trace()
+        loop = Loop(Checkpoint(tmp_path, trace=trace, every_s=None))
+        for part in (1, 2):
+            for batch in loop.steps(range(3)):
+                trace.seen.append([part, batch])
+                loop._link.stop_requested = loop.step == 2
+        return trace.seen
+
+    with pytest.raises(SystemExit) as stopped:
+        train_twice()
+    assert stopped.value.code == 85
+    assert train_twice() == [[1, 0], [1, 1], [1, 2], [2, 0], [2, 1], [2, 2]]
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_rank_0_alone_speaks_of_steps_and_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rank: int) -> None:
+    """Losses of ranks differ: whose came first, or last, would be chance."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder, socket.socket(socket.AF_UNIX) as server:
+        server.bind(f"{folder}/s")
+        server.listen()
+        monkeypatch.setenv("WALRAS_SOCKET", f"{folder}/s")
+        monkeypatch.setenv("RANK", str(rank))
+        loop = Loop()
+        for _ in loop.steps(range(3)):
+            loop.report(loss=rank)
+        accepted, _ = server.accept()
+        loop._link.close()
+        with accepted, accepted.makefile() as lines:
+            said = [json.loads(line) for line in lines]
+    assert said[0]["type"] == "hello"
+    values = [message["first_values"] for message in said if message["type"] == "progress"]
+    assert values == ([{"loss": 0.0}] * 2 if rank == 0 else [])
+
+
+def test_a_tensor_is_read_when_it_is_sent_and_not_at_every_step() -> None:
+    """Reading waits for the accelerator: once for the first value, then with each message; never the one with a
+    gradient."""
+    read = []
+
+    class Value:
+        def __init__(self, number: int) -> None:
+            self._number = number
+
+        def detach(self) -> "Detached":
+            return Detached(self._number)
+
+        def __float__(self) -> float:
+            raise AssertionError("not detached")
+
+    class Detached(int):
+        def __float__(self) -> float:
+            read.append(int(self))
+            return float(int(self))
+
+    loop = Loop()
+    for number in loop.steps(range(1000)):
+        loop.report(loss=Value(number), accuracy=Value(number))
+    assert read[:2] == [0, 0]
+    assert read[-2:] == [999, 999]
+    assert len(read) <= 10
 
 
 def test_a_stop_with_nothing_to_save_says_so(capsys: pytest.CaptureFixture[str]) -> None:
