@@ -1,8 +1,8 @@
 """Answering a `Solve` command. Pure; a server runs it in another process, a simulator inline."""
 
 import numpy as np
-from optimizer.answer import answer
 
+from optimizer.answer import answer
 from optimizer.decision import Shares
 from optimizer.registry import make
 from scheduler.core.commands import Solve
