@@ -49,6 +49,8 @@ class Reason(StrEnum):
 
     POLICY_PREEMPTED = "POLICY:PREEMPTED"
     POLICY_MOVED = "POLICY:MOVED"
+    #: A rented machine given back because it was not worth its price any more.
+    POLICY_RELEASED = "POLICY:RELEASED"
     POLICY_MAX_RUNTIME = "POLICY:MAX_RUNTIME"
     POLICY_MAX_QUEUE_TIME = "POLICY:MAX_QUEUE_TIME"
 

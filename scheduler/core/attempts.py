@@ -90,7 +90,7 @@ def progressed(cycle: Cycle, job: JobRecord, event: AttemptProgressed) -> bool:
     """Take in a progress report. True if it changed the published speed of the job's kind."""
     ledger = cycle.ledger
     running(cycle, job)
-    job.steps = max(job.steps, event.steps)
+    job.steps, job.steps_at = max(job.steps, event.steps), cycle.now
     ledger.columns.steps[job.slot] = job.steps
     if event.start_s is not None:
         ledger.costs.saw_start(job.request.kind, event.start_s)

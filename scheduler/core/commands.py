@@ -77,6 +77,8 @@ class ReleaseNode:
     """Give a rented machine back: it is empty."""
 
     node_id: NodeId
+    #: Why, for people.
+    detail: str = ""
 
 
 @dataclass(slots=True)

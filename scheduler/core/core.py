@@ -126,6 +126,8 @@ class SchedulerCore:
                 cycle.gate_timer_at = float("inf")
             elif what == "idle":
                 nodes.release_idle(cycle, subject)
+            elif what == "rent":
+                nodes.rent_again(cycle, subject)
             elif (job := self.ledger.jobs.get(JobId(subject))) is not None:
                 self._job_timer(what, job, number)
 
@@ -177,7 +179,7 @@ class SchedulerCore:
             self._cycle.dirty = True
 
     def _rent_failed(self, event: ev.RentFailed) -> None:
-        nodes.rent_failed(self._cycle, event.token)
+        nodes.rent_failed(self._cycle, event)
 
     def _woke(self, event: ev.Woke) -> None:
         """Timers have run already. Whatever was asked for is spent: ask for the next instant again."""

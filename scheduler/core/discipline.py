@@ -170,6 +170,8 @@ class BySharesOwed:
             return False
         count = self._ledger.classes.forms[self._ledger.class_of(challenger).form].counts[pool]
         cost = self._ledger.restart_s(challenger, rules) + self._ledger.restart_s(incumbent, rules)
+        if self._ledger.remaining_s(incumbent) <= cost:
+            return False  # it will be gone as soon as the exchange would be through
         advantage = columns.owed[challenger.slot, pool] - columns.owed[incumbent.slot, pool]
         return bool(_quantised(float(advantage)) >= rules.hysteresis * count * cost)
 
@@ -178,6 +180,8 @@ class BySharesOwed:
         here = int(columns.pool[job.slot])
         if now - job.running_at < rules.min_runtime_s or now < job.profiling_until:
             return False
+        if self._ledger.remaining_s(job) <= rules.hysteresis * self._ledger.restart_s(job, rules):
+            return False  # too near its end for another start to pay
         owed_here = columns.owed[job.slot, here] if columns.entitled[job.slot, here] > 0 else 0.0
         advantage = columns.owed[job.slot, pool] - owed_here
         count = self._ledger.classes.forms[self._ledger.class_of(job).form].counts[pool]

@@ -3,15 +3,23 @@
 Computed when asked, from the ledger alone. Reasons that no waiting will cure (`CONFIG:*`) come first.
 """
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 
 from scheduler.core.core import SchedulerCore
+from scheduler.core.fleet import PoolState
 from scheduler.core.ledger import JobRecord
-from walras.ids import JobId
+from scheduler.core.possible import limits, obstacle
+from walras.ids import JobId, PoolId
 from walras.reasons import Reason
 from walras.states import JobState
+
+_NOTHING_MORE: Mapping[PoolId, int] = MappingProxyType({})
+#: Jobs ahead are counted up to here.
+_AHEAD_MOST = 5000
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,118 +31,134 @@ class ReasonLine:
     fix: str = ""
 
 
-def explain(core: SchedulerCore, job_id: JobId) -> tuple[ReasonLine, ...]:
-    """All reasons why an active job does not run, most binding first; empty for a running or unknown job."""
+def explain(
+    core: SchedulerCore, job_id: JobId, expected: Mapping[PoolId, int] = _NOTHING_MORE
+) -> tuple[ReasonLine, ...]:
+    """All reasons why an active job does not run, most binding first; empty for a running or unknown job.
+
+    `expected`: machines of a pool that are known of elsewhere, joined or not.
+    """
     job = core.ledger.jobs.get(job_id)
-    if job is None or job.state in (JobState.RUNNING, JobState.STARTING):
+    if job is None:
         return ()
+    return tuple(_lines(core, job, expected, counts_ahead=True))
+
+
+def first_reason(
+    core: SchedulerCore, job_id: JobId, expected: Mapping[PoolId, int] = _NOTHING_MORE
+) -> ReasonLine | None:
+    """The most binding reason alone, without the place in line: cheap enough for every row of a listing."""
+    job = core.ledger.jobs.get(job_id)
+    return None if job is None else next(_lines(core, job, expected, counts_ahead=False), None)
+
+
+def _lines(
+    core: SchedulerCore, job: JobRecord, expected: Mapping[PoolId, int], *, counts_ahead: bool
+) -> Iterator[ReasonLine]:
+    if job.state in (JobState.RUNNING, JobState.STARTING):
+        return
     if job.state is JobState.HELD:
-        return (ReasonLine(job.hold_reason or Reason.HOLD_USER, "held", f"walras release {job_id}"),)
-    if job.state in (JobState.PREEMPTING, JobState.CANCELLING):
-        return (ReasonLine(Reason.WAIT_PREEMPTING, "its attempt is checkpointing and stopping"),)
-    if job.state is JobState.UNREACHABLE:
-        return (ReasonLine(Reason.WAIT_NOT_EVALUATED, "no heartbeat from its machine; its lease has not run out"),)
-    never = _configuration(core, job)
-    if never:
-        return never
-    return (*_gates(core, job), *_places(core, job))
-
-
-def _configuration(core: SchedulerCore, job: JobRecord) -> tuple[ReasonLine, ...]:
-    ledger = core.ledger
-    counts = ledger.classes.forms[ledger.class_of(job).form].counts
-    wanted = " or ".join(f"{d.count} x {'any' if d.accelerator == '*' else d.accelerator}" for d in job.request.demands)
-    if not any(counts):
-        have = ", ".join(sorted({state.pool.shape.accelerator for state in ledger.fleet.pools})) or "none"
-        return (
-            ReasonLine(
-                Reason.CONFIG_NO_SUCH_ACCELERATOR,
-                f"wants {wanted}; this fleet has {have}",
-                "change resources.accelerators, or add such machines",
-            ),
+        yield ReasonLine(job.hold_reason or Reason.HOLD_USER, "held", f"walras release {job.job_id}")
+    elif job.state in (JobState.PREEMPTING, JobState.CANCELLING):
+        yield ReasonLine(Reason.WAIT_PREEMPTING, "its attempt is checkpointing and stopping")
+    elif job.state is JobState.UNREACHABLE:
+        yield ReasonLine(
+            Reason.WAIT_NOT_EVALUATED,
+            "no heartbeat from its machine; until its lease has run out the attempt may still be alive",
+            "only time: it goes on when the machine is back, else it starts elsewhere from its last checkpoint",
         )
-    could = [
-        (state, max(state.capacity, state.pool.quota * state.pool.shape.accelerators))
-        for state, count in zip(ledger.fleet.pools, counts, strict=True)
-        if count
-    ]
-    if all(most < counts[state.row] for state, most in could):
-        sizes = ", ".join(f"{state.pool.pool_id}: {most}" for state, most in could)
-        return (
-            ReasonLine(
-                Reason.CONFIG_EXCEEDS_FLEET,
-                f"wants {wanted}; the most there can be now is {sizes}",
-                "ask for fewer accelerators, or add machines",
-            ),
-        )
-    return ()
+    elif (never := _never(core, job, expected)) is not None:
+        yield never
+    else:
+        yield from _gates(core, job)
+        yield from _places(core, job, counts_ahead=counts_ahead)
 
 
-def _gates(core: SchedulerCore, job: JobRecord) -> tuple[ReasonLine, ...]:
+def _never(core: SchedulerCore, job: JobRecord, expected: Mapping[PoolId, int]) -> ReasonLine | None:
+    if not core.ledger.fleet.pools:
+        return ReasonLine(Reason.WAIT_CAPACITY, "no machine has joined this cluster yet", "start a `walras agent`")
+    found = obstacle(job.request, limits(core.ledger.fleet, expected))
+    return None if found is None else ReasonLine(found.reason, found.detail, found.fix)
+
+
+def _gates(core: SchedulerCore, job: JobRecord) -> Iterator[ReasonLine]:
     now = core.ledger.now
-    lines: list[ReasonLine] = []
     if job.blocked_by:
         blockers = ", ".join(map(str, sorted(job.blocked_by)))
-        lines.append(ReasonLine(Reason.WAIT_DEPENDENCY, f"waits for job {blockers}"))
+        yield ReasonLine(Reason.WAIT_DEPENDENCY, f"waits for job {blockers}")
     if job.ready_at > now:
         is_backoff = job.ready_at != job.request.not_before_at
         reason = Reason.WAIT_BACKOFF if is_backoff else Reason.WAIT_NOT_BEFORE
-        lines.append(ReasonLine(reason, f"not before {job.ready_at - now:.0f} s from now"))
-    return tuple(lines)
+        yield ReasonLine(reason, f"not before {job.ready_at - now:.0f} s from now")
 
 
-def _places(core: SchedulerCore, job: JobRecord) -> tuple[ReasonLine, ...]:
+def _places(core: SchedulerCore, job: JobRecord, *, counts_ahead: bool) -> Iterator[ReasonLine]:
     ledger, claim = core.ledger, core.cycle.claims.get(job.job_id)
-    lines: list[ReasonLine] = []
     if claim is not None:
         missing = sum(claim.needs.values())
         pool_id = ledger.fleet.pools[claim.pool].pool.pool_id
         reason = Reason.WAIT_PREEMPTING if claim.exchange else Reason.WAIT_RESERVATION
-        lines.append(
-            ReasonLine(
-                reason,
-                f"{missing} of {sum(claim.wanted.values())} accelerators of its place on {pool_id} are not free yet",
-            )
+        yield ReasonLine(
+            reason,
+            f"{missing} of {sum(claim.wanted.values())} accelerators of its place on {pool_id} are not free yet",
         )
     job_class = ledger.class_of(job)
-    form = ledger.classes.forms[job_class.form]
-    columns = ledger.columns
-    for state in ledger.fleet.pools:
-        count = form.counts[state.row]
-        if not count:
-            continue
-        owed = float(columns.owed[job.slot, state.row])
+    counts, entitled = ledger.classes.forms[job_class.form].counts, ledger.columns.entitled[job.slot]
+    # Where it has a share comes first, then where it is fastest.
+    for row in np.lexsort((-job_class.rates, -entitled)).tolist():
+        if counts[row]:
+            yield _place(core, job, ledger.fleet.pools[row], counts_ahead=counts_ahead)
+
+
+def _place(core: SchedulerCore, job: JobRecord, state: PoolState, *, counts_ahead: bool) -> ReasonLine:
+    """Why it does not run on one pool."""
+    ledger, columns = core.ledger, core.ledger.columns
+    form = ledger.classes.forms[ledger.class_of(job).form]
+    count, is_shared = form.counts[state.row], core.cycle.standing.sharing is not None
+    need = f"{state.pool.pool_id}: needs {count}, {state.free} of {state.capacity} free"
+    standing = []
+    if is_shared:
         share = float(columns.entitled[job.slot, state.row]) / count
-        standing = f"share {share:.2f}, owed {owed:.0f} accelerator-seconds, {_ahead(core, job, state.row)} ahead"
-        need = f"{state.pool.pool_id}: needs {count}, {state.free} of {state.capacity} free"
-        if state.free < count:
-            waits_for = Reason.WAIT_PROVISIONING if state.awaited else Reason.WAIT_CAPACITY
-            lines.append(ReasonLine(waits_for, f"{need}; {standing}"))
-        elif ledger.fleet.find(state.row, form) is None:
-            lines.append(ReasonLine(Reason.WAIT_FRAGMENTED, f"{need}, but not on few enough machines; {standing}"))
-        else:
-            price = _price(core, state.row)
-            lines.append(ReasonLine(Reason.WAIT_PRICE, f"{need}; {standing}{price}"))
-    return tuple(lines)
+        owed = float(columns.owed[job.slot, state.row])
+        standing.append(f"share {share:.2f}, owed {owed:.0f} accelerator-seconds")
+    if counts_ahead:
+        ahead = _ahead(core, job, state.row)
+        standing.append(f"{ahead}{'+' if ahead >= _AHEAD_MOST else ''} ahead")
+    if state.free < count:
+        reason, *more = _missing(state, count, ledger.now)
+        return ReasonLine(reason, "; ".join((need, *more, *standing)))
+    if ledger.fleet.find(state.row, form) is None:
+        return ReasonLine(Reason.WAIT_FRAGMENTED, "; ".join((f"{need}, but not on few enough machines", *standing)))
+    reason = Reason.WAIT_PRICE if is_shared else Reason.WAIT_PRIORITY
+    return ReasonLine(reason, "; ".join((need, *standing, *_price(core, state.row))))
 
 
-def _price(core: SchedulerCore, pool: int) -> str:
+def _missing(state: PoolState, count: int, now: float) -> tuple[Reason, *tuple[str, ...]]:
+    """Why a pool has too little free, and what is under way."""
+    if state.awaited:
+        return Reason.WAIT_PROVISIONING, f"{sum(state.awaited.values())} machines are on their way"
+    if state.rent_not_before > now:
+        asked = f"asked again in {state.rent_not_before - now:.0f} s"
+        return Reason.WAIT_PROVISIONING, f"could not be rented: {state.rent_problem}; {asked}"
+    if state.capacity < count:
+        if state.rented:
+            return Reason.WAIT_CAPACITY, "the policy rents no more machines at this price"
+        return Reason.WAIT_CAPACITY, "more machines of it must join, or come back"
+    return (Reason.WAIT_CAPACITY,)
+
+
+def _price(core: SchedulerCore, pool: int) -> tuple[str, ...]:
     standing = core.ledger.standing
     if standing is None or standing.quote is None or pool >= len(standing.quote.prices):
-        return ""
-    return f"; price {standing.quote.prices[pool]:.3g} {standing.quote.unit}"
+        return ()
+    return (f"price {standing.quote.prices[pool]:.3g} {standing.quote.unit}",)
 
 
 def _ahead(core: SchedulerCore, job: JobRecord, pool: int) -> int:
-    """Waiting jobs with a better place in the pool's line."""
-    discipline = core.cycle.discipline
-    if discipline is None:
-        return 0
-    mine = discipline.key(job, pool)
-    if mine is None:
-        return 0
-    columns = core.ledger.columns
-    rows = np.flatnonzero(columns.active & columns.eligible & (columns.pool < 0))
-    others = (core.ledger.jobs[JobId(int(columns.job_id[row]))] for row in rows)
-    keys = (discipline.key(other, pool) for other in others if other.waits)
-    return sum(1 for key in keys if key is not None and key < mine)
+    """Waiting jobs with a better place in the pool's line; `_AHEAD_MOST` stands for that many or more."""
+    discipline, columns = core.cycle.discipline, core.ledger.columns
+    # A key settles the job's row. Undone: whether somebody asks must not change a bit of what is decided later.
+    before = columns.settled_at[job.slot], columns.attained_s[job.slot], columns.owed[job.slot].copy()
+    mine = None if discipline is None else discipline.key(job, pool)
+    columns.settled_at[job.slot], columns.attained_s[job.slot], columns.owed[job.slot] = before
+    return 0 if mine is None else core.cycle.lines.ahead(pool, mine, _AHEAD_MOST)

@@ -8,6 +8,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from enum import Enum
 from heapq import heappop, heappush
+from math import inf
 
 from scheduler.core.classes import Form
 from walras.cluster import Market, NodeShare, Placement, Pool
@@ -60,10 +61,16 @@ class PoolState:
     capacity: int = 0
     free: int = 0
     machines: int = 0
+    #: Machines there ever were at once: those that are away may come back.
+    most_machines: int = 0
     #: buckets[k]: heap of rows of machines that had k free accelerators when pushed.
     buckets: list[list[int]] = field(default_factory=list)
     #: Machines asked for and not yet here: token -> how many.
     awaited: dict[str, int] = field(default_factory=dict)
+    #: Requests in a row that failed, what was said of the last, and when the next may be made.
+    rent_failures: int = 0
+    rent_problem: str = ""
+    rent_not_before: float = -inf
 
     @property
     def rented(self) -> bool:
@@ -123,6 +130,7 @@ class Fleet:
         self._machine_row[node_id] = machine.row
         self.machines.append(machine)
         state.machines += 1
+        state.most_machines = max(state.most_machines, state.machines)
         self._admit(machine)
         if token in state.awaited:
             state.awaited[token] -= 1

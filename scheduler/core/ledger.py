@@ -48,6 +48,8 @@ class JobRecord:
     #: Ends by exit 85 without having made a step since the start.
     idle_yields: int = 0
     steps: float = 0.0
+    #: When `steps` was last heard of.
+    steps_at: float = 0.0
     #: Steps at the newest recorded checkpoint, and at the start of this attempt.
     safe_steps: float = 0.0
     start_steps: float = 0.0
@@ -217,6 +219,15 @@ class Ledger:
 
     def restart_s(self, job: JobRecord, rules: RoundRules) -> float:
         return self.costs.restart_s(job.request.kind, rules.restart_default_s)
+
+    def remaining_s(self, job: JobRecord) -> float:
+        """Seconds that a running job has left where it runs, by its own report and its kind's speed; inf if unknown."""
+        total, pool = job.request.steps, int(self.columns.pool[job.slot])
+        rate = float(self.class_of(job).rates[pool]) if pool >= 0 else 0.0
+        if total is None or rate <= 0:
+            return inf
+        done = job.steps + rate * (self.now - job.steps_at if job.steps > job.start_steps else 0.0)
+        return max(0.0, total - done) / rate
 
     def add(self, request: JobRequest, at: float) -> JobRecord:
         """A row for a new job."""

@@ -5,6 +5,7 @@ an entry whose job no longer waits is dropped when it comes to the front. So a f
 number of forms, not of jobs.
 """
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from heapq import heappop, heappush, merge
 from itertools import islice
@@ -49,6 +50,12 @@ class Line:
         """The first entries in order, stale ones included and counted."""
         planned = self._planned[self._at : self._at + most]
         yield from islice(merge(planned, _ascending(self._late)), most)
+
+    def before(self, key: Key) -> Iterator[JobId]:
+        """Entries before this key in no order, stale ones included."""
+        end = bisect_left(self._planned, (key,), lo=self._at)
+        yield from (job_id for _, job_id in islice(self._planned, self._at, end))
+        yield from (job_id for other, job_id in self._late if other < key)
 
 
 def _ascending(heap: list[tuple[Key, JobId]]) -> Iterator[tuple[Key, JobId]]:
@@ -100,6 +107,17 @@ class Lines:
         for _, job_id in line.first(most):
             if job_id != job.job_id and self.is_waiting(job_id):
                 yield self._ledger.jobs[job_id]
+
+    def ahead(self, pool: int, key: Key, most: int) -> int:
+        """Waiting jobs before this key in the pool's lines, counted up to `most`."""
+        found: set[JobId] = set()  # a job may stand in a line twice, by its old key and its new one
+        for line in self._lines[pool].values():
+            for job_id in line.before(key):
+                if self.is_waiting(job_id):
+                    found.add(job_id)
+                    if len(found) >= most:
+                        return most
+        return len(found)
 
     def is_waiting(self, job_id: JobId) -> bool:
         """Whether the job may be started from a line."""

@@ -1,14 +1,15 @@
 """Machines coming, falling silent, leaving and going; and those rented because they are worth their price."""
 
+from math import inf
+
 from scheduler.core.attempts import is_prepared, revoke
 from scheduler.core.claims import forget_machine
 from scheduler.core.commands import NodeCordoned, ReleaseNode, Rent
 from scheduler.core.cycle import Cycle
 from scheduler.core.endings import node_lost, stop_unstarted
-from scheduler.core.events import NodeJoined, NodeLeaving, PoolDeclared, Proposal
-from scheduler.core.fleet import Condition, Machine
+from scheduler.core.events import NodeJoined, NodeLeaving, PoolDeclared, Proposal, RentFailed
+from scheduler.core.fleet import Condition, Machine, PoolState
 from scheduler.core.ledger import JobRecord
-from walras.ids import PoolId
 from walras.reasons import Reason
 from walras.states import JobState
 
@@ -32,6 +33,9 @@ def joined(cycle: Cycle, event: NodeJoined) -> None:
     assert pool is not None, f"{event.node_id} joins pool {event.pool_id}, which was never declared"
     assert fleet.machine(event.node_id) is None, f"{event.node_id} joined twice"
     machine = fleet.join(event.node_id, pool, event.at, event.token)
+    if event.token:
+        state = fleet.pools[pool]
+        state.rent_failures, state.rent_problem, state.rent_not_before = 0, "", -inf
     cycle.freed[machine.row] = None
     cycle.dirty = True
 
@@ -122,17 +126,27 @@ def rent_to(cycle: Cycle, proposal: Proposal) -> None:
     """Ask for the machines that are worth their price; those that are not any more leave once idle."""
     for pool_id, target in zip(proposal.pools, proposal.rent_machines, strict=True):
         row = cycle.ledger.fleet.pool_row(pool_id)
-        if row is None or not cycle.ledger.fleet.pools[row].rented:
-            continue
-        state = cycle.ledger.fleet.pools[row]
-        missing = min(target, state.pool.quota) - state.machines - sum(state.awaited.values())
-        if missing > 0:
-            # Unique: one request per pool and instant. A successor of this core must never use it again.
-            token = f"{pool_id}@{cycle.now:.6f}"
-            state.awaited[token] = missing
-            cycle.commands.append(Rent(token, PoolId(pool_id), missing))
-        elif missing < 0:
-            cycle.timers.set(cycle.now + cycle.standing.rules.rent_keep_s, "idle", row)
+        if row is not None and cycle.ledger.fleet.pools[row].rented:
+            _hold_rented(cycle, cycle.ledger.fleet.pools[row], target)
+
+
+def rent_again(cycle: Cycle, row: int) -> None:
+    """The wait after a request that failed is over: ask for what the last solve still wants."""
+    proposal, state = cycle.standing.proposal, cycle.ledger.fleet.pools[row]
+    if proposal is not None and state.pool.pool_id in proposal.pools:
+        _hold_rented(cycle, state, proposal.rent_machines[proposal.pools.index(state.pool.pool_id)])
+
+
+def _hold_rented(cycle: Cycle, state: PoolState, target: int) -> None:
+    """Bring a pool towards `target` machines."""
+    missing = min(target, state.pool.quota) - state.machines - sum(state.awaited.values())
+    if missing > 0 and cycle.now >= state.rent_not_before:
+        # Unique: one request per pool and instant. A successor of this core must never use it again.
+        token = f"{state.pool.pool_id}@{cycle.now:.6f}"
+        state.awaited[token] = missing
+        cycle.commands.append(Rent(token, state.pool.pool_id, missing))
+    elif missing < 0:
+        cycle.timers.set(cycle.now + cycle.standing.rules.rent_keep_s, "idle", state.row)
 
 
 def release_idle(cycle: Cycle, row: int) -> None:
@@ -141,21 +155,31 @@ def release_idle(cycle: Cycle, row: int) -> None:
     state = cycle.ledger.fleet.pools[row]
     if proposal is None:
         return
-    targets = dict(zip(proposal.pools, proposal.rent_machines, strict=True))
-    excess = state.machines - targets.get(state.pool.pool_id, 0)
+    target = dict(zip(proposal.pools, proposal.rent_machines, strict=True)).get(state.pool.pool_id, 0)
+    excess = state.machines - target
     for machine in cycle.ledger.fleet.machines:
         if machine is None or machine.pool != row or excess <= 0 or machine.holders or not state.rented:
             continue
-        if machine.condition is Condition.UP and cycle.now - machine.idle_since >= rules.rent_keep_s:
+        idle_s = cycle.now - machine.idle_since
+        if machine.condition is Condition.UP and idle_s >= rules.rent_keep_s:
+            detail = (
+                f"given back: idle for {idle_s:.0f} s, and at {state.pool.usd_per_h:g} USD/h "
+                f"{target} of {state.machines} machines are worth their price"
+            )
             forget_machine(cycle, machine)
-            cycle.ledger.fleet.set_condition(machine, Condition.RELEASED, "not worth its price any more")
-            cycle.commands.append(ReleaseNode(machine.node_id))
+            cycle.ledger.fleet.set_condition(machine, Condition.RELEASED, detail)
+            cycle.commands.append(ReleaseNode(machine.node_id, detail))
             excess -= 1
     if excess > 0:
         cycle.timers.set(cycle.now + rules.rent_keep_s, "idle", row)
 
 
-def rent_failed(cycle: Cycle, token: str) -> None:
+def rent_failed(cycle: Cycle, event: RentFailed) -> None:
+    """Ask again later, ever less often: a provider without machines, or without credit, stays so for a while."""
+    rules = cycle.standing.rules
     for state in cycle.ledger.fleet.pools:
-        if state.awaited.pop(token, None) is not None:
-            cycle.dirty = True
+        if state.awaited.pop(event.token, None) is not None:
+            wait_s = min(rules.rent_backoff_s * 2.0 ** min(state.rent_failures, 32), rules.rent_backoff_max_s)
+            state.rent_failures += 1
+            state.rent_problem, state.rent_not_before = event.reason, cycle.now + wait_s
+            cycle.timers.set(state.rent_not_before, "rent", state.row)

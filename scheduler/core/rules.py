@@ -53,3 +53,7 @@ class RoundRules:
     delay_usd_per_h: float = 0.0
     #: A rented machine is kept idle this long before it is released.
     rent_keep_s: float = 300.0
+    #: After a request for machines that failed, the next one waits: this long, doubled with each failure in a row, at
+    #: most `rent_backoff_max_s`. A machine that comes begins anew.
+    rent_backoff_s: float = 30.0
+    rent_backoff_max_s: float = 1800.0

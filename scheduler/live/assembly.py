@@ -121,7 +121,7 @@ def assemble(config: ServerConfig, store: Store) -> Assembled:
         policies=policies,
         providers=desk,
         admission=admission,
-        views=Views(clock, board),
+        views=Views(clock, daemon),
         logs=LogStore(folder.logs, settings.log_limit_bytes),
         version=walras.__version__,
     )
@@ -176,6 +176,8 @@ async def bring_up_to_date(assembled: Assembled, config: ServerConfig) -> None:
     elif not policies.has_policy:
         await policies.change(DEFAULT_POLICY, "default")
     pools = [] if config.cluster is None else config.cluster.pool_list()
+    for entry in () if config.cluster is None else config.cluster.pools:
+        server.board.expect(entry.pool_id, entry.machines)
 
     def step(turn: Turn) -> None:
         for pool in pools:

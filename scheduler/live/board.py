@@ -5,6 +5,7 @@ from, which machine has reported what, commands that agents have not confirmed. 
 """
 
 import json
+from collections import Counter
 from dataclasses import dataclass, field
 from math import inf
 
@@ -109,8 +110,12 @@ class Board:
     credentials: dict[str, NodeId] = field(default_factory=dict)
     pools: dict[PoolId, Pool] = field(default_factory=dict)
     rents: dict[str, RentRow] = field(default_factory=dict)
+    #: Machines that pools may come to have, whether or not they are here: owned ones of the cluster file, and those
+    #: that were here before a restart. For admission, which must not refuse what only has to wait for a machine.
+    expected_machines: dict[PoolId, int] = field(default_factory=dict)
     #: Answers of this process by (user, key): the store may not have the newest yet. The oldest leave first.
     answers: dict[tuple[str, str], AnswerRow] = field(default_factory=dict)
+    answers_pruned_at: float = -inf
     #: How jobs of this process ended: the store may not know the newest yet. The oldest leave first.
     ended: dict[JobId, JobState] = field(default_factory=dict)
     proposal: Proposal | None = None
@@ -125,6 +130,11 @@ class Board:
         if job is None or job.attempt is None or job.attempt.row.attempt != attempt:
             return None
         return job.attempt
+
+    def expect(self, pool_id: PoolId, machines: int) -> None:
+        """The pool may come to have at least this many machines."""
+        if machines > self.expected_machines.get(pool_id, 0):
+            self.expected_machines[pool_id] = machines
 
     def remember(self, answer: AnswerRow) -> None:
         self.answers[answer.user, answer.key] = answer
@@ -170,5 +180,7 @@ def load_board(loaded: Loaded, launches: dict[JobId, Launch], now: float, lease_
         if command.node_id in board.nodes:
             board.nodes[command.node_id].outbox[command.command_id] = _command.validate_json(command.body)
     board.pools = {row.pool_id: parse_pool(row.body) for row in loaded.pools}
+    for pool_id, machines in Counter(node.pool_id for node in loaded.nodes if not node.rent_token).items():
+        board.expect(pool_id, machines)
     board.rents = {rent.token: rent for rent in loaded.rents}
     return board

@@ -77,7 +77,9 @@ def _before(turn: Turn, event: Event) -> None:
 def _lose(turn: Turn, event: NodeLost) -> None:
     """Commands for a lost machine are void, and nothing is alive there."""
     node = turn.board.nodes[event.node_id]
-    node.row.state, node.row.detail = "lost", event.reason.value
+    node.row.state = "lost"
+    if event.reason is not Reason.POLICY_RELEASED:  # then the detail says already why it was given back
+        node.row.detail = event.reason.value
     turn.batch.outbox_done.extend(node.outbox)
     node.outbox.clear()
     for job_id, number in sorted(node.expected):
@@ -160,6 +162,7 @@ def _lease(turn: Turn, job: LiveJob, number: int, placement: Placement) -> None:
     job.row.attempts = number
     job.row.accelerators = placement.accelerators
     job.progress, job.progress_told, job.speed_told = None, True, False
+    job.row.steps_per_s = None
     turn.attempt_changed(job.attempt)
     turn.job_changed(job)
 
@@ -300,6 +303,10 @@ def _rent(turn: Turn, command: Rent) -> None:
 
 
 def _release_node(turn: Turn, command: ReleaseNode) -> None:
+    node = turn.board.nodes.get(command.node_id)
+    if node is not None:
+        node.row.detail = command.detail
+        turn.node_changed(node)
     turn.effects.releases.append(command)
 
 

@@ -18,7 +18,7 @@ from walras.request import JobRequest
 
 
 def dry_run(core: SchedulerCore, request: JobRequest) -> DryRun:
-    """Answer for the ledger as it is."""
+    """Answer for the ledger as it is; the request must be one that the fleet may come to run."""
     ledger, standing = core.ledger, core.ledger.standing
     configurations = _configurations(ledger, request)
     counts = [int(each["accelerators"]) for each in configurations]
@@ -28,10 +28,9 @@ def dry_run(core: SchedulerCore, request: JobRequest) -> DryRun:
         "configurations": configurations,
     }
     if not configurations:
-        have = ", ".join(sorted({state.pool.shape.accelerator for state in ledger.fleet.pools})) or "none"
-        return DryRun(**answer, reason=Reason.CONFIG_NO_SUCH_ACCELERATOR, detail=f"this fleet has {have}")
+        return DryRun(**answer, reason=Reason.WAIT_CAPACITY, detail="no machine has joined this cluster yet")
     if all(each["accelerators"] > each["capacity"] for each in configurations):
-        return DryRun(**answer, reason=Reason.CONFIG_EXCEEDS_FLEET, detail="no pool has that many accelerators")
+        return DryRun(**answer, reason=Reason.WAIT_CAPACITY, detail="waits for machines to join, or to come back")
     best = _chosen(ledger, standing, request, configurations)
     if best is None:
         return DryRun(

@@ -84,3 +84,9 @@ def first_tables(db: Database) -> None:
         if statement.strip():
             db.execute(statement)
     db.execute("INSERT INTO meta (name, value) VALUES ('epoch_unix_s', ?), ('touched', 0)", [time.time()])
+
+
+@migrations()
+def find_old_answers(db: Database) -> None:
+    """Answers to idempotency keys are deleted by age."""
+    db.execute("CREATE INDEX answers_at ON answers (at)")

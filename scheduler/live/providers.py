@@ -113,7 +113,7 @@ class ProviderDesk:
         provider = self._provider_of(node_id)
         if provider is not None:
             await provider.terminate(node_id)
-        await self.gone(node_id, Reason.INFRA_NODE_LOST)
+        await self.gone(node_id, Reason.POLICY_RELEASED)
 
     async def _revoke(self, pool_id: PoolId, node_id: NodeId, notice_s: float) -> None:
         await self._providers[pool_id].revoke(node_id, notice_s)

@@ -76,7 +76,8 @@ def _machine(turn: Turn, node: LiveNode) -> None:
         emit(turn, NodeQuarantined(turn.at, row.node_id, detail))
     if state == "unreachable":
         emit(turn, NodeUnreachable(turn.at, row.node_id))
-    row.detail = detail
+    # A release that was under way is forgotten with the core that wanted it.
+    row.detail = detail if cordon or state != "up" else ""
 
 
 def _restored(at: float, job: LiveJob, request: JobRequest, attained_s: float) -> JobRestored:

@@ -242,6 +242,8 @@ class Batch:
     restart_costs: list[RestartCostRow] = field(default_factory=list)
     policies: list[PolicyRow] = field(default_factory=list)
     answers: list[AnswerRow] = field(default_factory=list)
+    #: Older answers are deleted (0: none are).
+    answers_until: float = 0.0
     tokens: list[TokenRow] = field(default_factory=list)
 
     def is_empty(self) -> bool:

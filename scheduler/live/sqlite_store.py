@@ -154,6 +154,8 @@ class SqliteStore:
                 connection.execute(
                     "INSERT OR REPLACE INTO meta (name, value) VALUES ('last_command_id', ?)", [batch.last_command_id]
                 )
+            if batch.answers_until > 0:
+                connection.execute("DELETE FROM answers WHERE at < ?", [batch.answers_until])
             if batch.outbox_done:
                 connection.executemany("DELETE FROM outbox WHERE command_id = ?", [(c,) for c in batch.outbox_done])
 

@@ -14,9 +14,11 @@ from urllib.parse import quote
 
 import networkx as nx
 
+from scheduler.core.core import SchedulerCore
 from scheduler.core.events import JobSubmitted
+from scheduler.core.possible import limits, obstacle
 from scheduler.live.auth import ALL_PROJECTS, UserCaller
-from scheduler.live.board import Launch, LiveJob
+from scheduler.live.board import Board, Launch, LiveJob
 from scheduler.live.carry_out import emit
 from scheduler.live.clock import Clock
 from scheduler.live.journal import dump_request
@@ -26,6 +28,7 @@ from walras.api import SubmitResult
 from walras.errors import Forbidden, JobSpecError, UserError
 from walras.ids import JobId
 from walras.job import JobSpec, argv_of, env_of, kind_of, parse_spec, spec_mapping, to_request
+from walras.request import JobRequest
 from walras.states import JobState
 
 BATCH_LIMIT = 1000
@@ -111,7 +114,10 @@ class Admission:
     def admit(
         self, turn: Turn, drafted: Draft, needs: Sequence[JobId], ended: Mapping[JobId, JobState], user: str
     ) -> JobId:
-        """Make it a job. Raises JobSpecError where a dependency does not exist or can never be met."""
+        """Make it a job.
+
+        Raises JobSpecError where a dependency does not exist or can never be met, or the fleet could never run it.
+        """
         board, spec = turn.board, drafted.spec
         waits_for = self._unmet(turn, spec, needs, ended)
         job_id = JobId(board.next_job_id)
@@ -124,6 +130,7 @@ class Admission:
             now_wall=self._epoch_unix_s + turn.at,
             depends_on=waits_for,
         )
+        check_possible(turn.core, board, request)
         board.next_job_id += 1
         row = JobRow(
             job_id=job_id,
@@ -183,16 +190,27 @@ class Admission:
         return tuple(waits_for)
 
 
+def check_possible(core: SchedulerCore, board: Board, request: JobRequest) -> None:
+    """Raise JobSpecError for a job that no waiting would start. A fleet without any pool yet refuses nothing."""
+    found = obstacle(request, limits(core.ledger.fleet, board.expected_machines))
+    if found is not None:
+        raise JobSpecError(found.detail, field=found.field, fix=found.fix)
+
+
 # ------------------------------------------------------------------------------------------ remembered answers
+
+#: A key means its first answer for this long; a client that repeats a request does so within minutes.
+KEY_KEPT_S = 24 * 3600.0
+_PRUNE_EVERY_S = 3600.0
 
 
 def body_digest(body: bytes) -> str:
     return hashlib.sha256(body).hexdigest()
 
 
-def remembered(known: AnswerRow | None, digest: str) -> str | None:
-    """The first answer to the same key and body. Raises UserError (422) for another body."""
-    if known is None:
+def remembered(known: AnswerRow | None, digest: str, now: float) -> str | None:
+    """The first answer to the same key and body within `KEY_KEPT_S`. Raises UserError (422) for another body."""
+    if known is None or known.at < now - KEY_KEPT_S:
         return None
     if known.body_sha256 != digest:
         raise KeyReused(
@@ -211,6 +229,9 @@ def remember(turn: Turn, user: str, key: str, digest: str, answer: str) -> None:
     row = AnswerRow(user, key, digest, answer, turn.at)
     turn.batch.answers.append(row)
     turn.board.remember(row)
+    if turn.at >= turn.board.answers_pruned_at + _PRUNE_EVERY_S:
+        turn.board.answers_pruned_at = turn.at
+        turn.batch.answers_until = turn.at - KEY_KEPT_S
 
 
 def result(job_id: JobId, spec: JobSpec) -> SubmitResult:

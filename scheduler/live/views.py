@@ -4,9 +4,11 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
+from scheduler.core.explain import first_reason
 from scheduler.live import money
-from scheduler.live.board import Board, LiveNode
+from scheduler.live.board import Board, LiveJob, LiveNode
 from scheduler.live.clock import Clock
+from scheduler.live.daemon import Daemon
 from scheduler.live.rows import AttemptRow, JobRow, PolicyRow, Usage
 from walras.api import (
     AttemptView,
@@ -17,17 +19,34 @@ from walras.api import (
     PolicyView,
     PriceList,
     PriceView,
+    ReasonView,
 )
 from walras.cluster import Pool
 from walras.ids import JobId
+from walras.reasons import Reason
+from walras.states import JobState
+
+_LOOK = "look at `walras logs {job_id}`"
+#: What helps against an end, for people.
+_END_FIXES = {
+    Reason.USER_EXIT_CODE: f"{_LOOK}; `retry.max_restarts` would have it tried again",
+    Reason.USER_SIGNAL: f"{_LOOK}; where it ran out of memory, ask for more `resources.memory`",
+    Reason.USER_DEPENDENCY_FAILED: "look at the job it depended on, or depend with `condition: finished`",
+    Reason.POLICY_MAX_RUNTIME: "raise `limits.max_runtime`, or submit it again to go on from its last checkpoint",
+    Reason.POLICY_MAX_QUEUE_TIME: "raise `limits.max_queue_time`, or its priority",
+}
 
 
 class Views:
-    """Needs the clock for instants, and the board for what is newer than the rows."""
+    """Needs the clock for instants, and the loop's board and core for what is newer than the rows."""
 
-    def __init__(self, clock: Clock, board: Board) -> None:
+    def __init__(self, clock: Clock, daemon: Daemon) -> None:
         self._clock = clock
-        self._board = board
+        self._daemon = daemon
+
+    @property
+    def _board(self) -> Board:
+        return self._daemon.board
 
     # ---------------------------------------------------------------- jobs
 
@@ -45,6 +64,7 @@ class Views:
         live = self._board.jobs.get(row.job_id)
         progress = live.progress if live is not None else None
         attempt = live.attempt if live is not None else None
+        reason, detail = self._why(row)
         return {
             "id": row.job_id,
             "name": row.name,
@@ -52,8 +72,8 @@ class Views:
             "user": row.user,
             "kind": row.kind,
             "state": row.state,
-            "reason": row.reason,
-            "detail": row.detail,
+            "reason": reason,
+            "detail": detail,
             "priority": row.priority,
             "accelerators": row.accelerators,
             "attempts": row.attempts,
@@ -62,7 +82,8 @@ class Views:
             "accelerator": attempt.row.accelerator if attempt is not None else None,
             "steps": row.steps if progress is None else max(row.steps, progress.steps),
             "steps_total": row.steps_total,
-            "steps_per_s": row.steps_per_s if progress is None else progress.steps_per_s,
+            # Of a job that is not over: the running attempt's own, not what it did elsewhere before.
+            "steps_per_s": row.steps_per_s if live is None else _speed(live),
             "submitted_at": self._clock.shown(row.submitted_at),
             "started_at": self._clock.shown_or_none(row.started_at),
             "ended_at": self._clock.shown_or_none(row.ended_at),
@@ -72,6 +93,23 @@ class Views:
             "last_values": json.loads(row.last_values if live is None else live.row.last_values),
             "labels": json.loads(row.labels),
         }
+
+    def _why(self, row: JobRow) -> tuple[Reason | None, str]:
+        """Why the job is where it is: for one that waits what holds now, else what was written down."""
+        if row.state is not JobState.PENDING:
+            return row.reason, row.detail
+        line = first_reason(self._daemon.core, row.job_id, self._board.expected_machines)
+        if line is None:
+            return row.reason, row.detail
+        told = f"{row.detail}; {line.detail}" if row.detail and line.reason is row.reason else line.detail
+        return line.reason, told
+
+    def ending(self, row: JobRow) -> list[ReasonView]:
+        """Why a job ended as it did, and what may be done about it."""
+        if row.reason is None:
+            return []
+        fix = _END_FIXES.get(row.reason, "").format(job_id=row.job_id)
+        return [ReasonView(reason=row.reason, detail=row.detail, fix=fix)]
 
     def attempt(self, row: AttemptRow) -> AttemptView:
         now = self._clock.now()
@@ -177,6 +215,10 @@ class Views:
             changed_at=self._clock.shown(row.changed_at),
             changed_by=row.changed_by,
         )
+
+
+def _speed(job: LiveJob) -> float | None:
+    return None if job.attempt is None or job.progress is None else job.progress.steps_per_s
 
 
 def placement_text(placement: str) -> list[str]:

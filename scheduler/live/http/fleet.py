@@ -14,7 +14,7 @@ from scheduler.live.dry_run import dry_run
 from scheduler.live.http.routing import Call, json_list, parse_json
 from scheduler.live.policy_desk import PolicyInForce
 from scheduler.live.rows import PolicyRow
-from scheduler.live.submit import draft
+from scheduler.live.submit import check_possible, draft
 from scheduler.live.turn import Turn
 from walras.api import DryRun, Health, NodeView, PolicyView, PriceList
 from walras.errors import JobSpecError, NotFound
@@ -114,6 +114,7 @@ async def dry_run_job(call: Call) -> DryRun:
         at=now,
         now_wall=server.daemon.clock.unix(now),
     )
+    check_possible(server.core, server.board, request)
     return dry_run(server.core, request)
 
 

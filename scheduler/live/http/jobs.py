@@ -13,7 +13,7 @@ from scheduler.live.board import LiveJob
 from scheduler.live.carry_out import emit
 from scheduler.live.http.problems import problem_of
 from scheduler.live.http.routing import LARGE_BODY_BYTES, Call, json_list, parse_json
-from scheduler.live.rows import JobQuery, JobRow
+from scheduler.live.rows import AnswerRow, JobQuery, JobRow
 from scheduler.live.submit import (
     BATCH_LIMIT,
     Draft,
@@ -66,7 +66,7 @@ async def submit(call: Call) -> web.StreamResponse:
     needs, ended = await _dependencies(call, drafted)
 
     def step(turn: Turn) -> tuple[int, str]:
-        if key and (again := remembered(turn.board.answers.get((call.user.name, key)), digest)) is not None:
+        if key and (again := remembered(_newest(turn, call, key), digest, turn.at)) is not None:
             return 200, again
         job_id = call.server.admission.admit(turn, drafted, needs, ended, call.user.name)
         answer = result(job_id, drafted.spec).model_dump_json()
@@ -92,7 +92,7 @@ async def submit_batch(call: Call) -> web.StreamResponse:
 
     def first(turn: Turn) -> None:
         """Nothing is admitted twice for one key, even if two requests race."""
-        batch.again = remembered(turn.board.answers.get((call.user.name, key)), digest) if key else None
+        batch.again = remembered(_newest(turn, call, key), digest, turn.at) if key else None
 
     def last(turn: Turn) -> None:
         if key and batch.again is None:
@@ -211,7 +211,13 @@ def _key(call: Call) -> str:
 async def _known(call: Call, key: str, digest: str) -> str | None:
     if not key:
         return None
-    return remembered(await call.server.read(call.server.store.answer, call.user.name, key), digest)
+    known = await call.server.read(call.server.store.answer, call.user.name, key)
+    return remembered(known, digest, call.server.daemon.clock.now())
+
+
+def _newest(turn: Turn, call: Call, key: str) -> AnswerRow | None:
+    """What this process answered to the key: the store may not know it yet."""
+    return turn.board.answers.get((call.user.name, key))
 
 
 def _stored(answer: str) -> web.Response:
@@ -272,16 +278,17 @@ async def attempts(call: Call) -> web.StreamResponse:
 
 async def explanation(call: Call) -> Explanation:
     row = await visible_row(call)
-    lines = explain(call.server.core, row.job_id)
+    lines = explain(call.server.core, row.job_id, call.server.board.expected_machines)
     reasons = [ReasonView(reason=line.reason, detail=line.detail, fix=line.fix) for line in lines]
-    if row.reason is not None and row.detail and reasons:
-        # What its last attempt came to, which the core does not keep.
-        if reasons[0].reason is row.reason:
-            reasons[0] = reasons[0].model_copy(update={"detail": f"{reasons[0].detail}: {row.detail}"})
+    if row.state.is_final:
+        reasons = call.server.views.ending(row)
+    elif reasons and row.reason is not None and row.detail:
+        if row.reason is reasons[0].reason:
+            # What happened (written down then) before what holds now.
+            reasons[0] = reasons[0].model_copy(update={"detail": f"{row.detail}; {reasons[0].detail}"})
         else:
+            # What its last attempt came to, which the core does not keep.
             reasons.append(ReasonView(reason=row.reason, detail=row.detail))
-    if row.state.is_final and row.reason is not None:
-        reasons = [ReasonView(reason=row.reason, detail=row.detail)]
     return Explanation(job_id=row.job_id, state=row.state, reasons=reasons)
 
 

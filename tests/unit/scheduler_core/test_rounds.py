@@ -1,11 +1,13 @@
 """The round mechanism: fill, reserve, lend, exchange, move; prices, solves in flight, renting, explanations."""
 
+from itertools import pairwise
+
 from fake_fleet import FakeFleet, cluster, job, pool
 
 from optimizer.policy import PolicySpec
 from scheduler.core import commands as cmd
 from scheduler.core import events as ev
-from scheduler.core.explain import explain
+from scheduler.core.explain import explain, first_reason
 from scheduler.core.rules import Backfill, RoundRules
 from walras.cluster import Market
 from walras.ids import JobId, Kind, NodeId
@@ -245,6 +247,35 @@ def test_rented_machines_come_when_worth_it_and_go_when_idle() -> None:
     while fleet.at < 60 and fleet.wake_at < 100:
         fleet.wake()
     assert fleet.released == ["s2"]
+    (detail,) = [c.detail for _, commands in fleet.log for c in commands if isinstance(c, cmd.ReleaseNode)]
+    assert "at 1 USD/h 1 of 2 machines are worth their price" in detail
+
+
+def test_a_rent_that_failed_is_asked_again_ever_less_often() -> None:
+    """Exponential, capped, whatever the pace of solves; explained in the provider's words; a machine begins anew."""
+    fleet = FakeFleet()
+    rules = RoundRules(round_s=1000, resolve_min_s=1, rent_backoff_s=10, rent_backoff_max_s=35, profiling_share=0)
+    fleet.tell(ev.PolicyChanged(0.0, PolicySpec("max_min_fairness"), rules))
+    spot = pool("s", market=Market.SPOT, quota=3)
+    fleet.tell(ev.PoolDeclared(0.0, spot))
+    fleet.tell(ev.JobSubmitted(0.0, job(1, "s")))
+    fleet.answer({}, rent={"s": 1})
+    asked_at = []
+    for _ in range(4):
+        asked_at.append(fleet.at)
+        fleet.tell(ev.RentFailed(fleet.at, fleet.rents.pop().token, "no capacity in this zone"))
+        (line,) = explain(fleet.core, J1)
+        assert line.reason is Reason.WAIT_PROVISIONING
+        assert "no capacity in this zone; asked again in" in line.detail
+        while not fleet.rents:
+            fleet.wake()
+            while fleet.solves:
+                fleet.answer({}, rent={"s": 1})
+    asked_at.append(fleet.at)
+    assert [later - earlier for earlier, later in pairwise(asked_at)] == [10, 20, 35, 35]
+    fleet.tell(ev.NodeJoined(fleet.at, NodeId("s1"), spot.pool_id, fleet.rents.pop().token))
+    state = fleet.core.ledger.fleet.pools[0]
+    assert (state.rent_failures, state.rent_problem) == (0, "")
 
 
 # ------------------------------------------------------------------------------------------------ explanations
@@ -252,7 +283,7 @@ def test_rented_machines_come_when_worth_it_and_go_when_idle() -> None:
 
 def test_explain_gives_numbers_and_what_to_change() -> None:
     """Every binding constraint, with its figures; what no waiting cures comes first."""
-    fleet = shared("c")
+    fleet = shared("ca")
     fleet.tell(ev.JobSubmitted(0.0, job(1, "tpu")))
     (line,) = explain(fleet.core, J1)
     assert line.reason is Reason.CONFIG_NO_SUCH_ACCELERATOR
@@ -266,3 +297,49 @@ def test_explain_gives_numbers_and_what_to_change() -> None:
     (line,) = explain(fleet.core, J4)
     assert line.reason is Reason.WAIT_CAPACITY
     assert "needs 1, 0 of 1 free" in line.detail
+
+
+def test_explain_says_when_a_gang_does_not_fit_any_machine_or_waits_for_machines_to_join() -> None:
+    """Too much memory for each accelerator, or an uneven spread, never runs; a pool without machines yet may."""
+    fleet = shared("c")
+    fleet.tell(ev.JobSubmitted(0.0, job(1, "c", 1, memory_bytes_per_accelerator=1 << 40)))
+    fleet.tell(ev.JobSubmitted(0.0, job(2, "c", 4, nodes=2)))
+    fleet.tell(ev.JobSubmitted(0.0, job(3, "a", 16)))
+    for job_id, field in ((J1, "1 x c with 0 cpus and 1.02e+03 GiB"), (J2, "4 x c spread evenly over 2 machines")):
+        (line,) = explain(fleet.core, job_id)
+        assert line.reason is Reason.CONFIG_EXCEEDS_LARGEST_NODE
+        assert field in line.detail
+        assert line.fix
+    (line,) = explain(fleet.core, J3)
+    assert (line.reason, "more machines of it must join" in line.detail) == (Reason.WAIT_CAPACITY, True)
+
+
+def test_explain_counts_who_is_ahead_and_changes_nothing() -> None:
+    """The place in line is counted in the lines themselves; asking leaves every number of the ledger as it was."""
+    fleet = shared("c")
+    for number in range(1, 6):
+        fleet.tell(ev.JobSubmitted(0.0, job(number, "c")))
+    fleet.tell(ev.JobReprioritised(3.0, JobId(5), 90))
+    fleet.tell(ev.Woke(4.0))
+    columns = fleet.core.ledger.columns
+    before = (columns.owed.copy(), columns.settled_at.copy(), columns.attained_s.copy())
+    told = {
+        number: explain(fleet.core, JobId(number))[-1].detail
+        for number in range(1, 6)
+        if fleet.attempts.get(JobId(number)) is None
+    }
+    assert sorted(detail.split(" ahead")[0].split("; ")[-1] for detail in told.values()) == ["0", "1", "2", "3"]
+    assert (before[0] == columns.owed).all()
+    assert (before[1] == columns.settled_at).all()
+    assert (before[2] == columns.attained_s).all()
+
+
+def test_the_first_reason_of_a_listing_is_the_first_of_the_explanation() -> None:
+    """Without the place in line, and None for a job that runs."""
+    fleet = shared("c")
+    fleet.tell(ev.JobSubmitted(0.0, job(1, "c")))
+    fleet.tell(ev.JobSubmitted(0.0, job(2, "c")))
+    assert first_reason(fleet.core, J1) is None
+    line = first_reason(fleet.core, J2)
+    assert line is not None
+    assert (line.reason, "ahead" in line.detail) == (Reason.WAIT_CAPACITY, False)

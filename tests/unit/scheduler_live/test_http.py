@@ -1,59 +1,28 @@
 """The REST face: who may come in, what goes in and out, and how refusals read."""
 
 import asyncio
-import io
 import json
 import re
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-from aiohttp import ClientResponse
-from aiohttp.test_utils import TestClient, TestServer
 
-from scheduler.live.auth import Role, new_user_token
-from scheduler.live.http.app import make_app, routes
+from scheduler.live.auth import Role
+from scheduler.live.http.app import routes
 from scheduler.live.http.openapi import plain_path
 from scheduler.live.http.routing import Audience
-from tests.support.live_world import FakeAgent, World, world
+from tests.support.http_face import Face, facing
+from tests.support.live_world import FakeAgent
 
 API = "/api/v1"
 
 
-@dataclass
-class Face:
-    world: World
-    client: TestClient[Any, Any]
-    admin: str
-
-    def token(self, user: str, role: Role, *projects: str) -> str:
-        token, row = new_user_token(user, role, projects or ("default",), "test")
-        self.world.server.secrets.users[row.sha256] = row
-        return token
-
-    async def call(
-        self, method: str, path: str, body: Any = None, token: str | None = None, key: str = ""
-    ) -> ClientResponse:
-        headers = {"Authorization": f"Bearer {token or self.admin}"}
-        if key:
-            headers["Idempotency-Key"] = key
-        raw = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
-        data = None if raw is None else io.BytesIO(raw)
-        return await self.client.request(method, path, data=data, headers=headers)
-
-    async def json(self, method: str, path: str, body: Any = None, **more: Any) -> tuple[int, Any]:
-        response = await self.call(method, path, body, **more)
-        return response.status, await response.json(content_type=None)
-
-
 @pytest.fixture
 async def face(tmp_path: Path) -> AsyncIterator[Face]:
-    async with world(tmp_path / "data") as w, TestClient(TestServer(make_app(w.server))) as client:
-        w.server.is_ready = True
-        admin = (tmp_path / "data" / "admin.token").read_text().strip()
-        yield Face(w, client, admin)
+    async with facing(tmp_path / "data") as found:
+        yield found
 
 
 # ------------------------------------------------------------------------------------------ who may come in
@@ -222,12 +191,13 @@ async def test_a_thousand_jobs_in_one_batch_do_not_hold_up_the_loop(face: Face) 
 
 
 async def test_a_dry_run_tells_configurations_and_stores_nothing(face: Face) -> None:
-    """The fleet's configurations with speed, source and price; an unknown accelerator is CONFIG, not WAIT."""
+    """The fleet's configurations with speed, source and price; what can never run is refused as at submit."""
     await FakeAgent(face.world, "n1").register()
     _, told = await face.json("POST", f"{API}/jobs:dryrun", {"run": "true", "throughput": {"a": 7}})
     assert (told["chosen"]["accelerator"], told["chosen"]["steps_per_s"]) == ("a", 7)
-    _, told = await face.json("POST", f"{API}/jobs:dryrun", {"run": "true", "resources": {"accelerators": "zz:1"}})
-    assert told["reason"] == "CONFIG:NO_SUCH_ACCELERATOR"
+    never = {"run": "true", "resources": {"accelerators": "zz:1"}}
+    status, problem = await face.json("POST", f"{API}/jobs:dryrun", never)
+    assert (status, problem["code"], problem["field"]) == (400, "job_spec", "resources.accelerators")
     assert (await face.json("GET", f"{API}/jobs"))[1]["items"] == []
 
 
@@ -316,7 +286,7 @@ async def test_a_refused_start_is_explained_with_the_machine_and_its_words(face:
     assert shown["detail"] == f"5 starts in a row were refused; the last: n1: {words}"
     _, explained = await face.json("GET", f"{API}/jobs/{job_id}/explain")
     (line,) = explained["reasons"]
-    assert (line["detail"], line["fix"]) == (f"held: {shown['detail']}", f"walras release {job_id}")
+    assert (line["detail"], line["fix"]) == (f"{shown['detail']}; held", f"walras release {job_id}")
 
 
 async def test_health_checks_the_loop_and_a_write(face: Face) -> None:

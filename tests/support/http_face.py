@@ -1,0 +1,52 @@
+"""A whole server inside a test behind its real HTTP face, on a free port of the loopback."""
+
+import io
+import json
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from aiohttp import ClientResponse
+from aiohttp.test_utils import TestClient, TestServer
+
+from scheduler.live.auth import Role, new_user_token
+from scheduler.live.http.app import make_app
+from tests.support.live_world import FIFO, World, world
+
+
+@dataclass
+class Face:
+    world: World
+    client: TestClient[Any, Any]
+    admin: str
+
+    def token(self, user: str, role: Role, *projects: str) -> str:
+        token, row = new_user_token(user, role, projects or ("default",), "test")
+        self.world.server.secrets.users[row.sha256] = row
+        return token
+
+    async def call(
+        self, method: str, path: str, body: Any = None, token: str | None = None, key: str = ""
+    ) -> ClientResponse:
+        headers = {"Authorization": f"Bearer {token or self.admin}"}
+        if key:
+            headers["Idempotency-Key"] = key
+        raw = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
+        data = None if raw is None else io.BytesIO(raw)
+        return await self.client.request(method, path, data=data, headers=headers)
+
+    async def json(self, method: str, path: str, body: Any = None, **more: Any) -> tuple[int, Any]:
+        response = await self.call(method, path, body, **more)
+        return response.status, await response.json(content_type=None)
+
+
+@asynccontextmanager
+async def facing(
+    folder: Path, *, policy: Mapping[str, Any] = FIFO, cluster: Mapping[str, Any] | None = None
+) -> AsyncIterator[Face]:
+    """A ready server; the caller is an administrator unless a call names another token."""
+    async with world(folder, policy=policy, cluster=cluster) as w, TestClient(TestServer(make_app(w.server))) as client:
+        w.server.is_ready = True
+        yield Face(w, client, (folder / "admin.token").read_text().strip())

@@ -1,0 +1,110 @@
+"""What the server refuses at the door because no waiting would ever start it, and what it admits to wait."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.http_face import Face, facing
+from tests.support.live_world import FakeAgent, world
+from walras.errors import JobSpecError
+
+API = "/api/v1"
+OWNED = {"shape": "ax2", "accelerator": "a", "accelerators": 2, "cpus": 8, "memory": "16GB", "machines": 1}
+SPOT = {
+    "shape": "sx1", "accelerator": "s", "accelerators": 1, "cpus": 8, "memory": "16GB", "market": "spot",
+    "provider": "local", "usd_per_h": 0.5, "quota": 3,
+}  # fmt: skip
+
+
+def wanting(accelerators: str, **more: Any) -> dict[str, Any]:
+    return {"run": "true", **more, "resources": {"accelerators": accelerators, **more.get("resources", {})}}
+
+
+NEVER = [
+    (wanting("h900:1"), "resources.accelerators", "this fleet has a, s"),
+    (wanting("a:64"), "resources.accelerators", "the most there can be is ax2/owned/default: 2"),
+    (wanting("s:4"), "resources.accelerators", "the most there can be is sx1/spot/default: 3"),
+    (wanting("s:2", num_nodes=1), "", ""),
+    (wanting("a:4", num_nodes=2), "resources.accelerators", "over 2 machines"),
+    (wanting("s:4", num_nodes=2), "num_nodes", "a machine has at most sx1: 1 x s, 8 cpus"),
+    (wanting("a:2", resources={"cpus": 5}), "resources", "with 5 cpus"),
+    (wanting("a:1", resources={"memory": "20GB"}), "resources", "18.6 GiB"),
+]
+
+
+@pytest.fixture
+async def declared(tmp_path: Path) -> AsyncIterator[Face]:
+    """Two pools of a cluster file, of which no machine has joined yet."""
+    async with facing(tmp_path, cluster={"pools": [OWNED, SPOT]}) as found:
+        yield found
+
+
+@pytest.mark.parametrize(("spec", "field", "told"), NEVER)
+async def test_what_the_fleet_can_never_run_is_refused_by_field_and_fix(
+    declared: Face, spec: dict[str, Any], field: str, told: str
+) -> None:
+    """Types, sizes, machines and quotas of the declared pools count, joined or not; dry runs say the same."""
+    for path in ("jobs:dryrun", "jobs"):
+        status, answer = await declared.json("POST", f"{API}/{path}", spec)
+        if not field:
+            assert status in (200, 201)
+        else:
+            assert (status, answer["code"], answer["field"]) == (400, "job_spec", field), answer
+            assert told in answer["detail"]
+            assert answer["fix"]
+    left = (await declared.json("GET", f"{API}/jobs"))[1]["items"]
+    assert len(left) == (0 if field else 1)
+
+
+async def test_one_impossible_job_of_a_batch_takes_no_number_and_harms_no_other(declared: Face) -> None:
+    """The item carries the problem; what depends on it is refused with it; the rest is admitted."""
+    jobs = [
+        wanting("a:1", name="first"),
+        wanting("h900:1", name="never"),
+        wanting("a:1", name="after", depends_on=["never"]),
+        wanting("a:1", name="last"),
+    ]
+    status, answer = await declared.json("POST", f"{API}/jobs:batch", {"jobs": jobs})
+    assert status == 200
+    assert [item["id"] for item in answer["items"]] == [1, None, None, 2]
+    assert answer["items"][1]["error"]["field"] == "resources.accelerators"
+    assert answer["items"][2]["error"]["field"] == "depends_on"
+
+
+async def test_a_near_miss_is_named(declared: Face) -> None:
+    """An unknown type that looks like one of the fleet's is answered with that one."""
+    await FakeAgent(declared.world, "n1", shape="big", accelerator="a100").register()
+    _, problem = await declared.json("POST", f"{API}/jobs", wanting("a10:1"))
+    assert "did you mean 'a100'?" in problem["fix"]
+
+
+async def test_an_empty_fleet_admits_and_explains(tmp_path: Path) -> None:
+    """Before any pool is known nothing is impossible: a newcomer may submit before the agents start."""
+    async with facing(tmp_path) as face:
+        assert (await face.json("POST", f"{API}/jobs", wanting("h900:64")))[0] == 201
+        _, told = await face.json("POST", f"{API}/jobs:dryrun", wanting("h900:64"))
+        assert (told["reason"], told["chosen"]) == ("WAIT:CAPACITY", None)
+        (reason,) = (await face.json("GET", f"{API}/jobs/1/explain"))[1]["reasons"]
+        assert (reason["reason"], "no machine has joined" in reason["detail"]) == ("WAIT:CAPACITY", True)
+        await FakeAgent(face.world, "n1").register()
+        (reason,) = (await face.json("GET", f"{API}/jobs/1/explain"))[1]["reasons"]
+        assert reason["reason"] == "CONFIG:NO_SUCH_ACCELERATOR"
+
+
+async def test_a_machine_that_is_away_still_counts(tmp_path: Path) -> None:
+    """A lost machine may come back, across a restart of the server too; a third one would be new."""
+    async with world(tmp_path) as w:
+        for name in ("n1", "n2"):
+            await FakeAgent(w, name).register()
+        w.clock.at += 16
+        await w.daemon.perform(w.server.gateway.notice_silence)
+        w.clock.at += 30
+        await w.daemon.perform(w.server.gateway.notice_silence)
+        assert {node.row.state for node in w.board.nodes.values()} == {"lost"}
+        await w.submit(wanting("a:4"))
+    async with world(tmp_path) as again:
+        await again.submit(wanting("a:4"))
+        with pytest.raises(JobSpecError, match="the most there can be is ax2/owned/default: 4"):
+            await again.submit(wanting("a:5"))
