@@ -53,6 +53,8 @@ def _cells(cycle: Cycle, discipline: BySharesOwed) -> list[tuple[int, list[JobRe
             by_kind.setdefault(job.request.kind, []).append(job)
     cells: list[tuple[float, str, int, list[JobRecord]]] = []
     for kind, jobs in by_kind.items():
+        if not any(_has_choice(cycle, job) for job in jobs):
+            continue  # it runs where it must: knowing its speed would decide nothing
         work_s = sum(_remaining_s(cycle, job) for job in jobs)
         if work_s < cycle.standing.rules.profiling_payback * cycle.ledger.restart_s(jobs[0], cycle.standing.rules):
             continue
@@ -67,6 +69,12 @@ def _cells(cycle: Cycle, discipline: BySharesOwed) -> list[tuple[int, list[JobRe
                 able.sort(key=lambda job: (not job.waits, -_remaining_s(cycle, job), job.job_id))
                 cells.append((-work_s, kind, pool, able))
     return [(pool, able) for _, _, pool, able in sorted(cells, key=lambda cell: cell[:3])]
+
+
+def _has_choice(cycle: Cycle, job: JobRecord) -> bool:
+    """More than one pool with machines can run the job."""
+    rates = cycle.ledger.class_of(job).rates
+    return sum(rates[state.row] > 0 and state.capacity > 0 for state in cycle.ledger.fleet.pools) > 1
 
 
 def _remaining_s(cycle: Cycle, job: JobRecord) -> float:

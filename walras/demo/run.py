@@ -2,6 +2,7 @@
 
 import asyncio
 from datetime import UTC, datetime
+from math import inf
 
 import psutil
 
@@ -16,7 +17,8 @@ WATCH_EVERY_S = 0.5
 PRICES_EVERY_S = 2.0
 #: The run is given up after this long: a minute over what is promised.
 GIVE_UP_S = 300.0
-#: A machine is revoked when it has been training for a while, so that there is something to save.
+#: A machine is revoked when it has been training for a while, so that there is something to save, and when it still has
+#: as much to do, so that there is somebody left to save it.
 STEPS_BEFORE_REVOCATION = 20.0
 
 
@@ -98,8 +100,12 @@ class Run:
         return []
 
     def _is_worth_saving(self, job_id: int) -> bool:
-        return self.recording.states.get(job_id, ("", ""))[0] == JobState.RUNNING and (
-            self.recording.steps_in_attempt(job_id) >= STEPS_BEFORE_REVOCATION
+        job = self.recording.jobs.get(job_id)
+        left = inf if job is None or job.steps_total is None else job.steps_total - job.steps
+        return (
+            self.recording.states.get(job_id, ("", ""))[0] == JobState.RUNNING
+            and self.recording.steps_in_attempt(job_id) >= STEPS_BEFORE_REVOCATION
+            and left >= STEPS_BEFORE_REVOCATION
         )
 
     async def _note_details(self) -> None:
