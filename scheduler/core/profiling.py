@@ -74,7 +74,7 @@ def _cells(cycle: Cycle, discipline: BySharesOwed) -> list[tuple[int, list[JobRe
 def _has_choice(cycle: Cycle, job: JobRecord) -> bool:
     """More than one pool with machines can run the job."""
     rates = cycle.ledger.class_of(job).rates
-    return sum(rates[state.row] > 0 and state.capacity > 0 for state in cycle.ledger.fleet.pools) > 1
+    return len([state for state in cycle.ledger.fleet.pools if state.capacity and rates[state.row] > 0]) > 1
 
 
 def _remaining_s(cycle: Cycle, job: JobRecord) -> float:
