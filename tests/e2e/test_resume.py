@@ -1,8 +1,6 @@
 """Resuming is exact: a job stopped in mid-epoch, twice, ends with the same bits as one that never was."""
 
 import json
-import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from tests.support.attempts import ROOT, SupervisedAttempt, wait_for
+from tests.support.attempts import SupervisedAttempt, wait_for
+from tests.support.quiet_run import RESUME_JOB, run_alone
 
 #: Starting torch eight times takes a minute and a half on a busy machine.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
-JOB = Path(__file__).parent / "resume_job.py"
 #: Steps/s. Slow enough to stop the job in the middle of an epoch, which has 26 steps (13 with two ranks).
 PACE = 15.0
 
@@ -40,7 +38,7 @@ class Machine:
             env["WALRAS_PACE"] = str(PACE)
         attempt = SupervisedAttempt(
             self._folder / f"attempt-{number}",
-            [sys.executable, str(JOB), str(self._folder / "result")],
+            [sys.executable, str(RESUME_JOB), str(self._folder / "result")],
             attempt=number,
             devices=self._devices,
             env=env,
@@ -88,27 +86,6 @@ class ProgressListener:
 def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> dict[int, str]:
     """Results without any scheduler, by number of ranks."""
     return {ranks: run_alone(tmp_path_factory.mktemp("alone"), ranks) for ranks in (1, 2)}
-
-
-def run_alone(folder: Path, ranks: int) -> str:
-    """The same script as on a laptop: no WALRAS variable at all."""
-    base = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    gang = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29817"} if ranks > 1 else {}
-    running = [
-        subprocess.Popen(
-            [sys.executable, str(JOB), str(folder / "result")],
-            env=base | gang | ({"RANK": str(rank)} if ranks > 1 else {}),
-            cwd=folder,
-        )
-        for rank in range(ranks)
-    ]
-    try:
-        assert [process.wait(60) for process in running] == [0] * ranks
-    finally:
-        for process in running:
-            process.kill()
-            process.wait()
-    return (folder / "result").read_text()
 
 
 @pytest.fixture

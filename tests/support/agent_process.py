@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.support.attempts import ROOT, wait_for
+from tests.support.attempts import ROOT, ask_status, wait_for
 from workers import processes
 from workers.plan import PLAN_FILE, read_plan
 
@@ -84,6 +84,12 @@ class AgentProcess:
 
     def guardians(self) -> list[int]:
         return [processes.parent_of(pid) for pid in self.supervisors()]
+
+    def lease_until(self, job_id: int, attempt: int) -> float:
+        """The boot-time instant at which an attempt that runs here ends unless it is renewed."""
+        plan = read_plan(self.state / "attempts" / f"{job_id}-{attempt}")
+        (status,) = [answer for answer in ask_status(plan.control_socket) if answer["type"] == "status"]
+        return float(status["lease_until"])
 
     def close(self) -> None:
         if self._process is not None:

@@ -32,6 +32,23 @@ def wait_for(condition: Callable[[], Any], timeout_s: float, what: str) -> Any:
     return value
 
 
+def ask_status(control_socket: str) -> list[dict[str, Any]]:
+    """What a supervisor answers to an agent that has just come."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(5.0)
+        connection.connect(control_socket)
+        connection.sendall(b'{"type": "status"}\n')
+        received = b""
+        while b'"status"' not in received:
+            received += connection.recv(65536)
+        # The newest progress, if there is any, comes in the same breath.
+        time.sleep(0.02)
+        connection.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            received += connection.recv(65536)
+    return [json.loads(line) for line in received.splitlines()]
+
+
 class SupervisedAttempt:
     """One attempt below a real supervisor. `close` leaves no process behind, whatever the test did."""
 
@@ -119,19 +136,7 @@ class SupervisedAttempt:
 
     def ask_status(self) -> list[dict[str, Any]]:
         """What the supervisor answers to an agent that has just come."""
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-            connection.settimeout(5.0)
-            connection.connect(self.plan.control_socket)
-            connection.sendall(b'{"type": "status"}\n')
-            received = b""
-            while b'"status"' not in received:
-                received += connection.recv(65536)
-            # The newest progress, if there is any, comes in the same breath.
-            time.sleep(0.02)
-            connection.setblocking(False)
-            with contextlib.suppress(BlockingIOError):
-                received += connection.recv(65536)
-        return [json.loads(line) for line in received.splitlines()]
+        return ask_status(self.plan.control_socket)
 
     def close(self) -> None:
         if (self.folder / SUPERVISOR_FILE).exists():

@@ -160,16 +160,13 @@ class RealServer:
 
     def recorded(self, job_id: int) -> list[tuple[int, int, str]]:
         """(attempt, step, path) of every checkpoint that counts, oldest first."""
-        with contextlib.closing(sqlite3.connect(f"file:{self._database}?mode=ro", uri=True, timeout=10)) as database:
+        with contextlib.closing(
+            sqlite3.connect(f"file:{self.data}/walras.db?mode=ro", uri=True, timeout=10)
+        ) as database:
             rows = database.execute(
                 "SELECT attempt, step, path FROM checkpoints WHERE job_id = ? ORDER BY attempt, step", [job_id]
             )
             return [(int(attempt), int(step), str(path)) for attempt, step, path in rows]
-
-    @property
-    def _database(self) -> Path:
-        (path,) = self.data.glob("*.sqlite")
-        return path
 
     def log(self, job_id: int, attempt: int, rank: int = 0) -> str:
         path = self.data / "logs" / str(job_id) / str(attempt) / f"{rank}.log"

@@ -1,4 +1,4 @@
-"""The job of test_resume.py: dropout, momentum, a shuffled loader with augmentation, one rank or several.
+"""A job to be stopped and resumed: dropout, momentum, a shuffled loader with augmentation, one rank or several.
 
 python resume_job.py OUTPUT        writes the digest of the final weights and the last loss
 """

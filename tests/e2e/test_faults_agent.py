@@ -1,0 +1,130 @@
+"""Agents and whole machines that die or freeze under a running job: what the cluster promises then.
+
+Real server, agents, supervisors and ranks.
+"""
+
+import os
+import re
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.fault_jobs import COUNTING, command
+from tests.support.real_server import FIFO, A, RealServer, wait_for
+from workers import processes
+from workers.journal import read_journal
+from workers.plan import JOURNAL_FILE
+
+pytestmark = pytest.mark.slow
+
+#: The shortest that a cluster file may ask for. Where an agent has to be back in time: long enough on a busy machine.
+SHORT_S, LONG_S = 5.0, 20.0
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[RealServer]:
+    """A server that grants leases of the length that the test asks for."""
+    server = RealServer(tmp_path, [A], FIFO, lease=f"{request.param:g}s")
+    try:
+        yield server.start()
+    finally:
+        server.close()
+
+
+def where_it_began(cluster: RealServer, job_id: int, attempt: int) -> tuple[str, int, int]:
+    """What an attempt's first line says: the word, the step, and the counter that was restored."""
+    found = wait_for(
+        lambda: re.match(r"(begins|resumed) at (\d+) with (\d+)\n", cluster.log(job_id, attempt)), 20, "its first line"
+    )
+    return found[1], int(found[2]), int(found[3])
+
+
+@pytest.mark.parametrize("cluster", [LONG_S], indirect=True)
+def test_an_agent_that_comes_back_within_the_lease_restarts_nothing_and_reports_an_85(
+    cluster: RealServer, tmp_path: Path
+) -> None:
+    """kill -9 of the agent: same attempt, same processes; a second time: the 85 that it missed is reported, and the job
+    goes on from the checkpoint that the server recorded."""
+    agent, leave = cluster.start_agent(), tmp_path / "leave"
+    job_id = cluster.submit(run=command(COUNTING, leave))
+    cluster.until_step(job_id, 10)
+    ranks = agent.alive()
+    agent.kill()
+    killed_at = processes.boottime()
+    agent.start()
+    wait_for(lambda: agent.lease_until(job_id, 1) > killed_at + LONG_S, 15, "the new agent renews the lease")
+    cluster.until_step(job_id, cluster.job(job_id)["steps"] + 50)
+    assert agent.alive() == ranks
+    agent.kill()
+    leave.touch()
+    wait_for(lambda: not agent.alive(), 5, "the job leaves by itself")
+    assert cluster.job(job_id)["attempts"] == 1
+    leave.unlink()
+    agent.start()
+    cluster.until_running(job_id, 2)
+    first = cluster.job(job_id)["attempt_list"][0]
+    assert (first["state"], first["exit_code"], cluster.job(job_id)["restarts"]) == ("PREEMPTED", 85, 0)
+    said = re.search(r"leaves at (\d+)", cluster.log(job_id, 1))
+    assert said is not None
+    left_at = int(said[1])
+    assert [step for attempt, step, _ in cluster.recorded(job_id) if attempt == 1][-1] == left_at
+    assert where_it_began(cluster, job_id, 2) == ("resumed", left_at, left_at)
+
+
+@pytest.mark.parametrize("cluster", [SHORT_S], indirect=True)
+def test_an_agent_that_stays_away_loses_its_ranks_at_expiry_and_the_job_to_another_machine(
+    cluster: RealServer, tmp_path: Path
+) -> None:
+    """kill -9 of the agent: ranks gone when the lease ends, before anything starts elsewhere; the job goes on from the
+    checkpoint that the server recorded, not from the newer ones that the cut-off attempt went on to write."""
+    agent = cluster.start_agent("n1")
+    job_id = cluster.submit(run=command(COUNTING, tmp_path / "never"))
+    cluster.until_step(job_id, 50)
+    cluster.start_agent("n2")
+    agent.kill()
+    killed_at = processes.boottime()
+    wait_for(lambda: not agent.alive(), SHORT_S + 1.0, "ranks gone at expiry")
+    assert processes.boottime() - killed_at > SHORT_S / 2
+    assert cluster.job(job_id)["attempts"] == 1
+    second = cluster.until_running(job_id, 2)
+    assert second["placement"] == ["n2:0"]
+    job = cluster.job(job_id)
+    assert (job["attempt_list"][0]["state"], job["restarts"]) == ("NODE_LOST", 0)
+    recorded = [(step, path) for attempt, step, path in cluster.recorded(job_id) if attempt == 1][-1]
+    written = sorted(Path(recorded[1]).parent.glob("step-*/manifest.json"))
+    assert written[-1].parent.name > Path(recorded[1]).name
+    assert where_it_began(cluster, job_id, 2) == ("resumed", recorded[0], recorded[0])
+
+
+@pytest.mark.parametrize("cluster", [SHORT_S], indirect=True)
+def test_a_machine_that_thaws_after_its_lease_commits_nothing(cluster: RealServer, tmp_path: Path) -> None:
+    """SIGSTOP of agent, supervisor and ranks past the lease: the job runs elsewhere as a new attempt. SIGCONT:
+    the old ranks are gone within a second or so, and the server records nothing of theirs."""
+    agent = cluster.start_agent("n1")
+    job_id = cluster.submit(run=command(COUNTING, tmp_path / "never"))
+    wait_for(lambda: cluster.recorded(job_id), 20, "a checkpoint counts")
+    frozen = [agent.pid, *agent.guardians(), *agent.supervisors(), *agent.alive()]
+    for pid in frozen:
+        os.kill(pid, signal.SIGSTOP)
+    frozen_at = processes.boottime()
+    cluster.start_agent("n2")
+    cluster.until_running(job_id, 2)
+    # The heartbeat that was under way when the machine froze has been answered: nothing more can come from it.
+    before = [row for row in cluster.recorded(job_id) if row[0] == 1]
+    old = agent.alive()
+    for pid in reversed(frozen):
+        os.kill(pid, signal.SIGCONT)
+    thawed_at = processes.boottime()
+    wait_for(lambda: not set(old) & set(agent.alive()), 1.5, "the old ranks are gone")
+    print(f"gone {processes.boottime() - thawed_at:.2f} s after the thaw")
+    wait_for(lambda: cluster.node_state("n1") == "up", 20, "the machine is a member again")
+    newest = cluster.recorded(job_id)[-1][1]
+    wait_for(lambda: cluster.recorded(job_id)[-1][1] > newest, 10, "the new attempt goes on committing")
+    assert [row for row in cluster.recorded(job_id) if row[0] == 1] == before
+    assert where_it_began(cluster, job_id, 2)[:2] == ("resumed", before[-1][1])
+    assert cluster.job(job_id)["attempts"] == 2
+    events, _ = read_journal(agent.state / "attempts" / f"{job_id}-1" / JOURNAL_FILE)
+    assert all(event["at"] <= frozen_at for event in events if event["type"] == "committed")
+    assert events[-1]["cause"] == "lease_expired"
