@@ -168,8 +168,11 @@ def load_board(loaded: Loaded, launches: dict[JobId, Launch], now: float, lease_
         until = now + lease_s[facts.market]
         board.nodes[node.node_id] = LiveNode(node, facts, heard_at=now, leased_until=until)
         board.credentials[node.credential] = node.node_id
+    parts_of: dict[tuple[JobId, int], dict[NodeId, PartRow]] = {}
+    for part in loaded.parts:
+        parts_of.setdefault((part.job_id, part.attempt), {})[part.node_id] = part
     for row in loaded.attempts:
-        parts = {p.node_id: p for p in loaded.parts if (p.job_id, p.attempt) == (row.job_id, row.attempt)}
+        parts = parts_of.get((row.job_id, row.attempt), {})
         board.jobs[row.job_id].attempt = LiveAttempt(row, parse_placement(row), parts)
         for part in parts.values():
             if not part.ended:

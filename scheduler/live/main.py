@@ -12,6 +12,7 @@ from typing import Any
 from aiohttp import web
 
 from scheduler.live.assembly import Assembled, ServerConfig, assemble, bring_up_to_date, settings_for
+from scheduler.live.breath import keep_still, sweep
 from scheduler.live.data_folder import DataFolder
 from scheduler.live.http.app import make_app
 from scheduler.live.sqlite_store import SqliteStore
@@ -97,6 +98,8 @@ async def _begin(
     tasks.append(asyncio.create_task(server.gateway.watch(), name="leases"))
     tasks.append(asyncio.create_task(local.watch(), name="machines"))
     await server.solver.start()
+    keep_still()
+    tasks.append(asyncio.create_task(sweep(), name="sweep"))
     server.is_ready = True
     config.folder.announce(url, port)
     log.info("ready at %s with %d active jobs", url, len(server.board.jobs))

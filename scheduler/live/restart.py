@@ -3,8 +3,9 @@
 Every start begins a new generation of the journal. The fresh core hears the policy, the pools, what was measured, the
 machines as they stand, the requests for machines, the attempts that may be alive and the jobs that wait: in this order,
 so that nothing is given a place that is taken. It commands nothing about what goes on; what it starts besides is
-ordinary. So a restart costs what is active (about 50 µs a job), not what has happened, and a new version can take over
-from an old one. What jobs are owed and the policy's memory start anew; a solve follows at once.
+ordinary. So a restart costs what is active (about 0.3 ms a job), not what has happened, and a new version can take over
+from an old one. What jobs are owed, the policy's memory and the waits between tries (of failed jobs, refused starts,
+machines that could not be rented) start anew, tries that are charged do not; a solve follows at once.
 
 Commands that agents have not confirmed are in the outbox and go out again by their ids.
 """

@@ -6,6 +6,7 @@ others are admitted. Nothing is half-created: a job whose spec is refused leaves
 
 import hashlib
 import json
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,17 +73,20 @@ def project_of(spec: JobSpec, caller: UserCaller) -> str:
 
 def sibling_positions(specs: Sequence[JobSpec | None]) -> list[tuple[int, ...]]:
     """For each spec the positions of the batch's jobs it names; a name used twice means the last one before it."""
+    places: dict[str, list[int]] = {}
+    for position, spec in enumerate(specs):
+        if spec is not None:
+            places.setdefault(spec.name, []).append(position)
     found: list[tuple[int, ...]] = []
     for position, spec in enumerate(specs):
-        names = [] if spec is None else [name for name in spec.depends_on if isinstance(name, str)]
-        found.append(tuple(dict.fromkeys(p for name in names if (p := _named(specs, name, position)) is not None)))
+        names = [] if spec is None else [name for name in spec.depends_on if name in places]
+        found.append(tuple(dict.fromkeys(_place_of(places[str(name)], position) for name in names)))
     return found
 
 
-def _named(specs: Sequence[JobSpec | None], name: str, position: int) -> int | None:
-    places = [p for p, spec in enumerate(specs) if spec is not None and spec.name == name]
-    before = [p for p in places if p < position]
-    return before[-1] if before else (places[0] if places else None)
+def _place_of(places: list[int], position: int) -> int:
+    """The last place before the position, else the first of all."""
+    return places[max(0, bisect_left(places, position) - 1)]
 
 
 def submission_order(siblings: Sequence[tuple[int, ...]]) -> tuple[list[int], set[int]]:

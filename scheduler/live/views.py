@@ -7,6 +7,7 @@ from typing import Any
 from scheduler.core.explain import first_reason
 from scheduler.live import money
 from scheduler.live.board import Board, LiveJob, LiveNode
+from scheduler.live.breath import Breath
 from scheduler.live.clock import Clock
 from scheduler.live.daemon import Daemon
 from scheduler.live.rows import AttemptRow, JobRow, PolicyRow, Usage
@@ -50,11 +51,16 @@ class Views:
 
     # ---------------------------------------------------------------- jobs
 
-    def jobs(self, rows: Iterable[JobRow], usage: Iterable[Usage]) -> list[JobView]:
+    async def jobs(self, rows: Iterable[JobRow], usage: Iterable[Usage]) -> list[JobView]:
+        """Many jobs, giving way to others between them."""
         by_job: dict[JobId, list[Usage]] = {}
         for used in usage:
             by_job.setdefault(used.job_id, []).append(used)
-        return [JobView(**self._job(row, by_job.get(row.job_id, []))) for row in rows]
+        found, breath = [], Breath()
+        for row in rows:
+            found.append(JobView(**self._job(row, by_job.get(row.job_id, []))))
+            await breath.take()
+        return found
 
     def detail(self, row: JobRow, usage: Iterable[Usage], spec: str, attempts: Iterable[AttemptRow]) -> JobDetail:
         views = [self.attempt(attempt) for attempt in attempts]

@@ -44,9 +44,16 @@ class Face:
 
 @asynccontextmanager
 async def facing(
-    folder: Path, *, policy: Mapping[str, Any] = FIFO, cluster: Mapping[str, Any] | None = None
+    folder: Path,
+    *,
+    policy: Mapping[str, Any] = FIFO,
+    cluster: Mapping[str, Any] | None = None,
+    real_time: bool = False,
 ) -> AsyncIterator[Face]:
     """A ready server; the caller is an administrator unless a call names another token."""
-    async with world(folder, policy=policy, cluster=cluster) as w, TestClient(TestServer(make_app(w.server))) as client:
+    async with (
+        world(folder, policy=policy, cluster=cluster, real_time=real_time) as w,
+        TestClient(TestServer(make_app(w.server))) as client,
+    ):
         w.server.is_ready = True
         yield Face(w, client, (folder / "admin.token").read_text().strip())

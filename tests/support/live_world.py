@@ -176,8 +176,12 @@ async def world(
     cluster: Mapping[str, Any] | None = None,
     at: float = 0.0,
     settings: LiveSettings | None = None,
+    real_time: bool = False,
 ) -> AsyncIterator[World]:
-    """A running server on a folder; leaving it is like killing it (nothing is tidied up but the lock)."""
+    """A running server on a folder; leaving it is like killing it (nothing is tidied up but the lock).
+
+    `real_time`: with its own clock and solver process, for tests of how long things take.
+    """
     data = DataFolder(folder)
     data.create()
     store = SqliteStore(folder)
@@ -189,14 +193,18 @@ async def world(
     )
     assembled = assemble(config, store)
     clock = HandClock(max(at, store.last_at()))
-    _set_clock(assembled, clock)
     daemon = assembled.server.daemon
-    daemon.outlets = [assembled.server.gateway, InlineSolver(daemon)]
+    if not real_time:
+        _set_clock(assembled, clock)
+        daemon.outlets = [assembled.server.gateway, InlineSolver(daemon)]
     loop = asyncio.create_task(daemon.run())
     try:
         await bring_up_to_date(assembled, config)
+        if real_time:
+            await assembled.server.solver.start()
         yield World(assembled, clock)
     finally:
+        await assembled.server.solver.close()
         loop.cancel()
         await asyncio.gather(loop, return_exceptions=True)
         daemon.close()

@@ -10,6 +10,7 @@ from scheduler.core.events import JobCancelled, JobHeld, JobReleased, JobReprior
 from scheduler.core.explain import explain
 from scheduler.live.auth import Role
 from scheduler.live.board import LiveJob
+from scheduler.live.breath import Breath
 from scheduler.live.carry_out import emit
 from scheduler.live.http.problems import problem_of
 from scheduler.live.http.routing import LARGE_BODY_BYTES, Call, json_list, parse_json
@@ -87,7 +88,8 @@ async def submit_batch(call: Call) -> web.StreamResponse:
     given = parsed.get("jobs") if isinstance(parsed, Mapping) else None
     if not isinstance(given, list) or not 1 <= len(given) <= BATCH_LIMIT:
         raise UserError(f"`jobs` must be a list of 1 to {BATCH_LIMIT} specs", field="jobs")
-    batch = _BatchOfJobs(call, given)
+    batch = _BatchOfJobs(call)
+    await batch.read(given)
     await batch.resolve()
 
     def first(turn: Turn) -> None:
@@ -107,17 +109,27 @@ async def submit_batch(call: Call) -> web.StreamResponse:
 class _BatchOfJobs:
     """The items of one batch on their way in: each becomes a job or an error."""
 
-    def __init__(self, call: Call, given: Sequence[Any]) -> None:
+    def __init__(self, call: Call) -> None:
         self._call = call
         self.again: str | None = None
-        self._results: list[SubmitResult] = [SubmitResult() for _ in given]
-        self._drafts: list[Draft | None] = [self._draft(position, item) for position, item in enumerate(given)]
+        self.order: list[int] = []
+        self._results: list[SubmitResult] = []
+        self._drafts: list[Draft | None] = []
+        self._siblings: list[tuple[int, ...]] = []
+        self._earlier: dict[int, tuple[list[JobId], dict[JobId, JobState]]] = {}
+
+    async def read(self, given: Sequence[Any]) -> None:
+        """Check the items one by one, and find their order."""
+        breath = Breath()
+        self._results = [SubmitResult() for _ in given]
+        for position, item in enumerate(given):
+            self._drafts.append(self._draft(position, item))
+            await breath.take()
         self._siblings = sibling_positions([None if each is None else each.spec for each in self._drafts])
         self.order, cyclic = submission_order(self._siblings)
         for position in cyclic:
             error = JobSpecError("its dependencies lead back to itself", field="depends_on", fix="break the cycle")
             self._refuse(position, error)
-        self._earlier: dict[int, tuple[list[JobId], dict[JobId, JobState]]] = {}
 
     async def resolve(self) -> None:
         """Look up what the items depend on outside the batch."""
@@ -227,7 +239,7 @@ def _stored(answer: str) -> web.Response:
 # ------------------------------------------------------------------------------------------ look
 
 
-async def page(call: Call) -> JobPage:
+async def page(call: Call) -> web.StreamResponse:
     query = call.request.query
     states = tuple(word for word in query.get("state", "").upper().split(",") if word)
     for word in states:
@@ -250,7 +262,10 @@ async def page(call: Call) -> JobPage:
         call.server.store.usage, [row.job_id for row in shown], call.server.daemon.clock.now()
     )
     more = str(shown[-1].job_id) if len(rows) > limit else None
-    return JobPage(items=call.server.views.jobs(shown, usage), next=more)
+    found = JobPage(items=await call.server.views.jobs(shown, usage), next=more)
+    # A thousand jobs as text take milliseconds: not in the loop's thread.
+    body = await call.server.read(found.model_dump_json)
+    return web.Response(body=body.encode(), content_type="application/json")
 
 
 async def visible_row(call: Call) -> JobRow:

@@ -186,7 +186,8 @@ async def test_progress_is_coalesced_and_the_last_word_comes_before_the_end(tmp_
         await agent.end(job_id)
         told = [row for row in w.server.store.journal() if row.type == "AttemptProgressed"]
         assert len(told) == 3
-        assert w.server.views.jobs([w.server.store.job(job_id)], [])[0].last_values == {"loss": 0.5}  # type: ignore[list-item]
+        (view,) = await w.server.views.jobs([w.server.store.job(job_id)], [])  # type: ignore[list-item]
+        assert view.last_values == {"loss": 0.5}
 
 
 async def test_a_machine_cannot_change_what_it_is(tmp_path: Path) -> None:

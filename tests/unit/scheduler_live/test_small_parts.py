@@ -12,10 +12,11 @@ from scheduler.live.job_tokens import JobTokens
 from scheduler.live.logs import LogStore
 from scheduler.live.main import check_host
 from scheduler.live.rows import AttemptRow
-from scheduler.live.submit import submission_order
+from scheduler.live.submit import sibling_positions, submission_order
 from walras.cluster import NodeShare, Placement, Pool, Shape
 from walras.errors import ConfigError, Forbidden
 from walras.ids import JobId, NodeId, PoolId
+from walras.job import JobSpec
 from walras.states import AttemptState
 
 
@@ -104,6 +105,15 @@ def test_a_batch_is_ordered_with_dependencies_first(wants: list[tuple[int, ...]]
     place = {position: index for index, position in enumerate(order)}
     for position in order:
         assert all(needed in cyclic or place[needed] < place[position] for needed in siblings[position])
+
+
+def test_a_name_used_twice_in_a_batch_means_the_last_one_before() -> None:
+    """Else the first of all; names that are not in the batch are looked for elsewhere."""
+    specs = [
+        JobSpec.model_validate({"run": "true", "name": name, "depends_on": needs})
+        for name, needs in (("a", ["b"]), ("b", []), ("a", ["a"]), ("c", ["a", "b", "x", 7]), ("b", ["b"]))
+    ]
+    assert sibling_positions([*specs, None]) == [(1,), (), (0,), (2, 1), (1,), ()]
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "192.168.1.4", "::", "example.org", ""])

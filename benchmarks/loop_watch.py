@@ -1,0 +1,64 @@
+"""How long single callbacks hold up an event loop: every one is timed while the watch is on."""
+
+import asyncio
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from heapq import heappushpop
+from typing import Any
+
+_KEPT = 10
+
+
+@dataclass(slots=True)
+class LoopWatch:
+    """The longest callbacks, as (seconds, what ran).
+
+    `processor`: processor time of the loop's thread, which other processes cannot lengthen; `wall`: what others waited.
+    """
+
+    processor: list[tuple[float, str]] = field(default_factory=lambda: [(0.0, "")] * _KEPT)
+    wall: list[tuple[float, str]] = field(default_factory=lambda: [(0.0, "")] * _KEPT)
+    callbacks: int = 0
+
+    @property
+    def longest_processor_s(self) -> float:
+        return max(self.processor)[0]
+
+    @property
+    def longest_wall_s(self) -> float:
+        return max(self.wall)[0]
+
+
+@contextmanager
+def watched() -> Iterator[LoopWatch]:
+    """Time every callback of every loop of this process until the end of the block."""
+    watch, run = LoopWatch(), asyncio.Handle._run
+
+    def timed(handle: Any) -> None:
+        began, began_cpu = time.perf_counter(), time.thread_time()
+        # Afterwards the callback may be gone.
+        what = handle._callback
+        run(handle)
+        cpu_s, wall_s = time.thread_time() - began_cpu, time.perf_counter() - began
+        watch.callbacks += 1
+        if cpu_s > watch.processor[0][0]:
+            heappushpop(watch.processor, (cpu_s, _named(what)))
+        if wall_s > watch.wall[0][0]:
+            heappushpop(watch.wall, (wall_s, _named(what)))
+
+    asyncio.Handle._run = timed  # type: ignore[method-assign]
+    try:
+        yield watch
+    finally:
+        asyncio.Handle._run = run  # type: ignore[method-assign]
+
+
+def _named(callback: Any) -> str:
+    task = getattr(callback, "__self__", None)
+    if isinstance(task, asyncio.Task):
+        stack = task.get_stack(limit=1)
+        where = f" at {stack[-1].f_code.co_name}:{stack[-1].f_lineno}" if stack else ""
+        return f"{task.get_coro().__qualname__}{where}"  # type: ignore[union-attr]
+    return repr(callback)[:100]

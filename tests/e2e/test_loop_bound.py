@@ -1,0 +1,84 @@
+"""In the event loop nothing holds up the rest for long, whatever is asked of the server at once."""
+
+import asyncio
+import gc
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.loop_watch import LoopWatch, watched
+from scheduler.live.breath import keep_still
+from tests.support.http_face import Face, facing
+from tests.support.live_world import FakeAgent
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def still() -> Iterator[None]:
+    """Garbage is collected as in the server's process; other tests find it as it was."""
+    before = gc.get_threshold()
+    keep_still()
+    yield
+    gc.unfreeze()
+    gc.set_threshold(*before)
+
+
+API = "/api/v1"
+AGENTS, JOBS, BATCH = 200, 2000, 100
+#: Design 6; processor time of the loop's thread, which a busy machine does not lengthen.
+LONGEST_S = 0.020
+RULES = {"round_s": 2.0, "resolve_min_s": 1.0, "min_runtime_s": 1.0}
+
+
+async def _live(agent: FakeAgent, number: int) -> None:
+    """Heartbeats, starts what it is told, reports progress."""
+    await asyncio.sleep(number / AGENTS)
+    steps = 0.0
+    while True:
+        await agent.start_all()
+        steps += 1.0
+        await agent.beat(*(agent.progress(job, attempt, steps, steps_per_s=3.0) for job, attempt in agent.here))
+        await asyncio.sleep(1.0)
+
+
+async def _burst(face: Face) -> None:
+    """Batches and single submits, lists and explanations, all at once."""
+
+    async def submit(first: int) -> None:
+        jobs = [{"run": "true", "profile": f"kind-{(first + n) % 8}", "steps": 1e6} for n in range(BATCH)]
+        status, _ = await face.json("POST", f"{API}/jobs:batch", {"jobs": jobs})
+        assert status == 200
+
+    async def look() -> None:
+        for path in ("jobs", "jobs?limit=1000", "jobs/1500/explain", "nodes", "prices"):
+            await face.call("GET", f"{API}/{path}")
+
+    for start in range(0, JOBS, 5 * BATCH):
+        await asyncio.gather(*(submit(start + n * BATCH) for n in range(5)), look())
+    for _ in range(3):
+        await look()
+        await asyncio.sleep(1.0)
+
+
+@pytest.mark.usefixtures("still")
+@pytest.mark.parametrize("policy", ["fifo", "max_min_fairness"])
+async def test_no_callback_holds_up_the_loop_for_20_ms(tmp_path: Path, policy: str) -> None:
+    """2,000 jobs in batches of 100, 200 machines, rounds and solves: the longest callback stays under the bound."""
+    chosen: dict[str, Any] = {"policy": {"name": policy}, "rules": RULES}
+    async with facing(tmp_path, policy=chosen, real_time=True) as face:
+        agents = [await FakeAgent(face.world, f"n{number}").register() for number in range(AGENTS)]
+        watch: LoopWatch
+        with watched() as watch:
+            tasks = [asyncio.create_task(_live(agent, number)) for number, agent in enumerate(agents)]
+            await _burst(face)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        for seconds, what in sorted(watch.processor):
+            print(f"{1000 * seconds:.1f} ms of processor  {what}")
+        for seconds, what in sorted(watch.wall):
+            print(f"{1000 * seconds:.1f} ms  {what}")
+        assert watch.longest_processor_s <= LONGEST_S, max(watch.processor)
