@@ -177,7 +177,7 @@ class SchedulerCore:
             self._cycle.dirty = True
 
     def _rent_failed(self, event: ev.RentFailed) -> None:
-        nodes.rent_failed(self._cycle, event.token)
+        nodes.rent_failed(self._cycle, event)
 
     def _woke(self, event: ev.Woke) -> None:
         """Timers have run already. Whatever was asked for is spent: ask for the next instant again."""

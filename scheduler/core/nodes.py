@@ -5,7 +5,7 @@ from scheduler.core.claims import forget_machine
 from scheduler.core.commands import NodeCordoned, ReleaseNode, Rent
 from scheduler.core.cycle import Cycle
 from scheduler.core.endings import node_lost, stop_unstarted
-from scheduler.core.events import NodeJoined, NodeLeaving, PoolDeclared, Proposal
+from scheduler.core.events import NodeJoined, NodeLeaving, PoolDeclared, Proposal, RentFailed
 from scheduler.core.fleet import Condition, Machine
 from scheduler.core.ledger import JobRecord
 from walras.ids import PoolId
@@ -155,7 +155,13 @@ def release_idle(cycle: Cycle, row: int) -> None:
         cycle.timers.set(cycle.now + rules.rent_keep_s, "idle", row)
 
 
-def rent_failed(cycle: Cycle, token: str) -> None:
+def rent_failed(cycle: Cycle, event: RentFailed) -> None:
+    """Some of the machines asked for, or all, will not come: nobody waits for them any more."""
     for state in cycle.ledger.fleet.pools:
-        if state.awaited.pop(token, None) is not None:
-            cycle.dirty = True
+        awaited = state.awaited.pop(event.token, None)
+        if awaited is None:
+            continue
+        left = 0 if event.machines is None else awaited - event.machines
+        if left > 0:
+            state.awaited[event.token] = left
+        cycle.dirty = True

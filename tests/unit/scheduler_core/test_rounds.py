@@ -247,6 +247,19 @@ def test_rented_machines_come_when_worth_it_and_go_when_idle() -> None:
     assert fleet.released == ["s2"]
 
 
+def test_machines_granted_in_part_are_awaited_and_the_others_asked_for_again() -> None:
+    """A cloud that has one of two: the one that comes is not rented twice, the one that does not is tried again."""
+    fleet = FakeFleet()
+    rules = RoundRules(round_s=10, resolve_min_s=0, profiling_share=0)
+    fleet.tell(ev.PolicyChanged(0.0, PolicySpec("max_min_fairness"), rules))
+    fleet.tell(ev.PoolDeclared(0.0, pool("s", market=Market.SPOT, quota=3)))
+    fleet.tell(ev.JobSubmitted(0.0, job(1, "s")))
+    fleet.answer({}, rent={"s": 2})
+    fleet.tell(ev.RentFailed(1.0, fleet.rents.pop().token, "the market has 1", machines=1))
+    fleet.answer({}, rent={"s": 2})
+    assert [rent.machines for rent in fleet.rents] == [1]
+
+
 # ------------------------------------------------------------------------------------------------ explanations
 
 
