@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from scheduler.cloud.simulated import RentalTerms
 from simulator.faults import Revocation
 from simulator.gavel import gavel_jobs, read_throughputs, read_trace
 from simulator.job import SimulatedJob
@@ -53,7 +54,7 @@ def load_experiment(
 
 def pool_models(cluster: ClusterConfig) -> tuple[PoolModel, ...]:
     """The cluster's pools as the simulated world has them."""
-    return tuple(PoolModel(entry.pool(), entry.machines, entry.boot) for entry in cluster.pools)
+    return tuple(PoolModel(entry.pool(), entry.machines, RentalTerms(entry.boot)) for entry in cluster.pools)
 
 
 # ---------------------------------------------------------------------------------------------- Gavel traces
@@ -115,7 +116,7 @@ def workload_experiment(workload: Workload, cluster: ClusterConfig, measured: Me
     jobs.sort(key=lambda job: job.at)
     for incident in workload.incidents:
         cluster.entry(incident.revoke)
-    incidents = tuple(Revocation(i.at, cluster.entry(i.revoke).pool_id) for i in workload.incidents)
+    incidents = tuple(Revocation(i.at, cluster.entry(i.revoke).pool_id, i.machines) for i in workload.incidents)
     return Experiment(pool_models(cluster), truth, jobs, incidents)
 
 
