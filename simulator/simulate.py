@@ -183,7 +183,7 @@ class _Oracle:
             return ()
         self._known.add((request.kind, request.demands))
         costs = self._truth.costs_of(request.kind)
-        events: list[Event] = [RestartMeasured(at, request.kind, costs.start_s + (costs.checkpoint_s or 0.0))]
+        events: list[Event] = [RestartMeasured(at, request.kind, costs.restart_s)]
         for accelerator, count in self._truth.accelerators_of(request, self._fleet):
             key = SpeedKey(request.kind, accelerator, count)
             if key not in self._told:
