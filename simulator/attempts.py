@@ -35,8 +35,13 @@ class WorldModel:
 
     #: A running attempt reports its steps this often; inf: never (policies that need no progress).
     report_s: float = inf
-    #: Length of one window of steps that a job measures its speed over.
+    #: Of these reports the scheduler hears the first, the first that knows a speed, and then one in this long.
+    tell_s: float = 0.0
+    #: Length of one window of steps that a job measures its speed over, and steps after a start that are not measured.
     window_s: float = 1.0
+    unmeasured_steps: float = 0.0
+    #: Standard deviation of the logarithm of what an attempt's start and exit take against the kind's costs.
+    cost_noise: float = 0.0
     #: Standard deviation of the logarithm of an attempt's speed against the table.
     speed_noise: float = 0.0
     #: Relative standard deviation of a reported speed against the attempt's own.
@@ -49,10 +54,12 @@ class WorldModel:
 
 class Phase(Enum):
     STARTING = "starting"
+    #: All ranks are up; the first step has not begun.
+    WARMING_UP = "warming up"
     RUNNING = "running"
     #: Writes a checkpoint and goes on.
     SAVING = "saving"
-    #: Was told to stop.
+    #: Was told to stop, or has nothing left to do.
     STOPPING = "stopping"
     #: Its machine died; nobody knows yet.
     DEAD = "dead"
@@ -82,6 +89,7 @@ class Run:
     __slots__ = (
         "attempt",
         "base_at",
+        "base_steps",
         "costs",
         "cut",
         "held",
@@ -93,7 +101,10 @@ class Run:
         "productive_s",
         "rate",
         "reported",
+        "speed_told",
         "timer",
+        "told_at",
+        "up_at",
     )
 
     def __init__(self, job: Job, attempt: int, parts: list[Part], rate: float, costs: Costs) -> None:
@@ -105,11 +116,17 @@ class Run:
         self.phase = Phase.STARTING
         #: Since when steps are made that `job.steps` does not hold yet (RUNNING only).
         self.base_at = 0.0
+        #: Steps behind the job when this attempt began, and when its ranks were up.
+        self.base_steps = job.steps
+        self.up_at = inf
         #: Seconds in which steps were made.
         self.productive_s = 0.0
         self.next_report_at = inf
         self.next_save_at = inf
+        #: What the scheduler has heard: anything, a speed, and when it heard last.
         self.reported = False
+        self.speed_told = False
+        self.told_at = -inf
         self.timer: Timer | None = None
         #: Machines of it that nobody reaches, and what it would have told meanwhile.
         self.cut = 0
@@ -143,10 +160,10 @@ class Attempts:
             saved_at = run.timer.at  # the checkpoint that it is writing will do
         self._settle(now, run)
         run.phase = Phase.STOPPING
-        if phase is Phase.STARTING or checkpoint_s is None:
+        if phase in (Phase.STARTING, Phase.WARMING_UP) or checkpoint_s is None:
             self._then(run, now, self._killed(SIGTERM))
         elif saved_at - now <= grace_s:
-            self._then(run, saved_at, self._stopped)
+            self._then(run, saved_at, self._saved_to_stop)
         else:
             self._then(run, now + grace_s, self._killed(SIGKILL))
 
@@ -170,13 +187,25 @@ class Attempts:
     # -- what happens to it
 
     def _up(self, at: float, run: Run) -> Iterable[Event]:
-        run.next_report_at = at + self._model.report_s
-        self._go_on(at, run)
+        run.phase = Phase.WARMING_UP
+        run.up_at = at
+        if run.costs.warm_up_s > 0:
+            self._then(run, at + run.costs.warm_up_s, self._warm)
+        else:
+            self._go_on(at, run)
         return self._tell(run, AttemptStarted(at, run.job.plan.request.job_id, run.attempt))
+
+    def _warm(self, at: float, run: Run) -> Iterable[Event]:
+        self._go_on(at, run)
+        return ()
 
     def _go_on(self, at: float, run: Run) -> None:
         """(Again) makes steps, from now."""
         run.phase = Phase.RUNNING
+        if run.next_report_at == inf and self._model.report_s < inf:
+            # Reports keep the beat that began with the ranks.
+            beats = (at - run.up_at) // self._model.report_s + 1
+            run.next_report_at = run.up_at + beats * self._model.report_s
         run.base_at = at
         if run.costs.checkpoint_every_s and run.costs.checkpoint_s is not None:
             run.next_save_at = at + run.costs.checkpoint_every_s
@@ -216,13 +245,24 @@ class Attempts:
         self._settle(at, run)
         run.next_report_at = at + self._model.report_s
         self._await_next(run)
-        return self._tell(run, self._progress(at, run))
+        return self._tell(run, self._progress(at, run)) if self._is_news(at, run) else ()
+
+    def _is_news(self, at: float, run: Run) -> bool:
+        if not run.reported or (not run.speed_told and self._windows(run)):
+            return run.job.steps - run.base_steps >= 1.0
+        return at + 1e-9 >= run.told_at + self._model.tell_s
+
+    def _windows(self, run: Run) -> int:
+        """Windows of steps measured so far."""
+        measured_s = run.productive_s - self._model.unmeasured_steps / run.rate if run.rate > 0 else 0.0
+        return max(0, int(measured_s / self._model.window_s + 1e-9))
 
     def _progress(self, at: float, run: Run) -> AttemptProgressed:
-        samples = int(run.productive_s / self._model.window_s + 1e-9)
+        samples = self._windows(run)
         rate = run.rate * (1.0 + self._reports.gauss(0.0, self._model.report_noise)) if samples else None
-        start_s = None if run.reported else run.costs.start_s
-        run.reported = True
+        start_s = None if run.reported else run.costs.start_s + run.costs.warm_up_s
+        run.reported, run.told_at = True, at
+        run.speed_told = run.speed_told or samples > 0
         return AttemptProgressed(at, run.job.plan.request.job_id, run.attempt, run.job.steps, rate, samples, start_s)
 
     def _save(self, at: float, run: Run) -> Iterable[Event]:
@@ -243,19 +283,31 @@ class Attempts:
     def _finished(self, at: float, run: Run) -> Iterable[Event]:
         self._settle(at, run)
         run.job.steps = run.job.plan.steps  # not a rounding error more or less
-        return self._ended(at, run, exit_code=0)
+        return self._exit(at, run, exit_code=0)
 
     def _failing(self, index: int, failure: PlannedFailure) -> Action:
         def fail(at: float, run: Run) -> Iterable[Event]:
             self._settle(at, run)
             run.job.steps = failure.at_steps
             run.job.failed[index] += 1
-            return self._ended(at, run, exit_code=failure.exit_code)
+            return self._exit(at, run, exit_code=failure.exit_code)
 
         return fail
 
-    def _stopped(self, at: float, run: Run) -> Iterable[Event]:
-        return (*self._tell(run, self._checkpoint(at, run)), *self._ended(at, run, exit_code=REQUEUE))
+    def _saved_to_stop(self, at: float, run: Run) -> Iterable[Event]:
+        return (*self._tell(run, self._checkpoint(at, run)), *self._exit(at, run, exit_code=REQUEUE))
+
+    def _exit(self, at: float, run: Run, exit_code: int) -> Iterable[Event]:
+        """Nothing is left to do; its processes take their time to go."""
+        if run.costs.exit_s <= 0:
+            return self._ended(at, run, exit_code=exit_code)
+        run.phase = Phase.STOPPING
+
+        def gone(at: float, run: Run) -> Iterable[Event]:
+            return self._ended(at, run, exit_code=exit_code)
+
+        self._then(run, at + run.costs.exit_s, gone)
+        return ()
 
     def _killed(self, signal: int) -> Action:
         def killed(at: float, run: Run) -> Iterable[Event]:

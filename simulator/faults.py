@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from math import inf
 from random import Random
 
+from scheduler.cloud.simulated import Takeback
 from scheduler.core.commands import NodeCordoned
-from scheduler.core.events import Event, NodeBack, NodeLeaving, NodeUncordoned, NodeUnreachable
+from scheduler.core.events import Event, NodeBack, NodeUncordoned, NodeUnreachable
 from simulator.engine import Action, Engine
 from simulator.machines import Link, Machines, SimNode
 from simulator.streams import Streams
@@ -43,10 +44,12 @@ class FaultModel:
 
 @dataclass(frozen=True, slots=True)
 class Revocation:
-    """The market takes back one machine of the pool: the one that joined first (none there: nothing happens)."""
+    """The market takes machines of a pool back, with notice, those that were ready first (none there: nothing)."""
 
     at: float
     pool_id: PoolId
+    #: How many; None: the whole pool.
+    machines: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +86,8 @@ class Faults:
                 self._engine.schedule(incident.at, self._scripted_death, incident)
 
     def _scripted_revocation(self, at: float, incident: Revocation) -> Iterable[Event]:
-        nodes = [node for node in self._machines.in_pool(incident.pool_id) if node.leaving is None]
-        return self._revoke(at, nodes[0]) if nodes else ()
+        takebacks = self._machines.cloud.revoke(at, incident.pool_id, incident.machines)
+        return [notice for takeback in takebacks for notice in self._notice(takeback)]
 
     def _scripted_death(self, at: float, incident: Death) -> Iterable[Event]:
         nodes = self._machines.in_pool(incident.pool_id)
@@ -165,11 +168,14 @@ class Faults:
     # -- revocations
 
     def _revoke(self, at: float, node: SimNode) -> Iterable[Event]:
-        if node.link in (Link.DOWN, Link.GONE) or node.leaving is not None:
-            return ()
-        notice_s = self._machines.pools[node.pool_id].pool.notice_s
-        node.leaving = self._engine.schedule(at + notice_s, self._taken_back, node)
-        return (NodeLeaving(at, node.node_id, at + notice_s),)
+        takeback = self._machines.cloud.revoke_one(at, node.node_id)
+        return () if takeback is None else self._notice(takeback)
+
+    def _notice(self, takeback: Takeback) -> Iterable[Event]:
+        node = self._machines.nodes[takeback.notice.node_id]
+        node.leaving = self._engine.schedule(takeback.end.at, self._taken_back, node)
+        # A machine that is dead or out of reach cannot pass the notice on.
+        return (takeback.notice,) if node.link is Link.UP else ()
 
     def _taken_back(self, at: float, node: SimNode) -> Iterable[Event]:
         return self._machines.gone(at, node, Reason.INFRA_SPOT_RECLAIM)

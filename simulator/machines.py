@@ -1,17 +1,19 @@
 """The simulated machines: who is up, who holds which accelerator, and machines that are rented and given back.
 
-Knows nothing of jobs but their name on an accelerator. Handing an accelerator to two attempts is a mistake of the
-scheduler, and stops the simulation.
+Knows nothing of jobs but their name on an accelerator. What renting means (quota, boot time, bill, notice) is
+`scheduler.cloud.simulated`. Handing an accelerator to two attempts is a mistake of the scheduler, and stops the
+simulation.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from itertools import count
 from math import inf
 
+from scheduler.cloud.simulated import RentalTerms, SimulatedCloud
 from scheduler.core.commands import Command, ReleaseNode, Rent
-from scheduler.core.events import Event, NodeJoined, NodeLost, PoolDeclared, RentFailed
+from scheduler.core.events import Event, NodeJoined, NodeLost, PoolDeclared
 from simulator.engine import Engine, Timer
 from walras.cluster import Market, Placement, Pool
 from walras.ids import JobId, NodeId, PoolId
@@ -61,8 +63,8 @@ class PoolModel:
     pool: Pool
     #: Machines at the start (owned ones; rented machines are asked for).
     machines: int = 0
-    #: Request to machine ready.
-    boot_s: float = 0.0
+    #: How machines of it are rented.
+    terms: RentalTerms = field(default_factory=RentalTerms)
     #: Mean life of a machine before the market takes it back; inf: only scripted revocations.
     mean_life_s: float = inf
 
@@ -80,8 +82,7 @@ class Machines:
         self._serial = count(1)
         self._joined_at: dict[NodeId, float] = {}
         self._machine_s: dict[PoolId, float] = dict.fromkeys(self.pools, 0.0)
-        self._rented: dict[PoolId, int] = dict.fromkeys(self.pools, 0)
-        self._tokens: set[str] = set()
+        self.cloud = SimulatedCloud({pool_id: model.terms for pool_id, model in self.pools.items()})
         engine.on_command[Rent] = self._rent
         engine.on_command[ReleaseNode] = self._release
 
@@ -91,11 +92,18 @@ class Machines:
             self._engine.schedule(at, _say, PoolDeclared(at, model.pool))
         for model in self.pools.values():
             for _ in range(model.machines):
-                self._engine.schedule(at, self.join, self._new(model))
+                self._engine.schedule(at, self.join, self._owned(model.pool))
 
     def in_pool(self, pool_id: PoolId) -> list[SimNode]:
         """Machines of a pool, in order of joining."""
         return [node for node in self.nodes.values() if node.pool_id == pool_id]
+
+    def usd(self, pool_id: PoolId, at: float) -> float:
+        """What the machines of the pool cost: the bill of rented ones, price x time of owned ones."""
+        pool = self.pools[pool_id].pool
+        if pool.market is Market.OWNED:
+            return self.machine_s(pool_id, at) / 3600.0 * pool.usd_per_h
+        return self.cloud.usd(at, pool_id)
 
     def machine_s(self, pool_id: PoolId, at: float) -> float:
         """Seconds that machines of the pool have been there, summed over machines."""
@@ -126,14 +134,13 @@ class Machines:
             self._engine.cancel(node.leaving)
             node.leaving = None
         if node.token:
-            self._rented[node.pool_id] -= 1
+            self.cloud.terminate(at, node.node_id)
         for listener in self.on_gone:
             listener(at, node)
         return (NodeLost(at, node.node_id, reason),)
 
-    def _new(self, model: PoolModel, token: str = "") -> SimNode:
-        pool = model.pool
-        return SimNode(NodeId(f"{pool.shape.name}-{next(self._serial)}"), pool.pool_id, pool.shape.accelerators, token)
+    def _owned(self, pool: Pool) -> SimNode:
+        return SimNode(NodeId(f"{pool.shape.name}-{next(self._serial)}"), pool.pool_id, pool.shape.accelerators)
 
     # -- accelerators
 
@@ -163,18 +170,14 @@ class Machines:
     # -- renting
 
     def _rent(self, now: float, command: Rent) -> None:
-        if command.token in self._tokens:
-            return
-        self._tokens.add(command.token)
-        model = self.pools[command.pool_id]
-        pool = model.pool
-        if pool.market is Market.OWNED or self._rented[pool.pool_id] + command.machines > pool.quota:
-            failed = RentFailed(now, command.token, f"{pool.pool_id}: the quota is {pool.quota} machines")
-            self._engine.schedule(now, _say, failed)
-            return
-        self._rented[pool.pool_id] += command.machines
-        for _ in range(command.machines):
-            self._engine.schedule(now + model.boot_s, self.join, self._new(model, command.token))
+        for answer in self.cloud.request(now, command.token, self.pools[command.pool_id].pool, command.machines):
+            self._engine.schedule(answer.at, self._ready if isinstance(answer, NodeJoined) else _say, answer)
+
+    def _ready(self, at: float, event: NodeJoined) -> Iterable[Event]:
+        if not self.cloud.holds(event.node_id):
+            return ()
+        accelerators = self.pools[event.pool_id].pool.shape.accelerators
+        return self.join(at, SimNode(event.node_id, event.pool_id, accelerators, event.token))
 
     def _release(self, now: float, command: ReleaseNode) -> None:
         node = self.nodes.get(command.node_id)

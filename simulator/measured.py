@@ -26,12 +26,17 @@ class MeasuredSpeed(FileModel):
 
 
 class MeasuredKind(FileModel):
-    """Costs of starting and saving jobs of a kind, seconds. `checkpoint_s` null: the kind cannot checkpoint."""
+    """Costs of the lives of a kind's attempts, seconds (`simulator.truth.Costs` says what each is).
+
+    `checkpoint_s` null: the kind cannot checkpoint.
+    """
 
     kind: str
     start_s: _Length
     checkpoint_s: _Length | None = 0.0
     checkpoint_every_s: _Length = 0.0
+    warm_up_s: _Length = 0.0
+    exit_s: _Length = 0.0
 
 
 class MeasuredJob(FileModel):
@@ -44,12 +49,34 @@ class MeasuredJob(FileModel):
     exit_code: int = 0
 
 
+class MeasuredPool(FileModel):
+    """A rented pool: request to machine ready."""
+
+    pool_id: str
+    boot_s: _Length
+
+
+class MeasuredRevocation(FileModel):
+    """When the market really took the machines of a pool back, counted from the first submission."""
+
+    at: _Length
+    pool_id: str
+
+
 class MeasuredCosts(FileModel):
     """A file (JSON) or value that says how the jobs of a workload really behave."""
 
     speeds: tuple[MeasuredSpeed, ...] = ()
     kinds: tuple[MeasuredKind, ...] = ()
     jobs: tuple[MeasuredJob, ...] = ()
+    pools: tuple[MeasuredPool, ...] = ()
+    #: In place of the workload's incidents, if there are any.
+    revocations: tuple[MeasuredRevocation, ...] = ()
+    #: The workload's first instant on the cluster's clock: rounds are aligned to that clock.
+    begins_at: _Length = 0.0
+    #: A usual solve, and the standard deviation of the logarithm of an attempt's start against its kind's.
+    solve_s: _Length = 0.0
+    cost_noise: Annotated[float, Field(ge=0, le=3)] = 0.0
     #: For kinds that are not named.
     start_s: _Length = 0.0
     checkpoint_s: _Length = 0.0
@@ -57,7 +84,10 @@ class MeasuredCosts(FileModel):
     def truth(self) -> Truth:
         """Speeds and costs. A kind without any speed does one step a second everywhere: its steps are seconds."""
         speeds = {SpeedKey(Kind(s.kind), s.accelerator, s.count): s.steps_per_s for s in self.speeds}
-        costs = {Kind(k.kind): Costs(k.start_s, k.checkpoint_s, k.checkpoint_every_s) for k in self.kinds}
+        costs = {
+            Kind(k.kind): Costs(k.start_s, k.checkpoint_s, k.checkpoint_every_s, k.warm_up_s, k.exit_s)
+            for k in self.kinds
+        }
         for kind in costs.keys() - {key.kind for key in speeds}:
             speeds[SpeedKey(kind, ANY_ACCELERATOR)] = 1.0
         return Truth(speeds, costs, Costs(self.start_s, self.checkpoint_s))

@@ -69,7 +69,7 @@ def summarise(result: Result) -> Summary:
     jobs = [*result.jobs, *result.unfinished]
     jcts = np.array([job.jct_s for job in result.jobs if job.state is JobState.SUCCEEDED])
     queueing = [job.queueing_s for job in jobs if isfinite(job.queueing_s)]
-    pools = tuple(_pool_figures(meter) for meter in result.pools)
+    pools = tuple(_pool_figures(meter, result.bills[meter.pool.pool_id]) for meter in result.pools)
     there, held, running = (sum(getattr(pool, name) for pool in pools) for name in ("there_h", "held_h", "running_h"))
     by_state: dict[str, int] = {}
     accelerator_h: dict[str, float] = {}
@@ -112,7 +112,7 @@ def _percentile(values: "np.ndarray[Any, np.dtype[np.float64]]", q: float) -> fl
     return float(np.percentile(values, q)) if len(values) else nan
 
 
-def _pool_figures(meter: PoolMeter) -> PoolFigures:
+def _pool_figures(meter: PoolMeter, usd: float) -> PoolFigures:
     pool = meter.pool
     return PoolFigures(
         str(pool.pool_id),
@@ -122,7 +122,7 @@ def _pool_figures(meter: PoolMeter) -> PoolFigures:
         meter.held_s / 3600.0,
         meter.running_s / 3600.0,
         meter.held_s / meter.there_s if meter.there_s else nan,
-        meter.usd,
+        usd,
     )
 
 

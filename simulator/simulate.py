@@ -19,7 +19,7 @@ from simulator.metrics import JobMeasure, Metrics, PoolMeter, Sink
 from simulator.streams import Streams
 from simulator.truth import SpeedKey, Truth
 from simulator.world import World
-from walras.ids import Kind
+from walras.ids import Kind, PoolId
 from walras.request import JobRequest
 from walras.states import JobState
 
@@ -59,6 +59,8 @@ class Result:
     #: Jobs that did not end, by number.
     unfinished: list[JobMeasure]
     pools: list[PoolMeter]
+    #: What each pool's machines cost, USD.
+    bills: dict[PoolId, float]
     #: Steps made over all jobs, and those of them lost with an attempt.
     worked_steps: float
     lost_steps: float
@@ -112,6 +114,7 @@ class Simulation:
             self.ended,
             list(self.metrics.open.values()),
             list(self.metrics.pools.values()),
+            {pool_id: self.machines.usd(pool_id, engine.now) for pool_id in self.metrics.pools},
             self._worked_steps,
             self._lost_steps,
             engine.events,
@@ -146,6 +149,8 @@ class Simulation:
             usd = machine_s / 3600.0 * meter.pool.usd_per_h
             if abs(meter.usd - usd) > 0.01:
                 self._violations.append(f"{pool_id}: {meter.usd} USD counted, price x time is {usd}")
+            if self.machines.usd(pool_id, at) < usd - 0.01:
+                self._violations.append(f"{pool_id}: the bill is {self.machines.usd(pool_id, at)} USD, used were {usd}")
 
 
 def simulate(
@@ -178,7 +183,7 @@ class _Oracle:
             return ()
         self._known.add((request.kind, request.demands))
         costs = self._truth.costs_of(request.kind)
-        events: list[Event] = [RestartMeasured(at, request.kind, costs.start_s + (costs.checkpoint_s or 0.0))]
+        events: list[Event] = [RestartMeasured(at, request.kind, costs.restart_s)]
         for accelerator, count in self._truth.accelerators_of(request, self._fleet):
             key = SpeedKey(request.kind, accelerator, count)
             if key not in self._told:

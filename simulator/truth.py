@@ -18,12 +18,21 @@ ANY_COUNT = 0
 class Costs:
     """What the life of an attempt costs besides its steps, seconds."""
 
-    #: Start command to the first step (processes, imports, data, restore).
+    #: Start command to all ranks up: the attempt counts as running from here on.
     start_s: float = 0.0
     #: Writing a checkpoint, during which no step is done. None: this kind cannot checkpoint and loses all its work.
     checkpoint_s: float | None = 0.0
     #: Running time between two checkpoints that the job takes by itself; 0: it takes none.
     checkpoint_every_s: float = 0.0
+    #: All ranks up to where the first step begins (imports, data, restore).
+    warm_up_s: float = 0.0
+    #: Last step, or last checkpoint, to no process left.
+    exit_s: float = 0.0
+
+    @property
+    def restart_s(self) -> float:
+        """What moving a job costs it: save, start, warm up."""
+        return self.start_s + self.warm_up_s + (self.checkpoint_s or 0.0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,9 +4,10 @@ A workload is a Walras workload (YAML, as the live demo runs it) or a Gavel trac
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from scheduler.cloud.simulated import RentalTerms
 from simulator.faults import Revocation
 from simulator.gavel import gavel_jobs, read_throughputs, read_trace
 from simulator.job import SimulatedJob
@@ -16,7 +17,7 @@ from simulator.truth import SpeedKey, Truth
 from walras.cluster import Market
 from walras.config import ClusterConfig, Workload, load_yaml
 from walras.errors import ConfigError
-from walras.ids import JobId, Kind
+from walras.ids import JobId, Kind, PoolId
 from walras.job import JobSpec, to_request
 from walras.request import ANY_ACCELERATOR
 
@@ -53,7 +54,7 @@ def load_experiment(
 
 def pool_models(cluster: ClusterConfig) -> tuple[PoolModel, ...]:
     """The cluster's pools as the simulated world has them."""
-    return tuple(PoolModel(entry.pool(), entry.machines, entry.boot) for entry in cluster.pools)
+    return tuple(PoolModel(entry.pool(), entry.machines, RentalTerms(entry.boot)) for entry in cluster.pools)
 
 
 # ---------------------------------------------------------------------------------------------- Gavel traces
@@ -113,10 +114,27 @@ def workload_experiment(workload: Workload, cluster: ClusterConfig, measured: Me
         for accelerator, count in truth.accelerators_of(job.request, fleet):
             truth.steps_per_s(job.request.kind, accelerator, count)  # says which one is missing
     jobs.sort(key=lambda job: job.at)
-    for incident in workload.incidents:
-        cluster.entry(incident.revoke)
-    incidents = tuple(Revocation(i.at, cluster.entry(i.revoke).pool_id) for i in workload.incidents)
-    return Experiment(pool_models(cluster), truth, jobs, incidents)
+    incidents = [Revocation(i.at, cluster.entry(i.revoke).pool_id, i.machines) for i in workload.incidents]
+    if measured is None:
+        return Experiment(pool_models(cluster), truth, jobs, tuple(incidents))
+    return _as_measured(Experiment(pool_models(cluster), truth, jobs, tuple(incidents)), jobs, measured)
+
+
+def _as_measured(experiment: Experiment, jobs: list[SimulatedJob], measured: MeasuredCosts) -> Experiment:
+    """The experiment on the clock of the run that was measured, with its boot times and revocations."""
+    begins_at = measured.begins_at
+    boots = {pool.pool_id: pool.boot_s for pool in measured.pools}
+    pools = tuple(
+        replace(model, terms=replace(model.terms, boot_s=boots.get(model.pool.pool_id, model.terms.boot_s)))
+        for model in experiment.pools
+    )
+    seen = [Revocation(each.at, PoolId(each.pool_id)) for each in measured.revocations]
+    return Experiment(
+        pools,
+        experiment.truth,
+        [replace(job, at=job.at + begins_at, cancel_at=job.cancel_at + begins_at) for job in jobs],
+        tuple(replace(each, at=each.at + begins_at) for each in seen or experiment.incidents),
+    )
 
 
 def _workload_truth(cluster: ClusterConfig, measured: MeasuredCosts | None) -> Truth:

@@ -6,6 +6,7 @@ commands and tells events, as agents do.
 """
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from math import inf
 
 from scheduler.core.commands import (
@@ -51,6 +52,7 @@ class World:
         self._truth = truth
         self._model = model
         self._speeds = streams.stream("speeds")
+        self._delays = streams.stream("delays")
         self._refusals = streams.stream("refusals")
         self._arrivals_open = True
         machines.on_gone.append(self._node_gone)
@@ -159,7 +161,16 @@ class World:
         return rate * self._speeds.lognormvariate(0.0, self._model.speed_noise) if self._model.speed_noise else rate
 
     def _costs(self, job: Job) -> Costs:
-        return self._truth.costs_of(job.plan.request.kind)
+        costs, noise = self._truth.costs_of(job.plan.request.kind), self._model.cost_noise
+        if not noise:
+            return costs
+        starting, exiting = self._delays.lognormvariate(0.0, noise), self._delays.lognormvariate(0.0, noise)
+        return replace(
+            costs,
+            start_s=costs.start_s * starting,
+            warm_up_s=costs.warm_up_s * starting,
+            exit_s=costs.exit_s * exiting,
+        )
 
     def _revoke(self, now: float, command: Revoke) -> None:
         job = self.jobs.get(command.job_id)

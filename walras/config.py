@@ -171,11 +171,13 @@ class Arrival(FileModel):
 
 
 class Incident(FileModel):
-    """Something that happens to the fleet: here, the provider takes a machine of a rented pool back, with notice."""
+    """Something that happens to the fleet: here, the provider takes machines of a rented pool back, with notice."""
 
     at: Length
     #: Pool id, such as `v100x1/spot/default`.
     revoke: ShownName
+    #: How many, those that were ready first; None: all of the pool. (A live server takes back whole pools only.)
+    machines: Annotated[WholeNumber, Field(ge=1, le=_LARGEST_POOL)] | None = None
 
 
 class Workload(FileModel):

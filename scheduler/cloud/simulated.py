@@ -1,86 +1,133 @@
-"""A cloud in virtual time: boot delays, quotas, notices, revocations and the bill.
+"""A cloud in virtual time: boot delays, quotas, a market that has only so much, revocations with notice, and the bill.
 
-Pure: time comes in as `at`, what will happen goes out as events with their instants (the caller delivers them, and asks
-`holds` first, because a machine may have been given back meanwhile). It decides nothing about renting.
+Pure: time comes in as `at`, what will happen goes out as events with their instants. The caller delivers them, and
+before it does asks `holds`, because a machine may have been given back, or have died, meanwhile. Whether to rent is
+decided by the scheduler, when the market takes machines back by whoever drives this.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import inf
 
-from scheduler.core.events import Event, NodeJoined, NodeLeaving, NodeLost, RentFailed
-from walras.cluster import Pool
+from scheduler.core.events import NodeJoined, NodeLeaving, NodeLost, RentFailed
+from walras.cluster import Market, Pool
 from walras.ids import NodeId, PoolId
 from walras.reasons import Reason
+
+_HOUR_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class RentalTerms:
+    """How machines of one pool are rented, besides the price, quota and notice that the pool itself states."""
+
+    #: Request to machine ready.
+    boot_s: float = 0.0
+    #: A machine that was ready is paid for this long at least.
+    minimum_billing_s: float = 0.0
+    #: Machines that the market has; what is asked for beyond is not granted. inf: the quota alone counts.
+    capacity: float = inf
 
 
 @dataclass(slots=True)
 class _Rented:
     node_id: NodeId
     pool: Pool
-    token: str
-    requested_at: float
-    joined_at: float
-    gone_at: float | None = None
+    ready_at: float
+    #: When it is to be gone, once notice was given.
+    leaves_at: float = inf
+
+
+@dataclass(frozen=True, slots=True)
+class Takeback:
+    """Notice for one machine, and its end."""
+
+    notice: NodeLeaving
+    end: NodeLost
 
 
 class SimulatedCloud:
-    """Machines by the hour: billed from the request until they are given back or taken away."""
+    """Machines by the hour: billed from the moment they are ready until they are given back or taken away."""
 
-    def __init__(self, boot_s: Mapping[PoolId, float], default_boot_s: float = 60.0) -> None:
-        self._boot_s = dict(boot_s)
-        self._default_boot_s = default_boot_s
-        self._machines: dict[NodeId, _Rented] = {}
-        self._by_token: dict[str, tuple[NodeId, ...]] = {}
+    def __init__(self, terms: Mapping[PoolId, RentalTerms]) -> None:
+        self._terms = dict(terms)
+        self._tokens: set[str] = set()
+        #: Machines held, in order of being asked for.
+        self._held: dict[PoolId, dict[NodeId, _Rented]] = {}
+        #: Bill of machines that are gone, USD.
+        self._settled_usd: dict[PoolId, float] = {}
 
-    def request(self, at: float, token: str, pool: Pool, machines: int) -> tuple[Event, ...]:
-        """Rent machines: a `NodeJoined` for each that is to be had, one `RentFailed` for those over the quota.
+    def request(self, at: float, token: str, pool: Pool, machines: int) -> tuple[NodeJoined | RentFailed, ...]:
+        """Rent machines: a `NodeJoined` for each that is to be had, one `RentFailed` for the others.
 
         A token that is known already rents nothing more and answers nothing.
         """
-        if token in self._by_token:
+        if token in self._tokens:
             return ()
-        granted = max(0, min(machines, pool.quota - self._held(pool.pool_id)))
-        joined_at = at + self._boot_s.get(pool.pool_id, self._default_boot_s)
-        events: list[Event] = []
+        self._tokens.add(token)
+        terms = self._terms.get(pool.pool_id, RentalTerms())
+        held = self._held.setdefault(pool.pool_id, {})
+        quota = 0 if pool.market is Market.OWNED else pool.quota
+        granted = int(max(0, min(machines, quota - len(held), terms.capacity - len(held))))
+        answers: list[NodeJoined | RentFailed] = []
         for index in range(granted):
-            node_id = NodeId(f"{token}-{index}")
-            self._machines[node_id] = _Rented(node_id, pool, token, at, joined_at)
-            events.append(NodeJoined(joined_at, node_id, pool.pool_id, token))
-        self._by_token[token] = tuple(NodeId(f"{token}-{index}") for index in range(granted))
+            machine = _Rented(NodeId(f"{token}-{index}"), pool, at + terms.boot_s)
+            held[machine.node_id] = machine
+            answers.append(NodeJoined(machine.ready_at, machine.node_id, pool.pool_id, token))
         if granted < machines:
-            events.append(RentFailed(at, token, f"quota of {pool.quota} machines in {pool.pool_id}"))
-        return tuple(events)
+            limit = f"the quota is {quota}" if quota <= terms.capacity else f"the market has {terms.capacity:g}"
+            reason = f"{pool.pool_id}: {granted} of {machines} machines granted, {limit}"
+            answers.append(RentFailed(at, token, reason, machines - granted))
+        return tuple(answers)
 
     def terminate(self, at: float, node_id: NodeId) -> None:
-        """Give a machine back; its bill ends. Unknown or gone machines are no error."""
-        machine = self._machines.get(node_id)
-        if machine is not None and machine.gone_at is None:
-            machine.gone_at = max(at, machine.requested_at)
+        """The machine is given back, or no more; its bill ends. Unknown or gone machines are no error."""
+        for pool_id, held in self._held.items():
+            machine = held.pop(node_id, None)
+            if machine is not None:
+                self._settled_usd[pool_id] = self._settled_usd.get(pool_id, 0.0) + self._usd(machine, at)
 
-    def revoke(self, at: float, pool_id: PoolId, notice_s: float) -> tuple[Event, ...]:
-        """Take every machine of a pool away: notice now, gone after `notice_s`."""
-        events: list[Event] = []
-        for machine in self._machines.values():
-            if machine.pool.pool_id == pool_id and machine.gone_at is None and machine.joined_at <= at:
-                events.append(NodeLeaving(at, machine.node_id, at + notice_s))
-                events.append(NodeLost(at + notice_s, machine.node_id, Reason.INFRA_SPOT_RECLAIM))
-        return tuple(sorted(events, key=lambda event: event.at))
+    def revoke(self, at: float, pool_id: PoolId, machines: int | None = None) -> tuple[Takeback, ...]:
+        """Take machines of a pool away, those that are ready longest first; None: all of them.
+
+        Each has the notice that its pool states. Machines that boot or are leaving already do not count.
+        """
+        held = self._held.get(pool_id, {}).values()
+        ready = sorted(
+            (machine for machine in held if machine.ready_at <= at and machine.leaves_at == inf),
+            key=lambda machine: machine.ready_at,
+        )
+        return tuple(self._take_back(at, machine) for machine in ready[:machines])
+
+    def revoke_one(self, at: float, node_id: NodeId) -> Takeback | None:
+        """Take this machine away; None if it is not there, or is leaving already."""
+        machine = self._find(node_id)
+        if machine is None or machine.ready_at > at or machine.leaves_at < inf:
+            return None
+        return self._take_back(at, machine)
 
     def holds(self, node_id: NodeId) -> bool:
         """True while the machine is rented (booting included)."""
-        machine = self._machines.get(node_id)
-        return machine is not None and machine.gone_at is None
+        return self._find(node_id) is not None
 
-    def usd(self, at: float) -> float:
-        """The whole bill until `at`."""
-        return (
-            sum(
-                machine.pool.usd_per_h
-                * max(0.0, (at if machine.gone_at is None else machine.gone_at) - machine.requested_at)
-                for machine in self._machines.values()
-            )
-            / 3600.0
+    def usd(self, at: float, pool_id: PoolId) -> float:
+        """The whole bill of a pool until `at`."""
+        running = sum(self._usd(machine, at) for machine in self._held.get(pool_id, {}).values())
+        return self._settled_usd.get(pool_id, 0.0) + running
+
+    def _find(self, node_id: NodeId) -> _Rented | None:
+        return next((held[node_id] for held in self._held.values() if node_id in held), None)
+
+    def _take_back(self, at: float, machine: _Rented) -> Takeback:
+        machine.leaves_at = at + machine.pool.notice_s
+        return Takeback(
+            NodeLeaving(at, machine.node_id, machine.leaves_at),
+            NodeLost(machine.leaves_at, machine.node_id, Reason.INFRA_SPOT_RECLAIM),
         )
 
-    def _held(self, pool_id: PoolId) -> int:
-        return sum(m.pool.pool_id == pool_id and m.gone_at is None for m in self._machines.values())
+    def _usd(self, machine: _Rented, at: float) -> float:
+        """One machine's bill: nothing before it is ready, then at least the minimum."""
+        if at <= machine.ready_at:
+            return 0.0
+        least_s = self._terms.get(machine.pool.pool_id, RentalTerms()).minimum_billing_s
+        return machine.pool.usd_per_h * max(at - machine.ready_at, least_s) / _HOUR_S

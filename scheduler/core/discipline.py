@@ -18,6 +18,8 @@ from walras.ids import JobId
 
 #: A job is entitled to a pool, may use it while free, or may not use it.
 ENTITLED, OPPORTUNIST, UNWANTED = 0.0, 1.0, 2.0
+#: Accelerator-seconds that an exchange must gain however little a restart costs: equals would swap for ever.
+_LEAST_ADVANTAGE_S = 1.0
 
 
 class Discipline(Protocol):
@@ -173,7 +175,7 @@ class BySharesOwed:
         if self._ledger.remaining_s(incumbent) <= cost:
             return False  # it will be gone as soon as the exchange would be through
         advantage = columns.owed[challenger.slot, pool] - columns.owed[incumbent.slot, pool]
-        return bool(_quantised(float(advantage)) >= rules.hysteresis * count * cost)
+        return _quantised(float(advantage)) >= max(_LEAST_ADVANTAGE_S, rules.hysteresis * count * cost)
 
     def may_move(self, job: JobRecord, pool: int) -> bool:
         now, columns, rules = self._ledger.now, self._ledger.columns, self._rules
@@ -185,7 +187,8 @@ class BySharesOwed:
         owed_here = columns.owed[job.slot, here] if columns.entitled[job.slot, here] > 0 else 0.0
         advantage = columns.owed[job.slot, pool] - owed_here
         count = self._ledger.classes.forms[self._ledger.class_of(job).form].counts[pool]
-        return bool(_quantised(float(advantage)) >= rules.hysteresis * count * self._ledger.restart_s(job, rules))
+        cost = self._ledger.restart_s(job, rules)
+        return _quantised(float(advantage)) >= max(_LEAST_ADVANTAGE_S, rules.hysteresis * count * cost)
 
     def can_be_stopped(self, job: JobRecord) -> bool:
         return job.request.preemptible

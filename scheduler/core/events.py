@@ -85,9 +85,13 @@ class NodeUncordoned:
 
 @dataclass(slots=True)
 class RentFailed:
+    """Machines that were asked for will not come."""
+
     at: float
     token: str
     reason: str
+    #: How many of them; None: all that have not come yet.
+    machines: int | None = None
 
 
 @dataclass(slots=True)

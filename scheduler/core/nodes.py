@@ -175,11 +175,18 @@ def release_idle(cycle: Cycle, row: int) -> None:
 
 
 def rent_failed(cycle: Cycle, event: RentFailed) -> None:
-    """Ask again later, ever less often: a provider without machines, or without credit, stays so for a while."""
+    """These machines will not come. Asked again later, ever less often: a provider without machines, or without credit,
+    stays so for a while.
+    """
     rules = cycle.standing.rules
     for state in cycle.ledger.fleet.pools:
-        if state.awaited.pop(event.token, None) is not None:
-            wait_s = min(rules.rent_backoff_s * 2.0 ** min(state.rent_failures, 32), rules.rent_backoff_max_s)
-            state.rent_failures += 1
-            state.rent_problem, state.rent_not_before = event.reason, cycle.now + wait_s
-            cycle.timers.set(state.rent_not_before, "rent", state.row)
+        awaited = state.awaited.pop(event.token, None)
+        if awaited is None:
+            continue
+        left = 0 if event.machines is None else awaited - event.machines
+        if left > 0:
+            state.awaited[event.token] = left
+        wait_s = min(rules.rent_backoff_s * 2.0 ** min(state.rent_failures, 32), rules.rent_backoff_max_s)
+        state.rent_failures += 1
+        state.rent_problem, state.rent_not_before = event.reason, cycle.now + wait_s
+        cycle.timers.set(state.rent_not_before, "rent", state.row)

@@ -20,6 +20,7 @@ from walras.cluster import Pool
 from walras.request import JobRequest
 
 _EVENTS: Mapping[str, type] = {event.__name__: event for event in get_args(Event)}
+_COMMANDS: Mapping[str, type] = {command.__name__: command for command in get_args(Command)}
 _REQUEST: TypeAdapter[JobRequest] = TypeAdapter(JobRequest)
 _POOL: TypeAdapter[Pool] = TypeAdapter(Pool)
 #: Marks the rows from which a fresh core begins.
@@ -44,6 +45,14 @@ def decode_event(row: JournalRow) -> Event:
     """The event that was written. Raises ValueError where the payload is not one."""
     event: Event = _ADAPTERS[_EVENTS[row.type]].validate_python(json.loads(row.payload))
     return event
+
+
+def decode_command(row: JournalRow) -> Command | None:
+    """The command that was written; None for a `Solve`, of which only a digest is kept."""
+    if row.type == Solve.__name__:
+        return None
+    command: Command = _ADAPTERS[_COMMANDS[row.type]].validate_python(json.loads(row.payload))
+    return command
 
 
 def dump_request(request: JobRequest) -> str:

@@ -12,7 +12,7 @@ from typing import Protocol
 from scheduler.core.commands import Command
 from scheduler.core.core import SchedulerCore
 from scheduler.core.events import Event
-from scheduler.live.journal import GENERATION, decode_event, encode_command
+from scheduler.live.journal import GENERATION, decode_command, decode_event, encode_command
 from scheduler.live.rows import JournalRow
 from scheduler.live.sqlite_store import read_journal
 
@@ -85,6 +85,14 @@ def replay(
 def replay_folder(folder: Path) -> ReplayReport:
     """Replay the whole journal of a data folder (`walras admin replay`); a running server is not disturbed."""
     return replay(read_journal(folder))
+
+
+def read_run(folder: Path) -> Iterator[tuple[Event, list[Command]]]:
+    """The events of a data folder's journal, each with what was commanded (solves left out), for whoever studies it."""
+    for event_row, recorded in _grouped(read_journal(folder)):
+        if event_row.kind != GENERATION:
+            commands = map(decode_command, recorded)
+            yield decode_event(event_row), [command for command in commands if command is not None]
 
 
 def _grouped(rows: Iterable[JournalRow]) -> Iterator[tuple[JournalRow, list[JournalRow]]]:

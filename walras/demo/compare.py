@@ -1,5 +1,6 @@
 """The same workload in the simulator, with the costs that the run showed: both completion times side by side."""
 
+from collections.abc import Sequence
 from statistics import median
 from types import ModuleType
 from typing import Protocol
@@ -10,9 +11,6 @@ from rich.table import Table
 from walras.demo.recording import Recording
 from walras.demo.stage import Stage
 
-#: As the in-job client does it: progress twice a second, speeds over windows of half a second.
-REPORT_S = 0.5
-
 
 class Load(Protocol):
     """Imports one of our own modules by name, after checking that the name leads to ours."""
@@ -20,45 +18,36 @@ class Load(Protocol):
     def __call__(self, name: str) -> ModuleType: ...
 
 
-def simulated_jcts(stage: Stage, load: Load) -> dict[int, float]:
-    """Completion time by job number, in seconds; the simulator numbers jobs by arrival, as the server did."""
-    costs = load("simulator.measured").load_measured(stage.measured_path)
-    experiment = load("simulator.workload").load_experiment(stage.workload_path, stage.cluster_path, measured=costs)
-    policy, rules = load("simulator.main").load_policy(str(stage.policy_path))
-    simulate = load("simulator.simulate")
-    scenario = simulate.Scenario(
-        experiment.pools,
-        experiment.truth,
-        policy,
-        rules,
-        world=load("simulator.attempts").WorldModel(report_s=REPORT_S, window_s=REPORT_S),
-        incidents=experiment.incidents,
-        oracle=False,
-    )
-    result = simulate.simulate(experiment.jobs, scenario)
-    return {int(job.job_id): float(job.jct_s) for job in result.jobs}
+class Compared(Protocol):
+    """A job as `simulator.again` compares it: completion times in seconds."""
+
+    job_id: int
+    run_s: float
+    #: Median over seeds, the least and the most.
+    simulated_s: float
+    least_s: float
+    most_s: float
+    error: float
 
 
-def errors_of(recording: Recording, simulated: dict[int, float]) -> dict[int, float]:
-    """|simulated - real| / real, by job."""
-    real = {job_id: recording.summary(job_id).jct_s for job_id in recording.jobs}
-    return {
-        job_id: abs(simulated[job_id] - real[job_id]) / real[job_id]
-        for job_id in sorted(real)
-        if job_id in simulated and real[job_id] > 0
-    }
+def simulated_again(stage: Stage, load: Load) -> list[Compared]:
+    """Every job of the run beside its simulations; leaves what was measured in the folder, for `walras simulate`."""
+    recorded = list(load("scheduler.live.replay").read_run(stage.server))
+    stage.measured_path.write_text(load("simulator.measuring").measure(recorded).model_dump_json(indent=1))
+    policy = load("simulator.main").load_policy(str(stage.policy_path))
+    compared: list[Compared] = load("simulator.again").simulate_again(recorded, stage.workload, stage.cluster, policy)
+    return compared
 
 
-def comparison_table(recording: Recording, simulated: dict[int, float]) -> Table:
-    errors = errors_of(recording, simulated)
-    middle = f"{median(errors.values()):.1%}" if errors else "-"
+def comparison_table(recording: Recording, compared: Sequence[Compared]) -> Table:
+    middle = f"{median(job.error for job in compared):.1%}" if compared else "-"
     table = Table(title=f"completion times, run and simulated: median error {middle} (goal 15 %)", title_justify="left")
     table.add_column("job", justify="right")
     table.add_column("name")
-    for name in ("run s", "simulated s", "error"):
+    for name in ("run s", "simulated s", "least", "most", "error"):
         table.add_column(name, justify="right")
-    for job_id, error in errors.items():
-        summary = recording.summary(job_id)
-        cells = (f"{summary.jct_s:.1f}", f"{simulated[job_id]:.1f}", f"{error:.0%}")
-        table.add_row(str(job_id), escape(summary.job.name), *cells)
+    for job in compared:
+        seconds = [f"{length_s:.1f}" for length_s in (job.run_s, job.simulated_s, job.least_s, job.most_s)]
+        name = recording.jobs[job.job_id].name if job.job_id in recording.jobs else ""
+        table.add_row(str(job.job_id), escape(name), *seconds, f"{job.error:.0%}")
     return table

@@ -6,7 +6,6 @@ The exit code is 0 only if every promise on the checklist was kept.
 """
 
 import asyncio
-import json
 import os
 import signal
 import time
@@ -21,8 +20,7 @@ from rich.console import Console
 from walras.cli.loading import load
 from walras.demo.checks import Cast, Check, check_all
 from walras.demo.cluster import Cluster
-from walras.demo.compare import comparison_table, errors_of, simulated_jcts
-from walras.demo.measured import measured
+from walras.demo.compare import comparison_table, simulated_again
 from walras.demo.processes import Processes, adopt_orphans
 from walras.demo.recording import Recording
 from walras.demo.report import checks_table, find_losses, print_changes, print_failure, print_report, show
@@ -131,12 +129,11 @@ def tell(console: Console, stage: Stage, story: Story, began: float) -> list[Che
         )
     draw_timeline(recording, stage.picture)
     console.print(f"timeline: {stage.picture}", highlight=False, soft_wrap=True)
-    stage.measured_path.write_text(json.dumps(measured(recording, story.job_ids), indent=1))
-    simulated = simulated_jcts(stage, load)
-    show(console, comparison_table(recording, simulated))
-    errors = errors_of(recording, simulated)
+    compared_jobs = simulated_again(stage, load)
+    show(console, comparison_table(recording, compared_jobs))
     checks = check_all(recording, cast, losses, time.monotonic() - began)
-    compared = Check("the simulator ran the same jobs", len(errors) == len(story.job_ids), f"{len(errors)} compared")
+    all_compared = len(compared_jobs) == len(story.job_ids)
+    compared = Check("the simulator ran the same jobs", all_compared, f"{len(compared_jobs)} compared")
     return [
         Check("the run ended by itself", story.in_time, "in time" if story.in_time else "given up"),
         *checks,

@@ -40,7 +40,6 @@ class AttemptMarks:
     steps: float = 0.0
     stepping_s: float | None = None
     stepping_steps: float = 0.0
-    stopping_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +65,7 @@ class Recording:
     #: Busy share of all processors, 0-1, one entry per look.
     busy: list[float] = field(default_factory=list)
     states: dict[int, tuple[str, str]] = field(default_factory=dict)
-    #: By (job, attempt): when it was first looked at, when it was first seen stepping, when it was asked to stop.
+    #: By (job, attempt): when it was first looked at, and when it was first seen stepping.
     marks: dict[tuple[int, int], "AttemptMarks"] = field(default_factory=dict)
 
     def seconds(self, instant: str) -> float:
@@ -99,8 +98,6 @@ class Recording:
         marks.steps = job.steps
         if marks.stepping_s is None and job.steps > marks.first_steps:
             marks.stepping_s, marks.stepping_steps = at_s, job.steps
-        if marks.stopping_s is None and job.state == "PREEMPTING":
-            marks.stopping_s = at_s
 
     def steps_in_attempt(self, job_id: int) -> float:
         """Steps of the job's newest attempt, as far as seen."""

@@ -278,6 +278,21 @@ def test_a_rent_that_failed_is_asked_again_ever_less_often() -> None:
     assert (state.rent_failures, state.rent_problem) == (0, "")
 
 
+def test_machines_granted_in_part_are_awaited_and_the_others_asked_for_again() -> None:
+    """A cloud that has one of two: the one that comes is not rented twice, the one that does not is tried again."""
+    fleet = FakeFleet()
+    rules = RoundRules(round_s=10, resolve_min_s=0, profiling_share=0)
+    fleet.tell(ev.PolicyChanged(0.0, PolicySpec("max_min_fairness"), rules))
+    fleet.tell(ev.PoolDeclared(0.0, pool("s", market=Market.SPOT, quota=3)))
+    fleet.tell(ev.JobSubmitted(0.0, job(1, "s")))
+    fleet.answer({}, rent={"s": 2})
+    fleet.tell(ev.RentFailed(1.0, fleet.rents.pop().token, "the market has 1", machines=1))
+    while not fleet.solves:
+        fleet.wake()  # not at once: a market that has none keeps having none for a while
+    fleet.answer({}, rent={"s": 2})
+    assert [rent.machines for rent in fleet.rents] == [1]
+
+
 # ------------------------------------------------------------------------------------------------ explanations
 
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from scheduler.cloud.simulated import RentalTerms
 from scheduler.core.commands import Command, JobTransitioned, Prepare, Revoke, Start
 from scheduler.core.events import Event
 from simulator.attempts import WorldModel
@@ -40,7 +41,9 @@ class Bench:
         self.engine = Engine(self, lambda solve: pytest.fail("no solve is expected"))
         streams = Streams(1)
         self.metrics = Metrics(self.engine, self.ended.append)
-        self.machines = Machines(self.engine, [PoolModel(owned, machines=2), PoolModel(spot, boot_s=5.0)])
+        self.machines = Machines(
+            self.engine, [PoolModel(owned, machines=2), PoolModel(spot, terms=RentalTerms(boot_s=5.0))]
+        )
         truth = Truth({SpeedKey(KIND, "a100"): 2.0, SpeedKey(KIND, "v100"): 1.0}, {}, costs)
         self.world = World(self.engine, self.machines, truth, model, streams)
         self.faults = Faults(self.engine, self.machines, self.world, faults, streams)

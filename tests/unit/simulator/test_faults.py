@@ -111,46 +111,60 @@ def test_rented_machines_come_after_their_boot_time_once_per_token(bench: Make, 
     """A repeated request changes nothing; one above the quota fails with its token."""
     b = bench()
     b.submit(job())
-    b.at(10.0, Rent("t1", SPOT, 2), Rent("t1", SPOT, 2), Rent("t2", SPOT, 1), Rent("t3", OWN, 1))
+    b.at(10.0, Rent("spot-1", SPOT, 2), Rent("spot-1", SPOT, 2), Rent("spot-2", SPOT, 1), Rent("own-3", OWN, 1))
     b.run()
     joined = [e for e in b.told(NodeJoined) if e.pool_id == SPOT]
-    assert [(e.at, e.token) for e in joined] == [(15.0, "t1"), (15.0, "t1")]
-    assert [e.token for e in b.told(RentFailed)] == ["t2", "t3"]
+    assert [(e.at, e.token) for e in joined] == [(15.0, "spot-1"), (15.0, "spot-1")]
+    assert [e.token for e in b.told(RentFailed)] == ["spot-2", "own-3"]
 
 
 def test_a_released_machine_is_gone_and_makes_room_in_the_quota(bench: Make, job: Make) -> None:
     """And is paid until then."""
     b = bench()
     b.submit(job())
-    b.at(0.0, Rent("t1", SPOT, 2))
-    b.at(100.0, ReleaseNode(NodeId("spot-3")))
-    b.at(101.0, Rent("t2", SPOT, 1))
-    b.at(1000.0, ReleaseNode(NodeId("spot-4")), ReleaseNode(NodeId("spot-5")))
+    b.at(0.0, Rent("spot-1", SPOT, 2))
+    b.at(100.0, ReleaseNode(NodeId("spot-1-0")))
+    b.at(101.0, Rent("spot-2", SPOT, 1))
+    b.at(1000.0, ReleaseNode(NodeId("spot-1-1")), ReleaseNode(NodeId("spot-2-0")))
     b.run()
     assert not b.told(RentFailed)
     assert [e.at for e in b.told(NodeLost)] == [100.0, 1000.0, 1000.0]
-    assert b.metrics.pools[SPOT].usd == pytest.approx(3.6 / 3600 * (95.0 + 995.0 + 894.0))
+    usd = pytest.approx(3.6 / 3600 * (95.0 + 995.0 + 894.0))
+    assert b.metrics.pools[SPOT].usd == usd
+    assert b.machines.usd(SPOT, 1000.0) == usd
 
 
 def test_a_revocation_gives_notice_and_takes_the_oldest_machine(bench: Make, job: Make) -> None:
     """With notice there is time to checkpoint; at the deadline the machine is gone, whatever runs there."""
     b = bench(Costs(checkpoint_s=2.0))
     b.submit(job(1, steps=1000.0), job(2, steps=1000.0))
-    b.at(0.0, Rent("t", SPOT, 2))
-    b.start(6.0, 1, 1, {"spot-3": (0,)})
-    b.start(6.0, 2, 1, {"spot-4": (0,)})
-    b.faults.script([Revocation(20.0, SPOT), Revocation(21.0, SPOT), Revocation(22.0, SPOT)])
+    b.at(0.0, Rent("spot", SPOT, 2))
+    b.start(6.0, 1, 1, {"spot-0": (0,)})
+    b.start(6.0, 2, 1, {"spot-1": (0,)})
+    b.faults.script([Revocation(20.0, SPOT, 1), Revocation(21.0, SPOT, 1), Revocation(22.0, SPOT)])
     b.revoke(20.0, 1, 1, Reason.INFRA_SPOT_RECLAIM, grace_s=9.0)
     b.run()
     assert [(e.at, e.node_id, e.gone_at) for e in b.told(NodeLeaving)] == [
-        (20.0, "spot-3", 30.0),
-        (21.0, "spot-4", 31.0),
+        (20.0, "spot-0", 30.0),
+        (21.0, "spot-1", 31.0),
     ]
     assert [(e.at, e.job_id, e.exit_code) for e in b.told(AttemptEnded)] == [(22.0, 1, 85)]
     assert [(e.at, e.reason) for e in b.told(NodeLost)] == [
         (30.0, Reason.INFRA_SPOT_RECLAIM),
         (31.0, Reason.INFRA_SPOT_RECLAIM),
     ]
+
+
+def test_a_revocation_of_the_pool_takes_every_machine_that_is_ready(bench: Make, job: Make) -> None:
+    """And one that is given back meanwhile is not taken a second time."""
+    b = bench()
+    b.submit(job())
+    b.at(0.0, Rent("spot", SPOT, 2))
+    b.faults.script([Revocation(20.0, SPOT)])
+    b.at(25.0, ReleaseNode(NodeId("spot-0")))
+    b.run()
+    assert [(e.at, e.node_id) for e in b.told(NodeLeaving)] == [(20.0, "spot-0"), (20.0, "spot-1")]
+    assert [(e.at, e.node_id) for e in b.told(NodeLost)] == [(25.0, "spot-0"), (30.0, "spot-1")]
 
 
 def test_an_administrator_puts_a_cordoned_machine_back(bench: Make, job: Make) -> None:

@@ -43,7 +43,7 @@ def test_a_workload_file_becomes_jobs_in_order_of_arrival(tmp_path: Path) -> Non
     assert (late.request.job_id, late.request.depends_on) == (2, (1,))
     assert experiment.truth.steps_per_s(early.request.kind, "a100", 2) == 12.0
     assert experiment.incidents == (Revocation(70.0, "v100x1/spot/default"),)
-    assert [(p.machines, p.boot_s, p.pool.quota) for p in experiment.pools] == [(2, 0.0, 0), (0, 2.0, 2)]
+    assert [(p.machines, p.terms.boot_s, p.pool.quota) for p in experiment.pools] == [(2, 0.0, 0), (0, 2.0, 2)]
 
 
 def test_measured_costs_replace_what_the_files_say(tmp_path: Path) -> None:

@@ -44,8 +44,8 @@ def test_a_speed_depends_on_the_accelerator(bench: Make, job: Make) -> None:
     """The same job takes twice as long where the table says half the speed."""
     b = bench()
     b.submit(job(steps=100.0))
-    b.at(0.0, Rent("t", PoolId("spot"), 1))
-    b.start(10.0, 1, 1, {"spot-3": (0,)})
+    b.at(0.0, Rent("spot", PoolId("spot"), 1))
+    b.start(10.0, 1, 1, {"spot-0": (0,)})
     b.run()
     assert b.told(AttemptEnded)[0].at == 110.0
 

@@ -1,4 +1,4 @@
-"""What the demo makes of what it saw: changes, checks, measured costs, tables, picture."""
+"""What the demo makes of what it saw: changes, checks, tables, picture."""
 
 from datetime import UTC, datetime, timedelta
 from io import StringIO
@@ -8,14 +8,15 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from simulator.again import JobAgain
 from walras.api import AttemptView, JobDetail, JobView, NodeView, PriceView
 from walras.demo.checks import Cast, check_all
 from walras.demo.compare import comparison_table
-from walras.demo.measured import measured
 from walras.demo.recording import Recording
 from walras.demo.report import checks_table, find_losses, print_changes, print_failure, print_report
 from walras.demo.timeline import draw_timeline
 from walras.demo.view import View
+from walras.ids import JobId
 from walras.reasons import Reason
 from walras.states import AttemptState, JobState
 
@@ -171,7 +172,8 @@ def test_the_report_shows_every_job_user_and_pool(recording: Recording, tmp_path
     print_report(console, recording, find_losses(recording, LOGS), {"cnn": {"a100": 16.0, "k80": 4.0}})
     print_failure(console, recording, 2, "first line\nArithmeticError: the loss is nan")
     print_changes(console, recording)
-    console.print(comparison_table(recording, {1: 66.0, 2: 12.0, 3: 30.0, 4: 30.0}))
+    again = [JobAgain(JobId(1), 60.0, 66.0, 60.0, 70.0), JobAgain(JobId(2), 10.0, 10.0, 9.0, 12.0)]
+    console.print(comparison_table(recording, again))
     console.print(checks_table(check_all(recording, CAST, {}, 10)))
     file = console.file
     assert isinstance(file, StringIO)
@@ -199,27 +201,6 @@ def test_only_changes_are_told() -> None:
     assert seen.note_prices([a_price(A100, 0.5)], 2) == []
     assert len(seen.note_nodes([a_node("a100-1", A100)], 0)) == 1
     assert seen.note_nodes([a_node("a100-1", A100)], 1) == []
-
-
-def test_start_and_stop_costs_come_from_what_was_seen() -> None:
-    """The start is worked back from the first steps seen, the checkpoint is request to end."""
-    seen = Recording(EPOCH)
-    seen.note_jobs([running(0, state=JobState.STARTING)], 0.5)
-    seen.note_jobs([running(20, steps_per_s=99.0)], 6.0)  # still the speed of an earlier attempt
-    seen.note_jobs([running(40)], 8.0)
-    seen.note_jobs([running(40, state=JobState.PREEMPTING)], 8.0)
-    seen.jobs[1] = a_job(1, [an_attempt(1, 1, (0, 9))])
-    costs = measured(seen, [1])
-    assert costs["kinds"] == [{"kind": "cnn", "start_s": pytest.approx(4.0), "checkpoint_s": pytest.approx(1.0)}]
-    assert costs["speeds"] == [{"kind": "cnn", "accelerator": "a100", "steps_per_s": 10.0}]
-    assert costs["jobs"] == [{"row": 0, "steps": 100.0, "exit_code": 0}]
-
-
-def test_a_job_without_steps_counts_seconds() -> None:
-    """Where nothing was reported the work is the time it ran, without its start."""
-    seen = Recording(EPOCH)
-    seen.jobs[1] = a_job(1, [an_attempt(1, 1, (0, 21))], steps=0, steps_total=None, kind="plain_script")
-    assert measured(seen, [1])["jobs"] == [{"row": 0, "steps": 20.0 - 4.0, "exit_code": 0}]
 
 
 def test_without_a_terminal_the_view_prints_lines_only() -> None:

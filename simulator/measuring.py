@@ -1,0 +1,259 @@
+"""From a recorded run (events with the commands they led to) to what it shows about the world: speeds and costs.
+
+The record may be a server's journal or that of a simulation. Every figure is a median over attempts, so one attempt
+that was disturbed does not count. Nothing is fitted: a figure is what it says, whatever a simulation makes of it.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from math import log
+from statistics import median, pstdev
+
+from scheduler.core.commands import AttemptTransitioned, Command, Rent, Revoke, Start
+from scheduler.core.events import (
+    AttemptEnded,
+    AttemptProgressed,
+    AttemptStarted,
+    CheckpointRecorded,
+    Event,
+    JobSubmitted,
+    NodeJoined,
+    NodeLeaving,
+    PoolDeclared,
+    Solved,
+)
+from simulator.measured import (
+    MeasuredCosts,
+    MeasuredJob,
+    MeasuredKind,
+    MeasuredPool,
+    MeasuredRevocation,
+    MeasuredSpeed,
+)
+from walras.cluster import Placement
+from walras.ids import JobId, Kind, NodeId, PoolId
+from walras.reasons import Reason
+from walras.request import JobRequest
+from walras.states import AttemptState
+
+#: One event, and what the core answered.
+Recorded = tuple[Event, Sequence[Command]]
+#: Exit code of a job that saved its state and left.
+_REQUEUE = 85
+
+
+@dataclass(slots=True)
+class _Attempt:
+    """What is known of one attempt. Instants are None where the thing was not seen."""
+
+    job_id: JobId
+    placement: Placement
+    started_at: float | None = None
+    resume_steps: float = 0.0
+    up_at: float | None = None
+    #: As its processes measured them: launch to first step, and speed.
+    first_step_s: float | None = None
+    steps_per_s: float | None = None
+    #: Windows of steps behind that speed.
+    samples: int = 0
+    revoked_at: float | None = None
+    save_s: float | None = None
+    ended: AttemptEnded | None = None
+
+    @property
+    def stepping_at(self) -> float | None:
+        """Where its first step began."""
+        if self.up_at is None or self.first_step_s is None or not self.steps_per_s:
+            return None
+        return self.up_at + max(0.0, self.first_step_s - 1.0 / self.steps_per_s)
+
+    @property
+    def exit_s(self) -> float | None:
+        """Last step or checkpoint to no process left, of one that ended by itself."""
+        if self.ended is None or self.ended.exit_code is None:
+            return None
+        if self.revoked_at is not None:
+            saved = self.ended.exit_code == _REQUEUE and self.save_s is not None
+            return self.ended.at - self.revoked_at - (self.save_s or 0.0) if saved else None
+        if self.stepping_at is None or self.ended.steps is None or not self.steps_per_s:
+            return None
+        return self.ended.at - self.stepping_at - (self.ended.steps - self.resume_steps) / self.steps_per_s
+
+
+@dataclass(slots=True)
+class _Record:
+    """Everything of a run that says something about the world."""
+
+    requests: dict[JobId, JobRequest] = field(default_factory=dict)
+    submitted_at: dict[JobId, float] = field(default_factory=dict)
+    attempts: dict[tuple[JobId, int], _Attempt] = field(default_factory=dict)
+    accelerators: dict[PoolId, str] = field(default_factory=dict)
+    solve_s: list[float] = field(default_factory=list)
+    rented_at: dict[str, tuple[PoolId, float]] = field(default_factory=dict)
+    boot_s: dict[PoolId, list[float]] = field(default_factory=dict)
+    pool_of: dict[NodeId, PoolId] = field(default_factory=dict)
+    revocations: list[tuple[float, PoolId]] = field(default_factory=list)
+
+    def event(self, event: Event) -> None:
+        if isinstance(event, JobSubmitted):
+            self.requests[event.job.job_id] = event.job
+            self.submitted_at[event.job.job_id] = event.at
+        elif isinstance(event, PoolDeclared):
+            self.accelerators[event.pool.pool_id] = event.pool.shape.accelerator
+        elif isinstance(event, Solved):
+            self.solve_s.append(event.took_s)
+        elif isinstance(event, NodeJoined):
+            self.pool_of[event.node_id] = event.pool_id
+            if event.token in self.rented_at:
+                self.boot_s.setdefault(event.pool_id, []).append(event.at - self.rented_at[event.token][1])
+        elif isinstance(event, NodeLeaving) and event.reason is Reason.INFRA_SPOT_RECLAIM:
+            self.revocations.append((event.at, self.pool_of[event.node_id]))
+        elif isinstance(event, AttemptStarted | AttemptProgressed | CheckpointRecorded | AttemptEnded):
+            attempt = self.attempts.get((event.job_id, event.attempt))
+            if attempt is not None:
+                _note(attempt, event)
+
+    def command(self, at: float, command: Command) -> None:
+        if isinstance(command, Rent):
+            self.rented_at[command.token] = (command.pool_id, at)
+        elif isinstance(command, AttemptTransitioned) and command.state is AttemptState.LEASED:
+            assert command.placement is not None
+            key = command.job_id, command.attempt
+            self.attempts[key] = _Attempt(command.job_id, command.placement)
+        elif isinstance(command, Start | Revoke):
+            attempt = self.attempts.get((command.job_id, command.attempt))
+            if attempt is not None and isinstance(command, Start):
+                attempt.started_at, attempt.resume_steps = at, command.resume_steps
+            elif attempt is not None and attempt.revoked_at is None:
+                attempt.revoked_at = at
+
+
+def _note(attempt: _Attempt, event: AttemptStarted | AttemptProgressed | CheckpointRecorded | AttemptEnded) -> None:
+    if isinstance(event, AttemptStarted):
+        attempt.up_at = event.at
+    elif isinstance(event, AttemptProgressed):
+        attempt.first_step_s = event.start_s if event.start_s is not None else attempt.first_step_s
+        if event.steps_per_s is not None:
+            attempt.steps_per_s, attempt.samples = event.steps_per_s, event.samples
+    elif isinstance(event, CheckpointRecorded):
+        attempt.save_s = event.took_s
+    else:
+        attempt.ended = event
+
+
+def measure(recorded: Iterable[Recorded]) -> MeasuredCosts:
+    """What the run shows, as the input of a simulation of the same workload.
+
+    Jobs are numbered by arrival, as the rows of a workload file sorted by `at` are: row n is the n-th job submitted.
+    """
+    record = _Record()
+    for event, commands in recorded:
+        record.event(event)
+        for command in commands:
+            record.command(event.at, command)
+    begins_at = min(record.submitted_at.values(), default=0.0)
+    return MeasuredCosts(
+        speeds=_speeds(record),
+        kinds=_kinds(record),
+        jobs=tuple(_jobs(record)),
+        pools=tuple(
+            MeasuredPool(pool_id=pool_id, boot_s=median(seen)) for pool_id, seen in sorted(record.boot_s.items())
+        ),
+        revocations=tuple(
+            MeasuredRevocation(at=at - begins_at, pool_id=pool_id)
+            for at, pool_id in record.revocations
+            if at >= begins_at
+        ),
+        begins_at=begins_at,
+        solve_s=median(record.solve_s) if record.solve_s else 0.0,
+        cost_noise=_noise(record),
+    )
+
+
+def _speeds(record: _Record) -> tuple[MeasuredSpeed, ...]:
+    """The speed that the longest-measured attempt of each cell showed: a median of few windows is noise."""
+    seen: dict[tuple[Kind, str, int], tuple[int, float]] = {}
+    for attempt in record.attempts.values():
+        if attempt.steps_per_s:
+            kind, pool_id = record.requests[attempt.job_id].kind, attempt.placement.pool_id
+            key = kind, record.accelerators[pool_id], attempt.placement.accelerators
+            seen[key] = max(seen.get(key, (0, 0.0)), (attempt.samples, attempt.steps_per_s))
+    return tuple(
+        MeasuredSpeed(kind=kind, accelerator=accelerator, count=count, steps_per_s=speed)
+        for (kind, accelerator, count), (_, speed) in sorted(seen.items())
+    )
+
+
+@dataclass(slots=True)
+class _Phases:
+    """Lengths seen over the attempts of one kind, or of all."""
+
+    start_s: list[float] = field(default_factory=list)
+    warm_up_s: list[float] = field(default_factory=list)
+    checkpoint_s: list[float] = field(default_factory=list)
+    exit_s: list[float] = field(default_factory=list)
+
+
+def _phases(record: _Record, kind: Kind | None) -> _Phases:
+    phases = _Phases()
+    for attempt in record.attempts.values():
+        if kind is not None and record.requests[attempt.job_id].kind != kind:
+            continue
+        if attempt.up_at is not None and attempt.started_at is not None:
+            phases.start_s.append(attempt.up_at - attempt.started_at)
+            if attempt.stepping_at is not None:
+                phases.warm_up_s.append(attempt.stepping_at - attempt.up_at)
+        if attempt.save_s is not None:
+            phases.checkpoint_s.append(attempt.save_s)
+        if attempt.exit_s is not None:
+            phases.exit_s.append(max(0.0, attempt.exit_s))
+    return phases
+
+
+def _kinds(record: _Record) -> tuple[MeasuredKind, ...]:
+    """Costs by kind. A kind without any measured step has no warm-up and no exit of its own: its steps are seconds."""
+    usual = _phases(record, None)
+    kinds = []
+    for kind in sorted({request.kind for request in record.requests.values()}):
+        seen = _phases(record, kind)
+        counts_steps = bool(seen.warm_up_s)
+        kinds.append(
+            MeasuredKind(
+                kind=kind,
+                start_s=_middle(seen.start_s, usual.start_s),
+                warm_up_s=_middle(seen.warm_up_s, usual.warm_up_s) if counts_steps else 0.0,
+                checkpoint_s=_middle(seen.checkpoint_s, usual.checkpoint_s),
+                exit_s=_middle(seen.exit_s, usual.exit_s) if counts_steps else 0.0,
+            )
+        )
+    return tuple(kinds)
+
+
+def _middle(seen: list[float], usual: list[float]) -> float:
+    return median(seen or usual or [0.0])
+
+
+def _noise(record: _Record) -> float:
+    """Standard deviation of the logarithm of a warm-up against the median of its kind."""
+    spread: list[float] = []
+    for kind in {request.kind for request in record.requests.values()}:
+        seen = [length_s for length_s in _phases(record, kind).warm_up_s if length_s > 0]
+        spread += [log(length_s / median(seen)) for length_s in seen] if len(seen) > 1 else []
+    return pstdev(spread) if len(spread) > 1 else 0.0
+
+
+def _jobs(record: _Record) -> Iterable[MeasuredJob]:
+    for row, job_id in enumerate(record.requests):
+        attempts = [attempt for (owner, _), attempt in record.attempts.items() if owner == job_id]
+        ended = [attempt for attempt in attempts if attempt.ended is not None]
+        if not ended or ended[-1].ended is None or ended[-1].ended.exit_code is None:
+            continue
+        last = ended[-1].ended
+        if last.steps is None:
+            # Nobody counted: one step a second, over all its attempts.
+            steps = sum(a.ended.at - a.up_at for a in ended if a.ended is not None and a.up_at is not None)
+        else:
+            steps = last.steps
+        if steps > 0 and last.exit_code is not None:
+            code = 0 if last.exit_code == _REQUEUE else last.exit_code
+            yield MeasuredJob(row=row, steps=steps, exit_code=code)

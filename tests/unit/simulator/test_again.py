@@ -1,0 +1,106 @@
+"""A recorded run, measured and simulated again."""
+
+import pytest
+
+from scheduler.core.policy_file import parse_policy
+from simulator.again import completion_times, scenario_again, simulate_again
+from simulator.measured import MeasuredCosts, MeasuredKind, MeasuredPool, MeasuredRevocation
+from simulator.measuring import Recorded, measure
+from simulator.simulate import simulate
+from simulator.workload import workload_experiment
+from walras.checking import check
+from walras.config import ClusterConfig, Workload
+
+CLUSTER = check(
+    ClusterConfig,
+    {
+        "pools": [
+            {"shape": "a", "accelerator": "a100", "accelerators": 2, "cpus": 8, "memory": "8GB", "machines": 1},
+            {
+                "shape": "v", "accelerator": "v100", "accelerators": 1, "cpus": 8, "memory": "8GB", "market": "spot",
+                "provider": "local", "usd_per_h": 0.9, "quota": 1, "notice": "10s", "boot": "2s",
+            },
+        ],
+        "lease": "20s",
+        "speeds": {"cnn": {"a100": 10, "v100": 5}, "rnn": {"a100": 8, "v100": 6}},
+    },
+    source="cluster",
+)  # fmt: skip
+WORKLOAD = check(
+    Workload,
+    {
+        "jobs": [
+            {
+                "at": f"{at}s",
+                "job": {
+                    "name": f"job-{at}", "run": "python train.py", "profile": kind, "steps": steps,
+                    "resources": {"accelerators": "any:1", "cpus": 1, "memory": "1GB"},
+                },
+            }
+            for at, kind, steps in ((0, "cnn", 600), (2, "rnn", 500), (5, "cnn", 300), (9, "rnn", 400), (30, "cnn", 90))
+        ],
+        "incidents": [{"at": "40s", "revoke": "v/spot/default"}],
+    },
+    source="workload",
+)  # fmt: skip
+POLICY = parse_policy(
+    {
+        "policy": {"name": "max_min_fairness"},
+        "rules": {"round_s": 12, "resolve_min_s": 4, "min_runtime_s": 12, "restart_default_s": 5, "profiling_s": 8,
+                  "delay_usd_per_h": 3, "rent_keep_s": 20},
+    }
+)  # fmt: skip
+#: The world in which the run happens.
+TRUE = MeasuredCosts(
+    kinds=tuple(
+        MeasuredKind(kind=kind, start_s=0.2, warm_up_s=3.0, checkpoint_s=0.1, exit_s=0.8) for kind in ("cnn", "rnn")
+    ),
+    pools=(MeasuredPool(pool_id="v/spot/default", boot_s=2.5),),
+    revocations=(MeasuredRevocation(at=41.0, pool_id="v/spot/default"),),
+    begins_at=1.5,
+    solve_s=0.05,
+)
+
+
+@pytest.fixture(scope="module")
+def run() -> list[Recorded]:
+    """One run in the true world, recorded."""
+    recorded: list[Recorded] = []
+    experiment = workload_experiment(WORKLOAD, CLUSTER, TRUE)
+    scenario = scenario_again(experiment, TRUE, CLUSTER, POLICY, seed=0)
+    simulate(experiment.jobs, scenario, recorder=lambda event, commands: recorded.append((event, list(commands))))
+    return recorded
+
+
+def test_what_is_measured_is_what_was_true(run: list[Recorded]) -> None:
+    """Every phase of an attempt, boot time, revocations, solve time, the clock and the work come back as they were."""
+    found = measure(run)
+    for kind in found.kinds:
+        assert (kind.start_s, kind.checkpoint_s) == (pytest.approx(0.2), pytest.approx(0.1))
+        # A job's own clock says when its first step was done; the step's length is taken off again.
+        assert kind.warm_up_s == pytest.approx(3.0, abs=0.3)
+        assert kind.exit_s == pytest.approx(0.8, abs=0.3)
+    assert [pool.boot_s for pool in found.pools] == [pytest.approx(2.5)]
+    assert [each.at for each in found.revocations] == [pytest.approx(41.0)]
+    assert (found.begins_at, found.solve_s) == (pytest.approx(1.5), pytest.approx(0.05))
+    assert [job.steps for job in found.jobs] == [600, 500, 300, 400, 90]
+    assert {(s.kind, s.accelerator): s.steps_per_s for s in found.speeds}["cnn", "a100"] == pytest.approx(10.0)
+
+
+def test_a_run_simulated_again_takes_as_long(run: list[Recorded]) -> None:
+    """In a world that is known, the second run is the first one, up to a step here and there."""
+    again = simulate_again(run, WORKLOAD, CLUSTER, POLICY, seeds=1)
+    assert len(again) == 5
+    assert max(job.error for job in again) < 0.1, again
+    assert {job.job_id: job.run_s for job in again} == completion_times(run)
+
+
+def test_the_range_over_seeds_holds_the_forecast(run: list[Recorded]) -> None:
+    """The forecast is the median over seeds."""
+    for job in simulate_again(run, WORKLOAD, CLUSTER, POLICY, seeds=3):
+        assert job.least_s <= job.simulated_s <= job.most_s
+
+
+def test_a_run_without_a_single_step_is_measured_in_seconds() -> None:
+    """Nothing recorded says nothing, and harms nothing."""
+    assert measure([]) == MeasuredCosts()
