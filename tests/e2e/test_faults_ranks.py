@@ -3,6 +3,7 @@
 Real server, agents, supervisors and ranks.
 """
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -29,6 +30,17 @@ def cluster(tmp_path: Path) -> Iterator[RealServer]:
         yield server.start()
     finally:
         server.close()
+
+
+@pytest.fixture
+def told(tmp_path: Path) -> Iterator[Path]:
+    """Where a `HIDING` job tells of its processes; those that a failed test left are ended."""
+    path = tmp_path / "pids"
+    yield path
+    for number in path.read_text().split() if path.exists() else []:
+        with contextlib.suppress(OSError):
+            if b"SIG_IGN" in Path(f"/proc/{number}/cmdline").read_bytes():
+                os.kill(int(number), signal.SIGKILL)
 
 
 def hiding_processes(path: Path) -> list[ProcessName]:
@@ -58,10 +70,10 @@ def until_met(cluster: RealServer, job_id: int, attempt: int) -> None:
         wait_for(lambda rank=rank, met=met: met in cluster.log(job_id, attempt, rank), 60, met)  # type: ignore[misc]
 
 
-def test_a_killed_supervisor_leaves_nothing_and_the_job_is_requeued(cluster: RealServer, tmp_path: Path) -> None:
+def test_a_killed_supervisor_leaves_nothing_and_the_job_is_requeued(cluster: RealServer, told: Path) -> None:
     """kill -9 of a supervisor: its ranks are gone within 1 s, double-forked descendants within 5 s, and the job starts
     again at no cost to its retries: it has none."""
-    agent, told = cluster.start_agent(), tmp_path / "pids"
+    agent = cluster.start_agent()
     job_id = cluster.submit(run=command(HIDING, told))
     cluster.until_running(job_id)
     rank, *hidden = hiding_processes(told)
@@ -95,10 +107,10 @@ def test_a_killed_rank_takes_the_other_with_it_and_counts_as_the_jobs_own_failur
     assert "signal 9" in job["detail"]
 
 
-def test_a_cancelled_job_leaves_no_process_however_it_hides(cluster: RealServer, tmp_path: Path) -> None:
+def test_a_cancelled_job_leaves_no_process_however_it_hides(cluster: RealServer, told: Path) -> None:
     """It double-forks, calls setsid, ignores SIGTERM and throws its environment away: `walras cancel` ends all of it,
     and the job is CANCELLED only once that is so."""
-    agent, told = cluster.start_agent(), tmp_path / "pids"
+    agent = cluster.start_agent()
     job_id = cluster.submit(run=command(HIDING, told), grace_period="2s")
     cluster.until_running(job_id)
     hidden = hiding_processes(told)
