@@ -209,6 +209,7 @@ class StartCommand(AgentCommand):
     resume: Manifest | None
     #: Steps the job is to do in all; None when unknown.
     steps: float | None
+    #: As with renewals, counted from the moment the heartbeat was *sent* that this command answers.
     lease_s: float
     grace_s: float
     job_token: str
