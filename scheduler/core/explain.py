@@ -10,7 +10,7 @@ from types import MappingProxyType
 import numpy as np
 
 from scheduler.core.core import SchedulerCore
-from scheduler.core.fleet import PoolState
+from scheduler.core.fleet import Condition, PoolState
 from scheduler.core.ledger import JobRecord
 from scheduler.core.possible import limits, obstacle
 from walras.ids import JobId, PoolId
@@ -20,6 +20,8 @@ from walras.states import JobState
 _NOTHING_MORE: Mapping[PoolId, int] = MappingProxyType({})
 #: Jobs ahead are counted up to here.
 _AHEAD_MOST = 5000
+#: Jobs or machines that are named, of many.
+_NAMED_MOST = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,18 +62,29 @@ def _lines(
     if job.state is JobState.HELD:
         yield ReasonLine(job.hold_reason or Reason.HOLD_USER, "held", f"walras release {job.job_id}")
     elif job.state in (JobState.PREEMPTING, JobState.CANCELLING):
-        yield ReasonLine(Reason.WAIT_PREEMPTING, "its attempt is checkpointing and stopping")
+        doing = (
+            "being cancelled: its attempt is"
+            if job.state is JobState.CANCELLING
+            else "its attempt is checkpointing and"
+        )
+        silent = "".join(f"; no heartbeat from {name}" for name in _silent(core, job))
+        yield ReasonLine(Reason.WAIT_PREEMPTING, f"{doing} stopping{silent}")
     elif job.state is JobState.UNREACHABLE:
         yield ReasonLine(
             Reason.WAIT_NOT_EVALUATED,
-            "no heartbeat from its machine; until its lease has run out the attempt may still be alive",
-            "only time: it goes on when the machine is back, else it starts elsewhere from its last checkpoint",
+            f"no heartbeat from {', '.join(_silent(core, job))}; until its lease has run out the attempt may be alive",
+            "it goes on by itself if the machine comes back, else elsewhere from its last checkpoint",
         )
     elif (never := _never(core, job, expected)) is not None:
         yield never
     else:
         yield from _gates(core, job)
         yield from _places(core, job, counts_ahead=counts_ahead)
+
+
+def _silent(core: SchedulerCore, job: JobRecord) -> list[str]:
+    machines = (core.ledger.fleet.machines[row] for row, _ in job.place)
+    return [each.node_id for each in machines if each is not None and each.condition is Condition.UNREACHABLE]
 
 
 def _never(core: SchedulerCore, job: JobRecord, expected: Mapping[PoolId, int]) -> ReasonLine | None:
@@ -126,6 +139,8 @@ def _place(core: SchedulerCore, job: JobRecord, state: PoolState, *, counts_ahea
         standing.append(f"{ahead}{'+' if ahead >= _AHEAD_MOST else ''} ahead")
     if state.free < count:
         reason, *more = _missing(state, count, ledger.now)
+        if counts_ahead:
+            more += _machines(core, state.row)
         return ReasonLine(reason, "; ".join((need, *more, *standing)))
     if ledger.fleet.find(state.row, form) is None:
         return ReasonLine(Reason.WAIT_FRAGMENTED, "; ".join((f"{need}, but not on few enough machines", *standing)))
@@ -143,8 +158,18 @@ def _missing(state: PoolState, count: int, now: float) -> tuple[Reason, *tuple[s
     if state.capacity < count:
         if state.rented:
             return Reason.WAIT_CAPACITY, "the policy rents no more machines at this price"
-        return Reason.WAIT_CAPACITY, "more machines of it must join, or come back"
+        return Reason.WAIT_CAPACITY, "more of its machines must join, or take jobs again"
     return (Reason.WAIT_CAPACITY,)
+
+
+def _machines(core: SchedulerCore, pool: int) -> list[str]:
+    """Who holds the machines of a pool, and which of them take no jobs: the first few."""
+    machines = [each for each in core.ledger.fleet.machines if each is not None and each.pool == pool]
+    holders = sorted({job_id for each in machines for job_id in each.holders})
+    away = [f"{each.node_id} is {each.condition.value}" for each in machines if each.condition is not Condition.UP]
+    more = ", ..." if len(holders) > _NAMED_MOST else ""
+    held = [f"held by job {', '.join(map(str, holders[:_NAMED_MOST]))}{more}"] if holders else []
+    return held + away[:_NAMED_MOST]
 
 
 def _price(core: SchedulerCore, pool: int) -> tuple[str, ...]:

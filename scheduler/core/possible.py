@@ -114,7 +114,7 @@ def _is_large_enough(request: JobRequest, limit: PoolLimit) -> bool:
 
 
 def _too_large_for_machines(request: JobRequest, typed: list[PoolLimit]) -> Obstacle:
-    shapes = "; ".join(_shape_text(limit.pool.shape) for limit in typed)
+    shapes = "; ".join(shape_text(limit.pool.shape) for limit in typed)
     if not any(count_on(request.demands, request.nodes, limit.pool) for limit in typed):
         return Obstacle(
             Reason.CONFIG_EXCEEDS_LARGEST_NODE,
@@ -131,6 +131,7 @@ def _too_large_for_machines(request: JobRequest, typed: list[PoolLimit]) -> Obst
     )
 
 
-def _shape_text(shape: Shape) -> str:
+def shape_text(shape: Shape) -> str:
+    """A kind of machine in words."""
     memory = f"{shape.memory_bytes / _GIB:.3g} GiB"
     return f"{shape.name}: {shape.accelerators} x {shape.accelerator}, {shape.cpus:g} cpus, {memory}"

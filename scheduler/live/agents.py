@@ -7,10 +7,12 @@ machine is given up only after that instant plus a margin. Lost contact alone is
 
 import asyncio
 import contextlib
+import logging
 import secrets
 from dataclasses import dataclass, field
 
 from scheduler.core.events import NodeBack, NodeJoined, NodeLost, NodeUnreachable, PoolDeclared
+from scheduler.core.possible import shape_text
 from scheduler.live.auth import token_hash
 from scheduler.live.board import LiveNode
 from scheduler.live.carry_out import emit
@@ -24,6 +26,8 @@ from walras.errors import Conflict, Forbidden, NotFound
 from walras.ids import JobId, NodeId, PoolId
 from walras.reasons import Reason
 from walras.wire import AnyCommand, AttemptHere, Heartbeat, HeartbeatAnswer, Register, Registered, StartCommand
+
+log = logging.getLogger(__name__)
 
 #: Commands in one answer, so that it stays small; the rest follows at once.
 _COMMANDS_PER_ANSWER = 200
@@ -75,7 +79,8 @@ class AgentGateway:
         declared = board.pools.get(pool.pool_id)
         if declared is not None and declared.shape != pool.shape:
             raise Conflict(
-                f"pool {pool.pool_id} has machines of {declared.shape}, this one is {pool.shape}",
+                f"pool {pool.pool_id} has machines of the kind {shape_text(declared.shape)}; "
+                f"this one is {shape_text(pool.shape)}",
                 field="facts",
                 fix="give the shape another name",
             )
@@ -110,6 +115,7 @@ class AgentGateway:
         board.nodes[row.node_id] = node
         board.credentials[row.credential] = row.node_id
         turn.node_changed(node)
+        log.info("%s has joined %s (%s)", row.node_id, row.pool_id, shape_text(turn.board.pools[row.pool_id].shape))
         emit(turn, NodeJoined(turn.at, row.node_id, row.pool_id, row.rent_token))
 
     def node_of(self, credential: str) -> NodeId | None:
@@ -159,6 +165,7 @@ class AgentGateway:
         elif node.row.state == "unreachable":
             node.row.state = "up"
             turn.node_changed(node)
+            log.info("%s is back", node.row.node_id)
             emit(turn, NodeBack(turn.at, node.row.node_id))
         done = [command_id for command_id in message.acks if node.outbox.pop(command_id, None) is not None]
         turn.batch.outbox_done.extend(done)
@@ -248,6 +255,8 @@ class AgentGateway:
             if node.row.state == "up":
                 node.row.state = "unreachable"
                 turn.node_changed(node)
+                silent_s = turn.at - node.heard_at
+                log.warning("%s is unreachable: no word for %.0f s", node.row.node_id, silent_s)
                 emit(turn, NodeUnreachable(turn.at, node.row.node_id))
             else:
                 lose_node(turn, node.row.node_id, Reason.INFRA_NODE_LOST)
@@ -259,6 +268,7 @@ def lose_node(turn: Turn, node_id: NodeId, reason: Reason) -> None:
     if node is None or not node.is_member:
         return
     held = sorted(node.expected)
+    log.warning("%s is gone (%s); jobs there: %s", node_id, reason, ", ".join(str(job) for job, _ in held) or "none")
     emit(turn, NodeLost(turn.at, node_id, reason))
     for job_id, number in held:
         # A gang whose other parts had ended before: with this machine the last of it is gone.

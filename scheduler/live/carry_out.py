@@ -103,7 +103,10 @@ def end_part(turn: Turn, part: PartRow, cause: str) -> None:
 def _job(turn: Turn, command: JobTransitioned) -> None:
     job = turn.board.jobs[command.job_id]
     row = job.row
-    row.state, row.reason, row.detail = command.state, command.reason, command.detail
+    # The end of what was said before keeps its words ("by ada").
+    is_same = command.reason is not None and row.reason is command.reason
+    detail = command.detail or (row.detail if is_same else "")
+    row.state, row.reason, row.detail = command.state, command.reason, detail
     if command.state is JobState.RUNNING and row.started_at is None:
         row.started_at = turn.at
     if command.state is JobState.PENDING and command.reason is Reason.WAIT_BACKOFF:

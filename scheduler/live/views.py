@@ -156,12 +156,19 @@ class Views:
             market=node.facts.market,
             zone=pool.zone if pool is not None else node.facts.zone,
             state=node.shown_state,
-            detail=node.row.detail,
+            detail=node.row.detail or self._silence(node),
             accelerators=node.facts.accelerators,
             free=self._free(node),
             jobs=sorted({job_id for job_id, _ in node.expected}),
             last_heard_s=max(0.0, self._clock.now() - node.heard_at),
         )
+
+    def _silence(self, node: LiveNode) -> str:
+        """What will become of a machine that does not answer."""
+        if node.row.state != "unreachable":
+            return ""
+        left_s = max(0.0, node.leased_until + self._daemon.settings.lease_margin_s - self._clock.now())
+        return f"no heartbeat; lost in {left_s:.0f} s unless it comes back"
 
     def _free(self, node: LiveNode) -> int:
         """Accelerators that nobody holds; none on a machine that takes no jobs."""

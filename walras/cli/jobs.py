@@ -155,7 +155,7 @@ def _listing(found: "list[JobView]") -> Listing:
 
 
 def _row(job: "JobView", now: float) -> list[str]:
-    why = "" if job.reason is None else f"{job.reason} {job.detail}".strip()
+    why = " ".join(filter(None, (job.reason, job.detail)))
     return [
         str(job.id),
         job.name,

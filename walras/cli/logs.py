@@ -7,7 +7,7 @@ import typer
 
 from walras.cli.control import exit_code_of
 from walras.cli.options import Job
-from walras.cli.output import LogText
+from walras.cli.output import LogText, warn
 from walras.cli.session import job_named, with_client
 
 if TYPE_CHECKING:
@@ -27,14 +27,19 @@ def logs(
     job_id = job_named(job)
 
     async def print_all(client: "Client") -> int:
-        text = LogText()
+        text, is_empty = LogText(), True
         async for piece in client.logs(job_id, attempt=attempt, rank=rank, follow=follow):
+            is_empty = is_empty and not piece
             if raw:
                 sys.stdout.buffer.write(piece)
             else:
                 sys.stdout.write(text.feed(piece))
             sys.stdout.flush()
         sys.stdout.write(text.feed(b"", final=True))
+        if is_empty:
+            found = await client.job(job_id)
+            why = " ".join(filter(None, (found.reason, found.detail)))
+            warn(f"nothing was printed there; job {job_id} is {found.state}, attempts {found.attempts} {why}".rstrip())
         if not follow or attempt is not None:
             return 0
         return exit_code_of([(await client.job(job_id)).state])

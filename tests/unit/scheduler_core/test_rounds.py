@@ -325,7 +325,20 @@ def test_explain_says_when_a_gang_does_not_fit_any_machine_or_waits_for_machines
         assert field in line.detail
         assert line.fix
     (line,) = explain(fleet.core, J3)
-    assert (line.reason, "more machines of it must join" in line.detail) == (Reason.WAIT_CAPACITY, True)
+    assert (line.reason, "more of its machines must join" in line.detail) == (Reason.WAIT_CAPACITY, True)
+
+
+def test_explain_names_who_holds_the_place_and_which_machine_is_silent() -> None:
+    """A person can go and look at the job, or at the machine."""
+    fleet = shared("c")
+    fleet.tell(ev.JobSubmitted(0.0, job(1, "c")))
+    fleet.tell(ev.JobSubmitted(0.0, job(2, "c")))
+    assert "held by job 1" in explain(fleet.core, J2)[0].detail
+    fleet.tell(ev.NodeUnreachable(1.0, NodeId("c1")))
+    assert "c1 is unreachable" in explain(fleet.core, J2)[0].detail
+    assert "no heartbeat from c1" in explain(fleet.core, J1)[0].detail
+    fleet.tell(ev.JobCancelled(2.0, J1))
+    assert explain(fleet.core, J1)[0].detail == "being cancelled: its attempt is stopping; no heartbeat from c1"
 
 
 def test_explain_counts_who_is_ahead_and_changes_nothing() -> None:

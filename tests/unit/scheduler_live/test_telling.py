@@ -106,6 +106,24 @@ async def test_a_machine_that_was_given_back_says_so_and_why(tmp_path: Path) -> 
         assert node.row.detail.endswith("at 0.5 USD/h 0 of 1 machines are worth their price")
 
 
+async def test_a_silent_machine_and_its_cancelled_job_say_what_will_become_of_them(tmp_path: Path) -> None:
+    """The machine counts down to the end of its lease; the job keeps who cancelled it to its end."""
+    async with facing(tmp_path) as face:
+        agent = await FakeAgent(face.world, "n1").register()
+        job_id = await face.world.submit({})
+        await agent.start_all()
+        face.world.clock.at += 16
+        await face.world.daemon.perform(face.world.server.gateway.notice_silence)
+        (node,) = (await face.json("GET", f"{API}/nodes"))[1]
+        assert (node["state"], node["detail"]) == ("unreachable", "no heartbeat; lost in 9 s unless it comes back")
+        _, job = await face.json("GET", f"{API}/jobs/{job_id}")
+        assert (job["state"], job["detail"]) == ("UNREACHABLE", "no heartbeat from n1")
+        await face.json("POST", f"{API}/jobs/{job_id}/cancel")
+        await agent.end(job_id, exit_code=None, signal=15)
+        _, job = await face.json("GET", f"{API}/jobs/{job_id}")
+        assert (job["state"], job["reason"], job["detail"]) == ("CANCELLED", "USER:CANCELLED", "by admin")
+
+
 async def test_an_answer_is_remembered_for_a_day(tmp_path: Path) -> None:
     """The same key means the same job for 24 h, then it is new; what is older leaves the database."""
     async with facing(tmp_path) as face:

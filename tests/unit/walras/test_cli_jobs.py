@@ -222,6 +222,20 @@ def test_logs(run: Run, fake: Any) -> None:
     assert run("logs", "1", "--attempt", "1", "-f").exit_code == 0
 
 
+def test_an_empty_log_says_why_it_is_empty(run: Run, fake: Any) -> None:
+    """Nothing on standard output; on standard error the state and its reason."""
+    fake.add()
+    result = run("logs", "1")
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert "job 1 is PENDING, attempts 0 WAIT:CAPACITY needs 1 x a100, 0 free" in result.stderr
+
+
+def test_the_queue_shows_what_is_known_without_a_reason(run: Run, fake: Any) -> None:
+    """A job on a silent machine has a detail before it has a reason."""
+    fake.add(state="UNREACHABLE", reason=None, detail="no heartbeat from n1")
+    assert "no heartbeat from n1" in run("queue").stdout
+
+
 # -------------------------------------------------------------------------------------------------------- changing
 
 
