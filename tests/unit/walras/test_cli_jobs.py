@@ -222,6 +222,18 @@ def test_logs(run: Run, fake: Any) -> None:
     assert run("logs", "1", "--attempt", "1", "-f").exit_code == 0
 
 
+def test_logs_of_all_ranks_are_marked(run: Run, fake: Any) -> None:
+    """Each line begins with its rank, whether or not it ends; following and raw bytes are for one rank."""
+    fake.add(accelerators=2)
+    fake.attempts[1] = [attempt(accelerators=2)]
+    fake.logs[1, 1] = b"one\n\x1b[31mtwo"
+    result = run("logs", "1", "--rank", "all")
+    assert (result.exit_code, result.stdout) == (0, "0| one\n0| two\n1| one\n1| two\n")
+    for wrong in (("--rank", "all", "-f"), ("--rank", "first"), ("--rank", "-1")):
+        refused = run("logs", "1", *wrong)
+        assert (refused.exit_code, "--rank" in refused.stderr) == (2, True)
+
+
 def test_an_empty_log_says_why_it_is_empty(run: Run, fake: Any) -> None:
     """Nothing on standard output; on standard error the state and its reason."""
     fake.add()

@@ -1,0 +1,76 @@
+"""A server behind TLS, as a reverse proxy gives it: commands and agents reach it by https and check who it is."""
+
+import asyncio
+import os
+import shutil
+import ssl
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from aiohttp.test_utils import TestServer
+
+from scheduler.live.http.app import make_app
+from tests.support.live_world import World, world
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(shutil.which("openssl") is None, reason="the openssl command makes the certificate"),
+]
+WALRAS = str(Path(sys.executable).parent / "walras")
+
+
+@pytest.fixture
+def certified(tmp_path: Path) -> ssl.SSLContext:
+    """A self-signed certificate, cert.pem."""
+    make = "openssl req -x509 -newkey rsa:2048 -nodes -keyout key.pem -out cert.pem -days 2 -subj /CN=localhost"
+    make += " -addext subjectAltName=DNS:localhost"
+    subprocess.run(make.split(), cwd=tmp_path, check=True, capture_output=True, timeout=60)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(tmp_path / "cert.pem", tmp_path / "key.pem")
+    return context
+
+
+@pytest.fixture
+async def served(tmp_path: Path, certified: ssl.SSLContext) -> AsyncIterator[tuple[World, str]]:
+    """A server with that certificate, and its address."""
+    async with world(tmp_path / "data", real_time=True) as w:
+        server = TestServer(make_app(w.server), scheme="https", host="localhost")
+        await server.start_server(ssl=certified)
+        yield w, f"https://localhost:{server.port}"
+        await server.close()
+
+
+async def test_commands_and_agents_take_https_and_check_the_certificate(
+    served: tuple[World, str], tmp_path: Path
+) -> None:
+    """With the certificate trusted, an agent joins and a command lists it; without, nothing is sent."""
+    w, url = served
+    data = tmp_path / "data"
+    trusted = {**os.environ, "SSL_CERT_FILE": str(tmp_path / "cert.pem"), "HOME": str(tmp_path)}
+    trusted |= {"WALRAS_SERVER": url, "WALRAS_TOKEN_FILE": str(data / "admin.token")}
+    options = ["--node", "n1", "--shape", "cx1", "--accelerator", "c", "--accelerators", "1", "--emulated"]
+    options += ["--cpus", "1", "--memory", "1GB"]
+    options += ["--server", url, "--join-token-file", str(data / "join.token"), "--state", str(tmp_path / "n1")]
+    agent = await asyncio.create_subprocess_exec(WALRAS, "agent", *options, env=trusted)
+    try:
+        for _ in range(400):
+            if "n1" in w.board.nodes:
+                break
+            await asyncio.sleep(0.1)
+        nodes = await _command("nodes", trusted)
+        assert (nodes.returncode, "n1" in nodes.stdout.decode()) == (0, True)
+    finally:
+        agent.terminate()
+        await agent.wait()
+    stranger = await _command("nodes", {**trusted, "SSL_CERT_FILE": ""})
+    assert stranger.returncode == 75
+    assert "certificate" in stranger.stderr.decode().lower()
+
+
+async def _command(name: str, environment: dict[str, str]) -> "subprocess.CompletedProcess[bytes]":
+    return await asyncio.to_thread(
+        subprocess.run, [WALRAS, name], env=environment, capture_output=True, timeout=60, check=False
+    )
