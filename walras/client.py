@@ -165,9 +165,9 @@ class Client:
 
     # -------------------------------------------------------------------------------------------------- changing
 
-    async def cancel(self, job_id: int) -> None:
-        """Ask for the job's end. Harmless if it has ended already."""
-        await self._act(job_id, "cancel")
+    async def cancel(self, job_id: int) -> JobState:
+        """Ask for the job's end; the state that it is in now. Harmless if it has ended already."""
+        return JobView.model_validate(await self._act(job_id, "cancel")).state
 
     async def hold(self, job_id: int) -> None:
         """Keep a waiting job from starting until released."""
@@ -177,8 +177,8 @@ class Client:
         """End a hold."""
         await self._act(job_id, "release")
 
-    async def _act(self, job_id: int, verb: Literal["cancel", "hold", "release"]) -> None:
-        await self._transport.json(Call("POST", f"{_API}/jobs/{job_id:d}/{verb}"))
+    async def _act(self, job_id: int, verb: Literal["cancel", "hold", "release"]) -> Any:
+        return await self._transport.json(Call("POST", f"{_API}/jobs/{job_id:d}/{verb}"))
 
     async def reprioritise(self, job_id: int, priority: int) -> None:
         """Give a job that has not ended another priority (0-100)."""

@@ -25,17 +25,22 @@ _CLASSES = {"low": 20, "normal": 50, "high": 80}
 
 def cancel(jobs: Jobs) -> None:
     """End jobs, whatever they do at the moment."""
-    _each(jobs, lambda client, job_id: client.cancel(job_id), "is being cancelled")
+
+    async def cancel_one(client: "Client", job_id: int) -> str:
+        state = await client.cancel(job_id)
+        return f"is {state}" if state.is_final else "is being cancelled"
+
+    _each(jobs, cancel_one)
 
 
 def hold(jobs: Jobs) -> None:
     """Keep waiting jobs from starting."""
-    _each(jobs, lambda client, job_id: client.hold(job_id), "is held")
+    _each(jobs, lambda client, job_id: _then("is held", client.hold(job_id)))
 
 
 def release(jobs: Jobs) -> None:
     """Let held jobs start."""
-    _each(jobs, lambda client, job_id: client.release(job_id), "is released")
+    _each(jobs, lambda client, job_id: _then("is released", client.release(job_id)))
 
 
 def update(
@@ -43,7 +48,8 @@ def update(
 ) -> None:
     """Change jobs that have not ended."""
     number = _priority(priority)
-    _each(jobs, lambda client, job_id: client.reprioritise(job_id, number), f"has priority {number}")
+    done = f"has priority {number}"
+    _each(jobs, lambda client, job_id: _then(done, client.reprioritise(job_id, number)))
 
 
 def wait(
@@ -117,15 +123,23 @@ def _priority(word: str) -> int:
     return number
 
 
-def _each(words: list[str], act: "Callable[[Client, int], Awaitable[None]]", done: str) -> None:
-    """Do it to every job named; one that refuses does not keep the others from it. Exit 2 if one refused."""
+async def _then(done: str, act: Awaitable[None]) -> str:
+    await act
+    return done
+
+
+def _each(words: list[str], act: "Callable[[Client, int], Awaitable[str]]") -> None:
+    """Do it to every job named and print what `act` says; one that refuses does not keep the others from it.
+
+    Exit 2 if one refused.
+    """
     job_ids = jobs_named(words)
 
     async def all_of_them(client: "Client") -> int:
         refused = 0
         for job_id in job_ids:
             try:
-                await act(client, job_id)
+                done = await act(client, job_id)
             except UserError as error:
                 refused += 1
                 warn(f"job {job_id}: {error}", *([f"fix: {error.fix}"] if error.fix else []))

@@ -251,6 +251,12 @@ def test_the_queue_shows_what_is_known_without_a_reason(run: Run, fake: Any) -> 
 # -------------------------------------------------------------------------------------------------------- changing
 
 
+def test_cancel_tells_an_end_from_a_wish(run: Run, fake: Any) -> None:
+    """What has ended is said to have ended, not to be on its way."""
+    fake.add(state="RUNNING")
+    assert run("cancel", "1").stdout == "job 1 is CANCELLED\n"
+
+
 def test_ranges_and_refusals(run: Run, fake: Any) -> None:
     """Ranges and several jobs at once; a job that refuses does not keep the others from it, but exit code 2 says so."""
     for _ in range(3):
