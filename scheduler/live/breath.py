@@ -1,7 +1,7 @@
 """Giving way: long work in the event loop in pieces, and garbage collected without stopping it.
 
 Nothing in the loop may hold up the rest for 20 ms. Work over many items asks `Breath` between them. Collecting garbage
-looks at every object there is, 100 ms with some ten thousand active jobs, so only young objects are looked at as a
+looks at every object there is, 50 to 80 ms with ten thousand active jobs, so only young objects are looked at as a
 matter of course; everything is once an hour.
 """
 
