@@ -39,11 +39,8 @@ class JobClass:
     #: Steps per second by pool; 0 where it cannot run.
     rates: NDArray[np.float64]
     sources: NDArray[np.int8]
-
-    @property
-    def best_rate(self) -> float:
-        """Speed on the best pool that exists; 0 if there is none."""
-        return float(self.rates.max(initial=0.0))
+    #: Speed on the best pool that exists; 0 if there is none.
+    best_rate: float = 0.0
 
 
 def count_on(demands: Sequence[Demand], nodes: int, pool: Pool) -> int:
@@ -123,3 +120,4 @@ class JobClasses:
                 speed = self._table.speed(job_class.kind, pool.shape.accelerator, counts[p], self._nominal)
                 job_class.rates[p] = speed.steps_per_s
                 job_class.sources[p] = speed.source
+        job_class.best_rate = float(job_class.rates.max(initial=0.0))

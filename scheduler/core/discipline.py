@@ -266,9 +266,10 @@ class ByOrder:
         return True
 
     def alternatives(self, job: JobRecord, pool: int) -> list[int]:
-        if not self._policy.aware:
+        job_class = self._ledger.class_of(job)
+        rates = job_class.rates
+        if not self._policy.aware or rates[pool] >= job_class.best_rate:
             return []
-        rates = self._ledger.class_of(job).rates
         better = np.flatnonzero(rates > rates[pool])
         ranked: list[int] = better[np.argsort(-rates[better], kind="stable")].tolist()
         return ranked

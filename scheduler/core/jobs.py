@@ -40,10 +40,12 @@ def submitted(cycle: Cycle, event: JobSubmitted) -> None:
 
 def arrived(cycle: Cycle, job: JobRecord) -> None:
     """The job may start from now on: judged at current prices, else put in line."""
+    took_part = bool(cycle.ledger.columns.eligible[job.slot])
     cycle.ledger.set_eligible(job)
     if not job.waits or job.ready_at > cycle.now:
         return
-    cycle.dirty = True
+    # One that comes back for a place it has claimed took part all the time: nothing changed that a solve should know.
+    cycle.dirty = cycle.dirty or not took_part
     claim = cycle.claims.get(job.job_id)
     if claim is not None:
         settle_claim(cycle, claim)
@@ -91,6 +93,7 @@ def released(cycle: Cycle, job: JobRecord, event: JobReleased) -> None:
     job.idle_yields = job.refusals = 0
     if job.state is JobState.HELD:
         cycle.set_job_state(job, JobState.PENDING, Reason.WAIT_NOT_EVALUATED)
+        cycle.dirty = True
         cycle.arrived.append(job.job_id)
 
 

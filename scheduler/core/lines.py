@@ -95,11 +95,13 @@ class Lines:
 
     def heads(self, pool: int) -> Iterator[tuple[Key, JobRecord, int]]:
         """(key, job, form) of the first waiting job of every form on this pool."""
-        jobs = self._ledger.jobs
-        for form, line in self._lines[pool].items():
+        jobs, lines = self._ledger.jobs, self._lines[pool]
+        for form, line in tuple(lines.items()):
             head = line.head(self.is_waiting)
             if head is not None:
                 yield head[0], jobs[head[1]], form
+            else:
+                del lines[form]  # made again by whoever comes; most events find nobody in line
 
     def behind(self, job: JobRecord, pool: int, most: int) -> Iterator[JobRecord]:
         """Waiting jobs of the same form on this pool, in order, among the first `most` entries of its line."""
