@@ -40,6 +40,8 @@ def start(cycle: Cycle, job: JobRecord, pool: int, place: Place) -> None:
     job.opportunist = cycle.discipline is not None and not cycle.discipline.is_entitled(job, pool)
     unknown = bool(job_class.sources[pool] < Source.MEASURED)
     job.profiling_until = cycle.now + rules.profiling_s if unknown else -inf
+    if unknown:
+        ledger.profiling.add(job.job_id)
     cycle.set_job_state(job, JobState.STARTING)
     cycle.set_attempt_state(job, AttemptState.LEASED, placement=job.placement)
     if len(place) > 1:
@@ -133,3 +135,4 @@ def release(cycle: Cycle, job: JobRecord) -> None:
     columns.count[job.slot] = 0.0
     job.place = ()
     job.profiling_until = -inf
+    ledger.profiling.discard(job.job_id)

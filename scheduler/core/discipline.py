@@ -125,19 +125,18 @@ class BySharesOwed:
                 (columns.job_id[rows], columns.submitted_at[rows], -owed, tier, -columns.priority_class[rows])
             )
             order = order[wanted[order]]
-            by_form: dict[int, list[tuple[Key, JobId]]] = {}
-            for i in order.tolist():
-                job = waiting[i]
-                key = (
-                    -job.request.priority_class,
-                    float(tier[i]),
-                    -float(owed[i]),
-                    float(columns.submitted_at[job.slot]),
-                    job.job_id,
+            for form in np.unique(forms[order]).tolist():
+                those = order[forms[order] == form]
+                ids = columns.job_id[rows[those]].tolist()
+                keys = zip(
+                    (-columns.priority_class[rows[those]]).tolist(),
+                    tier[those].tolist(),
+                    (-owed[those]).tolist(),
+                    columns.submitted_at[rows[those]].tolist(),
+                    ids,
+                    strict=True,
                 )
-                by_form.setdefault(int(forms[i]), []).append((key, job.job_id))
-            for form, entries in by_form.items():
-                lines.line(pool, form).plan(entries)
+                lines.line(pool, form).plan(list(zip(keys, ids, strict=True)))
 
     def challengers(self, pool: int, most: int) -> list[JobRecord]:
         columns = self._ledger.columns

@@ -205,6 +205,8 @@ class Ledger:
         self.classes = JobClasses(self.table)
         self.columns = Columns()
         self.jobs: dict[JobId, JobRecord] = {}
+        #: Jobs whose attempt was started to learn a speed.
+        self.profiling: set[JobId] = set()
         #: Jobs waiting for the end of another: dependency -> dependents.
         self.dependents: dict[JobId, list[JobId]] = {}
         #: Projects in order of first sight: name -> row of the problem's entities.

@@ -7,6 +7,8 @@ Every start on an unmeasured pool is such a lease by itself. This file adds the 
 from functools import partial
 from math import inf
 
+import numpy as np
+
 from scheduler.core.attempts import revoke
 from scheduler.core.claims import drop_claim, form_of, open_claim, settle_claim
 from scheduler.core.cycle import Cycle
@@ -15,9 +17,15 @@ from scheduler.core.fleet import Place
 from scheduler.core.ledger import JobRecord
 from scheduler.core.rounds import INCUMBENTS_MAX, victims_of
 from scheduler.core.throughput import Source
-from walras.ids import Kind
+from walras.ids import JobId
 from walras.reasons import Reason
 from walras.states import JobState
+
+#: What a job of unknown length is taken to have left.
+UNKNOWN_LENGTH_S = 3600.0
+#: Cells tried in one round, and jobs tried for each: the first that fit are as good as any.
+CELLS_MAX = 8
+CANDIDATES_MAX = 4
 
 
 def explore(cycle: Cycle) -> None:
@@ -26,8 +34,10 @@ def explore(cycle: Cycle) -> None:
     if not isinstance(discipline, BySharesOwed) or cycle.standing.rules.profiling_share <= 0:
         return
     budget = _budget(cycle)
-    for pool, candidates in _cells(cycle, discipline):
-        for job in candidates:
+    if budget < 1:
+        return
+    for class_row, pool in _cells(cycle)[:CELLS_MAX]:
+        for job in _candidates(cycle, discipline, class_row, pool):
             count = form_of(cycle, job).counts[pool]
             if count <= budget and _open_lease(cycle, job, pool):
                 budget -= count
@@ -38,51 +48,62 @@ def _budget(cycle: Cycle) -> float:
     """Accelerators that may still start profiling; at least one gang at a time, however small the fleet."""
     ledger = cycle.ledger
     capacity = sum(state.capacity for state in ledger.fleet.pools)
-    profiling = sum(
-        job.placement.accelerators for job in ledger if job.profiling_until > ledger.now and job.placement is not None
-    )
+    learning = [ledger.jobs[job_id] for job_id in ledger.profiling if ledger.jobs[job_id].profiling_until > ledger.now]
+    profiling = sum(job.placement.accelerators for job in learning if job.placement is not None)
     share = cycle.standing.rules.profiling_share * capacity - profiling
     return max(share, 0.0) if profiling else max(share, float(capacity))
 
 
-def _cells(cycle: Cycle, discipline: BySharesOwed) -> list[tuple[int, list[JobRecord]]]:
-    """(pool, jobs that could measure it) for every unmeasured cell worth it, most remaining work first."""
-    by_kind: dict[Kind, list[JobRecord]] = {}
-    for job in cycle.ledger:
-        if job.hold_reason is None and not job.blocked_by and not job.state.is_final:
-            by_kind.setdefault(job.request.kind, []).append(job)
-    cells: list[tuple[float, str, int, list[JobRecord]]] = []
-    for kind, jobs in by_kind.items():
-        if not any(_has_choice(cycle, job) for job in jobs):
+def _cells(cycle: Cycle) -> list[tuple[int, int]]:
+    """(class, pool) of every unmeasured cell worth a lease, most remaining work first."""
+    ledger, rules = cycle.ledger, cycle.standing.rules
+    columns, classes = ledger.columns, ledger.classes.classes
+    rows = np.flatnonzero(columns.active & columns.eligible)
+    class_rows = columns.class_row[rows]
+    best = np.array([job_class.best_rate for job_class in classes])[class_rows]
+    left = np.maximum(columns.steps_total[rows] - columns.steps[rows], 0.0)
+    seconds = np.divide(left, best, out=np.zeros(len(rows)), where=best > 0)
+    work_s = np.bincount(class_rows, np.where(np.isfinite(seconds), seconds, UNKNOWN_LENGTH_S), len(classes))
+    runs = set(zip(class_rows.tolist(), columns.pool[rows].tolist(), strict=True))
+    learning = {(classes[class_row].kind, pool) for class_row, pool in runs if pool >= 0}
+    claimed = {claim.pool for claim in cycle.claims.values()}
+    cells: list[tuple[int, int]] = []
+    for class_row in np.argsort(-work_s, kind="stable").tolist():
+        job_class = classes[class_row]
+        if work_s[class_row] < rules.profiling_payback * ledger.costs.restart_s(
+            job_class.kind, rules.restart_default_s
+        ):
+            break
+        usable = [p.row for p in ledger.fleet.pools if p.capacity and job_class.rates[p.row] > 0]
+        if len(usable) < 2:
             continue  # it runs where it must: knowing its speed would decide nothing
-        work_s = sum(_remaining_s(cycle, job) for job in jobs)
-        if work_s < cycle.standing.rules.profiling_payback * cycle.ledger.restart_s(jobs[0], cycle.standing.rules):
-            continue
-        for pool, state in enumerate(cycle.ledger.fleet.pools):
-            known = any(cycle.ledger.class_of(job).sources[pool] == Source.MEASURED for job in jobs)
-            learning = any(int(cycle.ledger.columns.pool[job.slot]) == pool for job in jobs)
-            claimed = any(claim.pool == pool for claim in cycle.claims.values())
-            if not state.capacity or known or learning or claimed:
-                continue
-            able = [job for job in jobs if discipline.tier(job, pool) != UNWANTED and _may_go(cycle, job)]
-            if able:
-                able.sort(key=lambda job: (not job.waits, -_remaining_s(cycle, job), job.job_id))
-                cells.append((-work_s, kind, pool, able))
-    return [(pool, able) for _, _, pool, able in sorted(cells, key=lambda cell: cell[:3])]
+        for pool in usable:
+            known = job_class.sources[pool] == Source.MEASURED
+            if not known and pool not in claimed and (job_class.kind, pool) not in learning:
+                cells.append((class_row, pool))
+    return cells
 
 
-def _has_choice(cycle: Cycle, job: JobRecord) -> bool:
-    """More than one pool with machines can run the job."""
-    rates = cycle.ledger.class_of(job).rates
-    return len([state for state in cycle.ledger.fleet.pools if state.capacity and rates[state.row] > 0]) > 1
+def _candidates(cycle: Cycle, discipline: BySharesOwed, class_row: int, pool: int) -> list[JobRecord]:
+    """Jobs of the class that could go to the pool now: waiting ones first, then those with most work left."""
+    columns = cycle.ledger.columns
+    rows = np.flatnonzero(columns.active & columns.eligible & (columns.class_row == class_row))
+    left = columns.steps_total[rows] - columns.steps[rows]
+    rows = rows[np.lexsort((columns.job_id[rows], -left, columns.pool[rows] >= 0))]
+    found: list[JobRecord] = []
+    for row in rows[: 4 * CANDIDATES_MAX]:
+        job = cycle.ledger.jobs[JobId(int(columns.job_id[row]))]
+        if discipline.tier(job, pool) != UNWANTED and _may_go(cycle, job):
+            found.append(job)
+    return found[:CANDIDATES_MAX]
 
 
 def _remaining_s(cycle: Cycle, job: JobRecord) -> float:
-    """Seconds left on the best pool; an hour when the length is unknown."""
+    """Seconds left on the best pool."""
     best = cycle.ledger.class_of(job).best_rate
     if best <= 0:
         return 0.0
-    return 3600.0 if job.request.steps is None else max(0.0, job.request.steps - job.steps) / best
+    return UNKNOWN_LENGTH_S if job.request.steps is None else max(0.0, job.request.steps - job.steps) / best
 
 
 def _may_go(cycle: Cycle, job: JobRecord) -> bool:
