@@ -32,7 +32,7 @@ def start(cycle: Cycle, job: JobRecord, pool: int, place: Place) -> None:
     job.place = place
     job.placement = ledger.fleet.take(job.job_id, place, ledger.classes.forms[job_class.form])
     job.leased_at, job.running_at, job.start_steps = cycle.now, inf, job.steps
-    job.revoked, job.rendezvous = None, None
+    job.revoked, job.rendezvous, job.start_told = None, None, False
     job.prepared.clear()
     job.lost.clear()
     columns.pool[job.slot] = pool
@@ -94,7 +94,8 @@ def progressed(cycle: Cycle, job: JobRecord, event: AttemptProgressed) -> bool:
     running(cycle, job)
     job.steps, job.steps_at = max(job.steps, event.steps), cycle.now
     ledger.columns.steps[job.slot] = job.steps
-    if event.start_s is not None:
+    if event.start_s is not None and not job.start_told:
+        job.start_told = True  # once a start, however often it is repeated: the kind's median is over starts
         ledger.costs.saw_start(job.request.kind, event.start_s)
     if event.steps_per_s is None or job.placement is None:
         return False

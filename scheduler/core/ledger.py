@@ -64,6 +64,8 @@ class JobRecord:
     rendezvous: Rendezvous | None = None
     #: Set once the attempt has been told to stop.
     revoked: Reason | None = None
+    #: The cost of this start has been heard of.
+    start_told: bool = False
     #: It had no share of its pool when it started there: the first to go.
     opportunist: bool = False
     #: Started to learn a speed: protected from challengers until this instant.

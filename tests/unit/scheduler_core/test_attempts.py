@@ -222,3 +222,14 @@ def test_start_refused_again_and_again_is_held_with_the_reason() -> None:
     assert fleet.states[J1][-1] == "HELD"
     (held,) = [c for c in fleet.log[-1][1] if isinstance(c, cmd.JobTransitioned)]
     assert "no such folder" in held.detail
+
+
+def test_restart_cost_is_a_median_over_starts_not_over_reports() -> None:
+    """One long attempt that repeats its start cost with every report counts once."""
+    fleet = cluster(machines="aa")
+    fleet.tell(ev.JobSubmitted(0.0, job(1, "a")))
+    for at in (10.0, 20.0, 30.0):
+        fleet.tell(ev.AttemptProgressed(at, J1, 1, at, start_s=9.0))
+    fleet.tell(ev.JobSubmitted(30.0, job(2, "a")))
+    fleet.tell(ev.AttemptProgressed(40.0, J2, 1, 1.0, start_s=3.0))
+    assert fleet.core.ledger.costs.restart_s(fleet.core.ledger.jobs[J1].request.kind, 60.0) == 6.0
