@@ -32,7 +32,7 @@ def start(cycle: Cycle, job: JobRecord, pool: int, place: Place) -> None:
     job.place = place
     job.placement = ledger.fleet.take(job.job_id, place, ledger.classes.forms[job_class.form])
     job.leased_at, job.running_at, job.start_steps = cycle.now, inf, job.steps
-    job.revoked, job.rendezvous, job.start_told = None, None, False
+    job.revoked, job.rendezvous, job.start_told, job.saved = None, None, False, False
     job.prepared.clear()
     job.lost.clear()
     columns.pool[job.slot] = pool
@@ -105,6 +105,7 @@ def progressed(cycle: Cycle, job: JobRecord, event: AttemptProgressed) -> bool:
 
 def checkpointed(cycle: Cycle, job: JobRecord, event: CheckpointRecorded) -> None:
     """These steps survive whatever happens."""
+    job.saved, job.loses_work = True, False
     job.safe_steps = max(job.safe_steps, event.steps)
     job.steps = max(job.steps, job.safe_steps)
     cycle.ledger.columns.steps[job.slot] = job.steps

@@ -165,12 +165,12 @@ class BySharesOwed:
             return challenger.request.priority_class > incumbent.request.priority_class
         if now < incumbent.profiling_until:
             return False
-        if incumbent.opportunist and columns.entitled[incumbent.slot, pool] <= 0:
+        if incumbent.opportunist and not incumbent.loses_work and columns.entitled[incumbent.slot, pool] <= 0:
             return True  # it never had a right to the place, and earns none by sitting there
         if now - incumbent.running_at < rules.min_runtime_s:
             return False
         count = self._ledger.classes.forms[self._ledger.class_of(challenger).form].counts[pool]
-        cost = self._ledger.restart_s(challenger, rules) + self._ledger.restart_s(incumbent, rules)
+        cost = self._ledger.restart_s(challenger, rules) + self._ledger.stop_cost_s(incumbent, rules)
         if self._ledger.remaining_s(incumbent) <= cost:
             return False  # it will be gone as soon as the exchange would be through
         advantage = columns.owed[challenger.slot, pool] - columns.owed[incumbent.slot, pool]
@@ -186,11 +186,11 @@ class BySharesOwed:
         owed_here = columns.owed[job.slot, here] if columns.entitled[job.slot, here] > 0 else 0.0
         advantage = columns.owed[job.slot, pool] - owed_here
         count = self._ledger.classes.forms[self._ledger.class_of(job).form].counts[pool]
-        cost = self._ledger.restart_s(job, rules)
+        cost = self._ledger.stop_cost_s(job, rules)
         return _quantised(float(advantage)) >= max(_LEAST_ADVANTAGE_S, rules.hysteresis * count * cost)
 
     def can_be_stopped(self, job: JobRecord) -> bool:
-        return job.request.preemptible
+        return job.request.preemptible and not job.loses_work
 
     def is_entitled(self, job: JobRecord, pool: int) -> bool:
         return bool(self._ledger.columns.entitled[job.slot, pool] > 0)
@@ -253,13 +253,15 @@ class ByOrder:
         if challenger.request.priority_class != incumbent.request.priority_class:
             return challenger.request.priority_class > incumbent.request.priority_class
         ran_s = self._ledger.now - incumbent.running_at
+        if incumbent.loses_work:
+            return False
         return self.compares and ran_s >= self._rules.min_runtime_s and self._key(challenger) < self._key(incumbent)
 
     def may_move(self, job: JobRecord, pool: int) -> bool:
         return False
 
     def can_be_stopped(self, job: JobRecord) -> bool:
-        return self.compares and job.request.preemptible
+        return self.compares and job.request.preemptible and not job.loses_work
 
     def is_entitled(self, job: JobRecord, pool: int) -> bool:
         return True

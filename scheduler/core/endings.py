@@ -4,6 +4,8 @@ Preemption and infrastructure loss never consume a retry and never end a job; on
 people's wishes, limits and failed dependencies besides.
 """
 
+from math import inf
+
 from scheduler.core.attempts import release
 from scheduler.core.claims import drop_claim
 from scheduler.core.commands import NodeCordoned, Revoke
@@ -47,6 +49,7 @@ def attempt_ended(cycle: Cycle, job: JobRecord, event: AttemptEnded) -> None:
         state = AttemptState.LEASE_EXPIRED if expired else AttemptState.NODE_LOST
         misfortune(cycle, job, state, Reason.INFRA_LEASE_EXPIRED if expired else Reason.INFRA_NODE_LOST)
     elif reason is not None:
+        job.loses_work = not job.saved and event.exit_code != EXIT_YIELDED and job.running_at < inf
         cycle.set_attempt_state(job, AttemptState.PREEMPTED, reason)
         requeue(cycle, job, reason, _stopped_text(event))
     elif event.exit_code == EXIT_YIELDED:

@@ -47,6 +47,8 @@ class JobRecord:
     refusals: int = 0
     #: Ends by exit 85 without having made a step since the start.
     idle_yields: int = 0
+    #: It was stopped once and had saved nothing: stopping it again would cost all it has done.
+    loses_work: bool = False
     steps: float = 0.0
     #: When `steps` was last heard of.
     steps_at: float = 0.0
@@ -64,6 +66,8 @@ class JobRecord:
     rendezvous: Rendezvous | None = None
     #: Set once the attempt has been told to stop.
     revoked: Reason | None = None
+    #: A checkpoint was recorded in this attempt.
+    saved: bool = False
     #: The cost of this start has been heard of.
     start_told: bool = False
     #: It had no share of its pool when it started there: the first to go.
@@ -223,6 +227,10 @@ class Ledger:
 
     def restart_s(self, job: JobRecord, rules: RoundRules) -> float:
         return self.costs.restart_s(job.request.kind, rules.restart_default_s)
+
+    def stop_cost_s(self, job: JobRecord, rules: RoundRules) -> float:
+        """Seconds lost by stopping a running job now: its restart, and its run so far if it cannot save that."""
+        return self.restart_s(job, rules) + (self.now - job.leased_at if job.loses_work else 0.0)
 
     def remaining_s(self, job: JobRecord) -> float:
         """Seconds that a running job has left where it runs, by its own report and its kind's speed; inf if unknown."""

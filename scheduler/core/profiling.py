@@ -115,7 +115,8 @@ def _may_go(cycle: Cycle, job: JobRecord) -> bool:
         return False
     if job.waits:
         return True
-    settled = job.state is JobState.RUNNING and job.revoked is None and job.request.preemptible
+    can_leave = job.request.preemptible and not job.loses_work
+    settled = job.state is JobState.RUNNING and job.revoked is None and can_leave
     return settled and cycle.now - job.running_at >= rules.min_runtime_s and cycle.now >= job.profiling_until
 
 
@@ -147,7 +148,8 @@ def _may_disturb(cycle: Cycle, job: JobRecord, incumbent: JobRecord) -> bool:
     rules = cycle.standing.rules
     ran_s = cycle.now - incumbent.running_at if incumbent.running_at < inf else 0.0
     return (
-        incumbent.request.priority_class <= job.request.priority_class
+        not incumbent.loses_work
+        and incumbent.request.priority_class <= job.request.priority_class
         and ran_s >= rules.min_runtime_s
         and cycle.now >= incumbent.profiling_until
         and _remaining_s(cycle, incumbent) >= cycle.ledger.restart_s(incumbent, rules)

@@ -1,5 +1,7 @@
 """Promises of the round mechanism, each as a run of the real core and the real policy in virtual time."""
 
+from dataclasses import replace
+
 from fake_fleet import cluster, job, pool
 
 from optimizer.policy import PolicySpec
@@ -118,3 +120,13 @@ def test_a_workload_that_fits_is_never_preempted() -> None:
     result = simulate(jobs, scenario(machines=8, size=1), recorder=watch)
     assert len(result.jobs) == 8
     assert not revokes
+
+
+def test_jobs_that_cannot_checkpoint_take_turns_once_and_then_run_to_their_end() -> None:
+    """A job whose work is lost when it is stopped is stopped at most once by its equals: all of them finish."""
+    jobs = [SimulatedJob(0.0, job(i, "a", steps=600.0), 600.0) for i in range(1, 5)]
+    base = scenario(machines=1, size=1, until_at=1e5)
+    truth = Truth(base.truth.speeds, {KIND: Costs(RESTART_S, None)})
+    result = simulate(jobs, replace(base, truth=truth))
+    assert len(result.jobs) == 4
+    assert max(measure.preemptions for measure in result.jobs) <= 1
