@@ -1,17 +1,18 @@
 """How long a decision takes, problem to shares, prices and certificate.
 
-    python -m benchmarks.bench_optimizer
+    python -m benchmarks optimizer
 
 Synthetic jobs: lognormal speeds around each pool's, one in ten configurations missing, gangs of 1/2/4/8. `load` is the
 demand in accelerators over the capacity. Times are medians of several runs in one warm process.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from time import perf_counter
 
 import numpy as np
 
+from benchmarks.tables import Measured
 from optimizer.policies.max_min_fairness import MaxMinFairness
 from optimizer.problem import Columns, Entities, Jobs, Pools, Problem
 
@@ -86,23 +87,21 @@ def synthetic(case: Case, seed: int = 0) -> Problem:
     )
 
 
-def main(repeats: int = 5) -> None:
-    """Print one line per case."""
+def measure(scale: float, repeats: int = 5) -> list[Measured]:
+    """Median seconds and the gap of every case; the cases have at most `scale` of their jobs."""
     policy = MaxMinFairness()
     policy.decide(synthetic(CASES[0]), None)  # imports the solvers
-    names = ("jobs", "pools", "classes", "load", "median s", "gap", "violation", "stages")
-    print(" ".join(f"{name:>9}" for name in names))
+    measured = Measured("max-min fairness, problem to decision", f"medians of {repeats}, one warm process")
     for case in CASES:
-        problem, times = synthetic(case), []
+        case = replace(case, jobs=max(10, int(case.jobs * min(1.0, scale))))
+        problem, times, gaps = synthetic(case), [], []
         for _ in range(repeats):
             began = perf_counter()
             shares, _ = policy.decide(problem, None)
             times.append(perf_counter() - began)
-        proof = shares.certificate
-        sizes = (case.jobs, case.pools, case.classes or case.jobs, case.load)
-        found = (f"{median(times):.4f}", f"{proof.gap:.1e}", f"{proof.violation:.1e}", len(shares.stages))
-        print(" ".join(f"{value:>9}" for value in (*sizes, *found)))
-
-
-if __name__ == "__main__":
-    main()
+            gaps.append(shares.certificate.gap)
+        like = f"in {case.classes} classes" if case.classes else "all different"
+        what = f"{case.jobs:,} jobs x {case.pools} pools, {like}, load {case.load:g}"
+        measured.add(what, median(times), "s")
+        measured.add("   gap, the largest", max(gaps), "", at_most=1e-4)
+    return [measured]
