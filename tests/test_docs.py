@@ -170,16 +170,21 @@ def test_documents_name_files_that_exist() -> None:
     assert missing == []
 
 
+KINDS_OF_FILES = ("jobs", "clusters", "workloads")
+
+
 def test_example_jobs_and_files_parse() -> None:
     """Every job, cluster and workload file below configs/ is accepted as it stands."""
     from walras.config import ClusterConfig, Workload, load_yaml
     from walras.job import parse_spec
 
-    for path in (ROOT / "configs/jobs").glob("*.yaml"):
+    jobs, clusters, workloads = (sorted((ROOT / "configs" / name).glob("*.yaml")) for name in KINDS_OF_FILES)
+    assert all((jobs, clusters, workloads)), "a folder of examples is empty"
+    for path in jobs:
         parse_spec(path.read_bytes(), source=path.name)
-    for path in (ROOT / "configs/clusters").glob("*.yaml"):
+    for path in clusters:
         load_yaml(path, ClusterConfig)
-    for path in (ROOT / "configs/workloads").glob("*.yaml"):
+    for path in workloads:
         load_yaml(path, Workload)
 
 
