@@ -72,8 +72,6 @@ def synthetic(case: Case, seed: int = 0) -> Problem:
             use_pool=np.tile(np.arange(p), n),
             use_count=np.repeat(gang, p),
             running=np.zeros(columns, dtype=bool),
-            partner=np.full(columns, -1),
-            partner_steps_per_s=np.zeros(columns),
         ),
         pools=Pools(
             pool_id=tuple(f"pool-{r}" for r in range(p)),

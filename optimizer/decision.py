@@ -58,8 +58,10 @@ class StageKind(StrEnum):
 
     #: The level z with u >= min(w z, cap) for the active jobs, while the others keep their floors.
     LEVEL = "level"
-    #: The sum of utilities, while every job keeps its floor.
+    #: A sum over jobs of what their shares are worth, while every job keeps its floor.
     SUM = "sum"
+    #: The weighted sum of the logarithms of the utilities.
+    LOG = "log"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -84,6 +86,25 @@ class Stage:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Packed:
+    """Two jobs on the same accelerators: parallel arrays of their rows, pair (row of `Pairs`) and share of time."""
+
+    #: The job that runs as the pair's first kind, and the one that runs as its second.
+    first: IntArray
+    second: IntArray
+    pair: IntArray
+    share: FloatArray
+
+    def __len__(self) -> int:
+        return len(self.share)
+
+
+def _nobody() -> Packed:
+    none = np.zeros(0, dtype=np.int64)
+    return Packed(none, none, none, np.zeros(0))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Shares:
     """Fractions of time per column (c,), and why they are good."""
 
@@ -98,6 +119,8 @@ class Shares:
     stages: tuple[Stage, ...] = ()
     #: Rows of jobs without any configuration that fits the fleet: they get nothing (ascending).
     unplaceable: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    #: Shares of jobs that run two by two, beside those in `x`.
+    packed: Packed = field(default_factory=_nobody)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

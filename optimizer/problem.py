@@ -1,8 +1,8 @@
-"""The allocation problem as arrays: jobs, configurations (columns), pools, entities.
+"""The allocation problem as arrays: jobs, configurations (columns), pools, entities, and pairs that may be packed.
 
-Shapes: n jobs, c columns, u uses, p pools, k entities. A column is one way to run one job (or two jobs packed); a use
-says how many accelerators of a pool that column takes. A rigid job on three pools has three columns of one use each; a
-mixed gang has one column of several uses. Every array is read-only by convention: a problem is a value.
+Shapes: n jobs, c columns, u uses, p pools, k entities, q pairs of kinds. A column is one way to run one job; a use says
+how many accelerators of a pool that column takes. A rigid job on three pools has three columns of one use each; a mixed
+gang has one column of several uses. Every array is read-only by convention: a problem is a value.
 """
 
 from dataclasses import dataclass, field
@@ -17,6 +17,14 @@ BoolArray = NDArray[np.bool_]
 
 def _floats(size: int = 0) -> FloatArray:
     return np.zeros(size)
+
+
+def _indices(size: int = 0) -> IntArray:
+    return np.zeros(size, dtype=np.int64)
+
+
+def _flags(size: int = 0) -> BoolArray:
+    return np.zeros(size, dtype=np.bool_)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,9 +66,6 @@ class Columns:
     use_count: FloatArray
     #: The configuration the job runs in now (c,).
     running: BoolArray
-    #: Second job of a packed column, -1 for a column of one job (c,), and its speed (c,).
-    partner: IntArray
-    partner_steps_per_s: FloatArray
 
     def __len__(self) -> int:
         return len(self.job)
@@ -94,13 +99,47 @@ class Pools:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Entities:
-    """Projects that share the fleet. Limits and guarantees are fractions of all accelerators."""
+    """Who shares the fleet: projects, and users inside them. A tree, parents before children; jobs hang on the leaves.
+
+    Every array but `weight` may be empty: then the default named beside it holds for all.
+    """
 
     name: tuple[str, ...] = ()
+    #: Part of the parent's share against its siblings with work to do (k,).
     weight: FloatArray = field(default_factory=_floats)
+    #: Row of the parent, -1 at the top (k,). Empty: all at the top.
+    parent: IntArray = field(default_factory=_indices)
+    #: Fraction of all accelerators that it gets before anybody gets more than that (k,). Empty: 0.
+    guaranteed: FloatArray = field(default_factory=_floats)
+    #: Fraction of all accelerators that it never exceeds (k,). Empty: 1.
+    limit: FloatArray = field(default_factory=_floats)
+    #: False: it never takes above its own share what others leave unused (k,). Empty: True.
+    borrows: BoolArray = field(default_factory=_flags)
+    #: True: its jobs are served in order of submission, False: fairly, by weight (k,). Empty: False.
+    fifo: BoolArray = field(default_factory=_flags)
 
     def __len__(self) -> int:
         return len(self.name)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pairs:
+    """Which two kinds of job may share accelerators, and how fast each of them then runs (all arrays but `kind` (q,)).
+
+    Both jobs of a pair hold the same `count` accelerators of one pool; a job pairs only with one of equal gang.
+    """
+
+    #: Kind of each job, -1 for one that never shares (n,).
+    kind: IntArray
+    first: IntArray
+    second: IntArray
+    pool: IntArray
+    count: FloatArray
+    first_steps_per_s: FloatArray
+    second_steps_per_s: FloatArray
+
+    def __len__(self) -> int:
+        return len(self.first)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -112,3 +151,5 @@ class Problem:
     columns: Columns
     pools: Pools
     entities: Entities
+    #: None: accelerators are never shared.
+    pairs: Pairs | None = None

@@ -65,8 +65,6 @@ def newcomer_worth(newcomer: Newcomer, *, aware: bool) -> FloatArray:
         use_pool=newcomer.pool,
         use_count=newcomer.count,
         running=np.zeros(count, dtype=bool),
-        partner=np.full(count, -1),
-        partner_steps_per_s=np.zeros(count),
     )
     usable = usable_columns(columns, newcomer.capacity)
     if not aware or not usable.any():

@@ -43,7 +43,7 @@ def _check_jobs(jobs: Jobs, entities: int) -> None:
 
 def _check_columns(columns: Columns, n: int, pools: int) -> None:
     c = len(columns)
-    for name in ("steps_per_s", "running", "partner", "partner_steps_per_s"):
+    for name in ("steps_per_s", "running"):
         _length(f"columns.{name}", getattr(columns, name), c)
     u = len(columns.use_column)
     _length("columns.use_pool", columns.use_pool, u)
@@ -60,8 +60,6 @@ def _check_columns(columns: Columns, n: int, pools: int) -> None:
     unused = np.bincount(columns.use_column, minlength=c) == 0 if c else np.zeros(0, dtype=bool)
     if unused.any():
         raise _error("columns.use_column", "every column must use a pool", np.flatnonzero(unused))
-    if np.any(columns.partner >= 0):
-        raise _error("columns.partner", "packed columns are not solved", np.flatnonzero(columns.partner >= 0))
 
 
 def _check_pools(pools: Pools) -> None:

@@ -92,8 +92,6 @@ def build_problem(ledger: Ledger) -> Problem:
             use_pool=pool,
             use_count=per_job[job, pool],
             running=columns.pool[rows][job] == pool,
-            partner=np.full(len(job), -1, np.int64),
-            partner_steps_per_s=np.zeros(len(job)),
         ),
         pools=Pools(
             pool_id=tuple(state.pool.pool_id for state in pools),

@@ -55,8 +55,6 @@ def build(setting: Setting) -> Problem:
             use_pool=np.array([r for _, r, _ in listed], dtype=np.int64),
             use_count=gangs[job],
             running=np.zeros(c, dtype=bool),
-            partner=np.full(c, -1),
-            partner_steps_per_s=np.zeros(c),
         ),
         pools=Pools(
             pool_id=tuple(f"pool-{r}" for r in range(p)),

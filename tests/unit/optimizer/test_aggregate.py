@@ -26,8 +26,6 @@ def test_the_order_of_a_jobs_columns_does_not_matter():
         use_pool=np.array([0, 1, 1, 0]),
         use_count=np.ones(4),
         running=np.zeros(4, dtype=bool),
-        partner=np.full(4, -1),
-        partner_steps_per_s=np.zeros(4),
     )
     classes = aggregate(columns, np.ones(4, dtype=bool), [columns.steps_per_s], [np.ones(2)])
     assert len(classes) == 1
@@ -44,8 +42,6 @@ def test_mixed_gangs_are_told_apart_by_all_their_uses():
         use_pool=np.array([0, 1, 1, 0, 0, 1]),
         use_count=np.array([1.0, 2.0, 2.0, 1.0, 2.0, 1.0]),
         running=np.zeros(3, dtype=bool),
-        partner=np.full(3, -1),
-        partner_steps_per_s=np.zeros(3),
     )
     classes = aggregate(columns, np.ones(3, dtype=bool), [columns.steps_per_s], [np.ones(3)])
     assert classes.member[0] == classes.member[1] != classes.member[2]

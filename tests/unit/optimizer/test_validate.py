@@ -29,7 +29,6 @@ def spoil(part: str, name: str, value: Any) -> Problem:
         ("columns", "use_column", np.array([0, 2, 1, 3])),
         ("columns", "job", np.array([0, 1, 0, 1])),
         ("columns", "job", np.array([0, 0, 1, 2])),
-        ("columns", "partner", np.array([-1, 1, -1, -1])),
         ("columns", "running", np.zeros(3, dtype=bool)),
         ("jobs", "weight", np.array([1, np.nan])),
         ("jobs", "weight", np.array([1, -1.0])),
