@@ -7,8 +7,6 @@ from pydantic import BeforeValidator, Field
 from walras.job_parts import Number, WholeNumber
 from walras.names import ShownName
 
-#: Version of both document formats.
-SCHEMA_VERSION = 1
 MAX_JOBS = 1_000_000
 MAX_CONFIGURATIONS = 1024
 MAX_POOLS = 10_000
@@ -30,6 +28,8 @@ Plain = Annotated[Number, Field(ge=-_LARGEST, le=_LARGEST), BeforeValidator(_no_
 Amount = Annotated[Number, Field(ge=0, le=_LARGEST), BeforeValidator(_no_text)]
 #: Accelerators that one job holds.
 Count = Annotated[Number, Field(gt=0, le=1e9), BeforeValidator(_no_text)]
+#: What something is multiplied by.
+Factor = Annotated[Number, Field(ge=0, le=1000), BeforeValidator(_no_text)]
 #: Part of a whole.
 Part = Annotated[Number, Field(ge=0, le=1), BeforeValidator(_no_text)]
 #: A job's number.

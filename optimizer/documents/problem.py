@@ -14,9 +14,9 @@ from optimizer.documents.fields import (
     MAX_JOBS,
     MAX_PAIRS,
     MAX_POOLS,
-    SCHEMA_VERSION,
     Amount,
     Count,
+    Factor,
     JobNumber,
     Name,
     Part,
@@ -43,8 +43,8 @@ class PoolDocument(FileModel):
     rented: Annotated[Amount, Field(description="Of the capacity: rented now, and may be given back.")] = 0.0
 
     other_words: ClassVar[dict[str, str]] = {
-        "accelerators": "capacity", "count": "capacity", "gpus": "capacity", "type": "accelerator", "gpu": "accelerator",
-        "price": "usd_per_h", "quota": "rentable",
+        "accelerators": "capacity", "count": "capacity", "gpus": "capacity", "type": "accelerator",
+        "gpu": "accelerator", "price": "usd_per_h", "quota": "rentable",
     }  # fmt: skip
 
     @model_validator(mode="after")
@@ -144,18 +144,32 @@ class EntityDocument(FileModel):
     ] = "fairness"
 
 
+class PairDocument(FileModel):
+    """Two kinds of job that may run on the same accelerators of a pool, and what each then keeps of its speed."""
+
+    first: Annotated[Name, Field(description="Kind of one job.")]
+    second: Annotated[Name, Field(description="Kind of the other; may be the same.")]
+    pool: Annotated[Name, Field(description="Id of the pool.")]
+    first_factor: Annotated[Factor, Field(description="Part of its own speed there that the first keeps.")]
+    second_factor: Annotated[Factor, Field(description="Part of its own speed there that the second keeps.")]
+
+
 class ProblemDocument(FileModel):
     """A fleet and its jobs at one instant: what is to be shared, and among whom."""
 
-    schema_version: Annotated[Literal[1], Field(description="Version of this format.")] = SCHEMA_VERSION
+    schema_version: Annotated[Literal[1], Field(description="Version of this format.")] = 1
     about: Annotated[Prose | None, Field(description="What this problem shows, for people.")] = None
     at: Annotated[Plain, Field(description="The instant, s since the cluster's epoch.")] = 0.0
     pools: Annotated[dict[Name, PoolDocument], Field(max_length=MAX_POOLS, description="Pools by id.")]
     jobs: Annotated[tuple[JobDocument, ...], Field(max_length=MAX_JOBS)]
     entities: Annotated[
         dict[Name, EntityDocument],
-        Field(max_length=MAX_ENTITIES, description="Who shares the fleet, by name. Empty: the jobs' projects, equally."),
+        Field(max_length=MAX_ENTITIES, description="Who shares the fleet, by name. Empty: the projects of the jobs."),
     ] = Field(default_factory=dict)
+    pairs: Annotated[
+        tuple[PairDocument, ...] | None,
+        Field(max_length=MAX_PAIRS, description="Kinds that may share accelerators; null: none ever do."),
+    ] = None
 
     @model_validator(mode="after")
     def _fits_together(self) -> "ProblemDocument":
@@ -163,6 +177,7 @@ class ProblemDocument(FileModel):
         _check_pools(self.jobs, self.pools)
         _check_tree(self.entities)
         _check_members(self.jobs, self.entities)
+        _check_pairs(self.pairs or (), self.pools)
         return self
 
 
@@ -219,6 +234,16 @@ def implied_entities(jobs: tuple[JobDocument, ...]) -> dict[str, EntityDocument]
         if job.user is not None:
             entities.setdefault(f"{job.project}/{job.user}", EntityDocument(parent=job.project))
     return entities
+
+
+def _check_pairs(pairs: tuple[PairDocument, ...], pools: dict[str, PoolDocument]) -> None:
+    seen: dict[tuple[str, ...], int] = {}
+    for place, pair in enumerate(pairs):
+        if pair.pool not in pools:
+            _unknown(f"pairs[{place}].pool", "pool", pair.pool, pools)
+        key = (pair.pool, *sorted((pair.first, pair.second)))
+        if seen.setdefault(key, place) != place:
+            raise FieldMistake(f"pairs[{place}]", f"says again what pairs[{seen[key]}] said; keep one of them")
 
 
 def _unknown(field: str, what: str, name: str, known: dict[str, PoolDocument] | dict[str, EntityDocument]) -> None:

@@ -2,21 +2,23 @@
 
 import numpy as np
 
-from optimizer.documents.problem import EntityDocument, JobDocument, ProblemDocument, implied_entities
-from optimizer.problem import Columns, Entities, FloatArray, IntArray, Jobs, Pools, Problem
+from optimizer.documents.problem import EntityDocument, JobDocument, PairDocument, ProblemDocument, implied_entities
+from optimizer.problem import Columns, Entities, FloatArray, IntArray, Jobs, Pairs, Pools, Problem
 
 
 def problem_of(document: ProblemDocument) -> Problem:
     """The problem that a document describes; configurations keep the order in which each job lists them."""
     jobs = jobs_in_order(document)
     pools = sorted(document.pools)
+    pool_row = {pool: row for row, pool in enumerate(pools)}
     entities = in_tree_order(document.entities or implied_entities(document.jobs))
     return Problem(
         at=document.at,
         jobs=_jobs(jobs, {name: row for row, name in enumerate(entities)}),
-        columns=_columns([job for _, job in jobs], {pool: row for row, pool in enumerate(pools)}),
+        columns=_columns([job for _, job in jobs], pool_row),
         pools=_pools(document, pools),
         entities=_entities(entities),
+        pairs=None if document.pairs is None else _pairs(document.pairs, [job for _, job in jobs], pool_row),
     )
 
 
@@ -106,6 +108,21 @@ def _entities(entities: dict[str, EntityDocument]) -> Entities:
         limit=limit if np.any(limit < 1) else np.zeros(0),
         borrows=borrows if not borrows.all() else np.zeros(0, dtype=np.bool_),
         fifo=fifo if fifo.any() else np.zeros(0, dtype=np.bool_),
+    )
+
+
+def _pairs(pairs: tuple[PairDocument, ...], jobs: list[JobDocument], row_of: dict[str, int]) -> Pairs:
+    """Kinds are numbered by their names, shorter ones first, so that `kind-2` stands before `kind-10`."""
+    named = {job.kind for job in jobs if job.kind is not None}
+    named.update(kind for pair in pairs for kind in (pair.first, pair.second))
+    number = {name: row for row, name in enumerate(sorted(named, key=lambda name: (len(name), name)))}
+    return Pairs(
+        kind=_whole([-1 if job.kind is None else number[job.kind] for job in jobs]),
+        first=_whole([number[pair.first] for pair in pairs]),
+        second=_whole([number[pair.second] for pair in pairs]),
+        pool=_whole([row_of[pair.pool] for pair in pairs]),
+        first_factor=_floats([pair.first_factor for pair in pairs]),
+        second_factor=_floats([pair.second_factor for pair in pairs]),
     )
 
 
