@@ -18,14 +18,14 @@ from optimizer.documents.fields import (
     JobNumber,
     Name,
     Place,
-    Plain,
     Prose,
+    Result,
 )
 from walras.checking import FileModel
 
 Text = Annotated[str, Field(max_length=500)]
 #: Prices by pool; a pool that is not named has price 0.
-PricesByRow = Annotated[dict[Name, Plain], Field(max_length=MAX_POOLS)]
+PricesByRow = Annotated[dict[Name, Result], Field(max_length=MAX_POOLS)]
 
 
 class PolicyDocument(FileModel):
@@ -40,7 +40,7 @@ class ShareDocument(FileModel):
 
     configuration: Annotated[Place, Field(description="Place in the job's `configurations`, from 0.")]
     uses: Annotated[dict[Name, Count], Field(max_length=64, description="What that configuration uses, repeated.")]
-    share: Annotated[Plain, Field(description="Part of the time.")]
+    share: Annotated[Result, Field(description="Part of the time.")]
 
 
 class JobAnswer(FileModel):
@@ -49,12 +49,12 @@ class JobAnswer(FileModel):
     id: JobNumber
     name: Annotated[Name | None, Field(description="As in the problem.")] = None
     shares: Annotated[tuple[ShareDocument, ...], Field(max_length=MAX_CONFIGURATIONS)] = ()
-    steps_per_s: Annotated[Plain, Field(description="Its mean speed, packed shares included.")] = 0.0
+    steps_per_s: Annotated[Result, Field(description="Its mean speed, packed shares included.")] = 0.0
     of_best: Annotated[
-        Plain | None, Field(description="That speed over its speed in its best configuration; null: it has none.")
+        Result | None, Field(description="That speed over its speed in its best configuration; null: it has none.")
     ] = None
     surplus: Annotated[
-        Plain, Field(description="Value minus price of its best configuration, in the unit of the prices.")
+        Result, Field(description="Value minus price of its best configuration, in the unit of the prices.")
     ] = 0.0
 
 
@@ -64,14 +64,14 @@ class PackedDocument(FileModel):
     first: Annotated[JobNumber, Field(description="Id of the job that runs as the pair's first kind.")]
     second: Annotated[JobNumber, Field(description="Id of the other.")]
     pool: Name
-    share: Annotated[Plain, Field(description="Part of the time of both.")]
+    share: Annotated[Result, Field(description="Part of the time of both.")]
 
 
 class QuoteDocument(FileModel):
     """Prices, and what they are in."""
 
     unit: Annotated[Text, Field(description="Unit of the prices, per accelerator held all the time.")]
-    exchange: Annotated[Plain, Field(description="Worth, in that unit, of a unit of a newcomer's utility.")] = 1.0
+    exchange: Annotated[Result, Field(description="Worth, in that unit, of a unit of a newcomer's utility.")] = 1.0
     pools: Annotated[PricesByRow, Field(description="Price of an accelerator of each pool.")]
 
 
@@ -79,10 +79,13 @@ class CertificateDocument(FileModel):
     """How good the shares are, and how good any shares could be."""
 
     status: Status
-    objective: Plain
-    bound: Annotated[Plain, Field(description="What nobody can exceed (or undercut, where the least is sought).")]
-    gap: Plain
-    violation: Annotated[Plain, Field(description="Largest violation of a constraint, relative.")]
+    objective: Result
+    bound: Annotated[
+        Result | None,
+        Field(description="What nobody can exceed (or undercut, where the least is sought); null: nothing is proved."),
+    ]
+    gap: Annotated[Result | None, Field(description="|bound - objective| / |bound|; null without a bound.")]
+    violation: Annotated[Result, Field(description="Largest violation of a constraint, relative.")]
     path: Annotated[Text, Field(description="How it was found.")]
     maximise: bool = True
 
@@ -92,16 +95,16 @@ class StageJob(FileModel):
 
     id: JobNumber
     raised: bool = False
-    floor: Annotated[Plain, Field(description="Utility that it keeps.")] = 0.0
-    cap: Annotated[Plain, Field(description="Utility at which the level leaves it alone.")] = 0.0
+    floor: Annotated[Result, Field(description="Utility that it keeps.")] = 0.0
+    cap: Annotated[Result, Field(description="Utility at which the level leaves it alone.")] = 0.0
 
 
 class StageDocument(FileModel):
     """One of the programs that were solved in order, and the prices that prove its optimum."""
 
     kind: StageKind
-    objective: Plain
-    bound: Plain
+    objective: Result
+    bound: Result | None
     prices: Annotated[PricesByRow, Field(description="Dual value of each scarce row, per accelerator.")]
     jobs: Annotated[tuple[StageJob, ...], Field(max_length=MAX_JOBS)] = ()
 
@@ -117,6 +120,10 @@ class SharesDocument(FileModel):
     stages: Annotated[tuple[StageDocument, ...], Field(max_length=MAX_STAGES)] = ()
     unplaceable: Annotated[
         tuple[JobNumber, ...], Field(max_length=MAX_JOBS, description="Jobs that no configuration serves.")
+    ] = ()
+    relaxed: Annotated[
+        tuple[JobNumber, ...],
+        Field(max_length=MAX_JOBS, description="Jobs that were asked for less than their deadline."),
     ] = ()
 
 
@@ -141,10 +148,10 @@ class CheckDocument(FileModel):
     """What the checker found when it recomputed everything from the problem."""
 
     holds: bool
-    objective: Plain
-    bound: Plain
-    gap: Plain
-    violation: Plain
+    objective: Result
+    bound: Result | None
+    gap: Result | None
+    violation: Result
     complaints: Annotated[tuple[Prose, ...], Field(max_length=10_000)]
 
 

@@ -24,6 +24,8 @@ def _no_text(value: object) -> object:
 
 #: Any finite number that arithmetic bears.
 Plain = Annotated[Number, Field(ge=-_LARGEST, le=_LARGEST), BeforeValidator(_no_text)]
+#: A number that was computed: finite, of any size.
+Result = Annotated[Number, BeforeValidator(_no_text)]
 #: The same, not negative.
 Amount = Annotated[Number, Field(ge=0, le=_LARGEST), BeforeValidator(_no_text)]
 #: Accelerators that one job holds.
