@@ -60,7 +60,7 @@ class Proportional:
         return np.asarray((self.slope > 0) & (self.cap > 0))
 
     def at(self, z: float) -> FloatArray:
-        return np.where(self.rising, np.minimum(self.slope * z, self.cap), self.floor)
+        return np.asarray(np.where(self.rising, np.minimum(self.slope * z, self.cap), self.floor))
 
     def levels(self, utility: FloatArray) -> FloatArray:
         return np.divide(utility, self.slope, out=np.full(len(utility), np.inf), where=self.slope > 0)
@@ -81,7 +81,7 @@ class FinishTimes:
     def at(self, z: float) -> FloatArray:
         left = 1 - self.past * z
         due = np.divide(z, left, out=np.full(len(left), np.inf), where=left > 0)
-        return np.minimum(due, self.cap)
+        return np.asarray(np.minimum(due, self.cap))
 
     def levels(self, utility: FloatArray) -> FloatArray:
         return np.asarray(utility / (1 + self.past * utility))

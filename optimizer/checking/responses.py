@@ -49,7 +49,7 @@ def cheapest_at_least(menu: Menu, floor: FloatArray) -> FloatArray:
     """Least cost, possibly negative, of a utility of no less than the floor; inf where it is out of reach (n,)."""
     enough = menu.worth >= floor[:, None]
     alone = np.where(enough, menu.cost, np.inf).min(axis=1)
-    return np.minimum(alone, cheapest(menu, np.maximum(floor, 0.0)))
+    return np.asarray(np.minimum(alone, cheapest(menu, np.maximum(floor, 0.0))))
 
 
 def most_of_logarithm(menu: Menu, weight: FloatArray) -> FloatArray:

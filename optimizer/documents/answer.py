@@ -24,8 +24,8 @@ from optimizer.documents.fields import (
 from walras.checking import FileModel
 
 Text = Annotated[str, Field(max_length=500)]
-#: Prices by pool; a pool that is not named has price 0.
-PricesByRow = Annotated[dict[Name, Result], Field(max_length=MAX_POOLS)]
+#: Something of each pool, by id; 0 for a pool that is not named.
+ByPool = Annotated[dict[Name, Result], Field(max_length=MAX_POOLS)]
 
 
 class PolicyDocument(FileModel):
@@ -72,14 +72,14 @@ class QuoteDocument(FileModel):
 
     unit: Annotated[Text, Field(description="Unit of the prices, per accelerator held all the time.")]
     exchange: Annotated[Result, Field(description="Worth, in that unit, of a unit of a newcomer's utility.")] = 1.0
-    pools: Annotated[PricesByRow, Field(description="Price of an accelerator of each pool.")]
+    pools: Annotated[ByPool, Field(description="Price of an accelerator of each pool.")]
 
 
 class CertificateDocument(FileModel):
     """How good the shares are, and how good any shares could be."""
 
     status: Status
-    objective: Result
+    objective: Annotated[Result | None, Field(description="What the shares reach; null: it is infinite.")]
     bound: Annotated[
         Result | None,
         Field(description="What nobody can exceed (or undercut, where the least is sought); null: nothing is proved."),
@@ -105,7 +105,7 @@ class StageDocument(FileModel):
     kind: StageKind
     objective: Result
     bound: Result | None
-    prices: Annotated[PricesByRow, Field(description="Dual value of each scarce row, per accelerator.")]
+    prices: Annotated[ByPool, Field(description="Dual value of each scarce row, per accelerator.")]
     jobs: Annotated[tuple[StageJob, ...], Field(max_length=MAX_JOBS)] = ()
 
 
@@ -114,7 +114,8 @@ class SharesDocument(FileModel):
 
     jobs: Annotated[tuple[JobAnswer, ...], Field(max_length=MAX_JOBS)]
     packed: Annotated[tuple[PackedDocument, ...], Field(max_length=MAX_JOBS)] = ()
-    rent: Annotated[PricesByRow, Field(description="Accelerators of each pool that the shares count as rented.")]
+    rent: Annotated[ByPool, Field(description="Accelerators of each pool that the shares count as rented.")]
+    used: Annotated[ByPool, Field(description="Accelerators of each pool that the shares take.")]
     prices: QuoteDocument
     certificate: CertificateDocument
     stages: Annotated[tuple[StageDocument, ...], Field(max_length=MAX_STAGES)] = ()
@@ -148,7 +149,7 @@ class CheckDocument(FileModel):
     """What the checker found when it recomputed everything from the problem."""
 
     holds: bool
-    objective: Result
+    objective: Result | None
     bound: Result | None
     gap: Result | None
     violation: Result

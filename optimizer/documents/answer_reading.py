@@ -101,7 +101,7 @@ def _shares(document: SharesDocument, problem: Problem, names: _Names) -> Shares
         surplus=surplus,
         certificate=Certificate(
             status=certificate.status,
-            objective=certificate.objective,
+            objective=-unproved if certificate.objective is None else certificate.objective,
             bound=unproved if certificate.bound is None else certificate.bound,
             gap=np.inf if certificate.gap is None else certificate.gap,
             violation=certificate.violation,

@@ -2,6 +2,8 @@
 
 import hashlib
 import json
+from collections import defaultdict
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -74,6 +76,7 @@ def _shares(problem: Problem, shares: Shares, names: dict[int, str]) -> SharesDo
         jobs=_jobs(problem, shares, names),
         packed=_packed(problem, shares),
         rent=_by_pool(problem, shares.rent),
+        used=_by_pool(problem, used_of(problem, shares)),
         prices=QuoteDocument(
             unit=shares.quote.unit,
             exchange=float(shares.quote.exchange),
@@ -124,24 +127,52 @@ def packed_rates(problem: Problem, shares: Shares) -> FloatArray:
     rates, pairs, packed = np.zeros(len(problem.jobs)), problem.pairs, shares.packed
     if pairs is None or not len(packed):
         return rates
-    alone = _rates_alone(problem)
+    alone = _alone(problem)
     for row, partner, pair, share in zip(packed.first, packed.second, packed.pair, packed.share, strict=True):
         pool = int(pairs.pool[pair])
-        rates[row] += share * pairs.first_factor[pair] * alone.get((int(row), pool), 0.0)
-        rates[partner] += share * pairs.second_factor[pair] * alone.get((int(partner), pool), 0.0)
+        rates[row] += share * pairs.first_factor[pair] * alone[int(row), pool].steps_per_s
+        rates[partner] += share * pairs.second_factor[pair] * alone[int(partner), pool].steps_per_s
     return rates
 
 
-def _rates_alone(problem: Problem) -> dict[tuple[int, int], float]:
-    """Speed of each job in each pool that it can use alone: of its smallest gang there, the fastest of equals."""
+def used_of(problem: Problem, shares: Shares) -> FloatArray:
+    """Accelerators of each pool that the shares take; two that are packed take them once (p,)."""
+    columns, packed, pairs = problem.columns, shares.packed, problem.pairs
+    taken = columns.use_count * shares.x[columns.use_column]
+    used = np.bincount(columns.use_pool, weights=taken, minlength=len(problem.pools))
+    if pairs is not None and len(packed):
+        alone = _alone(problem)
+        for row, pair, share in zip(packed.first, packed.pair, packed.share, strict=True):
+            pool = int(pairs.pool[pair])
+            used[pool] += share * alone[int(row), pool].count
+    return used
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class _Alone:
+    """How a job runs in a pool by itself: its smallest gang there, the fastest of equals."""
+
+    count: float
+    slowness: float
+
+    @property
+    def steps_per_s(self) -> float:
+        return -self.slowness
+
+
+def _alone(problem: Problem) -> dict[tuple[int, int], _Alone]:
+    """By job and pool; nothing where a job has no configuration of its own."""
     columns = problem.columns
     single = np.bincount(columns.use_column, minlength=len(columns)) == 1
-    best: dict[tuple[int, int], tuple[float, float]] = {}
+    best: dict[tuple[int, int], _Alone] = defaultdict(lambda: _Alone(0.0, 0.0))
     for column, pool, count in zip(columns.use_column, columns.use_pool, columns.use_count, strict=True):
         if single[column]:
-            key, entry = (int(columns.job[column]), int(pool)), (float(count), -float(columns.steps_per_s[column]))
-            best[key] = min(best.get(key, entry), entry)
-    return {key: -speed for key, (_, speed) in best.items()}
+            key, entry = (
+                (int(columns.job[column]), int(pool)),
+                _Alone(float(count), -float(columns.steps_per_s[column])),
+            )
+            best[key] = min(best[key], entry) if key in best else entry
+    return best
 
 
 def _packed(problem: Problem, shares: Shares) -> tuple[PackedDocument, ...]:
@@ -163,7 +194,7 @@ def _packed(problem: Problem, shares: Shares) -> tuple[PackedDocument, ...]:
 def _certificate(certificate: Certificate) -> CertificateDocument:
     return CertificateDocument(
         status=certificate.status,
-        objective=float(certificate.objective),
+        objective=finite(certificate.objective),
         bound=finite(certificate.bound),
         gap=finite(certificate.gap),
         violation=float(certificate.violation),

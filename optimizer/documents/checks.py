@@ -13,7 +13,7 @@ def check_document(problem: Problem, policy: PolicySpec, decision: Decision, mem
     found = check(problem, policy, decision, memory)
     return CheckDocument(
         holds=found.holds,
-        objective=found.objective,
+        objective=finite(found.objective),
         bound=finite(found.bound),
         gap=finite(found.gap),
         violation=found.violation,

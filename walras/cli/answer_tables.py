@@ -82,20 +82,18 @@ def _show_jobs(shares: Any) -> None:
 
 
 def _show_pools(problem: Any, shares: Any) -> None:
-    used = dict.fromkeys(problem.pools, 0.0)
-    for job in shares.jobs:
-        for entry in job.shares:
-            for pool, count in entry.uses.items():
-                used[pool] += count * entry.share
-    counts = {
-        (job.id, pool): count for job in shares.jobs for entry in job.shares for pool, count in entry.uses.items()
-    }
-    columns = [Column("POOL", shrinks=True), Column("ACCELERATORS", right=True), Column("PRICE", right=True)]
+    columns = [
+        Column("POOL", shrinks=True),
+        Column("ACCELERATORS", right=True),
+        Column("USED", right=True),
+        Column("PRICE", right=True),
+    ]
     rows = []
     for name, pool in sorted(problem.pools.items()):
         there = pool.capacity - pool.rented + shares.rent.get(name, 0.0)
         rented = f" ({shares.rent[name]:g} rented)" if shares.rent.get(name) else ""
-        rows.append([name, f"{there:g}{rented}", _number(shares.prices.pools.get(name, 0.0))])
+        used = _percent(shares.used.get(name, 0.0) / there) if there > 0 else "-"
+        rows.append([name, f"{there:g}{rented}", used, _number(shares.prices.pools.get(name, 0.0))])
     _table(columns, rows)
     show_line(f"prices in {shares.prices.unit}")
 
