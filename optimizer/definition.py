@@ -22,10 +22,10 @@ from optimizer.feasible import make_feasible
 from optimizer.linear import LinearProgram, LinearSolution
 from optimizer.market import Market
 from optimizer.objective import Level, Nash, Objective, Solution, Total
-from optimizer.owners import best_by, sum_by
+from optimizer.owners import best_by
 from optimizer.prices.bound import bound_at
 from optimizer.problem import FloatArray
-from optimizer.targets import level_reached
+from optimizer.reached import reached
 
 #: A level within this part of the proved one is reached.
 _REACHED = 1e-8
@@ -168,12 +168,12 @@ def _solve_level(market: Market, objective: Level) -> Solution:
         if bound <= z * (1 + _REACHED) and bound < targets.highest:
             proof = _Proof(bound, prices)  # the solver's prices rather than a guess
         x = make_feasible(market, found.x)
-        reached = level_reached(targets, sum_by(market.owner(), objective.worth * x, market.classes))
-        if reached >= z * (1 - _REACHED) or bound >= z * (1 - 1e-14):
+        level = reached(market, objective, x)
+        if level >= z * (1 - _REACHED) or bound >= z * (1 - 1e-14):
             break
         z = bound
     bound = min(proof.level, targets.highest)
-    return Solution(Status.OPTIMAL, x, proof.prices, reached, bound, f"cvxpy/{program.solver}", program.work)
+    return Solution(Status.OPTIMAL, x, proof.prices, min(level, bound), bound, f"cvxpy/{program.solver}", program.work)
 
 
 def _first_proof(market: Market, objective: Level) -> _Proof:
@@ -196,9 +196,8 @@ def _solve_total(market: Market, objective: Total) -> Solution:
     if found.status is not Status.OPTIMAL:
         return _nothing(market, found.status, path, program.work)
     x = make_feasible(market, found.x)
-    reached = float((market.size[market.owner()] * objective.value) @ x)
     bound = bound_at(market, objective, found.prices)
-    return Solution(Status.OPTIMAL, x, found.prices, reached, bound, path, program.work)
+    return Solution(Status.OPTIMAL, x, found.prices, reached(market, objective, x), bound, path, program.work)
 
 
 def _solve_nash(market: Market, objective: Nash) -> Solution:
@@ -207,12 +206,8 @@ def _solve_nash(market: Market, objective: Nash) -> Solution:
     if status is not Status.OPTIMAL:
         return _nothing(market, status, "cvxpy/clarabel", work)
     x, prices = make_feasible(market, program.x.value), program.prices()
-    utility = sum_by(market.owner(), objective.worth * x, market.classes)
-    rising = objective.weight > 0
-    logs = np.log(np.maximum(utility[rising], 1e-300))
-    reached = float((market.size * objective.weight)[rising] @ logs)
     bound = bound_at(market, objective, prices)
-    return Solution(Status.OPTIMAL, x, prices, reached, bound, "cvxpy/clarabel", work)
+    return Solution(Status.OPTIMAL, x, prices, reached(market, objective, x), bound, "cvxpy/clarabel", work)
 
 
 def _nothing(market: Market, status: Status, path: str, work: int) -> Solution:
