@@ -1,6 +1,6 @@
 """The three objectives over a market as cvxpy programs, and their solution: exact, for markets that are not large.
 
-    Level     largest theta   s.t.  worth.x >= floor + rise theta        (again with other targets until the level is reached)
+    Level     largest theta   s.t.  worth.x >= floor + rise theta      again with other targets, until it is reached
     Total     largest size value.x  s.t.  worth.x >= floor
     Nash      largest size weight log(worth.x)
 
@@ -24,23 +24,43 @@ from optimizer.market import Market
 from optimizer.objective import Level, Nash, Objective, Solution, Total
 from optimizer.owners import best_by, sum_by
 from optimizer.prices.bound import bound_at
-from optimizer.problem import FloatArray
-from optimizer.targets import level_reached
+from optimizer.problem import FloatArray, IntArray
+from optimizer.reached import reached
 
 #: A level within this part of the proved one is reached.
 _REACHED = 1e-8
 #: Linear programs per level: one where targets are linear, two to six elsewhere.
 _MAX_PASSES = 40
 _CLARABEL_ITERATIONS = 500
+#: Floors found to be attainable are held with this slack.
+_SLACK = 1e-9
 
 
 def solve_definition(market: Market, objective: Objective) -> Solution:
-    """Solve exactly, up to the solver's rounding. Never raises for a program that has no optimum: the status says so."""
+    """Solve exactly, up to the solver's rounding. Never raises where there is no optimum: the status says so."""
     if isinstance(objective, Level):
         return _solve_level(market, objective)
     if isinstance(objective, Total):
         return _solve_total(market, objective)
     return _solve_nash(market, objective)
+
+
+def attainable(market: Market, worth: FloatArray, floor: FloatArray) -> FloatArray:
+    """Floors that can be held at once, where the given ones cannot: the largest sum of kept parts of them (k,).
+
+    An optimum at a corner relaxes few classes and leaves the others whole. Where no solver answers, nothing is kept.
+    """
+    program = MarketProgram(market, worth)
+    asks = np.flatnonzero(floor)
+    part = program.kept(asks, floor[asks])
+    try:
+        part.solve(solver=cp.HIGHS, highs_options={"threads": 1})
+    except cp.SolverError:
+        return np.zeros(len(floor))
+    if part.status != cp.OPTIMAL:
+        return np.zeros(len(floor))
+    x = make_feasible(market, program.x.value)
+    return np.minimum(floor, sum_by(market.owner(), worth * x, market.classes)) * (1 - _SLACK)
 
 
 class MarketProgram:
@@ -74,6 +94,11 @@ class MarketProgram:
         self.reach = self.utility >= floor / self._best
         return cp.Problem(cp.Maximize((self._members * value) @ self.x), [*self.rows, self.reach])
 
+    def kept(self, asks: IntArray, floor: FloatArray) -> Any:
+        """How much of their floors the classes that ask for any can have in total, each as a part of its own."""
+        part = cp.multiply(self._best[asks] / floor, self.utility[asks])
+        return cp.Problem(cp.Maximize(self._size[asks] @ cp.minimum(part, 1)), self.rows)
+
     def nash(self, weight: FloatArray) -> Any:
         """The sum of logarithms (but for the constant that the division by the best makes)."""
         rising = np.flatnonzero(weight)
@@ -82,11 +107,11 @@ class MarketProgram:
 
     def prices(self) -> FloatArray:
         """Dual values of the rows in the objective's unit, per unit of capacity (r,)."""
-        return np.maximum(np.nan_to_num(self.pools.dual_value), 0.0) / self._capacity
+        return np.asarray(np.maximum(np.nan_to_num(self.pools.dual_value), 0.0) / self._capacity)
 
     def multiplier(self) -> FloatArray:
         """Dual values of the utility rows, all members together, per unit of utility (k,)."""
-        return np.maximum(np.nan_to_num(self.reach.dual_value), 0.0) / self._best
+        return np.asarray(np.maximum(np.nan_to_num(self.reach.dual_value), 0.0) / self._best)
 
 
 def solve_by_clarabel(program: Any) -> tuple[Status, int]:
@@ -168,12 +193,12 @@ def _solve_level(market: Market, objective: Level) -> Solution:
         if bound <= z * (1 + _REACHED) and bound < targets.highest:
             proof = _Proof(bound, prices)  # the solver's prices rather than a guess
         x = make_feasible(market, found.x)
-        reached = level_reached(targets, sum_by(market.owner(), objective.worth * x, market.classes))
-        if reached >= z * (1 - _REACHED) or bound >= z * (1 - 1e-14):
+        level = reached(market, objective, x)
+        if level >= z * (1 - _REACHED) or bound >= z * (1 - 1e-14):
             break
         z = bound
     bound = min(proof.level, targets.highest)
-    return Solution(Status.OPTIMAL, x, proof.prices, reached, bound, f"cvxpy/{program.solver}", program.work)
+    return Solution(Status.OPTIMAL, x, proof.prices, min(level, bound), bound, f"cvxpy/{program.solver}", program.work)
 
 
 def _first_proof(market: Market, objective: Level) -> _Proof:
@@ -196,9 +221,8 @@ def _solve_total(market: Market, objective: Total) -> Solution:
     if found.status is not Status.OPTIMAL:
         return _nothing(market, found.status, path, program.work)
     x = make_feasible(market, found.x)
-    reached = float((market.size[market.owner()] * objective.value) @ x)
     bound = bound_at(market, objective, found.prices)
-    return Solution(Status.OPTIMAL, x, found.prices, reached, bound, path, program.work)
+    return Solution(Status.OPTIMAL, x, found.prices, reached(market, objective, x), bound, path, program.work)
 
 
 def _solve_nash(market: Market, objective: Nash) -> Solution:
@@ -207,12 +231,8 @@ def _solve_nash(market: Market, objective: Nash) -> Solution:
     if status is not Status.OPTIMAL:
         return _nothing(market, status, "cvxpy/clarabel", work)
     x, prices = make_feasible(market, program.x.value), program.prices()
-    utility = sum_by(market.owner(), objective.worth * x, market.classes)
-    rising = objective.weight > 0
-    logs = np.log(np.maximum(utility[rising], 1e-300))
-    reached = float((market.size * objective.weight)[rising] @ logs)
     bound = bound_at(market, objective, prices)
-    return Solution(Status.OPTIMAL, x, prices, reached, bound, "cvxpy/clarabel", work)
+    return Solution(Status.OPTIMAL, x, prices, reached(market, objective, x), bound, "cvxpy/clarabel", work)
 
 
 def _nothing(market: Market, status: Status, path: str, work: int) -> Solution:
