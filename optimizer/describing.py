@@ -147,10 +147,10 @@ def _type_of(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
 
 
 def _allowed(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
-    told = []
+    told: list[str] = []
     for branch in _branches(schema, definitions):
-        items = branch.get("items", {}) if branch.get("type") == "array" else branch
-        told += [str(value) for value in items.get("enum", [items["const"]] if "const" in items else [])]
-        limits = [f"{sign} {items[key]:g}" for key, sign in _LIMITS.items() if key in items]
+        of = branch.get("items", {}) if branch.get("type") == "array" else branch
+        told += [str(value) for value in of.get("enum", [of["const"]] if "const" in of else [])]
+        limits = [f"{sign} {of[key]:g}" for key, sign in _LIMITS.items() if key in of]
         told += [" and ".join(limits)] if limits else []
     return ", ".join(told)

@@ -63,7 +63,9 @@ class Proportional:
         return np.asarray(np.where(self.rising, np.minimum(self.slope * z, self.cap), self.floor))
 
     def levels(self, utility: FloatArray) -> FloatArray:
-        return np.divide(utility, self.slope, out=np.full(len(utility), np.inf), where=self.slope > 0)
+        levels = np.full(len(utility), np.inf)
+        np.divide(utility, self.slope, out=levels, where=self.slope > 0)
+        return levels
 
 
 @dataclass(frozen=True, slots=True, eq=False)

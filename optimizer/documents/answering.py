@@ -139,7 +139,7 @@ def used_of(problem: Problem, shares: Shares) -> FloatArray:
     """Accelerators of each pool that the shares take; two that are packed take them once (p,)."""
     columns, packed, pairs = problem.columns, shares.packed, problem.pairs
     taken = columns.use_count * shares.x[columns.use_column]
-    used = np.bincount(columns.use_pool, weights=taken, minlength=len(problem.pools))
+    used = np.bincount(columns.use_pool, weights=taken, minlength=len(problem.pools)).astype(np.float64)
     if pairs is not None and len(packed):
         alone = _alone(problem)
         for row, pair, share in zip(packed.first, packed.pair, packed.share, strict=True):

@@ -12,5 +12,5 @@ NAMES = ("problem", "answer")
 
 def schema(name: str) -> dict[str, Any]:
     """The JSON schema (draft 2020-12) of `problem` or `answer` documents."""
-    model = {"problem": ProblemDocument, "answer": AnswerDocument}[name]
-    return {"$schema": GenerateJsonSchema.schema_dialect} | model.model_json_schema()
+    written: dict[str, Any] = (ProblemDocument if name == "problem" else AnswerDocument).model_json_schema()
+    return {"$schema": GenerateJsonSchema.schema_dialect} | written
