@@ -12,7 +12,7 @@ _HOUR_S = 3600.0
 
 @dataclass(frozen=True)
 class Size:
-    """`kinds` 0: every job has its own speeds. `columns` above `pools`: the first pools also with a gang twice as large.
+    """`kinds` 0: every job has its own speeds. `columns` above `pools`: on the first pools also a gang twice as large.
 
     `load` is the demand in accelerators over the capacity.
     """
