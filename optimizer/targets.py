@@ -10,13 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from optimizer.objective import Targets
 from optimizer.problem import FloatArray
-
-#: A utility within this part of its target has reached it, so that rounding cannot make a full job look starved.
-REACHED = 1e-9
-#: Halvings of the level: enough for the last bit of a float.
-_HALVINGS = 100
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,20 +52,3 @@ class FinishTime:
         rising = (left > 0) & (z <= self.cap * left * (1 + 1e-15))
         share = np.where(rising, left, 1.0)
         return np.where(rising, z / share, self.cap), np.where(rising, 1 / share**2, 0.0)
-
-
-def level_reached(targets: Targets, utility: FloatArray) -> float:
-    """The largest level whose targets the utilities reach (k,)."""
-    utility = utility * (1 + REACHED)
-    low, high = 0.0, targets.highest
-    if np.all(utility >= targets.at(high)[0]):
-        return high
-    for _ in range(_HALVINGS):
-        middle = (low + high) / 2
-        if middle in (low, high):
-            break
-        if np.all(utility >= targets.at(middle)[0]):
-            low = middle
-        else:
-            high = middle
-    return low
