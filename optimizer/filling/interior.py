@@ -1,17 +1,19 @@
 """The largest level that a market can reach, by an interior point method that knows the shape of a market.
 
-    maximise z    s.t.  sum_C x + idle = 1                        time of one member          mu[k]
-                        worth.x - spare = target(z)               utility of one member       y[k]
-                        sum_C size use x + left = capacity        each row                    p[r]
-                        z + below = highest                                                   eta
+    maximise theta    s.t.  sum_C x + idle = 1                      time of one member          mu[k]
+                            worth.x - spare = theta target(z)       utility of one member       y[k]
+                            sum_C size use x + left = capacity      each row                    p[r]
 
-Mehrotra's predictor and corrector on the optimality conditions, with the targets taken afresh at the z of each iterate:
-they rise piecewise linearly, so near the solution this is the linear program of one piece. The classes of a market meet
-only in its rows. Eliminating each class's two equations by hand leaves a dense system of (rows + 1): an iteration is a
-few passes over the columns, and their number (20 to 40) hardly grows with the market. The solution is interior to the
-set of optima: a column that some optimum uses has a share, one that none uses has none, and ties do no harm.
+for a z that starts out of reach and falls: any multipliers prove every level out of reach whose targets, valued at y,
+exceed p.capacity + sum mu, so after each iteration z falls to the lowest level that is proved so. Where theta arrives at
+1, the level is reached. (A level as a variable of the program would stop at the first kink of a target.)
 
-Inside, everything is scaled: utilities by the class's best column, rows by capacity, levels by one that is reachable.
+Mehrotra's predictor and corrector. The classes of a market meet only in its rows: eliminating each class's two
+equations by hand leaves a dense system of (rows + 1), so an iteration is a few passes over the columns, and their
+number (20 to 40) hardly grows with the market. The solution is interior to the set of optima: a column that some
+optimum uses has a share, one that none uses has none, and ties do no harm.
+
+Inside, everything is scaled: utilities by the class's best column, rows by their capacity.
 """
 
 from dataclasses import dataclass
@@ -19,15 +21,17 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import sparse
 
+from optimizer.filling.response import responses
 from optimizer.market import Market
 from optimizer.objective import Targets
 from optimizer.problem import FloatArray
-from optimizer.filling.response import responses
 
 #: Iterations of one level; 20 to 40 are used.
 MOST_ITERATIONS = 100
-#: Duality gap and residuals, in parts of a reachable level, at which the method has converged.
+#: Duality gap and residuals, in parts of the level, at which the method has converged.
 CONVERGED = 1e-11
+#: Looks at the targets that an iteration takes to let the level fall.
+_LOOKS = 8
 #: Iterations without a better iterate after which rounding has won.
 _PATIENCE = 6
 #: Part of the way to the boundary that a step goes.
@@ -44,15 +48,15 @@ class Interior:
     #: Price of each row in units of the level (r,).
     prices: FloatArray
     iterations: int
-    #: Duality gap or residual, in parts of a reachable level.
+    #: Duality gap or residual, in parts of the level.
     error: float
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Point:
-    """Variables (x, idle, spare, left, below) in one vector, and their multipliers (reduced cost, mu, y, p, eta)."""
+    """Variables (x, idle, spare, left) in one vector, and their multipliers (reduced cost, mu, y, p)."""
 
-    z: float
+    theta: float
     primal: FloatArray
     dual: FloatArray
 
@@ -72,35 +76,55 @@ class LevelProgram:
         self.load_by_row = self.load.T.tocsr()
         self.use_column = np.repeat(np.arange(market.columns), uses)
         self.use_cell = self.owner[self.use_column] * market.rows + market.use_row
-        self.highest = 1.0
-        ends = np.cumsum([market.columns, market.classes, market.classes, market.rows, 1])
+        self.z, self.target = 0.0, self._best
+        ends = np.cumsum([market.columns, market.classes, market.classes, market.rows])
         self._parts = [slice(a, b) for a, b in zip([0, *ends[:-1]], ends, strict=True)]
-        self._unit = 1.0
 
     def solve(self) -> Interior:
         """Iterate until gap and residuals have vanished, the work is used up, or rounding has won."""
+        self._fall(self._plausible())
         point = self._start()
-        best, best_error, since, iterations = point, np.inf, 0, 0
+        best, best_z, best_error, since, iterations = point, self.z, np.inf, 0, 0
         for iterations in range(1, MOST_ITERATIONS + 1):
             step = _Step(self, point)
             since = 0 if step.error < best_error else since + 1
             if since == 0:
-                best, best_error = point, step.error
+                best, best_z, best_error = point, self.z, step.error
             if best_error <= CONVERGED or since >= _PATIENCE or not np.isfinite(step.error):
                 break
             point = step.taken()
+            self._fall(self._proved(point))
         x, *_ = self.split(best.primal)
-        *_, p, _ = self.split(best.dual)
-        return Interior(best.z * self._unit, x, p / self.market.capacity * self._unit, iterations, best_error)
+        *_, y, p = self.split(best.dual)
+        _, slope = self._targets.at(best_z)
+        per_level = float((y / self._best) @ slope)
+        prices = p / self.market.capacity * (1 / per_level if per_level > 0 else best_z)
+        return Interior(best_z * best.theta, x, prices, iterations, best_error)
+
+    def _fall(self, z: float) -> None:
+        """Aim at this level from now on."""
+        self.z, self.target = z, self._targets.at(z)[0] / self._best
+
+    def _proved(self, point: _Point) -> float:
+        """A level that these multipliers prove to be out of reach, at most the one aimed at."""
+        _, mu, y, p = self.split(point.dual)
+        income, value = float(p.sum() + mu.sum()), y / self._best
+        low, high, under, over = 0.0, self.z, -income, float(value @ self._targets.at(self.z)[0]) - income
+        for look in range(_LOOKS):
+            if over <= 0 or high - low <= 1e-13 * high:
+                break
+            guess = low - under * (high - low) / (over - under) if look % 3 < 2 else (low + high) / 2
+            guess = min(max(guess + 1e-13 * high, low), high)
+            there = float(value @ self._targets.at(guess)[0]) - income
+            if there > 0:
+                high, over = guess, there
+            else:
+                low, under = guess, there
+        return high
 
     def split(self, vector: FloatArray) -> list[FloatArray]:
         """The parts of a vector of variables or multipliers, as views."""
         return [vector[part] for part in self._parts]
-
-    def at(self, z: float) -> tuple[FloatArray, FloatArray]:
-        """Targets and slopes in the scaled units."""
-        target, slope = self._targets.at(z * self._unit)
-        return target / self._best, slope * (self._unit / self._best)
 
     def per_class(self, values: FloatArray) -> FloatArray:
         """Sums over the columns of each class, of one array or of several in rows."""
@@ -114,15 +138,13 @@ class LevelProgram:
         crowded = np.maximum(1.0, 2 * (self.load_by_row @ x))
         x /= np.maximum.reduceat(crowded[market.use_row], market.use_first[:-1])
         utility = self.per_class(self.worth * x)
-        self._unit = self._plausible()
-        self.highest, z = self._targets.highest / self._unit, 0.5
-        target, slope = self.at(z)
-        eta = min(0.5, 0.5 / (self.highest - z))
-        primal = [x, 1 - self.per_class(x), np.maximum(utility - target, 0.01), 1 - self.load_by_row @ x, [self.highest - z]]
-        y = np.full(market.classes, (1 - eta) / max(float(slope.sum()), 1e-300))
+        theta = 0.5
+        spare = np.maximum(utility - theta * self.target, 0.01)
+        primal = [x, 1 - self.per_class(x), spare, 1 - self.load_by_row @ x]
+        y = np.full(market.classes, 1.0 / max(float(self.target.sum()), 1e-300))
         p = np.full(market.rows, 1.0 / market.rows)
         reduced = self.load @ p + y[self.owner] * (1 - self.worth)
-        return _Point(z, np.concatenate(primal), np.concatenate([reduced, y, y, p, [eta]]))
+        return _Point(theta, np.concatenate(primal), np.concatenate([reduced, y, y, p]))
 
     def _plausible(self) -> float:
         """A level of the right size: where the targets cost all there is if every row has the same price."""
@@ -141,23 +163,20 @@ class _Step:
 
     def __init__(self, program: LevelProgram, point: _Point) -> None:
         self._program, self._point = program, point
-        x, idle, spare, left, below = program.split(point.primal)
-        reduced, mu, y, p, eta = program.split(point.dual)
-        target, self._slope = program.at(point.z)
-        owner, worth = program.owner, program.worth
+        x, idle, spare, left = program.split(point.primal)
+        reduced, mu, y, p = program.split(point.dual)
+        self._slope, owner, worth = program.target, program.owner, program.worth
         self._short = (
             1.0 - program.per_class(x) - idle,
-            target - program.per_class(worth * x) + spare,
+            point.theta * program.target - program.per_class(worth * x) + spare,
             1.0 - program.load_by_row @ x - left,
-            program.highest - point.z - below[0],
         )
         self._loss = reduced - (mu[owner] - y[owner] * worth + program.load @ p)
-        self._loss_z = 1.0 - float(self._slope @ y) - eta[0]
+        self._loss_theta = 1.0 - float(self._slope @ y)
         self.gap = float(point.primal @ point.dual)
         primal_error = max(float(np.abs(part).max()) for part in self._short)
-        dual_error = max(abs(self._loss_z), float(np.abs(self._loss).max()))
+        dual_error = max(abs(self._loss_theta), float(np.abs(self._loss).max()))
         self.error = max(self.gap, primal_error, dual_error)
-        self.errors = (self.gap, primal_error, dual_error)
 
     def taken(self) -> _Point:
         """The next point: a predictor tells how much to aim at the centre, a corrector goes there."""
@@ -168,16 +187,16 @@ class _Step:
         ahead_p, ahead_d = _reach(point.primal, d_primal), _reach(point.dual, d_dual)
         gap = float((point.primal + ahead_p * d_primal) @ (point.dual + ahead_d * d_dual))
         centre = (gap / self.gap) ** 3 * self.gap / len(product)
-        dz, d_primal, d_dual = self._direction(centre - product - d_primal * d_dual)
+        d_theta, d_primal, d_dual = self._direction(centre - product - d_primal * d_dual)
         ahead_p = min(1.0, _BOUNDARY * _reach(point.primal, d_primal))
         ahead_d = min(1.0, _BOUNDARY * _reach(point.dual, d_dual))
-        return _Point(point.z + ahead_p * dz, point.primal + ahead_p * d_primal, point.dual + ahead_d * d_dual)
+        return _Point(point.theta + ahead_p * d_theta, point.primal + ahead_p * d_primal, point.dual + ahead_d * d_dual)
 
     def _eliminate(self) -> None:
         """Each class's two equations solved for time and utility values, centred so that nothing cancels."""
         program, market = self._program, self._program.market
-        x, idle, spare, left, below = program.split(self._point.primal)
-        reduced, mu, y, p, eta = program.split(self._point.dual)
+        x, idle, spare, left = program.split(self._point.primal)
+        reduced, mu, y, p = program.split(self._point.dual)
         self._stiff = stiff = x / reduced
         self._mass = program.per_class(stiff)
         self._mean = program.per_class(stiff * program.worth) / self._mass
@@ -199,7 +218,7 @@ class _Step:
         rows[np.diag_indices(market.rows)] += left / p
         g1, g2 = self._solve_classes(np.zeros((market.classes, 1)), self._slope[:, None])
         cross = (self._e1.T @ g1 + self._e2.T @ g2)[:, 0]
-        own = float(self._slope @ g2[:, 0]) + eta[0] / below[0]
+        own = float(self._slope @ g2[:, 0])
         self._system = np.block([[rows, cross[:, None]], [-cross[None, :], np.array([[own]])]])
 
     def _solve_classes(self, first: FloatArray, second: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -209,34 +228,31 @@ class _Step:
     def _direction(self, product: FloatArray) -> tuple[float, FloatArray, FloatArray]:
         """Newton's direction towards products changed by `product` and no residual."""
         program, slope = self._program, self._slope
-        c_x, c_idle, c_spare, c_left, c_below = program.split(product)
-        x, idle, spare, left, below = program.split(self._point.primal)
-        reduced, mu, y, p, eta = program.split(self._point.dual)
+        c_x, c_idle, c_spare, c_left = program.split(product)
+        x, idle, spare, left = program.split(self._point.primal)
+        reduced, mu, y, p = program.split(self._point.dual)
         pull = c_x / reduced + self._stiff * self._loss
         time = c_idle / mu - self._short[0]
         h1 = program.per_class(pull) + time
         h2 = self._short[1] - program.per_class(self._off * pull) + c_spare / y + self._mean * time
         h3 = program.load_by_row @ pull + c_left / p - self._short[2]
-        h4 = self._loss_z + eta[0] / below[0] * self._short[3] - c_below[0] / below[0]
         k1, k2 = self._solve_classes(h1[:, None], h2[:, None])
         k1, k2 = k1[:, 0], k2[:, 0]
-        right = np.append(h3 - self._e1.T @ k1 - self._e2.T @ k2, h4 - slope @ k2)
+        right = np.append(h3 - self._e1.T @ k1 - self._e2.T @ k2, self._loss_theta - slope @ k2)
         solved = np.linalg.solve(self._system, right)
-        dp, dz = solved[:-1], float(solved[-1])
-        k1, k2 = self._solve_classes((h1 - self._e1 @ dp)[:, None], (h2 - self._e2 @ dp + slope * dz)[:, None])
+        dp, d_theta = solved[:-1], float(solved[-1])
+        k1, k2 = self._solve_classes((h1 - self._e1 @ dp)[:, None], (h2 - self._e2 @ dp + slope * d_theta)[:, None])
         nu, dy = k1[:, 0], k2[:, 0]
         dmu = nu + self._mean * dy
         cheaper = nu[program.owner] - self._off * dy[program.owner] + program.load @ dp
-        d_eta = self._loss_z - float(slope @ dy)
-        d_dual = [cheaper - self._loss, dmu, dy, dp, [d_eta]]
+        d_dual = [cheaper - self._loss, dmu, dy, dp]
         d_primal = [
             pull - self._stiff * cheaper,
             (c_idle - idle * dmu) / mu,
             (c_spare - spare * dy) / y,
             (c_left - left * dp) / p,
-            [self._short[3] - dz],
         ]
-        return dz, np.concatenate(d_primal), np.concatenate(d_dual)
+        return d_theta, np.concatenate(d_primal), np.concatenate(d_dual)
 
 
 def _reach(values: FloatArray, direction: FloatArray) -> float:

@@ -30,6 +30,11 @@ class Responses:
         spent = self.cost[row, edge] + np.clip(part, 0.0, 1.0) * (self.cost[row, edge + 1] - self.cost[row, edge])
         return np.asarray(spent)
 
+    def edge_of(self, target: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+        """Worth and cost of the two vertices between which each target lies (k,) four times."""
+        row, edge = np.arange(len(target)), self._edge(target)
+        return self.worth[row, edge], self.cost[row, edge], self.worth[row, edge + 1], self.cost[row, edge + 1]
+
     def marginal(self, target: FloatArray) -> FloatArray:
         """Cost of one more unit of utility just below the target (k,)."""
         row, edge = np.arange(len(target)), self._edge(target)
