@@ -19,17 +19,17 @@ import numpy as np
 
 from optimizer.decision import Status
 from optimizer.feasible import make_feasible
-from optimizer.filling.interior import LevelProgram
+from optimizer.filling.climb import climb
 from optimizer.filling.proof import Proof
 from optimizer.filling.residual import Part, Residual, Restricted
 from optimizer.market import Market
-from optimizer.objective import Level, Targets
+from optimizer.objective import Targets
 from optimizer.owners import sum_by
 from optimizer.problem import BoolArray, FloatArray
 from optimizer.reached import FULL, level_reached
 
-#: A level within this part of the proved one is reached; else the program is solved again, by another method.
-_REACHED = 1e-8
+#: Part of a level that is given back, so that rounding cannot make the next one infeasible.
+_SLACK = 1e-10
 #: Prices that make up less than this part of all that is paid at a level are rounding.
 _SCARCE = 1e-8
 #: A target within this part of the last is no rise.
@@ -113,7 +113,8 @@ class _Run:
         self._gone = np.zeros(market.rows, dtype=bool)
         self._prices = np.zeros(market.rows)
         self._levels: list[Filled] = []
-        self._status, self._paths, self._work = Status.OPTIMAL, {"interior": True}, 0
+        self._status, self._work = Status.OPTIMAL, 0
+        self._paths: dict[str, bool] = {}
 
     def raised(self, tier: int, rule: Rule) -> bool:
         """Find one level. False: nobody rises in this tier any more, or no method can tell how far."""
@@ -144,25 +145,12 @@ class _Run:
 
     def _solve(self, part: Part, targets: Restricted) -> tuple[float, FloatArray]:
         """The level of what is left, with prices of all rows; the shares stay with the residual."""
-        program = LevelProgram(part.market, part.worth, targets)
-        found = program.solve()
-        self._work += found.iterations
-        proof = Proof.of(part.market, part.worth, found.prices)
-        z, x, prices = found.z, found.x, found.prices
-        if not proof.bound(targets, z) <= z * (1 + _REACHED) or not found.error <= _REACHED:
-            z, x, prices = self._solve_again(part, targets)
-        self._residual.take(part, x)
-        return min(z, targets.highest), part.all_rows(prices, self._market.rows)
-
-    def _solve_again(self, part: Part, targets: Restricted) -> tuple[float, FloatArray, FloatArray]:
-        """By linear programs alone, which no kink of a target can mislead."""
-        from optimizer.definition import solve_definition  # imports cvxpy: hardly ever needed
-
-        solution = solve_definition(part.market, Level(part.worth, targets))
-        self._work += solution.work
-        self._paths[solution.path] = True
-        self._status = solution.status
-        return solution.objective, solution.x, solution.prices
+        found = climb(part.market, part.worth, targets)
+        self._status, self._work = found.status, self._work + found.work
+        self._paths[found.path] = True
+        if found.status is Status.OPTIMAL:
+            self._residual.take(part, found.x)
+        return found.z, part.all_rows(found.prices, self._market.rows)
 
     def _cleaned(self, prices: FloatArray) -> FloatArray:
         """Without what is rounding."""
@@ -193,7 +181,8 @@ class _Run:
 
     def _settle(self, level: Filled, part: Part) -> None:
         """Who has what it can get, and what is gone for the others."""
-        target = level.targets.at(level.z * (1 - 1e-10))[0] if level.z < level.targets.highest else level.targets.at(level.z)[0]
+        full = level.z >= level.targets.highest
+        target = level.targets.at(level.z if full else level.z * (1 - _SLACK))[0]
         self._kept = np.where(self._settled, self._kept, target)
         self._gone = self._gone | (level.prices > 0)
         self._prices = level.prices if level.prices.any() else self._prices

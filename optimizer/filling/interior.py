@@ -1,37 +1,30 @@
-"""The largest level that a market can reach, by an interior point method that knows the shape of a market.
+"""How far utilities can rise together in a market, by an interior point method that knows the shape of a market.
 
-    maximise theta    s.t.  sum_C x + idle = 1                      time of one member          mu[k]
-                            worth.x - spare = theta target(z)       utility of one member       y[k]
-                            sum_C size use x + left = capacity      each row                    p[r]
-
-for a z that starts out of reach and falls: any multipliers prove every level out of reach whose targets, valued at y,
-exceed p.capacity + sum mu, so after each iteration z falls to the lowest level that is proved so. Where theta arrives at
-1, the level is reached. (A level as a variable of the program would stop at the first kink of a target.)
+    maximise theta    s.t.  sum_C x + idle = 1                              time of one member          mu[k]
+                            worth.x - spare = floor + rise theta            utility of one member       y[k]
+                            sum_C size use x + left = capacity              each row                    p[r]
 
 Mehrotra's predictor and corrector. The classes of a market meet only in its rows: eliminating each class's two
 equations by hand leaves a dense system of (rows + 1), so an iteration is a few passes over the columns, and their
-number (20 to 40) hardly grows with the market. The solution is interior to the set of optima: a column that some
+number (15 to 30) hardly grows with the market. The solution is interior to the set of optima: a column that some
 optimum uses has a share, one that none uses has none, and ties do no harm.
 
 Inside, everything is scaled: utilities by the class's best column, rows by their capacity.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from scipy import sparse
 
-from optimizer.filling.response import responses
 from optimizer.market import Market
-from optimizer.objective import Targets
 from optimizer.problem import FloatArray
 
 #: Iterations of one level; 20 to 40 are used.
 MOST_ITERATIONS = 100
 #: Duality gap and residuals, in parts of the level, at which the method has converged.
 CONVERGED = 1e-11
-#: Looks at the targets that an iteration takes to let the level fall.
-_LOOKS = 8
 #: Iterations without a better iterate after which rounding has won.
 _PATIENCE = 6
 #: Part of the way to the boundary that a step goes.
@@ -42,14 +35,18 @@ _BOUNDARY = 0.9975
 class Interior:
     """A nearly optimal pair of shares and prices. Neither is quite feasible: callers repair and prove."""
 
-    z: float
+    theta: float
     #: Shares of one member (C,).
     x: FloatArray
-    #: Price of each row in units of the level (r,).
+    #: Price of each row, what theta is worth being 1 (r,).
     prices: FloatArray
     iterations: int
-    #: Duality gap or residual, in parts of the level.
+    #: Duality gap or residual, whatever is largest.
     error: float
+
+
+#: Called with prices and theta after each iteration: the floors and rises to go on with, or None to stop.
+Watch = Callable[[FloatArray, float], "tuple[FloatArray, FloatArray] | None"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,11 +58,11 @@ class _Point:
     dual: FloatArray
 
 
-class LevelProgram:
-    """One level's program, scaled. Every class has a column of positive worth; no row has capacity 0."""
+class RisingProgram:
+    """The program of one market, scaled. Every class has a column of positive worth; no row has capacity 0."""
 
-    def __init__(self, market: Market, worth: FloatArray, targets: Targets) -> None:
-        self.market, self._targets = market, targets
+    def __init__(self, market: Market, worth: FloatArray) -> None:
+        self.market = market
         self._start_of, self.owner = market.first[:-1], market.owner()
         self._best = np.maximum.reduceat(worth, self._start_of)
         self.worth = worth / self._best[self.owner]
@@ -76,51 +73,45 @@ class LevelProgram:
         self.load_by_row = self.load.T.tocsr()
         self.use_column = np.repeat(np.arange(market.columns), uses)
         self.use_cell = self.owner[self.use_column] * market.rows + market.use_row
-        self.z, self.target = 0.0, self._best
+        self.floor, self.rise = np.zeros(market.classes), np.zeros(market.classes)
         ends = np.cumsum([market.columns, market.classes, market.classes, market.rows])
         self._parts = [slice(a, b) for a, b in zip([0, *ends[:-1]], ends, strict=True)]
 
-    def solve(self) -> Interior:
-        """Iterate until gap and residuals have vanished, the work is used up, or rounding has won."""
-        self._fall(self._plausible())
+    def solve(
+        self, floor: FloatArray, rise: FloatArray, *, most: int = MOST_ITERATIONS, watch: Watch | None = None
+    ) -> Interior:
+        """Iterate until gap and residuals have vanished, the work is used up, or rounding has won.
+
+        Args:
+            floor, rise: what one member of each class is to have, of which theta decides (k,), (k,).
+            most: iterations at most.
+            watch: may change floors and rises between iterations, or stop.
+        """
+        self._aim(floor, rise)
         point = self._start()
-        best, best_z, best_error, since, iterations = point, self.z, np.inf, 0, 0
-        for iterations in range(1, MOST_ITERATIONS + 1):
+        best, best_error, since, done = point, np.inf, 0, 0
+        while done < most:
             step = _Step(self, point)
             since = 0 if step.error < best_error else since + 1
             if since == 0:
-                best, best_z, best_error = point, self.z, step.error
+                best, best_error = point, step.error
             if best_error <= CONVERGED or since >= _PATIENCE or not np.isfinite(step.error):
                 break
             point = step.taken()
-            self._fall(self._proved(point))
-        x, *_ = self.split(best.primal)
-        *_, y, p = self.split(best.dual)
-        _, slope = self._targets.at(best_z)
-        per_level = float((y / self._best) @ slope)
-        prices = p / self.market.capacity * (1 / per_level if per_level > 0 else best_z)
-        return Interior(best_z * best.theta, x, prices, iterations, best_error)
+            done += 1
+            if watch is not None:
+                best, best_error, since = point, np.inf, 0
+                changed = watch(self._prices(point), point.theta)
+                if changed is None:
+                    break
+                self._aim(*changed)
+        return Interior(best.theta, self.split(best.primal)[0], self._prices(best), done, best_error)
 
-    def _fall(self, z: float) -> None:
-        """Aim at this level from now on."""
-        self.z, self.target = z, self._targets.at(z)[0] / self._best
+    def _aim(self, floor: FloatArray, rise: FloatArray) -> None:
+        self.floor, self.rise = floor / self._best, rise / self._best
 
-    def _proved(self, point: _Point) -> float:
-        """A level that these multipliers prove to be out of reach, at most the one aimed at."""
-        _, mu, y, p = self.split(point.dual)
-        income, value = float(p.sum() + mu.sum()), y / self._best
-        low, high, under, over = 0.0, self.z, -income, float(value @ self._targets.at(self.z)[0]) - income
-        for look in range(_LOOKS):
-            if over <= 0 or high - low <= 1e-13 * high:
-                break
-            guess = low - under * (high - low) / (over - under) if look % 3 < 2 else (low + high) / 2
-            guess = min(max(guess + 1e-13 * high, low), high)
-            there = float(value @ self._targets.at(guess)[0]) - income
-            if there > 0:
-                high, over = guess, there
-            else:
-                low, under = guess, there
-        return high
+    def _prices(self, point: _Point) -> FloatArray:
+        return np.asarray(self.split(point.dual)[3] / self.market.capacity)
 
     def split(self, vector: FloatArray) -> list[FloatArray]:
         """The parts of a vector of variables or multipliers, as views."""
@@ -139,36 +130,25 @@ class LevelProgram:
         x /= np.maximum.reduceat(crowded[market.use_row], market.use_first[:-1])
         utility = self.per_class(self.worth * x)
         theta = 0.5
-        spare = np.maximum(utility - theta * self.target, 0.01)
+        spare = np.maximum(utility - self.floor - theta * self.rise, 0.01)
         primal = [x, 1 - self.per_class(x), spare, 1 - self.load_by_row @ x]
-        y = np.full(market.classes, 1.0 / max(float(self.target.sum()), 1e-300))
+        y = np.full(market.classes, 1.0 / max(float(self.rise.sum()), 1e-300))
         p = np.full(market.rows, 1.0 / market.rows)
         reduced = self.load @ p + y[self.owner] * (1 - self.worth)
         return _Point(theta, np.concatenate(primal), np.concatenate([reduced, y, y, p]))
-
-    def _plausible(self) -> float:
-        """A level of the right size: where the targets cost all there is if every row has the same price."""
-        market = self.market
-        hulls = responses(market, self.worth * self._best[self.owner], np.ones(market.rows) / market.rows)
-        income, low, high = float(market.capacity.mean()), 0.0, self._targets.highest
-        for _ in range(30):
-            middle = (low + high) / 2
-            dear = float(market.size @ hulls.spent(self._targets.at(middle)[0])) > income
-            low, high = (low, middle) if dear else (middle, high)
-        return high
 
 
 class _Step:
     """One iteration: residuals of the optimality conditions, and the direction in which they shrink."""
 
-    def __init__(self, program: LevelProgram, point: _Point) -> None:
+    def __init__(self, program: RisingProgram, point: _Point) -> None:
         self._program, self._point = program, point
         x, idle, spare, left = program.split(point.primal)
         reduced, mu, y, p = program.split(point.dual)
-        self._slope, owner, worth = program.target, program.owner, program.worth
+        self._slope, owner, worth = program.rise, program.owner, program.worth
         self._short = (
             1.0 - program.per_class(x) - idle,
-            point.theta * program.target - program.per_class(worth * x) + spare,
+            program.floor + point.theta * program.rise - program.per_class(worth * x) + spare,
             1.0 - program.load_by_row @ x - left,
         )
         self._loss = reduced - (mu[owner] - y[owner] * worth + program.load @ p)

@@ -58,6 +58,30 @@ class Part:
         return everywhere
 
 
+def part_of(market: Market, worth: FloatArray, classes: IntArray, capacity: FloatArray) -> Part:
+    """The market of some classes (ascending) with other capacities (r,)."""
+    wanted = np.zeros(market.classes, dtype=bool)
+    wanted[classes] = True
+    return _part(market, worth, wanted[market.owner()], capacity)
+
+
+def _part(market: Market, worth: FloatArray, chosen: BoolArray, capacity: FloatArray) -> Part:
+    columns = np.flatnonzero(chosen)
+    classes, width = np.unique(market.owner()[columns], return_counts=True)
+    uses = np.diff(market.use_first)
+    used = np.flatnonzero(np.repeat(chosen, uses))
+    rows, use_row = np.unique(market.use_row[used], return_inverse=True)
+    part = Market(
+        size=market.size[classes],
+        first=np.concatenate(([0], np.cumsum(width))),
+        use_first=np.concatenate(([0], np.cumsum(uses[columns]))),
+        use_row=use_row.astype(np.int32),
+        use_count=market.use_count[used],
+        capacity=capacity[rows],
+    )
+    return Part(part, worth[columns], classes, columns, rows)
+
+
 class Residual:
     """Shares so far, and what may still change."""
 
@@ -78,19 +102,7 @@ class Residual:
         left = market.capacity * (1 + _ROOM) - market.used(np.where(self._fixed[self._owner], self.x, 0.0))
         empty = left <= _EMPTY * market.capacity
         chosen = self._open & (wanted & ~self._fixed)[self._owner] & self.free_of(empty)
-        columns = np.flatnonzero(chosen)
-        classes, width = np.unique(self._owner[columns], return_counts=True)
-        uses = np.flatnonzero(chosen[self._use_column])
-        rows, use_row = np.unique(market.use_row[uses], return_inverse=True)
-        part = Market(
-            size=market.size[classes],
-            first=np.concatenate(([0], np.cumsum(width))),
-            use_first=np.concatenate(([0], np.cumsum(np.diff(market.use_first)[columns]))),
-            use_row=use_row.astype(np.int32),
-            use_count=market.use_count[uses],
-            capacity=left[rows],
-        )
-        return Part(part, self._worth[columns], classes, columns, rows)
+        return _part(market, self._worth, chosen, left)
 
     def take(self, part: Part, x: FloatArray) -> None:
         """These are the shares of the part's classes now."""
