@@ -126,7 +126,7 @@ def told(classes: ClassMarket, found: Solution, objective: Objective) -> Stage:
 
 
 def certificate_of(staged: Staged, objective: float, bound: float, *, maximise: bool = True) -> Certificate:
-    """Proof of quality in the policy's own objective. Called optimal only where the gap of a first level says so, too."""
+    """Proof of quality in the policy's own objective. Optimal only where the gap of a first level says so, too."""
     gap = relative_gap(objective, bound)
     level = bool(staged.stages) and staged.stages[0].kind is StageKind.LEVEL
     widest = max(gap, relative_gap(*staged.first())) if level else gap
