@@ -14,8 +14,8 @@ import numpy as np
 from optimizer.checking.facts import Facts
 from optimizer.checking.isolation import isolated_shares
 from optimizer.checking.quotes import check_quote
-from optimizer.checking.stages import OPTIMAL, SAME, check_stages, close
-from optimizer.checking.yardsticks import Yardstick, level_by_weight, yardstick_of
+from optimizer.checking.stages import OPTIMAL, SAME, check_stages, close, expects_none
+from optimizer.checking.yardsticks import Question, Yardstick, level_by_weight, yardstick_of
 from optimizer.decision import Decision, Memory, Order, Shares, Status
 from optimizer.policy import PolicySpec
 from optimizer.problem import FloatArray, Problem
@@ -64,7 +64,7 @@ def check(problem: Problem, policy: PolicySpec, decision: Decision, memory: Memo
     elif policy.name == "isolated":
         objective, bound = _check_formula(facts, decision, complaints)
     else:
-        yardstick = yardstick_of(policy.name, facts, policy.parameters, memory)
+        yardstick = yardstick_of(policy.name, Question(facts, policy.parameters, memory, decision))
         objective, bound = _check_program(facts, yardstick, decision, complaints)
     gap = relative_gap(objective, bound)
     complaints += _about_certificate(decision, objective, bound, gap, violation)
@@ -74,13 +74,16 @@ def check(problem: Problem, policy: PolicySpec, decision: Decision, memory: Memo
 def _check_program(facts: Facts, yardstick: Yardstick, shares: Shares, complaints: list[str]) -> tuple[float, float]:
     """(objective, bound) of a policy that solves something."""
     found = check_stages(facts, yardstick, shares)
-    complaints += found.complaints
-    if not found.told:
-        complaints.append("no stage proves anything")
-        return 0.0, 0.0
+    complaints += [*yardstick.complaints, *found.complaints]
     complaints += check_quote(facts, yardstick, shares, found.told)
+    if tuple(shares.relaxed) != yardstick.relaxed:
+        complaints.append("the jobs whose deadline was relaxed are not those listed")
     if shares.certificate.maximise is not yardstick.maximise:
         complaints.append(f"the policy {'maximises' if yardstick.maximise else 'minimises'}")
+    if not found.told:
+        if not expects_none(facts, yardstick):
+            complaints.append("no stage proves anything")
+        return 0.0, 0.0
     first = found.told[0]
     return yardstick.certified(shares.x, first.value, first.bound)
 

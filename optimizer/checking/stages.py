@@ -24,6 +24,8 @@ OPTIMAL = 1e-4
 _SCARCE = 1e-9
 #: A target within this part of what is kept is no rise.
 _RISE = 1e-12
+#: Families of targets that may follow each other.
+MOST_TIERS = 8
 _KINDS = {LevelForm: StageKind.LEVEL, SumForm: StageKind.SUM, LogForm: StageKind.LOG}
 
 
@@ -78,10 +80,18 @@ def check_stages(facts: Facts, yardstick: Yardstick, shares: Shares) -> Found:
     return found
 
 
+def expects_none(facts: Facts, yardstick: Yardstick) -> bool:
+    """True: there is nothing to maximise, and the policy may answer without a stage."""
+    left = Left(np.zeros(facts.jobs), facts.best(yardstick.worth), np.zeros(facts.jobs, dtype=np.bool_))
+    return _next_form(facts, yardstick, left)[0] is None
+
+
 def _next_form(facts: Facts, yardstick: Yardstick, left: Left) -> tuple[Form | None, Left]:
     """The form of the next stage; a family of targets by which nobody rises any more is passed over."""
     form = yardstick.following(left)
     while isinstance(form, LevelForm) and not _rises(form, left).any():
+        if left.tier >= MOST_TIERS:
+            return None, left
         left = replace(left, tier=left.tier + 1)
         form = yardstick.following(left)
     if isinstance(form, LogForm) and not form.weight.any():
@@ -135,14 +145,15 @@ def _after(facts: Facts, yardstick: Yardstick, told: Told, left: Left, gone: Boo
     utility = facts.summed(yardstick.worth * shares.x)
     if not isinstance(form, LevelForm):
         kept = np.where(form.weight > 0, utility, 0.0) if isinstance(form, LogForm) else utility
-        return replace(left, kept=kept, tier=left.tier + 1)
+        return replace(left, kept=kept, stages=left.stages + 1)
     kept = np.where(left.settled, left.kept, form.targets.at(told.value))
     touched = facts.cost(gone.astype(np.float64)) > 0
     live = facts.best(np.where(touched, 0.0, yardstick.worth))
     most = np.minimum(live, left.cap)
     settling = told.raised & (kept >= most * (1 - FULL))
     settled = left.settled | settling
-    return replace(left, kept=kept, cap=np.where(settled, kept, np.maximum(most, kept)), settled=settled)
+    cap = np.where(settled, kept, np.maximum(most, kept))
+    return replace(left, kept=kept, cap=cap, settled=settled, stages=left.stages + 1)
 
 
 def _missing(facts: Facts, yardstick: Yardstick, last: Form, shares: Shares, gone: BoolArray) -> Iterator[str]:

@@ -6,15 +6,16 @@ every pool, A the time that the steps done so far would have taken at the isolat
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from optimizer.checking.deadlines import held_deadlines
 from optimizer.checking.facts import Facts
 from optimizer.checking.forms import FinishTimes, Form, LevelForm, LogForm, Proportional, SumForm
 from optimizer.checking.isolation import isolated_times
-from optimizer.decision import Memory
+from optimizer.decision import Memory, Shares
 from optimizer.problem import BoolArray, FloatArray
 from walras.errors import UnknownPolicyError
 
@@ -30,7 +31,8 @@ class Left:
     kept: FloatArray
     cap: FloatArray
     settled: BoolArray
-    #: Families of targets that have risen as far as they can.
+    #: Stages so far, and families of targets that have risen as far as they can.
+    stages: int = 0
     tier: int = 0
 
 
@@ -54,13 +56,30 @@ class Yardstick:
     #: What the stages leave goes by the largest sum of fair-share utilities.
     leftover: bool = True
     maximise: bool = True
+    #: Jobs whose deadline was not held, and what is wrong with how deadlines were treated.
+    relaxed: tuple[int, ...] = ()
+    complaints: tuple[str, ...] = ()
 
 
-Parameters = Mapping[str, Any]
-Maker = Callable[[Facts, Parameters, Memory], Yardstick]
+@dataclass(frozen=True, slots=True, eq=False)
+class Question:
+    """What was asked, of whom; and the answer, for what only it can tell (which deadlines were held)."""
+
+    facts: Facts
+    parameters: Mapping[str, Any]
+    memory: Memory
+    shares: Shares
+
+    @property
+    def then(self) -> str:
+        """What becomes of what a level leaves."""
+        return str(self.parameters.get("then", ""))
 
 
-def yardstick_of(name: str, facts: Facts, parameters: Parameters, memory: Memory) -> Yardstick:
+Maker = Callable[[Question], Yardstick]
+
+
+def yardstick_of(name: str, question: Question) -> Yardstick:
     """The yardstick of a policy.
 
     Raises:
@@ -72,7 +91,7 @@ def yardstick_of(name: str, facts: Facts, parameters: Parameters, memory: Memory
             field="policy.name",
             fix="an answer of another policy can be certified only by whoever wrote it",
         )
-    return _MAKERS[name](facts, parameters, memory)
+    return _MAKERS[name](question)
 
 
 def _as_it_is(x: FloatArray, value: float, bound: float) -> tuple[float, float]:
@@ -80,11 +99,7 @@ def _as_it_is(x: FloatArray, value: float, bound: float) -> tuple[float, float]:
 
 
 def _once(form: Form) -> Callable[[Left], Form | None]:
-    return lambda left: form if left.tier == 0 else None
-
-
-def _then_sum(parameters: Parameters) -> bool:
-    return bool(parameters.get("then", "sum") == "sum")
+    return lambda left: form if left.stages == 0 else None
 
 
 def _fair(facts: Facts, following: Callable[[Left], Form | None], **more: Any) -> Yardstick:
@@ -95,9 +110,15 @@ def _fair(facts: Facts, following: Callable[[Left], Form | None], **more: Any) -
     return Yardstick(following=following, unit=FAIR_UNIT, **(given | more))
 
 
-def max_min_fairness(facts: Facts, parameters: Parameters, memory: Memory) -> Yardstick:
-    """maximise min u / w, nobody above what it can use."""
-    return _fair(facts, _once(level_by_weight(facts)), leftover=_then_sum(parameters))
+# ---------------------------------------------------------------------------------------------------- levels
+
+
+def max_min_fairness(question: Question) -> Yardstick:
+    """maximise min u / w, nobody above what it can use; then level after level, or the largest sum, or nothing."""
+    facts = question.facts
+    if question.then in ("", "levels"):
+        return _fair(facts, _level_after_level(facts), leftover=False)
+    return _fair(facts, _once(level_by_weight(facts)))
 
 
 def level_by_weight(facts: Facts) -> LevelForm:
@@ -105,20 +126,22 @@ def level_by_weight(facts: Facts) -> LevelForm:
     return LevelForm(facts.utility, Proportional(facts.weight, facts.best(facts.utility), np.zeros(facts.jobs)))
 
 
-def proportional_fairness(facts: Facts, parameters: Parameters, memory: Memory) -> Yardstick:
-    """maximise sum w log u; certified as the weighted geometric mean of the utilities."""
-    whole = float(facts.weight.sum())
+def _level_after_level(facts: Facts) -> Callable[[Left], Form | None]:
+    """By weight as long as anybody rises, then those without weight, equally."""
 
-    def mean(x: FloatArray, value: float, bound: float) -> tuple[float, float]:
-        return (float(np.exp(value / whole)), float(np.exp(bound / whole))) if whole > 0 else (value, bound)
+    def following(left: Left) -> Form | None:
+        if left.tier > 1:
+            return None
+        slope = facts.weight if left.tier == 0 else (facts.weight == 0).astype(np.float64)
+        return LevelForm(facts.utility, Proportional(np.where(left.settled, 0.0, slope), left.cap, left.kept))
 
-    form = LogForm(facts.utility, facts.weight)
-    return _fair(facts, _once(form), certified=mean)
+    return following
 
 
-def finish_time_fairness(facts: Facts, parameters: Parameters, memory: Memory) -> Yardstick:
+def finish_time_fairness(question: Question) -> Yardstick:
     """minimise max rho, rho = (t + R / rate) / (A + R / iso); z = 1 / rho, u = rate (A + R / iso) / R."""
-    times = isolated_times(facts, memory)
+    facts = question.facts
+    times = isolated_times(facts, question.memory)
     worth = facts.speed * times.per_rate[facts.problem.columns.job]
     cap = np.where(times.rising, facts.best(worth), 0.0)
     rising = times.rising
@@ -131,16 +154,15 @@ def finish_time_fairness(facts: Facts, parameters: Parameters, memory: Memory) -
             least = times.past + 1 / cap
             return float(rho[rising].max()), float(max(np.divide(1.0, bound), least[rising].max()))
 
-    form = LevelForm(worth, FinishTimes(times.past, cap))
-    return _unweighted(facts, form, parameters, worth, largest_rho)
+    return _in_time(question, LevelForm(worth, FinishTimes(times.past, cap)), largest_rho)
 
 
-def makespan(facts: Facts, parameters: Parameters, memory: Memory) -> Yardstick:
+def makespan(question: Question) -> Yardstick:
     """minimise T with rate >= R / T; z = 1 / T, u = s rate / equal must be s (R / equal) z."""
-    jobs = facts.problem.jobs
+    facts, jobs = question.facts, question.facts.problem.jobs
     known = np.isfinite(jobs.remaining_steps)
-    needed_s = np.divide(jobs.remaining_steps, facts.equal, out=np.zeros(facts.jobs), where=facts.placeable & known)
     some = facts.placeable & known
+    needed_s = np.divide(jobs.remaining_steps, facts.equal, out=np.zeros(facts.jobs), where=some)
     typical_s = float(needed_s[some].mean()) if some.any() else _UNKNOWN_S
     slope = jobs.gang * np.where(facts.placeable & ~known, typical_s, needed_s)
     best, due = facts.best(facts.utility), slope > 0
@@ -152,56 +174,108 @@ def makespan(facts: Facts, parameters: Parameters, memory: Memory) -> Yardstick:
             ends, least = slope[due] / facts.summed(facts.utility * x)[due], slope[due] / best[due]
             return float(ends.max()), float(max(np.divide(1.0, bound), least.max()))
 
-    form = LevelForm(facts.utility, Proportional(slope, best, np.zeros(facts.jobs)))
-    return _unweighted(facts, form, parameters, facts.utility, last_end)
+    return _in_time(question, LevelForm(facts.utility, Proportional(slope, best, np.zeros(facts.jobs))), last_end)
 
 
-def _unweighted(
-    facts: Facts,
-    form: LevelForm,
-    parameters: Parameters,
-    worth: FloatArray,
-    certified: Callable[[FloatArray, float, float], tuple[float, float]],
+def _in_time(
+    question: Question, form: LevelForm, certified: Callable[[FloatArray, float, float], tuple[float, float]]
 ) -> Yardstick:
     """A level for the sake of time, for which weights do not matter."""
+    facts = question.facts
     return _fair(
         facts,
         _once(form),
-        worth=worth,
+        worth=form.worth,
         certified=certified,
         weight=np.ones(facts.jobs),
         gain=facts.utility,
-        leftover=_then_sum(parameters),
+        leftover=question.then != "nothing",
         maximise=False,
     )
 
 
-def throughput(facts: Facts, parameters: Parameters, memory: Memory) -> Yardstick:
+# --------------------------------------------------------------------------------------------- products and sums
+
+
+def proportional_fairness(question: Question) -> Yardstick:
+    """maximise sum w log u; certified as the weighted geometric mean of the utilities."""
+    facts = question.facts
+    whole = float(facts.weight.sum())
+
+    def mean(x: FloatArray, value: float, bound: float) -> tuple[float, float]:
+        return (float(np.exp(value / whole)), float(np.exp(bound / whole))) if whole > 0 else (value, bound)
+
+    return _fair(facts, _once(LogForm(facts.utility, facts.weight)), certified=mean)
+
+
+def throughput(question: Question) -> Yardstick:
     """maximise sum w u, or of plain steps per second."""
-    normalised = bool(parameters.get("normalised", True))
-    weight = facts.problem.jobs.weight[facts.problem.columns.job]
-    value = weight * (facts.utility if normalised else facts.speed)
-    what = "fair-share units" if normalised else "steps/s"
-    return _summed(facts, value, f"weighted {what} per accelerator")
+    weight = question.facts.problem.jobs.weight[question.facts.problem.columns.job]
+    what = "fair-share units" if _normalised(question) else "steps/s"
+    return _sum(question.facts, weight * _progress(question), f"weighted {what} per accelerator")
 
 
-def _summed(facts: Facts, value: FloatArray, unit: str) -> Yardstick:
-    form = SumForm(value, value, np.zeros(facts.jobs))
+def throughput_per_dollar(question: Question) -> Yardstick:
+    """maximise sum w u / price, accelerators without a price counted at the lowest one."""
+    return _sum(question.facts, *_per_dollar(question))
+
+
+def cost_with_slos(question: Question) -> Yardstick:
+    """maximise throughput per dollar, or minimise USD/h, while each deadline that can be held is."""
+    facts = question.facts
+    held = held_deadlines(facts, question.shares)
+    value, unit = _per_dollar(question)
+    if question.parameters.get("goal") == "cost":
+        value = np.where(facts.usable, -facts.cost(facts.problem.pools.usd_per_h), 0.0)
+        unit = "USD/h per accelerator"
+        found = _sum(facts, value, unit, held.floor)
+        found = replace(found, certified=lambda x, reached, bound: (-reached, -bound), maximise=False)
+    else:
+        found = _sum(facts, value, unit, held.floor)
+    return replace(found, relaxed=held.relaxed, complaints=held.complaints)
+
+
+def _sum(facts: Facts, value: FloatArray, unit: str, floor: FloatArray | None = None) -> Yardstick:
+    floor = np.zeros(facts.jobs) if floor is None else floor
+    anything = bool(np.any(value[facts.usable] > 0) or np.any(floor > 0))
+    form = SumForm(value, facts.utility, floor)
     return Yardstick(
-        worth=value,
-        following=_once(form),
+        worth=facts.utility,
+        following=_once(form) if anything else lambda left: None,
         certified=_as_it_is,
         unit=unit,
-        gain=value,
+        gain=np.where(facts.usable, value, 0.0),
         priced_as_is=True,
         leftover=False,
     )
 
 
+def _normalised(question: Question) -> bool:
+    return bool(question.parameters.get("normalised", True))
+
+
+def _progress(question: Question) -> FloatArray:
+    return question.facts.utility if _normalised(question) else question.facts.speed
+
+
+def _per_dollar(question: Question) -> tuple[FloatArray, str]:
+    """Weighted progress of each column over the price of what it uses (c,), and the unit of a price of that."""
+    facts, pools = question.facts, question.facts.problem.pools
+    listed = [float(price) for price in pools.usd_per_h if price > 0]
+    free = question.parameters.get("free_usd_per_h")
+    lowest = min(listed, default=1.0) if free is None else float(free)
+    cost = facts.cost(np.array([price if price > 0 else lowest for price in pools.usd_per_h], dtype=np.float64))
+    weight = facts.problem.jobs.weight[facts.problem.columns.job]
+    unit = "fair-share units" if _normalised(question) else "steps/s"
+    return weight * _progress(question) / cost, f"{unit} per USD/h, per accelerator"
+
+
 _MAKERS: dict[str, Maker] = {
+    "cost_with_slos": cost_with_slos,
     "finish_time_fairness": finish_time_fairness,
     "makespan": makespan,
     "max_min_fairness": max_min_fairness,
     "proportional_fairness": proportional_fairness,
     "throughput": throughput,
+    "throughput_per_dollar": throughput_per_dollar,
 }
