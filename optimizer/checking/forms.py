@@ -20,6 +20,8 @@ from optimizer.problem import BoolArray, FloatArray
 FULL = 1e-9
 #: Sums that agree to this part are equal.
 _ROUNDING = 1e-10
+#: Part of a level that is little.
+_STEP = 1e-6
 #: Halvings of a level: enough for the last bit.
 _HALVINGS = 200
 
@@ -123,6 +125,13 @@ class LevelForm:
                 break
             low, high = (middle, high) if affordable(middle) else (low, middle)
         return high
+
+    def per_level(self, facts: Facts, prices: FloatArray, z: float) -> tuple[float, float]:
+        """What a little more of the level would cost just below z and just above: 1 lies between for its dual values."""
+        menu = facts.menu(self.worth, facts.cost(prices))
+        step = _STEP * z
+        below, here, above = (float(cheapest(menu, self.targets.at(each)).sum()) for each in (z - step, z, z + step))
+        return (here - below) / step, (above - here) / step
 
 
 @dataclass(frozen=True, slots=True, eq=False)
