@@ -129,12 +129,20 @@ def pool_columns(columns: Columns, usable: BoolArray) -> PoolColumns:
     uses = np.bincount(columns.use_column, minlength=len(columns))
     start = np.cumsum(uses) - uses
     single = np.flatnonzero(usable & (uses == 1))
-    job, pool, count = columns.job[single], columns.use_pool[start[single]], columns.use_count[start[single]]
-    order = np.lexsort((-columns.steps_per_s[single], count, pool, job))
-    first = np.ones(len(order), dtype=bool)
-    first[1:] = (np.diff(job[order]) != 0) | (np.diff(pool[order]) != 0)
-    chosen = order[first]
-    return PoolColumns(single[chosen], pool[chosen], count[chosen])
+    pool, count, speed = columns.use_pool[start[single]], columns.use_count[start[single]], columns.steps_per_s[single]
+    place = columns.job[single] * (int(pool.max(initial=0)) + 1) + pool
+    if not np.all(place[1:] > place[:-1]):  # several columns of one job in one pool, or pools in another order
+        places = int(place.max()) + 1
+        smallest, fastest = np.full(places, np.inf), np.zeros(places)
+        np.minimum.at(smallest, place, count)
+        eligible = count == smallest[place]
+        np.maximum.at(fastest, place, np.where(eligible, speed, 0.0))
+        eligible &= speed == fastest[place]
+        first = np.full(places, len(place))
+        np.minimum.at(first, place[eligible], np.flatnonzero(eligible))
+        chosen = first[first < len(place)]
+        single, pool, count = single[chosen], pool[chosen], count[chosen]
+    return PoolColumns(single, pool, count)
 
 
 def entitlements(problem: Problem, placeable: BoolArray) -> FloatArray:

@@ -18,6 +18,7 @@ from pydantic.dataclasses import dataclass
 
 from optimizer.class_market import market_of
 from optimizer.decision import Memory, Quote, Shares
+from optimizer.filling.flat import ByWeight
 from optimizer.objective import Level
 from optimizer.policy import Newcomer
 from optimizer.problem import FloatArray, Problem
@@ -76,7 +77,9 @@ class MaxMinFairness:
         weight, best = asked.classes.per_class(asked.utility.weight), asked.classes.per_class(asked.utility.best)
         level = Level(asked.classes.per_column(asked.utility.worth), Capped(weight, best, np.zeros(len(best))))
         if self.then == "levels":
-            from optimizer.levels import fill_levels
+            from optimizer.filled import filled  # imports scipy: only where something is to be solved
 
-            return fill_levels(asked, weight)
-        return in_stages(asked, level, leftover=True)
+            staged = filled(asked, ByWeight(weight))
+            if staged.stages:
+                return staged
+        return in_stages(asked, level, leftover=self.then != "nothing")
