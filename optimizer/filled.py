@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from optimizer.decision import Status
 from optimizer.filling.fill import Rule, fill
 from optimizer.objective import Level, Solution
+from optimizer.reached import in_levels
 from optimizer.stages import Asked, Staged, told
 
 
@@ -15,8 +15,10 @@ def filled(asked: Asked, rule: Rule) -> Staged:
     filling = fill(classes.market, worth, rule)
     stages = []
     for level in filling.levels:
-        reached = min(filling.reached(level), level.bound)
-        found = Solution(Status.OPTIMAL, filling.x, level.prices, reached, level.bound, filling.path)
-        stage = told(classes, found, Level(worth, level.targets))
+        reached, objective = min(filling.reached(level), level.bound), Level(worth, level.targets)
+        prices = in_levels(classes.market, objective, level.prices, level.bound)
+        stage = told(
+            classes, Solution(filling.status, filling.x, prices, reached, level.bound, filling.path), objective
+        )
         stages.append(replace(stage, active=classes.to_jobs(level.active.astype(float)) > 0))
     return Staged(asked, filling.status, filling.path, classes.to_columns(filling.x), tuple(stages))
