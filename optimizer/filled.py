@@ -2,12 +2,9 @@
 
 from dataclasses import replace
 
-from optimizer.decision import Status
-from optimizer.filling.fill import Filled, Rule, fill
-from optimizer.filling.response import responses
-from optimizer.market import Market
+from optimizer.filling.fill import Rule, fill
 from optimizer.objective import Level, Solution
-from optimizer.problem import FloatArray
+from optimizer.reached import in_levels
 from optimizer.stages import Asked, Staged, told
 
 
@@ -18,16 +15,10 @@ def filled(asked: Asked, rule: Rule) -> Staged:
     filling = fill(classes.market, worth, rule)
     stages = []
     for level in filling.levels:
-        reached = min(filling.reached(level), level.bound)
-        prices = _in_its_unit(classes.market, worth, level)
-        found = Solution(Status.OPTIMAL, filling.x, prices, reached, level.bound, filling.path)
-        stage = told(classes, found, Level(worth, level.targets))
+        reached, objective = min(filling.reached(level), level.bound), Level(worth, level.targets)
+        prices = in_levels(classes.market, objective, level.prices, level.bound)
+        stage = told(
+            classes, Solution(filling.status, filling.x, prices, reached, level.bound, filling.path), objective
+        )
         stages.append(replace(stage, active=classes.to_jobs(level.active.astype(float)) > 0))
     return Staged(asked, filling.status, filling.path, classes.to_columns(filling.x), tuple(stages))
-
-
-def _in_its_unit(market: Market, worth: FloatArray, level: Filled) -> FloatArray:
-    """The prices scaled so that one more unit of the level costs 1, as dual values do: a proof needs no scale (r,)."""
-    target, slope = level.targets.at(level.bound)
-    unit = float((market.size * responses(market, worth, level.prices).marginal(target)) @ slope)
-    return level.prices / unit if unit > 0 else level.prices

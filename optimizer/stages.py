@@ -75,13 +75,13 @@ def in_stages(asked: Asked, objective: Objective, *, leftover: bool = True) -> S
     stages, x, kept = [], np.zeros(market.columns), np.zeros(market.classes)
     status, path = Status.OPTIMAL, "nobody is entitled"
     if _rising(market, objective).any():
-        found = solve_or_split(asked, objective)
+        found = _or_split(asked, objective, solve(market, objective))
         x, status, path = found.x, found.status, found.path
         kept = _promised(market, objective, found)
         stages.append(told(asked.classes, found, objective))
     if leftover and status is not Status.FAILED and (not stages or _room(market, objective, kept, stages[0].prices)):
         total = Total(objective.worth, objective.worth, kept * (1 - _SLACK))
-        more = solve_or_split(asked, total)
+        more = _or_split(asked, total, solve(market, total))
         if not stages:
             status, path = more.status, more.path
         if np.all(_utility(market, objective.worth, more.x) >= kept * (1 - _KEPT)):
@@ -90,10 +90,16 @@ def in_stages(asked: Asked, objective: Objective, *, leftover: bool = True) -> S
     return Staged(asked, status, path, asked.classes.to_columns(x), tuple(stages))
 
 
-def solve_or_split(asked: Asked, objective: Objective) -> Solution:
-    """Solve; where no solver answers, equal shares (fair to everybody, and the status says so) with a weak bound."""
+def one_stage(asked: Asked, objective: Objective, found: Solution) -> Staged:
+    """A solution as it is; equal shares if there is none."""
+    found = _or_split(asked, objective, found)
+    stage = told(asked.classes, found, objective)
+    return Staged(asked, found.status, found.path, asked.classes.to_columns(found.x), (stage,))
+
+
+def _or_split(asked: Asked, objective: Objective, found: Solution) -> Solution:
+    """Where no solver answers, equal shares (fair to everybody, and the status says so) with a weak bound."""
     market, nothing = asked.classes.market, np.zeros(asked.classes.market.rows)
-    found = solve(market, objective)
     if found.status in (Status.OPTIMAL, Status.WORK_LIMIT) and np.isfinite(found.bound):
         return found
     x = asked.classes.per_column(equal_shares(asked.problem, asked.classes.classes.class_column >= 0))

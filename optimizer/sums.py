@@ -13,11 +13,11 @@ import numpy as np
 
 from optimizer.class_market import market_of
 from optimizer.decision import Quote, Shares, Status
-from optimizer.objective import Solution, Total
+from optimizer.objective import Total
 from optimizer.owners import sum_by
 from optimizer.problem import FloatArray, IntArray, Problem
 from optimizer.route import solve
-from optimizer.stages import Asked, Staged, certificate_of, in_stages, shares_of, told
+from optimizer.stages import Asked, Staged, certificate_of, in_stages, shares_of
 from optimizer.utility import Utility
 
 #: A floor missed by less than this part is held.
@@ -45,16 +45,15 @@ def largest_sum(problem: Problem, utility: Utility, wanted: Sum) -> Shares:
     asked = Asked(problem, utility, classes)
     quote = Quote(np.zeros(len(problem.pools)), wanted.unit, 1.0)
     if not keep.any():
-        nothing = Solution(Status.OPTIMAL, np.zeros(0), np.zeros(len(problem.pools)), 0.0, 0.0, "nothing adds anything")
-        stage = told(classes, nothing, Total(np.zeros(0), np.zeros(0), np.zeros(0)))
-        staged = Staged(asked, Status.OPTIMAL, nothing.path, np.zeros(len(problem.columns)), (stage,))
+        staged = Staged(asked, Status.OPTIMAL, "nothing adds anything", np.zeros(len(problem.columns)), ())
     else:
         value, worth = classes.per_column(wanted.value), classes.per_column(utility.worth)
         staged = in_stages(asked, _held(asked, Total(value, worth, classes.per_class(wanted.floor))), leftover=False)
         quote = Quote(staged.stages[0].prices, wanted.unit, 1.0)
     objective, bound = staged.first()
-    sign = 1.0 if wanted.maximise else -1.0
-    certificate = certificate_of(staged, sign * objective, sign * bound, maximise=wanted.maximise)
+    if not wanted.maximise:
+        objective, bound = 0.0 - objective, 0.0 - bound
+    certificate = certificate_of(staged, objective, bound, maximise=wanted.maximise)
     gain = np.where(utility.usable, wanted.value, 0.0)
     return shares_of(staged, certificate, quote, gain, _missed(staged, wanted.floor))
 

@@ -22,7 +22,7 @@ from optimizer.filling.flat import ByWeight
 from optimizer.objective import Level
 from optimizer.policy import Newcomer
 from optimizer.problem import FloatArray, Problem
-from optimizer.stages import Asked, Staged, certificate_of, fair_shares, in_stages, nothing_to_decide
+from optimizer.stages import Asked, Staged, certificate_of, fair_shares, in_stages, nothing_to_decide, one_stage
 from optimizer.targets import Capped
 from optimizer.utility import fair_share_utility, newcomer_worth
 from optimizer.validate import validate
@@ -75,11 +75,17 @@ class MaxMinFairness:
 
     def _stages(self, asked: Asked) -> Staged:
         weight, best = asked.classes.per_class(asked.utility.weight), asked.classes.per_class(asked.utility.best)
-        level = Level(asked.classes.per_column(asked.utility.worth), Capped(weight, best, np.zeros(len(best))))
+        worth, no_floor = asked.classes.per_column(asked.utility.worth), np.zeros(len(best))
+        if self.then == "nothing" and weight.any():
+            from optimizer.definition import solve_centrally  # imports cvxpy: only where something is to be solved
+
+            first_full = (best[weight > 0] / weight[weight > 0]).min()
+            published = Level(worth, Capped(weight, weight * first_full, no_floor))
+            return one_stage(asked, published, solve_centrally(asked.classes.market, published))
         if self.then == "levels":
-            from optimizer.filled import filled  # imports scipy: only where something is to be solved
+            from optimizer.filled import filled  # imports scipy
 
             staged = filled(asked, ByWeight(weight))
             if staged.stages:
                 return staged
-        return in_stages(asked, level, leftover=self.then != "nothing")
+        return in_stages(asked, Level(worth, Capped(weight, best, no_floor)))
