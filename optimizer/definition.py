@@ -32,6 +32,8 @@ _REACHED = 1e-8
 #: Linear programs per level: one where targets are linear, two to six elsewhere.
 _MAX_PASSES = 40
 _CLARABEL_ITERATIONS = 500
+#: Of all that is paid, the part below which an interior point method's price is none.
+_ROUNDING = 1e-7
 #: Floors found to be attainable are held with this slack.
 _SLACK = 1e-9
 
@@ -242,6 +244,8 @@ def _solve_nash(market: Market, objective: Nash) -> Solution:
     if status is not Status.OPTIMAL:
         return _nothing(market, status, "cvxpy/clarabel", work)
     x, prices = make_feasible(market, program.x.value), program.prices()
+    # All that is paid is at most the sum of the weights: what is next to nothing of that is the solver's rounding.
+    prices = np.where(prices * market.capacity > _ROUNDING * float(market.size @ objective.weight), prices, 0.0)
     bound = bound_at(market, objective, prices)
     return Solution(Status.OPTIMAL, x, prices, reached(market, objective, x), bound, "cvxpy/clarabel", work)
 
