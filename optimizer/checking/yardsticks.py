@@ -237,9 +237,11 @@ def cost_with_slos(question: Question) -> Yardstick:
 
 def _sum(facts: Facts, value: FloatArray, unit: str, floor: FloatArray | None = None) -> Yardstick:
     floor = np.zeros(facts.jobs) if floor is None else floor
+    anything = bool(np.any(value[facts.usable] > 0) or np.any(floor > 0))
+    form = SumForm(value, facts.utility, floor)
     return Yardstick(
         worth=facts.utility,
-        following=_once(SumForm(value, facts.utility, floor)),
+        following=_once(form) if anything else lambda left: None,
         certified=_as_it_is,
         unit=unit,
         gain=np.where(facts.usable, value, 0.0),

@@ -60,11 +60,13 @@ class Lie:
     shares: Shares
 
 
-def lies(problem: Problem, shares: Shares) -> Iterator[Lie]:
+def lies(problem: Problem, spec: PolicySpec, shares: Shares) -> Iterator[Lie]:
     """Every way of doctoring that matters for this answer."""
     yield from _about_numbers(shares)
     yield from _about_prices(shares)
     yield from _about_shares(problem, shares)
+    if spec.parameters.get("aware", True):  # blind to speeds, jobs that look alike are alike
+        yield from _about_rows(problem, shares)
     if len(shares.relaxed):
         yield Lie("a relaxed deadline is not listed", replace(shares, relaxed=shares.relaxed[1:]))
     if len(shares.unplaceable):
@@ -95,12 +97,16 @@ def _about_prices(shares: Shares) -> Iterator[Lie]:
     for pool in np.flatnonzero(shares.quote.prices > 1e-6 * max(shares.quote.prices.max(initial=0.0), 1e-3)):
         prices = _changed(shares.quote.prices, pool, shares.quote.prices[pool] / 2)
         yield Lie(f"quoted price of pool {pool} halved", replace(shares, quote=replace(shares.quote, prices=prices)))
+    earlier = np.zeros(len(shares.quote.prices), dtype=bool)
     for number, stage in enumerate(shares.stages):
-        for pool in np.flatnonzero(stage.prices > 1e-6 * max(stage.prices.max(initial=0.0), 1e-9)):
+        priced = stage.prices > 1e-6 * max(stage.prices.max(initial=0.0), 1e-9)
+        # What an earlier level used up is kept out of a later one's way by any price that is high enough.
+        for pool in np.flatnonzero(priced & ~earlier):
             doctored = replace(stage, prices=_changed(stage.prices, pool, stage.prices[pool] / 2))
             yield Lie(f"price of pool {pool} in stage {number + 1} halved", _with_stage(shares, number, doctored))
             doctored = replace(stage, prices=_changed(stage.prices, pool, -stage.prices[pool]))
             yield Lie(f"price of pool {pool} in stage {number + 1} negative", _with_stage(shares, number, doctored))
+        earlier |= priced
     yield Lie("exchange doubled", replace(shares, quote=replace(shares.quote, exchange=shares.quote.exchange * 2)))
     yield Lie("another unit", replace(shares, quote=replace(shares.quote, unit="USD")))
     yield Lie("surpluses raised", replace(shares, surplus=shares.surplus + 0.1))
@@ -121,21 +127,26 @@ def _about_shares(problem: Problem, shares: Shares) -> Iterator[Lie]:
     if len(shares.x):
         yield Lie("a share negative", replace(shares, x=_changed(shares.x, 0, -0.01)))
         yield Lie("a share that is no number", replace(shares, x=_changed(shares.x, 0, np.nan)))
+    if shares.stages:
+        yield Lie("the last stage left out", replace(shares, stages=shares.stages[:-1]))
+        yield Lie("the last stage twice", replace(shares, stages=(*shares.stages, shares.stages[-1])))
+
+
+def _about_rows(problem: Problem, shares: Shares) -> Iterator[Lie]:
     for one in range(len(problem.jobs)):
         for other in range(one):
             swapped = _swapped(problem, shares, one, other)
             if swapped is not None:
                 ids = problem.jobs.job_id
                 yield Lie(f"rows of jobs {ids[other]} and {ids[one]} swapped", swapped)
-    if shares.stages:
-        yield Lie("the last stage left out", replace(shares, stages=shares.stages[:-1]))
-        yield Lie("the last stage twice", replace(shares, stages=(*shares.stages, shares.stages[-1])))
 
 
 def _swapped(problem: Problem, shares: Shares, one: int, other: int) -> Shares | None:
-    """The shares of two jobs exchanged; None where they have unlike numbers of columns, or (nearly) the same shares."""
+    """The shares of two jobs exchanged; None where the jobs are alike, or their shares, or cannot be exchanged."""
     first, second = (np.flatnonzero(problem.columns.job == job) for job in (one, other))
     if len(first) != len(second) or np.allclose(shares.x[first], shares.x[second], atol=1e-3):
+        return None
+    if np.array_equal(problem.columns.steps_per_s[first], problem.columns.steps_per_s[second]):
         return None
     x = shares.x.copy()
     x[first], x[second] = shares.x[second], shares.x[first]
