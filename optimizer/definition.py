@@ -31,8 +31,8 @@ from optimizer.solve import solve_by_clarabel, solve_program
 _REACHED = 1e-8
 #: Linear programs per level: one where targets are linear, two to six elsewhere.
 _MAX_PASSES = 40
-#: Of a product's prices, what makes up less than this part of all weights is the solver's rounding.
-_ROUNDING = 1e-8
+#: Of all that is paid, the part below which an interior point method's price is none.
+_ROUNDING = 1e-7
 #: Floors found to be attainable are held with this slack.
 _SLACK = 1e-9
 
@@ -224,6 +224,7 @@ def _solve_nash(market: Market, objective: Nash) -> Solution:
     if not ended.solved:
         return _nothing(market, ended.status, "cvxpy/clarabel", ended.work)
     x, prices = make_feasible(market, program.x.value), program.prices()
+    # All that is paid is at most the sum of the weights: what is next to nothing of that is the solver's rounding.
     prices = np.where(prices * market.capacity > _ROUNDING * float(market.size @ objective.weight), prices, 0.0)
     bound = bound_at(market, objective, prices)
     return Solution(Status.OPTIMAL, x, prices, reached(market, objective, x), bound, "cvxpy/clarabel", ended.work)
