@@ -25,6 +25,8 @@ from optimizer.problem import FloatArray
 
 #: A level within this part of the proved one is reached.
 REACHED = 1e-9
+#: A level below this part of the highest is none at all: what others keep leaves nothing.
+_NOTHING = 1e-8
 #: Programs of the exact phase; one to four are used.
 _PROGRAMS = 12
 #: Classes that tell the rough prices, and the iterations that are enough for that.
@@ -63,8 +65,8 @@ def climb(market: Market, worth: FloatArray, targets: Targets) -> Summit:
             best = (targets.highest, x, np.zeros(market.rows))
             break
         bound = Proof.of(market, worth, prices).bound(targets, level)
-        if bound <= level * (1 + REACHED):
-            best = (level, x, prices)
+        if bound <= level * (1 + REACHED) or max(bound, level) <= _NOTHING * targets.highest:
+            best = (max(level, 0.0), x, prices)
             break
         if bound >= z * (1 - 1e-14):
             break

@@ -29,7 +29,7 @@ from optimizer.problem import BoolArray, FloatArray
 from optimizer.reached import FULL, level_reached
 
 #: Part of a level that is given back, so that rounding cannot make the next one infeasible.
-_SLACK = 1e-10
+_SLACK = 1e-9
 #: Prices that make up less than this part of all that is paid at a level are rounding.
 _SCARCE = 1e-8
 #: Earlier prices are added ten times as often until the targets cost all there is, to this part.
@@ -201,17 +201,18 @@ class _Run:
     def _earlier(self) -> FloatArray:
         """What is scarce by now, together worth 1: by the prices of the last level, or used up without having one."""
         capacity = self._market.capacity
-        earlier = self._prices / max(float(self._prices @ capacity), 1e-300)
         hidden = self._residual.empty() & ~self._gone
-        return np.where(hidden, 1 / np.maximum(capacity * max(int(hidden.sum()), 1), 1e-300), earlier)
+        return np.where(hidden, 1 / np.maximum(capacity * max(int(hidden.sum()), 1), 1e-300), self._prices)
 
     def _settle(self, level: Filled) -> None:
         """Who has what it can get, and what is gone for the others."""
-        full = level.z >= level.targets.highest
-        target = level.targets.at(level.z if full else level.z * (1 - _SLACK))[0]
-        self._kept = np.where(self._settled, self._kept, target)
+        target = level.targets.at(level.z)[0]
+        self._kept = np.where(self._settled, self._kept, np.maximum(target * (1 - _SLACK), self._kept))
+        if level.prices.any():
+            latest = level.prices / float(level.prices @ self._market.capacity)
+            forgotten = self._gone & (level.prices == 0)
+            self._prices = latest + (10 * self._prices if forgotten.any() else 0.0)
         self._gone = self._gone | (level.prices > 0)
-        self._prices = level.prices if level.prices.any() else self._prices
         free = self._residual.free_of(self._gone)
         live = np.maximum.reduceat(np.where(free, self._worth, 0.0), self._market.first[:-1])
         settling = level.active & (self._kept >= np.minimum(live, self._cap) * (1 - FULL))

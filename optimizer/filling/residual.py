@@ -20,7 +20,7 @@ _CORNER = 1e-9
 #: Of a row, the part below which nothing is left.
 _EMPTY = 1e-9
 #: Room in a row for the rounding of what others take of it.
-_ROOM = 1e-11
+_ROOM = 1e-10
 
 
 @dataclass(frozen=True, slots=True, eq=False)
