@@ -1,6 +1,6 @@
 """The three objectives over a market as cvxpy programs, and their solution: exact, for markets that are not large.
 
-    Level     largest theta   s.t.  worth.x >= floor + rise theta        (again with other targets until the level is reached)
+    Level     largest theta   s.t.  worth.x >= floor + rise theta      again with other targets, until it is reached
     Total     largest size value.x  s.t.  worth.x >= floor
     Nash      largest size weight log(worth.x)
 
@@ -9,7 +9,6 @@ solved by HiGHS straight from the matrices (`optimizer.linear`); what HiGHS does
 the program as it stands here. Decides how an objective is solved exactly, not which objective.
 """
 
-import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,28 +18,75 @@ from scipy import sparse
 
 from optimizer.decision import Status
 from optimizer.feasible import make_feasible
-from optimizer.linear import LinearProgram, LinearSolution
+from optimizer.linear import NOTHING, LinearProgram, LinearSolution
 from optimizer.market import Market
 from optimizer.objective import Level, Nash, Objective, Solution, Total
-from optimizer.owners import best_by
+from optimizer.owners import best_by, sum_by
 from optimizer.prices.bound import bound_at
-from optimizer.problem import FloatArray
-from optimizer.reached import reached
+from optimizer.problem import FloatArray, IntArray
+from optimizer.reached import in_levels, reached
+from optimizer.solve import solve_by_clarabel, solve_program
 
 #: A level within this part of the proved one is reached.
 _REACHED = 1e-8
 #: Linear programs per level: one where targets are linear, two to six elsewhere.
 _MAX_PASSES = 40
-_CLARABEL_ITERATIONS = 500
+#: Of all that is paid, the part below which an interior point method's price is none.
+_ROUNDING = 1e-7
+#: Floors found to be attainable are held with this slack.
+_SLACK = 1e-9
 
 
 def solve_definition(market: Market, objective: Objective) -> Solution:
-    """Solve exactly, up to the solver's rounding. Never raises for a program that has no optimum: the status says so."""
+    """Solve exactly, up to the solver's rounding. Never raises where there is no optimum: the status says so."""
     if isinstance(objective, Level):
         return _solve_level(market, objective)
     if isinstance(objective, Total):
         return _solve_total(market, objective)
     return _solve_nash(market, objective)
+
+
+def solve_centrally(market: Market, objective: Level) -> Solution:
+    """A level whose targets are in proportion to z, by one program and an interior point method.
+
+    Such a method ends near the centre of all optimal shares, where the simplex method ends at a corner.
+    """
+    program, targets = MarketProgram(market, objective.worth), objective.targets
+    floor = targets.at(0.0)[0]
+    ended = solve_by_clarabel(program.level(targets.at(targets.highest)[0] - floor, floor))
+    if not ended.solved:
+        return _nothing(market, ended.status, "cvxpy/clarabel", ended.work)
+    x, prices = make_feasible(market, program.x.value), program.prices()
+    bound = min(bound_at(market, objective, prices), targets.highest)
+    level = min(reached(market, objective, x), bound)
+    prices = in_levels(market, objective, prices, bound)
+    return Solution(Status.OPTIMAL, x, prices, level, bound, "cvxpy/clarabel", ended.work)
+
+
+def attainable(market: Market, worth: FloatArray, floor: FloatArray) -> FloatArray:
+    """Floors that can be held at once, where the given ones cannot: the largest sum of kept parts of them (k,).
+
+    An optimum at a corner relaxes few classes and leaves the others whole. Where no solver answers, nothing is kept.
+    """
+    program = MarketProgram(market, worth)
+    asks = np.flatnonzero(floor)
+    if not solve_program(program.kept(asks, floor[asks]), rows=0).solved:
+        return np.zeros(len(floor))
+    x = make_feasible(market, program.x.value)
+    return np.minimum(floor, sum_by(market.owner(), worth * x, market.classes)) * (1 - _SLACK)
+
+
+def by_class(market: Market, values: FloatArray) -> Any:
+    """The matrix that sums what the columns of each class are worth to one member: values (C,) -> (k, C)."""
+    place = (market.owner(), np.arange(market.columns))
+    return sparse.csr_array((values, place), shape=(market.classes, market.columns))
+
+
+def by_row(market: Market) -> Any:
+    """The matrix from shares to how much all members take of each row (r, C)."""
+    column = np.repeat(np.arange(market.columns), np.diff(market.use_first))
+    taken = market.use_count * market.size[market.owner()[column]]
+    return sparse.csr_array((taken, (market.use_row, column)), shape=(market.rows, market.columns))
 
 
 class MarketProgram:
@@ -52,27 +98,26 @@ class MarketProgram:
         self._size, self._best = market.size, np.where(best > 0, best, 1.0)
         self._members = market.size[owner]
         self._capacity = np.where(market.capacity > 0, market.capacity, 1.0)
-        column = np.arange(market.columns)
-        use_column = np.repeat(column, np.diff(market.use_first))
-        load = market.use_count * self._members[use_column] / self._capacity[market.use_row]
-        time = sparse.csr_array((np.ones(len(owner)), (owner, column)), shape=(market.classes, market.columns))
-        pools = sparse.csr_array((load, (market.use_row, use_column)), shape=(market.rows, market.columns))
-        relative = sparse.csr_array((worth / self._best[owner], (owner, column)), shape=time.shape)
         self.x = cp.Variable(market.columns, nonneg=True)
         self.theta = cp.Variable(nonneg=True)
-        self.utility = relative @ self.x  # as part of the best that the class could have
-        self.pools = pools @ self.x <= 1
-        self.rows = [time @ self.x <= 1, self.pools]
+        self.utility = by_class(market, worth / self._best[owner]) @ self.x  # as part of the best of the class
+        self.pools = sparse.diags_array(1 / self._capacity) @ by_row(market) @ self.x <= 1
+        self.rows = [by_class(market, np.ones(market.columns)) @ self.x <= 1, self.pools]
 
     def level(self, rise: FloatArray, floor: FloatArray) -> Any:
         """All targets raised together."""
-        self.reach = self.utility >= floor / self._best + cp.multiply(rise / self._best, self.theta)
-        return cp.Problem(cp.Maximize(self.theta), [*self.rows, self.reach])
+        enough = self.utility >= floor / self._best + cp.multiply(rise / self._best, self.theta)
+        return cp.Problem(cp.Maximize(self.theta), [*self.rows, enough])
 
     def total(self, value: FloatArray, floor: FloatArray) -> Any:
         """The sum of values, floors kept."""
-        self.reach = self.utility >= floor / self._best
-        return cp.Problem(cp.Maximize((self._members * value) @ self.x), [*self.rows, self.reach])
+        enough = self.utility >= floor / self._best
+        return cp.Problem(cp.Maximize((self._members * value) @ self.x), [*self.rows, enough])
+
+    def kept(self, asks: IntArray, floor: FloatArray) -> Any:
+        """How much of their floors the classes that ask for any can have in total, each as a part of its own."""
+        part = cp.multiply(self._best[asks] / floor, self.utility[asks])
+        return cp.Problem(cp.Maximize(self._size[asks] @ cp.minimum(part, 1)), self.rows)
 
     def nash(self, weight: FloatArray) -> Any:
         """The sum of logarithms (but for the constant that the division by the best makes)."""
@@ -82,32 +127,7 @@ class MarketProgram:
 
     def prices(self) -> FloatArray:
         """Dual values of the rows in the objective's unit, per unit of capacity (r,)."""
-        return np.maximum(np.nan_to_num(self.pools.dual_value), 0.0) / self._capacity
-
-    def multiplier(self) -> FloatArray:
-        """Dual values of the utility rows, all members together, per unit of utility (k,)."""
-        return np.maximum(np.nan_to_num(self.reach.dual_value), 0.0) / self._best
-
-
-def solve_by_clarabel(program: Any) -> tuple[Status, int]:
-    """Hand a cvxpy program to Clarabel. Values sit in its variables only where the status is `OPTIMAL`."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # "may be inaccurate": the certificate measures that
-            program.solve(solver=cp.CLARABEL, max_iter=_CLARABEL_ITERATIONS)
-    except cp.SolverError:
-        return Status.FAILED, 0
-    stats = program.solver_stats
-    return _STATUS.get(program.status, Status.FAILED), int(stats.num_iters or 0) if stats else 0
-
-
-_STATUS = {
-    cp.OPTIMAL: Status.OPTIMAL,
-    cp.OPTIMAL_INACCURATE: Status.OPTIMAL,
-    cp.INFEASIBLE: Status.INFEASIBLE,
-    cp.INFEASIBLE_INACCURATE: Status.INFEASIBLE,
-    cp.USER_LIMIT: Status.WORK_LIMIT,
-}
+        return np.asarray(np.maximum(np.nan_to_num(self.pools.dual_value), 0.0) / self._capacity)
 
 
 class _Linear:
@@ -131,13 +151,12 @@ class _Linear:
 
     def _clarabel(self, state: Any) -> LinearSolution:
         program = MarketProgram(self._market, self._worth)
-        status, work = solve_by_clarabel(state(program))
-        self.solver, self.work = "clarabel", self.work + work
-        if status is not Status.OPTIMAL:
-            none = np.zeros(0)
-            return LinearSolution(status, none, 0.0, none, none, work)
+        ended = solve_by_clarabel(state(program))
+        self.solver, self.work = "clarabel", self.work + ended.work
+        if not ended.solved:
+            return LinearSolution(ended.status, NOTHING, 0.0, NOTHING, ended.work)
         theta = 0.0 if program.theta.value is None else float(program.theta.value)
-        return LinearSolution(status, program.x.value, theta, program.prices(), program.multiplier(), work)
+        return LinearSolution(ended.status, program.x.value, theta, program.prices(), ended.work)
 
 
 def _ended(found: LinearSolution) -> bool:
@@ -159,21 +178,20 @@ def _solve_level(market: Market, objective: Level) -> Solution:
     proof = _first_proof(market, objective)
     program, z = _Linear(market, objective.worth), proof.level
     for _ in range(_MAX_PASSES):
-        target, slope = targets.at(z)
-        found = program.level(target - floor, floor)
+        found = program.level(targets.at(z)[0] - floor, floor)
         if found.status is not Status.OPTIMAL:
             return _nothing(market, found.status, f"cvxpy/{program.solver}", program.work)
-        prices = found.prices / max(float(found.multiplier @ slope), 1e-300)
-        bound = bound_at(market, objective, prices)
+        bound = bound_at(market, objective, found.prices)
         if bound <= z * (1 + _REACHED) and bound < targets.highest:
-            proof = _Proof(bound, prices)  # the solver's prices rather than a guess
+            proof = _Proof(bound, found.prices)  # the solver's prices rather than a guess
         x = make_feasible(market, found.x)
         level = reached(market, objective, x)
         if level >= z * (1 - _REACHED) or bound >= z * (1 - 1e-14):
             break
         z = bound
     bound = min(proof.level, targets.highest)
-    return Solution(Status.OPTIMAL, x, proof.prices, min(level, bound), bound, f"cvxpy/{program.solver}", program.work)
+    prices = in_levels(market, objective, proof.prices, proof.level)
+    return Solution(Status.OPTIMAL, x, prices, min(level, bound), bound, f"cvxpy/{program.solver}", program.work)
 
 
 def _first_proof(market: Market, objective: Level) -> _Proof:
@@ -202,12 +220,14 @@ def _solve_total(market: Market, objective: Total) -> Solution:
 
 def _solve_nash(market: Market, objective: Nash) -> Solution:
     program = MarketProgram(market, objective.worth)
-    status, work = solve_by_clarabel(program.nash(objective.weight))
-    if status is not Status.OPTIMAL:
-        return _nothing(market, status, "cvxpy/clarabel", work)
+    ended = solve_by_clarabel(program.nash(objective.weight))
+    if not ended.solved:
+        return _nothing(market, ended.status, "cvxpy/clarabel", ended.work)
     x, prices = make_feasible(market, program.x.value), program.prices()
+    # All that is paid is at most the sum of the weights: what is next to nothing of that is the solver's rounding.
+    prices = np.where(prices * market.capacity > _ROUNDING * float(market.size @ objective.weight), prices, 0.0)
     bound = bound_at(market, objective, prices)
-    return Solution(Status.OPTIMAL, x, prices, reached(market, objective, x), bound, "cvxpy/clarabel", work)
+    return Solution(Status.OPTIMAL, x, prices, reached(market, objective, x), bound, "cvxpy/clarabel", ended.work)
 
 
 def _nothing(market: Market, status: Status, path: str, work: int) -> Solution:

@@ -124,7 +124,9 @@ class Residual:
         cost = market.cost(prices)
         hulls = responses(market, self._worth, prices)
         low_worth, low_cost, high_worth, high_cost = hulls.edge_of(kept)
-        rise = np.divide(high_cost - low_cost, high_worth - low_worth, out=np.zeros(len(kept)), where=high_worth > low_worth)
+        rise = np.divide(
+            high_cost - low_cost, high_worth - low_worth, out=np.zeros(len(kept)), where=high_worth > low_worth
+        )
         dearest = np.maximum.reduceat(cost, market.first[:-1])
         line = (low_cost + _AS_CHEAP * dearest)[owner] + rise[owner] * (self._worth - low_worth[owner])
         at_corner = kept >= high_worth * (1 - _CORNER)
