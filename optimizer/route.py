@@ -9,8 +9,8 @@ from optimizer.objective import Level, Nash, Objective, Solution
 from optimizer.problem import FloatArray
 
 #: Columns up to which the exact program is the quicker way: one linear program; several, or one with logarithms.
-_ONE_PROGRAM = 2_000
-_SEVERAL_PROGRAMS = 1_000
+_ONE_PROGRAM = 20_000
+_SEVERAL_PROGRAMS = 20_000
 #: Columns up to which a stalled price path is followed by the exact program: its matrices still fit, in minutes.
 _FALLBACK = 500_000
 

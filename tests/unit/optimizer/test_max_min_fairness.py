@@ -170,7 +170,7 @@ def test_nothing_to_decide_is_an_answer(setting: Setting):
 
 
 def test_a_level_can_be_followed_by_the_largest_sum():
-    """With `sum`, what the first level leaves goes where it gives most; with `nothing` the program is the published one."""
+    """With `sum`, what the first level leaves goes where it gives most."""
     setting = Setting([[1, None]] * 2 + [[None, 4, 1]] + [[None, 1, 1]] * 2, [1, 1, 1])
     problem, shares = decide(setting, MaxMinFairness(then="sum"))
     assert [stage.kind for stage in shares.stages] == [StageKind.LEVEL, StageKind.SUM]
