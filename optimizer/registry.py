@@ -20,6 +20,7 @@ ENTRY_POINTS = "walras.policies"
 
 _BUILT_IN: Mapping[str, str] = {
     "fifo": "optimizer.policies.fifo:Fifo",
+    "hierarchical": "optimizer.policies.hierarchical:Hierarchical",
     "isolated": "optimizer.policies.isolated:Isolated",
     "cost_with_slos": "optimizer.policies.cost_with_slos:CostWithSlos",
     "finish_time_fairness": "optimizer.policies.finish_time_fairness:FinishTimeFairness",
@@ -28,6 +29,7 @@ _BUILT_IN: Mapping[str, str] = {
     "proportional_fairness": "optimizer.policies.proportional_fairness:ProportionalFairness",
     "throughput": "optimizer.policies.throughput:Throughput",
     "throughput_per_dollar": "optimizer.policies.throughput_per_dollar:ThroughputPerDollar",
+    "water_filling": "optimizer.policies.water_filling:WaterFilling",
 }
 
 
