@@ -32,7 +32,7 @@ def gavel(asked: Asked, table: Mapping[SpeedKey, float] | None = None) -> Iterat
     jobs, slos = Random(asked.seed + 2), Random(asked.seed + 6)
     instants = islice(poisson_at(asked.rate_per_h, Random(asked.seed + 3)), asked.jobs)
     for number, at in enumerate(instants):
-        gang, duration_s = draw_gang(jobs), draw_duration_s(jobs)
+        gang, duration_s = draw_gang(jobs), draw_duration_s(jobs) * asked.stretch
         gang = gang if asked.gangs else 1
         kind = jobs.choice(KINDS)
         while gang > 1 and kind not in SPREADABLE:

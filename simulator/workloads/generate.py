@@ -46,6 +46,7 @@ def asked_of(
     gangs: bool | None = None,
     priorities: bool = False,
     slos: bool = False,
+    stretch: float = 1.0,
 ) -> Asked:
     """The request, with the generator's own values for what was not said. Raises ConfigError for one out of bounds."""
     generator = _named(name)
@@ -57,7 +58,9 @@ def asked_of(
         raise ConfigError(
             f"{rate_per_h} jobs per hour", field="rate", fix="give 0 (all at once) or a rate from 0.001 to 10,000,000"
         )
-    return Asked(jobs, rate_per_h, seed, generator.gangs if gangs is None else gangs, priorities, slos)
+    if not 1e-6 <= stretch <= 1e6:
+        raise ConfigError(f"durations times {stretch}", field="stretch", fix="give a factor from 0.000001 to 1,000,000")
+    return Asked(jobs, rate_per_h, seed, generator.gangs if gangs is None else gangs, priorities, slos, stretch)
 
 
 def generate(name: str, asked: Asked, speeds_path: str | Path | None = None) -> Iterator[TraceJob]:

@@ -36,5 +36,5 @@ def hadar_60(asked: Asked) -> Iterator[TraceJob]:
         gang = mix.gang()
         hours = classes.uniform(*classes.choice(CLASSES_H))
         kind = models.choice(spreadable if gang > 1 else MODELS)
-        duration_s = max(_LEAST_S, round(hours * 3600.0 / gang, 1))
+        duration_s = mix.stretched_s(max(_LEAST_S, hours * 3600.0 / gang))
         yield mix.job(number, at, gang=gang, kind=kind, owner=mix.owner(), duration_s=duration_s)

@@ -52,6 +52,8 @@ class Asked:
     priorities: bool = False
     #: True: each job has a deadline: 1.2, 2 or 10 times its run time, a third each.
     slos: bool = False
+    #: Durations are multiplied by this.
+    stretch: float = 1.0
 
 
 def draw_gang(random: Random) -> int:
@@ -105,7 +107,11 @@ class Mix:
 
     def duration_s(self) -> float:
         """Seconds on a V100, to a tenth."""
-        return round(draw_duration_s(self._durations), 1)
+        return self.stretched_s(draw_duration_s(self._durations))
+
+    def stretched_s(self, duration_s: float) -> float:
+        """As long as was asked for, to a tenth of a second, and a second at least."""
+        return max(1.0, round(duration_s * self._asked.stretch, 1))
 
     def job(
         self, number: int, at: float, *, gang: int, kind: str, owner: tuple[str, str], duration_s: float

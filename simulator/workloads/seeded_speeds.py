@@ -20,7 +20,10 @@ _NOISE = 0.15
 def with_seeded_speeds(
     jobs: Iterable[TraceJob], nominal: Mapping[str, float], *, kinds: int = 26, seed: int = 0
 ) -> Iterator[TraceJob]:
-    """The jobs with a speed on every type of `nominal` (name to nominal speed)."""
+    """The jobs with a speed on every type of `nominal` (name to nominal speed).
+
+    A duration on a type that is not among them becomes one on the fastest that is.
+    """
     streams = Streams(seed)
     dealing = streams.stream("dealing")
     names = [f"kind-{number:02}" for number in range(1, kinds + 1)]
@@ -29,7 +32,8 @@ def with_seeded_speeds(
         kind = dealing.choice(names) if job.kind == NO_KIND else job.kind
         if kind not in speeds:
             speeds[kind] = _drawn(streams, kind, nominal)
-        yield replace(job, kind=kind, speeds=speeds[kind])
+        on = job.duration_on if job.duration_on in nominal else ""
+        yield replace(job, kind=kind, speeds=speeds[kind], duration_on=on)
 
 
 def _drawn(streams: Streams, kind: str, nominal: Mapping[str, float]) -> tuple[tuple[str, float], ...]:

@@ -41,6 +41,7 @@ def generate_workload(
     ] = None,
     priorities: Annotated[bool, typer.Option("--priorities", help="Weight 5 for one job in five.")] = False,
     slos: Annotated[bool, typer.Option("--slos", help="Deadlines of 1.2, 2 or 10 times the run time.")] = False,
+    stretch: Annotated[float, typer.Option("--stretch", help="Multiply durations by this.")] = 1.0,
     speeds: Speeds = None,
     force: Force = False,
 ) -> None:
@@ -56,6 +57,7 @@ def generate_workload(
         gangs=gangs,
         priorities=priorities,
         slos=slos,
+        stretch=stretch,
     )
     show_line(f"{written.jobs} jobs in {out}")
 
