@@ -18,6 +18,7 @@ from simulator.truth import SpeedKey, Truth
 from simulator.workloads.formats import WORKLOAD_FILE, format_named, format_of, read_workload
 from simulator.workloads.job import Trace
 from simulator.workloads.placing import Placing
+from simulator.workloads.source import Reading
 from walras.cluster import Market
 from walras.config import ClusterConfig, Workload, load_yaml
 from walras.errors import ConfigError
@@ -43,17 +44,18 @@ def load_experiment(
     speeds_path: str | Path | None = None,
     measured: MeasuredCosts | None = None,
     format: str | None = None,
+    reading: Reading | None = None,
 ) -> Experiment:
     """Read the files and check that they fit each other.
 
     `speeds_path` is a throughput table for a trace; without it, a Gavel trace takes the
     `throughputs/simulation_throughputs.json` beside its folder, if that is there. `format` names the workload's format
-    where its ending and first line do not tell. Raises ConfigError (a UserError) for anything a person has to mend.
+    where its ending and first line do not tell; `reading` says what may be done about bad rows of a trace. Raises ConfigError (a UserError) for anything a person has to mend.
     """
     cluster = load_yaml(cluster_path, ClusterConfig)
     known = format_named(format) if format is not None else format_of(workload_path)
     if known.name != WORKLOAD_FILE:
-        return trace_experiment(read_workload(workload_path, known.name), cluster, speeds_path)
+        return trace_experiment(read_workload(workload_path, known.name, reading), cluster, speeds_path)
     return workload_experiment(load_yaml(workload_path, Workload), cluster, measured)
 
 
