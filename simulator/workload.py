@@ -50,7 +50,8 @@ def load_experiment(
 
     `speeds_path` is a throughput table for a trace; without it, a Gavel trace takes the
     `throughputs/simulation_throughputs.json` beside its folder, if that is there. `format` names the workload's format
-    where its ending and first line do not tell; `reading` says what may be done about bad rows of a trace. Raises ConfigError (a UserError) for anything a person has to mend.
+    where its ending and first line do not tell; `reading` says what may be done about bad rows of a trace. Raises
+    ConfigError (a UserError) for anything a person has to mend.
     """
     cluster = load_yaml(cluster_path, ClusterConfig)
     known = format_named(format) if format is not None else format_of(workload_path)

@@ -10,6 +10,7 @@ import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import inf, isfinite
 from pathlib import Path
 from sys import intern
@@ -26,6 +27,7 @@ MAX_JOBS = 5_000_000
 MAX_GANG = 65_536
 _MAX_NAME = 200
 _FIRST_FEW = 5
+_BATCH_IN_NAME = re.compile(r"\(batch size (\d{1,9})\)$")
 _LONGEST_QUOTE = 40
 #: A million years: larger instants would lose the seconds.
 _MAX_NUMBER = 1e15
@@ -275,10 +277,8 @@ def _quoted(text: str) -> str:
     return repr(text if len(text) <= _LONGEST_QUOTE else text[:_LONGEST_QUOTE] + "…")
 
 
-BATCH_IN_NAME = re.compile(r"\(batch size (\d{1,9})\)$")
-
-
+@lru_cache(maxsize=4096)
 def batch_of(kind: str) -> int | None:
     """The batch size in a name such as `LM (batch size 10)`."""
-    found = BATCH_IN_NAME.search(kind)
+    found = _BATCH_IN_NAME.search(kind)
     return int(found[1]) if found else None

@@ -266,6 +266,7 @@ def _folder(reference_data: Path, *names: str) -> list[Path]:
     return found
 
 
+@pytest.mark.slow
 def test_the_philly_trace_is_read_whole(reference_data: Path) -> None:
     """82,247 jobs, the largest gang 128."""
     trace = read_workload(reference_data / "jobs" / "philly_2017.csv.gz")
@@ -274,6 +275,7 @@ def test_the_philly_trace_is_read_whole(reference_data: Path) -> None:
     assert round(sum(job.gang * (job.duration_s or 0.0) for job in trace.jobs) / 3600) == 978_078
 
 
+@pytest.mark.slow
 def test_every_trace_of_the_reference_data_is_read(reference_data: Path) -> None:
     """In its own format, without a name being given; those known to be unsorted or to have bad rows, when asked."""
     expected = {

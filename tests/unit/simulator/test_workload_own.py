@@ -48,7 +48,7 @@ jobs = st.builds(
 
 @pytest.mark.parametrize("ending", ["csv", "jsonl", "csv.gz"])
 @given(rows=st.lists(jobs, min_size=1, max_size=5, unique_by=lambda job: job.name))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_what_is_written_reads_back_as_the_same_jobs(
     tmp_path_factory: pytest.TempPathFactory, ending: str, rows: list[TraceJob]
 ) -> None:
