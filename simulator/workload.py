@@ -17,7 +17,7 @@ from simulator.measured import MeasuredCosts
 from simulator.truth import SpeedKey, Truth
 from simulator.workloads.formats import WORKLOAD_FILE, format_named, format_of, read_workload
 from simulator.workloads.job import Trace
-from simulator.workloads.placing import Placing
+from simulator.workloads.placing import Placing, nominal_speeds
 from simulator.workloads.source import Reading
 from walras.cluster import Market
 from walras.config import ClusterConfig, Workload, load_yaml
@@ -82,7 +82,11 @@ def trace_experiment(trace: Trace, cluster: ClusterConfig, speeds_path: str | Pa
         raise ConfigError(f"{speeds_path}: no speeds for {', '.join(sorted(missing))} of the cluster", field="speeds")
     looked = f" (there is none at {beside})" if trace.format == "gavel" and speeds_path is None else ""
     placing = Placing(
-        cluster, table=table, source=trace.source, hint=f"give a throughput table that has it: --speeds FILE{looked}"
+        nominal_speeds(cluster),
+        declared=cluster.speeds,
+        table=table,
+        source=trace.source,
+        hint=f"give a throughput table that has it: --speeds FILE{looked}",
     )
     for _ in _that_fit(placing.jobs(trace.jobs), cluster):
         pass  # all of them once, to hear of a mistake now and not after an hour

@@ -8,7 +8,7 @@ from typing import Any
 
 from simulator.truth import SpeedKey
 from simulator.workloads.job import Trace, TraceJob
-from simulator.workloads.placing import Placing
+from simulator.workloads.placing import Placing, nominal_speeds
 from walras.cluster import Market
 from walras.config import ClusterConfig
 
@@ -100,26 +100,26 @@ def described(
 
 
 def _load(trace: Trace, cluster: ClusterConfig, table: Mapping[SpeedKey, float] | None) -> Load:
-    placing = Placing(cluster, table=table, source=trace.source)
-    room = [
-        (entry.machines if entry.market is Market.OWNED else entry.quota) * entry.accelerators
-        for entry in cluster.pools
-    ]
+    placing = Placing(nominal_speeds(cluster), declared=cluster.speeds, table=table, source=trace.source)
+    largest: dict[str, int] = {}
+    accelerators = 0
+    for entry in cluster.pools:
+        room = (entry.machines if entry.market is Market.OWNED else entry.quota) * entry.accelerators
+        largest[entry.accelerator] = max(room, largest.get(entry.accelerator, 0))
+        accelerators += room
     durations: list[float] = []
     accelerator_s, too_large = 0.0, 0
     for job in placing.jobs(trace.jobs):
-        request = job.request
-        demand = max(
-            request.demands, key=lambda each: placing.speeds[SpeedKey(request.kind, each.accelerator, each.count)]
-        )
-        durations.append(job.steps / placing.speeds[SpeedKey(request.kind, demand.accelerator, demand.count)])
-        accelerator_s += durations[-1] * demand.count
-        too_large += demand.count > max(room)
-    span_s, there = trace.jobs[-1].at - trace.jobs[0].at, max(1, sum(room))
+        kind, demands = job.request.kind, job.request.demands
+        fastest = max(placing.speeds[SpeedKey(kind, each.accelerator, each.count)] for each in demands)
+        durations.append(job.steps / fastest)
+        accelerator_s += durations[-1] * demands[0].count
+        too_large += all(each.count > largest[each.accelerator] for each in demands)
+    span_s, there = trace.jobs[-1].at - trace.jobs[0].at, max(1, accelerators)
     spread = _spread(durations)
     assert spread is not None, "a trace has at least one job"
     return Load(
-        accelerators=sum(room),
+        accelerators=accelerators,
         accelerator_h=accelerator_s / 3600.0,
         duration_s=spread,
         offered_load=accelerator_s / (there * span_s) if span_s > 0 else None,

@@ -10,6 +10,7 @@ from simulator.workloads.describe import QUANTILES, Description, Spread, as_json
 from simulator.workloads.formats import FORMATS, WORKLOAD_FILE, WRITERS, read_workload, write_trace
 from simulator.workloads.generate import GENERATORS, asked_of, generate
 from simulator.workloads.job import Skipped, Trace
+from simulator.workloads.placing import nominal_speeds
 from simulator.workloads.plot import plot_trace
 from simulator.workloads.seeded_speeds import with_seeded_speeds
 from simulator.workloads.source import Reading
@@ -55,8 +56,7 @@ def convert_file(
         )
     jobs = trace.jobs
     if seeded is not None:
-        pools = load_yaml(seeded.cluster, ClusterConfig).pools
-        nominal = {entry.accelerator: entry.nominal_speed for entry in pools}
+        nominal = nominal_speeds(load_yaml(seeded.cluster, ClusterConfig))
         jobs = list(with_seeded_speeds(jobs, nominal, kinds=seeded.kinds, seed=seeded.seed))
     write_trace(Trace(trace.source, trace.format, jobs), out, force=force)
     return Written(len(jobs), trace.format, trace.skipped)

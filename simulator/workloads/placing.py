@@ -37,22 +37,22 @@ class Placing:
 
     def __init__(
         self,
-        cluster: ClusterConfig,
+        nominal: Mapping[str, float],
         *,
+        declared: Mapping[str, Mapping[str, float]] | None = None,
         table: Mapping[SpeedKey, float] | None = None,
         source: str = "trace",
         hint: str = "give a throughput table: --speeds FILE",
     ) -> None:
+        """`nominal`: speed by accelerator type; `declared`: steps per second by kind and type, whatever the gang."""
         #: Speeds of every kind and gang met so far, each in here before the first job that has it is handed out.
         self.speeds: dict[SpeedKey, float] = {}
         self._table = table or {}
         self._tabled_kinds = {key.kind for key in self._table}
         self._tabled_types = sorted({key.accelerator for key in self._table})
-        self._cluster_speeds = cluster.speeds
-        self._nominal: dict[str, float] = {}
-        for entry in cluster.pools:
-            self._nominal[entry.accelerator] = max(entry.nominal_speed, self._nominal.get(entry.accelerator, 0.0))
-        self._types = sorted(self._nominal)
+        self._declared = declared or {}
+        self._nominal = dict(nominal)
+        self._types = sorted(nominal)
         self._ways: dict[tuple[object, ...], _Way] = {}
         self._source = source
         self._hint = hint
@@ -129,7 +129,7 @@ class Placing:
                 if speed is not None:
                     speeds[name] = speed
             return speeds
-        return dict(row.speeds) if row.speeds else self._cluster_speeds.get(row.kind)
+        return dict(row.speeds) if row.speeds else self._declared.get(row.kind)
 
     def _keep(self, row: TraceJob, speeds: Mapping[str, float]) -> None:
         """Remember how fast the kind is here. Two rows of a kind and gang have to say the same."""
@@ -153,3 +153,11 @@ class Placing:
     def _where(self, row: TraceJob) -> str:
         place = f"{self._source}:{row.line}" if row.line else self._source
         return f"{place}: {row.kind!r} x {row.gang}"
+
+
+def nominal_speeds(cluster: ClusterConfig) -> dict[str, float]:
+    """By accelerator type; the highest where pools of one type differ."""
+    nominal: dict[str, float] = {}
+    for entry in cluster.pools:
+        nominal[entry.accelerator] = max(entry.nominal_speed, nominal.get(entry.accelerator, 0.0))
+    return nominal

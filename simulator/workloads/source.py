@@ -232,7 +232,10 @@ def header_table(source: Source, lines: Iterator[tuple[int, str]], required: Seq
     number, line = next(lines, (0, ""))
     if not line.strip():
         raise ConfigError(f"{source.path}: no header; the file is empty or begins with an empty line", fix="mend it")
-    titles = [title.strip() for title in cut_csv(line)]
+    try:
+        titles = [title.strip() for title in cut_csv(line)]
+    except csv.Error as error:
+        raise ConfigError(f"{source.path}:{number}: {error}", fix="mend the header") from None
     doubled = next((title for title in titles if titles.count(title) > 1), None)
     if doubled is not None:
         raise ConfigError(f"{source.path}:{number}: two columns {doubled!r}", field=doubled, fix="remove one")

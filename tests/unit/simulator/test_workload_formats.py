@@ -1,16 +1,19 @@
 """Reading traces of every format, and saying exactly what is wrong with a bad one. All fixtures are made up here."""
 
+import contextlib
 import gzip
 from math import inf
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from simulator.workloads import source
 from simulator.workloads.formats import FORMATS, read_workload
 from simulator.workloads.job import TraceJob
 from simulator.workloads.source import Reading
-from walras.errors import ConfigError
+from walras.errors import ConfigError, UserError
 
 SHOCKWAVE = "LM (batch size 10)\tpython main.py\tlm\t--steps\t1\t1000\t2\t{mode}\t1\t-1.0\t140\t5\n"
 PHILLY = "job_id,user,submit_time_s,num_gpus,duration_s,status,gpu_type,cluster\n"
@@ -174,6 +177,8 @@ def test_missing_and_doubled_columns_are_named(tmp_path: Path) -> None:
         _read(tmp_path, "t.csv", "job_id,submit_time_s,num_gpus\n", "philly")
     with pytest.raises(ConfigError, match="two columns 'job_id'"):
         _read(tmp_path, "t.csv", "job_id,job_id,submit_time_s,num_gpus,duration_s\n", "philly")
+    with pytest.raises(ConfigError, match=r"t\.csv:1: unexpected end of data"):
+        _read(tmp_path, "t.csv", '"job_id\n', "philly")
     with pytest.raises(ConfigError, match="no header"):
         _read(tmp_path, "t.csv", "", "philly")
 
@@ -255,6 +260,33 @@ def test_what_cannot_be_opened_is_named(tmp_path: Path) -> None:
     (tmp_path / "b.swf").write_bytes(bytes(range(128, 256)) * 3)
     with pytest.raises(ConfigError, match=r"b\.swf:1: "):
         read_workload(tmp_path / "b.swf")
+
+
+HEADERS = ["", PHILLY, POLLUX, ELASTIC, OPENB, "at,name,kind,gang,types,speeds,batch,priority,duration_on\n"]
+cells = st.sampled_from(
+    ["", "0", "1", "-1", "1e9", "nan", "a", '"', "v100=1", "{}", "[", "|", "\t", "\x00", "é", "\ud7ff"]
+)
+
+
+@given(
+    name=st.sampled_from(sorted(FORMATS)),
+    header=st.sampled_from(HEADERS),
+    lines=st.lists(st.tuples(st.sampled_from([",", "\t", " "]), st.lists(cells, max_size=20)), max_size=6),
+    skip=st.booleans(),
+)
+@settings(max_examples=100, deadline=None)
+def test_whatever_a_file_holds_it_is_read_or_refused(
+    tmp_path_factory: pytest.TempPathFactory,
+    name: str,
+    header: str,
+    lines: list[tuple[str, list[str]]],
+    skip: bool,
+) -> None:
+    """No content of any format ends in anything but jobs or an error for the person."""
+    path = tmp_path_factory.getbasetemp() / "anything.txt"
+    path.write_text(header + "".join(separator.join(row) + "\n" for separator, row in lines))
+    with contextlib.suppress(UserError):
+        assert read_workload(path, name, Reading(skip_bad_rows=skip)).jobs
 
 
 # ------------------------------------------------------------------------------------------------ the real files

@@ -10,7 +10,6 @@ from simulator.job import SimulatedJob
 from simulator.truth import SpeedKey
 from simulator.workloads.formats import read_workload
 from simulator.workloads.placing import Placing
-from walras.config import ClusterConfig
 from walras.errors import ConfigError
 from walras.ids import Kind
 from walras.request import Demand
@@ -49,13 +48,9 @@ SPEEDS = {
 
 
 def _jobs(path: Path, *types: str) -> list[SimulatedJob]:
-    """The trace's jobs on a cluster of these types."""
-    pools = [
-        {"shape": name, "accelerator": name, "accelerators": 8, "cpus": 1, "memory": "1GB", "machines": 1}
-        for name in types
-    ]
-    cluster = ClusterConfig.model_validate({"pools": pools})
-    return list(Placing(cluster, table=SPEEDS, source=str(path)).jobs(read_workload(path).jobs))
+    """The trace's jobs on these types."""
+    placing = Placing(dict.fromkeys(types, 1.0), table=SPEEDS, source=str(path))
+    return list(placing.jobs(read_workload(path).jobs))
 
 
 def test_a_row_becomes_a_job(tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ from simulator.truth import SpeedKey
 from simulator.workload import load_experiment
 from simulator.workloads.job import TraceJob
 from simulator.workloads.placing import Placing
-from walras.config import ClusterConfig
 from walras.errors import ConfigError
 from walras.ids import Kind
 from walras.request import Demand
@@ -22,12 +21,9 @@ speeds: {cnn: {a100: 12, k80: 3}}
 """
 
 
-def _cluster() -> ClusterConfig:
-    pools = [
-        {"shape": name, "accelerator": name, "accelerators": 4, "cpus": 4, "memory": "8GB", "nominal_speed": speed}
-        for name, speed in (("a100", 4), ("k80", 1))
-    ]
-    return ClusterConfig.model_validate({"pools": pools, "speeds": {"cnn": {"a100": 12, "k80": 3}}})
+def _placing(table: dict[SpeedKey, float] | None = None) -> Placing:
+    """On two types, with one declared kind."""
+    return Placing({"a100": 4.0, "k80": 1.0}, declared={"cnn": {"a100": 12.0, "k80": 3.0}}, table=table)
 
 
 def _speeds(placing: Placing, kind: str, gang: int) -> list[float | None]:
@@ -36,7 +32,7 @@ def _speeds(placing: Placing, kind: str, gang: int) -> list[float | None]:
 
 def test_a_duration_is_worth_that_long_on_the_fastest_type() -> None:
     """Where nobody knows the kind, types differ by their nominal speeds."""
-    placing = Placing(_cluster())
+    placing = _placing()
     (job,) = placing.jobs([TraceJob(5.0, "a", "any", 2, duration_s=100.0)])
     assert _speeds(placing, "any", 2) == [4.0, 1.0]
     assert (job.at, job.steps, job.request.steps) == (5.0, 400.0, 400.0)
@@ -45,7 +41,7 @@ def test_a_duration_is_worth_that_long_on_the_fastest_type() -> None:
 
 def test_steps_are_taken_at_the_known_speed() -> None:
     """The cluster file knows the kind."""
-    placing = Placing(_cluster())
+    placing = _placing()
     (job,) = placing.jobs([TraceJob(0.0, "a", "cnn", 1, steps=60.0, duration_s=1e6)])
     assert (job.steps, _speeds(placing, "cnn", 1)) == (60.0, [12.0, 3.0])
 
@@ -58,7 +54,7 @@ def test_a_duration_refers_to_the_type_it_names() -> None:
         TraceJob(0.0, "b", "k", 1, duration_s=10.0, duration_on="h100"),
         TraceJob(0.0, "c", "k", 1, duration_s=10.0, types=("k80",)),
     ]
-    placed = list(Placing(_cluster(), table=table).jobs(rows))
+    placed = list(_placing(table=table).jobs(rows))
     assert [job.steps for job in placed] == [20.0, 80.0, 10.0]
     assert placed[2].request.demands == (Demand("k80", 1),)
 
@@ -66,17 +62,17 @@ def test_a_duration_refers_to_the_type_it_names() -> None:
 def test_a_table_goes_before_the_row_and_the_row_before_the_cluster() -> None:
     """The first that knows the kind."""
     rows = [TraceJob(0.0, "a", "cnn", 1, steps=1.0, speeds=(("a100", 5.0),))]
-    placing = Placing(_cluster())
+    placing = _placing()
     (job,) = placing.jobs(rows)
     assert _speeds(placing, "cnn", 1) == [5.0, None]
     assert job.request.demands == (Demand("a100", 1),)
-    tabled = Placing(_cluster(), table={SpeedKey(Kind("cnn"), "k80", 1): 7.0})
+    tabled = _placing(table={SpeedKey(Kind("cnn"), "k80", 1): 7.0})
     assert next(tabled.jobs(rows)).request.demands == (Demand("k80", 1),)
 
 
 def test_an_estimate_is_all_that_the_scheduler_is_told() -> None:
     """The truth stays with the simulator."""
-    (job,) = Placing(_cluster()).jobs([TraceJob(0.0, "a", "any", 1, duration_s=100.0, estimate_s=500.0)])
+    (job,) = _placing().jobs([TraceJob(0.0, "a", "any", 1, duration_s=100.0, estimate_s=500.0)])
     assert (job.steps, job.request.steps, job.request.duration_s) == (400.0, None, 500.0)
 
 
@@ -87,7 +83,7 @@ def test_deadlines() -> None:
         TraceJob(10.0, "b", "any", 1, duration_s=100.0, slo=2.0, deadline_at=150.0),
         TraceJob(10.0, "c", "any", 1, duration_s=100.0),
     ]
-    assert [job.request.deadline_at for job in Placing(_cluster()).jobs(rows)] == [210.0, 150.0, inf]
+    assert [job.request.deadline_at for job in _placing().jobs(rows)] == [210.0, 150.0, inf]
 
 
 @pytest.mark.parametrize(
@@ -102,7 +98,7 @@ def test_deadlines() -> None:
 def test_what_cannot_run_here_is_named(row: TraceJob, complaint: str) -> None:
     """By the line it stands in."""
     with pytest.raises(ConfigError, match=complaint):
-        list(Placing(_cluster()).jobs([row]))
+        list(_placing().jobs([row]))
 
 
 def test_two_rows_of_a_kind_say_the_same_speed() -> None:
@@ -111,7 +107,7 @@ def test_two_rows_of_a_kind_say_the_same_speed() -> None:
         TraceJob(0.0, name, "k", 1, steps=5.0, speeds=(("a100", speed),)) for name, speed in (("a", 2.0), ("b", 3.0))
     ]
     with pytest.raises(ConfigError, match="makes 3 steps/s on a100, an earlier job of its kind and gang 2"):
-        list(Placing(_cluster()).jobs(rows))
+        list(_placing().jobs(rows))
 
 
 def test_a_trace_in_any_format_is_an_experiment(tmp_path: Path) -> None:
