@@ -28,12 +28,10 @@ from optimizer.owners import sum_by
 from optimizer.problem import BoolArray, FloatArray
 from optimizer.reached import FULL, level_reached
 
-#: Part of a level that is given back, so that rounding cannot make the next one infeasible.
-_SLACK = 1e-9
 #: Prices that make up less than this part of all that is paid at a level are rounding.
 _SCARCE = 1e-8
 #: Earlier prices are added ten times as often until the targets cost all there is, to this part.
-_POWERS = 6
+_POWERS = 10
 _PAID = 1e-9
 #: A target within this part of the last is no rise.
 _RISE = 1e-12
@@ -173,9 +171,10 @@ class _Run:
         return found.z, part.all_rows(found.prices, self._market.rows)
 
     def _cleaned(self, prices: FloatArray) -> FloatArray:
-        """Without what is rounding."""
+        """Without what is rounding, by the measure of what was not scarce before."""
         paid = prices * self._market.capacity
-        return np.where(paid > _SCARCE * max(float(paid.sum()), 1e-300), prices, 0.0)
+        fresh = float(paid[~self._gone].sum())
+        return np.where(self._gone | (paid > _SCARCE * fresh), prices, 0.0)
 
     def _proved(self, prices: FloatArray, targets: Targets, z: float) -> tuple[FloatArray, float]:
         """Prices for the whole market, and what they prove.
@@ -207,7 +206,7 @@ class _Run:
     def _settle(self, level: Filled) -> None:
         """Who has what it can get, and what is gone for the others."""
         target = level.targets.at(level.z)[0]
-        self._kept = np.where(self._settled, self._kept, np.maximum(target * (1 - _SLACK), self._kept))
+        self._kept = np.where(self._settled, self._kept, np.maximum(target, self._kept))
         if level.prices.any():
             latest = level.prices / float(level.prices @ self._market.capacity)
             forgotten = self._gone & (level.prices == 0)

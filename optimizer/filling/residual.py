@@ -14,12 +14,12 @@ from optimizer.objective import Targets
 from optimizer.problem import BoolArray, FloatArray, IntArray
 
 #: A column within this part of the class's costs of the cheapest way may be part of one.
-_AS_CHEAP = 1e-7
+_AS_CHEAP = 1e-9
 #: Utilities that agree to this part are the same corner.
 _CORNER = 1e-9
 #: Of a row, the part below which nothing is left.
 _EMPTY = 1e-9
-#: Room in a row for the rounding of what others take of it.
+#: Room in a row, so that rounding of what others take cannot make the next level infeasible; taken back at the end.
 _ROOM = 1e-10
 
 
