@@ -6,6 +6,7 @@ Both ways answer the same question with the same certificate; they differ in tim
 from optimizer.decision import Status
 from optimizer.market import Market
 from optimizer.objective import Objective, Solution, Total
+from optimizer.problem import FloatArray
 
 #: Columns up to which the exact program is the quicker way: one linear program; several, or one with logarithms.
 _ONE_PROGRAM = 8_000
@@ -23,11 +24,11 @@ def solve(market: Market, objective: Objective) -> Solution:
     found = solve_by_prices(market, objective)
     if found.status in (Status.OPTIMAL, Status.INFEASIBLE) or market.columns > _FALLBACK:
         return found
-    exact = _exactly(market, objective)
+    exact = _exactly(market, objective, found.prices)
     return exact if exact.status in (Status.OPTIMAL, Status.INFEASIBLE) else found
 
 
-def _exactly(market: Market, objective: Objective) -> Solution:
+def _exactly(market: Market, objective: Objective, near: FloatArray | None = None) -> Solution:
     from optimizer.definition import solve_definition  # imports cvxpy: only where something is to be solved
 
-    return solve_definition(market, objective)
+    return solve_definition(market, objective, near)
