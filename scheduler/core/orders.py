@@ -6,12 +6,13 @@ whom.
 """
 
 from collections.abc import Iterator
-from math import inf, nan
+from math import nan
 
 import numpy as np
 
-from optimizer.policy import OrderFacts, OrderPolicy, Renewing
+from optimizer.policy import OrderPolicy, Renewing
 from optimizer.problem import BoolArray, FloatArray, IntArray
+from scheduler.core.facts import Facts
 from scheduler.core.ledger import JobRecord, Ledger
 from scheduler.core.lines import Key, Lines
 from scheduler.core.rules import RoundRules
@@ -35,41 +36,10 @@ class ByOrder:
 
     # ------------------------------------------------------------------------------------------ keys
 
-    def _facts(self, rows: IntArray) -> OrderFacts:
-        """What is known of these slots now; nothing is written."""
-        columns, now = self._ledger.columns, self._ledger.now
-        holds = columns.pool[rows] >= 0
-        unsettled_s = columns.count[rows] * np.maximum(now - columns.settled_at[rows], 0.0)
-        attained_s = columns.attained_s[rows] + np.where(holds, unsettled_s, 0.0)
-        return OrderFacts(
-            submitted_at=columns.submitted_at[rows],
-            priority_class=columns.priority_class[rows],
-            gang=columns.gang[rows],
-            attained_s=attained_s,
-            served_s=attained_s - columns.renewed_at_s[rows],
-            waited_s=np.where(holds, 0.0, now - columns.since_at[rows]),
-            remaining_s=self._remaining_s(rows, attained_s),
-            deadline_at=columns.deadline_at[rows],
-        )
-
-    def _remaining_s(self, rows: IntArray, attained_s: FloatArray) -> FloatArray:
-        """Seconds left on the best pool: by steps and speed, else by the submitter's guess; inf without either."""
-        columns = self._ledger.columns
-        if not columns.pools:
-            return np.full(len(rows), inf)
-        rates = self._ledger.classes.rates[columns.class_row[rows]]
-        best = rates.max(axis=1, initial=0.0)
-        here = rates[np.arange(len(rows)), columns.pool[rows]]  # of a waiting job: never used
-        done = columns.steps[rows] + here * np.maximum(self._ledger.now - columns.steps_at[rows], 0.0)
-        by_steps = np.full(len(rows), inf)
-        np.divide(np.maximum(columns.steps_total[rows] - done, 0.0), best, out=by_steps, where=best > 0)
-        by_guess = np.maximum(columns.duration_s[rows] - attained_s / columns.gang[rows], 0.0)
-        return np.where(np.isfinite(columns.steps_total[rows]), by_steps, by_guess)
-
     def _columns(self, rows: IntArray) -> list[FloatArray]:
         """The whole key in columns, most significant first: class, the policy's, submission, number."""
         columns = self._ledger.columns
-        own = self._policy.key(self._facts(rows))
+        own = self._policy.key(Facts(self._ledger, rows))
         last = (columns.submitted_at[rows], columns.job_id[rows].astype(np.float64))
         return [-columns.priority_class[rows].astype(np.float64), *own, *last]
 
@@ -125,7 +95,7 @@ class ByOrder:
 
     def _renew(self, rows: IntArray) -> None:
         if isinstance(self._policy, Renewing):
-            facts, columns = self._facts(rows), self._ledger.columns
+            facts, columns = Facts(self._ledger, rows), self._ledger.columns
             again = self._policy.renews(facts)
             columns.renewed_at_s[rows[again]] = facts.attained_s[again]
 

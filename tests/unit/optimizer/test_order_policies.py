@@ -13,14 +13,14 @@ from optimizer.gittins import gittins_rank
 from optimizer.lengths import left_s, level
 from optimizer.policies.las import Las
 from optimizer.policies.tiresias import Tiresias
-from optimizer.policy import OrderFacts, OrderPolicy, PolicySpec, Renewing
+from optimizer.policy import OrderFacts, OrderPolicy, PolicySpec, Renewing, StatedFacts
 from optimizer.registry import make, names
 from walras.errors import ConfigError
 
 HOUR = 3600.0
 
 
-def facts(n: int, **given: object) -> OrderFacts:
+def facts(n: int, **given: object) -> StatedFacts:
     """n jobs that have done nothing, submitted one second after the other; of unknown length, without deadline."""
     values: dict[str, object] = {
         "submitted_at": np.arange(n, dtype=float),
@@ -33,7 +33,7 @@ def facts(n: int, **given: object) -> OrderFacts:
     }
     values.update({name: np.array(value, dtype=float) for name, value in given.items()})
     values.setdefault("served_s", values["attained_s"])
-    return OrderFacts(**values)  # type: ignore[arg-type]
+    return StatedFacts(**values)  # type: ignore[arg-type]
 
 
 def order(policy: OrderPolicy, jobs: OrderFacts) -> list[int]:
@@ -60,7 +60,7 @@ def test_keys_are_columns_of_numbers(policy: OrderPolicy) -> None:
         columns = policy.key(some)
         assert columns
         assert all(column.shape == some.submitted_at.shape and not np.isnan(column).any() for column in columns)
-    alone = OrderFacts(**{field.name: getattr(jobs, field.name)[1:2] for field in fields(OrderFacts)})
+    alone = StatedFacts(**{field.name: getattr(jobs, field.name)[1:2] for field in fields(StatedFacts)})
     assert [float(c[0]) for c in policy.key(alone)] == [float(c[1]) for c in policy.key(jobs)]
 
 
