@@ -119,7 +119,11 @@ def _tangent(
         own, rise = target[part.classes], slope[part.classes] * z
         rise = rise if rise.any() else own  # nobody rises just below z: can they have what they should?
         found = RisingProgram(part.market, part.worth).solve(own - rise, rise)
-        prices, level, iterations = part.all_rows(found.prices, market.rows) / z, z * found.theta, found.iterations
+        prices, level, iterations = (
+            part.all_rows(found.prices, market.rows) / max(z, 1e-9),
+            z * found.theta,
+            found.iterations,
+        )
         x[part.columns], error = found.x, found.error
     return level, x, prices, iterations, error
 

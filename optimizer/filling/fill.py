@@ -82,8 +82,8 @@ class Filling:
     work: int
 
     def reached(self, level: Filled) -> float:
-        """The level that the final shares reach."""
-        return level_reached(level.targets, self.utility)
+        """The level that the final shares reach, by those whom it raises."""
+        return level_reached(level.targets, np.where(level.active, self.utility, np.inf))
 
 
 def fill(market: Market, worth: FloatArray, rule: Rule) -> Filling:
@@ -131,10 +131,11 @@ class _Run:
             return False
         if z >= turn and turn < targets.highest:  # it is the turn of somebody who finds everything used up
             prices = np.zeros(self._market.rows)
-        prices, bound = self._proved(self._cleaned(prices), targets, z)
+        fresh = self._cleaned(prices)
+        prices, bound = self._proved(fresh, targets, z)
         level = Filled(tier, active, self._kept, self._cap, self._settled, targets, prices, z, bound)
         self._levels.append(level)
-        self._settle(level)
+        self._settle(level, fresh)
         return z < targets.highest
 
     def _turn(self, part: Part, targets: Targets) -> float:
@@ -164,7 +165,8 @@ class _Run:
         if not len(part.classes):
             return targets.highest, np.zeros(self._market.rows)
         found = climb(part.market, part.worth, targets)
-        self._status, self._work = found.status, self._work + found.work
+        self._work += found.work
+        self._status = found.status if found.status is Status.OPTIMAL or not self._levels else Status.WORK_LIMIT
         self._paths[found.path] = True
         if found.status is Status.OPTIMAL:
             self._residual.take(part, found.x)
@@ -203,7 +205,7 @@ class _Run:
         hidden = self._residual.empty() & ~self._gone
         return np.where(hidden, 1 / np.maximum(capacity * max(int(hidden.sum()), 1), 1e-300), self._prices)
 
-    def _settle(self, level: Filled) -> None:
+    def _settle(self, level: Filled, fresh: FloatArray) -> None:
         """Who has what it can get, and what is gone for the others."""
         target = level.targets.at(level.z)[0]
         self._kept = np.where(self._settled, self._kept, np.maximum(target, self._kept))
@@ -217,4 +219,4 @@ class _Run:
         settling = level.active & (self._kept >= np.minimum(live, self._cap) * (1 - FULL))
         cap = np.where(settling | self._settled, self._kept, np.maximum(np.minimum(self._cap, live), self._kept))
         self._settled, self._cap = self._settled | settling, cap
-        self._residual.settle(settling, self._kept, level.prices, free, self._settled)
+        self._residual.settle(settling, self._kept, fresh, free, self._settled)

@@ -124,7 +124,7 @@ class Residual:
         """Keep of each settling class the columns of its cheapest ways at these prices, of the rising ones the free."""
         market, owner = self._market, self._owner
         cost = market.cost(prices)
-        hulls = responses(market, self._worth, prices)
+        hulls = responses(market, np.where(self._open, self._worth, 0.0), prices)
         low_worth, low_cost, high_worth, high_cost = hulls.edge_of(kept)
         rise = np.divide(
             high_cost - low_cost, high_worth - low_worth, out=np.zeros(len(kept)), where=high_worth > low_worth
