@@ -46,11 +46,14 @@ def same_value(one: Shares, other: Shares, rel: float = 1e-6) -> bool:
 
 def optimum(program: cp.Problem) -> float | None:
     """The value of a definition; None where it has none (nobody entitled, deadlines that cannot all be held)."""
-    linear = program.is_dcp() and all(c.is_dcp() for c in program.constraints) and program.objective.expr.is_pwl()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        program.solve(solver=cp.HIGHS if linear else cp.CLARABEL)
-    return None if program.status not in (cp.OPTIMAL, cp.OPTIMAL_INACCURATE) else float(program.value)
+    linear = program.objective.expr.is_pwl()
+    for solver in (cp.HIGHS, cp.CLARABEL) if linear else (cp.CLARABEL,):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            program.solve(solver=solver)
+        if program.status in (cp.OPTIMAL, cp.OPTIMAL_INACCURATE):
+            return float(program.value)
+    return None
 
 
 def entitled(problem: Problem, spec: PolicySpec) -> bool:
