@@ -124,9 +124,12 @@ class Entities:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pairs:
-    """Which two kinds of job may share accelerators, and how fast each of them then runs (all arrays but `kind` (q,)).
+    """Which two kinds of job may share accelerators, and what each keeps of its speed (all arrays but `kind` (q,)).
 
-    Both jobs of a pair hold the same `count` accelerators of one pool; a job pairs only with one of equal gang.
+    Both jobs of a pair hold the accelerators of one gang in one pool: a job pairs only with one whose column there
+    takes as many as its own. A job's speed in a pair is `factor` times its own speed in that pool, so jobs of one kind
+    may differ in speed, and the list is as long as the kinds are many, not the jobs. What holds for gangs of 1 need not
+    hold for gangs of 8: they are then of different kinds. Two kinds and a pool are listed once, in either order.
     """
 
     #: Kind of each job, -1 for one that never shares (n,).
@@ -134,9 +137,9 @@ class Pairs:
     first: IntArray
     second: IntArray
     pool: IntArray
-    count: FloatArray
-    first_steps_per_s: FloatArray
-    second_steps_per_s: FloatArray
+    #: Part of its own speed that a job of the first kind keeps beside one of the second, and the reverse; >= 0.
+    first_factor: FloatArray
+    second_factor: FloatArray
 
     def __len__(self) -> int:
         return len(self.first)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from optimizer.problem import Columns, FloatArray, IntArray, Jobs, Pools, Problem
+from optimizer.problem import Columns, FloatArray, IntArray, Jobs, Pairs, Pools, Problem
 from walras.errors import UserError
 
 
@@ -21,6 +21,8 @@ def validate(problem: Problem) -> None:
     _check_pools(problem.pools)
     _length("entities.weight", problem.entities.weight, len(problem.entities))
     _amounts("entities.weight", problem.entities.weight)
+    if problem.pairs is not None:
+        _check_pairs(problem.pairs, len(problem.jobs), len(problem.pools))
 
 
 def _check_jobs(jobs: Jobs, entities: int) -> None:
@@ -71,6 +73,28 @@ def _check_pools(pools: Pools) -> None:
         _amounts("pools.rented", pools.rented)
         if np.any(pools.rented > pools.capacity):
             raise _error("pools.rented", "is part of the capacity", np.flatnonzero(pools.rented > pools.capacity))
+
+
+def _check_pairs(pairs: Pairs, n: int, pools: int) -> None:
+    q = len(pairs)
+    _length("pairs.kind", pairs.kind, n)
+    for name in ("second", "pool", "first_factor", "second_factor"):
+        _length(f"pairs.{name}", getattr(pairs, name), q)
+    if np.any(pairs.kind < -1):
+        raise _error("pairs.kind", "must be -1 or a kind", np.flatnonzero(pairs.kind < -1))
+    for name in ("first", "second"):
+        if np.any(getattr(pairs, name) < 0):
+            raise _error(f"pairs.{name}", "must be a kind", np.flatnonzero(getattr(pairs, name) < 0))
+    _indices("pairs.pool", pairs.pool, pools)
+    _amounts("pairs.first_factor", pairs.first_factor)
+    _amounts("pairs.second_factor", pairs.second_factor)
+    low, high = np.minimum(pairs.first, pairs.second), np.maximum(pairs.first, pairs.second)
+    order = np.lexsort((high, low, pairs.pool))
+    same = np.ones(max(q - 1, 0), dtype=bool)
+    for array in (pairs.pool, low, high):
+        same &= np.diff(array[order]) == 0
+    if same.any():
+        raise _error("pairs.first", "lists two kinds and a pool that were listed before", np.sort(order[1:][same]))
 
 
 def _length(name: str, array: FloatArray | IntArray, expected: int) -> None:
