@@ -56,7 +56,7 @@ class Quote:
 class StageKind(StrEnum):
     """What a stage maximises."""
 
-    #: The level z with u >= min(w z, cap) for the active jobs, while the others keep their floors.
+    #: The level z with u >= min(target(z), cap) for the active jobs, while the others keep their floors.
     LEVEL = "level"
     #: A sum over jobs of what their shares are worth, while every job keeps its floor.
     SUM = "sum"
@@ -66,9 +66,10 @@ class StageKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stage:
-    """One program of a solve in stages, with the dual values that prove its optimum.
+    """One program of a solve in stages, with the prices that prove its optimum.
 
-    Any non-negative `prices` and `multiplier` give a valid bound, so a checker need not trust them.
+    Any non-negative prices give a valid bound (each job's best response to them is a small program of its own), so a
+    checker need not trust them. Utilities are those in which the policy states its targets.
     """
 
     kind: StageKind
@@ -78,9 +79,8 @@ class Stage:
     floor: FloatArray
     #: Utility at which a level leaves a job alone: its best column without the pools that earlier levels used up (n,).
     cap: FloatArray
-    #: Dual values: of the pools, per accelerator (p,); of the jobs' utility rows (n,).
+    #: Dual values of the pools in units of the stage's objective, per accelerator (p,).
     prices: FloatArray
-    multiplier: FloatArray
     objective: float
     bound: float
 
@@ -121,6 +121,9 @@ class Shares:
     unplaceable: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     #: Shares of jobs that run two by two, beside those in `x`.
     packed: Packed = field(default_factory=_nobody)
+    #: Rows of jobs whose deadline asks for more than they can be given, or for something that nobody can tell: they
+    #: were asked for less (ascending).
+    relaxed: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from optimizer.market import Market
 from optimizer.owners import sum_by
 from optimizer.problem import FloatArray, Problem
 
@@ -20,3 +21,17 @@ def violation_of(problem: Problem, x: FloatArray) -> float:
 def relative_gap(objective: float, bound: float) -> float:
     """|bound - objective| / |bound|; 0 where both are 0."""
     return abs(bound - objective) / max(1e-12, abs(bound))
+
+
+def make_feasible(market: Market, x: FloatArray) -> FloatArray:
+    """Clip what a solver left outside and scale down every column that touches an overfull row.
+
+    After it no constraint is violated beyond rounding, at the price of at most the violation found (1e-9, typically).
+    """
+    x = np.clip(np.nan_to_num(x), 0.0, 1.0)
+    if not len(x):
+        return x
+    owner = market.owner()
+    x = x / np.maximum(sum_by(owner, x, market.classes), 1.0)[owner]
+    overfull = np.maximum(market.used(x) / np.where(market.capacity > 0, market.capacity, 1.0), 1.0)[market.use_row]
+    return x / (overfull if market.single_use else np.maximum.reduceat(overfull, market.use_first[:-1]))

@@ -27,6 +27,8 @@ class Newcomer:
     weight: float
     #: Capacity of every pool, accelerators (p,).
     capacity: FloatArray
+    #: Market price of one accelerator-hour in every pool, USD (p,); empty: nobody asked for money.
+    usd_per_h: FloatArray = field(default_factory=lambda: np.zeros(0))
 
 
 @dataclass(frozen=True, slots=True)

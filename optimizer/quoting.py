@@ -1,13 +1,15 @@
-"""Prices that people see and newcomers are judged by, made from the dual values of a solve in stages.
+"""Prices that people see and newcomers are judged by, made from the prices of a solve in stages.
 
-Unit: one unit of fair-share utility of the mean job that competes, per accelerator held all the time. So 1 is about
-what an average accelerator of a contended fleet is worth, 2 says "as good as two of those", 0 says that nobody is
-waiting for more of it.
+Fair policies quote in *fair-share units per accelerator*: at the quoted prices one unit of fair-share utility (one
+accelerator of the fleet's average speed for the job) costs 1 on the mean of those who pay. So 1 is about what an average
+accelerator of a contended fleet is worth, 2 says "as good as two of those", 0 says that nobody waits for more of it.
 
-    price[p] = l[p] / mean of y[m] > 0 over the active jobs,    of the first stage in which the pool is scarce
+    price[p] = l[p] * sum worth x / sum cost x      of the first stage in which the pool is scarce; sums over the columns
+                                                    that cost something at the stage's prices l, of its active jobs
+    price[p] = l[p]                                 where that stage maximises a sum of utilities: it is in that unit
     exchange = 1 / mean weight of the entitled jobs
 
-Decides the quote only; the proof keeps the raw dual values.
+Policies that maximise a sum quote its own prices, and exchange 1. Decides the quote only; proofs keep the raw prices.
 """
 
 from collections.abc import Sequence
@@ -16,23 +18,28 @@ import numpy as np
 
 from optimizer.decision import Quote, Stage, StageKind
 from optimizer.owners import best_by
-from optimizer.problem import BoolArray, Columns, FloatArray, Problem
+from optimizer.problem import BoolArray, FloatArray, Problem
 from optimizer.utility import Utility, cost_of
 
-UNIT = "fair-share units per accelerator"
+FAIR_UNIT = "fair-share units per accelerator"
 #: A pool whose price makes up less than this part of all that is paid is not scarce.
 SCARCE = 1e-9
 
 
-def quote_of(problem: Problem, stages: Sequence[Stage], placeable: BoolArray) -> Quote:
-    """The quote of a solve; zero prices where nothing is scarce."""
+def fair_quote(problem: Problem, utility: Utility, x: FloatArray, stages: Sequence[Stage], exchange: float) -> Quote:
+    """The quote of a fair policy; zero prices where nothing is scarce."""
     prices = np.zeros(len(problem.pools))
     for stage in stages:
         new = scarce(stage.prices, problem.pools.capacity) & (prices == 0)
         if new.any():
-            prices[new] = stage.prices[new] / _worth_of_utility(stage)
-    weight = problem.jobs.weight[placeable & (problem.jobs.weight > 0)]
-    return Quote(prices, UNIT, float(1.0 / weight.mean()) if len(weight) else 1.0)
+            prices[new] = stage.prices[new] * _utility_per_price(problem, utility, x, stage)
+    return Quote(prices, FAIR_UNIT, exchange)
+
+
+def mean_exchange(weight: FloatArray) -> float:
+    """One over the mean weight of those who have any: what one unit of utility of a job of weight 1 is worth."""
+    entitled = weight[weight > 0]
+    return float(1.0 / entitled.mean()) if len(entitled) else 1.0
 
 
 def scarce(prices: FloatArray, capacity: FloatArray) -> BoolArray:
@@ -42,15 +49,23 @@ def scarce(prices: FloatArray, capacity: FloatArray) -> BoolArray:
     return binding
 
 
-def surplus_of(columns: Columns, weight: FloatArray, utility: Utility, quote: Quote) -> FloatArray:
-    """What each job would gain with its best configuration if it came now and paid the quoted prices, >= 0 (n,)."""
-    gain = quote.exchange * weight[columns.job] * utility.worth - cost_of(columns, quote.prices)
-    return best_by(columns.job, np.where(utility.usable, gain, 0.0), len(weight))
+def surplus_of(problem: Problem, gain: FloatArray, quote: Quote) -> FloatArray:
+    """What each job would gain with its best configuration if it came now and paid the quoted prices, >= 0 (n,).
+
+    Args:
+        gain: worth of running each column all the time, in the quote's unit; 0 for what cannot run (c,).
+    """
+    columns = problem.columns
+    net = np.where(gain > 0, gain - cost_of(columns, quote.prices), 0.0)
+    return best_by(columns.job, net, len(problem.jobs))
 
 
-def _worth_of_utility(stage: Stage) -> float:
-    """What the stage pays for one more unit of the mean competing job's utility."""
+def _utility_per_price(problem: Problem, utility: Utility, x: FloatArray, stage: Stage) -> float:
+    """Utility that one unit of the stage's prices buys, on the mean of its active jobs' columns that cost something."""
     if stage.kind is StageKind.SUM:
         return 1.0
-    multiplier = stage.multiplier[stage.active]
-    return float(multiplier[multiplier > SCARCE * multiplier.max()].mean())
+    prices = np.where(scarce(stage.prices, problem.pools.capacity), stage.prices, 0.0)
+    cost = cost_of(problem.columns, prices) * x
+    paying = (cost > 0) & stage.active[problem.columns.job]
+    paid = float(cost[paying].sum())
+    return float((utility.worth * x)[paying].sum()) / paid if paid > 0 else 1.0

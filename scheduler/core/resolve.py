@@ -172,7 +172,8 @@ def admit(cycle: Cycle, job: JobRecord) -> bool:
     quote = cycle.standing.quote
     if quote is None or len(quote.prices) != len(pools):
         quote = Quote(np.zeros(len(pools)), "none", 1.0)
-    newcomer = Newcomer(job_class.rates[usable], usable, counts[usable], job.request.weight, capacity)
+    usd_per_h = np.array([state.pool.usd_per_h / state.pool.shape.accelerators for state in pools])
+    newcomer = Newcomer(job_class.rates[usable], usable, counts[usable], job.request.weight, capacity, usd_per_h)
     best, _ = choose(policy, newcomer, quote)
     if best is None:
         return False

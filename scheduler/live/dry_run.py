@@ -97,6 +97,7 @@ def _chosen(
         count=np.array([each["accelerators"] for each in configurations], float),
         weight=request.weight,
         capacity=np.array([float(state.capacity) for state in ledger.fleet.pools]),
+        usd_per_h=np.array([state.pool.usd_per_h / state.pool.shape.accelerators for state in ledger.fleet.pools]),
     )
     best, _ = choose(standing.sharing, newcomer, standing.quote)
     return best

@@ -1,0 +1,215 @@
+"""The three objectives over a market as cvxpy programs, and their solution: exact, for markets that are not large.
+
+    Level     largest theta   s.t.  worth.x >= floor + rise theta        (again with other targets until the level is reached)
+    Total     largest size value.x  s.t.  worth.x >= floor
+    Nash      largest size weight log(worth.x)
+
+with  sum_C x[C] <= 1  for each class and  sum_C size use[C, r] x[C] <= capacity[r]  for each row. The linear ones are
+solved by HiGHS straight from the matrices (`optimizer.linear`); what HiGHS does not solve, and Nash, by Clarabel from
+the program as it stands here. Decides how an objective is solved exactly, not which objective.
+"""
+
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+from scipy import sparse
+
+from optimizer.decision import Status
+from optimizer.feasible import make_feasible
+from optimizer.linear import LinearProgram, LinearSolution
+from optimizer.market import Market
+from optimizer.objective import Level, Nash, Objective, Solution, Total
+from optimizer.owners import best_by
+from optimizer.prices.bound import bound_at
+from optimizer.problem import FloatArray
+from optimizer.reached import reached
+
+#: A level within this part of the proved one is reached.
+_REACHED = 1e-8
+#: Linear programs per level: one where targets are linear, two to six elsewhere.
+_MAX_PASSES = 40
+_CLARABEL_ITERATIONS = 500
+
+
+def solve_definition(market: Market, objective: Objective) -> Solution:
+    """Solve exactly, up to the solver's rounding. Never raises for a program that has no optimum: the status says so."""
+    if isinstance(objective, Level):
+        return _solve_level(market, objective)
+    if isinstance(objective, Total):
+        return _solve_total(market, objective)
+    return _solve_nash(market, objective)
+
+
+class MarketProgram:
+    """The objectives in cvxpy. Rows of pools are divided by their capacity, utilities by the best of the class."""
+
+    def __init__(self, market: Market, worth: FloatArray) -> None:
+        owner = market.owner()
+        best = best_by(owner, worth, market.classes)
+        self._size, self._best = market.size, np.where(best > 0, best, 1.0)
+        self._members = market.size[owner]
+        self._capacity = np.where(market.capacity > 0, market.capacity, 1.0)
+        column = np.arange(market.columns)
+        use_column = np.repeat(column, np.diff(market.use_first))
+        load = market.use_count * self._members[use_column] / self._capacity[market.use_row]
+        time = sparse.csr_array((np.ones(len(owner)), (owner, column)), shape=(market.classes, market.columns))
+        pools = sparse.csr_array((load, (market.use_row, use_column)), shape=(market.rows, market.columns))
+        relative = sparse.csr_array((worth / self._best[owner], (owner, column)), shape=time.shape)
+        self.x = cp.Variable(market.columns, nonneg=True)
+        self.theta = cp.Variable(nonneg=True)
+        self.utility = relative @ self.x  # as part of the best that the class could have
+        self.pools = pools @ self.x <= 1
+        self.rows = [time @ self.x <= 1, self.pools]
+
+    def level(self, rise: FloatArray, floor: FloatArray) -> Any:
+        """All targets raised together."""
+        self.reach = self.utility >= floor / self._best + cp.multiply(rise / self._best, self.theta)
+        return cp.Problem(cp.Maximize(self.theta), [*self.rows, self.reach])
+
+    def total(self, value: FloatArray, floor: FloatArray) -> Any:
+        """The sum of values, floors kept."""
+        self.reach = self.utility >= floor / self._best
+        return cp.Problem(cp.Maximize((self._members * value) @ self.x), [*self.rows, self.reach])
+
+    def nash(self, weight: FloatArray) -> Any:
+        """The sum of logarithms (but for the constant that the division by the best makes)."""
+        rising = np.flatnonzero(weight)
+        size = self._size[rising] * weight[rising]
+        return cp.Problem(cp.Maximize(size @ cp.log(self.utility[rising])), self.rows)
+
+    def prices(self) -> FloatArray:
+        """Dual values of the rows in the objective's unit, per unit of capacity (r,)."""
+        return np.maximum(np.nan_to_num(self.pools.dual_value), 0.0) / self._capacity
+
+    def multiplier(self) -> FloatArray:
+        """Dual values of the utility rows, all members together, per unit of utility (k,)."""
+        return np.maximum(np.nan_to_num(self.reach.dual_value), 0.0) / self._best
+
+
+def solve_by_clarabel(program: Any) -> tuple[Status, int]:
+    """Hand a cvxpy program to Clarabel. Values sit in its variables only where the status is `OPTIMAL`."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # "may be inaccurate": the certificate measures that
+            program.solve(solver=cp.CLARABEL, max_iter=_CLARABEL_ITERATIONS)
+    except cp.SolverError:
+        return Status.FAILED, 0
+    stats = program.solver_stats
+    return _STATUS.get(program.status, Status.FAILED), int(stats.num_iters or 0) if stats else 0
+
+
+_STATUS = {
+    cp.OPTIMAL: Status.OPTIMAL,
+    cp.OPTIMAL_INACCURATE: Status.OPTIMAL,
+    cp.INFEASIBLE: Status.INFEASIBLE,
+    cp.INFEASIBLE_INACCURATE: Status.INFEASIBLE,
+    cp.USER_LIMIT: Status.WORK_LIMIT,
+}
+
+
+class _Linear:
+    """HiGHS first; where it gives up, the same program by Clarabel."""
+
+    def __init__(self, market: Market, worth: FloatArray) -> None:
+        self._market, self._worth = market, worth
+        self._highs = LinearProgram(market, worth)
+        self.solver, self.work = "highs", 0
+
+    def level(self, rise: FloatArray, floor: FloatArray) -> LinearSolution:
+        found = self._highs.solve(np.zeros(self._market.columns), 1.0, rise, floor)
+        self.work += found.work
+        return found if _ended(found) else self._clarabel(lambda program: program.level(rise, floor))
+
+    def total(self, value: FloatArray, floor: FloatArray) -> LinearSolution:
+        members = self._market.size[self._market.owner()]
+        found = self._highs.solve(members * value, 0.0, np.zeros(self._market.classes), floor)
+        self.work += found.work
+        return found if _ended(found) else self._clarabel(lambda program: program.total(value, floor))
+
+    def _clarabel(self, state: Any) -> LinearSolution:
+        program = MarketProgram(self._market, self._worth)
+        status, work = solve_by_clarabel(state(program))
+        self.solver, self.work = "clarabel", self.work + work
+        if status is not Status.OPTIMAL:
+            none = np.zeros(0)
+            return LinearSolution(status, none, 0.0, none, none, work)
+        theta = 0.0 if program.theta.value is None else float(program.theta.value)
+        return LinearSolution(status, program.x.value, theta, program.prices(), program.multiplier(), work)
+
+
+def _ended(found: LinearSolution) -> bool:
+    return found.status in (Status.OPTIMAL, Status.INFEASIBLE)
+
+
+@dataclass(slots=True)
+class _Proof:
+    """The lowest level that prices proved to be out of reach."""
+
+    level: float
+    prices: FloatArray
+
+
+def _solve_level(market: Market, objective: Level) -> Solution:
+    """Fall to the optimum from above: each program's prices prove a level, until shares reach it."""
+    targets = objective.targets
+    floor = targets.at(0.0)[0]
+    proof = _first_proof(market, objective)
+    program, z = _Linear(market, objective.worth), proof.level
+    for _ in range(_MAX_PASSES):
+        target, slope = targets.at(z)
+        found = program.level(target - floor, floor)
+        if found.status is not Status.OPTIMAL:
+            return _nothing(market, found.status, f"cvxpy/{program.solver}", program.work)
+        prices = found.prices / max(float(found.multiplier @ slope), 1e-300)
+        bound = bound_at(market, objective, prices)
+        if bound <= z * (1 + _REACHED) and bound < targets.highest:
+            proof = _Proof(bound, prices)  # the solver's prices rather than a guess
+        x = make_feasible(market, found.x)
+        level = reached(market, objective, x)
+        if level >= z * (1 - _REACHED) or bound >= z * (1 - 1e-14):
+            break
+        z = bound
+    bound = min(proof.level, targets.highest)
+    return Solution(Status.OPTIMAL, x, proof.prices, min(level, bound), bound, f"cvxpy/{program.solver}", program.work)
+
+
+def _first_proof(market: Market, objective: Level) -> _Proof:
+    """What typical prices prove: an accelerator is worth what it gives the mean member that can use it."""
+    members = market.size[market.owner()] * (objective.worth > 0)
+    per_unit = members * objective.worth / np.maximum(market.cost(np.ones(market.rows)), 1e-300)
+    uses = np.diff(market.use_first)
+    users = np.bincount(market.use_row, weights=np.repeat(members, uses), minlength=market.rows)
+    total = np.bincount(market.use_row, weights=np.repeat(per_unit, uses), minlength=market.rows)
+    prices = np.divide(total, users, out=np.zeros(market.rows), where=users > 0)
+    bound = bound_at(market, objective, prices)
+    highest = objective.targets.highest
+    return _Proof(bound, prices) if bound < highest else _Proof(highest, np.zeros(market.rows))
+
+
+def _solve_total(market: Market, objective: Total) -> Solution:
+    program = _Linear(market, objective.worth)
+    found = program.total(objective.value, objective.floor)
+    path = f"cvxpy/{program.solver}"
+    if found.status is not Status.OPTIMAL:
+        return _nothing(market, found.status, path, program.work)
+    x = make_feasible(market, found.x)
+    bound = bound_at(market, objective, found.prices)
+    return Solution(Status.OPTIMAL, x, found.prices, reached(market, objective, x), bound, path, program.work)
+
+
+def _solve_nash(market: Market, objective: Nash) -> Solution:
+    program = MarketProgram(market, objective.worth)
+    status, work = solve_by_clarabel(program.nash(objective.weight))
+    if status is not Status.OPTIMAL:
+        return _nothing(market, status, "cvxpy/clarabel", work)
+    x, prices = make_feasible(market, program.x.value), program.prices()
+    bound = bound_at(market, objective, prices)
+    return Solution(Status.OPTIMAL, x, prices, reached(market, objective, x), bound, "cvxpy/clarabel", work)
+
+
+def _nothing(market: Market, status: Status, path: str, work: int) -> Solution:
+    """No shares; nothing is proved."""
+    return Solution(status, np.zeros(market.columns), np.zeros(market.rows), 0.0, np.inf, path, work)
