@@ -88,6 +88,9 @@ def _check_pairs(pairs: Pairs, n: int, pools: int) -> None:
     _indices("pairs.pool", pairs.pool, pools)
     _amounts("pairs.first_factor", pairs.first_factor)
     _amounts("pairs.second_factor", pairs.second_factor)
+    unequal = (pairs.first == pairs.second) & (pairs.first_factor != pairs.second_factor)
+    if unequal.any():
+        raise _error("pairs.second_factor", "must equal the first of a kind beside itself", np.flatnonzero(unequal))
     low, high = np.minimum(pairs.first, pairs.second), np.maximum(pairs.first, pairs.second)
     order = np.lexsort((high, low, pairs.pool))
     same = np.ones(max(q - 1, 0), dtype=bool)
