@@ -6,7 +6,6 @@ of which both members keep more than 1 in sum. With f + g <= 1 the two can take 
 the time, and get the same for less time and no more accelerators, so no optimum needs the pair.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,7 +32,7 @@ class Block:
     first: IntArray
     #: Part of its own speed that a member of segment a keeps beside one of segment b; nan where they never share (s, s).
     keeps: FloatArray
-    #: Row of `Pairs`, the same either way; -1 where they never share. True: segment a is the row's first kind (s, s).
+    #: Row of `Pairs`, the same either way; -1 where they never share, as a job alone in its segment beside itself. True: segment a is the row's first kind (s, s).
     row: IntArray
     leads: BoolArray
 
@@ -64,6 +63,8 @@ def blocks_of(problem: Problem, classes: ClassMarket, keep: BoolArray) -> tuple[
         inside = inside[np.lexsort((member[inside], kind[inside]))]
         kinds, first, segment = np.unique(kind[inside], return_index=True, return_inverse=True)
         keeps, row, leads = _tables(pairs, int(where), kinds)
+        lonely = (np.bincount(segment) == 1) & ~several[inside][first]
+        keeps[lonely, lonely], row[lonely, lonely] = np.nan, -1
         block = Block(
             pool=int(where),
             count=float(size),
@@ -98,56 +99,88 @@ def _tables(pairs: Pairs, pool: int, kinds: IntArray) -> tuple[FloatArray, IntAr
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class PairColumns:
-    """Pairs of classes: parallel arrays of the block and the places in it, first <= second (q,)."""
+class Sides:
+    """Columns of the packed program: a member of a place, beside somebody of a segment. Parallel arrays (q,)."""
 
     block: IntArray
-    first: IntArray
-    second: IntArray
+    place: IntArray
+    beside: IntArray
 
     def __len__(self) -> int:
         return len(self.block)
 
-    def take(self, chosen: BoolArray | IntArray) -> "PairColumns":
+    def take(self, chosen: BoolArray | IntArray) -> "Sides":
         """Some of them."""
-        return PairColumns(self.block[chosen], self.first[chosen], self.second[chosen])
+        return Sides(self.block[chosen], self.place[chosen], self.beside[chosen])
 
 
-def no_pairs() -> PairColumns:
+def joined(parts: list[Sides]) -> Sides:
+    """All of them, each once, ordered by block, place, segment."""
+    block = np.concatenate([part.block for part in parts])
+    place = np.concatenate([part.place for part in parts])
+    beside = np.concatenate([part.beside for part in parts])
+    order = np.lexsort((beside, place, block))
+    new = np.ones(len(order), dtype=bool)
+    for array in (block, place, beside):
+        array[:] = array[order]
+    new[1:] = (np.diff(block) != 0) | (np.diff(place) != 0) | (np.diff(beside) != 0)
+    return Sides(block[new], place[new], beside[new])
+
+
+def no_sides() -> Sides:
     """None."""
     none = np.zeros(0, dtype=np.int64)
-    return PairColumns(none, none, none)
-
-
-def joined(parts: list[PairColumns]) -> PairColumns:
-    """All of them, each once, in a fixed order."""
-    table = np.concatenate([np.stack((part.block, part.first, part.second), axis=1) for part in parts])
-    low, high = table[:, 1:].min(axis=1, initial=np.iinfo(np.int64).max), table[:, 1:].max(axis=1, initial=0)
-    order = np.lexsort((high, low, table[:, 0]))
-    block, low, high = table[order, 0], low[order], high[order]
-    new = np.ones(len(order), dtype=bool)
-    new[1:] = (np.diff(block) != 0) | (np.diff(low) != 0) | (np.diff(high) != 0)
-    return PairColumns(block[new], low[new], high[new])
+    return Sides(none, none, none)
 
 
 def how_many(blocks: tuple[Block, ...]) -> int:
-    """Pairs of classes that there are in all, counted from above: a class of one job is counted beside itself."""
-    total = 0
-    for block in blocks:
-        size = np.diff(np.append(block.first, len(block)))
-        listed = block.row >= 0
-        total += int(((listed * size).T * size).sum() + (size * listed.diagonal()).sum()) // 2
-    return total
+    """Sides that there are in all."""
+    return sum(int((block.row >= 0).sum(axis=1)[block.segment].sum()) for block in blocks)
 
 
-def all_pairs(blocks: tuple[Block, ...]) -> PairColumns:
-    """Every pair of classes. Memory grows with their number."""
-    return joined([no_pairs(), *_listed(blocks)])
-
-
-def _listed(blocks: tuple[Block, ...]) -> Iterator[PairColumns]:
+def all_sides(blocks: tuple[Block, ...]) -> Sides:
+    """Every side."""
+    parts = [no_sides()]
     for number, block in enumerate(blocks):
-        first, second = np.triu_indices(len(block))
-        listed = block.row[block.segment[first], block.segment[second]] >= 0
-        listed &= (first < second) | block.several[first]
-        yield PairColumns(np.full(int(listed.sum()), number), first[listed], second[listed])
+        place, beside = np.nonzero(block.row[block.segment] >= 0)
+        parts.append(Sides(np.full(len(place), number), place, beside))
+    return joined(parts)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Spelled:
+    """Sides spelled out (all arrays (q,)): what each takes and gives, and with whom it must agree."""
+
+    #: Class, its class column that the side runs on, and part of its speed that it keeps.
+    member: IntArray
+    column: IntArray
+    keeps: FloatArray
+    #: Accelerators of a pair, and the pool.
+    count: FloatArray
+    pool: IntArray
+    #: Number of the meeting (block and two segments), and which side of it: 1, -1, or 0 where both are one segment.
+    meeting: IntArray
+    sign: FloatArray
+
+    @property
+    def meetings(self) -> int:
+        """How many different ones there are."""
+        return int(self.meeting.max(initial=-1)) + 1
+
+
+def spell(sides: Sides, blocks: tuple[Block, ...]) -> Spelled:
+    """What sides are, looked up in their blocks."""
+    q = len(sides)
+    member, column, pool, segment = (np.zeros(q, dtype=np.int64) for _ in range(4))
+    keeps, count = np.zeros(q), np.zeros(q)
+    for number, block in enumerate(blocks):
+        here = np.flatnonzero(sides.block == number)
+        place = sides.place[here]
+        member[here], column[here], segment[here] = block.member[place], block.column[place], block.segment[place]
+        keeps[here] = block.keeps[block.segment[place], sides.beside[here]]
+        count[here], pool[here] = block.count, block.pool
+    low, high = np.minimum(segment, sides.beside), np.maximum(segment, sides.beside)
+    width = int(high.max(initial=0)) + 1
+    _, meeting = np.unique((sides.block * width + low) * width + high, return_inverse=True)
+    sign = np.sign(sides.beside - segment).astype(np.float64)
+    return Spelled(member, column, keeps, count, pool, meeting.reshape(-1).astype(np.int64), sign)

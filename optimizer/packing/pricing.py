@@ -1,7 +1,7 @@
-"""Dual values of a packed market: which pairs of classes they ask for, and what no shares can exceed.
+"""Dual values of a packed market: which pairs they ask for, and what no shares can exceed.
 
-Symbols: h[j, r] what an hour of pool r alone is worth to j (value + y worth), m[j] price of j's time, s p[r] price of the
-gang's accelerators, f what is kept of the speed in a pair. Dual values y, m, p >= 0 are *closed* if
+Symbols: h[j, r] what pool r alone is worth to j (value + y worth), m[j] price of j's time, s p[r] price of the gang's
+accelerators, f what is kept of the speed in a pair. Dual values y, m, p >= 0 are *closed* if
 
     h[j, c] <= m[j] + cost[c]                                         every column alone
     f[i] h[i, r] + f[j] h[j, r] <= m[i] + m[j] + s p[r]               every pair
@@ -11,9 +11,9 @@ and then, by weak duality, with N the members of each class:
     Level    the largest z with  sum N y target(z) <= sum N m + p.capacity
     Total    sum N m + p.capacity - sum N y floor
 
-Any y, p >= 0 are closed by a large enough m; half of what a pair lacks, added to both of its jobs, closes it. So the
-bound holds for all pairs, whichever were in the program that the dual values come from. Unlike without pairs, prices
-alone do not do: which of its two jobs pays for a pair cannot be told from them.
+Any y, p >= 0 are closed by a large enough m; half of what a pair is worth above its prices, added to both of its jobs,
+closes it. So the bound holds for all pairs, whichever were in the program that the dual values come from. Unlike
+without pairs, prices alone do not do: which of its two jobs pays for a pair cannot be told from them.
 
 The best partners are found without looking at all pairs of jobs: beside a given segment, what a job adds does not
 depend on the partner. Decides nothing about the program.
@@ -26,7 +26,7 @@ import numpy as np
 from optimizer.market import Market
 from optimizer.objective import Level, Targets, Total
 from optimizer.owners import sum_by
-from optimizer.packing.blocks import Block, PairColumns, joined, no_pairs
+from optimizer.packing.blocks import Block, Sides, joined, no_sides
 from optimizer.problem import FloatArray, IntArray
 
 #: A pair that lacks less than this part of the largest worth is not asked for.
@@ -55,30 +55,31 @@ def gain_of(market: Market, objective: Level | Total, duals: Duals) -> FloatArra
 
 
 def priced(
-    market: Market, blocks: tuple[Block, ...], gain: FloatArray, duals: Duals, partners: int
-) -> tuple[FloatArray, PairColumns]:
-    """Close dual values, and name pairs that lack most.
+    market: Market, blocks: tuple[Block, ...], gain: FloatArray, duals: Duals, most: int
+) -> tuple[FloatArray, Sides]:
+    """Close dual values, and name the sides of the pairs that are worth most above their prices.
 
     Args:
         market: k classes, C columns.
         blocks: what may be packed.
         gain: what each column is worth to one member (C,).
         duals: any, >= 0.
-        partners: segments that each class asks for in each block, at most.
+        most: segments that each place asks for, at most.
 
     Returns:
-        Prices of time that close the dual values (k,), and the pairs asked for.
+        Prices of time that close the dual values (k,), and the sides asked for.
     """
     alone = gain - market.cost(duals.prices)
     time = duals.time.copy()
     np.maximum.at(time, market.owner(), alone)
-    lacking, asked = np.zeros(market.classes), [no_pairs()]
+    lacking, asked = np.zeros(market.classes), [no_sides()]
     least = _WORTH_ADDING * float(np.abs(gain).max(initial=0.0))
     for number, block in enumerate(blocks):
         net = _net(block, gain, time, float(duals.prices[block.pool]))
-        beside = _best_beside(block, net)
-        np.maximum.at(lacking, block.member, beside.max(axis=1))
-        asked.append(_asked(number, block, net, beside, least, partners))
+        partners = _partners(block, net)
+        above = _too_much(block, net, partners)
+        np.maximum.at(lacking, block.member, above.max(axis=1))
+        asked.append(_asked(number, block, above, partners, least, most))
     return time + lacking / 2, joined(asked)
 
 
@@ -116,90 +117,47 @@ def _net(block: Block, gain: FloatArray, time: FloatArray, price: float) -> Floa
     return net
 
 
-def _best_beside(block: Block, net: FloatArray) -> FloatArray:
-    """What a pair of each place with the best of each segment, itself only if it is several, has too much (m, s)."""
-    most = np.maximum.reduceat(net, block.first, axis=0)
-    beside = net + most[:, block.segment].T
-    places = np.arange(len(block))
-    own = net[places, block.segment]
-    best, second = _two_best(block, own)
-    partner = np.where((places == best[block.segment]) & ~block.several, second, own[best][block.segment])
-    beside[places, block.segment] = own + partner
-    return np.where(beside > 0, beside, 0.0)
-
-
-def _two_best(block: Block, own: FloatArray) -> tuple[IntArray, FloatArray]:
-    """The place of the best of each segment (s,), and the second best value of the segment of each place (m,)."""
-    order = np.lexsort((-own, block.segment))
-    size = np.diff(np.append(block.first, len(block)))
-    second = np.where(size > 1, own[order[np.minimum(block.first + 1, len(block) - 1)]], -np.inf)
-    return order[block.first], second[block.segment]
-
-
-def _asked(number: int, block: Block, net: FloatArray, beside: FloatArray, least: float, partners: int) -> PairColumns:
-    """For each place the segments where it lacks most: there the best partner, and the one of the same rank.
-
-    If every place asked for its best partner alone, all would ask for the same few.
-    """
-    wanted = min(partners, beside.shape[1])
-    segment = np.argpartition(-beside, wanted - 1, axis=1)[:, :wanted].ravel()
-    place = np.repeat(np.arange(len(block)), wanted)
-    asking = beside[place, segment] > least
-    place, segment = place[asking], segment[asking]
-    own = block.segment[place]
-    ranked, rank = _ranks(block, net)
-    size = np.diff(np.append(block.first, len(block)))[segment]
-    start = block.first[segment]
-    best = ranked[start, own]
-    best = np.where((best == place) & ~block.several[place], ranked[start + np.minimum(1, size - 1), own], best)
-    mine = rank[place, segment]
-    equal = np.where(own == segment, np.where((mine ^ 1) < size, mine ^ 1, 0), mine % size)
-    other = ranked[start + equal, own]
-    first, second = np.concatenate((place, place)), np.concatenate((best, other))
-    valid = (first != second) | block.several[first]
-    valid &= np.isfinite(net[first, block.segment[second]])
-    return PairColumns(np.full(int(valid.sum()), number), first[valid], second[valid])
-
-
-def _ranks(block: Block, net: FloatArray) -> tuple[IntArray, IntArray]:
-    """The places of each segment by what they add beside each segment, best first, and the rank of each place (m, s)."""
-    ranked = np.repeat(np.arange(len(block))[:, None], net.shape[1], axis=1)
-    rank = np.zeros(net.shape, dtype=np.int64)
-    ends = np.append(block.first, len(block))
-    for start, end in zip(ends[:-1], ends[1:], strict=True):
-        if end - start > 1:
-            order = np.argsort(-net[start:end], axis=0, kind="stable")
-            ranked[start:end] = order + start
-            np.put_along_axis(rank[start:end], order, np.arange(end - start)[:, None], axis=0)
-    return ranked, rank
-
-
-def used_by(pairs: PairColumns, blocks: tuple[Block, ...]) -> "PairUses":
-    """What each pair of classes takes and gives, as arrays."""
-    count, pool = np.zeros(len(pairs)), np.zeros(len(pairs), dtype=np.int64)
-    member = np.zeros((2, len(pairs)), dtype=np.int64)
-    column, keeps = member.copy(), np.zeros((2, len(pairs)))
-    for number, block in enumerate(blocks):
-        here = np.flatnonzero(pairs.block == number)
-        places = np.stack((pairs.first[here], pairs.second[here]))
-        segment = block.segment[places]
-        count[here], pool[here] = block.count, block.pool
-        member[:, here], column[:, here] = block.member[places], block.column[places]
-        keeps[:, here] = block.keeps[segment, segment[::-1]]
-    return PairUses(count, pool, member, column, keeps)
-
-
 @dataclass(frozen=True, slots=True, eq=False)
-class PairUses:
-    """Pairs of classes spelled out: accelerators and pool (q,); class, class column and kept part of both (2, q)."""
+class _Partners:
+    """Whom to meet: the best place of a segment beside another (s, s), and a segment's second best beside itself (s,)."""
 
-    count: FloatArray
-    pool: IntArray
-    member: IntArray
-    column: IntArray
-    keeps: FloatArray
+    best: IntArray
+    second: IntArray
 
-    def by_class(self, per_pair: FloatArray, classes: int) -> FloatArray:
-        """Sum over the pairs of each class; (q,) for both members or (2, q). A class beside itself counts twice (k,)."""
-        values = np.broadcast_to(per_pair, self.member.shape)
-        return sum_by(self.member.ravel(), values.ravel(), classes)
+
+def _partners(block: Block, net: FloatArray) -> _Partners:
+    most = np.maximum.reduceat(net, block.first, axis=0)
+    place, beside = np.nonzero(net >= most[block.segment])
+    best = np.zeros(most.shape, dtype=np.int64)
+    best[block.segment[place[::-1]], beside[::-1]] = place[::-1]  # of equals the first
+    own = net[np.arange(len(block)), block.segment].copy()
+    own[best.diagonal()[~block.several[best.diagonal()]]] = -np.inf
+    order = np.lexsort((-own, block.segment))
+    return _Partners(best, order[block.first])
+
+
+def _too_much(block: Block, net: FloatArray, partners: _Partners) -> FloatArray:
+    """What the pair of each place with the best of each segment is worth above its prices, 0 where nothing (m, s)."""
+    places, segment = np.arange(len(block)), block.segment
+    alike = np.arange(len(partners.best))
+    worth = net[partners.best, alike[None, :]]  # [b, a]: the best of b beside a
+    above = net + worth[:, segment].T
+    own, best = net[places, segment], partners.best.diagonal()
+    second = own[partners.second]
+    itself = (places == best[segment]) & ~block.several
+    above[places, segment] = own + np.where(itself, second[segment], own[best][segment])
+    return np.where(above > 0, above, 0.0)
+
+
+def _asked(number: int, block: Block, above: FloatArray, partners: _Partners, least: float, most: int) -> Sides:
+    """For each place the segments where it could gain most, and its best partner there."""
+    wanted = min(most, above.shape[1])
+    beside = np.argpartition(-above, wanted - 1, axis=1)[:, :wanted].ravel()
+    place = np.repeat(np.arange(len(block)), wanted)
+    asking = above[place, beside] > least
+    place, beside = place[asking], beside[asking]
+    own = block.segment[place]
+    met = np.where(partners.best[beside, own] == place, partners.second[own], partners.best[beside, own])
+    return Sides(
+        np.full(2 * len(place), number), np.concatenate((place, met)), np.concatenate((beside, own))
+    )
