@@ -6,30 +6,58 @@ from rich.console import Console
 from rich.table import Table
 
 
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One measured value, and between what it should lie; None: only told, not judged."""
+
+    what: str
+    value: float
+    unit: str
+    at_most: float | None = None
+    at_least: float | None = None
+
+    @property
+    def met(self) -> bool:
+        """Whether it lies where it should."""
+        low = self.at_least is None or self.value >= self.at_least
+        return low and (self.at_most is None or self.value <= self.at_most)
+
+    @property
+    def wanted(self) -> str:
+        """The target in words; empty without one."""
+        bounds = [
+            f"{sign} {bound:g} {self.unit}"
+            for sign, bound in (("<=", self.at_most), (">=", self.at_least))
+            if bound is not None
+        ]
+        return " and ".join(bounds)
+
+
 @dataclass(slots=True)
 class Measured:
-    """One benchmark: rows of (what, value, unit, target); a target of None is only told, not judged."""
+    """One benchmark and its figures."""
 
     title: str
     #: Machine-independent facts that the figures depend on (sizes, seeds).
     setting: str
-    rows: list[tuple[str, float, str, float | None]] = field(default_factory=list)
+    rows: list[Figure] = field(default_factory=list)
 
-    def add(self, what: str, value: float, unit: str, at_most: float | None = None) -> None:
-        """Add a figure. `at_most`: the target it should not exceed."""
-        self.rows.append((what, value, unit, at_most))
+    def add(
+        self, what: str, value: float, unit: str, at_most: float | None = None, at_least: float | None = None
+    ) -> None:
+        """Add a figure, with the target it should keep to."""
+        self.rows.append(Figure(what, value, unit, at_most, at_least))
 
     @property
     def met(self) -> bool:
         """Whether every figure with a target reaches it."""
-        return all(target is None or value <= target for _, value, _, target in self.rows)
+        return all(figure.met for figure in self.rows)
 
 
 def show(measured: Measured, console: Console) -> None:
     """Print as a table; a missed target is marked."""
     table = Table("what", "measured", "target", title=f"{measured.title} ({measured.setting})")
-    for what, value, unit, target in measured.rows:
-        missed = target is not None and value > target
-        wanted = "" if target is None else f"<= {target:g} {unit}" + (" MISSED" if missed else "")
-        table.add_row(what, f"{value:,.4g} {unit}", wanted, style="red" if missed else None)
+    for figure in measured.rows:
+        wanted = figure.wanted + ("" if figure.met else " MISSED")
+        table.add_row(figure.what, f"{figure.value:,.4g} {figure.unit}", wanted, style=None if figure.met else "red")
     console.print(table)

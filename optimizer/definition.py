@@ -1,6 +1,6 @@
 """The three objectives over a market as cvxpy programs, and their solution: exact, for markets that are not large.
 
-    Level     largest theta   s.t.  worth.x >= floor + rise theta        (again with other targets until the level is reached)
+    Level     largest theta   s.t.  worth.x >= floor + rise theta      again with other targets, until it is reached
     Total     largest size value.x  s.t.  worth.x >= floor
     Nash      largest size weight log(worth.x)
 
@@ -19,28 +19,65 @@ from scipy import sparse
 
 from optimizer.decision import Status
 from optimizer.feasible import make_feasible
-from optimizer.linear import LinearProgram, LinearSolution
+from optimizer.linear import NOTHING, LinearProgram, LinearSolution
 from optimizer.market import Market
 from optimizer.objective import Level, Nash, Objective, Solution, Total
-from optimizer.owners import best_by
+from optimizer.owners import best_by, sum_by
 from optimizer.prices.bound import bound_at
-from optimizer.problem import FloatArray
-from optimizer.reached import reached
+from optimizer.problem import FloatArray, IntArray
+from optimizer.reached import in_levels, reached
 
 #: A level within this part of the proved one is reached.
 _REACHED = 1e-8
 #: Linear programs per level: one where targets are linear, two to six elsewhere.
 _MAX_PASSES = 40
 _CLARABEL_ITERATIONS = 500
+#: Floors found to be attainable are held with this slack.
+_SLACK = 1e-9
 
 
 def solve_definition(market: Market, objective: Objective) -> Solution:
-    """Solve exactly, up to the solver's rounding. Never raises for a program that has no optimum: the status says so."""
+    """Solve exactly, up to the solver's rounding. Never raises where there is no optimum: the status says so."""
     if isinstance(objective, Level):
         return _solve_level(market, objective)
     if isinstance(objective, Total):
         return _solve_total(market, objective)
     return _solve_nash(market, objective)
+
+
+def solve_centrally(market: Market, objective: Level) -> Solution:
+    """A level whose targets are in proportion to z, by one program and an interior point method.
+
+    Such a method ends near the centre of all optimal shares, where the simplex method ends at a corner.
+    """
+    program, targets = MarketProgram(market, objective.worth), objective.targets
+    floor = targets.at(0.0)[0]
+    status, work = solve_by_clarabel(program.level(targets.at(targets.highest)[0] - floor, floor))
+    if status is not Status.OPTIMAL:
+        return _nothing(market, status, "cvxpy/clarabel", work)
+    x, prices = make_feasible(market, program.x.value), program.prices()
+    bound = min(bound_at(market, objective, prices), targets.highest)
+    level = min(reached(market, objective, x), bound)
+    prices = in_levels(market, objective, prices, bound)
+    return Solution(Status.OPTIMAL, x, prices, level, bound, "cvxpy/clarabel", work)
+
+
+def attainable(market: Market, worth: FloatArray, floor: FloatArray) -> FloatArray:
+    """Floors that can be held at once, where the given ones cannot: the largest sum of kept parts of them (k,).
+
+    An optimum at a corner relaxes few classes and leaves the others whole. Where no solver answers, nothing is kept.
+    """
+    program = MarketProgram(market, worth)
+    asks = np.flatnonzero(floor)
+    part = program.kept(asks, floor[asks])
+    try:
+        part.solve(solver=cp.HIGHS, highs_options={"threads": 1})
+    except cp.SolverError:
+        return np.zeros(len(floor))
+    if part.status != cp.OPTIMAL:
+        return np.zeros(len(floor))
+    x = make_feasible(market, program.x.value)
+    return np.minimum(floor, sum_by(market.owner(), worth * x, market.classes)) * (1 - _SLACK)
 
 
 class MarketProgram:
@@ -66,13 +103,18 @@ class MarketProgram:
 
     def level(self, rise: FloatArray, floor: FloatArray) -> Any:
         """All targets raised together."""
-        self.reach = self.utility >= floor / self._best + cp.multiply(rise / self._best, self.theta)
-        return cp.Problem(cp.Maximize(self.theta), [*self.rows, self.reach])
+        enough = self.utility >= floor / self._best + cp.multiply(rise / self._best, self.theta)
+        return cp.Problem(cp.Maximize(self.theta), [*self.rows, enough])
 
     def total(self, value: FloatArray, floor: FloatArray) -> Any:
         """The sum of values, floors kept."""
-        self.reach = self.utility >= floor / self._best
-        return cp.Problem(cp.Maximize((self._members * value) @ self.x), [*self.rows, self.reach])
+        enough = self.utility >= floor / self._best
+        return cp.Problem(cp.Maximize((self._members * value) @ self.x), [*self.rows, enough])
+
+    def kept(self, asks: IntArray, floor: FloatArray) -> Any:
+        """How much of their floors the classes that ask for any can have in total, each as a part of its own."""
+        part = cp.multiply(self._best[asks] / floor, self.utility[asks])
+        return cp.Problem(cp.Maximize(self._size[asks] @ cp.minimum(part, 1)), self.rows)
 
     def nash(self, weight: FloatArray) -> Any:
         """The sum of logarithms (but for the constant that the division by the best makes)."""
@@ -82,11 +124,7 @@ class MarketProgram:
 
     def prices(self) -> FloatArray:
         """Dual values of the rows in the objective's unit, per unit of capacity (r,)."""
-        return np.maximum(np.nan_to_num(self.pools.dual_value), 0.0) / self._capacity
-
-    def multiplier(self) -> FloatArray:
-        """Dual values of the utility rows, all members together, per unit of utility (k,)."""
-        return np.maximum(np.nan_to_num(self.reach.dual_value), 0.0) / self._best
+        return np.asarray(np.maximum(np.nan_to_num(self.pools.dual_value), 0.0) / self._capacity)
 
 
 def solve_by_clarabel(program: Any) -> tuple[Status, int]:
@@ -134,10 +172,9 @@ class _Linear:
         status, work = solve_by_clarabel(state(program))
         self.solver, self.work = "clarabel", self.work + work
         if status is not Status.OPTIMAL:
-            none = np.zeros(0)
-            return LinearSolution(status, none, 0.0, none, none, work)
+            return LinearSolution(status, NOTHING, 0.0, NOTHING, work)
         theta = 0.0 if program.theta.value is None else float(program.theta.value)
-        return LinearSolution(status, program.x.value, theta, program.prices(), program.multiplier(), work)
+        return LinearSolution(status, program.x.value, theta, program.prices(), work)
 
 
 def _ended(found: LinearSolution) -> bool:
@@ -159,21 +196,20 @@ def _solve_level(market: Market, objective: Level) -> Solution:
     proof = _first_proof(market, objective)
     program, z = _Linear(market, objective.worth), proof.level
     for _ in range(_MAX_PASSES):
-        target, slope = targets.at(z)
-        found = program.level(target - floor, floor)
+        found = program.level(targets.at(z)[0] - floor, floor)
         if found.status is not Status.OPTIMAL:
             return _nothing(market, found.status, f"cvxpy/{program.solver}", program.work)
-        prices = found.prices / max(float(found.multiplier @ slope), 1e-300)
-        bound = bound_at(market, objective, prices)
+        bound = bound_at(market, objective, found.prices)
         if bound <= z * (1 + _REACHED) and bound < targets.highest:
-            proof = _Proof(bound, prices)  # the solver's prices rather than a guess
+            proof = _Proof(bound, found.prices)  # the solver's prices rather than a guess
         x = make_feasible(market, found.x)
         level = reached(market, objective, x)
         if level >= z * (1 - _REACHED) or bound >= z * (1 - 1e-14):
             break
         z = bound
     bound = min(proof.level, targets.highest)
-    return Solution(Status.OPTIMAL, x, proof.prices, min(level, bound), bound, f"cvxpy/{program.solver}", program.work)
+    prices = in_levels(market, objective, proof.prices, proof.level)
+    return Solution(Status.OPTIMAL, x, prices, min(level, bound), bound, f"cvxpy/{program.solver}", program.work)
 
 
 def _first_proof(market: Market, objective: Level) -> _Proof:

@@ -34,6 +34,9 @@ _STATUS = {
 }
 
 
+NOTHING: FloatArray = np.zeros(0)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class LinearSolution:
     """How one program ended. Arrays mean something only where the status is `OPTIMAL`."""
@@ -41,10 +44,8 @@ class LinearSolution:
     status: Status
     x: FloatArray
     theta: float
-    #: Dual values in the objective's unit, >= 0: of the rows, per unit of capacity (r,); of the classes' utility rows,
-    #: all members together, per unit of utility (k,).
+    #: Dual values of the rows in the objective's unit, per unit of capacity, >= 0 (r,).
     prices: FloatArray
-    multiplier: FloatArray
     work: int
 
 
@@ -74,13 +75,10 @@ class LinearProgram:
         solution, info = self._highs.getSolution(), self._highs.getInfo()
         work = max(int(info.simplex_iteration_count), 0) + max(int(info.ipm_iteration_count), 0)
         if status is not Status.OPTIMAL or not solution.dual_valid:
-            none = np.zeros(0)
-            return LinearSolution(Status.FAILED if status is Status.OPTIMAL else status, none, 0.0, none, none, work)
-        value, dual = np.array(solution.col_value), np.maximum(-np.array(solution.row_dual), 0.0)
-        k, r = self._market.classes, self._market.rows
-        return LinearSolution(
-            status, value[:-1], float(value[-1]), dual[k : k + r] / self._capacity, dual[k + r :] / self._best, work
-        )
+            return LinearSolution(Status.FAILED if status is Status.OPTIMAL else status, NOTHING, 0.0, NOTHING, work)
+        value, k = np.array(solution.col_value), self._market.classes
+        dual = np.maximum(-np.array(solution.row_dual)[k : k + self._market.rows], 0.0)
+        return LinearSolution(status, value[:-1], float(value[-1]), dual / self._capacity, work)
 
     def _columns(self, owner: np.ndarray, relative: FloatArray) -> sparse.csc_array:
         """Rows of time, pools and utilities over the C shares; the column of theta comes with each call."""

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
+
 from optimizer.decision import Decision, Memory, Quote
 from optimizer.problem import FloatArray, IntArray, Problem
 

@@ -1,12 +1,12 @@
 """Prices that people see and newcomers are judged by, made from the prices of a solve in stages.
 
 Fair policies quote in *fair-share units per accelerator*: at the quoted prices one unit of fair-share utility (one
-accelerator of the fleet's average speed for the job) costs 1 on the mean of those who pay. So 1 is about what an average
-accelerator of a contended fleet is worth, 2 says "as good as two of those", 0 says that nobody waits for more of it.
+accelerator of the fleet's average speed for the job) costs 1 on the mean of those who pay. So 1 is about what an
+average accelerator of a contended fleet is worth, 2 says "as good as two of those", 0 that nobody waits for more of it.
 
-    price[p] = l[p] * sum worth x / sum cost x      of the first stage in which the pool is scarce; sums over the columns
-                                                    that cost something at the stage's prices l, of its active jobs
-    price[p] = l[p]                                 where that stage maximises a sum of utilities: it is in that unit
+    price[p] = l[p] sum worth x / sum cost x    of the first stage in which the pool is scarce; the sums are over the
+                                                columns that cost something at the stage's prices l, of its active jobs
+    price[p] = l[p]                             where that stage maximises a sum of utilities: it is in that unit
     exchange = 1 / mean weight of the entitled jobs
 
 Policies that maximise a sum quote its own prices, and exchange 1. Decides the quote only; proofs keep the raw prices.

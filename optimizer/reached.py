@@ -1,10 +1,11 @@
-"""What shares reach of an objective. Decides nothing."""
+"""What shares reach of an objective, and prices in its unit. Decides nothing."""
 
 import numpy as np
 
 from optimizer.market import Market
 from optimizer.objective import Level, Objective, Targets, Total
 from optimizer.owners import sum_by
+from optimizer.prices.bound import multipliers
 from optimizer.problem import FloatArray
 
 #: A utility within this part of its target has reached it, so that rounding cannot make a full job look starved.
@@ -42,3 +43,9 @@ def level_reached(targets: Targets, utility: FloatArray) -> float:
         else:
             high = middle
     return low
+
+
+def in_levels(market: Market, level: Level, prices: FloatArray, z: float) -> FloatArray:
+    """Prices in units of the level: such that a little less of it, just below z, saves as much as it is less (r,)."""
+    cost = float(market.size @ (multipliers(market, level, prices, z) * level.targets.at(z)[1]))
+    return prices / cost if cost > 0 else prices

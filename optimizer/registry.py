@@ -21,7 +21,13 @@ ENTRY_POINTS = "walras.policies"
 _BUILT_IN: Mapping[str, str] = {
     "fifo": "optimizer.policies.fifo:Fifo",
     "isolated": "optimizer.policies.isolated:Isolated",
+    "cost_with_slos": "optimizer.policies.cost_with_slos:CostWithSlos",
+    "finish_time_fairness": "optimizer.policies.finish_time_fairness:FinishTimeFairness",
+    "makespan": "optimizer.policies.makespan:Makespan",
     "max_min_fairness": "optimizer.policies.max_min_fairness:MaxMinFairness",
+    "proportional_fairness": "optimizer.policies.proportional_fairness:ProportionalFairness",
+    "throughput": "optimizer.policies.throughput:Throughput",
+    "throughput_per_dollar": "optimizer.policies.throughput_per_dollar:ThroughputPerDollar",
 }
 
 

@@ -3,12 +3,14 @@
 Symbols: T[c] steps/s of column c, N[p] accelerators of pool p, s[m] accelerators of job m's gang.
 
     equal[m] = sum_p T[m,p] N[p] / sum_p N[p]       steps/s if m's time were split over the pools by their size
-    worth[c] = s[m] T[c] / equal[m]                 aware: utility of running column c all the time
-    worth[c] = accelerators that column c uses      agnostic: the same with T = 1
+    rate[c]  = T[c]                                 aware: the column's own speed
+    rate[c]  = equal[m] accelerators[c] / s[m]      agnostic: every accelerator has the job's average speed
+    worth[c] = s[m] rate[c] / equal[m]              utility of running column c all the time
     u[m]     = sum_c worth[c] x[c]                  utility, in accelerators of the fleet's average speed for m
 
 So u = s for a gang that runs all the time on an equal split of the pools, and a fleet of N accelerators has about N
-units to give. This is Gavel's objective (s[m]/w[m]) thr[m](x) / equal[m], with u set against w.
+units to give. This is Gavel's objective (s[m]/w[m]) thr[m](x) / equal[m], with u set against w; agnostic, a utility is
+simply a number of accelerators.
 
 Decides which columns are usable: one that makes no step, or whose gang is larger than a whole pool, never runs.
 """
@@ -33,6 +35,10 @@ class Utility:
 
     #: Columns that can run (c,).
     usable: BoolArray
+    #: Steps/s of a column as the policy sees them; 0 where it is not usable (c,).
+    rate: FloatArray
+    #: Steps/s of each job if its time were split over the pools by their size; 0 where nothing is usable (n,).
+    equal: FloatArray
     #: Utility of a column that runs all the time; 0 where it is not usable (c,).
     worth: FloatArray
     #: Entitlement of each job against the others, projects divided among their jobs; 0 where nothing is usable (n,).
@@ -45,20 +51,40 @@ def fair_share_utility(problem: Problem, *, aware: bool) -> Utility:
     """The utility of every column, on the capacity that the problem states."""
     columns, jobs, pools = problem.columns, problem.jobs, problem.pools
     usable = usable_columns(columns, pools.capacity)
-    worth = np.zeros(len(columns))
+    equal = equal_split_rate(columns, usable, pools.capacity, len(jobs))
+    average = np.divide(equal, jobs.gang, out=np.zeros(len(jobs)), where=equal > 0)[columns.job]  # of one accelerator
+    accelerators = accelerators_of(columns)
+    rate = np.where(usable, columns.steps_per_s if aware else average * accelerators, 0.0)
+    worth = np.where(usable, accelerators, 0.0)
     if aware:
-        equal = equal_split_rate(columns, usable, pools.capacity, len(jobs))
-        worth[usable] = (jobs.gang[columns.job] * columns.steps_per_s)[usable] / equal[columns.job[usable]]
-    else:
-        worth[usable] = accelerators_of(columns)[usable]
+        np.divide(rate, average, out=worth, where=usable)
     best = best_by(columns.job, worth, len(jobs))
-    return Utility(usable, worth, entitlements(problem, best > 0), best)
+    return Utility(usable, rate, equal, worth, entitlements(problem, best > 0), best)
 
 
 def newcomer_worth(newcomer: Newcomer, *, aware: bool) -> FloatArray:
     """Utility of each configuration of a job that came after the problem was stated; 0 where it cannot run (c,)."""
+    columns = _columns_of(newcomer)
+    usable = usable_columns(columns, newcomer.capacity)
+    if not aware or not usable.any():
+        return np.where(usable, newcomer.count, 0.0)
+    equal = equal_split_rate(columns, usable, newcomer.capacity, 1)[0]
+    return np.where(usable, newcomer.count.min() * newcomer.steps_per_s / equal, 0.0)
+
+
+def newcomer_rate(newcomer: Newcomer, *, aware: bool) -> FloatArray:
+    """Steps/s of each configuration of a newcomer as the policy sees them; 0 where it cannot run (c,)."""
+    columns = _columns_of(newcomer)
+    usable = usable_columns(columns, newcomer.capacity)
+    if aware or not usable.any():
+        return np.where(usable, newcomer.steps_per_s, 0.0)
+    equal = equal_split_rate(columns, usable, newcomer.capacity, 1)[0]
+    return np.where(usable, equal * newcomer.count / newcomer.count.min(), 0.0)
+
+
+def _columns_of(newcomer: Newcomer) -> Columns:
     count = len(newcomer.count)
-    columns = Columns(
+    return Columns(
         job=np.zeros(count, dtype=np.int64),
         steps_per_s=newcomer.steps_per_s,
         use_column=np.arange(count),
@@ -66,11 +92,6 @@ def newcomer_worth(newcomer: Newcomer, *, aware: bool) -> FloatArray:
         use_count=newcomer.count,
         running=np.zeros(count, dtype=bool),
     )
-    usable = usable_columns(columns, newcomer.capacity)
-    if not aware or not usable.any():
-        return np.where(usable, newcomer.count, 0.0)
-    equal = equal_split_rate(columns, usable, newcomer.capacity, 1)[0]
-    return np.where(usable, newcomer.count.min() * newcomer.steps_per_s / equal, 0.0)
 
 
 def usable_columns(columns: Columns, capacity: FloatArray) -> BoolArray:
@@ -108,12 +129,20 @@ def pool_columns(columns: Columns, usable: BoolArray) -> PoolColumns:
     uses = np.bincount(columns.use_column, minlength=len(columns))
     start = np.cumsum(uses) - uses
     single = np.flatnonzero(usable & (uses == 1))
-    job, pool, count = columns.job[single], columns.use_pool[start[single]], columns.use_count[start[single]]
-    order = np.lexsort((-columns.steps_per_s[single], count, pool, job))
-    first = np.ones(len(order), dtype=bool)
-    first[1:] = (np.diff(job[order]) != 0) | (np.diff(pool[order]) != 0)
-    chosen = order[first]
-    return PoolColumns(single[chosen], pool[chosen], count[chosen])
+    pool, count, speed = columns.use_pool[start[single]], columns.use_count[start[single]], columns.steps_per_s[single]
+    place = columns.job[single] * (int(pool.max(initial=0)) + 1) + pool
+    if not np.all(place[1:] > place[:-1]):  # several columns of one job in one pool, or pools in another order
+        places = int(place.max()) + 1
+        smallest, fastest = np.full(places, np.inf), np.zeros(places)
+        np.minimum.at(smallest, place, count)
+        eligible = count == smallest[place]
+        np.maximum.at(fastest, place, np.where(eligible, speed, 0.0))
+        eligible &= speed == fastest[place]
+        first = np.full(places, len(place))
+        np.minimum.at(first, place[eligible], np.flatnonzero(eligible))
+        chosen = first[first < len(place)]
+        single, pool, count = single[chosen], pool[chosen], count[chosen]
+    return PoolColumns(single, pool, count)
 
 
 def entitlements(problem: Problem, placeable: BoolArray) -> FloatArray:

@@ -176,6 +176,8 @@ class CertificateView(Body):
     gap: float
     path: str
     solved_at: str
+    #: What really ran over the last rounds, as a part of the bound: gangs are whole, restarts take time.
+    realised: float | None = None
 
 
 class PriceList(Body):

@@ -159,6 +159,8 @@ class SchedulerCore:
         columns.settle_all(event.at, float("inf"))
         columns.entitled[:] = 0.0
         columns.owed[:] = 0.0
+        columns.promised[:] = 0.0
+        columns.delivered[:] = 0.0
         cycle.void_up_to = cycle.last_request
         cycle.dirty = True
         cycle.asked_at = -float("inf")

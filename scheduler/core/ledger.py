@@ -10,7 +10,7 @@ something; service on other pools is a gift that is not counted.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from math import inf
+from math import exp, inf
 
 import numpy as np
 from numpy.typing import NDArray
@@ -142,6 +142,10 @@ class Columns:
         self.settled_at: NDArray[np.float64] = np.zeros(size)
         self.entitled: NDArray[np.float64] = np.zeros((size, 0))
         self.owed: NDArray[np.float64] = np.zeros((size, 0))
+        #: Accelerator-seconds entitled to and received where entitled, old ones slowly forgotten (`settle_all`).
+        self.promised: NDArray[np.float64] = np.zeros((size, 0))
+        self.delivered: NDArray[np.float64] = np.zeros((size, 0))
+        self._forgotten_at = 0.0
         self._free = list(range(size - 1, -1, -1))
 
     def new_slot(self) -> int:
@@ -168,6 +172,8 @@ class Columns:
         more = np.zeros((len(self.active), pools - self.pools))
         self.entitled = np.hstack([self.entitled, more])
         self.owed = np.hstack([self.owed, more])
+        self.promised = np.hstack([self.promised, more])
+        self.delivered = np.hstack([self.delivered, more])
         self.pools = pools
 
     def settle(self, slot: int, at: float) -> None:
@@ -178,24 +184,37 @@ class Columns:
         self.settled_at[slot] = at
         pool, count = self.pool[slot], self.count[slot]
         entitled = self.entitled[slot]
-        self.owed[slot] += entitled * passed
+        due = entitled * passed
+        self.owed[slot] += due
+        self.promised[slot] += due
         if pool >= 0:
             self.attained_s[slot] += count * passed
             if entitled[pool] > 0:
                 self.owed[slot, pool] -= count * passed
+                self.delivered[slot, pool] += count * passed
 
     def settle_all(self, at: float, limit_s: float) -> None:
-        """Bring every active row up to `at`; remember at most `limit_s` seconds of a gang either way."""
+        """Bring every active row up to `at`; remember at most `limit_s` seconds of a gang either way.
+
+        What was promised and delivered is forgotten at the same pace: `limit_s` seconds ago counts 1/e.
+        """
         rows = np.flatnonzero(self.active)
         passed = np.maximum(at - self.settled_at[rows], 0.0)
         self.settled_at[rows] = at
-        self.owed[rows] += self.entitled[rows] * passed[:, None]
+        due = self.entitled[rows] * passed[:, None]
+        self.owed[rows] += due
+        self.promised[rows] += due
         holding = self.pool[rows] >= 0
         held, pool = rows[holding], self.pool[rows][holding]
         received = self.count[held] * passed[holding]
         self.attained_s[held] += received
         counted = self.entitled[held, pool] > 0
         self.owed[held[counted], pool[counted]] -= received[counted]
+        self.delivered[held[counted], pool[counted]] += received[counted]
+        kept = exp(-max(at - self._forgotten_at, 0.0) / max(limit_s, 1.0))
+        self._forgotten_at = at
+        self.promised[rows] *= kept
+        self.delivered[rows] *= kept
         bound = limit_s * self.gang[rows][:, None]
         self.owed[rows] = np.clip(self.owed[rows], -bound, bound)
 
@@ -266,6 +285,8 @@ class Ledger:
         columns.settled_at[slot] = at
         columns.entitled[slot] = 0.0
         columns.owed[slot] = 0.0
+        columns.promised[slot] = 0.0
+        columns.delivered[slot] = 0.0
         return job
 
     def remove(self, job: JobRecord) -> None:

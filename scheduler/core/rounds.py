@@ -10,7 +10,7 @@ from functools import partial
 from scheduler.core.attempts import revoke, start
 from scheduler.core.claims import drop_claim, form_of, lend, open_claim, settle_claim
 from scheduler.core.cycle import Claim, Cycle
-from scheduler.core.fleet import Condition, Machine, Place, fits, split
+from scheduler.core.fleet import Condition, Machine, Place, split
 from scheduler.core.ledger import JobRecord
 from scheduler.core.lines import Key
 from scheduler.core.rules import Backfill
@@ -125,7 +125,7 @@ def reserve(cycle: Cycle, job: JobRecord, pool: int) -> None:
     parts = split(form.counts[pool], form.nodes, state.pool.shape.accelerators)
     ready = sorted(
         (_ready_at(cycle, machine, parts[0]), machine.row)
-        for machine in _likely_machines(cycle, pool)
+        for machine in _likely_machines(cycle, pool, job)
         if machine.size >= parts[0]
     )
     if len(ready) >= len(parts):
@@ -133,7 +133,12 @@ def reserve(cycle: Cycle, job: JobRecord, pool: int) -> None:
         open_claim(cycle, job, pool, place, exchange=False)
 
 
-def _likely_machines(cycle: Cycle, pool: int) -> list[Machine]:
+def _is_claimed_by_others(cycle: Cycle, row: int, job: JobRecord) -> bool:
+    """Whether the machine is spoken for. A job's own reservation there does not keep it from more than waiting."""
+    return any(claimant != job.job_id for claimant in cycle.claims_on.get(row, ()))
+
+
+def _likely_machines(cycle: Cycle, pool: int, job: JobRecord) -> list[Machine]:
     """The machines of a pool with most free accelerators: a gang's place is among them or costs as much elsewhere."""
     machines = [
         machine
@@ -141,7 +146,7 @@ def _likely_machines(cycle: Cycle, pool: int) -> list[Machine]:
         if machine is not None
         and machine.pool == pool
         and machine.condition is Condition.UP
-        and machine.row not in cycle.claims_on
+        and not _is_claimed_by_others(cycle, machine.row, job)
     ]
     return sorted(machines, key=lambda machine: (-len(machine.free), machine.row))[:MACHINES_MAX]
 
@@ -272,12 +277,8 @@ def victims_of(
     parts = split(form.counts[pool], form.nodes, fleet.pools[pool].pool.shape.accelerators)
     place: list[tuple[int, int]] = []
     if len(parts) > 1:  # whole machines that are free already
-        for machine in _likely_machines(cycle, pool):
-            if (
-                len(place) < len(parts)
-                and len(machine.free) >= parts[len(place)]
-                and fits(machine, parts[len(place)], form)
-            ):
+        for machine in _likely_machines(cycle, pool, job):
+            if len(place) < len(parts) and _has_room_after(cycle, machine, [], parts[len(place)], job):
                 place.append((machine.row, parts[len(place)]))
     leaving: dict[int, list[JobRecord]] = {}
     for incumbent in incumbents:
@@ -286,7 +287,9 @@ def victims_of(
         for row, _ in incumbent.place:
             free_machine = fleet.machines[row]
             taken = any(row == chosen for chosen, _ in place)
-            if free_machine is None or free_machine.condition is not Condition.UP or row in cycle.claims_on or taken:
+            if free_machine is None or free_machine.condition is not Condition.UP or taken:
+                continue
+            if _is_claimed_by_others(cycle, row, job):
                 continue
             leaving.setdefault(row, []).append(incumbent)
             if len(place) < len(parts) and _has_room_after(cycle, free_machine, leaving[row], parts[len(place)], job):
@@ -309,7 +312,8 @@ def _may_evict(cycle: Cycle, job: JobRecord, pool: int, incumbent: JobRecord) ->
 def _has_room_after(cycle: Cycle, machine: Machine, leaving: list[JobRecord], wanted: int, job: JobRecord) -> bool:
     """Whether `wanted` accelerators, with their processors and memory, are free once these jobs have left."""
     free, cpus, memory = len(machine.free), machine.free_cpus, machine.free_memory_bytes
-    for victim in leaving:
+    own = [job] if job.job_id in machine.holders else []  # what its reservation holds there
+    for victim in [*leaving, *own]:
         form, held = form_of(cycle, victim), len(machine.holders[victim.job_id])
         free += held
         cpus += held * form.cpus

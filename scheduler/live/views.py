@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from scheduler.core.explain import first_reason
+from scheduler.core.realised import realised
 from scheduler.live import money
 from scheduler.live.board import Board, LiveJob, LiveNode
 from scheduler.live.breath import Breath
@@ -199,6 +200,7 @@ class Views:
                 gap=proposal.gap,
                 path=proposal.path,
                 solved_at=self._clock.shown(self._board.solved_at),
+                realised=realised(self._daemon.core.ledger),
             )
         return PriceList(items=items, certificate=certificate)
 

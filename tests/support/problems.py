@@ -25,6 +25,7 @@ class Setting:
     usd_per_h: Sequence[float] = ()
     values: Sequence[float] = ()
     submitted_at: Sequence[float] = field(default=())
+    remaining_steps: Sequence[float] = ()
 
 
 def build(setting: Setting) -> Problem:
@@ -40,7 +41,7 @@ def build(setting: Setting) -> Problem:
             job_id=np.arange(1, n + 1),
             weight=_floats(setting.weights, n, 1.0),
             gang=gangs,
-            remaining_steps=np.full(n, np.inf),
+            remaining_steps=_floats(setting.remaining_steps, n, np.inf),
             submitted_at=_floats(setting.submitted_at, n, 0.0),
             attained_s=np.zeros(n),
             deadline_at=np.full(n, np.inf),

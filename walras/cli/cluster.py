@@ -84,7 +84,8 @@ def _price_row(price: "PriceView") -> list[str]:
 def _certified(certificate: "CertificateView") -> str:
     if certificate.status == "empty":
         return f"at the last solve ({certificate.solved_at}) no job could use any pool: no prices"
+    ran = "" if certificate.realised is None else f"; realised over the last rounds {certificate.realised:.1%} of it"
     return (
         f"solved {certificate.solved_at} by {certificate.path}: {certificate.status}, objective "
-        f"{certificate.objective:.6g}, bound {certificate.bound:.6g}, solve gap {certificate.gap:.2%}"
+        f"{certificate.objective:.6g}, bound {certificate.bound:.6g}, solve gap {certificate.gap:.2%}{ran}"
     )

@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 import walras
-from walras.cli import cluster, control, daemons, jobs, logs, submit
+from walras.cli import cluster, control, daemons, jobs, logs, solve, submit
 from walras.cli.admin import admin_commands
 from walras.cli.output import show_line, warn
 from walras.cli.policy import policy_commands
@@ -78,6 +78,8 @@ _COMMANDS: tuple[Callable[..., None], ...] = (
     control.update,
     cluster.nodes,
     cluster.prices,
+    solve.solve,
+    solve.check,
     daemons.server,
     daemons.agent,
     daemons.demo,

@@ -1,25 +1,37 @@
-"""`walras policy show|set|list`: the policy in force, and changing it without a restart."""
+"""`walras policy show|set|list`: the policies that there are, the one in force, and changing it without a restart."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from walras.cli.loading import load
-from walras.cli.options import Output
-from walras.cli.output import OutputFormat, show_json, show_line
+from walras.cli.options import NoHeader, Output
+from walras.cli.output import Column, Listing, OutputFormat, dash, show_json, show_line, show_listing
 from walras.cli.session import with_client
 
 if TYPE_CHECKING:
     from walras.api import PolicyView
 
-policy_commands = typer.Typer(help="The policy in force.", no_args_is_help=True)
+policy_commands = typer.Typer(help="Policies: which there are, and which is in force.", no_args_is_help=True)
 
 
 @policy_commands.command("show")
-def show_policy(output: Output = OutputFormat.TABLE) -> None:
-    """Show the policy in force, as a policy file."""
-    _show(with_client(lambda client: client.policy()), output)
+def show_policy(
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="A policy to describe; without it: the one in force.")
+    ] = None,
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """Describe a policy: formula, source, parameters. Without a name: the one in force, as a policy file."""
+    if name is None:
+        _show(with_client(lambda client: client.policy()), output)
+        return
+    described = load("optimizer.describing").describe(name)
+    if output is OutputFormat.JSON:
+        show_json(_plain(described))
+    else:
+        _show_description(described)
 
 
 @policy_commands.command("set")
@@ -39,14 +51,21 @@ def set_policy(
 
 
 @policy_commands.command("list")
-def list_policies(output: Output = OutputFormat.TABLE) -> None:
-    """List the policies that this installation knows."""
-    names: list[str] = sorted(load("optimizer.registry").names())
-    if output is OutputFormat.JSON:
-        show_json(names)
-    else:
-        for name in names:
-            show_line(name)
+def list_policies(output: Output = OutputFormat.TABLE, no_header: NoHeader = False) -> None:
+    """List the policies that this installation knows. No server is needed."""
+    describe = load("optimizer.describing").describe
+    described = [describe(name) for name in sorted(load("optimizer.registry").names())]
+    columns = [
+        Column("POLICY"),
+        Column("FAMILY"),
+        Column("IN A SENTENCE", shrinks=True),
+        Column("SOURCE", shrinks=True),
+    ]
+    rows = [[each.name, each.family, each.summary, dash(each.source)] for each in described]
+    data = [
+        {"name": each.name, "family": each.family, "summary": each.summary, "source": each.source} for each in described
+    ]
+    show_listing(Listing(columns, rows, data), output, header=not no_header)
 
 
 def _show(view: "PolicyView", output: OutputFormat) -> None:
@@ -60,3 +79,31 @@ def _show(view: "PolicyView", output: OutputFormat) -> None:
     written = {"policy": {"name": view.name, "parameters": view.parameters}, "rules": view.rules}
     for line in dump_yaml(written).splitlines():
         show_line(line)
+
+
+def _show_description(described: Any) -> None:
+    prices = f"; prices in {described.price_unit}" if described.price_unit else ""
+    show_line(f"{described.name} ({described.family}{prices})")
+    show_line("")
+    for line in described.about.splitlines():
+        show_line(line)
+    show_line("")
+    if not described.parameters:
+        show_line("It takes no parameters.")
+    for parameter in described.parameters:
+        unit = f" {parameter.unit}" if parameter.unit else ""
+        allowed = f" ({parameter.allowed})" if parameter.allowed else ""
+        show_line(f"{parameter.name}: {parameter.type}{allowed}, default {_default(parameter.default)}{unit}")
+        show_line(f"    {dash(parameter.description)}")
+
+
+def _default(value: Any) -> str:
+    from walras.yaml_text import dump_yaml
+
+    return dump_yaml([value])[2:].strip().replace("\n", " ") if not isinstance(value, list) else str(value)
+
+
+def _plain(described: Any) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    return asdict(described)

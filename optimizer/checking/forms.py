@@ -1,0 +1,170 @@
+"""What shares reach and what prices prove, for each of the three things that policies maximise.
+
+For any prices p >= 0 and any feasible shares x, what the jobs' shares cost is at most p . capacity. So:
+
+    level    z is out of reach if the cheapest ways to all targets at z cost more than p . capacity
+    sum      sum value.x <= p . capacity + sum over jobs of the largest (value - cost).x with worth.x >= floor
+    log      sum w log(worth.x) <= p . capacity + sum over jobs of the largest w log(worth.x) - cost.x
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from optimizer.checking.facts import Facts
+from optimizer.checking.responses import cheapest, cheapest_at_least, most_of_logarithm
+from optimizer.problem import BoolArray, FloatArray
+
+#: Who is within this part of what it can use is full, so that rounding cannot make it look starved.
+FULL = 1e-9
+#: Sums that agree to this part are equal.
+_ROUNDING = 1e-10
+#: Part of a level that is little.
+_STEP = 1e-6
+#: Halvings of a level: enough for the last bit.
+_HALVINGS = 200
+
+
+class Targets(Protocol):
+    """How much each job is to have at level z."""
+
+    @property
+    def cap(self) -> FloatArray:
+        """The utility at which a job is left alone (n,)."""
+        ...
+
+    @property
+    def rising(self) -> BoolArray:
+        """Jobs that the level raises (n,)."""
+        ...
+
+    def at(self, z: float) -> FloatArray:
+        """Target of each job, floors of those that do not rise included (n,)."""
+        ...
+
+    def levels(self, utility: FloatArray) -> FloatArray:
+        """The level at which each job's target would be just this utility, caps aside (n,)."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Proportional:
+    """min(slope z, cap); who has no slope keeps its floor (all (n,))."""
+
+    slope: FloatArray
+    cap: FloatArray
+    floor: FloatArray
+
+    @property
+    def rising(self) -> BoolArray:
+        """Who has a slope, and something to use."""
+        return np.asarray((self.slope > 0) & (self.cap > 0))
+
+    def at(self, z: float) -> FloatArray:
+        return np.asarray(np.where(self.rising, np.minimum(self.slope * z, self.cap), self.floor))
+
+    def levels(self, utility: FloatArray) -> FloatArray:
+        levels = np.full(len(utility), np.inf)
+        np.divide(utility, self.slope, out=levels, where=self.slope > 0)
+        return levels
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FinishTimes:
+    """min(z / (1 - past z), cap), from rho = past + 1 / utility and z = 1 / rho (all (n,))."""
+
+    past: FloatArray
+    cap: FloatArray
+
+    @property
+    def rising(self) -> BoolArray:
+        """Who has something to use."""
+        return np.asarray(self.cap > 0)
+
+    def at(self, z: float) -> FloatArray:
+        left = 1 - self.past * z
+        due = np.divide(z, left, out=np.full(len(left), np.inf), where=left > 0)
+        return np.asarray(np.minimum(due, self.cap))
+
+    def levels(self, utility: FloatArray) -> FloatArray:
+        return np.asarray(utility / (1 + self.past * utility))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LevelForm:
+    """The largest level that all targets reach."""
+
+    worth: FloatArray
+    targets: Targets
+
+    @property
+    def highest(self) -> float:
+        """The level that fills the last job."""
+        rising = self.targets.rising
+        return float(self.targets.levels(self.targets.cap)[rising].max(initial=0.0))
+
+    def reached(self, facts: Facts, x: FloatArray) -> float:
+        utility, targets = facts.summed(self.worth * x), self.targets
+        short = targets.rising & (utility < targets.cap * (1 - FULL))
+        return float(targets.levels(utility)[short].min(initial=self.highest))
+
+    def bound(self, facts: Facts, prices: FloatArray) -> float:
+        menu = facts.menu(self.worth, facts.cost(prices))
+        income = float(prices @ facts.capacity) * (1 + _ROUNDING)
+
+        def affordable(z: float) -> bool:
+            return bool(cheapest(menu, self.targets.at(z)).sum() <= income)
+
+        low, high = 0.0, self.highest
+        if affordable(high):
+            return high
+        for _ in range(_HALVINGS):
+            middle = (low + high) / 2
+            if middle in (low, high):
+                break
+            low, high = (middle, high) if affordable(middle) else (low, middle)
+        return high
+
+    def per_level(self, facts: Facts, prices: FloatArray, z: float) -> tuple[float, float]:
+        """What a little more of the level would cost just below z and just above: 1 lies between for its dual values."""
+        menu = facts.menu(self.worth, facts.cost(prices))
+        step = _STEP * z
+        below, here, above = (float(cheapest(menu, self.targets.at(each)).sum()) for each in (z - step, z, z + step))
+        return (here - below) / step, (above - here) / step
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SumForm:
+    """The largest sum of values while every job keeps its floor."""
+
+    value: FloatArray
+    worth: FloatArray
+    floor: FloatArray
+
+    def reached(self, facts: Facts, x: FloatArray) -> float:
+        return float(sum(v * part for v, part in zip(self.value, x, strict=True)))
+
+    def bound(self, facts: Facts, prices: FloatArray) -> float:
+        menu = facts.menu(self.worth, facts.cost(prices) - self.value)
+        return float(prices @ facts.capacity) - float(cheapest_at_least(menu, self.floor).sum())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LogForm:
+    """The largest weighted sum of logarithms of utilities."""
+
+    worth: FloatArray
+    weight: FloatArray
+
+    def reached(self, facts: Facts, x: FloatArray) -> float:
+        utility = facts.summed(self.worth * x)
+        with np.errstate(divide="ignore"):
+            return float(sum(w * np.log(max(u, 0.0)) for w, u in zip(self.weight, utility, strict=True) if w > 0))
+
+    def bound(self, facts: Facts, prices: FloatArray) -> float:
+        menu = facts.menu(self.worth, facts.cost(prices))
+        return float(prices @ facts.capacity) + float(most_of_logarithm(menu, self.weight).sum())
+
+
+Form = LevelForm | SumForm | LogForm

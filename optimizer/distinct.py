@@ -1,0 +1,175 @@
+"""Jobs that say the same, told once: a problem of distinct jobs with counts, and the way back. Decides nothing.
+
+Thousands of active jobs are a few hundred kinds. What a policy computes per job is therefore computed per distinct job:
+two jobs are the same if their columns agree bit by bit and in order, and so do the fields of `Jobs` that the policy
+reads. (`optimizer.aggregate` goes further: it also finds jobs that are equal only to a policy's eyes.)
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from optimizer.groups import bits
+from optimizer.problem import Columns, FloatArray, IntArray, Jobs, Problem
+
+#: Columns above which compiled code pays for being loaded.
+_COMPILED_FROM = 100_000
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Distinct:
+    """k distinct jobs with C columns for n jobs with c columns."""
+
+    #: The distinct jobs alone.
+    problem: Problem
+    #: Jobs that each of them stands for (k,).
+    count: FloatArray
+    #: Distinct job of each job (n,), and the job that represents each distinct one, ascending (k,).
+    member: IntArray
+    representative: IntArray
+    #: First column of each job, and of each distinct one; one more at the end (n + 1,), (k + 1,).
+    first: IntArray
+    distinct_first: IntArray
+
+    def expand_jobs(self, values: FloatArray) -> FloatArray:
+        """Give every job the value of its distinct job (k,) -> (n,)."""
+        return values[self.member]
+
+    def expand_columns(self, values: FloatArray) -> FloatArray:
+        """Give every column the value of its distinct column (C,) -> (c,)."""
+        if len(values) == self.first[-1]:
+            return values
+        if self.first[-1] >= _COMPILED_FROM:
+            from optimizer import distinct_kernels
+
+            return distinct_kernels.expand(values, self.member, self.first, self.distinct_first)
+        return values[_twin_columns(self.member, self.first, self.distinct_first)]
+
+
+def distinct_jobs(problem: Problem, job_fields: Sequence[str]) -> Distinct:
+    """Find the jobs that agree in all their columns and in the named fields of `Jobs`.
+
+    The arrays must fit together and ascend (`optimizer.validate.check_structure`); their values may be anything.
+    """
+    columns, n = problem.columns, len(problem.jobs)
+    first = offsets(columns.job, n)
+    use_first = offsets(columns.use_column, len(columns))
+    key = _job_keys(problem.jobs, job_fields)
+    if len(columns) >= _COMPILED_FROM:
+        from optimizer import distinct_kernels
+
+        member, representative = distinct_kernels.group(columns, first, use_first, key)
+    else:
+        member, representative = _group(columns, first, use_first, key)
+    if len(representative) == n:
+        return Distinct(problem, np.ones(n), np.arange(n), np.arange(n), first, first)
+    small = _take(problem, representative, first, use_first)
+    count = np.bincount(member, minlength=len(representative)).astype(np.float64)
+    return Distinct(small, count, member, representative, first, offsets(small.columns.job, len(representative)))
+
+
+def offsets(owner: IntArray, owners: int) -> IntArray:
+    """Where each owner's entries begin in an ascending array of owners, and the end (owners + 1,)."""
+    if len(owner) >= _COMPILED_FROM:
+        from optimizer import distinct_kernels
+
+        return distinct_kernels.offsets(owner, owners)
+    return np.concatenate(([0], np.cumsum(np.bincount(owner, minlength=owners)))).astype(np.int64)
+
+
+def _job_keys(jobs: Jobs, names: Sequence[str]) -> IntArray:
+    """The bits of the named fields, one row per job (n, f)."""
+    return np.stack([bits(np.asarray(getattr(jobs, name))) for name in names], axis=1)
+
+
+def _group(columns: Columns, first: IntArray, use_first: IntArray, key: IntArray) -> tuple[IntArray, IntArray]:
+    """The definition of the compiled `group`: by a hash of all that a job says, then compared in full."""
+    code = _codes(columns, first, use_first, key)
+    _, representative, member = np.unique(code, return_index=True, return_inverse=True)
+    order = np.argsort(representative)  # the first job of each group, in the order of the jobs
+    rank = np.empty(len(order), dtype=np.int64)
+    rank[order] = np.arange(len(order))
+    representative, member = representative[order], rank[member.reshape(-1)]
+    if not _equal(columns, first, use_first, key, representative[member]):
+        return np.arange(len(code)), np.arange(len(code))  # two hashes clash: nothing is put together
+    return member, representative
+
+
+def _codes(columns: Columns, first: IntArray, use_first: IntArray, key: IntArray) -> NDArray[np.uint64]:
+    """Mix everything that each job says into 64 bits (n,); overflow wraps on purpose."""
+    n = len(first) - 1
+    use = _mix(_mix(columns.use_pool.view(np.uint64)) + bits(columns.use_count).view(np.uint64))
+    use = _mix(use + _place(use_first).view(np.uint64))
+    column = _mix(_sums(use, use_first) + bits(columns.steps_per_s).view(np.uint64))
+    column = _mix(column + _place(first).view(np.uint64))
+    code = _sums(column, first)
+    for field_bits in key.T:
+        code = _mix(code + np.ascontiguousarray(field_bits).view(np.uint64))
+    return _mix(code + np.diff(first).view(np.uint64)) if n else code
+
+
+def _mix(state: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """The finaliser of splitmix64."""
+    state = state + np.uint64(0x9E3779B97F4A7C15)
+    state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return state ^ (state >> np.uint64(31))
+
+
+def _sums(values: NDArray[np.uint64], first: IntArray) -> NDArray[np.uint64]:
+    """Sum of each owner's values, wrapping."""
+    total = np.concatenate((np.zeros(1, dtype=np.uint64), np.cumsum(values, dtype=np.uint64)))
+    return total[first[1:]] - total[first[:-1]]
+
+
+def _place(first: IntArray) -> IntArray:
+    """Position of each entry among its owner's."""
+    return np.arange(first[-1]) - np.repeat(first[:-1], np.diff(first))
+
+
+def _equal(columns: Columns, first: IntArray, use_first: IntArray, key: IntArray, like: IntArray) -> bool:
+    """Whether every job says what the job `like[job]` says."""
+    if not (np.array_equal(key, key[like]) and np.array_equal(np.diff(first), np.diff(first)[like])):
+        return False
+    twin = _twin_columns(like, first, first)
+    if not np.array_equal(bits(columns.steps_per_s), bits(columns.steps_per_s)[twin]):
+        return False
+    if not np.array_equal(np.diff(use_first), np.diff(use_first)[twin]):
+        return False
+    use = _twin_columns(twin, use_first, use_first)
+    same_pool = np.array_equal(columns.use_pool, columns.use_pool[use])
+    return same_pool and np.array_equal(columns.use_count, columns.use_count[use])
+
+
+def _twin_columns(like: IntArray, first: IntArray, like_first: IntArray) -> IntArray:
+    """For each entry of each owner, the entry in the same place of the owner that it is like."""
+    return np.repeat(like_first[like] - first[:-1], np.diff(first)) + np.arange(first[-1])
+
+
+def _take(problem: Problem, rows: IntArray, first: IntArray, use_first: IntArray) -> Problem:
+    """The problem of these jobs alone, in their order."""
+    columns = problem.columns
+    kept = _ranges(first[rows], first[rows + 1])
+    uses = _ranges(use_first[kept], use_first[kept + 1])
+    jobs = Jobs(**{field.name: getattr(problem.jobs, field.name)[rows] for field in fields(Jobs)})
+    return replace(
+        problem,
+        jobs=jobs,
+        columns=Columns(
+            job=np.repeat(np.arange(len(rows)), first[rows + 1] - first[rows]),
+            steps_per_s=columns.steps_per_s[kept],
+            use_column=np.repeat(np.arange(len(kept)), use_first[kept + 1] - use_first[kept]),
+            use_pool=columns.use_pool[uses],
+            use_count=columns.use_count[uses],
+            running=columns.running[kept],
+        ),
+    )
+
+
+def _ranges(begin: IntArray, end: IntArray) -> IntArray:
+    """begin[0]..end[0]-1, begin[1]..end[1]-1, ... one after the other."""
+    length = end - begin
+    start = np.cumsum(length) - length
+    return np.repeat(begin - start, length) + np.arange(int(length.sum()))

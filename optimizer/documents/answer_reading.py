@@ -1,0 +1,165 @@
+"""From an answer document back to a decision about a problem, as far as the two belong together.
+
+A document that names jobs, pools or configurations that the problem has not is no answer to it: a ConfigError. What its
+numbers are worth is for `optimizer.certificate` to say.
+"""
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from optimizer.decision import Certificate, Decision, Order, Packed, Quote, Shares, Stage
+from optimizer.documents.answer import AnswerDocument, OrderDocument, SharesDocument, StageDocument
+from optimizer.documents.answering import digest
+from optimizer.documents.writing import uses_of
+from optimizer.policy import PolicySpec
+from optimizer.problem import FloatArray, IntArray, Problem
+from walras.errors import ConfigError
+
+
+def decision_of(answer: AnswerDocument, problem: Problem) -> tuple[PolicySpec, Decision]:
+    """Who answered, and what.
+
+    Raises:
+        ConfigError: it answers another problem, or names what this one has not; `field` says where.
+    """
+    if answer.problem != digest(problem):
+        raise ConfigError(
+            "the answer is to another problem", field="problem", fix="give the problem file that was solved, unchanged"
+        )
+    policy = PolicySpec(answer.policy.name, dict(answer.policy.parameters))
+    if (answer.shares is None) == (answer.order is None):
+        raise ConfigError("an answer has either shares or an order", field="shares", fix="give one of them")
+    names = _Names(problem)
+    if answer.shares is not None:
+        return policy, _shares(answer.shares, problem, names)
+    assert answer.order is not None, "one of the two, as checked"
+    return policy, _order(answer.order, problem, names)
+
+
+class _Names:
+    """Rows by what documents call them."""
+
+    def __init__(self, problem: Problem) -> None:
+        self._job = {int(job_id): row for row, job_id in enumerate(problem.jobs.job_id)}
+        self._pool = {pool_id: row for row, pool_id in enumerate(problem.pools.pool_id)}
+        self.first = np.searchsorted(problem.columns.job, np.arange(len(problem.jobs) + 1))
+
+    def job(self, job_id: int, field: str) -> int:
+        if job_id not in self._job:
+            raise ConfigError(f"{field}: the problem has no job {job_id}", field=field, fix="name a job of the problem")
+        return self._job[job_id]
+
+    def pool(self, pool_id: str, field: str) -> int:
+        if pool_id not in self._pool:
+            raise ConfigError(f"{field}: the problem has no pool {pool_id!r}", field=field, fix="name one of its pools")
+        return self._pool[pool_id]
+
+    def column(self, row: int, place: int, field: str) -> int:
+        if place >= self.first[row + 1] - self.first[row]:
+            raise ConfigError(
+                f"{field}: the job has no configuration {place}",
+                field=field,
+                fix=f"it has {self.first[row + 1] - self.first[row]}, counted from 0",
+            )
+        return int(self.first[row]) + place
+
+    def per_pool(self, values: Mapping[str, float], field: str) -> FloatArray:
+        array = np.zeros(len(self._pool))
+        for name, value in values.items():
+            array[self.pool(name, f"{field}.{name}")] = value
+        return array
+
+    def rows(self, ids: Iterable[int], field: str) -> IntArray:
+        return np.array(sorted(self.job(job_id, field) for job_id in ids), dtype=np.int64)
+
+
+def _shares(document: SharesDocument, problem: Problem, names: _Names) -> Shares:
+    x, surplus = np.zeros(len(problem.columns)), np.zeros(len(problem.jobs))
+    uses = uses_of(problem.columns, problem.pools.pool_id)
+    for place, job in enumerate(document.jobs):
+        row = names.job(job.id, f"shares.jobs[{place}].id")
+        surplus[row] = job.surplus
+        for number, entry in enumerate(job.shares):
+            field = f"shares.jobs[{place}].shares[{number}]"
+            column = names.column(row, entry.configuration, f"{field}.configuration")
+            if entry.uses != uses[column]:
+                raise ConfigError(
+                    f"{field}.uses: that configuration uses something else",
+                    field=f"{field}.uses",
+                    fix="repeat its uses",
+                )
+            x[column] += entry.share
+    certificate = document.certificate
+    unproved = np.inf if certificate.maximise else -np.inf
+    return Shares(
+        x=x,
+        rent=names.per_pool(document.rent, "shares.rent"),
+        quote=Quote(
+            names.per_pool(document.prices.pools, "shares.prices.pools"), document.prices.unit, document.prices.exchange
+        ),
+        surplus=surplus,
+        certificate=Certificate(
+            status=certificate.status,
+            objective=-unproved if certificate.objective is None else certificate.objective,
+            bound=unproved if certificate.bound is None else certificate.bound,
+            gap=np.inf if certificate.gap is None else certificate.gap,
+            violation=certificate.violation,
+            path=certificate.path,
+            maximise=certificate.maximise,
+        ),
+        stages=tuple(_stage(stage, place, problem, names) for place, stage in enumerate(document.stages)),
+        unplaceable=names.rows(document.unplaceable, "shares.unplaceable"),
+        packed=_packed(document, problem, names),
+        relaxed=names.rows(document.relaxed, "shares.relaxed"),
+    )
+
+
+def _stage(document: StageDocument, place: int, problem: Problem, names: _Names) -> Stage:
+    n, field = len(problem.jobs), f"shares.stages[{place}]"
+    active, floor, cap = np.zeros(n, dtype=np.bool_), np.zeros(n), np.zeros(n)
+    for number, job in enumerate(document.jobs):
+        row = names.job(job.id, f"{field}.jobs[{number}].id")
+        active[row], floor[row], cap[row] = job.raised, job.floor, job.cap
+    return Stage(
+        kind=document.kind,
+        active=active,
+        floor=floor,
+        cap=cap,
+        prices=names.per_pool(document.prices, f"{field}.prices"),
+        objective=document.objective,
+        bound=np.inf if document.bound is None else document.bound,
+    )
+
+
+def _packed(document: SharesDocument, problem: Problem, names: _Names) -> Packed:
+    pairs = problem.pairs
+    known: dict[tuple[int, int, int], int] = {}
+    if pairs is not None:
+        known = {
+            (int(pairs.first[q]), int(pairs.second[q]), int(pairs.pool[q])): q for q in range(len(pairs))
+        }  # fmt: skip
+    rows: list[tuple[int, int, int]] = []
+    for place, entry in enumerate(document.packed):
+        field = f"shares.packed[{place}]"
+        first, second = names.job(entry.first, f"{field}.first"), names.job(entry.second, f"{field}.second")
+        pool = names.pool(entry.pool, f"{field}.pool")
+        kinds = (int(pairs.kind[first]), int(pairs.kind[second])) if pairs is not None else (-1, -1)
+        if (*kinds, pool) not in known:
+            raise ConfigError(f"{field}: the problem has no such pair", field=field, fix="name jobs of a pair's kinds")
+        rows.append((first, second, known[*kinds, pool]))
+    table = np.array(rows, dtype=np.int64).reshape(-1, 3)
+    share = np.array([entry.share for entry in document.packed], dtype=np.float64)
+    return Packed(table[:, 0], table[:, 1], table[:, 2], share)
+
+
+def _order(document: OrderDocument, problem: Problem, names: _Names) -> Order:
+    preference = np.zeros(len(problem.columns))
+    rows: list[int] = []
+    for place, job in enumerate(document.jobs):
+        row = names.job(job.id, f"order.jobs[{place}].id")
+        rows.append(row)
+        for rank, configuration in enumerate(job.preference):
+            column = names.column(row, configuration, f"order.jobs[{place}].preference[{rank}]")
+            preference[column] = len(job.preference) - rank
+    return Order(tuple(rows), preference)

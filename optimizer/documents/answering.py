@@ -1,0 +1,247 @@
+"""From a decision to its document. Jobs, pools and configurations are called what the problem document calls them."""
+
+import hashlib
+import json
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from optimizer.decision import Certificate, Decision, Memory, Order, Shares, Stage
+from optimizer.documents.answer import (
+    AnswerDocument,
+    CertificateDocument,
+    JobAnswer,
+    OrderDocument,
+    OrderedJob,
+    PackedDocument,
+    PolicyDocument,
+    QuoteDocument,
+    ShareDocument,
+    SharesDocument,
+    StageDocument,
+    StageJob,
+)
+from optimizer.documents.writing import document_of, plain, uses_of
+from optimizer.policy import PolicySpec
+from optimizer.problem import FloatArray, IntArray, Problem
+
+
+def answer_of(
+    problem: Problem,
+    policy: PolicySpec,
+    decision: Decision,
+    memory: Memory = None,
+    *,
+    names: dict[int, str] | None = None,
+) -> AnswerDocument:
+    """The document of a decision.
+
+    Args:
+        problem: the one that was asked.
+        policy: who answered.
+        decision: shares or an order.
+        memory: what the policy left for the next time.
+        names: what people call the jobs, by id.
+    """
+    shares = order = None
+    if isinstance(decision, Shares):
+        shares = _shares(problem, decision, names or {})
+    else:
+        order = _order(problem, decision, names or {})
+    return AnswerDocument(
+        policy=PolicyDocument(name=policy.name, parameters=dict(policy.parameters)),
+        problem=digest(problem),
+        shares=shares,
+        order=order,
+        memory=memory,
+    )
+
+
+def digest(problem: Problem) -> str:
+    """SHA-256 of the problem as a document, so that an answer names the question that it answers."""
+    text = json.dumps(plain(document_of(problem)), sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def places(problem: Problem) -> IntArray:
+    """Place of each column in its job's list of configurations (c,)."""
+    job = problem.columns.job
+    return np.arange(len(job)) - np.searchsorted(job, job)
+
+
+def _shares(problem: Problem, shares: Shares, names: dict[int, str]) -> SharesDocument:
+    return SharesDocument(
+        jobs=_jobs(problem, shares, names),
+        packed=_packed(problem, shares),
+        rent=_by_pool(problem, shares.rent),
+        used=_by_pool(problem, used_of(problem, shares)),
+        prices=QuoteDocument(
+            unit=shares.quote.unit,
+            exchange=float(shares.quote.exchange),
+            pools={name: float(price) for name, price in zip(problem.pools.pool_id, shares.quote.prices, strict=True)},
+        ),
+        certificate=_certificate(shares.certificate),
+        stages=tuple(_stage(problem, stage) for stage in shares.stages),
+        unplaceable=_ids(problem, shares.unplaceable),
+        relaxed=_ids(problem, shares.relaxed),
+    )
+
+
+def _jobs(problem: Problem, shares: Shares, names: dict[int, str]) -> tuple[JobAnswer, ...]:
+    columns, place = problem.columns, places(problem)
+    uses = uses_of(columns, problem.pools.pool_id)
+    listed: list[list[ShareDocument]] = [[] for _ in range(len(problem.jobs))]
+    for column in np.flatnonzero(shares.x):
+        share = ShareDocument(configuration=int(place[column]), uses=uses[column], share=float(shares.x[column]))
+        listed[columns.job[column]].append(share)
+    best = best_rates(problem)
+    rate = packed_rates(problem, shares)
+    rate += np.bincount(columns.job, weights=columns.steps_per_s * shares.x, minlength=len(problem.jobs))
+    return tuple(
+        JobAnswer(
+            id=int(job_id),
+            name=names.get(int(job_id)),
+            shares=tuple(listed[row]),
+            steps_per_s=float(rate[row]),
+            of_best=float(rate[row] / best[row]) if best[row] > 0 else None,
+            surplus=float(shares.surplus[row]),
+        )
+        for row, job_id in enumerate(problem.jobs.job_id)
+    )
+
+
+def best_rates(problem: Problem) -> FloatArray:
+    """Steps per second of each job's fastest configuration that fits the fleet; 0 where none does (n,)."""
+    columns, capacity = problem.columns, problem.pools.capacity + problem.pools.rentable - problem.pools.held
+    fits = np.ones(len(columns), dtype=bool)
+    fits[columns.use_column[columns.use_count > capacity[columns.use_pool] + 1e-9]] = False
+    best = np.zeros(len(problem.jobs))
+    np.maximum.at(best, columns.job[fits], columns.steps_per_s[fits])
+    return best
+
+
+def packed_rates(problem: Problem, shares: Shares) -> FloatArray:
+    """Steps per second that each job makes beside another one (n,)."""
+    rates, pairs, packed = np.zeros(len(problem.jobs)), problem.pairs, shares.packed
+    if pairs is None or not len(packed):
+        return rates
+    alone = _alone(problem)
+    for row, partner, pair, share in zip(packed.first, packed.second, packed.pair, packed.share, strict=True):
+        pool = int(pairs.pool[pair])
+        rates[row] += share * pairs.first_factor[pair] * alone[int(row), pool].steps_per_s
+        rates[partner] += share * pairs.second_factor[pair] * alone[int(partner), pool].steps_per_s
+    return rates
+
+
+def used_of(problem: Problem, shares: Shares) -> FloatArray:
+    """Accelerators of each pool that the shares take; two that are packed take them once (p,)."""
+    columns, packed, pairs = problem.columns, shares.packed, problem.pairs
+    taken = columns.use_count * shares.x[columns.use_column]
+    used = np.bincount(columns.use_pool, weights=taken, minlength=len(problem.pools)).astype(np.float64)
+    if pairs is not None and len(packed):
+        alone = _alone(problem)
+        for row, pair, share in zip(packed.first, packed.pair, packed.share, strict=True):
+            pool = int(pairs.pool[pair])
+            used[pool] += share * alone[int(row), pool].count
+    return used
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class _Alone:
+    """How a job runs in a pool by itself: its smallest gang there, the fastest of equals."""
+
+    count: float
+    slowness: float
+
+    @property
+    def steps_per_s(self) -> float:
+        return -self.slowness
+
+
+def _alone(problem: Problem) -> dict[tuple[int, int], _Alone]:
+    """By job and pool; nothing where a job has no configuration of its own."""
+    columns = problem.columns
+    single = np.bincount(columns.use_column, minlength=len(columns)) == 1
+    best: dict[tuple[int, int], _Alone] = defaultdict(lambda: _Alone(0.0, 0.0))
+    for column, pool, count in zip(columns.use_column, columns.use_pool, columns.use_count, strict=True):
+        if single[column]:
+            key, entry = (
+                (int(columns.job[column]), int(pool)),
+                _Alone(float(count), -float(columns.steps_per_s[column])),
+            )
+            best[key] = min(best[key], entry) if key in best else entry
+    return best
+
+
+def _packed(problem: Problem, shares: Shares) -> tuple[PackedDocument, ...]:
+    pairs, packed, ids = problem.pairs, shares.packed, problem.jobs.job_id
+    if pairs is None:
+        return ()
+    return tuple(
+        PackedDocument(
+            first=int(ids[first]),
+            second=int(ids[second]),
+            pool=problem.pools.pool_id[pairs.pool[pair]],
+            share=float(share),
+        )
+        for first, second, pair, share in zip(packed.first, packed.second, packed.pair, packed.share, strict=True)
+        if share != 0
+    )
+
+
+def _certificate(certificate: Certificate) -> CertificateDocument:
+    return CertificateDocument(
+        status=certificate.status,
+        objective=finite(certificate.objective),
+        bound=finite(certificate.bound),
+        gap=finite(certificate.gap),
+        violation=float(certificate.violation),
+        path=certificate.path,
+        maximise=certificate.maximise,
+    )
+
+
+def _stage(problem: Problem, stage: Stage) -> StageDocument:
+    taking_part = stage.active | (stage.floor != 0) | (stage.cap != 0)
+    jobs = tuple(
+        StageJob(
+            id=int(problem.jobs.job_id[row]),
+            raised=bool(stage.active[row]),
+            floor=float(stage.floor[row]),
+            cap=float(stage.cap[row]),
+        )
+        for row in np.flatnonzero(taking_part)
+    )
+    prices = _by_pool(problem, stage.prices)
+    return StageDocument(
+        kind=stage.kind, objective=float(stage.objective), bound=finite(stage.bound), prices=prices, jobs=jobs
+    )
+
+
+def _order(problem: Problem, order: Order, names: dict[int, str]) -> OrderDocument:
+    columns, place = problem.columns, places(problem)
+    preferred: list[list[int]] = [[] for _ in range(len(problem.jobs))]
+    for column in np.lexsort((np.arange(len(columns)), -order.preference)):
+        preferred[columns.job[column]].append(int(place[column]))
+    ids = [int(problem.jobs.job_id[row]) for row in order.rows]
+    return OrderDocument(
+        jobs=tuple(
+            OrderedJob(id=job_id, name=names.get(job_id), preference=tuple(preferred[row]))
+            for row, job_id in zip(order.rows, ids, strict=True)
+        )
+    )
+
+
+def finite(value: float) -> float | None:
+    """None for what is not finite: nothing is proved."""
+    return float(value) if np.isfinite(value) else None
+
+
+def _by_pool(problem: Problem, values: FloatArray) -> dict[str, Any]:
+    return {name: float(value) for name, value in zip(problem.pools.pool_id, values, strict=True) if value != 0}
+
+
+def _ids(problem: Problem, rows: IntArray) -> tuple[int, ...]:
+    return tuple(int(job_id) for job_id in problem.jobs.job_id[rows])

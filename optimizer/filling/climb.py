@@ -1,0 +1,120 @@
+"""The largest level at which every class of a market has its target. Decides how the level is found, not what follows.
+
+From above: prices prove levels out of reach, and the level aimed at falls to what is proved until shares reach it.
+
+1. Roughly: all targets scaled together, on a sample where classes are many. Its prices prove a level within a few
+   percent of the answer.
+2. Exactly: at that level each target is taken for the straight line that it follows just below, those that are full
+   there run their best column, and one program tells how far the others rise. Its prices prove the next level; where
+   that is the level found, it is the answer. Where no target has a kink in between, that is so at once.
+
+What that does not find is left to linear programs of a solver.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from optimizer.decision import Status
+from optimizer.filling.interior import RisingProgram
+from optimizer.filling.proof import Proof
+from optimizer.filling.residual import Restricted, part_of
+from optimizer.market import Market
+from optimizer.objective import Level, Targets
+from optimizer.problem import FloatArray
+
+#: A level within this part of the proved one is reached.
+REACHED = 1e-9
+#: Programs of the exact phase; one to four are used.
+_PROGRAMS = 12
+#: Classes that tell the rough prices, and the iterations that are enough for that.
+_SAMPLE = 512
+_ROUGH_ITERATIONS = 25
+_ROUGH = 0.97
+#: A target within this part of the best column is full.
+_FULL = 1e-9
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Summit:
+    """The level found, shares of one member that reach it (C,), prices of the rows (r,)."""
+
+    status: Status
+    z: float
+    x: FloatArray
+    prices: FloatArray
+    #: "interior", or the solver that had to help.
+    path: str
+    work: int
+
+
+def climb(market: Market, worth: FloatArray, targets: Targets) -> Summit:
+    """Find the largest level. Every class has a column, every column a positive worth, every row some capacity."""
+    rough, work = _rough_prices(market, worth, targets)
+    z = Proof.of(market, worth, rough).bound(targets, 0.0)
+    best: tuple[float, FloatArray, FloatArray] | None = None
+    for _ in range(_PROGRAMS):
+        found = _tangent(market, worth, targets, z)
+        if found is None:
+            break
+        level, x, prices, iterations = found
+        work += iterations
+        bound = Proof.of(market, worth, prices).bound(targets, level)
+        if bound <= level * (1 + REACHED) or (level >= z * (1 - REACHED) and z >= targets.highest):
+            best = (min(level, targets.highest), x, prices)
+            break
+        if bound >= z * (1 - 1e-14):
+            break
+        z = bound
+    if best is not None:
+        return Summit(Status.OPTIMAL, *best, "interior", work)
+    return _by_solver(market, worth, targets, work)
+
+
+def _rough_prices(market: Market, worth: FloatArray, targets: Targets) -> tuple[FloatArray, int]:
+    """Prices at which a sample of the classes meets; equal ones for rows that it does not use."""
+    step = -(-market.classes // _SAMPLE)
+    part = part_of(market, worth, np.arange(0, market.classes, step), market.capacity / step)
+    sampled = Restricted(targets, part.classes)
+    program = RisingProgram(part.market, part.worth)
+    z = Proof.of(part.market, part.worth, np.ones(part.market.rows)).bound(sampled, 0.0)
+    nothing = np.zeros(part.market.classes)
+
+    def watch(prices: FloatArray, theta: float) -> tuple[FloatArray, FloatArray] | None:
+        nonlocal z
+        z = min(z, Proof.of(part.market, part.worth, prices).bound(sampled, 0.0))
+        return (nothing, sampled.at(z)[0]) if theta < _ROUGH else None
+
+    found = program.solve(nothing, sampled.at(z)[0], most=_ROUGH_ITERATIONS, watch=watch)
+    return part.all_rows(found.prices, market.rows), found.iterations
+
+
+def _tangent(
+    market: Market, worth: FloatArray, targets: Targets, z: float
+) -> tuple[float, FloatArray, FloatArray, int] | None:
+    """How far one gets if every target goes on as it does just below z: level, shares, prices, iterations."""
+    target, slope = targets.at(z)
+    owner = market.owner()
+    best = np.maximum.reduceat(worth, market.first[:-1])
+    full = target >= best * (1 - _FULL)
+    top = worth >= (best * (1 - _FULL))[owner]
+    alone = full & (np.add.reduceat(top.astype(np.int64), market.first[:-1]) == 1)
+    x = np.where(top & alone[owner], 1.0, 0.0)
+    left = market.capacity - market.used(x)
+    if np.any(left <= 1e-9 * market.capacity) and not alone.all():
+        return None
+    prices, level, iterations = np.zeros(market.rows), z, 0
+    if not alone.all():
+        part = part_of(market, worth, np.flatnonzero(~alone), left)
+        own, rise = target[part.classes], slope[part.classes] * z
+        found = RisingProgram(part.market, part.worth).solve(own - rise, rise)
+        prices, level, iterations = part.all_rows(found.prices, market.rows) / z, z * found.theta, found.iterations
+        x[part.columns] = found.x
+    return level, x, prices, iterations
+
+
+def _by_solver(market: Market, worth: FloatArray, targets: Targets, work: int) -> Summit:
+    from optimizer.definition import solve_definition  # imports cvxpy: hardly ever needed
+
+    found = solve_definition(market, Level(worth, targets))
+    return Summit(found.status, found.objective, found.x, found.prices, found.path, work + found.work)

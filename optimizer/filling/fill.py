@@ -1,0 +1,194 @@
+"""Levels that rise until everybody has what it can get: the lexicographic max-min of any family of targets.
+
+One level is the largest z at which every class has its target. Its prices tell what is scarce there, and from then on
+nobody who still rises uses that: in every optimum a class that reaches its target for nothing uses no priced row, and
+all later shares are optima of this level too. So whoever cannot have more than its target without a scarce row has
+settled; for the others that part of the market is gone, and the next level goes on from there. Every level exhausts a
+row or fills everybody: there are at most (rows + 1) in a tier.
+
+Tiers follow each other: a rule's first targets rise until nobody gains by them any more, then its next.
+
+Classes that have settled and have only one way to keep what they have leave the program and take their part of the rows
+along; the others stay with the columns that cost them least, because they may have to make room.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from optimizer.decision import Status
+from optimizer.feasible import make_feasible
+from optimizer.filling.climb import climb
+from optimizer.filling.proof import Proof
+from optimizer.filling.residual import Part, Residual, Restricted
+from optimizer.market import Market
+from optimizer.objective import Targets
+from optimizer.owners import sum_by
+from optimizer.problem import BoolArray, FloatArray
+from optimizer.reached import FULL, level_reached
+
+#: Part of a level that is given back, so that rounding cannot make the next one infeasible.
+_SLACK = 1e-10
+#: Prices that make up less than this part of all that is paid at a level are rounding.
+_SCARCE = 1e-8
+#: A target within this part of the last is no rise.
+_RISE = 1e-12
+
+
+class Rule(Protocol):
+    """What classes are to have, tier by tier."""
+
+    @property
+    def tiers(self) -> int:
+        """How many families of targets follow each other."""
+        ...
+
+    def targets(self, tier: int, kept: FloatArray, cap: FloatArray, settled: BoolArray) -> Targets:
+        """Targets of a tier: at z = 0 at most `kept`, for whoever has settled always `kept`, never above `cap`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Filled:
+    """One level over classes."""
+
+    tier: int
+    #: Classes that the level raises, what all had before, and what each can have at most of what is left (k,).
+    active: BoolArray
+    kept: FloatArray
+    cap: FloatArray
+    settled: BoolArray
+    targets: Targets
+    #: Price of each row in units of the level, exactly 0 where there is no scarcity (r,).
+    prices: FloatArray
+    #: The level found, and what the prices prove to be out of reach.
+    z: float
+    bound: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Filling:
+    """Shares of one member in every class column (C,), utilities (k,), and the levels that led there."""
+
+    x: FloatArray
+    utility: FloatArray
+    levels: tuple[Filled, ...]
+    status: Status
+    #: "interior", or "interior, highs" where a level needed another method.
+    path: str
+    #: Iterations of all levels together.
+    work: int
+
+    def reached(self, level: Filled) -> float:
+        """The level that the final shares reach."""
+        return level_reached(level.targets, self.utility)
+
+
+def fill(market: Market, worth: FloatArray, rule: Rule) -> Filling:
+    """Raise the rule's targets, tier by tier, level by level.
+
+    Args:
+        market: every class has at least one column.
+        worth: utility of each class column, run all the time by one member; > 0 (C,).
+        rule: what is to be had.
+    """
+    run = _Run(market, worth)
+    for tier in range(rule.tiers):
+        for _ in range(market.rows + 1):
+            if not run.raised(tier, rule):
+                break
+    return run.ended()
+
+
+class _Run:
+    """The state of one filling."""
+
+    def __init__(self, market: Market, worth: FloatArray) -> None:
+        self._market, self._worth, self._owner = market, worth, market.owner()
+        self._residual = Residual(market, worth)
+        self._kept = np.zeros(market.classes)
+        self._cap = np.maximum.reduceat(worth, market.first[:-1]) if market.classes else np.zeros(0)
+        self._settled = np.zeros(market.classes, dtype=bool)
+        self._gone = np.zeros(market.rows, dtype=bool)
+        self._prices = np.zeros(market.rows)
+        self._levels: list[Filled] = []
+        self._status, self._work = Status.OPTIMAL, 0
+        self._paths: dict[str, bool] = {}
+
+    def raised(self, tier: int, rule: Rule) -> bool:
+        """Find one level. False: nobody rises in this tier any more, or no method can tell how far."""
+        targets = rule.targets(tier, self._kept, self._cap, self._settled)
+        top = targets.at(targets.highest)[0]
+        active = ~self._settled & (top > self._kept * (1 + _RISE))
+        if not active.any() or self._status is not Status.OPTIMAL:
+            return False
+        part = self._residual.part(top > 0)
+        restricted = Restricted(targets, part.classes)
+        z, prices = self._solve(part, restricted)
+        if self._status is not Status.OPTIMAL:
+            return False
+        prices, bound = self._proved(self._cleaned(prices), targets, z)
+        level = Filled(tier, active, self._kept, self._cap, self._settled, targets, prices, z, bound)
+        self._levels.append(level)
+        self._settle(level, part)
+        return z < targets.highest
+
+    def ended(self) -> Filling:
+        """What came out of it, feasible to the last bit and nobody above its target."""
+        x = make_feasible(self._market, self._residual.x)
+        utility = sum_by(self._owner, self._worth * x, self._market.classes)
+        above = np.divide(self._kept, utility, out=np.ones(len(utility)), where=utility > self._kept)
+        x = x * above[self._owner]
+        path = ", ".join(self._paths)
+        return Filling(x, utility * above, tuple(self._levels), self._status, path, self._work)
+
+    def _solve(self, part: Part, targets: Restricted) -> tuple[float, FloatArray]:
+        """The level of what is left, with prices of all rows; the shares stay with the residual."""
+        found = climb(part.market, part.worth, targets)
+        self._status, self._work = found.status, self._work + found.work
+        self._paths[found.path] = True
+        if found.status is Status.OPTIMAL:
+            self._residual.take(part, found.x)
+        return found.z, part.all_rows(found.prices, self._market.rows)
+
+    def _cleaned(self, prices: FloatArray) -> FloatArray:
+        """Without what is rounding."""
+        paid = prices * self._market.capacity
+        return np.where(paid > _SCARCE * max(float(paid.sum()), 1e-300), prices, 0.0)
+
+    def _proved(self, prices: FloatArray, targets: Targets, z: float) -> tuple[FloatArray, float]:
+        """Prices for the whole market, and what they prove.
+
+        Those who settled keep off the rows that are left only if what was scarce before stays dear enough: earlier
+        prices are added until they do.
+        """
+        if not prices.any():
+            return prices, targets.highest
+        kept = targets.at(z)[0]
+        proof = Proof.of(self._market, self._worth, prices)
+        best, excess = prices, proof.excess(kept)
+        worth, earlier = float(prices @ self._market.capacity), float(self._prices @ self._market.capacity)
+        if earlier > 0:
+            for power in range(6):
+                if excess >= -1e-9 * worth:
+                    break
+                more = prices + self._prices * (worth / earlier * 10.0**power)
+                other = Proof.of(self._market, self._worth, more)
+                if other.excess(kept) > excess:
+                    best, proof, excess = more, other, other.excess(kept)
+        return best, proof.bound(targets, z)
+
+    def _settle(self, level: Filled, part: Part) -> None:
+        """Who has what it can get, and what is gone for the others."""
+        full = level.z >= level.targets.highest
+        target = level.targets.at(level.z if full else level.z * (1 - _SLACK))[0]
+        self._kept = np.where(self._settled, self._kept, target)
+        self._gone = self._gone | (level.prices > 0)
+        self._prices = level.prices if level.prices.any() else self._prices
+        free = self._residual.free_of(self._gone)
+        live = np.maximum.reduceat(np.where(free, self._worth, 0.0), self._market.first[:-1])
+        settling = level.active & (self._kept >= np.minimum(live, self._cap) * (1 - FULL))
+        cap = np.where(settling | self._settled, self._kept, np.maximum(np.minimum(self._cap, live), self._kept))
+        self._settled, self._cap = self._settled | settling, cap
+        self._residual.settle(settling, self._kept, level.prices, free, self._settled)

@@ -1,0 +1,240 @@
+"""How far utilities can rise together in a market, by an interior point method that knows the shape of a market.
+
+    maximise theta    s.t.  sum_C x + idle = 1                              time of one member          mu[k]
+                            worth.x - spare = floor + rise theta            utility of one member       y[k]
+                            sum_C size use x + left = capacity              each row                    p[r]
+
+Mehrotra's predictor and corrector. The classes of a market meet only in its rows: eliminating each class's two
+equations by hand leaves a dense system of (rows + 1), so an iteration is a few passes over the columns, and their
+number (15 to 30) hardly grows with the market. The solution is interior to the set of optima: a column that some
+optimum uses has a share, one that none uses has none, and ties do no harm.
+
+Inside, everything is scaled: utilities by the class's best column, rows by their capacity.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import sparse
+
+from optimizer.market import Market
+from optimizer.problem import FloatArray
+
+#: Iterations of one level; 20 to 40 are used.
+MOST_ITERATIONS = 100
+#: Duality gap and residuals, in parts of the level, at which the method has converged.
+CONVERGED = 1e-11
+#: Iterations without a better iterate after which rounding has won.
+_PATIENCE = 6
+#: Part of the way to the boundary that a step goes.
+_BOUNDARY = 0.9975
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Interior:
+    """A nearly optimal pair of shares and prices. Neither is quite feasible: callers repair and prove."""
+
+    theta: float
+    #: Shares of one member (C,).
+    x: FloatArray
+    #: Price of each row, what theta is worth being 1 (r,).
+    prices: FloatArray
+    iterations: int
+    #: Duality gap or residual, whatever is largest.
+    error: float
+
+
+#: Called with prices and theta after each iteration: the floors and rises to go on with, or None to stop.
+Watch = Callable[[FloatArray, float], "tuple[FloatArray, FloatArray] | None"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Point:
+    """Variables (x, idle, spare, left) in one vector, and their multipliers (reduced cost, mu, y, p)."""
+
+    theta: float
+    primal: FloatArray
+    dual: FloatArray
+
+
+class RisingProgram:
+    """The program of one market, scaled. Every class has a column of positive worth; no row has capacity 0."""
+
+    def __init__(self, market: Market, worth: FloatArray) -> None:
+        self.market = market
+        self._start_of, self.owner = market.first[:-1], market.owner()
+        self._best = np.maximum.reduceat(worth, self._start_of)
+        self.worth = worth / self._best[self.owner]
+        uses = np.diff(market.use_first)
+        load = np.repeat(market.size[self.owner], uses) * market.use_count / market.capacity[market.use_row]
+        shape = (market.columns, market.rows)
+        self.load = sparse.csr_array((load, market.use_row, market.use_first), shape=shape)
+        self.load_by_row = self.load.T.tocsr()
+        self.use_column = np.repeat(np.arange(market.columns), uses)
+        self.use_cell = self.owner[self.use_column] * market.rows + market.use_row
+        self.floor, self.rise = np.zeros(market.classes), np.zeros(market.classes)
+        ends = np.cumsum([market.columns, market.classes, market.classes, market.rows])
+        self._parts = [slice(a, b) for a, b in zip([0, *ends[:-1]], ends, strict=True)]
+
+    def solve(
+        self, floor: FloatArray, rise: FloatArray, *, most: int = MOST_ITERATIONS, watch: Watch | None = None
+    ) -> Interior:
+        """Iterate until gap and residuals have vanished, the work is used up, or rounding has won.
+
+        Args:
+            floor, rise: what one member of each class is to have, of which theta decides (k,), (k,).
+            most: iterations at most.
+            watch: may change floors and rises between iterations, or stop.
+        """
+        self._aim(floor, rise)
+        point = self._start()
+        best, best_error, since, done = point, np.inf, 0, 0
+        while done < most:
+            step = _Step(self, point)
+            since = 0 if step.error < best_error else since + 1
+            if since == 0:
+                best, best_error = point, step.error
+            if best_error <= CONVERGED or since >= _PATIENCE or not np.isfinite(step.error):
+                break
+            point = step.taken()
+            done += 1
+            if watch is not None:
+                best, best_error, since = point, np.inf, 0
+                changed = watch(self._prices(point), point.theta)
+                if changed is None:
+                    break
+                self._aim(*changed)
+        return Interior(best.theta, self.split(best.primal)[0], self._prices(best), done, best_error)
+
+    def _aim(self, floor: FloatArray, rise: FloatArray) -> None:
+        self.floor, self.rise = floor / self._best, rise / self._best
+
+    def _prices(self, point: _Point) -> FloatArray:
+        return np.asarray(self.split(point.dual)[3] / self.market.capacity)
+
+    def split(self, vector: FloatArray) -> list[FloatArray]:
+        """The parts of a vector of variables or multipliers, as views."""
+        return [vector[part] for part in self._parts]
+
+    def per_class(self, values: FloatArray) -> FloatArray:
+        """Sums over the columns of each class, of one array or of several in rows."""
+        return np.add.reduceat(values, self._start_of, axis=-1)
+
+    def _start(self) -> _Point:
+        """An equal part of each column, brought down to half of every row: feasible, far from every boundary."""
+        market = self.market
+        width = np.diff(market.first)
+        x = 0.5 / width[self.owner]
+        crowded = np.maximum(1.0, 2 * (self.load_by_row @ x))
+        x /= np.maximum.reduceat(crowded[market.use_row], market.use_first[:-1])
+        utility = self.per_class(self.worth * x)
+        theta = 0.5
+        spare = np.maximum(utility - self.floor - theta * self.rise, 0.01)
+        primal = [x, 1 - self.per_class(x), spare, 1 - self.load_by_row @ x]
+        y = np.full(market.classes, 1.0 / max(float(self.rise.sum()), 1e-300))
+        p = np.full(market.rows, 1.0 / market.rows)
+        reduced = self.load @ p + y[self.owner] * (1 - self.worth)
+        return _Point(theta, np.concatenate(primal), np.concatenate([reduced, y, y, p]))
+
+
+class _Step:
+    """One iteration: residuals of the optimality conditions, and the direction in which they shrink."""
+
+    def __init__(self, program: RisingProgram, point: _Point) -> None:
+        self._program, self._point = program, point
+        x, idle, spare, left = program.split(point.primal)
+        reduced, mu, y, p = program.split(point.dual)
+        self._slope, owner, worth = program.rise, program.owner, program.worth
+        self._short = (
+            1.0 - program.per_class(x) - idle,
+            program.floor + point.theta * program.rise - program.per_class(worth * x) + spare,
+            1.0 - program.load_by_row @ x - left,
+        )
+        self._loss = reduced - (mu[owner] - y[owner] * worth + program.load @ p)
+        self._loss_theta = 1.0 - float(self._slope @ y)
+        self.gap = float(point.primal @ point.dual)
+        primal_error = max(float(np.abs(part).max()) for part in self._short)
+        dual_error = max(abs(self._loss_theta), float(np.abs(self._loss).max()))
+        self.error = max(self.gap, primal_error, dual_error)
+
+    def taken(self) -> _Point:
+        """The next point: a predictor tells how much to aim at the centre, a corrector goes there."""
+        point = self._point
+        self._eliminate()
+        product = point.primal * point.dual
+        _, d_primal, d_dual = self._direction(-product)
+        ahead_p, ahead_d = _reach(point.primal, d_primal), _reach(point.dual, d_dual)
+        gap = float((point.primal + ahead_p * d_primal) @ (point.dual + ahead_d * d_dual))
+        centre = (gap / self.gap) ** 3 * self.gap / len(product)
+        d_theta, d_primal, d_dual = self._direction(centre - product - d_primal * d_dual)
+        ahead_p = min(1.0, _BOUNDARY * _reach(point.primal, d_primal))
+        ahead_d = min(1.0, _BOUNDARY * _reach(point.dual, d_dual))
+        return _Point(point.theta + ahead_p * d_theta, point.primal + ahead_p * d_primal, point.dual + ahead_d * d_dual)
+
+    def _eliminate(self) -> None:
+        """Each class's two equations solved for time and utility values, centred so that nothing cancels."""
+        program, market = self._program, self._program.market
+        x, idle, spare, left = program.split(self._point.primal)
+        reduced, mu, y, p = program.split(self._point.dual)
+        self._stiff = stiff = x / reduced
+        self._mass = program.per_class(stiff)
+        self._mean = program.per_class(stiff * program.worth) / self._mass
+        self._off = off = program.worth - self._mean[program.owner]
+        self._rho, pi = idle / mu, spare / y
+        spread = program.per_class(stiff * off * off) + pi
+        self._b11, self._b12 = self._mass + self._rho, self._rho * self._mean
+        self._b22 = spread + self._rho * self._mean**2
+        self._det = self._b11 * spread + self._mass * self._rho * self._mean**2
+        weighted = stiff[program.use_column] * program.load.data
+        shape, cells = (market.classes, market.rows), market.classes * market.rows
+        self._e1 = np.bincount(program.use_cell, weights=weighted, minlength=cells).reshape(shape)
+        moved = -weighted * off[program.use_column]
+        self._e2 = np.bincount(program.use_cell, weights=moved, minlength=cells).reshape(shape)
+        f1, f2 = self._solve_classes(self._e1, self._e2)
+        scaled = program.load_by_row.copy()
+        scaled.data = scaled.data * stiff[scaled.indices]
+        rows = (scaled @ program.load).toarray() - self._e1.T @ f1 - self._e2.T @ f2
+        rows[np.diag_indices(market.rows)] += left / p
+        g1, g2 = self._solve_classes(np.zeros((market.classes, 1)), self._slope[:, None])
+        cross = (self._e1.T @ g1 + self._e2.T @ g2)[:, 0]
+        own = float(self._slope @ g2[:, 0])
+        self._system = np.block([[rows, cross[:, None]], [-cross[None, :], np.array([[own]])]])
+
+    def _solve_classes(self, first: FloatArray, second: FloatArray) -> tuple[FloatArray, FloatArray]:
+        b11, b12, b22, det = (part[:, None] for part in (self._b11, self._b12, self._b22, self._det))
+        return (b22 * first - b12 * second) / det, (b11 * second - b12 * first) / det
+
+    def _direction(self, product: FloatArray) -> tuple[float, FloatArray, FloatArray]:
+        """Newton's direction towards products changed by `product` and no residual."""
+        program, slope = self._program, self._slope
+        c_x, c_idle, c_spare, c_left = program.split(product)
+        x, idle, spare, left = program.split(self._point.primal)
+        reduced, mu, y, p = program.split(self._point.dual)
+        pull = c_x / reduced + self._stiff * self._loss
+        time = c_idle / mu - self._short[0]
+        h1 = program.per_class(pull) + time
+        h2 = self._short[1] - program.per_class(self._off * pull) + c_spare / y + self._mean * time
+        h3 = program.load_by_row @ pull + c_left / p - self._short[2]
+        k1, k2 = self._solve_classes(h1[:, None], h2[:, None])
+        k1, k2 = k1[:, 0], k2[:, 0]
+        right = np.append(h3 - self._e1.T @ k1 - self._e2.T @ k2, self._loss_theta - slope @ k2)
+        solved = np.linalg.solve(self._system, right)
+        dp, d_theta = solved[:-1], float(solved[-1])
+        k1, k2 = self._solve_classes((h1 - self._e1 @ dp)[:, None], (h2 - self._e2 @ dp + slope * d_theta)[:, None])
+        nu, dy = k1[:, 0], k2[:, 0]
+        dmu = nu + self._mean * dy
+        cheaper = nu[program.owner] - self._off * dy[program.owner] + program.load @ dp
+        d_dual = [cheaper - self._loss, dmu, dy, dp]
+        d_primal = [
+            pull - self._stiff * cheaper,
+            (c_idle - idle * dmu) / mu,
+            (c_spare - spare * dy) / y,
+            (c_left - left * dp) / p,
+        ]
+        return d_theta, np.concatenate(d_primal), np.concatenate(d_dual)
+
+
+def _reach(values: FloatArray, direction: FloatArray) -> float:
+    """How far one can go before a value turns negative, at most 1e3."""
+    return float(1.0 / max(float((-direction / values).max()), 1e-3))

@@ -1,0 +1,131 @@
+"""What is left of a market while levels rise: which classes still have a choice, of what, and of which rows.
+
+Decides who leaves the program: a settled class whose cheapest way to what it keeps is unique. Such a way is the same in
+every later optimum.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from optimizer.filling.response import responses
+from optimizer.market import Market
+from optimizer.objective import Targets
+from optimizer.problem import BoolArray, FloatArray, IntArray
+
+#: A column within this part of the class's costs of the cheapest way may be part of one.
+_AS_CHEAP = 1e-7
+#: Utilities that agree to this part are the same corner.
+_CORNER = 1e-9
+#: Of a row, the part below which nothing is left.
+_EMPTY = 1e-9
+#: Room in a row for the rounding of what others take of it.
+_ROOM = 1e-11
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Restricted:
+    """Targets of some classes."""
+
+    whole: Targets
+    classes: IntArray
+
+    @property
+    def highest(self) -> float:
+        """As of the whole."""
+        return self.whole.highest
+
+    def at(self, z: float) -> tuple[FloatArray, FloatArray]:
+        """Targets and slopes of those classes."""
+        target, slope = self.whole.at(z)
+        return target[self.classes], slope[self.classes]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Part:
+    """A market of some classes, columns and rows of another: their numbers there."""
+
+    market: Market
+    worth: FloatArray
+    classes: IntArray
+    columns: IntArray
+    rows: IntArray
+
+    def all_rows(self, prices: FloatArray, rows: int) -> FloatArray:
+        """Prices of the part's rows among all, 0 for the others."""
+        everywhere = np.zeros(rows)
+        everywhere[self.rows] = prices
+        return everywhere
+
+
+def part_of(market: Market, worth: FloatArray, classes: IntArray, capacity: FloatArray) -> Part:
+    """The market of some classes (ascending) with other capacities (r,)."""
+    wanted = np.zeros(market.classes, dtype=bool)
+    wanted[classes] = True
+    return _part(market, worth, wanted[market.owner()], capacity)
+
+
+def _part(market: Market, worth: FloatArray, chosen: BoolArray, capacity: FloatArray) -> Part:
+    columns = np.flatnonzero(chosen)
+    classes, width = np.unique(market.owner()[columns], return_counts=True)
+    uses = np.diff(market.use_first)
+    used = np.flatnonzero(np.repeat(chosen, uses))
+    rows, use_row = np.unique(market.use_row[used], return_inverse=True)
+    part = Market(
+        size=market.size[classes],
+        first=np.concatenate(([0], np.cumsum(width))),
+        use_first=np.concatenate(([0], np.cumsum(uses[columns]))),
+        use_row=use_row.astype(np.int32),
+        use_count=market.use_count[used],
+        capacity=capacity[rows],
+    )
+    return Part(part, worth[columns], classes, columns, rows)
+
+
+class Residual:
+    """Shares so far, and what may still change."""
+
+    def __init__(self, market: Market, worth: FloatArray) -> None:
+        self._market, self._worth, self._owner = market, worth, market.owner()
+        self._use_column = np.repeat(np.arange(market.columns), np.diff(market.use_first))
+        self._open = np.ones(market.columns, dtype=bool)
+        self._fixed = np.zeros(market.classes, dtype=bool)
+        self.x = np.zeros(market.columns)
+
+    def free_of(self, rows: BoolArray) -> BoolArray:
+        """Columns that use none of these rows (C,)."""
+        return np.bincount(self._use_column, weights=rows[self._market.use_row], minlength=self._market.columns) == 0
+
+    def part(self, wanted: BoolArray) -> Part:
+        """The market of the wanted classes that have a choice, on what the fixed ones leave."""
+        market = self._market
+        left = market.capacity * (1 + _ROOM) - market.used(np.where(self._fixed[self._owner], self.x, 0.0))
+        empty = left <= _EMPTY * market.capacity
+        chosen = self._open & (wanted & ~self._fixed)[self._owner] & self.free_of(empty)
+        return _part(market, self._worth, chosen, left)
+
+    def take(self, part: Part, x: FloatArray) -> None:
+        """These are the shares of the part's classes now."""
+        self.x[np.isin(self._owner, part.classes)] = 0.0
+        self.x[part.columns] = x
+
+    def settle(
+        self, settling: BoolArray, kept: FloatArray, prices: FloatArray, free: BoolArray, settled: BoolArray
+    ) -> None:
+        """Keep of each settling class the columns of its cheapest ways at these prices, of the rising ones the free."""
+        market, owner = self._market, self._owner
+        cost = market.cost(prices)
+        hulls = responses(market, self._worth, prices)
+        low_worth, low_cost, high_worth, high_cost = hulls.edge_of(kept)
+        rise = np.divide(
+            high_cost - low_cost, high_worth - low_worth, out=np.zeros(len(kept)), where=high_worth > low_worth
+        )
+        dearest = np.maximum.reduceat(cost, market.first[:-1])
+        line = (low_cost + _AS_CHEAP * dearest)[owner] + rise[owner] * (self._worth - low_worth[owner])
+        at_corner = kept >= high_worth * (1 - _CORNER)
+        same = ~at_corner[owner] | (self._worth >= (high_worth * (1 - _CORNER))[owner])
+        cheapest = (cost <= line) & same
+        self._open = np.where(settling[owner], self._open & cheapest, self._open & (free | settled[owner]))
+        ways = np.add.reduceat((self._open & cheapest).astype(np.int64), market.first[:-1])
+        mixed = ~at_corner & (low_worth > 0)
+        self._fixed |= settling & ((kept <= 0) | (ways <= 1) | (mixed & (ways == 2)))

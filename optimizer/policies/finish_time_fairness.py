@@ -1,0 +1,96 @@
+"""Finish-time fairness (Themis): nobody ends much later than it would have ended alone on its part of the fleet.
+
+    minimise  max_m rho[m]        rho[m] = (t[m] + R[m] / thr[m](x)) / (A[m] + R[m] / iso[m])
+
+t: time since submission; R: steps left; iso: steps/s with 1/M of every pool (`optimizer.equal_shares`); A: how long the
+steps done so far would have taken alone, summed over past solves at the isolated rates of then. After Mahajan et al.
+(NSDI 2020) as Narayanan et al. (OSDI 2020) state it; weights and projects do not matter.
+
+Solved for z = 1 / rho, which is a level: with D = A + R / iso it asks for thr >= (R / D) z / (1 - (t / D) z). As in
+max-min fairness a job that is as fast as it can be does not hold back the others, and what the level leaves goes by the
+largest sum of fair-share utilities. The certificate speaks of the largest rho.
+
+A job of unknown length counts as endless: rho = iso / thr, the limit for R without bound. The memory starts with A = t:
+as if everybody had had its isolated part so far. Agnostic: a job has its average speed on every accelerator.
+"""
+
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import ConfigDict
+from pydantic.dataclasses import dataclass
+
+from optimizer.class_market import market_of
+from optimizer.decision import Certificate, Memory, Quote, Shares
+from optimizer.finish_time import FinishTimes, finish_times, remember
+from optimizer.objective import Level
+from optimizer.owners import best_by, sum_by
+from optimizer.policy import Newcomer
+from optimizer.problem import FloatArray, Problem
+from optimizer.stages import Asked, Staged, certificate_of, fair_shares, in_stages, nothing_to_decide
+from optimizer.targets import FinishTime
+from optimizer.utility import fair_share_utility, newcomer_worth
+from optimizer.validate import validate
+
+
+@dataclass(frozen=True, config=ConfigDict(extra="forbid", strict=True))
+class FinishTimeFairness:
+    """The smallest largest finish-time ratio."""
+
+    #: True: the speeds of each job on each pool count. False: each job has its average speed everywhere.
+    aware: bool = True
+    #: What the level leaves: "sum" of utilities as large as possible, or "nothing" more.
+    then: Literal["sum", "nothing"] = "sum"
+
+    def definition(self, problem: Problem, memory: Memory = None) -> Any:
+        """The policy as one program over the problem's own columns (a cvxpy problem); its value is the largest rho."""
+        import cvxpy as cp
+
+        from optimizer.formula import by_job, shares_in
+
+        utility = fair_share_utility(problem, aware=self.aware)
+        times = finish_times(problem, utility, memory)
+        rising = np.flatnonzero(times.rising)
+        x, rows = shares_in(problem, utility.usable)
+        thr = (by_job(problem, utility.rate) @ x)[rising]
+        rho = times.past[rising] + cp.inv_pos(cp.multiply(1 / times.pace[rising], thr))  # (t + R / thr) / D
+        return cp.Problem(cp.Minimize(cp.max(rho)), rows)
+
+    def decide(self, problem: Problem, memory: Memory) -> tuple[Shares, Memory]:
+        """Shares of time with prices and certificate; the memory holds each job's isolated time so far.
+
+        Raises:
+            ProblemError: the problem is malformed. Anything else is told by the certificate's status.
+        """
+        validate(problem)
+        utility = fair_share_utility(problem, aware=self.aware)
+        times = finish_times(problem, utility, memory)
+        if not utility.usable.any():
+            return nothing_to_decide(problem, maximise=False), remember(problem, times)
+        equal = np.where(utility.equal > 0, utility.equal, 1.0)
+        pace = problem.jobs.gang * times.pace / equal  # as a fair-share utility
+        cap = np.where(times.rising, utility.best, 0.0)
+        classes = market_of(problem, utility.usable, [utility.worth], [pace, times.past])
+        worth = classes.per_column(utility.worth)
+        targets = FinishTime(classes.per_class(pace), classes.per_class(times.past), classes.per_class(cap))
+        asked = Asked(problem, utility, classes)
+        staged = in_stages(asked, Level(worth, targets), leftover=self.then == "sum")
+        return fair_shares(staged, _certificate(staged, times), weighted=False), remember(problem, times)
+
+    def value(self, newcomer: Newcomer, quote: Quote) -> FloatArray:
+        """Worth of each configuration in fair-share units (c,)."""
+        worth: FloatArray = quote.exchange * newcomer_worth(newcomer, aware=self.aware)
+        return worth
+
+
+def _certificate(staged: Staged, times: FinishTimes) -> Certificate:
+    """The largest rho; below it lies what the prices prove, and the rho of each job that runs at its best."""
+    rising, job, speed = times.rising, staged.asked.problem.columns.job, staged.asked.utility.rate
+    if not rising.any():
+        return certificate_of(staged, 0.0, 0.0, maximise=False)
+    past, pace = times.past[rising], times.pace[rising]
+    rate = sum_by(job, speed * staged.x, len(rising))[rising]
+    fastest = best_by(job, speed, len(rising))[rising]
+    with np.errstate(divide="ignore"):
+        rho, least = float((past + pace / rate).max()), float((past + pace / fastest).max())
+    return certificate_of(staged, rho, max(1 / staged.first()[1], least), maximise=False)

@@ -1,0 +1,102 @@
+"""Makespan: the last job ends as early as possible.
+
+    minimise  T        s.t.  thr[m](x) >= R[m] / T
+
+R: steps left. A linear program in z = 1 / T (Narayanan et al. bisect on T): thr >= R z. Weights and projects do not
+matter. As in max-min fairness a job that is as fast as it can be does not hold back the others, and what the level
+leaves goes by the largest sum of fair-share utilities, so that shorter jobs do not wait without need.
+
+A job of unknown length counts as one that needs, at its equal-split speed, as long as the mean of those whose length is
+known (an hour if none is). Agnostic: a job has its average speed on every accelerator.
+
+The certificate speaks of T, in seconds.
+"""
+
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import ConfigDict
+from pydantic.dataclasses import dataclass
+
+from optimizer.class_market import market_of
+from optimizer.decision import Certificate, Memory, Quote, Shares
+from optimizer.objective import Level
+from optimizer.owners import sum_by
+from optimizer.policy import Newcomer
+from optimizer.problem import FloatArray, Problem
+from optimizer.stages import Asked, Staged, certificate_of, fair_shares, in_stages, nothing_to_decide
+from optimizer.targets import Capped
+from optimizer.utility import Utility, fair_share_utility, newcomer_worth
+from optimizer.validate import validate
+
+#: Seconds at equal-split speed that a job is believed to need where nobody's length is known.
+_UNKNOWN_S = 3600.0
+
+
+@dataclass(frozen=True, config=ConfigDict(extra="forbid", strict=True))
+class Makespan:
+    """The earliest end of the last job."""
+
+    #: True: the speeds of each job on each pool count. False: each job has its average speed everywhere.
+    aware: bool = True
+    #: What the level leaves: "sum" of utilities as large as possible, or "nothing" more.
+    then: Literal["sum", "nothing"] = "sum"
+
+    def definition(self, problem: Problem) -> Any:
+        """The policy as one program over the problem's own columns (a cvxpy problem); its value is 1 / T."""
+        import cvxpy as cp
+
+        from optimizer.formula import by_job, shares_in
+
+        utility = fair_share_utility(problem, aware=self.aware)
+        alone_s = seconds_left(problem, utility)
+        unit_s = float(alone_s.max(initial=0.0)) or 1.0
+        x, rows = shares_in(problem, utility.usable)
+        z = cp.Variable(nonneg=True)  # unit_s / T: about 1
+        left = np.flatnonzero(alone_s)
+        thr = (by_job(problem, utility.rate) @ x)[left]
+        enough = cp.multiply(1 / utility.equal[left], thr) >= alone_s[left] / unit_s * z
+        return cp.Problem(cp.Maximize(z / unit_s), [*rows, enough])
+
+    def decide(self, problem: Problem, memory: Memory) -> tuple[Shares, Memory]:
+        """Shares of time with prices and certificate. The policy keeps no memory.
+
+        Raises:
+            ProblemError: the problem is malformed. Anything else is told by the certificate's status.
+        """
+        validate(problem)
+        utility = fair_share_utility(problem, aware=self.aware)
+        if not utility.usable.any():
+            return nothing_to_decide(problem, maximise=False), None
+        slope = problem.jobs.gang * seconds_left(problem, utility)  # utility that ends the job in a second
+        classes = market_of(problem, utility.usable, [utility.worth], [slope])
+        worth, best = classes.per_column(utility.worth), classes.per_class(utility.best)
+        targets = Capped(classes.per_class(slope), best, np.zeros(len(best)))
+        asked = Asked(problem, utility, classes)
+        staged = in_stages(asked, Level(worth, targets), leftover=self.then == "sum")
+        return fair_shares(staged, _certificate(staged, slope), weighted=False), None
+
+    def value(self, newcomer: Newcomer, quote: Quote) -> FloatArray:
+        """Worth of each configuration in fair-share units (c,)."""
+        worth: FloatArray = quote.exchange * newcomer_worth(newcomer, aware=self.aware)
+        return worth
+
+
+def seconds_left(problem: Problem, utility: Utility) -> FloatArray:
+    """Seconds that each job needs at its equal-split speed; 0 where nothing is left or nothing is usable (n,)."""
+    able, known = utility.best > 0, np.isfinite(problem.jobs.remaining_steps)
+    needed = np.zeros(len(problem.jobs))
+    np.divide(problem.jobs.remaining_steps, utility.equal, out=needed, where=able & known)
+    typical = float(needed[able & known].mean()) if np.any(able & known) else _UNKNOWN_S
+    return np.where(able & ~known, typical, needed)
+
+
+def _certificate(staged: Staged, slope: FloatArray) -> Certificate:
+    """T of these shares; below it lies what the prices prove, and the end of each job that runs at its best."""
+    utility, left = staged.asked.utility, np.flatnonzero(slope)
+    if not len(left):
+        return certificate_of(staged, 0.0, 0.0, maximise=False)
+    reached = sum_by(staged.asked.problem.columns.job, utility.worth * staged.x, len(slope))[left]
+    with np.errstate(divide="ignore"):
+        last_s, least_s = float((slope[left] / reached).max()), float((slope[left] / utility.best[left]).max())
+    return certificate_of(staged, last_s, max(1 / staged.first()[1], least_s), maximise=False)

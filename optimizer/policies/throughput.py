@@ -1,0 +1,67 @@
+"""Total throughput: as much normalised progress in all as the fleet allows, whoever makes it.
+
+    maximise  sum_m w[m] u[m]        u[m] = s[m] thr[m](x) / thr[m](equal split)
+
+The utility is that of max-min fairness, so that the unit in which a job counts its steps does not matter. With
+`normalised: false` the sum is of plain steps per second, as Narayanan et al. (OSDI 2020) state it and solve it: jobs
+with short steps then take all. Projects do not matter; a job of weight 0 adds nothing and gets nothing. Nobody is
+promised anything. Agnostic: every accelerator is as good as another, so the sum is one of accelerators in use.
+"""
+
+from typing import Any
+
+import numpy as np
+from pydantic import ConfigDict
+from pydantic.dataclasses import dataclass
+
+from optimizer.decision import Memory, Quote, Shares
+from optimizer.policy import Newcomer
+from optimizer.problem import FloatArray, Problem
+from optimizer.stages import nothing_to_decide
+from optimizer.sums import Sum, largest_sum
+from optimizer.utility import fair_share_utility, newcomer_rate, newcomer_worth
+from optimizer.validate import validate
+
+
+@dataclass(frozen=True, config=ConfigDict(extra="forbid", strict=True))
+class Throughput:
+    """The largest weighted sum of throughputs."""
+
+    #: True: the speeds of each job on each pool count. False: each job has its average speed everywhere.
+    aware: bool = True
+    #: True: throughput over that of an equal split, times the gang. False: plain steps per second.
+    normalised: bool = True
+
+    @property
+    def unit(self) -> str:
+        """What one accelerator costs is said in this unit."""
+        return "weighted fair-share units per accelerator" if self.normalised else "weighted steps/s per accelerator"
+
+    def definition(self, problem: Problem) -> Any:
+        """The policy as one program over the problem's own columns (a cvxpy problem)."""
+        import cvxpy as cp
+
+        from optimizer.formula import by_job, shares_in
+
+        utility = fair_share_utility(problem, aware=self.aware)
+        x, rows = shares_in(problem, utility.usable)
+        u = by_job(problem, utility.worth if self.normalised else utility.rate) @ x
+        return cp.Problem(cp.Maximize(problem.jobs.weight @ u), rows)
+
+    def decide(self, problem: Problem, memory: Memory) -> tuple[Shares, Memory]:
+        """Shares of time with prices and certificate. The policy keeps no memory.
+
+        Raises:
+            ProblemError: the problem is malformed. Anything else is told by the certificate's status.
+        """
+        validate(problem)
+        utility = fair_share_utility(problem, aware=self.aware)
+        if not utility.usable.any():
+            return nothing_to_decide(problem, self.unit), None
+        value = problem.jobs.weight[problem.columns.job] * (utility.worth if self.normalised else utility.rate)
+        return largest_sum(problem, utility, Sum(value, np.zeros(len(problem.jobs)), self.unit)), None
+
+    def value(self, newcomer: Newcomer, quote: Quote) -> FloatArray:
+        """What each configuration of a newcomer adds to the sum (c,)."""
+        of = newcomer_worth if self.normalised else newcomer_rate
+        return newcomer.weight * of(newcomer, aware=self.aware)

@@ -1,0 +1,73 @@
+"""Policies that maximise a sum over columns: throughput, throughput per dollar, cost with deadlines.
+
+    maximise  sum_c value[c] x[c]      s.t.  u[m] >= floor[m]   where a job has one
+
+Prices are in the sum's own unit, so a newcomer is worth what it would add. Decides what becomes of floors that cannot
+all be held: those of single jobs that no configuration reaches are dropped, and if the rest is too much together, the
+largest total part of it is kept (`optimizer.definition.attainable`).
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from optimizer.class_market import market_of
+from optimizer.decision import Quote, Shares, Status
+from optimizer.objective import Total
+from optimizer.owners import sum_by
+from optimizer.problem import FloatArray, IntArray, Problem
+from optimizer.route import solve
+from optimizer.stages import Asked, Staged, certificate_of, in_stages, shares_of
+from optimizer.utility import Utility
+
+#: A floor missed by less than this part is held.
+_HELD = 1e-6
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sum:
+    """What is added up, and what each job keeps."""
+
+    #: Value of running each column all the time (c,).
+    value: FloatArray
+    #: Fair-share utility that each job keeps, 0 for none (n,).
+    floor: FloatArray
+    #: Of one accelerator's price.
+    unit: str
+    #: False: the sum is one of negative costs, and the certificate speaks of the cost.
+    maximise: bool = True
+
+
+def largest_sum(problem: Problem, utility: Utility, wanted: Sum) -> Shares:
+    """Solve and answer; `relaxed` lists the jobs whose floor was too much to hold together with the others."""
+    keep = utility.usable & ((wanted.value > 0) | (wanted.floor > 0)[problem.columns.job])
+    classes = market_of(problem, keep, [utility.worth, wanted.value], [wanted.floor])
+    asked = Asked(problem, utility, classes)
+    quote = Quote(np.zeros(len(problem.pools)), wanted.unit, 1.0)
+    if not keep.any():
+        staged = Staged(asked, Status.OPTIMAL, "nothing adds anything", np.zeros(len(problem.columns)), ())
+    else:
+        value, worth = classes.per_column(wanted.value), classes.per_column(utility.worth)
+        staged = in_stages(asked, _held(asked, Total(value, worth, classes.per_class(wanted.floor))), leftover=False)
+        quote = Quote(staged.stages[0].prices, wanted.unit, 1.0)
+    objective, bound = staged.first()
+    if not wanted.maximise:
+        objective, bound = 0.0 - objective, 0.0 - bound
+    certificate = certificate_of(staged, objective, bound, maximise=wanted.maximise)
+    gain = np.where(utility.usable, wanted.value, 0.0)
+    return shares_of(staged, certificate, quote, gain, _missed(staged, wanted.floor))
+
+
+def _held(asked: Asked, objective: Total) -> Total:
+    """The objective with floors that can all be held at once."""
+    if not objective.floor.any() or solve(asked.classes.market, objective).status is not Status.INFEASIBLE:
+        return objective
+    from optimizer.definition import attainable  # imports cvxpy
+
+    return Total(objective.value, objective.worth, attainable(asked.classes.market, objective.worth, objective.floor))
+
+
+def _missed(staged: Staged, floor: FloatArray) -> IntArray:
+    problem = staged.asked.problem
+    reached = sum_by(problem.columns.job, staged.asked.utility.worth * staged.x, len(floor))
+    return np.flatnonzero(reached < floor * (1 - _HELD))

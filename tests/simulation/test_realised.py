@@ -1,0 +1,62 @@
+"""Shares are fluid, gangs are whole: what really ran is told beside the solve's gap."""
+
+import pytest
+
+from optimizer.policy import PolicySpec
+from scheduler.core.core import SchedulerCore
+from scheduler.core.realised import realised
+from scheduler.core.rules import RoundRules
+from simulator.engine import Limits
+from simulator.job import SimulatedJob
+from simulator.machines import PoolModel
+from simulator.simulate import Scenario, Simulation
+from simulator.truth import Costs, SpeedKey, Truth
+from walras.cluster import Pool, Shape
+from walras.ids import JobId, Kind, PoolId
+from walras.request import Demand, JobRequest
+
+KIND = Kind("k")
+
+
+def run(gangs: list[int], accelerators: int, until_s: float) -> SchedulerCore:
+    """Endless jobs on one machine under max-min fairness, rounds of 60 s, free restarts."""
+    jobs = [
+        SimulatedJob(0.0, JobRequest(JobId(row + 1), KIND, (Demand("a100", gang),), steps=1e9), 1e9)
+        for row, gang in enumerate(gangs)
+    ]
+    scenario = Scenario(
+        (PoolModel(Pool(PoolId("a"), Shape("a", "a100", accelerators, 64.0, 2**40)), 1),),
+        Truth({SpeedKey(KIND, "a100"): 1.0}, {}, Costs(0.0)),
+        PolicySpec("max_min_fairness"),
+        RoundRules(round_s=60.0, restart_default_s=0.0, min_runtime_s=0.0),
+        limits=Limits(until_s),
+    )
+    core = SchedulerCore()
+    Simulation(scenario, core=core).run(jobs)
+    return core
+
+
+def test_two_gangs_of_three_on_four_accelerators_realise_three_quarters():
+    """The solve is exact and every accelerator is spoken for, but only one gang runs at a time."""
+    core = run([3, 3], 4, 3 * 3600.0)
+    proposal = core.ledger.standing.proposal
+    assert proposal.gap < 1e-6
+    assert proposal.counts == (3, 3)
+    assert sum(count * share for count, share in zip(proposal.counts, proposal.shares, strict=True)) == pytest.approx(4)
+    assert realised(core.ledger) == pytest.approx(0.75, abs=0.03)
+
+
+def test_gangs_that_fill_the_machine_realise_what_is_promised():
+    """Two gangs of two on four accelerators run all the time."""
+    assert realised(run([2, 2], 4, 3600.0).ledger) == pytest.approx(1.0, abs=1e-6)
+
+
+def test_a_gang_that_has_reserved_the_incumbents_machine_still_takes_its_turn():
+    """Both endless gangs run for about half of the time: a reservation is no reason to wait for what never ends."""
+    core = run([3, 3], 4, 3 * 3600.0)
+    assert all(core.ledger.columns.attained_s[job.slot] > 0.4 * 3 * 3 * 3600.0 for job in core.ledger)
+
+
+def test_nothing_promised_nothing_realised():
+    """Without jobs there is nothing to be a part of."""
+    assert realised(run([], 4, 60.0).ledger) is None

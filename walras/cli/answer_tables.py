@@ -1,0 +1,163 @@
+"""How an answer looks to a person: who gets what, at which prices, how good that is, stage by stage.
+
+`answer` and `problem` are the documents of `optimizer.documents`, which this package does not import.
+"""
+
+from typing import Any
+
+from walras.cli.output import Column, Listing, console, dash, rendered, show_line
+
+
+def show_answer(problem: Any, answer: Any) -> None:
+    """The whole answer."""
+    if answer.order is not None:
+        _show_order(problem, answer)
+    else:
+        _show_shares(problem, answer)
+    if answer.check is not None:
+        show_line("")
+        show_check(answer, answer.check)
+
+
+def show_check(answer: Any, check: Any) -> None:
+    """What the checker found, beside what is stated."""
+    show_line("checked: it holds" if check.holds else f"checked: it does not hold ({_count(len(check.complaints))})")
+    if answer.shares is not None:
+        stated = answer.shares.certificate
+        names = ("objective", "bound", "gap", "violation")
+        rows = [[name, _number(getattr(stated, name)), _number(getattr(check, name))] for name in names]
+        _table([Column(""), Column("STATED", right=True), Column("FOUND", right=True)], rows)
+    for complaint in check.complaints:
+        show_line(f"- {complaint}")
+
+
+def _count(complaints: int) -> str:
+    return "1 complaint" if complaints == 1 else f"{complaints} complaints"
+
+
+# ------------------------------------------------------------------------------------------------------- shares
+
+
+def _show_shares(problem: Any, answer: Any) -> None:
+    shares = answer.shares
+    _show_head(answer, shares.certificate)
+    show_line("")
+    _show_jobs(shares)
+    if shares.packed:
+        show_line("")
+        rows = [[f"{entry.first} + {entry.second}", entry.pool, _percent(entry.share)] for entry in shares.packed]
+        _table([Column("TOGETHER"), Column("POOL"), Column("SHARE", right=True)], rows)
+    show_line("")
+    _show_pools(problem, shares)
+    show_line("")
+    _show_stages(shares)
+    _show_left_out("fit nowhere", shares.unplaceable)
+    _show_left_out("cannot meet their deadline and were asked for less", shares.relaxed)
+
+
+def _show_head(answer: Any, certificate: Any) -> None:
+    parameters = ", ".join(f"{name}={value}" for name, value in answer.policy.parameters.items())
+    show_line(
+        f"{answer.policy.name}{f' ({parameters})' if parameters else ''}: {certificate.status}, {certificate.path}"
+    )
+    relation = "<=" if certificate.maximise else ">="
+    bound = "no bound" if certificate.bound is None else f"{relation} {_number(certificate.bound)} at best"
+    gap = "" if certificate.gap is None else f", gap {_gap(certificate.gap)}"
+    show_line(f"objective {_number(certificate.objective)} {bound}{gap}, violation {certificate.violation:.1g}")
+
+
+def _show_jobs(shares: Any) -> None:
+    columns = [
+        Column("JOB", right=True), Column("NAME", shrinks=True), Column("CONFIGURATION", shrinks=True),
+        Column("SHARE", right=True), Column("STEPS/S", right=True), Column("OF BEST", right=True),
+        Column("SURPLUS", right=True),
+    ]  # fmt: skip
+    rows = []
+    for job in shares.jobs:
+        of_best = "-" if job.of_best is None else _percent(job.of_best)
+        entries = [(_uses(entry.uses), _percent(entry.share)) for entry in job.shares] or [("-", "-")]
+        first = [str(job.id), dash(job.name), *entries[0], _number(job.steps_per_s), of_best, _number(job.surplus)]
+        rows += [first, *(["", "", *entry, "", "", ""] for entry in entries[1:])]
+    _table(columns, rows)
+
+
+def _show_pools(problem: Any, shares: Any) -> None:
+    columns = [
+        Column("POOL", shrinks=True),
+        Column("ACCELERATORS", right=True),
+        Column("USED", right=True),
+        Column("PRICE", right=True),
+    ]
+    rows = []
+    for name, pool in sorted(problem.pools.items()):
+        there = pool.capacity - pool.rented + shares.rent.get(name, 0.0)
+        rented = f" ({shares.rent[name]:g} rented)" if shares.rent.get(name) else ""
+        used = _percent(shares.used.get(name, 0.0) / there) if there > 0 else "-"
+        rows.append([name, f"{there:g}{rented}", used, _number(shares.prices.pools.get(name, 0.0))])
+    _table(columns, rows)
+    show_line(f"prices in {shares.prices.unit}")
+
+
+def _show_stages(shares: Any) -> None:
+    columns = [
+        Column("STAGE", right=True), Column("MAXIMISES"), Column("JOBS", right=True), Column("OBJECTIVE", right=True),
+        Column("BOUND", right=True), Column("SCARCE", shrinks=True), Column("DUAL VALUE", right=True),
+    ]  # fmt: skip
+    rows = []
+    for number, stage in enumerate(shares.stages, start=1):
+        raised = sum(job.raised for job in stage.jobs)
+        priced = [(name, _number(price)) for name, price in stage.prices.items() if price > 0] or [("-", "-")]
+        first = [str(number), str(stage.kind), str(raised), _number(stage.objective), _number(stage.bound), *priced[0]]
+        rows += [first, *([""] * 5 + list(entry) for entry in priced[1:])]
+    if rows:
+        _table(columns, rows)
+
+
+def _show_left_out(what: str, ids: Any) -> None:
+    if ids:
+        show_line(f"{what}: {', '.join(map(str, ids))}")
+
+
+# -------------------------------------------------------------------------------------------------------- order
+
+
+def _show_order(problem: Any, answer: Any) -> None:
+    show_line(f"{answer.policy.name}: an order; the first is placed first")
+    show_line("")
+    listed = {job.id: job for job in problem.jobs} if problem.jobs and problem.jobs[0].id is not None else {}
+    by_number = listed or dict(enumerate(problem.jobs, start=1))
+    columns = [
+        Column("PLACE", right=True),
+        Column("JOB", right=True),
+        Column("NAME", shrinks=True),
+        Column("FIRST CHOICE", shrinks=True),
+    ]
+    rows = []
+    for place, job in enumerate(answer.order.jobs, start=1):
+        configurations = by_number[job.id].configurations
+        chosen = _uses(configurations[job.preference[0]].held()) if job.preference else "-"
+        rows.append([str(place), str(job.id), dash(job.name), chosen])
+    _table(columns, rows)
+
+
+# -------------------------------------------------------------------------------------------------------- cells
+
+
+def _table(columns: list[Column], rows: list[list[str]]) -> None:
+    console().print(rendered(Listing(columns, rows, None)))
+
+
+def _uses(uses: dict[str, float]) -> str:
+    return " + ".join(f"{count:g} {pool}" for pool, count in uses.items())
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.5g}"
+
+
+def _percent(part: float) -> str:
+    return f"{100 * part:.1f}%"
+
+
+def _gap(gap: float) -> str:
+    return f"{100 * gap:.2f}%" if gap >= 5e-5 or gap == 0 else f"{gap:.0e}"
