@@ -30,14 +30,24 @@ class Block:
     #: Segment of each place, and the first place of each segment (m,), (s,).
     segment: IntArray
     first: IntArray
-    #: Part of its own speed that a member of segment a keeps beside one of segment b; nan where they never share (s, s).
+    #: Part of its own speed that a member of segment a keeps beside one of b; nan where they never share (s, s).
     keeps: FloatArray
-    #: Row of `Pairs`, the same either way; -1 where they never share, as a job alone in its segment beside itself. True: segment a is the row's first kind (s, s).
+    #: Row of `Pairs`, the same either way; -1 where they never share, as a job that is alone in its segment never does
+    #: beside itself. True: segment a is the row's first kind (s, s).
     row: IntArray
     leads: BoolArray
 
     def __len__(self) -> int:
         return len(self.member)
+
+
+def kinds_of(problem: Problem) -> FloatArray:
+    """What tells jobs apart besides columns and targets, where they may share: their kind; -1 if it is not listed (n,)."""
+    pairs = problem.pairs
+    if pairs is None:
+        return np.full(len(problem.jobs), -1.0)
+    listed = np.isin(pairs.kind, np.concatenate((pairs.first, pairs.second)))
+    return np.where(listed, pairs.kind, -1).astype(np.float64)
 
 
 def blocks_of(problem: Problem, classes: ClassMarket, keep: BoolArray) -> tuple[Block, ...]:

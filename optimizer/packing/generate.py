@@ -19,7 +19,7 @@ from optimizer.objective import Level, Total
 from optimizer.owners import sum_by
 from optimizer.packing.blocks import Block, Sides, Spelled, all_sides, how_many, joined, no_sides, spell
 from optimizer.packing.master import Ask, Master, MasterSolution
-from optimizer.packing.pricing import Duals, bound_of, gain_of, level_paid, priced
+from optimizer.packing.pricing import Duals, bound_of, gain_of, priced
 from optimizer.prices.bound import bound_at
 from optimizer.problem import FloatArray, IntArray
 from optimizer.reached import level_reached

@@ -59,7 +59,7 @@ class MasterSolution:
     solver: str
     work: int
     x: FloatArray
-    #: Time of one member in each side, and what the side lacks to be worth it (<= 0, about 0 for those used) (q,), (q,).
+    #: Time of one member in each side, and what the side lacks to be worth it: <= 0, about 0 for those used (q,).
     beside: FloatArray
     lacking: FloatArray
     duals: Duals

@@ -25,7 +25,6 @@ import numpy as np
 
 from optimizer.market import Market
 from optimizer.objective import Level, Targets, Total
-from optimizer.owners import sum_by
 from optimizer.packing.blocks import Block, Sides, joined, no_sides
 from optimizer.problem import FloatArray, IntArray
 
@@ -119,7 +118,7 @@ def _net(block: Block, gain: FloatArray, time: FloatArray, price: float) -> Floa
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Partners:
-    """Whom to meet: the best place of a segment beside another (s, s), and a segment's second best beside itself (s,)."""
+    """Whom to meet: a segment's best place beside another (s, s), and its second best beside itself (s,)."""
 
     best: IntArray
     second: IntArray
@@ -158,6 +157,4 @@ def _asked(number: int, block: Block, above: FloatArray, partners: _Partners, le
     place, beside = place[asking], beside[asking]
     own = block.segment[place]
     met = np.where(partners.best[beside, own] == place, partners.second[own], partners.best[beside, own])
-    return Sides(
-        np.full(2 * len(place), number), np.concatenate((place, met)), np.concatenate((beside, own))
-    )
+    return Sides(np.full(2 * len(place), number), np.concatenate((place, met)), np.concatenate((beside, own)))

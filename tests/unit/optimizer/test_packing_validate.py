@@ -36,6 +36,7 @@ def spoil(name: str, value: Any) -> Problem:
         ("pool", np.array([0, 0, 0])),
         ("first_factor", np.array([0.5, 0.6, np.nan])),
         ("first_factor", np.array([0.5, 0.6, -0.1])),
+        ("first_factor", np.array([1.01, 0.6, 0.5])),
         ("second_factor", np.array([0.5, 0.6, np.inf])),
         ("second_factor", np.array([0.5])),
         ("second_factor", np.array([0.8, 0.7, 0.0])),
