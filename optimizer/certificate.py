@@ -22,6 +22,8 @@ from optimizer.problem import FloatArray, Problem
 
 #: What may differ between two honest computations of a constraint.
 _FEASIBLE = 1e-9
+#: Unit of prices where there are none.
+_FREE = "nothing has a price"
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +126,9 @@ def _check_formula(facts: Facts, shares: Shares, complaints: list[str]) -> tuple
     for job, mine in enumerate(facts.columns_of):
         if any(abs(shares.x[c] - expected[c]) > SAME for c in mine):
             complaints.append(f"job {facts.problem.jobs.job_id[job]} does not have its equal part")
+    quote = shares.quote
+    if quote.prices.any() or shares.surplus.any() or quote.exchange != 1 or quote.unit != _FREE:
+        complaints.append("nothing has a price by this formula")
     level = level_by_weight(facts).reached(facts, shares.x)
     if shares.certificate.bound < level * (1 - SAME):
         complaints.append("the bound is below what the shares reach")

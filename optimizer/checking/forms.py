@@ -127,7 +127,7 @@ class LevelForm:
         return high
 
     def per_level(self, facts: Facts, prices: FloatArray, z: float) -> tuple[float, float]:
-        """What a little more of the level would cost just below z and just above: 1 lies between for its dual values."""
+        """What a unit of the level costs just below z and just above: 1 lies between for its dual values."""
         menu = facts.menu(self.worth, facts.cost(prices))
         step = _STEP * z
         below, here, above = (float(cheapest(menu, self.targets.at(each)).sum()) for each in (z - step, z, z + step))

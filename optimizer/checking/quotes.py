@@ -11,7 +11,7 @@ import numpy as np
 
 from optimizer.checking.facts import Facts
 from optimizer.checking.forms import SumForm
-from optimizer.checking.stages import SAME, Told, close, scarce
+from optimizer.checking.stages import SAME, Told, close
 from optimizer.checking.yardsticks import Yardstick
 from optimizer.decision import Shares
 from optimizer.problem import FloatArray
@@ -36,14 +36,14 @@ def _prices(facts: Facts, yardstick: Yardstick, shares: Shares, told: list[Told]
     if yardstick.priced_as_is:
         return np.array(shares.stages[0].prices) if shares.stages else prices
     for stage, found in zip(shares.stages, told, strict=False):
-        new = scarce(facts, stage.prices) & (prices == 0)
+        new = found.scarce & (prices == 0)
         per_price = 1.0 if isinstance(found.form, SumForm) else _utility_per_price(facts, shares.x, stage.prices, found)
         prices[new] = stage.prices[new] * per_price
     return prices
 
 
 def _utility_per_price(facts: Facts, x: FloatArray, stage_prices: FloatArray, found: Told) -> float:
-    cost = facts.cost(np.where(scarce(facts, stage_prices), stage_prices, 0.0)) * x
+    cost = facts.cost(np.where(found.scarce, stage_prices, 0.0)) * x
     utility = facts.utility * x
     paying = [c for c in np.flatnonzero(cost > 0) if found.raised[facts.problem.columns.job[c]]]
     paid = sum(float(cost[c]) for c in paying)

@@ -23,7 +23,7 @@ OPTIMAL = 1e-4
 #: What a unit of the level may cost, by its dual values, beside 1.
 _UNIT = 1e-2
 #: A pool whose price makes up less than this part of all that is paid is not scarce.
-_SCARCE = 1e-9
+_SCARCE = 1e-8
 #: A target within this part of what is kept is no rise.
 _RISE = 1e-12
 #: Families of targets that may follow each other.
@@ -38,7 +38,11 @@ class Told:
     form: Form
     value: float
     bound: float
+    #: What a difference in value is compared with.
+    size: float
     raised: BoolArray
+    #: Pools that its prices make scarce (p,).
+    scarce: BoolArray
 
 
 @dataclass(slots=True)
@@ -49,10 +53,10 @@ class Found:
     complaints: list[str]
 
 
-def scarce(facts: Facts, prices: FloatArray) -> BoolArray:
-    """Pools whose price is more than rounding (p,)."""
+def scarce(facts: Facts, prices: FloatArray, size: float) -> BoolArray:
+    """Pools whose price is more than rounding, against all that is paid and the size of what is maximised (p,)."""
     paid = prices * facts.capacity
-    return np.asarray(paid > _SCARCE * max(float(paid.sum()), 1e-300))
+    return np.asarray(paid > _SCARCE * max(float(paid.sum()), size))
 
 
 def check_stages(facts: Facts, yardstick: Yardstick, shares: Shares) -> Found:
@@ -71,14 +75,15 @@ def check_stages(facts: Facts, yardstick: Yardstick, shares: Shares) -> Found:
             found.complaints.append(f"{name}: the policy has no such stage here")
             return found
         value, bound = form.reached(facts, shares.x), form.bound(facts, np.maximum(stage.prices, 0.0))
-        told = Told(form, value, bound, _raised(form, left))
+        size = _size(form, shares.x, value)
+        told = Told(form, value, bound, size, _raised(form, left), scarce(facts, stage.prices, size))
         found.told.append(told)
         found.complaints += [f"{name}: {text}" for text in _about(facts, told, stage, shares)]
         ended = is_leftover
-        gone = gone | scarce(facts, stage.prices)
+        gone = gone | told.scarce
         left = _after(facts, yardstick, told, left, gone, shares)
-    if not ended and found.told:
-        found.complaints += _missing(facts, yardstick, found.told[-1].form, shares, gone)
+    if not ended:
+        found.complaints += _missing(facts, yardstick, found.told, shares, left, gone)
     return found
 
 
@@ -114,19 +119,18 @@ def _raised(form: Form, left: Left) -> BoolArray:
 
 def _about(facts: Facts, told: Told, stage: Stage, shares: Shares) -> Iterator[str]:
     """What is wrong with one stage."""
-    form, value, bound = told.form, told.value, told.bound
+    form, value, bound, size = told.form, told.value, told.bound, told.size
     if not isinstance(form, SumForm) and not np.array_equal(stage.active, told.raised):
         yield f"{_jobs(facts, np.flatnonzero(stage.active != told.raised))} another part in it than stated"
     if np.any(stage.prices < 0):
         yield "a price is negative"
-    size = _size(facts, form, shares.x, value)
     if not close(stage.objective, value, size):
         yield f"objective: stated {stage.objective:.9g}, found {value:.9g}"
     if not close(stage.bound, bound, size):
         yield f"bound: stated {stage.bound:.9g}, its prices prove {bound:.9g}"
     if shares.certificate.status is Status.OPTIMAL and not abs(bound - value) <= OPTIMAL * size:
         yield f"its prices prove {bound:.9g}, its shares reach {value:.9g}"
-    if isinstance(form, LevelForm) and bound < form.highest and scarce(facts, stage.prices).any():
+    if isinstance(form, LevelForm) and bound < form.highest and told.scarce.any():
         least, most = form.per_level(facts, np.maximum(stage.prices, 0.0), bound)
         if not min(least, most) * (1 - _UNIT) <= 1 <= max(least, most) * (1 + _UNIT):
             yield f"its prices are not in units of the level: a unit of it costs {least:.6g} to {most:.6g}"
@@ -136,7 +140,7 @@ def _about(facts: Facts, told: Told, stage: Stage, shares: Shares) -> Iterator[s
             yield f"{_jobs(facts, short)} less than the floor to be kept"
 
 
-def _size(facts: Facts, form: Form, x: FloatArray, value: float) -> float:
+def _size(form: Form, x: FloatArray, value: float) -> float:
     """What a difference in the form's value is compared with."""
     if isinstance(form, LogForm):
         return max(float(form.weight.sum()), 1e-12)  # a difference of logarithms is a relative one
@@ -162,17 +166,23 @@ def _after(facts: Facts, yardstick: Yardstick, told: Told, left: Left, gone: Boo
     return replace(left, kept=kept, cap=cap, settled=settled, stages=left.stages + 1)
 
 
-def _missing(facts: Facts, yardstick: Yardstick, last: Form, shares: Shares, gone: BoolArray) -> Iterator[str]:
+def _missing(
+    facts: Facts, yardstick: Yardstick, told: list[Told], shares: Shares, left: Left, gone: BoolArray
+) -> Iterator[str]:
     """Is there something left that no stage tells about?"""
-    if shares.certificate.status is not Status.OPTIMAL or not yardstick.leftover:
+    if shares.certificate.status is not Status.OPTIMAL:
         return
-    free = facts.cost(gone.astype(np.float64)) == 0
-    room = facts.best(np.where(free, facts.utility, 0.0)) > 0
-    hungry = facts.summed(yardstick.worth * shares.x) < facts.best(yardstick.worth) * (1 - FULL)
-    if isinstance(last, LogForm):
-        hungry &= last.weight == 0  # the others have taken what is free
-    if np.any(room & hungry):
-        yield f"{_jobs(facts, np.flatnonzero(room & hungry))} room to rise, and no stage tells what became of it"
+    form, left = _next_form(facts, yardstick, left)
+    if form is not None:
+        yield "a stage is missing: somebody may still rise"
+    elif yardstick.leftover:
+        free = facts.cost(gone.astype(np.float64)) == 0
+        room = facts.best(np.where(free, facts.utility, 0.0)) > 0
+        hungry = left.kept < facts.best(yardstick.worth) * (1 - FULL)
+        if told and isinstance(told[-1].form, LogForm):
+            hungry &= told[-1].form.weight == 0  # the others have taken what is free
+        if np.any(room & hungry):
+            yield f"{_jobs(facts, np.flatnonzero(room & hungry))} room to rise, and no stage tells what became of it"
 
 
 def close(stated: float, found: float, size: float) -> bool:

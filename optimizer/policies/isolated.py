@@ -20,7 +20,10 @@ from optimizer.utility import fair_share_utility, level_of
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid", strict=True))
 class Isolated:
-    """An equal part of every pool for every job, without regard to weights, projects or speeds."""
+    """An equal part of every pool for every job, without regard to weights, projects or speeds.
+
+    Source: Narayanan et al., OSDI 2020, section 4.2: the part of a fleet that finish-time fairness compares with.
+    """
 
     def decide(self, problem: Problem, memory: Memory) -> tuple[Shares, Memory]:
         """Shares by the formula; status `defined`, or what the yardstick says where there is nothing to decide.
@@ -28,7 +31,7 @@ class Isolated:
         Raises:
             ProblemError: the problem is malformed.
         """
-        best, _ = MaxMinFairness().decide(problem, None)
+        best, _ = MaxMinFairness(then="sum").decide(problem, None)
         if best.certificate.status is Status.EMPTY:
             return best, None
         utility = fair_share_utility(problem, aware=True)
