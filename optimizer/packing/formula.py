@@ -22,7 +22,7 @@ from optimizer.utility import pool_columns
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AllPairs:
-    """Every two jobs that may share, in every pool where they may: columns and kept speeds of both (2, q), gang (q,)."""
+    """Every two jobs that may share, in every pool where they may: columns and kept speeds of both (2, q)."""
 
     column: IntArray
     keeps: FloatArray
@@ -37,26 +37,32 @@ class PackedFormula:
     problem: Problem
     pairs: AllPairs
     x: Any
+    #: None without any pair.
     shared: Any
     rows: list[Any]
 
     def by_job(self, worth: FloatArray) -> Any:
         """What the shares are worth to each job, at so much for each column run alone all the time: (c,) -> (n,)."""
-        pairs, n = self.pairs, len(self.problem.jobs)
-        return by_job(self.problem, worth) @ self.x + _of_jobs(self.problem, pairs, worth, n) @ self.shared
+        alone = by_job(self.problem, worth) @ self.x
+        if self.shared is None:
+            return alone
+        return alone + _of_jobs(self.problem, self.pairs, worth, len(self.problem.jobs)) @ self.shared
 
 
-def packed_shares_in(problem: Problem, usable: BoolArray) -> PackedFormula:
+def packed_shares_in(problem: Problem, usable: BoolArray, *, packed: bool) -> PackedFormula:
     """Shares alone and in pairs, and their constraints.
 
     Args:
         problem: n jobs, c columns, p pools.
         usable: columns that may have a share at all (c,).
+        packed: False: no pairs.
     """
     n, p = len(problem.jobs), len(problem.pools)
-    pairs = every_pair(problem, usable)
+    pairs = every_pair(problem, usable if packed else np.zeros_like(usable))
     q = len(pairs.pool)
-    x, (_, _, own) = shares_in(problem, usable)
+    x, alone = shares_in(problem, usable)
+    if not q:
+        return PackedFormula(problem, pairs, x, None, alone)
     shared = cp.Variable(q, nonneg=True)
     both = np.concatenate((problem.columns.job[pairs.column[0]], problem.columns.job[pairs.column[1]]))
     time = sparse.csr_array((np.ones(2 * q), (both, np.tile(np.arange(q), 2))), shape=(n, q))
@@ -67,7 +73,7 @@ def packed_shares_in(problem: Problem, usable: BoolArray) -> PackedFormula:
     rows = [
         by_job(problem, np.ones(len(columns))) @ x + time @ shared <= 1,
         used @ x + held @ shared <= problem.pools.capacity,
-        own,
+        alone[-1],
     ]
     return PackedFormula(problem, pairs, x, shared, rows)
 

@@ -140,7 +140,7 @@ class _Search:
         return (self._bound - value) / max(abs(self._bound), 1e-12)
 
     def ask(self, beside: float) -> Ask:
-        """What the next program is to maximise; a level is aimed at so much, as a part of it, from where it should be."""
+        """What the next program is to maximise. A level is aimed at this part of it beside where it should be."""
         objective = self._objective
         if isinstance(objective, Total):
             return Ask(0.0, np.zeros(self._market.classes), objective.floor)
