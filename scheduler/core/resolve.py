@@ -39,6 +39,13 @@ def ask_if_due(cycle: Cycle) -> None:
             cycle.gate_timer_at = gate_at
             cycle.timers.set(gate_at, "gate")
         return
+    ask(cycle)
+
+
+def ask(cycle: Cycle) -> None:
+    """Send `Solve` about the ledger as it is."""
+    standing = cycle.standing
+    assert not cycle.in_flight, "one solve at a time"
     cycle.dirty = False
     cycle.asked_at = cycle.now
     cycle.last_request += 1
