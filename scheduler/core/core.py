@@ -211,6 +211,9 @@ class SchedulerCore:
         if (job := self._current(event)) is not None:
             endings.attempt_ended(self._cycle, job, event)
 
+    def _round_ended(self, event: ev.RoundEnded) -> None:
+        attempts.round_ended(self._cycle, event)
+
     # -------------------------------------------------------------------------------------------- machines
 
     def _node_joined(self, event: ev.NodeJoined) -> None:
@@ -261,6 +264,7 @@ _HANDLERS: dict[type, Callable[[SchedulerCore, Any], None]] = {
     ev.AttemptProgressed: SchedulerCore._attempt_progressed,
     ev.CheckpointRecorded: SchedulerCore._checkpoint_recorded,
     ev.AttemptEnded: SchedulerCore._attempt_ended,
+    ev.RoundEnded: SchedulerCore._round_ended,
     ev.ThroughputMeasured: SchedulerCore._throughput_measured,
     ev.RestartMeasured: SchedulerCore._restart_measured,
     ev.Woke: SchedulerCore._woke,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from scheduler.core.commands import AttemptTransitioned, Command, JobTransitioned
 from scheduler.core.discipline import Discipline
+from scheduler.core.events import RoundEnded
 from scheduler.core.ledger import JobRecord, Ledger, Standing
 from scheduler.core.lines import Lines
 from walras.cluster import Placement
@@ -92,6 +93,8 @@ class Cycle:
     refill: bool = False
     #: Running jobs are to be compared with waiting ones: a round ended, or a solve was answered.
     round_ended: bool = False
+    #: The end of a round in step, until the mechanism has taken it in.
+    beat: RoundEnded | None = None
     #: Something changed that a solve should know about.
     dirty: bool = False
     #: Request id of the solve in flight; 0: none. `last_request` is the newest ever sent.

@@ -1,0 +1,43 @@
+"""What Gavel's policies are told: the common problem, and beside it matrices of jobs by type."""
+
+from dataclasses import dataclass, field, fields
+
+import numpy as np
+
+from optimizer.problem import FloatArray, IntArray, Problem
+from scheduler.core.ledger import Ledger
+from scheduler.core.resolve import build_problem
+from walras.ids import Kind
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GavelProblem(Problem):
+    """Types are in alphabetical order, jobs in order of id."""
+
+    kind: tuple[Kind, ...] = ()
+    #: Total steps of each job (n,).
+    steps: FloatArray = field(default_factory=lambda: np.zeros(0))
+    #: Accelerators of each job's gang (n,).
+    count: IntArray = field(default_factory=lambda: np.zeros(0, np.int64))
+    #: Rows of the problem's pools in alphabetical order of their type (p,).
+    pool_row: IntArray = field(default_factory=lambda: np.zeros(0, np.int64))
+    #: Steps per second, jobs by types (n, p), and accelerators by type (p,).
+    speed: FloatArray = field(default_factory=lambda: np.zeros((0, 0)))
+    total: FloatArray = field(default_factory=lambda: np.zeros(0))
+
+
+def gavel_problem(ledger: Ledger) -> GavelProblem:
+    """The ledger as Gavel's policies see it."""
+    problem = build_problem(ledger)
+    order = np.argsort(problem.pools.accelerator, kind="stable")
+    records = [ledger.jobs[job_id] for job_id in problem.jobs.job_id.tolist()]
+    speed = np.array([ledger.class_of(job).rates for job in records]).reshape(len(records), len(order))
+    return GavelProblem(
+        **{field.name: getattr(problem, field.name) for field in fields(Problem)},
+        kind=tuple(job.request.kind for job in records),
+        steps=np.array([job.request.steps or np.inf for job in records]),
+        count=problem.jobs.gang.astype(np.int64),
+        pool_row=order,
+        speed=speed[:, order],
+        total=problem.pools.capacity[order],
+    )
