@@ -1,5 +1,6 @@
 """What Gavel's policies are told: the common problem, and beside it matrices of jobs by type."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 
 import numpy as np
@@ -7,7 +8,7 @@ import numpy as np
 from optimizer.problem import FloatArray, IntArray, Problem
 from scheduler.core.ledger import Ledger
 from scheduler.core.resolve import build_problem
-from walras.ids import Kind
+from walras.ids import JobId, Kind
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -15,8 +16,8 @@ class GavelProblem(Problem):
     """Types are in alphabetical order, jobs in order of id."""
 
     kind: tuple[Kind, ...] = ()
-    #: Total steps of each job (n,).
-    steps: FloatArray = field(default_factory=lambda: np.zeros(0))
+    #: Instant by which each job should end, counted from its admission; inf without a deadline (n,).
+    deadline_at: FloatArray = field(default_factory=lambda: np.zeros(0))
     #: Accelerators of each job's gang (n,).
     count: IntArray = field(default_factory=lambda: np.zeros(0, np.int64))
     #: Rows of the problem's pools in alphabetical order of their type (p,).
@@ -26,16 +27,17 @@ class GavelProblem(Problem):
     total: FloatArray = field(default_factory=lambda: np.zeros(0))
 
 
-def gavel_problem(ledger: Ledger) -> GavelProblem:
-    """The ledger as Gavel's policies see it."""
+def gavel_problem(ledger: Ledger, admitted_at: Mapping[JobId, float]) -> GavelProblem:
+    """The ledger as Gavel's policies see it; a deadline moves by what the job waited for its admission."""
     problem = build_problem(ledger)
     order = np.argsort(problem.pools.accelerator, kind="stable")
     records = [ledger.jobs[job_id] for job_id in problem.jobs.job_id.tolist()]
     speed = np.array([ledger.class_of(job).rates for job in records]).reshape(len(records), len(order))
+    waited_s = np.array([admitted_at[job.job_id] for job in records]) - problem.jobs.submitted_at
     return GavelProblem(
         **{field.name: getattr(problem, field.name) for field in fields(Problem)},
         kind=tuple(job.request.kind for job in records),
-        steps=np.array([job.request.steps or np.inf for job in records]),
+        deadline_at=problem.jobs.deadline_at + waited_s,
         count=problem.jobs.gang.astype(np.int64),
         pool_row=order,
         speed=speed[:, order],

@@ -11,6 +11,7 @@ from scheduler.core.mechanism import MECHANISMS
 from scheduler.core.rules import RoundRules
 from simulator.compat.gavel.fifo import Fifo, FifoPacked, FifoPerf
 from simulator.compat.gavel.policy import GavelPolicy, solver
+from simulator.compat.gavel.programs import FinishTimeFairness, MaxMinFairness, MaxSumThroughput, MinTotalDuration
 from simulator.compat.gavel.rounds import GavelRounds, GavelRules
 from simulator.compat.gavel.simple import AlloX, Gandiva, Isolated
 from simulator.lockstep import Lockstep
@@ -25,6 +26,10 @@ GAVEL_RULES = RoundRules(mechanism=GAVEL, round_s=360.0, resolve_min_s=1920.0, i
 
 #: Gavel draws each thing from a generator of its own: the order of types from this far above the seed.
 _SHUFFLE = 5
+
+
+#: USD per hour of one accelerator (Google, 2020).
+PRICES = {"v100": 0.74, "p100": 0.43, "k80": 0.135}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +49,19 @@ _POLICIES: dict[str, _Entry] = {
     "fifo_perf": _Entry(lambda seed, truth: FifoPerf(), only_shares=True),
     "fifo_packed": _Entry(lambda seed, truth: FifoPacked(truth), only_shares=True, packs=True),
     "allox": _Entry(lambda seed, truth: AlloX()),
+    "max_min_fairness": _Entry(lambda seed, truth: MaxMinFairness(aware=False), shuffles=True),
+    "max_min_fairness_perf": _Entry(lambda seed, truth: MaxMinFairness()),
+    "max_min_fairness_packed": _Entry(lambda seed, truth: MaxMinFairness(pairs=truth), packs=True),
+    "finish_time_fairness": _Entry(lambda seed, truth: FinishTimeFairness(aware=False), shuffles=True),
+    "finish_time_fairness_perf": _Entry(lambda seed, truth: FinishTimeFairness()),
+    "min_total_duration": _Entry(lambda seed, truth: MinTotalDuration(aware=False), shuffles=True),
+    "min_total_duration_perf": _Entry(lambda seed, truth: MinTotalDuration()),
+    "min_total_duration_packed": _Entry(lambda seed, truth: MinTotalDuration(pairs=truth), packs=True),
+    "max_sum_throughput_perf": _Entry(lambda seed, truth: MaxSumThroughput()),
+    "max_sum_throughput_normalized_by_cost_perf": _Entry(lambda seed, truth: MaxSumThroughput(PRICES)),
+    "max_sum_throughput_normalized_by_cost_perf_SLOs": _Entry(
+        lambda seed, truth: MaxSumThroughput(PRICES, keeps_deadlines=True)
+    ),
     "gandiva": _Entry(lambda seed, truth: Gandiva(truth, seed), packs=True),
 }
 

@@ -62,8 +62,8 @@ class GavelRounds:
         self._rows = Rows(0, rules.round_s / 2)
         self._now_on: Selection = {}
         self._next: Selection = {}
-        #: Jobs that have a row, and those of them that have not ended.
-        self._known: dict[JobId, None] = {}
+        #: When each job was admitted; those that have ended since the last round are still here.
+        self._known: dict[JobId, float] = {}
         self._stopping: list[JobRecord] = []
         self._began_at = 0.0
         self._reset_at = 0.0
@@ -100,7 +100,7 @@ class GavelRounds:
             cycle.dirty = False
             if cycle.ledger.jobs:
                 self._asked = True
-                resolve.ask(cycle, gavel_problem(cycle.ledger))
+                resolve.ask(cycle, gavel_problem(cycle.ledger, self._known))
                 return
         self._plan(cycle)
 
@@ -135,7 +135,7 @@ class GavelRounds:
             new.append(NewRow(job_id, ALONE, count, ledger.class_of(job).rates > 0))
             if self._gavel.pairs is not None:
                 new.extend(self._pairs_of(cycle, job, count, self._gavel.pairs))
-            self._known[job_id] = None
+            self._known[job_id] = cycle.now
         self._rows.add(new)
 
     def _pairs_of(self, cycle: Cycle, job: JobRecord, count: int, speeds: PairSpeeds) -> list[NewRow]:
