@@ -54,7 +54,9 @@ def parse_rules(data: Any) -> RoundRules:
         raise ConfigError(f"{name}: {first['msg']}", field=name) from None
     if rules.mechanism not in MECHANISMS:
         known = ", ".join(MECHANISMS)
-        raise ConfigError(f"rules.mechanism: {rules.mechanism!r} is not known here; known: {known}", field="rules.mechanism")
+        raise ConfigError(
+            f"rules.mechanism: {rules.mechanism!r} is not known here; known: {known}", field="rules.mechanism"
+        )
     for name in _NON_NEGATIVE:
         value = getattr(rules, name)
         if not value >= 0 or value == float("inf"):

@@ -49,7 +49,7 @@ class GavelPolicy(ABC):
         return np.zeros(len(newcomer.steps_per_s))
 
 
-def solver(make: Callable[[PolicySpec], GavelPolicy]) -> Callable[[Solve], Proposal]:
+def answers(make: Callable[[PolicySpec], GavelPolicy]) -> Callable[[Solve], Proposal]:
     """Answers `Solve` by these policies."""
 
     def solve(command: Solve) -> Proposal:

@@ -5,6 +5,7 @@
 Columns: type by type in alphabetical order, in each the units (single jobs by id, then pairs); `lead` columns before.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
@@ -100,10 +101,15 @@ class Polytope:
         self.g.add(rows, row, column, value)
         self.h.append(h)
 
-    def add_rates(self, scale: FloatArray, lead: Any, bound: FloatArray) -> None:
-        """Rows `lead x[0] - scale rate(x) <= bound`, one per job (`lead` None: without the leading column)."""
+    def add_rates(self, scales: Sequence[FloatArray], lead: Any, bound: FloatArray) -> None:
+        """Rows `lead x[0] - rate(x) * scales <= bound`, one per job (`lead` None: without the leading column).
+
+        Multiplied in this order: another moves the last digit, and with it who fills what is left over.
+        """
         row, column = self._member[:, None] + np.zeros_like(self._column), self._column
-        value = -(self._speed * scale[self._member][:, None])
+        value = -self._speed
+        for scale in scales:
+            value = value * scale[self._member][:, None]
         row, column, value = row.ravel(), column.ravel(), value.ravel()
         if lead is not None:
             jobs = np.arange(self.units.jobs)

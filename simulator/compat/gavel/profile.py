@@ -9,9 +9,16 @@ from scheduler.core.core import SchedulerCore
 from scheduler.core.cycle import Cycle
 from scheduler.core.mechanism import MECHANISMS
 from scheduler.core.rules import RoundRules
+from simulator.compat.gavel.cones import ConeSolver, clarabel
 from simulator.compat.gavel.fifo import Fifo, FifoPacked, FifoPerf
-from simulator.compat.gavel.policy import GavelPolicy, solver
-from simulator.compat.gavel.programs import FinishTimeFairness, MaxMinFairness, MaxSumThroughput, MinTotalDuration
+from simulator.compat.gavel.policy import GavelPolicy, answers
+from simulator.compat.gavel.programs import (
+    FinishTimeFairness,
+    MaxMinFairness,
+    MaxSumThroughput,
+    MinTotalDuration,
+    with_solver,
+)
 from simulator.compat.gavel.rounds import GavelRounds, GavelRules
 from simulator.compat.gavel.simple import AlloX, Gandiva, Isolated
 from simulator.lockstep import Lockstep
@@ -72,7 +79,13 @@ def policy_names() -> tuple[str, ...]:
 
 
 def gavel_scenario(
-    pools: tuple[PoolModel, ...], truth: Truth, policy: str, *, seed: int = 0, rules: RoundRules = GAVEL_RULES
+    pools: tuple[PoolModel, ...],
+    truth: Truth,
+    policy: str,
+    *,
+    seed: int = 0,
+    rules: RoundRules = GAVEL_RULES,
+    solver: ConeSolver = clarabel,
 ) -> Scenario:
     """A run of Gavel's simulator. Which machine a job runs on never matters there: each pool becomes one machine.
 
@@ -86,7 +99,7 @@ def gavel_scenario(
         only_shares=entry.only_shares,
         pairs=truth if entry.packs else None,
     )
-    answering = entry.make(seed, truth)
+    answering = with_solver(entry.make(seed, truth), solver)
 
     def make(spec: PolicySpec) -> GavelPolicy:
         return answering
@@ -94,7 +107,7 @@ def gavel_scenario(
     def rounds(cycle: Cycle, _: Policy, rules: RoundRules) -> GavelRounds:
         return GavelRounds(cycle, rules, gavel)
 
-    wiring = Wiring(partial(SchedulerCore, make, {**MECHANISMS, GAVEL: rounds}), solver(make), Lockstep)
+    wiring = Wiring(partial(SchedulerCore, make, {**MECHANISMS, GAVEL: rounds}), answers(make), Lockstep)
     return Scenario(tuple(map(_as_one_machine, pools)), truth, PolicySpec(policy), rules, seed=seed, wiring=wiring)
 
 

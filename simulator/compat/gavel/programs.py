@@ -47,10 +47,10 @@ class MaxMinFairness(GavelPolicy):
     def allocate(self, problem: GavelProblem, memory: Memory) -> tuple[Allocation, Memory]:
         speed = problem.speed if self.aware else np.ones_like(problem.speed)
         split = problem.total / len(problem.jobs)
-        proportional = speed @ (split / split.sum())
+        proportional = (speed * (split / split.sum())).sum(axis=1)
         polytope = Polytope(_units(problem, speed, self.pairs), lead=1)
-        scale = (1.0 / problem.jobs.weight) * (1.0 / proportional) * problem.count
-        polytope.add_rates(scale, 1.0, np.zeros(len(problem.jobs)))
+        scale = (1.0 / problem.jobs.weight) * (1.0 / proportional)
+        polytope.add_rates((scale, problem.count), 1.0, np.zeros(len(problem.jobs)))
         polytope.add_base()
         c = np.zeros(polytope.columns)
         c[0] = -1.0
@@ -85,7 +85,7 @@ class MinTotalDuration(GavelPolicy):
     def _within(self, problem: GavelProblem, units: Units, time_s: float) -> Allocation | None:
         polytope = Polytope(units)
         polytope.add_base()
-        polytope.add_rates(np.ones(units.jobs), None, -problem.jobs.remaining_steps / time_s)
+        polytope.add_rates((), None, -problem.jobs.remaining_steps / time_s)
         return polytope.solve(self.solver, np.zeros(polytope.columns))
 
 
@@ -112,7 +112,7 @@ class MaxSumThroughput(GavelPolicy):
         if within_deadlines:
             left_s = problem.deadline_at - problem.at
             least = np.divide(problem.jobs.remaining_steps, left_s, out=np.full_like(left_s, np.inf), where=left_s != 0)
-            polytope.add_rates(np.ones(len(problem.jobs)), None, -least)
+            polytope.add_rates((), None, -least)
         scale = np.broadcast_to(1.0 / price, problem.speed.shape)
         return polytope.solve(self.solver, polytope.rate_cost(scale))
 
