@@ -3,15 +3,15 @@
 import numpy as np
 import pytest
 
-from optimizer.problem import FloatArray
-from simulator.compat.gavel.cones import ConeProgram
+from simulator.compat.gavel.cones import ConeProgram, Point
 
-_OPTIMAL = 0
+_OPTIMAL, _NEARLY = 0, 10
 
 
-def ecos(program: ConeProgram) -> FloatArray | None:
+def ecos(program: ConeProgram) -> Point | None:
     """Solve by ECOS with its own settings; skips the test where it is not installed."""
     solver = pytest.importorskip("ecos", reason="the extra `golden` is not installed")
     dims = {"l": program.nonnegative, "q": [3] * program.cones, "e": 0}
     answer = solver.solve(program.c, program.g, program.h, dims, verbose=False)
-    return np.asarray(answer["x"]) if answer["info"]["exitFlag"] == _OPTIMAL else None
+    status = answer["info"]["exitFlag"]
+    return Point(np.asarray(answer["x"]), status == _OPTIMAL) if status in (_OPTIMAL, _NEARLY) else None

@@ -31,11 +31,19 @@ class ConeProgram:
         return len(self.h) - 3 * self.cones
 
 
-#: The optimal point; None if the solver does not say that it is optimal.
-ConeSolver = Callable[[ConeProgram], FloatArray | None]
+@dataclass(frozen=True, slots=True, eq=False)
+class Point:
+    """What a solver ends at. Gavel takes a point that is not quite optimal too, but not as a proof of feasibility."""
+
+    x: FloatArray
+    is_optimal: bool
 
 
-def clarabel(program: ConeProgram) -> FloatArray | None:
+#: None: the solver has no point.
+ConeSolver = Callable[[ConeProgram], Point | None]
+
+
+def clarabel(program: ConeProgram) -> Point | None:
     """Solve by Clarabel with its own settings."""
     import clarabel as solver
     from scipy import sparse
@@ -48,7 +56,7 @@ def clarabel(program: ConeProgram) -> FloatArray | None:
     answer = solver.DefaultSolver(quadratic, program.c, program.g, program.h, cones, settings).solve()
     if answer.status not in (solver.SolverStatus.Solved, solver.SolverStatus.AlmostSolved):
         return None
-    return np.asarray(answer.x)
+    return Point(np.asarray(answer.x), answer.status == solver.SolverStatus.Solved)
 
 
 @dataclass(slots=True)

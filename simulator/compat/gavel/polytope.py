@@ -2,7 +2,8 @@
 
     X >= 0;  accelerators of each type: sum s X <= N;  time of each job: sum X <= 1
 
-Columns: type by type in alphabetical order, in each the units (single jobs by id, then pairs); `lead` columns before.
+Columns: type by type in alphabetical order, in each the units (single jobs by id, then pairs); `lead` columns before and
+`trail` after.
 """
 
 from collections.abc import Sequence
@@ -82,10 +83,10 @@ def with_pairs(problem: GavelProblem, speed: FloatArray, pairs: PairSpeeds) -> U
 class Polytope:
     """The common constraints, to which a policy adds its own."""
 
-    def __init__(self, units: Units, lead: int = 0) -> None:
+    def __init__(self, units: Units, lead: int = 0, trail: int = 0) -> None:
         self.units = units
         self.lead = lead
-        self.columns = lead + units.columns
+        self.columns = lead + units.columns + trail
         self.g = Entries(self.columns)
         self.h: list[FloatArray] = []
         #: Column of each unit on each type (u, p).
@@ -125,19 +126,42 @@ class Polytope:
         self.add(kinds, np.arange(kinds)[None, :], self._at, units.count[:, None], units.total.astype(float))
         self.add(units.jobs, self._member[:, None], self._column, 1.0, np.ones(units.jobs))
 
-    def rate_cost(self, scale: FloatArray) -> FloatArray:
-        """Objective coefficients of minus the sum of scaled rates; `scale` is (n, p)."""
+    def add_inverses(self, inverse: IntArray) -> None:
+        """Cones of three rows each: the job's column `inverse` is no less than 1 / its rate.
+
+        |(rate - u, 2)| <= rate + u
+        """
+        jobs, row, column = (
+            np.arange(self.units.jobs),
+            self._member[:, None] + np.zeros_like(self._column),
+            self._column,
+        )
+        row, column, rate = row.ravel(), column.ravel(), self._speed.ravel()
+        ones, h = np.ones(len(jobs)), np.zeros(3 * len(jobs))
+        h[2::3] = 2.0
+        self.add(
+            3 * len(jobs),
+            np.concatenate([3 * row, 3 * row + 1, 3 * jobs, 3 * jobs + 1]),
+            np.concatenate([column, column, inverse, inverse]),
+            np.concatenate([-rate, -rate, -ones, ones]),
+            h,
+        )
+
+    def rate_cost(self, price: FloatArray) -> FloatArray:
+        """Objective: minus the sum of all rates, each per USD at the price of its type (p,)."""
         c = np.zeros(self.columns)
-        np.add.at(c, self._column, -(self._speed * scale[self._member]))
+        np.add.at(c, self._column, -(self._speed / price))
         return c
 
-    def solve(self, solver: ConeSolver, c: FloatArray, cones: int = 0) -> Allocation | None:
-        """The optimal shares."""
-        x = solver(ConeProgram(c, self.g.csc(), np.concatenate(self.h), cones))
-        if x is None:
+    def solve(
+        self, solver: ConeSolver, c: FloatArray, cones: int = 0, *, only_optimal: bool = False
+    ) -> Allocation | None:
+        """The optimal shares, or nearly (`only_optimal`: no others)."""
+        point = solver(ConeProgram(c, self.g.csc(), np.concatenate(self.h), cones))
+        if point is None or (only_optimal and not point.is_optimal):
             return None
         units = self.units
-        shares = np.clip(x[self._at], 0.0, 1.0)
+        shares = np.clip(point.x[self._at], 0.0, 1.0)
         pairs = tuple(
             (int(units.first[unit]), int(units.second[unit]), type_, float(shares[unit, type_]))
             for unit in range(units.jobs, len(units))

@@ -50,7 +50,7 @@ class MaxMinFairness(GavelPolicy):
         proportional = (speed * (split / split.sum())).sum(axis=1)
         polytope = Polytope(_units(problem, speed, self.pairs), lead=1)
         scale = (1.0 / problem.jobs.weight) * (1.0 / proportional)
-        polytope.add_rates((scale, problem.count), 1.0, np.zeros(len(problem.jobs)))
+        polytope.add_rates((scale, problem.count.astype(float)), 1.0, np.zeros(len(problem.jobs)))
         polytope.add_base()
         c = np.zeros(polytope.columns)
         c[0] = -1.0
@@ -86,7 +86,7 @@ class MinTotalDuration(GavelPolicy):
         polytope = Polytope(units)
         polytope.add_base()
         polytope.add_rates((), None, -problem.jobs.remaining_steps / time_s)
-        return polytope.solve(self.solver, np.zeros(polytope.columns))
+        return polytope.solve(self.solver, np.zeros(polytope.columns), only_optimal=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +113,7 @@ class MaxSumThroughput(GavelPolicy):
             left_s = problem.deadline_at - problem.at
             least = np.divide(problem.jobs.remaining_steps, left_s, out=np.full_like(left_s, np.inf), where=left_s != 0)
             polytope.add_rates((), None, -least)
-        scale = np.broadcast_to(1.0 / price, problem.speed.shape)
-        return polytope.solve(self.solver, polytope.rate_cost(scale))
+        return polytope.solve(self.solver, polytope.rate_cost(price))
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,18 +134,21 @@ class FinishTimeFairness(GavelPolicy):
         isolated = (speed * isolated_x).sum(axis=1)
         left = problem.jobs.remaining_steps
         so_far = self._isolated_so_far(problem, memory)
-        jobs, units = np.arange(len(problem.jobs)), singles(problem, speed)
-        # Columns: the largest rho, the inverse rates, the shares.
-        polytope = Polytope(units, lead=1 + len(jobs))
-        alone_s = so_far + left / isolated
+        per_alone_s = 1.0 / (so_far + left / isolated)
         waited_s = problem.at - problem.jobs.submitted_at
-        column = np.concatenate([np.zeros_like(jobs), 1 + jobs])
-        value = np.concatenate([-np.ones(len(jobs)), left / alone_s])
-        polytope.add(len(jobs), np.tile(jobs, 2), column, value, -waited_s / alone_s)
-        polytope.add_base()
-        self._add_cones(polytope, speed)
+        # Columns: the largest rho (of several), the shares, the inverse rates.
+        jobs = np.arange(len(problem.jobs))
+        lead = int(len(jobs) > 1)
+        polytope = Polytope(singles(problem, speed), lead, trail=len(jobs))
+        inverse = polytope.columns - len(jobs) + jobs
         c = np.zeros(polytope.columns)
-        c[0] = 1.0
+        c[0 if lead else inverse] = 1.0 if lead else left * per_alone_s
+        if lead:
+            column = np.concatenate([np.zeros_like(jobs), inverse])
+            value = np.concatenate([-np.ones(len(jobs)), left * per_alone_s])
+            polytope.add(len(jobs), np.tile(jobs, 2), column, value, -(waited_s * per_alone_s))
+        polytope.add_base()
+        polytope.add_inverses(inverse)
         found = polytope.solve(self.solver, c, cones=len(jobs)) or Allocation(isolated_x)
         ids = problem.jobs.job_id.tolist()
         return found, {
@@ -164,19 +166,6 @@ class FinishTimeFairness(GavelPolicy):
                     made = memory["left"][job_id] - problem.jobs.remaining_steps[row]
                     so_far[row] = memory["so_far_s"][job_id] + made / memory["isolated"][job_id]
         return so_far
-
-    def _add_cones(self, polytope: Polytope, speed: FloatArray) -> None:
-        units, kinds = polytope.units, speed.shape[1]
-        jobs = np.arange(units.jobs)
-        share = polytope.lead + np.arange(kinds)[None, :] * len(units) + jobs[:, None]
-        job = np.repeat(jobs, kinds)
-        row = np.concatenate([3 * jobs, 3 * job, 3 * jobs + 2, 3 * job + 2])
-        column = np.concatenate([1 + jobs, share.ravel(), 1 + jobs, share.ravel()])
-        ones = np.ones(len(jobs))
-        value = np.concatenate([-ones, -speed.ravel(), -ones, speed.ravel()])
-        h = np.zeros(3 * len(jobs))
-        h[1::3] = 2.0
-        polytope.add(3 * len(jobs), row, column, value, h)
 
 
 def with_solver(policy: GavelPolicy, solver: ConeSolver) -> GavelPolicy:

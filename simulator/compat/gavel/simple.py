@@ -17,8 +17,9 @@ _NO_SPEED = 1e-10
 
 def equal_split(problem: GavelProblem, count: FloatArray) -> FloatArray:
     """An equal part of every type for each of these units, no unit above all of its time."""
-    x: FloatArray = problem.total / len(count) / count[:, None]
-    return x / np.maximum(1.0, x.sum(axis=1))[:, None]
+    x = problem.total / len(count) / count[:, None]
+    split: FloatArray = x / np.maximum(1.0, x.sum(axis=1))[:, None]
+    return split
 
 
 @dataclass(frozen=True, slots=True)
