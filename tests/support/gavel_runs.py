@@ -2,15 +2,18 @@
 
 import csv
 import json
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from math import inf
 from pathlib import Path
-from typing import Any
+from random import Random
 
 from scheduler.core.rules import RoundRules
+from simulator.compat.gavel.cones import ConeSolver, clarabel
 from simulator.compat.gavel.profile import GAVEL_RULES, gavel_scenario
 from simulator.engine import Limits
-from simulator.gavel import gavel_jobs, read_pairs, read_throughputs, read_trace
+from simulator.gavel import TraceRow, gavel_jobs, read_pairs, read_throughputs, read_trace
 from simulator.machines import PoolModel
 from simulator.simulate import Result, simulate
 from simulator.truth import Truth
@@ -18,25 +21,63 @@ from walras.cluster import Pool, Shape
 from walras.ids import PoolId
 
 TYPES = ("v100", "p100", "k80")
+#: Runs by short names: the trace and the cluster.
+STATIC = ("static_single_seed0_n60", "12-12-12")
+MAKESPAN = ("minimize_makespan", "8-16-24")
+SMALL = ("single_small_seed0_rate1.67", "12-12-12")
+WEIGHTED = ("single_small_prio_seed0_rate1.67", "12-12-12")
+GANGS = ("multi_small_seed0_rate0.5", "12-12-12")
+BIG = ("single_big_seed0_rate3.0", "36-36-36")
 
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """One recorded run: when each job ended, and the totals."""
+    """When each job of a recorded run ended, and the totals."""
 
-    run: dict[str, Any]
-    #: Completion time by job (our number), seconds after arrival.
+    #: Completion time by job (our numbers, from 1), seconds after arrival.
     jct_s: dict[int, float]
+    #: Jobs that the averages are over.
+    measured: list[int]
+    sim_end_s: float
+    solves: int
+    wall_s: float
+
+    @property
+    def avg_jct_s(self) -> float:
+        return sum(self.jct_s[job] for job in self.measured) / len(self.measured)
 
 
-def recorded(data: Path, trace: str, cluster: str, policy: str, option: str = "") -> Recorded:
+def recorded(data: Path, run: tuple[str, str], policy: str, option: str = "") -> Recorded:
     """The run of that name."""
-    name = "__".join(part for part in (trace, cluster, policy, option) if part)
+    name = "__".join(part for part in (*run, policy, option) if part)
     runs = json.loads((data / "gavel" / "runs.json").read_text())["runs"]
-    run = next(run for run in runs if run["per_job_file"] == f"gavel/per_job/{name}.tsv")
+    entry = next(entry for entry in runs if entry["per_job_file"] == f"gavel/per_job/{name}.tsv")
     with (data / "gavel" / "per_job" / f"{name}.tsv").open() as file:
-        rows = list(csv.DictReader(file, delimiter="\t"))
-    return Recorded(run, {int(row["job_id"]) + 1: float(row["jct_s"]) for row in rows})
+        jct_s = {int(row["job_id"]) + 1: float(row["jct_s"]) for row in csv.DictReader(file, delimiter="\t")}
+    first, end = entry["window"] or (0, len(jct_s))
+    measured = list(range(first + 1, end + 1))
+    return Recorded(jct_s, measured, entry["sim_end_s"], entry["solves"], entry["sim_wall_s"])
+
+
+@dataclass(frozen=True, slots=True)
+class Ours:
+    """The same run by our scheduler under the profile."""
+
+    result: Result
+    jct_s: dict[int, float]
+    ended_at: dict[int, float]
+
+    def worst_s(self, theirs: Recorded) -> float:
+        """The largest difference between completion times; inf if a job has not completed."""
+        return max(abs(self.jct_s.get(job, inf) - jct_s) for job, jct_s in theirs.jct_s.items())
+
+    def avg_off(self, theirs: Recorded) -> float:
+        """Relative difference of the average completion time of the measured jobs."""
+        return sum(self.jct_s[job] for job in theirs.measured) / len(theirs.measured) / theirs.avg_jct_s - 1.0
+
+    def end_off(self, theirs: Recorded) -> float:
+        """Relative difference of the end of the last measured job."""
+        return max(self.ended_at[job] for job in theirs.measured) / theirs.sim_end_s - 1.0
 
 
 @lru_cache(maxsize=1)
@@ -47,21 +88,40 @@ def truth(data: Path) -> Truth:
 
 
 def pools(cluster: str) -> tuple[PoolModel, ...]:
-    """`12-12-12`: so many V100, P100 and K80."""
+    """`12-12-12`: so many V100, P100 and K80, one to a machine."""
     return tuple(
-        PoolModel(Pool(PoolId(name), Shape(name, name, count, 0.0, 0)), machines=1)
-        for name, count in zip(TYPES, map(int, cluster.split("-")), strict=True)
+        PoolModel(Pool(PoolId(name), Shape(name, name, 1, 8.0, 2**36)), machines=int(count))
+        for name, count in zip(TYPES, cluster.split("-"), strict=True)
     )
 
 
-def run_again(data: Path, trace: str, cluster: str, policy: str, **changes: Any) -> tuple[Result, dict[int, float]]:
-    """Our run up to where the recorded one stopped, and the completion time of every job in it."""
-    rules: RoundRules = changes.pop("rules", GAVEL_RULES)
-    until_at = changes.pop("until_at")
-    known = truth(data)
-    scenario = gavel_scenario(pools(cluster), known, policy, rules=rules, **changes)
-    scenario = replace(scenario, limits=Limits(until_at=until_at))
-    jobs = gavel_jobs(read_trace(data / "gavel" / "traces" / f"{trace}.tsv"), known, TYPES)
-    result = simulate(jobs, scenario)
+def run_again(
+    data: Path,
+    run: tuple[str, str],
+    policy: str,
+    until_at: float = inf,
+    *,
+    rules: RoundRules = GAVEL_RULES,
+    solver: ConeSolver = clarabel,
+    with_slos: bool = False,
+) -> Ours:
+    """Our run of the trace, up to an instant."""
+    (trace, cluster), known = run, truth(data)
+    scenario = gavel_scenario(pools(cluster), known, policy, rules=rules, solver=solver)
+    rows = read_trace(data / "gavel" / "traces" / f"{trace}.tsv")
+    jobs = gavel_jobs(draw_slos(rows) if with_slos else rows, known, TYPES)
+    result = simulate(jobs, replace(scenario, limits=Limits(until_at=until_at)))
     assert result.violations == []
-    return result, {int(job.job_id): job.jct_s for job in result.jobs}
+    return Ours(
+        result,
+        {int(job.job_id): job.jct_s for job in result.jobs},
+        {int(job.job_id): job.ended_at for job in result.jobs},
+    )
+
+
+def draw_slos(rows: Iterable[TraceRow]) -> Iterator[TraceRow]:
+    """The deadlines of the recorded run that has some: multiples of the time on a V100, drawn in order."""
+    random = Random(0 + 6)
+    for row in rows:
+        drawn = random.uniform(0.0, 1.0)
+        yield replace(row, slo=1.2 if drawn < 0.33 else 2.0 if drawn < 0.67 else 10.0)

@@ -6,7 +6,6 @@ Columns: type by type in alphabetical order, in each the units (single jobs by i
 `trail` after.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
@@ -52,8 +51,8 @@ def singles(problem: GavelProblem, speed: FloatArray) -> Units:
 
 
 def with_pairs(problem: GavelProblem, speed: FloatArray, pairs: PairSpeeds) -> Units:
-    """Every job by itself, and every two of one gang. The speeds of pairs have single precision, as in Gavel."""
-    alone = singles(problem, speed)
+    """Every job by itself, and every two of one gang. All speeds have single precision, as in Gavel."""
+    alone = singles(problem, speed.astype(np.float32).astype(float))
     couples = [(a, b) for a, b in combinations(range(alone.jobs), 2) if problem.count[a] == problem.count[b]]
     if not couples:
         return alone
@@ -93,29 +92,30 @@ class Polytope:
         kinds = len(units.total)
         self._at = lead + np.arange(kinds)[None, :] * len(units) + np.arange(len(units))[:, None]
         paired = units.second != _NOBODY
-        self._member = np.append(units.first, units.second[paired])
+        #: Members of all units: their job (m,) and how fast they make it on each type (m, p).
+        self.job = np.append(units.first, units.second[paired])
+        self.speed = np.vstack([units.first_speed, units.second_speed[paired]])
         self._column = np.vstack([self._at, self._at[paired]])
-        self._speed = np.vstack([units.first_speed, units.second_speed[paired]])
 
     def add(self, rows: int, row: Any, column: Any, value: Any, h: FloatArray) -> None:
         """Rows `Gx <= h`."""
         self.g.add(rows, row, column, value)
         self.h.append(h)
 
-    def add_rates(self, scales: Sequence[FloatArray], lead: Any, bound: FloatArray) -> None:
-        """Rows `lead x[0] - rate(x) * scales <= bound`, one per job (`lead` None: without the leading column).
+    def add_rates(self, worth: FloatArray, lead: Any, bound: FloatArray, trail: float = 0.0) -> None:
+        """Rows `lead x[0] - sum of worth x + trail y <= bound`, one per job, y being its column after the shares.
 
-        Multiplied in this order: another moves the last digit, and with it who fills what is left over.
+        `lead` None: without the leading column.
         """
-        row, column = self._member[:, None] + np.zeros_like(self._column), self._column
-        value = -self._speed
-        for scale in scales:
-            value = value * scale[self._member][:, None]
-        row, column, value = row.ravel(), column.ravel(), value.ravel()
+        jobs = np.arange(self.units.jobs)
+        row, column = self.job[:, None] + np.zeros_like(self._column), self._column
+        row, column, value = row.ravel(), column.ravel(), -worth.ravel()
         if lead is not None:
-            jobs = np.arange(self.units.jobs)
             row, column = np.append(jobs, row), np.append(np.zeros_like(jobs), column)
             value = np.append(np.broadcast_to(lead, len(jobs)), value)
+        if trail:
+            row, column = np.append(row, jobs), np.append(column, self.columns - len(jobs) + jobs)
+            value = np.append(value, np.full(len(jobs), trail))
         self.add(self.units.jobs, row, column, value, bound)
 
     def add_base(self) -> None:
@@ -124,7 +124,7 @@ class Polytope:
         variables = self.lead + np.arange(units.columns)
         self.add(units.columns, np.arange(units.columns), variables, -1.0, np.zeros(units.columns))
         self.add(kinds, np.arange(kinds)[None, :], self._at, units.count[:, None], units.total.astype(float))
-        self.add(units.jobs, self._member[:, None], self._column, 1.0, np.ones(units.jobs))
+        self.add(units.jobs, self.job[:, None], self._column, 1.0, np.ones(units.jobs))
 
     def add_inverses(self, inverse: IntArray) -> None:
         """Cones of three rows each: the job's column `inverse` is no less than 1 / its rate.
@@ -133,10 +133,10 @@ class Polytope:
         """
         jobs, row, column = (
             np.arange(self.units.jobs),
-            self._member[:, None] + np.zeros_like(self._column),
+            self.job[:, None] + np.zeros_like(self._column),
             self._column,
         )
-        row, column, rate = row.ravel(), column.ravel(), self._speed.ravel()
+        row, column, rate = row.ravel(), column.ravel(), self.speed.ravel()
         ones, h = np.ones(len(jobs)), np.zeros(3 * len(jobs))
         h[2::3] = 2.0
         self.add(
@@ -150,14 +150,18 @@ class Polytope:
     def rate_cost(self, price: FloatArray) -> FloatArray:
         """Objective: minus the sum of all rates, each per USD at the price of its type (p,)."""
         c = np.zeros(self.columns)
-        np.add.at(c, self._column, -(self._speed / price))
+        np.add.at(c, self._column, -(self.speed / price))
         return c
+
+    def program(self, c: FloatArray, cones: int = 0) -> ConeProgram:
+        """What has been added, with an objective."""
+        return ConeProgram(c, self.g.csc(), np.concatenate(self.h), cones)
 
     def solve(
         self, solver: ConeSolver, c: FloatArray, cones: int = 0, *, only_optimal: bool = False
     ) -> Allocation | None:
         """The optimal shares, or nearly (`only_optimal`: no others)."""
-        point = solver(ConeProgram(c, self.g.csc(), np.concatenate(self.h), cones))
+        point = solver(self.program(c, cones))
         if point is None or (only_optimal and not point.is_optimal):
             return None
         units = self.units

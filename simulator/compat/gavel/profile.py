@@ -21,6 +21,7 @@ from simulator.compat.gavel.programs import (
 )
 from simulator.compat.gavel.rounds import GavelRounds, GavelRules
 from simulator.compat.gavel.simple import AlloX, Gandiva, Isolated
+from simulator.compat.gavel.water_filling import WaterFilling
 from simulator.lockstep import Lockstep
 from simulator.machines import PoolModel
 from simulator.simulate import Scenario, Wiring
@@ -59,6 +60,7 @@ _POLICIES: dict[str, _Entry] = {
     "max_min_fairness": _Entry(lambda seed, truth: MaxMinFairness(aware=False), shuffles=True),
     "max_min_fairness_perf": _Entry(lambda seed, truth: MaxMinFairness()),
     "max_min_fairness_packed": _Entry(lambda seed, truth: MaxMinFairness(pairs=truth), packs=True),
+    "max_min_fairness_water_filling_perf": _Entry(lambda seed, truth: WaterFilling()),
     "finish_time_fairness": _Entry(lambda seed, truth: FinishTimeFairness(aware=False), shuffles=True),
     "finish_time_fairness_perf": _Entry(lambda seed, truth: FinishTimeFairness()),
     "min_total_duration": _Entry(lambda seed, truth: MinTotalDuration(aware=False), shuffles=True),

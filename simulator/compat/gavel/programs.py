@@ -27,6 +27,13 @@ def reference_speed(problem: GavelProblem) -> FloatArray:
     return np.repeat(problem.speed[:, [names.index(_REFERENCE)]], len(names), axis=1)
 
 
+def proportional_rate(problem: GavelProblem, speed: FloatArray) -> FloatArray:
+    """Rate of each job if its time were split over the types by their accelerators."""
+    split = problem.total / len(problem.jobs)
+    rate: FloatArray = (speed * (split / split.sum())).sum(axis=1)
+    return rate
+
+
 def nothing(problem: GavelProblem) -> Allocation:
     """No shares: the solver found none."""
     return Allocation(np.zeros_like(problem.speed))
@@ -46,11 +53,16 @@ class MaxMinFairness(GavelPolicy):
 
     def allocate(self, problem: GavelProblem, memory: Memory) -> tuple[Allocation, Memory]:
         speed = problem.speed if self.aware else np.ones_like(problem.speed)
-        split = problem.total / len(problem.jobs)
-        proportional = (speed * (split / split.sum())).sum(axis=1)
+        proportional = proportional_rate(problem, speed)
         polytope = Polytope(_units(problem, speed, self.pairs), lead=1)
-        scale = (1.0 / problem.jobs.weight) * (1.0 / proportional)
-        polytope.add_rates((scale, problem.count.astype(float)), 1.0, np.zeros(len(problem.jobs)))
+        job, weight, count = polytope.job, problem.jobs.weight, problem.count
+        # Multiplied in Gavel's order: another moves the last digit, and with it who fills what is left over.
+        if self.pairs is None:
+            scale = (1.0 / weight) * (1.0 / proportional)
+            worth = polytope.speed * scale[job][:, None] * count[job][:, None]
+        else:
+            worth = polytope.speed * (count / weight)[job][:, None] / proportional[job][:, None]
+        polytope.add_rates(worth, 1.0, np.zeros(len(problem.jobs)))
         polytope.add_base()
         c = np.zeros(polytope.columns)
         c[0] = -1.0
@@ -85,7 +97,7 @@ class MinTotalDuration(GavelPolicy):
     def _within(self, problem: GavelProblem, units: Units, time_s: float) -> Allocation | None:
         polytope = Polytope(units)
         polytope.add_base()
-        polytope.add_rates((), None, -problem.jobs.remaining_steps / time_s)
+        polytope.add_rates(polytope.speed, None, -problem.jobs.remaining_steps / time_s)
         return polytope.solve(self.solver, np.zeros(polytope.columns), only_optimal=True)
 
 
@@ -112,7 +124,7 @@ class MaxSumThroughput(GavelPolicy):
         if within_deadlines:
             left_s = problem.deadline_at - problem.at
             least = np.divide(problem.jobs.remaining_steps, left_s, out=np.full_like(left_s, np.inf), where=left_s != 0)
-            polytope.add_rates((), None, -least)
+            polytope.add_rates(polytope.speed, None, -least)
         return polytope.solve(self.solver, polytope.rate_cost(price))
 
 

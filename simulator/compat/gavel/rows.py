@@ -109,7 +109,9 @@ class Rows:
         A row that the last solve did not know takes its place like any other, and then leaves it empty.
         `only_shares`: rows without a share fill nothing.
         """
-        priority = np.divide(self.share, self.time_s, out=np.zeros_like(self.share), where=self.time_s > 0)
+        # Divided twice, as in Gavel: shares that differ in the last digit may be equal afterwards, or not.
+        part = self.time_s / np.maximum(self.time_s.sum(axis=0), self._prior_s)
+        priority = np.divide(self.share, part, out=np.zeros_like(self.share), where=part > 0)
         allowed = self.runs & (priority > 0) if only_shares else self.runs
         order = np.lexsort((-self.share, -self.deficit_s, -priority), axis=0)
         taken: set[int] = set()
