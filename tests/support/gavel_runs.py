@@ -13,10 +13,13 @@ from scheduler.core.rules import RoundRules
 from simulator.compat.gavel.cones import ConeSolver, clarabel
 from simulator.compat.gavel.profile import GAVEL_RULES, gavel_scenario
 from simulator.engine import Limits
-from simulator.gavel import TraceRow, gavel_jobs, read_pairs, read_throughputs, read_trace
+from simulator.gavel import read_pairs, read_throughputs
 from simulator.machines import PoolModel
 from simulator.simulate import Result, simulate
 from simulator.truth import Truth
+from simulator.workloads.formats import read_workload
+from simulator.workloads.job import TraceJob
+from simulator.workloads.placing import Placing
 from walras.cluster import Pool, Shape
 from walras.ids import PoolId
 
@@ -108,8 +111,9 @@ def run_again(
     """Our run of the trace, up to an instant."""
     (trace, cluster), known = run, truth(data)
     scenario = gavel_scenario(pools(cluster), known, policy, rules=rules, solver=solver)
-    rows = read_trace(data / "gavel" / "traces" / f"{trace}.tsv")
-    jobs = gavel_jobs(draw_slos(rows) if with_slos else rows, known, TYPES)
+    rows = read_workload(data / "gavel" / "traces" / f"{trace}.tsv", "gavel").jobs
+    placing = Placing(dict.fromkeys(TYPES, 1.0), table=known.speeds)
+    jobs = placing.jobs(draw_slos(rows) if with_slos else rows)
     result = simulate(jobs, replace(scenario, limits=Limits(until_at=until_at)))
     assert result.violations == []
     return Ours(
@@ -119,7 +123,7 @@ def run_again(
     )
 
 
-def draw_slos(rows: Iterable[TraceRow]) -> Iterator[TraceRow]:
+def draw_slos(rows: Iterable[TraceJob]) -> Iterator[TraceJob]:
     """The deadlines of the recorded run that has some: multiples of the time on a V100, drawn in order."""
     random = Random(0 + 6)
     for row in rows:

@@ -2,8 +2,8 @@
 
     X >= 0;  accelerators of each type: sum s X <= N;  time of each job: sum X <= 1
 
-Columns: type by type in alphabetical order, in each the units (single jobs by id, then pairs); `lead` columns before and
-`trail` after.
+Columns: type by type in alphabetical order, in each the units (single jobs by id, then pairs); before them come `lead`
+columns, after them `trail`.
 """
 
 from dataclasses import dataclass
