@@ -98,22 +98,27 @@ class Lockstep(Attempts):
         self._steps, self._stops_at = {}, {}
         last_at = now
         for job_id, run in self._runs.items():
-            steps = self._steps_of(run)
+            left = run.job.plan.steps - run.job.steps
+            steps = self._steps[job_id] = min(self._whole(run), left)
             stops_at = now + steps / run.rate
             if run.partner is not None:  # a pair is through with its slower member
-                stops_at = max(stops_at, now + self._steps_of(run.partner) / run.partner.rate)
-            self._steps[job_id], self._stops_at[job_id] = steps, stops_at
-            last_at = max(last_at, stops_at)
-            if run.job.steps + steps >= run.job.plan.steps:
+                other = run.partner
+                others = min(self._whole(other), other.job.plan.steps - other.job.steps)
+                stops_at = max(stops_at, now + others / other.rate)
+            self._stops_at[job_id] = stops_at
+            if stops_at > last_at:
+                last_at = stops_at
+            if steps == left:
                 self._engine.schedule(stops_at, self._completed, run)
         self._engine.schedule(last_at, self._round_over)
 
-    def _steps_of(self, run: Run) -> float:
-        whole = int(run.rate * self._round_s)
-        if whole < 1:
+    def _whole(self, run: Run) -> int:
+        """Steps that fit into a round."""
+        steps = int(run.rate * self._round_s)
+        if steps < 1:
             job = run.job.plan.request.job_id
             raise ConfigError(f"job {job} makes no step in a round of {self._round_s:g} s", field="rules.round_s")
-        return min(whole, run.job.plan.steps - run.job.steps)
+        return steps
 
     def _completed(self, at: float, run: Run) -> Iterable[Event]:
         job, job_id = run.job, run.job.plan.request.job_id
