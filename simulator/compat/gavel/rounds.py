@@ -9,7 +9,6 @@ Follows `GavelScheduler._update_priorities` and `_schedule_jobs_on_workers` as t
 The world moves in step (`simulator.lockstep`): nothing happens but at `RoundEnded`.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Protocol
@@ -65,6 +64,9 @@ class GavelRounds:
         #: When each job was admitted; those that have ended since the last round are still here.
         self._known: dict[JobId, float] = {}
         self._stopping: list[JobRecord] = []
+        #: Jobs there were at the last event, and when those ended that ran in this round.
+        self._active = 0
+        self._ended_at: dict[JobId, float] = {}
         self._began_at = 0.0
         self._reset_at = 0.0
         self._is_planning = False
@@ -72,6 +74,7 @@ class GavelRounds:
 
     def settle(self, cycle: Cycle) -> None:
         """Nothing to do but where a round has ended, a solve is answered, or the last that must go is gone."""
+        self._note_ends(cycle)
         if cycle.beat is not None:
             self._round_ended(cycle)
         if self._asked and not cycle.in_flight:
@@ -87,7 +90,7 @@ class GavelRounds:
         beat, cycle.beat = cycle.beat, None
         assert beat is not None
         self._forget_ended(cycle)
-        self._credit(beat.job_ids, beat.stopped_at)
+        self._credit(dict(zip(beat.job_ids, beat.stopped_at, strict=True)))
         if self._now_on:
             self._began_at = beat.at
         elif not cycle.arrived:
@@ -111,12 +114,25 @@ class GavelRounds:
             for job_id in ended:
                 del self._known[job_id]
 
-    def _credit(self, job_ids: Sequence[JobId], stopped_at: Sequence[float]) -> None:
-        received: dict[tuple[int, int], float] = {}
-        for job_id, at in zip(job_ids, stopped_at, strict=True):
-            pool, other = self._now_on[job_id]
-            if other == ALONE or other in self._known:
-                received[self._rows.row(job_id, other), pool] = at - self._began_at
+    def _note_ends(self, cycle: Cycle) -> None:
+        """Jobs that have just ended received time until now."""
+        if len(cycle.ledger.jobs) < self._active:
+            ended = (job_id for job_id in self._now_on if job_id not in cycle.ledger.jobs)
+            for job_id in ended:
+                self._ended_at.setdefault(job_id, cycle.now)
+        self._active = len(cycle.ledger.jobs)
+
+    def _credit(self, stopped_at: dict[JobId, float]) -> None:
+        """The time of the round, summed up in Gavel's order: the last to stop first. A pair's counts once."""
+        stopped_at.update(self._ended_at)
+        self._ended_at = {}
+        received: list[tuple[int | None, int, float]] = []
+        for job_id, at in sorted(stopped_at.items(), key=lambda item: (-item[1], item[0])):
+            pool, other = self._now_on.get(job_id, (-1, ALONE))
+            if pool < 0 or (other != ALONE and other < job_id):
+                continue
+            is_known = job_id in self._known and (other == ALONE or other in self._known)
+            received.append((self._rows.row(job_id, other) if is_known else None, pool, at - self._began_at))
         self._rows.credit(received)
 
     def _admit(self, cycle: Cycle) -> None:

@@ -4,7 +4,7 @@ Rows are in order of creation (a job's own, then its pairs with the jobs then ac
 All arrays have one column per pool.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -41,6 +41,8 @@ class Rows:
         self.count: IntArray = np.zeros(0, np.int64)
         self.runs: BoolArray = np.zeros((0, pools), bool)
         self.time_s: FloatArray = np.zeros((0, pools))
+        #: What all rows had received by the last solve and have since, those included that are gone.
+        self.busy_s: FloatArray = np.zeros(pools)
         self.deficit_s: FloatArray = np.zeros((0, pools))
         #: Of the last solve, not rounded: noise of 1e-9 orders the rows that fill what is left.
         self.share: FloatArray = np.zeros((0, pools))
@@ -83,16 +85,19 @@ class Rows:
         """Row of a job or of a pair (members in either order)."""
         return self._index[first, second] if second == ALONE or first < second else self._index[second, first]
 
-    def credit(self, received: Mapping[tuple[int, int], float]) -> None:
-        """These (row, pool) received so many seconds in the round that has ended."""
-        for cell, time_s in received.items():
-            self.time_s[cell] += time_s
+    def credit(self, received: Iterable[tuple[int | None, int, float]]) -> None:
+        """These (row, pool) received so many seconds in the round that has ended; None: the row is gone."""
+        for row, pool, time_s in received:
+            self.busy_s[pool] += time_s
+            if row is not None:
+                self.time_s[row, pool] += time_s
 
     def settle(self, since_s: float) -> None:
         """Before a solve: what each row should have had in the last `since_s` seconds against what it got."""
         due_s = np.where(self.allocated[:, None], self.share * since_s, 0.0)
         self.deficit_s += due_s - (self.time_s - self._prior_s)
         self.time_s[:] = self._prior_s
+        self.busy_s[:] = self._prior_s * len(self)
 
     def allocate(self, asked: Iterable[JobId], cells: Sequence[tuple[int, int]], shares: Sequence[float]) -> None:
         """The answer of a solve: shares of (row, pool), and whom it was about."""
@@ -110,7 +115,7 @@ class Rows:
         `only_shares`: rows without a share fill nothing.
         """
         # Divided twice, as in Gavel: shares that differ in the last digit may be equal afterwards, or not.
-        part = self.time_s / np.maximum(self.time_s.sum(axis=0), self._prior_s)
+        part = self.time_s / np.maximum(self.busy_s, self._prior_s)
         priority = np.divide(self.share, part, out=np.zeros_like(self.share), where=part > 0)
         allowed = self.runs & (priority > 0) if only_shares else self.runs
         order = np.lexsort((-self.share, -self.deficit_s, -priority), axis=0)

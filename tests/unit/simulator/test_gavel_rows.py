@@ -24,7 +24,7 @@ def test_who_had_least_of_his_share_goes_first() -> None:
     """Equal shares, and one of them has run a round more."""
     rows = _rows(A, B)
     _allocate(rows, {A: (0.5, 0.0), B: (0.5, 0.0)})
-    rows.credit({(rows.row(A), 0): 360.0})
+    rows.credit([(rows.row(A), 0, 360.0)])
     assert rows.select([0], [1, 0], only_shares=False) == {B: (0, ALONE)}
 
 
@@ -33,7 +33,7 @@ def test_ties_go_to_the_larger_deficit_then_to_the_older_row() -> None:
     rows = _rows(A, B)
     _allocate(rows, {A: (0.5, 0.0), B: (0.5, 0.0)})
     assert rows.select([0], [1, 0], only_shares=False) == {A: (0, ALONE)}
-    rows.credit({(rows.row(A), 0): 360.0})
+    rows.credit([(rows.row(A), 0, 360.0)])
     rows.settle(360.0)
     assert rows.deficit_s[:, 0].tolist() == [-180.0, 180.0]
     assert rows.select([0], [1, 0], only_shares=False) == {B: (0, ALONE)}
