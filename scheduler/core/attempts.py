@@ -123,8 +123,9 @@ def round_ended(cycle: Cycle, event: RoundEnded) -> None:
     jobs = [cycle.ledger.jobs[job_id] for job_id in event.job_ids]
     for job, steps in zip(jobs, event.steps, strict=True):
         job.steps = job.safe_steps = steps
-        job.steps_at, job.saved, job.loses_work = event.at, True, False
-    cycle.ledger.columns.steps[[job.slot for job in jobs]] = event.steps
+        job.saved, job.loses_work = True, False
+    columns, slots = cycle.ledger.columns, [job.slot for job in jobs]
+    columns.steps[slots], columns.steps_at[slots] = event.steps, event.at
     cycle.beat = event
 
 
