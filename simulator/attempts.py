@@ -87,6 +87,7 @@ class Run:
     """One attempt, from its start to its last process."""
 
     __slots__ = (
+        "alone_rate",
         "attempt",
         "base_at",
         "base_steps",
@@ -96,6 +97,7 @@ class Run:
         "job",
         "next_report_at",
         "next_save_at",
+        "partner",
         "parts",
         "phase",
         "productive_s",
@@ -111,7 +113,9 @@ class Run:
         self.job = job
         self.attempt = attempt
         self.parts = parts
-        self.rate = rate
+        #: The attempt on the same accelerators, if two share them: speeds are others then than alone.
+        self.partner: Run | None = None
+        self.rate = self.alone_rate = rate
         self.costs = costs
         self.phase = Phase.STARTING
         #: Since when steps are made that `job.steps` does not hold yet (RUNNING only).
@@ -146,9 +150,20 @@ class Attempts:
 
     def begin(self, now: float, run: Run) -> None:
         """Its processes start; it holds its accelerators from now on."""
-        run.job.run = run
-        self._machines.hold(run.job.plan.request.job_id, run.parts)
+        self._take_place(run)
         run.timer = self._engine.schedule(now + run.costs.start_s, self._up, run)
+
+    def _take_place(self, run: Run) -> None:
+        run.job.run = run
+        beside = None if run.partner is None else run.partner.job.plan.request.job_id
+        self._machines.hold(run.job.plan.request.job_id, run.parts, beside)
+
+    def set_rate(self, now: float, run: Run, rate: float) -> None:
+        """It goes on at another speed."""
+        self._settle(now, run)
+        run.rate = rate
+        if run.phase is Phase.RUNNING:
+            self._await_next(run)
 
     def stop(self, now: float, run: Run, grace_s: float) -> None:
         """It is asked to save and stop, and killed if that takes longer than the grace."""
@@ -181,8 +196,21 @@ class Attempts:
         """It is known to be over: its accelerators are free."""
         if run.timer is not None:
             self._engine.cancel(run.timer)
+        if run.partner is not None:
+            run.partner.partner = None
+            self.set_rate(self._engine.now, run.partner, run.partner.alone_rate)
+            run.partner = None
         run.job.run = None
         self._machines.free(run.job.plan.request.job_id, run.parts)
+
+    # -- what comes from outside
+
+    def arrived(self, at: float) -> Iterable[Event]:
+        """Jobs have been submitted, all that are at this instant. Attempts of their own pace do not care."""
+        return ()
+
+    def no_more_arrivals(self) -> None:
+        """The workload is at its end."""
 
     # -- what happens to it
 

@@ -35,7 +35,7 @@ class Link(Enum):
 class SimNode:
     """One machine."""
 
-    __slots__ = ("devices", "inbox", "leaving", "link", "node_id", "pool_id", "runs", "token")
+    __slots__ = ("devices", "guests", "inbox", "leaving", "link", "node_id", "pool_id", "runs", "token")
 
     def __init__(self, node_id: NodeId, pool_id: PoolId, accelerators: int, token: str = "") -> None:
         self.node_id = node_id
@@ -44,6 +44,8 @@ class SimNode:
         self.link = Link.UP
         #: Job that holds each accelerator.
         self.devices: list[JobId | None] = [None] * accelerators
+        #: Second job of each accelerator that two of them share.
+        self.guests: dict[int, JobId] = {}
         #: Jobs with an attempt here, in order of start.
         self.runs: dict[JobId, None] = {}
         #: Commands that wait for the machine to be reached again.
@@ -149,13 +151,17 @@ class Machines:
         nodes = ((self.nodes.get(part.node_id), part.devices) for part in placement.parts)
         return [(node, devices) for node, devices in nodes if node is not None]
 
-    def hold(self, job_id: JobId, parts: list[Part]) -> None:
-        """An attempt of the job takes its accelerators."""
+    def hold(self, job_id: JobId, parts: list[Part], beside: JobId | None = None) -> None:
+        """An attempt of the job takes its accelerators, or shares those of the job beside it."""
         for node, devices in parts:
             for device in devices:
                 holder = node.devices[device]
-                assert holder is None, f"{node.node_id}[{device}] is granted to job {job_id}; job {holder} holds it"
-                node.devices[device] = job_id
+                assert holder == beside, f"{node.node_id}[{device}] is granted to job {job_id}; job {holder} holds it"
+                if beside is None:
+                    node.devices[device] = job_id
+                else:
+                    assert device not in node.guests, f"{node.node_id}[{device}] is granted to three jobs"
+                    node.guests[device] = job_id
             node.runs[job_id] = None
 
     def free(self, job_id: JobId, parts: list[Part]) -> None:
@@ -163,8 +169,11 @@ class Machines:
         for node, devices in parts:
             if node.link is not Link.GONE:
                 for device in devices:
+                    if node.guests.get(device) == job_id:
+                        del node.guests[device]
+                        continue
                     assert node.devices[device] == job_id, f"{node.node_id}[{device}] is not held by job {job_id}"
-                    node.devices[device] = None
+                    node.devices[device] = node.guests.pop(device, None)
                 del node.runs[job_id]
 
     # -- renting

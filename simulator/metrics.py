@@ -10,7 +10,7 @@ from math import nan
 from scheduler.core.commands import AttemptTransitioned, JobTransitioned
 from scheduler.core.events import JobSubmitted, NodeJoined, NodeLost, PoolDeclared
 from simulator.engine import Engine
-from walras.cluster import Placement, Pool
+from walras.cluster import NodeShare, Placement, Pool
 from walras.ids import JobId, NodeId, PoolId
 from walras.reasons import Reason
 from walras.states import AttemptState, JobState
@@ -136,6 +136,8 @@ class Metrics:
         self.last_ended_at = nan
         self._sink = sink
         self._holdings: dict[JobId, _Holding] = {}
+        #: Attempts on the same accelerators: two jobs may share theirs.
+        self._sharers: dict[tuple[NodeShare, ...], int] = {}
         self._pool_of: dict[NodeId, PoolId] = {}
         self._engine = engine
         engine.on_event.update(
@@ -229,7 +231,9 @@ class Metrics:
         meter = self.pools[command.placement.pool_id]
         meter.settle(now)
         holding = self._holdings[command.job_id] = _Holding(command.placement, meter, now)
-        meter.held += holding.accelerators
+        sharers = self._sharers[command.placement.parts] = self._sharers.get(command.placement.parts, 0) + 1
+        if sharers == 1:
+            meter.held += holding.accelerators
         self.open[command.job_id].attempts += 1
 
     def _no_longer_running(self, now: float, holding: _Holding) -> None:
@@ -251,8 +255,11 @@ class Metrics:
     def _freed(self, now: float, command: AttemptTransitioned, holding: _Holding) -> None:
         del self._holdings[command.job_id]
         self._charge(now, holding)
-        meter, measure = holding.meter, self.open[command.job_id]
-        meter.held -= holding.accelerators
+        meter, measure, parts = holding.meter, self.open[command.job_id], holding.placement.parts
+        self._sharers[parts] -= 1
+        if not self._sharers[parts]:
+            del self._sharers[parts]
+            meter.held -= holding.accelerators
         measure.running_s += holding.ran_s
         measure.overhead_s += now - holding.leased_at - holding.ran_s
         measure.usd += holding.usd

@@ -5,12 +5,12 @@ from dataclasses import dataclass, field
 from time import perf_counter
 
 from optimizer.policy import PolicySpec
-from scheduler.core.commands import Command, JobTransitioned
+from scheduler.core.commands import Command, JobTransitioned, Solve
 from scheduler.core.core import SchedulerCore
-from scheduler.core.events import Event, PolicyChanged, RestartMeasured, ThroughputMeasured
+from scheduler.core.events import Event, PolicyChanged, Proposal, RestartMeasured, ThroughputMeasured
 from scheduler.core.rules import RoundRules
 from scheduler.core.solving import solve
-from simulator.attempts import Job, WorldModel
+from simulator.attempts import Attempts, Job, WorldModel
 from simulator.engine import Core, Engine, Limits, Outcome, SolveStats, SolveTime
 from simulator.faults import FaultModel, Faults, Incident
 from simulator.job import SimulatedJob
@@ -25,6 +25,15 @@ from walras.states import JobState
 
 #: Steps may differ by this part from rate x time (sums of many stretches), and seconds and money likewise.
 TOLERANCE = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class Wiring:
+    """The parts that a run is made of. A compatibility profile brings others (`simulator.compat`)."""
+
+    core: Callable[[], Core] = SchedulerCore
+    solver: Callable[[Solve], Proposal] = solve
+    pace: type[Attempts] = Attempts
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +53,7 @@ class Scenario:
     #: True: the scheduler is told speeds and restart costs before a job of the kind is submitted.
     #: False: it learns them from what jobs report (needs `world.report_s`).
     oracle: bool = True
+    wiring: Wiring = field(default_factory=Wiring)
 
 
 @dataclass(slots=True)
@@ -76,13 +86,14 @@ class Simulation:
 
     def __init__(self, scenario: Scenario, *, sink: Sink | None = None, core: Core | None = None) -> None:
         self.scenario = scenario
-        self.core: Core = core if core is not None else SchedulerCore()
-        self.engine = Engine(self.core, solve, scenario.solve_time)
+        wiring = scenario.wiring
+        self.core: Core = core if core is not None else wiring.core()
+        self.engine = Engine(self.core, wiring.solver, scenario.solve_time)
         self.ended: list[JobMeasure] = []
         streams = Streams(scenario.seed)
         self.metrics = Metrics(self.engine, sink if sink is not None else self.ended.append)
         self.machines = Machines(self.engine, scenario.pools)
-        self.world = World(self.engine, self.machines, scenario.truth, scenario.world, streams)
+        self.world = World(self.engine, self.machines, scenario.truth, scenario.world, streams, wiring.pace)
         self.faults = Faults(self.engine, self.machines, self.world, scenario.faults, streams)
         self.engine.on_command[JobTransitioned] = self._transitioned
         self.world.on_end.append(self._job_ended)

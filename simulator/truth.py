@@ -51,6 +51,12 @@ class Truth:
     speeds: Mapping[SpeedKey, float]
     costs: Mapping[Kind, Costs] = field(default_factory=dict)
     default_costs: Costs = Costs()
+    #: Speed of the first kind beside the second on the same accelerators.
+    pairs: Mapping[tuple[SpeedKey, Kind], float] = field(default_factory=dict)
+
+    def beside(self, kind: Kind, other: Kind, accelerator: str, count: int) -> float:
+        """Speed of a gang that shares its accelerators with one of another kind; 0 where they do not go together."""
+        return self.pairs.get((SpeedKey(kind, accelerator, count), other), 0.0)
 
     def steps_per_s(self, kind: Kind, accelerator: str, count: int) -> float:
         """Speed of a gang; 0 where it cannot run.

@@ -42,9 +42,17 @@ from walras.states import JobState
 class World:
     """Carries out the scheduler's commands on simulated machines and jobs."""
 
-    def __init__(self, engine: Engine, machines: Machines, truth: Truth, model: WorldModel, streams: Streams) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        machines: Machines,
+        truth: Truth,
+        model: WorldModel,
+        streams: Streams,
+        pace: type[Attempts] = Attempts,
+    ) -> None:
         self.machines = machines
-        self.attempts = Attempts(engine, machines, model, streams)
+        self.attempts = pace(engine, machines, model, streams)
         self.jobs: dict[JobId, Job] = {}
         #: Called with every job that has ended, before it is forgotten.
         self.on_end: list[Callable[[float, Job, JobState], None]] = []
@@ -68,28 +76,35 @@ class World:
     def feed(self, workload: Iterable[SimulatedJob], foretell: Callable[[float, JobRequest], Iterable[Event]]) -> None:
         """Let these jobs, in order of arrival, be submitted when their time comes. Read one ahead, never all.
 
+        Those of one instant are submitted together, before anything else happens.
+
         What `foretell` says of a job is told before it is submitted.
         """
         rows = iter(workload)
 
-        def submit(at: float, plan: SimulatedJob) -> Iterable[Event]:
-            request = plan.request
-            assert request.job_id not in self.jobs, f"two jobs are numbered {request.job_id}"
-            self.jobs[request.job_id] = Job(plan)
-            if plan.cancel_at < inf:
-                self._engine.schedule(max(at, plan.cancel_at), self._cancel, request.job_id)
-            schedule_next()
-            return (*foretell(at, request), JobSubmitted(at, request))
+        def submit(at: float, first: SimulatedJob) -> Iterable[Event]:
+            plan: SimulatedJob | None = first
+            while plan is not None and plan.at == at:
+                request = plan.request
+                assert request.job_id not in self.jobs, f"two jobs are numbered {request.job_id}"
+                self.jobs[request.job_id] = Job(plan)
+                if plan.cancel_at < inf:
+                    self._engine.schedule(max(at, plan.cancel_at), self._cancel, request.job_id)
+                yield from foretell(at, request)
+                yield JobSubmitted(at, request)
+                plan = next(rows, None)
+            schedule(plan)
+            yield from self.attempts.arrived(at)
 
-        def schedule_next() -> None:
-            plan = next(rows, None)
+        def schedule(plan: SimulatedJob | None) -> None:
             if plan is None:
                 self._arrivals_open = False
+                self.attempts.no_more_arrivals()
                 self._stop_if_done()
             else:
                 self._engine.schedule(plan.at, submit, plan)
 
-        schedule_next()
+        schedule(next(rows, None))
 
     def _cancel(self, at: float, job_id: JobId) -> Iterable[Event]:
         return (JobCancelled(at, job_id),) if job_id in self.jobs else ()
@@ -149,11 +164,23 @@ class World:
         job.lost_steps += job.steps - job.saved_steps
         job.steps = job.saved_steps
         run = Run(job, command.attempt, parts, self._rate(job, command), self._costs(job))
+        if command.beside is not None:
+            self._pair(now, run, self.jobs[command.beside].run)
         self.attempts.begin(now, run)
         if len(parts) < len(command.placement.parts) or any(node.link is Link.DOWN for node, _ in parts):
             # Its ranks wait for one that will never come.
             self.attempts.kill(now, run)
             self._engine.schedule(now, self._remains, run)
+
+    def _pair(self, now: float, run: Run, partner: Run | None) -> None:
+        """From now on both make steps at the speeds they have beside each other."""
+        assert partner is not None, "a job is put beside one that does not run"
+        run.partner, partner.partner = partner, run
+        node, devices = run.parts[0]
+        accelerator = self.machines.pools[node.pool_id].pool.shape.accelerator
+        for one, other in ((run, partner), (partner, run)):
+            kind, beside = one.job.plan.request.kind, other.job.plan.request.kind
+            self.attempts.set_rate(now, one, self._truth.beside(kind, beside, accelerator, len(devices)))
 
     def _rate(self, job: Job, command: Start) -> float:
         accelerator = self.machines.pools[command.placement.pool_id].pool.shape.accelerator

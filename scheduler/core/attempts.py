@@ -8,7 +8,7 @@ from math import inf
 
 from scheduler.core.commands import Prepare, Revoke, Start
 from scheduler.core.cycle import Cycle
-from scheduler.core.events import AttemptProgressed, CheckpointRecorded
+from scheduler.core.events import AttemptProgressed, CheckpointRecorded, RoundEnded
 from scheduler.core.fleet import Place
 from scheduler.core.ledger import JobRecord
 from scheduler.core.throughput import Source
@@ -18,11 +18,11 @@ from walras.reasons import Reason
 from walras.states import AttemptState, JobState
 
 
-def start(cycle: Cycle, job: JobRecord, pool: int, place: Place) -> None:
+def start(cycle: Cycle, job: JobRecord, pool: int, place: Place, beside: JobRecord | None = None) -> None:
     """Grant the place to a waiting job: a new attempt, whose number is the fence of everything it will write.
 
     A gang on several machines is prepared first; a gang on one machine meets on that machine's loopback and starts
-    at once.
+    at once. `beside`: it shares the accelerators that this job was given on one machine.
     """
     assert job.waits, f"job {job.job_id} is {job.state} and cannot start"
     ledger, columns, rules = cycle.ledger, cycle.ledger.columns, cycle.standing.rules
@@ -30,7 +30,10 @@ def start(cycle: Cycle, job: JobRecord, pool: int, place: Place) -> None:
     columns.settle(job.slot, cycle.now)
     job.attempt += 1
     job.place = place
-    job.placement = ledger.fleet.take(job.job_id, place, ledger.classes.forms[job_class.form])
+    if beside is None:
+        job.placement = ledger.fleet.take(job.job_id, place, ledger.classes.forms[job_class.form])
+    else:
+        job.placement = ledger.fleet.share(job.job_id, beside.job_id, place)
     job.leased_at, job.running_at, job.start_steps = cycle.now, inf, job.steps
     job.revoked, job.rendezvous, job.start_told, job.saved = None, None, False, False
     job.prepared.clear()
@@ -49,14 +52,16 @@ def start(cycle: Cycle, job: JobRecord, pool: int, place: Place) -> None:
         cycle.commands.append(Prepare(job.job_id, job.attempt, job.placement))
         cycle.timers.set(cycle.now + rules.prepare_timeout_s, "prepare", job.job_id, job.attempt)
     else:
-        _command_start(cycle, job)
+        _command_start(cycle, job, beside)
     cycle.timers.set(cycle.now + job.request.max_runtime_s, "max_runtime", job.job_id, job.attempt)
 
 
-def _command_start(cycle: Cycle, job: JobRecord) -> None:
+def _command_start(cycle: Cycle, job: JobRecord, beside: JobRecord | None = None) -> None:
     assert job.placement is not None
-    profiling = job.profiling_until > -inf
-    cycle.commands.append(Start(job.job_id, job.attempt, job.placement, job.rendezvous, job.safe_steps, profiling))
+    profiling, partner = job.profiling_until > -inf, None if beside is None else beside.job_id
+    cycle.commands.append(
+        Start(job.job_id, job.attempt, job.placement, job.rendezvous, job.safe_steps, profiling, partner)
+    )
 
 
 def prepared(cycle: Cycle, job: JobRecord, node_id: NodeId, address: str, port: int) -> None:
@@ -111,6 +116,17 @@ def checkpointed(cycle: Cycle, job: JobRecord, event: CheckpointRecorded) -> Non
     job.steps = max(job.steps, job.safe_steps)
     cycle.ledger.columns.steps[job.slot] = job.steps
     cycle.ledger.costs.saw_checkpoint(job.request.kind, event.took_s)
+
+
+def round_ended(cycle: Cycle, event: RoundEnded) -> None:
+    """What all attempts made in a round in step, in one report; their work is saved."""
+    jobs = [cycle.ledger.jobs[job_id] for job_id in event.job_ids]
+    for job, steps in zip(jobs, event.steps, strict=True):
+        job.steps = job.safe_steps = steps
+        job.saved, job.loses_work = True, False
+    columns, slots = cycle.ledger.columns, [job.slot for job in jobs]
+    columns.steps[slots], columns.steps_at[slots] = event.steps, event.at
+    cycle.beat = event
 
 
 def revoke(cycle: Cycle, job: JobRecord, reason: Reason, *, detail: str = "", grace_s: float = inf) -> None:

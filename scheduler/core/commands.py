@@ -51,6 +51,18 @@ class Start:
     resume_steps: float
     #: True: started to learn the speed of this kind on this accelerator.
     profiling: bool
+    #: The job whose accelerators it shares.
+    beside: JobId | None = None
+
+
+@dataclass(slots=True)
+class BeginRound:
+    """Let every attempt make the whole steps that fit into a round of this length; `RoundEnded` follows.
+
+    Only mechanisms that move in step with the world send it (`RoundRules.mechanism`).
+    """
+
+    round_s: float
 
 
 @dataclass(slots=True)
@@ -114,6 +126,7 @@ Command = (
     | Solve
     | Prepare
     | Start
+    | BeginRound
     | Revoke
     | Rent
     | ReleaseNode

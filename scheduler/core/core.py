@@ -1,35 +1,40 @@
 """The whole cycle behind one entrance: `SchedulerCore.handle(event) -> [commands]`.
 
-This file only dispatches. Each event goes to its handler; then, in this order, freed machines are offered to claims,
-newcomers are judged, free places are filled, incumbents are compared if a round ended, a solve is asked for if one is
-due, and the shells are told when to wake the core.
+This file only dispatches. Each event goes to its handler; then the round mechanism in force turns what changed into
+starts, stops and solves (`mechanism.py`), and the shells are told when to wake the core.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from optimizer.policy import OrderPolicy
+from optimizer.policy import OrderPolicy, Policy, PolicySpec
 from optimizer.registry import make
 from scheduler.core import attempts, endings, jobs, nodes, resolve, restoring
 from scheduler.core import events as ev
-from scheduler.core.claims import offer, settle_claim
+from scheduler.core.claims import settle_claim
 from scheduler.core.commands import Command, WakeAt
 from scheduler.core.cycle import Cycle
-from scheduler.core.discipline import BySharesOwed
 from scheduler.core.ledger import JobRecord, Ledger, Standing
 from scheduler.core.lines import Lines
-from scheduler.core.orders import ByOrder
-from scheduler.core.profiling import explore
-from scheduler.core.rounds import compare, fill
+from scheduler.core.mechanism import MECHANISMS, MakeMechanism
 from walras.ids import JobId
 
 
 class SchedulerCore:
-    """Pure: the same events give the same commands, whoever sends them. The first event is `PolicyChanged`."""
+    """Pure: the same events give the same commands, whoever sends them. The first event is `PolicyChanged`.
 
-    def __init__(self) -> None:
+    `make_policy` and `mechanisms` are what a policy file's names stand for.
+    """
+
+    def __init__(
+        self,
+        make_policy: Callable[[PolicySpec], Policy] = make,
+        mechanisms: Mapping[str, MakeMechanism] = MECHANISMS,
+    ) -> None:
         self.ledger = Ledger()
         self._cycle = Cycle(self.ledger, Lines(self.ledger))
+        self._make_policy = make_policy
+        self._mechanisms = mechanisms
 
     @property
     def cycle(self) -> Cycle:
@@ -50,46 +55,9 @@ class SchedulerCore:
     # -------------------------------------------------------------------------------------------- after an event
 
     def _settle(self) -> None:
-        cycle = self._cycle
-        if cycle.discipline is None:
-            return
-        if cycle.refill:
-            cycle.refill = False
-            cycle.lines.clear()
-            cycle.discipline.fill_lines(cycle.lines)
-            cycle.stale_pools.update(range(len(self.ledger.fleet.pools)))
-        pressing = self._take_in()
-        if not cycle.standing.rules.idle_to_round_end or cycle.round_ended:
-            fill(cycle)
-        for job in pressing:
-            jobs.press(cycle, job)
-        if cycle.round_ended or cycle.standing.rules.round_s == 0:
-            cycle.round_ended = False
-            compare(cycle)
-            explore(cycle)
-            self._take_in()
-            fill(cycle)
-        resolve.ask_if_due(cycle)
-        self._set_round_timer()
-        self._wake()
-
-    def _take_in(self) -> list[JobRecord]:
-        """Offer freed machines to claims and judge newcomers, until neither brings more. Returns the newcomers."""
-        cycle = self._cycle
-        seen: list[JobRecord] = []
-        while cycle.freed or cycle.arrived:
-            freed, cycle.freed = cycle.freed, {}
-            for row in freed:
-                machine = self.ledger.fleet.machines[row]
-                if machine is not None:
-                    offer(cycle, machine)
-            newcomers, cycle.arrived = cycle.arrived, []
-            for job_id in newcomers:
-                job = self.ledger.jobs.get(job_id)
-                if job is not None:
-                    jobs.arrived(cycle, job)
-                    seen.append(job)
-        return seen
+        if self._cycle.mechanism is not None:
+            self._cycle.mechanism.settle(self._cycle)
+            self._wake()
 
     def _wake(self) -> None:
         timers = self._cycle.timers
@@ -99,20 +67,6 @@ class SchedulerCore:
                 self._cycle.commands.append(WakeAt(timers.next_at))
 
     # -------------------------------------------------------------------------------------------- timers
-
-    def _set_round_timer(self) -> None:
-        """A round is worth a timer only if somebody waits, or is owed time on another pool."""
-        cycle, rules = self._cycle, self._cycle.standing.rules
-        discipline = cycle.discipline
-        if rules.round_s <= 0 or (cycle.round_timer_at > self.ledger.now and cycle.round_timer_at < float("inf")):
-            return
-        if discipline is None or not (discipline.compares or rules.idle_to_round_end):
-            return
-        if not self.ledger.jobs:
-            cycle.round_timer_at = float("inf")
-            return
-        cycle.round_timer_at = (self.ledger.now // rules.round_s + 1) * rules.round_s
-        cycle.timers.set(cycle.round_timer_at, "round")
 
     def _run_timers(self) -> None:
         cycle = self._cycle
@@ -149,13 +103,11 @@ class SchedulerCore:
 
     def _policy_changed(self, event: ev.PolicyChanged) -> None:
         cycle = self._cycle
-        policy = make(event.policy)
-        if isinstance(policy, OrderPolicy):
-            self.ledger.standing = Standing(event.policy, None, event.rules)
-            cycle.discipline = ByOrder(self.ledger, event.rules, policy)
-        else:
-            self.ledger.standing = Standing(event.policy, policy, event.rules)
-            cycle.discipline = BySharesOwed(self.ledger, event.rules)
+        policy = self._make_policy(event.policy)
+        sharing = None if isinstance(policy, OrderPolicy) else policy
+        self.ledger.standing = Standing(event.policy, sharing, event.rules)
+        cycle.discipline = None
+        cycle.mechanism = self._mechanisms[event.rules.mechanism](cycle, policy, event.rules)
         columns = self.ledger.columns
         columns.settle_all(event.at, float("inf"))
         columns.entitled[:] = 0.0
@@ -191,7 +143,7 @@ class SchedulerCore:
     # -------------------------------------------------------------------------------------------- speeds
 
     def _throughput_measured(self, event: ev.ThroughputMeasured) -> None:
-        if self.ledger.table.measure(event.kind, event.accelerator, event.count, event.steps_per_s):
+        if self.ledger.table.tell(event.kind, event.accelerator, event.count, event.steps_per_s):
             self.ledger.classes.refresh_kind(event.kind)
             self._cycle.dirty = True
 
@@ -259,6 +211,9 @@ class SchedulerCore:
         if (job := self._current(event)) is not None:
             endings.attempt_ended(self._cycle, job, event)
 
+    def _round_ended(self, event: ev.RoundEnded) -> None:
+        attempts.round_ended(self._cycle, event)
+
     # -------------------------------------------------------------------------------------------- machines
 
     def _node_joined(self, event: ev.NodeJoined) -> None:
@@ -309,6 +264,7 @@ _HANDLERS: dict[type, Callable[[SchedulerCore, Any], None]] = {
     ev.AttemptProgressed: SchedulerCore._attempt_progressed,
     ev.CheckpointRecorded: SchedulerCore._checkpoint_recorded,
     ev.AttemptEnded: SchedulerCore._attempt_ended,
+    ev.RoundEnded: SchedulerCore._round_ended,
     ev.ThroughputMeasured: SchedulerCore._throughput_measured,
     ev.RestartMeasured: SchedulerCore._restart_measured,
     ev.Woke: SchedulerCore._woke,

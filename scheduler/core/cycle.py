@@ -7,15 +7,20 @@ as a command.
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from math import inf
+from typing import TYPE_CHECKING
 
 from scheduler.core.commands import AttemptTransitioned, Command, JobTransitioned
 from scheduler.core.discipline import Discipline
+from scheduler.core.events import RoundEnded
 from scheduler.core.ledger import JobRecord, Ledger, Standing
 from scheduler.core.lines import Lines
 from walras.cluster import Placement
 from walras.ids import JobId
 from walras.reasons import Reason
 from walras.states import AttemptState, JobState, check_job_transition
+
+if TYPE_CHECKING:
+    from scheduler.core.mechanism import RoundMechanism
 
 
 @dataclass(slots=True)
@@ -74,6 +79,9 @@ class Cycle:
     #: Claims with an interest in a machine, oldest first.
     claims_on: dict[int, list[JobId]] = field(default_factory=dict)
     commands: list[Command] = field(default_factory=list)
+    #: What settles every event; None before the first policy.
+    mechanism: "RoundMechanism | None" = None
+    #: The order of the lines; None under a mechanism that keeps none.
     discipline: Discipline | None = None
     #: Machines on which something became free in this handle, in order.
     freed: dict[int, None] = field(default_factory=dict)
@@ -85,6 +93,8 @@ class Cycle:
     refill: bool = False
     #: Running jobs are to be compared with waiting ones: a round ended, or a solve was answered.
     round_ended: bool = False
+    #: The end of a round in step, until the mechanism has taken it in.
+    beat: RoundEnded | None = None
     #: Something changed that a solve should know about.
     dirty: bool = False
     #: Request id of the solve in flight; 0: none. `last_request` is the newest ever sent.

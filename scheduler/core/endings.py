@@ -130,8 +130,7 @@ def requeue(cycle: Cycle, job: JobRecord, reason: Reason, detail: str = "") -> N
 
 def enter_lines(cycle: Cycle, job: JobRecord) -> None:
     """Put a waiting job in the line of every pool it may run on."""
-    assert cycle.discipline is not None
-    if not job.waits or job.ready_at > cycle.now:
+    if cycle.discipline is None or not job.waits or job.ready_at > cycle.now:
         return
     for pool, key in cycle.discipline.keys(job):
         cycle.lines.push(job, pool, key)

@@ -4,6 +4,7 @@ Treated as immutable. Whoever reports an attempt names it by (job id, attempt nu
 not the job's current one is stale and ignored.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from math import inf
@@ -261,6 +262,20 @@ class AttemptEnded:
 
 
 @dataclass(slots=True)
+class RoundEnded:
+    """Every attempt has made the steps of its round (`BeginRound`) and stands still, its work saved.
+
+    Parallel sequences: attempts that have not ended, the steps of their jobs, and when each of them stopped. All empty:
+    nothing ran; the beat is that jobs have arrived, or that none will.
+    """
+
+    at: float
+    job_ids: Sequence[JobId]
+    steps: Sequence[float]
+    stopped_at: Sequence[float]
+
+
+@dataclass(slots=True)
 class ThroughputMeasured:
     """A speed known from elsewhere (an earlier run's table, a profile): steps per second of the whole gang."""
 
@@ -314,6 +329,8 @@ class Proposal:
     gap: float
     path: str
     memory: Any = None
+    #: Shares of two jobs on the same accelerators: (job, job, pool row, share).
+    packed: tuple[tuple[JobId, JobId, int, float], ...] = ()
 
 
 @dataclass(slots=True)
@@ -355,6 +372,7 @@ Event = (
     | AttemptProgressed
     | CheckpointRecorded
     | AttemptEnded
+    | RoundEnded
     | ThroughputMeasured
     | RestartMeasured
     | Woke

@@ -234,6 +234,16 @@ class Fleet:
         assert first is not None
         return Placement(self.pools[first.pool].pool.pool_id, tuple(parts))
 
+    def share(self, job_id: JobId, beside: JobId, place: Place) -> Placement:
+        """Give the job the accelerators that another holds on one machine, beside it."""
+        ((row, count),) = place
+        machine = self.machines[row]
+        assert machine is not None
+        devices = machine.holders[beside]
+        assert len(devices) == count, f"job {job_id} wants {count} accelerators of the {devices} of job {beside}"
+        machine.holders[job_id] = devices
+        return Placement(self.pools[machine.pool].pool.pool_id, (NodeShare(machine.node_id, devices),))
+
     def take_again(self, job_id: JobId, placement: Placement, form: Form) -> Place:
         """Give a job exactly the accelerators it held when this core's predecessor stopped."""
         place = []
@@ -253,8 +263,8 @@ class Fleet:
     def give_back(self, job_id: JobId, machine: Machine, form: Form, at: float) -> None:
         """The job holds nothing on this machine any more."""
         devices = machine.holders.pop(job_id, ())
-        if not devices:
-            return
+        if not devices or devices in machine.holders.values():
+            return  # nothing was held, or it was shared and the other one stays
         machine.free = sorted((*machine.free, *devices))
         self._changed(machine, len(devices), form)
         if not machine.holders:

@@ -14,11 +14,12 @@ from pydantic import TypeAdapter, ValidationError
 
 from optimizer.policy import PolicySpec
 from optimizer.registry import make
+from scheduler.core.mechanism import MECHANISMS
 from scheduler.core.rules import RoundRules
 from walras.errors import ConfigError
 
 _RULES = TypeAdapter(RoundRules)
-_NON_NEGATIVE = tuple(field.name for field in fields(RoundRules) if field.name != "backfill")
+_NON_NEGATIVE = tuple(field.name for field in fields(RoundRules) if field.type in (int, float))
 
 
 def parse_policy(data: Any) -> tuple[PolicySpec, RoundRules]:
@@ -51,6 +52,11 @@ def parse_rules(data: Any) -> RoundRules:
         first = error.errors()[0]
         name = ".".join(["rules", *map(str, first["loc"])])
         raise ConfigError(f"{name}: {first['msg']}", field=name) from None
+    if rules.mechanism not in MECHANISMS:
+        known = ", ".join(MECHANISMS)
+        raise ConfigError(
+            f"rules.mechanism: {rules.mechanism!r} is not known here; known: {known}", field="rules.mechanism"
+        )
     for name in _NON_NEGATIVE:
         value = getattr(rules, name)
         if not value >= 0 or value == float("inf"):

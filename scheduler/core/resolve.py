@@ -39,6 +39,13 @@ def ask_if_due(cycle: Cycle) -> None:
             cycle.gate_timer_at = gate_at
             cycle.timers.set(gate_at, "gate")
         return
+    ask(cycle, build_problem(cycle.ledger))
+
+
+def ask(cycle: Cycle, problem: Problem) -> None:
+    """Send `Solve` about the ledger as it is."""
+    standing = cycle.standing
+    assert not cycle.in_flight, "one solve at a time"
     cycle.dirty = False
     cycle.asked_at = cycle.now
     cycle.last_request += 1
@@ -46,7 +53,7 @@ def ask_if_due(cycle: Cycle) -> None:
     cycle.commands.append(
         Solve(
             cycle.last_request,
-            build_problem(cycle.ledger),
+            problem,
             standing.spec,
             standing.memory,
             standing.rules.delay_usd_per_h,

@@ -14,10 +14,16 @@ class Backfill(StrEnum):
     FREE = "free"
 
 
+#: Our own mechanism (`rounds.py`): whoever is owed most runs.
+OWED = "owed"
+
+
 @dataclass(frozen=True, slots=True)
 class RoundRules:
     """The round mechanism (seconds unless said)."""
 
+    #: Which mechanism these numbers are for. A server knows "owed"; a simulation may be handed others.
+    mechanism: str = OWED
     #: Length of a round: running jobs are compared with waiting ones once a round. 0: at every event.
     round_s: float = 360.0
     #: A dirty core asks for a new solve no sooner than this after the last request.

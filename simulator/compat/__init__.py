@@ -1,0 +1,1 @@
+"""Profiles that reproduce other schedulers and their simulators, quirks included. Nothing here is a default of ours."""

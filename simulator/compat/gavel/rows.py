@@ -1,0 +1,149 @@
+"""What Gavel's round mechanism remembers: one row per job, and one per two jobs that may share accelerators.
+
+Rows are in order of creation (a job's own, then its pairs with the jobs then active, by id), which breaks ties.
+All arrays have one column per pool.
+"""
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from optimizer.problem import BoolArray, FloatArray, IntArray
+from walras.ids import JobId
+
+#: The second member of a row for one job.
+ALONE = JobId(-1)
+
+#: Where each selected job is to run: its pool and the job it shares accelerators with.
+Selection = dict[JobId, tuple[int, JobId]]
+
+
+@dataclass(slots=True)
+class NewRow:
+    """A job, or two of equal gangs, and the pools where (both) members have a speed."""
+
+    first: JobId
+    second: JobId
+    count: int
+    runs: BoolArray
+
+
+class Rows:
+    """Time received, deficit and share of every row on every pool."""
+
+    def __init__(self, pools: int, prior_s: float) -> None:
+        self._prior_s = prior_s
+        self._index: dict[tuple[JobId, JobId], int] = {}
+        self.first: IntArray = np.zeros(0, np.int64)
+        self.second: IntArray = np.zeros(0, np.int64)
+        self.count: IntArray = np.zeros(0, np.int64)
+        self.runs: BoolArray = np.zeros((0, pools), bool)
+        self.time_s: FloatArray = np.zeros((0, pools))
+        #: What all rows had received by the last solve and have since, those included that are gone.
+        self.busy_s: FloatArray = np.zeros(pools)
+        self.deficit_s: FloatArray = np.zeros((0, pools))
+        #: Of the last solve, not rounded: noise of 1e-9 orders the rows that fill what is left.
+        self.share: FloatArray = np.zeros((0, pools))
+        #: The last solve was about the members.
+        self.allocated: BoolArray = np.zeros(0, bool)
+
+    def __len__(self) -> int:
+        return len(self.first)
+
+    def add(self, new: Sequence[NewRow]) -> None:
+        """A new job has half a round to its account before it begins, a new pair nothing."""
+        if not new:
+            return
+        alone = np.array([row.second == ALONE for row in new])
+        pools = self.runs.shape[1]
+        fresh = np.zeros((len(new), pools))
+        self.first = np.append(self.first, [row.first for row in new])
+        self.second = np.append(self.second, [row.second for row in new])
+        self.count = np.append(self.count, [row.count for row in new])
+        self.runs = np.vstack([self.runs, [row.runs for row in new]])
+        self.time_s = np.vstack([self.time_s, fresh + np.where(alone, self._prior_s, 0.0)[:, None]])
+        self.deficit_s = np.vstack([self.deficit_s, fresh])
+        self.share = np.vstack([self.share, fresh])
+        self.allocated = np.append(self.allocated, np.zeros(len(new), bool))
+        self._reindex()
+
+    def drop(self, ended: Collection[JobId]) -> None:
+        """These jobs are over: their rows go, and those of every pair they were in."""
+        gone = np.isin(self.first, list(ended)) | np.isin(self.second, list(ended))
+        self.first, self.second, self.count = self.first[~gone], self.second[~gone], self.count[~gone]
+        self.runs, self.time_s, self.deficit_s = self.runs[~gone], self.time_s[~gone], self.deficit_s[~gone]
+        self.share, self.allocated = self.share[~gone], self.allocated[~gone]
+        self._reindex()
+
+    def _reindex(self) -> None:
+        pairs = zip(self.first.tolist(), self.second.tolist(), strict=True)
+        self._index = {(JobId(first), JobId(second)): row for row, (first, second) in enumerate(pairs)}
+
+    def row(self, first: JobId, second: JobId = ALONE) -> int:
+        """Row of a job or of a pair (members in either order)."""
+        return self._index[first, second] if second == ALONE or first < second else self._index[second, first]
+
+    def credit(self, received: Iterable[tuple[int | None, int, float]]) -> None:
+        """These (row, pool) received so many seconds in the round that has ended; None: the row is gone."""
+        for row, pool, time_s in received:
+            self.busy_s[pool] += time_s
+            if row is not None:
+                self.time_s[row, pool] += time_s
+
+    def settle(self, since_s: float) -> None:
+        """Before a solve: what each row should have had in the last `since_s` seconds against what it got."""
+        due_s = np.where(self.allocated[:, None], self.share * since_s, 0.0)
+        self.deficit_s += due_s - (self.time_s - self._prior_s)
+        self.time_s[:] = self._prior_s
+        self.busy_s[:] = self._prior_s * len(self)
+
+    def allocate(self, asked: Iterable[JobId], cells: Sequence[tuple[int, int]], shares: Sequence[float]) -> None:
+        """The answer of a solve: shares of (row, pool), and whom it was about."""
+        known = np.isin(self.first, list(asked))
+        self.allocated = known & ((self.second == ALONE) | np.isin(self.second, list(asked)))
+        self.share[:] = 0.0
+        if cells:
+            rows, pools = np.array(cells).T
+            self.share[rows, pools] = np.clip(shares, 0.0, 1.0)
+
+    def select(self, pools: Sequence[int], free: Sequence[int], *, only_shares: bool) -> Selection:
+        """Who runs the next round: one greedy pass per pool, by share over time received, then deficit, then share.
+
+        A row that the last solve did not know takes its place like any other, and then leaves it empty.
+        `only_shares`: rows without a share fill nothing.
+        """
+        # Divided twice, as in Gavel: shares that differ in the last digit may be equal afterwards, or not.
+        part = self.time_s / np.maximum(self.busy_s, self._prior_s)
+        priority = np.divide(self.share, part, out=np.zeros_like(self.share), where=part > 0)
+        allowed = self.runs & (priority > 0) if only_shares else self.runs
+        order = np.lexsort((-self.share, -self.deficit_s, -priority), axis=0)
+        taken: set[int] = set()
+        chosen: Selection = {}
+        for pool in pools:
+            ranked = order[:, pool]
+            self._fill(pool, free[pool], ranked[allowed[ranked, pool]], taken, chosen)
+        return chosen
+
+    def _fill(self, pool: int, free: int, ranked: NDArray[np.int64], taken: set[int], chosen: Selection) -> None:
+        rows = zip(
+            self.first[ranked].tolist(),
+            self.second[ranked].tolist(),
+            self.count[ranked].tolist(),
+            self.allocated[ranked].tolist(),
+            strict=True,
+        )
+        for first, second, count, allocated in rows:
+            if first in taken or second in taken or count > free:
+                continue
+            taken.add(first)
+            if second != ALONE:
+                taken.add(second)
+            free -= count
+            if allocated:
+                chosen[JobId(first)] = pool, JobId(second)
+                if second != ALONE:
+                    chosen[JobId(second)] = pool, JobId(first)
+            if not free:
+                return

@@ -1,0 +1,158 @@
+"""Attempts that all move in step: one round of whole steps, then everybody stands still until the next.
+
+The time model of round-based simulators. In a round an attempt makes the whole steps that fit into the round's length,
+or those it has left; the round ends when the last of them is through, so it is never exactly as long as asked for. A
+job that completes has ended at its own instant. Nobody is charged for starting or stopping. While nothing runs, the
+clock jumps to the next arrival.
+"""
+
+from collections.abc import Iterable
+
+from scheduler.core.commands import BeginRound
+from scheduler.core.events import AttemptEnded, AttemptStarted, EndCause, Event, RoundEnded
+from simulator.attempts import REQUEUE, Attempts, Phase, Run, WorldModel
+from simulator.engine import Engine
+from simulator.machines import Machines
+from simulator.streams import Streams
+from walras.errors import ConfigError
+from walras.ids import JobId
+
+
+class Lockstep(Attempts):
+    """Lets attempts live by rounds. Speeds may be noisy; costs, reports and planned failures are not for this model."""
+
+    def __init__(self, engine: Engine, machines: Machines, model: WorldModel, streams: Streams) -> None:
+        super().__init__(engine, machines, model, streams)
+        engine.on_command[BeginRound] = self._begin_round
+        #: Attempts under way, in order of start.
+        self._runs: dict[JobId, Run] = {}
+        #: Steps of this round by job, and when they are done; jobs that complete in it are told of by themselves.
+        self._steps: dict[JobId, float] = {}
+        self._stops_at: dict[JobId, float] = {}
+        self._round_s = 0.0
+        #: Nothing runs and the scheduler has nothing to run: jobs that arrive are the next beat.
+        self._idle = True
+        #: Jobs have arrived since the last beat.
+        self._news = False
+        #: No more will, and whether the scheduler was told while nothing ran.
+        self._arrivals_over = False
+        self._said_so = False
+        self._starting: list[Run] = []
+        self._stopping: list[Run] = []
+
+    # -- what is done to an attempt
+
+    def begin(self, now: float, run: Run) -> None:
+        self._take_place(run)
+        run.phase = Phase.RUNNING
+        self._runs[run.job.plan.request.job_id] = run
+        if not self._starting:
+            self._engine.schedule(now, self._started)
+        self._starting.append(run)
+
+    def set_rate(self, now: float, run: Run, rate: float) -> None:
+        run.rate = rate  # between rounds
+
+    def stop(self, now: float, run: Run, grace_s: float) -> None:
+        if run.phase is not Phase.RUNNING:
+            return
+        run.phase = Phase.STOPPING
+        del self._runs[run.job.plan.request.job_id]
+        if not self._stopping:
+            self._engine.schedule(now, self._stopped)
+        self._stopping.append(run)
+
+    def kill(self, at: float, run: Run) -> None:
+        self._runs.pop(run.job.plan.request.job_id, None)
+        run.phase = Phase.DEAD
+
+    # -- what comes from outside
+
+    def arrived(self, at: float) -> Iterable[Event]:
+        self._news = True
+        return self._beat(at) if self._idle else ()
+
+    def no_more_arrivals(self) -> None:
+        self._arrivals_over = True
+
+    # -- what happens
+
+    def _started(self, at: float, _: object) -> Iterable[Event]:
+        runs, self._starting = self._starting, []
+        return [AttemptStarted(at, run.job.plan.request.job_id, run.attempt) for run in runs]
+
+    def _stopped(self, at: float, _: object) -> Iterable[Event]:
+        runs, self._stopping = self._stopping, []
+        for run in runs:
+            self.over(run)
+        return [
+            AttemptEnded(at, run.job.plan.request.job_id, run.attempt, EndCause.EXITED, REQUEUE, steps=run.job.steps)
+            for run in runs
+        ]
+
+    def _begin_round(self, now: float, command: BeginRound) -> None:
+        if not self._runs:
+            self._stand_by(now)
+            return
+        self._said_so, self._round_s = False, command.round_s
+        self._steps, self._stops_at = {}, {}
+        last_at = now
+        for job_id, run in self._runs.items():
+            left = run.job.plan.steps - run.job.steps
+            steps = self._steps[job_id] = min(self._whole(run), left)
+            stops_at = now + steps / run.rate
+            if run.partner is not None:  # a pair is through with its slower member
+                other = run.partner
+                others = min(self._whole(other), other.job.plan.steps - other.job.steps)
+                stops_at = max(stops_at, now + others / other.rate)
+            self._stops_at[job_id] = stops_at
+            if stops_at > last_at:
+                last_at = stops_at
+            if steps == left:
+                self._engine.schedule(stops_at, self._completed, run)
+        self._engine.schedule(last_at, self._round_over)
+
+    def _whole(self, run: Run) -> int:
+        """Steps that fit into a round."""
+        steps = int(run.rate * self._round_s)
+        if steps < 1:
+            job = run.job.plan.request.job_id
+            raise ConfigError(f"job {job} makes no step in a round of {self._round_s:g} s", field="rules.round_s")
+        return steps
+
+    def _completed(self, at: float, run: Run) -> Iterable[Event]:
+        job, job_id = run.job, run.job.plan.request.job_id
+        if run.phase is not Phase.RUNNING:
+            return ()
+        job.worked_steps += self._steps[job_id]
+        job.steps = job.plan.steps
+        run.phase = Phase.STOPPING
+        del self._runs[job_id]
+        self.over(run)
+        return (AttemptEnded(at, job_id, run.attempt, EndCause.EXITED, 0, steps=job.steps),)
+
+    def _round_over(self, at: float, _: object) -> Iterable[Event]:
+        for job_id, run in self._runs.items():
+            job = run.job
+            job.steps += self._steps[job_id]
+            job.worked_steps += self._steps[job_id]
+            job.saved_steps = job.steps
+        return self._beat(at)
+
+    def _beat(self, at: float) -> Iterable[Event]:
+        """Everybody stands still: the scheduler's turn, until it says how to go on."""
+        self._idle = self._news = False
+        runs = self._runs
+        steps, stopped_at = [run.job.steps for run in runs.values()], [self._stops_at[job_id] for job_id in runs]
+        return (RoundEnded(at, list(runs), steps, stopped_at),)
+
+    def _stand_by(self, now: float) -> None:
+        """Nothing is to run: go on when jobs arrive; where none will, say so once."""
+        if self._news or (self._arrivals_over and not self._said_so):
+            self._said_so = self._arrivals_over
+            self._engine.schedule(now, self._idle_beat)
+        else:
+            self._idle = True
+
+    def _idle_beat(self, at: float, _: object) -> Iterable[Event]:
+        return self._beat(at)

@@ -1,0 +1,17 @@
+"""ECOS as a solver of Gavel's programs: what the recorded runs used. GPL, so for tests alone (extra `golden`)."""
+
+import numpy as np
+import pytest
+
+from simulator.compat.gavel.cones import ConeProgram, Point
+
+_OPTIMAL, _NEARLY = 0, 10
+
+
+def ecos(program: ConeProgram) -> Point | None:
+    """Solve by ECOS with its own settings; skips the test where it is not installed."""
+    solver = pytest.importorskip("ecos", reason="the extra `golden` is not installed")
+    dims = {"l": program.nonnegative, "q": [3] * program.cones, "e": 0}
+    answer = solver.solve(program.c, program.g, program.h, dims, verbose=False)
+    status = answer["info"]["exitFlag"]
+    return Point(np.asarray(answer["x"]), status == _OPTIMAL) if status in (_OPTIMAL, _NEARLY) else None

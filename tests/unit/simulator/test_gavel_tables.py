@@ -1,0 +1,44 @@
+"""Gavel's throughput tables: speeds alone and in pairs."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from simulator.gavel import read_pairs, read_throughputs
+from simulator.truth import SpeedKey, Truth
+from walras.errors import ConfigError
+from walras.ids import Kind
+
+A, B = "('net', 1)", "('other', 1)"
+
+
+def _table(folder: Path, entries: object) -> Path:
+    path = folder / "speeds.json"
+    path.write_text(json.dumps({"v100": {A: entries, B: {"null": 4.0, A: [3.0, 1.5]}}}))
+    return path
+
+
+def test_each_member_of_a_pair_has_its_own_speed(tmp_path: Path) -> None:
+    """What stands under a job says first how fast that job is; gangs of other sizes do not pair."""
+    path = _table(tmp_path, {"null": 2.0, B: [1.5, 3.0], "('other', 2)": [9.0, 9.0]})
+    truth = Truth(read_throughputs(path), pairs=read_pairs(path, ["v100"]))
+    assert truth.beside(Kind("net"), Kind("other"), "v100", 1) == 1.5
+    assert truth.beside(Kind("other"), Kind("net"), "v100", 1) == 3.0
+    assert truth.beside(Kind("net"), Kind("net"), "v100", 1) == 0.0
+    assert truth.speeds[SpeedKey(Kind("net"), "v100", 1)] == 2.0
+    assert read_pairs(path, ["k80"]) == {}
+
+
+@pytest.mark.parametrize("entries", [{"null": -1.0}, {B: [1.0, 1.0]}, {"null": "fast"}])
+def test_a_speed_that_is_none_is_refused_by_place(tmp_path: Path, entries: object) -> None:
+    """Negative, missing, or not a number."""
+    with pytest.raises(ConfigError, match=r"v100: \('net', 1\)"):
+        read_throughputs(_table(tmp_path, entries))
+
+
+@pytest.mark.parametrize("both", [[1.0], [1.0, -2.0], "fast"])
+def test_a_pair_needs_two_speeds(tmp_path: Path, both: object) -> None:
+    """One for each member."""
+    with pytest.raises(ConfigError, match="speeds of both"):
+        read_pairs(_table(tmp_path, {"null": 1.0, B: both}), ["v100"])
