@@ -2,9 +2,10 @@
 
 import numpy as np
 
-from optimizer.decision import Decision, Memory, Order
+from optimizer.decision import Decision, Memory, Order, Shares
+from optimizer.distinct import distinct_jobs
 from optimizer.owners import best_by
-from optimizer.policy import OrderPolicy, Policy, StatedFacts
+from optimizer.policy import OrderPolicy, Policy, SharePolicy, StatedFacts, TellsApart
 from optimizer.problem import Problem
 from optimizer.renting import Rental, rent_machines, with_rental
 from optimizer.validate import validate
@@ -33,8 +34,18 @@ def answer(
         problem = with_rental(problem, rental)
     if isinstance(policy, OrderPolicy):
         return order_of(policy, problem), memory, rental
-    decision, memory = policy.decide(problem, memory)
+    decision, memory = _decided(policy, problem, memory)
     return decision, memory, rental
+
+
+def _decided(policy: SharePolicy, problem: Problem, memory: Memory) -> tuple[Decision, Memory]:
+    """Equal jobs are decided about once, where the policy says what makes them equal."""
+    fields = policy.told_apart_by if isinstance(policy, TellsApart) else ()
+    if not fields:
+        return policy.decide(problem, memory)
+    found = distinct_jobs(problem, fields)
+    decision, memory = policy.decide(found.problem, memory)
+    return (found.tell(decision) if isinstance(decision, Shares) else decision), memory
 
 
 def order_of(policy: OrderPolicy, problem: Problem) -> Order:

@@ -11,6 +11,7 @@ import numpy as np
 
 from optimizer.aggregate import Classes, aggregate, class_uses
 from optimizer.market import Market
+from optimizer.owners import sum_by
 from optimizer.problem import BoolArray, FloatArray, Problem
 
 
@@ -51,10 +52,10 @@ def market_of(
     """
     columns = problem.columns
     classes = aggregate(columns, keep, column_keys, job_keys)
-    uses = class_uses(columns, classes)
+    uses, in_class = class_uses(columns, classes), classes.member >= 0
     order = np.argsort(uses.use_column, kind="stable")
     market = Market(
-        size=classes.size.astype(np.float64),
+        size=sum_by(classes.member[in_class], problem.jobs.counts[in_class], len(classes)),
         first=_offsets(classes.column_class, len(classes)),
         use_first=_offsets(uses.use_column, len(classes.column)),
         use_row=uses.use_pool[order].astype(np.int32),

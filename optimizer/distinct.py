@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from optimizer.decision import Shares
 from optimizer.groups import bits
 from optimizer.problem import Columns, FloatArray, IntArray, Jobs, Problem
 
@@ -47,6 +48,31 @@ class Distinct:
             return distinct_kernels.expand(values, self.member, self.first, self.distinct_first)
         return values[_twin_columns(self.member, self.first, self.distinct_first)]
 
+    def tell(self, shares: Shares) -> Shares:
+        """The decision about the distinct jobs as one about all of them. Nobody may be packed."""
+        if len(self.representative) == len(self.member):
+            return shares
+        return replace(
+            shares,
+            x=self.expand_columns(shares.x),
+            surplus=self.expand_jobs(shares.surplus),
+            stages=tuple(
+                replace(
+                    stage,
+                    active=stage.active[self.member],
+                    floor=self.expand_jobs(stage.floor),
+                    cap=self.expand_jobs(stage.cap),
+                )
+                for stage in shares.stages
+            ),
+            unplaceable=self._rows(shares.unplaceable),
+            relaxed=self._rows(shares.relaxed),
+        )
+
+    def _rows(self, distinct: IntArray) -> IntArray:
+        """The jobs that these distinct jobs stand for."""
+        return np.flatnonzero(np.isin(self.member, distinct)) if len(distinct) else distinct
+
 
 def distinct_jobs(problem: Problem, job_fields: Sequence[str]) -> Distinct:
     """Find the jobs that agree in all their columns and in the named fields of `Jobs`.
@@ -65,8 +91,8 @@ def distinct_jobs(problem: Problem, job_fields: Sequence[str]) -> Distinct:
         member, representative = _group(columns, first, use_first, key)
     if len(representative) == n:
         return Distinct(problem, np.ones(n), np.arange(n), np.arange(n), first, first)
-    small = _take(problem, representative, first, use_first)
     count = np.bincount(member, minlength=len(representative)).astype(np.float64)
+    small = _take(problem, representative, count, first, use_first)
     return Distinct(small, count, member, representative, first, offsets(small.columns.job, len(representative)))
 
 
@@ -148,15 +174,15 @@ def _twin_columns(like: IntArray, first: IntArray, like_first: IntArray) -> IntA
     return np.repeat(like_first[like] - first[:-1], np.diff(first)) + np.arange(first[-1])
 
 
-def _take(problem: Problem, rows: IntArray, first: IntArray, use_first: IntArray) -> Problem:
-    """The problem of these jobs alone, in their order."""
+def _take(problem: Problem, rows: IntArray, count: FloatArray, first: IntArray, use_first: IntArray) -> Problem:
+    """The problem of these jobs alone, in their order, each standing for so many."""
     columns = problem.columns
     kept = _ranges(first[rows], first[rows + 1])
     uses = _ranges(use_first[kept], use_first[kept + 1])
-    jobs = Jobs(**{field.name: getattr(problem.jobs, field.name)[rows] for field in fields(Jobs)})
+    named = [field.name for field in fields(Jobs) if field.name != "count"]
     return replace(
         problem,
-        jobs=jobs,
+        jobs=Jobs(**{name: getattr(problem.jobs, name)[rows] for name in named}, count=count),
         columns=Columns(
             job=np.repeat(np.arange(len(rows)), first[rows + 1] - first[rows]),
             steps_per_s=columns.steps_per_s[kept],

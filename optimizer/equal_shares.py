@@ -15,7 +15,7 @@ def equal_shares(problem: Problem, usable: BoolArray) -> FloatArray:
     columns, x = problem.columns, np.zeros(len(problem.columns))
     chosen = pool_columns(columns, usable)
     job = columns.job[chosen.column]
-    sharers = len(np.unique(job))
+    sharers = float(problem.jobs.counts[np.unique(job)].sum())
     if not sharers:
         return x
     x[chosen.column] = problem.pools.capacity[chosen.pool] / (sharers * chosen.count)

@@ -105,6 +105,16 @@ class SharePolicy(Protocol):
 
 
 @runtime_checkable
+class TellsApart(Protocol):
+    """A share policy for which many jobs are the same job: it may be asked about distinct jobs with counts instead."""
+
+    @property
+    def told_apart_by(self) -> tuple[str, ...]:
+        """Fields of `Jobs` that matter to it, besides the columns. Empty: every job stands for itself."""
+        ...
+
+
+@runtime_checkable
 class OrderPolicy(Protocol):
     """Ranks jobs by a key: no solve is ever needed.
 

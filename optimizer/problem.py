@@ -45,11 +45,18 @@ class Jobs:
     #: What an hour of this job at its best speed is worth, USD; nan when nobody said.
     value_usd_per_h: FloatArray
     priority_class: IntArray
-    #: Row of `Entities` (the project).
+    #: Row of `Entities`: a leaf of its tree.
     entity: IntArray
+    #: Equal jobs that each row stands for (n,). Empty: one each.
+    count: FloatArray = field(default_factory=_floats)
 
     def __len__(self) -> int:
         return len(self.job_id)
+
+    @property
+    def counts(self) -> FloatArray:
+        """Jobs that each row stands for (n,)."""
+        return self.count if len(self.count) else np.ones(len(self))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

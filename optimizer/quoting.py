@@ -41,10 +41,11 @@ def fair_prices(problem: Problem, stages: Sequence[Stage], gained: FloatArray, h
     return prices
 
 
-def mean_exchange(weight: FloatArray) -> float:
+def mean_exchange(weight: FloatArray, count: FloatArray) -> float:
     """One over the mean weight of those who have any: what one unit of utility of a job of weight 1 is worth."""
-    entitled = weight[weight > 0]
-    return float(1.0 / entitled.mean()) if len(entitled) else 1.0
+    entitled = weight > 0
+    total = float(weight[entitled] @ count[entitled])
+    return float(count[entitled].sum()) / total if total > 0 else 1.0
 
 
 def scarce(prices: FloatArray, capacity: FloatArray) -> BoolArray:
@@ -72,5 +73,6 @@ def _utility_per_price(problem: Problem, stage: Stage, gained: FloatArray, held:
     prices = np.where(scarce(stage.prices, problem.pools.capacity), stage.prices, 0.0)
     cost = cost_of(problem.columns, prices) * held
     paying = (cost > 0) & stage.active[problem.columns.job]
-    paid = float(cost[paying].sum())
-    return float(gained[paying].sum()) / paid if paid > 0 else 1.0
+    count = problem.jobs.counts[problem.columns.job[paying]]
+    paid = float(cost[paying] @ count)
+    return float(gained[paying] @ count) / paid if paid > 0 else 1.0

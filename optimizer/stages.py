@@ -160,9 +160,10 @@ def fair_shares(staged: Staged, certificate: Certificate, *, weighted: bool = Tr
     """The decision of a policy that quotes in fair-share units; `weighted`: newcomers count by weight over the mean."""
     problem, utility = staged.asked.problem, staged.asked.utility
     weight = problem.jobs.weight if weighted else np.ones(len(problem.jobs))
+    placeable = utility.best > 0
     gives, holds = over_columns(problem, utility.usable, staged.x, staged.packed)
     prices = fair_prices(problem, staged.stages, utility.worth * gives, holds)
-    quote = Quote(prices, FAIR_UNIT, mean_exchange(weight[utility.best > 0]))
+    quote = Quote(prices, FAIR_UNIT, mean_exchange(weight[placeable], problem.jobs.counts[placeable]))
     return shares_of(staged, certificate, quote, quote.exchange * weight[problem.columns.job] * utility.worth)
 
 

@@ -46,6 +46,7 @@ def violation_of_packed(problem: Problem, usable: BoolArray, x: FloatArray, pack
     time = sum_by(columns.job, x, len(problem.jobs))
     for job in (packed.first, packed.second):
         time += sum_by(job, packed.share, len(problem.jobs))
+    holds = holds * problem.jobs.counts[columns.job]
     used = sum_by(columns.use_pool, columns.use_count * holds[columns.use_column], len(capacity))
     over = (used - capacity) / np.where(capacity > 0, capacity, 1.0)
     least = min(float(x.min(initial=0.0)), float(packed.share.min(initial=0.0)))

@@ -51,6 +51,11 @@ class CostWithSlos:
     normalised: Normalised = True
     free_usd_per_h: FreePrice = None
 
+    @property
+    def told_apart_by(self) -> tuple[str, ...]:
+        """What makes two jobs of equal columns different jobs."""
+        return ("weight", "gang", "remaining_steps", "deadline_at")
+
     def definition(self, problem: Problem) -> Any:
         """The policy as one program over the problem's own columns (a cvxpy problem), if all deadlines can be held."""
         import cvxpy as cp

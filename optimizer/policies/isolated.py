@@ -25,6 +25,11 @@ class Isolated:
     Source: Narayanan et al., OSDI 2020, section 4.2: the part of a fleet that finish-time fairness compares with.
     """
 
+    @property
+    def told_apart_by(self) -> tuple[str, ...]:
+        """What makes two jobs of equal columns different jobs."""
+        return ("weight", "gang", "entity")
+
     def decide(self, problem: Problem, memory: Memory) -> tuple[Shares, Memory]:
         """Shares by the formula; status `defined`, or what the yardstick says where there is nothing to decide.
 

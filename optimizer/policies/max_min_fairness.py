@@ -47,6 +47,11 @@ class MaxMinFairness:
     ] = "levels"
     packed: Packing = False
 
+    @property
+    def told_apart_by(self) -> tuple[str, ...]:
+        """What makes two jobs of equal columns different jobs."""
+        return () if self.packed else ("weight", "gang", "entity")
+
     def definition(self, problem: Problem) -> Any:
         """The published program over the problem's own columns (a cvxpy problem): full jobs hold back the others."""
         import cvxpy as cp

@@ -36,6 +36,11 @@ class ProportionalFairness:
 
     aware: Aware = True
 
+    @property
+    def told_apart_by(self) -> tuple[str, ...]:
+        """What makes two jobs of equal columns different jobs."""
+        return ("weight", "gang", "entity")
+
     def definition(self, problem: Problem) -> Any:
         """The policy as one program over the problem's own columns (a cvxpy problem)."""
         import cvxpy as cp

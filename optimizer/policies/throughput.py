@@ -39,6 +39,11 @@ class Throughput:
         """What one accelerator costs is said in this unit."""
         return "weighted fair-share units per accelerator" if self.normalised else "weighted steps/s per accelerator"
 
+    @property
+    def told_apart_by(self) -> tuple[str, ...]:
+        """What makes two jobs of equal columns different jobs."""
+        return () if self.packed else ("weight", "gang")
+
     def definition(self, problem: Problem) -> Any:
         """The policy as one program over the problem's own columns (a cvxpy problem)."""
         import cvxpy as cp

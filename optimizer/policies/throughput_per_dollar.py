@@ -40,6 +40,11 @@ class ThroughputPerDollar:
         """What one accelerator costs is said in this unit."""
         return f"{'fair-share units' if self.normalised else 'steps/s'} per USD/h, per accelerator"
 
+    @property
+    def told_apart_by(self) -> tuple[str, ...]:
+        """What makes two jobs of equal columns different jobs."""
+        return ("weight", "gang")
+
     def definition(self, problem: Problem) -> Any:
         """The policy as one program over the problem's own columns (a cvxpy problem)."""
         import cvxpy as cp

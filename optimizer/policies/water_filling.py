@@ -28,6 +28,11 @@ class WaterFilling:
     #: True: the speeds of each job on each pool count. False: an accelerator is an accelerator.
     aware: bool = True
 
+    @property
+    def told_apart_by(self) -> tuple[str, ...]:
+        """What makes two jobs of equal columns different jobs."""
+        return ("weight", "gang", "entity")
+
     def definition(self, problem: Problem, kept: FloatArray) -> Any:
         """One level over the problem's own columns (a cvxpy problem): jobs with a `kept` utility >= 0 keep it, the
         others (nan) rise together. Water filling is this, again and again, keeping what can rise no further.

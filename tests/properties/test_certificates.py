@@ -39,7 +39,11 @@ def _jobs(draw: st.DrawFn, pools: list[str], projects: int) -> dict[str, Any]:
         if draw(st.integers(0, 4)):
             configurations.append({"pool": pool, "accelerators": gang, "steps_per_s": draw(_SPEEDS)})
             if draw(st.integers(0, 3)) == 0:
-                larger = {"pool": pool, "accelerators": 2 * gang, "steps_per_s": 1.7 * configurations[-1]["steps_per_s"]}
+                larger = {
+                    "pool": pool,
+                    "accelerators": 2 * gang,
+                    "steps_per_s": 1.7 * configurations[-1]["steps_per_s"],
+                }
                 configurations.append(larger)
     if len(pools) > 1 and draw(st.integers(0, 3)) == 0:
         configurations.append({"uses": {pools[0]: gang, pools[1]: gang}, "steps_per_s": draw(_SPEEDS)})
