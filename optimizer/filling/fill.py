@@ -146,7 +146,7 @@ class _Run:
         low, high = 0.0, targets.highest
         if np.all(targets.at(high)[0] <= limit):
             return high
-        while high - low > _RISE * high:
+        while high - low > _RISE * max(high, _RISE * targets.highest):  # ends where the turn is at 0, too
             middle = (low + high) / 2
             low, high = (middle, high) if np.all(targets.at(middle)[0] <= limit) else (low, middle)
         return low
