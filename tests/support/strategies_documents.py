@@ -70,12 +70,14 @@ def _entities(draw: st.DrawFn, k: int) -> tuple[Entities, list[int]]:
     parent = np.array([draw(st.integers(-1, row - 1)) for row in range(k)], dtype=np.int64)
     part = st.floats(0, 1)
     everything = draw(st.booleans())
+    limit = _floats(draw, part, k) if everything else np.zeros(0)
     entities = Entities(
         name=tuple(f"entity-{row}" for row in range(k)),
         weight=_floats(draw, _AMOUNT, k),
         parent=parent,
-        guaranteed=_floats(draw, part, k) if everything else np.zeros(0),
-        limit=_floats(draw, part, k) if everything else np.zeros(0),
+        # Promises at the top alone: those of siblings add up to at most 1, and to nothing below it.
+        guaranteed=np.where(parent < 0, limit / max(k, 1), 0.0) if everything else np.zeros(0),
+        limit=limit,
         borrows=np.array([draw(st.booleans()) for _ in range(k if everything else 0)], dtype=np.bool_),
         fifo=np.array([draw(st.booleans()) for _ in range(k if everything else 0)], dtype=np.bool_),
     )
