@@ -137,7 +137,8 @@ class Pairs:
     first: IntArray
     second: IntArray
     pool: IntArray
-    #: Part of its own speed that a job of the first kind keeps beside one of the second, and the reverse; >= 0.
+    #: Part of its own speed that a job of the first kind keeps beside one of the second, and the reverse: in 0..1, and
+    #: equal where the kinds are.
     first_factor: FloatArray
     second_factor: FloatArray
 

@@ -86,8 +86,14 @@ def _check_pairs(pairs: Pairs, n: int, pools: int) -> None:
         if np.any(getattr(pairs, name) < 0):
             raise _error(f"pairs.{name}", "must be a kind", np.flatnonzero(getattr(pairs, name) < 0))
     _indices("pairs.pool", pairs.pool, pools)
-    _amounts("pairs.first_factor", pairs.first_factor)
-    _amounts("pairs.second_factor", pairs.second_factor)
+    for name in ("first_factor", "second_factor"):
+        factor = getattr(pairs, name)
+        _amounts(f"pairs.{name}", factor)
+        if np.any(factor > 1):
+            raise _error(f"pairs.{name}", "must be at most 1", np.flatnonzero(factor > 1))
+    unequal = (pairs.first == pairs.second) & (pairs.first_factor != pairs.second_factor)
+    if unequal.any():
+        raise _error("pairs.second_factor", "must equal the first of a kind beside itself", np.flatnonzero(unequal))
     low, high = np.minimum(pairs.first, pairs.second), np.maximum(pairs.first, pairs.second)
     order = np.lexsort((high, low, pairs.pool))
     same = np.ones(max(q - 1, 0), dtype=bool)

@@ -36,8 +36,10 @@ def spoil(name: str, value: Any) -> Problem:
         ("pool", np.array([0, 0, 0])),
         ("first_factor", np.array([0.5, 0.6, np.nan])),
         ("first_factor", np.array([0.5, 0.6, -0.1])),
+        ("first_factor", np.array([1.01, 0.6, 0.5])),
         ("second_factor", np.array([0.5, 0.6, np.inf])),
         ("second_factor", np.array([0.5])),
+        ("second_factor", np.array([0.8, 0.7, 0.0])),
     ],
 )
 def test_malformed_pairs_are_an_error_that_names_the_array(name: str, value: Any):

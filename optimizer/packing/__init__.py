@@ -1,0 +1,1 @@
+"""Space sharing: two jobs at a time on the same accelerators, chosen together with everybody's shares of time."""

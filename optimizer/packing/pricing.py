@@ -1,0 +1,160 @@
+"""Dual values of a packed market: which pairs they ask for, and what no shares can exceed.
+
+Symbols: h[j, r] what pool r alone is worth to j (value + y worth), m[j] price of j's time, s p[r] price of the gang's
+accelerators, f what is kept of the speed in a pair. Dual values y, m, p >= 0 are *closed* if
+
+    h[j, c] <= m[j] + cost[c]                                         every column alone
+    f[i] h[i, r] + f[j] h[j, r] <= m[i] + m[j] + s p[r]               every pair
+
+and then, by weak duality, with N the members of each class:
+
+    Level    the largest z with  sum N y target(z) <= sum N m + p.capacity
+    Total    sum N m + p.capacity - sum N y floor
+
+Any y, p >= 0 are closed by a large enough m; half of what a pair is worth above its prices, added to both of its jobs,
+closes it. So the bound holds for all pairs, whichever were in the program that the dual values come from. Unlike
+without pairs, prices alone do not do: which of its two jobs pays for a pair cannot be told from them.
+
+The best partners are found without looking at all pairs of jobs: beside a given segment, what a job adds does not
+depend on the partner. Decides nothing about the program.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from optimizer.market import Market
+from optimizer.objective import Level, Targets, Total
+from optimizer.packing.blocks import Block, Sides, joined, no_sides
+from optimizer.problem import FloatArray, IntArray
+
+#: A pair that lacks less than this part of the largest worth is not asked for.
+_WORTH_ADDING = 1e-9
+#: Sums of costs are equal within this part.
+_ROUNDING = 1e-12
+#: Halvings of a level.
+_HALVINGS = 100
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Duals:
+    """Dual values, >= 0, in units of the objective."""
+
+    #: Of one more accelerator of each row (r,).
+    prices: FloatArray
+    #: Of one more unit of utility, and of time, for one member of each class (k,), (k,).
+    multiplier: FloatArray
+    time: FloatArray
+
+
+def gain_of(market: Market, objective: Level | Total, duals: Duals) -> FloatArray:
+    """What running each column all the time is worth to one member (C,)."""
+    gain = duals.multiplier[market.owner()] * objective.worth
+    return gain + objective.value if isinstance(objective, Total) else gain
+
+
+def priced(
+    market: Market, blocks: tuple[Block, ...], gain: FloatArray, duals: Duals, most: int
+) -> tuple[FloatArray, Sides]:
+    """Close dual values, and name the sides of the pairs that are worth most above their prices.
+
+    Args:
+        market: k classes, C columns.
+        blocks: what may be packed.
+        gain: what each column is worth to one member (C,).
+        duals: any, >= 0.
+        most: segments that each place asks for, at most.
+
+    Returns:
+        Prices of time that close the dual values (k,), and the sides asked for.
+    """
+    alone = gain - market.cost(duals.prices)
+    time = duals.time.copy()
+    np.maximum.at(time, market.owner(), alone)
+    lacking, asked = np.zeros(market.classes), [no_sides()]
+    least = _WORTH_ADDING * float(np.abs(gain).max(initial=0.0))
+    for number, block in enumerate(blocks):
+        net = _net(block, gain, time, float(duals.prices[block.pool]))
+        partners = _partners(block, net)
+        above = _too_much(block, net, partners)
+        np.maximum.at(lacking, block.member, above.max(axis=1))
+        asked.append(_asked(number, block, above, partners, least, most))
+    return time + lacking / 2, joined(asked)
+
+
+def bound_of(market: Market, objective: Level | Total, duals: Duals) -> float:
+    """What no shares can exceed, by closed dual values."""
+    income = float(market.size @ duals.time + market.capacity @ duals.prices)
+    paid = market.size * duals.multiplier
+    if isinstance(objective, Total):
+        return income - float(paid @ objective.floor)
+    return level_paid(objective.targets, paid, income)
+
+
+def level_paid(targets: Targets, paid: FloatArray, income: float) -> float:
+    """The largest level whose targets cost no more than the income; valid from above however far it is searched."""
+    enough = income + _ROUNDING * abs(income)
+    low, high = 0.0, targets.highest
+    if float(paid @ targets.at(high)[0]) <= enough:
+        return high
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        if middle in (low, high):
+            break
+        if float(paid @ targets.at(middle)[0]) <= enough:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def _net(block: Block, gain: FloatArray, time: FloatArray, price: float) -> FloatArray:
+    """What a place adds to a pair beside each segment, less its time and half the accelerators (m, s)."""
+    net = block.keeps[block.segment] * gain[block.column][:, None]
+    net -= (time[block.member] + block.count * price / 2)[:, None]
+    net[np.isnan(net)] = -np.inf
+    return net
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Partners:
+    """Whom to meet: a segment's best place beside another (s, s), and its second best beside itself (s,)."""
+
+    best: IntArray
+    second: IntArray
+
+
+def _partners(block: Block, net: FloatArray) -> _Partners:
+    most = np.maximum.reduceat(net, block.first, axis=0)
+    place, beside = np.nonzero(net >= most[block.segment])
+    best = np.zeros(most.shape, dtype=np.int64)
+    best[block.segment[place[::-1]], beside[::-1]] = place[::-1]  # of equals the first
+    own = net[np.arange(len(block)), block.segment].copy()
+    own[best.diagonal()[~block.several[best.diagonal()]]] = -np.inf
+    order = np.lexsort((-own, block.segment))
+    return _Partners(best, order[block.first])
+
+
+def _too_much(block: Block, net: FloatArray, partners: _Partners) -> FloatArray:
+    """What the pair of each place with the best of each segment is worth above its prices, 0 where nothing (m, s)."""
+    places, segment = np.arange(len(block)), block.segment
+    alike = np.arange(len(partners.best))
+    worth = net[partners.best, alike[None, :]]  # [b, a]: the best of b beside a
+    above = net + worth[:, segment].T
+    own, best = net[places, segment], partners.best.diagonal()
+    second = own[partners.second]
+    itself = (places == best[segment]) & ~block.several
+    above[places, segment] = own + np.where(itself, second[segment], own[best][segment])
+    return np.where(above > 0, above, 0.0)
+
+
+def _asked(number: int, block: Block, above: FloatArray, partners: _Partners, least: float, most: int) -> Sides:
+    """For each place the segments where it could gain most, and its best partner there."""
+    wanted = min(most, above.shape[1])
+    beside = np.argpartition(-above, wanted - 1, axis=1)[:, :wanted].ravel()
+    place = np.repeat(np.arange(len(block)), wanted)
+    asking = above[place, beside] > least
+    place, beside = place[asking], beside[asking]
+    own = block.segment[place]
+    met = np.where(partners.best[beside, own] == place, partners.second[own], partners.best[beside, own])
+    return Sides(np.full(2 * len(place), number), np.concatenate((place, met)), np.concatenate((beside, own)))
