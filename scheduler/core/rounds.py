@@ -4,6 +4,7 @@
 a round and after each solve, over all active jobs, through arrays.
 """
 
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 
@@ -206,53 +207,62 @@ def _may_borrow(cycle: Cycle, job: JobRecord, reservation: Claim) -> bool:
 
 
 def compare(cycle: Cycle) -> None:
-    """Set waiting jobs (and jobs owed time on another pool) against incumbents, pool by pool."""
-    assert cycle.discipline is not None
-    if not cycle.discipline.compares:
+    """Set waiting jobs (and jobs owed time on another pool) against incumbents."""
+    discipline = cycle.discipline
+    assert discipline is not None
+    if not discipline.compares:
         return
-    for pool in range(len(cycle.ledger.fleet.pools)):
-        if cycle.ledger.fleet.pools[pool].capacity:
-            challengers = cycle.discipline.challengers(pool, CHALLENGERS_MAX)
-            if challengers:
-                _challenge(cycle, pool, challengers)
+    incumbents: dict[int, list[JobRecord]] = {}
+    failures: Counter[int] = Counter()
+    head: JobRecord | None = None
+    for job, pool in discipline.contests(CHALLENGERS_MAX):
+        if discipline.strict and head is not None and job is not head and _still_waits(cycle, head):
+            return  # nobody passes the first in line, by preemption as little as by filling
+        head = job
+        if failures[pool] < FAILURES_MAX and not _challenge(cycle, job, pool, incumbents):
+            failures[pool] += 1
 
 
 def challenge_now(cycle: Cycle, job: JobRecord) -> None:
     """A job of a high class need not wait for the round to end."""
     assert cycle.discipline is not None
-    for pool in range(len(cycle.ledger.fleet.pools)):
-        if job.waits and job.job_id not in cycle.lines.spoken_for and cycle.discipline.key(job, pool) is not None:
-            _challenge(cycle, pool, [job])
+    for pool in cycle.discipline.pools_of(job):
+        if _still_waits(cycle, job):
+            _challenge(cycle, job, pool, {})
 
 
-def _challenge(cycle: Cycle, pool: int, challengers: list[JobRecord]) -> None:
-    assert cycle.discipline is not None
-    incumbents = cycle.discipline.incumbents(pool)[:INCUMBENTS_MAX]
-    failures = 0
-    for job in challengers:
-        if job.job_id in cycle.lines.spoken_for or not (job.waits or _is_movable(cycle, job, pool)):
-            continue
-        place = cycle.ledger.fleet.find(pool, form_of(cycle, job))
-        if place is not None and job.waits:
-            continue  # fill will start it
-        victims: list[JobRecord] = []
-        if place is None:
-            found = victims_of(cycle, job, pool, incumbents, partial(_may_evict, cycle, job, pool))
-            if found is None:
-                failures += 1
-                if failures >= FAILURES_MAX:
-                    return
-                continue
-            place, victims = found
-        drop_claim(cycle, job.job_id)
-        claim = open_claim(cycle, job, pool, place, exchange=True)
-        for victim in victims:
-            revoke(cycle, victim, Reason.POLICY_PREEMPTED, detail=f"job {job.job_id} is owed this place")
-        if job.holds:
-            revoke(
-                cycle, job, Reason.POLICY_MOVED, detail=f"owed time on {cycle.ledger.fleet.pools[pool].pool.pool_id}"
-            )
-        settle_claim(cycle, claim)
+def _still_waits(cycle: Cycle, job: JobRecord) -> bool:
+    return job.waits and job.job_id not in cycle.lines.spoken_for
+
+
+def _challenge(cycle: Cycle, job: JobRecord, pool: int, incumbents: dict[int, list[JobRecord]]) -> bool:
+    """Claim a place on the pool, if the job has a right to it and those in it may be asked to go.
+
+    False: nobody who is there can be displaced. `incumbents`: by pool, as far as they have been asked for.
+    """
+    discipline = cycle.discipline
+    assert discipline is not None
+    if job.job_id in cycle.lines.spoken_for or not (job.waits or _is_movable(cycle, job, pool)):
+        return True
+    place = cycle.ledger.fleet.find(pool, form_of(cycle, job))
+    if place is not None and job.waits:
+        return True  # fill will start it
+    victims: list[JobRecord] = []
+    if place is None:
+        if pool not in incumbents:
+            incumbents[pool] = discipline.incumbents(pool)[:INCUMBENTS_MAX]
+        found = victims_of(cycle, job, pool, incumbents[pool], partial(_may_evict, cycle, job, pool))
+        if found is None:
+            return False
+        place, victims = found
+    drop_claim(cycle, job.job_id)
+    claim = open_claim(cycle, job, pool, place, exchange=True)
+    for victim in victims:
+        revoke(cycle, victim, Reason.POLICY_PREEMPTED, detail=f"job {job.job_id} {discipline.claim_text}")
+    if job.holds:
+        revoke(cycle, job, Reason.POLICY_MOVED, detail=f"owed time on {cycle.ledger.fleet.pools[pool].pool.pool_id}")
+    settle_claim(cycle, claim)
+    return True
 
 
 def _is_movable(cycle: Cycle, job: JobRecord, pool: int) -> bool:
