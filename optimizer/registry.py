@@ -19,9 +19,16 @@ from walras.errors import ConfigError, UnknownPolicyError
 ENTRY_POINTS = "walras.policies"
 
 _BUILT_IN: Mapping[str, str] = {
+    "allox": "optimizer.policies.allox:Allox",
+    "edf": "optimizer.policies.edf:Edf",
     "fifo": "optimizer.policies.fifo:Fifo",
     "isolated": "optimizer.policies.isolated:Isolated",
+    "las": "optimizer.policies.las:Las",
     "max_min_fairness": "optimizer.policies.max_min_fairness:MaxMinFairness",
+    "priority": "optimizer.policies.priority:Priority",
+    "srsf": "optimizer.policies.srsf:Srsf",
+    "srtf": "optimizer.policies.srtf:Srtf",
+    "tiresias": "optimizer.policies.tiresias:Tiresias",
 }
 
 
@@ -91,6 +98,8 @@ def _unknown_parameter(policy: str, name: str, known: set[str]) -> ConfigError:
 def _bad_parameter(policy: str, error: ValidationError) -> ConfigError:
     first = error.errors(include_url=False)[0]
     where = ".".join(str(part) for part in first["loc"])
+    if not where:  # parameters that do not go together
+        return ConfigError(f"policy '{policy}': {first['msg']}", field="policy.parameters")
     return ConfigError(
         f"policy '{policy}', parameter {where}: {first['msg']} (got {first['input']!r})",
         field=f"policy.parameters.{where}",
