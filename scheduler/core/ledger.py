@@ -263,8 +263,7 @@ class Ledger:
         rate = float(self.class_of(job).rates[pool]) if pool >= 0 else 0.0
         if total is None or rate <= 0:
             return inf
-        since_s = self.now - float(self.columns.steps_at[job.slot]) if job.steps > job.start_steps else 0.0
-        done = job.steps + rate * max(0.0, since_s)
+        done = job.steps + rate * max(0.0, self.now - float(self.columns.steps_at[job.slot]))
         return max(0.0, total - done) / rate
 
     def add(self, request: JobRequest, at: float) -> JobRecord:

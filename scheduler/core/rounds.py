@@ -299,7 +299,7 @@ def victims_of(
             taken = any(row == chosen for chosen, _ in place)
             if free_machine is None or free_machine.condition is not Condition.UP or taken:
                 continue
-            if _is_claimed_by_others(cycle, row, job):
+            if _is_reserved_by_others(cycle, row, job):
                 continue
             leaving.setdefault(row, []).append(incumbent)
             if len(place) < len(parts) and _has_room_after(cycle, free_machine, leaving[row], parts[len(place)], job):
@@ -319,9 +319,17 @@ def _may_evict(cycle: Cycle, job: JobRecord, pool: int, incumbent: JobRecord) ->
     return cycle.discipline.may_evict(job, incumbent, pool)
 
 
+def _is_reserved_by_others(cycle: Cycle, row: int, job: JobRecord) -> bool:
+    """Whether somebody else's reservation takes whatever is freed on the machine."""
+    claims = [cycle.claims[job_id] for job_id in cycle.claims_on.get(row, ()) if job_id != job.job_id]
+    return any(not claim.exchange for claim in claims)
+
+
 def _has_room_after(cycle: Cycle, machine: Machine, leaving: list[JobRecord], wanted: int, job: JobRecord) -> bool:
     """Whether `wanted` accelerators, with their processors and memory, are free once these jobs have left."""
-    free, cpus, memory = len(machine.free), machine.free_cpus, machine.free_memory_bytes
+    promised = _promised(cycle, machine, job)
+    free, cpus = len(machine.free) - promised[0], machine.free_cpus - promised[1]
+    memory = machine.free_memory_bytes - promised[2]
     own = [job] if job.job_id in machine.holders else []  # what its reservation holds there
     for victim in [*leaving, *own]:
         form, held = form_of(cycle, victim), len(machine.holders[victim.job_id])
@@ -330,3 +338,22 @@ def _has_room_after(cycle: Cycle, machine: Machine, leaving: list[JobRecord], wa
         memory += held * form.memory_bytes
     form = form_of(cycle, job)
     return free >= wanted and cpus + 1e-9 >= wanted * form.cpus and memory >= wanted * form.memory_bytes
+
+
+def _promised(cycle: Cycle, machine: Machine, job: JobRecord) -> tuple[int, float, int]:
+    """What earlier exchanges of others need on the machine beyond what those who were asked to go will leave there.
+
+    Accelerators, processors, memory; each 0 at least: what more is left is not counted on.
+    """
+    claims = [cycle.claims[job_id] for job_id in cycle.claims_on.get(machine.row, ()) if job_id != job.job_id]
+    if not claims:
+        return 0, 0.0, 0
+    needs = [(claim.needs[machine.row], form_of(cycle, cycle.ledger.jobs[claim.job_id])) for claim in claims]
+    holders = [cycle.ledger.jobs[job_id] for job_id in machine.holders]
+    going = [each for each in holders if each.revoked is not None and any(row == machine.row for row, _ in each.place)]
+    left = [(len(machine.holders[each.job_id]), form_of(cycle, each)) for each in going]
+    return (
+        max(0, sum(count for count, _ in needs) - sum(count for count, _ in left)),
+        max(0.0, sum(count * form.cpus for count, form in needs) - sum(count * form.cpus for count, form in left)),
+        max(0, sum(n * form.memory_bytes for n, form in needs) - sum(n * form.memory_bytes for n, form in left)),
+    )
