@@ -8,6 +8,7 @@ from optimizer.policy import OrderFacts, OrderPolicy, Policy
 from optimizer.problem import Problem
 from optimizer.renting import Rental, rent_machines, with_rental
 from optimizer.validate import validate
+from optimizer.yardstick import with_yardstick
 
 
 def answer(
@@ -42,10 +43,12 @@ def order_of(policy: OrderPolicy, problem: Problem) -> Order:
     keys = policy.key(_facts(problem))
     rows = np.lexsort((jobs.job_id, jobs.submitted_at, *keys[::-1], -jobs.priority_class))
     if policy.aware:
-        return Order(tuple(rows.tolist()), columns.steps_per_s)
+        order = Order(tuple(rows.tolist()), columns.steps_per_s)
+        return with_yardstick(problem, order, strict=policy.strict)
     first_pool = np.full(len(columns), len(problem.pools), dtype=np.int64)
     np.minimum.at(first_pool, columns.use_column, columns.use_pool)
-    return Order(tuple(rows.tolist()), -first_pool.astype(np.float64))
+    order = Order(tuple(rows.tolist()), -first_pool.astype(np.float64))
+    return with_yardstick(problem, order, strict=policy.strict)
 
 
 def _facts(problem: Problem) -> OrderFacts:
