@@ -20,7 +20,7 @@ import numpy as np
 
 from optimizer.decision import Order, Yardstick
 from optimizer.list_schedule import ends_s
-from optimizer.problem import FloatArray, IntArray, Problem
+from optimizer.problem import BoolArray, FloatArray, IntArray, Problem
 from optimizer.utility import usable_columns
 
 NAME = "mean completion time of the list schedule, against the squashed area at constant prices"
@@ -45,13 +45,14 @@ class _Work:
     capacity: FloatArray
 
 
-def lower_bound_s(problem: Problem) -> float:
+def lower_bound_s(problem: Problem, usable: BoolArray) -> float:
     """What the times until all jobs end sum up to at least, in seconds; jobs without a usable configuration aside.
 
     Args:
         problem: remaining steps are finite where a configuration is usable.
+        usable: columns that count: those that fit the empty fleet and make steps, or those of some jobs (c,).
     """
-    work = _work(problem)
+    work = _work(problem, usable)
     if not len(work.shortest_s):
         return 0.0
     capacity = np.maximum(work.capacity, 1e-12)
@@ -90,14 +91,13 @@ def with_yardstick(problem: Problem, order: Order, *, strict: bool) -> Order:
     if np.count_nonzero(usable) > CONFIGURATIONS_MAX:
         return Order(order.rows, order.preference, None, f"more than {CONFIGURATIONS_MAX} configurations")
     ends = ends_s(problem, order.rows, order.preference, usable, strict=strict)
-    objective, bound = float(ends[placeable].mean()), lower_bound_s(problem) / len(placeable)
+    objective, bound = float(ends[placeable].mean()), lower_bound_s(problem, usable) / len(placeable)
     gap = (objective - bound) / max(1e-12, bound)
     return Order(order.rows, order.preference, Yardstick(NAME, UNIT, objective, bound, gap))
 
 
-def _work(problem: Problem) -> _Work:
+def _work(problem: Problem, usable: BoolArray) -> _Work:
     columns, capacity = problem.columns, problem.pools.capacity
-    usable = usable_columns(columns, capacity)
     kept = np.flatnonzero(usable)
     rows, job = np.unique(columns.job[kept], return_inverse=True)
     length_s = problem.jobs.remaining_steps[columns.job[kept]] / columns.steps_per_s[kept]

@@ -15,13 +15,18 @@ from optimizer.policies.fifo import Fifo
 from optimizer.policies.srtf import Srtf
 from optimizer.problem import Problem
 from optimizer.utility import usable_columns
-from optimizer.yardstick import lower_bound_s
+from optimizer.yardstick import lower_bound_s as lower_bound_of_columns
 
 
 def problem_of(setting: Setting, steps: list[float]) -> Problem:
     """A problem whose jobs have that many steps left."""
     problem = build(setting)
     return replace(problem, jobs=replace(problem.jobs, remaining_steps=np.array(steps, dtype=float)))
+
+
+def lower_bound_s(problem: Problem) -> float:
+    """Over all jobs that can run."""
+    return lower_bound_of_columns(problem, usable_columns(problem.columns, problem.pools.capacity))
 
 
 def sum_of_ends(problem: Problem, rows: tuple[int, ...], preference: np.ndarray, strict: bool = False) -> float:
