@@ -96,7 +96,7 @@ def assign(length_s: FloatArray, lanes: IntArray) -> Seats:
         from_end = np.concatenate([np.arange(1, n + 1) for n in levels.tolist()])
         cost = length_s[:, kind] * from_end
         seat = _seats(cost, lanes[kind])
-        last = (from_end == levels[kind]) & (np.bincount(seat, minlength=len(kind)) == lanes[kind])
+        last = (from_end == levels[kind]) & (np.bincount(seat, minlength=len(kind) + 1)[:-1] == lanes[kind])
         full = np.bincount(kind[last], minlength=len(lanes)) > 0
         grow = (full | bool(np.any(seat == len(kind)))) & (levels < most)
         if not grow.any():

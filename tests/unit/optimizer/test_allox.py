@@ -49,7 +49,7 @@ def plain_gavel(length_s: np.ndarray, lanes: np.ndarray) -> float:
 @settings(max_examples=150, deadline=None)
 def test_levels_added_as_needed_give_the_minimum_of_the_whole_matrix(data: st.DataObject) -> None:
     """The reduced assignment has the same sum as all positions of all accelerators, unusable types included."""
-    kinds, jobs = data.draw(st.integers(1, 3)), data.draw(st.integers(1, 9))
+    kinds, jobs = data.draw(st.integers(1, 3)), data.draw(st.integers(1, 16))
     lanes = np.array(data.draw(st.lists(st.integers(1, 4), min_size=kinds, max_size=kinds)))
     length = st.sampled_from([0.0, 1.0, 2.0, 5.0, 30.0, np.inf])
     table = np.array(
