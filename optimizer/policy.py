@@ -7,7 +7,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from optimizer.decision import Decision, Memory, Quote
-from optimizer.problem import FloatArray, IntArray, Problem
+from optimizer.problem import BoolArray, FloatArray, IntArray, Problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,19 +33,22 @@ class Newcomer:
     usd_per_h: FloatArray = field(default_factory=lambda: np.zeros(0))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class OrderFacts:
-    """What an order policy may rank a job by."""
+    """What an order policy may rank jobs by: parallel arrays, one entry per job (n,)."""
 
-    job_id: int
-    submitted_at: float
-    priority_class: int
-    gang: int
-    #: Accelerator-seconds received so far.
-    attained_s: float
+    submitted_at: FloatArray
+    priority_class: IntArray
+    #: Accelerators of the whole gang.
+    gang: FloatArray
+    #: Accelerator-seconds received so far, and those since the job's service was last counted anew (`Renewing`).
+    attained_s: FloatArray
+    served_s: FloatArray
+    #: Seconds since it last held accelerators (since its submission, if never); 0 while it does.
+    waited_s: FloatArray
     #: Seconds left on the job's best configuration; inf when unknown.
-    remaining_s: float
-    deadline_at: float
+    remaining_s: FloatArray
+    deadline_at: FloatArray
 
 
 @runtime_checkable
@@ -63,7 +66,10 @@ class SharePolicy(Protocol):
 
 @runtime_checkable
 class OrderPolicy(Protocol):
-    """Ranks jobs by a key that changes only when the job itself changes: no solve is ever needed."""
+    """Ranks jobs by a key: no solve is ever needed.
+
+    A key may change while the job runs; while it waits only by the passing of time, and that is seen at round ends.
+    """
 
     #: True: a running job may be preempted for one that ranks before it (at rounds).
     preemptive: bool
@@ -72,8 +78,21 @@ class OrderPolicy(Protocol):
     #: True: try configurations fastest first; False: in pool order, blind to speed.
     aware: bool
 
-    def key(self, job: OrderFacts) -> tuple[float, ...]:
-        """Sort key: smallest first. Ties end in the job id, so keys never compare equal."""
+    def key(self, jobs: OrderFacts) -> tuple[FloatArray, ...]:
+        """Columns of the sort key, most significant first, smallest first (each (n,)).
+
+        The first column alone says who outranks whom: only a smaller one takes the place of a running job. The others
+        order those who wait. Ties go by submission, then by number.
+        """
+        ...
+
+
+@runtime_checkable
+class Renewing(Protocol):
+    """An order that now and then counts a waiting job's service anew (asked at round ends)."""
+
+    def renews(self, jobs: OrderFacts) -> BoolArray:
+        """Jobs whose `served_s` begins at 0 again (n,)."""
         ...
 
 

@@ -19,15 +19,22 @@ from walras.errors import ConfigError, UnknownPolicyError
 ENTRY_POINTS = "walras.policies"
 
 _BUILT_IN: Mapping[str, str] = {
+    "allox": "optimizer.policies.allox:Allox",
+    "edf": "optimizer.policies.edf:Edf",
     "fifo": "optimizer.policies.fifo:Fifo",
     "isolated": "optimizer.policies.isolated:Isolated",
     "cost_with_slos": "optimizer.policies.cost_with_slos:CostWithSlos",
     "finish_time_fairness": "optimizer.policies.finish_time_fairness:FinishTimeFairness",
+    "las": "optimizer.policies.las:Las",
     "makespan": "optimizer.policies.makespan:Makespan",
     "max_min_fairness": "optimizer.policies.max_min_fairness:MaxMinFairness",
+    "priority": "optimizer.policies.priority:Priority",
     "proportional_fairness": "optimizer.policies.proportional_fairness:ProportionalFairness",
+    "srsf": "optimizer.policies.srsf:Srsf",
+    "srtf": "optimizer.policies.srtf:Srtf",
     "throughput": "optimizer.policies.throughput:Throughput",
     "throughput_per_dollar": "optimizer.policies.throughput_per_dollar:ThroughputPerDollar",
+    "tiresias": "optimizer.policies.tiresias:Tiresias",
 }
 
 
@@ -97,6 +104,8 @@ def _unknown_parameter(policy: str, name: str, known: set[str]) -> ConfigError:
 def _bad_parameter(policy: str, error: ValidationError) -> ConfigError:
     first = error.errors(include_url=False)[0]
     where = ".".join(str(part) for part in first["loc"])
+    if not where:  # parameters that do not go together
+        return ConfigError(f"policy '{policy}': {first['msg']}", field="policy.parameters")
     return ConfigError(
         f"policy '{policy}', parameter {where}: {first['msg']} (got {first['input']!r})",
         field=f"policy.parameters.{where}",

@@ -174,7 +174,7 @@ def _dependency_ended(cycle: Cycle, job: JobRecord, dependency: JobRecord, state
 
 def count_steps(cycle: Cycle, job: JobRecord, steps: float) -> None:
     """The job has done at least this many steps."""
-    job.steps, job.steps_at = max(job.steps, steps), cycle.now
+    job.steps = max(job.steps, steps)
     cycle.ledger.columns.steps[job.slot] = job.steps
 
 

@@ -50,8 +50,6 @@ class JobRecord:
     #: It was stopped once and had saved nothing: stopping it again would cost all it has done.
     loses_work: bool = False
     steps: float = 0.0
-    #: When `steps` was last heard of.
-    steps_at: float = 0.0
     #: Steps at the newest recorded checkpoint, and at the start of this attempt.
     safe_steps: float = 0.0
     start_steps: float = 0.0
@@ -130,6 +128,10 @@ class Columns:
         self.deadline_at: NDArray[np.float64] = np.zeros(size)
         self.steps_total: NDArray[np.float64] = np.zeros(size)
         self.steps: NDArray[np.float64] = np.zeros(size)
+        #: When `steps` was last heard of in this attempt (or its ranks came up); inf while none runs.
+        self.steps_at: NDArray[np.float64] = np.full(size, inf)
+        #: The submitter's guess of the whole run on the best accelerator; inf without one.
+        self.duration_s: NDArray[np.float64] = np.full(size, inf)
         #: True for a job that may be given accelerators: it waits or runs, and nothing but a place is missing.
         self.eligible: NDArray[np.bool_] = np.zeros(size, bool)
         #: Accelerators of the largest gang it may run as.
@@ -140,6 +142,10 @@ class Columns:
         #: Accelerator-seconds received, and the instant up to which the row is settled.
         self.attained_s: NDArray[np.float64] = np.zeros(size)
         self.settled_at: NDArray[np.float64] = np.zeros(size)
+        #: What it had received when an order policy last began to count its service anew.
+        self.renewed_at_s: NDArray[np.float64] = np.zeros(size)
+        #: When it last began, or ended, to hold accelerators; else its submission.
+        self.since_at: NDArray[np.float64] = np.zeros(size)
         self.entitled: NDArray[np.float64] = np.zeros((size, 0))
         self.owed: NDArray[np.float64] = np.zeros((size, 0))
         #: Accelerator-seconds entitled to and received where entitled, old ones slowly forgotten (`settle_all`).
@@ -257,7 +263,7 @@ class Ledger:
         rate = float(self.class_of(job).rates[pool]) if pool >= 0 else 0.0
         if total is None or rate <= 0:
             return inf
-        done = job.steps + rate * (self.now - job.steps_at if job.steps > job.start_steps else 0.0)
+        done = job.steps + rate * max(0.0, self.now - float(self.columns.steps_at[job.slot]))
         return max(0.0, total - done) / rate
 
     def add(self, request: JobRequest, at: float) -> JobRecord:
@@ -277,12 +283,16 @@ class Ledger:
         columns.deadline_at[slot] = request.deadline_at
         columns.steps_total[slot] = inf if request.steps is None else request.steps
         columns.steps[slot] = 0.0
+        columns.steps_at[slot] = inf
+        columns.duration_s[slot] = inf if request.duration_s is None else request.duration_s
         columns.eligible[slot] = False
         columns.gang[slot] = max((demand.count for demand in request.demands), default=1)
         columns.pool[slot] = -1
         columns.count[slot] = 0.0
         columns.attained_s[slot] = 0.0
         columns.settled_at[slot] = at
+        columns.renewed_at_s[slot] = 0.0
+        columns.since_at[slot] = at
         columns.entitled[slot] = 0.0
         columns.owed[slot] = 0.0
         columns.promised[slot] = 0.0

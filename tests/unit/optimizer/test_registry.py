@@ -14,9 +14,9 @@ from walras.errors import ConfigError, UnknownPolicyError
 
 def test_every_name_makes_a_policy():
     """All registered names can be made without parameters."""
-    assert names() == ("fifo", "isolated", "max_min_fairness")
-    assert isinstance(make(PolicySpec("fifo")), OrderPolicy)
-    assert isinstance(make(PolicySpec("isolated")), SharePolicy)
+    assert {"allox", "fifo", "isolated", "las", "max_min_fairness", "tiresias"} <= set(names())
+    for name in names():
+        assert isinstance(make(PolicySpec(name)), OrderPolicy | SharePolicy)
 
 
 def test_parameters_reach_the_policy():
@@ -38,7 +38,7 @@ def test_making_a_policy_imports_no_solver():
 
 def test_an_unknown_policy_is_told_what_exists():
     """The message lists the known names and guesses which was meant."""
-    with pytest.raises(UnknownPolicyError, match="known: fifo, isolated, max_min_fairness") as caught:
+    with pytest.raises(UnknownPolicyError, match=r"known: .*fifo, .*max_min_fairness") as caught:
         make(PolicySpec("max_min_fairnes"))
     assert caught.value.field == "policy.name"
     assert "max_min_fairness" in caught.value.fix
