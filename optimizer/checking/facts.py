@@ -7,13 +7,32 @@ Symbols: T[c] steps/s of column c, N[p] accelerators of pool p, s[m] accelerator
     utility[c] = s[m] speed[c] / equal[m]            in accelerators of the fleet's average speed for m
 """
 
+from collections.abc import Iterator
+from dataclasses import dataclass
+
 import numpy as np
 
 from optimizer.checking.responses import Menu
+from optimizer.decision import Packed, Shares
 from optimizer.problem import FloatArray, Problem
 
 #: Slack for counts that went through float arithmetic.
 _WHOLE = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Together:
+    """Two jobs on the same accelerators: rows, the columns whose speed counts, where, how many, how long."""
+
+    first: int
+    second: int
+    first_column: int
+    second_column: int
+    pool: int
+    count: float
+    share: float
+    first_factor: float
+    second_factor: float
 
 
 class Facts:
@@ -58,6 +77,29 @@ class Facts:
     def summed(self, values: FloatArray) -> FloatArray:
         """The sum over each job's columns (n,)."""
         return np.array([sum(values[c] for c in mine) for mine in self.columns_of], dtype=np.float64)
+
+    def gained(self, worth: FloatArray, shares: Shares) -> FloatArray:
+        """What the shares are worth to each job, at so much for each column run all the time; packed ones too (n,)."""
+        gained = self.summed(worth * shares.x)
+        for pair in self.pairs_in(shares.packed):
+            gained[pair.first] += pair.first_factor * worth[pair.first_column] * pair.share
+            gained[pair.second] += pair.second_factor * worth[pair.second_column] * pair.share
+        return gained
+
+    def pairs_in(self, packed: Packed) -> Iterator["Together"]:
+        """Who runs together, as what; those that cannot are left out (`misfits` tells)."""
+        pairs = self.problem.pairs
+        if pairs is None:
+            return
+        for first, second, row, share in zip(packed.first, packed.second, packed.pair, packed.share, strict=True):
+            pool = int(pairs.pool[row])
+            one, other = self.alone[first].get(pool), self.alone[second].get(pool)
+            as_listed = (pairs.kind[first], pairs.kind[second]) == (pairs.first[row], pairs.second[row])
+            if one is None or other is None or first == second or not as_listed:
+                continue
+            if self.uses[one][pool] == self.uses[other][pool]:
+                factors = float(pairs.first_factor[row]), float(pairs.second_factor[row])
+                yield Together(int(first), int(second), one, other, pool, self.uses[one][pool], float(share), *factors)
 
     def cost(self, prices: FloatArray) -> FloatArray:
         """What each column pays at the prices (c,)."""

@@ -14,6 +14,7 @@ import numpy as np
 
 from optimizer.checking.facts import Facts
 from optimizer.checking.responses import cheapest, cheapest_at_least, most_of_logarithm
+from optimizer.decision import Shares
 from optimizer.problem import BoolArray, FloatArray
 
 #: Who is within this part of what it can use is full, so that rounding cannot make it look starved.
@@ -104,8 +105,8 @@ class LevelForm:
         rising = self.targets.rising
         return float(self.targets.levels(self.targets.cap)[rising].max(initial=0.0))
 
-    def reached(self, facts: Facts, x: FloatArray) -> float:
-        utility, targets = facts.summed(self.worth * x), self.targets
+    def reached(self, facts: Facts, shares: Shares) -> float:
+        utility, targets = facts.gained(self.worth, shares), self.targets
         short = targets.rising & (utility < targets.cap * (1 - FULL))
         return float(targets.levels(utility)[short].min(initial=self.highest))
 
@@ -142,8 +143,8 @@ class SumForm:
     worth: FloatArray
     floor: FloatArray
 
-    def reached(self, facts: Facts, x: FloatArray) -> float:
-        return float(sum(v * part for v, part in zip(self.value, x, strict=True)))
+    def reached(self, facts: Facts, shares: Shares) -> float:
+        return float(facts.gained(self.value, shares).sum())
 
     def bound(self, facts: Facts, prices: FloatArray) -> float:
         menu = facts.menu(self.worth, facts.cost(prices) - self.value)
@@ -157,8 +158,8 @@ class LogForm:
     worth: FloatArray
     weight: FloatArray
 
-    def reached(self, facts: Facts, x: FloatArray) -> float:
-        utility = facts.summed(self.worth * x)
+    def reached(self, facts: Facts, shares: Shares) -> float:
+        utility = facts.gained(self.worth, shares)
         with np.errstate(divide="ignore"):
             return float(sum(w * np.log(max(u, 0.0)) for w, u in zip(self.weight, utility, strict=True) if w > 0))
 

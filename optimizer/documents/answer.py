@@ -139,10 +139,22 @@ class OrderedJob(FileModel):
     ] = ()
 
 
+class YardstickDocument(FileModel):
+    """How far what is reached stays behind what no schedule can go below."""
+
+    name: Text
+    unit: Text
+    objective: Result | None
+    bound: Result | None
+    gap: Annotated[Result | None, Field(description="(objective - bound) / bound; null: it is infinite.")]
+
+
 class OrderDocument(FileModel):
     """An answer that ranks: the first job is placed first."""
 
     jobs: Annotated[tuple[OrderedJob, ...], Field(max_length=MAX_JOBS)]
+    yardstick: YardstickDocument | None = None
+    no_yardstick: Annotated[Prose, Field(description="Why there is none.")] = ""
 
 
 class CheckDocument(FileModel):
@@ -153,7 +165,10 @@ class CheckDocument(FileModel):
     bound: Result | None
     gap: Result | None
     violation: Result
-    complaints: Annotated[tuple[Prose, ...], Field(max_length=10_000)]
+    complaints: Annotated[tuple[Prose, ...], Field(max_length=1_000_000)]
+    unchecked: Annotated[
+        tuple[Prose, ...], Field(max_length=100, description="What no answer of this policy proves, taken as stated.")
+    ] = ()
 
 
 class AnswerDocument(FileModel):

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from optimizer.decision import Certificate, Decision, Order, Packed, Quote, Shares, Stage
-from optimizer.documents.answer import AnswerDocument, OrderDocument, SharesDocument, StageDocument
+from optimizer.decision import Certificate, Decision, Order, Packed, Quote, Shares, Stage, Yardstick
+from optimizer.documents.answer import AnswerDocument, OrderDocument, SharesDocument, StageDocument, YardstickDocument
 from optimizer.documents.answering import digest
 from optimizer.documents.writing import uses_of
 from optimizer.policy import PolicySpec
@@ -162,4 +162,12 @@ def _order(document: OrderDocument, problem: Problem, names: _Names) -> Order:
         for rank, configuration in enumerate(job.preference):
             column = names.column(row, configuration, f"order.jobs[{place}].preference[{rank}]")
             preference[column] = len(job.preference) - rank
-    return Order(tuple(rows), preference)
+    yardstick = None if document.yardstick is None else _yardstick(document.yardstick)
+    return Order(tuple(rows), preference, yardstick, document.no_yardstick)
+
+
+def _yardstick(document: YardstickDocument) -> Yardstick:
+    objective, bound, gap = (
+        np.inf if value is None else value for value in (document.objective, document.bound, document.gap)
+    )
+    return Yardstick(document.name, document.unit, objective, bound, gap)

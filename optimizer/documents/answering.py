@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from optimizer.decision import Certificate, Decision, Memory, Order, Shares, Stage
+from optimizer.decision import Certificate, Decision, Memory, Order, Shares, Stage, Yardstick
 from optimizer.documents.answer import (
     AnswerDocument,
     CertificateDocument,
@@ -22,6 +22,7 @@ from optimizer.documents.answer import (
     SharesDocument,
     StageDocument,
     StageJob,
+    YardstickDocument,
 )
 from optimizer.documents.writing import document_of, plain, uses_of
 from optimizer.policy import PolicySpec
@@ -230,7 +231,19 @@ def _order(problem: Problem, order: Order, names: dict[int, str]) -> OrderDocume
         jobs=tuple(
             OrderedJob(id=job_id, name=names.get(job_id), preference=tuple(preferred[row]))
             for row, job_id in zip(order.rows, ids, strict=True)
-        )
+        ),
+        yardstick=_yardstick(order.yardstick) if order.yardstick is not None else None,
+        no_yardstick=order.no_yardstick,
+    )
+
+
+def _yardstick(yardstick: Yardstick) -> YardstickDocument:
+    return YardstickDocument(
+        name=yardstick.name,
+        unit=yardstick.unit,
+        objective=finite(yardstick.objective),
+        bound=finite(yardstick.bound),
+        gap=finite(yardstick.gap),
     )
 
 

@@ -2,9 +2,8 @@
 
 from typing import Any
 
-import numpy as np
 import pytest
-from checking import SPECS, answer, lies, spec_id
+from checking import SPECS, answer, spec_id
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,7 +19,7 @@ _SPEEDS = st.integers(1, 60).map(lambda quarters: quarters / 4)
 
 @st.composite
 def problems(draw: st.DrawFn) -> Problem:
-    """Up to six jobs on up to three pools: gangs of several sizes, mixed gangs, deadlines, lengths, prices, projects."""
+    """Up to six jobs on up to three pools: gangs of all sizes, mixed gangs, deadlines, lengths, prices, projects."""
     pools = {
         f"pool-{row}": {"capacity": draw(st.integers(0, 5)), "usd_per_h": draw(st.sampled_from([0, 0.5, 1, 3]))}
         for row in range(draw(st.integers(1, 3)))
@@ -39,7 +38,11 @@ def _jobs(draw: st.DrawFn, pools: list[str], projects: int) -> dict[str, Any]:
         if draw(st.integers(0, 4)):
             configurations.append({"pool": pool, "accelerators": gang, "steps_per_s": draw(_SPEEDS)})
             if draw(st.integers(0, 3)) == 0:
-                larger = {"pool": pool, "accelerators": 2 * gang, "steps_per_s": 1.7 * configurations[-1]["steps_per_s"]}
+                larger = {
+                    "pool": pool,
+                    "accelerators": 2 * gang,
+                    "steps_per_s": 1.7 * configurations[-1]["steps_per_s"],
+                }
                 configurations.append(larger)
     if len(pools) > 1 and draw(st.integers(0, 3)) == 0:
         configurations.append({"uses": {pools[0]: gang, pools[1]: gang}, "steps_per_s": draw(_SPEEDS)})

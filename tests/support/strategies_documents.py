@@ -90,11 +90,13 @@ def _pairs(draw: st.DrawFn, n: int, p: int) -> Pairs | None:
     kinds = [draw(st.integers(-1, 2)) for _ in range(n)]
     dense = {kind: row for row, kind in enumerate(sorted({*kinds, *(k for a, b, _ in chosen for k in (a, b))} - {-1}))}
     dense[-1] = -1
+    factor = _floats(draw, st.floats(0, 1), len(chosen))
+    alike = np.array([a == b for a, b, _ in chosen], dtype=bool)
     return Pairs(
         kind=np.array([dense[kind] for kind in kinds], dtype=np.int64),
         first=np.array([dense[a] for a, _, _ in chosen], dtype=np.int64),
         second=np.array([dense[b] for _, b, _ in chosen], dtype=np.int64),
         pool=np.array([pool for _, _, pool in chosen], dtype=np.int64),
-        first_factor=_floats(draw, st.floats(0, 10), len(chosen)),
-        second_factor=_floats(draw, st.floats(0, 10), len(chosen)),
+        first_factor=factor,
+        second_factor=np.where(alike, factor, _floats(draw, st.floats(0, 1), len(chosen))),
     )

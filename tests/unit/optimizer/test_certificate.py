@@ -91,10 +91,10 @@ def test_memory_is_part_of_the_question():
     assert not check(later, spec, shares, None).holds
 
 
-def test_a_policy_without_a_yardstick_is_a_named_error():
+def test_a_policy_without_a_measure_is_a_named_error():
     """A policy of others cannot be judged here, and the message says who can be."""
     problem = example("three_pools")
-    with pytest.raises(UnknownPolicyError, match="no yardstick for policy 'mine'"):
+    with pytest.raises(UnknownPolicyError, match="no measure for policy 'mine'"):
         check(problem, PolicySpec("mine"), answer(PolicySpec("throughput"), problem))
 
 
