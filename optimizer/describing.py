@@ -136,10 +136,10 @@ def _branches(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> list
 
 
 def _type_of(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
-    names = []
+    names: list[str] = []
     for branch in _branches(schema, definitions):
         if branch.get("type") == "array":
-            items = branch.get("items") or next(iter(branch.get("prefixItems", [{}])), {})
+            items: Mapping[str, Any] = branch.get("items") or next(iter(branch.get("prefixItems", [{}])), {})
             names.append(f"list of {_type_of(_resolved(items, definitions), definitions)}")
         else:
             names.append(str(branch.get("type", "any")))

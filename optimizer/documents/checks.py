@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from optimizer.certificate import check
 from optimizer.decision import Decision, Memory
-from optimizer.documents.answer import AnswerDocument, CheckDocument
+from optimizer.documents.answer import AnswerDocument, CheckDocument, JobAnswer
 from optimizer.documents.answering import answer_of, finite
 from optimizer.policy import PolicySpec
 from optimizer.problem import Problem
@@ -36,11 +36,7 @@ def _about_amounts(stated: AnswerDocument, found: AnswerDocument) -> Iterator[st
         return
     jobs = {job.id: job for job in stated.shares.jobs}
     for job in found.shares.jobs:
-        claim = jobs.get(job.id)
-        if claim is None:
-            if job.shares or job.surplus:
-                yield f"job {job.id} is left out"
-            continue
+        claim = jobs.get(job.id, JobAnswer(id=job.id))
         if not _same(claim.steps_per_s, job.steps_per_s) or not _same(claim.of_best or 0.0, job.of_best or 0.0):
             yield f"job {job.id}: {claim.steps_per_s:.6g} steps/s are stated, its shares make {job.steps_per_s:.6g}"
     for pool in sorted({*stated.shares.used, *found.shares.used}):
