@@ -53,6 +53,10 @@ class Quote:
     exchange: float
 
 
+def _nothing() -> FloatArray:
+    return np.zeros(0)
+
+
 class StageKind(StrEnum):
     """What a stage maximises."""
 
@@ -69,7 +73,8 @@ class Stage:
     """One program of a solve in stages, with the prices that prove its optimum.
 
     Any non-negative prices give a valid bound (each job's best response to them is a small program of its own), so a
-    checker need not trust them. Utilities are those in which the policy states its targets.
+    checker need not trust them. Nor need it where jobs are packed: any prices do that leave no column and no pair worth
+    more than it costs (`optimizer.packing.pricing`). Utilities are those in which the policy states its targets.
     """
 
     kind: StageKind
@@ -83,6 +88,10 @@ class Stage:
     prices: FloatArray
     objective: float
     bound: float
+    #: Where jobs may be packed, and only there, because the pools' prices do not tell which of its two jobs pays for a
+    #: pair: what one more unit of utility, and of time, is worth to each job, in the objective's unit, >= 0 (n,), (n,).
+    multiplier: FloatArray = field(default_factory=_nothing)
+    time: FloatArray = field(default_factory=_nothing)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -99,7 +108,8 @@ class Packed:
         return len(self.share)
 
 
-def _nobody() -> Packed:
+def nobody_packed() -> Packed:
+    """No two jobs together."""
     none = np.zeros(0, dtype=np.int64)
     return Packed(none, none, none, np.zeros(0))
 
@@ -120,7 +130,7 @@ class Shares:
     #: Rows of jobs without any configuration that fits the fleet: they get nothing (ascending).
     unplaceable: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     #: Shares of jobs that run two by two, beside those in `x`.
-    packed: Packed = field(default_factory=_nobody)
+    packed: Packed = field(default_factory=nobody_packed)
     #: Rows of jobs whose deadline asks for more than they can be given, or for something that nobody can tell: they
     #: were asked for less (ascending).
     relaxed: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))

@@ -8,17 +8,18 @@ up, by jobs that reach their target and no more). So there is room only where a 
 that cost nothing, and mostly there is none. Decides how stages follow each other and how they are told per job.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from optimizer.class_market import ClassMarket
-from optimizer.decision import Certificate, Quote, Shares, Stage, StageKind, Status
+from optimizer.decision import Certificate, Packed, Quote, Shares, Stage, StageKind, Status, nobody_packed
 from optimizer.equal_shares import equal_shares
-from optimizer.feasible import relative_gap, violation_of
+from optimizer.feasible import relative_gap
 from optimizer.market import Market
 from optimizer.objective import Level, Nash, Objective, Solution, Total
 from optimizer.owners import best_by, sum_by
+from optimizer.packing.shares import gained, violation_of_packed
 from optimizer.prices.bound import bound_at
 from optimizer.problem import BoolArray, FloatArray, IntArray, Problem
 from optimizer.quoting import FAIR_UNIT, fair_quote, mean_exchange, scarce, surplus_of
@@ -54,6 +55,12 @@ class Staged:
     path: str
     x: FloatArray
     stages: tuple[Stage, ...]
+    #: Shares of jobs that run two by two, beside those in `x`.
+    packed: Packed = field(default_factory=nobody_packed)
+
+    def worth_of(self, worth: FloatArray) -> FloatArray:
+        """What the shares are worth to each job, at so much for each column run all the time: (c,) -> (n,)."""
+        return gained(self.asked.problem, self.asked.utility.usable, worth, self.x, self.packed)
 
     def first(self) -> tuple[float, float]:
         """What the first stage reached and what is proved about it; 0 where there was nothing to reach."""
@@ -137,7 +144,7 @@ def certificate_of(staged: Staged, objective: float, bound: float, *, maximise: 
     level = bool(staged.stages) and staged.stages[0].kind is StageKind.LEVEL
     widest = max(gap, relative_gap(*staged.first())) if level else gap
     status = Status.WORK_LIMIT if staged.status is Status.OPTIMAL and widest > OPTIMAL_GAP else staged.status
-    violation = violation_of(staged.asked.problem, staged.x)
+    violation = violation_of_packed(staged.asked.problem, staged.asked.utility.usable, staged.x, staged.packed)
     return Certificate(status, objective, bound, gap, violation, f"classes+{staged.path}", maximise)
 
 
@@ -170,6 +177,7 @@ def shares_of(
         certificate=certificate,
         stages=staged.stages,
         unplaceable=np.flatnonzero(staged.asked.utility.best == 0),
+        packed=staged.packed,
         relaxed=relaxed,
     )
 

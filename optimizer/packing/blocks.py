@@ -42,7 +42,7 @@ class Block:
 
 
 def kinds_of(problem: Problem) -> FloatArray:
-    """What tells jobs apart besides columns and targets, where they may share: their kind; -1 if it is not listed (n,)."""
+    """What tells jobs apart where they may share, besides columns and targets: their kind, -1 if not listed (n,)."""
     pairs = problem.pairs
     if pairs is None:
         return np.full(len(problem.jobs), -1.0)

@@ -79,7 +79,9 @@ class Packer:
         greedy, path, vertex = no_sides(), "pairs", self._whole
         while search.rounds < _ROUNDS and search.stalled < _STALLED:
             sides = spell(self._sides, self._blocks)
-            found = master.solve(sides, _positions(greedy, self._sides), search.ask(vertex=vertex), vertex=vertex)
+            found = master.solve(
+                sides, _positions(greedy, self._sides), search.ask(self._beside_level(vertex)), vertex=vertex
+            )
             search.work += found.work
             if found.status is not Status.OPTIMAL:
                 return search.answer(found.status, path)
@@ -93,6 +95,11 @@ class Packer:
                 vertex = search.room <= close / 2
                 self._sides = joined([self._worth_keeping(found), asked, greedy])
         return search.answer(Status.OPTIMAL if search.gap <= close else Status.WORK_LIMIT, path)
+
+    def _beside_level(self, vertex: bool) -> float:
+        if self._whole:
+            return 0.0
+        return -_BELOW if vertex else _ABOVE
 
     def _worth_keeping(self, found: MasterSolution) -> Sides:
         most = _KEPT * self._market.classes
@@ -131,13 +138,13 @@ class _Search:
             return np.inf
         return (self._bound - value) / max(abs(self._bound), 1e-12)
 
-    def ask(self, *, vertex: bool) -> Ask:
-        """What the next program is to maximise."""
+    def ask(self, beside: float) -> Ask:
+        """What the next program is to maximise; a level is aimed at so much, as a part of it, from where it should be."""
         objective = self._objective
         if isinstance(objective, Total):
             return Ask(0.0, np.zeros(self._market.classes), objective.floor)
         floor = objective.targets.at(0.0)[0]
-        aim = min(self._likely * (1 - _BELOW if vertex else 1 + _ABOVE), objective.targets.highest)
+        aim = min(self._likely * (1 + beside), objective.targets.highest)
         return Ask(1.0, objective.targets.at(aim)[0] - floor, floor)
 
     def learn(self, found: MasterSolution, sides: Sides, spelled: Spelled) -> Sides:
@@ -161,9 +168,14 @@ class _Search:
         return asked
 
     def answer(self, status: Status, path: str) -> PackedSolution:
-        """The best that was found."""
+        """The best that was found. A level's dual values are told in units of the level."""
+        duals = self._duals
+        if isinstance(self._objective, Level):
+            rise = self._objective.targets.at(self._bound)[1]
+            unit = float(self._market.size @ (duals.multiplier * rise)) or 1.0
+            duals = Duals(duals.prices / unit, duals.multiplier / unit, duals.time / unit)
         return PackedSolution(
-            status, self._x, self._sides, self._beside, self._duals, self._value, self._bound, path, self.work
+            status, self._x, self._sides, self._beside, duals, self._value, self._bound, path, self.work
         )
 
 
