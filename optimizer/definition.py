@@ -9,7 +9,6 @@ solved by HiGHS straight from the matrices (`optimizer.linear`); what HiGHS does
 the program as it stands here. Decides how an objective is solved exactly, not which objective.
 """
 
-import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,16 +25,14 @@ from optimizer.owners import best_by, sum_by
 from optimizer.prices.bound import bound_at
 from optimizer.problem import FloatArray, IntArray
 from optimizer.reached import in_levels, reached
+from optimizer.solve import solve_by_clarabel, solve_program
 
 #: A level within this part of the proved one is reached.
 _REACHED = 1e-8
 #: Linear programs per level: one where targets are linear, two to six elsewhere.
 _MAX_PASSES = 40
-_CLARABEL_ITERATIONS = 500
-#: Tighter than usual: shares are known to about the root of the gap.
-_CLARABEL_TOLERANCES = {"tol_gap_abs": 1e-12, "tol_gap_rel": 1e-12, "tol_feas": 1e-10}
-#: Of a product's prices, what makes up less than this part of all weights is the solver's rounding.
-_ROUNDING = 1e-8
+#: Of all that is paid, the part below which an interior point method's price is none.
+_ROUNDING = 1e-7
 #: Floors found to be attainable are held with this slack.
 _SLACK = 1e-9
 
@@ -56,14 +53,14 @@ def solve_centrally(market: Market, objective: Level) -> Solution:
     """
     program, targets = MarketProgram(market, objective.worth), objective.targets
     floor = targets.at(0.0)[0]
-    status, work = solve_by_clarabel(program.level(targets.at(targets.highest)[0] - floor, floor))
-    if status is not Status.OPTIMAL:
-        return _nothing(market, status, "cvxpy/clarabel", work)
+    ended = solve_by_clarabel(program.level(targets.at(targets.highest)[0] - floor, floor))
+    if not ended.solved:
+        return _nothing(market, ended.status, "cvxpy/clarabel", ended.work)
     x, prices = make_feasible(market, program.x.value), program.prices()
     bound = min(bound_at(market, objective, prices), targets.highest)
     level = min(reached(market, objective, x), bound)
     prices = in_levels(market, objective, prices, bound)
-    return Solution(Status.OPTIMAL, x, prices, level, bound, "cvxpy/clarabel", work)
+    return Solution(Status.OPTIMAL, x, prices, level, bound, "cvxpy/clarabel", ended.work)
 
 
 def attainable(market: Market, worth: FloatArray, floor: FloatArray) -> FloatArray:
@@ -73,15 +70,23 @@ def attainable(market: Market, worth: FloatArray, floor: FloatArray) -> FloatArr
     """
     program = MarketProgram(market, worth)
     asks = np.flatnonzero(floor)
-    part = program.kept(asks, floor[asks])
-    try:
-        part.solve(solver=cp.HIGHS, highs_options={"threads": 1})
-    except cp.SolverError:
-        return np.zeros(len(floor))
-    if part.status != cp.OPTIMAL:
+    if not solve_program(program.kept(asks, floor[asks]), rows=0).solved:
         return np.zeros(len(floor))
     x = make_feasible(market, program.x.value)
     return np.minimum(floor, sum_by(market.owner(), worth * x, market.classes)) * (1 - _SLACK)
+
+
+def by_class(market: Market, values: FloatArray) -> Any:
+    """The matrix that sums what the columns of each class are worth to one member: values (C,) -> (k, C)."""
+    place = (market.owner(), np.arange(market.columns))
+    return sparse.csr_array((values, place), shape=(market.classes, market.columns))
+
+
+def by_row(market: Market) -> Any:
+    """The matrix from shares to how much all members take of each row (r, C)."""
+    column = np.repeat(np.arange(market.columns), np.diff(market.use_first))
+    taken = market.use_count * market.size[market.owner()[column]]
+    return sparse.csr_array((taken, (market.use_row, column)), shape=(market.rows, market.columns))
 
 
 class MarketProgram:
@@ -93,17 +98,11 @@ class MarketProgram:
         self._size, self._best = market.size, np.where(best > 0, best, 1.0)
         self._members = market.size[owner]
         self._capacity = np.where(market.capacity > 0, market.capacity, 1.0)
-        column = np.arange(market.columns)
-        use_column = np.repeat(column, np.diff(market.use_first))
-        load = market.use_count * self._members[use_column] / self._capacity[market.use_row]
-        time = sparse.csr_array((np.ones(len(owner)), (owner, column)), shape=(market.classes, market.columns))
-        pools = sparse.csr_array((load, (market.use_row, use_column)), shape=(market.rows, market.columns))
-        relative = sparse.csr_array((worth / self._best[owner], (owner, column)), shape=time.shape)
         self.x = cp.Variable(market.columns, nonneg=True)
         self.theta = cp.Variable(nonneg=True)
-        self.utility = relative @ self.x  # as part of the best that the class could have
-        self.pools = pools @ self.x <= 1
-        self.rows = [time @ self.x <= 1, self.pools]
+        self.utility = by_class(market, worth / self._best[owner]) @ self.x  # as part of the best of the class
+        self.pools = sparse.diags_array(1 / self._capacity) @ by_row(market) @ self.x <= 1
+        self.rows = [by_class(market, np.ones(market.columns)) @ self.x <= 1, self.pools]
 
     def level(self, rise: FloatArray, floor: FloatArray) -> Any:
         """All targets raised together."""
@@ -131,27 +130,6 @@ class MarketProgram:
         return np.asarray(np.maximum(np.nan_to_num(self.pools.dual_value), 0.0) / self._capacity)
 
 
-def solve_by_clarabel(program: Any) -> tuple[Status, int]:
-    """Hand a cvxpy program to Clarabel. Values sit in its variables only where the status is `OPTIMAL`."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # "may be inaccurate": the certificate measures that
-            program.solve(solver=cp.CLARABEL, max_iter=_CLARABEL_ITERATIONS, **_CLARABEL_TOLERANCES)
-    except cp.SolverError:
-        return Status.FAILED, 0
-    stats = program.solver_stats
-    return _STATUS.get(program.status, Status.FAILED), int(stats.num_iters or 0) if stats else 0
-
-
-_STATUS = {
-    cp.OPTIMAL: Status.OPTIMAL,
-    cp.OPTIMAL_INACCURATE: Status.OPTIMAL,
-    cp.INFEASIBLE: Status.INFEASIBLE,
-    cp.INFEASIBLE_INACCURATE: Status.INFEASIBLE,
-    cp.USER_LIMIT: Status.WORK_LIMIT,
-}
-
-
 class _Linear:
     """HiGHS first; where it gives up, the same program by Clarabel."""
 
@@ -173,12 +151,12 @@ class _Linear:
 
     def _clarabel(self, state: Any) -> LinearSolution:
         program = MarketProgram(self._market, self._worth)
-        status, work = solve_by_clarabel(state(program))
-        self.solver, self.work = "clarabel", self.work + work
-        if status is not Status.OPTIMAL:
-            return LinearSolution(status, NOTHING, 0.0, NOTHING, work)
+        ended = solve_by_clarabel(state(program))
+        self.solver, self.work = "clarabel", self.work + ended.work
+        if not ended.solved:
+            return LinearSolution(ended.status, NOTHING, 0.0, NOTHING, ended.work)
         theta = 0.0 if program.theta.value is None else float(program.theta.value)
-        return LinearSolution(status, program.x.value, theta, program.prices(), work)
+        return LinearSolution(ended.status, program.x.value, theta, program.prices(), ended.work)
 
 
 def _ended(found: LinearSolution) -> bool:
@@ -242,13 +220,14 @@ def _solve_total(market: Market, objective: Total) -> Solution:
 
 def _solve_nash(market: Market, objective: Nash) -> Solution:
     program = MarketProgram(market, objective.worth)
-    status, work = solve_by_clarabel(program.nash(objective.weight))
-    if status is not Status.OPTIMAL:
-        return _nothing(market, status, "cvxpy/clarabel", work)
+    ended = solve_by_clarabel(program.nash(objective.weight))
+    if not ended.solved:
+        return _nothing(market, ended.status, "cvxpy/clarabel", ended.work)
     x, prices = make_feasible(market, program.x.value), program.prices()
+    # All that is paid is at most the sum of the weights: what is next to nothing of that is the solver's rounding.
     prices = np.where(prices * market.capacity > _ROUNDING * float(market.size @ objective.weight), prices, 0.0)
     bound = bound_at(market, objective, prices)
-    return Solution(Status.OPTIMAL, x, prices, reached(market, objective, x), bound, "cvxpy/clarabel", work)
+    return Solution(Status.OPTIMAL, x, prices, reached(market, objective, x), bound, "cvxpy/clarabel", ended.work)
 
 
 def _nothing(market: Market, status: Status, path: str, work: int) -> Solution:

@@ -9,10 +9,10 @@ import cvxpy as cp
 import numpy as np
 from scipy import sparse
 
-from optimizer.aggregate import aggregate
+from optimizer.class_market import market_of
+from optimizer.definition import by_class, by_row
 from optimizer.owners import best_by
 from optimizer.problem import FloatArray, IntArray, Problem
-from optimizer.program import class_program
 from optimizer.solve import solve_program
 from optimizer.utility import usable_columns
 
@@ -31,26 +31,27 @@ class RentProgram:
 
     def __init__(self, problem: Problem, value: FloatArray, most: IntArray) -> None:
         """Take the jobs' values in USD per hour at best speed (n,) and the largest counts of machines (p,)."""
-        columns, pools = problem.columns, problem.pools
+        pools = problem.pools
         self.size = np.maximum(pools.machine_size, 1.0)
         self.usd_per_machine = pools.usd_per_h * self.size
         base = pools.capacity - pools.held
         largest = base + most * self.size
         worth = _worth(problem, value, largest)
-        classes = aggregate(columns, worth > 0, [worth], [value])
-        program = class_program(columns, classes, np.ones(len(pools)))  # rows in accelerators
+        classes = market_of(problem, worth > 0, [worth], [value])
+        market = classes.market
         self._scale = np.maximum(largest, 1.0)
-        self._rows = program.rows
+        self._rows = 2 * market.classes + market.rows
         self._known: dict[tuple[int, ...], float] = {}
-        self._x = cp.Variable(len(classes.column), nonneg=True)
+        self._x = cp.Variable(market.columns, nonneg=True)
         self._rent = cp.Variable(len(pools), nonneg=True)
         self._low = cp.Parameter(len(pools), nonneg=True)
         self._high = cp.Parameter(len(pools), nonneg=True)
-        gross = (worth[classes.column] * program.size[program.owner]) @ self._x
-        used = sparse.diags_array(1.0 / self._scale) @ program.load @ self._x
+        gross = (classes.per_column(worth) * market.size[market.owner()]) @ self._x
+        used = sparse.diags_array(1.0 / self._scale) @ by_row(market) @ self._x
         there = base / self._scale + sparse.diags_array(self.size / self._scale) @ self._rent
         self._capacity = used <= there
-        rows = [self._capacity, program.time @ self._x <= 1, self._rent >= self._low, self._rent <= self._high]
+        time = by_class(market, np.ones(market.columns)) @ self._x <= 1
+        rows = [self._capacity, time, self._rent >= self._low, self._rent <= self._high]
         self._cvxpy = cp.Problem(cp.Maximize(gross - self.usd_per_machine @ self._rent), rows)
 
     def between(self, low: FloatArray, high: FloatArray) -> Fluid | None:

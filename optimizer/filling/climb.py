@@ -25,6 +25,8 @@ from optimizer.problem import FloatArray
 
 #: A level within this part of the proved one is reached.
 REACHED = 1e-9
+#: A level below this part of the highest is none at all: what others keep leaves nothing.
+_NOTHING = 1e-8
 #: Programs of the exact phase; one to four are used.
 _PROGRAMS = 12
 #: Classes that tell the rough prices, and the iterations that are enough for that.
@@ -59,9 +61,12 @@ def climb(market: Market, worth: FloatArray, targets: Targets) -> Summit:
             break
         level, x, prices, iterations = found
         work += iterations
+        if level >= targets.highest * (1 - REACHED):  # nothing that anybody wants is scarce
+            best = (targets.highest, x, np.zeros(market.rows))
+            break
         bound = Proof.of(market, worth, prices).bound(targets, level)
-        if bound <= level * (1 + REACHED) or (level >= z * (1 - REACHED) and z >= targets.highest):
-            best = (min(level, targets.highest), x, prices)
+        if bound <= level * (1 + REACHED) or max(bound, level) <= _NOTHING * targets.highest:
+            best = (max(level, 0.0), x, prices)
             break
         if bound >= z * (1 - 1e-14):
             break
@@ -75,7 +80,7 @@ def _rough_prices(market: Market, worth: FloatArray, targets: Targets) -> tuple[
     """Prices at which a sample of the classes meets; equal ones for rows that it does not use."""
     step = -(-market.classes // _SAMPLE)
     part = part_of(market, worth, np.arange(0, market.classes, step), market.capacity / step)
-    sampled = Restricted(targets, part.classes)
+    sampled = Restricted(targets, part.classes, targets.highest)
     program = RisingProgram(part.market, part.worth)
     z = Proof.of(part.market, part.worth, np.ones(part.market.rows)).bound(sampled, 0.0)
     nothing = np.zeros(part.market.classes)
@@ -107,6 +112,7 @@ def _tangent(
     if not alone.all():
         part = part_of(market, worth, np.flatnonzero(~alone), left)
         own, rise = target[part.classes], slope[part.classes] * z
+        rise = rise if rise.any() else own  # nobody rises just below z: can they have what they should?
         found = RisingProgram(part.market, part.worth).solve(own - rise, rise)
         prices, level, iterations = part.all_rows(found.prices, market.rows) / z, z * found.theta, found.iterations
         x[part.columns] = found.x

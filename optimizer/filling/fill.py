@@ -29,9 +29,12 @@ from optimizer.problem import BoolArray, FloatArray
 from optimizer.reached import FULL, level_reached
 
 #: Part of a level that is given back, so that rounding cannot make the next one infeasible.
-_SLACK = 1e-10
+_SLACK = 1e-9
 #: Prices that make up less than this part of all that is paid at a level are rounding.
 _SCARCE = 1e-8
+#: Earlier prices are added ten times as often until the targets cost all there is, to this part.
+_POWERS = 6
+_PAID = 1e-9
 #: A target within this part of the last is no rise.
 _RISE = 1e-12
 
@@ -124,15 +127,30 @@ class _Run:
         if not active.any() or self._status is not Status.OPTIMAL:
             return False
         part = self._residual.part(top > 0)
-        restricted = Restricted(targets, part.classes)
-        z, prices = self._solve(part, restricted)
+        turn = self._turn(part, targets)
+        z, prices = self._solve(part, Restricted(targets, part.classes, turn))
         if self._status is not Status.OPTIMAL:
             return False
+        if z >= turn and turn < targets.highest:  # it is the turn of somebody who finds everything used up
+            prices = np.zeros(self._market.rows)
         prices, bound = self._proved(self._cleaned(prices), targets, z)
         level = Filled(tier, active, self._kept, self._cap, self._settled, targets, prices, z, bound)
         self._levels.append(level)
-        self._settle(level, part)
+        self._settle(level)
         return z < targets.highest
+
+    def _turn(self, part: Part, targets: Targets) -> float:
+        """The level above which some class would have to rise by what others have used up."""
+        limit = self._kept.copy()
+        limit[part.classes] = np.maximum(part.best(), limit[part.classes])
+        limit *= 1 + _RISE
+        low, high = 0.0, targets.highest
+        if np.all(targets.at(high)[0] <= limit):
+            return high
+        while high - low > _RISE * high:
+            middle = (low + high) / 2
+            low, high = (middle, high) if np.all(targets.at(middle)[0] <= limit) else (low, middle)
+        return low
 
     def ended(self) -> Filling:
         """What came out of it, feasible to the last bit and nobody above its target."""
@@ -145,6 +163,8 @@ class _Run:
 
     def _solve(self, part: Part, targets: Restricted) -> tuple[float, FloatArray]:
         """The level of what is left, with prices of all rows; the shares stay with the residual."""
+        if not len(part.classes):
+            return targets.highest, np.zeros(self._market.rows)
         found = climb(part.market, part.worth, targets)
         self._status, self._work = found.status, self._work + found.work
         self._paths[found.path] = True
@@ -163,29 +183,36 @@ class _Run:
         Those who settled keep off the rows that are left only if what was scarce before stays dear enough: earlier
         prices are added until they do.
         """
-        if not prices.any():
+        if not prices.any() and z >= targets.highest:
             return prices, targets.highest
-        kept = targets.at(z)[0]
+        kept, capacity = targets.at(z)[0], self._market.capacity
         proof = Proof.of(self._market, self._worth, prices)
         best, excess = prices, proof.excess(kept)
-        worth, earlier = float(prices @ self._market.capacity), float(self._prices @ self._market.capacity)
-        if earlier > 0:
-            for power in range(6):
-                if excess >= -1e-9 * worth:
-                    break
-                more = prices + self._prices * (worth / earlier * 10.0**power)
-                other = Proof.of(self._market, self._worth, more)
-                if other.excess(kept) > excess:
-                    best, proof, excess = more, other, other.excess(kept)
+        worth, earlier = float(prices @ capacity) or 1.0, self._earlier()
+        for power in range(_POWERS if earlier.any() else 0):
+            if prices.any() and excess >= -_PAID * worth:
+                break
+            more = prices + earlier * (worth * 10.0**power)
+            other = Proof.of(self._market, self._worth, more)
+            if other.excess(kept) > excess or not best.any():
+                best, proof, excess = more, other, other.excess(kept)
         return best, proof.bound(targets, z)
 
-    def _settle(self, level: Filled, part: Part) -> None:
+    def _earlier(self) -> FloatArray:
+        """What is scarce by now, together worth 1: by the prices of the last level, or used up without having one."""
+        capacity = self._market.capacity
+        hidden = self._residual.empty() & ~self._gone
+        return np.where(hidden, 1 / np.maximum(capacity * max(int(hidden.sum()), 1), 1e-300), self._prices)
+
+    def _settle(self, level: Filled) -> None:
         """Who has what it can get, and what is gone for the others."""
-        full = level.z >= level.targets.highest
-        target = level.targets.at(level.z if full else level.z * (1 - _SLACK))[0]
-        self._kept = np.where(self._settled, self._kept, target)
+        target = level.targets.at(level.z)[0]
+        self._kept = np.where(self._settled, self._kept, np.maximum(target * (1 - _SLACK), self._kept))
+        if level.prices.any():
+            latest = level.prices / float(level.prices @ self._market.capacity)
+            forgotten = self._gone & (level.prices == 0)
+            self._prices = latest + (10 * self._prices if forgotten.any() else 0.0)
         self._gone = self._gone | (level.prices > 0)
-        self._prices = level.prices if level.prices.any() else self._prices
         free = self._residual.free_of(self._gone)
         live = np.maximum.reduceat(np.where(free, self._worth, 0.0), self._market.first[:-1])
         settling = level.active & (self._kept >= np.minimum(live, self._cap) * (1 - FULL))

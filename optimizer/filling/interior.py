@@ -92,12 +92,13 @@ class RisingProgram:
         best, best_error, since, done = point, np.inf, 0, 0
         while done < most:
             step = _Step(self, point)
+            following = step.taken()
             since = 0 if step.error < best_error else since + 1
             if since == 0:
                 best, best_error = point, step.error
-            if best_error <= CONVERGED or since >= _PATIENCE or not np.isfinite(step.error):
+            if best_error <= CONVERGED or since >= _PATIENCE or following is None:
                 break
-            point = step.taken()
+            point = following
             done += 1
             if watch is not None:
                 best, best_error, since = point, np.inf, 0
@@ -158,8 +159,17 @@ class _Step:
         dual_error = max(abs(self._loss_theta), float(np.abs(self._loss).max()))
         self.error = max(self.gap, primal_error, dual_error)
 
-    def taken(self) -> _Point:
-        """The next point: a predictor tells how much to aim at the centre, a corrector goes there."""
+    def taken(self) -> _Point | None:
+        """The next point: a predictor tells how much to aim at the centre, a corrector goes there. None: rounding won."""
+        with np.errstate(all="ignore"):
+            try:
+                point = self._towards_centre()
+            except np.linalg.LinAlgError:
+                return None
+        finite = np.isfinite(point.theta) and np.isfinite(point.primal).all() and np.isfinite(point.dual).all()
+        return point if finite else None
+
+    def _towards_centre(self) -> _Point:
         point = self._point
         self._eliminate()
         product = point.primal * point.dual

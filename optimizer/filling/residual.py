@@ -20,20 +20,16 @@ _CORNER = 1e-9
 #: Of a row, the part below which nothing is left.
 _EMPTY = 1e-9
 #: Room in a row for the rounding of what others take of it.
-_ROOM = 1e-11
+_ROOM = 1e-10
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Restricted:
-    """Targets of some classes."""
+    """Targets of some classes, up to some level."""
 
     whole: Targets
     classes: IntArray
-
-    @property
-    def highest(self) -> float:
-        """As of the whole."""
-        return self.whole.highest
+    highest: float
 
     def at(self, z: float) -> tuple[FloatArray, FloatArray]:
         """Targets and slopes of those classes."""
@@ -50,6 +46,10 @@ class Part:
     classes: IntArray
     columns: IntArray
     rows: IntArray
+
+    def best(self) -> FloatArray:
+        """Utility of the best column of each class of the part."""
+        return np.maximum.reduceat(self.worth, self.market.first[:-1]) if len(self.classes) else np.zeros(0)
 
     def all_rows(self, prices: FloatArray, rows: int) -> FloatArray:
         """Prices of the part's rows among all, 0 for the others."""
@@ -98,11 +98,18 @@ class Residual:
 
     def part(self, wanted: BoolArray) -> Part:
         """The market of the wanted classes that have a choice, on what the fixed ones leave."""
-        market = self._market
-        left = market.capacity * (1 + _ROOM) - market.used(np.where(self._fixed[self._owner], self.x, 0.0))
-        empty = left <= _EMPTY * market.capacity
-        chosen = self._open & (wanted & ~self._fixed)[self._owner] & self.free_of(empty)
+        left, market = self._left(), self._market
+        chosen = self._open & (wanted & ~self._fixed)[self._owner] & self.free_of(self.empty())
         return _part(market, self._worth, chosen, left)
+
+    def empty(self) -> BoolArray:
+        """Rows that the fixed classes use up, priced or not (r,)."""
+        empty: BoolArray = self._left() <= _EMPTY * self._market.capacity
+        return empty
+
+    def _left(self) -> FloatArray:
+        market = self._market
+        return market.capacity * (1 + _ROOM) - market.used(np.where(self._fixed[self._owner], self.x, 0.0))
 
     def take(self, part: Part, x: FloatArray) -> None:
         """These are the shares of the part's classes now."""

@@ -1,7 +1,8 @@
 """Isolated: every job has its 1/M of each pool to itself, whatever it makes of it. What sharing has to beat.
 
 The shares are a formula (`optimizer.equal_shares`), no optimum is sought and nothing has a price. The certificate sets
-the level that they reach against what max-min fairness proves to be possible.
+the level that they reach against what max-min fairness proves to be possible (its first level: what a level leaves does not
+count, so nothing more is solved).
 """
 
 import numpy as np
@@ -28,7 +29,7 @@ class Isolated:
         Raises:
             ProblemError: the problem is malformed.
         """
-        best, _ = MaxMinFairness().decide(problem, None)
+        best, _ = MaxMinFairness(then="sum").decide(problem, None)
         if best.certificate.status is Status.EMPTY:
             return best, None
         utility = fair_share_utility(problem, aware=True)
