@@ -10,6 +10,8 @@ meet with its best configuration all the time, and one of a job of unknown lengt
 much together, the largest total part of them is kept, and jobs that get less than they need are listed, too.
 
 Agnostic: a job has its average speed on every accelerator. Weights count as in throughput per dollar; projects do not.
+
+Source: Narayanan et al., OSDI 2020, section 4.2.
 """
 
 from dataclasses import replace
@@ -21,6 +23,7 @@ from pydantic.dataclasses import dataclass
 
 from optimizer.decision import Memory, Quote, Shares
 from optimizer.owners import best_by
+from optimizer.parameters import Aware, FreePrice, Normalised
 from optimizer.policies.throughput_per_dollar import ThroughputPerDollar
 from optimizer.policy import Newcomer
 from optimizer.problem import BoolArray, FloatArray, Problem
@@ -37,14 +40,16 @@ _ROUNDING = 1e-9
 class CostWithSlos:
     """The most for the money with deadlines held."""
 
-    #: True: the speeds of each job on each pool count. False: each job has its average speed everywhere.
-    aware: bool = True
-    #: What is sought beside the deadlines.
-    goal: Literal["throughput_per_dollar", "cost"] = "throughput_per_dollar"
-    #: True: throughput over that of an equal split, times the gang. False: plain steps per second.
-    normalised: bool = True
-    #: What an accelerator without a price is counted at for throughput per dollar, USD/h. None: the lowest price.
-    free_usd_per_h: Annotated[float, Field(gt=0)] | None = None
+    aware: Aware = True
+    goal: Annotated[
+        Literal["throughput_per_dollar", "cost"],
+        Field(
+            description="What is sought beside the deadlines. throughput_per_dollar: the most for the money; "
+            "cost: the least money, so nothing runs but what a deadline needs."
+        ),
+    ] = "throughput_per_dollar"
+    normalised: Normalised = True
+    free_usd_per_h: FreePrice = None
 
     def definition(self, problem: Problem) -> Any:
         """The policy as one program over the problem's own columns (a cvxpy problem), if all deadlines can be held."""

@@ -3,8 +3,11 @@
     minimise  max_m rho[m]        rho[m] = (t[m] + R[m] / thr[m](x)) / (A[m] + R[m] / iso[m])
 
 t: time since submission; R: steps left; iso: steps/s with 1/M of every pool (`optimizer.equal_shares`); A: how long the
-steps done so far would have taken alone, summed over past solves at the isolated rates of then. After Mahajan et al.
-(NSDI 2020) as Narayanan et al. (OSDI 2020) state it; weights and projects do not matter.
+steps done so far would have taken alone, summed over past solves at the isolated rates of then. Weights and projects do
+not matter.
+
+Source: Mahajan et al., "Themis: Fair and Efficient GPU Cluster Scheduling", NSDI 2020, as Narayanan et al., OSDI 2020,
+section 4.2, state it.
 
 Solved for z = 1 / rho, which is a level: with D = A + R / iso it asks for thr >= (R / D) z / (1 - (t / D) z). As in
 max-min fairness a job that is as fast as it can be does not hold back the others, and what the level leaves goes by the
@@ -14,7 +17,7 @@ A job of unknown length counts as endless: rho = iso / thr, the limit for R with
 as if everybody had had its isolated part so far. Agnostic: a job has its average speed on every accelerator.
 """
 
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from pydantic import ConfigDict
@@ -25,6 +28,7 @@ from optimizer.decision import Certificate, Memory, Quote, Shares
 from optimizer.finish_time import FinishTimes, finish_times, remember
 from optimizer.objective import Level
 from optimizer.owners import best_by, sum_by
+from optimizer.parameters import Aware, Then
 from optimizer.policy import Newcomer
 from optimizer.problem import FloatArray, Problem
 from optimizer.stages import Asked, Staged, certificate_of, fair_shares, in_stages, nothing_to_decide
@@ -37,10 +41,8 @@ from optimizer.validate import validate
 class FinishTimeFairness:
     """The smallest largest finish-time ratio."""
 
-    #: True: the speeds of each job on each pool count. False: each job has its average speed everywhere.
-    aware: bool = True
-    #: What the level leaves: "sum" of utilities as large as possible, or "nothing" more.
-    then: Literal["sum", "nothing"] = "sum"
+    aware: Aware = True
+    then: Then = "sum"
 
     def definition(self, problem: Problem, memory: Memory = None) -> Any:
         """The policy as one program over the problem's own columns (a cvxpy problem); its value is the largest rho."""

@@ -1,8 +1,7 @@
 """Isolated: every job has its 1/M of each pool to itself, whatever it makes of it. What sharing has to beat.
 
 The shares are a formula (`optimizer.equal_shares`), no optimum is sought and nothing has a price. The certificate sets
-the level that they reach against what max-min fairness proves to be possible (its first level: what a level leaves does not
-count, so nothing more is solved).
+the level that they reach against what max-min fairness proves to be possible.
 """
 
 import numpy as np
@@ -21,7 +20,10 @@ from optimizer.utility import fair_share_utility, level_of
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid", strict=True))
 class Isolated:
-    """An equal part of every pool for every job, without regard to weights, projects or speeds."""
+    """An equal part of every pool for every job, without regard to weights, projects or speeds.
+
+    Source: Narayanan et al., OSDI 2020, section 4.2: the part of a fleet that finish-time fairness compares with.
+    """
 
     def decide(self, problem: Problem, memory: Memory) -> tuple[Shares, Memory]:
         """Shares by the formula; status `defined`, or what the yardstick says where there is nothing to decide.

@@ -6,13 +6,15 @@ R: steps left. A linear program in z = 1 / T (Narayanan et al. bisect on T): thr
 matter. As in max-min fairness a job that is as fast as it can be does not hold back the others, and what the level
 leaves goes by the largest sum of fair-share utilities, so that shorter jobs do not wait without need.
 
+Source: Narayanan et al., OSDI 2020, section 4.2.
+
 A job of unknown length counts as one that needs, at its equal-split speed, as long as the mean of those whose length is
 known (an hour if none is). Agnostic: a job has its average speed on every accelerator.
 
 The certificate speaks of T, in seconds.
 """
 
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from pydantic import ConfigDict
@@ -22,6 +24,7 @@ from optimizer.class_market import market_of
 from optimizer.decision import Certificate, Memory, Quote, Shares
 from optimizer.objective import Level
 from optimizer.owners import sum_by
+from optimizer.parameters import Aware, Then
 from optimizer.policy import Newcomer
 from optimizer.problem import FloatArray, Problem
 from optimizer.stages import Asked, Staged, certificate_of, fair_shares, in_stages, nothing_to_decide
@@ -37,10 +40,8 @@ _UNKNOWN_S = 3600.0
 class Makespan:
     """The earliest end of the last job."""
 
-    #: True: the speeds of each job on each pool count. False: each job has its average speed everywhere.
-    aware: bool = True
-    #: What the level leaves: "sum" of utilities as large as possible, or "nothing" more.
-    then: Literal["sum", "nothing"] = "sum"
+    aware: Aware = True
+    then: Then = "sum"
 
     def definition(self, problem: Problem) -> Any:
         """The policy as one program over the problem's own columns (a cvxpy problem); its value is 1 / T."""

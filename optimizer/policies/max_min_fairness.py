@@ -2,24 +2,27 @@
 
     maximise  min_m u[m] / w[m]        u[m] = s[m] thr[m](x) / thr[m](equal split)
 
-after Narayanan et al., "Heterogeneity-Aware Cluster Scheduling Policies for Deep Learning Workloads" (OSDI 2020), with
-three declared additions: a job that is already as fast as it can be does not hold back the others; what the level
-leaves is not the solver's whim (`then`); and projects divide their weight among their jobs (`optimizer.utility`).
-Agnostic: the same with all speeds taken for equal.
+as published, with three declared additions: a job that is already as fast as it can be does not hold back the others;
+what the level leaves is not the solver's whim (`then`); and projects divide their weight among their jobs
+(`optimizer.utility`). Agnostic: the same with all speeds taken for equal.
+
+Source: Narayanan et al., "Heterogeneity-Aware Cluster Scheduling Policies for Deep Learning Workloads", OSDI 2020,
+section 4.1.
 
 The certificate speaks of the first level: the utility, per unit of weight, of the jobs that are not already full.
 """
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import ConfigDict
+from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
 from optimizer.class_market import market_of
 from optimizer.decision import Memory, Quote, Shares
 from optimizer.filling.flat import ByWeight
 from optimizer.objective import Level
+from optimizer.parameters import Aware
 from optimizer.policy import Newcomer
 from optimizer.problem import FloatArray, Problem
 from optimizer.stages import Asked, Staged, certificate_of, fair_shares, in_stages, nothing_to_decide, one_stage
@@ -32,11 +35,15 @@ from optimizer.validate import validate
 class MaxMinFairness:
     """Equal utility for equal weight, as high as the fleet allows."""
 
-    #: True: the speeds of each job on each pool count. False: an accelerator is an accelerator.
-    aware: bool = True
-    #: What the level leaves: "levels", again to those who can still rise, and so on (exact water filling); "sum", so
-    #: that the sum of utilities is largest; "nothing", the published program alone, by an interior point method.
-    then: Literal["levels", "sum", "nothing"] = "levels"
+    aware: Aware = True
+    then: Annotated[
+        Literal["levels", "sum", "nothing"],
+        Field(
+            description="What the level leaves. levels: again to those who can still rise, and so on (water filling); "
+            "sum: so that the sum of utilities is largest; nothing: the published program alone, in which full jobs "
+            "hold back the others, by an interior point method."
+        ),
+    ] = "levels"
 
     def definition(self, problem: Problem) -> Any:
         """The published program over the problem's own columns (a cvxpy problem): full jobs hold back the others."""

@@ -8,6 +8,8 @@ Agnostic: the same with all speeds taken for equal.
 
 The certificate speaks of the weighted geometric mean of the utilities, exp(sum w log u / sum w), so that a gap is a
 part of what the mean job gets.
+
+Source: Kelly, "Charging and rate control for elastic traffic", 1997; as the Nash bargaining solution, Nash 1950.
 """
 
 from math import exp
@@ -20,6 +22,7 @@ from pydantic.dataclasses import dataclass
 from optimizer.class_market import market_of
 from optimizer.decision import Certificate, Memory, Quote, Shares, StageKind
 from optimizer.objective import Nash
+from optimizer.parameters import Aware
 from optimizer.policy import Newcomer
 from optimizer.problem import FloatArray, Problem
 from optimizer.stages import Asked, Staged, certificate_of, fair_shares, in_stages, nothing_to_decide
@@ -31,8 +34,7 @@ from optimizer.validate import validate
 class ProportionalFairness:
     """The largest weighted product of utilities."""
 
-    #: True: the speeds of each job on each pool count. False: an accelerator is an accelerator.
-    aware: bool = True
+    aware: Aware = True
 
     def definition(self, problem: Problem) -> Any:
         """The policy as one program over the problem's own columns (a cvxpy problem)."""

@@ -6,6 +6,8 @@ The utility is that of max-min fairness, so that the unit in which a job counts 
 `normalised: false` the sum is of plain steps per second, as Narayanan et al. (OSDI 2020) state it and solve it: jobs
 with short steps then take all. Projects do not matter; a job of weight 0 adds nothing and gets nothing. Nobody is
 promised anything. Agnostic: every accelerator is as good as another, so the sum is one of accelerators in use.
+
+Source: Narayanan et al., OSDI 2020, section 4.2.
 """
 
 from typing import Any
@@ -15,6 +17,7 @@ from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass
 
 from optimizer.decision import Memory, Quote, Shares
+from optimizer.parameters import Aware, Normalised
 from optimizer.policy import Newcomer
 from optimizer.problem import FloatArray, Problem
 from optimizer.stages import nothing_to_decide
@@ -27,10 +30,8 @@ from optimizer.validate import validate
 class Throughput:
     """The largest weighted sum of throughputs."""
 
-    #: True: the speeds of each job on each pool count. False: each job has its average speed everywhere.
-    aware: bool = True
-    #: True: throughput over that of an equal split, times the gang. False: plain steps per second.
-    normalised: bool = True
+    aware: Aware = True
+    normalised: Normalised = True
 
     @property
     def unit(self) -> str:

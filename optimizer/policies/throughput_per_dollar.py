@@ -7,15 +7,18 @@ per second, as Narayanan et al. (OSDI 2020) state it. An accelerator without a p
 `free_usd_per_h`, by default the lowest price in the fleet (1 where nothing has a price), so that it is as good as the
 cheapest one for sale, and never infinitely good. Projects do not matter; a job of weight 0 gets nothing; nobody is
 promised anything. Agnostic: a job has its average speed on every accelerator.
+
+Source: Narayanan et al., OSDI 2020, section 4.2.
 """
 
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass
 
 from optimizer.decision import Memory, Quote, Shares
+from optimizer.parameters import Aware, FreePrice, Normalised
 from optimizer.policy import Newcomer
 from optimizer.problem import FloatArray, Problem
 from optimizer.stages import nothing_to_decide
@@ -28,12 +31,9 @@ from optimizer.validate import validate
 class ThroughputPerDollar:
     """The largest weighted sum of throughputs, each over what it costs."""
 
-    #: True: the speeds of each job on each pool count. False: each job has its average speed everywhere.
-    aware: bool = True
-    #: True: throughput over that of an equal split, times the gang. False: plain steps per second.
-    normalised: bool = True
-    #: What an accelerator without a price is counted at, USD per hour. None: the lowest price in the fleet.
-    free_usd_per_h: Annotated[float, Field(gt=0)] | None = None
+    aware: Aware = True
+    normalised: Normalised = True
+    free_usd_per_h: FreePrice = None
 
     @property
     def unit(self) -> str:
