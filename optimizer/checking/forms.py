@@ -18,11 +18,11 @@ from optimizer.decision import Shares
 from optimizer.problem import BoolArray, FloatArray
 
 #: Who is within this part of what it can use is full, so that rounding cannot make it look starved.
-FULL = 1e-9
+FULL = 1e-8
 #: Sums that agree to this part are equal.
 _ROUNDING = 1e-10
-#: Part of a level that is little.
-_STEP = 1e-6
+#: Parts of a level that are little; a target may bend within the larger ones.
+_STEPS = (1e-9, 1e-7, 1e-5)
 #: Halvings of a level: enough for the last bit.
 _HALVINGS = 200
 
@@ -128,11 +128,14 @@ class LevelForm:
         return high
 
     def per_level(self, facts: Facts, prices: FloatArray, z: float) -> tuple[float, float]:
-        """What a unit of the level costs just below z and just above: 1 lies between for its dual values."""
+        """The least and the most that a unit of the level costs about z: 1 lies between for its dual values."""
         menu = facts.menu(self.worth, facts.cost(prices))
-        step = _STEP * z
-        below, here, above = (float(cheapest(menu, self.targets.at(each)).sum()) for each in (z - step, z, z + step))
-        return (here - below) / step, (above - here) / step
+
+        def spent(level: float) -> float:
+            return float(cheapest(menu, self.targets.at(level)).sum())
+
+        slopes = [(spent(z * (1 + side * step)) - spent(z)) / (side * step * z) for step in _STEPS for side in (-1, 1)]
+        return min(slopes), max(slopes)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -23,7 +23,7 @@ OPTIMAL = 1e-4
 #: What a unit of the level may cost, by its dual values, beside 1.
 _UNIT = 1e-2
 #: A pool whose price makes up less than this part of all that is paid is not scarce.
-_SCARCE = 1e-8
+_SCARCE = 1e-9
 #: A target within this part of what is kept is no rise.
 _RISE = 1e-12
 #: Families of targets that may follow each other.
@@ -132,7 +132,7 @@ def _about(facts: Facts, told: Told, stage: Stage, shares: Shares) -> Iterator[s
         yield f"its prices prove {bound:.9g}, its shares reach {value:.9g}"
     if isinstance(form, LevelForm) and bound < form.highest and told.scarce.any():
         least, most = form.per_level(facts, np.maximum(stage.prices, 0.0), bound)
-        if not min(least, most) * (1 - _UNIT) <= 1 <= max(least, most) * (1 + _UNIT):
+        if not least * (1 - _UNIT) <= 1 <= most * (1 + _UNIT):
             yield f"its prices are not in units of the level: a unit of it costs {least:.6g} to {most:.6g}"
     if isinstance(form, SumForm):
         short = np.flatnonzero(facts.gained(form.worth, shares) < form.floor * (1 - SAME))
