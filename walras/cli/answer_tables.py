@@ -7,6 +7,9 @@ from typing import Any
 
 from walras.cli.output import Column, Listing, console, dash, rendered, show_line
 
+#: A share that rounds to 0.0 % is left out of the table.
+_SHOWN = 5e-4
+
 
 def show_answer(problem: Any, answer: Any) -> None:
     """The whole answer."""
@@ -78,7 +81,8 @@ def _show_jobs(shares: Any) -> None:
     rows = []
     for job in shares.jobs:
         of_best = "-" if job.of_best is None else _percent(job.of_best)
-        entries = [(_uses(entry.uses), _percent(entry.share)) for entry in job.shares] or [("-", "-")]
+        shown = [entry for entry in job.shares if abs(entry.share) >= _SHOWN]
+        entries = [(_uses(entry.uses), _percent(entry.share)) for entry in shown] or [("-", "-")]
         first = [str(job.id), dash(job.name), *entries[0], _number(job.steps_per_s), of_best, _number(job.surplus)]
         rows += [first, *(["", "", *entry, "", "", ""] for entry in entries[1:])]
     _table(columns, rows)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -78,6 +79,26 @@ def test_tables_fit_a_terminal(monkeypatch: pytest.MonkeyPatch, path: Path, widt
     assert max(len(line) for line in told.splitlines()) <= width
     assert "…" not in told
     assert [line.split() for line in told.splitlines()] == [line.split() for line in wide.splitlines()]
+
+
+def test_the_example_of_the_document_is_true(tmp_path: Path) -> None:
+    """The problem that docs/solve.md shows has the answer that it shows."""
+    problem, shown = re.findall(r"```json\n(.*?)```", (ROOT / "docs" / "solve.md").read_text(), re.DOTALL)
+    file = tmp_path / "problem.json"
+    file.write_text(problem)
+    assert_contains(data("solve", file), json.loads(shown))
+
+
+def assert_contains(found: Any, shown: Any) -> None:
+    """What is shown is there, numbers to a part in a thousand; what is not shown may be anything (or next to nothing)."""
+    if isinstance(shown, dict):
+        for key, value in shown.items():
+            assert_contains(found[key], value)
+    elif isinstance(shown, list):
+        for one, other in zip(found, shown, strict=False):
+            assert_contains(one, other)
+    else:
+        assert found == (pytest.approx(shown, rel=1e-3, abs=1e-6) if isinstance(shown, float | int) else shown)
 
 
 def test_a_doctored_answer_does_not_hold(tmp_path: Path) -> None:
