@@ -22,6 +22,7 @@ _BUILT_IN: Mapping[str, str] = {
     "allox": "optimizer.policies.allox:Allox",
     "edf": "optimizer.policies.edf:Edf",
     "fifo": "optimizer.policies.fifo:Fifo",
+    "hierarchical": "optimizer.policies.hierarchical:Hierarchical",
     "isolated": "optimizer.policies.isolated:Isolated",
     "cost_with_slos": "optimizer.policies.cost_with_slos:CostWithSlos",
     "finish_time_fairness": "optimizer.policies.finish_time_fairness:FinishTimeFairness",
@@ -35,6 +36,7 @@ _BUILT_IN: Mapping[str, str] = {
     "throughput": "optimizer.policies.throughput:Throughput",
     "throughput_per_dollar": "optimizer.policies.throughput_per_dollar:ThroughputPerDollar",
     "tiresias": "optimizer.policies.tiresias:Tiresias",
+    "water_filling": "optimizer.policies.water_filling:WaterFilling",
 }
 
 

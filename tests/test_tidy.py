@@ -30,7 +30,6 @@ ENTRY_POINTS = {
     "simulator.main": "loaded by name by `walras simulate` and `walras demo`",
     "scheduler.core.invariants": "holds the core to its promises in every test run; a server does not pay for it",
     "scheduler.cloud.simulated": "a provider in virtual time, held to the same contract as the real ones by tests",
-    "optimizer.certificate": "checks what the rest of the optimizer claims, and shares no code with it: tests call it",
 }
 
 

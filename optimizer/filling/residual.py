@@ -79,7 +79,7 @@ def _part(market: Market, worth: FloatArray, chosen: BoolArray, capacity: FloatA
         use_count=market.use_count[used],
         capacity=capacity[rows],
     )
-    return Part(part, worth[columns], classes, columns, rows)
+    return Part(part, worth[columns], classes, columns, rows.astype(np.int64))
 
 
 class Residual:
@@ -94,7 +94,9 @@ class Residual:
 
     def free_of(self, rows: BoolArray) -> BoolArray:
         """Columns that use none of these rows (C,)."""
-        return np.bincount(self._use_column, weights=rows[self._market.use_row], minlength=self._market.columns) == 0
+        taken = np.bincount(self._use_column, weights=rows[self._market.use_row], minlength=self._market.columns)
+        free: BoolArray = taken == 0
+        return free
 
     def part(self, wanted: BoolArray) -> Part:
         """The market of the wanted classes that have a choice, on what the fixed ones leave."""

@@ -90,7 +90,7 @@ def test_the_example_of_the_document_is_true(tmp_path: Path) -> None:
 
 
 def assert_contains(found: Any, shown: Any) -> None:
-    """What is shown is there, numbers to a part in a thousand; what is not shown may be anything (or next to nothing)."""
+    """What is shown is there, numbers to a part in a thousand; what is not shown may be anything."""
     if isinstance(shown, dict):
         for key, value in shown.items():
             assert_contains(found[key], value)
