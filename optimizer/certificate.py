@@ -13,9 +13,10 @@ import numpy as np
 
 from optimizer.checking.facts import Facts
 from optimizer.checking.isolation import isolated_shares
-from optimizer.checking.measures import Measure, Question, level_by_weight, measure_of
+from optimizer.checking.measures import Measure, Question, level_by_weight, measure_of, terms_of
 from optimizer.checking.quotes import check_quote
 from optimizer.checking.stages import OPTIMAL, SAME, check_stages, close, expects_none
+from optimizer.checking.trees import Tree
 from optimizer.decision import Decision, Memory, Order, Shares, Status
 from optimizer.policy import PolicySpec
 from optimizer.problem import Problem
@@ -60,6 +61,8 @@ def check(problem: Problem, policy: PolicySpec, decision: Decision, memory: Memo
         trusted = ("the yardstick's objective and bound",) if decision.yardstick is not None else ()
         return CheckedCertificate(0.0, 0.0, 0.0, 0.0, tuple(_about_order(problem, decision)), trusted)
     facts = Facts(problem, decision.rent, aware=bool(policy.parameters.get("aware", True)))
+    if policy.name == "hierarchical":
+        facts.limit(Tree(facts, terms_of(policy.parameters)).limits(facts))
     complaints = list(_about_shares(facts, decision))
     violation = violation_of(facts, decision)
     if decision.certificate.status is Status.EMPTY:
@@ -115,15 +118,12 @@ def violation_of(facts: Facts, shares: Shares) -> float:
     """Largest violation of any constraint, relative to its right-hand side (1 where that is 0)."""
     x, together = shares.x, list(facts.pairs_in(shares.packed))
     worst = max(0.0, float(-x.min(initial=0.0)), float(-shares.packed.share.min(initial=0.0)))
-    time, used = facts.summed(x), np.zeros(len(facts.capacity))
-    for column, uses in enumerate(facts.uses):
-        for pool, count in uses.items():
-            used[pool] += count * x[column]
+    time = facts.summed(x)
     for pair in together:
         time[pair.first] += pair.share
         time[pair.second] += pair.share
-        used[pair.pool] += pair.count * pair.share
-    over = (used - facts.capacity) / np.where(facts.capacity > 0, facts.capacity, 1.0)
+    capacity = facts.row_capacity
+    over = (facts.used(shares) - capacity) / np.where(capacity > 0, capacity, 1.0)
     return max(worst, float(time.max(initial=0.0)) - 1.0, float(over.max(initial=0.0)))
 
 

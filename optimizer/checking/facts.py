@@ -14,7 +14,7 @@ import numpy as np
 
 from optimizer.checking.responses import Menu
 from optimizer.decision import Packed, Shares
-from optimizer.problem import FloatArray, Problem
+from optimizer.problem import BoolArray, FloatArray, Problem
 
 #: Slack for counts that went through float arithmetic.
 _WHOLE = 1e-9
@@ -59,6 +59,32 @@ class Facts:
         per_step = np.divide(problem.jobs.gang, self.equal, out=np.zeros(len(self.equal)), where=self.equal > 0)
         self.utility = per_step[columns.job] * self.speed
         self.weight = self._entitlements()
+        #: Jobs that never exceed so many accelerators together: rows with a price, after those of the pools.
+        self.limits: list[tuple[BoolArray, float]] = []
+
+    def limit(self, limits: list[tuple[BoolArray, float]]) -> None:
+        """Hold some jobs to so many accelerators together; columns that are larger than that cannot run."""
+        self.limits = limits
+        for jobs, allowed in limits:
+            self.usable &= ~(jobs[self.problem.columns.job] & (self.accelerators > allowed * (1 + _WHOLE)))
+        self.speed, self.utility = (np.where(self.usable, values, 0.0) for values in (self.speed, self.utility))
+
+    @property
+    def row_capacity(self) -> FloatArray:
+        """How much there is of every row: pools, then limits (r,)."""
+        return np.concatenate((self.capacity, [allowed for _, allowed in self.limits]))
+
+    def used(self, shares: Shares) -> FloatArray:
+        """How much of every row the shares take (r,)."""
+        used, job = np.zeros(len(self.row_capacity)), self.problem.columns.job
+        for column, uses in enumerate(self.uses):
+            for pool, count in uses.items():
+                used[pool] += count * shares.x[column]
+        for pair in self.pairs_in(shares.packed):
+            used[pair.pool] += pair.count * pair.share
+        for row, (jobs, _) in enumerate(self.limits, start=len(self.capacity)):
+            used[row] = float((self.accelerators * shares.x)[jobs[job]].sum())
+        return used
 
     @property
     def jobs(self) -> int:
@@ -102,8 +128,11 @@ class Facts:
                 yield Together(int(first), int(second), one, other, pool, self.uses[one][pool], float(share), *factors)
 
     def cost(self, prices: FloatArray) -> FloatArray:
-        """What each column pays at the prices (c,)."""
-        return np.array([sum(n * prices[p] for p, n in uses.items()) for uses in self.uses], dtype=np.float64)
+        """What each column pays at the prices of the pools, and of limits if they are among them (c,)."""
+        cost = np.array([sum(n * prices[p] for p, n in uses.items()) for uses in self.uses], dtype=np.float64)
+        for (jobs, _), price in zip(self.limits, prices[len(self.capacity) :], strict=False):
+            cost += np.where(jobs[self.problem.columns.job], self.accelerators * price, 0.0)
+        return cost
 
     def menu(self, worth: FloatArray, cost: FloatArray) -> Menu:
         """The usable columns of all jobs as a table, idleness first."""

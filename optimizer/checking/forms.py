@@ -44,13 +44,40 @@ class Targets(Protocol):
         """Target of each job, floors of those that do not rise included (n,)."""
         ...
 
-    def levels(self, utility: FloatArray) -> FloatArray:
-        """The level at which each job's target would be just this utility, caps aside (n,)."""
+    @property
+    def highest(self) -> float:
+        """The level that fills the last job."""
+        ...
+
+    def reached(self, utility: FloatArray, full: float) -> float:
+        """The largest level whose targets the utilities reach; who is within the part `full` of its cap is full."""
         ...
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Proportional:
+class _EachAlone:
+    """Targets of jobs that do not depend on each other: a job's utility tells its level."""
+
+    cap: FloatArray
+
+    @property
+    def rising(self) -> BoolArray:
+        raise NotImplementedError
+
+    def levels(self, utility: FloatArray) -> FloatArray:
+        """The level at which each job's target would be just this utility, caps aside (n,)."""
+        raise NotImplementedError
+
+    @property
+    def highest(self) -> float:
+        return float(self.levels(self.cap)[self.rising].max(initial=0.0))
+
+    def reached(self, utility: FloatArray, full: float) -> float:
+        short = self.rising & (utility < self.cap * (1 - full))
+        return float(self.levels(utility)[short].min(initial=self.highest))
+
+
+@dataclass(frozen=True, eq=False)
+class Proportional(_EachAlone):
     """min(slope z, cap); who has no slope keeps its floor (all (n,))."""
 
     slope: FloatArray
@@ -71,8 +98,8 @@ class Proportional:
         return levels
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class FinishTimes:
+@dataclass(frozen=True, eq=False)
+class FinishTimes(_EachAlone):
     """min(z / (1 - past z), cap), from rho = past + 1 / utility and z = 1 / rho (all (n,))."""
 
     past: FloatArray
@@ -102,17 +129,14 @@ class LevelForm:
     @property
     def highest(self) -> float:
         """The level that fills the last job."""
-        rising = self.targets.rising
-        return float(self.targets.levels(self.targets.cap)[rising].max(initial=0.0))
+        return self.targets.highest
 
     def reached(self, facts: Facts, shares: Shares) -> float:
-        utility, targets = facts.gained(self.worth, shares), self.targets
-        short = targets.rising & (utility < targets.cap * (1 - FULL))
-        return float(targets.levels(utility)[short].min(initial=self.highest))
+        return self.targets.reached(facts.gained(self.worth, shares), FULL)
 
     def bound(self, facts: Facts, prices: FloatArray) -> float:
         menu = facts.menu(self.worth, facts.cost(prices))
-        income = float(prices @ facts.capacity) * (1 + _ROUNDING)
+        income = float(prices @ facts.row_capacity) * (1 + _ROUNDING)
 
         def affordable(z: float) -> bool:
             return bool(cheapest(menu, self.targets.at(z)).sum() <= income)
@@ -151,7 +175,7 @@ class SumForm:
 
     def bound(self, facts: Facts, prices: FloatArray) -> float:
         menu = facts.menu(self.worth, facts.cost(prices) - self.value)
-        return float(prices @ facts.capacity) - float(cheapest_at_least(menu, self.floor).sum())
+        return float(prices @ facts.row_capacity) - float(cheapest_at_least(menu, self.floor).sum())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -168,7 +192,7 @@ class LogForm:
 
     def bound(self, facts: Facts, prices: FloatArray) -> float:
         menu = facts.menu(self.worth, facts.cost(prices))
-        return float(prices @ facts.capacity) + float(most_of_logarithm(menu, self.weight).sum())
+        return float(prices @ facts.row_capacity) + float(most_of_logarithm(menu, self.weight).sum())
 
 
 Form = LevelForm | SumForm | LogForm

@@ -15,6 +15,7 @@ from optimizer.checking.deadlines import held_deadlines
 from optimizer.checking.facts import Facts
 from optimizer.checking.forms import FinishTimes, Form, LevelForm, LogForm, Proportional, SumForm
 from optimizer.checking.isolation import isolated_times
+from optimizer.checking.trees import WEIGHTLESS, Tree, TreeTargets
 from optimizer.decision import Memory, Shares
 from optimizer.problem import BoolArray, FloatArray
 from walras.errors import UnknownPolicyError
@@ -136,6 +137,30 @@ def _level_after_level(facts: Facts) -> Callable[[Left], Form | None]:
         return LevelForm(facts.utility, Proportional(np.where(left.settled, 0.0, slope), left.cap, left.kept))
 
     return following
+
+
+def water_filling(question: Question) -> Measure:
+    """The lexicographic max-min of u / w."""
+    return _fair(question.facts, _level_after_level(question.facts), leftover=False)
+
+
+def hierarchical(question: Question) -> Measure:
+    """The lexicographic max-min over a tree of entities (`trees`)."""
+    facts = question.facts
+    tree = Tree(facts, terms_of(question.parameters))
+
+    def following(left: Left) -> Form | None:
+        if left.tier > WEIGHTLESS:
+            return None
+        weight = facts.problem.jobs.weight
+        return LevelForm(facts.utility, TreeTargets(tree, left.tier, weight, left.kept, left.cap, left.settled))
+
+    return _fair(facts, following, leftover=False)
+
+
+def terms_of(parameters: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What a hierarchical policy says of projects and users, where it differs from what the problem says."""
+    return parameters.get("projects") or {}
 
 
 def finish_time_fairness(question: Question) -> Measure:
@@ -273,9 +298,11 @@ def _per_dollar(question: Question) -> tuple[FloatArray, str]:
 _MAKERS: dict[str, Maker] = {
     "cost_with_slos": cost_with_slos,
     "finish_time_fairness": finish_time_fairness,
+    "hierarchical": hierarchical,
     "makespan": makespan,
     "max_min_fairness": max_min_fairness,
     "proportional_fairness": proportional_fairness,
     "throughput": throughput,
     "throughput_per_dollar": throughput_per_dollar,
+    "water_filling": water_filling,
 }

@@ -36,14 +36,15 @@ def _prices(facts: Facts, measure: Measure, shares: Shares, told: list[Told]) ->
     if measure.priced_as_is:
         return np.array(shares.stages[0].prices) if shares.stages else prices
     for stage, found in zip(shares.stages, told, strict=False):
-        new = found.scarce & (prices == 0)
+        new = found.scarce[: len(prices)] & (prices == 0)
         per_price = 1.0 if isinstance(found.form, SumForm) else _utility_per_price(facts, shares.x, stage.prices, found)
-        prices[new] = stage.prices[new] * per_price
+        prices[new] = stage.prices[: len(prices)][new] * per_price
     return prices
 
 
 def _utility_per_price(facts: Facts, x: FloatArray, stage_prices: FloatArray, found: Told) -> float:
-    cost = facts.cost(np.where(found.scarce, stage_prices, 0.0)) * x
+    pools = len(facts.capacity)
+    cost = facts.cost(np.where(found.scarce, stage_prices, 0.0)[:pools]) * x
     utility = facts.utility * x
     paying = [c for c in np.flatnonzero(cost > 0) if found.raised[facts.problem.columns.job[c]]]
     paid = sum(float(cost[c]) for c in paying)

@@ -55,7 +55,7 @@ class Found:
 
 def scarce(facts: Facts, prices: FloatArray, size: float) -> BoolArray:
     """Pools whose price is more than rounding, against all that is paid and the size of what is maximised (p,)."""
-    paid = prices * facts.capacity
+    paid = prices * facts.row_capacity
     return np.asarray(paid > _SCARCE * max(float(paid.sum()), size))
 
 
@@ -63,7 +63,7 @@ def check_stages(facts: Facts, measure: Measure, shares: Shares) -> Found:
     """Go through all stages; the first decides what the certificate may say."""
     found = Found([], [])
     left = Left(np.zeros(facts.jobs), facts.best(measure.worth), np.zeros(facts.jobs, dtype=np.bool_))
-    gone = np.zeros(len(facts.capacity), dtype=np.bool_)
+    gone = np.zeros(len(facts.row_capacity), dtype=np.bool_)
     ended = False
     for number, stage in enumerate(shares.stages, start=1):
         form, left = _next_form(facts, measure, left)
@@ -71,6 +71,9 @@ def check_stages(facts: Facts, measure: Measure, shares: Shares) -> Found:
         if form is None:
             form = SumForm(facts.utility, measure.worth, left.kept)
         name = f"stage {number} ({stage.kind.value})"
+        if len(stage.prices) != len(facts.row_capacity):
+            found.complaints.append(f"{name}: {len(facts.row_capacity)} prices are needed, not {len(stage.prices)}")
+            return found
         if ended or (is_leftover and not measure.leftover) or _KINDS[type(form)] is not stage.kind:
             found.complaints.append(f"{name}: the policy has no such stage here")
             return found

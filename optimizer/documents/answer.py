@@ -11,6 +11,7 @@ from pydantic import Field, JsonValue
 from optimizer.decision import StageKind, Status
 from optimizer.documents.fields import (
     MAX_CONFIGURATIONS,
+    MAX_ENTITIES,
     MAX_JOBS,
     MAX_POOLS,
     MAX_STAGES,
@@ -106,6 +107,10 @@ class StageDocument(FileModel):
     objective: Result
     bound: Result | None
     prices: Annotated[ByPool, Field(description="Dual value of each scarce row, per accelerator.")]
+    limits: Annotated[
+        tuple[Result, ...],
+        Field(max_length=MAX_ENTITIES, description="Dual values of the limits of entities, in the order of entities."),
+    ] = ()
     jobs: Annotated[tuple[StageJob, ...], Field(max_length=MAX_JOBS)] = ()
 
 

@@ -126,7 +126,7 @@ def _stage(document: StageDocument, place: int, problem: Problem, names: _Names)
         active=active,
         floor=floor,
         cap=cap,
-        prices=names.per_pool(document.prices, f"{field}.prices"),
+        prices=np.concatenate((names.per_pool(document.prices, f"{field}.prices"), document.limits)),
         objective=document.objective,
         bound=np.inf if document.bound is None else document.bound,
     )

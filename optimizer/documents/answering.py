@@ -215,9 +215,14 @@ def _stage(problem: Problem, stage: Stage) -> StageDocument:
         )
         for row in np.flatnonzero(taking_part)
     )
-    prices = _by_pool(problem, stage.prices)
+    pools = len(problem.pools)
     return StageDocument(
-        kind=stage.kind, objective=float(stage.objective), bound=finite(stage.bound), prices=prices, jobs=jobs
+        kind=stage.kind,
+        objective=float(stage.objective),
+        bound=finite(stage.bound),
+        prices=_by_pool(problem, stage.prices[:pools]),
+        limits=tuple(float(price) for price in stage.prices[pools:]),
+        jobs=jobs,
     )
 
 

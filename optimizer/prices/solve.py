@@ -223,7 +223,9 @@ def _concluded(engine: Engine, task: Task, objective: Objective, record: _Record
     return Settled(Solution(status, x, prices, reached, bound, name, round(path.work.done) + 1), standing)
 
 
-def _level_bound(engine: Engine, task: Task, objective: Level, prices: FloatArray, guess: float, reached: float) -> float:
+def _level_bound(
+    engine: Engine, task: Task, objective: Level, prices: FloatArray, guess: float, reached: float
+) -> float:
     """The smallest level near the guess that the prices prove out of reach: its targets cost more than there is."""
     highest = reach(best_worth(task.market, task.worth), objective.targets)
     income = float(prices @ task.market.capacity)

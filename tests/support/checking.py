@@ -18,11 +18,16 @@ from walras.checking import check
 from walras.config import load_mapping
 
 PROBLEMS = Path(__file__).resolve().parents[2] / "configs" / "problems"
+#: Terms of projects that the problems may or may not have.
+_TERMS = {"vision": {"guaranteed": 0.2, "users": {"ada": {"limit": 0.3}}}, "project-1": {"borrows": False}}
 #: Every share policy, with parameters that make it another program.
 SPECS = (
     PolicySpec("max_min_fairness"),
     PolicySpec("max_min_fairness", {"aware": False}),
     PolicySpec("max_min_fairness", {"then": "sum"}),
+    PolicySpec("water_filling"),
+    PolicySpec("hierarchical"),
+    PolicySpec("hierarchical", {"projects": _TERMS}),
     PolicySpec("proportional_fairness"),
     PolicySpec("finish_time_fairness"),
     PolicySpec("finish_time_fairness", {"aware": False, "then": "nothing"}),
@@ -37,7 +42,7 @@ SPECS = (
 
 
 def spec_id(spec: PolicySpec) -> str:
-    return "-".join([spec.name, *(f"{name}={value}" for name, value in spec.parameters.items())])
+    return "-".join([spec.name, *(f"{name}={value}"[:20] for name, value in spec.parameters.items())])
 
 
 @cache
