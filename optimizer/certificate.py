@@ -81,6 +81,10 @@ def check(problem: Problem, policy: PolicySpec, decision: Decision, memory: Memo
 
 def _check_program(facts: Facts, measure: Measure, shares: Shares, complaints: list[str]) -> tuple[float, float]:
     """(objective, bound) of a policy that solves something."""
+    rows = len(facts.row_capacity)
+    if any(len(stage.prices) != rows for stage in shares.stages):
+        complaints.append(f"a stage has another number of prices than there are rows ({rows})")
+        return 0.0, 0.0
     found = check_stages(facts, measure, shares)
     complaints += [*measure.complaints, *found.complaints]
     complaints += check_quote(facts, measure, shares, found.told)

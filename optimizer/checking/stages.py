@@ -71,9 +71,6 @@ def check_stages(facts: Facts, measure: Measure, shares: Shares) -> Found:
         if form is None:
             form = SumForm(facts.utility, measure.worth, left.kept)
         name = f"stage {number} ({stage.kind.value})"
-        if len(stage.prices) != len(facts.row_capacity):
-            found.complaints.append(f"{name}: {len(facts.row_capacity)} prices are needed, not {len(stage.prices)}")
-            return found
         if ended or (is_leftover and not measure.leftover) or _KINDS[type(form)] is not stage.kind:
             found.complaints.append(f"{name}: the policy has no such stage here")
             return found

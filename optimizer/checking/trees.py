@@ -152,9 +152,9 @@ class TreeTargets:
         caps: list[float] = []
         weights: list[float] = []
         for row in entities:
-            floor, cap = self._of(row, guarantee)
-            floors.append(floor)
-            caps.append(cap)
+            least, most = self._of(row, guarantee)
+            floors.append(least)
+            caps.append(most)
             weights.append(self.tree.entities[row].weight)
         keeps = self.settled[jobs] | (self.tier == WEIGHTLESS)
         own_floor = np.minimum(np.where(keeps, self.kept[jobs], 0.0), self.cap[jobs])

@@ -102,7 +102,7 @@ def _about_prices(shares: Shares) -> Iterator[Lie]:
     for pool in np.flatnonzero(shares.quote.prices > 1e-6 * max(shares.quote.prices.max(initial=0.0), 1e-3)):
         prices = _changed(shares.quote.prices, pool, shares.quote.prices[pool] / 2)
         yield Lie(f"quoted price of pool {pool} halved", replace(shares, quote=replace(shares.quote, prices=prices)))
-    earlier = np.zeros(len(shares.quote.prices), dtype=bool)
+    earlier = np.zeros(max((len(stage.prices) for stage in shares.stages), default=0), dtype=bool)
     for number, stage in enumerate(shares.stages):
         priced = stage.prices > 1e-6 * max(stage.prices.max(initial=0.0), 1e-9)
         # What an earlier level used up is kept out of a later one's way by any price that is high enough.

@@ -39,14 +39,16 @@ def test_an_answer_of_another_policy_is_noticed():
     """Shares that maximise one thing do not pass for shares that maximise another."""
     problem = example("three_pools")
     shares = {spec_id(spec): answer(spec, problem) for spec in SPECS}
+    # One program by several names where there are no projects, or no deadlines.
+    alike = ({"max_min_fairness", "water_filling", "hierarchical"}, {"throughput_per_dollar", "cost_with_slos"})
     passed = [
         (spec_id(spec), other)
         for spec in SPECS
         for other in shares
-        if other != spec_id(spec) and check(problem, spec, shares[other]).holds
+        if other != spec_id(spec) and not any({spec_id(spec), other} <= names for names in alike)
+        if check(problem, spec, shares[other]).holds
     ]
-    # Without deadlines, one is the other.
-    assert passed == [("throughput_per_dollar", "cost_with_slos"), ("cost_with_slos", "throughput_per_dollar")]
+    assert passed == []
 
 
 def test_an_empty_answer_where_something_can_run_is_noticed():
