@@ -25,3 +25,10 @@ Then = Annotated[
         description="What the level leaves. sum: so that the sum of fair-share utilities is largest; nothing: as is."
     ),
 ]
+
+Packing = Annotated[
+    bool,
+    Field(
+        description="True: two jobs whose kinds are listed for it may share accelerators, each at part of its speed."
+    ),
+]

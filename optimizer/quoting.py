@@ -19,21 +19,26 @@ import numpy as np
 from optimizer.decision import Quote, Stage, StageKind
 from optimizer.owners import best_by
 from optimizer.problem import BoolArray, FloatArray, Problem
-from optimizer.utility import Utility, cost_of
+from optimizer.utility import cost_of
 
 FAIR_UNIT = "fair-share units per accelerator"
 #: A pool whose price makes up less than this part of all that is paid is not scarce.
 SCARCE = 1e-9
 
 
-def fair_quote(problem: Problem, utility: Utility, x: FloatArray, stages: Sequence[Stage], exchange: float) -> Quote:
-    """The quote of a fair policy; zero prices where nothing is scarce."""
+def fair_prices(problem: Problem, stages: Sequence[Stage], gained: FloatArray, held: FloatArray) -> FloatArray:
+    """The prices that a fair policy quotes; 0 where nothing is scarce (p,).
+
+    Args:
+        gained: utility that the shares of each column give (c,).
+        held: share of time in which each column holds its accelerators, half of it where it is packed (c,).
+    """
     prices = np.zeros(len(problem.pools))
     for stage in stages:
         new = scarce(stage.prices, problem.pools.capacity) & (prices == 0)
         if new.any():
-            prices[new] = stage.prices[new] * _utility_per_price(problem, utility, x, stage)
-    return Quote(prices, FAIR_UNIT, exchange)
+            prices[new] = stage.prices[new] * _utility_per_price(problem, stage, gained, held)
+    return prices
 
 
 def mean_exchange(weight: FloatArray) -> float:
@@ -60,12 +65,12 @@ def surplus_of(problem: Problem, gain: FloatArray, quote: Quote) -> FloatArray:
     return best_by(columns.job, net, len(problem.jobs))
 
 
-def _utility_per_price(problem: Problem, utility: Utility, x: FloatArray, stage: Stage) -> float:
+def _utility_per_price(problem: Problem, stage: Stage, gained: FloatArray, held: FloatArray) -> float:
     """Utility that one unit of the stage's prices buys, on the mean of its active jobs' columns that cost something."""
     if stage.kind is StageKind.SUM:
         return 1.0
     prices = np.where(scarce(stage.prices, problem.pools.capacity), stage.prices, 0.0)
-    cost = cost_of(problem.columns, prices) * x
+    cost = cost_of(problem.columns, prices) * held
     paying = (cost > 0) & stage.active[problem.columns.job]
     paid = float(cost[paying].sum())
-    return float((utility.worth * x)[paying].sum()) / paid if paid > 0 else 1.0
+    return float(gained[paying].sum()) / paid if paid > 0 else 1.0

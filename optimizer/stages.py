@@ -19,10 +19,10 @@ from optimizer.feasible import relative_gap
 from optimizer.market import Market
 from optimizer.objective import Level, Nash, Objective, Solution, Total
 from optimizer.owners import best_by, sum_by
-from optimizer.packing.shares import gained, violation_of_packed
+from optimizer.packing.shares import over_columns, violation_of_packed
 from optimizer.prices.bound import bound_at
 from optimizer.problem import BoolArray, FloatArray, IntArray, Problem
-from optimizer.quoting import FAIR_UNIT, fair_quote, mean_exchange, scarce, surplus_of
+from optimizer.quoting import FAIR_UNIT, fair_prices, mean_exchange, scarce, surplus_of
 from optimizer.reached import FULL, reached
 from optimizer.route import solve
 from optimizer.utility import Utility
@@ -44,6 +44,8 @@ class Asked:
     problem: Problem
     utility: Utility
     classes: ClassMarket
+    #: True: jobs may be packed two by two; the classes are then of one kind each.
+    packed: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,7 +62,9 @@ class Staged:
 
     def worth_of(self, worth: FloatArray) -> FloatArray:
         """What the shares are worth to each job, at so much for each column run all the time: (c,) -> (n,)."""
-        return gained(self.asked.problem, self.asked.utility.usable, worth, self.x, self.packed)
+        problem = self.asked.problem
+        gives, _ = over_columns(problem, self.asked.utility.usable, self.x, self.packed)
+        return sum_by(problem.columns.job, worth * gives, len(problem.jobs))
 
     def first(self) -> tuple[float, float]:
         """What the first stage reached and what is proved about it; 0 where there was nothing to reach."""
@@ -78,6 +82,10 @@ def in_stages(asked: Asked, objective: Objective, *, leftover: bool = True) -> S
         objective: of the first stage; its worth is the fair-share utility if something is to follow.
         leftover: False: the first stage's shares as they are.
     """
+    if asked.packed and not isinstance(objective, Nash):
+        from optimizer.packing.stages import packed_in_stages  # imports highspy: only where something is to be solved
+
+        return packed_in_stages(asked, objective, leftover=leftover)
     market = asked.classes.market
     stages, x, kept = [], np.zeros(market.columns), np.zeros(market.classes)
     status, path = Status.OPTIMAL, "nobody is entitled"
@@ -152,7 +160,9 @@ def fair_shares(staged: Staged, certificate: Certificate, *, weighted: bool = Tr
     """The decision of a policy that quotes in fair-share units; `weighted`: newcomers count by weight over the mean."""
     problem, utility = staged.asked.problem, staged.asked.utility
     weight = problem.jobs.weight if weighted else np.ones(len(problem.jobs))
-    quote = fair_quote(problem, utility, staged.x, staged.stages, mean_exchange(weight[utility.best > 0]))
+    gives, holds = over_columns(problem, utility.usable, staged.x, staged.packed)
+    prices = fair_prices(problem, staged.stages, utility.worth * gives, holds)
+    quote = Quote(prices, FAIR_UNIT, mean_exchange(weight[utility.best > 0]))
     return shares_of(staged, certificate, quote, quote.exchange * weight[problem.columns.job] * utility.worth)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from optimizer.class_market import market_of
 from optimizer.decision import Quote, Shares, Status
 from optimizer.objective import Total
-from optimizer.owners import sum_by
+from optimizer.packing.blocks import sharing_keys
 from optimizer.problem import FloatArray, IntArray, Problem
 from optimizer.route import solve
 from optimizer.stages import Asked, Staged, certificate_of, one_stage, shares_of
@@ -36,13 +36,17 @@ class Sum:
     unit: str
     #: False: the sum is one of negative costs, and the certificate speaks of the cost.
     maximise: bool = True
+    #: True: jobs may be packed two by two.
+    packed: bool = False
 
 
 def largest_sum(problem: Problem, utility: Utility, wanted: Sum) -> Shares:
     """Solve and answer; `relaxed` lists the jobs whose floor was too much to hold together with the others."""
     keep = utility.usable & ((wanted.value > 0) | (wanted.floor > 0)[problem.columns.job])
-    classes = market_of(problem, keep, [utility.worth, wanted.value], [wanted.floor])
-    asked = Asked(problem, utility, classes)
+    classes = market_of(
+        problem, keep, [utility.worth, wanted.value], [wanted.floor, *sharing_keys(problem, packed=wanted.packed)]
+    )
+    asked = Asked(problem, utility, classes, wanted.packed)
     quote = Quote(np.zeros(len(problem.pools)), wanted.unit, 1.0)
     if not keep.any():
         staged = Staged(asked, Status.OPTIMAL, "nothing adds anything", np.zeros(len(problem.columns)), ())
@@ -70,6 +74,5 @@ def _solved(asked: Asked, objective: Total) -> Staged:
 
 
 def _missed(staged: Staged, floor: FloatArray) -> IntArray:
-    problem = staged.asked.problem
-    reached = sum_by(problem.columns.job, staged.asked.utility.worth * staged.x, len(floor))
+    reached = staged.worth_of(staged.asked.utility.worth)
     return np.flatnonzero(reached < floor * (1 - _HELD))

@@ -41,13 +41,13 @@ class Block:
         return len(self.member)
 
 
-def kinds_of(problem: Problem) -> FloatArray:
+def sharing_keys(problem: Problem, *, packed: bool) -> list[FloatArray]:
     """What tells jobs apart where they may share, besides columns and targets: their kind, -1 if not listed (n,)."""
     pairs = problem.pairs
-    if pairs is None:
-        return np.full(len(problem.jobs), -1.0)
+    if pairs is None or not packed:
+        return []
     listed = np.isin(pairs.kind, np.concatenate((pairs.first, pairs.second)))
-    return np.where(listed, pairs.kind, -1).astype(np.float64)
+    return [np.where(listed, pairs.kind, -1).astype(np.float64)]
 
 
 def blocks_of(problem: Problem, classes: ClassMarket, keep: BoolArray) -> tuple[Block, ...]:

@@ -36,6 +36,7 @@ _EXACT = 1e-10
 #: A level is aimed at from this part above where the dual values put it, until the last program, which aims below.
 _ABOVE = 3e-5
 _BELOW = 1e-5
+_TOWARDS = 0.5
 _ROUNDS = 60
 #: Rounds without a better answer or bound after which no more is hoped for.
 _STALLED = 5
@@ -139,12 +140,15 @@ class _Search:
         return (self._bound - value) / max(abs(self._bound), 1e-12)
 
     def ask(self, beside: float) -> Ask:
-        """What the next program is to maximise; a level is aimed at so much, as a part of it, from where it should be."""
+        """What the next program is to maximise. A level is aimed at this part of it beside where it should be."""
         objective = self._objective
         if isinstance(objective, Total):
             return Ask(0.0, np.zeros(self._market.classes), objective.floor)
         floor = objective.targets.at(0.0)[0]
-        aim = min(self._likely * (1 + beside), objective.targets.highest)
+        aim = self._likely * (1 + beside)
+        if beside > 0 and np.isfinite(self._bound):
+            aim = max(aim, (1 - _TOWARDS) * self._likely + _TOWARDS * self._bound)
+        aim = min(aim, objective.targets.highest)
         return Ask(1.0, objective.targets.at(aim)[0] - floor, floor)
 
     def learn(self, found: MasterSolution, sides: Sides, spelled: Spelled) -> Sides:

@@ -1,8 +1,8 @@
 """A decision with space sharing, in stages: the objective first, then the largest sum of utilities that it leaves.
 
 The counterpart of `optimizer.stages.in_stages` where jobs may be packed. A policy makes its classes with the jobs'
-kinds among the keys (`optimizer.packing.blocks.kinds_of`) and states the same objective as without packing. Every stage
-carries the prices of utility and of time beside those of the pools: with pairs, pools' prices alone prove nothing.
+kinds among the keys (`optimizer.packing.blocks.sharing_keys`) and states the same objective as without packing. Every
+stage carries the prices of utility and of time beside those of the pools: with pairs, those alone prove nothing.
 """
 
 from dataclasses import replace
@@ -40,11 +40,11 @@ def packed_in_stages(asked: Asked, objective: Level | Total, *, leftover: bool =
     market = asked.classes.market
     blocks = blocks_of(asked.problem, asked.classes, asked.classes.classes.class_column >= 0)
     if not blocks or (isinstance(objective, Level) and not _rising(objective).any()):
-        return in_stages(asked, objective, leftover=leftover)
+        return in_stages(replace(asked, packed=False), objective, leftover=leftover)
     packer = Packer(market, blocks)
     found = packer.solve(objective)
     if found.status not in (Status.OPTIMAL, Status.WORK_LIMIT) or not np.isfinite(found.objective):
-        return in_stages(asked, objective, leftover=leftover)
+        return in_stages(replace(asked, packed=False), objective, leftover=leftover)
     stages = [_told(asked, objective, found)]
     shown = found
     if leftover and isinstance(objective, Level):

@@ -27,8 +27,9 @@ from optimizer.class_market import market_of
 from optimizer.decision import Certificate, Memory, Quote, Shares
 from optimizer.finish_time import FinishTimes, finish_times, remember
 from optimizer.objective import Level
-from optimizer.owners import best_by, sum_by
-from optimizer.parameters import Aware, Then
+from optimizer.owners import best_by
+from optimizer.packing.blocks import sharing_keys
+from optimizer.parameters import Aware, Packing, Then
 from optimizer.policy import Newcomer
 from optimizer.problem import FloatArray, Problem
 from optimizer.stages import Asked, Staged, certificate_of, fair_shares, in_stages, nothing_to_decide
@@ -43,20 +44,21 @@ class FinishTimeFairness:
 
     aware: Aware = True
     then: Then = "sum"
+    packed: Packing = False
 
     def definition(self, problem: Problem, memory: Memory = None) -> Any:
         """The policy as one program over the problem's own columns (a cvxpy problem); its value is the largest rho."""
         import cvxpy as cp
 
-        from optimizer.formula import by_job, shares_in
+        from optimizer.packing.formula import packed_shares_in
 
         utility = fair_share_utility(problem, aware=self.aware)
         times = finish_times(problem, utility, memory)
         rising = np.flatnonzero(times.rising)
-        x, rows = shares_in(problem, utility.usable)
-        thr = (by_job(problem, utility.rate) @ x)[rising]
+        shares = packed_shares_in(problem, utility.usable, packed=self.packed)
+        thr = shares.by_job(utility.rate)[rising]
         rho = times.past[rising] + cp.inv_pos(cp.multiply(1 / times.pace[rising], thr))  # (t + R / thr) / D
-        return cp.Problem(cp.Minimize(cp.max(rho)), rows)
+        return cp.Problem(cp.Minimize(cp.max(rho)), shares.rows)
 
     def decide(self, problem: Problem, memory: Memory) -> tuple[Shares, Memory]:
         """Shares of time with prices and certificate; the memory holds each job's isolated time so far.
@@ -72,10 +74,12 @@ class FinishTimeFairness:
         equal = np.where(utility.equal > 0, utility.equal, 1.0)
         pace = problem.jobs.gang * times.pace / equal  # as a fair-share utility
         cap = np.where(times.rising, utility.best, 0.0)
-        classes = market_of(problem, utility.usable, [utility.worth], [pace, times.past])
+        classes = market_of(
+            problem, utility.usable, [utility.worth], [pace, times.past, *sharing_keys(problem, packed=self.packed)]
+        )
         worth = classes.per_column(utility.worth)
         targets = FinishTime(classes.per_class(pace), classes.per_class(times.past), classes.per_class(cap))
-        asked = Asked(problem, utility, classes)
+        asked = Asked(problem, utility, classes, self.packed)
         staged = in_stages(asked, Level(worth, targets), leftover=self.then == "sum")
         return fair_shares(staged, _certificate(staged, times), weighted=False), remember(problem, times)
 
@@ -91,7 +95,7 @@ def _certificate(staged: Staged, times: FinishTimes) -> Certificate:
     if not rising.any():
         return certificate_of(staged, 0.0, 0.0, maximise=False)
     past, pace = times.past[rising], times.pace[rising]
-    rate = sum_by(job, speed * staged.x, len(rising))[rising]
+    rate = staged.worth_of(speed)[rising]
     fastest = best_by(job, speed, len(rising))[rising]
     with np.errstate(divide="ignore"):
         rho, least = float((past + pace / rate).max()), float((past + pace / fastest).max())

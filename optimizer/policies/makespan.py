@@ -23,8 +23,8 @@ from pydantic.dataclasses import dataclass
 from optimizer.class_market import market_of
 from optimizer.decision import Certificate, Memory, Quote, Shares
 from optimizer.objective import Level
-from optimizer.owners import sum_by
-from optimizer.parameters import Aware, Then
+from optimizer.packing.blocks import sharing_keys
+from optimizer.parameters import Aware, Packing, Then
 from optimizer.policy import Newcomer
 from optimizer.problem import FloatArray, Problem
 from optimizer.stages import Asked, Staged, certificate_of, fair_shares, in_stages, nothing_to_decide
@@ -42,22 +42,23 @@ class Makespan:
 
     aware: Aware = True
     then: Then = "sum"
+    packed: Packing = False
 
     def definition(self, problem: Problem) -> Any:
         """The policy as one program over the problem's own columns (a cvxpy problem); its value is 1 / T."""
         import cvxpy as cp
 
-        from optimizer.formula import by_job, shares_in
+        from optimizer.packing.formula import packed_shares_in
 
         utility = fair_share_utility(problem, aware=self.aware)
         alone_s = seconds_left(problem, utility)
         unit_s = float(alone_s.max(initial=0.0)) or 1.0
-        x, rows = shares_in(problem, utility.usable)
+        shares = packed_shares_in(problem, utility.usable, packed=self.packed)
         z = cp.Variable(nonneg=True)  # unit_s / T: about 1
         left = np.flatnonzero(alone_s)
-        thr = (by_job(problem, utility.rate) @ x)[left]
+        thr = shares.by_job(utility.rate)[left]
         enough = cp.multiply(1 / utility.equal[left], thr) >= alone_s[left] / unit_s * z
-        return cp.Problem(cp.Maximize(z / unit_s), [*rows, enough])
+        return cp.Problem(cp.Maximize(z / unit_s), [*shares.rows, enough])
 
     def decide(self, problem: Problem, memory: Memory) -> tuple[Shares, Memory]:
         """Shares of time with prices and certificate. The policy keeps no memory.
@@ -70,10 +71,12 @@ class Makespan:
         if not utility.usable.any():
             return nothing_to_decide(problem, maximise=False), None
         slope = problem.jobs.gang * seconds_left(problem, utility)  # utility that ends the job in a second
-        classes = market_of(problem, utility.usable, [utility.worth], [slope])
+        classes = market_of(
+            problem, utility.usable, [utility.worth], [slope, *sharing_keys(problem, packed=self.packed)]
+        )
         worth, best = classes.per_column(utility.worth), classes.per_class(utility.best)
         targets = Capped(classes.per_class(slope), best, np.zeros(len(best)))
-        asked = Asked(problem, utility, classes)
+        asked = Asked(problem, utility, classes, self.packed)
         staged = in_stages(asked, Level(worth, targets), leftover=self.then == "sum")
         return fair_shares(staged, _certificate(staged, slope), weighted=False), None
 
@@ -97,7 +100,7 @@ def _certificate(staged: Staged, slope: FloatArray) -> Certificate:
     utility, left = staged.asked.utility, np.flatnonzero(slope)
     if not len(left):
         return certificate_of(staged, 0.0, 0.0, maximise=False)
-    reached = sum_by(staged.asked.problem.columns.job, utility.worth * staged.x, len(slope))[left]
+    reached = staged.worth_of(utility.worth)[left]
     with np.errstate(divide="ignore"):
         last_s, least_s = float((slope[left] / reached).max()), float((slope[left] / utility.best[left]).max())
     return certificate_of(staged, last_s, max(1 / staged.first()[1], least_s), maximise=False)

@@ -22,7 +22,8 @@ from optimizer.class_market import market_of
 from optimizer.decision import Memory, Quote, Shares
 from optimizer.filling.flat import ByWeight
 from optimizer.objective import Level
-from optimizer.parameters import Aware
+from optimizer.packing.blocks import sharing_keys
+from optimizer.parameters import Aware, Packing
 from optimizer.policy import Newcomer
 from optimizer.problem import FloatArray, Problem
 from optimizer.stages import Asked, Staged, certificate_of, fair_shares, in_stages, nothing_to_decide, one_stage
@@ -41,21 +42,22 @@ class MaxMinFairness:
         Field(
             description="What the level leaves. levels: again to those who can still rise, and so on (water filling); "
             "sum: so that the sum of utilities is largest; nothing: the published program alone, in which full jobs "
-            "hold back the others, by an interior point method."
+            "hold back the others, by an interior point method. With space sharing levels is as sum."
         ),
     ] = "levels"
+    packed: Packing = False
 
     def definition(self, problem: Problem) -> Any:
         """The published program over the problem's own columns (a cvxpy problem): full jobs hold back the others."""
         import cvxpy as cp
 
-        from optimizer.formula import by_job, shares_in
+        from optimizer.packing.formula import packed_shares_in
 
         utility = fair_share_utility(problem, aware=self.aware)
         entitled = np.flatnonzero(utility.weight)
-        x, rows = shares_in(problem, utility.usable)
-        u = (by_job(problem, utility.worth) @ x)[entitled]
-        return cp.Problem(cp.Maximize(cp.min(cp.multiply(1 / utility.weight[entitled], u))), rows)
+        shares = packed_shares_in(problem, utility.usable, packed=self.packed)
+        u = shares.by_job(utility.worth)[entitled]
+        return cp.Problem(cp.Maximize(cp.min(cp.multiply(1 / utility.weight[entitled], u))), shares.rows)
 
     def decide(self, problem: Problem, memory: Memory) -> tuple[Shares, Memory]:
         """Shares of time with prices and certificate. The policy keeps no memory.
@@ -67,8 +69,9 @@ class MaxMinFairness:
         utility = fair_share_utility(problem, aware=self.aware)
         if not utility.usable.any():
             return nothing_to_decide(problem), None
-        classes = market_of(problem, utility.usable, [utility.worth], [utility.weight])
-        staged = self._stages(Asked(problem, utility, classes))
+        keys = [utility.weight, *sharing_keys(problem, packed=self.packed)]
+        classes = market_of(problem, utility.usable, [utility.worth], keys)
+        staged = self._stages(Asked(problem, utility, classes, self.packed))
         return fair_shares(staged, certificate_of(staged, *staged.first())), None
 
     def value(self, newcomer: Newcomer, quote: Quote) -> FloatArray:
@@ -88,8 +91,10 @@ class MaxMinFairness:
 
             first_full = (best[weight > 0] / weight[weight > 0]).min()
             published = Level(worth, Capped(weight, weight * first_full, no_floor))
+            if self.packed:
+                return in_stages(asked, published, leftover=False)
             return one_stage(asked, published, solve_centrally(asked.classes.market, published))
-        if self.then == "levels":
+        if self.then == "levels" and not self.packed:
             from optimizer.filled import filled  # imports scipy
 
             staged = filled(asked, ByWeight(weight))

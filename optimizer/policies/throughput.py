@@ -17,7 +17,7 @@ from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass
 
 from optimizer.decision import Memory, Quote, Shares
-from optimizer.parameters import Aware, Normalised
+from optimizer.parameters import Aware, Normalised, Packing
 from optimizer.policy import Newcomer
 from optimizer.problem import FloatArray, Problem
 from optimizer.stages import nothing_to_decide
@@ -32,6 +32,7 @@ class Throughput:
 
     aware: Aware = True
     normalised: Normalised = True
+    packed: Packing = False
 
     @property
     def unit(self) -> str:
@@ -42,12 +43,12 @@ class Throughput:
         """The policy as one program over the problem's own columns (a cvxpy problem)."""
         import cvxpy as cp
 
-        from optimizer.formula import by_job, shares_in
+        from optimizer.packing.formula import packed_shares_in
 
         utility = fair_share_utility(problem, aware=self.aware)
-        x, rows = shares_in(problem, utility.usable)
-        u = by_job(problem, utility.worth if self.normalised else utility.rate) @ x
-        return cp.Problem(cp.Maximize(problem.jobs.weight @ u), rows)
+        shares = packed_shares_in(problem, utility.usable, packed=self.packed)
+        u = shares.by_job(utility.worth if self.normalised else utility.rate)
+        return cp.Problem(cp.Maximize(problem.jobs.weight @ u), shares.rows)
 
     def decide(self, problem: Problem, memory: Memory) -> tuple[Shares, Memory]:
         """Shares of time with prices and certificate. The policy keeps no memory.
@@ -60,7 +61,9 @@ class Throughput:
         if not utility.usable.any():
             return nothing_to_decide(problem, self.unit), None
         value = problem.jobs.weight[problem.columns.job] * (utility.worth if self.normalised else utility.rate)
-        return largest_sum(problem, utility, Sum(value, np.zeros(len(problem.jobs)), self.unit)), None
+        return largest_sum(
+            problem, utility, Sum(value, np.zeros(len(problem.jobs)), self.unit, packed=self.packed)
+        ), None
 
     def value(self, newcomer: Newcomer, quote: Quote) -> FloatArray:
         """What each configuration of a newcomer adds to the sum (c,)."""

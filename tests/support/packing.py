@@ -11,7 +11,7 @@ from strategies_problems import settings_of_problems
 
 from optimizer.class_market import market_of
 from optimizer.objective import Level, Targets, Total
-from optimizer.packing.blocks import kinds_of
+from optimizer.packing.blocks import sharing_keys
 from optimizer.packing.stages import packed_in_stages
 from optimizer.problem import Pairs, Problem
 from optimizer.stages import Asked, Staged
@@ -108,7 +108,7 @@ def most(problem: Problem, worth: np.ndarray, floor: np.ndarray, rise: np.ndarra
 def asked_of(problem: Problem, *keys: np.ndarray) -> Asked:
     """The classes of a problem whose jobs may be packed, by weight and other keys."""
     utility = fair_share_utility(problem, aware=True)
-    job_keys = [utility.weight, kinds_of(problem), *keys]
+    job_keys = [utility.weight, *sharing_keys(problem, packed=True), *keys]
     return Asked(problem, utility, market_of(problem, utility.usable, [utility.worth], job_keys))
 
 

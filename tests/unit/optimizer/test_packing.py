@@ -1,0 +1,174 @@
+import json
+from ast import literal_eval
+from dataclasses import replace
+from pathlib import Path
+
+import cvxpy as cp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from packing import Listed, max_min, packable_problems, with_pairs
+from policies import told_by_definition, with_times
+from problems import Setting, build
+
+from optimizer.class_market import market_of
+from optimizer.decision import Shares, Status
+from optimizer.objective import Level, Total
+from optimizer.packing import generate
+from optimizer.packing.blocks import blocks_of, sharing_keys
+from optimizer.packing.generate import Packer
+from optimizer.packing.shares import over_columns, violation_of_packed
+from optimizer.policy import PolicySpec
+from optimizer.problem import Problem
+from optimizer.registry import make
+from optimizer.targets import Capped
+from optimizer.utility import fair_share_utility
+
+PACKED = [
+    PolicySpec("max_min_fairness", {"then": "nothing", "packed": True}),
+    PolicySpec("max_min_fairness", {"then": "nothing", "packed": True, "aware": False}),
+    PolicySpec("finish_time_fairness", {"packed": True}),
+    PolicySpec("makespan", {"packed": True}),
+    PolicySpec("throughput", {"packed": True}),
+    PolicySpec("throughput", {"packed": True, "normalised": False}),
+]
+
+
+def decide(problem: Problem, spec: PolicySpec) -> Shares:
+    decision, _ = make(spec).decide(problem, None)
+    assert isinstance(decision, Shares)
+    return decision
+
+
+def one_pool(jobs: int, keeps: float, capacity: float = 1.0) -> Problem:
+    """Equal jobs of one kind on one pool."""
+    return with_pairs(build(Setting([[2.0]] * jobs, [capacity])), [0] * jobs, [(0, 0, 0, keeps, keeps)])
+
+
+@pytest.mark.parametrize("jobs", [2, 3, 4, 5, 6])
+def test_equal_jobs_share_one_accelerator_two_by_two(jobs: int):
+    """Each pair keeps .8 of both, so the accelerator does the work of 1.6; nobody meets itself, whatever the count."""
+    shares = decide(one_pool(jobs, 0.8), PolicySpec("max_min_fairness", {"packed": True}))
+    assert shares.certificate.objective == pytest.approx(1.6 / jobs)
+    assert np.all(shares.packed.first != shares.packed.second)
+    time = np.bincount(np.concatenate((shares.packed.first, shares.packed.second)), np.tile(shares.packed.share, 2))
+    assert time == pytest.approx(np.full(jobs, 2 / jobs))
+    assert len(shares.packed) <= jobs
+
+
+def test_a_pair_that_keeps_less_than_one_is_never_run():
+    """Taking turns is as good, with fewer jobs to a machine."""
+    shares = decide(one_pool(4, 0.5), PolicySpec("max_min_fairness", {"packed": True}))
+    assert not len(shares.packed)
+    assert shares.certificate.objective == pytest.approx(0.25)
+
+
+def test_a_job_alone_of_its_kind_never_shares_with_itself():
+    """Though its kind is listed beside itself."""
+    shares = decide(one_pool(1, 1.0), PolicySpec("max_min_fairness", {"packed": True}))
+    assert not len(shares.packed)
+    assert shares.x == pytest.approx([1.0])
+
+
+def test_unequal_gangs_never_share():
+    """Two accelerators cannot be one job's gang of one and another's gang of two."""
+    problem = with_pairs(build(Setting([[1.0], [1.0]], [2.0], gangs=[1, 2])), [0, 0], [(0, 0, 0, 1.0, 1.0)])
+    assert not len(decide(problem, PolicySpec("throughput", {"packed": True})).packed)
+
+
+def test_without_the_parameter_pairs_are_left_alone():
+    """Packing is asked for, not found."""
+    assert not len(decide(one_pool(4, 0.9), PolicySpec("max_min_fairness")).packed)
+
+
+def test_a_job_that_would_hold_most_of_its_kinds_time_is_held_to_half():
+    """Three jobs of one kind, one of which could use all the sharing there is: it shares with two others at most."""
+    speeds = [[8.0, 0.1], [1.0, 8.0], [1.0, 8.0]]
+    problem = with_pairs(build(Setting(speeds, [1.0, 1.0])), [0, 0, 0], [(0, 0, 0, 0.9, 0.9)])
+    staged, _ = max_min(problem)
+    packed = staged.packed
+    assert np.all(packed.first != packed.second)
+    assert violation_of_packed(problem, staged.asked.utility.usable, staged.x, packed) <= 1e-9
+
+
+@pytest.mark.parametrize("spec", PACKED, ids=lambda spec: f"{spec.name}-{len(spec.parameters)}-{spec.parameters}")
+@settings(max_examples=25, deadline=None)
+@given(problem=packable_problems(max_jobs=6))
+def test_a_policy_with_sharing_reaches_the_value_of_its_definition(spec: PolicySpec, problem: Problem):
+    """Which names every pair of two jobs."""
+    n = len(problem.jobs)
+    problem = with_times(problem, [400.0 + 100 * j for j in range(n)], [10.0 * j for j in range(n)], [None] * n)
+    if not np.all(fair_share_utility(problem, aware=True).best > 0):
+        return
+    program = make(spec).definition(problem)  # type: ignore[union-attr]
+    program.solve(solver=cp.CLARABEL)
+    shares = decide(problem, spec)
+    expected = told_by_definition(problem, spec, program.value)
+    assert shares.certificate.objective == pytest.approx(expected, rel=1e-5, abs=1e-7)
+    assert shares.certificate.violation <= 1e-9
+    assert shares.certificate.status is Status.OPTIMAL
+
+
+def test_generated_pairs_are_as_good_as_all_of_them(monkeypatch: pytest.MonkeyPatch):
+    """A market too large to start with all its pairs is proved against them all the same."""
+    rng = np.random.default_rng(3)
+    speeds = rng.lognormal(0, 0.5, (60, 3)).tolist()
+    listed: list[Listed] = [(a, b, r, *rng.uniform(0.4, 0.9, 2)) for a in range(6) for b in range(a) for r in range(3)]
+    listed += [(a, a, r, *np.repeat(rng.uniform(0.4, 0.9), 2)) for a in range(6) for r in range(3)]
+    problem = with_pairs(build(Setting(speeds, [8.0, 8.0, 8.0])), rng.integers(0, 6, 60).tolist(), listed)
+    utility = fair_share_utility(problem, aware=True)
+    classes = market_of(problem, utility.usable, [utility.worth], [utility.weight, *sharing_keys(problem, packed=True)])
+    blocks = blocks_of(problem, classes, utility.usable)
+    worth, weight = classes.per_column(utility.worth), classes.per_class(utility.weight)
+    level = Level(worth, Capped(weight, classes.per_class(utility.best), np.zeros(60)))
+    total = Total(worth, worth, np.zeros(60))
+    exact = [Packer(classes.market, blocks).solve(objective) for objective in (level, total)]
+    monkeypatch.setattr(generate, "_ALL_SIDES", 0)
+    packer = Packer(classes.market, blocks)
+    found = [packer.solve(objective) for objective in (level, total)]
+    for whole, part in zip(exact, found, strict=True):
+        assert part.status is Status.OPTIMAL
+        assert part.objective == pytest.approx(whole.objective, rel=2e-4)
+        assert part.objective * (1 - 1e-8) <= whole.objective <= part.bound * (1 + 1e-8)
+
+
+def test_shares_told_of_columns_add_up():
+    """What pairs give and hold is what their columns give and hold."""
+    problem = one_pool(4, 0.75)
+    shares = decide(problem, PolicySpec("max_min_fairness", {"packed": True}))
+    gives, holds = over_columns(problem, np.ones(4, dtype=bool), shares.x, shares.packed)
+    assert gives.sum() == pytest.approx(1.5)
+    assert holds.sum() == pytest.approx(1.0)
+
+
+def gavel_problem(folder: Path, jobs: int) -> Problem:
+    """Jobs of the published table on three pools, kinds as published, speeds of its own for every job."""
+    table = json.loads((folder / "gavel/throughputs/simulation_throughputs.json").read_text())
+    pools = ("k80", "p100", "v100")
+    keys = sorted(table["v100"], key=literal_eval)
+    speed = np.array([[table[pool][key]["null"] for pool in pools] for key in keys])
+    listed: list[Listed] = []
+    for r, pool in enumerate(pools):
+        for a, one in enumerate(keys):
+            for b, other in enumerate(keys[: a + 1]):
+                both = table[pool][one].get(other)
+                if both and min(speed[a, r], speed[b, r]) > 0:
+                    kept = np.minimum(np.array(both) / speed[[a, b], r], 1.0)
+                    listed.append((a, b, r, float(kept[0]), float(kept[1])))
+    rng = np.random.default_rng(1)
+    kind = rng.integers(0, len(keys), jobs)
+    gangs = [float(literal_eval(keys[k])[1]) for k in kind]
+    capacity = [max(8.0, float(sum(gangs) // 15))] * 3
+    return with_pairs(build(Setting(speed[kind].tolist(), capacity, gangs=gangs)), kind.tolist(), listed)
+
+
+def test_the_published_table_of_pairs_raises_the_level(reference_data: Path):
+    """By the same amount as the program over all pairs says."""
+    problem = gavel_problem(reference_data, 24)
+    shares = decide(problem, PolicySpec("max_min_fairness", {"then": "nothing", "packed": True}))
+    policy = make(PolicySpec("max_min_fairness", {"then": "nothing", "packed": True}))
+    program = policy.definition(problem)  # type: ignore[union-attr]
+    program.solve(solver=cp.CLARABEL)
+    assert shares.certificate.objective == pytest.approx(program.value, rel=1e-6)
+    apart = decide(replace(problem, pairs=None), PolicySpec("max_min_fairness", {"then": "nothing", "packed": True}))
+    assert shares.certificate.objective > apart.certificate.objective * 1.001
