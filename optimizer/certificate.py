@@ -60,7 +60,9 @@ def check(problem: Problem, policy: PolicySpec, decision: Decision, memory: Memo
     if isinstance(decision, Order):
         trusted = ("the yardstick's objective and bound",) if decision.yardstick is not None else ()
         return CheckedCertificate(0.0, 0.0, 0.0, 0.0, tuple(_about_order(problem, decision)), trusted)
-    facts = Facts(problem, decision.rent, aware=bool(policy.parameters.get("aware", True)))
+    told = policy.parameters
+    packs = bool(told.get("packed", False))
+    facts = Facts(problem, decision.rent, aware=bool(told.get("aware", True)), packs=packs)
     if policy.name == "hierarchical":
         facts.limit(Tree(facts, terms_of(policy.parameters)).limits(facts))
     complaints = list(_about_shares(facts, decision))
@@ -109,6 +111,8 @@ def _about_shares(facts: Facts, shares: Shares) -> Iterator[str]:
         yield f"a constraint is violated by {violation:.3g}"
     if np.any(shares.x[~facts.usable] != 0):
         yield "a configuration that cannot run has a share"
+    if len(shares.packed) and not facts.pair_rows:
+        yield "jobs run together, and nobody gains by that, or the policy packs none"
     if len(list(facts.pairs_in(shares.packed))) < len(shares.packed):
         yield "jobs run together that are no pair there"
     pools = facts.problem.pools

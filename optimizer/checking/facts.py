@@ -38,7 +38,7 @@ class Together:
 class Facts:
     """What follows from the problem alone, once it is known how much is rented."""
 
-    def __init__(self, problem: Problem, rent: FloatArray, *, aware: bool) -> None:
+    def __init__(self, problem: Problem, rent: FloatArray, *, aware: bool, packs: bool = False) -> None:
         columns = problem.columns
         self.problem = problem
         self.capacity = problem.pools.capacity - problem.pools.held + rent
@@ -61,6 +61,8 @@ class Facts:
         self.weight = self._entitlements()
         #: Jobs that never exceed so many accelerators together: rows with a price, after those of the pools.
         self.limits: list[tuple[BoolArray, float]] = []
+        #: Rows of `Pairs` by which some two jobs could gain from running together.
+        self.pair_rows = [row for row in range(len(problem.pairs or ())) if packs and self._gains(row)]
 
     def limit(self, limits: list[tuple[BoolArray, float]]) -> None:
         """Hold some jobs to so many accelerators together; columns that are larger than that cannot run."""
@@ -112,6 +114,17 @@ class Facts:
             gained[pair.second] += pair.second_factor * worth[pair.second_column] * pair.share
         return gained
 
+    def over_columns(self, shares: Shares) -> tuple[FloatArray, FloatArray]:
+        """Time that each column gives its job, packed time by what is kept of it; and holds its accelerators, packed
+        time by half (c,), (c,).
+        """
+        gives, holds = shares.x.copy(), shares.x.copy()
+        for pair in self.pairs_in(shares.packed):
+            for column, factor in ((pair.first_column, pair.first_factor), (pair.second_column, pair.second_factor)):
+                gives[column] += factor * pair.share
+                holds[column] += pair.share / 2
+        return gives, holds
+
     def pairs_in(self, packed: Packed) -> Iterator["Together"]:
         """Who runs together, as what; those that cannot are left out (`misfits` tells)."""
         pairs = self.problem.pairs
@@ -143,6 +156,20 @@ class Facts:
             worths[job, 1 : 1 + len(usable)] = worth[usable]
             costs[job, 1 : 1 + len(usable)] = cost[usable]
         return Menu(worths, costs)
+
+    def _gains(self, row: int) -> bool:
+        """Do two jobs keep more than one in sum? With less, taking turns alone gives both as much for no more."""
+        pairs = self.problem.pairs
+        assert pairs is not None, "a row of pairs"
+        if pairs.first_factor[row] + pairs.second_factor[row] <= 1:
+            return False
+        pool = int(pairs.pool[row])
+        one, other = (
+            [(job, self.uses[self.alone[job][pool]][pool]) for job in np.flatnonzero(pairs.kind == kind)
+             if pool in self.alone[job]]
+            for kind in (pairs.first[row], pairs.second[row])
+        )  # fmt: skip
+        return any(job != partner and count == same for job, count in one for partner, same in other)
 
     def _fits(self, column: int) -> bool:
         makes_progress = bool(self.problem.columns.steps_per_s[column] > 0)

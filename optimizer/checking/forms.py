@@ -7,12 +7,14 @@ For any prices p >= 0 and any feasible shares x, what the jobs' shares cost is a
     log      sum w log(worth.x) <= p . capacity + sum over jobs of the largest w log(worth.x) - cost.x
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
 from optimizer.checking.facts import Facts
+from optimizer.checking.packed import PackedDuals
 from optimizer.checking.responses import cheapest, cheapest_at_least, most_of_logarithm
 from optimizer.decision import Shares
 from optimizer.problem import BoolArray, FloatArray
@@ -25,6 +27,15 @@ _ROUNDING = 1e-10
 _STEPS = (1e-9, 1e-7, 1e-5)
 #: Halvings of a level: enough for the last bit.
 _HALVINGS = 200
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Proof:
+    """Prices of the rows, >= 0 (r,); where jobs may be packed, those of utility and time besides."""
+
+    facts: Facts
+    prices: FloatArray
+    packed: PackedDuals | None = None
 
 
 class Targets(Protocol):
@@ -100,8 +111,9 @@ class Proportional(_EachAlone):
 
 @dataclass(frozen=True, eq=False)
 class FinishTimes(_EachAlone):
-    """min(z / (1 - past z), cap), from rho = past + 1 / utility and z = 1 / rho (all (n,))."""
+    """min(pace z / (1 - past z), cap), from rho = past + pace / utility and z = 1 / rho (all (n,))."""
 
+    pace: FloatArray
     past: FloatArray
     cap: FloatArray
 
@@ -112,11 +124,11 @@ class FinishTimes(_EachAlone):
 
     def at(self, z: float) -> FloatArray:
         left = 1 - self.past * z
-        due = np.divide(z, left, out=np.full(len(left), np.inf), where=left > 0)
+        due = np.divide(self.pace * z, left, out=np.full(len(left), np.inf), where=left > 0)
         return np.asarray(np.minimum(due, self.cap))
 
     def levels(self, utility: FloatArray) -> FloatArray:
-        return np.asarray(utility / (1 + self.past * utility))
+        return np.asarray(utility / (self.pace + self.past * utility))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -134,30 +146,31 @@ class LevelForm:
     def reached(self, facts: Facts, shares: Shares) -> float:
         return self.targets.reached(facts.gained(self.worth, shares), FULL)
 
-    def bound(self, facts: Facts, prices: FloatArray) -> float:
-        menu = facts.menu(self.worth, facts.cost(prices))
-        income = float(prices @ facts.row_capacity) * (1 + _ROUNDING)
-
-        def affordable(z: float) -> bool:
-            return bool(cheapest(menu, self.targets.at(z)).sum() <= income)
-
+    def bound(self, proof: Proof) -> float:
+        earned = float(proof.prices @ proof.facts.row_capacity)
+        income = (earned if proof.packed is None else proof.packed.income) * (1 + _ROUNDING)
+        spent = self.spending(proof)
         low, high = 0.0, self.highest
-        if affordable(high):
+        if spent(high) <= income:
             return high
         for _ in range(_HALVINGS):
             middle = (low + high) / 2
             if middle in (low, high):
                 break
-            low, high = (middle, high) if affordable(middle) else (low, middle)
+            low, high = (middle, high) if spent(middle) <= income else (low, middle)
         return high
 
-    def per_level(self, facts: Facts, prices: FloatArray, z: float) -> tuple[float, float]:
+    def spending(self, proof: Proof) -> Callable[[float], float]:
+        """What the targets cost at least, by level."""
+        packed, targets = proof.packed, self.targets
+        if packed is not None:
+            return lambda level: float(packed.utility @ targets.at(level))
+        menu = proof.facts.menu(self.worth, proof.facts.cost(proof.prices))
+        return lambda level: float(cheapest(menu, targets.at(level)).sum())
+
+    def per_level(self, proof: Proof, z: float) -> tuple[float, float]:
         """The least and the most that a unit of the level costs about z: 1 lies between for its dual values."""
-        menu = facts.menu(self.worth, facts.cost(prices))
-
-        def spent(level: float) -> float:
-            return float(cheapest(menu, self.targets.at(level)).sum())
-
+        spent = self.spending(proof)
         slopes = [(spent(z * (1 + side * step)) - spent(z)) / (side * step * z) for step in _STEPS for side in (-1, 1)]
         return min(slopes), max(slopes)
 
@@ -173,7 +186,10 @@ class SumForm:
     def reached(self, facts: Facts, shares: Shares) -> float:
         return float(facts.gained(self.value, shares).sum())
 
-    def bound(self, facts: Facts, prices: FloatArray) -> float:
+    def bound(self, proof: Proof) -> float:
+        facts, prices, packed = proof.facts, proof.prices, proof.packed
+        if packed is not None:
+            return packed.income - float(packed.utility @ self.floor)
         menu = facts.menu(self.worth, facts.cost(prices) - self.value)
         return float(prices @ facts.row_capacity) - float(cheapest_at_least(menu, self.floor).sum())
 
@@ -190,7 +206,8 @@ class LogForm:
         with np.errstate(divide="ignore"):
             return float(sum(w * np.log(max(u, 0.0)) for w, u in zip(self.weight, utility, strict=True) if w > 0))
 
-    def bound(self, facts: Facts, prices: FloatArray) -> float:
+    def bound(self, proof: Proof) -> float:
+        facts, prices = proof.facts, proof.prices
         menu = facts.menu(self.worth, facts.cost(prices))
         return float(prices @ facts.row_capacity) + float(most_of_logarithm(menu, self.weight).sum())
 

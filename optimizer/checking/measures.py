@@ -167,19 +167,20 @@ def finish_time_fairness(question: Question) -> Measure:
     """minimise max rho, rho = (t + R / rate) / (A + R / iso); z = 1 / rho, u = rate (A + R / iso) / R."""
     facts = question.facts
     times = isolated_times(facts, question.memory)
-    worth = facts.speed * times.per_rate[facts.problem.columns.job]
-    cap = np.where(times.rising, facts.best(worth), 0.0)
     rising = times.rising
+    cap = np.where(rising, facts.best(facts.utility), 0.0)
+    pace = np.ones(facts.jobs)  # fair-share utility of R / D steps per second
+    np.divide(facts.problem.jobs.gang, facts.equal * times.per_rate, out=pace, where=rising)
 
     def largest_rho(shares: Shares, value: float, bound: float) -> tuple[float, float]:
         if not rising.any():
             return 0.0, 0.0
         with np.errstate(divide="ignore"):
-            rho = times.past + 1 / facts.gained(worth, shares)
-            least = times.past + 1 / cap
+            rho = times.past + pace / facts.gained(facts.utility, shares)
+            least = times.past + pace / cap
             return float(rho[rising].max()), float(max(np.divide(1.0, bound), least[rising].max()))
 
-    return _in_time(question, LevelForm(worth, FinishTimes(times.past, cap)), largest_rho)
+    return _in_time(question, LevelForm(facts.utility, FinishTimes(pace, times.past, cap)), largest_rho)
 
 
 def makespan(question: Question) -> Measure:

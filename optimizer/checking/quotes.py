@@ -37,15 +37,15 @@ def _prices(facts: Facts, measure: Measure, shares: Shares, told: list[Told]) ->
         return np.array(shares.stages[0].prices) if shares.stages else prices
     for stage, found in zip(shares.stages, told, strict=False):
         new = found.scarce[: len(prices)] & (prices == 0)
-        per_price = 1.0 if isinstance(found.form, SumForm) else _utility_per_price(facts, shares.x, stage.prices, found)
+        per_price = 1.0 if isinstance(found.form, SumForm) else _utility_per_price(facts, shares, stage.prices, found)
         prices[new] = stage.prices[: len(prices)][new] * per_price
     return prices
 
 
-def _utility_per_price(facts: Facts, x: FloatArray, stage_prices: FloatArray, found: Told) -> float:
-    pools = len(facts.capacity)
-    cost = facts.cost(np.where(found.scarce, stage_prices, 0.0)[:pools]) * x
-    utility = facts.utility * x
+def _utility_per_price(facts: Facts, shares: Shares, stage_prices: FloatArray, found: Told) -> float:
+    pools, (gives, holds) = len(facts.capacity), facts.over_columns(shares)
+    cost = facts.cost(np.where(found.scarce, stage_prices, 0.0)[:pools]) * holds
+    utility = facts.utility * gives
     paying = [c for c in np.flatnonzero(cost > 0) if found.raised[facts.problem.columns.job[c]]]
     paid = sum(float(cost[c]) for c in paying)
     return sum(float(utility[c]) for c in paying) / paid if paid > 0 else 1.0

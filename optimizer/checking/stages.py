@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from optimizer.checking.facts import Facts
-from optimizer.checking.forms import FULL, Form, LevelForm, LogForm, SumForm
+from optimizer.checking.forms import FULL, Form, LevelForm, LogForm, Proof, SumForm
 from optimizer.checking.measures import Left, Measure
+from optimizer.checking.packed import packed_duals
 from optimizer.decision import Shares, Stage, StageKind, Status
 from optimizer.problem import BoolArray, FloatArray
 
@@ -36,6 +37,7 @@ class Told:
     """One stage as recomputed: what it maximises, what its shares reach and its prices prove, whom it raises (n,)."""
 
     form: Form
+    proof: Proof
     value: float
     bound: float
     #: What a difference in value is compared with.
@@ -74,9 +76,10 @@ def check_stages(facts: Facts, measure: Measure, shares: Shares) -> Found:
         if ended or (is_leftover and not measure.leftover) or _KINDS[type(form)] is not stage.kind:
             found.complaints.append(f"{name}: the policy has no such stage here")
             return found
-        value, bound = form.reached(facts, shares), form.bound(facts, np.maximum(stage.prices, 0.0))
+        proof = _proof(facts, form, stage)
+        value = form.reached(facts, shares)
         size = _size(facts, form, shares, value)
-        told = Told(form, value, bound, size, _raised(form, left), scarce(facts, stage.prices, size))
+        told = Told(form, proof, value, form.bound(proof), size, _raised(form, left), scarce(facts, stage.prices, size))
         found.told.append(told)
         found.complaints += [f"{name}: {text}" for text in _about(facts, told, stage, shares)]
         ended = is_leftover
@@ -85,6 +88,15 @@ def check_stages(facts: Facts, measure: Measure, shares: Shares) -> Found:
     if not ended:
         found.complaints += _missing(facts, measure, found.told, shares, left, gone)
     return found
+
+
+def _proof(facts: Facts, form: Form, stage: Stage) -> Proof:
+    """What a stage's prices have to say: alone, or with those of utility and time where jobs may be packed."""
+    prices = np.maximum(stage.prices, 0.0)
+    if not facts.pair_rows or isinstance(form, LogForm):
+        return Proof(facts, prices)
+    value = form.value if isinstance(form, SumForm) else np.zeros(len(form.worth))
+    return Proof(facts, prices, packed_duals(facts, stage, value, form.worth))
 
 
 def expects_none(facts: Facts, measure: Measure) -> bool:
@@ -131,7 +143,7 @@ def _about(facts: Facts, told: Told, stage: Stage, shares: Shares) -> Iterator[s
     if shares.certificate.status is Status.OPTIMAL and not abs(bound - value) <= OPTIMAL * size:
         yield f"its prices prove {bound:.9g}, its shares reach {value:.9g}"
     if isinstance(form, LevelForm) and bound < form.highest and told.scarce.any():
-        least, most = form.per_level(facts, np.maximum(stage.prices, 0.0), bound)
+        least, most = form.per_level(told.proof, bound)
         if not least * (1 - _UNIT) <= 1 <= most * (1 + _UNIT):
             yield f"its prices are not in units of the level: a unit of it costs {least:.6g} to {most:.6g}"
     if isinstance(form, SumForm):

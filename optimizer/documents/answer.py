@@ -98,6 +98,10 @@ class StageJob(FileModel):
     raised: bool = False
     floor: Annotated[Result, Field(description="Utility that it keeps.")] = 0.0
     cap: Annotated[Result, Field(description="Utility at which the level leaves it alone.")] = 0.0
+    utility_value: Annotated[Result, Field(description="Where jobs may be packed: worth of a unit of its utility.")] = (
+        0.0
+    )
+    time_value: Annotated[Result, Field(description="Where jobs may be packed: worth of its time.")] = 0.0
 
 
 class StageDocument(FileModel):

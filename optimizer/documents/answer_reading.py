@@ -117,10 +117,11 @@ def _shares(document: SharesDocument, problem: Problem, names: _Names) -> Shares
 
 def _stage(document: StageDocument, place: int, problem: Problem, names: _Names) -> Stage:
     n, field = len(problem.jobs), f"shares.stages[{place}]"
-    active, floor, cap = np.zeros(n, dtype=np.bool_), np.zeros(n), np.zeros(n)
+    active, floor, cap, multiplier, time = np.zeros(n, dtype=np.bool_), *np.zeros((4, n))
     for number, job in enumerate(document.jobs):
         row = names.job(job.id, f"{field}.jobs[{number}].id")
         active[row], floor[row], cap[row] = job.raised, job.floor, job.cap
+        multiplier[row], time[row] = job.utility_value, job.time_value
     return Stage(
         kind=document.kind,
         active=active,
@@ -129,6 +130,8 @@ def _stage(document: StageDocument, place: int, problem: Problem, names: _Names)
         prices=np.concatenate((names.per_pool(document.prices, f"{field}.prices"), document.limits)),
         objective=document.objective,
         bound=np.inf if document.bound is None else document.bound,
+        multiplier=multiplier,
+        time=time,
     )
 
 

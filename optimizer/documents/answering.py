@@ -205,13 +205,18 @@ def _certificate(certificate: Certificate) -> CertificateDocument:
 
 
 def _stage(problem: Problem, stage: Stage) -> StageDocument:
-    taking_part = stage.active | (stage.floor != 0) | (stage.cap != 0)
+    nothing = np.zeros(len(stage.active))
+    multiplier = stage.multiplier if len(stage.multiplier) else nothing
+    time = stage.time if len(stage.time) else nothing
+    taking_part = stage.active | (stage.floor != 0) | (stage.cap != 0) | (multiplier != 0) | (time != 0)
     jobs = tuple(
         StageJob(
             id=int(problem.jobs.job_id[row]),
             raised=bool(stage.active[row]),
             floor=float(stage.floor[row]),
             cap=float(stage.cap[row]),
+            utility_value=float(multiplier[row]),
+            time_value=float(time[row]),
         )
         for row in np.flatnonzero(taking_part)
     )
