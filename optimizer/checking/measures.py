@@ -117,14 +117,24 @@ def _fair(facts: Facts, following: Callable[[Left], Form | None], **more: Any) -
 def max_min_fairness(question: Question) -> Measure:
     """maximise min u / w, nobody above what it can use; then level after level, or the largest sum, or nothing."""
     facts = question.facts
-    if question.then in ("", "levels"):
-        return _fair(facts, _level_after_level(facts), leftover=False)
-    return _fair(facts, _once(level_by_weight(facts)))
+    if question.then == "nothing":
+        return _fair(facts, _once(published_level(facts)), leftover=not facts.weight.any())
+    if question.then == "sum" or question.parameters.get("packed"):
+        return _fair(facts, _once(level_by_weight(facts)))
+    return _fair(facts, _level_after_level(facts), leftover=False)
 
 
 def level_by_weight(facts: Facts) -> LevelForm:
     """The largest z with u >= min(w z, best)."""
     return LevelForm(facts.utility, Proportional(facts.weight, facts.best(facts.utility), np.zeros(facts.jobs)))
+
+
+def published_level(facts: Facts) -> LevelForm:
+    """The largest z with u >= w z: the first job that is full holds back all others."""
+    best, entitled = facts.best(facts.utility), facts.weight > 0
+    first_full = float((best[entitled] / facts.weight[entitled]).min(initial=np.inf))
+    cap = np.minimum(best, facts.weight * first_full) if entitled.any() else best
+    return LevelForm(facts.utility, Proportional(facts.weight, cap, np.zeros(facts.jobs)))
 
 
 def _level_after_level(facts: Facts) -> Callable[[Left], Form | None]:

@@ -43,6 +43,8 @@ SPECS = (
     PolicySpec("cost_with_slos", {"goal": "cost"}),
     PolicySpec("isolated"),
 )
+#: What a level leaves is nobody's by this one: a share that is off there is no lie.
+LOOSE = PolicySpec("max_min_fairness", {"then": "nothing"})
 
 
 def spec_id(spec: PolicySpec) -> str:
