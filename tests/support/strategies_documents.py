@@ -68,14 +68,16 @@ def _gang(columns: Columns, row: int) -> float:
 
 def _entities(draw: st.DrawFn, k: int) -> tuple[Entities, list[int]]:
     parent = np.array([draw(st.integers(-1, row - 1)) for row in range(k)], dtype=np.int64)
-    part = st.floats(0, 1)
     everything = draw(st.booleans())
+    guaranteed = np.zeros(k)
+    for row in range(k):  # what siblings are guaranteed is a part of what their parent is
+        guaranteed[row] = draw(st.floats(0, 1)) / (k + 1) * (0.5 if parent[row] < 0 else guaranteed[parent[row]])
     entities = Entities(
         name=tuple(f"entity-{row}" for row in range(k)),
         weight=_floats(draw, _AMOUNT, k),
         parent=parent,
-        guaranteed=_floats(draw, part, k) if everything else np.zeros(0),
-        limit=_floats(draw, part, k) if everything else np.zeros(0),
+        guaranteed=guaranteed if everything else np.zeros(0),
+        limit=_floats(draw, st.floats(0.5, 1), k) if everything else np.zeros(0),
         borrows=np.array([draw(st.booleans()) for _ in range(k if everything else 0)], dtype=np.bool_),
         fifo=np.array([draw(st.booleans()) for _ in range(k if everything else 0)], dtype=np.bool_),
     )

@@ -14,7 +14,7 @@ POLICIES = pytest.mark.parametrize("spec", SPECS, ids=spec_id)
 PROBLEMS = pytest.mark.parametrize("name", ["three_pools", "deadlines", "hierarchy", "sharing", "misfits"])
 
 
-@pytest.mark.parametrize("spec", (*SPECS, LOOSE), ids=spec_id)
+@pytest.mark.parametrize("spec", [*SPECS, LOOSE], ids=spec_id)
 @PROBLEMS
 def test_an_honest_answer_holds(name: str, spec: PolicySpec):
     """What a policy states is what the checker finds."""
