@@ -13,12 +13,13 @@ import numpy as np
 
 from optimizer.checking.facts import Facts
 from optimizer.checking.isolation import isolated_shares
+from optimizer.checking.measures import Measure, Question, level_by_weight, measure_of, terms_of
 from optimizer.checking.quotes import check_quote
 from optimizer.checking.stages import OPTIMAL, SAME, check_stages, close, expects_none
-from optimizer.checking.yardsticks import Question, Yardstick, level_by_weight, yardstick_of
+from optimizer.checking.trees import Tree
 from optimizer.decision import Decision, Memory, Order, Shares, Status
 from optimizer.policy import PolicySpec
-from optimizer.problem import FloatArray, Problem
+from optimizer.problem import Problem
 
 #: What may differ between two honest computations of a constraint.
 _FEASIBLE = 1e-9
@@ -35,6 +36,8 @@ class CheckedCertificate:
     gap: float
     violation: float
     complaints: tuple[str, ...]
+    #: What could not be recomputed from the answer, and was taken as stated.
+    unchecked: tuple[str, ...] = ()
 
     @property
     def holds(self) -> bool:
@@ -52,53 +55,66 @@ def check(problem: Problem, policy: PolicySpec, decision: Decision, memory: Memo
         memory: what the policy remembered when it was asked.
 
     Raises:
-        UnknownPolicyError: the answer is in shares, and no yardstick is written for that policy.
+        UnknownPolicyError: the answer is in shares, and no measure is written for that policy.
     """
     if isinstance(decision, Order):
-        return CheckedCertificate(0.0, 0.0, 0.0, 0.0, tuple(_about_order(problem, decision)))
-    facts = Facts(problem, decision.rent, aware=bool(policy.parameters.get("aware", True)))
+        trusted = ("the yardstick's objective and bound",) if decision.yardstick is not None else ()
+        return CheckedCertificate(0.0, 0.0, 0.0, 0.0, tuple(_about_order(problem, decision)), trusted)
+    told = policy.parameters
+    packs = bool(told.get("packed", False))
+    facts = Facts(problem, decision.rent, aware=bool(told.get("aware", True)), packs=packs)
+    if policy.name == "hierarchical":
+        facts.limit(Tree(facts, terms_of(policy.parameters)).limits(facts))
     complaints = list(_about_shares(facts, decision))
-    violation = violation_of(facts, decision.x)
+    violation = violation_of(facts, decision)
     if decision.certificate.status is Status.EMPTY:
         objective, bound = 0.0, 0.0
         if facts.usable.any():
             complaints.append("called empty, but something can run")
-    elif policy.name == "isolated":
-        objective, bound = _check_formula(facts, decision, complaints)
+    elif policy.name in _FORMULAS:
+        objective, bound = _FORMULAS[policy.name](facts, decision, complaints)
     else:
-        yardstick = yardstick_of(policy.name, Question(facts, policy.parameters, memory, decision))
-        objective, bound = _check_program(facts, yardstick, decision, complaints)
+        measure = measure_of(policy.name, Question(facts, policy.parameters, memory, decision))
+        objective, bound = _check_program(facts, measure, decision, complaints)
     gap = relative_gap(objective, bound)
     complaints += _about_certificate(decision, objective, bound, gap, violation)
-    return CheckedCertificate(objective, bound, gap, violation, tuple(complaints))
+    return CheckedCertificate(objective, bound, gap, violation, tuple(complaints), _UNCHECKED.get(policy.name, ()))
 
 
-def _check_program(facts: Facts, yardstick: Yardstick, shares: Shares, complaints: list[str]) -> tuple[float, float]:
+def _check_program(facts: Facts, measure: Measure, shares: Shares, complaints: list[str]) -> tuple[float, float]:
     """(objective, bound) of a policy that solves something."""
-    found = check_stages(facts, yardstick, shares)
-    complaints += [*yardstick.complaints, *found.complaints]
-    complaints += check_quote(facts, yardstick, shares, found.told)
-    if tuple(shares.relaxed) != yardstick.relaxed:
+    rows = len(facts.row_capacity)
+    if any(len(stage.prices) != rows for stage in shares.stages):
+        complaints.append(f"a stage has another number of prices than there are rows ({rows})")
+        return 0.0, 0.0
+    found = check_stages(facts, measure, shares)
+    complaints += [*measure.complaints, *found.complaints]
+    complaints += check_quote(facts, measure, shares, found.told)
+    if tuple(shares.relaxed) != measure.relaxed:
         complaints.append("the jobs whose deadline was relaxed are not those listed")
-    if shares.certificate.maximise is not yardstick.maximise:
-        complaints.append(f"the policy {'maximises' if yardstick.maximise else 'minimises'}")
+    if shares.certificate.maximise is not measure.maximise:
+        complaints.append(f"the policy {'maximises' if measure.maximise else 'minimises'}")
     if not found.told:
-        if not expects_none(facts, yardstick):
+        if not expects_none(facts, measure):
             complaints.append("no stage proves anything")
         return 0.0, 0.0
     first = found.told[0]
-    return yardstick.certified(shares.x, first.value, first.bound)
+    return measure.certified(shares, first.value, first.bound)
 
 
 def _about_shares(facts: Facts, shares: Shares) -> Iterator[str]:
     """Is it possible at all?"""
-    if not (np.all(np.isfinite(shares.x)) and np.all(np.isfinite(shares.rent))):
+    if not all(np.all(np.isfinite(values)) for values in (shares.x, shares.rent, shares.packed.share)):
         yield "a share is no number"
-    violation = violation_of(facts, shares.x)
+    violation = violation_of(facts, shares)
     if not violation <= _FEASIBLE:
         yield f"a constraint is violated by {violation:.3g}"
     if np.any(shares.x[~facts.usable] != 0):
         yield "a configuration that cannot run has a share"
+    if len(shares.packed) and not facts.pair_rows:
+        yield "jobs run together, and nobody gains by that, or the policy packs none"
+    if len(list(facts.pairs_in(shares.packed))) < len(shares.packed):
+        yield "jobs run together that are no pair there"
     pools = facts.problem.pools
     if np.any(shares.rent < 0) or np.any(shares.rent > np.maximum(pools.rentable, pools.held) * (1 + _FEASIBLE)):
         yield "more is rented than there is to rent"
@@ -106,33 +122,53 @@ def _about_shares(facts: Facts, shares: Shares) -> Iterator[str]:
         yield "the jobs without any configuration are not those listed"
 
 
-def violation_of(facts: Facts, x: FloatArray) -> float:
+def violation_of(facts: Facts, shares: Shares) -> float:
     """Largest violation of any constraint, relative to its right-hand side (1 where that is 0)."""
-    worst = max(0.0, float(-x.min(initial=0.0)))
-    used = np.zeros(len(facts.capacity))
-    for mine in facts.columns_of:
-        worst = max(worst, float(sum(x[c] for c in mine)) - 1.0)
-        for column in mine:
-            for pool, count in facts.uses[column].items():
-                used[pool] += count * x[column]
-    for pool, size in enumerate(facts.capacity):
-        worst = max(worst, float(used[pool] - size) / (float(size) if size > 0 else 1.0))
-    return worst
+    x, together = shares.x, list(facts.pairs_in(shares.packed))
+    worst = max(0.0, float(-x.min(initial=0.0)), float(-shares.packed.share.min(initial=0.0)))
+    time = facts.summed(x)
+    for pair in together:
+        time[pair.first] += pair.share
+        time[pair.second] += pair.share
+    capacity = facts.row_capacity
+    over = (facts.used(shares) - capacity) / np.where(capacity > 0, capacity, 1.0)
+    return max(worst, float(time.max(initial=0.0)) - 1.0, float(over.max(initial=0.0)))
 
 
-def _check_formula(facts: Facts, shares: Shares, complaints: list[str]) -> tuple[float, float]:
-    """Shares by formula: an equal part of every pool. Their bound is max-min's, taken as stated if it can be one."""
+def _check_isolated(facts: Facts, shares: Shares, complaints: list[str]) -> tuple[float, float]:
+    """An equal part of every pool for everybody. The bound is max-min's, whose prices are no part of the answer."""
     expected = isolated_shares(facts)
     for job, mine in enumerate(facts.columns_of):
         if any(abs(shares.x[c] - expected[c]) > SAME for c in mine):
             complaints.append(f"job {facts.problem.jobs.job_id[job]} does not have its equal part")
-    quote = shares.quote
-    if quote.prices.any() or shares.surplus.any() or quote.exchange != 1 or quote.unit != _FREE:
-        complaints.append("nothing has a price by this formula")
-    level = level_by_weight(facts).reached(facts, shares.x)
+    level = level_by_weight(facts).reached(facts, shares)
+    complaints += _about_formula(shares)
     if shares.certificate.bound < level * (1 - SAME):
         complaints.append("the bound is below what the shares reach")
     return level, shares.certificate.bound
+
+
+def _check_allox(facts: Facts, shares: Shares, complaints: list[str]) -> tuple[float, float]:
+    """Whole places. Who waits behind whom, and so the sum of completion times, is no part of the answer."""
+    if np.any((shares.x != 0) & (shares.x != 1)):
+        complaints.append("a job has a part of a place")
+    complaints += _about_formula(shares)
+    if shares.certificate.objective < shares.certificate.bound * (1 - SAME):
+        complaints.append("the objective is below what is called its bound")
+    return shares.certificate.objective, shares.certificate.bound
+
+
+def _about_formula(shares: Shares) -> Iterator[str]:
+    """Without a program nothing has a price."""
+    quote = shares.quote
+    if quote.prices.any() or shares.surplus.any() or quote.exchange != 1 or quote.unit != _FREE:
+        yield "nothing has a price by this formula"
+    if shares.certificate.status is Status.OPTIMAL or shares.stages:
+        yield "a formula seeks no optimum"
+
+
+_FORMULAS = {"isolated": _check_isolated, "allox": _check_allox}
+_UNCHECKED = {"isolated": ("the bound",), "allox": ("the objective", "the bound")}
 
 
 def relative_gap(objective: float, bound: float) -> float:
@@ -166,3 +202,10 @@ def _about_order(problem: Problem, order: Order) -> Iterator[str]:
         yield "the order does not name every job exactly once"
     if len(order.preference) != len(problem.columns) or not np.all(np.isfinite(order.preference)):
         yield "the preference does not rank every configuration"
+    yardstick = order.yardstick
+    if yardstick is not None:
+        if yardstick.objective < yardstick.bound * (1 - SAME):
+            yield f"{yardstick.name}: {yardstick.objective:.9g} is below its bound, {yardstick.bound:.9g}"
+        gap = (yardstick.objective - yardstick.bound) / max(1e-12, yardstick.bound)
+        if np.isfinite(gap) and abs(yardstick.gap - gap) > SAME * max(1.0, abs(gap)):
+            yield f"{yardstick.name}: gap stated {yardstick.gap:.3g}, found {gap:.3g}"

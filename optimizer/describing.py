@@ -3,7 +3,7 @@
 A policy class says it where it is written:
 
     class docstring, first line        what it does, in a sentence
-    class or module docstring          `Source: ...`, to the end of the paragraph
+    class or module docstring          `Source: ...`, to the end of the sentence
     Annotated[T, Field(description=)]  each parameter; what it may be follows from its type
 """
 
@@ -21,7 +21,7 @@ from optimizer.policy import OrderPolicy, PolicySpec
 from optimizer.problem import Columns, Entities, Jobs, Pools, Problem
 from optimizer.registry import make
 
-_SOURCE = re.compile(r"\bSource: (.+?)(?:\n\s*\n|\Z)", re.DOTALL)
+_SOURCE = re.compile(r"\bSource:\s(.+?)\.(?=\s+[A-Z]|\s*\Z|\n\s*\n)", re.DOTALL)
 #: Endings of names, as everywhere in Walras, and the units that they stand for.
 _UNITS = {"_usd_per_h": "USD/h", "_steps_per_s": "steps/s", "_s": "s", "_bytes": "bytes", "_at": "s since the epoch"}
 _LIMITS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
@@ -136,10 +136,10 @@ def _branches(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> list
 
 
 def _type_of(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
-    names = []
+    names: list[str] = []
     for branch in _branches(schema, definitions):
         if branch.get("type") == "array":
-            items = branch.get("items") or next(iter(branch.get("prefixItems", [{}])), {})
+            items: Mapping[str, Any] = branch.get("items") or next(iter(branch.get("prefixItems", [{}])), {})
             names.append(f"list of {_type_of(_resolved(items, definitions), definitions)}")
         else:
             names.append(str(branch.get("type", "any")))

@@ -31,7 +31,6 @@ ENTRY_POINTS = {
     "scheduler.core.invariants": "holds the core to its promises in every test run; a server does not pay for it",
     "scheduler.cloud.simulated": "a provider in virtual time, held to the same contract as the real ones by tests",
     "simulator.compat.gavel.profile": "a profile is chosen by whoever reproduces: tests hold it to the recorded runs",
-    "optimizer.certificate": "checks what the rest of the optimizer claims, and shares no code with it: tests call it",
 }
 
 

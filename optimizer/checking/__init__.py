@@ -1,1 +1,1 @@
-"""The second opinion: every policy's yardstick written from its formula, sharing no code with what solves it."""
+"""The second opinion: every policy's measure written from its formula, sharing no code with what solves it."""

@@ -37,7 +37,7 @@ def held_deadlines(facts: Facts, shares: Shares) -> Held:
     stated = shares.stages[0].floor if shares.stages else np.zeros(facts.jobs)
     floor = np.minimum(needed, np.maximum(stated, 0.0))
     lowered = floor < needed * (1 - _HELD)
-    reached = facts.summed(facts.utility * shares.x)
+    reached = facts.gained(facts.utility, shares)
     relaxed = hopeless | (reached < needed * (1 - _HELD))
     floor = np.where(lowered, floor, needed)
     return Held(

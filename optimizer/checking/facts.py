@@ -7,19 +7,38 @@ Symbols: T[c] steps/s of column c, N[p] accelerators of pool p, s[m] accelerator
     utility[c] = s[m] speed[c] / equal[m]            in accelerators of the fleet's average speed for m
 """
 
+from collections.abc import Iterator
+from dataclasses import dataclass
+
 import numpy as np
 
 from optimizer.checking.responses import Menu
-from optimizer.problem import FloatArray, Problem
+from optimizer.decision import Packed, Shares
+from optimizer.problem import BoolArray, FloatArray, Problem
 
 #: Slack for counts that went through float arithmetic.
 _WHOLE = 1e-9
 
 
+@dataclass(frozen=True, slots=True)
+class Together:
+    """Two jobs on the same accelerators: rows, the columns whose speed counts, where, how many, how long."""
+
+    first: int
+    second: int
+    first_column: int
+    second_column: int
+    pool: int
+    count: float
+    share: float
+    first_factor: float
+    second_factor: float
+
+
 class Facts:
     """What follows from the problem alone, once it is known how much is rented."""
 
-    def __init__(self, problem: Problem, rent: FloatArray, *, aware: bool) -> None:
+    def __init__(self, problem: Problem, rent: FloatArray, *, aware: bool, packs: bool = False) -> None:
         columns = problem.columns
         self.problem = problem
         self.capacity = problem.pools.capacity - problem.pools.held + rent
@@ -40,6 +59,34 @@ class Facts:
         per_step = np.divide(problem.jobs.gang, self.equal, out=np.zeros(len(self.equal)), where=self.equal > 0)
         self.utility = per_step[columns.job] * self.speed
         self.weight = self._entitlements()
+        #: Jobs that never exceed so many accelerators together: rows with a price, after those of the pools.
+        self.limits: list[tuple[BoolArray, float]] = []
+        #: Rows of `Pairs` by which some two jobs could gain from running together.
+        self.pair_rows = [row for row in range(len(problem.pairs or ())) if packs and self._gains(row)]
+
+    def limit(self, limits: list[tuple[BoolArray, float]]) -> None:
+        """Hold some jobs to so many accelerators together; columns that are larger than that cannot run."""
+        self.limits = limits
+        for jobs, allowed in limits:
+            self.usable &= ~(jobs[self.problem.columns.job] & (self.accelerators > allowed * (1 + _WHOLE)))
+        self.speed, self.utility = (np.where(self.usable, values, 0.0) for values in (self.speed, self.utility))
+
+    @property
+    def row_capacity(self) -> FloatArray:
+        """How much there is of every row: pools, then limits (r,)."""
+        return np.concatenate((self.capacity, [allowed for _, allowed in self.limits]))
+
+    def used(self, shares: Shares) -> FloatArray:
+        """How much of every row the shares take (r,)."""
+        used, job = np.zeros(len(self.row_capacity)), self.problem.columns.job
+        for column, uses in enumerate(self.uses):
+            for pool, count in uses.items():
+                used[pool] += count * shares.x[column]
+        for pair in self.pairs_in(shares.packed):
+            used[pair.pool] += pair.count * pair.share
+        for row, (jobs, _) in enumerate(self.limits, start=len(self.capacity)):
+            used[row] = float((self.accelerators * shares.x)[jobs[job]].sum())
+        return used
 
     @property
     def jobs(self) -> int:
@@ -59,9 +106,46 @@ class Facts:
         """The sum over each job's columns (n,)."""
         return np.array([sum(values[c] for c in mine) for mine in self.columns_of], dtype=np.float64)
 
+    def gained(self, worth: FloatArray, shares: Shares) -> FloatArray:
+        """What the shares are worth to each job, at so much for each column run all the time; packed ones too (n,)."""
+        gained = self.summed(worth * shares.x)
+        for pair in self.pairs_in(shares.packed):
+            gained[pair.first] += pair.first_factor * worth[pair.first_column] * pair.share
+            gained[pair.second] += pair.second_factor * worth[pair.second_column] * pair.share
+        return gained
+
+    def over_columns(self, shares: Shares) -> tuple[FloatArray, FloatArray]:
+        """Time that each column gives its job, packed time by what is kept of it; and holds its accelerators, packed
+        time by half (c,), (c,).
+        """
+        gives, holds = shares.x.copy(), shares.x.copy()
+        for pair in self.pairs_in(shares.packed):
+            for column, factor in ((pair.first_column, pair.first_factor), (pair.second_column, pair.second_factor)):
+                gives[column] += factor * pair.share
+                holds[column] += pair.share / 2
+        return gives, holds
+
+    def pairs_in(self, packed: Packed) -> Iterator["Together"]:
+        """Who runs together, as what; those that cannot are left out (`misfits` tells)."""
+        pairs = self.problem.pairs
+        if pairs is None:
+            return
+        for first, second, row, share in zip(packed.first, packed.second, packed.pair, packed.share, strict=True):
+            pool = int(pairs.pool[row])
+            one, other = self.alone[first].get(pool), self.alone[second].get(pool)
+            as_listed = (pairs.kind[first], pairs.kind[second]) == (pairs.first[row], pairs.second[row])
+            if one is None or other is None or first == second or not as_listed:
+                continue
+            if self.uses[one][pool] == self.uses[other][pool]:
+                factors = float(pairs.first_factor[row]), float(pairs.second_factor[row])
+                yield Together(int(first), int(second), one, other, pool, self.uses[one][pool], float(share), *factors)
+
     def cost(self, prices: FloatArray) -> FloatArray:
-        """What each column pays at the prices (c,)."""
-        return np.array([sum(n * prices[p] for p, n in uses.items()) for uses in self.uses], dtype=np.float64)
+        """What each column pays at the prices of the pools, and of limits if they are among them (c,)."""
+        cost = np.array([sum(n * prices[p] for p, n in uses.items()) for uses in self.uses], dtype=np.float64)
+        for (jobs, _), price in zip(self.limits, prices[len(self.capacity) :], strict=False):
+            cost += np.where(jobs[self.problem.columns.job], self.accelerators * price, 0.0)
+        return cost
 
     def menu(self, worth: FloatArray, cost: FloatArray) -> Menu:
         """The usable columns of all jobs as a table, idleness first."""
@@ -72,6 +156,20 @@ class Facts:
             worths[job, 1 : 1 + len(usable)] = worth[usable]
             costs[job, 1 : 1 + len(usable)] = cost[usable]
         return Menu(worths, costs)
+
+    def _gains(self, row: int) -> bool:
+        """Do two jobs keep more than one in sum? With less, taking turns alone gives both as much for no more."""
+        pairs = self.problem.pairs
+        assert pairs is not None, "a row of pairs"
+        if pairs.first_factor[row] + pairs.second_factor[row] <= 1:
+            return False
+        pool = int(pairs.pool[row])
+        one, other = (
+            [(job, self.uses[self.alone[job][pool]][pool]) for job in np.flatnonzero(pairs.kind == kind)
+             if pool in self.alone[job]]
+            for kind in (pairs.first[row], pairs.second[row])
+        )  # fmt: skip
+        return any(job != partner and count == same for job, count in one for partner, same in other)
 
     def _fits(self, column: int) -> bool:
         makes_progress = bool(self.problem.columns.steps_per_s[column] > 0)

@@ -7,23 +7,35 @@ For any prices p >= 0 and any feasible shares x, what the jobs' shares cost is a
     log      sum w log(worth.x) <= p . capacity + sum over jobs of the largest w log(worth.x) - cost.x
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
 from optimizer.checking.facts import Facts
+from optimizer.checking.packed import PackedDuals
 from optimizer.checking.responses import cheapest, cheapest_at_least, most_of_logarithm
+from optimizer.decision import Shares
 from optimizer.problem import BoolArray, FloatArray
 
 #: Who is within this part of what it can use is full, so that rounding cannot make it look starved.
-FULL = 1e-9
+FULL = 1e-8
 #: Sums that agree to this part are equal.
 _ROUNDING = 1e-10
-#: Part of a level that is little.
-_STEP = 1e-6
+#: Parts of a level that are little; a target may bend within the larger ones.
+_STEPS = (1e-9, 1e-7, 1e-5)
 #: Halvings of a level: enough for the last bit.
 _HALVINGS = 200
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Proof:
+    """Prices of the rows, >= 0 (r,); where jobs may be packed, those of utility and time besides."""
+
+    facts: Facts
+    prices: FloatArray
+    packed: PackedDuals | None = None
 
 
 class Targets(Protocol):
@@ -43,13 +55,40 @@ class Targets(Protocol):
         """Target of each job, floors of those that do not rise included (n,)."""
         ...
 
-    def levels(self, utility: FloatArray) -> FloatArray:
-        """The level at which each job's target would be just this utility, caps aside (n,)."""
+    @property
+    def highest(self) -> float:
+        """The level that fills the last job."""
+        ...
+
+    def reached(self, utility: FloatArray, full: float) -> float:
+        """The largest level whose targets the utilities reach; who is within the part `full` of its cap is full."""
         ...
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Proportional:
+class _EachAlone:
+    """Targets of jobs that do not depend on each other: a job's utility tells its level."""
+
+    cap: FloatArray
+
+    @property
+    def rising(self) -> BoolArray:
+        raise NotImplementedError
+
+    def levels(self, utility: FloatArray) -> FloatArray:
+        """The level at which each job's target would be just this utility, caps aside (n,)."""
+        raise NotImplementedError
+
+    @property
+    def highest(self) -> float:
+        return float(self.levels(self.cap)[self.rising].max(initial=0.0))
+
+    def reached(self, utility: FloatArray, full: float) -> float:
+        short = self.rising & (utility < self.cap * (1 - full))
+        return float(self.levels(utility)[short].min(initial=self.highest))
+
+
+@dataclass(frozen=True, eq=False)
+class Proportional(_EachAlone):
     """min(slope z, cap); who has no slope keeps its floor (all (n,))."""
 
     slope: FloatArray
@@ -70,10 +109,11 @@ class Proportional:
         return levels
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class FinishTimes:
-    """min(z / (1 - past z), cap), from rho = past + 1 / utility and z = 1 / rho (all (n,))."""
+@dataclass(frozen=True, eq=False)
+class FinishTimes(_EachAlone):
+    """min(pace z / (1 - past z), cap), from rho = past + pace / utility and z = 1 / rho (all (n,))."""
 
+    pace: FloatArray
     past: FloatArray
     cap: FloatArray
 
@@ -84,11 +124,11 @@ class FinishTimes:
 
     def at(self, z: float) -> FloatArray:
         left = 1 - self.past * z
-        due = np.divide(z, left, out=np.full(len(left), np.inf), where=left > 0)
+        due = np.divide(self.pace * z, left, out=np.full(len(left), np.inf), where=left > 0)
         return np.asarray(np.minimum(due, self.cap))
 
     def levels(self, utility: FloatArray) -> FloatArray:
-        return np.asarray(utility / (1 + self.past * utility))
+        return np.asarray(utility / (self.pace + self.past * utility))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -101,37 +141,38 @@ class LevelForm:
     @property
     def highest(self) -> float:
         """The level that fills the last job."""
-        rising = self.targets.rising
-        return float(self.targets.levels(self.targets.cap)[rising].max(initial=0.0))
+        return self.targets.highest
 
-    def reached(self, facts: Facts, x: FloatArray) -> float:
-        utility, targets = facts.summed(self.worth * x), self.targets
-        short = targets.rising & (utility < targets.cap * (1 - FULL))
-        return float(targets.levels(utility)[short].min(initial=self.highest))
+    def reached(self, facts: Facts, shares: Shares) -> float:
+        return self.targets.reached(facts.gained(self.worth, shares), FULL)
 
-    def bound(self, facts: Facts, prices: FloatArray) -> float:
-        menu = facts.menu(self.worth, facts.cost(prices))
-        income = float(prices @ facts.capacity) * (1 + _ROUNDING)
-
-        def affordable(z: float) -> bool:
-            return bool(cheapest(menu, self.targets.at(z)).sum() <= income)
-
+    def bound(self, proof: Proof) -> float:
+        earned = float(proof.prices @ proof.facts.row_capacity)
+        income = (earned if proof.packed is None else proof.packed.income) * (1 + _ROUNDING)
+        spent = self.spending(proof)
         low, high = 0.0, self.highest
-        if affordable(high):
+        if spent(high) <= income:
             return high
         for _ in range(_HALVINGS):
             middle = (low + high) / 2
             if middle in (low, high):
                 break
-            low, high = (middle, high) if affordable(middle) else (low, middle)
+            low, high = (middle, high) if spent(middle) <= income else (low, middle)
         return high
 
-    def per_level(self, facts: Facts, prices: FloatArray, z: float) -> tuple[float, float]:
-        """What a unit of the level costs just below z and just above: 1 lies between for its dual values."""
-        menu = facts.menu(self.worth, facts.cost(prices))
-        step = _STEP * z
-        below, here, above = (float(cheapest(menu, self.targets.at(each)).sum()) for each in (z - step, z, z + step))
-        return (here - below) / step, (above - here) / step
+    def spending(self, proof: Proof) -> Callable[[float], float]:
+        """What the targets cost at least, by level."""
+        packed, targets = proof.packed, self.targets
+        if packed is not None:
+            return lambda level: float(packed.utility @ targets.at(level))
+        menu = proof.facts.menu(self.worth, proof.facts.cost(proof.prices))
+        return lambda level: float(cheapest(menu, targets.at(level)).sum())
+
+    def per_level(self, proof: Proof, z: float) -> tuple[float, float]:
+        """The least and the most that a unit of the level costs about z: 1 lies between for its dual values."""
+        spent = self.spending(proof)
+        slopes = [(spent(z * (1 + side * step)) - spent(z)) / (side * step * z) for step in _STEPS for side in (-1, 1)]
+        return min(slopes), max(slopes)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -142,12 +183,15 @@ class SumForm:
     worth: FloatArray
     floor: FloatArray
 
-    def reached(self, facts: Facts, x: FloatArray) -> float:
-        return float(sum(v * part for v, part in zip(self.value, x, strict=True)))
+    def reached(self, facts: Facts, shares: Shares) -> float:
+        return float(facts.gained(self.value, shares).sum())
 
-    def bound(self, facts: Facts, prices: FloatArray) -> float:
+    def bound(self, proof: Proof) -> float:
+        facts, prices, packed = proof.facts, proof.prices, proof.packed
+        if packed is not None:
+            return packed.income - float(packed.utility @ self.floor)
         menu = facts.menu(self.worth, facts.cost(prices) - self.value)
-        return float(prices @ facts.capacity) - float(cheapest_at_least(menu, self.floor).sum())
+        return float(prices @ facts.row_capacity) - float(cheapest_at_least(menu, self.floor).sum())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -157,14 +201,15 @@ class LogForm:
     worth: FloatArray
     weight: FloatArray
 
-    def reached(self, facts: Facts, x: FloatArray) -> float:
-        utility = facts.summed(self.worth * x)
+    def reached(self, facts: Facts, shares: Shares) -> float:
+        utility = facts.gained(self.worth, shares)
         with np.errstate(divide="ignore"):
             return float(sum(w * np.log(max(u, 0.0)) for w, u in zip(self.weight, utility, strict=True) if w > 0))
 
-    def bound(self, facts: Facts, prices: FloatArray) -> float:
+    def bound(self, proof: Proof) -> float:
+        facts, prices = proof.facts, proof.prices
         menu = facts.menu(self.worth, facts.cost(prices))
-        return float(prices @ facts.capacity) + float(most_of_logarithm(menu, self.weight).sum())
+        return float(prices @ facts.row_capacity) + float(most_of_logarithm(menu, self.weight).sum())
 
 
 Form = LevelForm | SumForm | LogForm

@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from optimizer.checking.facts import Facts
-from optimizer.checking.forms import FULL, Form, LevelForm, LogForm, SumForm
-from optimizer.checking.yardsticks import Left, Yardstick
+from optimizer.checking.forms import FULL, Form, LevelForm, LogForm, Proof, SumForm
+from optimizer.checking.measures import Left, Measure
+from optimizer.checking.packed import packed_duals
 from optimizer.decision import Shares, Stage, StageKind, Status
 from optimizer.problem import BoolArray, FloatArray
 
@@ -23,7 +24,7 @@ OPTIMAL = 1e-4
 #: What a unit of the level may cost, by its dual values, beside 1.
 _UNIT = 1e-2
 #: A pool whose price makes up less than this part of all that is paid is not scarce.
-_SCARCE = 1e-8
+_SCARCE = 1e-9
 #: A target within this part of what is kept is no rise.
 _RISE = 1e-12
 #: Families of targets that may follow each other.
@@ -36,6 +37,7 @@ class Told:
     """One stage as recomputed: what it maximises, what its shares reach and its prices prove, whom it raises (n,)."""
 
     form: Form
+    proof: Proof
     value: float
     bound: float
     #: What a difference in value is compared with.
@@ -55,52 +57,62 @@ class Found:
 
 def scarce(facts: Facts, prices: FloatArray, size: float) -> BoolArray:
     """Pools whose price is more than rounding, against all that is paid and the size of what is maximised (p,)."""
-    paid = prices * facts.capacity
+    paid = prices * facts.row_capacity
     return np.asarray(paid > _SCARCE * max(float(paid.sum()), size))
 
 
-def check_stages(facts: Facts, yardstick: Yardstick, shares: Shares) -> Found:
+def check_stages(facts: Facts, measure: Measure, shares: Shares) -> Found:
     """Go through all stages; the first decides what the certificate may say."""
     found = Found([], [])
-    left = Left(np.zeros(facts.jobs), facts.best(yardstick.worth), np.zeros(facts.jobs, dtype=np.bool_))
-    gone = np.zeros(len(facts.capacity), dtype=np.bool_)
+    left = Left(np.zeros(facts.jobs), facts.best(measure.worth), np.zeros(facts.jobs, dtype=np.bool_))
+    gone = np.zeros(len(facts.row_capacity), dtype=np.bool_)
     ended = False
     for number, stage in enumerate(shares.stages, start=1):
-        form, left = _next_form(facts, yardstick, left)
+        form, left = _next_form(facts, measure, left)
         is_leftover = form is None
         if form is None:
-            form = SumForm(facts.utility, yardstick.worth, left.kept)
+            form = SumForm(facts.utility, measure.worth, left.kept)
         name = f"stage {number} ({stage.kind.value})"
-        if ended or (is_leftover and not yardstick.leftover) or _KINDS[type(form)] is not stage.kind:
+        if ended or (is_leftover and not measure.leftover) or _KINDS[type(form)] is not stage.kind:
             found.complaints.append(f"{name}: the policy has no such stage here")
             return found
-        value, bound = form.reached(facts, shares.x), form.bound(facts, np.maximum(stage.prices, 0.0))
-        size = _size(form, shares.x, value)
-        told = Told(form, value, bound, size, _raised(form, left), scarce(facts, stage.prices, size))
+        proof = _proof(facts, form, stage)
+        value = form.reached(facts, shares)
+        size = _size(facts, form, shares, value)
+        told = Told(form, proof, value, form.bound(proof), size, _raised(form, left), scarce(facts, stage.prices, size))
         found.told.append(told)
         found.complaints += [f"{name}: {text}" for text in _about(facts, told, stage, shares)]
         ended = is_leftover
         gone = gone | told.scarce
-        left = _after(facts, yardstick, told, left, gone, shares)
+        left = _after(facts, measure, told, left, gone, shares)
     if not ended:
-        found.complaints += _missing(facts, yardstick, found.told, shares, left, gone)
+        found.complaints += _missing(facts, measure, found.told, shares, left, gone)
     return found
 
 
-def expects_none(facts: Facts, yardstick: Yardstick) -> bool:
+def _proof(facts: Facts, form: Form, stage: Stage) -> Proof:
+    """What a stage's prices have to say: alone, or with those of utility and time where jobs may be packed."""
+    prices = np.maximum(stage.prices, 0.0)
+    if not facts.pair_rows or isinstance(form, LogForm):
+        return Proof(facts, prices)
+    value = form.value if isinstance(form, SumForm) else np.zeros(len(form.worth))
+    return Proof(facts, prices, packed_duals(facts, stage, value, form.worth))
+
+
+def expects_none(facts: Facts, measure: Measure) -> bool:
     """True: there is nothing to maximise, and the policy may answer without a stage."""
-    left = Left(np.zeros(facts.jobs), facts.best(yardstick.worth), np.zeros(facts.jobs, dtype=np.bool_))
-    return _next_form(facts, yardstick, left)[0] is None
+    left = Left(np.zeros(facts.jobs), facts.best(measure.worth), np.zeros(facts.jobs, dtype=np.bool_))
+    return _next_form(facts, measure, left)[0] is None
 
 
-def _next_form(facts: Facts, yardstick: Yardstick, left: Left) -> tuple[Form | None, Left]:
+def _next_form(facts: Facts, measure: Measure, left: Left) -> tuple[Form | None, Left]:
     """The form of the next stage; a family of targets by which nobody rises any more is passed over."""
-    form = yardstick.following(left)
+    form = measure.following(left)
     while isinstance(form, LevelForm) and not _rises(form, left).any():
         if left.tier >= MOST_TIERS:
             return None, left
         left = replace(left, tier=left.tier + 1)
-        form = yardstick.following(left)
+        form = measure.following(left)
     if isinstance(form, LogForm) and not form.weight.any():
         return None, left
     return form, left
@@ -131,34 +143,34 @@ def _about(facts: Facts, told: Told, stage: Stage, shares: Shares) -> Iterator[s
     if shares.certificate.status is Status.OPTIMAL and not abs(bound - value) <= OPTIMAL * size:
         yield f"its prices prove {bound:.9g}, its shares reach {value:.9g}"
     if isinstance(form, LevelForm) and bound < form.highest and told.scarce.any():
-        least, most = form.per_level(facts, np.maximum(stage.prices, 0.0), bound)
-        if not min(least, most) * (1 - _UNIT) <= 1 <= max(least, most) * (1 + _UNIT):
+        least, most = form.per_level(told.proof, bound)
+        if not least * (1 - _UNIT) <= 1 <= most * (1 + _UNIT):
             yield f"its prices are not in units of the level: a unit of it costs {least:.6g} to {most:.6g}"
     if isinstance(form, SumForm):
-        short = np.flatnonzero(facts.summed(form.worth * shares.x) < form.floor * (1 - SAME))
+        short = np.flatnonzero(facts.gained(form.worth, shares) < form.floor * (1 - SAME))
         if len(short):
             yield f"{_jobs(facts, short)} less than the floor to be kept"
 
 
-def _size(form: Form, x: FloatArray, value: float) -> float:
+def _size(facts: Facts, form: Form, shares: Shares, value: float) -> float:
     """What a difference in the form's value is compared with."""
     if isinstance(form, LogForm):
         return max(float(form.weight.sum()), 1e-12)  # a difference of logarithms is a relative one
     if isinstance(form, SumForm):
-        return max(float(np.abs(form.value * x).sum()), 1e-12)
+        return max(float(facts.gained(np.abs(form.value), shares).sum()), 1e-12)
     return max(abs(value), 1e-12)
 
 
-def _after(facts: Facts, yardstick: Yardstick, told: Told, left: Left, gone: BoolArray, shares: Shares) -> Left:
+def _after(facts: Facts, measure: Measure, told: Told, left: Left, gone: BoolArray, shares: Shares) -> Left:
     """What a stage leaves to the next one."""
     form = told.form
-    utility = facts.summed(yardstick.worth * shares.x)
+    utility = facts.gained(measure.worth, shares)
     if not isinstance(form, LevelForm):
         kept = np.where(form.weight > 0, utility, 0.0) if isinstance(form, LogForm) else utility
         return replace(left, kept=kept, stages=left.stages + 1)
     kept = np.where(left.settled, left.kept, form.targets.at(told.value))
     touched = facts.cost(gone.astype(np.float64)) > 0
-    live = facts.best(np.where(touched, 0.0, yardstick.worth))
+    live = facts.best(np.where(touched, 0.0, measure.worth))
     most = np.minimum(live, left.cap)
     settling = told.raised & (kept >= most * (1 - FULL))
     settled = left.settled | settling
@@ -167,18 +179,18 @@ def _after(facts: Facts, yardstick: Yardstick, told: Told, left: Left, gone: Boo
 
 
 def _missing(
-    facts: Facts, yardstick: Yardstick, told: list[Told], shares: Shares, left: Left, gone: BoolArray
+    facts: Facts, measure: Measure, told: list[Told], shares: Shares, left: Left, gone: BoolArray
 ) -> Iterator[str]:
     """Is there something left that no stage tells about?"""
     if shares.certificate.status is not Status.OPTIMAL:
         return
-    form, left = _next_form(facts, yardstick, left)
+    form, left = _next_form(facts, measure, left)
     if form is not None:
         yield "a stage is missing: somebody may still rise"
-    elif yardstick.leftover:
+    elif measure.leftover:
         free = facts.cost(gone.astype(np.float64)) == 0
         room = facts.best(np.where(free, facts.utility, 0.0)) > 0
-        hungry = left.kept < facts.best(yardstick.worth) * (1 - FULL)
+        hungry = left.kept < facts.best(measure.worth) * (1 - FULL)
         if told and isinstance(told[-1].form, LogForm):
             hungry &= told[-1].form.weight == 0  # the others have taken what is free
         if np.any(room & hungry):

@@ -11,6 +11,7 @@ from pydantic import Field, JsonValue
 from optimizer.decision import StageKind, Status
 from optimizer.documents.fields import (
     MAX_CONFIGURATIONS,
+    MAX_ENTITIES,
     MAX_JOBS,
     MAX_POOLS,
     MAX_STAGES,
@@ -97,6 +98,10 @@ class StageJob(FileModel):
     raised: bool = False
     floor: Annotated[Result, Field(description="Utility that it keeps.")] = 0.0
     cap: Annotated[Result, Field(description="Utility at which the level leaves it alone.")] = 0.0
+    utility_value: Annotated[Result, Field(description="Where jobs may be packed: worth of a unit of its utility.")] = (
+        0.0
+    )
+    time_value: Annotated[Result, Field(description="Where jobs may be packed: worth of its time.")] = 0.0
 
 
 class StageDocument(FileModel):
@@ -106,6 +111,10 @@ class StageDocument(FileModel):
     objective: Result
     bound: Result | None
     prices: Annotated[ByPool, Field(description="Dual value of each scarce row, per accelerator.")]
+    limits: Annotated[
+        tuple[Result, ...],
+        Field(max_length=MAX_ENTITIES, description="Dual values of the limits of entities, in the order of entities."),
+    ] = ()
     jobs: Annotated[tuple[StageJob, ...], Field(max_length=MAX_JOBS)] = ()
 
 
@@ -139,10 +148,22 @@ class OrderedJob(FileModel):
     ] = ()
 
 
+class YardstickDocument(FileModel):
+    """How far what is reached stays behind what no schedule can go below."""
+
+    name: Text
+    unit: Text
+    objective: Result | None
+    bound: Result | None
+    gap: Annotated[Result | None, Field(description="(objective - bound) / bound; null: it is infinite.")]
+
+
 class OrderDocument(FileModel):
     """An answer that ranks: the first job is placed first."""
 
     jobs: Annotated[tuple[OrderedJob, ...], Field(max_length=MAX_JOBS)]
+    yardstick: YardstickDocument | None = None
+    no_yardstick: Annotated[Prose, Field(description="Why there is none.")] = ""
 
 
 class CheckDocument(FileModel):
@@ -153,7 +174,10 @@ class CheckDocument(FileModel):
     bound: Result | None
     gap: Result | None
     violation: Result
-    complaints: Annotated[tuple[Prose, ...], Field(max_length=10_000)]
+    complaints: Annotated[tuple[Prose, ...], Field(max_length=1_000_000)]
+    unchecked: Annotated[
+        tuple[Prose, ...], Field(max_length=100, description="What no answer of this policy proves, taken as stated.")
+    ] = ()
 
 
 class AnswerDocument(FileModel):

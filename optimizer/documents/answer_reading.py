@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from optimizer.decision import Certificate, Decision, Order, Packed, Quote, Shares, Stage
-from optimizer.documents.answer import AnswerDocument, OrderDocument, SharesDocument, StageDocument
+from optimizer.decision import Certificate, Decision, Order, Packed, Quote, Shares, Stage, Yardstick
+from optimizer.documents.answer import AnswerDocument, OrderDocument, SharesDocument, StageDocument, YardstickDocument
 from optimizer.documents.answering import digest
 from optimizer.documents.writing import uses_of
 from optimizer.policy import PolicySpec
@@ -117,18 +117,21 @@ def _shares(document: SharesDocument, problem: Problem, names: _Names) -> Shares
 
 def _stage(document: StageDocument, place: int, problem: Problem, names: _Names) -> Stage:
     n, field = len(problem.jobs), f"shares.stages[{place}]"
-    active, floor, cap = np.zeros(n, dtype=np.bool_), np.zeros(n), np.zeros(n)
+    active, floor, cap, multiplier, time = np.zeros(n, dtype=np.bool_), *np.zeros((4, n))
     for number, job in enumerate(document.jobs):
         row = names.job(job.id, f"{field}.jobs[{number}].id")
         active[row], floor[row], cap[row] = job.raised, job.floor, job.cap
+        multiplier[row], time[row] = job.utility_value, job.time_value
     return Stage(
         kind=document.kind,
         active=active,
         floor=floor,
         cap=cap,
-        prices=names.per_pool(document.prices, f"{field}.prices"),
+        prices=np.concatenate((names.per_pool(document.prices, f"{field}.prices"), document.limits)),
         objective=document.objective,
         bound=np.inf if document.bound is None else document.bound,
+        multiplier=multiplier,
+        time=time,
     )
 
 
@@ -162,4 +165,12 @@ def _order(document: OrderDocument, problem: Problem, names: _Names) -> Order:
         for rank, configuration in enumerate(job.preference):
             column = names.column(row, configuration, f"order.jobs[{place}].preference[{rank}]")
             preference[column] = len(job.preference) - rank
-    return Order(tuple(rows), preference)
+    yardstick = None if document.yardstick is None else _yardstick(document.yardstick)
+    return Order(tuple(rows), preference, yardstick, document.no_yardstick)
+
+
+def _yardstick(document: YardstickDocument) -> Yardstick:
+    objective, bound, gap = (
+        np.inf if value is None else value for value in (document.objective, document.bound, document.gap)
+    )
+    return Yardstick(document.name, document.unit, objective, bound, gap)

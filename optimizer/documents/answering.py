@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from optimizer.decision import Certificate, Decision, Memory, Order, Shares, Stage
+from optimizer.decision import Certificate, Decision, Memory, Order, Shares, Stage, Yardstick
 from optimizer.documents.answer import (
     AnswerDocument,
     CertificateDocument,
@@ -22,6 +22,7 @@ from optimizer.documents.answer import (
     SharesDocument,
     StageDocument,
     StageJob,
+    YardstickDocument,
 )
 from optimizer.documents.writing import document_of, plain, uses_of
 from optimizer.policy import PolicySpec
@@ -204,19 +205,29 @@ def _certificate(certificate: Certificate) -> CertificateDocument:
 
 
 def _stage(problem: Problem, stage: Stage) -> StageDocument:
-    taking_part = stage.active | (stage.floor != 0) | (stage.cap != 0)
+    nothing = np.zeros(len(stage.active))
+    multiplier = stage.multiplier if len(stage.multiplier) else nothing
+    time = stage.time if len(stage.time) else nothing
+    taking_part = stage.active | (stage.floor != 0) | (stage.cap != 0) | (multiplier != 0) | (time != 0)
     jobs = tuple(
         StageJob(
             id=int(problem.jobs.job_id[row]),
             raised=bool(stage.active[row]),
             floor=float(stage.floor[row]),
             cap=float(stage.cap[row]),
+            utility_value=float(multiplier[row]),
+            time_value=float(time[row]),
         )
         for row in np.flatnonzero(taking_part)
     )
-    prices = _by_pool(problem, stage.prices)
+    pools = len(problem.pools)
     return StageDocument(
-        kind=stage.kind, objective=float(stage.objective), bound=finite(stage.bound), prices=prices, jobs=jobs
+        kind=stage.kind,
+        objective=float(stage.objective),
+        bound=finite(stage.bound),
+        prices=_by_pool(problem, stage.prices[:pools]),
+        limits=tuple(float(price) for price in stage.prices[pools:]),
+        jobs=jobs,
     )
 
 
@@ -230,7 +241,19 @@ def _order(problem: Problem, order: Order, names: dict[int, str]) -> OrderDocume
         jobs=tuple(
             OrderedJob(id=job_id, name=names.get(job_id), preference=tuple(preferred[row]))
             for row, job_id in zip(order.rows, ids, strict=True)
-        )
+        ),
+        yardstick=_yardstick(order.yardstick) if order.yardstick is not None else None,
+        no_yardstick=order.no_yardstick,
+    )
+
+
+def _yardstick(yardstick: Yardstick) -> YardstickDocument:
+    return YardstickDocument(
+        name=yardstick.name,
+        unit=yardstick.unit,
+        objective=finite(yardstick.objective),
+        bound=finite(yardstick.bound),
+        gap=finite(yardstick.gap),
     )
 
 

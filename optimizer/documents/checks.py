@@ -1,21 +1,49 @@
-"""What the checker found, as a document."""
+"""What the checker found, as a document; and whether the document of an answer says what its shares amount to."""
+
+from collections.abc import Iterator
 
 from optimizer.certificate import check
 from optimizer.decision import Decision, Memory
-from optimizer.documents.answer import CheckDocument
-from optimizer.documents.answering import finite
+from optimizer.documents.answer import AnswerDocument, CheckDocument, JobAnswer
+from optimizer.documents.answering import answer_of, finite
 from optimizer.policy import PolicySpec
 from optimizer.problem import Problem
 
+#: Speeds and totals that agree to this part are the same.
+_SAME = 1e-6
 
-def check_document(problem: Problem, policy: PolicySpec, decision: Decision, memory: Memory) -> CheckDocument:
-    """Check a decision, given what the policy remembered when it was asked."""
+
+def check_document(
+    problem: Problem, policy: PolicySpec, decision: Decision, memory: Memory, stated: AnswerDocument
+) -> CheckDocument:
+    """Check a decision, given what the policy remembered when it was asked, and the document that states it."""
     found = check(problem, policy, decision, memory)
+    complaints = (*found.complaints, *_about_amounts(stated, answer_of(problem, policy, decision)))
     return CheckDocument(
-        holds=found.holds,
+        holds=not complaints,
         objective=finite(found.objective),
         bound=finite(found.bound),
         gap=finite(found.gap),
         violation=found.violation,
-        complaints=found.complaints,
+        complaints=complaints,
+        unchecked=found.unchecked,
     )
+
+
+def _about_amounts(stated: AnswerDocument, found: AnswerDocument) -> Iterator[str]:
+    """Speeds of jobs and use of pools follow from the shares."""
+    if stated.shares is None or found.shares is None:
+        return
+    jobs = {job.id: job for job in stated.shares.jobs}
+    for job in found.shares.jobs:
+        claim = jobs.get(job.id, JobAnswer(id=job.id))
+        if not _same(claim.steps_per_s, job.steps_per_s) or not _same(claim.of_best or 0.0, job.of_best or 0.0):
+            yield f"job {job.id}: {claim.steps_per_s:.6g} steps/s are stated, its shares make {job.steps_per_s:.6g}"
+    for pool in sorted({*stated.shares.used, *found.shares.used}):
+        claimed, taken = stated.shares.used.get(pool, 0.0), found.shares.used.get(pool, 0.0)
+        if not _same(claimed, taken):
+            yield f"pool {pool}: {claimed:.6g} accelerators are stated as used, the shares take {taken:.6g}"
+
+
+def _same(one: float, other: float) -> bool:
+    return abs(one - other) <= _SAME * max(abs(one), abs(other), 1e-9)

@@ -30,8 +30,6 @@ Result = Annotated[Number, BeforeValidator(_no_text)]
 Amount = Annotated[Number, Field(ge=0, le=_LARGEST), BeforeValidator(_no_text)]
 #: Accelerators that one job holds.
 Count = Annotated[Number, Field(gt=0, le=1e9), BeforeValidator(_no_text)]
-#: What something is multiplied by.
-Factor = Annotated[Number, Field(ge=0, le=1000), BeforeValidator(_no_text)]
 #: Part of a whole.
 Part = Annotated[Number, Field(ge=0, le=1), BeforeValidator(_no_text)]
 #: A job's number.

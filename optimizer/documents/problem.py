@@ -16,7 +16,6 @@ from optimizer.documents.fields import (
     MAX_POOLS,
     Amount,
     Count,
-    Factor,
     JobNumber,
     Name,
     Part,
@@ -150,8 +149,14 @@ class PairDocument(FileModel):
     first: Annotated[Name, Field(description="Kind of one job.")]
     second: Annotated[Name, Field(description="Kind of the other; may be the same.")]
     pool: Annotated[Name, Field(description="Id of the pool.")]
-    first_factor: Annotated[Factor, Field(description="Part of its own speed there that the first keeps.")]
-    second_factor: Annotated[Factor, Field(description="Part of its own speed there that the second keeps.")]
+    first_factor: Annotated[Part, Field(description="Part of its own speed there that the first keeps.")]
+    second_factor: Annotated[Part, Field(description="Part of its own speed there that the second keeps.")]
+
+    @model_validator(mode="after")
+    def _alike_keep_alike(self) -> "PairDocument":
+        if self.first == self.second and self.first_factor != self.second_factor:
+            raise FieldMistake("second_factor", "differs from first_factor though the kinds are one; make them equal")
+        return self
 
 
 class ProblemDocument(FileModel):

@@ -2,9 +2,8 @@
 
 from typing import Any
 
-import numpy as np
 import pytest
-from checking import SPECS, answer, lies, spec_id
+from checking import SPECS, answer, spec_id
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,7 +19,7 @@ _SPEEDS = st.integers(1, 60).map(lambda quarters: quarters / 4)
 
 @st.composite
 def problems(draw: st.DrawFn) -> Problem:
-    """Up to six jobs on up to three pools: gangs of several sizes, mixed gangs, deadlines, lengths, prices, projects."""
+    """Up to six jobs on up to three pools: gangs of all sizes, mixed gangs, deadlines, lengths, prices, projects."""
     pools = {
         f"pool-{row}": {"capacity": draw(st.integers(0, 5)), "usd_per_h": draw(st.sampled_from([0, 0.5, 1, 3]))}
         for row in range(draw(st.integers(1, 3)))

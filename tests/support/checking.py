@@ -18,11 +18,20 @@ from walras.checking import check
 from walras.config import load_mapping
 
 PROBLEMS = Path(__file__).resolve().parents[2] / "configs" / "problems"
+#: Terms of projects that the problems may or may not have.
+_TERMS = {"vision": {"guaranteed": 0.2, "users": {"ada": {"limit": 0.3}}}, "project-1": {"borrows": False}}
 #: Every share policy, with parameters that make it another program.
 SPECS = (
     PolicySpec("max_min_fairness"),
     PolicySpec("max_min_fairness", {"aware": False}),
     PolicySpec("max_min_fairness", {"then": "sum"}),
+    PolicySpec("max_min_fairness", {"packed": True}),
+    PolicySpec("makespan", {"packed": True}),
+    PolicySpec("finish_time_fairness", {"packed": True}),
+    PolicySpec("throughput", {"packed": True}),
+    PolicySpec("water_filling"),
+    PolicySpec("hierarchical"),
+    PolicySpec("hierarchical", {"projects": _TERMS}),
     PolicySpec("proportional_fairness"),
     PolicySpec("finish_time_fairness"),
     PolicySpec("finish_time_fairness", {"aware": False, "then": "nothing"}),
@@ -34,10 +43,12 @@ SPECS = (
     PolicySpec("cost_with_slos", {"goal": "cost"}),
     PolicySpec("isolated"),
 )
+#: What a level leaves is nobody's by this one: a share that is off there is no lie.
+LOOSE = PolicySpec("max_min_fairness", {"then": "nothing"})
 
 
 def spec_id(spec: PolicySpec) -> str:
-    return "-".join([spec.name, *(f"{name}={value}" for name, value in spec.parameters.items())])
+    return "-".join([spec.name, *(f"{name}={value}"[:20] for name, value in spec.parameters.items())])
 
 
 @cache
@@ -97,7 +108,7 @@ def _about_prices(shares: Shares) -> Iterator[Lie]:
     for pool in np.flatnonzero(shares.quote.prices > 1e-6 * max(shares.quote.prices.max(initial=0.0), 1e-3)):
         prices = _changed(shares.quote.prices, pool, shares.quote.prices[pool] / 2)
         yield Lie(f"quoted price of pool {pool} halved", replace(shares, quote=replace(shares.quote, prices=prices)))
-    earlier = np.zeros(len(shares.quote.prices), dtype=bool)
+    earlier = np.zeros(max((len(stage.prices) for stage in shares.stages), default=0), dtype=bool)
     for number, stage in enumerate(shares.stages):
         priced = stage.prices > 1e-6 * max(stage.prices.max(initial=0.0), 1e-9)
         # What an earlier level used up is kept out of a later one's way by any price that is high enough.

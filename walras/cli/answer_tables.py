@@ -7,6 +7,9 @@ from typing import Any
 
 from walras.cli.output import Column, Listing, console, dash, rendered, show_line
 
+#: A share that rounds to 0.0 % is left out of the table.
+_SHOWN = 5e-4
+
 
 def show_answer(problem: Any, answer: Any) -> None:
     """The whole answer."""
@@ -29,6 +32,8 @@ def show_check(answer: Any, check: Any) -> None:
         _table([Column(""), Column("STATED", right=True), Column("FOUND", right=True)], rows)
     for complaint in check.complaints:
         show_line(f"- {complaint}")
+    if check.unchecked:
+        show_line(f"taken as stated: {', '.join(check.unchecked)}")
 
 
 def _count(complaints: int) -> str:
@@ -49,8 +54,9 @@ def _show_shares(problem: Any, answer: Any) -> None:
         _table([Column("TOGETHER"), Column("POOL"), Column("SHARE", right=True)], rows)
     show_line("")
     _show_pools(problem, shares)
-    show_line("")
-    _show_stages(shares)
+    if shares.stages:
+        show_line("")
+        _show_stages(shares)
     _show_left_out("fit nowhere", shares.unplaceable)
     _show_left_out("cannot meet their deadline and were asked for less", shares.relaxed)
 
@@ -75,7 +81,8 @@ def _show_jobs(shares: Any) -> None:
     rows = []
     for job in shares.jobs:
         of_best = "-" if job.of_best is None else _percent(job.of_best)
-        entries = [(_uses(entry.uses), _percent(entry.share)) for entry in job.shares] or [("-", "-")]
+        shown = [entry for entry in job.shares if abs(entry.share) >= _SHOWN]
+        entries = [(_uses(entry.uses), _percent(entry.share)) for entry in shown] or [("-", "-")]
         first = [str(job.id), dash(job.name), *entries[0], _number(job.steps_per_s), of_best, _number(job.surplus)]
         rows += [first, *(["", "", *entry, "", "", ""] for entry in entries[1:])]
     _table(columns, rows)
@@ -95,7 +102,7 @@ def _show_pools(problem: Any, shares: Any) -> None:
         used = _percent(shares.used.get(name, 0.0) / there) if there > 0 else "-"
         rows.append([name, f"{there:g}{rented}", used, _number(shares.prices.pools.get(name, 0.0))])
     _table(columns, rows)
-    show_line(f"prices in {shares.prices.unit}")
+    show_line(f"unit of prices: {shares.prices.unit}")
 
 
 def _show_stages(shares: Any) -> None:
@@ -109,8 +116,7 @@ def _show_stages(shares: Any) -> None:
         priced = [(name, _number(price)) for name, price in stage.prices.items() if price > 0] or [("-", "-")]
         first = [str(number), str(stage.kind), str(raised), _number(stage.objective), _number(stage.bound), *priced[0]]
         rows += [first, *([""] * 5 + list(entry) for entry in priced[1:])]
-    if rows:
-        _table(columns, rows)
+    _table(columns, rows)
 
 
 def _show_left_out(what: str, ids: Any) -> None:
@@ -138,6 +144,14 @@ def _show_order(problem: Any, answer: Any) -> None:
         chosen = _uses(configurations[job.preference[0]].held()) if job.preference else "-"
         rows.append([str(place), str(job.id), dash(job.name), chosen])
     _table(columns, rows)
+    show_line("")
+    yardstick = answer.order.yardstick
+    if yardstick is None:
+        show_line(f"no yardstick: {answer.order.no_yardstick or 'none is stated'}")
+    else:
+        gap = "-" if yardstick.gap is None else _gap(yardstick.gap)
+        reached, bound = _number(yardstick.objective), _number(yardstick.bound)
+        show_line(f"{yardstick.name}: {reached} {yardstick.unit}; no schedule goes below {bound}, gap {gap}")
 
 
 # -------------------------------------------------------------------------------------------------------- cells

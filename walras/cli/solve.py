@@ -58,7 +58,7 @@ def solve(
     given = problem_files.read_memory(memory) if memory is not None else None
     answer, decision = question.answered_by(spec, given, delay_usd_per_h)
     if check:
-        answer = answer.model_copy(update={"check": question.checked(spec, decision, given)})
+        answer = answer.model_copy(update={"check": question.checked(spec, decision, given, answer)})
     if output is OutputFormat.JSON:
         show_json(answer.model_dump(mode="json"))
     else:
@@ -82,7 +82,7 @@ def check(
     document = problem_files.read_document(answer, load("optimizer.documents.answer").AnswerDocument)
     spec, decision = load("optimizer.documents.answer_reading").decision_of(document, question.problem)
     given = problem_files.read_memory(memory) if memory is not None else None
-    found = question.checked(spec, decision, given)
+    found = question.checked(spec, decision, given, document)
     if output is OutputFormat.JSON:
         show_json(found.model_dump(mode="json"))
     else:
@@ -113,6 +113,6 @@ class _Question:
             self.problem, spec, decision, left, names=self.names
         ), decision
 
-    def checked(self, spec: Any, decision: Any, given: Any) -> Any:
+    def checked(self, spec: Any, decision: Any, given: Any, stated: Any) -> Any:
         """What the checker found, as a document."""
-        return load("optimizer.documents.checks").check_document(self.problem, spec, decision, given)
+        return load("optimizer.documents.checks").check_document(self.problem, spec, decision, given, stated)

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from checking import SPECS, answer, example, lies, spec_id
+from checking import LOOSE, SPECS, answer, example, lies, spec_id
 from problems import Setting, build
 
 from optimizer.certificate import check
@@ -14,7 +14,7 @@ POLICIES = pytest.mark.parametrize("spec", SPECS, ids=spec_id)
 PROBLEMS = pytest.mark.parametrize("name", ["three_pools", "deadlines", "hierarchy", "sharing", "misfits"])
 
 
-@POLICIES
+@pytest.mark.parametrize("spec", [*SPECS, LOOSE], ids=spec_id)
 @PROBLEMS
 def test_an_honest_answer_holds(name: str, spec: PolicySpec):
     """What a policy states is what the checker finds."""
@@ -39,14 +39,16 @@ def test_an_answer_of_another_policy_is_noticed():
     """Shares that maximise one thing do not pass for shares that maximise another."""
     problem = example("three_pools")
     shares = {spec_id(spec): answer(spec, problem) for spec in SPECS}
+    # One program by several names where there are no projects, no deadlines, and no pairs.
+    alike = ({"max_min_fairness", "water_filling", "hierarchical"}, {"throughput_per_dollar", "cost_with_slos"})
     passed = [
         (spec_id(spec), other)
         for spec in SPECS
         for other in shares
-        if other != spec_id(spec) and check(problem, spec, shares[other]).holds
+        if spec.name != other.split("-")[0] and not any({spec.name, other.split("-")[0]} <= names for names in alike)
+        if check(problem, spec, shares[other]).holds
     ]
-    # Without deadlines, one is the other.
-    assert passed == [("throughput_per_dollar", "cost_with_slos"), ("cost_with_slos", "throughput_per_dollar")]
+    assert passed == []
 
 
 def test_an_empty_answer_where_something_can_run_is_noticed():
@@ -91,10 +93,10 @@ def test_memory_is_part_of_the_question():
     assert not check(later, spec, shares, None).holds
 
 
-def test_a_policy_without_a_yardstick_is_a_named_error():
+def test_a_policy_without_a_measure_is_a_named_error():
     """A policy of others cannot be judged here, and the message says who can be."""
     problem = example("three_pools")
-    with pytest.raises(UnknownPolicyError, match="no yardstick for policy 'mine'"):
+    with pytest.raises(UnknownPolicyError, match="no measure for policy 'mine'"):
         check(problem, PolicySpec("mine"), answer(PolicySpec("throughput"), problem))
 
 

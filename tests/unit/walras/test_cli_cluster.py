@@ -229,17 +229,6 @@ class Recorder:
         return options
 
 
-def test_policies_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The registry of this installation is asked, not the server."""
-
-    class Registry:
-        names = staticmethod(lambda: ("fifo", "max_min_fairness"))
-
-    monkeypatch.setattr("walras.cli.policy.load", lambda name: Registry)
-    assert CliRunner().invoke(app, ["policy", "list"]).stdout == "fifo\nmax_min_fairness\n"
-    assert json.loads(CliRunner().invoke(app, ["policy", "list", "-o", "json"]).stdout) == ["fifo", "max_min_fairness"]
-
-
 def test_daemons_get_their_options(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each flag arrives in the right unit, and the daemon's exit code is the command's."""
     daemon, loaded = Recorder(code=3), []

@@ -1,0 +1,259 @@
+"""`walras solve`, `walras check`, `walras policy list|show NAME`: no server, files in, tables or JSON out."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from typer.testing import CliRunner
+
+import walras
+from walras.cli import output
+from walras.cli.main import app
+
+ROOT = Path(walras.__file__).resolve().parent.parent
+PROBLEMS = sorted((ROOT / "configs" / "problems").glob("*.json"))
+#: Share policies and orders that all example problems are solved with.
+POLICIES = ("max_min_fairness", "cost_with_slos", "proportional_fairness", "isolated", "srtf", "allox")
+
+
+def run(*args: object) -> Any:
+    return CliRunner().invoke(app, [str(arg) for arg in args])
+
+
+def data(*args: object) -> Any:
+    result = run(*args, "-o", "json")
+    assert result.exit_code == 0, result.stderr
+    return json.loads(result.stdout)
+
+
+def schema(name: str) -> Any:
+    return json.loads((ROOT / "docs" / "schemas" / f"{name}.schema.json").read_text())
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("path", PROBLEMS, ids=lambda path: path.stem)
+def test_examples_are_solved_checked_and_checked_again(tmp_path: Path, path: Path, policy: str) -> None:
+    """Every example is of the published format, and so is its answer, which holds when it comes back as a file."""
+    jsonschema.validate(json.loads(path.read_text()), schema("problem"))
+    answer = data("solve", path, "--policy", policy, "--check")
+    jsonschema.validate(answer, schema("answer"))
+    assert answer["check"]["holds"]
+    file = tmp_path / "answer.json"
+    file.write_text(json.dumps(answer))
+    again = run("check", path, file)
+    assert again.exit_code == 0, again.stdout
+    assert "checked: it holds" in again.stdout
+
+
+@pytest.mark.parametrize("name", ["problem", "answer"])
+def test_published_schemas_are_the_models(name: str) -> None:
+    """The files below docs/schemas are what `walras solve --schema` prints."""
+    published = schema(name)
+    assert json.loads(run("solve", "--schema", name).stdout) == published, f"walras solve --schema {name} > docs/..."
+    jsonschema.Draft202012Validator.check_schema(published)
+
+
+def test_the_table_tells_who_gets_what_at_which_price(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shares by configuration, speeds, surplus, prices with their unit, the bound and every stage."""
+    told = run("solve", PROBLEMS[-1], "--policy", "max_min_fairness", "--check").stdout
+    assert PROBLEMS[-1].stem == "three_pools"
+    for word in ("resnet50", "2 a100", "1 v100 + 1 k80", "OF BEST", "SURPLUS", "at best, gap ", "level"):
+        assert word in told
+    assert "unit of prices: fair-share units per accelerator" in told
+    assert "checked: it holds" in told
+
+
+@pytest.mark.parametrize("width", [80, 120])
+@pytest.mark.parametrize("path", PROBLEMS, ids=lambda path: path.stem)
+def test_tables_fit_a_terminal(monkeypatch: pytest.MonkeyPatch, path: Path, width: int) -> None:
+    """At 80 and 120 columns no line is wider and no number is cut."""
+    wide = run("solve", path, "--policy", "max_min_fairness", "--check").stdout
+    monkeypatch.setattr(output, "_PIPE_WIDTH", width)
+    told = run("solve", path, "--policy", "max_min_fairness", "--check").stdout
+    assert max(len(line) for line in told.splitlines()) <= width
+    assert "…" not in told
+    assert [line.split() for line in told.splitlines()] == [line.split() for line in wide.splitlines()]
+
+
+def test_the_example_of_the_document_is_true(tmp_path: Path) -> None:
+    """The problem that docs/solve.md shows has the answer that it shows."""
+    problem, shown = re.findall(r"```json\n(.*?)```", (ROOT / "docs" / "solve.md").read_text(), re.DOTALL)
+    file = tmp_path / "problem.json"
+    file.write_text(problem)
+    assert_contains(data("solve", file), json.loads(shown))
+
+
+def assert_contains(found: Any, shown: Any) -> None:
+    """What is shown is there, numbers to a part in a thousand; what is not shown may be anything."""
+    if isinstance(shown, dict):
+        for key, value in shown.items():
+            assert_contains(found[key], value)
+    elif isinstance(shown, list):
+        for one, other in zip(found, shown, strict=False):
+            assert_contains(one, other)
+    else:
+        assert found == (pytest.approx(shown, rel=1e-3, abs=1e-6) if isinstance(shown, float | int) else shown)
+
+
+def test_a_doctored_answer_does_not_hold(tmp_path: Path) -> None:
+    """Exit code 1 and what is wrong, for numbers that the shares do not make and for shares that are not possible."""
+    answer = data("solve", PROBLEMS[-1], "--policy", "throughput")
+    file = tmp_path / "answer.json"
+
+    def told(document: Any) -> str:
+        file.write_text(json.dumps(document))
+        result = run("check", PROBLEMS[-1], file)
+        assert result.exit_code == 1
+        return result.stdout
+
+    slower = json.loads(json.dumps(answer))
+    slower["shares"]["jobs"][0]["steps_per_s"] += 1
+    assert "job 1: " in told(slower)
+    assert "does not hold (1 complaint)" in told(slower)
+    more = json.loads(json.dumps(answer))
+    more["shares"]["jobs"][0]["shares"][0]["share"] = 2
+    assert "a constraint is violated by" in told(more)
+    unused = json.loads(json.dumps(answer))
+    unused["shares"]["used"]["a100"] = 1
+    assert "pool a100: 1 accelerators are stated as used" in told(unused)
+    missing = json.loads(json.dumps(answer))
+    del missing["shares"]["jobs"][0]
+    assert "surplus of job 1" in told(missing)
+    assert json.loads(run("check", PROBLEMS[-1], file, "-o", "json").stdout)["holds"] is False
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda answer: answer.update(problem="0" * 64), "the answer is to another problem"),
+        (lambda answer: answer.update(shares=None), "either shares or an order"),
+        (lambda answer: answer["shares"]["jobs"][0].update(id=77), "shares.jobs[0].id: the problem has no job 77"),
+        (lambda answer: answer["shares"]["rent"].update(b200=1), "the problem has no pool 'b200'"),
+        (lambda answer: answer["shares"]["jobs"][0]["shares"][0].update(configuration=9), "no configuration 9"),
+        (lambda answer: answer["shares"]["jobs"][0]["shares"][0].update(uses={"a100": 1}), "uses something else"),
+        (
+            lambda answer: answer["shares"].update(packed=[{"first": 1, "second": 2, "pool": "a100", "share": 1}]),
+            "pair",
+        ),
+        (lambda answer: answer["policy"].update(name="mine"), "no measure for policy 'mine'"),
+        (lambda answer: answer["shares"].update(extra=1), "shares.extra: unknown field"),
+    ],
+)
+def test_what_is_no_answer_to_this_problem_is_refused(tmp_path: Path, change: Any, told: str) -> None:
+    """Exit code 2, with the place in the answer."""
+    answer = data("solve", PROBLEMS[-1], "--policy", "throughput")
+    change(answer)
+    file = tmp_path / "answer.json"
+    file.write_text(json.dumps(answer))
+    result = run("check", PROBLEMS[-1], file)
+    assert result.exit_code == 2
+    assert told in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ("{", "line 1, column 2"),
+        ('{"jobs": [], "jobs": []}', "the key 'jobs' is given twice"),
+        ('{"pools": {"a": {"capacity": NaN}}, "jobs": []}', "NaN is no number"),
+        ('{"pools": {"a": {"capacity": 1' + "0" * 5000 + '}}, "jobs": []}', "a number of 5001 digits"),
+        ("[" * 100_000, "nested too deeply"),
+        ('{"pools": {}, "jobs": [], "at": "now"}', "at: is text where a number is expected"),
+        ('{"pools": {}}', "jobs: is missing"),
+        ("\ufeff[]", "a list where fields are expected"),
+    ],
+)
+def test_a_problem_file_from_outside_is_refused_by_name(tmp_path: Path, content: str, told: str) -> None:
+    """Exit code 2 and the place; never a traceback."""
+    file = tmp_path / "problem.json"
+    file.write_text(content, encoding="utf-8")
+    result = run("solve", file)
+    assert result.exit_code == 2
+    assert told in result.stderr
+    file.write_bytes(b"\xff\n")
+    assert "not UTF-8" in run("solve", file).stderr
+    assert "No such file" in run("solve", tmp_path / "none.json").stderr
+    assert "no problem is given" in run("solve").stderr
+
+
+def test_a_problem_may_be_yaml_and_a_policy_a_file(tmp_path: Path) -> None:
+    """By their endings; parameters on the command line replace those of the file."""
+    file = tmp_path / "problem.yaml"
+    file.write_text("pools: {a: {capacity: 1}}\njobs: [{configurations: [{pool: a, steps_per_s: 2}]}]\n")
+    policy = tmp_path / "policy.yaml"
+    policy.write_text("policy: {name: max_min_fairness, parameters: {aware: false, then: sum}}\n")
+    answer = data("solve", file, "--policy", policy, "-s", "aware=true")
+    assert answer["policy"] == {"name": "max_min_fairness", "parameters": {"aware": True, "then": "sum"}}
+    assert answer["shares"]["jobs"][0]["of_best"] == 1
+    assert "did you mean 'aware'?" in run("solve", file, "-s", "awre=true").stderr
+    assert "no policy is called 'max_min'" in run("solve", file, "--policy", "max_min").stderr
+
+
+def test_memory_goes_from_answer_to_answer(tmp_path: Path) -> None:
+    """The next solve, and its check, take what the last answer left."""
+    first = tmp_path / "first.json"
+    first.write_text(json.dumps(data("solve", PROBLEMS[-1], "--policy", "finish_time_fairness")))
+    question = json.loads(PROBLEMS[-1].read_text()) | {"at": 7200}
+    question["jobs"][0]["remaining_steps"] /= 2
+    later = tmp_path / "later.json"
+    later.write_text(json.dumps(question))
+    second = tmp_path / "second.json"
+    second.write_text(
+        json.dumps(data("solve", later, "--policy", "finish_time_fairness", "--memory", first, "--check"))
+    )
+    assert run("check", later, second, "--memory", first).exit_code == 0
+    assert run("check", later, second).exit_code == 1
+
+
+def test_renting_is_part_of_the_answer(tmp_path: Path) -> None:
+    """Where an hour of waiting costs money, machines are counted as rented, and the answer holds."""
+    file = tmp_path / "problem.json"
+    pools = {"own": {"capacity": 1}, "cloud": {"capacity": 0, "rentable": 2, "usd_per_h": 1}}
+    jobs = [{"configurations": [{"pool": pool, "steps_per_s": 2} for pool in pools]}] * 2
+    file.write_text(json.dumps({"pools": pools, "jobs": jobs}))
+    assert data("solve", file, "--check")["shares"]["rent"] == {}
+    answer = data("solve", file, "--check", "--delay-usd-per-h", 5)
+    assert answer["shares"]["rent"] == {"cloud": 1}
+    assert "1 (1 rented)" in run("solve", file, "--delay-usd-per-h", 5).stdout
+
+
+def test_policies_are_listed_and_described() -> None:
+    """Without a server: family, a sentence and the source; of one, its formula and parameters."""
+    listed = {each["name"]: each for each in json.loads(run("policy", "list", "-o", "json").stdout)}
+    assert listed["fifo"]["family"] == "order"
+    assert listed["max_min_fairness"]["family"] == "shares"
+    assert "NSDI 2019" in listed["tiresias"]["source"]
+    assert "FAMILY" in run("policy", "list").stdout
+    assert "FAMILY" not in run("policy", "list", "--no-header").stdout
+    shown = run("policy", "show", "tiresias").stdout
+    assert "index: string (las, gittins), default las" in shown
+    assert "thresholds_s: list of number (> 0), default [57600.0] s" in shown
+    described = json.loads(run("policy", "show", "makespan", "-o", "json").stdout)
+    assert (described["seeks"], described["price_unit"]) == ("minimise", "fair-share units per accelerator")
+    assert run("policy", "show", "mine").exit_code == 2
+
+
+def test_reading_and_describing_load_no_solver(tmp_path: Path) -> None:
+    """A schema, a description and an order come without cvxpy, numba and scipy."""
+    code = (
+        "import sys; from walras.cli.main import app\n"
+        "for words in (['solve', '--schema', 'problem'], ['policy', 'list'], ['solve', {problem!r}, '-P', 'fifo']):\n"
+        "    app(words, standalone_mode=False)\n"
+        "print('LOADED', *{{name.split('.')[0] for name in sys.modules}})"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code.format(problem=str(PROBLEMS[-1]))],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    assert {"cvxpy", "numba", "highspy", "aiohttp"} & set(done.stdout.split("LOADED")[1].split()) == set()
