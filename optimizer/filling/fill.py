@@ -35,6 +35,8 @@ _POWERS = 10
 _PAID = 1e-9
 #: A target within this part of the last is no rise.
 _RISE = 1e-12
+#: By what part a level's shares may miss what is said of them.
+_HONEST = 1e-6
 
 
 class Rule(Protocol):
@@ -166,10 +168,11 @@ class _Run:
             return targets.highest, np.zeros(self._market.rows)
         found = climb(part.market, part.worth, targets)
         self._work += found.work
-        self._status = found.status if found.status is Status.OPTIMAL or not self._levels else Status.WORK_LIMIT
         self._paths[found.path] = True
-        if found.status is Status.OPTIMAL:
+        if found.status is Status.OPTIMAL and _gives(part, found.x, targets.at(found.z)[0]):
             self._residual.take(part, found.x)
+        else:
+            self._status = Status.WORK_LIMIT if self._levels else Status.FAILED
         return found.z, part.all_rows(found.prices, self._market.rows)
 
     def _cleaned(self, prices: FloatArray) -> FloatArray:
@@ -220,3 +223,10 @@ class _Run:
         cap = np.where(settling | self._settled, self._kept, np.maximum(np.minimum(self._cap, live), self._kept))
         self._settled, self._cap = self._settled | settling, cap
         self._residual.settle(settling, self._kept, fresh, free, self._settled)
+
+
+def _gives(part: Part, x: FloatArray, target: FloatArray) -> bool:
+    """Whether shares are what a solver says they are: within the rows, and everybody has its target."""
+    utility = sum_by(part.market.owner(), part.worth * x, part.market.classes)
+    fits = np.all(part.market.used(x) <= part.market.capacity * (1 + _HONEST) + _HONEST)
+    return bool(fits and np.all(utility >= target * (1 - _HONEST) - _HONEST))

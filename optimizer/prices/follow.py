@@ -181,4 +181,6 @@ def with_reference(task: Task, point: Point) -> Point:
     reference = np.maximum(point.prices, _FOLLOWS * point.reference)
     capacity = task.market.capacity
     before, after = float(point.reference @ capacity), float(reference @ capacity)
-    return replace(point, reference=reference, softness=point.softness * before / after if after > 0 else point.softness)
+    return replace(
+        point, reference=reference, softness=point.softness * before / after if after > 0 else point.softness
+    )

@@ -10,8 +10,8 @@ from optimizer.market import Market
 from optimizer.objective import Level, Nash, Objective, Solution, Total
 from optimizer.prices.bound import bound_at
 from optimizer.prices.engine import numpy_engine
-from optimizer.prices.responses import worth_of
 from optimizer.prices.record import gap_of
+from optimizer.prices.responses import worth_of
 from optimizer.prices.solve import Limits, settle, solve_by_prices
 
 _SETTINGS = settings(max_examples=100, deadline=None)
