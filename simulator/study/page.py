@@ -1,0 +1,162 @@
+"""One run as one HTML file: figures, pictures, tables. It needs no network, no script and no other file.
+
+Every name in it may come from a stranger's trace: all text goes through `_text`, and nothing is put into an attribute.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from html import escape
+from math import isfinite
+
+from simulator.metrics import JobMeasure
+from simulator.report import Summary
+from simulator.study import pictures
+from simulator.study.cell import Ran
+from simulator.study.tables import lines, ratio, seconds, share
+from simulator.study.timeline import Timeline
+from walras.ids import JobId
+from walras.states import JobState
+
+#: Jobs told one by one: those that took longest.
+_JOBS_SHOWN = 50
+_STYLE = """
+body { font: 15px/1.45 system-ui, sans-serif; color: #1c1c1c; background: #fff; margin: 2rem auto; max-width: 62rem;
+       padding: 0 1rem; }
+h1 { font-size: 1.5rem; margin-bottom: .2rem; } h2 { font-size: 1.1rem; margin: 2.2rem 0 .4rem; }
+p { margin: .3rem 0; color: #444; }
+table { border-collapse: collapse; font-size: .88rem; margin-top: .5rem; }
+td, th { padding: .18rem .9rem .18rem 0; text-align: right; border-bottom: 1px solid #e4e4e4; vertical-align: top; }
+td:first-child, th:first-child, td.left { text-align: left; } th { font-weight: 600; }
+.bad { color: #a3261c; font-weight: 600; } svg { max-width: 100%; height: auto; }
+@media print { body { margin: 0; max-width: none; } h2 { page-break-after: avoid; } }
+"""
+
+
+def page(ran: Ran, timeline: Timeline, *, workload: str, cluster: str, policy: str) -> str:
+    """The whole report."""
+    title = f"{policy} on {workload}"
+    body = [
+        f"<h1>{_text(title)}</h1>",
+        f"<p>Cluster {_text(cluster)}, seed {ran.cell.seed}; {ran.summary.jobs:,} jobs, run"
+        f" {_text(ran.summary.outcome)} after {_text(seconds(ran.result.ended_at))} of virtual time.</p>",
+        *(f'<p class="bad">Conservation violated: {_text(each)}</p>' for each in ran.summary.violations),
+        _section("Figures", "", _table(("", ""), lines(ran.summary))),
+        *_pictures(ran, timeline),
+        _section("Pools", "", _pools(ran.summary)),
+        _section("Projects", "Sorted by name.", _projects(ran.summary)) if ran.summary.projects else "",
+        _section("Jobs", f"The {_JOBS_SHOWN} that took longest; all are in jobs.csv.", _jobs(ran)),
+    ]
+    return (
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{_text(title)}</title><style>{_STYLE}</style></head>\n<body>\n"
+        + "\n".join(part for part in body if part)
+        + "\n</body></html>\n"
+    )
+
+
+def _pictures(ran: Ran, timeline: Timeline) -> Iterable[str]:
+    summary, until_at = ran.summary, ran.result.ended_at
+    done = [job for job in ran.result.jobs if job.state is JobState.SUCCEEDED]
+    if done:
+        told = "Completion times of the jobs that succeeded: from submission to end."
+        yield _section("Completion times", told, pictures.jct_cdf(done, "cdf"))
+    yield _section(
+        "Queueing",
+        "Jobs in the system that hold no accelerator.",
+        pictures.queueing(timeline.waiting, until_at, "wait"),
+    )
+    pools = {str(pool_id): track for pool_id, track in timeline.pools.items()}
+    yield _section(
+        "Utilisation by pool",
+        "Accelerators held by attempts, as a part of those that are there.",
+        pictures.utilisation(pools, until_at, "use"),
+    )
+    if any(track.price.at for track in pools.values()):
+        told = "What the optimizer asks for one accelerator, from solve to solve: high where jobs compete."
+        yield _section("Prices", told, pictures.prices(pools, timeline.price_unit, until_at, "price"))
+    if summary.usd > 0:
+        yield _section("Money by market", f"{summary.usd:,.2f} USD.", pictures.money(summary.usd_by_market, "usd"))
+    if any(isfinite(each.rho_mean) for each in summary.projects):
+        told = "Completion time against the time in an equal share of the fleet."
+        yield _section("Fairness by project", told, pictures.fairness(summary.projects, "fair"))
+    if timeline.spans and pictures.timeline_is_small(timeline, summary.jobs):
+        told = "Pale: accelerators are held and not all ranks run."
+        drawn = pictures.gantt(timeline.spans, _namer(ran), until_at, "gantt")
+        yield _section("Timeline", told, drawn)
+
+
+def _namer(ran: Ran) -> Callable[[JobId], str]:
+    return lambda job_id: ran.roster.name(job_id) or f"job {job_id}"
+
+
+def _pools(summary: Summary) -> str:
+    titles = ("pool", "accelerator", "market", "there (h)", "held (h)", "running (h)", "utilisation", "USD")
+    rows = [
+        (
+            pool.pool_id,
+            pool.accelerator,
+            pool.market,
+            *(f"{hours:,.1f}" for hours in (pool.there_h, pool.held_h, pool.running_h)),
+            share(pool.utilisation),
+            f"{pool.usd:,.2f}",
+        )
+        for pool in summary.pools
+    ]
+    return _table(titles, rows)
+
+
+def _projects(summary: Summary) -> str:
+    titles = ("project", "jobs", "succeeded", "mean JCT", "accelerator h", "USD", "rho")
+    rows = [
+        (
+            each.project,
+            f"{each.jobs:,}",
+            f"{each.succeeded:,}",
+            seconds(each.avg_jct_s),
+            f"{each.accelerator_h:,.1f}",
+            f"{each.usd:,.2f}",
+            ratio(each.rho_mean),
+        )
+        for each in summary.projects
+    ]
+    return _table(titles, rows)
+
+
+def _jobs(ran: Ran) -> str:
+    def length(job: JobMeasure) -> float:
+        return job.jct_s if isfinite(job.jct_s) else float("inf")
+
+    longest = sorted((*ran.result.jobs, *ran.result.unfinished), key=length, reverse=True)[:_JOBS_SHOWN]
+    titles = ("job", "project", "state", "submitted", "JCT", "alone", "slowdown", "queueing", "attempts", "USD")
+    rows = []
+    for job in longest:
+        alone_s = ran.roster.alone_s(job.job_id)
+        rows.append(
+            (
+                _namer(ran)(job.job_id),
+                job.project,
+                job.state.value,
+                seconds(job.submitted_at),
+                seconds(job.jct_s),
+                seconds(alone_s),
+                ratio(job.jct_s / alone_s),
+                seconds(job.queueing_s),
+                str(job.attempts),
+                f"{job.usd:,.2f}",
+            )
+        )
+    return _table(titles, rows)
+
+
+def _section(title: str, told: str, content: str) -> str:
+    return f"<section><h2>{_text(title)}</h2>{f'<p>{_text(told)}</p>' if told else ''}\n{content}</section>"
+
+
+def _table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    head = "".join(f"<th>{_text(title)}</th>" for title in titles) if any(titles) else ""
+    cells = ("".join(f"<td>{_text(cell)}</td>" for cell in row) for row in rows)
+    return f"<table>{f'<tr>{head}</tr>' if head else ''}{''.join(f'<tr>{row}</tr>' for row in cells)}</table>"
+
+
+def _text(text: str) -> str:
+    return escape(text, quote=True)
