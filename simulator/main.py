@@ -1,5 +1,7 @@
 """`walras simulate run|compare|sweep|replay`: from what was asked to what is printed and the exit code."""
 
+import json
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from math import isfinite
@@ -166,9 +168,6 @@ def _print_json(console: Console, text: str) -> None:
 
 
 def _json(data: Any) -> str:
-    import json
-import sys
-
     return json.dumps(data, indent=2)
 
 

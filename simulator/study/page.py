@@ -72,8 +72,9 @@ def _pictures(ran: Ran, timeline: Timeline) -> Iterable[str]:
         pictures.utilisation(pools, until_at, "use"),
     )
     if any(track.price.at for track in pools.values()):
-        told = "What the optimizer asks for one accelerator, from solve to solve: high where jobs compete."
-        yield _section("Prices", told, pictures.prices(pools, timeline.price_unit, until_at, "price"))
+        unit = timeline.price_unit or "the policy's own unit"
+        told = f"What the optimizer asks for one accelerator, from solve to solve: high where jobs compete. In {unit}."
+        yield _section("Prices", told, pictures.prices(pools, until_at, "price"))
     if summary.usd > 0:
         yield _section("Money by market", f"{summary.usd:,.2f} USD.", pictures.money(summary.usd_by_market, "usd"))
     if any(isfinite(each.rho_mean) for each in summary.projects):
@@ -81,7 +82,7 @@ def _pictures(ran: Ran, timeline: Timeline) -> Iterable[str]:
         yield _section("Fairness by project", told, pictures.fairness(summary.projects, "fair"))
     if timeline.spans and pictures.timeline_is_small(timeline, summary.jobs):
         told = "Pale: accelerators are held and not all ranks run."
-        drawn = pictures.gantt(timeline.spans, _namer(ran), until_at, "gantt")
+        drawn = pictures.gantt(timeline, _namer(ran), until_at, "gantt")
         yield _section("Timeline", told, drawn)
 
 

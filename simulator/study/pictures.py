@@ -15,7 +15,7 @@ import numpy as np
 from simulator.bounds.instance import FloatArray
 from simulator.metrics import JobMeasure
 from simulator.report import ProjectFigures
-from simulator.study.timeline import Level, PoolTrack, Span, Timeline
+from simulator.study.timeline import Level, PoolTrack, Timeline
 from walras.ids import JobId
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def utilisation(pools: Mapping[str, PoolTrack], until_at: float, key: str) -> st
     return _drawn(draw, key)
 
 
-def prices(pools: Mapping[str, PoolTrack], unit: str, until_at: float, key: str) -> str:
+def prices(pools: Mapping[str, PoolTrack], until_at: float, key: str) -> str:
     """The optimizer's price of an accelerator of every pool, from solve to solve."""
 
     def draw(axes: "Axes") -> None:
@@ -82,7 +82,7 @@ def prices(pools: Mapping[str, PoolTrack], unit: str, until_at: float, key: str)
                 at, price = means(track.price, until_at)
                 seen = at >= track.price.at[0]
                 axes.step(at[seen] / 3600.0, price[seen], where="post", color=color, label=name)
-        axes.set(xlabel="time (h)", ylabel=f"price ({unit})" if unit else "price", ylim=(0, None))
+        axes.set(xlabel="time (h)", ylabel="price", ylim=(0, None))
         _legend(axes)
 
     return _drawn(draw, key)
@@ -107,10 +107,11 @@ def fairness(projects: Sequence[ProjectFigures], key: str) -> str:
     return _drawn(draw, key, height_in=0.7 + 0.28 * max(2, len(rows)))
 
 
-def gantt(spans: Sequence[Span], names: Callable[[JobId], str], until_at: float, key: str) -> str:
+def gantt(timeline: Timeline, names: Callable[[JobId], str], until_at: float, key: str) -> str:
     """A row per job: pale while accelerators are held, full while ranks run; the colour is the pool."""
-    pools = sorted({span.pool_id for span in spans})
-    color = {pool: _COLORS[row % len(_COLORS)] for row, pool in enumerate(pools)}
+    spans = timeline.spans
+    color = {pool: _COLORS[row % len(_COLORS)] for row, pool in enumerate(timeline.pools)}
+    pools = [pool for pool in color if any(span.pool_id == pool for span in spans)]
     jobs = list(dict.fromkeys(span.job_id for span in sorted(spans, key=lambda span: (span.leased_at, span.job_id))))
     row_of = {job_id: row for row, job_id in enumerate(jobs)}
 
