@@ -54,7 +54,7 @@ def test_alone_is_on_the_fastest_pool_that_holds_the_gang() -> None:
 
 
 def test_the_instance_of_the_bounds() -> None:
-    """Capacity is what was owned and what might be rented; a gang whose size depends on the type counts as its smaller."""
+    """Capacity is what was owned and what might be rented; a gang of several sizes counts as its smallest."""
     made = roster(a_job(1, 5, 100), a_job(2, 9, 40, Demand("a100", 4), Demand("v100", 2)))
     instance = made.instance([JobId(1), JobId(2)])
     assert instance.capacity.tolist() == [4.0, 3.0]

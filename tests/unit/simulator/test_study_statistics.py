@@ -37,7 +37,10 @@ def test_intervals_are_scipys(values: list[float]) -> None:
     spread = stats.sem(values)
     if spread > 1e-6:
         low, high = stats.t.interval(0.95, len(values) - 1, loc=np.mean(values), scale=spread)
-        assert (found.low, found.high) == (pytest.approx(low, rel=1e-9, abs=1e-6), pytest.approx(high, rel=1e-9, abs=1e-6))
+        assert (found.low, found.high) == (
+            pytest.approx(low, rel=1e-9, abs=1e-6),
+            pytest.approx(high, rel=1e-9, abs=1e-6),
+        )
 
 
 def test_no_interval_from_one_value_and_no_mean_from_none() -> None:
@@ -82,7 +85,7 @@ def test_one_seed_shows_no_interval() -> None:
 
 
 def test_seeds_that_change_nothing_are_told() -> None:
-    """Equal figures for every seed: the intervals are of width zero because nothing is random, not because all is sure."""
+    """Equal figures for every seed: intervals of no width mean here that nothing is random."""
     assert comparison([5.0, 5.0], [4.0, 4.0]).nothing_random
     assert not comparison([5.0, 6.0], [4.0, 4.0]).nothing_random
 
