@@ -1,10 +1,13 @@
 """A recorded run, simulated again under its own policy and under others."""
 
+import json
 from dataclasses import replace
 from math import inf
 from pathlib import Path
+from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from optimizer.policy import PolicySpec
 from scheduler.core.commands import JobTransitioned
@@ -19,7 +22,9 @@ from simulator.study.replay import another_policy, completed, replay
 from simulator.study.replay_table import replay_json, replay_table
 from simulator.truth import SpeedKey
 from simulator.workload import workload_experiment
+from tests.support.live_world import FakeAgent, world
 from walras.checking import check
+from walras.cli.main import app
 from walras.config import ClusterConfig, Workload
 from walras.errors import ConfigError
 from walras.ids import JobId, Kind
@@ -182,3 +187,32 @@ def test_words_about_jobs_of_an_older_record_are_ignored(run: list[Recorded]) ->
 def test_the_table_has_a_line_per_job_and_the_means(recording: Recording) -> None:
     """Recorded beside simulated."""
     assert replay_table(replay(recording, [0, 1])).row_count == 5
+
+
+async def test_a_servers_folder_is_replayed_from_the_command_line(tmp_path: Path) -> None:
+    """From the journal of a live server: its own policy, another one, and again from the exported file."""
+    async with world(tmp_path / "data") as live:
+        agent = await FakeAgent(live, "n1").register()
+        jobs = [await live.submit({"resources": {"accelerators": "a:2"}}) for _ in range(2)]
+        for job_id in jobs:
+            await agent.start_all()
+            await live.advance(30.0)
+            await agent.end(job_id)
+            await live.quiet()
+        assert [live.state(job_id) for job_id in jobs] == ["SUCCEEDED", "SUCCEEDED"]
+
+    def told(source: Path, *more: object) -> dict[str, Any]:
+        done = CliRunner().invoke(app, ["simulate", "replay", str(source), "-o", "json", *map(str, more)])
+        assert done.exit_code == 0, done.output
+        body: dict[str, Any] = json.loads(done.stdout)
+        return body
+
+    export = tmp_path / "run.jsonl"
+    own = told(tmp_path / "data", "--seeds", "0", "--export", export)
+    assert [job["recorded_s"] for job in own["jobs"]] == [30.0, 60.0]
+    assert own["median_error"] < 0.05
+    assert told(export, "--seeds", "0") == own
+    assert len(told(export, "--seeds", "0-1", "--policy", "isolated", "--from", "10s")["jobs"]) == 2
+    refused = CliRunner().invoke(app, ["simulate", "replay", str(export), "--from", "10s"])
+    assert refused.exit_code == 2
+    assert "--policy" in refused.stderr
