@@ -28,7 +28,7 @@ def grid(jobs: int) -> Grid:
         policies=("fifo",),
         seeds=tuple(range(RUNS)),
         rates=(240.0,),
-        jobs=jobs,
+        trace_jobs=jobs,
         stretch=0.25,
         bounds=BoundsAsked.NONE,
     )

@@ -16,13 +16,14 @@ from simulator.report import to_json
 from simulator.study.bounds import BoundsAsked
 from simulator.study.cell import Cell, Made, Ran, Source, run_cell
 from simulator.study.compare import as_json, compare, tables
-from simulator.study.files import REPORT, events_table, made_folder, write_run
+from simulator.study.files import events_table, made_folder, write_report, write_run
 from simulator.study.grid import Grid, parse_seeds
 from simulator.study.parallel import Backend, Workers
 from simulator.study.recording import Recording, read_recording, recording_of, write_recording
 from simulator.study.replay import another_policy, replay
 from simulator.study.replay_table import replay_json, replay_table
 from simulator.study.shipped import load_policy
+from simulator.study.story import REPORT, read_story
 from simulator.study.sweep import TABLE, sweep, violations
 from simulator.study.sweep_table import sweep_json, sweep_table
 from simulator.study.tables import print_tables
@@ -47,6 +48,7 @@ __all__ = [
     "run_compare",
     "run_one",
     "run_replay",
+    "run_report",
     "run_sweep",
 ]
 
@@ -77,6 +79,14 @@ def _run_into(cell: Cell, folder: Path) -> Ran:
         ran = run_cell(cell, timeline.hear)
     write_run(folder, ran, timeline)
     return ran
+
+
+def run_report(folder: Path, out: Path | None) -> int:
+    """Write the page of a run again from what it left in its folder."""
+    path = out if out is not None else folder / REPORT
+    write_report(path, read_story(folder))
+    _console().print(f"report: {path}", markup=False, highlight=False, soft_wrap=True)
+    return 0
 
 
 def run_compare(template: Cell, policies: Sequence[str], seeds: str, workers: Workers, output: str) -> int:

@@ -15,10 +15,10 @@ from simulator.metrics import JobMeasure
 from simulator.report import as_data, finite, per_job
 from simulator.study.cell import Ran, description
 from simulator.study.page import page
-from simulator.study.timeline import EventRow, Level, Timeline
+from simulator.study.story import EVENTS, JOBS, REPORT, SUMMARY, TIMELINE, Story, pool_data, story_of, words_of
+from simulator.study.timeline import EventRow, Timeline
 from walras.errors import ConfigError
 
-SUMMARY, JOBS, EVENTS, TIMELINE, REPORT = "summary.json", "jobs.csv", "events.csv.gz", "timeline.json", "report.html"
 _EVENT_TITLES = ("at", "what", "job", "attempt", "where", "detail")
 _JOB_TITLES = (
     "job_id", "name", "kind", "project", "user", "gang", "state", "reason", "submitted_at", "first_run_at", "ended_at",
@@ -58,9 +58,8 @@ def events_table(folder: Path) -> Iterator[Callable[[EventRow], object]]:
 
 def write_run(folder: Path, ran: Ran, timeline: Timeline) -> None:
     """Everything but the events, which were written as they happened."""
-    cell = ran.cell
     with _mended(folder):
-        body = {"run": description(cell), "summary": as_data(ran.summary)}
+        body = {"words": words_of(ran), "run": description(ran.cell), "summary": as_data(ran.summary)}
         (folder / SUMMARY).write_text(json.dumps(finite(body), indent=2) + "\n", encoding="utf-8")
         (folder / TIMELINE).write_text(json.dumps(_timeline(timeline)) + "\n", encoding="utf-8")
         with (folder / JOBS).open("w", encoding="utf-8", newline="") as file:
@@ -68,13 +67,13 @@ def write_run(folder: Path, ran: Ran, timeline: Timeline) -> None:
             writer.writerow(_JOB_TITLES)
             for job in sorted((*ran.result.jobs, *ran.result.unfinished), key=lambda job: job.job_id):
                 writer.writerow(_job(ran, job))
-        words = {"workload": Path(cell.source.name).name, "cluster": Path(cell.cluster).name}
-        report = page(ran, timeline, **words, policy=_short(cell.policy))
-        (folder / REPORT).write_text(report, encoding="utf-8")
+        write_report(folder / REPORT, story_of(ran, timeline))
 
 
-def _short(policy: str) -> str:
-    return Path(policy).stem if Path(policy).suffix else policy
+def write_report(path: Path, story: Story) -> None:
+    """The page alone. Raises ConfigError where it cannot be written."""
+    with _mended(path):
+        path.write_text(page(story), encoding="utf-8")
 
 
 def _job(ran: Ran, job: JobMeasure) -> Sequence[str]:
@@ -93,22 +92,11 @@ def _cell(value: Any) -> str:
 def _timeline(timeline: Timeline) -> dict[str, Any]:
     """Levels as pairs of lists: from each instant on, the value."""
 
-    def level(of: Level) -> dict[str, list[float]]:
-        return {"at": of.at, "value": of.value}
-
-    pools = {
-        str(pool_id): {
-            "accelerator": track.pool.shape.accelerator,
-            "market": track.pool.market.value,
-            **{name: level(getattr(track, name)) for name in ("there", "held", "running", "price", "usd_per_h")},
-        }
-        for pool_id, track in timeline.pools.items()
-    }
     body = {
         "ended_at": timeline.ended_at,
         "price_unit": timeline.price_unit,
-        "waiting": level(timeline.waiting),
-        "pools": pools,
+        "waiting": asdict(timeline.waiting),
+        "pools": {str(pool_id): pool_data(track) for pool_id, track in timeline.pools.items()},
         "attempts": [asdict(span) for span in timeline.spans],
         "attempts_left_out": timeline.spans_left_out,
     }

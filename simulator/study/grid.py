@@ -29,7 +29,7 @@ class Grid(FileModel):
     #: Arrivals per hour of generated workloads; empty: as the generator does it by itself.
     rates: Annotated[tuple[float, ...], Field(max_length=1000)] = ()
     #: Of generated workloads.
-    jobs: Annotated[int, Field(ge=1)] | None = None
+    trace_jobs: Annotated[int, Field(ge=1)] | None = None
     gangs: bool | None = None
     priorities: bool = False
     slos: bool = False
@@ -46,6 +46,7 @@ class Grid(FileModel):
 
     other_words: ClassVar[dict[str, str]] = {
         "workload": "workloads", "cluster": "clusters", "policy": "policies", "seed": "seeds", "rate": "rates",
+        "jobs": "trace_jobs",
     }  # fmt: skip
 
     @field_validator("seeds", mode="before")
@@ -112,5 +113,5 @@ def cells_of(grid: Grid) -> list[tuple[Place, Cell]]:
 
 def _source(grid: Grid, workload: str) -> Source:
     reading = Reading(skip_bad_rows=grid.skip_bad_rows, sort=grid.sort, only=grid.only)
-    made = Made(grid.jobs, None, grid.gangs, grid.priorities, grid.slos, grid.stretch)
+    made = Made(grid.trace_jobs, None, grid.gangs, grid.priorities, grid.slos, grid.stretch)
     return Source(workload, grid.format, reading, grid.speeds, grid.measured, made)

@@ -3,17 +3,14 @@
 Every name in it may come from a stranger's trace: all text goes through `_text`, and nothing is put into an attribute.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from html import escape
-from math import isfinite
+from math import inf, isfinite
 
-from simulator.metrics import JobMeasure
 from simulator.report import Summary
 from simulator.study import pictures
-from simulator.study.cell import Ran
+from simulator.study.story import JobLine, Story
 from simulator.study.tables import lines, ratio, seconds, share
-from simulator.study.timeline import Timeline
-from walras.ids import JobId
 from walras.states import JobState
 
 #: Jobs told one by one: those that took longest.
@@ -31,19 +28,19 @@ td:first-child, th:first-child, td.left { text-align: left; } th { font-weight: 
 """
 
 
-def page(ran: Ran, timeline: Timeline, *, workload: str, cluster: str, policy: str) -> str:
+def page(story: Story) -> str:
     """The whole report."""
-    title = f"{policy} on {workload}"
+    summary, title = story.summary, f"{story.policy} on {story.workload}"
     body = [
         f"<h1>{_text(title)}</h1>",
-        f"<p>Cluster {_text(cluster)}, seed {ran.cell.seed}; {ran.summary.jobs:,} jobs, run"
-        f" {_text(ran.summary.outcome)} after {_text(seconds(ran.result.ended_at))} of virtual time.</p>",
-        *(f'<p class="bad">Conservation violated: {_text(each)}</p>' for each in ran.summary.violations),
-        _section("Figures", "", _table(("", ""), lines(ran.summary))),
-        *_pictures(ran, timeline),
-        _section("Pools", "", _pools(ran.summary)),
-        _section("Projects", "Sorted by name.", _projects(ran.summary)) if ran.summary.projects else "",
-        _section("Jobs", f"The {_JOBS_SHOWN} that took longest; all are in jobs.csv.", _jobs(ran)),
+        f"<p>Cluster {_text(story.cluster)}, seed {story.seed}; {summary.jobs:,} jobs, run {_text(summary.outcome)}"
+        f" after {_text(seconds(story.timeline.ended_at))} of virtual time.</p>",
+        *(f'<p class="bad">Conservation violated: {_text(each)}</p>' for each in summary.violations),
+        _section("Figures", "", _table(("", ""), lines(summary))),
+        *_pictures(story),
+        _section("Pools", "", _pools(summary)),
+        _section("Projects", "Sorted by name.", _projects(summary)) if summary.projects else "",
+        _section("Jobs", f"The {_JOBS_SHOWN} that took longest; all are in jobs.csv.", _jobs(story)),
     ]
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -54,23 +51,17 @@ def page(ran: Ran, timeline: Timeline, *, workload: str, cluster: str, policy: s
     )
 
 
-def _pictures(ran: Ran, timeline: Timeline) -> Iterable[str]:
-    summary, until_at = ran.summary, ran.result.ended_at
-    done = [job for job in ran.result.jobs if job.state is JobState.SUCCEEDED]
+def _pictures(story: Story) -> Iterable[str]:
+    summary, timeline, until_at = story.summary, story.timeline, story.timeline.ended_at
+    done = [job.jct_s for job in story.jobs if job.state == JobState.SUCCEEDED.value]
     if done:
         told = "Completion times of the jobs that succeeded: from submission to end."
         yield _section("Completion times", told, pictures.jct_cdf(done, "cdf"))
-    yield _section(
-        "Queueing",
-        "Jobs in the system that hold no accelerator.",
-        pictures.queueing(timeline.waiting, until_at, "wait"),
-    )
+    told = "Jobs in the system that hold no accelerator."
+    yield _section("Queueing", told, pictures.queueing(timeline.waiting, until_at, "wait"))
     pools = {str(pool_id): track for pool_id, track in timeline.pools.items()}
-    yield _section(
-        "Utilisation by pool",
-        "Accelerators held by attempts, as a part of those that are there.",
-        pictures.utilisation(pools, until_at, "use"),
-    )
+    told = "Accelerators held by attempts, as a part of those that are there."
+    yield _section("Utilisation by pool", told, pictures.utilisation(pools, until_at, "use"))
     if any(track.price.at for track in pools.values()):
         unit = timeline.price_unit or "the policy's own unit"
         told = f"What the optimizer asks for one accelerator, from solve to solve: high where jobs compete. In {unit}."
@@ -82,12 +73,12 @@ def _pictures(ran: Ran, timeline: Timeline) -> Iterable[str]:
         yield _section("Fairness by project", told, pictures.fairness(summary.projects, "fair"))
     if timeline.spans and pictures.timeline_is_small(timeline, summary.jobs):
         told = "Pale: accelerators are held and not all ranks run."
-        drawn = pictures.gantt(timeline, _namer(ran), until_at, "gantt")
-        yield _section("Timeline", told, drawn)
+        names = {job.job_id: _name(job) for job in story.jobs}
+        yield _section("Timeline", told, pictures.gantt(timeline, names, until_at, "gantt"))
 
 
-def _namer(ran: Ran) -> Callable[[JobId], str]:
-    return lambda job_id: ran.roster.name(job_id) or f"job {job_id}"
+def _name(job: JobLine) -> str:
+    return job.name or f"job {job.job_id}"
 
 
 def _pools(summary: Summary) -> str:
@@ -123,29 +114,22 @@ def _projects(summary: Summary) -> str:
     return _table(titles, rows)
 
 
-def _jobs(ran: Ran) -> str:
-    def length(job: JobMeasure) -> float:
-        return job.jct_s if isfinite(job.jct_s) else float("inf")
-
-    longest = sorted((*ran.result.jobs, *ran.result.unfinished), key=length, reverse=True)[:_JOBS_SHOWN]
+def _jobs(story: Story) -> str:
+    longest = sorted(story.jobs, key=lambda job: job.jct_s if isfinite(job.jct_s) else inf, reverse=True)
     titles = ("job", "project", "state", "submitted", "JCT", "alone", "slowdown", "queueing", "attempts", "USD")
-    rows = []
-    for job in longest:
-        alone_s = ran.roster.alone_s(job.job_id)
-        rows.append(
-            (
-                _namer(ran)(job.job_id),
-                job.project,
-                job.state.value,
-                seconds(job.submitted_at),
-                seconds(job.jct_s),
-                seconds(alone_s),
-                ratio(job.jct_s / alone_s),
-                seconds(job.queueing_s),
-                str(job.attempts),
-                f"{job.usd:,.2f}",
-            )
+    rows = [
+        (
+            _name(job),
+            job.project,
+            job.state,
+            *(seconds(length_s) for length_s in (job.submitted_at, job.jct_s, job.alone_s)),
+            ratio(job.jct_s / job.alone_s),
+            seconds(job.queueing_s),
+            str(job.attempts),
+            f"{job.usd:,.2f}",
         )
+        for job in longest[:_JOBS_SHOWN]
+    ]
     return _table(titles, rows)
 
 

@@ -13,10 +13,8 @@ from xml.etree import ElementTree
 import numpy as np
 
 from simulator.bounds.instance import FloatArray
-from simulator.metrics import JobMeasure
 from simulator.report import ProjectFigures
 from simulator.study.timeline import Level, PoolTrack, Timeline
-from walras.ids import JobId
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -31,11 +29,11 @@ _LINK = "{http://www.w3.org/1999/xlink}href"
 _HEIGHT_IN, _WIDTH_IN = 2.7, 8.6
 
 
-def jct_cdf(jobs: Sequence[JobMeasure], key: str) -> str:
+def jct_cdf(jct_s: Sequence[float], key: str) -> str:
     """Part of the jobs that took no longer than so long."""
 
     def draw(axes: "Axes") -> None:
-        hours = sorted(max(job.jct_s, 1e-3) / 3600.0 for job in jobs)
+        hours = sorted(max(length_s, 1e-3) / 3600.0 for length_s in jct_s)
         axes.step(hours, [rank / len(hours) for rank in range(1, len(hours) + 1)], where="post", color=_COLORS[0])
         if hours[-1] > 20 * hours[0]:
             axes.set_xscale("log")
@@ -107,9 +105,9 @@ def fairness(projects: Sequence[ProjectFigures], key: str) -> str:
     return _drawn(draw, key, height_in=0.7 + 0.28 * max(2, len(rows)))
 
 
-def gantt(timeline: Timeline, names: Callable[[JobId], str], until_at: float, key: str) -> str:
+def gantt(timeline: Timeline, names: Mapping[int, str], until_at: float, key: str) -> str:
     """A row per job: pale while accelerators are held, full while ranks run; the colour is the pool."""
-    spans = timeline.spans
+    spans = [span for span in timeline.spans if span.pool_id in timeline.pools]
     color = {pool: _COLORS[row % len(_COLORS)] for row, pool in enumerate(timeline.pools)}
     pools = [pool for pool in color if any(span.pool_id == pool for span in spans)]
     jobs = list(dict.fromkeys(span.job_id for span in sorted(spans, key=lambda span: (span.leased_at, span.job_id))))
@@ -127,7 +125,7 @@ def gantt(timeline: Timeline, names: Callable[[JobId], str], until_at: float, ke
         for pool in pools:
             axes.plot([], [], color=color[pool], linewidth=5, label=pool)
         axes.set_yticks(range(len(jobs)))
-        _tick_labels(axes, [_short(names(job_id) or str(job_id)) for job_id in jobs])
+        _tick_labels(axes, [_short(names.get(job_id, str(job_id))) for job_id in jobs])
         axes.set(xlabel="time (h)", ylim=(len(jobs) - 0.4, -0.6))
         _legend(axes)
 

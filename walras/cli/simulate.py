@@ -1,4 +1,4 @@
-"""`walras simulate run|compare|sweep|replay`: workloads in virtual time.
+"""`walras simulate run|report|compare|sweep|replay`: workloads in virtual time.
 
 The work is done in `simulator.main`, loaded by name when a command is given.
 """
@@ -43,7 +43,7 @@ Sort = Annotated[bool, typer.Option("--sort", help="Put the jobs in order of arr
 Only = Annotated[str, typer.Option("--only", help="Of a file of several traces: the one named so in column `cluster`.")]
 Speeds = Annotated[str | None, typer.Option("--speeds", help="Throughput table of a trace.")]
 Measured = Annotated[str | None, typer.Option("--measured", help="Speeds and costs measured in a live run.")]
-Jobs = Annotated[int | None, typer.Option("--jobs", min=1, help="Of generate:NAME: how many.")]
+TraceJobs = Annotated[int | None, typer.Option("--trace-jobs", min=1, help="Of generate:NAME: how many jobs.")]
 Rate = Annotated[float | None, typer.Option("--rate", min=0, help="Of generate:NAME: arrivals per hour; 0: at once.")]
 Gangs = Annotated[bool | None, typer.Option("--gangs/--no-gangs", help="Of generate:NAME: jobs of several, or of one.")]
 Priorities = Annotated[bool, typer.Option("--priorities", help="Of generate:NAME: weight 5 for one job in five.")]
@@ -52,7 +52,7 @@ Stretch = Annotated[float, typer.Option("--stretch", help="Of generate:NAME: mul
 BoundsAsked = Annotated[Bounds, typer.Option("--bounds", help="Lower bounds: none, those cheap at this size, or all.")]
 Fairness = Annotated[bool, typer.Option("--fairness", help="Simulate the policy isolated too, to be compared with.")]
 Seeds = Annotated[str, typer.Option("--seeds", help="0-4, or 1,3,5: one run each.")]
-Processes = Annotated[int, typer.Option("--processes", "-P", min=1, max=1024, help="Runs at a time.")]
+Jobs = Annotated[int, typer.Option("--jobs", "-j", min=1, max=1024, help="Runs at a time.")]
 BackendOption = Annotated[Backend, typer.Option("--backend", help="Processes of this machine, or a Dask cluster.")]
 Address = Annotated[str, typer.Option("--address", help="Of the Dask scheduler: tcp://HOST:PORT.")]
 
@@ -74,7 +74,7 @@ def simulate_run(
     only: Only = "",
     speeds: Speeds = None,
     measured: Measured = None,
-    jobs: Jobs = None,
+    trace_jobs: TraceJobs = None,
     rate: Rate = None,
     gangs: Gangs = None,
     priorities: Priorities = False,
@@ -90,10 +90,19 @@ def simulate_run(
     """Run a workload through the scheduler in virtual time, and print what came of it."""
     main = load(_MAIN)
     reading = main.Reading(skip_bad_rows=skip_bad_rows, sort=sort, only=only)
-    made = main.Made(jobs, rate, gangs, priorities, slos, stretch)
+    made = main.Made(trace_jobs, rate, gangs, priorities, slos, stretch)
     source = main.Source(workload, format, reading, speeds, measured, made)
     cell = main.Cell(source, cluster, policy, seed, main.BoundsAsked(bounds.value), fairness)
     _exit(main.run_one(cell, output.value, out))
+
+
+@simulate_commands.command("report")
+def simulate_report(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="What `walras simulate run --out` left.")],
+    out: Annotated[Path | None, typer.Option("--out", help="The HTML file; else report.html in the folder.")] = None,
+) -> None:
+    """Write the HTML report of a run again, without running it."""
+    _exit(load(_MAIN).run_report(folder, out))
 
 
 @simulate_commands.command("compare")
@@ -108,7 +117,7 @@ def simulate_compare(
     only: Only = "",
     speeds: Speeds = None,
     measured: Measured = None,
-    jobs: Jobs = None,
+    trace_jobs: TraceJobs = None,
     rate: Rate = None,
     gangs: Gangs = None,
     priorities: Priorities = False,
@@ -116,7 +125,7 @@ def simulate_compare(
     stretch: Stretch = 1.0,
     bounds: BoundsAsked = Bounds.CHEAP,
     fairness: Fairness = False,
-    processes: Processes = 1,
+    jobs: Jobs = 1,
     backend: BackendOption = Backend.LOKY,
     address: Address = "",
     output: Output = OutputFormat.TABLE,
@@ -124,10 +133,10 @@ def simulate_compare(
     """Run several policies on the same jobs and the same chance, seed by seed, and tell what differs."""
     main = load(_MAIN)
     reading = main.Reading(skip_bad_rows=skip_bad_rows, sort=sort, only=only)
-    made = main.Made(jobs, rate, gangs, priorities, slos, stretch)
+    made = main.Made(trace_jobs, rate, gangs, priorities, slos, stretch)
     source = main.Source(workload, format, reading, speeds, measured, made)
     template = main.Cell(source, cluster, policy[0], 0, main.BoundsAsked(bounds.value), fairness)
-    workers = main.Workers(processes, main.Backend(backend.value), address)
+    workers = main.Workers(jobs, main.Backend(backend.value), address)
     _exit(main.run_compare(template, policy, seeds, workers, output.value))
 
 
@@ -144,14 +153,14 @@ def simulate_sweep(
     policy: Annotated[list[str] | None, typer.Option("--policy", help="A name or a file.")] = None,
     rate: Annotated[list[float] | None, typer.Option("--rate", min=0, help="Arrivals per hour, if generated.")] = None,
     seeds: Annotated[str | None, typer.Option("--seeds", help="0-4, or 1,3,5.")] = None,
-    trace_jobs: Annotated[int | None, typer.Option("--trace-jobs", min=1, help="Jobs of generated workloads.")] = None,
+    trace_jobs: TraceJobs = None,
     speeds: Speeds = None,
     format: Format = None,
     bounds: Annotated[Bounds | None, typer.Option("--bounds", help="Lower bounds: none, cheap, all.")] = None,
     fairness: Annotated[
         bool | None, typer.Option("--fairness/--no-fairness", help="Simulate the policy isolated too.")
     ] = None,
-    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, max=1024, help="Runs at a time.")] = 1,
+    jobs: Jobs = 1,
     backend: BackendOption = Backend.LOKY,
     address: Address = "",
     output: Output = OutputFormat.TABLE,
@@ -163,7 +172,7 @@ def simulate_sweep(
         "policies": policy,
         "rates": rate,
         "seeds": seeds,
-        "jobs": trace_jobs,
+        "trace_jobs": trace_jobs,
         "speeds": speeds,
         "format": format,
         "bounds": bounds.value if bounds is not None else None,

@@ -13,9 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.study.cell import Cell, Ran, Source, run_cell
-from simulator.study.files import EVENTS, JOBS, REPORT, SUMMARY, TIMELINE, events_table, write_run
+from simulator.study.files import events_table, write_run
+from simulator.study.page import page
 from simulator.study.pictures import binned, means
+from simulator.study.story import EVENTS, JOBS, REPORT, SUMMARY, TIMELINE, read_story
 from simulator.study.timeline import Level, Timeline
+from walras.errors import ConfigError
 
 EVIL = "<script>alert(1)</script>"
 #: An opened bracket, a dollar sign that would begin mathematics, a closed attribute, a closed style element.
@@ -155,6 +158,25 @@ def test_the_timeline_agrees_with_the_meters(tmp_path: Path) -> None:
             edges = np.array([*level.at, ran.result.ended_at])
             assert float((np.array(level.value) * np.diff(edges)).sum()) == pytest.approx(seconds)
     assert timeline.waiting.now == 0
+
+
+def test_a_report_can_be_written_again_from_the_folder(folder: Path) -> None:
+    """To the last byte: everything that it tells is in the other files."""
+    assert page(read_story(folder)) == (folder / REPORT).read_text()
+
+
+@pytest.mark.parametrize("name", [SUMMARY, JOBS, TIMELINE])
+@pytest.mark.parametrize("content", [None, b"", b"{}", b"[1]", b"\xff", b'{"pools": 3, "summary": [], "words": 0}'])
+def test_a_folder_that_is_not_what_a_run_left(folder: Path, tmp_path: Path, name: str, content: bytes | None) -> None:
+    """Told with the file's name, never a traceback."""
+    for path in folder.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    if content is None:
+        (tmp_path / name).unlink()
+    else:
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(ConfigError, match=re.escape(name)):
+        read_story(tmp_path)
 
 
 @given(st.lists(st.tuples(st.floats(0.01, 10), st.integers(0, 9)), min_size=1, max_size=60), st.floats(0, 5))

@@ -28,7 +28,7 @@ GRID = Grid(
     policies=("fifo", "isolated"),
     seeds=(0, 1),
     rates=(60.0, 120.0),
-    jobs=6,
+    trace_jobs=6,
     stretch=0.01,
     bounds=BoundsAsked.NONE,
 )

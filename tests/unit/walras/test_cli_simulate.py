@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from walras.cli.main import app
 
-GENERATED = ("generate:burst", "--cluster", "hadar-60", "--jobs", 8, "--rate", 120, "--stretch", 0.01)
+GENERATED = ("generate:burst", "--cluster", "hadar-60", "--trace-jobs", 8, "--rate", 120, "--stretch", 0.01)
 
 
 def _run(*args: object) -> Any:
@@ -83,7 +83,7 @@ def test_a_sweep_of_a_file_with_options(tmp_path: Path) -> None:
     spec = tmp_path / "grid.yaml"
     spec.write_text(
         "workloads: [generate:burst]\nclusters: [hadar-60]\npolicies: [fifo]\nrates: [60, 120]\n"
-        "jobs: 6\nstretch: 0.01\nseeds: 0-3\nbounds: none\n"
+        "trace_jobs: 6\nstretch: 0.01\nseeds: 0-3\nbounds: none\n"
     )
     out = tmp_path / "out"
     args = ("sweep", spec, "--seeds", "0-1", "--out", out, "-o", "json")
