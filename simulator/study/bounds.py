@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from simulator.simulate import Result
 
 #: Job-pool pairs up to which the linear program is solved, and the priced bound is sought, unless all are asked for.
-FLUID_PAIRS_MAX = 6_000
+FLUID_PAIRS_MAX = 10_000
 PRICED_PAIRS_MAX = 1_000
 #: Prices of the priced bound are constant over this part of the time that its horizon has.
 _INTERVALS = 200.0

@@ -66,6 +66,9 @@ def _pictures(story: Story) -> Iterable[str]:
         unit = timeline.price_unit or "the policy's own unit"
         told = f"What the optimizer asks for one accelerator, from solve to solve: high where jobs compete. In {unit}."
         yield _section("Prices", told, pictures.prices(pools, until_at, "price"))
+    if any(len(track.usd_per_h.at) > 1 for track in pools.values()):
+        told = "What the market asks for a machine."
+        yield _section("Market prices", told, pictures.market_prices(pools, until_at, "market"))
     if summary.usd > 0:
         yield _section("Money by market", f"{summary.usd:,.2f} USD.", pictures.money(summary.usd_by_market, "usd"))
     if any(isfinite(each.rho_mean) for each in summary.projects):

@@ -23,7 +23,7 @@ class Backend(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Workers:
-    """How many, and where. `address`: of a Dask scheduler."""
+    """How many (on this machine), and where. `address`: of a Dask scheduler."""
 
     jobs: int = 1
     backend: Backend = Backend.LOKY
@@ -58,7 +58,9 @@ def run_rows(cells: Sequence[Cell], workers: Workers) -> Iterator[tuple[int, Row
     with ExitStack() as stack:
         if workers.backend is Backend.DASK:
             _connect(workers, stack)
-        parallel = Parallel(n_jobs=workers.jobs, return_as="generator_unordered", batch_size=1)
+        # A Dask cluster runs as many at a time as it has threads.
+        jobs = workers.jobs if workers.backend is Backend.LOKY else -1
+        parallel = Parallel(n_jobs=jobs, return_as="generator_unordered", batch_size=1)
         yield from parallel(delayed(_numbered)(position, cell) for position, cell in enumerate(cells))
 
 

@@ -86,6 +86,19 @@ def prices(pools: Mapping[str, PoolTrack], until_at: float, key: str) -> str:
     return _drawn(draw, key)
 
 
+def market_prices(pools: Mapping[str, PoolTrack], until_at: float, key: str) -> str:
+    """What the market asks for a machine of every pool."""
+
+    def draw(axes: "Axes") -> None:
+        for color, (name, track) in _coloured(pools):
+            at, price = means(track.usd_per_h, until_at)
+            axes.step(at / 3600.0, price, where="post", color=color, label=name)
+        axes.set(xlabel="time (h)", ylabel="USD/h of a machine", ylim=(0, None))
+        _legend(axes)
+
+    return _drawn(draw, key)
+
+
 def money(usd_by_market: Mapping[str, float], key: str) -> str:
     """USD by market."""
     return _drawn(lambda axes: _bars(axes, list(usd_by_market.items()), "USD"), key, height_in=1.6)

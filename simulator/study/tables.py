@@ -9,6 +9,9 @@ from rich.text import Text
 from simulator.report import Summary
 from simulator.study.bounds import Bounds
 
+#: The largest; all of them are in JSON.
+_PROJECTS_SHOWN = 30
+
 
 def print_tables(summary: Summary, console: Console) -> None:
     """The summary of one run."""
@@ -28,8 +31,14 @@ def print_tables(summary: Summary, console: Console) -> None:
 
 
 def _projects(summary: Summary) -> Table:
-    table = Table("project", "jobs", "succeeded", "JCT avg", "accelerator h", "USD", "rho", title="projects")
+    hidden = len(summary.projects) - _PROJECTS_SHOWN
+    title = "projects" if hidden <= 0 else f"the {_PROJECTS_SHOWN} largest projects of {len(summary.projects)}"
+    table = Table("project", "jobs", "succeeded", "JCT avg", "accelerator h", "USD", "rho", title=title)
+    largest = sorted(summary.projects, key=lambda each: -each.accelerator_h)
+    shown = {each.project for each in largest[:_PROJECTS_SHOWN]}
     for each in summary.projects:
+        if each.project not in shown:
+            continue
         numbers = (f"{each.accelerator_h:.1f}", f"{each.usd:.2f}", ratio(each.rho_mean))
         table.add_row(Text(each.project), str(each.jobs), str(each.succeeded), seconds(each.avg_jct_s), *numbers)
     return table
