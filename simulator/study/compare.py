@@ -120,7 +120,7 @@ def tables(comparison: Comparison) -> list[Table]:
         figures.add_column(Text(policy), justify="right")
     for measure in shown:
         cells = [_figure(each) for each in comparison.compared(measure)]
-        figures.add_row(_title(measure), *cells)
+        figures.add_row(titled(measure), *cells)
     if seeds < 2 or len(comparison.policies) < 2:
         return [figures]
     differences = Table(
@@ -132,7 +132,7 @@ def tables(comparison: Comparison) -> list[Table]:
     for measure in shown:
         if measure.lower_is_better is not None:
             rest = [each.difference for each in comparison.compared(measure) if each.difference is not None]
-            differences.add_row(_title(measure), *(_difference(each) for each in rest))
+            differences.add_row(titled(measure), *(_difference(each) for each in rest))
     return [figures, differences]
 
 
@@ -142,7 +142,8 @@ def _worth_showing(comparison: Comparison, measure: Measure) -> bool:
     return any(isfinite(value) and value != 0.0 for value in values)
 
 
-def _title(measure: Measure) -> str:
+def titled(measure: Measure) -> str:
+    """A figure's title with its unit."""
     return f"{measure.title} ({measure.unit})" if measure.unit not in ("", "part") else measure.title
 
 

@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from simulator.report import finite
-from simulator.study.compare import number
+from simulator.study.compare import number, titled
 from simulator.study.measures import MEASURES
 from simulator.study.statistics import Estimate, estimate
 from simulator.study.sweep import Sweep, settings
@@ -25,7 +25,7 @@ def sweep_table(swept: Sweep) -> Table:
     for title in ("workload", "cluster", *(("jobs/h",) if with_rates else ()), "policy"):
         table.add_column(title)
     shown = [measure for measure in MEASURES if measure.name in _SHOWN]
-    for measure in ("seeds", *(measure.title for measure in shown)):
+    for measure in ("seeds", *(titled(measure) for measure in shown)):
         table.add_column(measure, justify="right")
     for (workload, cluster, rate, policy), rows in by_setting.items():
         words = [Path(workload).name, Path(cluster).name, *([f"{rate:g}" if rate is not None else "-"] * with_rates)]
