@@ -15,7 +15,7 @@ from simulator.study.parallel import Workers
 from simulator.study.sweep import Sweep, sweep
 
 #: Jobs of one run.
-JOBS, RUNS = 40_000, 4
+JOBS, RUNS = 40_000, 8
 SPEEDUP = 1.8
 RUN_S = 5.0
 

@@ -8,6 +8,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -173,10 +174,17 @@ def _source_description(cell: Cell) -> dict[str, Any]:
 
 def _digest(path: Path) -> str:
     try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        now = path.stat()
+        return _digest_of(path, now.st_mtime_ns, now.st_size)
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror or error}", fix="check the path") from None
+
+
+@lru_cache(maxsize=1000)
+def _digest_of(path: Path, _mtime_ns: int, _size: int) -> str:
+    """Worked out once for the many cells of a grid, and again when the file has changed."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def key_of(description: dict[str, Any]) -> str:

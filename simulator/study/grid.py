@@ -49,6 +49,15 @@ class Grid(FileModel):
         "jobs": "trace_jobs",
     }  # fmt: skip
 
+    @field_validator("workloads", "clusters", "policies", "rates", "seeds")
+    @classmethod
+    def _each_once(cls, value: tuple[object, ...]) -> tuple[object, ...]:
+        """A run that counts twice would make means look surer than they are."""
+        twice = [item for position, item in enumerate(value) if item in value[:position]]
+        if twice:
+            raise ValueError(f"{twice[0]!r} is there twice; name each once")
+        return value
+
     @field_validator("seeds", mode="before")
     @classmethod
     def _seeds_in_words(cls, value: object) -> object:

@@ -18,6 +18,7 @@ from simulator.study.parallel import Backend, Workers, run_row, run_rows
 from simulator.study.shipped import cluster_path, load_policy, shipped, workload_path
 from simulator.study.sweep import TABLE, sweep, violations
 from simulator.study.sweep_table import sweep_json, sweep_table
+from walras.checking import check
 from walras.errors import ConfigError, UserError
 
 SOURCE = Source("generate:burst", made=Made(jobs=12, rate_per_h=120.0, stretch=0.02))
@@ -140,6 +141,15 @@ def test_a_grid_that_makes_no_sense_is_refused() -> None:
         cells_of(Grid(workloads=("w.csv",), clusters=("x",), policies=("fifo",), rates=(1.0,)))
     with pytest.raises(ConfigError, match=r"the grid has 200,000 runs"):
         cells_of(Grid(workloads=("w",), clusters=("x", "y"), policies=("fifo",), seeds=tuple(range(100_000))))
+
+
+@pytest.mark.parametrize("field", ["workloads", "clusters", "policies", "seeds"])
+def test_nothing_in_a_grid_counts_twice(field: str) -> None:
+    """Two runs alike would make an interval narrower than it is."""
+    words: dict[str, object] = {"workloads": ["w"], "clusters": ["x"], "policies": ["fifo"], "seeds": [0]}
+    words[field] = [*words[field], *words[field]]  # type: ignore[misc]
+    with pytest.raises(ConfigError, match="is there twice"):
+        check(Grid, words, source="grid")
 
 
 # ------------------------------------------------------------------------------------------------------ sweeps
