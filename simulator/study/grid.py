@@ -53,9 +53,11 @@ class Grid(FileModel):
     @classmethod
     def _each_once(cls, value: tuple[object, ...]) -> tuple[object, ...]:
         """A run that counts twice would make means look surer than they are."""
-        twice = [item for position, item in enumerate(value) if item in value[:position]]
-        if twice:
-            raise ValueError(f"{twice[0]!r} is there twice; name each once")
+        seen: set[object] = set()
+        for item in value:
+            if item in seen:
+                raise ValueError(f"{item!r} is there twice; name each once")
+            seen.add(item)
         return value
 
     @field_validator("seeds", mode="before")
