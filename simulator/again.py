@@ -96,23 +96,26 @@ def scenario_again(
 ) -> Scenario:
     """The world of a live cluster, as far as its configuration and the measured costs tell."""
     spec, rules = policy
-    lease_s = cluster.lease
-    world = WorldModel(
+    return Scenario(
+        experiment.pools,
+        experiment.truth,
+        spec,
+        rules,
+        world=world_again(costs, rules, cluster.lease),
+        incidents=experiment.incidents,
+        solve_time=SolveTime(SolveClock.FIXED, costs.solve_s),
+        seed=seed,
+        oracle=False,
+    )
+
+
+def world_again(costs: MeasuredCosts, rules: RoundRules, lease_s: float | None = None) -> WorldModel:
+    """How jobs and agents of a live cluster with such leases (None: the usual ones) talk to its server."""
+    return WorldModel(
         report_s=_HEARTBEAT_S if lease_s is None else min(_HEARTBEAT_S, lease_s / _HEARTBEATS_PER_LEASE),
         # The server passes progress on once a round, or sooner where a profiling lease is shorter.
         tell_s=min([length for length in (rules.round_s, rules.profiling_s) if length > 0], default=1.0),
         window_s=_WINDOW_S,
         unmeasured_steps=_UNMEASURED_STEPS,
         cost_noise=costs.cost_noise,
-    )
-    return Scenario(
-        experiment.pools,
-        experiment.truth,
-        spec,
-        rules,
-        world=world,
-        incidents=experiment.incidents,
-        solve_time=SolveTime(SolveClock.FIXED, costs.solve_s),
-        seed=seed,
-        oracle=False,
     )

@@ -1,17 +1,19 @@
 """A run's figures: a summary as data, as a table, as JSON. `docs/metrics.md` defines each."""
 
 import json
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from math import isfinite, nan
 from typing import Any
 
 import numpy as np
-from rich.console import Console
-from rich.table import Table
 
 from simulator.metrics import JobMeasure, PoolMeter
 from simulator.simulate import Result
+from simulator.study.bounds import Bounds, BoundsAsked, bounds_of
+from simulator.study.fairness import Fairness, fairness_of, themis_rho
+from simulator.study.roster import Roster
+from walras.ids import JobId
 from walras.states import JobState
 
 
@@ -29,6 +31,20 @@ class PoolFigures:
     #: held / there.
     utilisation: float
     usd: float
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectFigures:
+    """One project over the run."""
+
+    project: str
+    jobs: int
+    succeeded: int
+    avg_jct_s: float
+    accelerator_h: float
+    usd: float
+    #: Mean finish-time fairness of its jobs (Themis' definition).
+    rho_mean: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +78,50 @@ class Summary:
     wall_s: float
     pools: tuple[PoolFigures, ...]
     violations: tuple[str, ...]
+    geometric_jct_s: float = nan
+    #: Completion time / time alone in the fleet, on the fastest pool.
+    slowdown_mean: float = nan
+    slowdown_max: float = nan
+    p99_queueing_s: float = nan
+    #: Jobs with a deadline, and those of them that had not succeeded by then.
+    deadlines: int = 0
+    deadline_misses: int = 0
+    solve_total_s: float = 0.0
+    solve_max_s: float = 0.0
+    projects: tuple[ProjectFigures, ...] = ()
+    fairness: Fairness = field(default_factory=Fairness)
+    bounds: Bounds = field(default_factory=Bounds)
+
+    @property
+    def usd_by_market(self) -> dict[str, float]:
+        """What the machines of each market cost."""
+        markets: dict[str, float] = {}
+        for pool in self.pools:
+            markets[pool.market] = markets.get(pool.market, 0.0) + pool.usd
+        return dict(sorted(markets.items()))
 
 
-def summarise(result: Result) -> Summary:
+#: Figures that this machine's clock makes: two equal runs differ in them, and in nothing else.
+COSTS = frozenset({"wall_s", "solve_mean_s", "solve_max_s", "solve_total_s"})
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """What is known beside the events and commands of a run; without it, some figures do not exist."""
+
+    roster: Roster
+    bounds: BoundsAsked = BoundsAsked.NONE
+    #: Completion times of the same jobs under the policy `isolated`, if that was simulated too.
+    isolated_jct_s: Mapping[JobId, float] | None = None
+
+
+def summarise(result: Result, beside: Beside | None = None) -> Summary:
     """The figures of a run whose jobs were collected in the result."""
     jobs = [*result.jobs, *result.unfinished]
-    jcts = np.array([job.jct_s for job in result.jobs if job.state is JobState.SUCCEEDED])
-    queueing = [job.queueing_s for job in jobs if isfinite(job.queueing_s)]
+    done = [job for job in result.jobs if job.state is JobState.SUCCEEDED]
+    jcts = np.array([job.jct_s for job in done])
+    queueing = np.array([job.queueing_s for job in jobs if isfinite(job.queueing_s)])
+    rho = _rho(result, jobs, beside)
     pools = tuple(_pool_figures(meter, result.bills[meter.pool.pool_id]) for meter in result.pools)
     there, held, running = (sum(getattr(pool, name) for pool in pools) for name in ("there_h", "held_h", "running_h"))
     by_state: dict[str, int] = {}
@@ -84,11 +137,13 @@ def summarise(result: Result) -> Summary:
         by_state=dict(sorted(by_state.items())),
         unfinished=len(result.unfinished),
         avg_jct_s=float(jcts.mean()) if len(jcts) else nan,
+        geometric_jct_s=float(np.exp(np.log(jcts).mean())) if len(jcts) and jcts.min() > 0 else nan,
         median_jct_s=_percentile(jcts, 50),
         p95_jct_s=_percentile(jcts, 95),
         p99_jct_s=_percentile(jcts, 99),
         makespan_s=result.last_ended_at - result.first_submitted_at,
-        avg_queueing_s=float(np.mean(queueing)) if queueing else nan,
+        avg_queueing_s=float(queueing.mean()) if len(queueing) else nan,
+        p99_queueing_s=_percentile(queueing, 99),
         utilisation=held / there if there else nan,
         accelerator_h=dict(sorted(accelerator_h.items())),
         usd=sum(pool.usd for pool in pools),
@@ -102,9 +157,66 @@ def summarise(result: Result) -> Summary:
         events=result.events,
         solves=solves.solves,
         solve_mean_s=solves.real_s / solves.solves if solves.solves else nan,
+        solve_max_s=solves.real_s_max,
+        solve_total_s=solves.real_s,
         wall_s=result.wall_s,
         pools=pools,
         violations=tuple(result.violations),
+        projects=_projects(jobs, rho),
+        **(_known_beside(result, done, rho, beside) if beside is not None else {}),
+    )
+
+
+def _rho(result: Result, jobs: Sequence[JobMeasure], beside: Beside | None) -> dict[JobId, float]:
+    """Themis' finish-time fairness of each job that ended, against the accelerators that were there on average."""
+    if beside is None or not jobs:
+        return {}
+    there = sum(meter.there_s for meter in result.pools) / result.ended_at if result.ended_at > 0 else 0.0
+    return themis_rho(jobs, beside.roster, there, result.ended_at)
+
+
+def _known_beside(
+    result: Result, done: Sequence[JobMeasure], rho: Mapping[JobId, float], beside: Beside
+) -> dict[str, Any]:
+    roster = beside.roster
+    slowdowns = np.array([job.jct_s / roster.alone_s(job.job_id) for job in done])
+    bound_by = [job for job in (*result.jobs, *result.unfinished) if isfinite(roster.deadline_at(job.job_id))]
+    return {
+        "slowdown_mean": float(slowdowns.mean()) if len(slowdowns) else nan,
+        "slowdown_max": float(slowdowns.max()) if len(slowdowns) else nan,
+        "deadlines": len(bound_by),
+        "deadline_misses": sum(missed(job, roster) for job in bound_by),
+        "fairness": fairness_of(done, rho, roster, beside.isolated_jct_s),
+        "bounds": bounds_of(result, roster, beside.bounds),
+    }
+
+
+def missed(job: JobMeasure, roster: Roster) -> bool:
+    """Whether the job had a deadline and had not succeeded by then. What its user cancelled missed nothing."""
+    deadline_at = roster.deadline_at(job.job_id)
+    if not isfinite(deadline_at) or job.state is JobState.CANCELLED:
+        return False
+    return not (job.state is JobState.SUCCEEDED and job.ended_at <= deadline_at)
+
+
+def _projects(jobs: Sequence[JobMeasure], rho: Mapping[JobId, float]) -> tuple[ProjectFigures, ...]:
+    by_project: dict[str, list[JobMeasure]] = {}
+    for job in jobs:
+        by_project.setdefault(job.project, []).append(job)
+    return tuple(_project(name, by_project[name], rho) for name in sorted(by_project))
+
+
+def _project(name: str, jobs: Sequence[JobMeasure], rho: Mapping[JobId, float]) -> ProjectFigures:
+    done = [job for job in jobs if job.state is JobState.SUCCEEDED]
+    rhos = [rho[job.job_id] for job in done if job.job_id in rho]
+    return ProjectFigures(
+        name,
+        len(jobs),
+        len(done),
+        float(np.mean([job.jct_s for job in done])) if done else nan,
+        sum(sum(job.accelerator_s.values()) for job in jobs) / 3600.0,
+        sum(job.usd for job in jobs),
+        float(np.mean(rhos)) if rhos else nan,
     )
 
 
@@ -126,63 +238,43 @@ def _pool_figures(meter: PoolMeter, usd: float) -> PoolFigures:
     )
 
 
-def to_json(summary: Summary, jobs: Sequence[JobMeasure] = ()) -> str:
+def per_job(job: JobMeasure, roster: Roster | None = None) -> dict[str, Any]:
+    """One job as plain data; what only the workload knows is there if a roster is."""
+    body = {**asdict(job), "jct_s": job.jct_s, "queueing_s": job.queueing_s}
+    if roster is None:
+        return body
+    alone_s, deadline_at = roster.alone_s(job.job_id), roster.deadline_at(job.job_id)
+    more = {
+        "name": roster.name(job.job_id),
+        "gang": roster.gang(job.job_id),
+        "alone_s": alone_s,
+        "slowdown": job.jct_s / alone_s,
+        "deadline_at": deadline_at if isfinite(deadline_at) else nan,
+        "missed": missed(job, roster),
+    }
+    return {**body, **more}
+
+
+def as_data(summary: Summary) -> dict[str, Any]:
+    """The summary as plain data; figures that do not exist are None."""
+    data: dict[str, Any] = finite({**asdict(summary), "usd_by_market": summary.usd_by_market})
+    return data
+
+
+def to_json(summary: Summary, jobs: Sequence[JobMeasure] = (), roster: Roster | None = None) -> str:
     """The summary, and the jobs if given, as JSON; figures that do not exist are null."""
-    body: dict[str, Any] = asdict(summary)
+    body = as_data(summary)
     if jobs:
-        body["per_job"] = [{**asdict(job), "jct_s": job.jct_s, "queueing_s": job.queueing_s} for job in jobs]
-    return json.dumps(_finite(body), indent=2)
+        body["per_job"] = [finite(per_job(job, roster)) for job in jobs]
+    return json.dumps(body, indent=2)
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
+    """The same data with None for every number that is not finite."""
     if isinstance(value, float):
         return value if isfinite(value) else None
     if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
+        return {key: finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
+        return [finite(item) for item in value]
     return value
-
-
-def print_tables(summary: Summary, console: Console) -> None:
-    """The summary for people."""
-    figures = Table(title=f"{summary.jobs} jobs, run {summary.outcome}", show_header=False)
-    for name, text in _lines(summary):
-        figures.add_row(name, text)
-    console.print(figures)
-    pools = Table("pool", "accelerator", "market", "there h", "held h", "utilisation", "USD", title="pools")
-    for pool in summary.pools:
-        numbers = (f"{pool.there_h:.1f}", f"{pool.held_h:.1f}", _share(pool.utilisation), f"{pool.usd:.2f}")
-        pools.add_row(pool.pool_id, pool.accelerator, pool.market, *numbers)
-    console.print(pools)
-    for violation in summary.violations:
-        console.print(f"conservation violated: {violation}", style="red", markup=False)
-
-
-def _lines(summary: Summary) -> list[tuple[str, str]]:
-    return [
-        ("states", ", ".join(f"{count} {state}" for state, count in summary.by_state.items())),
-        ("JCT avg / median / p99", " / ".join(_seconds(s) for s in _jcts(summary))),
-        ("makespan", _seconds(summary.makespan_s)),
-        ("queueing avg", _seconds(summary.avg_queueing_s)),
-        ("utilisation", _share(summary.utilisation)),
-        ("accelerator-hours", ", ".join(f"{name} {hours:.1f}" for name, hours in summary.accelerator_h.items())),
-        ("money", f"{summary.usd:.2f} USD, of which {summary.usd_of_jobs:.2f} USD under jobs"),
-        ("preemptions / losses", f"{summary.preemptions} / {summary.losses} in {summary.attempts} attempts"),
-        ("overhead", _share(summary.overhead)),
-        ("steps lost", f"{summary.lost_steps:.6g} of {summary.worked_steps:.6g}"),
-        ("events / solves", f"{summary.events} / {summary.solves}"),
-        ("took", f"{summary.wall_s:.2f} s"),
-    ]
-
-
-def _jcts(summary: Summary) -> tuple[float, float, float]:
-    return summary.avg_jct_s, summary.median_jct_s, summary.p99_jct_s
-
-
-def _seconds(value: float) -> str:
-    return f"{value:,.1f} s" if isfinite(value) else "-"
-
-
-def _share(value: float) -> str:
-    return f"{value:.1%}" if isfinite(value) else "-"

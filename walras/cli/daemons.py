@@ -1,4 +1,4 @@
-"""`walras server`, `agent`, `demo`, `simulate`: starting what lies above this package.
+"""`walras server`, `agent`, `demo`: starting what lies above this package.
 
 They are loaded by name, after the check that the names lead to our own files (`walras.cli.loading`).
 """
@@ -9,12 +9,8 @@ from typing import Annotated
 import typer
 
 from walras.cli.loading import load
-from walras.cli.options import Output
-from walras.cli.output import OutputFormat
 from walras.errors import UserError
 from walras.units import parse_size
-
-simulate_commands = typer.Typer(help="Run a workload in virtual time.", no_args_is_help=True)
 
 
 def _exit(code: object) -> None:
@@ -102,29 +98,3 @@ def demo(
 ) -> None:
     """Run the whole system on this machine: server, agents and real PyTorch jobs (about three minutes)."""
     _exit(load("walras.demo.main").run_demo(data=data, keep=keep, live=not no_live))
-
-
-@simulate_commands.command("run")
-def simulate_run(
-    workload: Annotated[Path, typer.Argument(metavar="WORKLOAD", help="A workload file, or a Gavel trace.")],
-    cluster: Annotated[Path, typer.Option("--cluster", help="A cluster file.")],
-    policy: Annotated[str, typer.Option("--policy", help="A policy's name, or a policy file.")] = "max_min_fairness",
-    seed: Annotated[int, typer.Option("--seed", help="Of everything that is random.")] = 0,
-    speeds: Annotated[Path | None, typer.Option("--speeds", help="Throughput table of a trace.")] = None,
-    measured: Annotated[
-        Path | None, typer.Option("--measured", help="Speeds and costs measured in a live run.")
-    ] = None,
-    output: Output = OutputFormat.TABLE,
-) -> None:
-    """Run a workload through the scheduler in virtual time, and print what came of it."""
-    optional = {"speeds_path": speeds, "measured_path": measured}
-    _exit(
-        load("simulator.main").run(
-            str(workload),
-            policy,
-            str(cluster),
-            seed,
-            output.value,
-            **{name: str(path) for name, path in optional.items() if path is not None},
-        )
-    )

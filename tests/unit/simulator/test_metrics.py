@@ -12,8 +12,9 @@ from scheduler.core.commands import AttemptTransitioned, JobTransitioned
 from scheduler.core.events import JobSubmitted, NodeJoined, NodeLost, PoolDeclared
 from simulator.engine import Engine, Outcome, SolveStats
 from simulator.metrics import JobMeasure, Metrics
-from simulator.report import print_tables, summarise, to_json
+from simulator.report import summarise, to_json
 from simulator.simulate import Result
+from simulator.study.tables import print_tables
 from walras.cluster import NodeShare, Placement, Pool, Shape
 from walras.ids import JobId, Kind, NodeId, PoolId
 from walras.reasons import Reason
@@ -136,7 +137,7 @@ def test_a_run_without_a_finished_job_has_no_mean() -> None:
     assert json.loads(to_json(summary))["avg_jct_s"] is None
     console = Console(record=True, width=100)
     print_tables(summary, console)
-    assert "JCT avg / median / p99 │ - / - / -" in console.export_text()
+    assert "JCT avg / median / p95 / p99    │ - / - / - / -" in console.export_text()
 
 
 def test_the_json_has_each_job() -> None:

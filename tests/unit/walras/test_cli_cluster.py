@@ -244,14 +244,12 @@ def test_daemons_get_their_options(monkeypatch: pytest.MonkeyPatch) -> None:
     agent += " --accelerators 2 --cpus 2 --memory 4GB --emulated --speeds f --nominal-speed 4 --market spot"
     assert runner.invoke(app, agent.split()).exit_code == 3
     assert runner.invoke(app, ["demo", "--keep", "--no-live"]).exit_code == 3
-    assert runner.invoke(app, ["simulate", "run", "w.yaml", "--cluster", "c.yaml", "--seed", "4"]).exit_code == 3
-    assert loaded == ["scheduler.live.main", "workers.main", "walras.demo.main", "simulator.main"]
-    (_, server), ((options,), _), (_, demo), (simulated, _) = daemon.started
+    assert loaded == ["scheduler.live.main", "workers.main", "walras.demo.main"]
+    (_, server), ((options,), _), (_, demo) = daemon.started
     assert server == {"data": Path("d"), "host": "127.0.0.1", "port": 80, "cluster": None, "policy": None}
     assert (options["node_id"], options["join_token_file"]) == ("n", Path("j"))
     assert (options["accelerator"], options["memory_bytes"], options["market"]) == ("a100", 4 * 10**9, "spot")
     assert demo == {"data": None, "keep": True, "live": False}
-    assert simulated == ("w.yaml", "max_min_fairness", "c.yaml", 4, "table")
 
 
 @pytest.mark.parametrize("more", ["--memory lots", "--accelerator a/b", "--speeds f", "--accelerators 0"])

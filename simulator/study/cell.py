@@ -1,0 +1,193 @@
+"""One run of a study: its complete description, the key that follows from it, and the run itself.
+
+Two cells with the same key give the same figures, on any number of processes. The key covers the content of every
+file, not its name, so a file that was changed is another cell.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, field, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import walras
+from optimizer.policy import PolicySpec
+from scheduler.core.commands import Command
+from scheduler.core.events import Event
+from scheduler.core.policy_file import dump_policy
+from scheduler.core.rules import RoundRules
+from simulator.measured import load_measured
+from simulator.report import Beside, Summary, summarise
+from simulator.simulate import Result, Scenario, simulate
+from simulator.study.bounds import BoundsAsked
+from simulator.study.roster import Roster
+from simulator.study.shipped import cluster_path, load_policy, workload_path
+from simulator.workload import Experiment, load_experiment, trace_experiment
+from simulator.workloads.generate import asked_of, generate
+from simulator.workloads.job import Trace
+from simulator.workloads.source import Reading
+from walras.config import ClusterConfig, load_yaml
+from walras.errors import ConfigError
+from walras.ids import JobId
+from walras.states import JobState
+
+#: Of the description and of what a cell's file holds; another number makes every cell another one.
+SCHEMA = 1
+_GENERATE = "generate:"
+#: What finish-time fairness compares with.
+_REFERENCE = "isolated"
+Recorder = Callable[[Event, list[Command]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """How a generated workload is made; None: as its generator does it by itself."""
+
+    jobs: int | None = None
+    rate_per_h: float | None = None
+    gangs: bool | None = None
+    priorities: bool = False
+    slos: bool = False
+    stretch: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where the jobs come from: a file, the name of one that comes with Walras, or `generate:NAME`."""
+
+    name: str
+    format: str | None = None
+    reading: Reading = field(default_factory=Reading)
+    speeds: str | None = None
+    measured: str | None = None
+    made: Made = field(default_factory=Made)
+
+    @property
+    def generator(self) -> str | None:
+        """Name of the generator; None for a file."""
+        return self.name.removeprefix(_GENERATE) if self.name.startswith(_GENERATE) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One run. Generated jobs and everything random follow from the seed, whatever the policy is."""
+
+    source: Source
+    cluster: str
+    policy: str
+    seed: int = 0
+    bounds: BoundsAsked = BoundsAsked.CHEAP
+    #: Simulate the policy `isolated` too, for finish-time fairness against it.
+    fairness: bool = False
+
+
+@dataclass(slots=True)
+class Ran:
+    """A run, what came of it, and what is known beside it."""
+
+    cell: Cell
+    result: Result
+    roster: Roster
+    summary: Summary
+
+
+def run_cell(cell: Cell, recorder: Recorder | None = None) -> Ran:
+    """Simulate. Raises ConfigError for anything that a person has to mend."""
+    experiment, scenario = prepared(cell)
+    roster = Roster(experiment.pools, experiment.truth)
+    result = simulate(roster.watched(experiment.jobs), scenario, recorder=recorder)
+    isolated = _isolated_jct_s(cell) if cell.fairness else None
+    return Ran(cell, result, roster, summarise(result, Beside(roster, cell.bounds, isolated)))
+
+
+def _isolated_jct_s(cell: Cell) -> dict[JobId, float]:
+    experiment, scenario = prepared(replace(cell, policy=_REFERENCE))
+    result = simulate(experiment.jobs, scenario)
+    return {job.job_id: job.jct_s for job in result.jobs if job.state is JobState.SUCCEEDED}
+
+
+def prepared(cell: Cell) -> tuple[Experiment, Scenario]:
+    """The experiment, whose jobs can be read once, and the scenario."""
+    spec, rules = load_policy(cell.policy)
+    experiment = _experiment(cell)
+    return experiment, _scenario(experiment, spec, rules, cell.seed)
+
+
+def _scenario(experiment: Experiment, spec: PolicySpec, rules: RoundRules, seed: int) -> Scenario:
+    return Scenario(experiment.pools, experiment.truth, spec, rules, incidents=experiment.incidents, seed=seed)
+
+
+def _experiment(cell: Cell) -> Experiment:
+    source = cell.source
+    if source.generator is None:
+        return load_experiment(
+            workload_path(source.name),
+            cluster_path(cell.cluster),
+            speeds_path=source.speeds,
+            measured=load_measured(source.measured) if source.measured is not None else None,
+            format=source.format,
+            reading=source.reading,
+        )
+    if source.measured is not None:
+        raise ConfigError("generated jobs were never measured", field="measured", fix="leave --measured out")
+    asked = asked_of(source.generator, seed=cell.seed, **asdict(source.made))
+    table = source.speeds if source.generator == "gavel" else None
+    jobs = list(generate(source.generator, asked, table))
+    trace = Trace(source.generator, "generated", jobs)
+    return trace_experiment(trace, load_yaml(cluster_path(cell.cluster), ClusterConfig), source.speeds)
+
+
+# ---------------------------------------------------------------------------------------------- the description
+
+
+def description(cell: Cell) -> dict[str, Any]:
+    """Everything that decides the figures, as plain data. Raises ConfigError for a file or policy that is not there."""
+    spec, rules = load_policy(cell.policy)
+    reference = dump_policy(*load_policy(_REFERENCE)) if cell.fairness else None
+    return {
+        "schema": SCHEMA,
+        "walras": walras.__version__,
+        "workload": _source_description(cell),
+        "cluster": _digest(cluster_path(cell.cluster)),
+        "policy": dump_policy(spec, rules),
+        "reference": reference,
+        "seed": cell.seed,
+        "bounds": cell.bounds.value,
+    }
+
+
+def _source_description(cell: Cell) -> dict[str, Any]:
+    source = cell.source
+    files: Iterable[tuple[str, str | None]] = (("speeds", source.speeds), ("measured", source.measured))
+    data: dict[str, Any] = {name: _digest(Path(path)) for name, path in files if path is not None}
+    if source.generator is not None:
+        asked = asked_of(source.generator, seed=cell.seed, **asdict(source.made))
+        return {**data, "generator": source.generator, "asked": asdict(asked)}
+    path = workload_path(source.name)
+    beside = path.parent.parent / "throughputs" / "simulation_throughputs.json"
+    if source.speeds is None and beside.exists():
+        data["beside"] = _digest(beside)
+    return {**data, "file": _digest(path), "format": source.format, "reading": asdict(source.reading)}
+
+
+def _digest(path: Path) -> str:
+    try:
+        now = path.stat()
+        return _digest_of(path, now.st_mtime_ns, now.st_size)
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror or error}", fix="check the path") from None
+
+
+@lru_cache(maxsize=1000)
+def _digest_of(path: Path, _mtime_ns: int, _size: int) -> str:
+    """Worked out once for the many cells of a grid, and again when the file has changed."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def key_of(description: dict[str, Any]) -> str:
+    """The cell's name: a hash of its description."""
+    text = json.dumps(description, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:32]

@@ -1,0 +1,42 @@
+"""No run is better than its bounds, whoever schedules it, and the bounds do not depend on who does."""
+
+from dataclasses import astuple
+from math import isfinite, isnan
+
+import pytest
+
+from simulator.study import bounds as bounding
+from simulator.study.bounds import BoundsAsked, bounds_of
+from simulator.study.cell import Cell, Made, Source, run_cell
+
+POLICIES = ("fifo", "isolated", "max_min_fairness")
+
+
+@pytest.mark.parametrize("generator", ["poisson", "burst", "hadar-60"])
+def test_no_run_beats_its_bounds(generator: str) -> None:
+    """Mean completion time and makespan lie above every bound; policies that end all jobs meet the same bounds."""
+    source = Source(f"generate:{generator}", made=Made(jobs=12, rate_per_h=240.0, stretch=0.05))
+    found = [run_cell(Cell(source, "hadar-60", policy, 5, BoundsAsked.ALL)).summary.bounds for policy in POLICIES]
+    for bounds in found:
+        assert min(bounds.no_contention_gap, bounds.makespan_gap, bounds.jct_gap) >= -1e-9
+        assert bounds.jct_s >= bounds.no_contention_s * (1 - 1e-12)
+    assert len({(each.no_contention_s, each.makespan_s, each.jct_s) for each in found}) == 1
+
+
+def test_renting_does_not_beat_the_bounds() -> None:
+    """Machines that may be rented count from the beginning, whether or not anybody rents them."""
+    bounds = run_cell(Cell(Source("deadlines"), "mixed-cloud", "fifo", 0, BoundsAsked.ALL)).summary.bounds
+    assert min(bounds.no_contention_gap, bounds.makespan_gap, bounds.jct_gap) >= -1e-9
+
+
+def test_large_runs_are_bounded_cheaply_unless_all_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bound that would take long at this size is not worked out, and is told as not there."""
+    ran = run_cell(Cell(Source("deadlines"), "mixed-cloud", "fifo", 0, BoundsAsked.NONE))
+    assert all(isnan(value) for value in astuple(ran.summary.bounds))
+    monkeypatch.setattr(bounding, "PRICED_PAIRS_MAX", 10)
+    cheap = bounds_of(ran.result, ran.roster, BoundsAsked.CHEAP)
+    assert isnan(cheap.jct_s)
+    assert isfinite(cheap.makespan_s)
+    monkeypatch.setattr(bounding, "FLUID_PAIRS_MAX", 10)
+    assert isnan(bounds_of(ran.result, ran.roster, BoundsAsked.CHEAP).makespan_s)
+    assert isfinite(bounds_of(ran.result, ran.roster, BoundsAsked.ALL).makespan_s)

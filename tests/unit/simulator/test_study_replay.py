@@ -1,0 +1,218 @@
+"""A recorded run, simulated again under its own policy and under others."""
+
+import json
+from dataclasses import replace
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from optimizer.policy import PolicySpec
+from scheduler.core.commands import JobTransitioned
+from scheduler.core.events import JobCancelled, JobSubmitted
+from scheduler.core.rules import RoundRules
+from simulator.again import scenario_again
+from simulator.measured import MeasuredCosts, MeasuredKind
+from simulator.measuring import Recorded
+from simulator.simulate import simulate
+from simulator.study.recording import Recording, read_recording, recording_of, write_recording
+from simulator.study.replay import another_policy, completed, replay
+from simulator.study.replay_table import replay_json, replay_table
+from simulator.truth import SpeedKey
+from simulator.workload import workload_experiment
+from tests.support.live_world import FakeAgent, world
+from walras.checking import check
+from walras.cli.main import app
+from walras.config import ClusterConfig, Workload
+from walras.errors import ConfigError
+from walras.ids import JobId, Kind
+from walras.states import JobState
+
+CLUSTER = check(
+    ClusterConfig,
+    {
+        "pools": [
+            {"shape": "a", "accelerator": "a100", "accelerators": 2, "cpus": 8, "memory": "8GB", "machines": 1,
+             "nominal_speed": 4},
+            {"shape": "k", "accelerator": "k80", "accelerators": 1, "cpus": 8, "memory": "8GB", "machines": 1,
+             "nominal_speed": 1},
+        ],
+        "speeds": {"cnn": {"a100": 10, "k80": 5}, "rnn": {"a100": 8, "k80": 6}},
+    },
+    source="cluster",
+)  # fmt: skip
+WORKLOAD = check(
+    Workload,
+    {
+        "jobs": [
+            {
+                "at": f"{at}s",
+                "job": {
+                    "name": f"job-{at}", "run": "python train.py", "profile": kind, "steps": steps,
+                    "resources": {"accelerators": wanted, "cpus": 1, "memory": "1GB"},
+                },
+            }
+            for at, kind, steps, wanted in (
+                (0, "cnn", 600, "a100:1"), (2, "rnn", 500, "any:1"), (5, "cnn", 300, "any:1"),
+                (9, "rnn", 400, "a100:2"),
+            )
+        ],
+    },
+    source="workload",
+)  # fmt: skip
+POLICY = PolicySpec("fifo"), RoundRules(round_s=12.0, resolve_min_s=4.0)
+TRUE = MeasuredCosts(
+    kinds=tuple(MeasuredKind(kind=kind, start_s=0.2, warm_up_s=3.0, exit_s=0.8) for kind in ("cnn", "rnn")),
+    begins_at=1.5,
+)
+
+
+@pytest.fixture(scope="module")
+def run() -> list[Recorded]:
+    """One run in the true world, recorded."""
+    recorded: list[Recorded] = []
+    experiment = workload_experiment(WORKLOAD, CLUSTER, TRUE)
+    scenario = scenario_again(experiment, TRUE, CLUSTER, POLICY, seed=0)
+    simulate(experiment.jobs, scenario, recorder=lambda event, commands: recorded.append((event, list(commands))))
+    return recorded
+
+
+@pytest.fixture(scope="module")
+def recording(run: list[Recorded]) -> Recording:
+    return recording_of(run)
+
+
+def test_a_replay_under_the_runs_own_policy_takes_as_long(recording: Recording) -> None:
+    """The costs are known exactly here, so the forecast is within a few percent."""
+    replayed = replay(recording, [0])
+    assert [job.job_id for job in replayed.jobs] == [1, 2, 3, 4]
+    assert replayed.median_error < 0.05
+    assert replayed.results[0].violations == []
+
+
+def test_another_policy_from_an_instant_on(recording: Recording) -> None:
+    """At once, from the middle, and from after the end: the last one changes nothing."""
+    other = PolicySpec("isolated"), RoundRules(round_s=12.0, resolve_min_s=4.0)
+    own = replay(recording, [0])
+    at_once, late = (replay(another_policy(recording, *other, from_s), [0]) for from_s in (0.0, 1e6))
+    assert late.jobs == own.jobs
+    # First come, first served asks no solver; shares do.
+    assert own.results[0].solves.solves == 0
+    assert at_once.results[0].solves.solves > 0
+    assert [change.policy.name for change in another_policy(recording, *other, 10.0).header.policies] == [
+        "fifo",
+        "isolated",
+    ]
+
+
+def test_the_file_says_everything(recording: Recording, tmp_path: Path) -> None:
+    """What is written is read back as it was, and replays alike."""
+    path = tmp_path / "run.jsonl"
+    write_recording(recording, path)
+    again = read_recording(path)
+    assert again == recording
+    assert replay(again, [3]).jobs == replay(recording, [3]).jobs
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[]\n", "no json\n", '{"recording": 2}\n'])
+def test_a_file_that_is_no_recording(tmp_path: Path, content: str) -> None:
+    """Told with its name, never a traceback."""
+    path = tmp_path / "x.jsonl"
+    path.write_text(content)
+    with pytest.raises(ConfigError, match=r"x\.jsonl"):
+        read_recording(path)
+    with pytest.raises(ConfigError):
+        read_recording(tmp_path / "gone.jsonl")
+
+
+def test_a_recording_with_a_job_twice_is_refused(recording: Recording, tmp_path: Path) -> None:
+    """Numbers name jobs."""
+    path = tmp_path / "x.jsonl"
+    write_recording(replace(recording, jobs=(recording.jobs[0], recording.jobs[0])), path)
+    with pytest.raises(ConfigError, match="numbered twice"):
+        read_recording(path)
+
+
+def test_a_way_that_nobody_tried_is_guessed_from_those_that_were(recording: Recording) -> None:
+    """By the types' nominal speeds and the size of the gang; what was measured stays."""
+    truth = completed(recording)
+    measured = recording.header.costs.truth().speeds
+    assert all(truth.speeds[key] == speed for key, speed in measured.items())
+    for job in recording.jobs:
+        for accelerator, count in truth.accelerators_of(job.request, ["a100", "k80"]):
+            assert truth.steps_per_s(job.request.kind, accelerator, count) > 0
+    cnn = Kind("cnn")
+    if SpeedKey(cnn, "k80", 1) not in measured:
+        assert truth.speeds[SpeedKey(cnn, "k80", 1)] == pytest.approx(measured[SpeedKey(cnn, "a100", 1)] / 4)
+
+
+def test_jobs_of_unknown_length_are_left_out_and_told(run: list[Recorded]) -> None:
+    """A job that had not ended, of a kind that nobody measured, and whoever depends on it."""
+    submitted = [event for event, _ in run if isinstance(event, JobSubmitted)]
+    unknown = replace(submitted[0].job, job_id=JobId(8), kind=Kind("new"), steps=100.0)
+    dependent = replace(submitted[0].job, job_id=JobId(9), depends_on=(JobId(8),))
+    at = run[-1][0].at
+    found = recording_of([*run, (JobSubmitted(at, unknown), []), (JobSubmitted(at, dependent), [])])
+    assert found.header.left_out == (8, 9)
+    assert [job.request.job_id for job in found.jobs] == [1, 2, 3, 4]
+    assert replay_json(replay(found, [0]), found)["left_out"] == [8, 9]
+
+
+def test_what_users_did_happens_again(run: list[Recorded]) -> None:
+    """A job that was cancelled is cancelled at the same instant."""
+    first = next(event for event, _ in run if isinstance(event, JobSubmitted))
+    cancelled = [*run, (JobCancelled(first.at + 7.0, first.job.job_id), [])]
+    found = recording_of(cancelled)
+    assert [job.cancel_at for job in found.jobs][:2] == [first.at + 7.0, inf]
+    result = replay(found, [0]).results[0]
+    assert {job.job_id: job.state for job in result.jobs}[first.job.job_id] is JobState.CANCELLED
+
+
+def test_a_record_of_nothing_cannot_be_replayed() -> None:
+    """Told as such."""
+    with pytest.raises(ConfigError, match="no job that ended"):
+        recording_of([])
+
+
+def test_words_about_jobs_of_an_older_record_are_ignored(run: list[Recorded]) -> None:
+    """A journal may begin in the middle of a job's life."""
+    at = run[-1][0].at
+    end = JobTransitioned(JobId(77), JobState.SUCCEEDED, None)
+    event = JobCancelled(at, JobId(77))
+    assert [job.request.job_id for job in recording_of([*run, (event, [end])]).jobs] == [1, 2, 3, 4]
+
+
+def test_the_table_has_a_line_per_job_and_the_means(recording: Recording) -> None:
+    """Recorded beside simulated."""
+    assert replay_table(replay(recording, [0, 1])).row_count == 5
+
+
+async def test_a_servers_folder_is_replayed_from_the_command_line(tmp_path: Path) -> None:
+    """From the journal of a live server: its own policy, another one, and again from the exported file."""
+    async with world(tmp_path / "data") as live:
+        agent = await FakeAgent(live, "n1").register()
+        jobs = [await live.submit({"resources": {"accelerators": "a:2"}}) for _ in range(2)]
+        for job_id in jobs:
+            await agent.start_all()
+            await live.advance(30.0)
+            await agent.end(job_id)
+            await live.quiet()
+        assert [live.state(job_id) for job_id in jobs] == ["SUCCEEDED", "SUCCEEDED"]
+
+    def told(source: Path, *more: object) -> dict[str, Any]:
+        done = CliRunner().invoke(app, ["simulate", "replay", str(source), "-o", "json", *map(str, more)])
+        assert done.exit_code == 0, done.output
+        body: dict[str, Any] = json.loads(done.stdout)
+        return body
+
+    export = tmp_path / "run.jsonl"
+    own = told(tmp_path / "data", "--seeds", "0", "--export", export)
+    assert [job["recorded_s"] for job in own["jobs"]] == [30.0, 60.0]
+    assert own["median_error"] < 0.05
+    assert told(export, "--seeds", "0") == own
+    assert len(told(export, "--seeds", "0-1", "--policy", "isolated", "--from", "10s")["jobs"]) == 2
+    refused = CliRunner().invoke(app, ["simulate", "replay", str(export), "--from", "10s"])
+    assert refused.exit_code == 2
+    assert "--policy" in refused.stderr

@@ -1,0 +1,108 @@
+"""`walras simulate`: names, files, options and exit codes."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from walras.cli.main import app
+
+GENERATED = ("generate:burst", "--cluster", "hadar-60", "--trace-jobs", 8, "--rate", 120, "--stretch", 0.01)
+
+
+def _run(*args: object) -> Any:
+    return CliRunner().invoke(app, ["simulate", *(str(arg) for arg in args)])
+
+
+def test_a_run_of_what_comes_with_walras() -> None:
+    """By names alone: no file of one's own is needed."""
+    done = _run("run", "bursts", "--cluster", "sia-64", "--policy", "fifo", "--bounds", "none", "-o", "json")
+    assert done.exit_code == 0, done.output
+    told = json.loads(done.stdout)
+    assert (told["jobs"], told["by_state"]) == (80, {"SUCCEEDED": 80})
+    assert len(told["per_job"]) == 80
+    assert told["slowdown_mean"] >= 1.0
+    assert told["bounds"]["jct_s"] is None
+
+
+def test_a_run_leaves_its_files(tmp_path: Path) -> None:
+    """Five of them, the report among them."""
+    out = tmp_path / "run"
+    done = _run("run", *GENERATED, "--policy", "fifo", "--bounds", "none", "--out", out)
+    assert done.exit_code == 0, done.output
+    assert "finish-time fairness" in done.stdout
+    names = {path.name for path in out.iterdir()}
+    assert names == {"summary.json", "jobs.csv", "events.csv.gz", "timeline.json", "report.html"}
+
+
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        (("run", "burst", "--cluster", "sia-64"), "did you mean 'bursts'?"),
+        (("run", "bursts", "--cluster", "sia-63"), "did you mean 'sia-64'?"),
+        (("run", "bursts", "--cluster", "sia-64", "--policy", "fiffo"), "did you mean 'fifo'?"),
+        (("run", "bursts", "--cluster", "sia-64", "--format", "cvs"), "did you mean 'csv'?"),
+        (("run", "generate:bursts", "--cluster", "sia-64"), "did you mean 'burst'?"),
+        (("compare", *GENERATED, "--policy", "fifo", "--seeds", "x"), "write 0-4 or 1,3,5"),
+        (("sweep",), "give a grid in a YAML file"),
+        (("sweep", "--policy", "fifo"), "workloads"),
+        (("replay", "gone.jsonl"), "gone.jsonl"),
+    ],
+)
+def test_mistakes_are_the_users_and_say_how_to_mend_them(args: tuple[object, ...], told: str, tmp_path: Path) -> None:
+    """Exit code 2, never a traceback."""
+    done = _run(*args, *(("--out", tmp_path) if args[0] == "sweep" else ()))
+    assert done.exit_code == 2, done.output
+    assert told in done.stderr
+
+
+def test_policies_are_compared() -> None:
+    """Over seeds with intervals; the JSON holds the value of each."""
+    args = ("compare", *GENERATED, "--policy", "fifo", "--policy", "isolated", "--seeds", "0-2", "--bounds", "none")
+    shown = _run(*args)
+    assert shown.exit_code == 0, shown.output
+    assert "±" in shown.stdout
+    assert "difference to fifo" in shown.stdout
+    told = json.loads(_run(*args, "-o", "json").stdout)
+    assert (told["policies"], told["seeds"], told["nothing_random"]) == (["fifo", "isolated"], [0, 1, 2], False)
+    first = told["measures"]["avg_jct_s"]["policies"]["fifo"]
+    assert first["low"] < first["mean"] < first["high"]
+    assert len(first["values"]) == 3
+
+
+def test_a_comparison_with_nothing_random_says_so() -> None:
+    """A file's jobs in a world without chance: every seed gives the same."""
+    args = ("bursts", "--cluster", "sia-64", "--policy", "fifo", "--seeds", "0-1", "--bounds", "none")
+    assert "nothing here is random" in _run("compare", *args).stdout
+
+
+def test_a_sweep_of_a_file_with_options(tmp_path: Path) -> None:
+    """Options replace what the file says; a second sweep runs nothing."""
+    spec = tmp_path / "grid.yaml"
+    spec.write_text(
+        "workloads: [generate:burst]\nclusters: [hadar-60]\npolicies: [fifo]\nrates: [60, 120]\n"
+        "trace_jobs: 6\nstretch: 0.01\nseeds: 0-3\nbounds: none\n"
+    )
+    out = tmp_path / "out"
+    args = ("sweep", spec, "--seeds", "0-1", "--out", out, "-o", "json")
+    first = _run(*args)
+    assert first.exit_code == 0, first.output
+    told = json.loads(first.stdout)
+    assert (told["runs"], told["ran"], len(told["settings"])) == (4, 4, 2)
+    assert json.loads(_run(*args).stdout)["ran"] == 0
+    assert len((out / "sweep.csv").read_text().splitlines()) == 5
+    broken = tmp_path / "broken.yaml"
+    broken.write_text("workload: [x]\n")
+    refused = _run("sweep", broken, "--out", out)
+    assert refused.exit_code == 2
+    assert "workloads" in refused.stderr
+
+
+def test_dask_is_asked_for_by_its_address(tmp_path: Path) -> None:
+    """Without one, nothing runs."""
+    args = ("--workload", "bursts", "--cluster", "sia-64", "--policy", "fifo", "--out", tmp_path, "--backend", "dask")
+    done = _run("sweep", *args)
+    assert done.exit_code == 2
+    assert "--address" in done.stderr

@@ -1,0 +1,210 @@
+"""`walras simulate run|report|compare|sweep|replay`: workloads in virtual time.
+
+The work is done in `simulator.main`, loaded by name when a command is given.
+"""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from walras.cli.loading import load
+from walras.cli.options import Output, length_s
+from walras.cli.output import OutputFormat
+from walras.errors import UserError
+
+simulate_commands = typer.Typer(help="Run workloads in virtual time.", no_args_is_help=True)
+
+_MAIN = "simulator.main"
+
+
+class Bounds(StrEnum):
+    NONE = "none"
+    CHEAP = "cheap"
+    ALL = "all"
+
+
+class Backend(StrEnum):
+    LOKY = "loky"
+    DASK = "dask"
+
+
+Workload = Annotated[
+    str, typer.Argument(metavar="WORKLOAD", help="A workload file, a trace, one that comes with Walras, generate:NAME.")
+]
+Cluster = Annotated[str, typer.Option("--cluster", help="A cluster that comes with Walras, or a cluster file.")]
+Policy = Annotated[str, typer.Option("--policy", help="A policy's name, or a policy file.")]
+Format = Annotated[
+    str | None, typer.Option("--format", help="The workload's format, where its ending and first line do not tell.")
+]
+SkipBadRows = Annotated[bool, typer.Option("--skip-bad-rows", help="Leave out rows that cannot be read.")]
+Sort = Annotated[bool, typer.Option("--sort", help="Put the jobs in order of arrival first.")]
+Only = Annotated[str, typer.Option("--only", help="Of a file of several traces: the one named so in column `cluster`.")]
+Speeds = Annotated[str | None, typer.Option("--speeds", help="Throughput table of a trace.")]
+Measured = Annotated[str | None, typer.Option("--measured", help="Speeds and costs measured in a live run.")]
+TraceJobs = Annotated[int | None, typer.Option("--trace-jobs", min=1, help="Of generate:NAME: how many jobs.")]
+Rate = Annotated[float | None, typer.Option("--rate", min=0, help="Of generate:NAME: arrivals per hour; 0: at once.")]
+Gangs = Annotated[bool | None, typer.Option("--gangs/--no-gangs", help="Of generate:NAME: jobs of several, or of one.")]
+Priorities = Annotated[bool, typer.Option("--priorities", help="Of generate:NAME: weight 5 for one job in five.")]
+Slos = Annotated[bool, typer.Option("--slos", help="Of generate:NAME: deadlines.")]
+Stretch = Annotated[float, typer.Option("--stretch", help="Of generate:NAME: multiply durations by this.")]
+BoundsAsked = Annotated[Bounds, typer.Option("--bounds", help="Lower bounds: none, those cheap at this size, or all.")]
+Fairness = Annotated[bool, typer.Option("--fairness", help="Simulate the policy isolated too, to be compared with.")]
+Seeds = Annotated[str, typer.Option("--seeds", help="0-4, or 1,3,5: one run each.")]
+Jobs = Annotated[int, typer.Option("--jobs", "-j", min=1, max=1024, help="Runs at a time.")]
+BackendOption = Annotated[Backend, typer.Option("--backend", help="Processes of this machine, or a Dask cluster.")]
+Address = Annotated[str, typer.Option("--address", help="Of the Dask scheduler: tcp://HOST:PORT.")]
+
+
+def _exit(code: object) -> None:
+    if code:
+        raise typer.Exit(int(str(code)))
+
+
+@simulate_commands.command("run")
+def simulate_run(
+    workload: Workload,
+    cluster: Cluster,
+    policy: Policy = "max_min_fairness",
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Of everything that is random.")] = 0,
+    format: Format = None,
+    skip_bad_rows: SkipBadRows = False,
+    sort: Sort = False,
+    only: Only = "",
+    speeds: Speeds = None,
+    measured: Measured = None,
+    trace_jobs: TraceJobs = None,
+    rate: Rate = None,
+    gangs: Gangs = None,
+    priorities: Priorities = False,
+    slos: Slos = False,
+    stretch: Stretch = 1.0,
+    bounds: BoundsAsked = Bounds.CHEAP,
+    fairness: Fairness = False,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Folder for summary, jobs, events, timeline and an HTML report.")
+    ] = None,
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """Run a workload through the scheduler in virtual time, and print what came of it."""
+    main = load(_MAIN)
+    reading = main.Reading(skip_bad_rows=skip_bad_rows, sort=sort, only=only)
+    made = main.Made(trace_jobs, rate, gangs, priorities, slos, stretch)
+    source = main.Source(workload, format, reading, speeds, measured, made)
+    cell = main.Cell(source, cluster, policy, seed, main.BoundsAsked(bounds.value), fairness)
+    _exit(main.run_one(cell, output.value, out))
+
+
+@simulate_commands.command("report")
+def simulate_report(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="What `walras simulate run --out` left.")],
+    out: Annotated[Path | None, typer.Option("--out", help="The HTML file; else report.html in the folder.")] = None,
+) -> None:
+    """Write the HTML report of a run again, without running it."""
+    _exit(load(_MAIN).run_report(folder, out))
+
+
+@simulate_commands.command("compare")
+def simulate_compare(
+    workload: Workload,
+    cluster: Cluster,
+    policy: Annotated[list[str], typer.Option("--policy", help="A name or a file; give several.")],
+    seeds: Seeds = "0",
+    format: Format = None,
+    skip_bad_rows: SkipBadRows = False,
+    sort: Sort = False,
+    only: Only = "",
+    speeds: Speeds = None,
+    measured: Measured = None,
+    trace_jobs: TraceJobs = None,
+    rate: Rate = None,
+    gangs: Gangs = None,
+    priorities: Priorities = False,
+    slos: Slos = False,
+    stretch: Stretch = 1.0,
+    bounds: BoundsAsked = Bounds.CHEAP,
+    fairness: Fairness = False,
+    jobs: Jobs = 1,
+    backend: BackendOption = Backend.LOKY,
+    address: Address = "",
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """Run several policies on the same jobs and the same chance, seed by seed, and tell what differs."""
+    main = load(_MAIN)
+    reading = main.Reading(skip_bad_rows=skip_bad_rows, sort=sort, only=only)
+    made = main.Made(trace_jobs, rate, gangs, priorities, slos, stretch)
+    source = main.Source(workload, format, reading, speeds, measured, made)
+    template = main.Cell(source, cluster, policy[0], 0, main.BoundsAsked(bounds.value), fairness)
+    workers = main.Workers(jobs, main.Backend(backend.value), address)
+    _exit(main.run_compare(template, policy, seeds, workers, output.value))
+
+
+@simulate_commands.command("sweep")
+def simulate_sweep(
+    spec: Annotated[
+        Path | None, typer.Argument(metavar="[SPEC]", help="A grid in a YAML file; options replace what it says.")
+    ] = None,
+    out: Annotated[
+        Path, typer.Option("--out", help="Folder of the runs; those that are there are not run again.")
+    ] = Path("sweep"),
+    workload: Annotated[list[str] | None, typer.Option("--workload", help="A file, a name, generate:NAME.")] = None,
+    cluster: Annotated[list[str] | None, typer.Option("--cluster", help="A name or a file.")] = None,
+    policy: Annotated[list[str] | None, typer.Option("--policy", help="A name or a file.")] = None,
+    rate: Annotated[list[float] | None, typer.Option("--rate", min=0, help="Arrivals per hour, if generated.")] = None,
+    seeds: Annotated[str | None, typer.Option("--seeds", help="0-4, or 1,3,5.")] = None,
+    trace_jobs: TraceJobs = None,
+    speeds: Speeds = None,
+    format: Format = None,
+    bounds: Annotated[Bounds | None, typer.Option("--bounds", help="Lower bounds: none, cheap, all.")] = None,
+    fairness: Annotated[
+        bool | None, typer.Option("--fairness/--no-fairness", help="Simulate the policy isolated too.")
+    ] = None,
+    jobs: Jobs = 1,
+    backend: BackendOption = Backend.LOKY,
+    address: Address = "",
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """Run a grid: workloads x clusters x policies x rates x seeds. A sweep that was broken off goes on where it was."""
+    options: dict[str, Any] = {
+        "workloads": workload,
+        "clusters": cluster,
+        "policies": policy,
+        "rates": rate,
+        "seeds": seeds,
+        "trace_jobs": trace_jobs,
+        "speeds": speeds,
+        "format": format,
+        "bounds": bounds.value if bounds is not None else None,
+        "fairness": fairness,
+    }
+    given = {name: value for name, value in options.items() if value not in (None, [])}
+    if spec is None and not given:
+        raise UserError("nothing to run", field="SPEC", fix="give a grid in a YAML file, or --workload, --cluster ...")
+    main = load(_MAIN)
+    workers = main.Workers(jobs, main.Backend(backend.value), address)
+    _exit(main.run_sweep(spec, given, out, workers, output.value))
+
+
+@simulate_commands.command("replay")
+def simulate_replay(
+    source: Annotated[Path, typer.Argument(metavar="SOURCE", help="A server's folder, or a file made by --export.")],
+    policy: Annotated[str | None, typer.Option("--policy", help="Another policy than the run's own.")] = None,
+    from_: Annotated[
+        str | None,
+        typer.Option("--from", help="With --policy: so long after the first submission; until then the own."),
+    ] = None,
+    seeds: Seeds = "0-4",
+    export: Annotated[
+        Path | None, typer.Option("--export", help="Write what is replayed as a file, for another machine.")
+    ] = None,
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """Simulate a live run again from its journal, maybe under another policy, and compare the completion times."""
+    main = load(_MAIN)
+    if source.is_dir():
+        recording = main.recording_of(list(load("scheduler.live.replay").read_run(source)))
+    else:
+        recording = main.read_recording(source)
+    from_s = length_s(from_, "--from") or 0.0
+    _exit(main.run_replay(recording, policy=policy, from_s=from_s, seeds=seeds, export=export, output=output.value))
