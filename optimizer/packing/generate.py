@@ -19,7 +19,7 @@ from optimizer.objective import Level, Total
 from optimizer.owners import sum_by
 from optimizer.packing.blocks import Block, Sides, Spelled, all_sides, how_many, joined, no_sides, spell
 from optimizer.packing.master import Ask, Master, MasterSolution
-from optimizer.packing.pricing import Duals, bound_of, gain_of, priced
+from optimizer.packing.pricing import Duals, Priced, bound_of, gain_of, priced
 from optimizer.prices.bound import bound_at
 from optimizer.problem import FloatArray, IntArray
 from optimizer.reached import level_reached
@@ -87,14 +87,14 @@ class Packer:
             if found.status is not Status.OPTIMAL:
                 return search.answer(found.status, path)
             path = f"pairs/{found.solver}"
-            asked = search.learn(found, self._sides, sides)
+            judged = search.learn(found, self._sides, sides)
             if search.gap <= close:
                 return search.answer(Status.OPTIMAL, path)
             more = self._sides.take(_greedy(self._market, sides, found.beside))
             greedy = joined([greedy, more])
             if not self._whole:
                 vertex = search.room <= close / 2
-                self._sides = joined([self._worth_keeping(found), asked, greedy])
+                self._sides = joined([self._worth_keeping(judged.merit), judged.asked, greedy])
         return search.answer(Status.OPTIMAL if search.gap <= close else Status.WORK_LIMIT, path)
 
     def _beside_level(self, vertex: bool) -> float:
@@ -102,11 +102,11 @@ class Packer:
             return 0.0
         return -_BELOW if vertex else _ABOVE
 
-    def _worth_keeping(self, found: MasterSolution) -> Sides:
+    def _worth_keeping(self, merit: FloatArray) -> Sides:
         most = _KEPT * self._market.classes
         if len(self._sides) <= most:
             return self._sides
-        return self._sides.take(np.sort(np.argpartition(-found.lacking, most)[:most]))
+        return self._sides.take(np.sort(np.argpartition(-merit, most)[:most]))
 
 
 class _Search:
@@ -151,8 +151,8 @@ class _Search:
         aim = min(aim, objective.targets.highest)
         return Ask(1.0, objective.targets.at(aim)[0] - floor, floor)
 
-    def learn(self, found: MasterSolution, sides: Sides, spelled: Spelled) -> Sides:
-        """Take in what a program found: a better answer, a better bound, the next aim. Returns the sides asked for."""
+    def learn(self, found: MasterSolution, sides: Sides, spelled: Spelled) -> Priced:
+        """Take in what a program found: a better answer, a better bound, the next aim. Returns its word on pairs."""
         self.rounds += 1
         before = (self._value, self._bound)
         x, beside = _feasible(self._market, spelled, found.x, found.beside)
@@ -161,15 +161,15 @@ class _Search:
             shown = beside > 0
             self._value, self._x, self._sides, self._beside = value, x, sides.take(shown), beside[shown]
         gain = gain_of(self._market, self._objective, found.duals)
-        time, asked = priced(self._market, self._blocks, gain, found.duals, _PARTNERS)
-        duals = Duals(found.duals.prices, found.duals.multiplier, time)
+        priced_all = priced(self._market, self._blocks, gain, found.duals, sides, _PARTNERS)
+        duals = Duals(found.duals.prices, found.duals.multiplier, priced_all.time)
         bound = bound_of(self._market, self._objective, duals)
         if bound < self._bound or self.rounds == 1:
             self._bound, self._duals = min(bound, self._bound), duals
         self._likely = min(bound_of(self._market, self._objective, found.duals), self._bound)
         better = self._value > before[0] + _EXACT * abs(before[0]) or self._bound < before[1] * (1 - _EXACT)
         self.stalled = 0 if better else self.stalled + 1
-        return asked
+        return priced_all
 
     def answer(self, status: Status, path: str) -> PackedSolution:
         """The best that was found. A level's dual values are told in units of the level."""
