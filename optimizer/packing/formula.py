@@ -83,15 +83,15 @@ def every_pair(problem: Problem, usable: BoolArray) -> AllPairs:
     pairs, columns = problem.pairs, problem.columns
     own = pool_columns(columns, usable)
     listed: list[tuple[IntArray, IntArray, int]] = []
-    for row in range(0 if pairs is None else len(pairs)):
+    for number in range(0 if pairs is None else len(pairs)):
         assert pairs is not None
-        there = own.pool == pairs.pool[row]
+        there = own.pool == pairs.pool[number]
         kind = pairs.kind[columns.job[own.column]]
-        first, second = (np.flatnonzero(there & (kind == one)) for one in (pairs.first[row], pairs.second[row]))
-        i, j = (index.ravel() for index in np.meshgrid(first, second, indexing="ij"))
-        fits = own.count[i] == own.count[j]
-        fits &= (i < j) if pairs.first[row] == pairs.second[row] else True
-        listed.append((i[fits], j[fits], row))
+        ends = (np.flatnonzero(there & (kind == end)) for end in (pairs.first[number], pairs.second[number]))
+        one, other = (index.ravel() for index in np.meshgrid(*ends, indexing="ij"))
+        fits = own.count[one] == own.count[other]
+        fits &= (one < other) if pairs.first[number] == pairs.second[number] else True
+        listed.append((one[fits], other[fits], number))
     none = np.zeros(0, dtype=np.int64)
     i = np.concatenate([none, *(first for first, _, _ in listed)])
     j = np.concatenate([none, *(second for _, second, _ in listed)])

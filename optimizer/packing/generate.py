@@ -18,8 +18,9 @@ from optimizer.market import Market
 from optimizer.objective import Level, Total
 from optimizer.owners import sum_by
 from optimizer.packing.blocks import Block, Sides, Spelled, all_sides, how_many, joined, no_sides, spell
+from optimizer.packing.coarse import coarse_of
 from optimizer.packing.master import Ask, Master, MasterSolution
-from optimizer.packing.pricing import Duals, bound_of, gain_of, priced
+from optimizer.packing.pricing import Duals, Priced, bound_of, gain_of, priced
 from optimizer.prices.bound import bound_at
 from optimizer.problem import FloatArray, IntArray
 from optimizer.reached import level_reached
@@ -29,18 +30,25 @@ _ALL_SIDES = 3_000
 #: Segments that a class asks for in each block and round.
 _PARTNERS = 3
 #: Sides that stay in the program, for each class.
-_KEPT = 6
+_KEPT = 10
 #: An answer within this part of its bound is good enough; with all sides in the program, this one.
-_CLOSE = 1e-4
+_CLOSE = 2e-4
 _EXACT = 1e-10
 #: A level is aimed at from this part above where the dual values put it, until the last program, which aims below.
-_ABOVE = 3e-5
-_BELOW = 1e-5
+_ABOVE = 2e-5
+_BELOW = 8e-5
+#: While little is known, it is aimed at this part of the way to the bound, but no further than this above.
 _TOWARDS = 0.5
+_FAR = 0.03
+#: Groups of classes alike are solved first where they are at most this part of the classes.
+_COARSER = 0.5
 _ROUNDS = 60
 #: Rounds without a better answer or bound after which no more is hoped for.
 _STALLED = 5
-#: A job holds more than half of its segment's line by more than rounding.
+#: A side with more time than this runs, even where a program was not solved to the last bit.
+_RUNS = 1e-6
+#: Part of its segment's line from which a job is watched, lest it should hold more than half; less is rounding.
+_MUCH = 0.35
 _HALF = 1e-9
 
 
@@ -69,6 +77,16 @@ class Packer:
         self._market, self._blocks = market, blocks
         self._whole = how_many(blocks) <= _ALL_SIDES
         self._sides = all_sides(blocks) if self._whole else no_sides()
+        self._coarse: Packer | None = None
+        if not self._whole:
+            groups = coarse_of(market, blocks)
+            if len(groups) <= _COARSER * market.classes:
+                self._groups, self._coarse = groups, Packer(groups.market, groups.blocks)
+
+    @property
+    def sides(self) -> Sides:
+        """Those of the last program."""
+        return self._sides
 
     def solve(self, objective: Level | Total) -> PackedSolution:
         """The largest value of the objective. Solvers that give up are told by the status, with what was found so far.
@@ -76,6 +94,10 @@ class Packer:
         Every class has a column of positive worth (Level), and floors leave room (Total, else INFEASIBLE).
         """
         search = _Search(self._market, self._blocks, objective)
+        if self._coarse is not None:
+            search.expect(self._coarse.solve(self._groups.objective(objective)))
+            likely = self._groups.sides_of_members(self._blocks, self._coarse.sides)
+            self._sides = joined([self._sides, likely])
         master, close = Master(self._market, objective), _EXACT if self._whole else _CLOSE
         greedy, path, vertex = no_sides(), "pairs", self._whole
         while search.rounds < _ROUNDS and search.stalled < _STALLED:
@@ -87,14 +109,14 @@ class Packer:
             if found.status is not Status.OPTIMAL:
                 return search.answer(found.status, path)
             path = f"pairs/{found.solver}"
-            asked = search.learn(found, self._sides, sides)
+            judged = search.learn(found, self._sides, sides)
             if search.gap <= close:
                 return search.answer(Status.OPTIMAL, path)
             more = self._sides.take(_greedy(self._market, sides, found.beside))
             greedy = joined([greedy, more])
             if not self._whole:
                 vertex = search.room <= close / 2
-                self._sides = joined([self._worth_keeping(found), asked, greedy])
+                self._sides = joined([self._worth_keeping(judged.merit, found.beside), judged.asked, greedy])
         return search.answer(Status.OPTIMAL if search.gap <= close else Status.WORK_LIMIT, path)
 
     def _beside_level(self, vertex: bool) -> float:
@@ -102,11 +124,12 @@ class Packer:
             return 0.0
         return -_BELOW if vertex else _ABOVE
 
-    def _worth_keeping(self, found: MasterSolution) -> Sides:
+    def _worth_keeping(self, merit: FloatArray, beside: FloatArray) -> Sides:
         most = _KEPT * self._market.classes
         if len(self._sides) <= most:
             return self._sides
-        return self._sides.take(np.sort(np.argpartition(-found.lacking, most)[:most]))
+        best = np.partition(merit, len(merit) - most)[len(merit) - most]
+        return self._sides.take((merit >= min(best, -_FAR * float(np.abs(merit).mean()))) | (beside > _RUNS))
 
 
 class _Search:
@@ -139,6 +162,12 @@ class _Search:
             return np.inf
         return (self._bound - value) / max(abs(self._bound), 1e-12)
 
+    def expect(self, guess: PackedSolution) -> None:
+        """Aim first at what a similar market reaches."""
+        self.work += guess.work
+        if isinstance(self._objective, Level) and np.isfinite(guess.objective):
+            self._likely = min(guess.objective, self._bound)
+
     def ask(self, beside: float) -> Ask:
         """What the next program is to maximise. A level is aimed at this part of it beside where it should be."""
         objective = self._objective
@@ -146,13 +175,13 @@ class _Search:
             return Ask(0.0, np.zeros(self._market.classes), objective.floor)
         floor = objective.targets.at(0.0)[0]
         aim = self._likely * (1 + beside)
-        if beside > 0 and np.isfinite(self._bound):
-            aim = max(aim, (1 - _TOWARDS) * self._likely + _TOWARDS * self._bound)
+        if beside > 0 and self.rounds > 0:
+            aim = max(aim, min((1 - _TOWARDS) * self._likely + _TOWARDS * self._bound, (1 + _FAR) * self._likely))
         aim = min(aim, objective.targets.highest)
         return Ask(1.0, objective.targets.at(aim)[0] - floor, floor)
 
-    def learn(self, found: MasterSolution, sides: Sides, spelled: Spelled) -> Sides:
-        """Take in what a program found: a better answer, a better bound, the next aim. Returns the sides asked for."""
+    def learn(self, found: MasterSolution, sides: Sides, spelled: Spelled) -> Priced:
+        """Take in what a program found: a better answer, a better bound, the next aim. Returns its word on pairs."""
         self.rounds += 1
         before = (self._value, self._bound)
         x, beside = _feasible(self._market, spelled, found.x, found.beside)
@@ -161,15 +190,15 @@ class _Search:
             shown = beside > 0
             self._value, self._x, self._sides, self._beside = value, x, sides.take(shown), beside[shown]
         gain = gain_of(self._market, self._objective, found.duals)
-        time, asked = priced(self._market, self._blocks, gain, found.duals, _PARTNERS)
-        duals = Duals(found.duals.prices, found.duals.multiplier, time)
+        priced_all = priced(self._market, self._blocks, gain, found.duals, sides, _PARTNERS)
+        duals = Duals(found.duals.prices, found.duals.multiplier, priced_all.time)
         bound = bound_of(self._market, self._objective, duals)
         if bound < self._bound or self.rounds == 1:
             self._bound, self._duals = min(bound, self._bound), duals
         self._likely = min(bound_of(self._market, self._objective, found.duals), self._bound)
         better = self._value > before[0] + _EXACT * abs(before[0]) or self._bound < before[1] * (1 - _EXACT)
         self.stalled = 0 if better else self.stalled + 1
-        return asked
+        return priced_all
 
     def answer(self, status: Status, path: str) -> PackedSolution:
         """The best that was found. A level's dual values are told in units of the level."""
@@ -193,10 +222,10 @@ def _positions(some: Sides, sides: Sides) -> IntArray:
 
 
 def _greedy(market: Market, sides: Spelled, beside: FloatArray) -> IntArray:
-    """Sides of one job each, in segments where one runs beside itself for more than all the others together."""
+    """Sides of one job each, in segments where one runs for much of all the time that the segment meets itself."""
     total = sum_by(sides.meeting, market.size[sides.member] * beside, sides.meetings)
     alone = (sides.sign == 0) & (market.size[sides.member] == 1)
-    broken = sides.meeting[alone & (2 * beside > total[sides.meeting] * (1 + _HALF) + _HALF)]
+    broken = sides.meeting[alone & (beside > _MUCH * total[sides.meeting] + _HALF)]
     return np.flatnonzero(alone & np.isin(sides.meeting, broken))
 
 

@@ -59,9 +59,8 @@ class MasterSolution:
     solver: str
     work: int
     x: FloatArray
-    #: Time of one member in each side, and what the side lacks to be worth it: <= 0, about 0 for those used (q,).
+    #: Time of one member in each side (q,).
     beside: FloatArray
-    lacking: FloatArray
     duals: Duals
 
 
@@ -86,14 +85,20 @@ class Master:
             vertex: False: near the middle of the optima will do, which is quicker where there are many columns.
         """
         market, columns = self._market, self._market.columns
-        alone = sparse.vstack((self._alone(), sparse.csr_array((sides.meetings + len(greedy), columns))))
-        beside = sparse.vstack((self._beside(sides), self._meetings(sides), self._halves(sides, greedy)))
-        matrix = sparse.hstack((alone, beside, self._theta(ask, sides.meetings + len(greedy))), format="csc")
+        tied, open_rows = _ties(sides, market.size)
+        halves = self._rows + sides.meetings + np.arange(len(greedy))
+        rows = np.concatenate((np.arange(self._rows), self._rows + open_rows, halves))
+        beside = sparse.vstack((self._beside(sides), self._meetings(sides), self._halves(sides, greedy)), format="csr")
+        beside = beside[rows] @ tied
+        more = len(rows) - self._rows
+        alone = sparse.vstack((self._alone(), sparse.csr_array((more, columns))))
+        matrix = sparse.hstack((alone, beside, self._theta(ask, more)), format="csc")
         members = market.size[sides.member]
-        cost = np.concatenate((self._values(), members * sides.keeps * self._value[sides.column], [ask.gain]))
+        gains = (members * sides.keeps * self._value[sides.column]) @ tied
+        cost = np.concatenate((self._values(), gains, [ask.gain]))
         scale = float(np.abs(cost).max(initial=0.0)) or 1.0
         solver = self._options(matrix.shape[1], vertex)
-        self._highs.passModel(self._model(matrix, cost / scale, ask, sides, len(greedy)))
+        self._highs.passModel(self._model(matrix, cost / scale, ask, len(open_rows)))
         self._highs.run()
         status = _STATUS.get(self._highs.getModelStatus(), Status.FAILED)
         solution, info = self._highs.getSolution(), self._highs.getInfo()
@@ -101,18 +106,16 @@ class Master:
         if status is not Status.OPTIMAL or not solution.dual_valid:
             none = np.zeros(0)
             failed = Status.FAILED if status is Status.OPTIMAL else status
-            return MasterSolution(failed, solver, work, none, none, none, Duals(none, none, none))
+            return MasterSolution(failed, solver, work, none, none, Duals(none, none, none))
         value = np.array(solution.col_value)
-        dual, reduced = np.array(solution.row_dual) * -scale, np.array(solution.col_dual) * -scale
         k, r = market.classes, market.rows
-        dual = np.maximum(dual[: self._rows], 0.0)
+        dual = np.maximum(np.array(solution.row_dual)[: self._rows] * -scale, 0.0)
         duals = Duals(
             prices=dual[k : k + r] / self._capacity,
             multiplier=dual[k + r :] / (self._best * market.size),
             time=dual[:k] / market.size,
         )
-        lacking = reduced[columns:-1] / members
-        return MasterSolution(status, solver, work, value[:columns], value[columns:-1], lacking, duals)
+        return MasterSolution(status, solver, work, value[:columns], tied @ value[columns:-1], duals)
 
     def _values(self) -> FloatArray:
         """Value of each column for all members of its class (C,)."""
@@ -161,9 +164,7 @@ class Master:
     def _rows(self) -> int:
         return 2 * self._market.classes + self._market.rows
 
-    def _model(
-        self, matrix: sparse.csc_array, cost: FloatArray, ask: Ask, sides: Spelled, halves: int
-    ) -> highspy.HighsLp:
+    def _model(self, matrix: sparse.csc_array, cost: FloatArray, ask: Ask, equal: int) -> highspy.HighsLp:
         lp = highspy.HighsLp()
         lp.num_row_, lp.num_col_ = matrix.shape
         lp.col_cost_ = -cost
@@ -171,11 +172,11 @@ class Master:
         lp.col_upper_ = np.full(lp.num_col_, highspy.kHighsInf)
         if not ask.gain:
             lp.col_upper_ = np.append(np.full(lp.num_col_ - 1, highspy.kHighsInf), 0.0)
-        market, free = self._market, np.full(self._rows, -highspy.kHighsInf)
-        lp.row_lower_ = np.concatenate((free, np.zeros(sides.meetings), np.full(halves, -highspy.kHighsInf)))
-        lp.row_upper_ = np.concatenate(
-            (np.ones(market.classes + market.rows), -ask.floor / self._best, np.zeros(sides.meetings + halves))
-        )
+        market, more = self._market, lp.num_row_ - self._rows
+        lower = np.full(lp.num_row_, -highspy.kHighsInf)
+        lower[self._rows : self._rows + equal] = 0.0
+        lp.row_lower_ = lower
+        lp.row_upper_ = np.concatenate((np.ones(market.classes + market.rows), -ask.floor / self._best, np.zeros(more)))
         lp.a_matrix_.format_ = highspy.MatrixFormat.kColwise
         lp.a_matrix_.start_ = matrix.indptr.astype(np.int32)
         lp.a_matrix_.index_ = matrix.indices.astype(np.int32)
@@ -183,7 +184,7 @@ class Master:
         return lp
 
     def _options(self, columns: int, vertex: bool) -> str:
-        small = columns <= _SIMPLEX_COLUMNS
+        small = vertex and columns <= _SIMPLEX_COLUMNS
         options = {
             "output_flag": False,
             "solver": "simplex" if small else "ipm",
@@ -198,3 +199,26 @@ class Master:
         for name, value in options.items():
             self._highs.setOptionValue(name, value)
         return "simplex" if small else "ipm"
+
+
+def _ties(sides: Spelled, size: FloatArray) -> tuple[sparse.csr_array, IntArray]:
+    """Columns of the program, and the meetings that need a row.
+
+    A meeting with one column on either side is one column, of as many members of both. One that nobody is there for on
+    one side has none. The matrix tells sides of columns (q, columns); the rows are numbers of meetings (ascending).
+    """
+    ahead = np.bincount(sides.meeting[sides.sign > 0], minlength=sides.meetings)
+    behind = np.bincount(sides.meeting[sides.sign < 0], minlength=sides.meetings)
+    one = (ahead == 1) & (behind == 1)
+    there = (sides.sign == 0) | ((ahead > 0) & (behind > 0))[sides.meeting]
+    first = there & ~(one[sides.meeting] & (sides.sign < 0))
+    number = np.cumsum(first) - 1
+    columns = int(first.sum())
+    of_meeting = np.zeros(sides.meetings, dtype=np.int64)
+    of_meeting[sides.meeting[first]] = number[first]
+    tied = np.where(one, 1.0, 0.0)[sides.meeting]
+    column = np.where(tied > 0, of_meeting[sides.meeting], number)
+    weight = np.where(tied > 0, 1 / size[sides.member], 1.0)
+    row = np.flatnonzero(there)
+    matrix = sparse.csr_array((weight[row], (row, column[row])), shape=(len(there), columns))
+    return matrix, np.flatnonzero((ahead > 0) & (behind > 0) & ~one)

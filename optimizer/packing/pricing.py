@@ -53,33 +53,46 @@ def gain_of(market: Market, objective: Level | Total, duals: Duals) -> FloatArra
     return gain + objective.value if isinstance(objective, Total) else gain
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Priced:
+    """What dual values say of all pairs."""
+
+    #: Prices of time that close them (k,).
+    time: FloatArray
+    #: Sides of the pairs that are worth most above their prices.
+    asked: Sides
+    #: What the best pair with each of the program's sides is worth above its prices; negative: it lacks that much (q,).
+    merit: FloatArray
+
+
 def priced(
-    market: Market, blocks: tuple[Block, ...], gain: FloatArray, duals: Duals, most: int
-) -> tuple[FloatArray, Sides]:
-    """Close dual values, and name the sides of the pairs that are worth most above their prices.
+    market: Market, blocks: tuple[Block, ...], gain: FloatArray, duals: Duals, sides: Sides, most: int
+) -> Priced:
+    """Price all pairs.
 
     Args:
         market: k classes, C columns.
         blocks: what may be packed.
         gain: what each column is worth to one member (C,).
         duals: any, >= 0.
-        most: segments that each place asks for, at most.
-
-    Returns:
-        Prices of time that close the dual values (k,), and the sides asked for.
+        sides: q that are to be judged.
+        most: segments that each place asks for in each block, at most.
     """
     alone = gain - market.cost(duals.prices)
     time = duals.time.copy()
     np.maximum.at(time, market.owner(), alone)
-    lacking, asked = np.zeros(market.classes), [no_sides()]
+    lacking, asked, merit = np.zeros(market.classes), [no_sides()], np.zeros(len(sides))
     least = _WORTH_ADDING * float(np.abs(gain).max(initial=0.0))
     for number, block in enumerate(blocks):
         net = _net(block, gain, time, float(duals.prices[block.pool]))
         partners = _partners(block, net)
-        above = _too_much(block, net, partners)
+        above = _above(block, net, partners)
+        here = sides.block == number
+        merit[here] = above[sides.place[here], sides.beside[here]]
+        above = np.where(above > 0, above, 0.0)
         np.maximum.at(lacking, block.member, above.max(axis=1))
         asked.append(_asked(number, block, above, partners, least, most))
-    return time + lacking / 2, joined(asked)
+    return Priced(time + lacking / 2, joined(asked), merit)
 
 
 def bound_of(market: Market, objective: Level | Total, duals: Duals) -> float:
@@ -135,8 +148,8 @@ def _partners(block: Block, net: FloatArray) -> _Partners:
     return _Partners(best, order[block.first])
 
 
-def _too_much(block: Block, net: FloatArray, partners: _Partners) -> FloatArray:
-    """What the pair of each place with the best of each segment is worth above its prices, 0 where nothing (m, s)."""
+def _above(block: Block, net: FloatArray, partners: _Partners) -> FloatArray:
+    """What the pair of each place with the best of each segment is worth above its prices (m, s)."""
     places, segment = np.arange(len(block)), block.segment
     alike = np.arange(len(partners.best))
     worth = net[partners.best, alike[None, :]]  # [b, a]: the best of b beside a
@@ -145,7 +158,7 @@ def _too_much(block: Block, net: FloatArray, partners: _Partners) -> FloatArray:
     second = own[partners.second]
     itself = (places == best[segment]) & ~block.several
     above[places, segment] = own + np.where(itself, second[segment], own[best][segment])
-    return np.where(above > 0, above, 0.0)
+    return above
 
 
 def _asked(number: int, block: Block, above: FloatArray, partners: _Partners, least: float, most: int) -> Sides:
