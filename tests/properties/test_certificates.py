@@ -58,7 +58,7 @@ def _jobs(draw: st.DrawFn, pools: list[str], projects: int) -> dict[str, Any]:
 
 @pytest.mark.parametrize("spec", SPECS, ids=spec_id)
 @given(problem=problems())
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=12)
 def test_honest_answers_hold(spec: PolicySpec, problem: Problem):
     """Whatever the problem, the checker finds what the policy states."""
     assert check(problem, spec, answer(spec, problem)).complaints == ()
