@@ -223,7 +223,9 @@ def _concluded(engine: Engine, task: Task, objective: Objective, record: _Record
     return Settled(Solution(status, x, prices, reached, bound, name, round(path.work.done) + 1), standing)
 
 
-def _level_bound(engine: Engine, task: Task, objective: Level, prices: FloatArray, guess: float, reached: float) -> float:
+def _level_bound(
+    engine: Engine, task: Task, objective: Level, prices: FloatArray, guess: float, reached: float
+) -> float:
     """The smallest level near the guess that the prices prove out of reach: its targets cost more than there is."""
     highest = reach(best_worth(task.market, task.worth), objective.targets)
     income = float(prices @ task.market.capacity)
@@ -261,4 +263,7 @@ def _without_shares(market: Market, objective: Objective, record: "_Record", pat
 def response_of(seen: Look) -> Response:
     """What a look is worth keeping for."""
     softness = seen.at.softness * seen.at.reference
-    return Response(seen.at.prices, seen.at.z, softness, seen.sums.demand, seen.sums.value)
+    at, sums = seen.at, seen.sums
+    return Response(
+        at.prices, at.z, softness, sums.demand, sums.value, sums.exact_cost, sums.exact_slope, sums.unreached
+    )
