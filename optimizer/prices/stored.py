@@ -20,7 +20,7 @@ import numpy as np
 
 from optimizer.prices.softened import SCALARS
 from optimizer.prices.standing import Response
-from optimizer.problem import FloatArray, IntArray
+from optimizer.problem import BoolArray, FloatArray, IntArray
 
 #: Part of each capacity left free for rounding, the solver's and ours.
 _ROOM = 1e-9
@@ -37,6 +37,8 @@ class Points:
     softness: FloatArray
     #: Demand of each row, then the scalars of a pass (K, r + SCALARS). Changed in place by `add`.
     sums: FloatArray
+    #: True: somebody who came does not get there what it asks for (K,). Changed in place.
+    spoiled: BoolArray
 
     def __len__(self) -> int:
         return len(self.z)
@@ -52,12 +54,29 @@ class Points:
 
     def take(self, chosen: IntArray | slice) -> "Points":
         """Some of the points, with their own sums."""
-        return Points(self.prices[chosen], self.z[chosen], self.softness[chosen], self.sums[chosen].copy())
+        return Points(
+            self.prices[chosen],
+            self.z[chosen],
+            self.softness[chosen],
+            self.sums[chosen].copy(),
+            self.spoiled[chosen].copy(),
+        )
 
 
 def no_points(rows: int) -> Points:
     """None."""
-    return Points(np.zeros((0, rows)), np.zeros(0), np.zeros((0, rows)), np.zeros((0, rows + SCALARS)))
+    return Points(
+        np.zeros((0, rows)), np.zeros(0), np.zeros((0, rows)), np.zeros((0, rows + SCALARS)), np.zeros(0, dtype=bool)
+    )
+
+
+def idle(capacity: FloatArray) -> Points:
+    """A point where nothing costs anything, before anybody came."""
+    rows = len(capacity)
+    softness = 1.0 / np.maximum(capacity, 1.0)
+    return Points(
+        np.zeros((1, rows)), np.ones(1), softness[None, :], np.zeros((1, rows + SCALARS)), np.zeros(1, dtype=bool)
+    )
 
 
 def points_of(responses: Sequence[Response], rows: int, *, level: bool) -> Points:
@@ -74,6 +93,7 @@ def points_of(responses: Sequence[Response], rows: int, *, level: bool) -> Point
         np.array([seen.z if level else 1.0 for seen in responses]),
         np.array([seen.softness for seen in responses]),
         sums,
+        np.zeros(len(responses), dtype=bool),
     )
 
 
@@ -84,6 +104,7 @@ def both(some: Points, others: Points) -> Points:
         np.concatenate([some.z, others.z]),
         np.vstack([some.softness, others.softness]),
         np.vstack([some.sums, others.sums]),
+        np.concatenate([some.spoiled, others.spoiled]),
     )
 
 
@@ -141,7 +162,8 @@ class Mixer:
 
     def mix(self, points: Points, asked: Asked) -> Mixture:
         """The mixture that reaches most of what fits."""
-        usable = np.flatnonzero(points.scalar(_UNREACHED) < 0.5) if not asked.level else np.arange(len(points))
+        # Who cannot reach a level has all that it can have there: `highest` sees to it.
+        usable = np.flatnonzero(~points.spoiled & (asked.level | (points.scalar(_UNREACHED) < 0.5)))
         none = Mixture(np.zeros(len(points)), -np.inf)
         if not len(usable):
             return none

@@ -18,7 +18,7 @@ from optimizer.prices import stored
 from optimizer.prices.engine import Engine, best_engine
 from optimizer.prices.newton import Point, look
 from optimizer.prices.roster import Entrant, Linear, Roster
-from optimizer.prices.softened import SCALARS, Wants, supply_of, width_of
+from optimizer.prices.softened import SCALARS, TARGET, Wants, supply_of, width_of
 from optimizer.prices.solve import Limits, response_of, settle
 from optimizer.prices.standing import Standing
 from optimizer.prices.stored import Mixer, Mixture, Points
@@ -28,6 +28,8 @@ from optimizer.problem import FloatArray, IntArray
 #: By which part of itself a price, or the level, of a probe is off; and probes made anew when a market is certified.
 _PROBE = 0.04
 _RENEWED = 3
+#: A newcomer whose shares miss its goal by more than this part makes a point useless.
+_MISSED = 1e-10
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,12 +89,19 @@ class StandingMarket:
     def shares_of(self, handle: int) -> FloatArray:
         """Shares of time of one member in each of its columns. Raises KeyError if none is there."""
         market, wants = self._roster.alone(self._roster.entrant(handle))
-        return self._shares(market, wants)
+        shares: FloatArray = self._mixed().weight @ _responses(self._engine, market, wants, self._points)[1]
+        return shares
 
     def dense(self) -> FloatArray:
         """Shares of one member of each class, in the order of `market` (C,)."""
         market, objective, _ = self._roster.compacted()
-        return self._shares(market, task_of(market, objective).wants(1.0))
+        task, points, weight = task_of(market, objective), self._points, self._mixed().weight
+        shares, one = np.zeros(market.columns), np.zeros(market.columns)
+        for k in np.flatnonzero(weight > 0):
+            one[:] = 0.0
+            self._engine.sums(market, task.wants(points.z[k]), points.prices[k], points.softness[k], one)
+            shares += weight[k] * one
+        return shares
 
     @property
     def market(self) -> Market:
@@ -131,7 +140,7 @@ class StandingMarket:
         rows, every, had = task.market.rows, 2 * task.market.rows + task.is_level, self._probes
         if self._standing is None:
             self._probes = 0
-            return stored.no_points(rows)
+            return stored.no_points(rows) if task.market.columns else stored.idle(task.market.capacity)
         at, renew = self._standing.at, every - had or _RENEWED
         beside = [look(self._engine, task, _probe(at, (self._turn + n) % every)) for n in range(renew)]
         self._turn, self._probes = (self._turn + renew) % every, every
@@ -141,24 +150,18 @@ class StandingMarket:
 
     def _change(self, entrant: Entrant, members: float) -> None:
         market, wants = self._roster.alone(entrant)
-        self._points.sums[:] += members * _responses(self._engine, market, wants, self._points)
+        sums, shares = _responses(self._engine, market, wants, self._points)
+        self._points.sums[:] += members * sums
+        if wants.kind == TARGET and members > 0:
+            # Softness far below the prices that a newcomer compares leaves too few digits for its goal.
+            goal = np.minimum(entrant.goal * self._points.z, entrant.worth.max(initial=0.0))
+            self._points.spoiled[:] |= shares @ entrant.worth < goal * (1.0 - _MISSED)
         self._mixture = None
 
     def _mixed(self) -> Mixture:
         if self._mixture is None:
             self._mixture = self._mixer.mix(self._points, self._roster.asked())
         return self._mixture
-
-    def _shares(self, market: Market, wants: Wants) -> FloatArray:
-        """Of one member of each class of a market, mixed as now."""
-        shares, one = np.zeros(market.columns), np.zeros(market.columns)
-        weight = self._mixed().weight
-        for k in np.flatnonzero(weight > 0):
-            one[:] = 0.0
-            asked = wants._replace(goal=wants.goal * self._points.z[k])
-            self._engine.sums(market, asked, self._points.prices[k], self._points.softness[k], one)
-            shares += weight[k] * one
-        return shares
 
 
 def _probe(at: Point, turn: int) -> Point:
@@ -171,19 +174,20 @@ def _probe(at: Point, turn: int) -> Point:
     return replace(at, prices=np.maximum(prices, 0.0))
 
 
-def _responses(engine: Engine, market: Market, wants: Wants, points: Points) -> FloatArray:
-    """What the classes of a small market do at every point (K, r + SCALARS)."""
-    rows = market.rows
+def _responses(engine: Engine, market: Market, wants: Wants, points: Points) -> tuple[FloatArray, FloatArray]:
+    """What the classes of a small market do at every point: sums (K, r + SCALARS), and shares (K, C)."""
+    rows, shares = market.rows, np.zeros((len(points), market.columns))
     if engine.name == "numba":
         from optimizer.prices import update_kernels
 
         totals = np.zeros((len(points), width_of(rows)))
-        update_kernels.run(supply_of(market), wants, points.prices, points.softness, points.z, totals)
-        return np.hstack([totals[:, :rows], totals[:, -SCALARS:]])
+        at = update_kernels.AtPoints(points.prices, points.softness, points.z)
+        update_kernels.run(supply_of(market), wants, at, totals, shares)
+        return np.hstack([totals[:, :rows], totals[:, -SCALARS:]]), shares
     found = np.zeros((len(points), rows + SCALARS))
     for k in range(len(points)):
         asked = wants._replace(goal=wants.goal * points.z[k])
-        sums = engine.sums(market, asked, points.prices[k], points.softness[k], np.zeros(0))
+        sums = engine.sums(market, asked, points.prices[k], points.softness[k], shares[k])
         found[k, :rows] = sums.demand
         found[k, rows:] = sums.exact_cost, sums.exact_slope, sums.value, sums.soft_cost, sums.unreached
-    return found
+    return found, shares
