@@ -192,4 +192,7 @@ def _without_shares(market: Market, objective: Objective, record: Record, path: 
 def response_of(seen: Look) -> Response:
     """What a look is worth keeping for."""
     softness = seen.at.softness * seen.at.reference
-    return Response(seen.at.prices, seen.at.z, softness, seen.sums.demand, seen.sums.value)
+    at, sums = seen.at, seen.sums
+    return Response(
+        at.prices, at.z, softness, sums.demand, sums.value, sums.exact_cost, sums.exact_slope, sums.unreached
+    )

@@ -19,6 +19,11 @@ class Response:
     demand: FloatArray
     #: What they earned: values, or weighted logarithms.
     value: float
+    #: Net cost of the exact responses and how it rises with the level, which prove the bound (see `softened.Sums`).
+    exact_cost: float
+    exact_slope: float
+    #: Classes of which no column reaches the goal.
+    unreached: float
 
 
 @dataclass(frozen=True, slots=True, eq=False)
