@@ -137,9 +137,7 @@ def _large(scale: float) -> Measured:
     return measured
 
 
-def _add(
-    measured: Measured, name: str, instance: Instance, drawn: Drawn, repeats: int, at_most: float | None
-) -> None:
+def _add(measured: Measured, name: str, instance: Instance, drawn: Drawn, repeats: int, at_most: float | None) -> None:
     took_s, solution, objective = _timed(name, drawn, repeats)
     columns = drawn.market.columns // drawn.market.classes
     what = f"{name}, {instance.jobs:,} x {columns} columns, {instance.pools} pools"
@@ -179,7 +177,9 @@ def grid_instance(seed: int) -> Instance:
 
 
 def _grid(count: int) -> Measured:
-    measured = Measured("a random grid by prices alone", "J 3,000-30,000, 2-16 pools, load .5-20, zeros, ties, equal jobs")
+    measured = Measured(
+        "a random grid by prices alone", "J 3,000-30,000, 2-16 pools, load .5-20, zeros, ties, equal jobs"
+    )
     missed: Counter[str] = Counter()
     gaps, times = [], []
     for seed in range(count):

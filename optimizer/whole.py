@@ -62,14 +62,15 @@ def best_packing(market: Market, gain: FloatArray) -> float:
     load = sparse.csr_array((market.use_count, (market.use_row, uses)), shape=(market.rows, market.columns))
     rows = sparse.vstack([time, load]).tocsc()[:, useful]
     limits = np.concatenate([market.size, market.capacity])
+    scale = float(gain.max())  # the solver's tolerances are absolute
     found = milp(
-        -gain[useful],
+        -gain[useful] / scale,
         constraints=LinearConstraint(rows, ub=limits[: rows.shape[0]]),
         integrality=np.ones(len(useful)),
         bounds=Bounds(0, market.size[owner[useful]]),
         options={"node_limit": _NODES},
     )
-    return float(-found.mip_dual_bound) if found.mip_dual_bound is not None else float("inf")
+    return float(-found.mip_dual_bound) * scale if found.mip_dual_bound is not None else float("inf")
 
 
 def _nash(market: Market, objective: Nash, solution: Solution, owner: IntArray) -> float:
