@@ -7,6 +7,7 @@ worked into new arrays only when these are asked for: an event costs what one jo
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from optimizer.market import Market
 from optimizer.objective import Level, Nash, Objective, Total
@@ -46,7 +47,7 @@ class Entrant:
     """One job's own part of a market: its columns, as in `Market`, and what it wants."""
 
     use_first: IntArray
-    use_row: IntArray
+    use_row: NDArray[np.int32]
     use_count: FloatArray
     #: Of each column; values count for a Total alone.
     worth: FloatArray
