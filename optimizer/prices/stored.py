@@ -149,7 +149,7 @@ class Mixer:
         import highspy
 
         self._highspy: Any = highspy
-        self._solver: Any = highspy.Highs()
+        self._solver: Any = self._highspy.Highs()
         for option, value in (
             ("output_flag", False),
             ("presolve", "off"),

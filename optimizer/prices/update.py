@@ -137,12 +137,12 @@ class StandingMarket:
 
     def _renewed(self, task: Task) -> Points:
         """Where the last solve went, and probes beside its end: the first time all, then a few of them anew."""
-        rows, every, had = task.market.rows, 2 * task.market.rows + task.is_level, self._probes
+        rows, every, had = task.market.rows, 2 * (task.market.rows + 1), self._probes
         if self._standing is None:
             self._probes = 0
             return stored.no_points(rows) if task.market.columns else stored.idle(task.market.capacity)
         at, renew = self._standing.at, every - had or _RENEWED
-        beside = [look(self._engine, task, _probe(at, (self._turn + n) % every)) for n in range(renew)]
+        beside = [look(self._engine, task, _probe(task, at, (self._turn + n) % every)) for n in range(renew)]
         self._turn, self._probes = (self._turn + renew) % every, every
         seen = [response_of(one) for one in beside] + list(self._standing.responses[-rows:])
         kept = self._points.take(slice(had + renew - every, had))
@@ -164,14 +164,15 @@ class StandingMarket:
         return self._mixture
 
 
-def _probe(at: Point, turn: int) -> Point:
-    """A point beside another: in turn less and more is wanted of each row, at last more of all, if there is a level."""
+def _probe(task: Task, at: Point, turn: int) -> Point:
+    """A point beside another: in turn less and more is wanted of each row, and at last of all."""
     row, down = divmod(turn, 2)
-    if row == len(at.prices):
-        return replace(at, z=at.z * (1.0 + _PROBE))
-    prices = at.prices.copy()
-    prices[row] += (-_PROBE if down else _PROBE) * max(prices[row], at.reference[row])
-    return replace(at, prices=np.maximum(prices, 0.0))
+    part = -_PROBE if down else _PROBE
+    if row < len(at.prices):
+        prices = at.prices.copy()
+        prices[row] += part * max(prices[row], at.reference[row])
+        return replace(at, prices=np.maximum(prices, 0.0))
+    return replace(at, z=at.z * (1.0 - part)) if task.is_level else replace(at, prices=at.prices * (1.0 + part))
 
 
 def _responses(engine: Engine, market: Market, wants: Wants, points: Points) -> tuple[FloatArray, FloatArray]:
