@@ -4,10 +4,11 @@ import numpy as np
 
 from optimizer.decision import Decision, Memory, Order
 from optimizer.owners import best_by
-from optimizer.policy import OrderFacts, OrderPolicy, Policy
+from optimizer.policy import OrderPolicy, Policy, StatedFacts
 from optimizer.problem import Problem
 from optimizer.renting import Rental, rent_machines, with_rental
 from optimizer.validate import validate
+from optimizer.yardstick import with_yardstick
 
 
 def answer(
@@ -37,28 +38,32 @@ def answer(
 
 
 def order_of(policy: OrderPolicy, problem: Problem) -> Order:
-    """The jobs by the policy's key; columns by speed if it is aware of speeds, else in the order of the pools."""
+    """The jobs by class and the policy's key; columns by speed if it is aware, else in the order of the pools."""
+    jobs, columns = problem.jobs, problem.columns
+    keys = policy.key(_facts(problem))
+    rows = np.lexsort((jobs.job_id, jobs.submitted_at, *keys[::-1], -jobs.priority_class))
+    if policy.aware:
+        order = Order(tuple(rows.tolist()), columns.steps_per_s)
+        return with_yardstick(problem, order, strict=policy.strict)
+    first_pool = np.full(len(columns), len(problem.pools), dtype=np.int64)
+    np.minimum.at(first_pool, columns.use_column, columns.use_pool)
+    order = Order(tuple(rows.tolist()), -first_pool.astype(np.float64))
+    return with_yardstick(problem, order, strict=policy.strict)
+
+
+def _facts(problem: Problem) -> StatedFacts:
+    """What a problem tells of its jobs. How long they have waited, it does not: nobody is counted anew."""
     jobs, columns = problem.jobs, problem.columns
     fastest = best_by(columns.job, columns.steps_per_s, len(jobs))
     remaining_s = np.full(len(jobs), np.inf)
     np.divide(jobs.remaining_steps, fastest, out=remaining_s, where=fastest > 0)
-    keys = [policy.key(_facts(problem, row, float(remaining_s[row]))) for row in range(len(jobs))]
-    rows = tuple(sorted(range(len(jobs)), key=lambda row: (keys[row], int(jobs.job_id[row]))))
-    if policy.aware:
-        return Order(rows, columns.steps_per_s)
-    first_pool = np.full(len(columns), len(problem.pools), dtype=np.int64)
-    np.minimum.at(first_pool, columns.use_column, columns.use_pool)
-    return Order(rows, -first_pool.astype(np.float64))
-
-
-def _facts(problem: Problem, row: int, remaining_s: float) -> OrderFacts:
-    jobs = problem.jobs
-    return OrderFacts(
-        job_id=int(jobs.job_id[row]),
-        submitted_at=float(jobs.submitted_at[row]),
-        priority_class=int(jobs.priority_class[row]),
-        gang=int(jobs.gang[row]),
-        attained_s=float(jobs.attained_s[row]),
+    return StatedFacts(
+        submitted_at=jobs.submitted_at,
+        priority_class=jobs.priority_class,
+        gang=jobs.gang,
+        attained_s=jobs.attained_s,
+        served_s=jobs.attained_s,
+        waited_s=np.zeros(len(jobs)),
         remaining_s=remaining_s,
-        deadline_at=float(jobs.deadline_at[row]),
+        deadline_at=jobs.deadline_at,
     )

@@ -136,6 +136,19 @@ class Shares:
     relaxed: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
 
 
+@dataclass(frozen=True, slots=True)
+class Yardstick:
+    """How far what is reached stays behind what nobody can do better than, in a measure that has a name."""
+
+    name: str
+    unit: str
+    #: What the decision reaches on this problem, and what no schedule of it can go below.
+    objective: float
+    bound: float
+    #: (objective - bound) / max(1e-12, bound).
+    gap: float
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Order:
     """Jobs in the order in which they are to be placed: rows of `Jobs`, most urgent first.
@@ -145,6 +158,9 @@ class Order:
 
     rows: tuple[int, ...]
     preference: FloatArray
+    #: None where there is none; then `no_yardstick` says why.
+    yardstick: Yardstick | None = None
+    no_yardstick: str = ""
 
 
 Decision = Shares | Order

@@ -7,7 +7,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from optimizer.decision import Decision, Memory, Quote
-from optimizer.problem import FloatArray, IntArray, Problem
+from optimizer.problem import BoolArray, FloatArray, IntArray, Problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,19 +33,62 @@ class Newcomer:
     usd_per_h: FloatArray = field(default_factory=lambda: np.zeros(0))
 
 
-@dataclass(frozen=True, slots=True)
-class OrderFacts:
-    """What an order policy may rank a job by."""
+class OrderFacts(Protocol):
+    """What an order policy may rank jobs by: parallel arrays, one entry per job (n,). Each is worked out when read."""
 
-    job_id: int
-    submitted_at: float
-    priority_class: int
-    gang: int
-    #: Accelerator-seconds received so far.
-    attained_s: float
-    #: Seconds left on the job's best configuration; inf when unknown.
-    remaining_s: float
-    deadline_at: float
+    @property
+    def submitted_at(self) -> FloatArray:
+        """Instant of submission."""
+        ...
+
+    @property
+    def priority_class(self) -> IntArray:
+        """0 low, 1 normal, 2 high."""
+        ...
+
+    @property
+    def gang(self) -> FloatArray:
+        """Accelerators of the whole gang."""
+        ...
+
+    @property
+    def attained_s(self) -> FloatArray:
+        """Accelerator-seconds received so far."""
+        ...
+
+    @property
+    def served_s(self) -> FloatArray:
+        """Accelerator-seconds since the job's service was last counted anew (`Renewing`)."""
+        ...
+
+    @property
+    def waited_s(self) -> FloatArray:
+        """Seconds since it last held accelerators (since its submission, if never); 0 while it does."""
+        ...
+
+    @property
+    def remaining_s(self) -> FloatArray:
+        """Seconds left on the job's best configuration; inf when unknown."""
+        ...
+
+    @property
+    def deadline_at(self) -> FloatArray:
+        """Instant by which it should end; inf without a deadline."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StatedFacts:
+    """`OrderFacts` that somebody states."""
+
+    submitted_at: FloatArray
+    priority_class: IntArray
+    gang: FloatArray
+    attained_s: FloatArray
+    served_s: FloatArray
+    waited_s: FloatArray
+    remaining_s: FloatArray
+    deadline_at: FloatArray
 
 
 @runtime_checkable
@@ -63,7 +106,10 @@ class SharePolicy(Protocol):
 
 @runtime_checkable
 class OrderPolicy(Protocol):
-    """Ranks jobs by a key that changes only when the job itself changes: no solve is ever needed."""
+    """Ranks jobs by a key: no solve is ever needed.
+
+    A key may change while the job runs; while it waits only by the passing of time, and that is seen at round ends.
+    """
 
     #: True: a running job may be preempted for one that ranks before it (at rounds).
     preemptive: bool
@@ -72,8 +118,21 @@ class OrderPolicy(Protocol):
     #: True: try configurations fastest first; False: in pool order, blind to speed.
     aware: bool
 
-    def key(self, job: OrderFacts) -> tuple[float, ...]:
-        """Sort key: smallest first. Ties end in the job id, so keys never compare equal."""
+    def key(self, jobs: OrderFacts) -> tuple[FloatArray, ...]:
+        """Columns of the sort key, most significant first, smallest first (each (n,)).
+
+        The first column alone says who outranks whom: only a smaller one takes the place of a running job. The others
+        order those who wait. Ties go by submission, then by number.
+        """
+        ...
+
+
+@runtime_checkable
+class Renewing(Protocol):
+    """An order that now and then counts a waiting job's service anew (asked at round ends)."""
+
+    def renews(self, jobs: OrderFacts) -> BoolArray:
+        """Jobs whose `served_s` begins at 0 again (n,)."""
         ...
 
 

@@ -19,15 +19,24 @@ from walras.errors import ConfigError, UnknownPolicyError
 ENTRY_POINTS = "walras.policies"
 
 _BUILT_IN: Mapping[str, str] = {
-    "fifo": "optimizer.policies.fifo:Fifo",
-    "isolated": "optimizer.policies.isolated:Isolated",
+    "allox": "optimizer.policies.allox:Allox",
     "cost_with_slos": "optimizer.policies.cost_with_slos:CostWithSlos",
+    "edf": "optimizer.policies.edf:Edf",
+    "fifo": "optimizer.policies.fifo:Fifo",
     "finish_time_fairness": "optimizer.policies.finish_time_fairness:FinishTimeFairness",
+    "hierarchical": "optimizer.policies.hierarchical:Hierarchical",
+    "isolated": "optimizer.policies.isolated:Isolated",
+    "las": "optimizer.policies.las:Las",
     "makespan": "optimizer.policies.makespan:Makespan",
     "max_min_fairness": "optimizer.policies.max_min_fairness:MaxMinFairness",
+    "priority": "optimizer.policies.priority:Priority",
     "proportional_fairness": "optimizer.policies.proportional_fairness:ProportionalFairness",
+    "srsf": "optimizer.policies.srsf:Srsf",
+    "srtf": "optimizer.policies.srtf:Srtf",
     "throughput": "optimizer.policies.throughput:Throughput",
     "throughput_per_dollar": "optimizer.policies.throughput_per_dollar:ThroughputPerDollar",
+    "tiresias": "optimizer.policies.tiresias:Tiresias",
+    "water_filling": "optimizer.policies.water_filling:WaterFilling",
 }
 
 
@@ -97,6 +106,8 @@ def _unknown_parameter(policy: str, name: str, known: set[str]) -> ConfigError:
 def _bad_parameter(policy: str, error: ValidationError) -> ConfigError:
     first = error.errors(include_url=False)[0]
     where = ".".join(str(part) for part in first["loc"])
+    if not where:  # parameters that do not go together
+        return ConfigError(f"policy '{policy}': {first['msg']}", field="policy.parameters")
     return ConfigError(
         f"policy '{policy}', parameter {where}: {first['msg']} (got {first['input']!r})",
         field=f"policy.parameters.{where}",

@@ -115,7 +115,7 @@ def one_stage(asked: Asked, objective: Objective, found: Solution) -> Staged:
 def _or_split(asked: Asked, objective: Objective, found: Solution) -> Solution:
     """Where no solver answers, equal shares (fair to everybody, and the status says so) with a weak bound."""
     market, nothing = asked.classes.market, np.zeros(asked.classes.market.rows)
-    if found.status in (Status.OPTIMAL, Status.WORK_LIMIT) and np.isfinite(found.bound):
+    if found.status in (Status.OPTIMAL, Status.WORK_LIMIT) and np.isfinite([found.objective, found.bound]).all():
         return found
     x = asked.classes.per_column(equal_shares(asked.problem, asked.classes.classes.class_column >= 0))
     value, bound = reached(market, objective, x), bound_at(market, objective, nothing)

@@ -17,7 +17,7 @@ from optimizer.objective import Total
 from optimizer.packing.blocks import sharing_keys
 from optimizer.problem import FloatArray, IntArray, Problem
 from optimizer.route import solve
-from optimizer.stages import Asked, Staged, certificate_of, in_stages, shares_of
+from optimizer.stages import Asked, Staged, certificate_of, one_stage, shares_of
 from optimizer.utility import Utility
 
 #: A floor missed by less than this part is held.
@@ -52,7 +52,7 @@ def largest_sum(problem: Problem, utility: Utility, wanted: Sum) -> Shares:
         staged = Staged(asked, Status.OPTIMAL, "nothing adds anything", np.zeros(len(problem.columns)), ())
     else:
         value, worth = classes.per_column(wanted.value), classes.per_column(utility.worth)
-        staged = in_stages(asked, _held(asked, Total(value, worth, classes.per_class(wanted.floor))), leftover=False)
+        staged = _solved(asked, Total(value, worth, classes.per_class(wanted.floor)))
         quote = Quote(staged.stages[0].prices, wanted.unit, 1.0)
     objective, bound = staged.first()
     if not wanted.maximise:
@@ -62,13 +62,15 @@ def largest_sum(problem: Problem, utility: Utility, wanted: Sum) -> Shares:
     return shares_of(staged, certificate, quote, gain, _missed(staged, wanted.floor))
 
 
-def _held(asked: Asked, objective: Total) -> Total:
-    """The objective with floors that can all be held at once."""
-    if not objective.floor.any() or solve(asked.classes.market, objective).status is not Status.INFEASIBLE:
-        return objective
-    from optimizer.definition import attainable  # imports cvxpy
+def _solved(asked: Asked, objective: Total) -> Staged:
+    """One stage, with the floors that can all be held at once."""
+    market, found = asked.classes.market, solve(asked.classes.market, objective)
+    if found.status is Status.INFEASIBLE and objective.floor.any():
+        from optimizer.definition import attainable  # imports cvxpy: only where deadlines are too much together
 
-    return Total(objective.value, objective.worth, attainable(asked.classes.market, objective.worth, objective.floor))
+        objective = Total(objective.value, objective.worth, attainable(market, objective.worth, objective.floor))
+        found = solve(market, objective)
+    return one_stage(asked, objective, found)
 
 
 def _missed(staged: Staged, floor: FloatArray) -> IntArray:

@@ -2,8 +2,11 @@
 
 import numpy as np
 
-from optimizer.problem import Columns, FloatArray, IntArray, Jobs, Pairs, Pools, Problem
+from optimizer.problem import Columns, Entities, FloatArray, IntArray, Jobs, Pairs, Pools, Problem
 from walras.errors import UserError
+
+#: Sums of fractions are compared with this slack.
+_ROUNDING = 1e-9
 
 
 class ProblemError(UserError):
@@ -19,8 +22,8 @@ def validate(problem: Problem) -> None:
     _check_jobs(problem.jobs, len(problem.entities))
     _check_columns(problem.columns, len(problem.jobs), len(problem.pools))
     _check_pools(problem.pools)
-    _length("entities.weight", problem.entities.weight, len(problem.entities))
-    _amounts("entities.weight", problem.entities.weight)
+    check_entities(problem.entities)
+    _check_leaves(problem.entities, problem.jobs.entity)
     if problem.pairs is not None:
         _check_pairs(problem.pairs, len(problem.jobs), len(problem.pools))
 
@@ -41,6 +44,54 @@ def _check_jobs(jobs: Jobs, entities: int) -> None:
         raise _error("jobs.value_usd_per_h", "must be nan (unknown) or a finite amount >= 0", np.flatnonzero(wrong))
     if entities:
         _indices("jobs.entity", jobs.entity, entities)
+
+
+def check_entities(entities: Entities) -> None:
+    """Check that entities are a tree, parents first, and that what they are promised can be promised.
+
+    Raises:
+        ProblemError: names the array in `field`.
+    """
+    k = len(entities)
+    _length("entities.weight", entities.weight, k)
+    _amounts("entities.weight", entities.weight)
+    for name in ("parent", "guaranteed", "limit", "borrows", "fifo"):
+        if len(getattr(entities, name)):
+            _length(f"entities.{name}", getattr(entities, name), k)
+    if len(set(entities.name)) < k:
+        twice = [row for row, name in enumerate(entities.name) if name in entities.name[:row]]
+        raise _error("entities.name", "must not occur twice", np.array(twice))
+    parent = entities.parent if len(entities.parent) else np.full(k, -1)
+    wrong = (parent < -1) | (parent >= np.arange(k))
+    if wrong.any():
+        raise _error("entities.parent", "must be -1 or an earlier row", np.flatnonzero(wrong))
+    for name in ("guaranteed", "limit"):
+        array = getattr(entities, name)
+        if not np.all((array >= 0) & (array <= 1)):
+            raise _error(f"entities.{name}", "must be in 0..1", np.flatnonzero(~((array >= 0) & (array <= 1))))
+    if len(entities.guaranteed):
+        _check_guarantees(entities.guaranteed, entities.limit if len(entities.limit) else np.ones(k), parent)
+
+
+def _check_guarantees(guaranteed: FloatArray, limit: FloatArray, parent: IntArray) -> None:
+    above = np.flatnonzero(guaranteed > limit * (1 + _ROUNDING))
+    if len(above):
+        raise _error("entities.guaranteed", "must not be above the limit", above)
+    promised = np.bincount(parent + 1, weights=guaranteed, minlength=len(parent) + 1)
+    there = np.concatenate(([1.0], guaranteed))
+    over = np.flatnonzero(promised > there + _ROUNDING)
+    if len(over):
+        whose = "the whole fleet" if over[0] == 0 else f"that of entities[{over[0] - 1}]"
+        first = np.flatnonzero(parent == over[0] - 1)
+        raise _error("entities.guaranteed", f"must not add up to more than {whose} among siblings", first)
+
+
+def _check_leaves(entities: Entities, entity: IntArray) -> None:
+    inner = np.zeros(len(entities), dtype=bool)
+    inner[entities.parent[entities.parent >= 0]] = True
+    wrong = np.flatnonzero(inner[entity]) if len(entities) else np.zeros(0, dtype=np.int64)
+    if len(wrong):
+        raise _error("jobs.entity", "must be an entity without others below it", wrong)
 
 
 def _check_columns(columns: Columns, n: int, pools: int) -> None:

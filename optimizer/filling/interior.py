@@ -19,7 +19,7 @@ import numpy as np
 from scipy import sparse
 
 from optimizer.market import Market
-from optimizer.problem import FloatArray
+from optimizer.problem import FloatArray, IntArray
 
 #: Iterations of one level; 20 to 40 are used.
 MOST_ITERATIONS = 100
@@ -160,7 +160,7 @@ class _Step:
         self.error = max(self.gap, primal_error, dual_error)
 
     def taken(self) -> _Point | None:
-        """The next point: a predictor tells how much to aim at the centre, a corrector goes there. None: rounding won."""
+        """A predictor tells how much to aim at the centre, a corrector goes there. None: rounding has won."""
         with np.errstate(all="ignore"):
             try:
                 point = self._towards_centre()
@@ -197,10 +197,10 @@ class _Step:
         self._b22 = spread + self._rho * self._mean**2
         self._det = self._b11 * spread + self._mass * self._rho * self._mean**2
         weighted = stiff[program.use_column] * program.load.data
-        shape, cells = (market.classes, market.rows), market.classes * market.rows
-        self._e1 = np.bincount(program.use_cell, weights=weighted, minlength=cells).reshape(shape)
+        shape = (market.classes, market.rows)
+        self._e1 = _table(program.use_cell, weighted, shape)
         moved = -weighted * off[program.use_column]
-        self._e2 = np.bincount(program.use_cell, weights=moved, minlength=cells).reshape(shape)
+        self._e2 = _table(program.use_cell, moved, shape)
         f1, f2 = self._solve_classes(self._e1, self._e2)
         scaled = program.load_by_row.copy()
         scaled.data = scaled.data * stiff[scaled.indices]
@@ -219,7 +219,7 @@ class _Step:
         """Newton's direction towards products changed by `product` and no residual."""
         program, slope = self._program, self._slope
         c_x, c_idle, c_spare, c_left = program.split(product)
-        x, idle, spare, left = program.split(self._point.primal)
+        _, idle, spare, left = program.split(self._point.primal)
         reduced, mu, y, p = program.split(self._point.dual)
         pull = c_x / reduced + self._stiff * self._loss
         time = c_idle / mu - self._short[0]
@@ -248,3 +248,8 @@ class _Step:
 def _reach(values: FloatArray, direction: FloatArray) -> float:
     """How far one can go before a value turns negative, at most 1e3."""
     return float(1.0 / max(float((-direction / values).max()), 1e-3))
+
+
+def _table(cell: IntArray, values: FloatArray, shape: tuple[int, int]) -> FloatArray:
+    """Sums of the values in each cell of a table."""
+    return np.bincount(cell, weights=values, minlength=shape[0] * shape[1]).reshape(shape).astype(np.float64)

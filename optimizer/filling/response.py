@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from optimizer.market import Market
-from optimizer.problem import FloatArray
+from optimizer.problem import FloatArray, IntArray
 
 #: Slopes that agree to this part belong to one edge of the hull.
 _COLLINEAR = 1e-12
@@ -40,11 +40,13 @@ class Responses:
         row, edge = np.arange(len(target)), self._edge(target)
         rise = self.worth[row, edge + 1] - self.worth[row, edge]
         more = self.cost[row, edge + 1] - self.cost[row, edge]
-        return np.divide(more, rise, out=np.zeros(len(target)), where=rise > 0)
+        slope: FloatArray = np.divide(more, rise, out=np.zeros(len(target)), where=rise > 0)
+        return slope
 
-    def _edge(self, target: FloatArray) -> np.ndarray:
+    def _edge(self, target: FloatArray) -> IntArray:
         """Index of the vertex at the left end of the edge on which each target lies."""
-        return np.minimum((self.worth[:, 1:] < target[:, None]).sum(axis=1), self.worth.shape[1] - 2)
+        edge: IntArray = np.minimum((self.worth[:, 1:] < target[:, None]).sum(axis=1), self.worth.shape[1] - 2)
+        return edge
 
 
 def responses(market: Market, worth: FloatArray, prices: FloatArray) -> Responses:

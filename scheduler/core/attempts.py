@@ -37,6 +37,7 @@ def start(cycle: Cycle, job: JobRecord, pool: int, place: Place) -> None:
     job.lost.clear()
     columns.pool[job.slot] = pool
     columns.count[job.slot] = job.placement.accelerators
+    columns.since_at[job.slot] = cycle.now
     job.opportunist = cycle.discipline is not None and not cycle.discipline.is_entitled(job, pool)
     unknown = bool(job_class.sources[pool] < Source.MEASURED)
     job.profiling_until = cycle.now + rules.profiling_s if unknown else -inf
@@ -82,7 +83,7 @@ def is_prepared(job: JobRecord) -> bool:
 def running(cycle: Cycle, job: JobRecord) -> None:
     """All ranks are up."""
     if job.state is JobState.STARTING:
-        job.running_at = cycle.now
+        job.running_at = cycle.ledger.columns.steps_at[job.slot] = cycle.now
         job.refusals = 0
         cycle.set_job_state(job, JobState.RUNNING)
         cycle.set_attempt_state(job, AttemptState.RUNNING)
@@ -92,8 +93,8 @@ def progressed(cycle: Cycle, job: JobRecord, event: AttemptProgressed) -> bool:
     """Take in a progress report. True if it changed the published speed of the job's kind."""
     ledger = cycle.ledger
     running(cycle, job)
-    job.steps, job.steps_at = max(job.steps, event.steps), cycle.now
-    ledger.columns.steps[job.slot] = job.steps
+    job.steps = max(job.steps, event.steps)
+    ledger.columns.steps[job.slot], ledger.columns.steps_at[job.slot] = job.steps, cycle.now
     if event.start_s is not None and not job.start_told:
         job.start_told = True  # once a start, however often it is repeated: the kind's median is over starts
         ledger.costs.saw_start(job.request.kind, event.start_s)
@@ -135,6 +136,7 @@ def release(cycle: Cycle, job: JobRecord) -> None:
             cycle.freed[row] = None
     columns.pool[job.slot] = -1
     columns.count[job.slot] = 0.0
+    columns.since_at[job.slot], columns.steps_at[job.slot] = cycle.now, inf
     job.place = ()
     job.profiling_until = -inf
     ledger.profiling.discard(job.job_id)

@@ -15,9 +15,10 @@ from scheduler.core import events as ev
 from scheduler.core.claims import offer, settle_claim
 from scheduler.core.commands import Command, WakeAt
 from scheduler.core.cycle import Cycle
-from scheduler.core.discipline import ByOrder, BySharesOwed
+from scheduler.core.discipline import BySharesOwed
 from scheduler.core.ledger import JobRecord, Ledger, Standing
 from scheduler.core.lines import Lines
+from scheduler.core.orders import ByOrder
 from scheduler.core.profiling import explore
 from scheduler.core.rounds import compare, fill
 from walras.ids import JobId

@@ -1,16 +1,14 @@
 """Who goes first: by shares and what is owed, or by a fixed order.
 
-Everything that differs between share policies and order policies once they have decided is in these two classes; the
-round mechanism asks them and never looks at the policy.
+Everything that differs between share policies and order policies once they have decided is in two classes, the one for
+shares here and the one in `orders.py`; the round mechanism asks them and never looks at the policy.
 """
 
-from collections.abc import Sequence
-from math import inf
+from collections.abc import Iterator
 from typing import Protocol
 
 import numpy as np
 
-from optimizer.policy import OrderFacts, OrderPolicy
 from scheduler.core.ledger import JobRecord, Ledger
 from scheduler.core.lines import Key, Lines
 from scheduler.core.rules import RoundRules
@@ -29,17 +27,26 @@ class Discipline(Protocol):
     compares: bool
     #: True: the first in line blocks everybody behind it.
     strict: bool
+    #: Why a job may take another's place, as a sentence about it goes on.
+    claim_text: str
 
     def fill_lines(self, lines: Lines) -> None:
         """Put every waiting job in line, anew."""
         ...
 
-    def key(self, job: JobRecord, pool: int) -> Key | None:
-        """Place of one waiting job in the line of a pool; None if it must not run there."""
+    def keys(self, job: JobRecord) -> list[tuple[int, Key]]:
+        """(pool, place of the waiting job in its line) for every pool on which it may run."""
         ...
 
-    def challengers(self, pool: int, most: int) -> list[JobRecord]:
-        """Jobs that should run on this pool and do not, most urgent first: waiting, or running elsewhere."""
+    def contests(self, most: int) -> Iterator[tuple[JobRecord, int]]:
+        """(job, pool): jobs that should run on a pool and do not, in the order in which they may challenge.
+
+        At most `most` jobs a pool: waiting, or running elsewhere.
+        """
+        ...
+
+    def pools_of(self, job: JobRecord) -> list[int]:
+        """Pools on which a job of the high class that found no free place may challenge at once, best first."""
         ...
 
     def incumbents(self, pool: int) -> list[JobRecord]:
@@ -77,6 +84,7 @@ class BySharesOwed:
 
     compares = True
     strict = False
+    claim_text = "is owed this place"
 
     def __init__(self, ledger: Ledger, rules: RoundRules) -> None:
         self._ledger = ledger
@@ -90,7 +98,12 @@ class BySharesOwed:
         rate = job_class.rates[pool]
         return OPPORTUNIST if rate > 0 and rate >= self._rules.opportunistic_rate * job_class.best_rate else UNWANTED
 
-    def key(self, job: JobRecord, pool: int) -> Key | None:
+    def keys(self, job: JobRecord) -> list[tuple[int, Key]]:
+        rates = self._ledger.class_of(job).rates
+        found = [(pool, self._key(job, pool)) for pool in range(len(rates)) if rates[pool] > 0]
+        return [(pool, key) for pool, key in found if key is not None]
+
+    def _key(self, job: JobRecord, pool: int) -> Key | None:
         tier = self.tier(job, pool)
         if tier == UNWANTED:
             return None
@@ -138,7 +151,17 @@ class BySharesOwed:
                 )
                 lines.line(pool, form).plan(list(zip(keys, ids, strict=True)))
 
-    def challengers(self, pool: int, most: int) -> list[JobRecord]:
+    def contests(self, most: int) -> Iterator[tuple[JobRecord, int]]:
+        for state in self._ledger.fleet.pools:
+            if state.capacity:
+                for job in self._challengers(state.row, most):
+                    yield job, state.row
+
+    def pools_of(self, job: JobRecord) -> list[int]:
+        return [row for row in range(self._ledger.columns.pools) if self.tier(job, row) != UNWANTED]
+
+    def _challengers(self, pool: int, most: int) -> list[JobRecord]:
+        """Jobs that are entitled to this pool and run elsewhere or wait, most urgent first."""
         columns = self._ledger.columns
         rows = np.flatnonzero(
             columns.active & columns.eligible & (columns.entitled[:, pool] > 0) & (columns.pool != pool)
@@ -197,80 +220,3 @@ class BySharesOwed:
 
     def alternatives(self, job: JobRecord, pool: int) -> list[int]:
         return []  # shares have already chosen the pool
-
-
-class ByOrder:
-    """A fixed order: heaps that change only with the jobs themselves; no solve is ever needed."""
-
-    def __init__(self, ledger: Ledger, rules: RoundRules, policy: OrderPolicy) -> None:
-        self._ledger = ledger
-        self._rules = rules
-        self._policy = policy
-        self.compares = policy.preemptive
-        self.strict = policy.strict
-
-    def _key(self, job: JobRecord) -> Key:
-        ledger, columns = self._ledger, self._ledger.columns
-        columns.settle(job.slot, ledger.now)
-        best = ledger.class_of(job).best_rate
-        request = job.request
-        left = inf if request.steps is None or best <= 0 else max(0.0, request.steps - job.steps) / best
-        facts = OrderFacts(
-            job_id=job.job_id,
-            submitted_at=float(columns.submitted_at[job.slot]),
-            priority_class=request.priority_class,
-            gang=request.demands[0].count if request.demands else 1,
-            attained_s=float(columns.attained_s[job.slot]),
-            remaining_s=left,
-            deadline_at=request.deadline_at,
-        )
-        return (-request.priority_class, *self._policy.key(facts), job.job_id)
-
-    def key(self, job: JobRecord, pool: int) -> Key | None:
-        return self._key(job) if self._ledger.class_of(job).rates[pool] > 0 else None
-
-    def fill_lines(self, lines: Lines) -> None:
-        for job in self._ledger.jobs.values():
-            if lines.is_waiting(job.job_id):
-                key = self._key(job)
-                for pool in np.flatnonzero(self._ledger.class_of(job).rates > 0).tolist():
-                    lines.push(job, pool, key)
-
-    def challengers(self, pool: int, most: int) -> list[JobRecord]:
-        columns = self._ledger.columns
-        rows = np.flatnonzero(columns.active & columns.eligible & (columns.pool < 0))
-        jobs = [self._ledger.jobs[JobId(int(columns.job_id[row]))] for row in rows]
-        runnable = [job for job in jobs if job.waits and self._ledger.class_of(job).rates[pool] > 0]
-        return sorted(runnable, key=self._key)[:most]
-
-    def incumbents(self, pool: int) -> list[JobRecord]:
-        columns = self._ledger.columns
-        rows: Sequence[int] = np.flatnonzero(columns.active & (columns.pool == pool)).tolist()
-        jobs = [self._ledger.jobs[JobId(int(columns.job_id[row]))] for row in rows]
-        return sorted(jobs, key=self._key, reverse=True)
-
-    def may_evict(self, challenger: JobRecord, incumbent: JobRecord, pool: int) -> bool:
-        if challenger.request.priority_class != incumbent.request.priority_class:
-            return challenger.request.priority_class > incumbent.request.priority_class
-        ran_s = self._ledger.now - incumbent.running_at
-        if incumbent.loses_work:
-            return False
-        return self.compares and ran_s >= self._rules.min_runtime_s and self._key(challenger) < self._key(incumbent)
-
-    def may_move(self, job: JobRecord, pool: int) -> bool:
-        return False
-
-    def can_be_stopped(self, job: JobRecord) -> bool:
-        return self.compares and job.request.preemptible and not job.loses_work
-
-    def is_entitled(self, job: JobRecord, pool: int) -> bool:
-        return True
-
-    def alternatives(self, job: JobRecord, pool: int) -> list[int]:
-        job_class = self._ledger.class_of(job)
-        rates = job_class.rates
-        if not self._policy.aware or rates[pool] >= job_class.best_rate:
-            return []
-        better = np.flatnonzero(rates > rates[pool])
-        ranked: list[int] = better[np.argsort(-rates[better], kind="stable")].tolist()
-        return ranked

@@ -133,12 +133,9 @@ def enter_lines(cycle: Cycle, job: JobRecord) -> None:
     assert cycle.discipline is not None
     if not job.waits or job.ready_at > cycle.now:
         return
-    for pool in range(len(cycle.ledger.fleet.pools)):
-        if cycle.ledger.class_of(job).rates[pool] > 0:
-            key = cycle.discipline.key(job, pool)
-            if key is not None:
-                cycle.lines.push(job, pool, key)
-                cycle.stale_pools.add(pool)
+    for pool, key in cycle.discipline.keys(job):
+        cycle.lines.push(job, pool, key)
+        cycle.stale_pools.add(pool)
 
 
 def end_job(
@@ -174,7 +171,7 @@ def _dependency_ended(cycle: Cycle, job: JobRecord, dependency: JobRecord, state
 
 def count_steps(cycle: Cycle, job: JobRecord, steps: float) -> None:
     """The job has done at least this many steps."""
-    job.steps, job.steps_at = max(job.steps, steps), cycle.now
+    job.steps = max(job.steps, steps)
     cycle.ledger.columns.steps[job.slot] = job.steps
 
 

@@ -50,8 +50,6 @@ class JobRecord:
     #: It was stopped once and had saved nothing: stopping it again would cost all it has done.
     loses_work: bool = False
     steps: float = 0.0
-    #: When `steps` was last heard of.
-    steps_at: float = 0.0
     #: Steps at the newest recorded checkpoint, and at the start of this attempt.
     safe_steps: float = 0.0
     start_steps: float = 0.0
@@ -130,6 +128,10 @@ class Columns:
         self.deadline_at: NDArray[np.float64] = np.zeros(size)
         self.steps_total: NDArray[np.float64] = np.zeros(size)
         self.steps: NDArray[np.float64] = np.zeros(size)
+        #: When `steps` was last heard of in this attempt (or its ranks came up); inf while none runs.
+        self.steps_at: NDArray[np.float64] = np.full(size, inf)
+        #: The submitter's guess of the whole run on the best accelerator; inf without one.
+        self.duration_s: NDArray[np.float64] = np.full(size, inf)
         #: True for a job that may be given accelerators: it waits or runs, and nothing but a place is missing.
         self.eligible: NDArray[np.bool_] = np.zeros(size, bool)
         #: Accelerators of the largest gang it may run as.
@@ -140,6 +142,10 @@ class Columns:
         #: Accelerator-seconds received, and the instant up to which the row is settled.
         self.attained_s: NDArray[np.float64] = np.zeros(size)
         self.settled_at: NDArray[np.float64] = np.zeros(size)
+        #: What it had received when an order policy last began to count its service anew.
+        self.renewed_at_s: NDArray[np.float64] = np.zeros(size)
+        #: When it last began, or ended, to hold accelerators; else its submission.
+        self.since_at: NDArray[np.float64] = np.zeros(size)
         self.entitled: NDArray[np.float64] = np.zeros((size, 0))
         self.owed: NDArray[np.float64] = np.zeros((size, 0))
         #: Accelerator-seconds entitled to and received where entitled, old ones slowly forgotten (`settle_all`).
@@ -234,8 +240,10 @@ class Ledger:
         self.profiling: set[JobId] = set()
         #: Jobs waiting for the end of another: dependency -> dependents.
         self.dependents: dict[JobId, list[JobId]] = {}
-        #: Projects in order of first sight: name -> row of the problem's entities.
+        #: Projects and their users ("project", "project/user") in order of first sight: name -> row of the problem's
+        #: entities; and the row of the project above each user, -1 for projects.
         self.entities: dict[str, int] = {}
+        self.entity_parents: list[int] = []
         self.standing: Standing | None = None
 
     def __iter__(self) -> Iterator[JobRecord]:
@@ -257,7 +265,7 @@ class Ledger:
         rate = float(self.class_of(job).rates[pool]) if pool >= 0 else 0.0
         if total is None or rate <= 0:
             return inf
-        done = job.steps + rate * (self.now - job.steps_at if job.steps > job.start_steps else 0.0)
+        done = job.steps + rate * max(0.0, self.now - float(self.columns.steps_at[job.slot]))
         return max(0.0, total - done) / rate
 
     def add(self, request: JobRequest, at: float) -> JobRecord:
@@ -272,22 +280,33 @@ class Ledger:
         columns.priority_class[slot] = request.priority_class
         columns.weight[slot] = request.weight
         columns.value_usd_per_h[slot] = np.nan if request.value_usd_per_h is None else request.value_usd_per_h
-        columns.entity[slot] = self.entities.setdefault(request.project, len(self.entities))
+        columns.entity[slot] = self._entity(f"{request.project}/{request.user}", self._entity(request.project, -1))
         columns.submitted_at[slot] = at
         columns.deadline_at[slot] = request.deadline_at
         columns.steps_total[slot] = inf if request.steps is None else request.steps
         columns.steps[slot] = 0.0
+        columns.steps_at[slot] = inf
+        columns.duration_s[slot] = inf if request.duration_s is None else request.duration_s
         columns.eligible[slot] = False
         columns.gang[slot] = max((demand.count for demand in request.demands), default=1)
         columns.pool[slot] = -1
         columns.count[slot] = 0.0
         columns.attained_s[slot] = 0.0
         columns.settled_at[slot] = at
+        columns.renewed_at_s[slot] = 0.0
+        columns.since_at[slot] = at
         columns.entitled[slot] = 0.0
         columns.owed[slot] = 0.0
         columns.promised[slot] = 0.0
         columns.delivered[slot] = 0.0
         return job
+
+    def _entity(self, name: str, parent: int) -> int:
+        """Row of an entity, a new one if it was never seen."""
+        if name not in self.entities:
+            self.entities[name] = len(self.entities)
+            self.entity_parents.append(parent)
+        return self.entities[name]
 
     def remove(self, job: JobRecord) -> None:
         """The job has ended: its row leaves."""

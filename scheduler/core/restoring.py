@@ -4,6 +4,8 @@ What is not told starts anew: what jobs are owed, claims on places, the policy's
 Nothing is commanded: machines go on with what they were doing, and what they do is reported as always.
 """
 
+from math import inf
+
 from scheduler.core.attempts import is_prepared
 from scheduler.core.cycle import Cycle
 from scheduler.core.events import JobRestored, NodeQuarantined, RentRestored
@@ -44,6 +46,9 @@ def _resume_attempt(cycle: Cycle, job: JobRecord, event: JobRestored) -> None:
     job.placement, job.leased_at, job.running_at = placement, event.leased_at, event.running_at
     job.prepared, job.rendezvous, job.revoked = set(event.prepared), event.rendezvous, event.revoked
     columns.pool[job.slot], columns.count[job.slot] = pool, placement.accelerators
+    columns.since_at[job.slot] = event.leased_at
+    if event.running_at < inf:
+        columns.steps_at[job.slot] = event.at
     cycle.timers.set(event.leased_at + job.request.max_runtime_s, "max_runtime", job.job_id, job.attempt)
     if not is_prepared(job):
         timeout_s = cycle.standing.rules.prepare_timeout_s

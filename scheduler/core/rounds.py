@@ -4,6 +4,7 @@
 a round and after each solve, over all active jobs, through arrays.
 """
 
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 
@@ -206,53 +207,62 @@ def _may_borrow(cycle: Cycle, job: JobRecord, reservation: Claim) -> bool:
 
 
 def compare(cycle: Cycle) -> None:
-    """Set waiting jobs (and jobs owed time on another pool) against incumbents, pool by pool."""
-    assert cycle.discipline is not None
-    if not cycle.discipline.compares:
+    """Set waiting jobs (and jobs owed time on another pool) against incumbents."""
+    discipline = cycle.discipline
+    assert discipline is not None
+    if not discipline.compares:
         return
-    for pool in range(len(cycle.ledger.fleet.pools)):
-        if cycle.ledger.fleet.pools[pool].capacity:
-            challengers = cycle.discipline.challengers(pool, CHALLENGERS_MAX)
-            if challengers:
-                _challenge(cycle, pool, challengers)
+    incumbents: dict[int, list[JobRecord]] = {}
+    failures: Counter[int] = Counter()
+    head: JobRecord | None = None
+    for job, pool in discipline.contests(CHALLENGERS_MAX):
+        if discipline.strict and head is not None and job is not head and _still_waits(cycle, head):
+            return  # nobody passes the first in line, by preemption as little as by filling
+        head = job
+        if failures[pool] < FAILURES_MAX and not _challenge(cycle, job, pool, incumbents):
+            failures[pool] += 1
 
 
 def challenge_now(cycle: Cycle, job: JobRecord) -> None:
     """A job of a high class need not wait for the round to end."""
     assert cycle.discipline is not None
-    for pool in range(len(cycle.ledger.fleet.pools)):
-        if job.waits and job.job_id not in cycle.lines.spoken_for and cycle.discipline.key(job, pool) is not None:
-            _challenge(cycle, pool, [job])
+    for pool in cycle.discipline.pools_of(job):
+        if _still_waits(cycle, job):
+            _challenge(cycle, job, pool, {})
 
 
-def _challenge(cycle: Cycle, pool: int, challengers: list[JobRecord]) -> None:
-    assert cycle.discipline is not None
-    incumbents = cycle.discipline.incumbents(pool)[:INCUMBENTS_MAX]
-    failures = 0
-    for job in challengers:
-        if job.job_id in cycle.lines.spoken_for or not (job.waits or _is_movable(cycle, job, pool)):
-            continue
-        place = cycle.ledger.fleet.find(pool, form_of(cycle, job))
-        if place is not None and job.waits:
-            continue  # fill will start it
-        victims: list[JobRecord] = []
-        if place is None:
-            found = victims_of(cycle, job, pool, incumbents, partial(_may_evict, cycle, job, pool))
-            if found is None:
-                failures += 1
-                if failures >= FAILURES_MAX:
-                    return
-                continue
-            place, victims = found
-        drop_claim(cycle, job.job_id)
-        claim = open_claim(cycle, job, pool, place, exchange=True)
-        for victim in victims:
-            revoke(cycle, victim, Reason.POLICY_PREEMPTED, detail=f"job {job.job_id} is owed this place")
-        if job.holds:
-            revoke(
-                cycle, job, Reason.POLICY_MOVED, detail=f"owed time on {cycle.ledger.fleet.pools[pool].pool.pool_id}"
-            )
-        settle_claim(cycle, claim)
+def _still_waits(cycle: Cycle, job: JobRecord) -> bool:
+    return job.waits and job.job_id not in cycle.lines.spoken_for
+
+
+def _challenge(cycle: Cycle, job: JobRecord, pool: int, incumbents: dict[int, list[JobRecord]]) -> bool:
+    """Claim a place on the pool, if the job has a right to it and those in it may be asked to go.
+
+    False: nobody who is there can be displaced. `incumbents`: by pool, as far as they have been asked for.
+    """
+    discipline = cycle.discipline
+    assert discipline is not None
+    if job.job_id in cycle.lines.spoken_for or not (job.waits or _is_movable(cycle, job, pool)):
+        return True
+    place = cycle.ledger.fleet.find(pool, form_of(cycle, job))
+    if place is not None and job.waits:
+        return True  # fill will start it
+    victims: list[JobRecord] = []
+    if place is None:
+        if pool not in incumbents:
+            incumbents[pool] = discipline.incumbents(pool)[:INCUMBENTS_MAX]
+        found = victims_of(cycle, job, pool, incumbents[pool], partial(_may_evict, cycle, job, pool))
+        if found is None:
+            return False
+        place, victims = found
+    drop_claim(cycle, job.job_id)
+    claim = open_claim(cycle, job, pool, place, exchange=True)
+    for victim in victims:
+        revoke(cycle, victim, Reason.POLICY_PREEMPTED, detail=f"job {job.job_id} {discipline.claim_text}")
+    if job.holds:
+        revoke(cycle, job, Reason.POLICY_MOVED, detail=f"owed time on {cycle.ledger.fleet.pools[pool].pool.pool_id}")
+    settle_claim(cycle, claim)
+    return True
 
 
 def _is_movable(cycle: Cycle, job: JobRecord, pool: int) -> bool:
@@ -289,7 +299,7 @@ def victims_of(
             taken = any(row == chosen for chosen, _ in place)
             if free_machine is None or free_machine.condition is not Condition.UP or taken:
                 continue
-            if _is_claimed_by_others(cycle, row, job):
+            if _is_reserved_by_others(cycle, row, job):
                 continue
             leaving.setdefault(row, []).append(incumbent)
             if len(place) < len(parts) and _has_room_after(cycle, free_machine, leaving[row], parts[len(place)], job):
@@ -309,9 +319,17 @@ def _may_evict(cycle: Cycle, job: JobRecord, pool: int, incumbent: JobRecord) ->
     return cycle.discipline.may_evict(job, incumbent, pool)
 
 
+def _is_reserved_by_others(cycle: Cycle, row: int, job: JobRecord) -> bool:
+    """Whether somebody else's reservation takes whatever is freed on the machine."""
+    claims = [cycle.claims[job_id] for job_id in cycle.claims_on.get(row, ()) if job_id != job.job_id]
+    return any(not claim.exchange for claim in claims)
+
+
 def _has_room_after(cycle: Cycle, machine: Machine, leaving: list[JobRecord], wanted: int, job: JobRecord) -> bool:
     """Whether `wanted` accelerators, with their processors and memory, are free once these jobs have left."""
-    free, cpus, memory = len(machine.free), machine.free_cpus, machine.free_memory_bytes
+    promised = _promised(cycle, machine, job)
+    free, cpus = len(machine.free) - promised[0], machine.free_cpus - promised[1]
+    memory = machine.free_memory_bytes - promised[2]
     own = [job] if job.job_id in machine.holders else []  # what its reservation holds there
     for victim in [*leaving, *own]:
         form, held = form_of(cycle, victim), len(machine.holders[victim.job_id])
@@ -320,3 +338,22 @@ def _has_room_after(cycle: Cycle, machine: Machine, leaving: list[JobRecord], wa
         memory += held * form.memory_bytes
     form = form_of(cycle, job)
     return free >= wanted and cpus + 1e-9 >= wanted * form.cpus and memory >= wanted * form.memory_bytes
+
+
+def _promised(cycle: Cycle, machine: Machine, job: JobRecord) -> tuple[int, float, int]:
+    """What earlier exchanges of others need on the machine beyond what those who were asked to go will leave there.
+
+    Accelerators, processors, memory; each 0 at least: what more is left is not counted on.
+    """
+    claims = [cycle.claims[job_id] for job_id in cycle.claims_on.get(machine.row, ()) if job_id != job.job_id]
+    if not claims:
+        return 0, 0.0, 0
+    needs = [(claim.needs[machine.row], form_of(cycle, cycle.ledger.jobs[claim.job_id])) for claim in claims]
+    holders = [cycle.ledger.jobs[job_id] for job_id in machine.holders]
+    going = [each for each in holders if each.revoked is not None and any(row == machine.row for row, _ in each.place)]
+    left = [(len(machine.holders[each.job_id]), form_of(cycle, each)) for each in going]
+    return (
+        max(0, sum(count for count, _ in needs) - sum(count for count, _ in left)),
+        max(0.0, sum(count * form.cpus for count, form in needs) - sum(count * form.cpus for count, form in left)),
+        max(0, sum(n * form.memory_bytes for n, form in needs) - sum(n * form.memory_bytes for n, form in left)),
+    )

@@ -25,7 +25,8 @@ class RoundRules:
     #: An accelerator whose job ended stays idle until the round ends (other schedulers' mechanism).
     idle_to_round_end: bool = False
     backfill: Backfill = Backfill.EASY
-    #: A challenger must be owed this many times the cost of the exchange more than the incumbent.
+    #: A challenger must be owed this many times the cost of the exchange more than the incumbent. Under an order: the
+    #: incumbent must have run this many times that long.
     hysteresis: float = 2.0
     #: An incumbent is safe from challengers of its class for this long.
     min_runtime_s: float = 60.0

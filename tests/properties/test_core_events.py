@@ -21,6 +21,18 @@ from walras.cluster import Market
 from walras.ids import JobId, Kind, NodeId, PoolId
 from walras.request import RetryRule
 
+#: Shares, and every order; parameters small enough for ranks to change within a test.
+POLICIES = (
+    PolicySpec("fifo"),
+    PolicySpec("max_min_fairness"),
+    PolicySpec("las", {"quantum_s": 10.0}),
+    PolicySpec("srtf", {"margin": 0.0, "unknown_s": 30.0}),
+    PolicySpec("srsf", {"strict": True}),
+    PolicySpec("edf"),
+    PolicySpec("priority"),
+    PolicySpec("tiresias", {"thresholds_s": (10.0, 60.0), "promote": 0.5}),
+    PolicySpec("tiresias", {"thresholds_s": (20.0,), "index": "gittins", "service_s": (5.0, 30.0, 300.0)}),
+)
 POOLS = (pool("a", 4), pool("b", 2, speed=0.5), pool("s", 1, market=Market.SPOT, quota=3))
 
 
@@ -68,7 +80,7 @@ class AnyOrder(RuleBasedStateMachine):
     """A cluster to which anything may happen."""
 
     @initialize(
-        policy=st.sampled_from(["fifo", "max_min_fairness"]),
+        policy=st.sampled_from(POLICIES),
         round_s=st.sampled_from([0.0, 12.0, 60.0]),
         resolve_min_s=st.sampled_from([0.0, 5.0, 30.0]),
         restart_s=st.sampled_from([0.5, 5.0]),
@@ -76,7 +88,7 @@ class AnyOrder(RuleBasedStateMachine):
         idle=st.booleans(),
     )
     def begin(
-        self, policy: str, round_s: float, resolve_min_s: float, restart_s: float, backfill: Backfill, idle: bool
+        self, policy: PolicySpec, round_s: float, resolve_min_s: float, restart_s: float, backfill: Backfill, idle: bool
     ) -> None:
         self.fleet = FakeFleet()
         rules = RoundRules(
@@ -88,7 +100,7 @@ class AnyOrder(RuleBasedStateMachine):
             min_runtime_s=5.0,
             rent_keep_s=20.0,
         )
-        self.tell(ev.PolicyChanged(0.0, PolicySpec(policy), rules))
+        self.tell(ev.PolicyChanged(0.0, policy, rules))
         for declared in POOLS:
             self.tell(ev.PoolDeclared(0.0, declared))
         self.nodes: list[NodeId] = []
@@ -130,6 +142,7 @@ class AnyOrder(RuleBasedStateMachine):
         depends=st.sampled_from([0, 0, 1]),
         held=st.sampled_from([False, False, True]),
         not_before_s=st.sampled_from([-inf, -inf, 10.0]),
+        due_s=st.sampled_from([inf, 20.0, 200.0]),
     )
     def submit(
         self,
@@ -145,6 +158,7 @@ class AnyOrder(RuleBasedStateMachine):
         depends: int,
         held: bool,
         not_before_s: float,
+        due_s: float,
     ) -> None:
         dependencies = (JobId(self.job_count),) if depends and self.job_count else ()
         self.job_count += 1
@@ -163,6 +177,7 @@ class AnyOrder(RuleBasedStateMachine):
             depends_on=dependencies,
             held=held,
             not_before_at=self.fleet.at + not_before_s,
+            deadline_at=self.fleet.at + due_s,
         )
         self.tell(ev.JobSubmitted(self.fleet.at, request))
 
@@ -262,11 +277,11 @@ class AnyOrder(RuleBasedStateMachine):
         else:
             self.tell(ev.JobReprioritised(at, job_id, 90))
 
-    @rule(policy=st.sampled_from(["fifo", "max_min_fairness"]))
-    def policy_changes(self, policy: str) -> None:
+    @rule(policy=st.sampled_from(POLICIES))
+    def policy_changes(self, policy: PolicySpec) -> None:
         standing = self.fleet.core.ledger.standing
         assert standing is not None
-        self.tell(ev.PolicyChanged(self.fleet.at, PolicySpec(policy), standing.rules))
+        self.tell(ev.PolicyChanged(self.fleet.at, policy, standing.rules))
 
     @rule()
     def server_restarts(self) -> None:

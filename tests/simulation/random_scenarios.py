@@ -18,6 +18,17 @@ from walras.ids import JobId, Kind, PoolId
 from walras.request import ANY_ACCELERATOR, Demand, JobRequest, RetryRule
 
 KINDS = (Kind("cnn"), Kind("rnn"), Kind("script"))
+POLICIES = (
+    PolicySpec("fifo"),
+    PolicySpec("las", {"quantum_s": 60.0}),
+    PolicySpec("srtf"),
+    PolicySpec("srsf", {"strict": True}),
+    PolicySpec("edf"),
+    PolicySpec("priority"),
+    PolicySpec("tiresias", {"thresholds_s": (120.0,), "promote": 2.0}),
+    PolicySpec("isolated"),
+    PolicySpec("max_min_fairness"),
+)
 #: Faults stop here; whatever is unfinished then must finish.
 FAULTS_UNTIL_AT = 1200.0
 
@@ -39,11 +50,11 @@ def scenario_of(seed: int) -> Scenario:
         KINDS[1]: Costs(random.choice((1.0, 10.0)), 3.0, 20.0),
         KINDS[2]: Costs(1.0, None),
     }
-    policy = random.choice(("fifo", "fifo", "fifo", "isolated", "max_min_fairness"))
+    policy = random.choice(POLICIES)
     return Scenario(
         pools,
         Truth(speeds, costs),
-        PolicySpec(policy),
+        policy,
         RoundRules(
             round_s=random.choice((20.0, 60.0)),
             resolve_min_s=random.choice((60.0, 300.0)),

@@ -21,7 +21,19 @@ from walras.request import Demand, JobRequest
 
 KIND = Kind("k")
 URGENT, ORDINARY = 90, 50
-POLICIES = ("max_min_fairness", "isolated", "fifo")
+#: Every policy with parameters that make it as restless as it can be on jobs of a minute.
+PARAMETERS: dict[str, dict[str, object]] = {
+    "max_min_fairness": {},
+    "isolated": {},
+    "fifo": {"strict": False},
+    "las": {"quantum_s": 5.0},
+    "srtf": {"margin": 0.0},
+    "srsf": {"margin": 0.0},
+    "edf": {},
+    "priority": {},
+    "tiresias": {"thresholds_s": [5.0, 20.0, 60.0], "promote": 1.0},
+}
+POLICIES = tuple(PARAMETERS)
 
 
 class Busiest:
@@ -61,11 +73,10 @@ def scenario(policy: str, machines: int, size: int, costs: Costs, **rules: objec
         "round_s": 20.0, "resolve_min_s": 5.0, "min_runtime_s": 5.0, "profiling_s": 5.0, "restart_default_s": 2.0,
         **rules,
     }  # fmt: skip
-    parameters = {"strict": False} if policy == "fifo" else {}
     return Scenario(
         (PoolModel(pool, machines),),
         Truth({SpeedKey(KIND, "a100"): 1.0}, {}, costs),
-        PolicySpec(policy, parameters),
+        PolicySpec(policy, PARAMETERS[policy]),
         RoundRules(**given_rules),  # type: ignore[arg-type]
         limits=Limits(until_at=20_000.0, max_events=50_000),
     )
@@ -100,7 +111,7 @@ def test_a_due_reservation_and_urgent_single_jobs_do_not_chase_each_other(policy
         max_size=12,
     ),
 )  # fmt: skip
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_every_instant_comes_to_rest_and_every_job_ends(
     policy: str,
     machines: int,

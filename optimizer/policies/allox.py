@@ -1,0 +1,151 @@
+"""AlloX: who starts where, by an assignment of jobs to (accelerator, position from the end).
+
+Symbols: R[m] steps left of job m, T[m,p] its steps/s on pool p, k the position from the end of a lane.
+
+    minimise  sum k R[m]/T[m,p] y[m,p,k]   each job in one place, each place of a lane taken once
+
+which is the sum of the times until all jobs end if nobody else comes. The first of each lane starts. The certificate
+sets that sum against the squashed area (`optimizer.yardstick`), which no schedule of the same jobs can go below.
+"""
+
+from dataclasses import replace
+from typing import Annotated, Any
+
+import numpy as np
+from pydantic import ConfigDict, Field
+from pydantic.dataclasses import dataclass
+
+from optimizer.decision import Certificate, Memory, Quote, Shares, Status
+from optimizer.feasible import relative_gap, violation_of
+from optimizer.lanes import line_up
+from optimizer.owners import best_by
+from optimizer.policy import Newcomer
+from optimizer.problem import BoolArray, FloatArray, IntArray, Problem
+from optimizer.utility import usable_columns
+from optimizer.yardstick import lower_bound_s
+
+#: Slack for counts that went through float arithmetic.
+_WHOLE = 1e-9
+
+
+@dataclass(frozen=True, config=ConfigDict(extra="forbid", strict=True))
+class Allox:
+    """Least sum of completion times by assignment: jobs to unlike accelerators and their places in line there.
+
+    Who was placed stays until it ends; whoever merely uses what is free makes room. Source: Le et al., AlloX, EuroSys
+    2020, section 4, as Gavel's simulator has it. Gangs are a generalisation of ours: a pool's free accelerators are cut
+    into lanes of the gang sizes that wait for it, each size getting its part of the waiting work. A gang that is larger
+    than what is free waits. A job of unknown length is taken to need as long again as it has run.
+    """
+
+    unknown_s: Annotated[
+        float, Field(gt=0, description="Seconds that a job of unknown length is taken to have left, at least.")
+    ] = 3600.0
+
+    def decide(self, problem: Problem, memory: Memory) -> tuple[Shares, Memory]:
+        """Shares of 1 for whoever stays or starts; status `defined`, or `empty` where nobody can run.
+
+        Memory: {"placed": [[job, pool, accelerators], ..], "newest": job}, whom it has placed where, and the newest job
+        that it knew. Newer ones that run were let in at once and stay; without a memory that holds for all.
+        """
+        columns = problem.columns
+        usable = usable_columns(columns, problem.pools.capacity)
+        steps, guessed = self._steps_left(problem)
+        length_s = steps[columns.job] / np.maximum(columns.steps_per_s, 1e-300)
+        kept = _kept(problem, usable, memory)
+        counted = np.zeros(len(problem.jobs), dtype=np.bool_)
+        counted[columns.job[kept]] = True
+        found = line_up(columns, usable & ~counted[columns.job], length_s, _left(problem, kept))
+        counted[found.rows] = True
+        x = np.zeros(len(columns))
+        x[kept] = x[found.starts] = 1.0
+        total_s = found.total_s + float(length_s[kept].sum())
+        proof = self._proof(problem, usable & counted[columns.job], steps, total_s, x, guessed)
+        return _shares(problem, usable, x, proof), _remember(problem, x)
+
+    def value(self, newcomer: Newcomer, quote: Quote) -> FloatArray:
+        """Speed of each configuration, relative to the fastest: a newcomer takes the best free one (c,)."""
+        fastest = float(newcomer.steps_per_s.max(initial=0.0))
+        return newcomer.steps_per_s / fastest if fastest > 0 else np.zeros(len(newcomer.steps_per_s))
+
+    def _steps_left(self, problem: Problem) -> tuple[FloatArray, int]:
+        """Steps left of each job, guessed where unknown, and how many were guessed (n,)."""
+        jobs = problem.jobs
+        best = best_by(problem.columns.job, problem.columns.steps_per_s, len(jobs))
+        unknown = ~np.isfinite(jobs.remaining_steps)
+        guess = np.maximum(self.unknown_s, jobs.attained_s / jobs.gang) * best
+        return np.where(unknown, guess, jobs.remaining_steps), int(np.count_nonzero(unknown & (best > 0)))
+
+    def _proof(
+        self, problem: Problem, counted: BoolArray, steps: FloatArray, total_s: float, x: FloatArray, guessed: int
+    ) -> Certificate:
+        path = "assignment; bound: squashed area" + (f"; {guessed} lengths guessed" if guessed else "")
+        if not counted.any():
+            return Certificate(Status.EMPTY, 0.0, 0.0, 0.0, 0.0, path, maximise=False)
+        known = replace(problem, jobs=replace(problem.jobs, remaining_steps=steps))
+        bound = lower_bound_s(known, counted)
+        gap = relative_gap(total_s, bound)
+        return Certificate(Status.DEFINED, total_s, bound, gap, violation_of(problem, x), path, maximise=False)
+
+
+def _kept(problem: Problem, usable: BoolArray, memory: Memory) -> IntArray:
+    """Columns of the jobs that were placed before, as long as they fit (in order of job)."""
+    columns, pools = problem.columns, problem.pools
+    newest = -1 if memory is None else int(memory["newest"])
+    let_in = np.flatnonzero(columns.running & usable & (problem.jobs.job_id > newest)[columns.job])
+    chosen = let_in[np.unique(columns.job[let_in], return_index=True)[1]].tolist()
+    if memory is not None:
+        chosen = sorted({*chosen, *_remembered(problem, usable, memory)})
+    first = np.searchsorted(columns.use_column, np.arange(len(columns) + 1))
+    free = pools.capacity.copy()
+    kept = []
+    for column in chosen:
+        uses = slice(first[column], first[column + 1])
+        if np.all(columns.use_count[uses] <= free[columns.use_pool[uses]] + _WHOLE):
+            np.subtract.at(free, columns.use_pool[uses], columns.use_count[uses])
+            kept.append(column)
+    return np.array(kept, dtype=np.int64)
+
+
+def _remembered(problem: Problem, usable: BoolArray, memory: Any) -> list[int]:
+    """The columns that the memory names, of jobs that are still there."""
+    columns, pools = problem.columns, problem.pools
+    placed = {int(job): (pool, float(count)) for job, pool, count in memory["placed"]}
+    job_id = problem.jobs.job_id[columns.job[columns.use_column]]
+    chosen: dict[int, int] = {}
+    for use in np.flatnonzero(usable[columns.use_column] & np.isin(job_id, list(placed))).tolist():
+        here = pools.pool_id[columns.use_pool[use]], float(columns.use_count[use])
+        if placed[int(job_id[use])] == here:
+            chosen.setdefault(int(job_id[use]), int(columns.use_column[use]))
+    return list(chosen.values())
+
+
+def _remember(problem: Problem, x: FloatArray) -> dict[str, Any]:
+    """Who has a place now, by the first pool of its column."""
+    columns = problem.columns
+    chosen = np.flatnonzero(x > 0)
+    use = np.searchsorted(columns.use_column, chosen)
+    placed = zip(
+        problem.jobs.job_id[columns.job[chosen]].tolist(),
+        (problem.pools.pool_id[pool] for pool in columns.use_pool[use].tolist()),
+        columns.use_count[use].tolist(),
+        strict=True,
+    )
+    return {"placed": [list(one) for one in placed], "newest": int(problem.jobs.job_id.max(initial=-1))}
+
+
+def _left(problem: Problem, kept: IntArray) -> FloatArray:
+    """Accelerators that these columns leave in each pool (p,)."""
+    columns = problem.columns
+    held = np.isin(columns.use_column, kept)
+    taken = np.bincount(columns.use_pool[held], columns.use_count[held], len(problem.pools))
+    return np.maximum(problem.pools.capacity - taken, 0.0)
+
+
+def _shares(problem: Problem, usable: BoolArray, x: FloatArray, proof: Certificate) -> Shares:
+    """The answer; nothing has a price."""
+    free = Quote(np.zeros(len(problem.pools)), "nothing has a price", 1.0)
+    placeable = np.zeros(len(problem.jobs), dtype=np.bool_)
+    placeable[problem.columns.job[usable]] = True
+    unplaceable = np.flatnonzero(~placeable)
+    return Shares(x, problem.pools.held, free, np.zeros(len(problem.jobs)), proof, unplaceable=unplaceable)

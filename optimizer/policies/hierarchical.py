@@ -1,0 +1,127 @@
+"""Hierarchical fairness: projects share the fleet, users share their project's part, jobs their user's.
+
+Water filling over the tree (`optimizer.hierarchy`): entities at the top rise together, each by its weight; inside an
+entity its part is divided in the same way among its children, or handed to its jobs in the order of submission. What an
+entity cannot use goes to its siblings. After Narayanan et al. (OSDI 2020, 4.3), with guaranteed parts, limits, and
+entities that do not borrow.
+
+The certificate speaks of the first level: of the guarantees if there are any, else of the top's common rise.
+"""
+
+from collections.abc import Mapping
+from dataclasses import field, replace
+from typing import Annotated, Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic.dataclasses import dataclass
+
+from optimizer.class_market import market_of
+from optimizer.decision import Memory, Quote, Shares
+from optimizer.hierarchy import ByTree
+from optimizer.holdings import Holdings, Terms, configured, holdings
+from optimizer.owners import best_by
+from optimizer.policy import Newcomer
+from optimizer.problem import Entities, FloatArray, Problem
+from optimizer.stages import Asked, Staged, certificate_of, fair_shares, nothing_to_decide
+from optimizer.utility import Utility, fair_share_utility, newcomer_worth
+from optimizer.validate import check_entities, validate
+
+_Fraction = Annotated[float, Field(ge=0, le=1)]
+_Name = Annotated[str, Field(min_length=1, pattern="^[^/]+$")]
+
+
+class UserTerms(BaseModel):
+    """What a user may have of its project's part."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    weight: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    guaranteed: _Fraction | None = None
+    limit: _Fraction | None = None
+    borrows: bool | None = None
+    inside: Literal["fairness", "fifo"] | None = None
+
+    @model_validator(mode="after")
+    def _in_order(self) -> "UserTerms":
+        if self.guaranteed is not None and self.limit is not None and self.guaranteed > self.limit:
+            raise ValueError(f"guaranteed {self.guaranteed:g} is above the limit {self.limit:g}")
+        return self
+
+    def terms(self) -> Terms:
+        """As the optimizer takes them."""
+        fifo = None if self.inside is None else self.inside == "fifo"
+        return Terms(self.weight, self.guaranteed, self.limit, self.borrows, fifo)
+
+
+class ProjectTerms(UserTerms):
+    """What a project may have, and how its users share it."""
+
+    users: Mapping[_Name, UserTerms] = Field(default_factory=dict)
+
+
+@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
+class Hierarchical:
+    """Fair among projects, then among their users, then among their jobs."""
+
+    #: True: the speeds of each job on each pool count. False: an accelerator is an accelerator.
+    aware: bool = True
+    #: Terms by project, where they differ from weight 1, nothing guaranteed, no limit, borrowing, fair inside.
+    projects: Mapping[_Name, ProjectTerms] = field(default_factory=dict)
+
+    def decide(self, problem: Problem, memory: Memory) -> tuple[Shares, Memory]:
+        """Shares of time with prices and certificate. The policy keeps no memory.
+
+        Raises:
+            ProblemError: the problem is malformed, or its entities do not fit the configured terms. Anything else is
+                told by the certificate's status.
+        """
+        validate(problem)
+        entities = self.entities(problem.entities)
+        check_entities(entities)
+        held = holdings(problem, entities)
+        utility = _within_limits(fair_share_utility(problem, aware=self.aware), held, problem)
+        if not utility.usable.any():
+            return nothing_to_decide(problem), None
+        from optimizer.filled import filled  # imports scipy
+
+        weight, place = problem.jobs.weight, held.place.astype(np.float64)
+        inside = [weight, place, held.rank, problem.jobs.entity.astype(np.float64) if len(held.limited) else place]
+        classes = held.rows(market_of(problem, utility.usable, [utility.worth], inside))
+        tree = held.tree(classes, weight, float(problem.pools.capacity.sum()))
+        staged = filled(Asked(problem, utility, classes), ByTree(tree))
+        return _told(staged, held), None
+
+    def value(self, newcomer: Newcomer, quote: Quote) -> FloatArray:
+        """Worth of each configuration: its fair-share units times the newcomer's weight against the others' mean."""
+        worth: FloatArray = quote.exchange * newcomer.weight * newcomer_worth(newcomer, aware=self.aware)
+        return worth
+
+    def entities(self, known: Entities) -> Entities:
+        """The problem's entities under the configured terms."""
+        terms: dict[str, Terms] = {}
+        below: dict[str, str] = {}
+        for project, said in self.projects.items():
+            terms[project] = said.terms()
+            for user, inner in said.users.items():
+                terms[f"{project}/{user}"], below[f"{project}/{user}"] = inner.terms(), project
+        return configured(known, terms, below)
+
+
+def _within_limits(utility: Utility, held: Holdings, problem: Problem) -> Utility:
+    """Without the columns that are larger than a limit."""
+    usable = utility.usable & ~held.blocked(problem)
+    worth = np.where(usable, utility.worth, 0.0)
+    best = best_by(problem.columns.job, worth, len(problem.jobs))
+    return replace(utility, usable=usable, worth=worth, best=best)
+
+
+def _told(staged: Staged, held: Holdings) -> Shares:
+    """The decision: people see the prices of pools, the proof keeps those of limits, too."""
+    problem = staged.asked.problem
+    pools = len(problem.pools)
+    certificate = certificate_of(staged, *staged.first())
+    over = (held.used(problem, staged.x) - held.allowed) / np.where(held.allowed > 0, held.allowed, 1.0)
+    certificate = replace(certificate, violation=max(certificate.violation, float(over.max(initial=0.0))))
+    seen = replace(staged, stages=tuple(replace(stage, prices=stage.prices[:pools]) for stage in staged.stages))
+    return replace(fair_shares(seen, certificate), stages=staged.stages)
