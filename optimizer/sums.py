@@ -17,7 +17,7 @@ from optimizer.objective import Total
 from optimizer.packing.blocks import sharing_keys
 from optimizer.problem import FloatArray, IntArray, Problem
 from optimizer.route import solve
-from optimizer.stages import Asked, Staged, certificate_of, one_stage, shares_of
+from optimizer.stages import Asked, Staged, certificate_of, in_stages, one_stage, shares_of
 from optimizer.utility import Utility
 
 #: A floor missed by less than this part is held.
@@ -63,7 +63,9 @@ def largest_sum(problem: Problem, utility: Utility, wanted: Sum) -> Shares:
 
 
 def _solved(asked: Asked, objective: Total) -> Staged:
-    """One stage, with the floors that can all be held at once."""
+    """One stage, with the floors that can all be held at once; where jobs may be packed there are none."""
+    if asked.packed:
+        return in_stages(asked, objective, leftover=False)
     market, found = asked.classes.market, solve(asked.classes.market, objective)
     if found.status is Status.INFEASIBLE and objective.floor.any():
         from optimizer.definition import attainable  # imports cvxpy: only where deadlines are too much together

@@ -187,7 +187,7 @@ class _Search:
             self._likely = min(guess.objective, self._bound)
 
     def _ask(self, beside: float) -> Ask:
-        """What the next program is to maximise. A level is aimed at this part of it beside where it should be."""
+        """What the next program is to maximise. A level is aimed at this part of it beside where it should lie."""
         objective = self._objective
         if isinstance(objective, Total):
             return Ask(0.0, np.zeros(self._market.classes), objective.floor)
@@ -249,7 +249,7 @@ class _Search:
         return alone
 
     def without(self, status: Status) -> Status:
-        """How the search ends where a program could not be solved: short of work, if there is an answer all the same."""
+        """How the search ends where a program could not be solved: short of work, if with an answer all the same."""
         return Status.WORK_LIMIT if np.isfinite(self._value) else status
 
     def answer(self, status: Status) -> PackedSolution:
