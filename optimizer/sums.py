@@ -63,7 +63,7 @@ def largest_sum(problem: Problem, utility: Utility, wanted: Sum) -> Shares:
 
 
 def _solved(asked: Asked, objective: Total) -> Staged:
-    """One stage, with the floors that can all be held at once."""
+    """One stage, with the floors that can all be held at once; where jobs may be packed there are none."""
     if asked.packed:
         return in_stages(asked, objective, leftover=False)
     market, found = asked.classes.market, solve(asked.classes.market, objective)

@@ -22,15 +22,16 @@ from optimizer.packing.coarse import coarse_of
 from optimizer.packing.master import Ask, Master, MasterSolution
 from optimizer.packing.pricing import Duals, Priced, bound_of, gain_of, priced
 from optimizer.prices.bound import bound_at
-from optimizer.problem import FloatArray, IntArray
+from optimizer.problem import BoolArray, FloatArray, IntArray
 from optimizer.reached import level_reached
 
 #: Sides up to which a market starts with all of them.
 _ALL_SIDES = 3_000
 #: Segments that a class asks for in each block and round.
 _PARTNERS = 3
-#: Sides that stay in the program, for each class.
+#: Sides that stay in the program, for each class; and that are named to a finer market.
 _KEPT = 10
+_PROMISING = 4
 #: An answer within this part of its bound is good enough; with all sides in the program, this one.
 _CLOSE = 2e-4
 _EXACT = 1e-10
@@ -77,6 +78,7 @@ class Packer:
         self._market, self._blocks = market, blocks
         self._whole = how_many(blocks) <= _ALL_SIDES
         self._sides = all_sides(blocks) if self._whole else no_sides()
+        self._promising = self._sides
         self._coarse: Packer | None = None
         if not self._whole:
             groups = coarse_of(market, blocks)
@@ -84,9 +86,9 @@ class Packer:
                 self._groups, self._coarse = groups, Packer(groups.market, groups.blocks)
 
     @property
-    def sides(self) -> Sides:
-        """Those of the last program."""
-        return self._sides
+    def promising(self) -> Sides:
+        """Sides that ran in the last program, or were not far from it."""
+        return self._promising
 
     def solve(self, objective: Level | Total) -> PackedSolution:
         """The largest value of the objective. Solvers that give up are told by the status, with what was found so far.
@@ -94,38 +96,42 @@ class Packer:
         Every class has a column of positive worth (Level), and floors leave room (Total, else INFEASIBLE).
         """
         search = _Search(self._market, self._blocks, objective)
+        if self._whole:
+            return self._with_all(search)
         if self._coarse is not None:
             search.expect(self._coarse.solve(self._groups.objective(objective)))
-            likely = self._groups.sides_of_members(self._blocks, self._coarse.sides)
+            likely = self._groups.sides_of_members(self._blocks, self._coarse.promising)
             self._sides = joined([self._sides, likely])
-        master, close = Master(self._market, objective), _EXACT if self._whole else _CLOSE
-        greedy, path, vertex = no_sides(), "pairs", self._whole
-        while search.rounds < _ROUNDS and search.stalled < _STALLED:
-            sides = spell(self._sides, self._blocks)
-            found = master.solve(
-                sides, _positions(greedy, self._sides), search.ask(self._beside_level(vertex)), vertex=vertex
-            )
-            search.work += found.work
-            if found.status is not Status.OPTIMAL:
-                return search.answer(found.status, path)
-            path = f"pairs/{found.solver}"
-            judged = search.learn(found, self._sides, sides)
-            if search.gap <= close:
-                return search.answer(Status.OPTIMAL, path)
-            more = self._sides.take(_greedy(self._market, sides, found.beside))
-            greedy = joined([greedy, more])
-            if not self._whole:
-                vertex = search.room <= close / 2
-                self._sides = joined([self._worth_keeping(judged.merit, found.beside), judged.asked, greedy])
-        return search.answer(Status.OPTIMAL if search.gap <= close else Status.WORK_LIMIT, path)
+        greedy = no_sides()
+        while search.goes_on:
+            found, judged = search.run(self._sides, greedy, _ABOVE, vertex=False)
+            if judged is None:
+                return search.answer(search.without(found.status))
+            self._promising = self._worth_keeping(judged.merit, found.beside, _PROMISING)
+            if search.room <= _CLOSE / 2 and search.aimed_well:
+                used = self._sides.take(found.beside > _RUNS)
+                search.run(used, used.take(search.meets_itself(used)), -_BELOW, vertex=True)
+                if search.gap <= _CLOSE:
+                    return search.answer(Status.OPTIMAL)
+            greedy = joined([greedy, self._sides.take(search.greedy(self._sides, found.beside))])
+            self._sides = joined([self._worth_keeping(judged.merit, found.beside), judged.asked, greedy])
+        return search.answer(Status.OPTIMAL if search.gap <= _CLOSE else Status.WORK_LIMIT)
 
-    def _beside_level(self, vertex: bool) -> float:
-        if self._whole:
-            return 0.0
-        return -_BELOW if vertex else _ABOVE
+    def _with_all(self, search: "_Search") -> PackedSolution:
+        """All sides in one program: exact, once no job holds more than half of its segment's line."""
+        greedy = no_sides()
+        while search.goes_on:
+            found, judged = search.run(self._sides, greedy, 0.0, vertex=True)
+            if judged is None:
+                return search.answer(search.without(found.status))
+            self._promising = self._worth_keeping(judged.merit, found.beside, _PROMISING)
+            if search.gap <= _EXACT:
+                break
+            greedy = joined([greedy, self._sides.take(search.greedy(self._sides, found.beside))])
+        return search.answer(Status.OPTIMAL if search.gap <= _CLOSE else Status.WORK_LIMIT)
 
-    def _worth_keeping(self, merit: FloatArray, beside: FloatArray) -> Sides:
-        most = _KEPT * self._market.classes
+    def _worth_keeping(self, merit: FloatArray, beside: FloatArray, kept: int = _KEPT) -> Sides:
+        most = kept * self._market.classes
         if len(self._sides) <= most:
             return self._sides
         best = np.partition(merit, len(merit) - most)[len(merit) - most]
@@ -138,14 +144,21 @@ class _Search:
     def __init__(self, market: Market, blocks: tuple[Block, ...], objective: Level | Total) -> None:
         self._market, self._blocks, self._objective = market, blocks, objective
         k = market.classes
+        self._master = Master(market, objective)
         self.rounds = self.stalled = self.work = 0
+        self._path = "pairs"
         self._value, self._bound = -np.inf, np.inf
         self._duals = Duals(np.zeros(market.rows), np.zeros(k), np.zeros(k))
         self._x, self._sides, self._beside = np.zeros(market.columns), no_sides(), np.zeros(0)
-        self._likely = np.nan
+        self._likely = self._aim = np.nan
         if isinstance(objective, Level):
             self._likely = bound_at(market, objective, np.ones(market.rows))
             self._bound = objective.targets.highest
+
+    @property
+    def goes_on(self) -> bool:
+        """There is work left to do, and hope that it helps."""
+        return self.rounds < _ROUNDS and self.stalled < _STALLED
 
     @property
     def gap(self) -> float:
@@ -156,6 +169,11 @@ class _Search:
     def room(self) -> float:
         """The same distance of what the last program would reach, were it solved to the last bit."""
         return self._short_of_bound(self._likely)
+
+    @property
+    def aimed_well(self) -> bool:
+        """The last program was aimed at about the level that it found."""
+        return isinstance(self._objective, Total) or self._aim <= self._likely * (1 + 2 * _CLOSE)
 
     def _short_of_bound(self, value: float) -> float:
         if not np.isfinite(value) or not np.isfinite(self._bound):
@@ -168,8 +186,8 @@ class _Search:
         if isinstance(self._objective, Level) and np.isfinite(guess.objective):
             self._likely = min(guess.objective, self._bound)
 
-    def ask(self, beside: float) -> Ask:
-        """What the next program is to maximise. A level is aimed at this part of it beside where it should be."""
+    def _ask(self, beside: float) -> Ask:
+        """What the next program is to maximise. A level is aimed at this part of it beside where it should lie."""
         objective = self._objective
         if isinstance(objective, Total):
             return Ask(0.0, np.zeros(self._market.classes), objective.floor)
@@ -177,30 +195,64 @@ class _Search:
         aim = self._likely * (1 + beside)
         if beside > 0 and self.rounds > 0:
             aim = max(aim, min((1 - _TOWARDS) * self._likely + _TOWARDS * self._bound, (1 + _FAR) * self._likely))
-        aim = min(aim, objective.targets.highest)
-        return Ask(1.0, objective.targets.at(aim)[0] - floor, floor)
+        self._aim = min(aim, objective.targets.highest)
+        return Ask(1.0, objective.targets.at(self._aim)[0] - floor, floor)
 
-    def learn(self, found: MasterSolution, sides: Sides, spelled: Spelled) -> Priced:
-        """Take in what a program found: a better answer, a better bound, the next aim. Returns its word on pairs."""
-        self.rounds += 1
+    def run(self, sides: Sides, greedy: Sides, beside: float, *, vertex: bool) -> tuple[MasterSolution, Priced | None]:
+        """Solve one program and take in what it says; what it says of pairs, too, unless it could not be solved.
+
+        Args:
+            sides: in the program.
+            greedy: those of them that are held to half of their segment's line.
+            beside: part of the level that is aimed at beside where it should be.
+            vertex: end in a vertex, and prefer its few pairs to others that are about as good.
+        """
+        spelled = spell(sides, self._blocks)
+        found = self._master.solve(spelled, _positions(greedy, sides), self._ask(beside), vertex=vertex)
+        self.rounds, self.work = self.rounds + 1, self.work + found.work
+        if found.status is not Status.OPTIMAL:
+            return found, None
+        self._path = f"pairs/{found.solver}"
         before = (self._value, self._bound)
-        x, beside = _feasible(self._market, spelled, found.x, found.beside)
-        value = _value(self._market, self._objective, spelled, x, beside)
-        if value > self._value:
-            shown = beside > 0
-            self._value, self._x, self._sides, self._beside = value, x, sides.take(shown), beside[shown]
+        self._keep(sides, spelled, found, _CLOSE / 10 if vertex else 0.0)
         gain = gain_of(self._market, self._objective, found.duals)
-        priced_all = priced(self._market, self._blocks, gain, found.duals, sides, _PARTNERS)
-        duals = Duals(found.duals.prices, found.duals.multiplier, priced_all.time)
+        judged = priced(self._market, self._blocks, gain, found.duals, sides, _PARTNERS)
+        duals = Duals(found.duals.prices, found.duals.multiplier, judged.time)
         bound = bound_of(self._market, self._objective, duals)
         if bound < self._bound or self.rounds == 1:
             self._bound, self._duals = min(bound, self._bound), duals
-        self._likely = min(bound_of(self._market, self._objective, found.duals), self._bound)
+        if beside >= 0:
+            self._likely = min(bound_of(self._market, self._objective, found.duals), self._bound)
         better = self._value > before[0] + _EXACT * abs(before[0]) or self._bound < before[1] * (1 - _EXACT)
         self.stalled = 0 if better else self.stalled + 1
-        return priced_all
+        return found, judged
 
-    def answer(self, status: Status, path: str) -> PackedSolution:
+    def _keep(self, sides: Sides, spelled: Spelled, found: MasterSolution, worse: float) -> None:
+        """Remember shares that are better than those so far, or at most so much worse, as a part of them."""
+        x, beside = _feasible(self._market, spelled, found.x, found.beside)
+        value = _value(self._market, self._objective, spelled, x, beside)
+        if value > self._value - worse * abs(self._value) or not np.isfinite(self._value):
+            shown = beside > 0
+            self._value, self._x, self._sides, self._beside = value, x, sides.take(shown), beside[shown]
+
+    def greedy(self, sides: Sides, beside: FloatArray) -> BoolArray:
+        """Sides of one job each, in segments where one runs for much of all the time that the segment meets itself."""
+        spelled, alone = spell(sides, self._blocks), self.meets_itself(sides)
+        total = sum_by(spelled.meeting, self._market.size[spelled.member] * beside, spelled.meetings)
+        broken = spelled.meeting[alone & (beside > _MUCH * total[spelled.meeting] + _HALF)]
+        return alone & np.isin(spelled.meeting, broken)
+
+    def meets_itself(self, sides: Sides) -> BoolArray:
+        """Sides of one job each, beside its own segment."""
+        spelled = spell(sides, self._blocks)
+        alone: BoolArray = (spelled.sign == 0) & (self._market.size[spelled.member] == 1)
+        return alone
+
+    def without(self, status: Status) -> Status:
+        """How the search ends where a program could not be solved: short of work, if with an answer all the same."""
+        return Status.WORK_LIMIT if np.isfinite(self._value) else status
+
+    def answer(self, status: Status) -> PackedSolution:
         """The best that was found. A level's dual values are told in units of the level."""
         duals = self._duals
         if isinstance(self._objective, Level):
@@ -208,7 +260,7 @@ class _Search:
             unit = float(self._market.size @ (duals.multiplier * rise)) or 1.0
             duals = Duals(duals.prices / unit, duals.multiplier / unit, duals.time / unit)
         return PackedSolution(
-            status, self._x, self._sides, self._beside, duals, self._value, self._bound, path, self.work
+            status, self._x, self._sides, self._beside, duals, self._value, self._bound, self._path, self.work
         )
 
 
@@ -219,14 +271,6 @@ def _positions(some: Sides, sides: Sides) -> IntArray:
     most = [int(max(array.max(), 0)) + 1 for array in (sides.place, sides.beside)]
     keys = [(s.block * most[0] + s.place) * most[1] + s.beside for s in (some, sides)]
     return np.searchsorted(keys[1], keys[0])
-
-
-def _greedy(market: Market, sides: Spelled, beside: FloatArray) -> IntArray:
-    """Sides of one job each, in segments where one runs for much of all the time that the segment meets itself."""
-    total = sum_by(sides.meeting, market.size[sides.member] * beside, sides.meetings)
-    alone = (sides.sign == 0) & (market.size[sides.member] == 1)
-    broken = sides.meeting[alone & (beside > _MUCH * total[sides.meeting] + _HALF)]
-    return np.flatnonzero(alone & np.isin(sides.meeting, broken))
 
 
 def _feasible(market: Market, sides: Spelled, x: FloatArray, beside: FloatArray) -> tuple[FloatArray, FloatArray]:

@@ -100,6 +100,10 @@ class Master:
         solver = self._options(matrix.shape[1], vertex)
         self._highs.passModel(self._model(matrix, cost / scale, ask, len(open_rows)))
         self._highs.run()
+        if solver == "ipm" and self._highs.getModelStatus() != highspy.HighsModelStatus.kOptimal:
+            solver = "simplex"
+            self._highs.setOptionValue("solver", solver)
+            self._highs.run()
         status = _STATUS.get(self._highs.getModelStatus(), Status.FAILED)
         solution, info = self._highs.getSolution(), self._highs.getInfo()
         work = max(int(info.simplex_iteration_count), 0) + max(int(info.ipm_iteration_count), 0)
