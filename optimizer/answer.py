@@ -4,7 +4,7 @@ import numpy as np
 
 from optimizer.decision import Decision, Memory, Order
 from optimizer.owners import best_by
-from optimizer.policy import OrderFacts, OrderPolicy, Policy
+from optimizer.policy import OrderPolicy, Policy, StatedFacts
 from optimizer.problem import Problem
 from optimizer.renting import Rental, rent_machines, with_rental
 from optimizer.validate import validate
@@ -51,13 +51,13 @@ def order_of(policy: OrderPolicy, problem: Problem) -> Order:
     return with_yardstick(problem, order, strict=policy.strict)
 
 
-def _facts(problem: Problem) -> OrderFacts:
+def _facts(problem: Problem) -> StatedFacts:
     """What a problem tells of its jobs. How long they have waited, it does not: nobody is counted anew."""
     jobs, columns = problem.jobs, problem.columns
     fastest = best_by(columns.job, columns.steps_per_s, len(jobs))
     remaining_s = np.full(len(jobs), np.inf)
     np.divide(jobs.remaining_steps, fastest, out=remaining_s, where=fastest > 0)
-    return OrderFacts(
+    return StatedFacts(
         submitted_at=jobs.submitted_at,
         priority_class=jobs.priority_class,
         gang=jobs.gang,

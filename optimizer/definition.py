@@ -37,10 +37,16 @@ _ROUNDING = 1e-7
 _SLACK = 1e-9
 
 
-def solve_definition(market: Market, objective: Objective) -> Solution:
-    """Solve exactly, up to the solver's rounding. Never raises where there is no optimum: the status says so."""
+def solve_definition(market: Market, objective: Objective, near: FloatArray | None = None) -> Solution:
+    """Solve exactly, up to the solver's rounding. Never raises where there is no optimum: the status says so.
+
+    Args:
+        market: at least one class and one column.
+        objective: what is sought.
+        near: prices that are known to be near those of the optimum (r,): a level is then sought from what they prove.
+    """
     if isinstance(objective, Level):
-        return _solve_level(market, objective)
+        return _solve_level(market, objective, near)
     if isinstance(objective, Total):
         return _solve_total(market, objective)
     return _solve_nash(market, objective)
@@ -171,11 +177,12 @@ class _Proof:
     prices: FloatArray
 
 
-def _solve_level(market: Market, objective: Level) -> Solution:
+def _solve_level(market: Market, objective: Level, near: FloatArray | None) -> Solution:
     """Fall to the optimum from above: each program's prices prove a level, until shares reach it."""
     targets = objective.targets
     floor = targets.at(0.0)[0]
-    proof = _first_proof(market, objective)
+    guesses = [_typical_prices(market, objective)] if near is None else [near, _typical_prices(market, objective)]
+    proof = _first_proof(market, objective, guesses)
     program, z = _Linear(market, objective.worth), proof.level
     for _ in range(_MAX_PASSES):
         found = program.level(targets.at(z)[0] - floor, floor)
@@ -194,17 +201,24 @@ def _solve_level(market: Market, objective: Level) -> Solution:
     return Solution(Status.OPTIMAL, x, prices, min(level, bound), bound, f"cvxpy/{program.solver}", program.work)
 
 
-def _first_proof(market: Market, objective: Level) -> _Proof:
-    """What typical prices prove: an accelerator is worth what it gives the mean member that can use it."""
+def _first_proof(market: Market, objective: Level, guesses: list[FloatArray]) -> _Proof:
+    """The lowest level that guessed prices prove; where none proves anything, nothing is known to be scarce."""
+    proof = _Proof(objective.targets.highest, np.zeros(market.rows))
+    for prices in guesses:
+        bound = bound_at(market, objective, prices)
+        if bound < proof.level:
+            proof = _Proof(bound, prices)
+    return proof
+
+
+def _typical_prices(market: Market, objective: Level) -> FloatArray:
+    """An accelerator is worth what it gives the mean member that can use it (r,)."""
     members = market.size[market.owner()] * (objective.worth > 0)
     per_unit = members * objective.worth / np.maximum(market.cost(np.ones(market.rows)), 1e-300)
     uses = np.diff(market.use_first)
     users = np.bincount(market.use_row, weights=np.repeat(members, uses), minlength=market.rows)
     total = np.bincount(market.use_row, weights=np.repeat(per_unit, uses), minlength=market.rows)
-    prices = np.divide(total, users, out=np.zeros(market.rows), where=users > 0)
-    bound = bound_at(market, objective, prices)
-    highest = objective.targets.highest
-    return _Proof(bound, prices) if bound < highest else _Proof(highest, np.zeros(market.rows))
+    return np.asarray(np.divide(total, users, out=np.zeros(market.rows), where=users > 0))
 
 
 def _solve_total(market: Market, objective: Total) -> Solution:

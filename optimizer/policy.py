@@ -33,20 +33,60 @@ class Newcomer:
     usd_per_h: FloatArray = field(default_factory=lambda: np.zeros(0))
 
 
+class OrderFacts(Protocol):
+    """What an order policy may rank jobs by: parallel arrays, one entry per job (n,). Each is worked out when read."""
+
+    @property
+    def submitted_at(self) -> FloatArray:
+        """Instant of submission."""
+        ...
+
+    @property
+    def priority_class(self) -> IntArray:
+        """0 low, 1 normal, 2 high."""
+        ...
+
+    @property
+    def gang(self) -> FloatArray:
+        """Accelerators of the whole gang."""
+        ...
+
+    @property
+    def attained_s(self) -> FloatArray:
+        """Accelerator-seconds received so far."""
+        ...
+
+    @property
+    def served_s(self) -> FloatArray:
+        """Accelerator-seconds since the job's service was last counted anew (`Renewing`)."""
+        ...
+
+    @property
+    def waited_s(self) -> FloatArray:
+        """Seconds since it last held accelerators (since its submission, if never); 0 while it does."""
+        ...
+
+    @property
+    def remaining_s(self) -> FloatArray:
+        """Seconds left on the job's best configuration; inf when unknown."""
+        ...
+
+    @property
+    def deadline_at(self) -> FloatArray:
+        """Instant by which it should end; inf without a deadline."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, eq=False)
-class OrderFacts:
-    """What an order policy may rank jobs by: parallel arrays, one entry per job (n,)."""
+class StatedFacts:
+    """`OrderFacts` that somebody states."""
 
     submitted_at: FloatArray
     priority_class: IntArray
-    #: Accelerators of the whole gang.
     gang: FloatArray
-    #: Accelerator-seconds received so far, and those since the job's service was last counted anew (`Renewing`).
     attained_s: FloatArray
     served_s: FloatArray
-    #: Seconds since it last held accelerators (since its submission, if never); 0 while it does.
     waited_s: FloatArray
-    #: Seconds left on the job's best configuration; inf when unknown.
     remaining_s: FloatArray
     deadline_at: FloatArray
 

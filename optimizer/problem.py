@@ -121,6 +121,14 @@ class Entities:
     def __len__(self) -> int:
         return len(self.name)
 
+    @property
+    def top(self) -> IntArray:
+        """The entity at the top above each one: itself where it has no parent (k,)."""
+        top = np.arange(len(self))
+        for row in np.flatnonzero(self.parent >= 0):  # parents come first
+            top[row] = top[self.parent[row]]
+        return top
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pairs:

@@ -20,12 +20,12 @@ ENTRY_POINTS = "walras.policies"
 
 _BUILT_IN: Mapping[str, str] = {
     "allox": "optimizer.policies.allox:Allox",
+    "cost_with_slos": "optimizer.policies.cost_with_slos:CostWithSlos",
     "edf": "optimizer.policies.edf:Edf",
     "fifo": "optimizer.policies.fifo:Fifo",
+    "finish_time_fairness": "optimizer.policies.finish_time_fairness:FinishTimeFairness",
     "hierarchical": "optimizer.policies.hierarchical:Hierarchical",
     "isolated": "optimizer.policies.isolated:Isolated",
-    "cost_with_slos": "optimizer.policies.cost_with_slos:CostWithSlos",
-    "finish_time_fairness": "optimizer.policies.finish_time_fairness:FinishTimeFairness",
     "las": "optimizer.policies.las:Las",
     "makespan": "optimizer.policies.makespan:Makespan",
     "max_min_fairness": "optimizer.policies.max_min_fairness:MaxMinFairness",

@@ -155,12 +155,13 @@ def entitlements(problem: Problem, placeable: BoolArray) -> FloatArray:
     weight = np.where(placeable, jobs.weight, 0.0)
     if not len(problem.entities):
         return weight
-    within = sum_by(jobs.entity, weight, len(problem.entities))
+    project = problem.entities.top[jobs.entity]
+    within = sum_by(project, weight, len(problem.entities))
     entity = np.where(within > 0, problem.entities.weight, 0.0)
     if not entity.sum() > 0:
         return np.zeros(len(jobs))
     part = np.divide(entity, within, out=np.zeros(len(entity)), where=within > 0) / entity.sum()
-    entitled: FloatArray = weight * part[jobs.entity] * weight.sum()
+    entitled: FloatArray = weight * part[project] * weight.sum()
     return entitled
 
 

@@ -1,6 +1,7 @@
 """From the files of an experiment to what a simulation takes: pools, the truth, jobs, incidents.
 
-A workload is a Walras workload (YAML, as the live demo runs it) or a Gavel trace (.tsv or .trace).
+A workload is a Walras workload file (YAML, as the live demo runs it) or a trace in any format that
+`simulator.workloads.formats` reads.
 """
 
 from collections.abc import Iterable, Iterator
@@ -9,19 +10,21 @@ from pathlib import Path
 
 from scheduler.cloud.simulated import RentalTerms
 from simulator.faults import Revocation
-from simulator.gavel import gavel_jobs, read_throughputs, read_trace
+from simulator.gavel import read_throughputs
 from simulator.job import SimulatedJob
 from simulator.machines import PoolModel
 from simulator.measured import MeasuredCosts
 from simulator.truth import SpeedKey, Truth
+from simulator.workloads.formats import WORKLOAD_FILE, format_named, format_of, read_workload
+from simulator.workloads.job import Trace
+from simulator.workloads.placing import Placing, nominal_speeds
+from simulator.workloads.source import Reading
 from walras.cluster import Market
 from walras.config import ClusterConfig, Workload, load_yaml
 from walras.errors import ConfigError
 from walras.ids import JobId, Kind, PoolId
 from walras.job import JobSpec, to_request
 from walras.request import ANY_ACCELERATOR
-
-_TRACE_ENDINGS = (".tsv", ".trace")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,15 +43,20 @@ def load_experiment(
     *,
     speeds_path: str | Path | None = None,
     measured: MeasuredCosts | None = None,
+    format: str | None = None,
+    reading: Reading | None = None,
 ) -> Experiment:
     """Read the files and check that they fit each other.
 
-    `speeds_path` is a throughput table for a trace; without it, `throughputs/simulation_throughputs.json` beside the
-    trace's folder is taken. Raises ConfigError (a UserError) for anything a person has to mend.
+    `speeds_path` is a throughput table for a trace; without it, a Gavel trace takes the
+    `throughputs/simulation_throughputs.json` beside its folder, if that is there. `format` names the workload's format
+    where its ending and first line do not tell; `reading` says what may be done about bad rows of a trace. Raises
+    ConfigError (a UserError) for anything a person has to mend.
     """
     cluster = load_yaml(cluster_path, ClusterConfig)
-    if Path(workload_path).suffix in _TRACE_ENDINGS:
-        return _trace_experiment(Path(workload_path), cluster, speeds_path)
+    known = format_named(format) if format is not None else format_of(workload_path)
+    if known.name != WORKLOAD_FILE:
+        return trace_experiment(read_workload(workload_path, known.name, reading), cluster, speeds_path)
     return workload_experiment(load_yaml(workload_path, Workload), cluster, measured)
 
 
@@ -57,25 +65,32 @@ def pool_models(cluster: ClusterConfig) -> tuple[PoolModel, ...]:
     return tuple(PoolModel(entry.pool(), entry.machines, RentalTerms(entry.boot)) for entry in cluster.pools)
 
 
-# ---------------------------------------------------------------------------------------------- Gavel traces
+# ---------------------------------------------------------------------------------------------- traces
 
 
-def _trace_experiment(trace: Path, cluster: ClusterConfig, speeds_path: str | Path | None) -> Experiment:
-    if speeds_path is None:
-        speeds_path = trace.parent.parent / "throughputs" / "simulation_throughputs.json"
-        if not speeds_path.exists():
-            raise ConfigError(
-                f"{trace}: no throughput table is given, and there is none at {speeds_path}",
-                field="speeds",
-                fix="give one: --speeds FILE",
-            )
-    fleet = {entry.accelerator for entry in cluster.pools}
-    truth = Truth(read_throughputs(speeds_path))
-    missing = fleet - {key.accelerator for key in truth.speeds}
-    if missing:
+def trace_experiment(trace: Trace, cluster: ClusterConfig, speeds_path: str | Path | None = None) -> Experiment:
+    """A trace, read or generated, on a cluster. Its jobs are made one by one as the simulation asks for them.
+
+    Raises ConfigError for a job that cannot run there, before anything runs.
+    """
+    beside = Path(trace.source).parent.parent / "throughputs" / "simulation_throughputs.json"
+    if speeds_path is None and trace.format == "gavel" and beside.exists():
+        speeds_path = beside
+    table = read_throughputs(speeds_path) if speeds_path is not None else {}
+    missing = {entry.accelerator for entry in cluster.pools} - {key.accelerator for key in table}
+    if table and missing:
         raise ConfigError(f"{speeds_path}: no speeds for {', '.join(sorted(missing))} of the cluster", field="speeds")
-    jobs = gavel_jobs(read_trace(trace), truth, fleet)
-    return Experiment(pool_models(cluster), truth, _that_fit(jobs, cluster))
+    looked = f" (there is none at {beside})" if trace.format == "gavel" and speeds_path is None else ""
+    placing = Placing(
+        nominal_speeds(cluster),
+        declared=cluster.speeds,
+        table=table,
+        source=trace.source,
+        hint=f"give a throughput table that has it: --speeds FILE{looked}",
+    )
+    for _ in _that_fit(placing.jobs(trace.jobs), cluster):
+        pass  # all of them once, to hear of a mistake now and not after an hour
+    return Experiment(pool_models(cluster), Truth(placing.speeds), placing.jobs(trace.jobs))
 
 
 def _that_fit(jobs: Iterable[SimulatedJob], cluster: ClusterConfig) -> Iterator[SimulatedJob]:

@@ -198,11 +198,14 @@ class Facts:
         own = np.where(self.placeable, jobs.weight, 0.0)
         if not len(entities):
             return own
-        present = [e for e in range(len(entities)) if own[jobs.entity == e].sum() > 0]
+        project = jobs.entity.copy()
+        for parent, row in reversed(list(zip(entities.parent, range(len(entities)), strict=False))):
+            project[project == row] = row if parent < 0 else parent
+        present = [e for e in range(len(entities)) if own[project == e].sum() > 0]
         total = sum(float(entities.weight[e]) for e in present)
         entitled = np.zeros(len(own))
         for entity in present:
-            members = jobs.entity == entity
+            members = project == entity
             if total > 0:
                 part = float(entities.weight[entity]) / total
                 entitled[members] = own.sum() * part * own[members] / own[members].sum()

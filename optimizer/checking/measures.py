@@ -197,7 +197,7 @@ def makespan(question: Question) -> Measure:
     """minimise T with rate >= R / T; z = 1 / T, u = s rate / equal must be s (R / equal) z."""
     facts, jobs = question.facts, question.facts.problem.jobs
     known = np.isfinite(jobs.remaining_steps)
-    some = facts.placeable & known
+    some = facts.placeable & known & (jobs.remaining_steps > 0)
     needed_s = np.divide(jobs.remaining_steps, facts.equal, out=np.zeros(facts.jobs), where=some)
     typical_s = float(needed_s[some].mean()) if some.any() else _UNKNOWN_S
     slope = jobs.gang * np.where(facts.placeable & ~known, typical_s, needed_s)

@@ -23,8 +23,11 @@ from optimizer.market import Market
 from optimizer.objective import Level, Targets
 from optimizer.problem import FloatArray
 
-#: A level within this part of the proved one is reached.
+#: A level within this part of the proved one is reached; within the second, good enough where no program comes closer.
 REACHED = 1e-9
+_CLOSE = 1e-6
+#: What a program may miss of its own rows.
+_FEASIBLE = 1e-8
 #: A level below this part of the highest is none at all: what others keep leaves nothing.
 _NOTHING = 1e-8
 #: Programs of the exact phase; one to four are used.
@@ -59,16 +62,18 @@ def climb(market: Market, worth: FloatArray, targets: Targets) -> Summit:
         found = _tangent(market, worth, targets, z)
         if found is None:
             break
-        level, x, prices, iterations = found
+        level, x, prices, iterations, error = found
         work += iterations
-        if level >= targets.highest * (1 - REACHED):  # nothing that anybody wants is scarce
+        if error <= _FEASIBLE and level >= targets.highest * (1 - REACHED):  # nothing that anybody wants is scarce
             best = (targets.highest, x, np.zeros(market.rows))
             break
         bound = Proof.of(market, worth, prices).bound(targets, level)
-        if bound <= level * (1 + REACHED) or max(bound, level) <= _NOTHING * targets.highest:
+        if error <= _FEASIBLE and (bound <= level * (1 + REACHED) or max(bound, level) <= _NOTHING * targets.highest):
             best = (max(level, 0.0), x, prices)
             break
-        if bound >= z * (1 - 1e-14):
+        if error <= _FEASIBLE and bound <= level * (1 + _CLOSE):
+            best = (level, x, prices)
+        if bound >= z * (1 - 1e-9):
             break
         z = bound
     if best is not None:
@@ -96,8 +101,8 @@ def _rough_prices(market: Market, worth: FloatArray, targets: Targets) -> tuple[
 
 def _tangent(
     market: Market, worth: FloatArray, targets: Targets, z: float
-) -> tuple[float, FloatArray, FloatArray, int] | None:
-    """How far one gets if every target goes on as it does just below z: level, shares, prices, iterations."""
+) -> tuple[float, FloatArray, FloatArray, int, float] | None:
+    """How far one gets if every target goes on as it does just below z: level, shares, prices, iterations, error."""
     target, slope = targets.at(z)
     owner = market.owner()
     best = np.maximum.reduceat(worth, market.first[:-1])
@@ -108,15 +113,19 @@ def _tangent(
     left = market.capacity - market.used(x)
     if np.any(left <= 1e-9 * market.capacity) and not alone.all():
         return None
-    prices, level, iterations = np.zeros(market.rows), z, 0
+    prices, level, iterations, error = np.zeros(market.rows), z, 0, 0.0
     if not alone.all():
         part = part_of(market, worth, np.flatnonzero(~alone), left)
         own, rise = target[part.classes], slope[part.classes] * z
         rise = rise if rise.any() else own  # nobody rises just below z: can they have what they should?
         found = RisingProgram(part.market, part.worth).solve(own - rise, rise)
-        prices, level, iterations = part.all_rows(found.prices, market.rows) / z, z * found.theta, found.iterations
-        x[part.columns] = found.x
-    return level, x, prices, iterations
+        prices, level, iterations = (
+            part.all_rows(found.prices, market.rows) / max(z, 1e-9),
+            z * found.theta,
+            found.iterations,
+        )
+        x[part.columns], error = found.x, found.error
+    return level, x, prices, iterations, error
 
 
 def _by_solver(market: Market, worth: FloatArray, targets: Targets, work: int) -> Summit:

@@ -28,12 +28,10 @@ from optimizer.owners import sum_by
 from optimizer.problem import BoolArray, FloatArray
 from optimizer.reached import FULL, level_reached
 
-#: Part of a level that is given back, so that rounding cannot make the next one infeasible.
-_SLACK = 1e-9
 #: Prices that make up less than this part of all that is paid at a level are rounding.
 _SCARCE = 1e-8
 #: Earlier prices are added ten times as often until the targets cost all there is, to this part.
-_POWERS = 6
+_POWERS = 10
 _PAID = 1e-9
 #: A target within this part of the last is no rise.
 _RISE = 1e-12
@@ -84,8 +82,8 @@ class Filling:
     work: int
 
     def reached(self, level: Filled) -> float:
-        """The level that the final shares reach."""
-        return level_reached(level.targets, self.utility)
+        """The level that the final shares reach, by those whom it raises."""
+        return level_reached(level.targets, np.where(level.active, self.utility, np.inf))
 
 
 def fill(market: Market, worth: FloatArray, rule: Rule) -> Filling:
@@ -133,10 +131,11 @@ class _Run:
             return False
         if z >= turn and turn < targets.highest:  # it is the turn of somebody who finds everything used up
             prices = np.zeros(self._market.rows)
-        prices, bound = self._proved(self._cleaned(prices), targets, z)
+        fresh = self._cleaned(prices)
+        prices, bound = self._proved(fresh, targets, z)
         level = Filled(tier, active, self._kept, self._cap, self._settled, targets, prices, z, bound)
         self._levels.append(level)
-        self._settle(level)
+        self._settle(level, fresh)
         return z < targets.highest
 
     def _turn(self, part: Part, targets: Targets) -> float:
@@ -147,7 +146,7 @@ class _Run:
         low, high = 0.0, targets.highest
         if np.all(targets.at(high)[0] <= limit):
             return high
-        while high - low > _RISE * high:
+        while high - low > _RISE * max(high, _RISE * targets.highest):  # ends where the turn is at 0, too
             middle = (low + high) / 2
             low, high = (middle, high) if np.all(targets.at(middle)[0] <= limit) else (low, middle)
         return low
@@ -166,16 +165,18 @@ class _Run:
         if not len(part.classes):
             return targets.highest, np.zeros(self._market.rows)
         found = climb(part.market, part.worth, targets)
-        self._status, self._work = found.status, self._work + found.work
+        self._work += found.work
+        self._status = found.status if found.status is Status.OPTIMAL or not self._levels else Status.WORK_LIMIT
         self._paths[found.path] = True
         if found.status is Status.OPTIMAL:
             self._residual.take(part, found.x)
         return found.z, part.all_rows(found.prices, self._market.rows)
 
     def _cleaned(self, prices: FloatArray) -> FloatArray:
-        """Without what is rounding."""
+        """Without what is rounding, by the measure of what was not scarce before."""
         paid = prices * self._market.capacity
-        return np.where(paid > _SCARCE * max(float(paid.sum()), 1e-300), prices, 0.0)
+        fresh = float(paid[~self._gone].sum())
+        return np.where(self._gone | (paid > _SCARCE * fresh), prices, 0.0)
 
     def _proved(self, prices: FloatArray, targets: Targets, z: float) -> tuple[FloatArray, float]:
         """Prices for the whole market, and what they prove.
@@ -204,10 +205,10 @@ class _Run:
         hidden = self._residual.empty() & ~self._gone
         return np.where(hidden, 1 / np.maximum(capacity * max(int(hidden.sum()), 1), 1e-300), self._prices)
 
-    def _settle(self, level: Filled) -> None:
+    def _settle(self, level: Filled, fresh: FloatArray) -> None:
         """Who has what it can get, and what is gone for the others."""
         target = level.targets.at(level.z)[0]
-        self._kept = np.where(self._settled, self._kept, np.maximum(target * (1 - _SLACK), self._kept))
+        self._kept = np.where(self._settled, self._kept, np.maximum(target, self._kept))
         if level.prices.any():
             latest = level.prices / float(level.prices @ self._market.capacity)
             forgotten = self._gone & (level.prices == 0)
@@ -218,4 +219,4 @@ class _Run:
         settling = level.active & (self._kept >= np.minimum(live, self._cap) * (1 - FULL))
         cap = np.where(settling | self._settled, self._kept, np.maximum(np.minimum(self._cap, live), self._kept))
         self._settled, self._cap = self._settled | settling, cap
-        self._residual.settle(settling, self._kept, level.prices, free, self._settled)
+        self._residual.settle(settling, self._kept, fresh, free, self._settled)

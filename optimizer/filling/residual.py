@@ -14,12 +14,12 @@ from optimizer.objective import Targets
 from optimizer.problem import BoolArray, FloatArray, IntArray
 
 #: A column within this part of the class's costs of the cheapest way may be part of one.
-_AS_CHEAP = 1e-7
+_AS_CHEAP = 1e-9
 #: Utilities that agree to this part are the same corner.
 _CORNER = 1e-9
 #: Of a row, the part below which nothing is left.
 _EMPTY = 1e-9
-#: Room in a row for the rounding of what others take of it.
+#: Room in a row, so that rounding of what others take cannot make the next level infeasible; taken back at the end.
 _ROOM = 1e-10
 
 
@@ -124,7 +124,7 @@ class Residual:
         """Keep of each settling class the columns of its cheapest ways at these prices, of the rising ones the free."""
         market, owner = self._market, self._owner
         cost = market.cost(prices)
-        hulls = responses(market, self._worth, prices)
+        hulls = responses(market, np.where(self._open, self._worth, 0.0), prices)
         low_worth, low_cost, high_worth, high_cost = hulls.edge_of(kept)
         rise = np.divide(
             high_cost - low_cost, high_worth - low_worth, out=np.zeros(len(kept)), where=high_worth > low_worth

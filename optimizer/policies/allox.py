@@ -45,7 +45,8 @@ class Allox:
     def decide(self, problem: Problem, memory: Memory) -> tuple[Shares, Memory]:
         """Shares of 1 for whoever stays or starts; status `defined`, or `empty` where nobody can run.
 
-        Memory: {"placed": [[job, pool], ..]}, whom it has placed where. Without it, whoever runs was placed.
+        Memory: {"placed": [[job, pool, accelerators], ..], "newest": job}, whom it has placed where, and the newest job
+        that it knew. Newer ones that run were let in at once and stay; without a memory that holds for all.
         """
         columns = problem.columns
         usable = usable_columns(columns, problem.pools.capacity)
@@ -90,11 +91,11 @@ class Allox:
 def _kept(problem: Problem, usable: BoolArray, memory: Memory) -> IntArray:
     """Columns of the jobs that were placed before, as long as they fit (in order of job)."""
     columns, pools = problem.columns, problem.pools
-    if memory is None:
-        found = np.flatnonzero(columns.running & usable)
-        chosen = found[np.unique(columns.job[found], return_index=True)[1]].tolist()
-    else:
-        chosen = _remembered(problem, usable, memory)
+    newest = -1 if memory is None else int(memory["newest"])
+    let_in = np.flatnonzero(columns.running & usable & (problem.jobs.job_id > newest)[columns.job])
+    chosen = let_in[np.unique(columns.job[let_in], return_index=True)[1]].tolist()
+    if memory is not None:
+        chosen = sorted({*chosen, *_remembered(problem, usable, memory)})
     first = np.searchsorted(columns.use_column, np.arange(len(columns) + 1))
     free = pools.capacity.copy()
     kept = []
@@ -116,10 +117,10 @@ def _remembered(problem: Problem, usable: BoolArray, memory: Any) -> list[int]:
         here = pools.pool_id[columns.use_pool[use]], float(columns.use_count[use])
         if placed[int(job_id[use])] == here:
             chosen.setdefault(int(job_id[use]), int(columns.use_column[use]))
-    return sorted(chosen.values())
+    return list(chosen.values())
 
 
-def _remember(problem: Problem, x: FloatArray) -> dict[str, list[list[Any]]]:
+def _remember(problem: Problem, x: FloatArray) -> dict[str, Any]:
     """Who has a place now, by the first pool of its column."""
     columns = problem.columns
     chosen = np.flatnonzero(x > 0)
@@ -130,7 +131,7 @@ def _remember(problem: Problem, x: FloatArray) -> dict[str, list[list[Any]]]:
         columns.use_count[use].tolist(),
         strict=True,
     )
-    return {"placed": [list(one) for one in placed]}
+    return {"placed": [list(one) for one in placed], "newest": int(problem.jobs.job_id.max(initial=-1))}
 
 
 def _left(problem: Problem, kept: IntArray) -> FloatArray:

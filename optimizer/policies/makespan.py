@@ -9,7 +9,7 @@ leaves goes by the largest sum of fair-share utilities, so that shorter jobs do 
 Source: Narayanan et al., OSDI 2020, section 4.2.
 
 A job of unknown length counts as one that needs, at its equal-split speed, as long as the mean of those whose length is
-known (an hour if none is). Agnostic: a job has its average speed on every accelerator.
+known and who have work left (an hour if there is none). Agnostic: a job has its average speed on every accelerator.
 
 The certificate speaks of T, in seconds.
 """
@@ -91,7 +91,7 @@ def seconds_left(problem: Problem, utility: Utility) -> FloatArray:
     able, known = utility.best > 0, np.isfinite(problem.jobs.remaining_steps)
     needed = np.zeros(len(problem.jobs))
     np.divide(problem.jobs.remaining_steps, utility.equal, out=needed, where=able & known)
-    typical = float(needed[able & known].mean()) if np.any(able & known) else _UNKNOWN_S
+    typical = float(needed[needed > 0].mean()) if needed.any() else _UNKNOWN_S
     return np.where(able & ~known, typical, needed)
 
 

@@ -30,6 +30,7 @@ def open_claim(cycle: Cycle, job: JobRecord, pool: int, place: Place, *, exchang
     for row in wanted:
         cycle.claims_on.setdefault(row, []).append(job.job_id)
         _hold(cycle, claim, row)
+        _close_or_open(cycle, row)
     return claim
 
 
@@ -43,6 +44,7 @@ def drop_claim(cycle: Cycle, job_id: JobId) -> None:
         cycle.claims_on[row].remove(job_id)
         if not cycle.claims_on[row]:
             del cycle.claims_on[row]
+        _close_or_open(cycle, row)
     job = cycle.ledger.jobs[job_id]
     for row in claim.wanted:
         machine = cycle.ledger.fleet.machines[row]
@@ -60,6 +62,7 @@ def offer(cycle: Cycle, machine: Machine) -> None:
         if claim is not None:
             _hold(cycle, claim, machine.row)
             settle_claim(cycle, claim)
+    _close_or_open(cycle, machine.row)
 
 
 def settle_claim(cycle: Cycle, claim: Claim) -> None:
@@ -143,6 +146,18 @@ def _hold(cycle: Cycle, claim: Claim, row: int) -> None:
     claim.needs[row] = claim.wanted[row] - most
 
 
+def _close_or_open(cycle: Cycle, row: int) -> None:
+    """Keep what is free on the machine for those for whom somebody was asked to go there.
+
+    They hold every accelerator that they can. What is free all the same lacks processors or memory until the next one
+    has left; given to others in the meantime, it would never come together.
+    """
+    machine = cycle.ledger.fleet.machines[row]
+    if machine is not None:
+        claims = [cycle.claims[job_id] for job_id in cycle.claims_on.get(row, ()) if job_id in cycle.claims]
+        machine.closed = any(claim.exchange and claim.needs[row] > 0 for claim in claims)
+
+
 def _start_claimant(cycle: Cycle, claim: Claim, job: JobRecord) -> None:
     """Turn the holding into an attempt."""
     fleet, form = cycle.ledger.fleet, form_of(cycle, job)
@@ -152,6 +167,7 @@ def _start_claimant(cycle: Cycle, claim: Claim, job: JobRecord) -> None:
         cycle.claims_on[row].remove(claim.job_id)
         if not cycle.claims_on[row]:
             del cycle.claims_on[row]
+        _close_or_open(cycle, row)
         machine = fleet.machines[row]
         assert machine is not None
         fleet.give_back(claim.job_id, machine, form, cycle.now)

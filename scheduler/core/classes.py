@@ -69,6 +69,7 @@ class JobClasses:
         self._form_index: dict[Form, int] = {}
         self.forms: list[Form] = []
         self.classes: list[JobClass] = []
+        self._rates: NDArray[np.float64] | None = None
 
     def row(self, job: JobRequest) -> int:
         """Row of the job's class, made on first sight."""
@@ -81,6 +82,14 @@ class JobClasses:
             self.classes.append(new)
             self._refresh(new)
         return row
+
+    @property
+    def rates(self) -> NDArray[np.float64]:
+        """Steps per second of every class on every pool (classes, pools); read only."""
+        if self._rates is None:
+            rows = [job_class.rates for job_class in self.classes]
+            self._rates = np.array(rows).reshape(len(rows), len(self._pools))
+        return self._rates
 
     def declare(self, job: JobRequest) -> None:
         """Take in the speeds a submitter declared."""
@@ -121,3 +130,4 @@ class JobClasses:
                 job_class.rates[p] = speed.steps_per_s
                 job_class.sources[p] = speed.source
         job_class.best_rate = float(job_class.rates.max(initial=0.0))
+        self._rates = None

@@ -34,8 +34,8 @@ class Discipline(Protocol):
         """Put every waiting job in line, anew."""
         ...
 
-    def key(self, job: JobRecord, pool: int) -> Key | None:
-        """Place of one waiting job in the line of a pool; None if it must not run there."""
+    def keys(self, job: JobRecord) -> list[tuple[int, Key]]:
+        """(pool, place of the waiting job in its line) for every pool on which it may run."""
         ...
 
     def contests(self, most: int) -> Iterator[tuple[JobRecord, int]]:
@@ -98,7 +98,12 @@ class BySharesOwed:
         rate = job_class.rates[pool]
         return OPPORTUNIST if rate > 0 and rate >= self._rules.opportunistic_rate * job_class.best_rate else UNWANTED
 
-    def key(self, job: JobRecord, pool: int) -> Key | None:
+    def keys(self, job: JobRecord) -> list[tuple[int, Key]]:
+        rates = self._ledger.class_of(job).rates
+        found = [(pool, self._key(job, pool)) for pool in range(len(rates)) if rates[pool] > 0]
+        return [(pool, key) for pool, key in found if key is not None]
+
+    def _key(self, job: JobRecord, pool: int) -> Key | None:
         tier = self.tier(job, pool)
         if tier == UNWANTED:
             return None

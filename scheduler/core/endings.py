@@ -133,12 +133,9 @@ def enter_lines(cycle: Cycle, job: JobRecord) -> None:
     assert cycle.discipline is not None
     if not job.waits or job.ready_at > cycle.now:
         return
-    for pool in range(len(cycle.ledger.fleet.pools)):
-        if cycle.ledger.class_of(job).rates[pool] > 0:
-            key = cycle.discipline.key(job, pool)
-            if key is not None:
-                cycle.lines.push(job, pool, key)
-                cycle.stale_pools.add(pool)
+    for pool, key in cycle.discipline.keys(job):
+        cycle.lines.push(job, pool, key)
+        cycle.stale_pools.add(pool)
 
 
 def end_job(

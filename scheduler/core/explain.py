@@ -184,6 +184,6 @@ def _ahead(core: SchedulerCore, job: JobRecord, pool: int) -> int:
     discipline, columns = core.cycle.discipline, core.ledger.columns
     # A key settles the job's row. Undone: whether somebody asks must not change a bit of what is decided later.
     before = columns.settled_at[job.slot], columns.attained_s[job.slot], columns.owed[job.slot].copy()
-    mine = None if discipline is None else discipline.key(job, pool)
+    mine = None if discipline is None else dict(discipline.keys(job)).get(pool)
     columns.settled_at[job.slot], columns.attained_s[job.slot], columns.owed[job.slot] = before
     return 0 if mine is None else core.cycle.lines.ahead(pool, mine, _AHEAD_MOST)

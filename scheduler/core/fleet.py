@@ -49,6 +49,8 @@ class Machine:
     #: Condition to return to when contact is back.
     before: Condition = Condition.UP
     holders: dict[JobId, tuple[int, ...]] = field(default_factory=dict)
+    #: Somebody was asked to go for a job that waits for more to be freed here: what is free already is not for others.
+    closed: bool = False
     #: (instant, job) of failures that may be the machine's fault.
     failures: deque[tuple[float, JobId]] = field(default_factory=lambda: deque(maxlen=16))
 
@@ -201,7 +203,7 @@ class Fleet:
                 stale = machine is None or machine.condition is not Condition.UP or len(machine.free) != size
                 if machine is None or stale or row in passed_over[-1:]:
                     heappop(bucket)  # the machine changed since it was pushed, or was pushed twice
-                elif row in taken:
+                elif row in taken or machine.closed:
                     passed_over.append(heappop(bucket))
                 elif not fits(machine, wanted, form):
                     passed_over.append(heappop(bucket))

@@ -78,3 +78,7 @@ def _claims(core: SchedulerCore) -> None:
             held = len(machine.holders.get(claim.job_id, ()))
             assert held == wanted - claim.needs[row], f"claim of job {job.job_id} on {machine.node_id}"
             assert claim.job_id in cycle.claims_on[row], f"claim of job {job.job_id} not filed on {machine.node_id}"
+    for machine in filter(None, ledger.fleet.machines):
+        claims = [cycle.claims[job_id] for job_id in cycle.claims_on.get(machine.row, ())]
+        incomplete = any(claim.exchange and claim.needs[machine.row] > 0 for claim in claims)
+        assert machine.closed == incomplete, f"{machine.node_id}: closed to others {machine.closed}, {claims}"

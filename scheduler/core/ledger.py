@@ -240,8 +240,10 @@ class Ledger:
         self.profiling: set[JobId] = set()
         #: Jobs waiting for the end of another: dependency -> dependents.
         self.dependents: dict[JobId, list[JobId]] = {}
-        #: Projects in order of first sight: name -> row of the problem's entities.
+        #: Projects and their users ("project", "project/user") in order of first sight: name -> row of the problem's
+        #: entities; and the row of the project above each user, -1 for projects.
         self.entities: dict[str, int] = {}
+        self.entity_parents: list[int] = []
         self.standing: Standing | None = None
 
     def __iter__(self) -> Iterator[JobRecord]:
@@ -278,7 +280,7 @@ class Ledger:
         columns.priority_class[slot] = request.priority_class
         columns.weight[slot] = request.weight
         columns.value_usd_per_h[slot] = np.nan if request.value_usd_per_h is None else request.value_usd_per_h
-        columns.entity[slot] = self.entities.setdefault(request.project, len(self.entities))
+        columns.entity[slot] = self._entity(f"{request.project}/{request.user}", self._entity(request.project, -1))
         columns.submitted_at[slot] = at
         columns.deadline_at[slot] = request.deadline_at
         columns.steps_total[slot] = inf if request.steps is None else request.steps
@@ -298,6 +300,13 @@ class Ledger:
         columns.promised[slot] = 0.0
         columns.delivered[slot] = 0.0
         return job
+
+    def _entity(self, name: str, parent: int) -> int:
+        """Row of an entity, a new one if it was never seen."""
+        if name not in self.entities:
+            self.entities[name] = len(self.entities)
+            self.entity_parents.append(parent)
+        return self.entities[name]
 
     def remove(self, job: JobRecord) -> None:
         """The job has ended: its row leaves."""

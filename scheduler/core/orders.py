@@ -6,12 +6,13 @@ whom.
 """
 
 from collections.abc import Iterator
-from math import inf, nan
+from math import nan
 
 import numpy as np
 
-from optimizer.policy import OrderFacts, OrderPolicy, Renewing
-from optimizer.problem import FloatArray, IntArray
+from optimizer.policy import OrderPolicy, Renewing
+from optimizer.problem import BoolArray, FloatArray, IntArray
+from scheduler.core.facts import Facts
 from scheduler.core.ledger import JobRecord, Ledger
 from scheduler.core.lines import Key, Lines
 from scheduler.core.rules import RoundRules
@@ -35,42 +36,10 @@ class ByOrder:
 
     # ------------------------------------------------------------------------------------------ keys
 
-    def _facts(self, rows: IntArray) -> OrderFacts:
-        """What is known of these slots now; nothing is written."""
-        columns, now = self._ledger.columns, self._ledger.now
-        holds = columns.pool[rows] >= 0
-        unsettled_s = columns.count[rows] * np.maximum(now - columns.settled_at[rows], 0.0)
-        attained_s = columns.attained_s[rows] + np.where(holds, unsettled_s, 0.0)
-        return OrderFacts(
-            submitted_at=columns.submitted_at[rows],
-            priority_class=columns.priority_class[rows],
-            gang=columns.gang[rows],
-            attained_s=attained_s,
-            served_s=attained_s - columns.renewed_at_s[rows],
-            waited_s=np.where(holds, 0.0, now - columns.since_at[rows]),
-            remaining_s=self._remaining_s(rows, attained_s),
-            deadline_at=columns.deadline_at[rows],
-        )
-
-    def _remaining_s(self, rows: IntArray, attained_s: FloatArray) -> FloatArray:
-        """Seconds left on the best pool: by steps and speed, else by the submitter's guess; inf without either."""
-        columns, classes = self._ledger.columns, self._ledger.classes.classes
-        kinds, kind = np.unique(columns.class_row[rows], return_inverse=True)
-        if not columns.pools:
-            return np.full(len(rows), inf)
-        rates = np.array([classes[row].rates for row in kinds.tolist()]).reshape(len(kinds), columns.pools)[kind]
-        best = rates.max(axis=1, initial=0.0)
-        here = rates[np.arange(len(rows)), columns.pool[rows]]  # of a waiting job: never used
-        done = columns.steps[rows] + here * np.maximum(self._ledger.now - columns.steps_at[rows], 0.0)
-        by_steps = np.full(len(rows), inf)
-        np.divide(np.maximum(columns.steps_total[rows] - done, 0.0), best, out=by_steps, where=best > 0)
-        by_guess = np.maximum(columns.duration_s[rows] - attained_s / columns.gang[rows], 0.0)
-        return np.where(np.isfinite(columns.steps_total[rows]), by_steps, by_guess)
-
     def _columns(self, rows: IntArray) -> list[FloatArray]:
         """The whole key in columns, most significant first: class, the policy's, submission, number."""
         columns = self._ledger.columns
-        own = self._policy.key(self._facts(rows))
+        own = self._policy.key(Facts(self._ledger, rows))
         last = (columns.submitted_at[rows], columns.job_id[rows].astype(np.float64))
         return [-columns.priority_class[rows].astype(np.float64), *own, *last]
 
@@ -93,38 +62,40 @@ class ByOrder:
             self._keep(row, self._columns(row)[1])
         return self._ranks[job.job_id]
 
-    def key(self, job: JobRecord, pool: int) -> Key | None:
-        if self._ledger.class_of(job).rates[pool] <= 0:
-            return None
-        return tuple(float(column[0]) for column in self._columns(np.array([job.slot])))
+    def keys(self, job: JobRecord) -> list[tuple[int, Key]]:
+        key = tuple(float(column[0]) for column in self._columns(np.array([job.slot])))
+        return [(pool, key) for pool in np.flatnonzero(self._ledger.class_of(job).rates > 0).tolist()]
 
     # ------------------------------------------------------------------------------------------ lines
 
     def fill_lines(self, lines: Lines) -> None:
         """Put every waiting job in line, anew, after the policy has said whose service it counts anew."""
         ledger = self._ledger
-        waiting = [job for job in ledger if lines.is_waiting(job.job_id)]
-        if not waiting:
+        rows = self._waiting()
+        if not len(rows):
             return
-        rows = np.array([job.slot for job in waiting])
         self._renew(rows)
         keys = self._columns(rows)
         order = np.lexsort(keys[::-1])
         ids = ledger.columns.job_id[rows[order]].tolist()
         entries = list(zip(zip(*(column[order].tolist() for column in keys), strict=True), ids, strict=True))
         class_rows = ledger.columns.class_row[rows[order]]
-        kinds, kind = np.unique(class_rows, return_inverse=True)
-        classes = [ledger.classes.classes[row] for row in kinds.tolist()]
-        forms = np.array([job_class.form for job_class in classes])[kind]
+        forms = np.array([job_class.form for job_class in ledger.classes.classes])[class_rows]
+        runs_on = ledger.classes.rates[class_rows] > 0
         for pool in range(ledger.columns.pools):
-            runs = np.array([bool(job_class.rates[pool] > 0) for job_class in classes])[kind]
+            runs = runs_on[:, pool]
             for form in np.unique(forms[runs]).tolist():
                 those = np.flatnonzero(runs & (forms == form)).tolist()
                 lines.line(pool, form).plan([entries[at] for at in those])
 
+    def _waiting(self) -> IntArray:
+        """Slots of the jobs that miss nothing but a place; some may have one promised."""
+        columns = self._ledger.columns
+        return np.flatnonzero(columns.active & columns.eligible & (columns.pool < 0))
+
     def _renew(self, rows: IntArray) -> None:
         if isinstance(self._policy, Renewing):
-            facts, columns = self._facts(rows), self._ledger.columns
+            facts, columns = Facts(self._ledger, rows), self._ledger.columns
             again = self._policy.renews(facts)
             columns.renewed_at_s[rows[again]] = facts.attained_s[again]
 
@@ -132,12 +103,14 @@ class ByOrder:
 
     def contests(self, most: int) -> Iterator[tuple[JobRecord, int]]:
         columns = self._ledger.columns
-        waiting = np.flatnonzero(columns.active & columns.eligible & (columns.pool < 0))
+        waiting = self._waiting()
         if not len(waiting):
             return
         rows = self._ranked(waiting)
         kinds, kind = np.unique(columns.class_row[rows], return_inverse=True)
         fits = np.array([self._fits(row) for row in kinds.tolist()])[kind]
+        if not self.strict:  # under a strict order even a head that outranks nobody holds up the rest
+            fits &= self._outrank_somebody(rows)
         first = fits & (np.cumsum(fits, axis=0) <= most)
         for at in np.flatnonzero(first.any(axis=1)).tolist():
             job = self._ledger.jobs[JobId(int(columns.job_id[rows[at]]))]
@@ -145,6 +118,21 @@ class ByOrder:
                 for pool in self.pools_of(job):
                     if first[at, pool]:
                         yield job, pool
+
+    def _outrank_somebody(self, rows: IntArray) -> BoolArray:
+        """Whether a waiting job ranks before the last of those who hold a place, by pool (n, pools)."""
+        columns = self._ledger.columns
+        running = np.flatnonzero(columns.active & (columns.pool >= 0))
+        challenger = self._columns(rows)
+        better = np.zeros((len(rows), columns.pools), dtype=np.bool_)
+        incumbent = self._columns(running)
+        for pool in range(columns.pools):
+            there = np.flatnonzero(columns.pool[running] == pool)
+            if len(there):
+                last = there[np.lexsort((incumbent[1][there], incumbent[0][there]))[-1]]
+                by_class, by_rank = incumbent[0][last], incumbent[1][last]
+                better[:, pool] = (challenger[0] < by_class) | ((challenger[0] == by_class) & (challenger[1] < by_rank))
+        return better
 
     def _fits(self, class_row: int) -> list[bool]:
         """Pools on which jobs of the class could run, were they empty."""
@@ -172,14 +160,15 @@ class ByOrder:
         if challenger.request.priority_class != incumbent.request.priority_class:
             return challenger.request.priority_class > incumbent.request.priority_class
         now, ledger, rules = self._ledger.now, self._ledger, self._rules
-        if not self.compares or incumbent.loses_work or now < incumbent.profiling_until:
+        if not self.compares or self._rank(challenger) >= self._rank(incumbent):
+            return False
+        if incumbent.loses_work or now < incumbent.profiling_until:
             return False
         cost_s = ledger.restart_s(challenger, rules) + ledger.stop_cost_s(incumbent, rules)
         if now - incumbent.running_at < max(rules.min_runtime_s, rules.hysteresis * cost_s):
             return False
-        if ledger.remaining_s(incumbent) <= cost_s:
-            return False  # it will be gone as soon as the exchange would be through
-        return self._rank(challenger) < self._rank(incumbent)
+        # It would be gone as soon as the exchange would be through.
+        return ledger.remaining_s(incumbent) > cost_s
 
     def may_move(self, job: JobRecord, pool: int) -> bool:
         return False

@@ -102,7 +102,9 @@ def build_problem(ledger: Ledger) -> Problem:
             usd_per_h=np.array([state.pool.usd_per_h for state in pools]) / size,
             rented=np.where([state.rented for state in pools], np.minimum(capacity, rentable), 0.0),
         ),
-        entities=Entities(tuple(ledger.entities), np.ones(len(ledger.entities))),
+        entities=Entities(
+            tuple(ledger.entities), np.ones(len(ledger.entities)), np.array(ledger.entity_parents, dtype=np.int64)
+        ),
     )
 
 

@@ -18,6 +18,7 @@ from walras.cli import cluster, control, daemons, jobs, logs, solve, submit
 from walras.cli.admin import admin_commands
 from walras.cli.output import show_line, warn
 from walras.cli.policy import policy_commands
+from walras.cli.workload import workload_commands
 from walras.errors import ServerUnreachable, UserError, WalrasError
 
 EXIT_FAILED, EXIT_USER, EXIT_UNREACHABLE, EXIT_INTERRUPTED = 1, 2, 75, 130
@@ -90,6 +91,7 @@ for _command in _COMMANDS:
 app.add_typer(policy_commands, name="policy")
 app.add_typer(admin_commands, name="admin")
 app.add_typer(daemons.simulate_commands, name="simulate")
+app.add_typer(workload_commands, name="workload")
 
 
 def main() -> None:

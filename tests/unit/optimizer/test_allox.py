@@ -141,17 +141,20 @@ def test_the_shortest_starts_and_the_others_wait_for_it() -> None:
     assert started(problem, shares) == {1: 0}
     assert shares.certificate.objective == pytest.approx(10 + 30 + 60)
     assert shares.certificate.gap == pytest.approx(0.0, abs=1e-9)
-    assert memory == {"placed": [[2, "pool-0", 1.0]]}
+    assert memory == {"placed": [[2, "pool-0", 1.0]], "newest": 3}
 
 
 def test_who_was_placed_stays_and_who_only_uses_what_is_free_does_not() -> None:
     """Non-preemptive: the memory says who was placed; running alone is no right once there is a memory."""
     problem = problem_of(Setting([[1.0]] * 2, [1]), [1000.0, 10.0], running={0: 0})
     assert started(problem, Allox().decide(problem, None)[0]) == {0: 0}
-    assert started(problem, Allox().decide(problem, {"placed": [[1, "pool-0", 1.0]]})[0]) == {0: 0}
-    assert started(problem, Allox().decide(problem, {"placed": []})[0]) == {1: 0}
+    assert started(problem, Allox().decide(problem, {"placed": [[1, "pool-0", 1.0]], "newest": 2})[0]) == {0: 0}
+    assert started(problem, Allox().decide(problem, {"placed": [], "newest": 2})[0]) == {1: 0}
+    # One that came after the last decision and was let in stays.
+    assert started(problem, Allox().decide(problem, {"placed": [], "newest": 0})[0]) == {0: 0}
     # Of a job or a pool that is gone nothing is remembered.
-    assert started(problem, Allox().decide(problem, {"placed": [[9, "pool-0", 1.0], [1, "gone", 1.0]]})[0]) == {1: 0}
+    gone = {"placed": [[9, "pool-0", 1.0], [1, "gone", 1.0]], "newest": 9}
+    assert started(problem, Allox().decide(problem, gone)[0]) == {1: 0}
 
 
 def test_lost_capacity_lets_the_first_placed_stay() -> None:
@@ -174,7 +177,7 @@ def test_unknown_lengths_are_guessed_and_said_to_be() -> None:
     """As long again as it has run, an hour at least: the old job is taken for the longer one."""
     problem = problem_of(Setting([[2.0]] * 2, [1]), [np.inf, np.inf])
     problem = replace(problem, jobs=replace(problem.jobs, attained_s=np.array([8000.0, 0.0])))
-    shares, _ = Allox().decide(problem, {"placed": []})
+    shares, _ = Allox().decide(problem, {"placed": [], "newest": 2})
     assert started(problem, shares) == {1: 0}
     assert shares.certificate.objective == pytest.approx(3600 + 3600 + 8000)
     assert "2 lengths guessed" in shares.certificate.path
@@ -187,7 +190,7 @@ def test_nothing_to_decide_is_an_answer() -> None:
         shares, memory = Allox().decide(problem, None)
         assert shares.certificate.status is Status.EMPTY
         assert shares.unplaceable.tolist() == list(range(len(steps)))
-        assert memory == {"placed": []}
+        assert memory == {"placed": [], "newest": max([-1, *problem.jobs.job_id])}
 
 
 def test_a_newcomer_takes_the_fastest_free_place() -> None:

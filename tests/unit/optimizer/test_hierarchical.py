@@ -196,3 +196,11 @@ def test_without_entities_it_is_water_filling():
     """Jobs then stand at the top themselves."""
     problem = build(Setting([[1]] * 4, [2], weights=[3, 1, 1, 1]))
     assert decide(problem).x == pytest.approx([1, 1 / 3, 1 / 3, 1 / 3])
+
+
+def test_the_documented_example():
+    """The figures of docs/policies.md, with 8 accelerators."""
+    names = ["vision", "text", "batch", "vision/ada", "vision/bob"]
+    problem = fleet([3] * 9 + [4] * 9 + [1] * 9 + [2] * 9, 8, [-1, -1, -1, 0, 0], names)
+    terms = {"vision": {"weight": 2, "users": {"ada": {"weight": 2}}}, "batch": {"guaranteed": 0.375}}
+    assert held(problem, decide(problem, **terms)) == pytest.approx([0, 5 / 3, 3, 20 / 9, 10 / 9])

@@ -16,7 +16,7 @@ _NO_FLOATS, _NO_INTS = np.zeros(0), np.zeros(0, np.int64)
 _PROBLEM = Problem(
     0.0,
     Jobs(*[_NO_INTS, *[_NO_FLOATS] * 7, _NO_INTS, _NO_INTS]),  # type: ignore[arg-type]
-    Columns(_NO_INTS, _NO_FLOATS, _NO_INTS, _NO_INTS, _NO_FLOATS, np.zeros(0, bool), _NO_INTS, _NO_FLOATS),
+    Columns(_NO_INTS, _NO_FLOATS, _NO_INTS, _NO_INTS, _NO_FLOATS, np.zeros(0, bool)),
     Pools((), (), _NO_FLOATS, _NO_FLOATS, _NO_FLOATS, _NO_FLOATS),
     Entities(),
 )

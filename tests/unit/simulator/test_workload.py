@@ -114,6 +114,7 @@ def test_a_trace_without_a_throughput_table_says_where_it_looked(tmp_path: Path)
     """And how to give one."""
     (tmp_path / "traces").mkdir()
     trace = tmp_path / "traces" / "some.tsv"
-    trace.write_text("")
-    with pytest.raises(ConfigError, match=r"throughputs/simulation_throughputs\.json"):
+    trace.write_text("unknown\trun\t.\t--steps\t1\t10\t1\t1\t-1\t0\n")
+    with pytest.raises(ConfigError, match=r"some\.tsv:1: 'unknown' x 1 has no speed on a100, v100") as caught:
         load_experiment(trace, _files(tmp_path)[1])
+    assert "throughputs/simulation_throughputs.json" in caught.value.fix

@@ -1,0 +1,66 @@
+"""What the ledger knows of some jobs now, for an order policy to rank them by. Reads only; nothing is settled."""
+
+from functools import cached_property
+from math import inf
+
+import numpy as np
+
+from optimizer.problem import FloatArray, IntArray
+from scheduler.core.ledger import Ledger
+
+
+class Facts:
+    """`OrderFacts` of these slots. Most orders read one column or two: each is worked out when it is asked for."""
+
+    def __init__(self, ledger: Ledger, rows: IntArray) -> None:
+        self._ledger = ledger
+        self._columns = ledger.columns
+        self._rows = rows
+
+    @property
+    def submitted_at(self) -> FloatArray:
+        return self._columns.submitted_at[self._rows]
+
+    @property
+    def priority_class(self) -> IntArray:
+        return self._columns.priority_class[self._rows]
+
+    @property
+    def gang(self) -> FloatArray:
+        return self._columns.gang[self._rows]
+
+    @property
+    def deadline_at(self) -> FloatArray:
+        return self._columns.deadline_at[self._rows]
+
+    @cached_property
+    def attained_s(self) -> FloatArray:
+        columns, rows = self._columns, self._rows
+        # `count` is 0 for a job that holds nothing.
+        since_s = np.maximum(self._ledger.now - columns.settled_at[rows], 0.0)
+        attained: FloatArray = columns.attained_s[rows] + columns.count[rows] * since_s
+        return attained
+
+    @property
+    def served_s(self) -> FloatArray:
+        return self.attained_s - self._columns.renewed_at_s[self._rows]
+
+    @property
+    def waited_s(self) -> FloatArray:
+        columns, rows = self._columns, self._rows
+        return np.where(columns.pool[rows] >= 0, 0.0, self._ledger.now - columns.since_at[rows])
+
+    @cached_property
+    def remaining_s(self) -> FloatArray:
+        """By steps and speed, else by the submitter's guess; inf without either."""
+        columns, rows = self._columns, self._rows
+        if not columns.pools:
+            return np.full(len(rows), inf)
+        rates = self._ledger.classes.rates[columns.class_row[rows]]
+        best = rates.max(axis=1, initial=0.0)
+        here = rates[np.arange(len(rows)), columns.pool[rows]]  # of a waiting job: never used
+        done = columns.steps[rows] + here * np.maximum(self._ledger.now - columns.steps_at[rows], 0.0)
+        by_steps = np.full(len(rows), inf)
+        np.divide(np.maximum(columns.steps_total[rows] - done, 0.0), best, out=by_steps, where=best > 0)
+        by_guess = np.maximum(columns.duration_s[rows] - self.attained_s / columns.gang[rows], 0.0)
+        return np.where(np.isfinite(columns.steps_total[rows]), by_steps, by_guess)

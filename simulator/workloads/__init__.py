@@ -1,0 +1,1 @@
+"""Workloads: jobs read from the formats that others publish, or generated from stated distributions."""

@@ -1,0 +1,177 @@
+"""What `walras workload` does: from names and paths to files and numbers. The command line prints what this answers."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from simulator.gavel import read_throughputs
+from simulator.workloads.describe import QUANTILES, Description, Spread, as_json, described, shares
+from simulator.workloads.formats import FORMATS, WORKLOAD_FILE, WRITERS, read_workload, write_trace
+from simulator.workloads.generate import GENERATORS, asked_of, generate
+from simulator.workloads.job import Skipped, Trace
+from simulator.workloads.placing import nominal_speeds
+from simulator.workloads.plot import plot_trace
+from simulator.workloads.seeded_speeds import with_seeded_speeds
+from simulator.workloads.source import Reading
+from walras.config import ClusterConfig, load_yaml
+from walras.errors import ConfigError
+from walras.units import format_length
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A trace that was written, and what was left out on the way."""
+
+    jobs: int
+    format: str
+    skipped: Skipped
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One table of a description: a title, the titles of its columns, and rows."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: list[tuple[str, ...]]
+
+
+def generate_file(name: str, out: Path, *, speeds: Path | None, force: bool, **asked: Any) -> Written:
+    """Generate and write. `asked`: as `asked_of` takes it."""
+    jobs = list(generate(name, asked_of(name, **asked), speeds))
+    write_trace(Trace(name, "generated", jobs), out, force=force)
+    return Written(len(jobs), "generated", Skipped())
+
+
+def convert_file(
+    path: Path, out: Path, *, format: str | None, reading: Reading, seeded: "Seeded | None", force: bool
+) -> Written:
+    """Read in any format, write in one of ours."""
+    trace = read_workload(path, format, reading)
+    if trace.format == WORKLOAD_FILE:
+        raise ConfigError(
+            f"{path}: a workload file says more than a trace can (commands, dependencies, incidents)",
+            fix="simulate it as it is: walras simulate run",
+        )
+    jobs = trace.jobs
+    if seeded is not None:
+        nominal = nominal_speeds(load_yaml(seeded.cluster, ClusterConfig))
+        jobs = list(with_seeded_speeds(jobs, nominal, kinds=seeded.kinds, seed=seeded.seed))
+    write_trace(Trace(trace.source, trace.format, jobs), out, force=force)
+    return Written(len(jobs), trace.format, trace.skipped)
+
+
+@dataclass(frozen=True, slots=True)
+class Seeded:
+    """Speeds to be drawn for a trace: see `simulator.workloads.seeded_speeds`."""
+
+    cluster: Path
+    kinds: int
+    seed: int
+
+
+def reading_of(*, skip_bad_rows: bool, sort: bool, only: str) -> Reading:
+    """How a file is to be read."""
+    return Reading(skip_bad_rows=skip_bad_rows, sort=sort, only=only)
+
+
+def describe_file(
+    path: Path,
+    *,
+    format: str | None,
+    reading: Reading,
+    cluster: Path | None = None,
+    speeds: Path | None = None,
+    plot: Path | None = None,
+) -> tuple[Description, Skipped]:
+    """Read, count, and plot where a file for it is given."""
+    trace = read_workload(path, format, reading)
+    config = load_yaml(cluster, ClusterConfig) if cluster is not None else None
+    table = read_throughputs(speeds) if speeds is not None else None
+    description = described(trace, config, table)
+    if plot is not None:
+        plot_trace(trace, plot)
+    return description, trace.skipped
+
+
+def description_json(description: Description) -> dict[str, Any]:
+    """For programs."""
+    return as_json(description)
+
+
+def description_parts(description: Description) -> list[Part]:
+    """For people."""
+    summary = [("jobs", f"{description.jobs:,}")]
+    if description.skipped:
+        summary.append(("rows skipped", f"{description.skipped:,}"))
+    summary += [
+        ("format", description.format),
+        ("span", format_length(description.last_at - description.first_at)),
+        ("arrivals", "all at once" if description.jobs_per_h is None else f"{description.jobs_per_h:.4g} per hour"),
+        ("kinds", f"{len(description.kinds):,}"),
+        ("projects", f"{len(description.projects):,}"),
+    ]
+    if description.users:
+        summary.append(("users", f"{len(description.users):,}"))
+    if len(description.weights) > 1:
+        summary.append(("weights", ", ".join(f"{w:g}: {count:,}" for w, count in description.weights.items())))
+    if description.with_deadline:
+        summary.append(("with a deadline", f"{description.with_deadline:,}"))
+    if description.duration_s is not None and description.load is None:
+        summary.append(("work", f"{description.accelerator_h:,.0f} accelerator hours, as stated"))
+    parts = [Part("", ("", ""), [*summary, *_load_rows(description)])]
+    spreads = [
+        ("duration (stated)", description.duration_s, format_length),
+        ("steps", description.steps, "{:.4g}".format),
+    ]
+    if description.load is not None:
+        spreads.append(("run time (fastest type)", description.load.duration_s, format_length))
+    rows = [_spread_row(name, spread, form) for name, spread, form in spreads if spread is not None]
+    if rows:
+        titles = (
+            "",
+            "jobs",
+            "mean",
+            *("least" if q == 0 else "most" if q == 1 else f"p{100 * q:g}" for q in QUANTILES),
+        )
+        parts.append(Part("Length", titles, rows))
+    for title, counts in (
+        ("Gangs", description.gangs), ("Kinds", description.kinds), ("Types", description.types),
+        ("Projects", description.projects),
+    ):  # fmt: skip
+        if len(counts) > 1 or title == "Gangs":
+            parts.append(_counts(title, shares(counts, description.jobs)))
+    return parts
+
+
+def _load_rows(description: Description) -> list[tuple[str, str]]:
+    load = description.load
+    if load is None:
+        return []
+    offered = "all jobs arrive at once" if load.offered_load is None else f"{load.offered_load:.3f}"
+    rows = [
+        ("accelerators", f"{load.accelerators:,}"),
+        ("work", f"{load.accelerator_h:,.0f} accelerator hours, each job on its fastest type"),
+        ("offered load", offered),
+        ("done no sooner than", f"{load.drained_after_h:,.1f} h with all accelerators busy"),
+    ]
+    return [*rows, ("too large for it", f"{load.too_large:,} jobs")] if load.too_large else rows
+
+
+def _spread_row(name: str, spread: Spread, form: Callable[[float], str]) -> tuple[str, ...]:
+    return (name, f"{spread.count:,}", form(spread.mean), *(form(value) for value in spread.quantiles))
+
+
+def _counts(title: str, rows: Iterable[tuple[str, int, float]]) -> Part:
+    cells: list[tuple[str, ...]] = [(value, f"{count:,}", f"{100 * part:.1f} %") for value, count, part in rows]
+    return Part(title, (title.lower(), "jobs", "part"), cells)
+
+
+def catalogue() -> list[tuple[str, str, str]]:
+    """(what, name, about) of every format and generator."""
+    formats = [
+        ("format, read and written" if each.name in WRITERS else "format, read", each.name, each.about)
+        for each in FORMATS.values()
+    ]
+    return [*formats, *(("generator", name, each.about) for name, each in GENERATORS.items())]

@@ -1,0 +1,134 @@
+"""What the jobs of a trace are on a cluster: accepted types, speeds, work, deadlines."""
+
+from math import inf
+from pathlib import Path
+
+import pytest
+
+from simulator.truth import SpeedKey
+from simulator.workload import load_experiment
+from simulator.workloads.job import TraceJob
+from simulator.workloads.placing import Placing
+from walras.errors import ConfigError
+from walras.ids import Kind
+from walras.request import Demand
+
+CLUSTER = """
+pools:
+  - {shape: a100x4, accelerator: a100, accelerators: 4, cpus: 4, memory: 8GB, nominal_speed: 4, machines: 2}
+  - {shape: k80x2, accelerator: k80, accelerators: 2, cpus: 4, memory: 8GB, nominal_speed: 1, machines: 1}
+speeds: {cnn: {a100: 12, k80: 3}}
+"""
+
+
+def _placing(table: dict[SpeedKey, float] | None = None) -> Placing:
+    """On two types, with one declared kind."""
+    return Placing({"a100": 4.0, "k80": 1.0}, declared={"cnn": {"a100": 12.0, "k80": 3.0}}, table=table)
+
+
+def _speeds(placing: Placing, kind: str, gang: int) -> list[float | None]:
+    return [placing.speeds.get(SpeedKey(Kind(kind), name, gang)) for name in ("a100", "k80")]
+
+
+def test_a_duration_is_worth_that_long_on_the_fastest_type() -> None:
+    """Where nobody knows the kind, types differ by their nominal speeds."""
+    placing = _placing()
+    (job,) = placing.jobs([TraceJob(5.0, "a", "any", 2, duration_s=100.0)])
+    assert _speeds(placing, "any", 2) == [4.0, 1.0]
+    assert (job.at, job.steps, job.request.steps) == (5.0, 400.0, 400.0)
+    assert job.request.demands == (Demand("a100", 2), Demand("k80", 2))
+
+
+def test_steps_are_taken_at_the_known_speed() -> None:
+    """The cluster file knows the kind."""
+    placing = _placing()
+    (job,) = placing.jobs([TraceJob(0.0, "a", "cnn", 1, steps=60.0, duration_s=1e6)])
+    assert (job.steps, _speeds(placing, "cnn", 1)) == (60.0, [12.0, 3.0])
+
+
+def test_a_duration_refers_to_the_type_it_names() -> None:
+    """Even to one that the cluster does not have; else to the fastest it may use."""
+    table = {SpeedKey(Kind("k"), name, 1): speed for name, speed in (("a100", 8.0), ("k80", 1.0), ("v100", 2.0))}
+    rows = [
+        TraceJob(0.0, "a", "k", 1, duration_s=10.0, duration_on="v100"),
+        TraceJob(0.0, "b", "k", 1, duration_s=10.0, duration_on="h100"),
+        TraceJob(0.0, "c", "k", 1, duration_s=10.0, types=("k80",)),
+    ]
+    placed = list(_placing(table=table).jobs(rows))
+    assert [job.steps for job in placed] == [20.0, 80.0, 10.0]
+    assert placed[2].request.demands == (Demand("k80", 1),)
+
+
+def test_a_table_goes_before_the_row_and_the_row_before_the_cluster() -> None:
+    """The first that knows the kind."""
+    rows = [TraceJob(0.0, "a", "cnn", 1, steps=1.0, speeds=(("a100", 5.0),))]
+    placing = _placing()
+    (job,) = placing.jobs(rows)
+    assert _speeds(placing, "cnn", 1) == [5.0, None]
+    assert job.request.demands == (Demand("a100", 1),)
+    tabled = _placing(table={SpeedKey(Kind("cnn"), "k80", 1): 7.0})
+    assert next(tabled.jobs(rows)).request.demands == (Demand("k80", 1),)
+
+
+def test_an_estimate_is_all_that_the_scheduler_is_told() -> None:
+    """The truth stays with the simulator."""
+    (job,) = _placing().jobs([TraceJob(0.0, "a", "any", 1, duration_s=100.0, estimate_s=500.0)])
+    assert (job.steps, job.request.steps, job.request.duration_s) == (400.0, None, 500.0)
+
+
+def test_deadlines() -> None:
+    """The earlier of the instant and the multiple of the run time; none without either."""
+    rows = [
+        TraceJob(10.0, "a", "any", 1, duration_s=100.0, slo=2.0),
+        TraceJob(10.0, "b", "any", 1, duration_s=100.0, slo=2.0, deadline_at=150.0),
+        TraceJob(10.0, "c", "any", 1, duration_s=100.0),
+    ]
+    assert [job.request.deadline_at for job in _placing().jobs(rows)] == [210.0, 150.0, inf]
+
+
+@pytest.mark.parametrize(
+    ("row", "complaint"),
+    [
+        (TraceJob(0.0, "a", "any", 1, steps=5.0, line=7), r"trace:7: 'any' x 1 has no speed on a100, k80"),
+        (TraceJob(0.0, "a", "bert", 2), "'bert' x 2 has no length: neither steps nor a duration"),
+        (TraceJob(0.0, "a", "any", 1, duration_s=5.0, types=("h100",)), "wants h100; the cluster has a100, k80"),
+        (TraceJob(0.0, "a", "x", 1, steps=5.0, speeds=(("h100", 3.0),)), "'x' x 1 has no speed on a100, k80"),
+    ],
+)
+def test_what_cannot_run_here_is_named(row: TraceJob, complaint: str) -> None:
+    """By the line it stands in."""
+    with pytest.raises(ConfigError, match=complaint):
+        list(_placing().jobs([row]))
+
+
+def test_two_rows_of_a_kind_say_the_same_speed() -> None:
+    """Else one of them would run at the other's."""
+    rows = [
+        TraceJob(0.0, name, "k", 1, steps=5.0, speeds=(("a100", speed),)) for name, speed in (("a", 2.0), ("b", 3.0))
+    ]
+    with pytest.raises(ConfigError, match="makes 3 steps/s on a100, an earlier job of its kind and gang 2"):
+        list(_placing().jobs(rows))
+
+
+def test_a_trace_in_any_format_is_an_experiment(tmp_path: Path) -> None:
+    """And a job that no pool can hold is refused before anything runs."""
+    (tmp_path / "c.yaml").write_text(CLUSTER)
+    trace = tmp_path / "t.csv"
+    trace.write_text("at,name,kind,gang,duration_s\n0,a,cnn,8,60\n")
+    experiment = load_experiment(trace, tmp_path / "c.yaml")
+    (job,) = experiment.jobs
+    assert (job.steps, experiment.truth.steps_per_s(job.request.kind, "a100", 8)) == (720.0, 12.0)
+    trace.write_text("at,name,kind,gang,duration_s\n0,a,cnn,1,60\n1,b,cnn,9,60\n")
+    with pytest.raises(ConfigError, match=r"job 2 \(b\) wants 9 x a100 or 9 x k80; no pool is that large"):
+        load_experiment(trace, tmp_path / "c.yaml")
+    (tmp_path / "t.dat").write_text(trace.read_text().replace(",9,", ",8,"))
+    assert len(list(load_experiment(tmp_path / "t.dat", tmp_path / "c.yaml", format="csv").jobs)) == 2
+
+
+def test_a_table_that_lacks_a_type_of_the_cluster_is_refused(tmp_path: Path) -> None:
+    """Half of the cluster would stand idle without a word."""
+    (tmp_path / "c.yaml").write_text(CLUSTER)
+    (tmp_path / "t.csv").write_text("at,name,kind,gang,duration_s\n0,a,cnn,1,60\n")
+    (tmp_path / "s.json").write_text('{"a100": {"(\'cnn\', 1)": {"null": 1}}}')
+    with pytest.raises(ConfigError, match=r"s\.json: no speeds for k80 of the cluster"):
+        load_experiment(tmp_path / "t.csv", tmp_path / "c.yaml", speeds_path=tmp_path / "s.json")

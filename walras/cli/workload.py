@@ -1,0 +1,134 @@
+"""`walras workload generate|convert|describe|list`: traces made up, brought into our own form, and looked at.
+
+The work is done in `simulator.workloads.face`, loaded by name when a command is given.
+"""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from walras.cli.loading import load
+from walras.cli.options import Output
+from walras.cli.output import Column, Listing, OutputFormat, rendered, show_json, show_line, show_listing, warn
+from walras.cli.output import console as output_console
+
+workload_commands = typer.Typer(help="Traces of jobs for the simulator.", no_args_is_help=True)
+
+_FACE = "simulator.workloads.face"
+
+From = Annotated[
+    str | None, typer.Option("--from", help="The file's format, where its ending and first line do not tell.")
+]
+SkipBadRows = Annotated[
+    bool, typer.Option("--skip-bad-rows", help="Leave out rows that cannot be read; their number is told.")
+]
+Sort = Annotated[bool, typer.Option("--sort", help="Put the jobs in order of arrival first.")]
+Only = Annotated[str, typer.Option("--only", help="Of a file of several traces: the one named so in column `cluster`.")]
+Speeds = Annotated[Path | None, typer.Option("--speeds", help="A throughput table in Gavel's format.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace a file that exists.")]
+
+
+@workload_commands.command("generate")
+def generate_workload(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A generator; `walras workload list` names them.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="File to write: .csv or .jsonl, maybe with .gz.")],
+    jobs: Annotated[int | None, typer.Option("--jobs", min=1, help="How many.")] = None,
+    rate: Annotated[float | None, typer.Option("--rate", min=0, help="Arrivals per hour; 0: all at once.")] = None,
+    seed: Annotated[int, typer.Option("--seed", help="Of everything that is drawn.")] = 0,
+    gangs: Annotated[
+        bool | None, typer.Option("--gangs/--no-gangs", help="Jobs of up to 8 accelerators, or of one.")
+    ] = None,
+    priorities: Annotated[bool, typer.Option("--priorities", help="Weight 5 for one job in five.")] = False,
+    slos: Annotated[bool, typer.Option("--slos", help="Deadlines of 1.2, 2 or 10 times the run time.")] = False,
+    stretch: Annotated[float, typer.Option("--stretch", help="Multiply durations by this.")] = 1.0,
+    speeds: Speeds = None,
+    force: Force = False,
+) -> None:
+    """Make jobs up from a stated distribution. The same seed gives the same file."""
+    written = load(_FACE).generate_file(
+        name,
+        out,
+        speeds=speeds,
+        force=force,
+        jobs=jobs,
+        rate_per_h=rate,
+        seed=seed,
+        gangs=gangs,
+        priorities=priorities,
+        slos=slos,
+        stretch=stretch,
+    )
+    show_line(f"{written.jobs} jobs in {out}")
+
+
+@workload_commands.command("convert")
+def convert_workload(
+    file: Annotated[Path, typer.Argument(metavar="IN", help="A trace in any format.")],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="File to write: .csv or .jsonl, maybe with .gz.")],
+    from_format: From = None,
+    skip_bad_rows: SkipBadRows = False,
+    sort: Sort = False,
+    only: Only = "",
+    seeded_speeds: Annotated[
+        Path | None,
+        typer.Option("--seeded-speeds", metavar="CLUSTER", help="Draw speeds for the types of this cluster file."),
+    ] = None,
+    kinds: Annotated[int, typer.Option("--kinds", min=1, max=10_000, help="With it: kinds to deal jobs out to.")] = 26,
+    seed: Annotated[int, typer.Option("--seed", help="With it: of what is drawn.")] = 0,
+    force: Force = False,
+) -> None:
+    """Bring a trace into Walras' own form."""
+    face = load(_FACE)
+    reading = face.reading_of(skip_bad_rows=skip_bad_rows, sort=sort, only=only)
+    seeded = face.Seeded(seeded_speeds, kinds, seed) if seeded_speeds is not None else None
+    written = face.convert_file(file, out, format=from_format, reading=reading, seeded=seeded, force=force)
+    _tell_skipped(written.skipped)
+    show_line(f"{written.jobs} jobs of {file} ({written.format}) in {out}")
+
+
+@workload_commands.command("describe")
+def describe_workload(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A trace in any format, or a workload file.")],
+    cluster: Annotated[Path | None, typer.Option("--cluster", help="A cluster file: the load on it is told.")] = None,
+    speeds: Speeds = None,
+    plot: Annotated[Path | None, typer.Option("--plot", help="Draw it: a .png or .svg file.")] = None,
+    from_format: From = None,
+    skip_bad_rows: SkipBadRows = False,
+    sort: Sort = False,
+    only: Only = "",
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """Tell what a trace is like: jobs, arrivals, gangs, lengths, kinds, load."""
+    face = load(_FACE)
+    reading = face.reading_of(skip_bad_rows=skip_bad_rows, sort=sort, only=only)
+    description, skipped = face.describe_file(
+        file, format=from_format, reading=reading, cluster=cluster, speeds=speeds, plot=plot
+    )
+    _tell_skipped(skipped)
+    if output is OutputFormat.JSON:
+        show_json(face.description_json(description))
+        return
+    for part in face.description_parts(description):
+        columns = [Column(title, right=bool(position)) for position, title in enumerate(part.columns)]
+        if part.title:
+            show_line("")
+        else:
+            columns = [Column("what"), Column("")]
+        output_console().print(rendered(Listing(columns, part.rows, None), header=bool(part.title)))
+    if plot is not None:
+        show_line("")
+        show_line(f"drawn in {plot}")
+
+
+@workload_commands.command("list")
+def list_formats(output: Output = OutputFormat.TABLE) -> None:
+    """List the formats that can be read and the generators."""
+    rows: list[tuple[str, str, str]] = load(_FACE).catalogue()
+    data = [{"what": what, "name": name, "about": about} for what, name, about in rows]
+    show_listing(Listing([Column("WHAT"), Column("NAME"), Column("ABOUT")], rows, data), output)
+
+
+def _tell_skipped(skipped: Any) -> None:
+    if skipped.count:
+        warn(f"walras: {skipped.count} rows were skipped; the first of them:", *skipped.first)
