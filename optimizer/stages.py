@@ -227,6 +227,8 @@ def _promised(market: Market, objective: Objective, found: Solution) -> FloatArr
     utility = _utility(market, objective.worth, found.x)
     if isinstance(objective, Level):
         return np.minimum(objective.targets.at(found.objective)[0], utility)
+    if isinstance(objective, Nash):
+        return np.where(objective.weight > 0, utility, 0.0)  # what the weightless got there is chance
     return utility
 
 

@@ -118,8 +118,8 @@ def _next_form(facts: Facts, measure: Measure, left: Left) -> tuple[Form | None,
     return form, left
 
 
-def _rises(form: LevelForm, left: Left) -> BoolArray:
-    return np.asarray(~left.settled & form.targets.rising & (form.targets.at(form.highest) > left.kept * (1 + _RISE)))
+def _rises(form: LevelForm, left: Left, least: float = _RISE) -> BoolArray:
+    return np.asarray(~left.settled & form.targets.rising & (form.targets.at(form.highest) > left.kept * (1 + least)))
 
 
 def _raised(form: Form, left: Left) -> BoolArray:
@@ -185,9 +185,9 @@ def _missing(
     if shares.certificate.status is not Status.OPTIMAL:
         return
     form, left = _next_form(facts, measure, left)
-    if form is not None:
+    if form is not None and (not isinstance(form, LevelForm) or _rises(form, left, SAME).any()):
         yield "a stage is missing: somebody may still rise"
-    elif measure.leftover:
+    elif form is None and measure.leftover:
         free = facts.cost(gone.astype(np.float64)) == 0
         room = facts.best(np.where(free, facts.utility, 0.0)) > 0
         hungry = left.kept < facts.best(measure.worth) * (1 - FULL)

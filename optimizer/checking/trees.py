@@ -183,6 +183,8 @@ def _divided(amount: float, floors: FloatArray, caps: FloatArray, weights: Float
     def at(y: float) -> FloatArray:
         return np.asarray(np.minimum(np.maximum(floors, weights * y), caps))
 
+    if at(0.0).sum() >= amount:
+        return at(0.0)
     low, high = 0.0, float((caps / np.where(weights > 0, weights, np.inf)).max(initial=0.0))
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
