@@ -27,6 +27,8 @@ _UNIT = 1e-2
 _SCARCE = 1e-9
 #: A target within this part of what is kept is no rise.
 _RISE = 1e-12
+#: A level below this part of the highest one is next to nothing.
+_LOWEST = 1e-5
 #: Families of targets that may follow each other.
 MOST_TIERS = 8
 _KINDS = {LevelForm: StageKind.LEVEL, SumForm: StageKind.SUM, LogForm: StageKind.LOG}
@@ -158,7 +160,7 @@ def _size(facts: Facts, form: Form, shares: Shares, value: float) -> float:
         return max(float(form.weight.sum()), 1e-12)  # a difference of logarithms is a relative one
     if isinstance(form, SumForm):
         return max(float(facts.gained(np.abs(form.value), shares).sum()), 1e-12)
-    return max(abs(value), 1e-12)
+    return max(abs(value), _LOWEST * form.highest, 1e-12)
 
 
 def _after(facts: Facts, measure: Measure, told: Told, left: Left, gone: BoolArray, shares: Shares) -> Left:

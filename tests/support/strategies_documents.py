@@ -68,16 +68,16 @@ def _gang(columns: Columns, row: int) -> float:
 
 def _entities(draw: st.DrawFn, k: int) -> tuple[Entities, list[int]]:
     parent = np.array([draw(st.integers(-1, row - 1)) for row in range(k)], dtype=np.int64)
-    part = st.floats(0, 1)
     everything = draw(st.booleans())
-    limit = _floats(draw, part, k) if everything else np.zeros(0)
+    guaranteed = np.zeros(k)
+    for row in range(k):  # what siblings are guaranteed is a part of what their parent is
+        guaranteed[row] = draw(st.floats(0, 1)) / (k + 1) * (0.5 if parent[row] < 0 else guaranteed[parent[row]])
     entities = Entities(
         name=tuple(f"entity-{row}" for row in range(k)),
         weight=_floats(draw, _AMOUNT, k),
         parent=parent,
-        # Promises at the top alone: those of siblings add up to at most 1, and to nothing below it.
-        guaranteed=np.where(parent < 0, limit / max(k, 1), 0.0) if everything else np.zeros(0),
-        limit=limit,
+        guaranteed=guaranteed if everything else np.zeros(0),
+        limit=_floats(draw, st.floats(0.5, 1), k) if everything else np.zeros(0),
         borrows=np.array([draw(st.booleans()) for _ in range(k if everything else 0)], dtype=np.bool_),
         fifo=np.array([draw(st.booleans()) for _ in range(k if everything else 0)], dtype=np.bool_),
     )
@@ -92,11 +92,13 @@ def _pairs(draw: st.DrawFn, n: int, p: int) -> Pairs | None:
     kinds = [draw(st.integers(-1, 2)) for _ in range(n)]
     dense = {kind: row for row, kind in enumerate(sorted({*kinds, *(k for a, b, _ in chosen for k in (a, b))} - {-1}))}
     dense[-1] = -1
+    factor = _floats(draw, st.floats(0, 1), len(chosen))
+    alike = np.array([a == b for a, b, _ in chosen], dtype=bool)
     return Pairs(
         kind=np.array([dense[kind] for kind in kinds], dtype=np.int64),
         first=np.array([dense[a] for a, _, _ in chosen], dtype=np.int64),
         second=np.array([dense[b] for _, b, _ in chosen], dtype=np.int64),
         pool=np.array([pool for _, _, pool in chosen], dtype=np.int64),
-        first_factor=_floats(draw, st.floats(0, 10), len(chosen)),
-        second_factor=_floats(draw, st.floats(0, 10), len(chosen)),
+        first_factor=factor,
+        second_factor=np.where(alike, factor, _floats(draw, st.floats(0, 1), len(chosen))),
     )

@@ -1,0 +1,14 @@
+import pytest
+
+from optimizer.describing import describe
+from optimizer.registry import names
+
+
+@pytest.mark.parametrize("name", names())
+def test_every_policy_says_what_it_does(name: str):
+    """A sentence for the policy, and a description for every parameter."""
+    described = describe(name)
+    assert described.summary.endswith(".")
+    assert len(described.summary) <= 120
+    assert [each.name for each in described.parameters if not each.description] == []
+    assert (described.family == "shares") == bool(described.price_unit)
