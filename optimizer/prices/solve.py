@@ -145,7 +145,9 @@ def _first(engine: Engine, task: Task, highest: float) -> Point:
         if sums.exact_cost <= income or sums.exact_slope <= 0:
             break
         z = max(z - (sums.exact_cost - income) / sums.exact_slope, 0.1 * z)
-    return with_reference(task, Point(prices, z, _SOFTEST, prices))
+    typical = float(prices[used].mean()) if used.any() else 1.0
+    # A row that there is none of has no price, but the others' scale.
+    return with_reference(task, Point(prices, z, _SOFTEST, np.where(used, prices, typical)))
 
 
 def _concluded(engine: Engine, task: Task, objective: Objective, record: Record, path: Path) -> Settled:
