@@ -36,6 +36,8 @@ _PROGRAMS = 12
 _SAMPLE = 512
 _ROUGH_ITERATIONS = 25
 _ROUGH = 0.97
+#: How exactly the rough phase knows a level: it only has to lie above the answer.
+_COARSE = 1e-4
 #: A target within this part of the best column is full.
 _FULL = 1e-9
 
@@ -56,7 +58,7 @@ class Summit:
 def climb(market: Market, worth: FloatArray, targets: Targets) -> Summit:
     """Find the largest level. Every class has a column, every column a positive worth, every row some capacity."""
     rough, work = _rough_prices(market, worth, targets)
-    z = Proof.of(market, worth, rough).bound(targets, 0.0)
+    z = Proof.of(market, worth, rough).bound(targets, 0.0, _COARSE)
     best: tuple[float, FloatArray, FloatArray] | None = None
     for _ in range(_PROGRAMS):
         found = _tangent(market, worth, targets, z)
@@ -87,12 +89,12 @@ def _rough_prices(market: Market, worth: FloatArray, targets: Targets) -> tuple[
     part = part_of(market, worth, np.arange(0, market.classes, step), market.capacity / step)
     sampled = Restricted(targets, part.classes, targets.highest)
     program = RisingProgram(part.market, part.worth)
-    z = Proof.of(part.market, part.worth, np.ones(part.market.rows)).bound(sampled, 0.0)
+    z = Proof.of(part.market, part.worth, np.ones(part.market.rows)).bound(sampled, 0.0, _COARSE)
     nothing = np.zeros(part.market.classes)
 
     def watch(prices: FloatArray, theta: float) -> tuple[FloatArray, FloatArray] | None:
         nonlocal z
-        z = min(z, Proof.of(part.market, part.worth, prices).bound(sampled, 0.0))
+        z = min(z, Proof.of(part.market, part.worth, prices).bound(sampled, 0.0, _COARSE))
         return (nothing, sampled.at(z)[0]) if theta < _ROUGH else None
 
     found = program.solve(nothing, sampled.at(z)[0], most=_ROUGH_ITERATIONS, watch=watch)

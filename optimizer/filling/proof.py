@@ -14,7 +14,8 @@ from optimizer.problem import FloatArray
 #: The price of everything and what is spent agree to this part: whether all targets are covered must not hang on the
 #: last bit.
 ROUNDING = 1e-10
-#: Evaluations that find a level to the last bits.
+#: A level is found to this part, and evaluations that do so.
+_CLOSE = 1e-13
 _MOST_STEPS = 80
 
 
@@ -35,19 +36,22 @@ class Proof:
         """What the targets cost above all that the rows are worth: positive means out of reach."""
         return float(self.market.size @ self.hulls.spent(target)) - self.income * (1 + ROUNDING)
 
-    def bound(self, targets: Targets, reached: float) -> float:
-        """The smallest level proved to be out of reach, `highest` if none is. `reached` is known to be possible."""
+    def bound(self, targets: Targets, reached: float, close: float = _CLOSE) -> float:
+        """The smallest level proved to be out of reach, `highest` if none is; at most the part `close` above it.
+
+        `reached` is known to be possible.
+        """
         low, high = min(reached, targets.highest), targets.highest
         if self.excess(targets.at(high)[0]) <= 0:
             return high
-        step = 1e-12 * max(abs(low), 1e-12 * high)
+        step = close * 10 * max(abs(low), 1e-12 * high)
         for _ in range(_MOST_STEPS):  # a level just above what was reached, as a rule
             guess = low + step
             if guess >= high or self.excess(targets.at(guess)[0]) > 0:
                 high = min(high, guess)
                 break
             low, step = guess, step * 16
-        while high - low > 1e-13 * high:
+        while high - low > close * high:
             middle = (low + high) / 2
             if middle in (low, high):
                 break

@@ -21,6 +21,7 @@ from optimizer.decision import Memory, Quote, Shares
 from optimizer.hierarchy import ByTree
 from optimizer.holdings import Holdings, Terms, configured, holdings
 from optimizer.owners import best_by
+from optimizer.parameters import Aware
 from optimizer.policy import Newcomer
 from optimizer.problem import Entities, FloatArray, Problem
 from optimizer.stages import Asked, Staged, certificate_of, fair_shares, nothing_to_decide
@@ -60,14 +61,25 @@ class ProjectTerms(UserTerms):
     users: Mapping[_Name, UserTerms] = Field(default_factory=dict)
 
 
+Projects = Annotated[
+    Mapping[_Name, ProjectTerms],
+    Field(
+        description="Terms by name: {weight, guaranteed, limit (fractions of all accelerators), borrows, "
+        "inside: fairness or fifo, users: {name: the same terms}}. "
+        "Unsaid: weight 1, nothing guaranteed, no limit, borrowing, fair inside."
+    ),
+]
+
+
 @dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 class Hierarchical:
-    """Fair among projects, then among their users, then among their jobs."""
+    """Fair among projects, then among their users, then among their jobs.
 
-    #: True: the speeds of each job on each pool count. False: an accelerator is an accelerator.
-    aware: bool = True
-    #: Terms by project, where they differ from weight 1, nothing guaranteed, no limit, borrowing, fair inside.
-    projects: Mapping[_Name, ProjectTerms] = field(default_factory=dict)
+    Source: Narayanan et al., OSDI 2020, section 4.3, with guarantees, limits and entities that do not borrow.
+    """
+
+    aware: Aware = True
+    projects: Projects = field(default_factory=dict)
 
     def decide(self, problem: Problem, memory: Memory) -> tuple[Shares, Memory]:
         """Shares of time with prices and certificate. The policy keeps no memory.

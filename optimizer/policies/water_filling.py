@@ -14,6 +14,7 @@ from pydantic.dataclasses import dataclass
 from optimizer.class_market import market_of
 from optimizer.decision import Memory, Quote, Shares
 from optimizer.filling.flat import ByWeight
+from optimizer.parameters import Aware
 from optimizer.policy import Newcomer
 from optimizer.problem import FloatArray, Problem
 from optimizer.stages import Asked, certificate_of, fair_shares, nothing_to_decide
@@ -23,10 +24,12 @@ from optimizer.validate import validate
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid", strict=True))
 class WaterFilling:
-    """Equal utility for equal weight; who cannot use its part leaves it to the others, level by level."""
+    """Equal utility for equal weight; who cannot use its part leaves it to the others, level by level.
 
-    #: True: the speeds of each job on each pool count. False: an accelerator is an accelerator.
-    aware: bool = True
+    Source: Narayanan et al., OSDI 2020, section 4.3.
+    """
+
+    aware: Aware = True
 
     @property
     def told_apart_by(self) -> tuple[str, ...]:
