@@ -205,8 +205,9 @@ class _Run:
     def _earlier(self) -> FloatArray:
         """What is scarce by now, together worth 1: by the prices of the last level, or used up without having one."""
         capacity = self._market.capacity
-        hidden = self._residual.empty() & ~self._gone
-        return np.where(hidden, 1 / np.maximum(capacity * max(int(hidden.sum()), 1), 1e-300), self._prices)
+        hidden = self._residual.empty() & ~self._gone & (capacity > 0)
+        share = capacity * max(int(hidden.sum()), 1)
+        return np.where(hidden, np.divide(1.0, share, out=np.zeros(len(share)), where=share > 0), self._prices)
 
     def _settle(self, level: Filled, fresh: FloatArray) -> None:
         """Who has what it can get, and what is gone for the others."""

@@ -78,5 +78,5 @@ def _certificate(staged: Staged) -> Certificate:
     objective, bound = staged.first()
     if staged.stages[0].kind is not StageKind.LOG:  # nobody is entitled: what there is goes by the sum of utilities
         return certificate_of(staged, objective, bound)
-    total = float(staged.asked.utility.weight.sum())
+    total = float(staged.asked.utility.weight @ staged.asked.problem.jobs.counts)
     return certificate_of(staged, exp(objective / total), exp(bound / total))

@@ -179,7 +179,11 @@ def permuted(problem: Problem, order: np.ndarray) -> Problem:
     rows = np.argsort(where[columns.job], kind="stable")
     jobs = replace(
         problem.jobs,
-        **{name: getattr(problem.jobs, name)[order] for name in problem.jobs.__dataclass_fields__ if name not in ("job_id", "count")},
+        **{
+            name: getattr(problem.jobs, name)[order]
+            for name in problem.jobs.__dataclass_fields__
+            if name not in ("job_id", "count")
+        },
     )
     return replace(
         problem,
