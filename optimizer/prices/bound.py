@@ -1,0 +1,140 @@
+"""What no shares can exceed, from prices alone. Decides nothing: a bound holds for any prices >= 0.
+
+With y the prices of the rows and N the members of each class, by weak duality (c(t): the least cost to worth t):
+
+    Total    sum N max[(value - cost).x : worth.x >= floor]  +  y.capacity
+    Nash     sum N max[weight log(worth.x) - cost.x]         +  y.capacity
+    Level    the largest z with  sum N c(target(z)) <= y.capacity: what is reached has to be paid for
+
+The last does not change when all prices are multiplied. Where nothing at all is feasible (floors that no column
+reaches, or that cost more than there is) the bound is -inf.
+"""
+
+import numpy as np
+
+from optimizer.market import Market
+from optimizer.objective import Level, Nash, Objective, Targets, Total
+from optimizer.prices.responses import REACH, best_worth, cheapest, logarithmic
+from optimizer.problem import FloatArray
+
+#: Steps of the search for a level. Each halves what is left at least every other time; the upper end is always valid.
+_STEPS = 60
+#: The search ends when the level is known to this part of it.
+_CLOSE = 1e-12
+#: Costs are sums with rounding: only what is dearer by more than this part is called too dear.
+_ROUNDING = 1e-12
+
+
+def bound_at(market: Market, objective: Objective, prices: FloatArray) -> float:
+    """What no shares can exceed, as these prices prove it; -inf where nothing is feasible.
+
+    Args:
+        prices: of each row, in any unit for a Level, else in the objective's unit; negative ones count as 0 (r,).
+    """
+    prices = np.maximum(prices, 0.0)
+    income = float(market.capacity @ prices)
+    match objective:
+        case Total():
+            return _total_bound(market, objective, prices, income)
+        case Nash():
+            choice = logarithmic(market, objective.worth, market.cost(prices), objective.weight)
+            return income + float(market.size @ _net_logarithm(objective, choice.cost, choice.slope))
+        case Level():
+            return _level_bound(market, objective, prices, income)
+
+
+def multipliers(market: Market, objective: Objective, prices: FloatArray, z: float) -> FloatArray:
+    """What a little more worth costs one member of each class at these prices (k,).
+
+    For a Level at level z; for a Total at its floors; for a Nash what the worth is worth to the class: weight / worth.
+    """
+    cost = market.cost(prices)
+    match objective:
+        case Total():
+            return cheapest(market, objective.worth, cost - objective.value, objective.floor).slope
+        case Nash():
+            return logarithmic(market, objective.worth, cost, objective.weight).slope
+        case Level():
+            return cheapest(market, objective.worth, cost, objective.targets.at(z)[0]).slope
+
+
+def reach(worth_most: FloatArray, targets: Targets) -> float:
+    """A level that no class passes whatever it is given: the highest at which each has a column good enough.
+
+    Exact to rounding, on the safe side; -inf where the floors at level 0 are out of reach already.
+
+    Args:
+        worth_most: the largest worth of each class (k,).
+    """
+    limit = worth_most * (1 + REACH)
+    low, high = 0.0, targets.highest
+    if (targets.at(high)[0] <= limit).all():
+        return high
+    if (targets.at(low)[0] > limit).any():
+        return -np.inf
+    while high - low > _CLOSE * high:
+        middle = 0.5 * (low + high)
+        if (targets.at(middle)[0] <= limit).all():
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def _net_logarithm(objective: Nash, cost: FloatArray, slope: FloatArray) -> FloatArray:
+    """weight log(worth) - cost of one member: worth is weight / slope at the best response (k,)."""
+    weight = objective.weight
+    with np.errstate(divide="ignore", invalid="ignore"):
+        gained = np.where(slope > 0, weight * np.log(weight / slope), -np.inf)
+    return np.where(weight > 0, gained, 0.0) - cost
+
+
+def _total_bound(market: Market, objective: Total, prices: FloatArray, income: float) -> float:
+    cost = market.cost(prices)
+    if objective.floor.any():
+        floors = cheapest(market, objective.worth, cost, objective.floor)
+        if not floors.reached.all() or market.size @ floors.cost > income * (1 + _ROUNDING):
+            return -np.inf
+    choice = cheapest(market, objective.worth, cost - objective.value, objective.floor)
+    return income - float(market.size @ choice.cost)
+
+
+def _level_bound(market: Market, objective: Level, prices: FloatArray, income: float) -> float:
+    """The level where the targets cost all there is: Newton steps from above, kept inside a bracket.
+
+    Costs never fall as the level rises, so the upper end of the bracket is a bound however far the search gets.
+    """
+    targets, columns_cost = objective.targets, market.cost(prices)
+    top = reach(best_worth(market, objective.worth), targets)
+    if top == -np.inf:
+        return top
+    enough = income * (1 + _ROUNDING)
+
+    def excess(z: float) -> tuple[float, float]:
+        """How much more the targets cost than there is, and how fast that rises."""
+        target, rise = targets.at(z)
+        choice = cheapest(market, objective.worth, columns_cost, target)
+        return float(market.size @ choice.cost) - enough, float(market.size @ (choice.slope * rise))
+
+    over, rate = excess(top)
+    if over <= 0:
+        return top
+    under, _ = excess(0.0)
+    if under > 0:
+        return -np.inf
+    low, high = 0.0, top
+    for step in range(_STEPS):
+        least = 0.5 * _CLOSE * high
+        if high - low <= 2 * least:
+            break
+        # Newton's step ends above the answer where costs are convex; elsewhere chords and halves close the bracket.
+        z = high - over / rate if rate > 0 else low
+        if z <= low:
+            z = low - under * (high - low) / (over - under) if step % 2 else 0.5 * (low + high)
+        z = min(max(z, low + least), high - least)
+        value, slope = excess(z)
+        if value > 0:
+            high, over, rate = z, value, slope
+        else:
+            low, under = z, value
+    return high
