@@ -103,7 +103,7 @@ def cheapest(market: Market, worth: FloatArray, cost: FloatArray, target: FloatA
     choice = _blank(market.classes)
     for block in blocks_of(market, worth, cost):
         part = slice(block.start, block.stop)
-        _fill(choice, part, _cheapest_in(block, target[part]))
+        _fill(choice, part, cheapest_in(block, target[part]))
     return choice
 
 
@@ -118,7 +118,7 @@ def logarithmic(market: Market, worth: FloatArray, cost: FloatArray, weight: Flo
     choice = _blank(market.classes)
     for block in blocks_of(market, worth, cost):
         part = slice(block.start, block.stop)
-        _fill(choice, part, _logarithmic_in(block, weight[part]))
+        _fill(choice, part, logarithmic_in(block, weight[part]))
     return choice
 
 
@@ -197,7 +197,7 @@ def _hull(block: Block) -> _Hull:
     return _Hull(np.hstack([block.worth, origin]), np.hstack([block.cost, origin]), np.arange(rows))
 
 
-def _cheapest_in(block: Block, target: FloatArray) -> Choice:
+def cheapest_in(block: Block, target: FloatArray) -> Choice:
     hull = _hull(block)
     most = hull.a.max(axis=1)
     reached = target <= most * (1 + REACH)
@@ -247,7 +247,7 @@ def _mixed(
     return Choice(column, share, cost, slope, reached)
 
 
-def _logarithmic_in(block: Block, weight: FloatArray) -> Choice:
+def logarithmic_in(block: Block, weight: FloatArray) -> Choice:
     hull = _hull(block)
     low = hull.lowest()
     high, slope = np.full(len(low), -1), np.zeros(len(low))
