@@ -389,15 +389,15 @@ def _add_slopes(supply, first, scale, n, used, w, k, full, kappa, out, rows):  #
     inverse = 1.0 / k if full else 0.0
     for j in range(k):
         along = 0.0
-        for l in range(k):
-            slope = scale * (inverse + kappa * w[j] * w[l] - (1.0 if j == l else 0.0))
-            along += slope * n[used[l]]
+        for h in range(k):
+            slope = scale * (inverse + kappa * w[j] * w[h] - (1.0 if j == h else 0.0))
+            along += slope * n[used[h]]
             if supply.single:
-                one, other = first + used[j], first + used[l]
+                one, other = first + used[j], first + used[h]
                 amount = slope * supply.use_count[one] * supply.use_count[other]
                 out[3 * rows + supply.use_row[one] * rows + supply.use_row[other]] += amount
             else:
                 for use in range(supply.use_first[first + used[j]], supply.use_first[first + used[j] + 1]):
                     at = 3 * rows + supply.use_row[use] * rows
-                    _add_uses(supply, first + used[l], slope * supply.use_count[use], out, at)
+                    _add_uses(supply, first + used[h], slope * supply.use_count[use], out, at)
         _add_uses(supply, first + used[j], -along, out, 2 * rows)

@@ -1,0 +1,158 @@
+"""From soft choices to sharp ones: how prices are led to where demand fits. Decides how softness falls.
+
+With much softness demand is almost linear in the prices, and Newton's steps arrive from anywhere. With little, what is
+given away is below the wanted gap, but steps arrive only from nearby. So the softness falls by a factor at a time, each
+time starting from where the derivative by the softness says the answer has gone; a factor that was too bold is taken
+back. Widespread ties, where exact responses would leave prices without any derivative, only make the path steeper.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from optimizer.prices.engine import Engine
+from optimizer.prices.newton import Look, Point, Room, direction, downhill, longest, look, merit, misfit, moved
+from optimizer.prices.softened import LOG
+from optimizer.prices.task import Task, earnings
+
+#: Steps at one softness before the last reduction counts as too bold.
+_STEPS = 8
+#: Times a step is shortened before it is taken as it is.
+_SHORTER = 4
+_SHORTEN = 0.3
+#: A fit that is good enough to go on from.
+_NEAR = 0.03
+_FACTOR = 0.2
+_TIMIDEST = 0.8
+#: Above this softness the reference prices still follow the prices.
+_LOOSE = 0.05
+#: Each row counts for at least this part of an equal share of the income.
+_EQUAL_PART = 0.05
+
+
+@dataclass(slots=True)
+class Work:
+    """Passes over all classes that are left; passes over a sample count for their part."""
+
+    left: float
+    done: float = 0.0
+
+    def spend(self, part: float) -> None:
+        self.done += part
+        self.left -= part
+
+
+@dataclass(frozen=True, slots=True)
+class Path:
+    """Where prices are led: over which classes, into which room, and when it is enough."""
+
+    engine: Engine
+    task: Task
+    room: Room
+    work: Work
+    #: What a pass costs, in passes over all classes.
+    part: float
+    #: Told of every look; True: it is good enough, stop.
+    judge: Callable[[Look], bool]
+    #: Softness that needs no further reduction, and loss (part of the objective) that is small enough.
+    least: float
+    loss: float
+    #: A fit that cannot be improved upon.
+    fits: float = _NEAR
+    trail: list[Look] = field(default_factory=list)
+
+    def look(self, point: Point) -> Look:
+        """One pass."""
+        self.work.spend(self.part)
+        return look(self.engine, self.task, point)
+
+
+def loss_of(task: Task, seen: Look) -> float:
+    """What the softness gives away, as a part of the objective."""
+    given = float(seen.at.prices @ seen.sums.demand) - seen.sums.value - seen.sums.exact_cost
+    return given / max(scale_of(task, seen), 1e-300)
+
+
+def scale_of(task: Task, seen: Look) -> float:
+    """What a gap is a part of, in the unit of the prices."""
+    if task.is_level:
+        return seen.sums.exact_slope * seen.at.z
+    if task.kind == LOG:
+        return earnings(task)
+    return abs(float(seen.at.prices @ task.market.capacity) - seen.sums.exact_cost)
+
+
+def follow(path: Path, start: Point) -> Look:
+    """Lead the prices from a point to where the path's judge, or its limits, say enough."""
+    seen = path.look(start)
+    fitting: Look | None = None
+    factor, hardened = _FACTOR, False
+    while True:
+        seen, enough = _fit(path, seen)
+        if enough or path.work.left <= 0:
+            return seen
+        if misfit(path.task, path.room, seen) <= _NEAR:
+            small = loss_of(path.task, seen) <= path.loss
+            if seen.at.softness <= path.least or (small and path.fits >= _NEAR):
+                return seen
+            fitting = seen
+            if hardened:
+                factor = max(_FACTOR, factor**1.5)
+        elif fitting is not None:
+            factor = float(np.sqrt(factor))
+            if factor > _TIMIDEST:
+                return fitting
+            seen = fitting
+        else:
+            if seen.at.softness > 100.0:
+                return seen
+            seen = path.look(replace(seen.at, softness=5.0 * seen.at.softness))
+            continue
+        seen, hardened = path.look(_harder(path, seen, factor)), True
+
+
+def _fit(path: Path, seen: Look) -> tuple[Look, bool]:
+    """Newton's steps at one softness, shortened where they lead uphill; True: the judge is content."""
+    for _ in range(_STEPS):
+        path.trail.append(seen)
+        if path.judge(seen):
+            return seen, True
+        wanted = _NEAR if loss_of(path.task, seen) > path.loss else path.fits
+        if misfit(path.task, path.room, seen) <= wanted or path.work.left <= 0:
+            return seen, False
+        seen = _stepped(path, seen)
+    return seen, False
+
+
+def _stepped(path: Path, seen: Look) -> Look:
+    step = direction(path.task, path.room, seen, 0.0)
+    length, before = longest(seen, step), merit(path.task, path.room, seen)
+    best: Look | None = None
+    for _ in range(_SHORTER):
+        point = moved(path.task, path.room, seen, step, length, seen.at.softness)
+        tried = path.look(point)
+        now = merit(path.task, path.room, tried)
+        if now <= before + 1e-4 * downhill(path.task, path.room, seen, point) + 1e-12 * abs(before):
+            return tried
+        if best is None or now < merit(path.task, path.room, best):
+            best = tried
+        length *= _SHORTEN
+    assert best is not None
+    return best
+
+
+def _harder(path: Path, seen: Look, factor: float) -> Point:
+    """Where the answer is expected at a smaller softness."""
+    softness = seen.at.softness * factor
+    step = direction(path.task, path.room, seen, factor - 1.0)
+    point = moved(path.task, path.room, seen, step, longest(seen, step), softness)
+    return with_reference(path.task, point) if softness > _LOOSE else point
+
+
+def with_reference(task: Task, point: Point) -> Point:
+    """The point with its own prices as the reference, none of them negligible."""
+    capacity = task.market.capacity
+    income = float(point.prices @ capacity)
+    least = np.where(capacity > 0, _EQUAL_PART * income / (len(capacity) * np.where(capacity > 0, capacity, 1.0)), 0.0)
+    return replace(point, reference=np.maximum(np.maximum(point.prices, least), 1e-300))

@@ -1,0 +1,175 @@
+"""One step of the prices towards those at which demand fits the capacities. Decides where to look next.
+
+With d the softened demand, the prices p and (for a Level) the level z are sought where
+
+    d(p, z) <= capacity,  p >= 0,  equal where p > 0          and for a Level  p.capacity = 1
+
+(a Level's prices mean the same whatever their unit). Total and Nash: p minimises the convex dual function, whose
+derivative is capacity - d. Level: d rises with z, so the two conditions fix both. The derivatives are exact, those by
+the softness included: a step may at once follow the answer to a smaller softness.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from optimizer.prices.engine import Engine
+from optimizer.prices.softened import Sums
+from optimizer.prices.task import Task
+from optimizer.problem import BoolArray, FloatArray
+
+#: Prices are at most multiplied by so much in a step, the level by less.
+_PRICE_STEP = 1.0
+_LEVEL_STEP = 0.5
+#: Rows whose price is below this part of the largest move as if it were that.
+_LEAST_PRICE = 1e-3
+#: Keeps the system solvable where no class changes its mind.
+_RIDGE = 1e-9
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Point:
+    """Where a pass looks: prices (r,), level, and softness as a multiple of reference prices (r,)."""
+
+    prices: FloatArray
+    z: float
+    softness: float
+    reference: FloatArray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Look:
+    """A point and what a pass found there."""
+
+    at: Point
+    sums: Sums
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Room:
+    """What demand has to fit into: capacities (r,), less a little where it has to fit strictly; and the highest level."""
+
+    capacity: FloatArray
+    highest: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Step:
+    """A direction: change of prices (r,) and of the level."""
+
+    prices: FloatArray
+    z: float
+
+
+def look(engine: Engine, task: Task, point: Point) -> Look:
+    """One pass."""
+    softness = point.softness * point.reference
+    return Look(point, engine.sums(task.market, task.wants(point.z), point.prices, softness, np.zeros(0)))
+
+
+def misfit(task: Task, room: Room, seen: Look) -> float:
+    """How far demand is from fitting: the largest part by which a row is over, or under in spite of its price."""
+    over = _over(room, seen) / np.where(room.capacity > 0, room.capacity, 1.0)
+    paid = seen.at.prices / seen.at.reference
+    worst = float(np.where(over > 0, over, np.minimum(-over, paid)).max(initial=0.0))
+    return max(worst, abs(_unit_miss(task, room, seen)))
+
+
+def merit(task: Task, room: Room, seen: Look) -> float:
+    """What falls along a good step: the softened dual function, or for a Level the weighted misfit."""
+    if not task.is_level:
+        return float(seen.at.prices @ room.capacity) - seen.sums.soft_cost
+    over = _over(room, seen)
+    money = np.where((seen.at.prices > 0) | (over > 0), over, 0.0) * seen.at.reference
+    unit = _unit_miss(task, room, seen)
+    return float(np.sqrt(money @ money + unit * unit))
+
+
+def direction(task: Task, room: Room, seen: Look, soften: float) -> Step:
+    """The Newton step, to the answer for a softness changed by the part `soften` (0: the same).
+
+    At the highest level prices may be less than one unit: then the level stays, and they alone move.
+    """
+    rest = _over(room, seen) + soften * seen.sums.by_softness
+    free = (seen.at.prices > 0) | (_over(room, seen) > 0)
+    if task.is_level and (seen.at.z < room.highest or _unit_miss(task, room, seen) < 0):
+        return _with_level(task, room, seen, rest, free)
+    return _prices_alone(seen, rest, free)
+
+
+def moved(task: Task, room: Room, seen: Look, step: Step, length: float, softness: float) -> Point:
+    """The point so far along the step."""
+    prices = np.maximum(seen.at.prices + length * step.prices, 0.0)
+    z = seen.at.z
+    if task.is_level:
+        z = min(max(z + length * step.z, 0.1 * z), room.highest)
+    return Point(prices, z, softness, seen.at.reference)
+
+
+def longest(seen: Look, step: Step) -> float:
+    """How much of the step is to be trusted at most."""
+    scale = _scale(seen)
+    change = float((np.abs(step.prices) / scale).max(initial=0.0)) / _PRICE_STEP
+    if seen.at.z > 0:
+        change = max(change, abs(step.z) / seen.at.z / _LEVEL_STEP)
+    return min(1.0, 1.0 / change) if change > 0 else 1.0
+
+
+def downhill(task: Task, room: Room, seen: Look, to: Point) -> float:
+    """How much the merit should fall on the way, to first order."""
+    if task.is_level:
+        return 0.0
+    return float((room.capacity - seen.sums.demand) @ (to.prices - seen.at.prices))
+
+
+def _over(room: Room, seen: Look) -> FloatArray:
+    return seen.sums.demand - room.capacity
+
+
+def _unit_miss(task: Task, room: Room, seen: Look) -> float:
+    """How far the prices of a Level are from their unit; at the highest level they may stay below it."""
+    if not task.is_level:
+        return 0.0
+    miss = 1.0 - float(room.capacity @ seen.at.prices)
+    return miss if seen.at.z < room.highest else min(miss, 0.0)
+
+
+def _scale(seen: Look) -> FloatArray:
+    most = max(float(seen.at.prices.max(initial=0.0)), float(seen.at.reference.max(initial=0.0)) * _LEAST_PRICE)
+    return np.maximum(seen.at.prices, max(_LEAST_PRICE * most, 1e-300))
+
+
+def _system(seen: Look, free: BoolArray) -> tuple[FloatArray, FloatArray]:
+    """The scaled derivative of the demand on the free rows, made safely invertible; and the scale."""
+    scale = _scale(seen)[free]
+    matrix = seen.sums.stiffness[np.ix_(free, free)] * scale[:, None] * scale
+    ridge = _RIDGE * float(np.trace(matrix)) / max(len(scale), 1) + 1e-300
+    return matrix + ridge * np.eye(len(scale)), scale
+
+
+def _prices_alone(seen: Look, rest: FloatArray, free: BoolArray) -> Step:
+    matrix, scale = _system(seen, free)
+    change = np.zeros(len(rest))
+    change[free] = scale * _solved(matrix, scale * rest[free])
+    return Step(change, 0.0)
+
+
+def _with_level(task: Task, room: Room, seen: Look, rest: FloatArray, free: BoolArray) -> Step:
+    matrix, scale = _system(seen, free)
+    rows, z = len(scale), max(seen.at.z, 1e-300)
+    bordered = np.zeros((rows + 1, rows + 1))
+    bordered[:rows, :rows] = matrix
+    bordered[:rows, rows] = -scale * seen.sums.by_level[free] * z
+    bordered[rows, :rows] = scale * room.capacity[free]
+    found = _solved(bordered, np.append(scale * rest[free], _unit_miss(task, room, seen)))
+    change = np.zeros(len(rest))
+    change[free] = scale * found[:rows]
+    return Step(change, z * float(found[rows]))
+
+
+def _solved(matrix: FloatArray, right: FloatArray) -> FloatArray:
+    try:
+        found: FloatArray = np.linalg.solve(matrix, right)
+    except np.linalg.LinAlgError:
+        found = np.linalg.lstsq(matrix, right, rcond=1e-12)[0]
+    return np.where(np.isfinite(found), found, 0.0)

@@ -1,0 +1,264 @@
+"""The price path: shares and a certificate for any number of classes. Decides the order of work.
+
+First a sample of the classes, then larger ones, then all: prices that fit a sample nearly fit all, so that all classes
+are walked over only a few times. Every pass over all classes proves a bound and, where its demand fits, yields shares;
+the best of each make the certificate. See docs/price-path.md.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from optimizer.decision import Status
+from optimizer.market import Market
+from optimizer.objective import Level, Nash, Objective, Solution, Total
+from optimizer.prices.bound import bound_at, reach
+from optimizer.prices.engine import Engine, best_engine
+from optimizer.prices.follow import Path, Work, follow, with_reference
+from optimizer.prices.newton import Look, Point, Room
+from optimizer.prices.responses import best_worth, unreachable
+from optimizer.prices.softened import LOG
+from optimizer.prices.standing import Response, Standing
+from optimizer.prices.task import Task, earnings, sample, task_of
+from optimizer.problem import FloatArray
+
+#: Classes in each sample, and the softness at which its answer is good enough for the next.
+_SAMPLES = ((1024, 0.05), (8192, 0.02), (65536, 0.005))
+#: A sample is worth its pass only if there are so many times more classes.
+_WORTHWHILE = 2
+_SOFTEST = 1.0
+_HARDEST = 1e-7
+#: Parts above the expected bound of a level at which it is tried to be proved.
+_MARGINS = (1e-8, 1e-6, 2e-5)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """When to stop."""
+
+    #: Relative gap that is good enough (for a Nash: of the mean weighted logarithm).
+    gap: float = 1e-4
+    #: Passes over all classes.
+    passes: int = 150
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Settled:
+    """A solution and where it stands, for the next solve to start from."""
+
+    solution: Solution
+    standing: Standing | None
+
+
+def solve_by_prices(
+    market: Market, objective: Objective, limits: Limits | None = None, start: Standing | None = None
+) -> Solution:
+    """Shares and prices, with the gap between what they reach and what the prices prove.
+
+    Args:
+        start: where an earlier solve of a similar market ended.
+
+    Returns:
+        OPTIMAL within the gap; WORK_LIMIT with the gap that was reached; INFEASIBLE where floors cannot be met, alone
+        (`responses.unreachable` names the classes) or together (then the prices prove it: see `bound_at`).
+    """
+    return settle(market, objective, limits, start).solution
+
+
+def settle(
+    market: Market,
+    objective: Objective,
+    limits: Limits | None = None,
+    start: Standing | None = None,
+    engine: Engine | None = None,
+) -> Settled:
+    """The same, and where it stands."""
+    limits, engine = limits or Limits(), engine or best_engine()
+    task = task_of(market, objective)
+    hopeless = _hopeless(market, objective)
+    if hopeless or not market.columns:
+        status = Status.INFEASIBLE if hopeless else Status.EMPTY
+        return Settled(_nothing(market, status, f"price/{engine.name}"), None)
+    highest = reach(best_worth(market, objective.worth), objective.targets) if isinstance(objective, Level) else 0.0
+    record = _Record(task, objective, limits.gap)
+    work = Work(float(limits.passes))
+    point = _started(engine, task, limits, highest, work) if start is None else start.at
+    room = _room(task, highest, record.slack(None))
+    path = Path(engine, task, room, work, 1.0, record.judge, _HARDEST, 0.3 * limits.gap, 0.01 * limits.gap)
+    follow(path, point)
+    return _concluded(engine, task, objective, record, path)
+
+
+def gap_of(market: Market, objective: Objective, reached: float, bound: float) -> float:
+    """By which part the bound is above what is reached; for a Nash: by how much the mean weighted logarithm is."""
+    if not np.isfinite(reached) or not np.isfinite(bound):
+        return np.inf
+    if isinstance(objective, Nash):
+        return max(bound - reached, 0.0) / max(float(market.size @ objective.weight), 1e-300)
+    return max(bound - reached, 0.0) / max(abs(bound), abs(reached), 1e-12)
+
+
+class _Record:
+    """The best shares and the best bound seen so far. Shares are remembered as the point that yields them."""
+
+    def __init__(self, task: Task, objective: Objective, gap: float) -> None:
+        self._task, self._objective, self._gap = task, objective, gap
+        self.bound, self.prices = np.inf, np.zeros(task.market.rows)
+        self.reached, self.best = -np.inf, None
+
+    reached: float
+    best: Look | None
+
+    def slack(self, seen: Look | None) -> float:
+        """Part of the capacities to leave free, so that classes get all that they must have."""
+        return 0.1 * self._gap if self._task.is_strict else 0.0
+
+    def judge(self, seen: Look) -> bool:
+        """Take what the look proves and yields; True: the gap is small enough."""
+        task, at, sums = self._task, seen.at, seen.sums
+        income = float(at.prices @ task.market.capacity)
+        bound = income - sums.exact_cost
+        if task.is_level:
+            # Exact where targets are convex; proved in any case before it is stated.
+            rising = sums.exact_slope > 0
+            bound = at.z + (income - sums.exact_cost) / sums.exact_slope if rising else np.inf
+        if bound < self.bound and not sums.unreached:
+            self.bound, self.prices = bound, at.prices
+        reached = self._reached(seen)
+        if reached > self.reached:
+            self.reached, self.best = reached, seen
+        bound = self.bound if not task.is_level else max(self.bound, self.reached)
+        return gap_of(task.market, self._objective, self.reached, bound) <= 0.98 * self._gap
+
+    def _reached(self, seen: Look) -> float:
+        task, sums = self._task, seen.sums
+        over = overload(task.market, sums.demand)
+        if task.is_strict:
+            fits = over <= 1.0 and not sums.unreached
+            return (seen.at.z if task.is_level else sums.value) if fits else -np.inf
+        if task.kind == LOG:
+            return sums.value - earnings(task) * float(np.log(over))
+        return sums.value / over
+
+
+def overload(market: Market, demand: FloatArray) -> float:
+    """By what shares have to be divided to fit, at least 1."""
+    full = demand > 0
+    return max(1.0, float((demand[full] / market.capacity[full]).max(initial=0.0)))
+
+
+def _hopeless(market: Market, objective: Objective) -> bool:
+    """True: some class cannot have what it must have, whatever the others do."""
+    match objective:
+        case Total():
+            return len(unreachable(market, objective.worth, objective.floor)) > 0
+        case Level():
+            return len(unreachable(market, objective.worth, objective.targets.at(0.0)[0])) > 0
+        case Nash():
+            return len(unreachable(market, objective.worth, np.where(objective.weight > 0, 1e-300, 0.0))) > 0
+
+
+def _nothing(market: Market, status: Status, path: str) -> Solution:
+    return Solution(status, np.zeros(market.columns), np.zeros(market.rows), 0.0, 0.0, path)
+
+
+def _room(task: Task, highest: float, slack: float) -> Room:
+    return Room(task.market.capacity * (1.0 - slack), highest)
+
+
+def _started(engine: Engine, task: Task, limits: Limits, highest: float, work: Work) -> Point:
+    """Prices that fit a large sample, found from smaller ones."""
+    classes = task.market.classes
+    samples = []
+    whole = task
+    for count, softness in reversed(_SAMPLES):
+        if count * _WORTHWHILE <= whole.market.classes:
+            whole = sample(whole, count)
+            samples.append((whole, softness))
+    point: Point | None = None
+    for part, softness in reversed(samples):
+        cost = part.market.classes / classes
+        point = _first(engine, part, highest) if point is None else with_reference(part, point)
+        room = _room(part, highest, 0.0)
+        path = Path(engine, part, room, work, cost, lambda _: False, softness, 0.3 * limits.gap)
+        point = follow(path, point).at
+    return _first(engine, task, highest) if point is None else with_reference(task, point)
+
+
+def _first(engine: Engine, task: Task, highest: float) -> Point:
+    """Prices that take an equal income from every row, and a level that they can pay."""
+    market = task.market
+    used = market.capacity > 0
+    income = 1.0 if task.is_level else max(0.3 * earnings(task), 1e-9)
+    prices = np.where(used, income / (market.rows * np.where(used, market.capacity, 1.0)), 0.0)
+    z = highest
+    for _ in range(4 if task.is_level else 0):
+        sums = engine.sums(market, task.wants(z), prices, prices, np.zeros(0))
+        if sums.exact_cost <= income or sums.exact_slope <= 0:
+            break
+        z = max(z - (sums.exact_cost - income) / sums.exact_slope, 0.1 * z)
+    return with_reference(task, Point(prices, z, _SOFTEST, prices))
+
+
+def _concluded(engine: Engine, task: Task, objective: Objective, record: _Record, path: Path) -> Settled:
+    """Shares at the best point, and the bound at the best prices."""
+    market, name = task.market, f"price/{engine.name}"
+    if record.best is None:
+        return Settled(_without_shares(market, objective, record, name, round(path.work.done)), None)
+    best = record.best
+    x = np.zeros(market.columns)
+    softness = best.at.softness * best.at.reference
+    sums = engine.sums(market, task.wants(best.at.z), best.at.prices, softness, x)
+    over = overload(market, sums.demand)
+    if over > 1.0:
+        x /= over
+    reached = record.reached
+    bound, prices = record.bound, record.prices
+    if isinstance(objective, Level):
+        bound = max(_level_bound(engine, task, objective, prices, record.bound, reached), reached)
+        prices = prices / best.sums.exact_slope if best.sums.exact_slope > 0 else prices
+    optimal = gap_of(market, objective, reached, bound) <= record._gap
+    status = Status.OPTIMAL if optimal else Status.WORK_LIMIT
+    standing = Standing(best.at, tuple(response_of(seen) for seen in path.trail[-2 * market.rows :]))
+    return Settled(Solution(status, x, prices, reached, bound, name, round(path.work.done) + 1), standing)
+
+
+def _level_bound(engine: Engine, task: Task, objective: Level, prices: FloatArray, guess: float, reached: float) -> float:
+    """The smallest level near the guess that the prices prove out of reach: its targets cost more than there is."""
+    highest = reach(best_worth(task.market, task.worth), objective.targets)
+    income = float(prices @ task.market.capacity)
+    for margin in _MARGINS:
+        z = max(guess, reached) * (1.0 + margin)
+        if z >= highest:
+            return highest
+        sums = engine.sums(task.market, task.wants(z), prices, prices, np.zeros(0))
+        if sums.exact_cost > income or sums.unreached:
+            return z
+    return bound_at(task.market, objective, prices)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Together:
+    """All floors, multiplied by the level."""
+
+    floor: FloatArray
+    highest: float = 1.0
+
+    def at(self, z: float) -> tuple[FloatArray, FloatArray]:
+        return self.floor * z, self.floor
+
+
+def _without_shares(market: Market, objective: Objective, record: "_Record", path: str, work: int) -> Solution:
+    """No look yielded shares that give everybody what it must have: is there none at all?"""
+    floor = objective.floor if isinstance(objective, Total) else objective.targets.at(0.0)[0]
+    floors = settle(market, Level(objective.worth, _Together(floor))).solution
+    infeasible = floors.bound < 1.0
+    prices, bound = (floors.prices, -np.inf) if infeasible else (record.prices, record.bound)
+    status = Status.INFEASIBLE if infeasible else Status.WORK_LIMIT
+    return Solution(status, np.zeros(market.columns), prices, -np.inf, bound, path, work)
+
+
+def response_of(seen: Look) -> Response:
+    """What a look is worth keeping for."""
+    softness = seen.at.softness * seen.at.reference
+    return Response(seen.at.prices, seen.at.z, softness, seen.sums.demand, seen.sums.value)
