@@ -8,6 +8,7 @@ back. Widespread ties, where exact responses would leave prices without any deri
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from enum import Enum, auto
 
 import numpy as np
 
@@ -16,19 +17,34 @@ from optimizer.prices.newton import Look, Point, Room, direction, downhill, long
 from optimizer.prices.softened import LOG
 from optimizer.prices.task import Task, earnings
 
-#: Steps at one softness before the last reduction counts as too bold.
-_STEPS = 8
+#: Steps without progress after which the last reduction counts as too bold.
+_STALLS = 3
+_PROGRESS = 0.8
 #: Times a step is shortened before it is taken as it is.
 _SHORTER = 4
 _SHORTEN = 0.3
 #: A fit that is good enough to go on from.
 _NEAR = 0.03
+#: A fit that a reduction starts from where one was too bold.
+_CLOSE = 1e-4
 _FACTOR = 0.2
 _TIMIDEST = 0.8
+#: Nobody needs to begin softer than so.
+_SOFTEST = 100.0
 #: Above this softness the reference prices still follow the prices.
 _LOOSE = 0.05
+#: Where hardly anything is scarce, incomes count as at least this part of what could be earned.
+_LEAST_PART = 0.01
 #: Each row counts for at least this part of an equal share of the income.
 _EQUAL_PART = 0.05
+
+
+class _End(Enum):
+    """How steps at one softness ended."""
+
+    ENOUGH = auto()
+    FITS = auto()
+    STUCK = auto()
 
 
 @dataclass(slots=True)
@@ -77,7 +93,7 @@ def loss_of(task: Task, seen: Look) -> float:
 def scale_of(task: Task, seen: Look) -> float:
     """What a gap is a part of, in the unit of the prices."""
     if task.is_level:
-        return seen.sums.exact_slope * seen.at.z
+        return max(seen.sums.exact_slope * seen.at.z, _LEAST_PART)
     if task.kind == LOG:
         return earnings(task)
     return abs(float(seen.at.prices @ task.market.capacity) - seen.sums.exact_cost)
@@ -87,42 +103,45 @@ def follow(path: Path, start: Point) -> Look:
     """Lead the prices from a point to where the path's judge, or its limits, say enough."""
     seen = path.look(start)
     fitting: Look | None = None
-    factor, hardened = _FACTOR, False
+    factor = _FACTOR
     while True:
-        seen, enough = _fit(path, seen)
-        if enough or path.work.left <= 0:
+        seen, end = _fit(path, seen)
+        if end is _End.ENOUGH or path.work.left <= 0:
             return seen
-        if misfit(path.task, path.room, seen) <= _NEAR:
-            small = loss_of(path.task, seen) <= path.loss
-            if seen.at.softness <= path.least or (small and path.fits >= _NEAR):
+        if end is _End.FITS:
+            if seen.at.softness <= path.least or (path.fits >= _NEAR and loss_of(path.task, seen) <= path.loss):
                 return seen
+            factor = factor if fitting is None else max(_FACTOR, factor**1.5)
             fitting = seen
-            if hardened:
-                factor = max(_FACTOR, factor**1.5)
-        elif fitting is not None:
-            factor = float(np.sqrt(factor))
-            if factor > _TIMIDEST:
-                return fitting
-            seen = fitting
-        else:
-            if seen.at.softness > 100.0:
+        elif fitting is None:
+            if seen.at.softness > _SOFTEST:
                 return seen
             seen = path.look(replace(seen.at, softness=5.0 * seen.at.softness))
             continue
-        seen, hardened = path.look(_harder(path, seen, factor)), True
+        else:
+            factor = float(np.sqrt(factor))
+            if factor > _TIMIDEST:
+                return fitting
+            fitting, _ = _fit(path, fitting, _CLOSE)
+        seen = path.look(_harder(path, fitting, factor))
 
 
-def _fit(path: Path, seen: Look) -> tuple[Look, bool]:
-    """Newton's steps at one softness, shortened where they lead uphill; True: the judge is content."""
-    for _ in range(_STEPS):
+def _fit(path: Path, seen: Look, near: float = _NEAR) -> tuple[Look, _End]:
+    """Newton's steps at one softness, shortened where they lead uphill."""
+    best = np.inf
+    stalled = 0
+    while True:
         path.trail.append(seen)
         if path.judge(seen):
-            return seen, True
-        wanted = _NEAR if loss_of(path.task, seen) > path.loss else path.fits
-        if misfit(path.task, path.room, seen) <= wanted or path.work.left <= 0:
-            return seen, False
+            return seen, _End.ENOUGH
+        off = misfit(path.task, path.room, seen)
+        if off <= (near if loss_of(path.task, seen) > path.loss else path.fits):
+            return seen, _End.FITS
+        stalled = 0 if off < _PROGRESS * best else stalled + 1
+        best = min(best, off)
+        if stalled > _STALLS or path.work.left <= 0:
+            return seen, _End.STUCK
         seen = _stepped(path, seen)
-    return seen, False
 
 
 def _stepped(path: Path, seen: Look) -> Look:
@@ -153,6 +172,6 @@ def _harder(path: Path, seen: Look, factor: float) -> Point:
 def with_reference(task: Task, point: Point) -> Point:
     """The point with its own prices as the reference, none of them negligible."""
     capacity = task.market.capacity
-    income = float(point.prices @ capacity)
+    income = 1.0 if task.is_level else max(float(point.prices @ capacity), _LEAST_PART * earnings(task))
     least = np.where(capacity > 0, _EQUAL_PART * income / (len(capacity) * np.where(capacity > 0, capacity, 1.0)), 0.0)
     return replace(point, reference=np.maximum(np.maximum(point.prices, least), 1e-300))

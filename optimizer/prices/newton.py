@@ -21,8 +21,8 @@ from optimizer.problem import BoolArray, FloatArray
 #: Prices are at most multiplied by so much in a step, the level by less.
 _PRICE_STEP = 1.0
 _LEVEL_STEP = 0.5
-#: Rows whose price is below this part of the largest move as if it were that.
-_LEAST_PRICE = 1e-3
+#: Prices below this part of their reference move as if they were that.
+_LEAST_PRICE = 0.5
 #: Keeps the system solvable where no class changes its mind.
 _RIDGE = 1e-9
 
@@ -135,8 +135,7 @@ def _unit_miss(task: Task, room: Room, seen: Look) -> float:
 
 
 def _scale(seen: Look) -> FloatArray:
-    most = max(float(seen.at.prices.max(initial=0.0)), float(seen.at.reference.max(initial=0.0)) * _LEAST_PRICE)
-    return np.maximum(seen.at.prices, max(_LEAST_PRICE * most, 1e-300))
+    return np.maximum(seen.at.prices, _LEAST_PRICE * seen.at.reference)
 
 
 def _system(seen: Look, free: BoolArray) -> tuple[FloatArray, FloatArray]:

@@ -80,11 +80,11 @@ def settle(
         status = Status.INFEASIBLE if hopeless else Status.EMPTY
         return Settled(_nothing(market, status, f"price/{engine.name}"), None)
     highest = reach(best_worth(market, objective.worth), objective.targets) if isinstance(objective, Level) else 0.0
-    record = _Record(task, objective, limits.gap)
+    record = _Record(task, objective, limits.gap, highest if task.is_level else np.inf)
     work = Work(float(limits.passes))
     point = _started(engine, task, limits, highest, work) if start is None else start.at
     room = _room(task, highest, record.slack(None))
-    path = Path(engine, task, room, work, 1.0, record.judge, _HARDEST, 0.3 * limits.gap, 0.01 * limits.gap)
+    path = Path(engine, task, room, work, 1.0, record.judge, _HARDEST, 0.7 * limits.gap, 0.01 * limits.gap)
     follow(path, point)
     return _concluded(engine, task, objective, record, path)
 
@@ -101,9 +101,9 @@ def gap_of(market: Market, objective: Objective, reached: float, bound: float) -
 class _Record:
     """The best shares and the best bound seen so far. Shares are remembered as the point that yields them."""
 
-    def __init__(self, task: Task, objective: Objective, gap: float) -> None:
+    def __init__(self, task: Task, objective: Objective, gap: float, highest: float) -> None:
         self._task, self._objective, self._gap = task, objective, gap
-        self.bound, self.prices = np.inf, np.zeros(task.market.rows)
+        self.bound, self.prices = highest, np.zeros(task.market.rows)
         self.reached, self.best = -np.inf, None
 
     reached: float
@@ -120,8 +120,8 @@ class _Record:
         bound = income - sums.exact_cost
         if task.is_level:
             # Exact where targets are convex; proved in any case before it is stated.
-            rising = sums.exact_slope > 0
-            bound = at.z + (income - sums.exact_cost) / sums.exact_slope if rising else np.inf
+            slope = sums.exact_slope
+            bound = at.z + (income - sums.exact_cost) / slope if slope > 0 else np.inf
         if bound < self.bound and not sums.unreached:
             self.bound, self.prices = bound, at.prices
         reached = self._reached(seen)
