@@ -23,6 +23,9 @@ _PROGRESS = 0.8
 #: Times a step is shortened before it is taken as it is.
 _SHORTER = 4
 _SHORTEN = 0.3
+#: A misfit may rise by so much: a price may have to move far before any class minds. A dual function may only round.
+_LENIENT = 0.1
+_ROUNDING = 1e-12
 #: A fit that is good enough to go on from.
 _NEAR = 0.03
 #: A fit that a reduction starts from where one was too bold.
@@ -35,8 +38,8 @@ _SOFTEST = 100.0
 _LOOSE = 0.05
 #: Where hardly anything is scarce, incomes count as at least this part of what could be earned.
 _LEAST_PART = 0.01
-#: Each row counts for at least this part of an equal share of the income.
-_EQUAL_PART = 0.05
+#: The most by which reference prices fall at a time.
+_FOLLOWS = 0.3
 
 
 class _End(Enum):
@@ -152,7 +155,8 @@ def _stepped(path: Path, seen: Look) -> Look:
         point = moved(path.task, path.room, seen, step, length, seen.at.softness)
         tried = path.look(point)
         now = merit(path.task, path.room, tried)
-        if now <= before + 1e-4 * downhill(path.task, path.room, seen, point) + 1e-12 * abs(before):
+        wanted = before + 1e-4 * downhill(path.task, path.room, seen, point)
+        if now <= wanted + (_LENIENT if path.task.is_level else _ROUNDING) * abs(before):
             return tried
         if best is None or now < merit(path.task, path.room, best):
             best = tried
@@ -170,8 +174,6 @@ def _harder(path: Path, seen: Look, factor: float) -> Point:
 
 
 def with_reference(task: Task, point: Point) -> Point:
-    """The point with its own prices as the reference, none of them negligible."""
-    capacity = task.market.capacity
-    income = 1.0 if task.is_level else max(float(point.prices @ capacity), _LEAST_PART * earnings(task))
-    least = np.where(capacity > 0, _EQUAL_PART * income / (len(capacity) * np.where(capacity > 0, capacity, 1.0)), 0.0)
-    return replace(point, reference=np.maximum(np.maximum(point.prices, least), 1e-300))
+    """The point with its own prices as the reference. Where prices fall away, the reference follows slowly."""
+    reference = np.maximum(point.prices, _FOLLOWS * point.reference)
+    return replace(point, reference=reference)

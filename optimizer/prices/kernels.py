@@ -13,8 +13,9 @@ from optimizer.problem import FloatArray
 _BLOCKS = 64
 #: Classes from which on threads pay.
 _PARALLEL_FROM = 30_000
-#: A goal may be missed by this part of itself.
-_CLOSE = 1e-11
+#: A goal may be missed by this part of itself, and by so much of what rounding costs in its computation.
+_CLOSE = 1e-14
+_DIGIT = 5e-16
 _BELOW = 1e-13
 _REACH = 1e-12
 _ROOT_STEPS = 60
@@ -27,7 +28,8 @@ def run(supply: Supply, wants: Wants, prices: FloatArray, softness: FloatArray, 
     out = np.zeros((_BLOCKS, width_of(len(prices))))
     walk = _parallel if len(supply.size) >= _PARALLEL_FROM else _serial
     walk(supply, wants, prices, softness, out, x)
-    return out.sum(axis=0)
+    total: FloatArray = out.sum(axis=0)
+    return total
 
 
 @numba.njit(parallel=True, cache=True)
@@ -134,7 +136,7 @@ def _block(supply, wants, prices, softness, span, out, x):  # type: ignore[no-un
             kappa = lam / (m * u + lam * spread)
         fixed = k - (1 if full else 0) - (1 if wants.kind == TARGET and kappa > 0.0 else 0) <= 0
         if not fixed:
-            _add_slopes(supply, first, size / m, n, used, w, k, full, kappa, out, rows)
+            _add_slopes(supply, first, size / m, (lam, a, n), used, w, k, full, kappa, out, rows)
 
 
 @numba.njit(cache=True)
@@ -331,11 +333,12 @@ def _root(logarithm, a, n, width, guess, goal, m, y):  # type: ignore[no-untyped
 
     Worth rises with the multiplier, piecewise linearly, so the steps end exactly on the right piece.
     """
-    low, high, lam = 0.0, -1.0, guess
+    low, high, lam, top = 0.0, -1.0, guess, a[:width].max()
     u, count, s1, s2, full = _project(a, n, width, lam, m, y)
     for _ in range(_ROOT_STEPS):
         off = (lam * u if logarithm else u) - goal
-        if abs(off) <= _CLOSE * goal:
+        noise = _DIGIT * lam * top * top / m
+        if abs(off) <= _CLOSE * goal + (lam * noise if logarithm else noise):
             break
         spread = s2 - s1 * s1 / count if full and count > 0 else s2
         flat = spread <= 1e-12 * s2
@@ -350,7 +353,7 @@ def _root(logarithm, a, n, width, guess, goal, m, y):  # type: ignore[no-untyped
         else:
             step = lam - m * off / spread
         if high < 0.0 and not low < step < np.inf:
-            high = max(_ceiling(a, n, width, m), goal / a[:width].max() if logarithm else 0.0, 2.0 * lam)
+            high = max(_ceiling(a, n, width, m), goal / top if logarithm else 0.0, 2.0 * lam)
         if high >= 0.0 and not low < step < high:
             step = 0.5 * (low + high)
         if high >= 0.0 and high - low <= 1e-15 * high:
@@ -384,14 +387,15 @@ def _add_shares(supply, wants, first, size, m, n, y, used, k, out, scalars, x): 
 
 
 @numba.njit(cache=True)
-def _add_slopes(supply, first, scale, n, used, w, k, full, kappa, out, rows):  # type: ignore[no-untyped-def]
+def _add_slopes(supply, first, scale, gain, used, w, k, full, kappa, out, rows):  # type: ignore[no-untyped-def]
     """Derivatives of the demand by the prices and by the softness."""
     inverse = 1.0 / k if full else 0.0
+    lam, a, n = gain
     for j in range(k):
         along = 0.0
         for h in range(k):
             slope = scale * (inverse + kappa * w[j] * w[h] - (1.0 if j == h else 0.0))
-            along += slope * n[used[h]]
+            along += slope * (n[used[h]] - lam * a[used[h]])
             if supply.single:
                 one, other = first + used[j], first + used[h]
                 amount = slope * supply.use_count[one] * supply.use_count[other]

@@ -23,8 +23,9 @@ _PRICE_STEP = 1.0
 _LEVEL_STEP = 0.5
 #: Prices below this part of their reference move as if they were that.
 _LEAST_PRICE = 0.5
-#: Keeps the system solvable where no class changes its mind.
-_RIDGE = 1e-9
+#: Ridges, as parts of the usual derivative, that are tried until a step can be trusted for so much of its length.
+_RIDGES = (1e-9, 1e-6, 1e-4, 1e-2, 1e-1)
+_TRUSTED = 0.3
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,7 +48,7 @@ class Look:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Room:
-    """What demand has to fit into: capacities (r,), less a little where it has to fit strictly; and the highest level."""
+    """What demand has to fit into: capacities (r,), and the highest level. Strict fits aim at a little less."""
 
     capacity: FloatArray
     highest: float
@@ -88,13 +89,21 @@ def merit(task: Task, room: Room, seen: Look) -> float:
 def direction(task: Task, room: Room, seen: Look, soften: float) -> Step:
     """The Newton step, to the answer for a softness changed by the part `soften` (0: the same).
 
-    At the highest level prices may be less than one unit: then the level stays, and they alone move.
+    Where it would go further than can be trusted, because no class changes its mind, a ridge turns it downhill. At the
+    highest level prices may be less than one unit: then the level stays, and they alone move.
     """
-    rest = _over(room, seen) + soften * seen.sums.by_softness
-    free = (seen.at.prices > 0) | (_over(room, seen) > 0)
-    if task.is_level and (seen.at.z < room.highest or _unit_miss(task, room, seen) < 0):
-        return _with_level(task, room, seen, rest, free)
-    return _prices_alone(seen, rest, free)
+    over = _over(room, seen)
+    rest, free = over + soften * seen.sums.by_softness, (seen.at.prices > 0) | (over > 0)
+    leveled = task.is_level and (seen.at.z < room.highest or _unit_miss(task, room, seen) < 0)
+    step = Step(np.zeros(len(rest)), 0.0)
+    for ridge in _RIDGES:
+        if leveled:
+            step = _with_level(room, seen, rest, free, ridge, _unit_miss(task, room, seen))
+        else:
+            step = _prices_alone(room, seen, rest, free, ridge)
+        if longest(seen, step) >= _TRUSTED:
+            break
+    return step
 
 
 def moved(task: Task, room: Room, seen: Look, step: Step, length: float, softness: float) -> Point:
@@ -138,29 +147,30 @@ def _scale(seen: Look) -> FloatArray:
     return np.maximum(seen.at.prices, _LEAST_PRICE * seen.at.reference)
 
 
-def _system(seen: Look, free: BoolArray) -> tuple[FloatArray, FloatArray]:
+def _system(room: Room, seen: Look, free: BoolArray, ridge: float) -> tuple[FloatArray, FloatArray]:
     """The scaled derivative of the demand on the free rows, made safely invertible; and the scale."""
     scale = _scale(seen)[free]
     matrix = seen.sums.stiffness[np.ix_(free, free)] * scale[:, None] * scale
-    ridge = _RIDGE * float(np.trace(matrix)) / max(len(scale), 1) + 1e-300
-    return matrix + ridge * np.eye(len(scale)), scale
+    rows = max(len(scale), 1)
+    usual = max(float(np.trace(matrix)) / rows, float(scale @ room.capacity[free]) / rows)
+    return matrix + ridge * usual * np.eye(len(scale)), scale
 
 
-def _prices_alone(seen: Look, rest: FloatArray, free: BoolArray) -> Step:
-    matrix, scale = _system(seen, free)
+def _prices_alone(room: Room, seen: Look, rest: FloatArray, free: BoolArray, ridge: float) -> Step:
+    matrix, scale = _system(room, seen, free, ridge)
     change = np.zeros(len(rest))
     change[free] = scale * _solved(matrix, scale * rest[free])
     return Step(change, 0.0)
 
 
-def _with_level(task: Task, room: Room, seen: Look, rest: FloatArray, free: BoolArray) -> Step:
-    matrix, scale = _system(seen, free)
+def _with_level(room: Room, seen: Look, rest: FloatArray, free: BoolArray, ridge: float, miss: float) -> Step:
+    matrix, scale = _system(room, seen, free, ridge)
     rows, z = len(scale), max(seen.at.z, 1e-300)
     bordered = np.zeros((rows + 1, rows + 1))
     bordered[:rows, :rows] = matrix
     bordered[:rows, rows] = -scale * seen.sums.by_level[free] * z
     bordered[rows, :rows] = scale * room.capacity[free]
-    found = _solved(bordered, np.append(scale * rest[free], _unit_miss(task, room, seen)))
+    found = _solved(bordered, np.append(scale * rest[free], miss))
     change = np.zeros(len(rest))
     change[free] = scale * found[:rows]
     return Step(change, z * float(found[rows]))
@@ -168,7 +178,7 @@ def _with_level(task: Task, room: Room, seen: Look, rest: FloatArray, free: Bool
 
 def _solved(matrix: FloatArray, right: FloatArray) -> FloatArray:
     try:
-        found: FloatArray = np.linalg.solve(matrix, right)
+        found = np.asarray(np.linalg.solve(matrix, right), dtype=np.float64)
     except np.linalg.LinAlgError:
-        found = np.linalg.lstsq(matrix, right, rcond=1e-12)[0]
+        found = np.asarray(np.linalg.lstsq(matrix, right, rcond=1e-12)[0], dtype=np.float64)
     return np.where(np.isfinite(found), found, 0.0)

@@ -5,10 +5,11 @@ import numpy as np
 from optimizer.market import Market
 from optimizer.prices.responses import Block, Choice, blocks_of, cheapest_in, logarithmic_in
 from optimizer.prices.softened import LOG, PLAIN, TARGET, Wants, width_of
-from optimizer.problem import BoolArray, FloatArray
+from optimizer.problem import BoolArray, FloatArray, IntArray
 
-#: A goal may be missed by this part of itself.
-_CLOSE = 1e-11
+#: A goal may be missed by this part of itself, and by so much of what rounding costs in its computation.
+_CLOSE = 1e-14
+_DIGIT = 5e-16
 _ROOT_STEPS = 100
 _NEAR = 1e-9
 
@@ -66,19 +67,20 @@ class Soft:
         if logarithm:
             with np.errstate(divide="ignore"):
                 high = np.maximum(high, np.where(goal > 0, goal / self.a.max(axis=1), 0.0))
-        settled = goal <= 0
+        settled, top = goal <= 0, self.a.max(axis=1)
         if not logarithm:
             self.project(slice(None), low)
             earned = self.worth >= goal
             # Goals so close to the most that a class can have are met by the most.
-            most = goal >= self.a.max(axis=1) * (1 - _NEAR)
+            most = goal >= top * (1 - _NEAR)
             start = np.where(earned, 0.0, np.where(most, high, start))
             settled = settled | earned | most
         self.project(slice(None), start)
         for _ in range(_ROOT_STEPS):
             u = self.worth
             off = (self.lam * u if logarithm else u) - goal
-            missed = ~settled & (np.abs(off) > _CLOSE * goal) & (high - low > 1e-15 * high)
+            noise = _DIGIT * self.lam * top**2 / self.m * (self.lam if logarithm else 1.0)
+            missed = ~settled & (np.abs(off) > _CLOSE * goal + noise) & (high - low > 1e-15 * high)
             if not missed.any():
                 break
             high = np.where(off > 0, self.lam, high)
@@ -97,7 +99,7 @@ class Soft:
         with np.errstate(divide="ignore", invalid="ignore"):
             alone = np.where(top > 0, (n_top + m) / top, 0.0)
             against = np.where(a < top[:, None], (n_top[:, None] - n + m[:, None]) / (top[:, None] - a), 0.0)
-        return np.maximum(np.maximum(alone, against.max(axis=1)), 0.0) * (1 + 1e-9)
+        return np.asarray(np.maximum(np.maximum(alone, against.max(axis=1)), 0.0) * (1 + 1e-9))
 
 
 def run(market: Market, wants: Wants, prices: FloatArray, softness: FloatArray, x: FloatArray) -> FloatArray:
@@ -166,7 +168,7 @@ def _add_rows(
     market: Market,
     soft: Soft,
     there: BoolArray,
-    column: FloatArray,
+    column: IntArray,
     members: tuple[FloatArray, FloatArray, FloatArray],
     kind: int,
     total: FloatArray,
@@ -202,7 +204,7 @@ def _add_rows(
     slope = (both * (scale * inverse)[:, None]).T @ both + (toward * (scale * kappa)[:, None]).T @ toward
     slope -= np.tensordot(in_use * scale[:, None, None], in_use, axes=([0, 1], [0, 1]))
     total[3 * rows : 3 * rows + rows * rows] += slope.ravel()
-    paid, sum_along = np.where(used, net, 0.0), (along * net).sum(axis=1)
-    softer = (scale * inverse * paid.sum(axis=1)) @ both + (scale * kappa * sum_along) @ toward
-    softer -= np.einsum("b,bw,bwr->r", scale, paid, in_use)
+    lost = np.where(used, net - soft.lam[:, None] * soft.a, 0.0)
+    softer = (scale * inverse * lost.sum(axis=1)) @ both + (scale * kappa * (along * lost).sum(axis=1)) @ toward
+    softer -= np.einsum("b,bw,bwr->r", scale, lost, in_use)
     total[2 * rows : 3 * rows] -= softer

@@ -12,12 +12,12 @@ import numpy as np
 from optimizer.decision import Status
 from optimizer.market import Market
 from optimizer.objective import Level, Nash, Objective, Solution, Total
-from optimizer.prices.bound import bound_at, reach
+from optimizer.prices.bound import reach
 from optimizer.prices.engine import Engine, best_engine
 from optimizer.prices.follow import Path, Work, follow, with_reference
 from optimizer.prices.newton import Look, Point, Room
+from optimizer.prices.record import Record, overload
 from optimizer.prices.responses import best_worth, unreachable
-from optimizer.prices.softened import LOG
 from optimizer.prices.standing import Response, Standing
 from optimizer.prices.task import Task, earnings, sample, task_of
 from optimizer.problem import FloatArray
@@ -28,8 +28,10 @@ _SAMPLES = ((1024, 0.05), (8192, 0.02), (65536, 0.005))
 _WORTHWHILE = 2
 _SOFTEST = 1.0
 _HARDEST = 1e-7
-#: Parts above the expected bound of a level at which it is tried to be proved.
-_MARGINS = (1e-8, 1e-6, 2e-5)
+#: So much of the highest level is left out: at that level itself some class would have no second choice.
+_SHORT = 1e-6
+#: Part of the wanted gap by which capacities are left free where classes have something that they must get.
+_SLACK = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,72 +81,16 @@ def settle(
     if hopeless or not market.columns:
         status = Status.INFEASIBLE if hopeless else Status.EMPTY
         return Settled(_nothing(market, status, f"price/{engine.name}"), None)
-    highest = reach(best_worth(market, objective.worth), objective.targets) if isinstance(objective, Level) else 0.0
-    record = _Record(task, objective, limits.gap, highest if task.is_level else np.inf)
+    highest = 0.0
+    if isinstance(objective, Level):
+        highest = reach(best_worth(market, objective.worth), objective.targets)
     work = Work(float(limits.passes))
+    record = Record(engine, task, work, limits.gap, highest)
     point = _started(engine, task, limits, highest, work) if start is None else start.at
-    room = _room(task, highest, record.slack(None))
+    room = _room(task, highest, _SLACK * limits.gap if task.is_strict else 0.0)
     path = Path(engine, task, room, work, 1.0, record.judge, _HARDEST, 0.7 * limits.gap, 0.01 * limits.gap)
     follow(path, point)
     return _concluded(engine, task, objective, record, path)
-
-
-def gap_of(market: Market, objective: Objective, reached: float, bound: float) -> float:
-    """By which part the bound is above what is reached; for a Nash: by how much the mean weighted logarithm is."""
-    if not np.isfinite(reached) or not np.isfinite(bound):
-        return np.inf
-    if isinstance(objective, Nash):
-        return max(bound - reached, 0.0) / max(float(market.size @ objective.weight), 1e-300)
-    return max(bound - reached, 0.0) / max(abs(bound), abs(reached), 1e-12)
-
-
-class _Record:
-    """The best shares and the best bound seen so far. Shares are remembered as the point that yields them."""
-
-    def __init__(self, task: Task, objective: Objective, gap: float, highest: float) -> None:
-        self._task, self._objective, self._gap = task, objective, gap
-        self.bound, self.prices = highest, np.zeros(task.market.rows)
-        self.reached, self.best = -np.inf, None
-
-    reached: float
-    best: Look | None
-
-    def slack(self, seen: Look | None) -> float:
-        """Part of the capacities to leave free, so that classes get all that they must have."""
-        return 0.1 * self._gap if self._task.is_strict else 0.0
-
-    def judge(self, seen: Look) -> bool:
-        """Take what the look proves and yields; True: the gap is small enough."""
-        task, at, sums = self._task, seen.at, seen.sums
-        income = float(at.prices @ task.market.capacity)
-        bound = income - sums.exact_cost
-        if task.is_level:
-            # Exact where targets are convex; proved in any case before it is stated.
-            slope = sums.exact_slope
-            bound = at.z + (income - sums.exact_cost) / slope if slope > 0 else np.inf
-        if bound < self.bound and not sums.unreached:
-            self.bound, self.prices = bound, at.prices
-        reached = self._reached(seen)
-        if reached > self.reached:
-            self.reached, self.best = reached, seen
-        bound = self.bound if not task.is_level else max(self.bound, self.reached)
-        return gap_of(task.market, self._objective, self.reached, bound) <= 0.98 * self._gap
-
-    def _reached(self, seen: Look) -> float:
-        task, sums = self._task, seen.sums
-        over = overload(task.market, sums.demand)
-        if task.is_strict:
-            fits = over <= 1.0 and not sums.unreached
-            return (seen.at.z if task.is_level else sums.value) if fits else -np.inf
-        if task.kind == LOG:
-            return sums.value - earnings(task) * float(np.log(over))
-        return sums.value / over
-
-
-def overload(market: Market, demand: FloatArray) -> float:
-    """By what shares have to be divided to fit, at least 1."""
-    full = demand > 0
-    return max(1.0, float((demand[full] / market.capacity[full]).max(initial=0.0)))
 
 
 def _hopeless(market: Market, objective: Objective) -> bool:
@@ -163,7 +109,7 @@ def _nothing(market: Market, status: Status, path: str) -> Solution:
 
 
 def _room(task: Task, highest: float, slack: float) -> Room:
-    return Room(task.market.capacity * (1.0 - slack), highest)
+    return Room(task.market.capacity * (1.0 - slack), highest * (1.0 - _SHORT))
 
 
 def _started(engine: Engine, task: Task, limits: Limits, highest: float, work: Work) -> Point:
@@ -191,7 +137,7 @@ def _first(engine: Engine, task: Task, highest: float) -> Point:
     used = market.capacity > 0
     income = 1.0 if task.is_level else max(0.3 * earnings(task), 1e-9)
     prices = np.where(used, income / (market.rows * np.where(used, market.capacity, 1.0)), 0.0)
-    z = highest
+    z = highest * (1.0 - _SHORT)
     for _ in range(4 if task.is_level else 0):
         sums = engine.sums(market, task.wants(z), prices, prices, np.zeros(0))
         if sums.exact_cost <= income or sums.exact_slope <= 0:
@@ -200,7 +146,7 @@ def _first(engine: Engine, task: Task, highest: float) -> Point:
     return with_reference(task, Point(prices, z, _SOFTEST, prices))
 
 
-def _concluded(engine: Engine, task: Task, objective: Objective, record: _Record, path: Path) -> Settled:
+def _concluded(engine: Engine, task: Task, objective: Objective, record: Record, path: Path) -> Settled:
     """Shares at the best point, and the bound at the best prices."""
     market, name = task.market, f"price/{engine.name}"
     if record.best is None:
@@ -209,32 +155,16 @@ def _concluded(engine: Engine, task: Task, objective: Objective, record: _Record
     x = np.zeros(market.columns)
     softness = best.at.softness * best.at.reference
     sums = engine.sums(market, task.wants(best.at.z), best.at.prices, softness, x)
-    over = overload(market, sums.demand)
-    if over > 1.0:
-        x /= over
-    reached = record.reached
-    bound, prices = record.bound, record.prices
-    if isinstance(objective, Level):
-        bound = max(_level_bound(engine, task, objective, prices, record.bound, reached), reached)
-        prices = prices / best.sums.exact_slope if best.sums.exact_slope > 0 else prices
-    optimal = gap_of(market, objective, reached, bound) <= record._gap
-    status = Status.OPTIMAL if optimal else Status.WORK_LIMIT
+    path.work.spend(1.0)
+    x /= max(overload(market, sums.demand), 1.0)
+    if task.is_level and not record.is_done:
+        record.prove_something()
+    prices = record.prices
+    if task.is_level:  # in units of the objective: what a little more of a row would add to the level
+        prices = prices / max(record.rise, 1e-300) if record.rise > 0 else prices
+    status = Status.OPTIMAL if record.is_done else Status.WORK_LIMIT
     standing = Standing(best.at, tuple(response_of(seen) for seen in path.trail[-2 * market.rows :]))
-    return Settled(Solution(status, x, prices, reached, bound, name, round(path.work.done) + 1), standing)
-
-
-def _level_bound(engine: Engine, task: Task, objective: Level, prices: FloatArray, guess: float, reached: float) -> float:
-    """The smallest level near the guess that the prices prove out of reach: its targets cost more than there is."""
-    highest = reach(best_worth(task.market, task.worth), objective.targets)
-    income = float(prices @ task.market.capacity)
-    for margin in _MARGINS:
-        z = max(guess, reached) * (1.0 + margin)
-        if z >= highest:
-            return highest
-        sums = engine.sums(task.market, task.wants(z), prices, prices, np.zeros(0))
-        if sums.exact_cost > income or sums.unreached:
-            return z
-    return bound_at(task.market, objective, prices)
+    return Settled(Solution(status, x, prices, record.reached, record.bound, name, round(path.work.done)), standing)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -248,8 +178,9 @@ class _Together:
         return self.floor * z, self.floor
 
 
-def _without_shares(market: Market, objective: Objective, record: "_Record", path: str, work: int) -> Solution:
+def _without_shares(market: Market, objective: Objective, record: Record, path: str, work: int) -> Solution:
     """No look yielded shares that give everybody what it must have: is there none at all?"""
+    assert not isinstance(objective, Nash), "shares can always be scaled down for a Nash"
     floor = objective.floor if isinstance(objective, Total) else objective.targets.at(0.0)[0]
     floors = settle(market, Level(objective.worth, _Together(floor))).solution
     infeasible = floors.bound < 1.0

@@ -1,4 +1,4 @@
-"""Where a solve ended: enough to start the next from, or to correct the answer when one class changes. Decides nothing."""
+"""Where a solve ended: enough to start the next from, or to correct it when one class changes. Decides nothing."""
 
 from dataclasses import dataclass
 

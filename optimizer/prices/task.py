@@ -111,11 +111,15 @@ def sample(task: Task, count: int) -> Task:
     return Task(part, task.kind, task.worth[columns], value, goal, targets)
 
 
-def earnings(task: Task) -> float:
-    """What all members could earn at most without regard to capacity; for logarithms: their total weight."""
+def earnings(task: Task, value: FloatArray | None = None) -> float:
+    """What all members could earn at most without regard to capacity; for logarithms: their total weight.
+
+    Args:
+        value: of each column instead of the task's own (C,).
+    """
     if task.kind == LOG:
         return float(task.market.size @ task.goal)
-    return float(task.market.size @ best_worth(task.market, task.value))
+    return float(task.market.size @ best_worth(task.market, task.value if value is None else value))
 
 
 def _taken(first: IntArray, chosen: IntArray) -> tuple[IntArray, IntArray]:

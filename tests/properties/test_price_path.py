@@ -1,0 +1,149 @@
+"""The price path against general solvers, on any small market."""
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from markets import exact, levels, markets, nashes, totals
+
+from optimizer.decision import Status
+from optimizer.market import Market
+from optimizer.objective import Level, Nash, Objective, Solution, Total
+from optimizer.prices.bound import bound_at
+from optimizer.prices.engine import numpy_engine
+from optimizer.prices.responses import worth_of
+from optimizer.prices.record import gap_of
+from optimizer.prices.solve import Limits, settle, solve_by_prices
+
+_SETTINGS = settings(max_examples=100, deadline=None)
+_GAP = 1e-4
+
+
+def _held(market: Market, objective: Objective, solution: Solution) -> None:
+    """Everything that a solution claims about itself, recomputed."""
+    x = solution.x
+    assert (x >= 0).all()
+    assert (np.bincount(market.owner(), weights=x, minlength=market.classes) <= 1 + 1e-12).all()
+    assert (market.used(x) <= market.capacity * (1 + 1e-12)).all()
+    assert (solution.prices >= 0).all()
+    assert solution.bound >= bound_at(market, objective, solution.prices) - 1e-9 * max(1.0, abs(solution.bound))
+    worth = worth_of(market, objective.worth, x)
+    match objective:
+        case Total():
+            assert (worth >= objective.floor * (1 - 1e-9)).all()
+            assert np.isclose((objective.value * market.size[market.owner()]) @ x, solution.objective, atol=1e-9)
+        case Level():
+            assert (worth >= objective.targets.at(solution.objective)[0] * (1 - 1e-9) - 1e-12).all()
+        case Nash():
+            heavy = objective.weight > 0
+            total = (market.size * objective.weight)[heavy] @ np.log(worth[heavy])
+            assert np.isclose(total, solution.objective, atol=1e-8)
+
+
+def _agrees(market: Market, objective: Objective) -> None:
+    found = exact(market, objective)
+    solution = solve_by_prices(market, objective)
+    if solution.status is Status.EMPTY:
+        return
+    if found.objective is None:
+        assert solution.status is Status.INFEASIBLE
+        return
+    assert solution.status is Status.OPTIMAL
+    _held(market, objective, solution)
+    slack = 1e-6 * max(1.0, abs(found.objective))
+    assert solution.bound >= found.objective - slack
+    assert gap_of(market, objective, solution.objective, found.objective) <= _GAP + 1e-6
+
+
+@given(st.data())
+@_SETTINGS
+def test_totals_agree_with_a_linear_program(data: st.DataObject) -> None:
+    """The best total is found within the gap, floors or not; floors that do not fit together are called infeasible."""
+    market, worth = data.draw(markets())
+    _agrees(market, data.draw(totals(market, worth, floors=data.draw(st.booleans()))))
+
+
+@given(st.data())
+@_SETTINGS
+def test_levels_agree_with_linear_programs(data: st.DataObject) -> None:
+    """The highest level is found within the gap, whether targets are linear, convex or capped."""
+    market, worth = data.draw(markets())
+    _agrees(market, data.draw(levels(market, worth)))
+
+
+@given(st.data())
+@settings(max_examples=50, deadline=None)
+def test_nash_agrees_with_an_exponential_cone_program(data: st.DataObject) -> None:
+    """The best product of utilities is found within the gap."""
+    market, worth = data.draw(markets(filled=True))
+    _agrees(market, data.draw(nashes(market, worth)))
+
+
+def _any_objective(data: st.DataObject, market: Market, worth: np.ndarray) -> Objective:
+    kind = data.draw(st.sampled_from(["total", "level", "nash"]))
+    if kind == "total":
+        return data.draw(totals(market, worth, floors=data.draw(st.booleans())))
+    return data.draw(levels(market, worth) if kind == "level" else nashes(market, worth))
+
+
+@given(st.data())
+@settings(max_examples=50, deadline=None)
+def test_numpy_and_numba_agree(data: st.DataObject) -> None:
+    """The compiled passes lead to the same status, and to the same objective to 1e-9."""
+    market, worth = data.draw(markets(filled=True))
+    objective = _any_objective(data, market, worth)
+    fast, slow = settle(market, objective).solution, settle(market, objective, engine=numpy_engine()).solution
+    assert fast.status is slow.status
+    if fast.status is Status.OPTIMAL:
+        assert abs(fast.objective - slow.objective) <= 1e-9 * max(1.0, abs(slow.objective))
+
+
+@given(st.data())
+@settings(max_examples=50, deadline=None)
+def test_the_same_market_gives_the_same_bits(data: st.DataObject) -> None:
+    """A solve is a function of its arguments."""
+    market, worth = data.draw(markets(filled=True))
+    objective = _any_objective(data, market, worth)
+    once, again = solve_by_prices(market, objective), solve_by_prices(market, objective)
+    assert (once.objective, once.bound, once.work) == (again.objective, again.bound, again.work)
+    assert np.array_equal(once.x, again.x)
+    assert np.array_equal(once.prices, again.prices)
+
+
+@given(st.data())
+@settings(max_examples=50, deadline=None)
+def test_splitting_a_class_changes_nothing(data: st.DataObject) -> None:
+    """A class of n members and two classes of n/2 alike are worth the same, within the gap."""
+    market, worth = data.draw(markets(filled=True))
+    value = np.array([data.draw(st.integers(0, 40)) / 4 for _ in worth])
+    whole = solve_by_prices(market, Total(value, worth, np.zeros(market.classes)))
+    uses = len(market.use_row)
+    twice = Market(
+        size=np.tile(market.size / 2, 2),
+        first=np.concatenate([market.first, market.first[1:] + market.columns]),
+        use_first=np.concatenate([market.use_first, market.use_first[1:] + uses]),
+        use_row=np.tile(market.use_row, 2),
+        use_count=np.tile(market.use_count, 2),
+        capacity=market.capacity,
+    )
+    split = solve_by_prices(twice, Total(np.tile(value, 2), np.tile(worth, 2), np.zeros(2 * market.classes)))
+    assert abs(whole.objective - split.objective) <= _GAP * max(abs(whole.bound), 1e-12) * 2
+
+
+def test_a_work_limit_is_an_outcome() -> None:
+    """With hardly any passes the answer is feasible, and its gap is stated."""
+    rng = np.random.default_rng(0)
+    jobs, pools = 200, 4
+    market = Market(
+        size=np.ones(jobs),
+        first=np.arange(jobs + 1) * pools,
+        use_first=np.arange(jobs * pools + 1),
+        use_row=np.tile(np.arange(pools, dtype=np.int32), jobs),
+        use_count=np.ones(jobs * pools),
+        capacity=np.full(pools, 10.0),
+    )
+    value = rng.lognormal(0, 1, jobs * pools)
+    objective = Total(value, value, np.zeros(jobs))
+    solution = solve_by_prices(market, objective, Limits(passes=2))
+    assert solution.status is Status.WORK_LIMIT
+    assert solution.objective < solution.bound < np.inf
+    _held(market, objective, solution)
