@@ -174,6 +174,11 @@ def _harder(path: Path, seen: Look, factor: float) -> Point:
 
 
 def with_reference(task: Task, point: Point) -> Point:
-    """The point with its own prices as the reference. Where prices fall away, the reference follows slowly."""
+    """The point with its own prices as the reference, and as soft as before on the whole.
+
+    Where prices fall away, the reference follows slowly.
+    """
     reference = np.maximum(point.prices, _FOLLOWS * point.reference)
-    return replace(point, reference=reference)
+    capacity = task.market.capacity
+    before, after = float(point.reference @ capacity), float(reference @ capacity)
+    return replace(point, reference=reference, softness=point.softness * before / after if after > 0 else point.softness)

@@ -15,8 +15,8 @@ from optimizer.prices.softened import LOG
 from optimizer.prices.task import Task, earnings
 from optimizer.problem import FloatArray
 
-#: By so much demand must be below capacity where it has to fit strictly: rounding does not decide what counts.
-_SURE = 1e-9
+#: Demand that is over by no more fits: shares are then scaled down, and goals missed, by so much.
+_FITS = 1e-10
 #: Part of the gap that is used up: rounding does not decide whether a gap is met.
 _USED = 0.98
 #: A guess is proved so much above itself.
@@ -114,7 +114,7 @@ class Record:
         task, sums = self._task, seen.sums
         over = overload(task.market, sums.demand)
         if task.is_strict:
-            fits = over <= 1.0 - _SURE and not sums.unreached
+            fits = over <= 1.0 + _FITS and not sums.unreached
             return (seen.at.z if task.is_level else sums.value) if fits else -np.inf
         over = max(over, 1.0)
         return sums.value - self._scale * float(np.log(over)) if task.kind == LOG else sums.value / over
