@@ -23,6 +23,7 @@ _PROGRESS = 0.8
 #: Times a step is shortened before it is taken as it is.
 _SHORTER = 4
 _SHORTEN = 0.3
+_SHORTEST, _SHORTEN_LITTLE = 0.03, 0.7
 #: A misfit may rise by so much: a price may have to move far before any class minds. A dual function may only round.
 _LENIENT = 0.1
 _ROUNDING = 1e-12
@@ -160,9 +161,18 @@ def _stepped(path: Path, seen: Look) -> Look:
             return tried
         if best is None or now < merit(path.task, path.room, best):
             best = tried
-        length *= _SHORTEN
+        length *= _shortened(path, seen, tried)
     assert best is not None
     return best
+
+
+def _shortened(path: Path, seen: Look, tried: Look) -> float:
+    """Where between the two the dual function should be lowest: its slopes at both ends are known."""
+    if path.task.is_level:
+        return _SHORTEN
+    way = tried.at.prices - seen.at.prices
+    before, after = (float((path.room.capacity - end.sums.demand) @ way) for end in (seen, tried))
+    return min(max(before / (before - after), _SHORTEST), _SHORTEN_LITTLE) if after > 0 > before else _SHORTEN
 
 
 def _harder(path: Path, seen: Look, factor: float) -> Point:
