@@ -13,7 +13,7 @@ from enum import Enum, auto
 import numpy as np
 
 from optimizer.prices.engine import Engine
-from optimizer.prices.newton import Look, Point, Room, direction, downhill, longest, look, merit, misfit, moved
+from optimizer.prices.newton import Look, Point, Room, direction, downhill, look, merit, misfit, moved, reach_of
 from optimizer.prices.softened import LOG
 from optimizer.prices.task import Task, earnings
 
@@ -22,7 +22,7 @@ _STALLS = 3
 _PROGRESS = 0.8
 #: Times a step is shortened before it is taken as it is.
 _SHORTER = 4
-_SHORTEN = 0.3
+_SHORTEN, _LENGTHEN = 0.3, 3.0
 _SHORTEST, _SHORTEN_LITTLE = 0.03, 0.7
 #: A misfit may rise by so much: a price may have to move far before any class minds. A dual function may only round.
 _LENIENT = 0.1
@@ -132,8 +132,7 @@ def follow(path: Path, start: Point) -> Look:
 
 def _fit(path: Path, seen: Look, near: float = _NEAR) -> tuple[Look, _End]:
     """Newton's steps at one softness, shortened where they lead uphill."""
-    best = np.inf
-    stalled = 0
+    best, trust, stalled = np.inf, 1.0, 0
     while True:
         path.trail.append(seen)
         if path.judge(seen):
@@ -145,25 +144,27 @@ def _fit(path: Path, seen: Look, near: float = _NEAR) -> tuple[Look, _End]:
         best = min(best, off)
         if stalled > _STALLS or path.work.left <= 0:
             return seen, _End.STUCK
-        seen = _stepped(path, seen)
+        seen, trust = _stepped(path, seen, trust)
 
 
-def _stepped(path: Path, seen: Look) -> Look:
-    step = direction(path.task, path.room, seen, 0.0)
-    length, before = longest(seen, step), merit(path.task, path.room, seen)
+def _stepped(path: Path, seen: Look, trust: float) -> tuple[Look, float]:
+    """The next look, downhill if it can be found, and how far to trust the step after it."""
+    before = merit(path.task, path.room, seen)
     best: Look | None = None
-    for _ in range(_SHORTER):
-        point = moved(path.task, path.room, seen, step, length, seen.at.softness)
+    for attempt in range(_SHORTER):
+        step = direction(path.task, path.room, seen, 0.0, trust)
+        point = moved(path.task, path.room, seen, step, seen.at.softness)
         tried = path.look(point)
         now = merit(path.task, path.room, tried)
         wanted = before + 1e-4 * downhill(path.task, path.room, seen, point)
+        reach = reach_of(seen, step)
         if now <= wanted + (_LENIENT if path.task.is_level else _ROUNDING) * abs(before):
-            return tried
+            return tried, (min(max(trust, _LENGTHEN * reach), 1.0) if attempt == 0 else trust)
         if best is None or now < merit(path.task, path.room, best):
             best = tried
-        length *= _shortened(path, seen, tried)
+        trust = reach * _shortened(path, seen, tried)
     assert best is not None
-    return best
+    return best, trust
 
 
 def _shortened(path: Path, seen: Look, tried: Look) -> float:
@@ -178,8 +179,7 @@ def _shortened(path: Path, seen: Look, tried: Look) -> float:
 def _harder(path: Path, seen: Look, factor: float) -> Point:
     """Where the answer is expected at a smaller softness."""
     softness = seen.at.softness * factor
-    step = direction(path.task, path.room, seen, factor - 1.0)
-    point = moved(path.task, path.room, seen, step, longest(seen, step), softness)
+    point = moved(path.task, path.room, seen, direction(path.task, path.room, seen, factor - 1.0), softness)
     return with_reference(path.task, point) if softness > _LOOSE else point
 
 
@@ -191,4 +191,6 @@ def with_reference(task: Task, point: Point) -> Point:
     reference = np.maximum(point.prices, _FOLLOWS * point.reference)
     capacity = task.market.capacity
     before, after = float(point.reference @ capacity), float(reference @ capacity)
-    return replace(point, reference=reference, softness=point.softness * before / after if after > 0 else point.softness)
+    return replace(
+        point, reference=reference, softness=point.softness * before / after if after > 0 else point.softness
+    )

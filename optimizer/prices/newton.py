@@ -18,14 +18,14 @@ from optimizer.prices.softened import Sums
 from optimizer.prices.task import Task
 from optimizer.problem import BoolArray, FloatArray
 
-#: Prices are at most multiplied by so much in a step, the level by less.
+#: What counts as one unit of change: of the prices, and of the level, in parts of themselves.
 _PRICE_STEP = 1.0
 _LEVEL_STEP = 0.5
 #: Prices below this part of their reference move as if they were that.
 _LEAST_PRICE = 0.5
-#: Ridges, as parts of the usual derivative, that are tried until a step can be trusted for so much of its length.
-_RIDGES = (1e-9, 1e-6, 1e-4, 1e-2, 1e-1)
-_TRUSTED = 0.3
+#: Ridges, as parts of the usual derivative, that are tried until so much of a step can be trusted.
+_RIDGES = (1e-9, 1e-6, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
+_LONG = 0.3
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -86,11 +86,11 @@ def merit(task: Task, room: Room, seen: Look) -> float:
     return float(np.sqrt(money @ money + unit * unit))
 
 
-def direction(task: Task, room: Room, seen: Look, soften: float) -> Step:
+def direction(task: Task, room: Room, seen: Look, soften: float, trust: float = 1.0) -> Step:
     """The Newton step, to the answer for a softness changed by the part `soften` (0: the same).
 
-    Where it would go further than can be trusted, because no class changes its mind, a ridge turns it downhill. At the
-    highest level prices may be less than one unit: then the level stays, and they alone move.
+    Where it would go further than it is trusted (see `reach_of`), a ridge turns it downhill. At the highest level prices
+    may be less than one unit: then the level stays, and they alone move.
     """
     over = _over(room, seen)
     rest, free = over + soften * seen.sums.by_softness, (seen.at.prices > 0) | (over > 0)
@@ -101,27 +101,25 @@ def direction(task: Task, room: Room, seen: Look, soften: float) -> Step:
             step = _with_level(room, seen, rest, free, ridge, _unit_miss(task, room, seen))
         else:
             step = _prices_alone(room, seen, rest, free, ridge)
-        if longest(seen, step) >= _TRUSTED:
+        if _LONG * reach_of(seen, step) <= trust:
             break
-    return step
+    reach = reach_of(seen, step)
+    return step if reach <= trust else Step(step.prices * trust / reach, step.z * trust / reach)
 
 
-def moved(task: Task, room: Room, seen: Look, step: Step, length: float, softness: float) -> Point:
-    """The point so far along the step."""
-    prices = np.maximum(seen.at.prices + length * step.prices, 0.0)
+def moved(task: Task, room: Room, seen: Look, step: Step, softness: float) -> Point:
+    """The point at the end of the step."""
+    prices = np.maximum(seen.at.prices + step.prices, 0.0)
     z = seen.at.z
     if task.is_level:
-        z = min(max(z + length * step.z, 0.1 * z), room.highest)
+        z = min(max(z + step.z, 0.1 * z), room.highest)
     return Point(prices, z, softness, seen.at.reference)
 
 
-def longest(seen: Look, step: Step) -> float:
-    """How much of the step is to be trusted at most."""
-    scale = _scale(seen)
-    change = float((np.abs(step.prices) / scale).max(initial=0.0)) / _PRICE_STEP
-    if seen.at.z > 0:
-        change = max(change, abs(step.z) / seen.at.z / _LEVEL_STEP)
-    return min(1.0, 1.0 / change) if change > 0 else 1.0
+def reach_of(seen: Look, step: Step) -> float:
+    """How far a step goes: 1 where a price doubles, or the level changes by half."""
+    reach = float((np.abs(step.prices) / _scale(seen)).max(initial=0.0)) / _PRICE_STEP
+    return max(reach, abs(step.z) / seen.at.z / _LEVEL_STEP) if seen.at.z > 0 else reach
 
 
 def downhill(task: Task, room: Room, seen: Look, to: Point) -> float:
