@@ -28,7 +28,7 @@ _SHORTEST, _SHORTEN_LITTLE = 0.03, 0.7
 _LENIENT = 0.1
 _ROUNDING = 1e-12
 #: A fit that is good enough to go on from.
-_NEAR = 0.03
+NEAR = 0.03
 #: A fit that a reduction starts from where one was too bold.
 _CLOSE = 1e-4
 _FACTOR = 0.2
@@ -78,8 +78,9 @@ class Path:
     #: Softness that needs no further reduction, and loss (part of the objective) that is small enough.
     least: float
     loss: float
-    #: A fit that cannot be improved upon.
-    fits: float = _NEAR
+    #: A fit that is good enough to reduce the softness, or to end with.
+    near: float = NEAR
+    fits: float = NEAR
     trail: list[Look] = field(default_factory=list)
 
     def look(self, point: Point) -> Look:
@@ -113,7 +114,7 @@ def follow(path: Path, start: Point) -> Look:
         if end is _End.ENOUGH or path.work.left <= 0:
             return seen
         if end is _End.FITS:
-            if seen.at.softness <= path.least or (path.fits >= _NEAR and loss_of(path.task, seen) <= path.loss):
+            if seen.at.softness <= path.least or (path.fits >= path.near and loss_of(path.task, seen) <= path.loss):
                 return seen
             factor = factor if fitting is None else max(_FACTOR, factor**1.5)
             fitting = seen
@@ -130,15 +131,16 @@ def follow(path: Path, start: Point) -> Look:
         seen = path.look(_harder(path, fitting, factor))
 
 
-def _fit(path: Path, seen: Look, near: float = _NEAR) -> tuple[Look, _End]:
+def _fit(path: Path, seen: Look, near: float | None = None) -> tuple[Look, _End]:
     """Newton's steps at one softness, shortened where they lead uphill."""
+    wanted = path.near if near is None else near
     best, trust, stalled = np.inf, 1.0, 0
     while True:
         path.trail.append(seen)
         if path.judge(seen):
             return seen, _End.ENOUGH
         off = misfit(path.task, path.room, seen)
-        if off <= (near if loss_of(path.task, seen) > path.loss else path.fits):
+        if off <= (wanted if loss_of(path.task, seen) > path.loss else path.fits):
             return seen, _End.FITS
         stalled = 0 if off < _PROGRESS * best else stalled + 1
         best = min(best, off)

@@ -11,6 +11,8 @@ from optimizer.prices.softened import LOG, PLAIN, TARGET, Supply, Wants, width_o
 from optimizer.problem import FloatArray
 
 _BLOCKS = 64
+#: Rows of a class's table: worth, net cost, room for work; and of the columns in use: share, worth less its mean.
+A, N, Y, SHARE, W = 0, 1, 2, 3, 4
 #: Classes from which on threads pay.
 _PARALLEL_FROM = 30_000
 #: A goal may be missed by this part of itself, and by so much of what rounding costs in its computation.
@@ -47,7 +49,7 @@ def _parallel(supply, wants, prices, softness, out, x):  # type: ignore[no-untyp
         )
 
 
-@numba.njit(cache=True)
+@numba.njit(error_model="numpy", cache=True)
 def _serial(supply, wants, prices, softness, out, x):  # type: ignore[no-untyped-def]
     classes = len(supply.size)
     for block in range(_BLOCKS):
@@ -62,308 +64,333 @@ def _serial(supply, wants, prices, softness, out, x):  # type: ignore[no-untyped
         )
 
 
-@numba.njit(cache=True)
+@numba.njit(error_model="numpy", cache=True)
 def _block(supply, wants, prices, softness, span, out, x):  # type: ignore[no-untyped-def]
-    """Add the classes start:stop to `out`."""
+    """Add the classes of a span to `out`."""
     rows, widest = len(prices), 0
     for i in range(span[0], span[1]):
         widest = max(widest, supply.first[i + 1] - supply.first[i])
-    a, n, y = np.empty(widest), np.empty(widest), np.empty(widest)
-    used, w = np.empty(widest, dtype=np.int64), np.empty(widest)
-    scalars = out[3 * rows + rows * rows :]
+    table, used, scalars = np.zeros((5, widest)), np.zeros(widest, dtype=np.int64), 3 * rows + rows * rows
     for i in range(span[0], span[1]):
         first = supply.first[i]
         width = supply.first[i + 1] - first
         goal, size, rise = wants.goal[i], supply.size[i], wants.rise[i]
         if width == 0:
-            scalars[4] += goal > 0.0
+            out[scalars + 4] += goal > 0.0
             continue
-        m = _offer(supply, wants, prices, softness, first, width, a, n)
-        if m <= 0.0:
-            m = 1e-300
-        if wants.kind == PLAIN:
-            low = _lowest(a, n, width)
-            scalars[0] += size * n[low] if low >= 0 else 0.0
-            lam = 0.0
-            u, count, s1, s2, full = _project(a, n, width, 0.0, m, y)
-        elif wants.kind == TARGET:
-            top = a[:width].max()
-            if goal > top:
-                scalars[4] += goal > top * (1.0 + _REACH)
-                goal = top
-            if goal <= 0.0 and len(wants.value) == 0:
-                continue
-            low, high, slope, theta, cost = _edge(a, n, width, goal)
-            scalars[0] += size * cost
-            scalars[1] += size * slope * rise
-            lam = 0.0
-            u, count, s1, s2, full = _project(a, n, width, lam, m, y)
-            if u < goal and goal >= top * (1.0 - _NEAR):
-                lam = _ceiling(a, n, width, m)
-                u, count, s1, s2, full = _project(a, n, width, lam, m, y)
-            elif u < goal:
-                guess = _edge_multiplier(a, n, low, high, theta, m)
-                lam, u, count, s1, s2, full = _root(False, a, n, width, guess, goal, m, y)
-        else:
-            if goal <= 0.0:
-                continue
-            if a[:width].max() <= 0.0:
-                scalars[4] += 1.0
-                continue
-            low, high, slope, exact, cost = _walk(a, n, width, goal)
-            scalars[0] += size * (cost - goal * np.log(exact))
-            guess = _walk_multiplier(a, n, low, high, goal, m)
-            lam, u, count, s1, s2, full = _root(True, a, n, width, guess, goal, m, y)
-            scalars[2] += size * goal * np.log(u)
-            scalars[3] -= size * goal * np.log(u)
-        mean = s1 / count if full and count > 0 else 0.0
-        spread = s2 - s1 * mean
-        if spread < 1e-12 * s2:
-            spread = 0.0
-        k = 0
-        for c in range(width):
-            if y[c] > 0.0:
-                used[k], w[k] = c, a[c] - mean
-                k += 1
-        _add_shares(supply, wants, first, size, m, n, y, used, k, out, scalars, x)
-        kappa = 0.0
-        if wants.kind == TARGET and lam > 0.0 and spread > 0.0:
-            kappa = 1.0 / spread
-            if rise > 0.0:
-                for j in range(k):
-                    _add_uses(supply, first + used[j], size * rise * w[j] / spread, out, rows)
-        elif wants.kind == LOG:
-            kappa = lam / (m * u + lam * spread)
-        fixed = k - (1 if full else 0) - (1 if wants.kind == TARGET and kappa > 0.0 else 0) <= 0
-        if not fixed:
-            _add_slopes(supply, first, size / m, (lam, a, n), used, w, k, full, kappa, out, rows)
+        if goal <= 0.0 and (wants.kind == LOG or (wants.kind == TARGET and len(wants.value) == 0)):
+            continue
+        m = max(_offer(supply, wants, prices, softness, first, width, table), 1e-300)
+        k, lam, full, cost, slope = _respond(wants.kind, table, used, width, goal, m, out)
+        if k < 0:
+            continue
+        out[scalars] += size * cost
+        out[scalars + 1] += size * slope * rise
+        _add_class(supply, wants, (first, size, goal, rise), (k, lam, full, m), table, used, out, rows, x)
 
 
-@numba.njit(cache=True)
-def _offer(supply, wants, prices, softness, first, width, a, n):  # type: ignore[no-untyped-def]
+@numba.njit(error_model="numpy", cache=True, inline="always")
+def _offer(supply, wants, prices, softness, first, width, table):  # type: ignore[no-untyped-def]
     """Worths and net costs of a class; returns its softness."""
     m = 0.0
     if supply.single:
         for c in range(width):
-            count, row = supply.use_count[first + c], supply.use_row[first + c]
-            n[c] = count * prices[row]
-            m += count * softness[row]
+            count, row = supply.use_count[first + c], np.uint32(supply.use_row[first + c])
+            table[N, c] = count * prices[row]
+            table[Y, c] = count * softness[row]
+        for c in range(width):
+            m += table[Y, c]
     else:
         for c in range(width):
             cost = 0.0
             for use in range(supply.use_first[first + c], supply.use_first[first + c + 1]):
-                cost += supply.use_count[use] * prices[supply.use_row[use]]
-                m += supply.use_count[use] * softness[supply.use_row[use]]
-            n[c] = cost
-    if wants.kind == PLAIN:
+                count, row = supply.use_count[use], np.uint32(supply.use_row[use])
+                cost += count * prices[row]
+                m += count * softness[row]
+            table[N, c] = cost
+    if wants.kind != PLAIN:
         for c in range(width):
-            a[c] = 0.0
-    else:
-        for c in range(width):
-            a[c] = wants.worth[first + c]
+            table[A, c] = wants.worth[first + c]
     if len(wants.value) > 0:
         for c in range(width):
-            n[c] -= wants.value[first + c]
+            table[N, c] -= wants.value[first + c]
     return m / width
 
 
-@numba.njit(cache=True)
-def _lowest(a, n, width):  # type: ignore[no-untyped-def]
-    """Where a member goes that needs nothing: the column that earns most, of equals the worthiest; -1: idle."""
-    low, n_low, a_low = -1, 0.0, 0.0
+@numba.njit(error_model="numpy", cache=True)
+def _respond(kind, table, used, width, goal, m, out):  # type: ignore[no-untyped-def]
+    """The softened choice into `chosen`: how many columns, multiplier, whether all time is used; and the exact one's
+    cost (for LOG: less the logarithm) and slope. A negative number of columns: nothing is wanted."""
+    low, n_low, second = _two_lowest(table, width)
+    if kind == PLAIN:
+        if low >= 0 and n_low <= -m and second - n_low >= m:
+            return _pure(table, used, low), 0.0, True, n_low, 0.0
+        k, full = _project(table, width, 0.0, m, used)
+        return k, 0.0, full, n_low, 0.0
+    top, most = 0, table[A, 0]
+    for c in range(1, width):
+        more = table[A, c] > most
+        top, most = (c if more else top), (table[A, c] if more else most)
+    if kind == TARGET:
+        if goal > table[A, top]:
+            out[len(out) - 1] += goal > table[A, top] * (1.0 + _REACH)
+            goal = table[A, top]
+        k, full = 0, False
+        if n_low < 0.0 or goal <= 0.0:
+            k, full = _project(table, width, 0.0, m, used)
+        cost, slope, low, high, theta = n_low, 0.0, low, -1, 0.0
+        if goal > (table[A, low] if low >= 0 else 0.0):
+            low, high, slope = _edge(False, table, width, goal, low, top)
+            a_low, n_low = (table[A, low], table[N, low]) if low >= 0 else (0.0, 0.0)
+            theta = (goal - a_low) / (table[A, high] - a_low)
+            cost = n_low + theta * (table[N, high] - n_low)
+        if _worth(table, used, k) >= goal:
+            return k, 0.0, full, cost, slope
+        if goal >= table[A, top] * (1.0 - _NEAR):
+            lam = _ceiling(table, width, m, top)
+            k, full = _project(table, width, lam, m, used)
+            return k, lam, full, cost, slope
+        k, lam, full = _soft_edge(False, table, used, width, (low, high, theta), goal, m, top)
+        return k, lam, full, cost, slope
+    if table[A, top] <= 0.0:
+        out[len(out) - 1] += 1.0
+        return -1, 0.0, False, 0.0, 0.0
+    low, high, slope = _edge(True, table, width, goal, low, top)
+    worth = goal / slope
+    if high < 0:
+        cost = table[N, low]
+    else:
+        n_low = table[N, low] if low >= 0 else 0.0
+        cost = n_low + slope * (worth - (table[A, low] if low >= 0 else 0.0))
+    k, lam, full = _soft_edge(True, table, used, width, (low, high, 0.0), goal, m, top)
+    return k, lam, full, cost - goal * np.log(worth), slope
+
+
+@numba.njit(error_model="numpy", cache=True, inline="always")
+def _two_lowest(table, width):  # type: ignore[no-untyped-def]
+    """Where a member goes that needs nothing: the column that earns most (-1: idle), what it costs, and the least net
+    cost of any other column. Without branches: what is lowest cannot be predicted."""
+    low, n_low, second = -1, 0.0, np.inf
     for c in range(width):
-        if n[c] < n_low or (n[c] == n_low and a[c] > a_low):
-            low, n_low, a_low = c, n[c], a[c]
-    return low
+        n = table[N, c]
+        lower = n < n_low
+        other = n_low if lower and low >= 0 else n
+        other = np.inf if lower and low < 0 else other
+        second = other if other < second else second
+        low = c if lower else low
+        n_low = n if lower else n_low
+    return low, n_low, second
 
 
-@numba.njit(cache=True)
-def _rise(a, n, width, a_low, n_low, least):  # type: ignore[no-untyped-def]
-    """The column of more worth, and at least `least`, at the smallest slope from a point; the farthest of equals."""
-    high, slope, a_high = -1, np.inf, 0.0
-    for c in range(width):
-        if a[c] > a_low and a[c] >= least:
-            s = (n[c] - n_low) / (a[c] - a_low)
-            if s < slope or (s == slope and a[c] > a_high):
-                high, slope, a_high = c, s, a[c]
-    return high, slope
+@numba.njit(error_model="numpy", cache=True, inline="always")
+def _pure(table, used, column):  # type: ignore[no-untyped-def]
+    """One column all the time."""
+    used[0], table[SHARE, 0] = column, 1.0
+    return 1
 
 
-@numba.njit(cache=True)
-def _edge(a, n, width, goal):  # type: ignore[no-untyped-def]
-    """The edge of the lower hull above the goal: its ends (-1: idle, or none), slope, share of the upper, cost."""
-    low = _lowest(a, n, width)
-    a_low, n_low = (a[low], n[low]) if low >= 0 else (0.0, 0.0)
-    if a_low >= goal:
-        return low, -1, 0.0, 0.0, n_low
-    high, slope = -1, 0.0
-    for _ in range(width + 1):
-        high, slope = _rise(a, n, width, a_low, n_low, goal)
-        better, deepest = -1, -_BELOW * (abs(n_low) + abs(n[high]))
+@numba.njit(inline="always", error_model="numpy")
+def _worth(table, used, k):  # type: ignore[no-untyped-def]
+    u = 0.0
+    for j in range(k):
+        u += table[A, used[j]] * table[SHARE, j]
+    return u
+
+
+@numba.njit(error_model="numpy", cache=True)
+def _edge(logarithm, table, width, goal, low, high):  # type: ignore[no-untyped-def]
+    """The edge of the lower hull where the goal lies: its ends (low -1: idle) and slope.
+
+    For logarithms the goal is a weight, and lies where slope times worth is the weight; at a corner of the hull `high`
+    is -1 and the slope is what the weight makes it. The edge starts as the widest; what is most below it replaces one
+    of its ends.
+    """
+    while True:
+        a_low, n_low = (table[A, low], table[N, low]) if low >= 0 else (0.0, 0.0)
+        if logarithm and table[A, high] <= a_low:
+            return high, -1, goal / table[A, high]
+        slope = (table[N, high] - n_low) / (table[A, high] - a_low)
+        base, below, deepest = n_low - slope * a_low, -1, -_BELOW * (abs(n_low) + abs(table[N, high]))
         for c in range(width):
-            if a_low < a[c] < goal:
-                over = n[c] - n_low - slope * (a[c] - a_low)
-                if over < deepest:
-                    better, deepest = c, over
-        if better < 0:
-            break
-        low, a_low, n_low = better, a[better], n[better]
-    theta = (goal - a_low) / (a[high] - a_low)
-    return low, high, slope, theta, n_low + theta * (n[high] - n_low)
+            over = table[N, c] - slope * table[A, c] - base
+            if over < deepest and a_low < table[A, c] < table[A, high]:
+                below, deepest = c, over
+        if below >= 0:
+            if slope * table[A, below] < goal if logarithm else table[A, below] < goal:
+                low = below
+            else:
+                high = below
+        elif not logarithm or slope * a_low < goal < slope * table[A, high]:
+            return low, high, slope
+        elif goal <= slope * a_low:
+            return low, -1, goal / a_low
+        else:
+            return high, -1, goal / table[A, high]
 
 
-@numba.njit(cache=True)
-def _edge_multiplier(a, n, low, high, theta, m):  # type: ignore[no-untyped-def]
-    """Multiplier of the softened choice if it uses the columns of the edge alone."""
+@numba.njit(error_model="numpy", cache=True)
+def _soft_edge(logarithm, table, used, width, edge, goal, m, top):  # type: ignore[no-untyped-def]
+    """The softened choice: that of the exact one's columns alone if no other column wants in, else searched for."""
+    low, high, theta = edge
+    a_low, n_low, rest = 0.0, 0.0, 0.0
     if high < 0:
-        return 0.0
-    if low < 0:
-        return max(0.0, (n[high] + m * theta) / a[high])
-    return max(0.0, (n[high] - n[low] + m * (2.0 * theta - 1.0)) / (a[high] - a[low]))
-
-
-@numba.njit(cache=True)
-def _walk(a, n, width, weight):  # type: ignore[no-untyped-def]
-    """Up the lower hull while the marginal logarithm pays: ends of the edge, slope, worth, cost."""
-    low = _lowest(a, n, width)
-    a_low, n_low = (a[low], n[low]) if low >= 0 else (0.0, 0.0)
-    for _ in range(width + 1):
-        high, slope = _rise(a, n, width, a_low, n_low, 0.0)
-        if high < 0 or weight <= slope * a_low:
-            break
-        if weight < slope * a[high]:
-            worth = weight / slope
-            return low, high, slope, worth, n_low + slope * (worth - a_low)
-        low, a_low, n_low = high, a[high], n[high]
-    return low, -1, 0.0, a_low, n_low
-
-
-@numba.njit(cache=True)
-def _walk_multiplier(a, n, low, high, weight, m):  # type: ignore[no-untyped-def]
-    """Multiplier of the softened choice if it uses the columns of the edge alone: lam a.x = weight, a quadratic."""
+        lam = goal / table[A, low]
+        nu, a_high = lam * table[A, low] - table[N, low] - m, table[A, low]
+    else:
+        a_high = table[A, high]
+        if low >= 0:
+            a_low, n_low = table[A, low], table[N, low]
+        gap = a_high - a_low
+        if logarithm and low >= 0:  # lam a.x = goal, lam = (n_high - n_low + m (2 theta - 1)) / gap: a quadratic
+            base = table[N, high] - n_low - m
+            b, c = base * gap + 2.0 * m * a_low, base * a_low - goal * gap
+            root = np.sqrt(max(b * b - 8.0 * m * gap * c, 0.0))
+            theta = -2.0 * c / (b + root) if b > 0.0 else (root - b) / (4.0 * m * gap)
+        elif logarithm:
+            theta = 2.0 * goal / (table[N, high] + np.sqrt(table[N, high] ** 2 + 4.0 * m * goal))
+        theta = min(max(theta, 0.0), 1.0)
+        if low >= 0:
+            lam = max(0.0, (table[N, high] - n_low + m * (2.0 * theta - 1.0)) / gap)
+            nu, rest = lam * a_low - n_low - m * (1.0 - theta), 1.0 - theta
+        else:
+            lam, nu = max(0.0, (table[N, high] + m * theta) / a_high), 0.0
+        if logarithm:
+            lam = goal / (a_low + theta * gap)
+    alone = nu >= 0.0 and (not logarithm or high < 0 or 0.0 < theta < 1.0)
+    if alone:
+        for c in range(width):
+            if lam * table[A, c] - table[N, c] > nu and c != low and c != high:
+                alone = False
+    if not alone:
+        return _root(logarithm, table, used, width, lam, goal, m, top)
     if high < 0:
-        return weight / a[low]
-    if low < 0:
-        theta = 2.0 * weight / (n[high] + np.sqrt(n[high] ** 2 + 4.0 * m * weight))
-        return weight / (a[high] * min(theta, 1.0))
-    rise, base = a[high] - a[low], n[high] - n[low] - m
-    b, c = base * rise + 2.0 * m * a[low], base * a[low] - weight * rise
-    theta = (np.sqrt(max(b * b - 8.0 * m * rise * c, 0.0)) - b) / (4.0 * m * rise)
-    return weight / (a[low] + min(max(theta, 0.0), 1.0) * rise)
+        return _pure(table, used, low), lam, True
+    k = 0
+    if rest > 0.0:
+        used[0], table[SHARE, 0], k = low, rest, 1
+    if theta > 0.0:
+        used[k], table[SHARE, k] = high, theta
+        k += 1
+    return k, lam, low >= 0
 
 
-@numba.njit(cache=True)
-def _project(a, n, width, lam, m, y):  # type: ignore[no-untyped-def]
-    """Shares at a multiplier into y; their worth, number, sums of worths and squares, and whether all time is used."""
+@numba.njit(error_model="numpy", cache=True)
+def _project(table, width, lam, m, used):  # type: ignore[no-untyped-def]
+    """The shares at a multiplier into `chosen`: how many columns, and whether all time is used."""
     total, most = 0.0, 0.0
     for c in range(width):
-        y[c] = lam * a[c] - n[c]
-        if y[c] > 0.0:
-            total += y[c]
-            most = max(most, y[c])
+        table[Y, c] = lam * table[A, c] - table[N, c]
+        if table[Y, c] > 0.0:
+            total += table[Y, c]
+            most = max(most, table[Y, c])
     nu, full = 0.0, total > m
     if full:
         # Measured from the largest, so that no digits are lost; what is more than m below it gets nothing.
         nu, count = -m, width + 1
         for c in range(width):
-            y[c] -= most
+            table[Y, c] -= most
         while True:
             total, left = 0.0, 0
             for c in range(width):
-                if y[c] > nu:
-                    total += y[c]
+                if table[Y, c] > nu:
+                    total += table[Y, c]
                     left += 1
             if left >= count:  # columns only ever leave: rounding must not bring one back
                 break
             count, nu = left, (total - m) / left
-    u, s1, s2, count = 0.0, 0.0, 0.0, 0
+    k = 0
     for c in range(width):
-        if y[c] > nu:
-            y[c] = (y[c] - nu) / m
-            u += a[c] * y[c]
-            s1 += a[c]
-            s2 += a[c] * a[c]
-            count += 1
-        else:
-            y[c] = 0.0
-    return u, count, s1, s2, full
+        if table[Y, c] > nu:
+            used[k], table[SHARE, k] = c, (table[Y, c] - nu) / m
+            k += 1
+    return k, full
 
 
-@numba.njit(cache=True)
-def _ceiling(a, n, width, m):  # type: ignore[no-untyped-def]
+@numba.njit(error_model="numpy", cache=True)
+def _ceiling(table, width, m, top):  # type: ignore[no-untyped-def]
     """A multiplier at which only the columns of most worth are used."""
-    top = 0
+    lam = max(0.0, (table[N, top] + m) / table[A, top])
     for c in range(width):
-        if a[c] > a[top] or (a[c] == a[top] and n[c] < n[top]):
-            top = c
-    lam = max(0.0, (n[top] + m) / a[top])
-    for c in range(width):
-        if a[c] < a[top]:
-            lam = max(lam, (n[top] - n[c] + m) / (a[top] - a[c]))
+        if table[A, c] < table[A, top]:
+            lam = max(lam, (table[N, top] - table[N, c] + m) / (table[A, top] - table[A, c]))
     return lam * (1.0 + 1e-9)
 
 
-@numba.njit(cache=True)
-def _off_plateau(a, n, width, y, lam, off, m):  # type: ignore[no-untyped-def]
+@numba.njit(inline="always", error_model="numpy")
+def _spread(table, used, k, full):  # type: ignore[no-untyped-def]
+    """How worth follows the multiplier on the columns in use, times the softness; worths less their mean beside it."""
+    if k == 1 and full:
+        table[W, 0] = 0.0
+        return 0.0
+    s1, s2 = 0.0, 0.0
+    for j in range(k):
+        a = table[A, used[j]]
+        s1 += a
+        s2 += a * a
+    mean = s1 / k if full and k > 0 else 0.0
+    for j in range(k):
+        table[W, j] = table[A, used[j]] - mean
+    spread = s2 - s1 * mean
+    return spread if spread >= 1e-12 * s2 else 0.0
+
+
+@numba.njit(error_model="numpy", cache=True)
+def _off_plateau(table, width, now, lam, off, m):  # type: ignore[no-untyped-def]
     """Only one column is used, all the time: the multiplier at which it and the next one to join meet the goal."""
-    now = 0
-    for c in range(width):
-        if y[c] > 0.0:
-            now = c
     if off > 0.0:  # worth too much: down to where a lesser column, or idling, joins
-        at, gap, half = (n[now] + m) / a[now], a[now], 1.0
+        at, gap, half = (table[N, now] + m) / table[A, now], table[A, now], 1.0
         for c in range(width):
-            if a[c] < a[now]:
-                joins = (n[now] - n[c] + m) / (a[now] - a[c])
+            if table[A, c] < table[A, now]:
+                joins = (table[N, now] - table[N, c] + m) / (table[A, now] - table[A, c])
                 if joins > at:
-                    at, gap, half = joins, a[now] - a[c], 0.5
+                    at, gap, half = joins, table[A, now] - table[A, c], 0.5
     else:
         at, gap, half = np.inf, 1.0, 0.5
         for c in range(width):
-            if a[c] > a[now]:
-                joins = (n[c] - n[now] - m) / (a[c] - a[now])
+            if table[A, c] > table[A, now]:
+                joins = (table[N, c] - table[N, now] - m) / (table[A, c] - table[A, now])
                 if joins < at:
-                    at, gap = joins, a[c] - a[now]
+                    at, gap = joins, table[A, c] - table[A, now]
     return at - m * off / (half * gap * gap)
 
 
-@numba.njit(cache=True)
-def _root(logarithm, a, n, width, guess, goal, m, y):  # type: ignore[no-untyped-def]
+@numba.njit(error_model="numpy", cache=True)
+def _root(logarithm, table, used, width, guess, goal, m, top):  # type: ignore[no-untyped-def]
     """The multiplier at which the goal is met, and the shares there: Newton steps in a bracket.
 
     Worth rises with the multiplier, piecewise linearly, so the steps end exactly on the right piece.
     """
-    low, high, lam, top = 0.0, -1.0, guess, a[:width].max()
-    u, count, s1, s2, full = _project(a, n, width, lam, m, y)
+    low, high, lam = 0.0, -1.0, guess
+    k, full = _project(table, width, lam, m, used)
     for _ in range(_ROOT_STEPS):
+        u = _worth(table, used, k)
         off = (lam * u if logarithm else u) - goal
-        noise = _DIGIT * lam * top * top / m
+        noise = _DIGIT * lam * table[A, top] ** 2 / m
         if abs(off) <= _CLOSE * goal + (lam * noise if logarithm else noise):
             break
-        spread = s2 - s1 * s1 / count if full and count > 0 else s2
-        flat = spread <= 1e-12 * s2
+        spread = _spread(table, used, k, full)
         if off > 0.0:
             high = lam
         else:
             low = lam
         if logarithm:
-            step = lam - off / (u + (0.0 if flat else lam * spread / m)) if u > 0.0 else np.inf
-        elif flat:
-            step = _off_plateau(a, n, width, y, lam, off, m) if count == 1 else np.inf
-        else:
+            step = lam - off / (u + lam * spread / m) if u > 0.0 else np.inf
+        elif spread > 0.0:
             step = lam - m * off / spread
+        else:
+            step = _off_plateau(table, width, used[0], lam, off, m) if k == 1 else np.inf
         if high < 0.0 and not low < step < np.inf:
-            high = max(_ceiling(a, n, width, m), goal / top if logarithm else 0.0, 2.0 * lam)
+            high = max(_ceiling(table, width, m, top), goal / table[A, top] if logarithm else 0.0, 2.0 * lam)
         if high >= 0.0 and not low < step < high:
             step = 0.5 * (low + high)
         if high >= 0.0 and high - low <= 1e-15 * high:
             break
         lam = step
-        u, count, s1, s2, full = _project(a, n, width, lam, m, y)
-    return lam, u, count, s1, s2, full
+        k, full = _project(table, width, lam, m, used)
+    return k, lam, full
 
 
-@numba.njit(cache=True)
+@numba.njit(error_model="numpy", cache=True, inline="always")
 def _add_uses(supply, column, amount, out, at):  # type: ignore[no-untyped-def]
     """Add what one column takes of the rows, so many times, to out[at:]."""
     if supply.single:
@@ -373,29 +400,44 @@ def _add_uses(supply, column, amount, out, at):  # type: ignore[no-untyped-def]
             out[at + supply.use_row[use]] += amount * supply.use_count[use]
 
 
-@numba.njit(cache=True)
-def _add_shares(supply, wants, first, size, m, n, y, used, k, out, scalars, x):  # type: ignore[no-untyped-def]
-    """Demand, what is earned, and the shares themselves if asked for."""
+@numba.njit(error_model="numpy", cache=True, inline="always")
+def _add_class(supply, wants, job, answer, table, used, out, rows, x):  # type: ignore[no-untyped-def]
+    """Demand, what is earned, and the derivatives; the shares themselves if asked for."""
+    (first, size, goal, rise), (k, lam, full, m) = job, answer
+    scalars = 3 * rows + rows * rows
     for j in range(k):
-        c = used[j]
-        scalars[3] += size * y[c] * (n[c] + 0.5 * m * y[c])
+        c, part = used[j], table[SHARE, j]
+        out[scalars + 3] += size * part * (table[N, c] + 0.5 * m * part)
         if len(wants.value) > 0:
-            scalars[2] += size * wants.value[first + c] * y[c]
-        _add_uses(supply, first + c, size * y[c], out, 0)
+            out[scalars + 2] += size * wants.value[first + c] * part
+        _add_uses(supply, first + c, size * part, out, 0)
         if len(x) > 0:
-            x[first + c] = y[c]
+            x[first + c] = part
+    spread = _spread(table, used, k, full)
+    kappa = 0.0
+    if wants.kind == TARGET and lam > 0.0 and spread > 0.0:
+        kappa = 1.0 / spread
+        for j in range(k if rise > 0.0 else 0):
+            _add_uses(supply, first + used[j], size * rise * table[W, j] / spread, out, rows)
+    elif wants.kind == LOG:
+        u = _worth(table, used, k)
+        kappa = lam / (m * u + lam * spread)
+        earned = size * goal * np.log(u)
+        out[scalars + 2] += earned
+        out[scalars + 3] -= earned
+    if k - (1 if full else 0) - (1 if wants.kind == TARGET and kappa > 0.0 else 0) > 0:
+        _add_slopes(supply, first, size / m, lam, table, used, k, full, kappa, out, rows)
 
 
-@numba.njit(cache=True)
-def _add_slopes(supply, first, scale, gain, used, w, k, full, kappa, out, rows):  # type: ignore[no-untyped-def]
+@numba.njit(error_model="numpy", cache=True)
+def _add_slopes(supply, first, scale, lam, table, used, k, full, kappa, out, rows):  # type: ignore[no-untyped-def]
     """Derivatives of the demand by the prices and by the softness."""
     inverse = 1.0 / k if full else 0.0
-    lam, a, n = gain
     for j in range(k):
         along = 0.0
         for h in range(k):
-            slope = scale * (inverse + kappa * w[j] * w[h] - (1.0 if j == h else 0.0))
-            along += slope * (n[used[h]] - lam * a[used[h]])
+            slope = scale * (inverse + kappa * table[W, j] * table[W, h] - (1.0 if j == h else 0.0))
+            along += slope * (table[N, used[h]] - lam * table[A, used[h]])
             if supply.single:
                 one, other = first + used[j], first + used[h]
                 amount = slope * supply.use_count[one] * supply.use_count[other]

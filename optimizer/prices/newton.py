@@ -89,8 +89,8 @@ def merit(task: Task, room: Room, seen: Look) -> float:
 def direction(task: Task, room: Room, seen: Look, soften: float, trust: float = 1.0) -> Step:
     """The Newton step, to the answer for a softness changed by the part `soften` (0: the same).
 
-    Where it would go further than it is trusted (see `reach_of`), a ridge turns it downhill. At the highest level prices
-    may be less than one unit: then the level stays, and they alone move.
+    Where it would go further than it is trusted (see `reach_of`), a ridge turns it downhill. At the highest level
+    prices may be less than one unit: then the level stays, and they alone move.
     """
     over = _over(room, seen)
     rest, free = over + soften * seen.sums.by_softness, (seen.at.prices > 0) | (over > 0)

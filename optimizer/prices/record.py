@@ -35,7 +35,7 @@ class Record:
         self._scale = earnings(task) if task.kind == LOG else 0.0
         #: Nothing that is feasible earns less: a bound below it says that nothing is.
         self._least = -np.inf
-        if not task.is_level and task.kind != LOG:
+        if task.is_strict and not task.is_level:
             self._least = -earnings(task, -task.value) - 1e-9
         #: What is proved, and the prices that prove it, with how the costs rise with the level there.
         self.bound = highest if task.is_level else np.inf
@@ -44,6 +44,8 @@ class Record:
         #: What is reached, and where.
         self.reached = -np.inf
         self.best: Look | None = None
+        #: True: some class with a weight has no column of any worth.
+        self.impossible = False
         self._guess, self._guessed_at = np.inf, self.prices
 
     @property
@@ -53,6 +55,9 @@ class Record:
 
     def judge(self, seen: Look) -> bool:
         """Take what the look proves and yields; True: it is enough, or nothing is feasible."""
+        if self._task.kind == LOG and seen.sums.unreached:
+            self.impossible = True
+            return True
         if self._task.is_level:
             self._take_level(seen)
         elif not seen.sums.unreached:

@@ -22,8 +22,8 @@ from optimizer.prices.standing import Response, Standing
 from optimizer.prices.task import Task, earnings, sample, task_of
 from optimizer.problem import FloatArray
 
-#: Classes in each sample, and the softness at which its answer is good enough for the next.
-_SAMPLES = ((1024, 0.05), (8192, 0.02), (65536, 0.005))
+#: Classes in each sample, and the softness and the fit with which its answer is good enough for the next.
+_SAMPLES = ((1024, 0.05, 0.03), (8192, 0.02, 0.01), (65536, 0.005, 0.003))
 #: A sample is worth its pass only if there are so many times more classes.
 _WORTHWHILE = 2
 _SOFTEST = 1.0
@@ -31,7 +31,7 @@ _HARDEST = 1e-7
 #: So much of the highest level is left out: at that level itself some class would have no second choice.
 _SHORT = 1e-6
 #: Part of the wanted gap by which capacities are left free where classes have something that they must get.
-_SLACK = 0.1
+_SLACK = 0.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ def settle(
     record = Record(engine, task, work, limits.gap, highest)
     point = _started(engine, task, limits, highest, work) if start is None else start.at
     room = _room(task, highest, _SLACK * limits.gap if task.is_strict else 0.0)
-    path = Path(engine, task, room, work, 1.0, record.judge, _HARDEST, 0.7 * limits.gap, 0.01 * limits.gap)
+    path = Path(engine, task, room, work, 1.0, record.judge, _HARDEST, 0.7 * limits.gap, fits=0.01 * limits.gap)
     follow(path, point)
     return _concluded(engine, task, objective, record, path)
 
@@ -97,11 +97,12 @@ def _hopeless(market: Market, objective: Objective) -> bool:
     """True: some class cannot have what it must have, whatever the others do."""
     match objective:
         case Total():
-            return len(unreachable(market, objective.worth, objective.floor)) > 0
+            floor = objective.floor
         case Level():
-            return len(unreachable(market, objective.worth, objective.targets.at(0.0)[0])) > 0
+            floor = objective.targets.at(0.0)[0]
         case Nash():
-            return len(unreachable(market, objective.worth, np.where(objective.weight > 0, 1e-300, 0.0))) > 0
+            return False  # found while walking over the classes
+    return bool(floor.any()) and len(unreachable(market, objective.worth, floor)) > 0
 
 
 def _nothing(market: Market, status: Status, path: str) -> Solution:
@@ -117,16 +118,16 @@ def _started(engine: Engine, task: Task, limits: Limits, highest: float, work: W
     classes = task.market.classes
     samples = []
     whole = task
-    for count, softness in reversed(_SAMPLES):
+    for count, softness, fit in reversed(_SAMPLES):
         if count * _WORTHWHILE <= whole.market.classes:
             whole = sample(whole, count)
-            samples.append((whole, softness))
+            samples.append((whole, softness, fit))
     point: Point | None = None
-    for part, softness in reversed(samples):
+    for part, softness, fit in reversed(samples):
         cost = part.market.classes / classes
         point = _first(engine, part, highest) if point is None else with_reference(part, point)
         room = _room(part, highest, 0.0)
-        path = Path(engine, part, room, work, cost, lambda _: False, softness, 0.3 * limits.gap)
+        path = Path(engine, part, room, work, cost, lambda _: False, softness, 0.3 * limits.gap, fit, fit)
         point = follow(path, point).at
     return _first(engine, task, highest) if point is None else with_reference(task, point)
 
@@ -180,7 +181,9 @@ class _Together:
 
 def _without_shares(market: Market, objective: Objective, record: Record, path: str, work: int) -> Solution:
     """No look yielded shares that give everybody what it must have: is there none at all?"""
-    assert not isinstance(objective, Nash), "shares can always be scaled down for a Nash"
+    if isinstance(objective, Nash):
+        status = Status.INFEASIBLE if record.impossible else Status.WORK_LIMIT
+        return Solution(status, np.zeros(market.columns), record.prices, -np.inf, record.bound, path, work)
     floor = objective.floor if isinstance(objective, Total) else objective.targets.at(0.0)[0]
     floors = settle(market, Level(objective.worth, _Together(floor))).solution
     infeasible = floors.bound < 1.0

@@ -92,7 +92,8 @@ def sample(task: Task, count: int) -> Task:
     """About `count` classes whose members are multiplied so that they want about what all classes want."""
     market = task.market
     filled = np.flatnonzero(np.diff(market.first) > 0)
-    wanted = market.size[filled] * market.use_count[market.use_first[market.first[filled]]]
+    column = market.first[filled]
+    wanted = market.size[filled] * market.use_count[column if market.single_use else market.use_first[column]]
     until = np.cumsum(wanted)
     step = until[-1] / count
     place = (np.arange(count) + (np.arange(count) * _GOLDEN) % 1.0) * step
@@ -101,7 +102,7 @@ def sample(task: Task, count: int) -> Task:
     members = times * step / wanted[chosen] * market.size[classes]
 
     first, columns = _taken(market.first, classes)
-    use_first, uses = _taken(market.use_first, columns)
+    use_first, uses = (np.arange(len(columns) + 1), columns) if market.single_use else _taken(market.use_first, columns)
     part = Market(members, first, use_first, market.use_row[uses], market.use_count[uses], market.capacity)
     targets = task.targets
     if targets is not None:
@@ -124,7 +125,7 @@ def earnings(task: Task, value: FloatArray | None = None) -> float:
 
 def _taken(first: IntArray, chosen: IntArray) -> tuple[IntArray, IntArray]:
     """Offsets of the chosen owners' entries laid end to end, and those entries."""
-    width = np.diff(first)[chosen]
+    width = first[chosen + 1] - first[chosen]
     offsets = np.concatenate(([0], np.cumsum(width)))
     entries = np.repeat(first[chosen] - offsets[:-1], width) + np.arange(offsets[-1])
     return offsets, entries
