@@ -127,10 +127,11 @@ def _respond(kind, table, used, width, goal, m, out):  # type: ignore[no-untyped
             return _pure(table, used, low), 0.0, True, n_low, 0.0
         k, full = _project(table, width, 0.0, m, used)
         return k, 0.0, full, n_low, 0.0
-    top, most = 0, table[A, 0]
+    top, most, n_top = 0, table[A, 0], table[N, 0]
     for c in range(1, width):
-        more = table[A, c] > most
-        top, most = (c if more else top), (table[A, c] if more else most)
+        worth, n = table[A, c], table[N, c]
+        more = worth > most or (worth == most and n < n_top)
+        top, most, n_top = (c if more else top), (worth if more else most), (n if more else n_top)
     if kind == TARGET:
         if goal > table[A, top]:
             out[len(out) - 1] += goal > table[A, top] * (1.0 + _REACH)
@@ -150,6 +151,8 @@ def _respond(kind, table, used, width, goal, m, out):  # type: ignore[no-untyped
             lam = _ceiling(table, width, m, top)
             k, full = _project(table, width, lam, m, used)
             return k, lam, full, cost, slope
+        if high < 0:  # a column that earns a little reaches the goal alone; its softened share does not
+            low, high, theta = -1, low, goal / table[A, low]
         k, lam, full = _soft_edge(False, table, used, width, (low, high, theta), goal, m, top)
         return k, lam, full, cost, slope
     if table[A, top] <= 0.0:
