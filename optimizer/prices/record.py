@@ -21,8 +21,8 @@ _FITS = 1e-10
 _USED = 0.98
 #: A guess is proved so much above itself.
 _MARGIN = 1e-8
-#: Parts above what is reached at which a bound is tried to be proved when the work is done.
-_LAST = (1e-3, 1e-2, 1e-1, 1.0)
+#: Bounds that are tried to be proved when the work is done, each four times as far as the one before.
+_TRIES = 8
 #: Costs are sums with rounding: only what is dearer by more than this part is too dear.
 _ROUNDING = 1e-12
 
@@ -74,11 +74,13 @@ class Record:
         return self._task.is_level and self._gap_to(self._guess) <= _USED * self._gap and self._proved()
 
     def prove_something(self) -> None:
-        """The best bound that the prices of the guess prove, roughly."""
-        for part in _LAST:
-            z = max(self._guess if np.isfinite(self._guess) else 0.0, self.reached, 0.0) * (1.0 + part)
+        """A bound that the prices of the guess prove, as near to what is reached as four times its distance."""
+        part = 0.9 * self._gap
+        for _ in range(_TRIES if self.reached > 0 else 0):
+            z = self.reached * (1.0 + part)
             if z >= self.bound or self._too_dear(z):
                 return
+            part *= 4.0
 
     def _take_level(self, seen: Look) -> None:
         at, sums = seen.at, seen.sums
@@ -112,7 +114,7 @@ class Record:
 
     def _gap_to(self, bound: float) -> float:
         if self._task.kind == LOG:
-            return (bound - self.reached) / max(self._scale, 1e-300) if self.best is not None else np.inf
+            return (bound - self.reached) / max(self._scale, 1e-300) if np.isfinite(self.reached) else np.inf
         return _relative(self.reached, max(bound, self.reached) if self._task.is_level else bound)
 
     def _reached(self, seen: Look) -> float:

@@ -15,6 +15,7 @@ from optimizer.objective import Level, Nash, Objective, Solution, Total
 from optimizer.prices.bound import reach
 from optimizer.prices.engine import Engine, best_engine
 from optimizer.prices.follow import Path, Work, follow, with_reference
+from optimizer.prices.mixture import mix
 from optimizer.prices.newton import Look, Point, Room
 from optimizer.prices.record import Record, overload
 from optimizer.prices.responses import best_worth, unreachable
@@ -148,24 +149,34 @@ def _first(engine: Engine, task: Task, highest: float) -> Point:
 
 
 def _concluded(engine: Engine, task: Task, objective: Objective, record: Record, path: Path) -> Settled:
-    """Shares at the best point, and the bound at the best prices."""
+    """Shares at the best point, or mixed where that is better, and the bound at the best prices."""
     market, name = task.market, f"price/{engine.name}"
-    if record.best is None:
+    mixture = None if record.is_done or record.impossible else mix(engine, task, path.trail)
+    if mixture is not None and mixture.reached > record.reached:
+        record.reached, x = mixture.reached, mixture.x
+    elif record.best is not None:
+        x = _shares(engine, task, record.best.at)
+    else:
         return Settled(_without_shares(market, objective, record, name, round(path.work.done)), None)
-    best = record.best
-    x = np.zeros(market.columns)
-    softness = best.at.softness * best.at.reference
-    sums = engine.sums(market, task.wants(best.at.z), best.at.prices, softness, x)
     path.work.spend(1.0)
-    x /= max(overload(market, sums.demand), 1.0)
     if task.is_level and not record.is_done:
         record.prove_something()
     prices = record.prices
-    if task.is_level:  # in units of the objective: what a little more of a row would add to the level
-        prices = prices / max(record.rise, 1e-300) if record.rise > 0 else prices
+    if task.is_level and record.rise > 0:  # in units of the objective: what a little more would add to the level
+        prices = prices / record.rise
     status = Status.OPTIMAL if record.is_done else Status.WORK_LIMIT
-    standing = Standing(best.at, tuple(response_of(seen) for seen in path.trail[-2 * market.rows :]))
+    at = record.best.at if record.best is not None else path.trail[-1].at
+    standing = Standing(at, tuple(response_of(seen) for seen in path.trail[-2 * market.rows :]))
     return Settled(Solution(status, x, prices, record.reached, record.bound, name, round(path.work.done)), standing)
+
+
+def _shares(engine: Engine, task: Task, at: Point) -> FloatArray:
+    x = np.zeros(task.market.columns)
+    sums = engine.sums(task.market, task.wants(at.z), at.prices, at.softness * at.reference, x)
+    over = overload(task.market, sums.demand)
+    if over > 1.0:
+        x /= over
+    return x
 
 
 @dataclass(frozen=True, slots=True, eq=False)
