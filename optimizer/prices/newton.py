@@ -98,7 +98,7 @@ def direction(task: Task, room: Room, seen: Look, soften: float, trust: float = 
     step = Step(np.zeros(len(rest)), 0.0)
     for ridge in _RIDGES:
         if leveled:
-            step = _with_level(room, seen, rest, free, ridge, _unit_miss(task, room, seen))
+            step = _lowered(room, seen, _with_level(room, seen, rest, free, ridge, _unit_miss(task, room, seen)))
         else:
             step = _prices_alone(room, seen, rest, free, ridge)
         if _LONG * reach_of(seen, step) <= trust:
@@ -172,6 +172,14 @@ def _with_level(room: Room, seen: Look, rest: FloatArray, free: BoolArray, ridge
     change = np.zeros(len(rest))
     change[free] = scale * found[:rows]
     return Step(change, z * float(found[rows]))
+
+
+def _lowered(room: Room, seen: Look, step: Step) -> Step:
+    """Down at least to where a line says that the level can be paid for, if it cannot: demand need not say so."""
+    short = seen.sums.exact_cost - float(seen.at.prices @ room.capacity)
+    if short <= 0 or seen.sums.exact_slope <= 0:
+        return step
+    return Step(step.prices, min(step.z, -short / seen.sums.exact_slope))
 
 
 def _solved(matrix: FloatArray, right: FloatArray) -> FloatArray:
