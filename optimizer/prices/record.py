@@ -53,6 +53,11 @@ class Record:
         """True: the gap is small enough."""
         return self._gap_to(self.bound) <= self._gap
 
+    @property
+    def expected(self) -> float:
+        """The bound as it seems, proved or not."""
+        return min(self.bound, self._guess)
+
     def judge(self, seen: Look) -> bool:
         """Take what the look proves and yields; True: it is enough, or nothing is feasible."""
         if self._task.kind == LOG and seen.sums.unreached:

@@ -15,7 +15,7 @@ from optimizer.objective import Level, Nash, Objective, Solution, Total
 from optimizer.prices.bound import reach
 from optimizer.prices.engine import Engine, best_engine
 from optimizer.prices.follow import Path, Work, follow, with_reference
-from optimizer.prices.mixture import mix
+from optimizer.prices.mixture import mix, suggest
 from optimizer.prices.newton import Look, Point, Room
 from optimizer.prices.record import Record, overload
 from optimizer.prices.responses import best_worth, unreachable
@@ -29,6 +29,8 @@ _SAMPLES = ((1024, 0.05, 0.03), (8192, 0.02, 0.01), (65536, 0.005, 0.003))
 _WORTHWHILE = 2
 _SOFTEST = 1.0
 _HARDEST = 1e-7
+#: Looks at the prices of mixtures at most.
+_FURTHER = 40
 #: So much of the highest level is left out: at that level itself some class would have no second choice.
 _SHORT = 1e-6
 #: Part of the wanted gap by which capacities are left free where classes have something that they must get.
@@ -151,7 +153,10 @@ def _first(engine: Engine, task: Task, highest: float) -> Point:
 def _concluded(engine: Engine, task: Task, objective: Objective, record: Record, path: Path) -> Settled:
     """Shares at the best point, or mixed where that is better, and the bound at the best prices."""
     market, name = task.market, f"price/{engine.name}"
-    mixture = None if record.is_done or record.impossible else mix(engine, task, path.trail)
+    mixture = None
+    if not record.is_done and not record.impossible:
+        _look_further(task, record, path)
+        mixture = mix(engine, task, path.trail)
     if mixture is not None and mixture.reached > record.reached:
         record.reached, x = mixture.reached, mixture.x
     elif record.best is not None:
@@ -168,6 +173,18 @@ def _concluded(engine: Engine, task: Task, objective: Objective, record: Record,
     at = record.best.at if record.best is not None else path.trail[-1].at
     standing = Standing(at, tuple(response_of(seen) for seen in path.trail[-2 * market.rows :]))
     return Settled(Solution(status, x, prices, record.reached, record.bound, name, round(path.work.done)), standing)
+
+
+def _look_further(task: Task, record: Record, path: Path) -> None:
+    """Looks at the prices of the best mixtures, while they find anything new."""
+    for _ in range(_FURTHER):
+        point = suggest(task, path.trail, record.expected)
+        if point is None or path.work.left <= 0:
+            return
+        seen = path.look(point)
+        path.trail.append(seen)
+        if record.judge(seen):
+            return
 
 
 def _shares(engine: Engine, task: Task, at: Point) -> FloatArray:
