@@ -36,42 +36,25 @@ def run(supply: Supply, wants: Wants, prices: FloatArray, softness: FloatArray, 
 
 @numba.njit(parallel=True, cache=True)
 def _parallel(supply, wants, prices, softness, out, x):  # type: ignore[no-untyped-def]
-    classes = len(supply.size)
     for block in numba.prange(_BLOCKS):
-        _block(
-            supply,
-            wants,
-            prices,
-            softness,
-            (block * classes // _BLOCKS, (block + 1) * classes // _BLOCKS),
-            out[block],
-            x,
-        )
+        _block(supply, wants, prices, softness, block, out[block], x)
 
 
 @numba.njit(error_model="numpy", cache=True)
 def _serial(supply, wants, prices, softness, out, x):  # type: ignore[no-untyped-def]
-    classes = len(supply.size)
     for block in range(_BLOCKS):
-        _block(
-            supply,
-            wants,
-            prices,
-            softness,
-            (block * classes // _BLOCKS, (block + 1) * classes // _BLOCKS),
-            out[block],
-            x,
-        )
+        _block(supply, wants, prices, softness, block, out[block], x)
 
 
 @numba.njit(error_model="numpy", cache=True)
-def _block(supply, wants, prices, softness, span, out, x):  # type: ignore[no-untyped-def]
-    """Add the classes of a span to `out`."""
-    rows, widest = len(prices), 0
-    for i in range(span[0], span[1]):
+def _block(supply, wants, prices, softness, block, out, x):  # type: ignore[no-untyped-def]
+    """Add the classes of a block to `out`."""
+    rows, widest, classes = len(prices), 0, len(supply.size)
+    start, stop = block * classes // _BLOCKS, (block + 1) * classes // _BLOCKS
+    for i in range(start, stop):
         widest = max(widest, supply.first[i + 1] - supply.first[i])
     table, used, scalars = np.zeros((5, widest)), np.zeros(widest, dtype=np.int64), 3 * rows + rows * rows
-    for i in range(span[0], span[1]):
+    for i in range(start, stop):
         first = supply.first[i]
         width = supply.first[i + 1] - first
         goal, size, rise = wants.goal[i], supply.size[i], wants.rise[i]
@@ -81,12 +64,12 @@ def _block(supply, wants, prices, softness, span, out, x):  # type: ignore[no-un
         if goal <= 0.0 and (wants.kind == LOG or (wants.kind == TARGET and len(wants.value) == 0)):
             continue
         m = max(_offer(supply, wants, prices, softness, first, width, table), 1e-300)
-        k, lam, full, cost, slope = _respond(wants.kind, table, used, width, goal, m, out)
+        k, lam, full, cost, slope, log = _respond(wants.kind, table, used, width, goal, m, out)
         if k < 0:
             continue
         out[scalars] += size * cost
         out[scalars + 1] += size * slope * rise
-        _add_class(supply, wants, (first, size, goal, rise), (k, lam, full, m), table, used, out, rows, x)
+        _add_class(supply, wants, (first, size, goal, rise), (k, lam, full, m, log), table, used, out, rows, x)
 
 
 @numba.njit(error_model="numpy", cache=True, inline="always")
@@ -119,14 +102,14 @@ def _offer(supply, wants, prices, softness, first, width, table):  # type: ignor
 
 @numba.njit(error_model="numpy", cache=True)
 def _respond(kind, table, used, width, goal, m, out):  # type: ignore[no-untyped-def]
-    """The softened choice into `chosen`: how many columns, multiplier, whether all time is used; and the exact one's
-    cost (for LOG: less the logarithm) and slope. A negative number of columns: nothing is wanted."""
+    """The softened choice into `used` and its shares: number of columns (negative: nothing is wanted), multiplier,
+    whether all time is used; the exact one's cost (for LOG: less the logarithm) and slope; the softened logarithm."""
     low, n_low, second = _two_lowest(table, width)
     if kind == PLAIN:
         if low >= 0 and n_low <= -m and second - n_low >= m:
-            return _pure(table, used, low), 0.0, True, n_low, 0.0
+            return _pure(table, used, low), 0.0, True, n_low, 0.0, 0.0
         k, full = _project(table, width, 0.0, m, used)
-        return k, 0.0, full, n_low, 0.0
+        return k, 0.0, full, n_low, 0.0, 0.0
     top, most, n_top = 0, table[A, 0], table[N, 0]
     for c in range(1, width):
         worth, n = table[A, c], table[N, c]
@@ -146,18 +129,18 @@ def _respond(kind, table, used, width, goal, m, out):  # type: ignore[no-untyped
             theta = (goal - a_low) / (table[A, high] - a_low)
             cost = n_low + theta * (table[N, high] - n_low)
         if _worth(table, used, k) >= goal:
-            return k, 0.0, full, cost, slope
+            return k, 0.0, full, cost, slope, 0.0
         if goal >= table[A, top] * (1.0 - _NEAR):
             lam = _ceiling(table, width, m, top)
             k, full = _project(table, width, lam, m, used)
-            return k, lam, full, cost, slope
+            return k, lam, full, cost, slope, 0.0
         if high < 0:  # a column that earns a little reaches the goal alone; its softened share does not
             low, high, theta = -1, low, goal / table[A, low]
         k, lam, full = _soft_edge(False, table, used, width, (low, high, theta), goal, m, top)
-        return k, lam, full, cost, slope
+        return k, lam, full, cost, slope, 0.0
     if table[A, top] <= 0.0:
         out[len(out) - 1] += 1.0
-        return -1, 0.0, False, 0.0, 0.0
+        return -1, 0.0, False, 0.0, 0.0, 0.0
     low, high, slope = _edge(True, table, width, goal, low, top)
     worth = goal / slope
     if high < 0:
@@ -166,7 +149,9 @@ def _respond(kind, table, used, width, goal, m, out):  # type: ignore[no-untyped
         n_low = table[N, low] if low >= 0 else 0.0
         cost = n_low + slope * (worth - (table[A, low] if low >= 0 else 0.0))
     k, lam, full = _soft_edge(True, table, used, width, (low, high, 0.0), goal, m, top)
-    return k, lam, full, cost - goal * np.log(worth), slope
+    exact = np.log(worth)
+    soft = exact if k == 1 and full and high < 0 else np.log(_worth(table, used, k))
+    return k, lam, full, cost - goal * exact, slope, soft
 
 
 @numba.njit(error_model="numpy", cache=True, inline="always")
@@ -250,7 +235,7 @@ def _soft_edge(logarithm, table, used, width, edge, goal, m, top):  # type: igno
             root = np.sqrt(max(b * b - 8.0 * m * gap * c, 0.0))
             theta = -2.0 * c / (b + root) if b > 0.0 else (root - b) / (4.0 * m * gap)
         elif logarithm:
-            theta = 2.0 * goal / (table[N, high] + np.sqrt(table[N, high] ** 2 + 4.0 * m * goal))
+            theta = 2.0 * goal / (table[N, high] + np.sqrt(table[N, high] * table[N, high] + 4.0 * m * goal))
         theta = min(max(theta, 0.0), 1.0)
         if low >= 0:
             lam = max(0.0, (table[N, high] - n_low + m * (2.0 * theta - 1.0)) / gap)
@@ -279,7 +264,7 @@ def _soft_edge(logarithm, table, used, width, edge, goal, m, top):  # type: igno
 
 @numba.njit(error_model="numpy", cache=True)
 def _project(table, width, lam, m, used):  # type: ignore[no-untyped-def]
-    """The shares at a multiplier into `chosen`: how many columns, and whether all time is used."""
+    """The shares at a multiplier into the table: how many columns, and whether all time is used."""
     total, most = 0.0, 0.0
     for c in range(width):
         table[Y, c] = lam * table[A, c] - table[N, c]
@@ -368,7 +353,7 @@ def _root(logarithm, table, used, width, guess, goal, m, top):  # type: ignore[n
     for _ in range(_ROOT_STEPS):
         u = _worth(table, used, k)
         off = (lam * u if logarithm else u) - goal
-        noise = _DIGIT * lam * table[A, top] ** 2 / m
+        noise = _DIGIT * lam * table[A, top] * table[A, top] / m
         if abs(off) <= _CLOSE * goal + (lam * noise if logarithm else noise):
             break
         spread = _spread(table, used, k, full)
@@ -406,7 +391,7 @@ def _add_uses(supply, column, amount, out, at):  # type: ignore[no-untyped-def]
 @numba.njit(error_model="numpy", cache=True, inline="always")
 def _add_class(supply, wants, job, answer, table, used, out, rows, x):  # type: ignore[no-untyped-def]
     """Demand, what is earned, and the derivatives; the shares themselves if asked for."""
-    (first, size, goal, rise), (k, lam, full, m) = job, answer
+    (first, size, goal, rise), (k, lam, full, m, log) = job, answer
     scalars = 3 * rows + rows * rows
     for j in range(k):
         c, part = used[j], table[SHARE, j]
@@ -425,7 +410,7 @@ def _add_class(supply, wants, job, answer, table, used, out, rows, x):  # type: 
     elif wants.kind == LOG:
         u = _worth(table, used, k)
         kappa = lam / (m * u + lam * spread)
-        earned = size * goal * np.log(u)
+        earned = size * goal * log
         out[scalars + 2] += earned
         out[scalars + 3] -= earned
     if k - (1 if full else 0) - (1 if wants.kind == TARGET and kappa > 0.0 else 0) > 0:
