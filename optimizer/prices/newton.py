@@ -177,9 +177,10 @@ def _with_level(room: Room, seen: Look, rest: FloatArray, free: BoolArray, ridge
 def _lowered(room: Room, seen: Look, step: Step) -> Step:
     """Down at least to where a line says that the level can be paid for, if it cannot: demand need not say so."""
     short = seen.sums.exact_cost - float(seen.at.prices @ room.capacity)
-    if short <= 0 or seen.sums.exact_slope <= 0:
+    if short <= 0:
         return step
-    return Step(step.prices, min(step.z, -short / seen.sums.exact_slope))
+    slope = seen.sums.exact_slope
+    return Step(step.prices, min(step.z, -short / slope if slope > 0 else -0.5 * seen.at.z))
 
 
 def _solved(matrix: FloatArray, right: FloatArray) -> FloatArray:

@@ -29,6 +29,8 @@ _SAMPLES = ((1024, 0.05, 0.03), (8192, 0.02, 0.01), (65536, 0.005, 0.003))
 _WORTHWHILE = 2
 _SOFTEST = 1.0
 _HARDEST = 1e-7
+#: Passes over the first sample for a level to begin with, and how well it is wanted to be known.
+_FIRST_STEPS, _ROUGHLY = 16, 0.05
 #: Looks at the prices of mixtures at most.
 _FURTHER = 40
 #: So much of the highest level is left out: at that level itself some class would have no second choice.
@@ -141,15 +143,25 @@ def _first(engine: Engine, task: Task, highest: float) -> Point:
     used = market.capacity > 0
     income = 1.0 if task.is_level else max(0.3 * earnings(task), 1e-9)
     prices = np.where(used, income / (market.rows * np.where(used, market.capacity, 1.0)), 0.0)
-    z = highest * (1.0 - _SHORT)
-    for _ in range(4 if task.is_level else 0):
-        sums = engine.sums(market, task.wants(z), prices, prices, np.zeros(0))
-        if sums.exact_cost <= income or sums.exact_slope <= 0:
-            break
-        z = max(z - (sums.exact_cost - income) / sums.exact_slope, 0.1 * z)
+    z = _payable(engine, task, prices, income, highest * (1.0 - _SHORT)) if task.is_level else 0.0
     typical = float(prices[used].mean()) if used.any() else 1.0
     # A row that there is none of has no price, but the others' scale.
     return with_reference(task, Point(prices, z, _SOFTEST, np.where(used, prices, typical)))
+
+
+def _payable(engine: Engine, task: Task, prices: FloatArray, income: float, highest: float) -> float:
+    """About the highest level whose targets the income pays for at these prices."""
+    low, high = 0.0, highest
+    z = high
+    for _ in range(_FIRST_STEPS):
+        sums = engine.sums(task.market, task.wants(z), prices, prices, np.zeros(0))
+        over = sums.exact_cost - income
+        low, high = (z, high) if over <= 0 else (low, z)
+        if high - low <= _ROUGHLY * high or low >= highest:
+            break
+        newton = z - over / sums.exact_slope if sums.exact_slope > 0 else low
+        z = newton if low < newton < high else 0.5 * (low + high)
+    return low if low > 0 else high
 
 
 def _concluded(engine: Engine, task: Task, objective: Objective, record: Record, path: Path) -> Settled:
