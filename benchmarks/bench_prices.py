@@ -117,7 +117,7 @@ def _sizes(scale: float) -> Measured:
 
 
 def _large(scale: float) -> Measured:
-    """A million jobs; memory is what the solve allocates at its peak, the shares included, over market and objective."""
+    """A million jobs; memory is what the solve allocates at its peak, shares included, over market and objective."""
     measured = Measured("the price path, a million jobs", "medians of 3; all classes differ; load 6")
     for instance, names, at_most in (
         (Instance(1_000_000, 16), _MAIN, 1.0),

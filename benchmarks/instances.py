@@ -1,7 +1,7 @@
 """Synthetic markets for benchmarks: jobs that gain differently from newer accelerators.
 
-Speed of model type m on pool g: speed[g] ** sensitivity[m], times lognormal noise, times the model's own scale. Gangs of
-1, 2, 4, 8 (.7, .1, .15, .05), weights 1 and 2 (.8, .2). `load` is the demand in accelerators over the capacity.
+Speed of model type m on pool g: speed[g] ** sensitivity[m], times lognormal noise, times the model's own scale. Gangs
+of 1, 2, 4, 8 (.7, .1, .15, .05), weights 1 and 2 (.8, .2). `load` is the demand in accelerators over the capacity.
 """
 
 from dataclasses import dataclass
