@@ -91,7 +91,7 @@ def _any_objective(data: st.DataObject, market: Market, worth: np.ndarray) -> Ob
 @given(st.data())
 @settings(max_examples=25, deadline=None)
 def test_numpy_and_numba_agree(data: st.DataObject) -> None:
-    """Both lead to the same status, even where a handful of jobs leaves rounding to choose the way (see the unit tests)."""
+    """Both lead to the same status, even where a handful of jobs leaves rounding to choose the way."""
     market, worth = data.draw(markets(filled=True))
     objective = _any_objective(data, market, worth)
     fast, slow = settle(market, objective).solution, settle(market, objective, engine=numpy_engine()).solution
