@@ -10,11 +10,15 @@ The last does not change when all prices are multiplied. Where nothing at all is
 reaches, or that cost more than there is) the bound is -inf.
 """
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from optimizer.market import Market
 from optimizer.objective import Level, Nash, Objective, Targets, Total
+from optimizer.prices.engine import best_engine
 from optimizer.prices.responses import REACH, best_worth, cheapest, logarithmic
+from optimizer.prices.softened import TARGET, Wants
 from optimizer.problem import FloatArray
 
 #: Steps of the search for a level. Each halves what is left at least every other time; the upper end is always valid.
@@ -23,6 +27,9 @@ _STEPS = 60
 _CLOSE = 1e-12
 #: Costs are sums with rounding: only what is dearer by more than this part is called too dear.
 _ROUNDING = 1e-12
+#: Columns from which on compiled passes are worth loading.
+_COMPILED_FROM = 200_000
+_NONE = np.zeros(0)
 
 
 def bound_at(market: Market, objective: Objective, prices: FloatArray) -> float:
@@ -32,6 +39,8 @@ def bound_at(market: Market, objective: Objective, prices: FloatArray) -> float:
         prices: of each row, in any unit for a Level, else in the objective's unit; negative ones count as 0 (r,).
     """
     prices = np.maximum(prices, 0.0)
+    if isinstance(objective, Level) and prices.any():
+        prices = prices / prices.max()  # the unit means nothing, and digits would be lost in tiny ones
     income = float(market.capacity @ prices)
     match objective:
         case Total():
@@ -90,13 +99,32 @@ def _net_logarithm(objective: Nash, cost: FloatArray, slope: FloatArray) -> Floa
 
 
 def _total_bound(market: Market, objective: Total, prices: FloatArray, income: float) -> float:
-    cost = market.cost(prices)
     if objective.floor.any():
-        floors = cheapest(market, objective.worth, cost, objective.floor)
-        if not floors.reached.all() or market.size @ floors.cost > income * (1 + _ROUNDING):
+        floors = _costs(market, Wants(TARGET, objective.worth, _NONE, objective.floor, objective.floor), prices)
+        if floors.unreached or floors.cost > income * (1 + _ROUNDING):
             return -np.inf
-    choice = cheapest(market, objective.worth, cost - objective.value, objective.floor)
-    return income - float(market.size @ choice.cost)
+    wants = Wants(TARGET, objective.worth, objective.value, objective.floor, objective.floor)
+    return income - _costs(market, wants, prices).cost
+
+
+@dataclass(frozen=True, slots=True)
+class _Costs:
+    """Of all members: least net cost of what they want, its rise with the level; and classes that cannot have it."""
+
+    cost: float
+    rise: float
+    unreached: float
+
+
+def _costs(market: Market, wants: Wants, prices: FloatArray) -> _Costs:
+    """What the classes want at its cheapest; by compiled code where there is much to do."""
+    if market.columns >= _COMPILED_FROM:
+        sums = best_engine().sums(market, wants, prices, prices, _NONE)
+        return _Costs(sums.exact_cost, sums.exact_slope, sums.unreached)
+    cost = market.cost(prices) - (wants.value if len(wants.value) else 0.0)
+    choice = cheapest(market, wants.worth, cost, wants.goal)
+    rise = float(market.size @ (choice.slope * wants.rise))
+    return _Costs(float(market.size @ choice.cost), rise, float(np.count_nonzero(~choice.reached)))
 
 
 def _level_bound(market: Market, objective: Level, prices: FloatArray, income: float) -> float:
@@ -104,7 +132,7 @@ def _level_bound(market: Market, objective: Level, prices: FloatArray, income: f
 
     Costs never fall as the level rises, so the upper end of the bracket is a bound however far the search gets.
     """
-    targets, columns_cost = objective.targets, market.cost(prices)
+    targets = objective.targets
     top = reach(best_worth(market, objective.worth), targets)
     if top == -np.inf:
         return top
@@ -112,9 +140,8 @@ def _level_bound(market: Market, objective: Level, prices: FloatArray, income: f
 
     def excess(z: float) -> tuple[float, float]:
         """How much more the targets cost than there is, and how fast that rises."""
-        target, rise = targets.at(z)
-        choice = cheapest(market, objective.worth, columns_cost, target)
-        return float(market.size @ choice.cost) - enough, float(market.size @ (choice.slope * rise))
+        found = _costs(market, Wants(TARGET, objective.worth, _NONE, *targets.at(z)), prices)
+        return found.cost - enough, found.rise
 
     over, rate = excess(top)
     if over <= 0:

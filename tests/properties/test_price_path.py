@@ -91,7 +91,7 @@ def _any_objective(data: st.DataObject, market: Market, worth: np.ndarray) -> Ob
 @given(st.data())
 @settings(max_examples=25, deadline=None)
 def test_numpy_and_numba_agree(data: st.DataObject) -> None:
-    """The compiled passes lead to the same status, and to the same objective to 1e-9."""
+    """Both lead to the same status, even where a handful of jobs leaves rounding to choose the way."""
     market, worth = data.draw(markets(filled=True))
     objective = _any_objective(data, market, worth)
     fast, slow = settle(market, objective).solution, settle(market, objective, engine=numpy_engine()).solution
@@ -99,7 +99,7 @@ def test_numpy_and_numba_agree(data: st.DataObject) -> None:
         return  # the last bits of a stalled path decide where it stops
     assert fast.status is slow.status
     if fast.status is Status.OPTIMAL:
-        assert abs(fast.objective - slow.objective) <= 1e-9 * max(1.0, abs(slow.objective))
+        assert abs(fast.objective - slow.objective) <= _GAP * max(1.0, abs(slow.objective))
 
 
 @given(st.data())

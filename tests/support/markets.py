@@ -231,7 +231,7 @@ def levels(draw: st.DrawFn, market: Market, worth: np.ndarray) -> Level:
     highest = float((best[rising] / rate[rising]).min()) if rising.any() else 1.0
     if kind == "linear":
         return Level(worth, LinearTargets(rate, highest))
-    bend = np.array([draw(st.sampled_from([0.0, 0.2, 0.5])) for _ in rate])
+    bend = np.where(rising, np.array([draw(st.sampled_from([0.0, 0.2, 0.5])) for _ in rate]), 0.0)
     reached = np.where(rising, best / np.where(rising, rate + bend * best, 1.0), np.inf)
     return Level(worth, ConvexTargets(rate, bend, float(reached.min()) if rising.any() else 1.0))
 
