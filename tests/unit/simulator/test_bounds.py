@@ -60,7 +60,8 @@ def test_a_jobs_cheapest_schedule_is_found(arrival: float, steps: float, speed: 
     flows, used = cheapest_flows(*one, table, INTERVAL_S)
     assert flows[0] <= exact + 1e-6
     assert used.min() >= -1e-9
-    finely, _ = cheapest_flows(*one, np.repeat(table, 40, axis=0), INTERVAL_S / 40)
+    longer = np.vstack([table, np.zeros((20, 2))])  # it ends where there are intervals
+    finely, _ = cheapest_flows(*one, np.repeat(longer, 40, axis=0), INTERVAL_S / 40)
     assert exact - 2 * GRID_S <= finely[0] <= exact + 1e-6
 
 
