@@ -206,7 +206,8 @@ class ByTree:
         cap = np.concatenate((np.zeros(tree.entities), cap * tree.size))
         keeps = settled | (tier == WEIGHTLESS)
         floor[tree.entities :] = np.where(keeps, kept * tree.size, 0.0)
-        weight = np.where(tree.weight > 0, tree.weight, 1.0) if tier == WEIGHTLESS else tree.weight
+        one_each = np.concatenate((np.ones(tree.entities), tree.size))
+        weight = np.where(tree.weight > 0, tree.weight, one_each) if tier == WEIGHTLESS else tree.weight
         in_order = np.concatenate((tree.fifo, [False]))[tree.parent]
         for items in reversed(generations):
             own = items[items < tree.entities]

@@ -96,7 +96,8 @@ class Holdings:
     """Entities (complete) of a problem, and the one that divides among each job's like: where it hangs in the tree."""
 
     entities: Entities
-    #: For every job: its entity, or the topmost one above that is served in order; -1 where there are none (n,).
+    #: For every job: its entity, or the topmost one above that is served in order; -1 where the problem has none, though
+    #: the policy names some (n,).
     place: IntArray
     #: Place of a job in the order of submission where its entity is served in order, else 0 (n,).
     rank: FloatArray
@@ -166,20 +167,20 @@ class Holdings:
 
 def holdings(problem: Problem, entities: Entities) -> Holdings:
     """Where each job hangs, and what limits it. `entities` are complete, those of the problem first."""
-    jobs, k = problem.jobs, len(entities)
+    jobs, k, owned = problem.jobs, len(entities), len(problem.entities) > 0
     fleet = float(problem.pools.capacity.sum())
     chains = [_ancestors(entities.parent, row) for row in range(k)]
     heads = np.array(
         [next((e for e in reversed(chain) if entities.fifo[e]), chain[0]) for chain in chains], dtype=np.int64
     )
-    place = heads[jobs.entity] if k else np.full(len(jobs), -1)
+    place = heads[jobs.entity] if owned else np.full(len(jobs), -1)
     order = np.lexsort((jobs.job_id, jobs.submitted_at))
     rank = np.empty(len(jobs))
     rank[order] = np.arange(len(jobs))
-    in_order = entities.fifo[place] if k else np.zeros(len(jobs), dtype=bool)
+    in_order = entities.fifo[place] if owned else np.zeros(len(jobs), dtype=bool)
     limited = np.flatnonzero(entities.limit < 1)
     inside = np.array([[e in chain for chain in chains] for e in limited], dtype=bool).reshape(len(limited), k)
-    below = inside[:, jobs.entity] if k else np.zeros((0, len(jobs)), dtype=bool)
+    below = inside[:, jobs.entity] if owned else np.zeros((len(limited), len(jobs)), dtype=bool)
     return Holdings(entities, place, np.where(in_order, rank, 0.0), limited, entities.limit[limited] * fleet, below)
 
 

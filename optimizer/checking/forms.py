@@ -22,7 +22,13 @@ from optimizer.problem import BoolArray, FloatArray
 #: Who is within this part of what it can use is full, so that rounding cannot make it look starved.
 FULL = 1e-8
 #: Sums that agree to this part are equal.
-_ROUNDING = 1e-10
+ROUNDING = 3e-10
+#: What is kept is known to that part, so what it costs is allowed a little more.
+_AFFORDED = 1e-9
+#: What earlier levels left to everybody is known to this part.
+_KNOWN = 1e-8
+#: An error in that never excuses more than this part of the highest level and of the level itself.
+_EXCUSED, _EXCUSED_HERE = 1e-6, 5e-5
 #: Parts of a level that are little; a target may bend within the larger ones.
 _STEPS = (1e-9, 1e-7, 1e-5)
 #: Halvings of a level: enough for the last bit.
@@ -146,9 +152,9 @@ class LevelForm:
     def reached(self, facts: Facts, shares: Shares) -> float:
         return self.targets.reached(facts.gained(self.worth, shares), FULL)
 
-    def bound(self, proof: Proof) -> float:
+    def bound(self, proof: Proof, slack: float = _AFFORDED) -> float:
         earned = float(proof.prices @ proof.facts.row_capacity)
-        income = (earned if proof.packed is None else proof.packed.income) * (1 + _ROUNDING)
+        income = (earned if proof.packed is None else proof.packed.income) * (1 + slack)
         spent = self.spending(proof)
         low, high = 0.0, self.highest
         if spent(high) <= income:
@@ -159,6 +165,13 @@ class LevelForm:
                 break
             low, high = (middle, high) if spent(middle) <= income else (low, middle)
         return high
+
+    def blur(self, proof: Proof) -> float:
+        """How far the bound moves when what the others keep is known no better than it is: much, where they keep
+        nearly everything.
+        """
+        low, high = self.bound(proof, -_KNOWN), self.bound(proof, _KNOWN)
+        return min(high - low, _EXCUSED * self.highest + _EXCUSED_HERE * high)
 
     def spending(self, proof: Proof) -> Callable[[float], float]:
         """What the targets cost at least, by level."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from optimizer.checking.facts import Facts
-from optimizer.checking.forms import FULL, Form, LevelForm, LogForm, Proof, SumForm
+from optimizer.checking.forms import FULL, ROUNDING, Form, LevelForm, LogForm, Proof, SumForm
 from optimizer.checking.measures import Left, Measure
 from optimizer.checking.packed import packed_duals
 from optimizer.decision import Shares, Stage, StageKind, Status
@@ -25,7 +25,7 @@ OPTIMAL = 1e-4
 _UNIT = 1e-2
 #: A pool whose price makes up less than this part of all that is paid is not scarce.
 _SCARCE = 1e-9
-#: A target within this part of what is kept is no rise.
+#: A target above what is kept by no more than this part of it, and of all that is to be had, is no rise.
 _RISE = 1e-12
 #: A level below this part of the highest one is next to nothing.
 _LOWEST = 1e-5
@@ -44,6 +44,8 @@ class Told:
     bound: float
     #: What a difference in value is compared with.
     size: float
+    #: What its bound cannot tell (`LevelForm.blur`).
+    blur: float
     raised: BoolArray
     #: Pools that its prices make scarce (p,).
     scarce: BoolArray
@@ -81,7 +83,10 @@ def check_stages(facts: Facts, measure: Measure, shares: Shares) -> Found:
         proof = _proof(facts, form, stage)
         value = form.reached(facts, shares)
         size = _size(facts, form, shares, value)
-        told = Told(form, proof, value, form.bound(proof), size, _raised(form, left), scarce(facts, stage.prices, size))
+        blur = form.blur(proof) if isinstance(form, LevelForm) else 0.0
+        told = Told(
+            form, proof, value, form.bound(proof), size, blur, _raised(form, left), scarce(facts, stage.prices, size)
+        )
         found.told.append(told)
         found.complaints += [f"{name}: {text}" for text in _about(facts, told, stage, shares)]
         ended = is_leftover
@@ -121,7 +126,8 @@ def _next_form(facts: Facts, measure: Measure, left: Left) -> tuple[Form | None,
 
 
 def _rises(form: LevelForm, left: Left, least: float = _RISE) -> BoolArray:
-    return np.asarray(~left.settled & form.targets.rising & (form.targets.at(form.highest) > left.kept * (1 + least)))
+    top = form.targets.at(form.highest)
+    return np.asarray(~left.settled & form.targets.rising & (top > left.kept * (1 + least) + _RISE * left.cap))
 
 
 def _raised(form: Form, left: Left) -> BoolArray:
@@ -140,11 +146,11 @@ def _about(facts: Facts, told: Told, stage: Stage, shares: Shares) -> Iterator[s
         yield "a price is negative"
     if not close(stage.objective, value, size):
         yield f"objective: stated {stage.objective:.9g}, found {value:.9g}"
-    if not close(stage.bound, bound, size):
+    if not (close(stage.bound, bound, size) or abs(stage.bound - bound) <= told.blur):
         yield f"bound: stated {stage.bound:.9g}, its prices prove {bound:.9g}"
-    if shares.certificate.status is Status.OPTIMAL and not abs(bound - value) <= OPTIMAL * size:
+    if shares.certificate.status is Status.OPTIMAL and not abs(bound - value) <= OPTIMAL * size + told.blur:
         yield f"its prices prove {bound:.9g}, its shares reach {value:.9g}"
-    if isinstance(form, LevelForm) and bound < form.highest and told.scarce.any():
+    if isinstance(form, LevelForm) and bound < form.highest and told.scarce.any() and bound > told.blur:
         least, most = form.per_level(told.proof, bound)
         if not least * (1 - _UNIT) <= 1 <= most * (1 + _UNIT):
             yield f"its prices are not in units of the level: a unit of it costs {least:.6g} to {most:.6g}"
@@ -170,7 +176,8 @@ def _after(facts: Facts, measure: Measure, told: Told, left: Left, gone: BoolArr
     if not isinstance(form, LevelForm):
         kept = np.where(form.weight > 0, utility, 0.0) if isinstance(form, LogForm) else utility
         return replace(left, kept=kept, stages=left.stages + 1)
-    kept = np.where(left.settled, left.kept, form.targets.at(told.value))
+    promised = np.minimum(form.targets.at(told.value), np.maximum(utility * (1 + ROUNDING), left.kept))
+    kept = np.where(left.settled, left.kept, promised)
     touched = facts.cost(gone.astype(np.float64)) > 0
     live = facts.best(np.where(touched, 0.0, measure.worth))
     most = np.minimum(live, left.cap)

@@ -49,7 +49,7 @@ class Tree:
         self.loose: list[int] = []  # jobs of nobody
         jobs = facts.problem.jobs
         for job in np.lexsort((jobs.job_id, jobs.submitted_at)):
-            if not self.entities:
+            if not len(facts.problem.entities):
                 self.loose.append(int(job))
                 continue
             above = self.line(int(jobs.entity[job]))
@@ -65,7 +65,8 @@ class Tree:
 
     def limits(self, facts: Facts) -> list[tuple[BoolArray, float]]:
         """(jobs below, accelerators that they never exceed together) of every entity with a limit."""
-        of = [self.line(int(row)) if self.entities else [] for row in facts.problem.jobs.entity]
+        owned = len(facts.problem.entities) > 0
+        of = [self.line(int(row)) if owned else [] for row in facts.problem.jobs.entity]
         return [
             (np.array([row in line for line in of], dtype=np.bool_), entity.limit * self.fleet)
             for row, entity in enumerate(self.entities)

@@ -21,6 +21,7 @@ from optimizer.filling.proof import Proof
 from optimizer.filling.residual import Restricted, part_of
 from optimizer.market import Market
 from optimizer.objective import Level, Targets
+from optimizer.owners import sum_by
 from optimizer.problem import FloatArray
 
 #: A level within this part of the proved one is reached; within the second, good enough where no program comes closer.
@@ -40,6 +41,8 @@ _ROUGH = 0.97
 _COARSE = 1e-4
 #: A target within this part of the best column is full.
 _FULL = 1e-9
+#: By what part a level's shares may miss what is said of them.
+_HONEST = 1e-6
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -66,6 +69,8 @@ def climb(market: Market, worth: FloatArray, targets: Targets) -> Summit:
             break
         level, x, prices, iterations, error = found
         work += iterations
+        if not gives(market, worth, x, targets.at(min(level, targets.highest))[0]):
+            error = np.inf  # a kink lies between: the straight lines from z do not meet the targets at the level
         if error <= _FEASIBLE and level >= targets.highest * (1 - REACHED):  # nothing that anybody wants is scarce
             best = (targets.highest, x, np.zeros(market.rows))
             break
@@ -81,6 +86,13 @@ def climb(market: Market, worth: FloatArray, targets: Targets) -> Summit:
     if best is not None:
         return Summit(Status.OPTIMAL, *best, "interior", work)
     return _by_solver(market, worth, targets, work)
+
+
+def gives(market: Market, worth: FloatArray, x: FloatArray, target: FloatArray) -> bool:
+    """Whether shares are what a solver says they are: within the rows, and everybody has its target."""
+    utility = sum_by(market.owner(), worth * x, market.classes)
+    fits = np.all(market.used(x) <= market.capacity * (1 + _HONEST) + _HONEST)
+    return bool(fits and np.all(utility >= target * (1 - _HONEST) - _HONEST))
 
 
 def _rough_prices(market: Market, worth: FloatArray, targets: Targets) -> tuple[FloatArray, int]:
@@ -113,7 +125,8 @@ def _tangent(
     alone = full & (np.add.reduceat(top.astype(np.int64), market.first[:-1]) == 1)
     x = np.where(top & alone[owner], 1.0, 0.0)
     left = market.capacity - market.used(x)
-    if np.any(left <= 1e-9 * market.capacity) and not alone.all():
+    least = -_FEASIBLE if alone.all() else 1e-9
+    if np.any(left < least * market.capacity):
         return None
     prices, level, iterations, error = np.zeros(market.rows), z, 0, 0.0
     if not alone.all():

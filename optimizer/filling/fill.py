@@ -12,6 +12,7 @@ Classes that have settled and have only one way to keep what they have leave the
 along; the others stay with the columns that cost them least, because they may have to make room.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -19,7 +20,7 @@ import numpy as np
 
 from optimizer.decision import Status
 from optimizer.feasible import make_feasible
-from optimizer.filling.climb import climb
+from optimizer.filling.climb import climb, gives
 from optimizer.filling.proof import Proof
 from optimizer.filling.residual import Part, Residual, Restricted
 from optimizer.market import Market
@@ -32,11 +33,11 @@ from optimizer.reached import FULL, level_reached
 _SCARCE = 1e-8
 #: Earlier prices are added ten times as often until the targets cost all there is, to this part.
 _POWERS = 10
+#: What used-up rows cost those who would like them, against all that a level is worth.
+_FENCE = 10.0
 _PAID = 1e-9
-#: A target within this part of the last is no rise.
+#: A target above the last by no more than this part of it, and of all that is to be had, is no rise.
 _RISE = 1e-12
-#: By what part a level's shares may miss what is said of them.
-_HONEST = 1e-6
 
 
 class Rule(Protocol):
@@ -123,7 +124,7 @@ class _Run:
         """Find one level. False: nobody rises in this tier any more, or no method can tell how far."""
         targets = rule.targets(tier, self._kept, self._cap, self._settled)
         top = targets.at(targets.highest)[0]
-        active = ~self._settled & (top > self._kept * (1 + _RISE))
+        active = ~self._settled & (top > self._kept * (1 + _RISE) + _RISE * self._cap)
         if not active.any() or self._status is not Status.OPTIMAL:
             return False
         part = self._residual.part(top > 0)
@@ -169,7 +170,7 @@ class _Run:
         found = climb(part.market, part.worth, targets)
         self._work += found.work
         self._paths[found.path] = True
-        if found.status is Status.OPTIMAL and _gives(part, found.x, targets.at(found.z)[0]):
+        if found.status is Status.OPTIMAL and gives(part.market, part.worth, found.x, targets.at(found.z)[0]):
             self._residual.take(part, found.x)
         else:
             self._status = Status.WORK_LIMIT if self._levels else Status.FAILED
@@ -189,25 +190,35 @@ class _Run:
         """
         if not prices.any() and z >= targets.highest:
             return prices, targets.highest
-        kept, capacity = targets.at(z)[0], self._market.capacity
-        proof = Proof.of(self._market, self._worth, prices)
-        best, excess = prices, proof.excess(kept)
-        worth, earlier = float(prices @ capacity) or 1.0, self._earlier()
-        for power in range(_POWERS if earlier.any() else 0):
-            if prices.any() and excess >= -_PAID * worth:
-                break
-            more = prices + earlier * (worth * 10.0**power)
-            other = Proof.of(self._market, self._worth, more)
-            if other.excess(kept) > excess or not best.any():
-                best, proof, excess = more, other, other.excess(kept)
+        kept = targets.at(z)[0]
+        worth = float(prices @ self._market.capacity) or 1.0
+        best, proof = prices, Proof.of(self._market, self._worth, prices)
+        excess = proof.excess(kept)
+        for base, earlier in self._bases(prices, worth):
+            for power in range(_POWERS if earlier.any() else 0):
+                if best.any() and excess >= -_PAID * worth:
+                    return best, proof.bound(targets, z)
+                more = base + earlier * (worth * 10.0**power)
+                other = Proof.of(self._market, self._worth, more)
+                if other.excess(kept) > excess or not best.any():
+                    best, proof, excess = more, other, other.excess(kept)
         return best, proof.bound(targets, z)
 
-    def _earlier(self) -> FloatArray:
-        """What is scarce by now, together worth 1: by the prices of the last level, or used up without having one."""
+    def _bases(self, prices: FloatArray, worth: float) -> Iterator[tuple[FloatArray, FloatArray]]:
+        """Prices to start from, and earlier ones to add to them (both r).
+
+        Rows that fixed classes use up take no part in a level and have no price in it, though others might want them
+        at any price. What those keep off with costs them nothing more: they have no other way. Nor need a level charge
+        for rows that are gone where nobody who settled has to make room on them: there its price is any number.
+        """
         capacity = self._market.capacity
-        hidden = self._residual.empty() & ~self._gone & (capacity > 0)
-        share = capacity * max(int(hidden.sum()), 1)
-        return np.where(hidden, np.divide(1.0, share, out=np.zeros(len(share)), where=share > 0), self._prices)
+        empty = self._residual.empty() & (capacity > 0)
+        fence = np.divide(1.0, capacity, out=np.zeros(len(capacity)), where=empty) / max(int(empty.sum()), 1)
+        hidden = np.where(empty & ~self._gone, fence, 0.0)
+        for base in (prices, np.where(self._gone, 0.0, prices)):
+            yield base, hidden + np.where(hidden > 0, 0.0, self._prices)
+            if empty.any():
+                yield base + fence * (_FENCE * worth), np.where(hidden > 0, 0.0, self._prices)
 
     def _settle(self, level: Filled, fresh: FloatArray) -> None:
         """Who has what it can get, and what is gone for the others."""
@@ -225,9 +236,3 @@ class _Run:
         self._settled, self._cap = self._settled | settling, cap
         self._residual.settle(settling, self._kept, fresh, free, self._settled)
 
-
-def _gives(part: Part, x: FloatArray, target: FloatArray) -> bool:
-    """Whether shares are what a solver says they are: within the rows, and everybody has its target."""
-    utility = sum_by(part.market.owner(), part.worth * x, part.market.classes)
-    fits = np.all(part.market.used(x) <= part.market.capacity * (1 + _HONEST) + _HONEST)
-    return bool(fits and np.all(utility >= target * (1 - _HONEST) - _HONEST))

@@ -11,9 +11,9 @@ from optimizer.market import Market
 from optimizer.objective import Targets
 from optimizer.problem import FloatArray
 
-#: The price of everything and what is spent agree to this part: whether all targets are covered must not hang on the
-#: last bit.
-ROUNDING = 1e-10
+#: The price of everything and what is spent agree to this part. It is more than the room that levels are given
+#: (`residual._ROOM`): whether what everybody keeps is covered must not hang on the last bit.
+ROUNDING = 3e-10
 #: A level is found to this part, and evaluations that do so.
 _CLOSE = 1e-13
 _MOST_STEPS = 80
