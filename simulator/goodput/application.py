@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from simulator.goodput.errors import OutsideTable
 from simulator.goodput.placement import Placement
 
 
@@ -106,10 +107,20 @@ class Split:
 def split_batch(
     application: Application, accelerator: str, accelerators: int, batch: int, *, accumulated_least: int = 0
 ) -> Split:
-    """As few passes as memory allows for `batch` samples, rounded up to whole ones, but not above the largest batch."""
+    """As few passes as memory allows for `batch` samples, rounded up to whole ones, but not above the largest batch.
+
+    Raises OutsideTable for a gang so large that the largest batch has no sample for each of its passes.
+    """
     local = -(-batch // accelerators)
     passes = max(-(-local // application.on[accelerator].local_most), accumulated_least + 1)
     most = application.batch_most // (accelerators * passes)
+    if most < 1:
+        raise OutsideTable(
+            f"{application.name} has at most {application.batch_most} samples for {accelerators} accelerators"
+            f" in {passes} passes",
+            field="num_replicas",
+            fix="choose a smaller gang",
+        )
     return Split(min(-(-local // passes), most), passes - 1)
 
 

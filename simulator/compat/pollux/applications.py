@@ -82,13 +82,15 @@ def _train(
     """The row's kind, known to `trainings` from now on."""
     if row.batch is None:
         raise ConfigError(f"line {row.line}: {row.name!r} has no batch size", field="batch_size", fix="give one")
-    kind = Kind(f"{row.kind} (batch size {row.batch})")
+    ending = f" (batch size {row.batch})"
+    name = row.kind.removesuffix(ending)
+    kind = Kind(name + ending)
     if kind not in trainings:
-        application = applications.get(row.kind)
+        application = applications.get(name)
         if application is None:
-            meant = nearest(row.kind, applications)
+            meant = nearest(name, applications)
             raise ConfigError(
-                f"line {row.line}: no profile of application {row.kind!r}",
+                f"line {row.line}: no profile of application {name!r}",
                 field="application",
                 fix=f"did you mean {meant!r}?" if meant else f"known: {', '.join(applications)}",
             )
