@@ -3,8 +3,7 @@
 Its third policy, Pollux itself, searches by chance without a seed and is not among them.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
 from optimizer.policy import Policy, PolicySpec
@@ -18,10 +17,11 @@ from simulator.compat.pollux.applications import Workload
 from simulator.compat.pollux.pace import SteppedTraining
 from simulator.compat.pollux.policy import Optimus, PolluxPolicy, Tiresias
 from simulator.compat.pollux.rounds import SteppedRounds
+from simulator.compat.pollux.training import Training
 from simulator.goodput.placement import packed
 from simulator.machines import PoolModel
 from simulator.simulate import Scenario, Wiring
-from simulator.truth import Costs, Truth
+from simulator.truth import Costs, SpeedKey, Truth
 from walras.cluster import Pool, Shape
 from walras.errors import UnknownPolicyError
 from walras.ids import Kind, PoolId
@@ -37,18 +37,28 @@ T4_POOL = PoolModel(Pool(PoolId("t4"), Shape("t4x4", "t4", 4, 48.0, 192 * 2**30)
 _POLICIES: dict[str, Callable[[], PolluxPolicy]] = {"tiresias": Tiresias, "optimus": Optimus}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PackedSpeeds(Truth):
-    """What the scheduler is told of a kind: its mean speed on as few machines as possible.
+class PackedSpeeds(Mapping[SpeedKey, float]):
+    """What the scheduler is told of a kind: its mean speed on as few machines as possible, worked out when asked.
 
     How fast a job is at a time and place is the time model's matter.
     """
 
-    workload: Workload
-    pool: Pool
+    def __init__(self, trainings: Mapping[Kind, Training], pool: PoolModel) -> None:
+        self._trainings = trainings
+        self._shape = pool.pool.shape
+        self._counts = range(1, pool.machines * self._shape.accelerators + 1)
 
-    def steps_per_s(self, kind: Kind, accelerator: str, count: int) -> float:
-        return self.workload.trainings[kind].mean_steps_per_s(packed(count, self.pool.shape.accelerators))
+    def __getitem__(self, key: SpeedKey) -> float:
+        if key.accelerator != self._shape.accelerator or key.count not in self._counts:
+            raise KeyError(key)
+        return self._trainings[key.kind].mean_steps_per_s(packed(key.count, self._shape.accelerators))
+
+    def __iter__(self) -> Iterator[SpeedKey]:
+        accelerator = self._shape.accelerator
+        return (SpeedKey(kind, accelerator, count) for kind in self._trainings for count in self._counts)
+
+    def __len__(self) -> int:
+        return len(self._trainings) * len(self._counts)
 
 
 def policy_names() -> tuple[str, ...]:
@@ -76,7 +86,7 @@ def pollux_scenario(workload: Workload, policy: str, *, pool: PoolModel = T4_POO
 
     pace = partial(SteppedTraining, trainings=trainings, step_s=POLLUX_RULES.round_s)
     wiring = Wiring(partial(SchedulerCore, make, {**MECHANISMS, POLLUX: rounds}), _no_solve, pace)
-    truth = PackedSpeeds({}, default_costs=Costs(start_s=RESTART_S), workload=workload, pool=pool.pool)
+    truth = Truth(PackedSpeeds(trainings, pool), default_costs=Costs(start_s=RESTART_S))
     return Scenario((pool,), truth, PolicySpec(policy), POLLUX_RULES, wiring=wiring)
 
 

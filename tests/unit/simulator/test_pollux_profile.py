@@ -12,7 +12,7 @@ from scheduler.core.fleet import Machine
 from scheduler.core.policy_file import parse_policy
 from simulator.compat.pollux.applications import Workload, workload_of
 from simulator.compat.pollux.policy import ActiveJob, Fleet, Optimus
-from simulator.compat.pollux.profile import T4_POOL, policy_names, pollux_scenario
+from simulator.compat.pollux.profile import T4_POOL, PackedSpeeds, policy_names, pollux_scenario
 from simulator.compat.pollux.rounds import spread
 from simulator.compat.pollux.training import Training
 from simulator.engine import Outcome
@@ -20,9 +20,10 @@ from simulator.goodput.application import Application
 from simulator.goodput.errors import OutsideTable
 from simulator.goodput.placement import Placement
 from simulator.simulate import Result, simulate
+from simulator.truth import SpeedKey
 from simulator.workloads.job import TraceJob
 from walras.errors import ConfigError, UnknownPolicyError
-from walras.ids import JobId, NodeId
+from walras.ids import JobId, Kind, NodeId
 from walras.states import AttemptState
 
 #: Arrival, accelerators, batch.
@@ -135,6 +136,17 @@ def test_a_job_that_is_done_tells_what_time_it_did_not_need() -> None:
     assert training.advance(Placement((1,)), 0.0, 60.0) == (60.0, 0.0)
     assert training.advance(Placement((1,)), 60.0, 60.0) == (100.0, 20.0)
     assert training.mean_steps_per_s(Placement((1,))) == 1.0
+
+
+def test_the_scheduler_is_told_mean_speeds_of_packed_gangs() -> None:
+    """Of every number of accelerators that there are, of no other type, and nothing of kinds that are not there."""
+    kind = Kind("net (batch size 8)")
+    speeds = PackedSpeeds(_workload([(0.0, 1, 8)]).trainings, replace(T4_POOL, machines=2))
+    assert speeds[SpeedKey(kind, "t4", 4)] == 4.0
+    assert len(speeds) == len(list(speeds)) == 8
+    assert all(speeds[key] >= 1.0 for key in speeds)
+    for key in (SpeedKey(kind, "t4", 9), SpeedKey(kind, "v100", 1), SpeedKey(Kind("ent"), "t4", 1)):
+        assert key not in speeds
 
 
 def _allocated(jobs: Sequence[tuple[Application, int, float]], accelerators: int) -> list[tuple[int, int]]:
