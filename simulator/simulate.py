@@ -18,7 +18,7 @@ from simulator.machines import Machines, PoolModel
 from simulator.metrics import JobMeasure, Metrics, PoolMeter, Sink
 from simulator.streams import Streams
 from simulator.truth import SpeedKey, Truth
-from simulator.world import World
+from simulator.world import MakeAttempts, World
 from walras.ids import Kind, PoolId
 from walras.request import JobRequest
 from walras.states import JobState
@@ -33,7 +33,7 @@ class Wiring:
 
     core: Callable[[], Core] = SchedulerCore
     solver: Callable[[Solve], Proposal] = solve
-    pace: type[Attempts] = Attempts
+    pace: MakeAttempts = Attempts
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,9 @@ from walras.ids import JobId
 from walras.request import JobRequest
 from walras.states import JobState
 
+#: Makes the time model of a run: how attempts live.
+MakeAttempts = Callable[[Engine, Machines, WorldModel, Streams], Attempts]
+
 
 class World:
     """Carries out the scheduler's commands on simulated machines and jobs."""
@@ -49,7 +52,7 @@ class World:
         truth: Truth,
         model: WorldModel,
         streams: Streams,
-        pace: type[Attempts] = Attempts,
+        pace: MakeAttempts = Attempts,
     ) -> None:
         self.machines = machines
         self.attempts = pace(engine, machines, model, streams)

@@ -57,7 +57,7 @@ class Start:
 
 @dataclass(slots=True)
 class BeginRound:
-    """Let every attempt make the whole steps that fit into a round of this length; `RoundEnded` follows.
+    """Let every attempt go on for a round of this length, as the world counts it; `RoundEnded` follows.
 
     Only mechanisms that move in step with the world send it (`RoundRules.mechanism`).
     """

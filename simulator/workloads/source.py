@@ -77,8 +77,16 @@ class Row:
                 raise self.error(column, str(problem), "remove them") from None
         return intern(text)
 
-    def number(self, column: str, *, least: float = -inf, above: float = -inf, default: float | None = None) -> float:
-        """A finite number, `>= least` and `> above`. An empty cell is the default, where there is one."""
+    def number(
+        self,
+        column: str,
+        *,
+        least: float = -inf,
+        above: float = -inf,
+        most: float = _MAX_NUMBER,
+        default: float | None = None,
+    ) -> float:
+        """A finite number, `>= least`, `> above`, its size at most `most`. An empty cell is the default, if any."""
         text = self.text(column)
         if not text and default is not None:
             return default
@@ -86,7 +94,7 @@ class Row:
             value = float(text)
         except ValueError:
             value = inf
-        if value < least or value <= above or not -_MAX_NUMBER <= value <= _MAX_NUMBER or "_" in text:
+        if value < least or value <= above or not -most <= value <= most or "_" in text:
             bound = f" above {above:g}" if isfinite(above) else f" not below {least:g}" if isfinite(least) else ""
             raise self.error(column, f"is {_quoted(text)}", f"give a number{bound}")
         return value
@@ -194,6 +202,11 @@ class Source:
             if len(seen) > MAX_JOBS:
                 raise ConfigError(f"{self.path}: more than {MAX_JOBS:,} jobs", fix="cut it into parts")
             yield job
+
+    def rows(self, lines: Iterator[tuple[int, str]], table: Table) -> Iterator[Row]:
+        """The lines of a file that holds something else than jobs."""
+        for number, line in lines:
+            yield self._row(number, line, table)
 
     def _row(self, number: int, line: str, table: Table) -> Row:
         if not line.strip():
