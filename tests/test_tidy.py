@@ -34,6 +34,7 @@ ENTRY_POINTS = {
     "optimizer.whole": "for fleets of a few machines: what whole gangs can reach, asked by whoever studies one",
     "simulator.compat.gavel.profile": "a profile is chosen by whoever reproduces: tests hold it to the recorded runs",
     "simulator.compat.pollux.profile": "a profile is chosen by whoever reproduces: tests hold it to the recorded runs",
+    "simulator.compat.shockwave.profile": "likewise",
 }
 
 

@@ -1,6 +1,6 @@
 """`shockwave-nsdi23`: Shockwave's simulator as one scenario, with the policies that need no solver of its own."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
 from optimizer.policy import Policy, PolicySpec
@@ -21,7 +21,7 @@ from simulator.machines import PoolModel
 from simulator.simulate import Scenario, Wiring
 from simulator.truth import Truth
 from simulator.workloads.job import TraceJob
-from walras.errors import ConfigError, UnknownPolicyError
+from walras.errors import UnknownPolicyError
 from walras.ids import JobId
 
 #: The mechanism's name in `RoundRules`, and its numbers.
