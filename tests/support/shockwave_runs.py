@@ -5,7 +5,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
+from scheduler.core.commands import BeginRound, Command
+from scheduler.core.events import AttemptEnded, AttemptStarted, Event, RoundEnded
 from simulator.compat.gavel.cones import ConeSolver, clarabel
+from simulator.compat.shockwave.charge import received_s
+from simulator.compat.shockwave.fairness import alone_s, finish_time_fairness
 from simulator.compat.shockwave.profile import batchings_of, shockwave_scenario
 from simulator.gavel import read_throughputs
 from simulator.machines import PoolModel
@@ -14,7 +18,7 @@ from simulator.truth import Truth
 from simulator.workloads.formats import read_workload
 from simulator.workloads.placing import Placing
 from walras.cluster import Pool, Shape
-from walras.ids import PoolId
+from walras.ids import JobId, PoolId
 
 ACCELERATORS = 32
 
@@ -53,12 +57,49 @@ def truth(data: Path) -> Truth:
     return Truth(read_throughputs(data / "golden" / "shockwave" / "tacc_throughputs.json"))
 
 
+class Busy:
+    """Accelerator-seconds that jobs trained in a run, starts not counted, from its events alone."""
+
+    def __init__(self, gangs: dict[JobId, int]) -> None:
+        self.busy_s = 0.0
+        #: Rounds of all, and rounds of single jobs in which there was nothing to do.
+        self.rounds = self.empty = 0
+        self._gangs = gangs
+        self._began_at = 0.0
+        self._started: set[JobId] = set()
+
+    def see(self, event: Event, commands: list[Command]) -> None:
+        """Recorder of a run."""
+        match event:
+            case AttemptStarted(_, job_id) if self.rounds > 1:
+                self._started.add(job_id)
+            case AttemptEnded(at, job_id, exit_code=0):
+                self._count(job_id, at)
+            case RoundEnded(_, job_ids, _, stopped_at):
+                for job_id, at in zip(job_ids, stopped_at, strict=True):
+                    self._count(job_id, at)
+                self._started.clear()
+        if any(isinstance(command, BeginRound) for command in commands):
+            self._began_at = event.at
+            self.rounds += 1
+
+    def _count(self, job_id: JobId, stopped_at: float) -> None:
+        ran_s = stopped_at - self._began_at
+        self.empty += ran_s == 0
+        self.busy_s += received_s(ran_s, job_id in self._started) * self._gangs[job_id]
+
+
 @dataclass(frozen=True, slots=True)
 class Ours:
     """The same run by our scheduler under the profile."""
 
     result: Result
     jct_s: tuple[float, ...]
+    fairness: tuple[float, ...]
+    utilisation: float
+    rounds: int
+    #: Rounds of single jobs in which they had nothing to do.
+    empty: int
 
     @property
     def makespan_s(self) -> float:
@@ -77,9 +118,20 @@ def run_again(data: Path, policy: str, solver: ConeSolver = clarabel) -> Ours:
     """Our run of the trace."""
     known = truth(data)
     rows = read_workload(data / "golden" / "shockwave" / "trace_tacc32_120jobs.tsv", "shockwave").jobs
+    batchings = batchings_of(rows)
     pool = PoolModel(Pool(PoolId("v100"), Shape("v100", "v100", 1, 8.0, 2**36)), machines=ACCELERATORS)
-    jobs = Placing({"v100": 1.0}, table=known.speeds).jobs(rows)
-    result = simulate(jobs, shockwave_scenario(pool, known, policy, batchings_of(rows), solver=solver))
+    jobs = list(Placing({"v100": 1.0}, table=known.speeds).jobs(rows))
+    busy = Busy({job.request.job_id: job.request.demands[0].count for job in jobs})
+    result = simulate(jobs, shockwave_scenario(pool, known, policy, batchings, solver=solver), recorder=busy.see)
     assert result.violations == []
-    by_id = {int(job.job_id): job.jct_s for job in result.jobs}
-    return Ours(result, tuple(by_id[number] for number in sorted(by_id)))
+    by_id = {job.job_id: job.jct_s for job in result.jobs}
+    jct_s = tuple(by_id[job.request.job_id] for job in jobs)
+    alone = [alone_s(batchings[job.request.job_id], int(job.steps), known, "v100") for job in jobs]
+    return Ours(
+        result,
+        jct_s,
+        tuple(finish_time_fairness(jct_s, alone, ACCELERATORS)),
+        busy.busy_s / (ACCELERATORS * result.ended_at),
+        busy.rounds,
+        busy.empty,
+    )

@@ -1,4 +1,4 @@
-"""The measured run of Gavel in Sia's simulator, and ours of the same. The data may not be passed on: local tests only."""
+"""The measured run of Gavel in Sia's simulator, and ours of the same. The data may not be passed on: local only."""
 
 import json
 from dataclasses import dataclass

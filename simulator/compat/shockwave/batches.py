@@ -94,19 +94,25 @@ class Batching:
         if self.rule is BatchRule.STATIC or not network.is_dynamic:
             return None
         if self.rule is BatchRule.GNS:
-            target = max(self._doubled(epoch), self._doubled(epoch + 1))
+            target = max(self.doubled(epoch), self.doubled(epoch + 1))
             return 2 * batch if batch < network.largest and target > batch else None
-        critical = self._is_critical(epoch)
+        critical = self.is_critical(epoch)
         if batch == self.original:
             return None if critical or batch >= network.largest else network.largest
         return self.original if critical and batch > network.smallest else None
 
-    def _doubled(self, epoch: int) -> int:
-        breaks = _BREAKS.get((self.name, self.gang), {}).get(self.original, ())
-        passed = sum(at <= epoch for at in breaks)
+    @property
+    def breaks(self) -> tuple[int, ...]:
+        """Epochs after which the gradient noise lets the batch double."""
+        return _BREAKS.get((self.name, self.gang), {}).get(self.original, ())
+
+    def doubled(self, epoch: int) -> int:
+        """The batch that the gradient noise lets the job have in this epoch."""
+        passed = sum(at <= epoch for at in self.breaks)
         return min(self.original << passed, self.network.largest)
 
-    def _is_critical(self, epoch: int) -> bool:
+    def is_critical(self, epoch: int) -> bool:
+        """Whether the gradient changes so much in this epoch that Accordion keeps the first batch."""
         match self.name:
             case "LM":
                 return epoch < 10
