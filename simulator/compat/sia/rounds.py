@@ -1,6 +1,6 @@
 """Sia's Gavel as a mechanism for the scheduler core: at the end of every step a solve, a ranking, and new places.
 
-Who stays where he is runs on. All who must go have gone before anybody starts.
+Who stays where he is runs on.
 """
 
 from collections import Counter
@@ -8,16 +8,13 @@ from collections import Counter
 import numpy as np
 
 from scheduler.core import resolve
-from scheduler.core.attempts import is_prepared, revoke, start
-from scheduler.core.commands import BeginRound
 from scheduler.core.cycle import Cycle
 from scheduler.core.fleet import Place
-from scheduler.core.ledger import JobRecord
 from scheduler.core.rules import RoundRules
 from simulator.compat.gavel.problem import gavel_problem
+from simulator.compat.moving import Moving
 from simulator.compat.sia.ranking import Service, number, pick
 from walras.ids import JobId
-from walras.reasons import Reason
 
 
 class SiaRounds:
@@ -31,10 +28,7 @@ class SiaRounds:
         #: Type and accelerators (numbered within it) of the jobs that run.
         self._now_on: dict[JobId, tuple[int, tuple[int, ...]]] = {}
         self._asked = False
-        self._stopping: list[JobRecord] = []
-        #: Jobs to be started once those are gone; None: nothing is being moved.
-        self._placing: dict[JobId, tuple[int, Place]] | None = None
-        self._starting: list[JobRecord] = []
+        self._moving = Moving(rules.round_s)
 
     def settle(self, cycle: Cycle) -> None:
         """Nothing to do but where a step has ended, a solve is answered, or somebody is being moved."""
@@ -44,8 +38,7 @@ class SiaRounds:
         if self._asked and not cycle.in_flight:
             self._asked = False
             self._decide(cycle)
-        if self._placing is not None:
-            self._move(cycle, self._placing)
+        self._moving.go_on(cycle)
 
     def _step_ended(self, cycle: Cycle) -> None:
         ledger, (arrived, cycle.arrived) = cycle.ledger, (cycle.arrived, [])
@@ -64,7 +57,7 @@ class SiaRounds:
             self._asked = True
             resolve.ask(cycle, gavel_problem(ledger, self._known))
         else:
-            self._placing = {}
+            self._moving.begin(cycle, [], [])
 
     def _decide(self, cycle: Cycle) -> None:
         """Rank by the shares that the solve answered (the last ones if it failed), and number the accelerators."""
@@ -91,26 +84,9 @@ class SiaRounds:
         jobs = cycle.ledger.jobs
         places = {job_id: (pool, _place(cycle, pool, numbers)) for job_id, (pool, numbers) in self._now_on.items()}
         staying = {job_id for job_id, (_, place) in places.items() if jobs[job_id].place == place}
-        self._stopping = [job for job in cycle.ledger if job.holds and job.job_id not in staying]
-        for job in self._stopping:
-            revoke(cycle, job, Reason.POLICY_PREEMPTED)
-        self._placing = {job_id: where for job_id, where in places.items() if job_id not in staying}
-        self._starting = []
-
-    def _move(self, cycle: Cycle, placing: dict[JobId, tuple[int, Place]]) -> None:
-        """Once all who must go have gone, start the others; once all gangs are prepared, begin the step."""
-        if any(job.holds for job in self._stopping):
-            return
-        self._stopping = []
-        for job_id, (pool, place) in placing.items():
-            job = cycle.ledger.jobs[job_id]
-            start(cycle, job, pool, place)
-            self._starting.append(job)
-        placing.clear()
-        if all(is_prepared(job) for job in self._starting if job.holds):
-            self._placing = None
-            self._starting = []
-            cycle.commands.append(BeginRound(self._rules.round_s))
+        stopping = [job for job in cycle.ledger if job.holds and job.job_id not in staying]
+        moves = [(jobs[job_id], *where) for job_id, where in places.items() if job_id not in staying]
+        self._moving.begin(cycle, stopping, moves)
 
 
 def _place(cycle: Cycle, pool: int, numbers: tuple[int, ...]) -> Place:
