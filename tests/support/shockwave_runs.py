@@ -1,6 +1,7 @@
 """Recorded runs of Shockwave's simulator, and ours of the same."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -16,6 +17,7 @@ from simulator.machines import PoolModel
 from simulator.simulate import Result, simulate
 from simulator.truth import Truth
 from simulator.workloads.formats import read_workload
+from simulator.workloads.job import TraceJob
 from simulator.workloads.placing import Placing
 from walras.cluster import Pool, Shape
 from walras.ids import JobId, PoolId
@@ -55,6 +57,17 @@ def recorded(data: Path, policy: str) -> Recorded:
 def truth(data: Path) -> Truth:
     """Shockwave's speeds."""
     return Truth(read_throughputs(data / "golden" / "shockwave" / "tacc_throughputs.json"))
+
+
+def _rows(data: Path) -> Sequence[TraceJob]:
+    return read_workload(data / "golden" / "shockwave" / "trace_tacc32_120jobs.tsv", "shockwave").jobs
+
+
+@lru_cache(maxsize=1)
+def _alone_s(data: Path) -> list[float]:
+    rows, known = _rows(data), truth(data)
+    lengths = [int(row.steps or 0) for row in rows]
+    return [alone_s(one, steps, known, "v100") for one, steps in zip(batchings_of(rows).values(), lengths, strict=True)]
 
 
 class Busy:
@@ -117,7 +130,7 @@ class Ours:
 def run_again(data: Path, policy: str, solver: ConeSolver = clarabel) -> Ours:
     """Our run of the trace."""
     known = truth(data)
-    rows = read_workload(data / "golden" / "shockwave" / "trace_tacc32_120jobs.tsv", "shockwave").jobs
+    rows = _rows(data)
     batchings = batchings_of(rows)
     pool = PoolModel(Pool(PoolId("v100"), Shape("v100", "v100", 1, 8.0, 2**36)), machines=ACCELERATORS)
     jobs = list(Placing({"v100": 1.0}, table=known.speeds).jobs(rows))
@@ -126,11 +139,10 @@ def run_again(data: Path, policy: str, solver: ConeSolver = clarabel) -> Ours:
     assert result.violations == []
     by_id = {job.job_id: job.jct_s for job in result.jobs}
     jct_s = tuple(by_id[job.request.job_id] for job in jobs)
-    alone = [alone_s(batchings[job.request.job_id], int(job.steps), known, "v100") for job in jobs]
     return Ours(
         result,
         jct_s,
-        tuple(finish_time_fairness(jct_s, alone, ACCELERATORS)),
+        tuple(finish_time_fairness(jct_s, _alone_s(data), ACCELERATORS)),
         busy.busy_s / (ACCELERATORS * result.ended_at),
         busy.rounds,
         busy.empty,

@@ -5,6 +5,7 @@
 The time alone is reckoned at the batches that were profiled for each epoch, which are not quite those that a job has.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 
 from simulator.compat.shockwave.batches import Batching, BatchRule
@@ -22,12 +23,9 @@ def alone_s(batching: Batching, steps: int, truth: Truth, accelerator: str) -> f
     """
     network = batching.network
     epochs = -(-steps // network.epoch_steps(batching.original))
-    time_s = 0.0
-    for epoch in range(epochs):
-        batch = profiled_batch(batching, epoch, epochs)
-        speed = truth.steps_per_s(batching.kind(batch), accelerator, batching.gang)
-        time_s += network.samples / batch / speed
-    return time_s
+    trained = Counter(profiled_batch(batching, epoch, epochs) for epoch in range(epochs))
+    speed = {batch: truth.steps_per_s(batching.kind(batch), accelerator, batching.gang) for batch in trained}
+    return sum(count * network.samples / batch / speed[batch] for batch, count in trained.items())
 
 
 def profiled_batch(batching: Batching, epoch: int, epochs: int) -> int:

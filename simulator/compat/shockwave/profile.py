@@ -60,7 +60,7 @@ def shockwave_scenario(
 ) -> Scenario:
     """A run of Shockwave's simulator on one type of accelerator, whose machines count as one.
 
-    Raises UnknownPolicyError.
+    Jobs without a batching keep their batch. Raises UnknownPolicyError.
     """
     make_policy = _POLICIES.get(policy)
     if make_policy is None:

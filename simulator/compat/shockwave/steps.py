@@ -70,9 +70,9 @@ class ShockwaveSteps(Lockstep):
     def _book(self, at: float, run: Run, steps: float) -> Iterable[Event]:
         super()._book(at, run, steps)
         job_id = run.job.plan.request.job_id
-        if job_id in self._empty:
+        batching = self._batchings.get(job_id)
+        if batching is None or job_id in self._empty:
             return ()
-        batching = self._batchings[job_id]
         count = self._counts.get(job_id) or Count(batching.original, 0, int(run.job.plan.steps))
         accelerator = self._machines.pools[run.parts[0][0].pool_id].pool.shape.accelerator
 

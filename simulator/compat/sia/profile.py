@@ -3,7 +3,6 @@
 Sia's own policy is not among what is reproduced: its program has many equal optima, which no two solvers choose alike.
 """
 
-from dataclasses import dataclass
 from functools import partial
 
 from optimizer.policy import Policy, PolicySpec
@@ -19,30 +18,13 @@ from simulator.compat.sia.rounds import SiaRounds
 from simulator.compat.sia.workload import SIA_POOLS, SiaWorkload
 from simulator.machines import PoolModel
 from simulator.simulate import Scenario, Wiring
-from simulator.truth import Costs, Truth
+from simulator.truth import Costs, SpeedKey, Truth
 from walras.errors import UnknownPolicyError
-from walras.ids import Kind
 
 #: The mechanism's name in `RoundRules`, and its numbers.
 SIA = "sia-sosp23"
 SIA_GAVEL_RULES = RoundRules(mechanism=SIA, round_s=360.0, resolve_min_s=0.0, idle_to_round_end=True)
 _GAVEL = "gavel"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UpdateSpeeds(Truth):
-    """What the scheduler is told of a kind: updates per second on as few machines as possible.
-
-    How fast a job gets on at a time and place is the time model's matter.
-    """
-
-    workload: SiaWorkload
-    pools: tuple[PoolModel, ...]
-
-    def steps_per_s(self, kind: Kind, accelerator: str, count: int) -> float:
-        model = next(model for model in self.pools if model.pool.shape.accelerator == accelerator)
-        size = model.pool.shape.accelerators
-        return self.workload.trainings[kind][accelerator].updates_per_s(count, size * model.machines, size)
 
 
 def policy_names() -> tuple[str, ...]:
@@ -74,5 +56,20 @@ def sia_scenario(
     pace = partial(SiaSteps, trainings=workload.trainings, step_s=SIA_GAVEL_RULES.round_s)
     wiring = Wiring(partial(SchedulerCore, make, {**MECHANISMS, SIA: rounds}), answers(make), pace)
     costs = {kind: Costs(start_s=restart_s) for kind, restart_s in workload.restart_s.items()}
-    truth = UpdateSpeeds({}, costs, workload=workload, pools=pools)
-    return Scenario(pools, truth, PolicySpec(policy), SIA_GAVEL_RULES, wiring=wiring)
+    return Scenario(pools, Truth(_speeds(workload, pools), costs), PolicySpec(policy), SIA_GAVEL_RULES, wiring=wiring)
+
+
+def _speeds(workload: SiaWorkload, pools: tuple[PoolModel, ...]) -> dict[SpeedKey, float]:
+    """What the scheduler is told of a kind: updates per second on as few machines as possible.
+
+    How fast a job gets on at a time and place is the time model's matter. Raises ConfigError (OutsideTable) where
+    nobody knows.
+    """
+    ways = {(job.request.kind, job.request.demands[0].count) for job in workload.jobs}
+    speeds: dict[SpeedKey, float] = {}
+    for kind, gang in sorted(ways):
+        for model in pools:
+            accelerator, size = model.pool.shape.accelerator, model.pool.shape.accelerators
+            training = workload.trainings[kind][accelerator]
+            speeds[SpeedKey(kind, accelerator, gang)] = training.updates_per_s(gang, size * model.machines, size)
+    return speeds

@@ -3,6 +3,8 @@
 import pytest
 
 from simulator.compat.shockwave.batches import Batching, BatchRule, Count, batching_of, booked
+from simulator.compat.shockwave.fairness import alone_s, finish_time_fairness, profiled_batch
+from simulator.truth import SpeedKey, Truth
 from walras.errors import ConfigError
 from walras.ids import Kind
 
@@ -105,3 +107,26 @@ def test_what_nobody_profiled_is_named(kind: str, rule: str, word: str) -> None:
     """A row that the rules do not cover is refused, not run in some other way."""
     with pytest.raises(ConfigError, match=word):
         batching_of(kind, 1, rule)
+
+
+def test_the_profiled_batches_are_another_rule_than_the_one_that_jobs_follow() -> None:
+    """Fairness is reckoned by a profile that doubles late, falls back at the end, holds on for 30 %."""
+    gns = [profiled_batch(GNS, epoch, 50) for epoch in (10, 11, 20, 21, 49)]
+    assert gns == [10, 20, 20, 40, 10]
+    assert profiled_batch(GNS, 11, 12) == 20  # one break passed: no falling back
+    assert {profiled_batch(GNS, epoch, 11) for epoch in range(11)} == {10}  # the first break is never reached
+    held = [profiled_batch(ACCORDION, epoch, 100) for epoch in (9, 10, 30, 41, 60, 70)]
+    assert held == [64, 64, 64, 128, 64, 128]
+    late = Batching("Recommendation", 4096, 1, BatchRule.ACCORDION)
+    assert [profiled_batch(late, epoch, 100) for epoch in (59, 65, 75, 85)] == [8192, 4096, 8192, 4096]
+
+
+def test_fairness_is_the_completion_time_over_that_on_an_equal_share() -> None:
+    """Two jobs on one accelerator: half of it for each; more accelerators than jobs are no more than one each."""
+    static = Batching("Transformer", 100, 1, BatchRule.STATIC)
+    truth = Truth({SpeedKey(static.kind(100), "v100", 1): 2.0})
+    assert alone_s(static, 250, truth, "v100") == 3 * 50.0  # three epochs of 100 steps, the last one not whole
+    assert finish_time_fairness([300.0, 100.0], [150.0, 150.0], 1) == [1.0, 0.33333]
+    assert finish_time_fairness([300.0, 100.0], [150.0, 150.0], 4) == [2.0, 0.66667]
+    with pytest.raises(ConfigError, match="no speed"):
+        alone_s(static, 250, Truth({}), "v100")

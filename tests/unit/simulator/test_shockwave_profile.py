@@ -71,6 +71,14 @@ def test_a_job_that_a_change_left_without_steps_leaves_after_five_empty_rounds()
     assert ends[1] == (225 + 4) * 120.0
 
 
+def test_a_job_that_nobody_describes_keeps_its_batch() -> None:
+    """Epochs pass, the batch stays."""
+    truth = Truth({SpeedKey(Kind("LM (batch size 10)"), "v100", 1): 2.0})
+    request = JobRequest(JobId(1), Kind("LM (batch size 10)"), (Demand("v100", 1),), steps=14 * 5968.0)
+    result = simulate([SimulatedJob(0.0, request, 14 * 5968.0)], shockwave_scenario(POOL, truth, "gandiva_fair", {}))
+    assert result.jobs[0].ended_at == pytest.approx(14 * 5968 / 2.0)
+
+
 @pytest.mark.parametrize("policy", policy_names())
 def test_every_policy_finishes_every_job(policy: str) -> None:
     """More jobs than accelerators, arriving one by one, under all that the profile has."""
