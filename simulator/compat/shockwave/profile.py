@@ -21,7 +21,7 @@ from simulator.machines import PoolModel
 from simulator.simulate import Scenario, Wiring
 from simulator.truth import Truth
 from simulator.workloads.job import TraceJob
-from walras.errors import UnknownPolicyError
+from walras.errors import ConfigError, UnknownPolicyError
 from walras.ids import JobId
 
 #: The mechanism's name in `RoundRules`, and its numbers.
@@ -60,8 +60,16 @@ def shockwave_scenario(
 ) -> Scenario:
     """A run of Shockwave's simulator on one type of accelerator, whose machines count as one.
 
-    Jobs without a batching keep their batch. Raises UnknownPolicyError.
+    Jobs without a batching keep their batch. Raises UnknownPolicyError, and ConfigError for a job larger than the pool.
     """
+    whole = as_one_machine(pool)
+    for job_id, batching in batchings.items():
+        if batching.gang > whole.pool.shape.accelerators:
+            raise ConfigError(
+                f"job {job_id} wants {batching.gang} accelerators, {whole.pool.shape.accelerators} are there",
+                field="scale_factor",
+                fix="choose a larger cluster",
+            )
     make_policy = _POLICIES.get(policy)
     if make_policy is None:
         known = ", ".join(_POLICIES)
@@ -79,4 +87,4 @@ def shockwave_scenario(
         answers(make),
         partial(ShockwaveSteps, truth=truth, batchings=batchings),
     )
-    return Scenario((as_one_machine(pool),), truth, PolicySpec(policy), rules, wiring=wiring)
+    return Scenario((whole,), truth, PolicySpec(policy), rules, wiring=wiring)

@@ -92,3 +92,9 @@ def test_the_profile_is_not_for_servers_and_has_shockwaves_names_only() -> None:
         parse_policy({"policy": "fifo", "rules": {"mechanism": "shockwave-nsdi23"}})
     with pytest.raises(UnknownPolicyError, match="gandiva_fair"):
         shockwave_scenario(POOL, Truth({}), "nonesuch", {})
+
+
+def test_a_job_larger_than_the_pool_is_refused() -> None:
+    """Before the run, not by a job that never starts."""
+    with pytest.raises(ConfigError, match="job 7 wants 4 accelerators, 2 are there"):
+        shockwave_scenario(POOL, Truth({}), "gandiva_fair", {JobId(7): batching_of("LM (batch size 10)", 4, "static")})
