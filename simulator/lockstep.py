@@ -95,22 +95,31 @@ class Lockstep(Attempts):
             self._stand_by(now)
             return
         self._said_so, self._round_s = False, command.round_s
-        self._steps, self._stops_at = {}, {}
+        steps, stops_at = {}, {}
         last_at = now
         for job_id, run in self._runs.items():
-            left = run.job.plan.steps - run.job.steps
-            steps = self._steps[job_id] = min(self._whole(run), left)
-            stops_at = now + steps / run.rate
-            if run.partner is not None:  # a pair is through with its slower member
-                other = run.partner
-                others = min(self._whole(other), other.job.plan.steps - other.job.steps)
-                stops_at = max(stops_at, now + others / other.rate)
-            self._stops_at[job_id] = stops_at
-            if stops_at > last_at:
-                last_at = stops_at
-            if steps == left:
-                self._engine.schedule(stops_at, self._completed, run)
+            made, stop_at = self._round_of(now, run)
+            steps[job_id], stops_at[job_id] = made, stop_at
+            if stop_at > last_at:
+                last_at = stop_at
+            if self._completes(run, made):
+                self._engine.schedule(stop_at, self._completed, run)
+        self._steps, self._stops_at = steps, stops_at
         self._engine.schedule(last_at, self._round_over)
+
+    def _round_of(self, now: float, run: Run) -> tuple[float, float]:
+        """Steps that the attempt makes in the round that begins now, and when it stops."""
+        steps = min(self._whole(run), run.job.plan.steps - run.job.steps)
+        stops_at = now + steps / run.rate
+        if run.partner is not None:  # a pair is through with its slower member
+            other = run.partner
+            others = min(self._whole(other), other.job.plan.steps - other.job.steps)
+            stops_at = max(stops_at, now + others / other.rate)
+        return steps, stops_at
+
+    def _completes(self, run: Run, steps: float) -> bool:
+        """Whether the job is through after so many steps more."""
+        return steps == run.job.plan.steps - run.job.steps
 
     def _whole(self, run: Run) -> int:
         """Steps that fit into a round."""
@@ -132,12 +141,18 @@ class Lockstep(Attempts):
         return (AttemptEnded(at, job_id, run.attempt, EndCause.EXITED, 0, steps=job.steps),)
 
     def _round_over(self, at: float, _: object) -> Iterable[Event]:
-        for job_id, run in self._runs.items():
-            job = run.job
-            job.steps += self._steps[job_id]
-            job.worked_steps += self._steps[job_id]
-            job.saved_steps = job.steps
-        return self._beat(at)
+        told: list[Event] = []
+        for job_id, run in list(self._runs.items()):
+            told.extend(self._book(at, run, self._steps[job_id]))
+        return (*told, *self._beat(at))
+
+    def _book(self, at: float, run: Run, steps: float) -> Iterable[Event]:
+        """The round's steps are made and saved; what else is to be told of it."""
+        job = run.job
+        job.steps += steps
+        job.worked_steps += steps
+        job.saved_steps = job.steps
+        return ()
 
     def _beat(self, at: float) -> Iterable[Event]:
         """Everybody stands still: the scheduler's turn, until it says how to go on."""

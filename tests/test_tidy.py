@@ -34,6 +34,9 @@ ENTRY_POINTS = {
     "optimizer.whole": "for fleets of a few machines: what whole gangs can reach, asked by whoever studies one",
     "simulator.compat.gavel.profile": "a profile is chosen by whoever reproduces: tests hold it to the recorded runs",
     "simulator.compat.pollux.profile": "a profile is chosen by whoever reproduces: tests hold it to the recorded runs",
+    "simulator.compat.shockwave.profile": "likewise",
+    "simulator.compat.shockwave.fairness": "a measure beside the profile, for whoever compares with published figures",
+    "simulator.compat.sia.profile": "likewise",
 }
 
 

@@ -181,6 +181,9 @@ class SchedulerCore:
     def _job_reprioritised(self, event: ev.JobReprioritised) -> None:
         self._on_job(event, jobs.reprioritised)
 
+    def _work_restated(self, event: ev.WorkRestated) -> None:
+        self._on_job(event, jobs.work_restated)
+
     def _current(self, event: Any) -> JobRecord | None:
         """The job, if the report is about its current attempt and that attempt still holds its place."""
         job = self.ledger.jobs.get(event.job_id)
@@ -258,6 +261,7 @@ _HANDLERS: dict[type, Callable[[SchedulerCore, Any], None]] = {
     ev.JobHeld: SchedulerCore._job_held,
     ev.JobReleased: SchedulerCore._job_released,
     ev.JobReprioritised: SchedulerCore._job_reprioritised,
+    ev.WorkRestated: SchedulerCore._work_restated,
     ev.Prepared: SchedulerCore._prepared,
     ev.StartRefused: SchedulerCore._start_refused,
     ev.AttemptStarted: SchedulerCore._attempt_started,

@@ -176,6 +176,18 @@ class JobReprioritised:
 
 
 @dataclass(slots=True)
+class WorkRestated:
+    """The job counts its work anew (its batch size changed): from now on it is of this kind and has these steps."""
+
+    at: float
+    job_id: JobId
+    kind: Kind
+    #: Steps in all and done, in the new count. What was saved is all that was done.
+    steps_total: float
+    steps: float
+
+
+@dataclass(slots=True)
 class Prepared:
     """One machine of a gang holds its place; node rank 0 also tells where the ranks will meet."""
 
@@ -366,6 +378,7 @@ Event = (
     | JobHeld
     | JobReleased
     | JobReprioritised
+    | WorkRestated
     | Prepared
     | StartRefused
     | AttemptStarted

@@ -1,12 +1,21 @@
 """What people do to jobs: submit, cancel, hold, release, reprioritise; and the limits they set."""
 
 from dataclasses import replace
+from math import inf
 
 from scheduler.core.attempts import is_prepared, revoke
 from scheduler.core.claims import drop_claim, settle_claim
 from scheduler.core.cycle import Cycle
 from scheduler.core.endings import end_job, enter_lines, stop_unstarted
-from scheduler.core.events import JobCancelled, JobHeld, JobReleased, JobReprioritised, JobSubmitted, StartRefused
+from scheduler.core.events import (
+    JobCancelled,
+    JobHeld,
+    JobReleased,
+    JobReprioritised,
+    JobSubmitted,
+    StartRefused,
+    WorkRestated,
+)
 from scheduler.core.ledger import JobRecord
 from scheduler.core.resolve import admit
 from scheduler.core.rounds import challenge_now
@@ -103,6 +112,18 @@ def reprioritised(cycle: Cycle, job: JobRecord, event: JobReprioritised) -> None
     cycle.dirty = cycle.refill = True
     if job.waits:
         cycle.arrived.append(job.job_id)
+
+
+def work_restated(cycle: Cycle, job: JobRecord, event: WorkRestated) -> None:
+    """Another kind means other speeds, another count another length; where it runs nothing changes."""
+    columns, slot = cycle.ledger.columns, job.slot
+    job.request = replace(job.request, kind=event.kind, steps=event.steps_total)
+    job.steps = job.safe_steps = event.steps
+    job.start_steps = min(job.start_steps, event.steps)
+    job.class_row = columns.class_row[slot] = cycle.ledger.classes.row(job.request)
+    columns.steps_total[slot], columns.steps[slot] = event.steps_total, event.steps
+    columns.steps_at[slot] = cycle.now if job.state is JobState.RUNNING else inf
+    cycle.dirty = cycle.refill = True
 
 
 def ready(cycle: Cycle, job: JobRecord) -> None:

@@ -37,15 +37,16 @@ class MeasuredSteps:
     ) -> None:
         """`curves` of placements in ring order (`Placement.in_ring`); `scaling`: further points."""
         self._name = name
-        self._curves = dict(curves)
-        self._scaling = tuple(scaling)
+        #: What was measured: placements in ring order, and further points.
+        self.curves = dict(curves)
+        self.scaling = tuple(scaling)
         self._known: dict[tuple[Placement, int], StepTimes] = {}
 
     def times(self, placement: Placement, local: int) -> StepTimes:
         ring = placement.in_ring()
         found = self._known.get((ring, local))
         if found is None:
-            curve = self._curves.get(ring)
+            curve = self.curves.get(ring)
             found = self._on_curve(curve, ring, local) if curve is not None else self._between(ring, local)
             self._known[ring, local] = found
         return found
@@ -72,7 +73,7 @@ class MeasuredSteps:
         from scipy.interpolate import LinearNDInterpolator
         from scipy.spatial import QhullError
 
-        points = [*self._means(), *((point, times.step_s, times.sync_s) for point, times in self._scaling)]
+        points = [*self._means(), *((point, times.step_s, times.sync_s) for point, times in self.scaling)]
         where = np.array([point for point, _, _ in points], float).reshape(-1, 3)
         values = np.array([(step_s, sync_s) for _, step_s, sync_s in points]).reshape(-1, 2)
         try:
@@ -88,7 +89,7 @@ class MeasuredSteps:
     def _means(self) -> list[tuple[Point, float, float]]:
         """Measured placements that differ only in how even they are count as one point: their mean."""
         groups: dict[Point, list[tuple[float, float]]] = {}
-        for placement, curve in self._curves.items():
+        for placement, curve in self.curves.items():
             for local, step_s, sync_s in zip(curve.local, curve.step_s, curve.sync_s, strict=True):
                 point = (placement.machines, placement.accelerators, local)
                 groups.setdefault(point, []).append((step_s, sync_s))

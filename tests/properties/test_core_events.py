@@ -277,6 +277,12 @@ class AnyOrder(RuleBasedStateMachine):
         else:
             self.tell(ev.JobReprioritised(at, job_id, 90))
 
+    @rule(index=st.integers(1, 50), kind=st.sampled_from(["k", "slow", "new"]), steps=st.integers(0, 40))
+    @precondition(lambda self: self.job_count > 0)
+    def work_is_restated(self, index: int, kind: str, steps: int) -> None:
+        job_id = JobId(1 + index % self.job_count)
+        self.tell(ev.WorkRestated(self.fleet.at, job_id, Kind(kind), steps + 10.0, float(steps)))
+
     @rule(policy=st.sampled_from(POLICIES))
     def policy_changes(self, policy: PolicySpec) -> None:
         standing = self.fleet.core.ledger.standing

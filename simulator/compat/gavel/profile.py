@@ -110,10 +110,11 @@ def gavel_scenario(
         return GavelRounds(cycle, rules, gavel)
 
     wiring = Wiring(partial(SchedulerCore, make, {**MECHANISMS, GAVEL: rounds}), answers(make), Lockstep)
-    return Scenario(tuple(map(_as_one_machine, pools)), truth, PolicySpec(policy), rules, seed=seed, wiring=wiring)
+    return Scenario(tuple(map(as_one_machine, pools)), truth, PolicySpec(policy), rules, seed=seed, wiring=wiring)
 
 
-def _as_one_machine(model: PoolModel) -> PoolModel:
+def as_one_machine(model: PoolModel) -> PoolModel:
+    """The pool's machines as one, where it never matters which of them a job runs on."""
     shape, machines = model.pool.shape, model.machines
     large = replace(
         shape,

@@ -9,6 +9,7 @@ Follows `GavelScheduler._update_priorities` and `_schedule_jobs_on_workers` as t
 The world moves in step (`simulator.lockstep`): nothing happens but at `RoundEnded`.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 from typing import Protocol
@@ -39,9 +40,14 @@ class PairSpeeds(Protocol):
         ...
 
 
+def all_of_it(ran_s: float, began: bool) -> float:
+    """Nothing is lost by starting: what a job ran for is what it received."""
+    return ran_s
+
+
 @dataclass(frozen=True, slots=True)
 class GavelRules:
-    """What differs between Gavel's policies in the mechanism."""
+    """What differs between Gavel's policies, and between its forks, in the mechanism."""
 
     #: The order of types is drawn anew for every round, from this seed; None: it never changes.
     shuffle_seed: int | None = None
@@ -49,6 +55,8 @@ class GavelRules:
     only_shares: bool = False
     #: Two jobs may share accelerators at these speeds; None: no job shares.
     pairs: PairSpeeds | None = None
+    #: Seconds that count as received by a job that ran for so long, and was started for this round or not.
+    received_s: Callable[[float, bool], float] = all_of_it
 
 
 class GavelRounds:
@@ -64,6 +72,9 @@ class GavelRounds:
         #: When each job was admitted; those that have ended since the last round are still here.
         self._known: dict[JobId, float] = {}
         self._stopping: list[JobRecord] = []
+        #: Jobs that were started for this round; those of the very first are none, they replace nobody.
+        self._started: set[JobId] = set()
+        self._is_first = True
         #: Jobs there were at the last event, and when those ended that ran in this round.
         self._active = 0
         self._ended_at: dict[JobId, float] = {}
@@ -71,6 +82,8 @@ class GavelRounds:
         self._reset_at = 0.0
         self._is_planning = False
         self._asked = False
+        #: A job has come, ended or made nothing since the last solve was asked for.
+        self._changed = True
 
     def settle(self, cycle: Cycle) -> None:
         """Nothing to do but where a round has ended, a solve is answered, or the last that must go is gone."""
@@ -97,10 +110,10 @@ class GavelRounds:
             self._reset_at = 0.0  # nothing runs and nothing will come: the gate opens
         self._admit(cycle)
         is_due = cycle.now - self._reset_at >= self._rules.resolve_min_s or self._reset_at == 0
-        if cycle.dirty and is_due:
+        if self._changed and is_due:
             self._rows.settle(cycle.now - self._reset_at)
             self._reset_at = cycle.now
-            cycle.dirty = False
+            self._changed = False
             if cycle.ledger.jobs:
                 self._asked = True
                 resolve.ask(cycle, gavel_problem(cycle.ledger, self._known))
@@ -117,6 +130,7 @@ class GavelRounds:
     def _note_ends(self, cycle: Cycle) -> None:
         """Jobs that have just ended received time until now."""
         if len(cycle.ledger.jobs) < self._active:
+            self._changed = True
             ended = (job_id for job_id in self._now_on if job_id not in cycle.ledger.jobs)
             for job_id in ended:
                 self._ended_at.setdefault(job_id, cycle.now)
@@ -132,7 +146,10 @@ class GavelRounds:
             if pool < 0 or (other != ALONE and other < job_id):
                 continue
             is_known = job_id in self._known and (other == ALONE or other in self._known)
-            received.append((self._rows.row(job_id, other) if is_known else None, pool, at - self._began_at))
+            ran_s = at - self._began_at
+            self._changed = self._changed or ran_s <= 0.0
+            received_s = self._gavel.received_s(ran_s, job_id in self._started)
+            received.append((self._rows.row(job_id, other) if is_known else None, pool, received_s))
         self._rows.credit(received)
 
     def _admit(self, cycle: Cycle) -> None:
@@ -146,7 +163,7 @@ class GavelRounds:
         for job_id in sorted(job_id for job_id in arrived if job_id in ledger.jobs and job_id not in self._known):
             job = ledger.jobs[job_id]
             ledger.set_eligible(job)
-            cycle.dirty = True
+            self._changed = True
             count = max(form_of(cycle, job).counts)
             new.append(NewRow(job_id, ALONE, count, ledger.class_of(job).rates > 0))
             if self._gavel.pairs is not None:
@@ -173,6 +190,7 @@ class GavelRounds:
     def _take_answer(self, cycle: Cycle) -> None:
         proposal = cycle.standing.proposal
         if proposal is None or cycle.standing.solved_at < self._reset_at:
+            self._changed = True
             return  # the solve failed: what was decided before goes on
         known = self._known
         alone = zip(proposal.job_ids, proposal.pool_rows, proposal.shares, strict=True)
@@ -218,6 +236,8 @@ class GavelRounds:
             return
         self._is_planning = False
         fleet, jobs = cycle.ledger.fleet, cycle.ledger.jobs
+        self._started = set() if self._is_first else self._next.keys() - self._now_on.keys()
+        self._is_first = self._is_first and not self._next
         for job_id, (pool, other) in self._next.items():
             job = jobs[job_id]
             if job_id in self._now_on:

@@ -106,7 +106,11 @@ class SteppedTraining(Attempts):
         if training_s <= 0.0:
             return run.job.steps, 0.0
         placement = Placement(tuple(len(devices) for _, devices in run.parts))
-        return self._trainings[run.job.plan.request.kind].advance(placement, run.job.steps, training_s)
+        return self._training(run).advance(placement, run.job.steps, training_s)
+
+    def _training(self, run: Run) -> Training:
+        """What the attempt trains, where it is."""
+        return self._trainings[run.job.plan.request.kind]
 
     def _credit(self, run: Run, steps: float) -> None:
         run.job.worked_steps += steps - run.job.steps

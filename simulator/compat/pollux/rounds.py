@@ -5,37 +5,32 @@ order, each on the machines with the most free accelerators (the first of them o
 closer together.
 """
 
-from scheduler.core.attempts import is_prepared, revoke, start
-from scheduler.core.commands import BeginRound
+from collections.abc import Iterator
+
 from scheduler.core.cycle import Cycle
 from scheduler.core.fleet import Condition, Machine, Place
 from scheduler.core.ledger import JobRecord
 from scheduler.core.rules import RoundRules
+from simulator.compat.moving import Move, Moving
 from simulator.compat.pollux.policy import ActiveJob, Fleet, PolluxPolicy
 from simulator.compat.pollux.training import Training
 from walras.ids import JobId, Kind
-from walras.reasons import Reason
 
 
 class SteppedRounds:
     """A `RoundMechanism`: at the end of a step decide, stop and start, and begin the next."""
 
     def __init__(self, rules: RoundRules, policy: PolluxPolicy, trainings: dict[Kind, Training]) -> None:
-        self._rules = rules
         self._policy = policy
         self._trainings = trainings
-        self._stopping: list[JobRecord] = []
-        #: Jobs to be placed once those are gone, with their accelerators; None: nothing is being moved.
-        self._placing: list[tuple[JobId, int]] | None = None
-        self._starting: list[JobRecord] = []
+        self._moving = Moving(rules.round_s)
 
     def settle(self, cycle: Cycle) -> None:
         """Nothing to do but where a step has ended, and until everybody is where the decision wants them."""
         if cycle.beat is not None:
             cycle.beat = None
             self._decide(cycle)
-        if self._placing is not None:
-            self._move(cycle, self._placing)
+        self._moving.go_on(cycle)
 
     def _decide(self, cycle: Cycle) -> None:
         ledger, arrived = cycle.ledger, cycle.arrived
@@ -47,7 +42,7 @@ class SteppedRounds:
         active = [self._active(cycle, job) for _, job in sorted(ledger.jobs.items()) if job.holds or job.waits]
         decided = self._policy.allocate(active, fleet) if active else []
         count = {job.job_id: accelerators for job, accelerators in decided}
-        self._stopping = []
+        stopping: list[JobRecord] = []
         kept: set[JobId] = set()
         for job in ledger:
             if not job.holds:
@@ -55,11 +50,9 @@ class SteppedRounds:
             if sum(part for _, part in job.place) == count.get(job.job_id, 0):
                 kept.add(job.job_id)
             else:
-                self._stopping.append(job)
-        for job in self._stopping:
-            revoke(cycle, job, Reason.POLICY_PREEMPTED)
-        self._placing = [(job_id, accelerators) for job_id, accelerators in count.items() if job_id not in kept]
-        self._starting = []
+                stopping.append(job)
+        placing = [(job_id, accelerators) for job_id, accelerators in count.items() if job_id not in kept]
+        self._moving.begin(cycle, stopping, self._moves(cycle, placing))
 
     def _active(self, cycle: Cycle, job: JobRecord) -> ActiveJob:
         columns, request = cycle.ledger.columns, job.request
@@ -72,20 +65,9 @@ class SteppedRounds:
             float(columns.attained_s[job.slot]),
         )
 
-    def _move(self, cycle: Cycle, placing: list[tuple[JobId, int]]) -> None:
-        """Once all who must go have gone, place the others; once all gangs are prepared, begin the step."""
-        if any(job.holds for job in self._stopping):
-            return
-        self._stopping = []
+    def _moves(self, cycle: Cycle, placing: list[tuple[JobId, int]]) -> Iterator[Move]:
         for job_id, accelerators in placing:
-            job = cycle.ledger.jobs[job_id]
-            start(cycle, job, 0, spread(cycle.ledger.fleet.machines, accelerators))
-            self._starting.append(job)
-        placing.clear()
-        if all(is_prepared(job) for job in self._starting if job.holds):
-            self._placing = None
-            self._starting = []
-            cycle.commands.append(BeginRound(self._rules.round_s))
+            yield cycle.ledger.jobs[job_id], 0, spread(cycle.ledger.fleet.machines, accelerators)
 
 
 def _fleet(cycle: Cycle) -> Fleet:

@@ -5,7 +5,7 @@ from fake_fleet import cluster, job
 from scheduler.core import commands as cmd
 from scheduler.core import events as ev
 from scheduler.core.rules import RoundRules
-from walras.ids import JobId, NodeId
+from walras.ids import JobId, Kind, NodeId
 from walras.reasons import Reason
 from walras.request import RetryRule
 
@@ -233,3 +233,19 @@ def test_restart_cost_is_a_median_over_starts_not_over_reports() -> None:
     fleet.tell(ev.JobSubmitted(30.0, job(2, "a")))
     fleet.tell(ev.AttemptProgressed(40.0, J2, 1, 1.0, start_s=3.0))
     assert fleet.core.ledger.costs.restart_s(fleet.core.ledger.jobs[J1].request.kind, 60.0) == 6.0
+
+
+def test_restated_work_has_the_speed_and_length_of_its_new_kind() -> None:
+    """A job that changes its batch runs on; what is left of it is reckoned at its new speed, in its new steps."""
+    fleet = cluster(machines="a")
+    for kind, steps_per_s in (("k", 10.0), ("large", 6.0)):
+        fleet.tell(ev.ThroughputMeasured(0.0, Kind(kind), "a", 1, steps_per_s))
+    fleet.tell(ev.JobSubmitted(0.0, job(1, "a", steps=1000.0)))
+    fleet.tell(ev.AttemptStarted(0.0, J1, 1))
+    fleet.tell(ev.AttemptProgressed(40.0, J1, 1, 400.0))
+    fleet.tell(ev.WorkRestated(40.0, J1, Kind("large"), 500.0, 200.0))
+    ledger = fleet.core.ledger
+    record = ledger.jobs[J1]
+    assert record.holds
+    assert ledger.remaining_s(record) == 300.0 / 6.0
+    assert fleet.tell(ev.WorkRestated(41.0, JobId(9), Kind("large"), 1.0, 0.0)) == []
