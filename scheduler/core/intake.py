@@ -1,4 +1,4 @@
-"""What every mechanism of ours does at an event before it decides anything: freed machines, newcomers, the round timer."""
+"""What every mechanism of ours does at an event, whatever it decides: freed machines, newcomers, the round timer."""
 
 from scheduler.core import jobs
 from scheduler.core.claims import offer

@@ -27,7 +27,10 @@ _HOUR_S = 3600.0
 
 
 def ask_if_due(cycle: Cycle, build: Callable[[Ledger], Problem] | None = None) -> None:
-    """Send `Solve` (about `build_problem` unless said) if something changed, none is in flight and the last request is long enough ago."""
+    """Send `Solve` if something changed, none is in flight and the last request is long enough ago.
+
+    `build` makes the problem of the ledger; `build_problem` if nobody says.
+    """
     standing = cycle.standing
     if not cycle.dirty or cycle.in_flight or standing.sharing is None:
         return

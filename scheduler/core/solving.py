@@ -4,8 +4,8 @@ import numpy as np
 
 from optimizer.answer import answer
 from optimizer.decision import Memory, Plan, Shares, Status
-from optimizer.registry import make
 from optimizer.problem import FloatArray, Problem
+from optimizer.registry import make
 from scheduler.core.commands import Solve
 from scheduler.core.events import Proposal
 from walras.ids import JobId, PoolId
