@@ -163,8 +163,8 @@ class PlanPolicy(Protocol):
     Jobs that cannot be moved are told to it (`Jobs.pinned`). Between plans newcomers are judged by `value`.
     """
 
-    #: Seconds after which it is asked again though nothing happened: what it knows of time has changed.
-    refresh_s: float
+    #: False: whoever runs stays where it is to its end; the policy is told that all such jobs are pinned.
+    moves: bool
 
     def decide(self, problem: Problem, memory: Memory) -> tuple[Plan, Memory]:
         """Answer the problem. Never raises for an empty one."""

@@ -37,6 +37,7 @@ _BUILT_IN: Mapping[str, str] = {
     "throughput": "optimizer.policies.throughput:Throughput",
     "throughput_per_dollar": "optimizer.policies.throughput_per_dollar:ThroughputPerDollar",
     "tiresias": "optimizer.policies.tiresias:Tiresias",
+    "walras": "optimizer.policies.walras:Walras",
     "water_filling": "optimizer.policies.water_filling:WaterFilling",
 }
 

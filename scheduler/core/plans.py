@@ -37,8 +37,9 @@ class ByPlan:
     claim_text = "is worth more in this place"
     move_text = "planned on"
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: Ledger, moves: bool) -> None:
         self._ledger = ledger
+        self._moves = moves
         self._ranked: Proposal | None = None
         self._rank: dict[JobId, int] = {}
 
@@ -94,7 +95,8 @@ class ByPlan:
         return self.is_entitled(job, pool) and self.can_be_stopped(job)
 
     def can_be_stopped(self, job: JobRecord) -> bool:
-        return job.request.preemptible and not job.loses_work and self._ledger.now >= job.profiling_until
+        can_save = job.request.preemptible and not job.loses_work
+        return self._moves and can_save and self._ledger.now >= job.profiling_until
 
     def is_entitled(self, job: JobRecord, pool: int) -> bool:
         return bool(self._ledger.columns.entitled[job.slot, pool] > 0)
@@ -107,7 +109,7 @@ class PlannedEvents:
     """A `RoundMechanism`: asks at events, and at round ends because time has passed; carries out what comes back."""
 
     def __init__(self, cycle: Cycle, policy: PlanPolicy, rules: RoundRules) -> None:
-        self._discipline = cycle.discipline = ByPlan(cycle.ledger)
+        self._discipline = cycle.discipline = ByPlan(cycle.ledger, policy.moves)
         self._carried_out: Proposal | None = None
 
     def settle(self, cycle: Cycle) -> None:
