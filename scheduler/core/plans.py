@@ -118,10 +118,11 @@ class PlannedEvents:
         is_new = proposal is not None and proposal is not self._carried_out
         if is_new:
             self._carried_out = proposal
-            self._drop_old_claims(cycle)
         elif cycle.round_ended:
             cycle.dirty = True
         cycle.round_ended = False
+        if is_new or cycle.freed:
+            self._drop_old_claims(cycle)
         fill_lines_anew(cycle)
         take_in(cycle)
         if is_new:
@@ -132,9 +133,9 @@ class PlannedEvents:
         set_round_timer(cycle)
 
     def _drop_old_claims(self, cycle: Cycle) -> None:
-        """Places kept for jobs that are planned elsewhere now."""
+        """Places kept for jobs that are planned elsewhere now; and reservations, for others may be complete sooner."""
         for claim in tuple(cycle.claims.values()):
-            if not self._discipline.is_entitled(cycle.ledger.jobs[claim.job_id], claim.pool):
+            if not claim.exchange or not self._discipline.is_entitled(cycle.ledger.jobs[claim.job_id], claim.pool):
                 drop_claim(cycle, claim.job_id)
 
     def _problem(self, ledger: Ledger) -> Problem:
