@@ -74,7 +74,7 @@ def test_the_same_inputs_give_the_same_run_and_its_events_replay_without_a_solve
 
 @pytest.mark.parametrize("seed", range(5))
 def test_hidden_lengths_decide_nothing_before_the_first_job_ends(seed: int) -> None:
-    """With lengths hidden, exchanging what jobs of a kind have left changes no start and no stop until one has ended."""
+    """With lengths hidden, exchanging what jobs of a kind have left changes no start or stop until one has ended."""
     told = scenario(PolicySpec("walras", {"hide_lengths": True}))
     jobs = workload(seed, jobs=24, every_s=4.0)
     random, exchanged = Random(seed), list(jobs)
