@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from optimizer.decision import Plan, Quote, Yardstick
+from optimizer.distinct import offsets
 from optimizer.plans.gangs import Gangs, assign_gangs
 from optimizer.plans.transport import transport
 from optimizer.plans.worth import Worth
@@ -37,9 +38,17 @@ def begin(problem: Problem) -> Draft:
     if len(jobs.pinned):
         stay = np.flatnonzero(columns.running & jobs.pinned[columns.job])
         column[columns.job[stay]] = stay
-        held = np.isin(columns.use_column, stay)
-        np.subtract.at(free, columns.use_pool[held], columns.use_count[held])
+        free -= _used_by(problem, stay)
     return Draft(column, np.maximum(free, 0.0), np.zeros(len(pools)))
+
+
+def _used_by(problem: Problem, chosen: IntArray) -> FloatArray:
+    """Accelerators of each pool that these columns take (p,)."""
+    columns = problem.columns
+    flag = np.zeros(len(columns), dtype=np.bool_)
+    flag[chosen] = True
+    held = flag[columns.use_column]
+    return np.bincount(columns.use_pool[held], columns.use_count[held], len(problem.pools))
 
 
 def assign(problem: Problem, worth: Worth, draft: Draft) -> None:
@@ -56,16 +65,16 @@ def _assign_class(problem: Problem, worth: Worth, draft: Draft, competing: BoolA
     kept = np.flatnonzero(competing[columns.job] & (worth.value > 0))
     if not len(kept):
         return
-    rows, job = np.unique(columns.job[kept], return_inverse=True)
-    use_first = np.searchsorted(columns.use_column, np.arange(len(columns) + 1))
+    present = np.zeros(len(competing), dtype=np.bool_)
+    present[columns.job[kept]] = True
+    rows, job = np.flatnonzero(present), (np.cumsum(present) - 1)[columns.job[kept]]
+    use_first = offsets(columns.use_column, len(columns))
     simple = np.all((worth.size[kept] == 1) & (use_first[kept + 1] - use_first[kept] == 1))
     solve = _by_transport if simple else _by_gangs
     chosen, prices, bound = solve(problem, worth, draft.free, kept, job, len(rows), use_first)
     draft.column[rows] = chosen
     placed = chosen[chosen >= 0]
-    held = np.isin(columns.use_column, placed)
-    np.subtract.at(draft.free, columns.use_pool[held], columns.use_count[held])
-    draft.free = np.maximum(draft.free, 0.0)
+    draft.free = np.maximum(draft.free - _used_by(problem, placed), 0.0)
     draft.prices = np.maximum(draft.prices, prices)
     draft.reached += float(worth.value[placed].sum())
     draft.bound += bound
@@ -77,10 +86,12 @@ def _by_transport(
     """(column of each of n jobs, prices, bound) where everybody takes one accelerator."""
     pools = len(free)
     pool = problem.columns.use_pool[use_first[kept]]
-    value, column = np.zeros((n, pools)), np.full((n, pools), -1, dtype=np.int64)
-    order = np.argsort(worth.value[kept], kind="stable")  # of several columns on a pool, the best is written last
-    value[job[order], pool[order]] = worth.value[kept[order]]
-    column[job[order], pool[order]] = kept[order]
+    values, cell = worth.value[kept], job * pools + pool
+    table, column = np.zeros(n * pools), np.full(n * pools, -1, dtype=np.int64)
+    np.maximum.at(table, cell, values)  # several columns of a job may be on one pool
+    best = values == table[cell]
+    column[cell[best]] = kept[best]
+    value, column = table.reshape(n, pools), column.reshape(n, pools)
     places = np.floor(free + _WHOLE).astype(np.int64)
     place, prices = transport(value, places)
     chosen = np.where(place >= 0, column[np.arange(n), place], -1)
@@ -101,7 +112,7 @@ def _by_gangs(
     running[job[runs]] = runs
     found = assign_gangs(
         Gangs(
-            first=np.searchsorted(job, np.arange(n + 1)),
+            first=offsets(job, n),
             value=worth.value[kept],
             size=worth.size[kept],
             use_first=starts,

@@ -11,11 +11,12 @@ accelerator-seconds there (`docs/walras-policy.md`). Jobs whose length nobody kn
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from optimizer.decision import Memory
+from optimizer.distinct import offsets
+from optimizer.plans.compiled import compiled
 from optimizer.plans.lengths import Lengths
 from optimizer.plans.worth import Worth
 from optimizer.problem import FloatArray, IntArray, Problem
@@ -35,9 +36,8 @@ class Guard:
 def overdue_of(problem: Problem, lengths: Lengths, memory: Memory, guard: Guard) -> list[int]:
     """Rows of the overdue jobs, in the order in which they became so."""
     jobs = problem.jobs
-    rows = {job_id: row for row, job_id in enumerate(jobs.job_id.tolist())}
-    remembered: list[Any] = [] if memory is None else memory["overdue"]
-    known = [rows[job_id] for job_id in remembered if job_id in rows]
+    remembered = np.array([] if memory is None else memory["overdue"], dtype=np.int64)
+    known = _rows_of(jobs.job_id, remembered)
     predicted = (np.maximum(problem.at - jobs.submitted_at, 0.0) + lengths.left_s) / lengths.total_s
     judged = lengths.known & np.isfinite(predicted)
     if not judged.any():
@@ -49,29 +49,53 @@ def overdue_of(problem: Problem, lengths: Lengths, memory: Memory, guard: Guard)
     return known + new[np.lexsort((jobs.job_id[new], jobs.submitted_at[new]))].tolist()
 
 
+def _rows_of(job_id: IntArray, wanted: IntArray) -> list[int]:
+    """Rows of those of the wanted ids that are there, in the order wanted."""
+    order = np.argsort(job_id, kind="stable")
+    at = np.minimum(np.searchsorted(job_id[order], wanted), max(len(job_id) - 1, 0))
+    rows = order[at] if len(order) else at[:0]
+    found: list[int] = rows[job_id[rows] == wanted[: len(rows)]].tolist()
+    return found
+
+
 def place_overdue(
     problem: Problem, worth: Worth, overdue: list[int], free: FloatArray, column: IntArray, guard: Guard
 ) -> None:
     """Give overdue jobs their places: changes `column` and `free`. Those that cannot be moved count too."""
-    columns, capacity = problem.columns, problem.pools.capacity
-    left = np.ceil(guard.reserve * capacity - _WHOLE)
-    untouched = np.ones(len(capacity), dtype=np.bool_)
-    first = np.searchsorted(columns.job, np.arange(len(problem.jobs) + 1))
-    use_first = np.searchsorted(columns.use_column, np.arange(len(columns) + 1))
+    if not overdue:
+        return
+    columns = problem.columns
+    left = np.ceil(guard.reserve * problem.pools.capacity - _WHOLE)
+    first = offsets(columns.job, len(problem.jobs))
+    use_first = offsets(columns.use_column, len(columns))
+    uses = (use_first, columns.use_pool, columns.use_count)
+    _place(np.array(overdue, dtype=np.int64), first, worth.ends_s, *uses, left, left.copy(), free, column)
+
+
+@compiled
+def _in_reserve(c, use_first, use_pool, use_count, left, whole, free):  # type: ignore[no-untyped-def]
+    """Whether column c has room in what is left of the reserves; a gang larger than one needs it untouched."""
+    possible = True
+    for u in range(use_first[c], use_first[c + 1]):
+        r, count = use_pool[u], use_count[u]
+        large = count > whole[r] and left[r] == whole[r]
+        possible = possible and (count <= left[r] + _WHOLE or large) and count <= free[r] + _WHOLE
+    return possible
+
+
+@compiled
+def _place(overdue, first, ends_s, use_first, use_pool, use_count, left, whole, free, column):  # type: ignore[no-untyped-def]
+    """In their order, each where it ends soonest."""
     for row in overdue:
-        if column[row] < 0:
-            candidates = np.arange(first[row], first[row + 1])
-            for c in candidates[np.argsort(worth.ends_s[candidates], kind="stable")].tolist():
-                uses = slice(use_first[c], use_first[c + 1])
-                pool, count = columns.use_pool[uses], columns.use_count[uses]
-                large = untouched[pool] & (count > left[pool])  # larger than the whole reserve
-                in_reserve = (count <= left[pool] + _WHOLE) | large
-                if worth.ends_s[c] < np.inf and np.all(in_reserve & (count <= free[pool] + _WHOLE)):
-                    column[row] = c
-                    np.subtract.at(free, pool, count)
-                    break
-        if column[row] >= 0:
-            uses = slice(use_first[column[row]], use_first[column[row] + 1])
-            pool = columns.use_pool[uses]
-            np.subtract.at(left, pool, columns.use_count[uses])
-            untouched[pool] = False
+        best, chosen = np.inf, column[row]
+        if chosen < 0:
+            for c in range(first[row], first[row + 1]):
+                if ends_s[c] < best and _in_reserve(c, use_first, use_pool, use_count, left, whole, free):
+                    best, chosen = ends_s[c], c
+        if chosen < 0:
+            continue
+        for u in range(use_first[chosen], use_first[chosen + 1]):
+            left[use_pool[u]] -= use_count[u]
+            if column[row] < 0:
+                free[use_pool[u]] -= use_count[u]
+        column[row] = chosen
