@@ -253,8 +253,15 @@ def _plan(problem: Problem, plan: Plan, names: dict[int, str]) -> PlanDocument:
     jobs = []
     for row in plan.rows.tolist():
         job_id, column = int(problem.jobs.job_id[row]), int(plan.column[row])
-        placed = {"configuration": int(place[column]), "uses": uses[column]} if column >= 0 else {}
-        jobs.append(PlannedJob(id=job_id, name=names.get(job_id), surplus=float(plan.surplus[row]), **placed))
+        jobs.append(
+            PlannedJob(
+                id=job_id,
+                name=names.get(job_id),
+                configuration=int(place[column]) if column >= 0 else None,
+                uses=uses[column] if column >= 0 else {},
+                surplus=float(plan.surplus[row]),
+            )
+        )
     return PlanDocument(
         jobs=tuple(jobs),
         prices=_quote(problem, plan.quote),

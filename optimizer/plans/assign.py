@@ -6,6 +6,7 @@ import numpy as np
 
 from optimizer.decision import Plan, Quote, Yardstick
 from optimizer.distinct import offsets
+from optimizer.owners import sum_by
 from optimizer.plans.gangs import Gangs, assign_gangs
 from optimizer.plans.transport import transport
 from optimizer.plans.worth import Worth
@@ -48,7 +49,7 @@ def _used_by(problem: Problem, chosen: IntArray) -> FloatArray:
     flag = np.zeros(len(columns), dtype=np.bool_)
     flag[chosen] = True
     held = flag[columns.use_column]
-    return np.bincount(columns.use_pool[held], columns.use_count[held], len(problem.pools))
+    return sum_by(columns.use_pool[held], columns.use_count[held], len(problem.pools))
 
 
 def assign(problem: Problem, worth: Worth, draft: Draft) -> None:
@@ -91,10 +92,10 @@ def _by_transport(
     np.maximum.at(table, cell, values)  # several columns of a job may be on one pool
     best = values == table[cell]
     column[cell[best]] = kept[best]
-    value, column = table.reshape(n, pools), column.reshape(n, pools)
+    value = table.reshape(n, pools)
     places = np.floor(free + _WHOLE).astype(np.int64)
     place, prices = transport(value, places)
-    chosen = np.where(place >= 0, column[np.arange(n), place], -1)
+    chosen = np.where(place >= 0, column[np.arange(n) * pools + place], -1)
     gained = np.maximum((value - prices).max(axis=1), 0.0).sum()
     return chosen, prices, float(gained + prices @ places)
 
@@ -128,7 +129,7 @@ def _by_gangs(
 def finish(problem: Problem, worth: Worth, draft: Draft, overdue: list[int]) -> Plan:
     """The plan, with what everybody gains at its prices."""
     columns, n = problem.columns, len(problem.jobs)
-    cost = np.bincount(columns.use_column, draft.prices[columns.use_pool] * columns.use_count, len(columns))
+    cost = sum_by(columns.use_column, draft.prices[columns.use_pool] * columns.use_count, len(columns))
     surplus, density = np.zeros(n), np.zeros(n)
     np.maximum.at(surplus, columns.job, worth.value - cost)
     np.maximum.at(density, columns.job, worth.value / np.maximum(worth.size, 1.0))

@@ -46,7 +46,8 @@ def overdue_of(problem: Problem, lengths: Lengths, memory: Memory, guard: Guard)
     late = judged & (predicted > limit)
     late[known] = False
     new = np.flatnonzero(late)
-    return known + new[np.lexsort((jobs.job_id[new], jobs.submitted_at[new]))].tolist()
+    order: list[int] = new[np.lexsort((jobs.job_id[new], jobs.submitted_at[new]))].tolist()
+    return known + order
 
 
 def _rows_of(job_id: IntArray, wanted: IntArray) -> list[int]:

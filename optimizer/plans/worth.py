@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from optimizer.owners import best_by
+from optimizer.owners import best_by, sum_by
 from optimizer.plans.lengths import Lengths
 from optimizer.problem import BoolArray, FloatArray, IntArray, Problem
 from optimizer.utility import usable_columns
@@ -51,7 +51,7 @@ def worth_of(problem: Problem, lengths: Lengths, best_rate: FloatArray, terms: T
     """The worth of every column of every job (see above)."""
     jobs, columns = problem.jobs, problem.columns
     n, c = len(jobs), len(columns)
-    size = np.bincount(columns.use_column, columns.use_count, c)
+    size = sum_by(columns.use_column, columns.use_count, c)
     usable = _allowed(problem)
     ends_s = np.full(c, np.inf)
     ratio = np.zeros(c)
@@ -72,7 +72,7 @@ def worth_of(problem: Problem, lengths: Lengths, best_rate: FloatArray, terms: T
     value[usable] = priority[columns.job[usable]] * (least_s[columns.job[usable]] / felt_s[usable]) ** terms.eta
     if terms.usd > 0:
         cost = problem.pools.usd_per_h[columns.use_pool] * columns.use_count
-        value = np.maximum(value - terms.usd * np.bincount(columns.use_column, cost, c), 0.0)
+        value = np.maximum(value - terms.usd * sum_by(columns.use_column, cost, c), 0.0)
     return Worth(value, np.where(usable, ends_s, np.inf), size)
 
 

@@ -4,7 +4,7 @@ import numpy as np
 
 from optimizer.answer import answer
 from optimizer.decision import Memory, Plan, Shares, Status
-from optimizer.problem import FloatArray, Problem
+from optimizer.problem import FloatArray, IntArray, Problem
 from optimizer.registry import make
 from scheduler.core.commands import Solve
 from scheduler.core.events import Proposal
@@ -45,7 +45,7 @@ def solve(command: Solve) -> Proposal:
     )
 
 
-def _planned(problem: Problem, plan: Plan, memory: Memory, machines: FloatArray) -> Proposal:
+def _planned(problem: Problem, plan: Plan, memory: Memory, machines: FloatArray | IntArray) -> Proposal:
     """A plan is shares of 1, in the order of importance; so are the jobs that were asked about."""
     columns, yardstick = problem.columns, plan.yardstick
     job_id = problem.jobs.job_id
