@@ -5,7 +5,7 @@ import numpy as np
 from optimizer.decision import Decision, Memory, Order, Shares
 from optimizer.distinct import distinct_jobs
 from optimizer.owners import best_by
-from optimizer.policy import OrderPolicy, Policy, SharePolicy, StatedFacts, TellsApart
+from optimizer.policy import OrderPolicy, PlanPolicy, Policy, SharePolicy, StatedFacts, TellsApart
 from optimizer.problem import Problem
 from optimizer.renting import Rental, rent_machines, with_rental
 from optimizer.validate import validate
@@ -30,6 +30,8 @@ def answer(
     """
     validate(problem)
     rental = rent_machines(problem, delay_usd_per_h)
+    if isinstance(policy, PlanPolicy):  # it says what happens now: machines on their way are not there
+        return *policy.decide(problem, memory), rental
     if rental is not None:
         problem = with_rental(problem, rental)
     if isinstance(policy, OrderPolicy):

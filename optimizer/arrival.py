@@ -3,14 +3,14 @@
 import numpy as np
 
 from optimizer.decision import Quote
-from optimizer.policy import Newcomer, SharePolicy
+from optimizer.policy import Newcomer, PricingPolicy
 from optimizer.problem import FloatArray
 
 #: A value within this part of the price equals it.
 _ROUNDING = 1e-9
 
 
-def choose(policy: SharePolicy, newcomer: Newcomer, quote: Quote) -> tuple[int | None, FloatArray]:
+def choose(policy: PricingPolicy, newcomer: Newcomer, quote: Quote) -> tuple[int | None, FloatArray]:
     """The configuration with the largest value minus price, and that surplus for each of them (c,).
 
     None where no configuration has any value, or each costs more than its value. A surplus of exactly zero admits: that

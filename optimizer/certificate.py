@@ -14,10 +14,11 @@ import numpy as np
 from optimizer.checking.facts import Facts
 from optimizer.checking.isolation import isolated_shares
 from optimizer.checking.measures import Measure, Question, level_by_weight, measure_of, terms_of
+from optimizer.checking.plans import about_plan
 from optimizer.checking.quotes import check_quote
 from optimizer.checking.stages import OPTIMAL, SAME, check_stages, close, expects_none
 from optimizer.checking.trees import Tree
-from optimizer.decision import Decision, Memory, Order, Shares, Status
+from optimizer.decision import Decision, Memory, Order, Plan, Shares, Status
 from optimizer.policy import PolicySpec
 from optimizer.problem import Problem
 
@@ -57,6 +58,9 @@ def check(problem: Problem, policy: PolicySpec, decision: Decision, memory: Memo
     Raises:
         UnknownPolicyError: the answer is in shares, and no measure is written for that policy.
     """
+    if isinstance(decision, Plan):
+        complaints = list(about_plan(problem, decision))
+        return CheckedCertificate(0.0, 0.0, 0.0, 0.0, tuple(complaints), ("what a place is worth to a job",))
     if isinstance(decision, Order):
         trusted = ("the yardstick's objective and bound",) if decision.yardstick is not None else ()
         return CheckedCertificate(0.0, 0.0, 0.0, 0.0, tuple(_about_order(problem, decision)), trusted)

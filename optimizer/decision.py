@@ -142,11 +142,12 @@ class Yardstick:
 
     name: str
     unit: str
-    #: What the decision reaches on this problem, and what no schedule of it can go below.
+    #: What the decision reaches on this problem, and what none can go below (or, if it is to be large, above).
     objective: float
     bound: float
-    #: (objective - bound) / max(1e-12, bound).
+    #: |objective - bound| / max(1e-12, bound).
     gap: float
+    maximise: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -163,4 +164,22 @@ class Order:
     no_yardstick: str = ""
 
 
-Decision = Shares | Order
+@dataclass(frozen=True, slots=True, eq=False)
+class Plan:
+    """Who runs where from now on, whole and at once, until the next plan."""
+
+    #: Row of `Columns` in which each job is to run, -1: it waits (n,).
+    column: IntArray
+    #: Rows of `Jobs`, most important first (n,): whoever comes first gets its place first, and of those who wait is
+    #: the next to be served.
+    rows: IntArray
+    #: Prices that explain the plan: a job gets what it would choose at them, as far as whole places allow.
+    quote: Quote
+    #: What each job gains at the quoted prices: value minus price of its best configuration, >= 0 (n,).
+    surplus: FloatArray
+    #: None where there is none; then `no_yardstick` says why.
+    yardstick: Yardstick | None = None
+    no_yardstick: str = ""
+
+
+Decision = Shares | Order | Plan

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from pydantic import TypeAdapter
 
-from optimizer.decision import Shares
-from optimizer.policy import OrderPolicy, PolicySpec
+from optimizer.decision import Plan, Shares
+from optimizer.policy import OrderPolicy, PlanPolicy, PolicySpec
 from optimizer.problem import Columns, Entities, Jobs, Pools, Problem
 from optimizer.registry import make
 
@@ -46,7 +46,7 @@ class PolicyDescription:
     """A policy in words."""
 
     name: str
-    #: `order` or `shares`.
+    #: `order`, `shares` or `plan`.
     family: str
     summary: str
     source: str
@@ -73,7 +73,7 @@ def describe(name: str) -> PolicyDescription:
     unit, seeks = ("", "") if order else _of_nothing(policy)
     return PolicyDescription(
         name=name,
-        family="order" if order else "shares",
+        family="order" if order else "plan" if isinstance(policy, PlanPolicy) else "shares",
         summary=own.split("\n\n")[0].replace("\n", " "),
         source=_source(own) or _source(about),
         about=about if own in about else f"{about}\n\n{own}",
@@ -91,6 +91,8 @@ def _source(text: str) -> str:
 def _of_nothing(policy: Any) -> tuple[str, str]:
     """What it says where there is nothing to decide: the unit of its prices, and which way its objective goes."""
     decision, _ = policy.decide(_nothing(), None)
+    if isinstance(decision, Plan):
+        return decision.quote.unit, "maximise"
     if not isinstance(decision, Shares):
         return "", ""
     return decision.quote.unit, "maximise" if decision.certificate.maximise else "minimise"

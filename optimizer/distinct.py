@@ -179,7 +179,8 @@ def _take(problem: Problem, rows: IntArray, count: FloatArray, first: IntArray, 
     columns = problem.columns
     kept = _ranges(first[rows], first[rows + 1])
     uses = _ranges(use_first[kept], use_first[kept + 1])
-    named = [field.name for field in fields(Jobs) if field.name != "count"]
+    present = [field.name for field in fields(Jobs) if len(getattr(problem.jobs, field.name))]
+    named = [name for name in present if name != "count"]
     return replace(
         problem,
         jobs=Jobs(**{name: getattr(problem.jobs, name)[rows] for name in named}, count=count),

@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from optimizer.decision import Decision, Memory, Quote
+from optimizer.decision import Decision, Memory, Plan, Quote
 from optimizer.problem import BoolArray, FloatArray, IntArray, Problem
 
 
@@ -31,6 +32,15 @@ class Newcomer:
     capacity: FloatArray
     #: Market price of one accelerator-hour in every pool, USD (p,); empty: nobody asked for money.
     usd_per_h: FloatArray = field(default_factory=lambda: np.zeros(0))
+    #: Work left, and done, in steps; inf and 0 when unknown.
+    remaining_steps: float = inf
+    done_steps: float = 0.0
+    #: The submitter's guess of the whole run on the best configuration; inf without one.
+    length_s: float = inf
+    #: Seconds since its submission, and what a start costs it.
+    waited_s: float = 0.0
+    restart_s: float = 0.0
+    priority_class: int = 1
 
 
 class OrderFacts(Protocol):
@@ -146,4 +156,25 @@ class Renewing(Protocol):
         ...
 
 
-Policy = SharePolicy | OrderPolicy
+@runtime_checkable
+class PlanPolicy(Protocol):
+    """Says at every event who runs where: answers `Plan`. What a restart costs is part of its choice.
+
+    Jobs that cannot be moved are told to it (`Jobs.pinned`). Between plans newcomers are judged by `value`.
+    """
+
+    #: False: whoever runs stays where it is to its end; the policy is told that all such jobs are pinned.
+    moves: bool
+
+    def decide(self, problem: Problem, memory: Memory) -> tuple[Plan, Memory]:
+        """Answer the problem. Never raises for an empty one."""
+        ...
+
+    def value(self, newcomer: Newcomer, quote: Quote) -> FloatArray:
+        """Worth of each configuration of a newcomer, in the quote's unit, to set against count x price (c,)."""
+        ...
+
+
+Policy = SharePolicy | OrderPolicy | PlanPolicy
+#: Policies that solve something, and quote prices.
+PricingPolicy = SharePolicy | PlanPolicy

@@ -49,6 +49,14 @@ class Jobs:
     entity: IntArray
     #: Equal jobs that each row stands for (n,). Empty: one each.
     count: FloatArray = field(default_factory=_floats)
+    #: For policies that plan; all empty where nobody asks. Steps done (n,).
+    done_steps: FloatArray = field(default_factory=_floats)
+    #: The submitter's guess of the whole run on the best configuration; inf without one (n,).
+    length_s: FloatArray = field(default_factory=_floats)
+    #: What a start, or a move, costs the job, seconds (n,).
+    restart_s: FloatArray = field(default_factory=_floats)
+    #: It cannot be stopped now: it stays in the column in which it runs (n,).
+    pinned: BoolArray = field(default_factory=_flags)
 
     def __len__(self) -> int:
         return len(self.job_id)
@@ -172,3 +180,5 @@ class Problem:
     entities: Entities
     #: None: accelerators are never shared.
     pairs: Pairs | None = None
+    #: How long the newest jobs that succeeded were, in seconds on their best configuration (any number of them).
+    finished_s: FloatArray = field(default_factory=_floats)

@@ -1,7 +1,8 @@
 """The one place that maps names to policies. Importing it, or making a policy, imports no solver.
 
 Policies of other packages register through the entry-point group `walras.policies`: name -> class. A policy class is a
-pydantic dataclass (its fields are the parameters) that answers `SharePolicy` or `OrderPolicy`.
+pydantic dataclass (its fields are the parameters) that answers `SharePolicy`, `OrderPolicy`
+or `PlanPolicy`.
 """
 
 import difflib
@@ -13,7 +14,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from optimizer.policy import OrderPolicy, Policy, PolicySpec, SharePolicy
+from optimizer.policy import OrderPolicy, PlanPolicy, Policy, PolicySpec, SharePolicy
 from walras.errors import ConfigError, UnknownPolicyError
 
 ENTRY_POINTS = "walras.policies"
@@ -36,6 +37,7 @@ _BUILT_IN: Mapping[str, str] = {
     "throughput": "optimizer.policies.throughput:Throughput",
     "throughput_per_dollar": "optimizer.policies.throughput_per_dollar:ThroughputPerDollar",
     "tiresias": "optimizer.policies.tiresias:Tiresias",
+    "walras": "optimizer.policies.walras:Walras",
     "water_filling": "optimizer.policies.water_filling:WaterFilling",
 }
 
@@ -63,8 +65,10 @@ def make(spec: PolicySpec) -> Policy:
         raise _bad_parameter(spec.name, error) from None
     except (TypeError, ValueError) as error:  # a policy of others that checks its parameters itself
         raise ConfigError(f"policy '{spec.name}': {error}", field="policy.parameters") from error
-    if not isinstance(policy, SharePolicy | OrderPolicy):
-        raise ConfigError(f"policy '{spec.name}' ({kind.__qualname__}) answers neither SharePolicy nor OrderPolicy")
+    if not isinstance(policy, SharePolicy | OrderPolicy | PlanPolicy):
+        raise ConfigError(
+            f"policy '{spec.name}' ({kind.__qualname__}) answers neither SharePolicy nor OrderPolicy nor PlanPolicy"
+        )
     return policy
 
 

@@ -149,19 +149,45 @@ class OrderedJob(FileModel):
 
 
 class YardstickDocument(FileModel):
-    """How far what is reached stays behind what no schedule can go below."""
+    """How far what is reached stays behind what none can go below, or above if it is to be large."""
 
     name: Text
     unit: Text
     objective: Result | None
     bound: Result | None
-    gap: Annotated[Result | None, Field(description="(objective - bound) / bound; null: it is infinite.")]
+    gap: Annotated[Result | None, Field(description="|objective - bound| / bound; null: it is infinite.")]
+    maximise: Annotated[bool, Field(description="True: the objective is to be large.")] = False
 
 
 class OrderDocument(FileModel):
     """An answer that ranks: the first job is placed first."""
 
     jobs: Annotated[tuple[OrderedJob, ...], Field(max_length=MAX_JOBS)]
+    yardstick: YardstickDocument | None = None
+    no_yardstick: Annotated[Prose, Field(description="Why there is none.")] = ""
+
+
+class PlannedJob(FileModel):
+    """A job and its place, if it has one."""
+
+    id: JobNumber
+    name: Name | None = None
+    configuration: Annotated[
+        Place | None, Field(description="Place in the job's `configurations`, from 0; null: it waits.")
+    ] = None
+    uses: Annotated[dict[Name, Count], Field(max_length=64, description="What that configuration uses, repeated.")] = (
+        Field(default_factory=dict)
+    )
+    surplus: Annotated[
+        Result, Field(description="Value minus price of its best configuration, in the unit of the prices.")
+    ] = 0.0
+
+
+class PlanDocument(FileModel):
+    """Who runs where from now on, most important first."""
+
+    jobs: Annotated[tuple[PlannedJob, ...], Field(max_length=MAX_JOBS)]
+    prices: QuoteDocument
     yardstick: YardstickDocument | None = None
     no_yardstick: Annotated[Prose, Field(description="Why there is none.")] = ""
 
@@ -181,7 +207,7 @@ class CheckDocument(FileModel):
 
 
 class AnswerDocument(FileModel):
-    """What a policy decided about a problem: either `shares` or an `order`."""
+    """What a policy decided about a problem: `shares`, an `order` or a `plan`."""
 
     schema_version: Annotated[Literal[1], Field(description="Version of this format.")] = 1
     policy: PolicyDocument
@@ -191,6 +217,7 @@ class AnswerDocument(FileModel):
     ]
     shares: SharesDocument | None = None
     order: OrderDocument | None = None
+    plan: PlanDocument | None = None
     memory: Annotated[JsonValue, Field(description="What the policy is to be given next time.")] = None
     check: Annotated[CheckDocument | None, Field(description="The second opinion, where it was asked for.")] = None
 

@@ -8,8 +8,16 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from optimizer.decision import Certificate, Decision, Order, Packed, Quote, Shares, Stage, Yardstick
-from optimizer.documents.answer import AnswerDocument, OrderDocument, SharesDocument, StageDocument, YardstickDocument
+from optimizer.decision import Certificate, Decision, Order, Packed, Plan, Quote, Shares, Stage, Yardstick
+from optimizer.documents.answer import (
+    AnswerDocument,
+    OrderDocument,
+    PlanDocument,
+    QuoteDocument,
+    SharesDocument,
+    StageDocument,
+    YardstickDocument,
+)
 from optimizer.documents.answering import digest
 from optimizer.documents.writing import uses_of
 from optimizer.policy import PolicySpec
@@ -28,12 +36,14 @@ def decision_of(answer: AnswerDocument, problem: Problem) -> tuple[PolicySpec, D
             "the answer is to another problem", field="problem", fix="give the problem file that was solved, unchanged"
         )
     policy = PolicySpec(answer.policy.name, dict(answer.policy.parameters))
-    if (answer.shares is None) == (answer.order is None):
-        raise ConfigError("an answer has either shares or an order", field="shares", fix="give one of them")
+    if [answer.shares, answer.order, answer.plan].count(None) != 2:
+        raise ConfigError("an answer has either shares, an order or a plan", field="shares", fix="give one of them")
     names = _Names(problem)
     if answer.shares is not None:
         return policy, _shares(answer.shares, problem, names)
-    assert answer.order is not None, "one of the two, as checked"
+    if answer.plan is not None:
+        return policy, _plan(answer.plan, problem, names)
+    assert answer.order is not None, "one of the three, as checked"
     return policy, _order(answer.order, problem, names)
 
 
@@ -83,21 +93,14 @@ def _shares(document: SharesDocument, problem: Problem, names: _Names) -> Shares
         for number, entry in enumerate(job.shares):
             field = f"shares.jobs[{place}].shares[{number}]"
             column = names.column(row, entry.configuration, f"{field}.configuration")
-            if entry.uses != uses[column]:
-                raise ConfigError(
-                    f"{field}.uses: that configuration uses something else",
-                    field=f"{field}.uses",
-                    fix="repeat its uses",
-                )
+            _repeated(entry.uses, uses[column], field)
             x[column] += entry.share
     certificate = document.certificate
     unproved = np.inf if certificate.maximise else -np.inf
     return Shares(
         x=x,
         rent=names.per_pool(document.rent, "shares.rent"),
-        quote=Quote(
-            names.per_pool(document.prices.pools, "shares.prices.pools"), document.prices.unit, document.prices.exchange
-        ),
+        quote=_quote(document.prices, names, "shares"),
         surplus=surplus,
         certificate=Certificate(
             status=certificate.status,
@@ -169,8 +172,37 @@ def _order(document: OrderDocument, problem: Problem, names: _Names) -> Order:
     return Order(tuple(rows), preference, yardstick, document.no_yardstick)
 
 
+def _plan(document: PlanDocument, problem: Problem, names: _Names) -> Plan:
+    n = len(problem.jobs)
+    column, surplus, rows = np.full(n, -1, dtype=np.int64), np.zeros(n), []
+    uses = uses_of(problem.columns, problem.pools.pool_id)
+    for place, job in enumerate(document.jobs):
+        field = f"plan.jobs[{place}]"
+        row = names.job(job.id, f"{field}.id")
+        rows.append(row)
+        surplus[row] = job.surplus
+        if job.configuration is not None:
+            column[row] = names.column(row, job.configuration, f"{field}.configuration")
+            _repeated(job.uses, uses[column[row]], field)
+    yardstick = None if document.yardstick is None else _yardstick(document.yardstick)
+    quote = _quote(document.prices, names, "plan")
+    return Plan(column, np.array(rows, dtype=np.int64), quote, surplus, yardstick, document.no_yardstick)
+
+
+def _quote(document: QuoteDocument, names: _Names, where: str) -> Quote:
+    return Quote(names.per_pool(document.pools, f"{where}.prices.pools"), document.unit, document.exchange)
+
+
+def _repeated(uses: Mapping[str, float], expected: Mapping[str, float], field: str) -> None:
+    """Raise unless a configuration's uses are those of the problem."""
+    if uses != expected:
+        raise ConfigError(
+            f"{field}.uses: that configuration uses something else", field=f"{field}.uses", fix="repeat its uses"
+        )
+
+
 def _yardstick(document: YardstickDocument) -> Yardstick:
     objective, bound, gap = (
         np.inf if value is None else value for value in (document.objective, document.bound, document.gap)
     )
-    return Yardstick(document.name, document.unit, objective, bound, gap)
+    return Yardstick(document.name, document.unit, objective, bound, gap, document.maximise)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from optimizer.decision import Certificate, Decision, Memory, Order, Shares, Stage, Yardstick
+from optimizer.decision import Certificate, Decision, Memory, Order, Plan, Quote, Shares, Stage, Yardstick
 from optimizer.documents.answer import (
     AnswerDocument,
     CertificateDocument,
@@ -16,6 +16,8 @@ from optimizer.documents.answer import (
     OrderDocument,
     OrderedJob,
     PackedDocument,
+    PlanDocument,
+    PlannedJob,
     PolicyDocument,
     QuoteDocument,
     ShareDocument,
@@ -42,13 +44,15 @@ def answer_of(
     Args:
         problem: the one that was asked.
         policy: who answered.
-        decision: shares or an order.
+        decision: shares, an order or a plan.
         memory: what the policy left for the next time.
         names: what people call the jobs, by id.
     """
-    shares = order = None
+    shares = order = plan = None
     if isinstance(decision, Shares):
         shares = _shares(problem, decision, names or {})
+    elif isinstance(decision, Plan):
+        plan = _plan(problem, decision, names or {})
     else:
         order = _order(problem, decision, names or {})
     return AnswerDocument(
@@ -56,6 +60,7 @@ def answer_of(
         problem=digest(problem),
         shares=shares,
         order=order,
+        plan=plan,
         memory=memory,
     )
 
@@ -78,11 +83,7 @@ def _shares(problem: Problem, shares: Shares, names: dict[int, str]) -> SharesDo
         packed=_packed(problem, shares),
         rent=_by_pool(problem, shares.rent),
         used=_by_pool(problem, used_of(problem, shares)),
-        prices=QuoteDocument(
-            unit=shares.quote.unit,
-            exchange=float(shares.quote.exchange),
-            pools={name: float(price) for name, price in zip(problem.pools.pool_id, shares.quote.prices, strict=True)},
-        ),
+        prices=_quote(problem, shares.quote),
         certificate=_certificate(shares.certificate),
         stages=tuple(_stage(problem, stage) for stage in shares.stages),
         unplaceable=_ids(problem, shares.unplaceable),
@@ -247,6 +248,36 @@ def _order(problem: Problem, order: Order, names: dict[int, str]) -> OrderDocume
     )
 
 
+def _plan(problem: Problem, plan: Plan, names: dict[int, str]) -> PlanDocument:
+    place, uses = places(problem), uses_of(problem.columns, problem.pools.pool_id)
+    jobs = []
+    for row in plan.rows.tolist():
+        job_id, column = int(problem.jobs.job_id[row]), int(plan.column[row])
+        jobs.append(
+            PlannedJob(
+                id=job_id,
+                name=names.get(job_id),
+                configuration=int(place[column]) if column >= 0 else None,
+                uses=uses[column] if column >= 0 else {},
+                surplus=float(plan.surplus[row]),
+            )
+        )
+    return PlanDocument(
+        jobs=tuple(jobs),
+        prices=_quote(problem, plan.quote),
+        yardstick=_yardstick(plan.yardstick) if plan.yardstick is not None else None,
+        no_yardstick=plan.no_yardstick,
+    )
+
+
+def _quote(problem: Problem, quote: Quote) -> QuoteDocument:
+    return QuoteDocument(
+        unit=quote.unit,
+        exchange=float(quote.exchange),
+        pools={name: float(price) for name, price in zip(problem.pools.pool_id, quote.prices, strict=True)},
+    )
+
+
 def _yardstick(yardstick: Yardstick) -> YardstickDocument:
     return YardstickDocument(
         name=yardstick.name,
@@ -254,6 +285,7 @@ def _yardstick(yardstick: Yardstick) -> YardstickDocument:
         objective=finite(yardstick.objective),
         bound=finite(yardstick.bound),
         gap=finite(yardstick.gap),
+        maximise=yardstick.maximise,
     )
 
 

@@ -29,6 +29,8 @@ class Discipline(Protocol):
     strict: bool
     #: Why a job may take another's place, as a sentence about it goes on.
     claim_text: str
+    #: Why a job leaves its place for one on another pool, up to the pool's name.
+    move_text: str
 
     def fill_lines(self, lines: Lines) -> None:
         """Put every waiting job in line, anew."""
@@ -85,6 +87,7 @@ class BySharesOwed:
     compares = True
     strict = False
     claim_text = "is owed this place"
+    move_text = "owed time on"
 
     def __init__(self, ledger: Ledger, rules: RoundRules) -> None:
         self._ledger = ledger

@@ -150,6 +150,9 @@ def end_job(
         cycle.set_attempt_state(job, attempt_state, reason)
     cycle.set_job_state(job, state, reason, detail)
     drop_claim(cycle, job.job_id)
+    best_rate = cycle.ledger.class_of(job).best_rate
+    if state is JobState.SUCCEEDED and best_rate > 0 and job.steps > 0:
+        cycle.ledger.finished_s.append(job.steps / best_rate)
     cycle.ledger.remove(job)
     cycle.dirty = True
     for dependent_id in cycle.ledger.dependents.pop(job.job_id, ()):

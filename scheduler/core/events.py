@@ -317,7 +317,7 @@ class Woke:
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """A decision made compact: what a solve sends back, and what the journal keeps.
+    """A decision made compact: what a solve sends back, and what the journal keeps. A plan is shares of 1.
 
     Shares: parallel tuples of the columns with a positive share (job id, pool row, accelerators, share).
     Pool rows refer to `pools`.
@@ -328,7 +328,8 @@ class Proposal:
     pool_rows: tuple[int, ...]
     counts: tuple[int, ...]
     shares: tuple[float, ...]
-    #: Jobs the policy was asked about (their absence above means a share of zero).
+    #: Jobs the policy was asked about (their absence above means a share of zero). Of a plan: in order of importance,
+    #: as the jobs above are.
     asked: tuple[JobId, ...]
     prices: tuple[float, ...]
     price_unit: str

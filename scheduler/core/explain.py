@@ -13,6 +13,7 @@ from scheduler.core.core import SchedulerCore
 from scheduler.core.fleet import Condition, PoolState
 from scheduler.core.ledger import JobRecord
 from scheduler.core.possible import limits, obstacle
+from scheduler.core.resolve import newcomer_of
 from walras.ids import JobId, PoolId
 from walras.reasons import Reason
 from walras.states import JobState
@@ -115,12 +116,13 @@ def _places(core: SchedulerCore, job: JobRecord, *, counts_ahead: bool) -> Itera
             reason,
             f"{missing} of {sum(claim.wanted.values())} accelerators of its place on {pool_id} are not free yet",
         )
-    job_class = ledger.class_of(job)
+    job_class, worth = ledger.class_of(job), _worth(core, job)
     counts, entitled = ledger.classes.forms[job_class.form].counts, ledger.columns.entitled[job.slot]
     # Where it has a share comes first, then where it is fastest.
     for row in np.lexsort((-job_class.rates, -entitled)).tolist():
         if counts[row]:
-            yield _place(core, job, ledger.fleet.pools[row], counts_ahead=counts_ahead)
+            line = _place(core, job, ledger.fleet.pools[row], counts_ahead=counts_ahead)
+            yield line if row not in worth else _at_price(line, *worth[row])
 
 
 def _place(core: SchedulerCore, job: JobRecord, state: PoolState, *, counts_ahead: bool) -> ReasonLine:
@@ -128,9 +130,12 @@ def _place(core: SchedulerCore, job: JobRecord, state: PoolState, *, counts_ahea
     ledger, columns = core.ledger, core.ledger.columns
     form = ledger.classes.forms[ledger.class_of(job).form]
     count, is_shared = form.counts[state.row], core.cycle.standing.sharing is not None
+    is_planned = core.cycle.standing.plans
     need = f"{state.pool.pool_id}: needs {count}, {state.free} of {state.capacity} free"
     standing = []
-    if is_shared:
+    if is_planned:
+        standing.append("planned here" if columns.entitled[job.slot, state.row] > 0 else "not planned here")
+    elif is_shared:
         share = float(columns.entitled[job.slot, state.row]) / count
         owed = float(columns.owed[job.slot, state.row])
         standing.append(f"share {share:.2f}, owed {owed:.0f} accelerator-seconds")
@@ -145,7 +150,30 @@ def _place(core: SchedulerCore, job: JobRecord, state: PoolState, *, counts_ahea
     if ledger.fleet.find(state.row, form) is None:
         return ReasonLine(Reason.WAIT_FRAGMENTED, "; ".join((f"{need}, but not on few enough machines", *standing)))
     reason = Reason.WAIT_PRICE if is_shared else Reason.WAIT_PRIORITY
-    return ReasonLine(reason, "; ".join((need, *standing, *_price(core, state.row))))
+    price = () if is_planned else _price(core, state.row)
+    return ReasonLine(reason, "; ".join((need, *standing, *price)))
+
+
+def _worth(core: SchedulerCore, job: JobRecord) -> dict[int, tuple[float, float, str]]:
+    """Under a plan, by pool: what the place is worth to the job, what it costs at the plan's prices, and their unit."""
+    ledger, standing = core.ledger, core.cycle.standing
+    quote, pools = standing.quote, ledger.fleet.pools
+    if standing.sharing is None or not standing.plans or quote is None or len(quote.prices) != len(pools):
+        return {}
+    capacity = np.array([float(state.capacity) for state in pools])
+    counts = np.array(ledger.classes.forms[ledger.class_of(job).form].counts, float)
+    rows = np.flatnonzero((counts > 0) & (ledger.class_of(job).rates > 0) & (counts <= capacity))
+    if not len(rows):
+        return {}
+    value = standing.sharing.value(newcomer_of(ledger, job, rows, capacity), quote)
+    cost = counts[rows] * quote.prices[rows]
+    return {row: (value[at], cost[at], quote.unit) for at, row in enumerate(rows.tolist())}
+
+
+def _at_price(line: ReasonLine, value: float, cost: float, unit: str) -> ReasonLine:
+    """Who would have to pay more than a place is worth to it waits for the price."""
+    detail = f"{line.detail}; worth {value:.3g} here, price {cost:.3g} ({unit})"
+    return ReasonLine(Reason.WAIT_PRICE if cost > value else line.reason, detail, line.fix)
 
 
 def _missing(state: PoolState, count: int, now: float) -> tuple[Reason, *tuple[str, ...]]:

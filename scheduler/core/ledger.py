@@ -8,6 +8,7 @@ core's handlers write here.
 something; service on other pools is a gift that is not counted.
 """
 
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import exp, inf
@@ -16,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from optimizer.decision import Memory, Quote
-from optimizer.policy import PolicySpec, SharePolicy
+from optimizer.policy import PlanPolicy, PolicySpec, PricingPolicy
 from scheduler.core.classes import JobClass, JobClasses
 from scheduler.core.events import Proposal
 from scheduler.core.fleet import Fleet, Place
@@ -27,6 +28,9 @@ from walras.ids import JobId, NodeId
 from walras.reasons import Reason
 from walras.request import JobRequest
 from walras.states import JobState
+
+#: Finished jobs whose lengths are remembered.
+FINISHED_MAX = 512
 
 
 @dataclass(slots=True)
@@ -102,13 +106,18 @@ class Standing:
     """The policy in force and what its last answer left behind."""
 
     spec: PolicySpec
-    #: The policy, if it answers with shares and prices; None for one that only ranks.
-    sharing: SharePolicy | None
+    #: The policy, if it answers with shares or plans, and with prices; None for one that only ranks.
+    sharing: PricingPolicy | None
     rules: RoundRules
     memory: Memory = None
     quote: Quote | None = None
     proposal: Proposal | None = None
     solved_at: float = -inf
+
+    @property
+    def plans(self) -> bool:
+        """Whether the policy says who runs where, event by event."""
+        return isinstance(self.sharing, PlanPolicy)
 
 
 class Columns:
@@ -245,6 +254,8 @@ class Ledger:
         self.entities: dict[str, int] = {}
         self.entity_parents: list[int] = []
         self.standing: Standing | None = None
+        #: How long the newest jobs that succeeded were, in seconds on their best pool.
+        self.finished_s: deque[float] = deque(maxlen=FINISHED_MAX)
 
     def __iter__(self) -> Iterator[JobRecord]:
         return iter(self.jobs.values())

@@ -1,19 +1,20 @@
 """The place of a round mechanism: what turns a policy's decision into starts and stops, event by event.
 
-`OwedRounds` is ours (design 2; its steps are in `rounds.py`). `RoundRules.mechanism` names the one in force; a core is
-handed the others it may use, such as those that reproduce another scheduler's.
+Ours is `OwedRounds` (design 2; its steps are in `rounds.py`), or for policies that plan `PlannedEvents` (`plans.py`).
+`RoundRules.mechanism` names the one in force; a core is handed the others it may use, such as those that reproduce
+another scheduler's.
 """
 
 from collections.abc import Callable
 from typing import Protocol
 
-from optimizer.policy import OrderPolicy, Policy
+from optimizer.policy import OrderPolicy, PlanPolicy, Policy
 from scheduler.core import jobs, resolve
-from scheduler.core.claims import offer
 from scheduler.core.cycle import Cycle
 from scheduler.core.discipline import BySharesOwed
-from scheduler.core.ledger import JobRecord
+from scheduler.core.intake import fill_lines_anew, set_round_timer, take_in
 from scheduler.core.orders import ByOrder
+from scheduler.core.plans import PlannedEvents
 from scheduler.core.profiling import explore
 from scheduler.core.rounds import compare, fill
 from scheduler.core.rules import OWED, RoundRules
@@ -42,13 +43,8 @@ class OwedRounds:
 
     def settle(self, cycle: Cycle) -> None:
         """Freed machines to claims, newcomers judged, places filled, incumbents compared, a solve asked for."""
-        assert cycle.discipline is not None
-        if cycle.refill:
-            cycle.refill = False
-            cycle.lines.clear()
-            cycle.discipline.fill_lines(cycle.lines)
-            cycle.stale_pools.update(range(len(cycle.ledger.fleet.pools)))
-        pressing = _take_in(cycle)
+        fill_lines_anew(cycle)
+        pressing = take_in(cycle)
         if not cycle.standing.rules.idle_to_round_end or cycle.round_ended:
             fill(cycle)
         for job in pressing:
@@ -57,44 +53,16 @@ class OwedRounds:
             cycle.round_ended = False
             compare(cycle)
             explore(cycle)
-            _take_in(cycle)
+            take_in(cycle)
             fill(cycle)
         resolve.ask_if_due(cycle)
-        _set_round_timer(cycle)
+        set_round_timer(cycle)
+
+
+def _ours(cycle: Cycle, policy: Policy, rules: RoundRules) -> RoundMechanism:
+    """What is owed is a matter of shares and orders; a plan says who runs."""
+    return PlannedEvents(cycle, policy, rules) if isinstance(policy, PlanPolicy) else OwedRounds(cycle, policy, rules)
 
 
 #: What every core knows.
-MECHANISMS: dict[str, MakeMechanism] = {OWED: OwedRounds}
-
-
-def _take_in(cycle: Cycle) -> list[JobRecord]:
-    """Offer freed machines to claims and judge newcomers, until neither brings more. Returns the newcomers."""
-    seen: list[JobRecord] = []
-    while cycle.freed or cycle.arrived:
-        freed, cycle.freed = cycle.freed, {}
-        for row in freed:
-            machine = cycle.ledger.fleet.machines[row]
-            if machine is not None:
-                offer(cycle, machine)
-        newcomers, cycle.arrived = cycle.arrived, []
-        for job_id in newcomers:
-            job = cycle.ledger.jobs.get(job_id)
-            if job is not None:
-                jobs.arrived(cycle, job)
-                seen.append(job)
-    return seen
-
-
-def _set_round_timer(cycle: Cycle) -> None:
-    """A round is worth a timer only if somebody waits, or is owed time on another pool."""
-    rules, now = cycle.standing.rules, cycle.now
-    if rules.round_s <= 0 or (cycle.round_timer_at > now and cycle.round_timer_at < float("inf")):
-        return
-    discipline = cycle.discipline
-    if discipline is None or not (discipline.compares or rules.idle_to_round_end):
-        return
-    if not cycle.ledger.jobs:
-        cycle.round_timer_at = float("inf")
-        return
-    cycle.round_timer_at = (now // rules.round_s + 1) * rules.round_s
-    cycle.timers.set(cycle.round_timer_at, "round")
+MECHANISMS: dict[str, MakeMechanism] = {OWED: _ours}

@@ -5,6 +5,7 @@ that was lost since scales the shares of that pool down. Only an answer to a que
 void.
 """
 
+from collections.abc import Callable
 from math import inf
 
 import numpy as np
@@ -12,7 +13,7 @@ import numpy as np
 from optimizer.arrival import choose
 from optimizer.decision import Quote
 from optimizer.policy import Newcomer
-from optimizer.problem import Columns, Entities, Jobs, Pools, Problem
+from optimizer.problem import Columns, Entities, FloatArray, IntArray, Jobs, Pools, Problem
 from scheduler.core.attempts import start
 from scheduler.core.commands import Solve
 from scheduler.core.cycle import Cycle
@@ -25,8 +26,11 @@ _HOUR_S = 3600.0
 # ------------------------------------------------------------------------------------------------ asking
 
 
-def ask_if_due(cycle: Cycle) -> None:
-    """Send `Solve` if something changed, none is in flight and the last request is long enough ago."""
+def ask_if_due(cycle: Cycle, build: Callable[[Ledger], Problem] | None = None) -> None:
+    """Send `Solve` if something changed, none is in flight and the last request is long enough ago.
+
+    `build` makes the problem of the ledger; `build_problem` if nobody says.
+    """
     standing = cycle.standing
     if not cycle.dirty or cycle.in_flight or standing.sharing is None:
         return
@@ -39,7 +43,7 @@ def ask_if_due(cycle: Cycle) -> None:
             cycle.gate_timer_at = gate_at
             cycle.timers.set(gate_at, "gate")
         return
-    ask(cycle, build_problem(cycle.ledger))
+    ask(cycle, (build or build_problem)(cycle.ledger))
 
 
 def ask(cycle: Cycle, problem: Problem) -> None:
@@ -75,16 +79,18 @@ def build_problem(ledger: Ledger) -> Problem:
     size = np.array([float(state.pool.shape.accelerators) for state in pools])
     rentable = np.array([float(state.pool.quota) for state in pools]) * size
     counts = np.where(counts <= np.maximum(capacity, rentable), counts, 0.0)
-    per_job = counts[columns.class_row[rows]]
-    job, pool = np.nonzero((per_job > 0) & (rates[columns.class_row[rows]] > 0))
+    per_job, per_job_rates = counts[columns.class_row[rows]], rates[columns.class_row[rows]]
+    job, pool = np.nonzero((per_job > 0) & (per_job_rates > 0))
     gang = np.where(per_job > 0, per_job, np.inf).min(axis=1, initial=np.inf)
+    done = _steps_done(ledger, rows, per_job_rates)
     return Problem(
         at=ledger.now,
         jobs=Jobs(
             job_id=columns.job_id[rows],
             weight=columns.weight[rows],
             gang=np.where(np.isfinite(gang), gang, 1.0),
-            remaining_steps=np.maximum(columns.steps_total[rows] - columns.steps[rows], 0.0),
+            remaining_steps=np.maximum(columns.steps_total[rows] - done, 0.0),
+            done_steps=done,
             submitted_at=columns.submitted_at[rows],
             attained_s=columns.attained_s[rows],
             deadline_at=columns.deadline_at[rows],
@@ -94,7 +100,7 @@ def build_problem(ledger: Ledger) -> Problem:
         ),
         columns=Columns(
             job=job,
-            steps_per_s=rates[columns.class_row[rows]][job, pool],
+            steps_per_s=per_job_rates[job, pool],
             use_column=np.arange(len(job)),
             use_pool=pool,
             use_count=per_job[job, pool],
@@ -113,6 +119,16 @@ def build_problem(ledger: Ledger) -> Problem:
             tuple(ledger.entities), np.ones(len(ledger.entities)), np.array(ledger.entity_parents, dtype=np.int64)
         ),
     )
+
+
+def _steps_done(ledger: Ledger, rows: IntArray, rates: FloatArray) -> FloatArray:
+    """By the last report and the speed since: reports are a while ago, and a solve looks at now."""
+    columns = ledger.columns
+    if not columns.pools:
+        return columns.steps[rows]
+    here = rates[np.arange(len(rows)), columns.pool[rows]]  # of a waiting job: never used
+    done: FloatArray = columns.steps[rows] + here * np.maximum(ledger.now - columns.steps_at[rows], 0.0)
+    return np.minimum(done, columns.steps_total[rows])
 
 
 # ------------------------------------------------------------------------------------------------ the answer
@@ -169,7 +185,7 @@ def admit(cycle: Cycle, job: JobRecord) -> bool:
     Before the first solve nothing has a price. True if the job was started.
     """
     policy = cycle.standing.sharing
-    if policy is None:
+    if policy is None or _waits_for_plan(cycle, job):
         return False
     ledger = cycle.ledger
     job_class, pools = ledger.class_of(job), ledger.fleet.pools
@@ -181,9 +197,7 @@ def admit(cycle: Cycle, job: JobRecord) -> bool:
     quote = cycle.standing.quote
     if quote is None or len(quote.prices) != len(pools):
         quote = Quote(np.zeros(len(pools)), "none", 1.0)
-    usd_per_h = np.array([state.pool.usd_per_h / state.pool.shape.accelerators for state in pools])
-    newcomer = Newcomer(job_class.rates[usable], usable, counts[usable], job.request.weight, capacity, usd_per_h)
-    best, _ = choose(policy, newcomer, quote)
+    best, _ = choose(policy, newcomer_of(ledger, job, usable, capacity), quote)
     if best is None:
         return False
     pool = int(usable[best])
@@ -196,3 +210,34 @@ def admit(cycle: Cycle, job: JobRecord) -> bool:
     ledger.columns.entitled[job.slot, pool] = counts[pool]
     start(cycle, job, pool, place)
     return True
+
+
+def _waits_for_plan(cycle: Cycle, job: JobRecord) -> bool:
+    """Whether a plan will be made sooner than a start that it might undo would cost."""
+    standing = cycle.standing
+    if not standing.plans:
+        return False
+    next_at = cycle.asked_at + standing.rules.resolve_min_s
+    return bool(cycle.in_flight) or next_at - cycle.now <= cycle.ledger.restart_s(job, standing.rules)
+
+
+def newcomer_of(ledger: Ledger, job: JobRecord, pools: IntArray, capacity: FloatArray) -> Newcomer:
+    """What a policy is told of a waiting job that may run on these pools (rows)."""
+    assert ledger.standing is not None
+    job_class, columns, slot = ledger.class_of(job), ledger.columns, job.slot
+    counts = np.array(ledger.classes.forms[job_class.form].counts, float)
+    usd_per_h = np.array([state.pool.usd_per_h / state.pool.shape.accelerators for state in ledger.fleet.pools])
+    return Newcomer(
+        steps_per_s=job_class.rates[pools],
+        pool=pools,
+        count=counts[pools],
+        weight=job.request.weight,
+        capacity=capacity,
+        usd_per_h=usd_per_h,
+        remaining_steps=max(0.0, float(columns.steps_total[slot]) - job.steps),
+        done_steps=job.steps,
+        length_s=float(columns.duration_s[slot]),
+        waited_s=ledger.now - float(columns.submitted_at[slot]),
+        restart_s=ledger.restart_s(job, ledger.standing.rules),
+        priority_class=job.request.priority_class,
+    )

@@ -260,7 +260,12 @@ def _challenge(cycle: Cycle, job: JobRecord, pool: int, incumbents: dict[int, li
     for victim in victims:
         revoke(cycle, victim, Reason.POLICY_PREEMPTED, detail=f"job {job.job_id} {discipline.claim_text}")
     if job.holds:
-        revoke(cycle, job, Reason.POLICY_MOVED, detail=f"owed time on {cycle.ledger.fleet.pools[pool].pool.pool_id}")
+        revoke(
+            cycle,
+            job,
+            Reason.POLICY_MOVED,
+            detail=f"{discipline.move_text} {cycle.ledger.fleet.pools[pool].pool.pool_id}",
+        )
     settle_claim(cycle, claim)
     return True
 

@@ -3,7 +3,8 @@
 import numpy as np
 
 from optimizer.answer import answer
-from optimizer.decision import Shares
+from optimizer.decision import Memory, Plan, Shares, Status
+from optimizer.problem import FloatArray, IntArray, Problem
 from optimizer.registry import make
 from scheduler.core.commands import Solve
 from scheduler.core.events import Proposal
@@ -17,8 +18,10 @@ def solve(command: Solve) -> Proposal:
     """Decide, and make the decision compact. Shares are rounded to 1e-6: noise must not look like a change."""
     problem = command.problem
     decision, memory, rental = answer(make(command.policy), problem, command.memory, command.delay_usd_per_h)
-    assert isinstance(decision, Shares), f"{command.policy.name} ranks jobs and needs no solve"
     machines = np.zeros(len(problem.pools)) if rental is None else rental.machines
+    if isinstance(decision, Plan):
+        return _planned(problem, decision, memory, machines)
+    assert isinstance(decision, Shares), f"{command.policy.name} ranks jobs and needs no solve"
     kept = np.flatnonzero(decision.x[problem.columns.use_column] > SMALLEST_SHARE)
     column = problem.columns.use_column[kept]
     certificate = decision.certificate
@@ -38,5 +41,33 @@ def solve(command: Solve) -> Proposal:
         bound=float(certificate.bound),
         gap=float(certificate.gap),
         path=certificate.path,
+        memory=memory,
+    )
+
+
+def _planned(problem: Problem, plan: Plan, memory: Memory, machines: FloatArray | IntArray) -> Proposal:
+    """A plan is shares of 1, in the order of importance; so are the jobs that were asked about."""
+    columns, yardstick = problem.columns, plan.yardstick
+    job_id = problem.jobs.job_id
+    first = np.searchsorted(columns.use_column, plan.column)
+    last = np.searchsorted(columns.use_column, plan.column, side="right")
+    placed = [row for row in plan.rows.tolist() if plan.column[row] >= 0]
+    uses = [(row, use) for row in placed for use in range(first[row], last[row])]
+    return Proposal(
+        pools=tuple(PoolId(pool_id) for pool_id in problem.pools.pool_id),
+        job_ids=tuple(JobId(int(job_id[row])) for row, _ in uses),
+        pool_rows=tuple(int(columns.use_pool[use]) for _, use in uses),
+        counts=tuple(int(columns.use_count[use]) for _, use in uses),
+        shares=(1.0,) * len(uses),
+        asked=tuple(JobId(i) for i in job_id[plan.rows].tolist()),
+        prices=tuple(plan.quote.prices.tolist()),
+        price_unit=plan.quote.unit,
+        exchange=float(plan.quote.exchange),
+        rent_machines=tuple(int(count) for count in machines),
+        status=str(Status.DEFINED if len(problem.jobs) else Status.EMPTY),
+        objective=0.0 if yardstick is None else yardstick.objective,
+        bound=0.0 if yardstick is None else yardstick.bound,
+        gap=0.0 if yardstick is None else yardstick.gap,
+        path=plan.no_yardstick if yardstick is None else yardstick.name,
         memory=memory,
     )

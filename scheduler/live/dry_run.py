@@ -3,6 +3,7 @@
 Reads the core's ledger and stores nothing.
 """
 
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -98,6 +99,10 @@ def _chosen(
         weight=request.weight,
         capacity=np.array([float(state.capacity) for state in ledger.fleet.pools]),
         usd_per_h=np.array([state.pool.usd_per_h / state.pool.shape.accelerators for state in ledger.fleet.pools]),
+        remaining_steps=inf if request.steps is None else request.steps,
+        length_s=inf if request.duration_s is None else request.duration_s,
+        restart_s=ledger.costs.restart_s(request.kind, standing.rules.restart_default_s),
+        priority_class=request.priority_class,
     )
     best, _ = choose(standing.sharing, newcomer, standing.quote)
     return best

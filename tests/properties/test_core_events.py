@@ -23,6 +23,7 @@ from walras.request import RetryRule
 
 #: Shares, and every order; parameters small enough for ranks to change within a test.
 POLICIES = (
+    PolicySpec("walras"),
     PolicySpec("fifo"),
     PolicySpec("max_min_fairness"),
     PolicySpec("las", {"quantum_s": 10.0}),

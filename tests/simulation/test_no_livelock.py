@@ -23,6 +23,7 @@ KIND = Kind("k")
 URGENT, ORDINARY = 90, 50
 #: Every policy with parameters that make it as restless as it can be on jobs of a minute.
 PARAMETERS: dict[str, dict[str, object]] = {
+    "walras": {"stay": 0.0, "slowdown": 1.0, "margin": 0.0},
     "max_min_fairness": {},
     "isolated": {},
     "fifo": {"strict": False},

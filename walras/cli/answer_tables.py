@@ -15,6 +15,8 @@ def show_answer(problem: Any, answer: Any) -> None:
     """The whole answer."""
     if answer.order is not None:
         _show_order(problem, answer)
+    elif answer.plan is not None:
+        _show_plan(answer)
     else:
         _show_shares(problem, answer)
     if answer.check is not None:
@@ -145,13 +147,39 @@ def _show_order(problem: Any, answer: Any) -> None:
         rows.append([str(place), str(job.id), dash(job.name), chosen])
     _table(columns, rows)
     show_line("")
-    yardstick = answer.order.yardstick
+    _show_yardstick(answer.order)
+
+
+def _show_yardstick(decision: Any) -> None:
+    yardstick = decision.yardstick
     if yardstick is None:
-        show_line(f"no yardstick: {answer.order.no_yardstick or 'none is stated'}")
+        show_line(f"no yardstick: {decision.no_yardstick or 'none is stated'}")
     else:
         gap = "-" if yardstick.gap is None else _gap(yardstick.gap)
         reached, bound = _number(yardstick.objective), _number(yardstick.bound)
-        show_line(f"{yardstick.name}: {reached} {yardstick.unit}; no schedule goes below {bound}, gap {gap}")
+        limit = f"no plan exceeds {bound}" if yardstick.maximise else f"no schedule goes below {bound}"
+        show_line(f"{yardstick.name}: {reached} {yardstick.unit}; {limit}, gap {gap}")
+
+
+def _show_plan(answer: Any) -> None:
+    show_line(f"{answer.policy.name}: a plan; the first is the most important")
+    show_line("")
+    columns = [
+        Column("JOB", right=True),
+        Column("NAME", shrinks=True),
+        Column("RUNS ON", shrinks=True),
+        Column("SURPLUS", right=True),
+    ]
+    rows = [
+        [str(job.id), dash(job.name), _uses(job.uses) if job.configuration is not None else "-", _number(job.surplus)]
+        for job in answer.plan.jobs
+    ]
+    _table(columns, rows)
+    show_line("")
+    prices = sorted(answer.plan.prices.pools.items())
+    _table([Column("POOL", shrinks=True), Column("PRICE", right=True)], [[name, _number(at)] for name, at in prices])
+    show_line(f"unit of prices: {answer.plan.prices.unit}")
+    _show_yardstick(answer.plan)
 
 
 # -------------------------------------------------------------------------------------------------------- cells

@@ -66,7 +66,7 @@ def _exit(code: object) -> None:
 def simulate_run(
     workload: Workload,
     cluster: Cluster,
-    policy: Policy = "max_min_fairness",
+    policy: Policy = "walras",
     seed: Annotated[int, typer.Option("--seed", min=0, help="Of everything that is random.")] = 0,
     format: Format = None,
     skip_bad_rows: SkipBadRows = False,

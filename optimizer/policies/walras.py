@@ -1,0 +1,134 @@
+"""Walras: completion time first, with bounded starvation. At every event, jobs are assigned to places at prices.
+
+    maximise  sum_c v_c y_c     s.t.  sum_{c of j} y_c <= 1,   sum_c use[c,r] y_c <= N[r]  (price l_r),   y in {0, 1}
+
+    v_c = s D^-gamma (p* / p_c)^eta     p_c  seconds until the job would end in c, its restart included if it moves
+    D   = s p* / (w (1 + waited / length / patience)^aging)     p* = min_c p_c,  s  accelerators of that configuration
+
+So a job's worth is a concave priority (short, heavy and long-waiting jobs first) times the relative efficiency of the
+place. A restart is part of p; a place that a job has counts `stay` more. Jobs that take one accelerator each are
+assigned exactly, gangs by prices and local search. A job runs where its worth minus the price of the place is largest,
+and waits where that is negative.
+
+A job whose predicted slowdown exceeds `slowdown` (or `margin` x the mean of all) is overdue until it ends: overdue
+jobs are placed first, in the order in which they became so, in a reserve of `reserve` of every pool. That bounds how
+long anybody waits. Priority classes are served one after the other. Lengths may be known, guessed or unknown: then a
+job is taken to have its Gittins rank left, and nobody is overdue.
+
+Source: our own; docs/walras-policy.md derives it.
+"""
+
+from typing import TYPE_CHECKING, Annotated
+
+import numpy as np
+from pydantic import ConfigDict, Field
+from pydantic.dataclasses import dataclass
+
+from optimizer.decision import Memory, Plan, Quote
+from optimizer.policy import Newcomer
+from optimizer.problem import Columns, Entities, FloatArray, Jobs, Pools, Problem
+
+if TYPE_CHECKING:
+    from optimizer.plans.worth import Terms
+
+Exponent = Annotated[float, Field(ge=0, le=10)]
+
+
+@dataclass(frozen=True, config=ConfigDict(extra="forbid", strict=True))
+class Walras:
+    """Completion time at prices: the best assignment of jobs to places, event by event, and nobody starves."""
+
+    gamma: Annotated[Exponent, Field(description="How much more a job is worth that needs less.")] = 0.15
+    eta: Annotated[Exponent, Field(description="How much less a place is worth on which the job is slower.")] = 0.5
+    patience: Annotated[
+        float, Field(gt=0, description="So many times its own length a job waits until its need counts half.")
+    ] = 1.0
+    aging: Annotated[Exponent, Field(description="How fast waiting makes a job's need count less. 0: not at all.")] = (
+        1.0
+    )
+    stay: Annotated[float, Field(ge=0, le=10, description="A job ends so much sooner, it is held, where it is.")] = 0.05
+    slowdown: Annotated[
+        float, Field(ge=1, description="A job is overdue beyond this predicted slowdown; a large one: never.")
+    ] = 2.5
+    margin: Annotated[float, Field(ge=0, description="And beyond so many times the mean predicted slowdown.")] = 1.5
+    reserve: Annotated[float, Field(ge=0, le=1, description="Part of every pool that overdue jobs may have.")] = 0.5
+    hide_lengths: Annotated[
+        bool, Field(description="True: what jobs say of their length is not believed; only what they have had counts.")
+    ] = False
+    usd: Annotated[
+        float,
+        Field(ge=0, description="What a dollar an hour is worth, in the unit of the values. 0: money is no object."),
+    ] = 0.0
+    #: Whoever runs may be moved, for others or for its own sake.
+    moves: Annotated[bool, Field(description="False: whoever runs stays where it is to its end.")] = True
+
+    def decide(self, problem: Problem, memory: Memory) -> tuple[Plan, Memory]:
+        """The plan. The memory is the overdue jobs in the order in which they became so."""
+        from optimizer.plans import assign, guard, lengths, worth
+
+        best_rate = worth.best_rates_of(problem)
+        known = lengths.lengths_of(problem, best_rate, self.hide_lengths)
+        values = worth.worth_of(problem, known, best_rate, self._terms())
+        rules = guard.Guard(self.slowdown, self.margin, self.reserve)
+        overdue = guard.overdue_of(problem, known, memory, rules)
+        draft = assign.begin(problem)
+        guard.place_overdue(problem, values, overdue, draft.free, draft.column, rules)
+        assign.assign(problem, values, draft)
+        plan = assign.finish(problem, values, draft, overdue)
+        return plan, {"overdue": problem.jobs.job_id[overdue].tolist()}
+
+    def value(self, newcomer: Newcomer, quote: Quote) -> FloatArray:
+        """What each configuration would be worth were the newcomer already there (c,)."""
+        from optimizer.plans import lengths, worth
+
+        problem = _alone(newcomer)
+        best_rate = worth.best_rates_of(problem)
+        known = lengths.lengths_of(problem, best_rate, self.hide_lengths)
+        return worth.worth_of(problem, known, best_rate, self._terms()).value
+
+    def _terms(self) -> "Terms":
+        from optimizer.plans.worth import Terms
+
+        return Terms(self.gamma, self.eta, self.patience, self.aging, self.stay, self.usd)
+
+
+def _alone(newcomer: Newcomer) -> Problem:
+    """A problem of one job, that runs nowhere yet."""
+    pools, c = len(newcomer.capacity), len(newcomer.pool)
+    one = np.ones(1)
+    usd_per_h = newcomer.usd_per_h if len(newcomer.usd_per_h) else np.zeros(pools)
+    return Problem(
+        at=newcomer.waited_s,
+        jobs=Jobs(
+            job_id=np.zeros(1, dtype=np.int64),
+            weight=newcomer.weight * one,
+            gang=newcomer.count.min(initial=np.inf) * one,
+            remaining_steps=newcomer.remaining_steps * one,
+            submitted_at=0.0 * one,
+            attained_s=0.0 * one,
+            deadline_at=np.inf * one,
+            value_usd_per_h=np.nan * one,
+            priority_class=np.full(1, newcomer.priority_class),
+            entity=np.zeros(1, dtype=np.int64),
+            done_steps=newcomer.done_steps * one,
+            length_s=newcomer.length_s * one,
+            restart_s=newcomer.restart_s * one,
+        ),
+        columns=Columns(
+            job=np.zeros(c, dtype=np.int64),
+            steps_per_s=newcomer.steps_per_s,
+            use_column=np.arange(c),
+            use_pool=newcomer.pool,
+            use_count=newcomer.count,
+            running=np.zeros(c, dtype=np.bool_),
+        ),
+        pools=Pools(
+            pool_id=tuple(str(row) for row in range(pools)),
+            accelerator=("",) * pools,
+            capacity=newcomer.capacity,
+            rentable=np.zeros(pools),
+            machine_size=np.ones(pools),
+            usd_per_h=usd_per_h,
+        ),
+        entities=Entities(),
+    )

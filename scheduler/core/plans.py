@@ -1,0 +1,181 @@
+"""Plans carried out: who runs where is the policy's word, event by event.
+
+At an event that changes something the policy is asked; its answer names a place for every job that is to run. Jobs that
+run where they were are left alone. Others start as places are free; where none is, those who are not planned there are
+asked to go (an exchange keeps the place they leave). Whoever the plan leaves out and nobody displaces goes on. A plan
+that no longer fits is dropped job by job, for all the next one cares.
+
+The cost of a restart is in the policy's choice, so nothing here weighs it again. Between plans a newcomer is judged at
+the plan's prices, unless the next plan is nearer than the restart that a hasty start may cost.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from optimizer.policy import PlanPolicy
+from optimizer.problem import BoolArray, IntArray, Problem
+from scheduler.core import resolve
+from scheduler.core.claims import drop_claim
+from scheduler.core.cycle import Cycle
+from scheduler.core.events import Proposal
+from scheduler.core.intake import fill_lines_anew, set_round_timer, take_in
+from scheduler.core.ledger import JobRecord, Ledger
+from scheduler.core.lines import Key, Lines
+from scheduler.core.rounds import compare, fill
+from scheduler.core.rules import RoundRules
+from walras.ids import JobId
+from walras.states import JobState
+
+
+class ByPlan:
+    """The newest plan: each planned job has a right to its place, in the order of importance."""
+
+    compares = True
+    strict = False
+    claim_text = "is worth more in this place"
+    move_text = "planned on"
+
+    def __init__(self, ledger: Ledger, moves: bool) -> None:
+        self._ledger = ledger
+        self._moves = moves
+        self._ranked: Proposal | None = None
+        self._rank: dict[JobId, int] = {}
+
+    def _place_of(self, job: JobRecord) -> list[int]:
+        pools: list[int] = np.flatnonzero(self._ledger.columns.entitled[job.slot] > 0).tolist()
+        return pools
+
+    def _rank_of(self, job: JobRecord) -> int:
+        """Place in the order of importance; who came after the plan is last."""
+        assert self._ledger.standing is not None
+        proposal = self._ledger.standing.proposal
+        if proposal is not self._ranked:
+            self._ranked = proposal
+            asked = () if proposal is None else proposal.asked
+            self._rank = {job_id: rank for rank, job_id in enumerate(asked)}
+        return self._rank.get(job.job_id, len(self._rank))
+
+    def keys(self, job: JobRecord) -> list[tuple[int, Key]]:
+        key = (-float(job.request.priority_class), float(self._rank_of(job)), float(job.job_id))
+        return [(pool, key) for pool in self._place_of(job)]
+
+    def fill_lines(self, lines: Lines) -> None:
+        columns = self._ledger.columns
+        rows = np.flatnonzero(columns.active & columns.eligible & (columns.pool < 0))
+        for row in rows[columns.entitled[rows].max(axis=1, initial=0.0) > 0].tolist():
+            job = self._ledger.jobs[JobId(int(columns.job_id[row]))]
+            for pool, key in self.keys(job):
+                lines.push(job, pool, key)
+
+    def contests(self, most: int) -> Iterator[tuple[JobRecord, int]]:
+        """All who are planned where they are not: a plan has no more places than the fleet."""
+        columns = self._ledger.columns
+        rows = np.flatnonzero(columns.active & columns.eligible & (columns.entitled.max(axis=1, initial=0.0) > 0))
+        jobs = [self._ledger.jobs[JobId(int(columns.job_id[row]))] for row in rows]
+        for job in sorted(jobs, key=lambda job: (-job.request.priority_class, self._rank_of(job), job.job_id)):
+            for pool in self._place_of(job):
+                if columns.pool[job.slot] != pool:
+                    yield job, pool
+
+    def pools_of(self, job: JobRecord) -> list[int]:
+        return self._place_of(job)
+
+    def incumbents(self, pool: int) -> list[JobRecord]:
+        columns = self._ledger.columns
+        rows = np.flatnonzero(columns.active & (columns.pool == pool) & (columns.entitled[:, pool] <= 0))
+        jobs = [self._ledger.jobs[JobId(int(columns.job_id[row]))] for row in rows]
+        return sorted(jobs, key=lambda job: (job.request.priority_class, -self._rank_of(job), -job.job_id))
+
+    def may_evict(self, challenger: JobRecord, incumbent: JobRecord, pool: int) -> bool:
+        return not self.is_entitled(incumbent, pool) and self.can_be_stopped(incumbent)
+
+    def may_move(self, job: JobRecord, pool: int) -> bool:
+        return self.is_entitled(job, pool) and self.can_be_stopped(job)
+
+    def can_be_stopped(self, job: JobRecord) -> bool:
+        can_save = job.request.preemptible and not job.loses_work
+        return self._moves and can_save and self._ledger.now >= job.profiling_until
+
+    def is_entitled(self, job: JobRecord, pool: int) -> bool:
+        return bool(self._ledger.columns.entitled[job.slot, pool] > 0)
+
+    def alternatives(self, job: JobRecord, pool: int) -> list[int]:
+        return []
+
+
+class PlannedEvents:
+    """A `RoundMechanism`: asks at events, and at round ends because time has passed; carries out what comes back."""
+
+    def __init__(self, cycle: Cycle, policy: PlanPolicy, rules: RoundRules) -> None:
+        self._discipline = cycle.discipline = ByPlan(cycle.ledger, policy.moves)
+        self._carried_out: Proposal | None = None
+
+    def settle(self, cycle: Cycle) -> None:
+        """A new plan carried out, free places given to those planned there, a plan asked for."""
+        proposal = cycle.standing.proposal
+        is_new = proposal is not None and proposal is not self._carried_out
+        if is_new:
+            self._carried_out = proposal
+        elif cycle.round_ended:
+            cycle.dirty = True
+        cycle.round_ended = False
+        if is_new or cycle.freed:
+            self._drop_old_claims(cycle)
+        fill_lines_anew(cycle)
+        take_in(cycle)
+        if is_new:
+            compare(cycle)
+            take_in(cycle)
+        fill(cycle)
+        resolve.ask_if_due(cycle, self._problem)
+        set_round_timer(cycle)
+
+    def _drop_old_claims(self, cycle: Cycle) -> None:
+        """Places kept for jobs that are planned elsewhere now; and reservations, for others may be complete sooner."""
+        for claim in tuple(cycle.claims.values()):
+            if not claim.exchange or not self._discipline.is_entitled(cycle.ledger.jobs[claim.job_id], claim.pool):
+                drop_claim(cycle, claim.job_id)
+
+    def _problem(self, ledger: Ledger) -> Problem:
+        return plan_problem(ledger, self._discipline)
+
+
+def plan_problem(ledger: Ledger, discipline: ByPlan) -> Problem:
+    """The ledger as a problem, with all that a planning policy is told.
+
+    A job on its way to its planned place counts as running there: a plan half carried out must not look like another
+    situation.
+    """
+    assert ledger.standing is not None
+    rules, problem = ledger.standing.rules, resolve.build_problem(ledger)
+    records = [ledger.jobs[JobId(job_id)] for job_id in problem.jobs.job_id.tolist()]
+    slots = np.array([job.slot for job in records], dtype=np.int64)
+    stays = np.array([job.holds and job.revoked is None for job in records], dtype=np.bool_)
+    pinned = [
+        there and not (job.state is JobState.RUNNING and discipline.can_be_stopped(job))
+        for job, there in zip(records, stays.tolist(), strict=True)
+    ]
+    return replace(
+        problem,
+        jobs=replace(
+            problem.jobs,
+            length_s=ledger.columns.duration_s[slots],
+            restart_s=np.array([ledger.restart_s(job, rules) for job in records], dtype=np.float64),
+            pinned=np.array(pinned, dtype=np.bool_),
+        ),
+        columns=replace(problem.columns, running=_running(ledger, problem, slots, stays)),
+        finished_s=np.array(ledger.finished_s, dtype=np.float64),
+    )
+
+
+def _running(ledger: Ledger, problem: Problem, slots: IntArray, stays: BoolArray) -> BoolArray:
+    """Columns in which jobs run, or to which they are on their way (c,)."""
+    columns = problem.columns
+    if not len(columns):
+        return columns.running
+    entitled = ledger.columns.entitled[slots]
+    bound_for = np.where(entitled.max(axis=1, initial=0.0) > 0, entitled.argmax(axis=1), -1)
+    pool = columns.use_pool[np.searchsorted(columns.use_column, np.arange(len(columns)))]
+    return np.where(stays[columns.job], columns.running, bound_for[columns.job] == pool)

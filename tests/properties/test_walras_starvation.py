@@ -1,0 +1,97 @@
+"""Nobody starves under walras: the bound of docs/walras-policy.md, on workloads that overload the fleet."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from hypothesis import HealthCheck, event, given, settings
+from hypothesis import strategies as st
+
+from optimizer.policy import PolicySpec
+from optimizer.problem import Problem
+from scheduler.core.commands import Command, Solve
+from scheduler.core.events import Event, Solved
+from scheduler.core.rules import RoundRules
+from simulator.job import SimulatedJob
+from simulator.machines import PoolModel
+from simulator.simulate import Scenario, simulate
+from simulator.truth import Costs, SpeedKey, Truth
+from walras.cluster import Pool, Shape
+from walras.ids import JobId, Kind, PoolId
+from walras.request import Demand, JobRequest
+
+#: Time passes unnoticed for a round at most.
+ROUND_S = 30.0
+KINDS = ("cnn", "rnn")
+SPEED = {("cnn", "fast"): 4.0, ("cnn", "slow"): 1.0, ("rnn", "fast"): 2.0, ("rnn", "slow"): 1.5}
+PLACES = 6
+#: Early enough that small workloads have overdue jobs.
+GUARD = {"slowdown": 1.3, "margin": 1.1}
+
+
+@dataclass(frozen=True)
+class Promise:
+    """What a job is promised when it becomes overdue."""
+
+    ends_by_s: float
+
+
+@st.composite
+def workloads(draw: st.DrawFn) -> list[SimulatedJob]:
+    """More work than two pools of six can do for a while, long jobs among many short ones."""
+    count = draw(st.integers(25, 60))
+    every_s = draw(st.sampled_from([2.0, 6.0]))
+    jobs = []
+    for number in range(1, count + 1):
+        kind = Kind(draw(st.sampled_from(KINDS)))
+        gang = draw(st.sampled_from([1, 1, 2, 3]))
+        steps = float(draw(st.sampled_from([80, 400, 1000, 4000])))
+        request = JobRequest(JobId(number), kind, (Demand("*", gang),), steps=steps)
+        jobs.append(SimulatedJob(number * every_s, request, steps))
+    return jobs
+
+
+def scenario() -> Scenario:
+    pools = tuple(PoolModel(Pool(PoolId(name), Shape(name, name, 1, 8.0, 2**33)), PLACES) for name in ("fast", "slow"))
+    speeds = {SpeedKey(Kind(kind), name): speed for (kind, name), speed in SPEED.items()}
+    rules = RoundRules(round_s=ROUND_S, resolve_min_s=0.0, restart_default_s=0.0)
+    return Scenario(pools, Truth(speeds, {}, Costs()), PolicySpec("walras", GUARD), rules)
+
+
+def promises(problem: Problem, overdue: list[int], known: set[int]) -> dict[int, Promise]:
+    """Of the jobs that have just become overdue: rho' x length + B / (b - s + 1)."""
+    jobs, columns = problem.jobs, problem.columns
+    rate = np.zeros((len(jobs), len(problem.pools)))
+    rate[columns.job, columns.use_pool] = columns.steps_per_s
+    row = {int(job_id): at for at, job_id in enumerate(jobs.job_id)}
+    made = {}
+    for place, job_id in enumerate(overdue):
+        if job_id in known:
+            continue
+        j = row[job_id]
+        best = int(rate[j].argmax())
+        predicted_s = problem.at - jobs.submitted_at[j] + jobs.remaining_steps[j] / rate[j, best]
+        before = [row[other] for other in overdue[:place]]
+        work = sum(float(jobs.gang[i] * jobs.remaining_steps[i] / rate[i, best]) for i in before)
+        reserve = np.ceil(0.5 * problem.pools.capacity[best])
+        made[job_id] = Promise(float(predicted_s + work / (reserve - jobs.gang[j] + 1)))
+    return made
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(workloads())
+def test_an_overdue_job_ends_by_its_promise(jobs: list[SimulatedJob]) -> None:
+    """Completion <= predicted completion when it became overdue + B / (b - s + 1), whatever arrives later."""
+    told: dict[int, Promise] = {}
+    asked: list[Problem] = []
+
+    def watch(happened: Event, commands: list[Command]) -> None:
+        if isinstance(happened, Solved) and asked:
+            told.update(promises(asked.pop(), happened.proposal.memory["overdue"], set(told)))
+        asked.extend(command.problem for command in commands if isinstance(command, Solve))
+
+    result = simulate(jobs, scenario(), recorder=watch)
+    assert not result.unfinished
+    event(f"overdue: {'some' if told else 'none'}")
+    for job in result.jobs:
+        if job.job_id in told:
+            assert job.jct_s <= told[job.job_id].ends_by_s + ROUND_S, f"job {job.job_id}"

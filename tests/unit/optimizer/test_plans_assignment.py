@@ -1,0 +1,158 @@
+"""The assignment at prices: exact for single accelerators, near the optimum for gangs, never above its bound."""
+
+from functools import cache
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import linear_sum_assignment
+
+from optimizer.plans import gangs as gangs_of
+from optimizer.plans import transport as transport_of
+from optimizer.plans.gangs import Gangs, assign_gangs
+from optimizer.plans.transport import transport
+
+WORTHS = st.sampled_from([0.0, 0.25, 0.5, 0.75, 1.0, 1.3, 2.0])
+
+
+@st.composite
+def places(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray]:
+    """Values of jobs in pools, ties on purpose, and capacities."""
+    n, pools = draw(st.integers(1, 9)), draw(st.integers(1, 4))
+    value = draw(st.lists(st.lists(WORTHS, min_size=pools, max_size=pools), min_size=n, max_size=n))
+    return np.array(value), np.array(draw(st.lists(st.integers(0, 4), min_size=pools, max_size=pools)))
+
+
+def best_value(value: np.ndarray, capacity: np.ndarray) -> float:
+    by_place = np.hstack([np.repeat(value, capacity, axis=1), np.zeros((len(value), len(value)))])
+    rows, columns = linear_sum_assignment(-by_place)
+    return float(by_place[rows, columns].sum())
+
+
+@settings(deadline=None)  # the first call compiles
+@given(places())
+def test_single_accelerators_are_assigned_exactly_and_the_prices_prove_it(case: tuple[np.ndarray, np.ndarray]) -> None:
+    """Value = optimum = dual bound at the prices; every job has the place that it would choose at them."""
+    value, capacity = case
+    place, prices = transport(value, capacity)
+    assert np.all(np.bincount(place[place >= 0], minlength=len(capacity)) <= capacity)
+    reached = sum(value[j, r] for j, r in enumerate(place) if r >= 0)
+    assert reached == pytest.approx(best_value(value, capacity), abs=1e-9)
+    surplus = np.maximum((value - prices).max(axis=1), 0.0)
+    assert surplus.sum() + prices @ capacity == pytest.approx(reached, abs=1e-9)
+    for j, r in enumerate(place):
+        assert surplus[j] == pytest.approx(value[j, r] - prices[r] if r >= 0 else 0.0, abs=1e-9)
+
+
+@settings(max_examples=10, deadline=None)
+@given(places())
+def test_the_compiled_transport_is_its_definition(case: tuple[np.ndarray, np.ndarray]) -> None:
+    """Where numba is installed, what it makes of the loop gives what the loop gives."""
+    value, capacity = case
+    order = np.argsort(-value.max(axis=1), kind="stable")
+    compiled = transport_of._transport
+    plain = getattr(compiled, "py_func", compiled)
+    for mine, theirs in zip(compiled(value, capacity, order, 0.0), plain(value, capacity, order, 0.0), strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+
+
+def some_gangs(rng: np.random.Generator, jobs: int, pools: int, capacity: int) -> Gangs:
+    """Gangs of 1, 2 or 4 that fit any pool."""
+    size = rng.choice([1.0, 2.0, 4.0], jobs, p=[0.5, 0.3, 0.2])
+    value = (size * rng.random(jobs))[:, None] * (0.3 + 0.7 * rng.random((jobs, pools)))
+    columns = jobs * pools
+    return Gangs(
+        first=np.arange(jobs + 1) * pools,
+        value=value.ravel(),
+        size=np.repeat(size, pools),
+        use_first=np.arange(columns + 1),
+        use_pool=np.tile(np.arange(pools), jobs),
+        use_count=np.repeat(size, pools),
+        capacity=np.full(pools, float(capacity)),
+        running=np.full(jobs, -1),
+    )
+
+
+def optimum(gangs: Gangs) -> float:
+    """The exact dynamic program over (job, free accelerators)."""
+
+    @cache
+    def best(job: int, free: tuple[float, ...]) -> float:
+        if job == len(gangs.first) - 1:
+            return 0.0
+        found = best(job + 1, free)
+        for c in range(gangs.first[job], gangs.first[job + 1]):
+            r, count = gangs.use_pool[c], gangs.use_count[c]
+            if free[r] >= count:
+                left = (*free[:r], free[r] - count, *free[r + 1 :])
+                found = max(found, gangs.value[c] + best(job + 1, left))
+        return found
+
+    return best(0, tuple(gangs.capacity.tolist()))
+
+
+def test_gangs_are_within_half_a_percent_of_the_exact_dynamic_program_on_average() -> None:
+    """And never above it, nor it above the bound; nobody gets what is not there."""
+    rng = np.random.default_rng(0)
+    gaps = []
+    for _ in range(60):
+        gangs = some_gangs(rng, int(rng.integers(1, 13)), int(rng.integers(1, 4)), int(rng.integers(4, 9)))
+        found = assign_gangs(gangs)
+        chosen = found.column[found.column >= 0]
+        used = np.bincount(gangs.use_pool[chosen], gangs.use_count[chosen], len(gangs.capacity))
+        assert np.all(used <= gangs.capacity + 1e-9)
+        reached, best = float(gangs.value[chosen].sum()), optimum(gangs)
+        assert reached <= best + 1e-9 <= found.bound + 1e-6
+        gaps.append(1.0 - reached / best)
+    assert np.mean(gaps) < 0.005
+
+
+def test_the_compiled_search_is_its_definition() -> None:
+    """The same fill, prices and improvements."""
+    rng = np.random.default_rng(1)
+    for _ in range(10):
+        gangs = some_gangs(rng, 12, 3, 6)
+        order = np.arange(12)
+        table = (gangs.first, gangs.value, gangs.use_first, gangs.use_pool, gangs.use_count)
+        told = (*table, gangs.capacity, gangs.running, order, 1.0, gangs.size)
+        fill, search = gangs_of._at_prices, gangs_of._search
+        mine, theirs = fill(*told), getattr(fill, "py_func", fill)(*told)
+        np.testing.assert_array_equal(mine[0], theirs[0])
+        np.testing.assert_array_equal(mine[1], theirs[1])
+        lag = np.zeros(len(gangs.value))
+        search(*table, gangs.capacity, mine[0], order, lag, 1e9, 1e-9, 4, 10**6)
+        getattr(search, "py_func", search)(*table, gangs.capacity, theirs[0], order, lag, 1e9, 1e-9, 4, 10**6)
+        np.testing.assert_array_equal(mine[0], theirs[0])
+
+
+def test_who_runs_stays_where_nothing_better_is_to_be_had() -> None:
+    """Of equal assignments, the one that is there already."""
+    gangs = Gangs(
+        first=np.array([0, 2, 4]),
+        value=np.array([2.0, 2.0, 2.0, 2.0]),
+        size=np.full(4, 2.0),
+        use_first=np.arange(5),
+        use_pool=np.array([0, 1, 0, 1]),
+        use_count=np.full(4, 2.0),
+        capacity=np.array([2.0, 2.0]),
+        running=np.array([1, 2]),
+    )
+    assert assign_gangs(gangs).column.tolist() == [1, 2]
+
+
+def test_a_mixed_gang_takes_part_in_the_assignment() -> None:
+    """A column of several pools is placed where all of it fits."""
+    gangs = Gangs(
+        first=np.array([0, 1, 2]),
+        value=np.array([3.0, 1.0]),
+        size=np.array([3.0, 1.0]),
+        use_first=np.array([0, 2, 3]),
+        use_pool=np.array([0, 1, 1]),
+        use_count=np.array([2.0, 1.0, 1.0]),
+        capacity=np.array([2.0, 1.0]),
+        running=np.array([-1, -1]),
+    )
+    found = assign_gangs(gangs)
+    assert found.column.tolist() == [0, -1]
+    assert found.bound >= 3.0

@@ -1,0 +1,178 @@
+"""Plans carried out: started where planned, exchanged, dropped where they no longer fit, explained by prices."""
+
+from fake_fleet import FakeFleet, cluster, job, pool
+
+from scheduler.core import commands as cmd
+from scheduler.core import events as ev
+from scheduler.core.explain import explain
+from scheduler.core.rules import RoundRules
+from scheduler.core.solving import solve
+from walras.ids import JobId, Kind, NodeId, PoolId
+from walras.reasons import Reason
+
+QUICK = RoundRules(round_s=100, resolve_min_s=0, restart_default_s=2, profiling_share=0)
+J1, J2, J3 = JobId(1), JobId(2), JobId(3)
+
+
+def planning(machines: str = "a", rules: RoundRules = QUICK, **parameters: object) -> FakeFleet:
+    """A fleet under walras that knows every speed: a is fast, b half as fast, c a quarter."""
+    fleet = cluster("walras", rules=rules, machines=machines, **parameters)
+    for name, steps_per_s in (("a", 4.0), ("b", 2.0), ("c", 1.0)):
+        for count in (1, 2, 4):
+            fleet.tell(ev.ThroughputMeasured(fleet.at, Kind("k"), name, count, steps_per_s * count))
+    return fleet
+
+
+def carried_out(fleet: FakeFleet) -> list[cmd.Command]:
+    """Answer what is asked, by the policy itself, until nothing is asked any more."""
+    done: list[cmd.Command] = []
+    for _ in range(20):
+        if not fleet.solves:
+            return done
+        asked = fleet.solves.pop()
+        done += fleet.tell(ev.Solved(fleet.at, asked.request_id, solve(asked), 0.1))
+    raise AssertionError("the core asks without end")
+
+
+def starts(commands: list[cmd.Command]) -> dict[int, str]:
+    return {c.job_id: c.placement.pool_id for c in commands if isinstance(c, cmd.Start)}
+
+
+def revoked(commands: list[cmd.Command]) -> dict[int, Reason]:
+    return {c.job_id: c.reason for c in commands if isinstance(c, cmd.Revoke)}
+
+
+def running(fleet: FakeFleet, job_id: JobId) -> None:
+    fleet.tell(ev.AttemptStarted(fleet.at, job_id, fleet.attempts[job_id].number))
+
+
+def test_a_job_waits_for_the_plan_and_starts_where_it_says() -> None:
+    """At an event the policy is asked; the newcomer is not placed before."""
+    fleet = planning("ab")
+    assert starts(fleet.tell(ev.JobSubmitted(0.0, job(1, steps=100.0)))) == {}
+    assert starts(carried_out(fleet)) == {1: "a"}
+
+
+def test_who_is_planned_takes_the_place_of_who_is_not() -> None:
+    """An exchange: the incumbent is asked to go, and its place is kept for the one it leaves it to."""
+    fleet = planning()
+    fleet.tell(ev.JobSubmitted(0.0, job(1, "a", 4, steps=1e6)))
+    carried_out(fleet)
+    running(fleet, J1)
+    fleet.tell(ev.JobSubmitted(10.0, job(2, "a", 4, steps=10.0)))
+    assert revoked(carried_out(fleet)) == {1: Reason.POLICY_PREEMPTED}
+    assert 2 in starts(fleet.end(J1, 85, 100.0))
+    running(fleet, J2)
+    carried_out(fleet)
+    assert not fleet.core.cycle.claims
+
+
+def test_a_job_moves_to_a_faster_place_that_is_worth_the_restart() -> None:
+    fleet = planning("ab")
+    fleet.tell(ev.JobSubmitted(0.0, job(1, "a", 4, steps=1e4)))
+    carried_out(fleet)
+    running(fleet, J1)
+    fleet.tell(ev.JobSubmitted(1.0, job(2, "*", 2, steps=1e6)))
+    assert starts(carried_out(fleet)) == {2: "b"}
+    running(fleet, J2)
+    fleet.at = 2000.0
+    fleet.end(J1)
+    assert revoked(carried_out(fleet)) == {2: Reason.POLICY_MOVED}
+    assert starts(fleet.end(J2, 85, 50.0)) == {2: "a"}
+
+
+def test_a_job_that_cannot_be_stopped_is_left_alone() -> None:
+    """It is pinned: the plan goes around it."""
+    fleet = planning()
+    fleet.tell(ev.JobSubmitted(0.0, job(1, "a", 4, steps=1e6, preemptible=False)))
+    carried_out(fleet)
+    running(fleet, J1)
+    fleet.tell(ev.JobSubmitted(10.0, job(2, "a", 4, steps=10.0)))
+    assert fleet.solves[0].problem.jobs.pinned.tolist() == [True, False]
+    assert revoked(carried_out(fleet)) == {}
+
+
+def test_a_planned_gang_starts_where_room_comes_first() -> None:
+    """The place kept for it is one way to start; another that is complete sooner is taken."""
+    fleet = planning("cc")
+    for number in (1, 2):
+        fleet.tell(ev.JobSubmitted(0.0, job(number, "c", 1, steps=1e3)))
+        carried_out(fleet)
+        running(fleet, JobId(number))
+    fleet.tell(ev.JobSubmitted(1.0, job(3, "c", 2, steps=10.0, nodes=2)))
+    carried_out(fleet)
+    fleet.tell(ev.NodeJoined(2.0, NodeId("c-new"), PoolId("c")))
+    carried_out(fleet)
+    for number in (1, 2):
+        if JobId(number) in fleet.attempts and fleet.attempts[JobId(number)].stopping:
+            fleet.end(JobId(number), 85, 10.0)
+            carried_out(fleet)
+    fleet.prepare_all(J3)
+    assert fleet.attempts[J3].started
+
+
+def test_a_plan_is_dropped_where_it_no_longer_fits() -> None:
+    """The machine went while the plan was made: nobody starts there, nothing breaks, and the next plan knows."""
+    fleet = planning("a")
+    fleet.tell(ev.JobSubmitted(0.0, job(1, "a", 4, steps=100.0)))
+    asked = fleet.solves.pop()
+    (machine,) = [each.node_id for each in fleet.core.ledger.fleet.machines if each is not None]
+    fleet.lose(machine)
+    assert starts(fleet.tell(ev.Solved(0.0, asked.request_id, solve(asked), 0.1))) == {}
+    assert starts(carried_out(fleet)) == {}
+    assert 1 in fleet.core.ledger.jobs
+
+
+def test_between_plans_a_newcomer_is_judged_at_the_prices() -> None:
+    """Where the next plan is far, a free place that is worth its price is taken at once; a near one is waited for."""
+    rules = RoundRules(round_s=1000, resolve_min_s=100, restart_default_s=2, profiling_share=0)
+    fleet = planning("a", rules)
+    fleet.tell(ev.Woke(200.0))
+    fleet.tell(ev.JobSubmitted(200.0, job(1, "a", 1, steps=1e6)))
+    carried_out(fleet)
+    assert starts(fleet.tell(ev.JobSubmitted(201.0, job(2, "a", 1, steps=100.0)))) == {2: "a"}
+    assert starts(fleet.tell(ev.JobSubmitted(299.0, job(3, "a", 1, steps=100.0)))) == {}
+    fleet.wake()
+    fleet.wake() if not fleet.solves else None
+    assert starts(carried_out(fleet)) == {3: "a"}
+
+
+def test_who_waits_is_told_what_its_place_is_worth_and_costs() -> None:
+    """WAIT:PRICE, with both numbers."""
+    fleet = planning()
+    for number, steps in ((1, 100.0), (2, 1e6)):
+        fleet.tell(ev.JobSubmitted(0.0, job(number, "a", 4, steps=steps)))
+        carried_out(fleet)
+        if JobId(number) in fleet.attempts:
+            running(fleet, JobId(number))
+    (line,) = explain(fleet.core, J2)
+    assert line.reason is Reason.WAIT_PRICE
+    assert "not planned here" in line.detail
+    assert "worth" in line.detail
+    assert "price" in line.detail
+
+
+def test_without_moves_whoever_runs_stays_to_its_end() -> None:
+    """`moves: false`: all who run are pinned."""
+    fleet = planning("a", moves=False)
+    fleet.tell(ev.JobSubmitted(0.0, job(1, "a", 4, steps=1e6)))
+    carried_out(fleet)
+    running(fleet, J1)
+    fleet.tell(ev.JobSubmitted(10.0, job(2, "a", 4, steps=1.0)))
+    assert revoked(carried_out(fleet)) == {}
+
+
+def test_a_plan_half_carried_out_looks_as_if_it_were_done() -> None:
+    """Asked again while an exchange is under way, the policy is told of the newcomer as running there."""
+    fleet = planning("a")
+    fleet.tell(ev.JobSubmitted(0.0, job(1, "a", 4, steps=1e6)))
+    carried_out(fleet)
+    running(fleet, J1)
+    fleet.tell(ev.JobSubmitted(10.0, job(2, "a", 4, steps=10.0)))
+    carried_out(fleet)
+    fleet.tell(ev.PoolDeclared(10.0, pool("d", 1)))
+    fleet.tell(ev.JobSubmitted(11.0, job(3, "a", 4, steps=1e7)))
+    problem = fleet.solves[0].problem
+    assert problem.columns.running[problem.columns.job == 1].tolist() == [True]
+    assert problem.columns.running[problem.columns.job == 0].tolist() == [False]
+    assert revoked(carried_out(fleet)) == {}
