@@ -31,6 +31,9 @@ from walras.states import JobState
 
 #: Finished jobs whose lengths are remembered.
 FINISHED_MAX = 512
+#: A job that has done so many times the steps it was said to have is believed to be of unknown length: it must not
+#: keep its place for ever by being always about to end.
+OVERDUE = 1.1
 
 
 @dataclass(slots=True)
@@ -277,6 +280,8 @@ class Ledger:
         if total is None or rate <= 0:
             return inf
         done = job.steps + rate * max(0.0, self.now - float(self.columns.steps_at[job.slot]))
+        if done > OVERDUE * total:
+            return inf  # what was said of its length is not true
         return max(0.0, total - done) / rate
 
     def add(self, request: JobRequest, at: float) -> JobRecord:
