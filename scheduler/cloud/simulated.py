@@ -112,7 +112,7 @@ class SimulatedCloud:
             machine.pool = pool
 
     def limit(self, pool_id: PoolId, capacity: float) -> int:
-        """The market has this many machines from now on. Answers how many of those held, and not leaving, are beyond."""
+        """The market has this many machines from now on. Answers how many of those held (and staying) are beyond."""
         self._terms[pool_id] = replace(self._terms.get(pool_id, RentalTerms()), capacity=capacity)
         held = sum(machine.leaves_at == inf for machine in self._held.get(pool_id, {}).values())
         return int(max(0.0, held - capacity))
