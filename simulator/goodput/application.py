@@ -1,0 +1,132 @@
+"""What a job that can change its batch and its gang trains, and the laws it obeys.
+
+    goodput = throughput x statistical efficiency
+
+Throughput is samples per second, by placement and batch. Efficiency is what a sample of a large batch is worth against
+one of the initial batch; it follows from the noise of the gradient, which falls as training goes on (McCandlish et al.
+2018; Pollux, OSDI 2021). Goodput is told in steps at the initial batch per second, so that a job's work and its progress
+have one unit whatever batches it runs through.
+
+Laws only: who chooses batch and gang, and what a restart costs, is decided elsewhere.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from simulator.goodput.placement import Placement
+
+
+@dataclass(frozen=True, slots=True)
+class StepTimes:
+    """Seconds of one pass over a local batch and of the synchronisation in it."""
+
+    step_s: float
+    #: Part of `step_s` that passes whose gradients are only summed up locally do without.
+    sync_s: float
+
+
+class StepLaw(Protocol):
+    """Step times of an application on one type of accelerator."""
+
+    def times(self, placement: Placement, local: int) -> StepTimes:
+        """With `local` samples per accelerator and pass. Raises OutsideTable where nobody knows."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Noise:
+    """Squared norm of the gradient and variance of its estimate, as measured at one batch."""
+
+    grad_sqr: float
+    grad_var: float
+
+
+class Learning(Protocol):
+    """How an application learns, epoch by epoch (counted from 0)."""
+
+    @property
+    def work(self) -> tuple[float, ...]:
+        """Steps at the initial batch that lie behind a job after k epochs, from `work[0] == 0` to the last; ascending."""
+        ...
+
+    def noise(self, batch: int, epoch: int) -> Noise:
+        """Of the gradient in this epoch, with this batch. Raises OutsideTable where nobody knows."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """An application on one type of accelerator."""
+
+    law: StepLaw
+    #: Samples per accelerator and pass: least and most.
+    local_least: int
+    local_most: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Application:
+    """A model with its data set: what it learns by, and how fast it is by accelerator type."""
+
+    name: str
+    #: Batch that training is designed for, against which every other is judged; and the largest that may be used.
+    batch_initial: int
+    batch_most: int
+    learning: Learning
+    on: Mapping[str, Profile]
+
+    @property
+    def work(self) -> float:
+        """Steps at the initial batch that the whole training takes."""
+        return self.learning.work[-1]
+
+    @property
+    def epochs(self) -> int:
+        return len(self.learning.work) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """How a batch is cut: samples per accelerator and pass, and passes whose gradients are kept for one update."""
+
+    local: int
+    #: Passes before the one that synchronises.
+    accumulated: int = 0
+
+    def batch(self, accelerators: int) -> int:
+        """Samples of one update."""
+        return accelerators * self.local * (self.accumulated + 1)
+
+
+def split_batch(
+    application: Application, accelerator: str, accelerators: int, batch: int, *, accumulated_least: int = 0
+) -> Split:
+    """As few passes as memory allows for about `batch` samples: rounded up to whole samples, never above the largest."""
+    local = -(-batch // accelerators)
+    passes = max(-(-local // application.on[accelerator].local_most), accumulated_least + 1)
+    most = application.batch_most // (accelerators * passes)
+    return Split(min(-(-local // passes), most), passes - 1)
+
+
+def step_time(application: Application, accelerator: str, placement: Placement, split: Split) -> float:
+    """Seconds of one update."""
+    times = application.on[accelerator].law.times(placement, split.local)
+    return times.step_s + split.accumulated * (times.step_s - times.sync_s)
+
+
+def gain(application: Application, batch: int, epoch: int) -> float:
+    """Steps at the initial batch that one update with this batch is worth, in this epoch."""
+    noise, scale = application.learning.noise(batch, epoch), batch / application.batch_initial
+    return (noise.grad_var + noise.grad_sqr) / (noise.grad_var / scale + noise.grad_sqr)
+
+
+def efficiency(application: Application, batch: int, epoch: int) -> float:
+    """Worth of one sample against one of the initial batch: 1 there, less with larger batches."""
+    return gain(application, batch, epoch) * application.batch_initial / batch
+
+
+def goodput(application: Application, accelerator: str, placement: Placement, split: Split, epoch: int) -> float:
+    """Steps at the initial batch per second: throughput x efficiency, in units of the initial batch."""
+    batch = split.batch(placement.accelerators)
+    return gain(application, batch, epoch) / step_time(application, accelerator, placement, split)
