@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from math import ceil
 from time import perf_counter
 
 from optimizer.policy import PolicySpec
 from scheduler.core.commands import Command, JobTransitioned, Solve
 from scheduler.core.core import SchedulerCore
 from scheduler.core.events import Event, PolicyChanged, Proposal, RestartMeasured, ThroughputMeasured
+from scheduler.core.fleet import split
 from scheduler.core.rules import RoundRules
 from scheduler.core.solving import solve
 from simulator.attempts import Attempts, Job, WorldModel
@@ -206,8 +206,8 @@ class _Oracle:
             key = SpeedKey(request.kind, accelerator, count)
             if key not in self._told:
                 self._told.add(key)
-                machines = max(request.nodes, ceil(count / self._fleet[accelerator]))
-                steps_per_s = self._truth.steps_per_s(request.kind, accelerator, count, machines)
+                parts = tuple(split(count, request.nodes, self._fleet[accelerator]))
+                steps_per_s = self._truth.stretch(request.kind, accelerator, parts).steps_per_s
                 events.append(ThroughputMeasured(at, request.kind, accelerator, count, steps_per_s))
         return events
 

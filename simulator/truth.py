@@ -62,8 +62,8 @@ class Law(Protocol):
     statistical efficiency) in steps at the first batch size, as a staircase over the job's progress.
     """
 
-    def stretch(self, accelerator: str, count: int, machines: int, steps: float) -> Stretch:
-        """From `steps` on, with `count` accelerators over so many machines; a speed of 0 where it cannot run."""
+    def stretch(self, accelerator: str, parts: tuple[int, ...], steps: float) -> Stretch:
+        """From `steps` on, with so many accelerators on each machine; a speed of 0 where it cannot run."""
         ...
 
 
@@ -85,25 +85,26 @@ class Truth:
         """Speed of a gang that shares its accelerators with one of another kind; 0 where they do not go together."""
         return self.pairs.get((SpeedKey(kind, accelerator, count), other), 0.0)
 
-    def stretch(self, kind: Kind, accelerator: str, count: int, machines: int, steps: float) -> Stretch:
-        """Speed of a gang over so many machines with these steps behind it, and how far that speed lasts.
+    def stretch(self, kind: Kind, accelerator: str, parts: tuple[int, ...], steps: float = 0.0) -> Stretch:
+        """Speed of a gang with so many accelerators on each machine and these steps behind it, and how far it lasts.
 
         Raises:
             ConfigError: nobody said how fast this kind runs there.
         """
         law = self.laws.get(kind)
         if law is not None:
-            return law.stretch(accelerator, count, machines, steps)
-        return Stretch(self.steps_per_s(kind, accelerator, count, machines))
+            return law.stretch(accelerator, parts, steps)
+        return Stretch(self._tabled(kind, accelerator, sum(parts), len(parts)))
 
-    def steps_per_s(self, kind: Kind, accelerator: str, count: int, machines: int = 1) -> float:
-        """Speed of a gang at the job's beginning; 0 where it cannot run.
+    def steps_per_s(self, kind: Kind, accelerator: str, count: int) -> float:
+        """Speed of a gang on one machine at the job's beginning; 0 where it cannot run.
 
         Raises:
             ConfigError: nobody said how fast this kind runs there.
         """
-        if kind in self.laws:
-            return self.laws[kind].stretch(accelerator, count, machines, 0.0).steps_per_s
+        return self.stretch(kind, accelerator, (count,)).steps_per_s
+
+    def _tabled(self, kind: Kind, accelerator: str, count: int, machines: int) -> float:
         keys = (SpeedKey(kind, accelerator, count), SpeedKey(kind, accelerator), SpeedKey(kind, ANY_ACCELERATOR))
         apart = (self.spread.get(key) for key in keys if machines > 1)
         together = (self.speeds.get(key) for key in keys)

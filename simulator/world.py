@@ -195,10 +195,11 @@ class World:
     def _law(self, job: Job, command: Start) -> Pace:
         placement, kind = command.placement, job.plan.request.kind
         accelerator = self.machines.pools[placement.pool_id].pool.shape.accelerator
+        parts = tuple(len(part.devices) for part in placement.parts)
         noise = self._speeds.lognormvariate(0.0, self._model.speed_noise) if self._model.speed_noise else 1.0
 
         def law(steps: float) -> Stretch:
-            found = self._truth.stretch(kind, accelerator, placement.accelerators, len(placement.parts), steps)
+            found = self._truth.stretch(kind, accelerator, parts, steps)
             return found if noise == 1.0 else Stretch(found.steps_per_s * noise, found.until_steps)
 
         return law

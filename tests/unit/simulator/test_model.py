@@ -27,8 +27,8 @@ KIND = Kind("k")
 class Growing:
     """A job whose goodput doubles when half of a thousand steps are behind it, and grows with its gang."""
 
-    def stretch(self, accelerator: str, count: int, machines: int, steps: float) -> Stretch:
-        return Stretch(1.0 * count, 500.0) if steps < 500.0 else Stretch(2.0 * count)
+    def stretch(self, accelerator: str, parts: tuple[int, ...], steps: float) -> Stretch:
+        return Stretch(1.0 * sum(parts), 500.0) if steps < 500.0 else Stretch(2.0 * sum(parts))
 
 
 def test_a_spread_gang_has_a_speed_of_its_own(bench: Make, job: Make) -> None:
