@@ -194,12 +194,12 @@ class _Oracle:
         for shape in (model.pool.shape for model in scenario.pools):
             self._fleet[shape.accelerator] = max(shape.accelerators, self._fleet.get(shape.accelerator, 0))
         self._told: set[SpeedKey] = set()
-        self._known: set[tuple[Kind, object]] = set()
+        self._known: set[tuple[Kind, object, object]] = set()
 
     def foretell(self, at: float, request: JobRequest) -> Iterable[Event]:
-        if (request.kind, request.demands) in self._known:
+        if (request.kind, request.demands, request.sizes) in self._known:
             return ()
-        self._known.add((request.kind, request.demands))
+        self._known.add((request.kind, request.demands, request.sizes))
         costs = self._truth.costs_of(request.kind)
         events: list[Event] = [RestartMeasured(at, request.kind, costs.restart_s)]
         for accelerator, count in self._truth.accelerators_of(request, self._fleet):

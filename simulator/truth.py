@@ -104,6 +104,14 @@ class Truth:
         """
         return self.stretch(kind, accelerator, (count,)).steps_per_s
 
+    def fastest(self, kind: Kind, accelerator: str, parts: tuple[int, ...]) -> float:
+        """The highest speed that a gang of this kind ever has there, whatever lies behind it."""
+        best, steps = 0.0, 0.0
+        while steps < inf:
+            speed, steps = self.stretch(kind, accelerator, parts, steps)
+            best = max(best, speed)
+        return best
+
     def _tabled(self, kind: Kind, accelerator: str, count: int, machines: int) -> float:
         keys = (SpeedKey(kind, accelerator, count), SpeedKey(kind, accelerator), SpeedKey(kind, ANY_ACCELERATOR))
         apart = (self.spread.get(key) for key in keys if machines > 1)
@@ -127,5 +135,6 @@ class Truth:
         types = sorted(set(fleet))
         for demand in request.demands:
             names = types if demand.accelerator == ANY_ACCELERATOR else [demand.accelerator]
-            found.update({(name, demand.count): None for name in names if name in types})
+            counts = sorted({demand.count, *request.sizes})
+            found.update({(name, count): None for name in names if name in types for count in counts})
         return list(found)
