@@ -106,7 +106,7 @@ def _sizes(seed: str, demand: Demand, most: int) -> tuple[int, ...]:
     if chance.random() > 1 / 3:
         return ()
     sizes = {size for size in (1, 2, 3, 4, 6, 8) if size <= max(most, demand.count)} | {demand.count}
-    return tuple(sorted(sizes)[chance.choice((0, 0, 1)) :])
+    return tuple(size for size in sorted(sizes) if size >= chance.choice((1, 1, 2)) or size == demand.count)
 
 
 def _job(random: Random, number: int, at: float, scenario: Scenario) -> SimulatedJob:
