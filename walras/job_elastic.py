@@ -41,7 +41,8 @@ def gang_sizes(
 ) -> tuple[int, ...]:
     """The sizes that the gang may have, ascending: even over its machines, and dividing the batch evenly.
 
-    `only`: the one size that the number of ranks allows, if that is given. Raises FieldMistake where what is asked for is none of them.
+    `only`: the one size that the number of ranks allows, if that is given. Raises FieldMistake where what is asked for
+    is none of them.
     """
     if elastic.min > elastic.max:
         raise FieldMistake("elastic", f"min {elastic.min} is above max {elastic.max}; write the smaller one as min")
