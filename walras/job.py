@@ -117,7 +117,7 @@ class JobSpec(FileModel):
     #: The gang may have fewer or more accelerators than `resources` says, and change while it runs. None: it may not.
     elastic: Elastic | None = None
     #: Samples of one step over the whole gang, however many ranks it has. None: as the script does it.
-    batch: Batch | None = None  # type: ignore[valid-type]
+    batch: Batch | None = None
     #: Work to do, in steps as the training script counts them.
     steps: Annotated[Number, Field(gt=0, le=1e15)] | None = None
     #: The submitter's guess of the run time on the best acceptable accelerator.

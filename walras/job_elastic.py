@@ -5,7 +5,7 @@ Decides which gang sizes such a job may be given. Which it is given, and when, i
 
 from typing import Annotated, ClassVar
 
-from pydantic import Field, create_model
+from pydantic import Field
 
 from walras.checking import FieldMistake, FileModel
 from walras.job_parts import MAX_ACCELERATORS, WholeNumber
@@ -23,15 +23,18 @@ class Elastic(FileModel):
     max: _Size
 
 
-class _BatchFields(FileModel):
+class _Later(FileModel):
     not_yet: ClassVar[frozenset[str]] = frozenset({"max", "adaptive"})
 
 
-#: Samples of one step over the whole gang. (Its field has a name that is a keyword of Python.)
-Batch = create_model("Batch", __base__=_BatchFields, **{"global": (Annotated[WholeNumber, Field(ge=1, le=2**31)], ...)})
+class Batch(_Later):
+    """How much one step is. Its only field, `global`, has a name that Python keeps for itself: see `batch_of`."""
+
+    #: Samples of one step over the whole gang.
+    __annotations__ = {"global": Annotated[WholeNumber, Field(ge=1, le=2**31)]}
 
 
-def batch_of(batch: FileModel | None) -> int | None:
+def batch_of(batch: Batch | None) -> int | None:
     """Samples of one step over the whole gang; None: nobody said."""
     return None if batch is None else int(getattr(batch, "global"))
 

@@ -10,7 +10,6 @@ pool, so they compete for a place on equal terms whatever their speed.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -126,11 +125,14 @@ class JobClasses:
         like = self.classes[row]
         return self._row(like.kind, demands, like.nodes, like.cpus, like.memory_bytes, like.sizes)
 
-    def _row(self, *key: Any) -> int:
+    def _row(
+        self, kind: Kind, demands: tuple[Demand, ...], nodes: int, cpus: float, memory: int, sizes: tuple[int, ...]
+    ) -> int:
+        key = (kind, demands, nodes, cpus, memory, sizes)
         row = self._index.get(key)
         if row is None:
             row = self._index[key] = len(self.classes)
-            self._by_kind.setdefault(key[0], []).append(row)
+            self._by_kind.setdefault(kind, []).append(row)
             new = JobClass(*key, form=-1, rates=np.zeros(0), sources=np.zeros(0, np.int8))
             self.classes.append(new)
             self._refresh(new)

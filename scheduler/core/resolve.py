@@ -78,7 +78,7 @@ def build_problem(ledger: Ledger) -> Problem:
     capacity = np.array([float(state.capacity) for state in pools])
     size = np.array([float(state.pool.shape.accelerators) for state in pools])
     rentable = np.array([float(state.pool.quota) for state in pools]) * size
-    way = _ways(ledger.classes, columns.class_row[rows], np.maximum(capacity, rentable))
+    way = ways_of(ledger.classes, columns.class_row[rows], np.maximum(capacity, rentable))
     job, pool, count = way.job, way.pool, way.count
     gang = np.full(len(rows), np.inf)
     np.minimum.at(gang, job, count)
@@ -122,8 +122,8 @@ def build_problem(ledger: Ledger) -> Problem:
 
 
 @dataclass(frozen=True, slots=True)
-class _Ways:
-    """Parallel arrays: each way to run each job on one pool; grouped by job, then by pool, then by gang size."""
+class Ways:
+    """Parallel arrays: each way to run each job on one pool; by job, then by pool, then by gang size (w,)."""
 
     job: IntArray
     pool: IntArray
@@ -131,7 +131,7 @@ class _Ways:
     steps_per_s: FloatArray
 
 
-def _ways(classes: JobClasses, class_rows: IntArray, room: FloatArray) -> _Ways:
+def ways_of(classes: JobClasses, class_rows: IntArray, room: FloatArray) -> Ways:
     """Of jobs of these classes (n,) on pools that can come to have so many accelerators (p,)."""
     owner, option = classes.option_table
     counts, rates = classes.counts[option], classes.rates[option]
@@ -144,7 +144,7 @@ def _ways(classes: JobClasses, class_rows: IntArray, room: FloatArray) -> _Ways:
     many = np.searchsorted(owner[at], class_rows, side="right") - first
     job = np.repeat(np.arange(len(class_rows)), many)
     cell = np.arange(len(job)) + np.repeat(first - (np.cumsum(many) - many), many)
-    return _Ways(job, pool[cell], count[cell], steps_per_s[cell])
+    return Ways(job, pool[cell], count[cell], steps_per_s[cell])
 
 
 def _steps_done(ledger: Ledger, rows: IntArray) -> FloatArray:
@@ -241,7 +241,7 @@ def admit(cycle: Cycle, job: JobRecord) -> bool:
         return False
     ledger, pools = cycle.ledger, cycle.ledger.fleet.pools
     capacity = np.array([float(state.capacity) for state in pools])
-    ways = _ways(ledger.classes, np.array([job.class_row]), capacity)
+    ways = ways_of(ledger.classes, np.array([job.class_row]), capacity)
     if not len(ways.job):
         return False
     quote = cycle.standing.quote
@@ -273,7 +273,7 @@ def _waits_for_plan(cycle: Cycle, job: JobRecord) -> bool:
     return bool(cycle.in_flight) or next_at - cycle.now <= cycle.ledger.restart_s(job, standing.rules)
 
 
-def newcomer_of(ledger: Ledger, job: JobRecord, ways: _Ways, capacity: FloatArray) -> Newcomer:
+def newcomer_of(ledger: Ledger, job: JobRecord, ways: Ways, capacity: FloatArray) -> Newcomer:
     """What a policy is told of a waiting job that may run in these ways."""
     assert ledger.standing is not None
     columns, slot = ledger.columns, job.slot

@@ -3,9 +3,9 @@
     goodput = throughput x statistical efficiency
 
 Throughput is samples per second, by placement and batch. Efficiency is what a sample of a large batch is worth against
-one of the initial batch; it follows from the noise of the gradient, which falls as training goes on (McCandlish et al.
-2018; Pollux, OSDI 2021). Goodput is told in steps at the initial batch per second, so that a job's work and its progress
-have one unit whatever batches it runs through.
+one of the initial batch; it follows from the noise of the gradient (McCandlish et al. 2018; Pollux, OSDI 2021). Goodput
+is told in steps at the initial batch per second, so that work and progress have one unit whatever batches a job runs
+through.
 
 Laws only: who chooses batch and gang, and what a restart costs, is decided elsewhere.
 """
@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from simulator.goodput.errors import OutsideTable
 from simulator.goodput.placement import Placement
 
 
@@ -47,11 +48,15 @@ class Learning(Protocol):
 
     @property
     def work(self) -> tuple[float, ...]:
-        """Steps at the initial batch that lie behind a job after k epochs, from `work[0] == 0` to the last; ascending."""
+        """Steps at the initial batch that lie behind a job after k epochs, from 0 for none to all; ascending."""
         ...
 
     def noise(self, batch: int, epoch: int) -> Noise:
         """Of the gradient in this epoch, with this batch. Raises OutsideTable where nobody knows."""
+        ...
+
+    def updates(self, batch: int, epochs: int) -> float:
+        """Updates behind a job that trained so many epochs with this batch alone. Raises OutsideTable."""
         ...
 
 
@@ -102,10 +107,20 @@ class Split:
 def split_batch(
     application: Application, accelerator: str, accelerators: int, batch: int, *, accumulated_least: int = 0
 ) -> Split:
-    """As few passes as memory allows for about `batch` samples: rounded up to whole samples, never above the largest."""
+    """As few passes as memory allows for `batch` samples, rounded up to whole ones, but not above the largest batch.
+
+    Raises OutsideTable for a gang so large that the largest batch has no sample for each of its passes.
+    """
     local = -(-batch // accelerators)
     passes = max(-(-local // application.on[accelerator].local_most), accumulated_least + 1)
     most = application.batch_most // (accelerators * passes)
+    if most < 1:
+        raise OutsideTable(
+            f"{application.name} has at most {application.batch_most} samples for {accelerators} accelerators"
+            f" in {passes} passes",
+            field="num_replicas",
+            fix="choose a smaller gang",
+        )
     return Split(min(-(-local // passes), most), passes - 1)
 
 
