@@ -4,7 +4,7 @@ Progress is exact: between two happenings an attempt makes steps at one rate, so
 starts and stops attempts is `simulator.world`.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
 from math import inf
@@ -21,7 +21,8 @@ from simulator.engine import Action, Engine, Timer
 from simulator.job import PlannedFailure, SimulatedJob
 from simulator.machines import Machines, Part
 from simulator.streams import Streams
-from simulator.truth import Costs
+from simulator.truth import Costs, Stretch
+from walras.ids import NodeId
 
 #: Exit code of a job that saved its state and asks to be started again.
 REQUEUE = 85
@@ -68,11 +69,13 @@ class Phase(Enum):
 class Job:
     """A job that has been submitted and has not ended."""
 
-    __slots__ = ("failed", "lost_steps", "plan", "run", "saved_steps", "steps", "worked_steps")
+    __slots__ = ("failed", "lost_steps", "plan", "ran_on", "run", "saved_steps", "steps", "worked_steps")
 
     def __init__(self, plan: SimulatedJob) -> None:
         self.plan = plan
         self.run: Run | None = None
+        #: Machines of its newest attempt.
+        self.ran_on: frozenset[NodeId] = frozenset()
         #: Steps behind it now, and by its last recorded checkpoint.
         self.steps = 0.0
         self.saved_steps = 0.0
@@ -81,6 +84,10 @@ class Job:
         self.lost_steps = 0.0
         #: How often each planned failure happened.
         self.failed = [0] * len(plan.failures)
+
+
+#: Steps behind a job -> its speed from there on, and how far that lasts.
+Pace = Callable[[float], Stretch]
 
 
 class Run:
@@ -93,8 +100,10 @@ class Run:
         "base_steps",
         "costs",
         "cut",
+        "full_rate",
         "held",
         "job",
+        "law",
         "next_report_at",
         "next_save_at",
         "partner",
@@ -106,16 +115,22 @@ class Run:
         "speed_told",
         "timer",
         "told_at",
+        "turns_at",
         "up_at",
     )
 
-    def __init__(self, job: Job, attempt: int, parts: list[Part], rate: float, costs: Costs) -> None:
+    def __init__(self, job: Job, attempt: int, parts: list[Part], law: Pace, costs: Costs) -> None:
         self.job = job
         self.attempt = attempt
         self.parts = parts
         #: The attempt on the same accelerators, if two share them: speeds are others then than alone.
         self.partner: Run | None = None
-        self.rate = self.alone_rate = rate
+        #: Its speed by the steps behind the job: alone on its accelerators, on machines that are well.
+        self.law = law
+        self.alone_rate, self.turns_at = law(job.steps)
+        #: Speed as it is, and as it would be on machines that are well.
+        self.full_rate = self.alone_rate
+        self.rate = self.full_rate * self.pace
         self.costs = costs
         self.phase = Phase.STARTING
         #: Since when steps are made that `job.steps` does not hold yet (RUNNING only).
@@ -135,6 +150,11 @@ class Run:
         #: Machines of it that nobody reaches, and what it would have told meanwhile.
         self.cut = 0
         self.held: list[Event] = []
+
+    @property
+    def pace(self) -> float:
+        """A gang goes at the pace of its slowest machine."""
+        return min(node.pace for node, _ in self.parts)
 
 
 class Attempts:
@@ -158,10 +178,11 @@ class Attempts:
         beside = None if run.partner is None else run.partner.job.plan.request.job_id
         self._machines.hold(run.job.plan.request.job_id, run.parts, beside)
 
-    def set_rate(self, now: float, run: Run, rate: float) -> None:
-        """It goes on at another speed."""
+    def set_rate(self, now: float, run: Run, full_rate: float) -> None:
+        """It goes on at another speed (`full_rate`: on machines that are well), or its machines at another pace."""
         self._settle(now, run)
-        run.rate = rate
+        run.full_rate = full_rate
+        run.rate = full_rate * run.pace
         if run.phase is Phase.RUNNING:
             self._await_next(run)
 
@@ -247,6 +268,8 @@ class Attempts:
             due = failure.times is None or run.job.failed[index] < failure.times
             if due and run.job.steps <= failure.at_steps < target:
                 target, act = failure.at_steps, self._failing(index, failure)
+        if run.job.steps < run.turns_at < target:
+            target, act = run.turns_at, self._turned
         at = run.base_at + (target - run.job.steps) / run.rate if run.rate > 0 else inf
         if run.next_save_at < at:
             at, act = run.next_save_at, self._save
@@ -268,6 +291,17 @@ class Attempts:
             run.productive_s += made_s
             run.job.worked_steps += made_s * run.rate
             run.job.steps += made_s * run.rate
+
+    def _turned(self, at: float, run: Run) -> Iterable[Event]:
+        """It has come so far that its speed is another from here on."""
+        self._settle(at, run)
+        run.job.steps = run.turns_at  # not a rounding error more or less
+        run.alone_rate, run.turns_at = run.law(run.job.steps)
+        if run.partner is None:
+            self.set_rate(at, run, run.alone_rate)
+        else:
+            self._await_next(run)
+        return ()
 
     def _report(self, at: float, run: Run) -> Iterable[Event]:
         self._settle(at, run)

@@ -31,6 +31,11 @@ class FaultModel:
     cut_off_every_s: float = inf
     #: Mean length of a loss of contact.
     cut_off_s: float = 60.0
+    #: Mean time between spells in which one owned machine is slow (another load, heat, a link), their mean length, and
+    #: the part of its speed that it then works at.
+    slow_every_s: float = inf
+    slow_s: float = 600.0
+    slow_pace: float = 0.5
     #: Silence until a machine counts as unreachable, and until its lease has certainly ended.
     notice_silence_s: float = 30.0
     lease_s: float = 600.0
@@ -61,7 +66,29 @@ class Death:
     index: int = 0
 
 
-Incident = Revocation | Death
+@dataclass(frozen=True, slots=True)
+class Slowness:
+    """A machine works at a part of its speed from now on: the n-th of its pool, in order of joining."""
+
+    at: float
+    pool_id: PoolId
+    index: int = 0
+    pace: float = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class MarketChange:
+    """The market of a pool moves: from now on another price, or another number of machines that it has."""
+
+    at: float
+    pool_id: PoolId
+    #: Price of one machine; None: as it was.
+    usd_per_h: float | None = None
+    #: Machines that may be held in all. Those held beyond are taken back, with notice. None: as it was.
+    capacity: float | None = None
+
+
+Incident = Revocation | Death | Slowness | MarketChange
 
 
 class Faults:
@@ -74,16 +101,22 @@ class Faults:
         self._model = model
         self._random = streams.stream("faults")
         self._market = streams.stream("market")
+        self._spells = streams.stream("stragglers")
         machines.on_join.append(self._joined)
         engine.on_command[NodeCordoned] = self._cordoned
 
     def script(self, incidents: Iterable[Incident]) -> None:
         """Let these incidents happen at their instants."""
         for incident in incidents:
-            if isinstance(incident, Revocation):
-                self._engine.schedule(incident.at, self._scripted_revocation, incident)
-            else:
-                self._engine.schedule(incident.at, self._scripted_death, incident)
+            match incident:
+                case Revocation():
+                    self._engine.schedule(incident.at, self._scripted_revocation, incident)
+                case Death():
+                    self._engine.schedule(incident.at, self._scripted_death, incident)
+                case Slowness():
+                    self._engine.schedule(incident.at, self._scripted_slowness, incident)
+                case MarketChange():
+                    self._engine.schedule(incident.at, self._market_changed, incident)
 
     def _scripted_revocation(self, at: float, incident: Revocation) -> Iterable[Event]:
         takebacks = self._machines.cloud.revoke(at, incident.pool_id, incident.machines)
@@ -92,6 +125,22 @@ class Faults:
     def _scripted_death(self, at: float, incident: Death) -> Iterable[Event]:
         nodes = self._machines.in_pool(incident.pool_id)
         return self._die(at, nodes[incident.index]) if incident.index < len(nodes) else ()
+
+    def _scripted_slowness(self, at: float, incident: Slowness) -> Iterable[Event]:
+        nodes = self._machines.in_pool(incident.pool_id)
+        if incident.index < len(nodes):
+            self._world.slow(at, nodes[incident.index], incident.pace)
+        return ()
+
+    def _market_changed(self, at: float, change: MarketChange) -> Iterable[Event]:
+        events: list[Event] = []
+        if change.usd_per_h is not None:
+            events.append(self._machines.reprice(at, change.pool_id, change.usd_per_h))
+        if change.capacity is not None:
+            beyond = self._machines.cloud.limit(change.pool_id, change.capacity)
+            for takeback in self._machines.cloud.revoke(at, change.pool_id, beyond):
+                events.extend(self._notice(takeback))
+        return events
 
     # -- chance
 
@@ -102,6 +151,7 @@ class Faults:
         if pool.pool.market is Market.OWNED:
             self._draw(at, node, self._model.death_every_s, self._random, self._die)
             self._draw(at, node, self._model.cut_off_every_s, self._random, self._cut_off)
+            self._draw(at, node, self._model.slow_every_s, self._spells, self._slow)
 
     def _draw(self, at: float, node: SimNode, mean_s: float, random: Random, fault: Action) -> None:
         if mean_s == inf:
@@ -164,6 +214,20 @@ class Faults:
 
     def _catch_up(self, at: float, node: SimNode) -> Iterable[Event]:
         return self._world.catch_up(at, node) if node.link is Link.UP else ()
+
+    # -- slow spells
+
+    def _slow(self, at: float, node: SimNode) -> Iterable[Event]:
+        if node.link is not Link.GONE:
+            self._world.slow(at, node, self._model.slow_pace)
+            self._engine.schedule(at + self._spells.expovariate(1.0 / self._model.slow_s), self._well, node)
+        return ()
+
+    def _well(self, at: float, node: SimNode) -> Iterable[Event]:
+        if node.link is not Link.GONE:
+            self._world.slow(at, node, 1.0)
+            self._draw(at, node, self._model.slow_every_s, self._spells, self._slow)
+        return ()
 
     # -- revocations
 

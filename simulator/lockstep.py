@@ -50,8 +50,9 @@ class Lockstep(Attempts):
             self._engine.schedule(now, self._started)
         self._starting.append(run)
 
-    def set_rate(self, now: float, run: Run, rate: float) -> None:
-        run.rate = rate  # between rounds
+    def set_rate(self, now: float, run: Run, full_rate: float) -> None:
+        run.full_rate = full_rate  # between rounds
+        run.rate = full_rate * run.pace
 
     def stop(self, now: float, run: Run, grace_s: float) -> None:
         if run.phase is not Phase.RUNNING:

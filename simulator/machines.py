@@ -5,8 +5,8 @@ Knows nothing of jobs but their name on an accelerator. What renting means (quot
 simulation.
 """
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from itertools import count
 from math import inf
@@ -35,13 +35,15 @@ class Link(Enum):
 class SimNode:
     """One machine."""
 
-    __slots__ = ("devices", "guests", "inbox", "leaving", "link", "node_id", "pool_id", "runs", "token")
+    __slots__ = ("devices", "guests", "inbox", "leaving", "link", "node_id", "pace", "pool_id", "runs", "token")
 
     def __init__(self, node_id: NodeId, pool_id: PoolId, accelerators: int, token: str = "") -> None:
         self.node_id = node_id
         self.pool_id = pool_id
         self.token = token
         self.link = Link.UP
+        #: Part of its speed that it works at.
+        self.pace = 1.0
         #: Job that holds each accelerator.
         self.devices: list[JobId | None] = [None] * accelerators
         #: Second job of each accelerator that two of them share.
@@ -76,7 +78,7 @@ class Machines:
 
     def __init__(self, engine: Engine, pools: Iterable[PoolModel]) -> None:
         self.nodes: dict[NodeId, SimNode] = {}
-        self.pools: Mapping[PoolId, PoolModel] = {model.pool.pool_id: model for model in pools}
+        self.pools: dict[PoolId, PoolModel] = {model.pool.pool_id: model for model in pools}
         #: Called with every machine that has just joined, and with every one that has just gone.
         self.on_join: list[Callable[[float, SimNode], None]] = []
         self.on_gone: list[Callable[[float, SimNode], None]] = []
@@ -84,6 +86,8 @@ class Machines:
         self._serial = count(1)
         self._joined_at: dict[NodeId, float] = {}
         self._machine_s: dict[PoolId, float] = dict.fromkeys(self.pools, 0.0)
+        #: Of pools whose price has changed: price x time until then, and the machine-seconds by then.
+        self._repriced: dict[PoolId, tuple[float, float]] = {}
         self.cloud = SimulatedCloud({pool_id: model.terms for pool_id, model in self.pools.items()})
         engine.on_command[Rent] = self._rent
         engine.on_command[ReleaseNode] = self._release
@@ -102,10 +106,23 @@ class Machines:
 
     def usd(self, pool_id: PoolId, at: float) -> float:
         """What the machines of the pool cost: the bill of rented ones, price x time of owned ones."""
-        pool = self.pools[pool_id].pool
-        if pool.market is Market.OWNED:
-            return self.machine_s(pool_id, at) / 3600.0 * pool.usd_per_h
+        if self.pools[pool_id].pool.market is Market.OWNED:
+            return self.price_x_time(pool_id, at)
         return self.cloud.usd(at, pool_id)
+
+    def price_x_time(self, pool_id: PoolId, at: float) -> float:
+        """Integral of the pool's price over the time that its machines have been there, USD."""
+        usd, counted_s = self._repriced.get(pool_id, (0.0, 0.0))
+        return usd + (self.machine_s(pool_id, at) - counted_s) / 3600.0 * self.pools[pool_id].pool.usd_per_h
+
+    def reprice(self, at: float, pool_id: PoolId, usd_per_h: float) -> Event:
+        """The pool's machines cost so much from now on, rented ones that are held already too."""
+        self._repriced[pool_id] = (self.price_x_time(pool_id, at), self.machine_s(pool_id, at))
+        model = self.pools[pool_id]
+        pool = replace(model.pool, usd_per_h=usd_per_h)
+        self.pools[pool_id] = replace(model, pool=pool)
+        self.cloud.reprice(at, pool)
+        return PoolDeclared(at, pool)
 
     def machine_s(self, pool_id: PoolId, at: float) -> float:
         """Seconds that machines of the pool have been there, summed over machines."""

@@ -8,12 +8,14 @@ from optimizer.policy import PolicySpec
 from scheduler.core.commands import Command, JobTransitioned, Solve
 from scheduler.core.core import SchedulerCore
 from scheduler.core.events import Event, PolicyChanged, Proposal, RestartMeasured, ThroughputMeasured
+from scheduler.core.fleet import split
 from scheduler.core.rules import RoundRules
 from scheduler.core.solving import solve
 from simulator.attempts import Attempts, Job, WorldModel
 from simulator.engine import Core, Engine, Limits, Outcome, SolveStats, SolveTime
 from simulator.faults import FaultModel, Faults, Incident
 from simulator.job import SimulatedJob
+from simulator.lengths import Lengths, as_told
 from simulator.machines import Machines, PoolModel
 from simulator.metrics import JobMeasure, Metrics, PoolMeter, Sink
 from simulator.streams import Streams
@@ -48,6 +50,7 @@ class Scenario:
     faults: FaultModel = field(default_factory=FaultModel)
     incidents: tuple[Incident, ...] = ()
     solve_time: SolveTime = field(default_factory=SolveTime)
+    lengths: Lengths = field(default_factory=Lengths)
     limits: Limits = field(default_factory=Limits)
     seed: int = 0
     #: True: the scheduler is told speeds and restart costs before a job of the kind is submitted.
@@ -90,7 +93,7 @@ class Simulation:
         self.core: Core = core if core is not None else wiring.core()
         self.engine = Engine(self.core, wiring.solver, scenario.solve_time)
         self.ended: list[JobMeasure] = []
-        streams = Streams(scenario.seed)
+        self._streams = streams = Streams(scenario.seed)
         self.metrics = Metrics(self.engine, sink if sink is not None else self.ended.append)
         self.machines = Machines(self.engine, scenario.pools)
         self.world = World(self.engine, self.machines, scenario.truth, scenario.world, streams, wiring.pace)
@@ -113,7 +116,8 @@ class Simulation:
         engine.schedule(0.0, _first, PolicyChanged(0.0, scenario.policy, scenario.rules))
         self.machines.begin(0.0)
         self.faults.script(scenario.incidents)
-        self.world.feed(workload, _Oracle(scenario).foretell if scenario.oracle else _silent)
+        jobs = as_told(workload, scenario.lengths, self._streams.stream("lengths"))
+        self.world.feed(jobs, _Oracle(scenario).foretell if scenario.oracle else _silent)
         outcome = engine.run(scenario.limits)
         self.metrics.settle(engine.now)
         self._check_fleet()
@@ -157,7 +161,7 @@ class Simulation:
             there_s = machine_s * meter.pool.shape.accelerators
             if meter.held_s > there_s * (1 + TOLERANCE):
                 self._violations.append(f"{pool_id}: {meter.held_s} accelerator-seconds held, {there_s} were there")
-            usd = machine_s / 3600.0 * meter.pool.usd_per_h
+            usd = self.machines.price_x_time(pool_id, at)
             if abs(meter.usd - usd) > 0.01:
                 self._violations.append(f"{pool_id}: {meter.usd} USD counted, price x time is {usd}")
             if self.machines.usd(pool_id, at) < usd - 0.01:
@@ -185,21 +189,25 @@ class _Oracle:
 
     def __init__(self, scenario: Scenario) -> None:
         self._truth = scenario.truth
-        self._fleet = sorted({model.pool.shape.accelerator for model in scenario.pools})
+        #: Accelerators of the largest machine by type.
+        self._fleet: dict[str, int] = {}
+        for shape in (model.pool.shape for model in scenario.pools):
+            self._fleet[shape.accelerator] = max(shape.accelerators, self._fleet.get(shape.accelerator, 0))
         self._told: set[SpeedKey] = set()
-        self._known: set[tuple[Kind, object]] = set()
+        self._known: set[tuple[Kind, object, object]] = set()
 
     def foretell(self, at: float, request: JobRequest) -> Iterable[Event]:
-        if (request.kind, request.demands) in self._known:
+        if (request.kind, request.demands, request.sizes) in self._known:
             return ()
-        self._known.add((request.kind, request.demands))
+        self._known.add((request.kind, request.demands, request.sizes))
         costs = self._truth.costs_of(request.kind)
         events: list[Event] = [RestartMeasured(at, request.kind, costs.restart_s)]
         for accelerator, count in self._truth.accelerators_of(request, self._fleet):
             key = SpeedKey(request.kind, accelerator, count)
             if key not in self._told:
                 self._told.add(key)
-                steps_per_s = self._truth.steps_per_s(request.kind, accelerator, count)
+                parts = tuple(split(count, request.nodes, self._fleet[accelerator]))
+                steps_per_s = self._truth.stretch(request.kind, accelerator, parts).steps_per_s
                 events.append(ThroughputMeasured(at, request.kind, accelerator, count, steps_per_s))
         return events
 

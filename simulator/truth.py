@@ -5,6 +5,8 @@ The scheduler never reads this: it is told part of it in advance (an oracle) or 
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from math import inf
+from typing import NamedTuple, Protocol
 
 from walras.errors import ConfigError
 from walras.ids import Kind
@@ -28,11 +30,13 @@ class Costs:
     warm_up_s: float = 0.0
     #: Last step, or last checkpoint, to no process left.
     exit_s: float = 0.0
+    #: Added to the start of an attempt that is not on exactly the machines of the one before: its state is fetched.
+    migrate_s: float = 0.0
 
     @property
     def restart_s(self) -> float:
-        """What moving a job costs it: save, start, warm up."""
-        return self.start_s + self.warm_up_s + (self.checkpoint_s or 0.0)
+        """What moving a job costs it: save, fetch, start, warm up."""
+        return self.start_s + self.warm_up_s + (self.checkpoint_s or 0.0) + self.migrate_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +48,25 @@ class SpeedKey:
     count: int = ANY_COUNT
 
 
+class Stretch(NamedTuple):
+    """A speed, and the steps behind the job from which on it is another; inf: never."""
+
+    steps_per_s: float
+    until_steps: float = inf
+
+
+class Law(Protocol):
+    """How fast jobs of one kind come nearer to their end, where a table cannot say it.
+
+    A step is a unit of progress. Where the batch grows with the gradient noise, a law answers goodput (throughput x
+    statistical efficiency) in steps at the first batch size, as a staircase over the job's progress.
+    """
+
+    def stretch(self, accelerator: str, parts: tuple[int, ...], steps: float) -> Stretch:
+        """From `steps` on, with so many accelerators on each machine; a speed of 0 where it cannot run."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Truth:
     """Speeds (steps per second of the whole gang) and costs by kind."""
@@ -53,22 +76,47 @@ class Truth:
     default_costs: Costs = Costs()
     #: Speed of the first kind beside the second on the same accelerators.
     pairs: Mapping[tuple[SpeedKey, Kind], float] = field(default_factory=dict)
+    #: Speeds of gangs on several machines, where that makes a difference; `speeds` are those on one.
+    spread: Mapping[SpeedKey, float] = field(default_factory=dict)
+    #: Kinds whose speed follows a law. They need no entry in `speeds`.
+    laws: Mapping[Kind, Law] = field(default_factory=dict)
 
     def beside(self, kind: Kind, other: Kind, accelerator: str, count: int) -> float:
         """Speed of a gang that shares its accelerators with one of another kind; 0 where they do not go together."""
         return self.pairs.get((SpeedKey(kind, accelerator, count), other), 0.0)
 
-    def steps_per_s(self, kind: Kind, accelerator: str, count: int) -> float:
-        """Speed of a gang; 0 where it cannot run.
+    def stretch(self, kind: Kind, accelerator: str, parts: tuple[int, ...], steps: float = 0.0) -> Stretch:
+        """Speed of a gang with so many accelerators on each machine and these steps behind it, and how far it lasts.
 
         Raises:
             ConfigError: nobody said how fast this kind runs there.
         """
-        speed = self.speeds.get(SpeedKey(kind, accelerator, count))
-        if speed is None:
-            speed = self.speeds.get(SpeedKey(kind, accelerator))
-        if speed is None:
-            speed = self.speeds.get(SpeedKey(kind, ANY_ACCELERATOR))
+        law = self.laws.get(kind)
+        if law is not None:
+            return law.stretch(accelerator, parts, steps)
+        return Stretch(self._tabled(kind, accelerator, sum(parts), len(parts)))
+
+    def steps_per_s(self, kind: Kind, accelerator: str, count: int) -> float:
+        """Speed of a gang on one machine at the job's beginning; 0 where it cannot run.
+
+        Raises:
+            ConfigError: nobody said how fast this kind runs there.
+        """
+        return self.stretch(kind, accelerator, (count,)).steps_per_s
+
+    def fastest(self, kind: Kind, accelerator: str, parts: tuple[int, ...]) -> float:
+        """The highest speed that a gang of this kind ever has there, whatever lies behind it."""
+        best, steps = 0.0, 0.0
+        while steps < inf:
+            speed, steps = self.stretch(kind, accelerator, parts, steps)
+            best = max(best, speed)
+        return best
+
+    def _tabled(self, kind: Kind, accelerator: str, count: int, machines: int) -> float:
+        keys = (SpeedKey(kind, accelerator, count), SpeedKey(kind, accelerator), SpeedKey(kind, ANY_ACCELERATOR))
+        apart = (self.spread.get(key) for key in keys if machines > 1)
+        together = (self.speeds.get(key) for key in keys)
+        speed = next((speed for speed in (*apart, *together) if speed is not None), None)
         if speed is None:
             raise ConfigError(
                 f"no speed is known for kind {kind!r} on {count} x {accelerator}",
@@ -87,5 +135,6 @@ class Truth:
         types = sorted(set(fleet))
         for demand in request.demands:
             names = types if demand.accelerator == ANY_ACCELERATOR else [demand.accelerator]
-            found.update({(name, demand.count): None for name in names if name in types})
+            counts = sorted({demand.count, *request.sizes})
+            found.update({(name, count): None for name in names if name in types for count in counts})
         return list(found)

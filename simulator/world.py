@@ -28,12 +28,12 @@ from scheduler.core.events import (
     Prepared,
     StartRefused,
 )
-from simulator.attempts import SIGTERM, Attempts, Job, Phase, Run, WorldModel
+from simulator.attempts import SIGTERM, Attempts, Job, Pace, Phase, Run, WorldModel
 from simulator.engine import Engine
 from simulator.job import SimulatedJob
 from simulator.machines import Link, Machines, Part, SimNode
 from simulator.streams import Streams
-from simulator.truth import Costs, Truth
+from simulator.truth import Costs, Stretch, Truth
 from walras.ids import JobId
 from walras.request import JobRequest
 from walras.states import JobState
@@ -59,6 +59,8 @@ class World:
         self.jobs: dict[JobId, Job] = {}
         #: Called with every job that has ended, before it is forgotten.
         self.on_end: list[Callable[[float, Job, JobState], None]] = []
+        #: Jobs that ended without success: some that are yet to come may depend on them.
+        self._failed: set[JobId] = set()
         self._engine = engine
         self._truth = truth
         self._model = model
@@ -95,6 +97,8 @@ class World:
                     self._engine.schedule(max(at, plan.cancel_at), self._cancel, request.job_id)
                 yield from foretell(at, request)
                 yield JobSubmitted(at, request)
+                if self._depends_in_vain(request):
+                    yield JobCancelled(at, request.job_id, "a dependency that has failed")
                 plan = next(rows, None)
             schedule(plan)
             yield from self.attempts.arrived(at)
@@ -109,6 +113,10 @@ class World:
 
         schedule(next(rows, None))
 
+    def _depends_in_vain(self, request: JobRequest) -> bool:
+        """Whether it waits for the success of a job that has ended without. A server refuses such a job outright."""
+        return not request.depends_on_any_end and not self._failed.isdisjoint(request.depends_on)
+
     def _cancel(self, at: float, job_id: JobId) -> Iterable[Event]:
         return (JobCancelled(at, job_id),) if job_id in self.jobs else ()
 
@@ -117,6 +125,8 @@ class World:
         if not command.state.is_final:
             return
         job = self.jobs.pop(command.job_id)
+        if command.state is not JobState.SUCCEEDED:
+            self._failed.add(command.job_id)
         assert job.run is None, f"job {command.job_id} ended while it runs"
         for listener in self.on_end:
             listener(now, job, command.state)
@@ -166,7 +176,7 @@ class World:
         )
         job.lost_steps += job.steps - job.saved_steps
         job.steps = job.saved_steps
-        run = Run(job, command.attempt, parts, self._rate(job, command), self._costs(job))
+        run = Run(job, command.attempt, parts, self._law(job, command), self._costs(job, parts))
         if command.beside is not None:
             self._pair(now, run, self.jobs[command.beside].run)
         self.attempts.begin(now, run)
@@ -185,13 +195,24 @@ class World:
             kind, beside = one.job.plan.request.kind, other.job.plan.request.kind
             self.attempts.set_rate(now, one, self._truth.beside(kind, beside, accelerator, len(devices)))
 
-    def _rate(self, job: Job, command: Start) -> float:
-        accelerator = self.machines.pools[command.placement.pool_id].pool.shape.accelerator
-        rate = self._truth.steps_per_s(job.plan.request.kind, accelerator, command.placement.accelerators)
-        return rate * self._speeds.lognormvariate(0.0, self._model.speed_noise) if self._model.speed_noise else rate
+    def _law(self, job: Job, command: Start) -> Pace:
+        placement, kind = command.placement, job.plan.request.kind
+        accelerator = self.machines.pools[placement.pool_id].pool.shape.accelerator
+        parts = tuple(len(part.devices) for part in placement.parts)
+        noise = self._speeds.lognormvariate(0.0, self._model.speed_noise) if self._model.speed_noise else 1.0
 
-    def _costs(self, job: Job) -> Costs:
+        def law(steps: float) -> Stretch:
+            found = self._truth.stretch(kind, accelerator, parts, steps)
+            return found if noise == 1.0 else Stretch(found.steps_per_s * noise, found.until_steps)
+
+        return law
+
+    def _costs(self, job: Job, parts: list[Part]) -> Costs:
         costs, noise = self._truth.costs_of(job.plan.request.kind), self._model.cost_noise
+        machines = frozenset(node.node_id for node, _ in parts)
+        if costs.migrate_s and job.ran_on and machines != job.ran_on:
+            costs = replace(costs, start_s=costs.start_s + costs.migrate_s)
+        job.ran_on = machines
         if not noise:
             return costs
         starting, exiting = self._delays.lognormvariate(0.0, noise), self._delays.lognormvariate(0.0, noise)
@@ -236,6 +257,13 @@ class World:
         node.link = Link.DOWN
         for run in self.runs_on(node):
             self.attempts.kill(at, run)
+
+    def slow(self, at: float, node: SimNode, pace: float) -> None:
+        """From now on the machine works at this part of its speed, and every gang that it is part of waits for it."""
+        node.pace = pace
+        for run in self.runs_on(node):
+            if run.phase is not Phase.DEAD:
+                self.attempts.set_rate(at, run, run.full_rate)
 
     def cut_off(self, node: SimNode) -> None:
         """The machine runs on, out of reach."""

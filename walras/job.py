@@ -16,6 +16,7 @@ from walras.checking import FieldMistake, FileModel, check
 from walras.errors import ConfigError, JobSpecError
 from walras.ids import JobId, Kind
 from walras.instants import parse_instant
+from walras.job_elastic import Batch, Elastic, batch_of, gang_sizes
 from walras.job_parts import (
     MAX_NODES,
     Checkpoint,
@@ -113,6 +114,10 @@ class JobSpec(FileModel):
     #: Ranks on each machine; auto: one for each accelerator.
     nproc_per_node: Annotated[Literal["auto"] | int, BeforeValidator(_nproc)] = "auto"
     resources: Resources = Resources()
+    #: The gang may have fewer or more accelerators than `resources` says, and change while it runs. None: it may not.
+    elastic: Elastic | None = None
+    #: Samples of one step over the whole gang, however many ranks it has. None: as the script does it.
+    batch: Batch | None = None
     #: Work to do, in steps as the training script counts them.
     steps: Annotated[Number, Field(gt=0, le=1e15)] | None = None
     #: The submitter's guess of the run time on the best acceptable accelerator.
@@ -157,10 +162,10 @@ class JobSpec(FileModel):
         "max_restarts": "retry.max_restarts", "retries": "retry.max_restarts", "begin": "not_before",
         "tags": "labels", "metadata": "labels", "duration": "estimated_duration", "model": "profile",
         "kind": "profile", "account": "project", "team": "project", "max_steps": "steps", "total_steps": "steps",
-        "dependencies": "depends_on", "held": "hold", "checkpoint_dir": "checkpoint.dir",
+        "dependencies": "depends_on", "batch_size": "batch.global", "held": "hold", "checkpoint_dir": "checkpoint.dir",
     }  # fmt: skip
     not_yet: ClassVar[frozenset[str]] = frozenset(
-        {"setup", "files", "file_mounts", "mounts", "volumes", "image", "image_id", "ports", "elastic", "batch", "gang"}
+        {"setup", "files", "file_mounts", "mounts", "volumes", "image", "image_id", "ports", "gang"}
         | {"fork", "packable", "target", "array", "matrix", "secrets", "notify", "schedule", "slo", "queue"}
         | {"utilization", "pool", "infra", "use_spot"}
     )
@@ -182,6 +187,7 @@ class JobSpec(FileModel):
                     f"{self.nproc_per_node} ranks on a machine with {each} of the gang's accelerators "
                     f"({counted}, num_nodes {self.num_nodes}); write auto: one rank for each accelerator",
                 )
+        gang_sizes_of(self)
         return self
 
 
@@ -238,6 +244,14 @@ def json_schema() -> dict[str, Any]:
     return JobSpec.model_json_schema()
 
 
+def gang_sizes_of(spec: JobSpec) -> tuple[int, ...]:
+    """Sizes that the gang may have, ascending; empty for one whose size is fixed."""
+    if spec.elastic is None:
+        return ()
+    only = None if spec.nproc_per_node == "auto" else spec.num_nodes * spec.nproc_per_node
+    return gang_sizes(spec.elastic, spec.resources.accelerators, spec.num_nodes, only, batch_of(spec.batch))
+
+
 def missing_envs(spec: JobSpec) -> tuple[str, ...]:
     """Variables that the spec names without a value: whoever submits has to give one."""
     return tuple(name for name, value in spec.envs.items() if value is None)
@@ -252,12 +266,14 @@ def argv_of(spec: JobSpec) -> tuple[str, ...]:
 
 
 def env_of(spec: JobSpec) -> dict[str, str]:
-    """The job's own variables. Raises JobSpecError if one still lacks its value."""
+    """The job's own variables, and the batch it states. Raises JobSpecError if one still lacks its value."""
     for name in missing_envs(spec):
         raise JobSpecError(
             f"the variable {name} has no value", field=f"envs.{name}", fix=f"give one: --set envs.{name}=VALUE"
         )
-    return {name: value for name, value in spec.envs.items() if value is not None}
+    env = {name: value for name, value in spec.envs.items() if value is not None}
+    batch = batch_of(spec.batch)
+    return env if batch is None else env | {"WALRAS_BATCH": str(batch)}
 
 
 def kind_of(spec: JobSpec) -> Kind:
@@ -270,6 +286,8 @@ def kind_of(spec: JobSpec) -> Kind:
         return Kind(spec.profile)
     argv = argv_of(spec)
     batch = sorted((name, value or "") for name, value in spec.envs.items() if "BATCH" in name.upper())
+    if spec.batch is not None:
+        batch.append(("batch", str(batch_of(spec.batch))))
     gang = (spec.num_nodes, sorted((demand.accelerator, demand.count) for demand in spec.resources.accelerators))
     digest = hashlib.sha256(repr((argv, spec.workdir, gang, batch)).encode()).hexdigest()[:10]
     script = re.search(r"([A-Za-z0-9_-]{1,40})\.(?:py|sh)\b", " ".join(argv), re.ASCII)
@@ -305,6 +323,7 @@ def to_request(
         job_id=job_id,
         kind=kind_of(spec),
         demands=resources.accelerators,
+        sizes=gang_sizes_of(spec),
         project=project,
         user=user,
         priority=spec.priority,

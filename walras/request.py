@@ -38,6 +38,9 @@ class JobRequest:
     kind: Kind
     #: Acceptable demands. The scheduler chooses among them; equal counts need not be given twice.
     demands: tuple[Demand, ...]
+    #: Elastic: the gang sizes that a policy may choose among on every acceptable type, ascending, the counts of all
+    #: demands among them. Those say what it runs with where nobody chooses. Empty: rigid.
+    sizes: tuple[int, ...] = ()
     project: str = "default"
     user: str = ""
     #: 0-100; see `priority_class`.

@@ -6,7 +6,7 @@ decided by the scheduler, when the market takes machines back by whoever drives 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 
 from scheduler.core.events import NodeJoined, NodeLeaving, NodeLost, RentFailed
@@ -36,6 +36,9 @@ class _Rented:
     ready_at: float
     #: When it is to be gone, once notice was given.
     leaves_at: float = inf
+    #: Since when its price is the pool's, and its bill until then.
+    priced_at: float = -inf
+    before_usd: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +102,21 @@ class SimulatedCloud:
         )
         return tuple(self._take_back(at, machine) for machine in ready[:machines])
 
+    def reprice(self, at: float, pool: Pool) -> None:
+        """The market asks another price: all machines of the pool cost that from now on."""
+        for machine in self._held.get(pool.pool_id, {}).values():
+            if at > machine.ready_at:
+                since = max(machine.priced_at, machine.ready_at)
+                machine.before_usd += machine.pool.usd_per_h * (at - since) / _HOUR_S
+                machine.priced_at = at
+            machine.pool = pool
+
+    def limit(self, pool_id: PoolId, capacity: float) -> int:
+        """The market has this many machines from now on. Answers how many of those held (and staying) are beyond."""
+        self._terms[pool_id] = replace(self._terms.get(pool_id, RentalTerms()), capacity=capacity)
+        held = sum(machine.leaves_at == inf for machine in self._held.get(pool_id, {}).values())
+        return int(max(0.0, held - capacity))
+
     def revoke_one(self, at: float, node_id: NodeId) -> Takeback | None:
         """Take this machine away; None if it is not there, or is leaving already."""
         machine = self._find(node_id)
@@ -130,4 +148,5 @@ class SimulatedCloud:
         if at <= machine.ready_at:
             return 0.0
         least_s = self._terms.get(machine.pool.pool_id, RentalTerms()).minimum_billing_s
-        return machine.pool.usd_per_h * max(at - machine.ready_at, least_s) / _HOUR_S
+        until, since = max(at, machine.ready_at + least_s), max(machine.priced_at, machine.ready_at)
+        return machine.before_usd + machine.pool.usd_per_h * (until - since) / _HOUR_S

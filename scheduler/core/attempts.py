@@ -40,9 +40,10 @@ def start(cycle: Cycle, job: JobRecord, pool: int, place: Place, beside: JobReco
     job.lost.clear()
     columns.pool[job.slot] = pool
     columns.count[job.slot] = job.placement.accelerators
+    columns.runs_as[job.slot] = ledger.class_with(job, pool, job.placement.accelerators)
     columns.since_at[job.slot] = cycle.now
     job.opportunist = cycle.discipline is not None and not cycle.discipline.is_entitled(job, pool)
-    unknown = bool(job_class.sources[pool] < Source.MEASURED)
+    unknown = bool(ledger.classes.classes[columns.runs_as[job.slot]].sources[pool] < Source.MEASURED)
     job.profiling_until = cycle.now + rules.profiling_s if unknown else -inf
     if unknown:
         ledger.profiling.add(job.job_id)

@@ -133,6 +133,8 @@ def _hold(cycle: Cycle, claim: Claim, row: int) -> None:
     if machine is None or machine.condition is not Condition.UP or not need or not machine.free:
         return
     job = cycle.ledger.jobs[claim.job_id]
+    if any(row == own for own, _ in job.place):
+        return  # it runs there itself, and takes what is free together with what it leaves
     form = form_of(cycle, job)
     fleet = cycle.ledger.fleet
     # One holding per machine and job: give back what is held and take the larger part.

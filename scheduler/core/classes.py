@@ -1,11 +1,14 @@
 """Jobs that are alike: one class per (kind, demands, resources), with its speed on every pool.
 
+A class has one gang size on each pool. An elastic job is of one class after the other: its options are classes of
+their own, one for each size, and a decision that gives it other sizes puts it into another class.
+
 A class is what makes large problems small (identical jobs are solved as one) and events cheap: a new speed touches a
 class, not its jobs. A *form* is coarser: classes of one form take the same accelerators, processors and memory on every
 pool, so they compete for a place on equal terms whatever their speed.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,6 +37,8 @@ class JobClass:
     nodes: int
     cpus: float
     memory_bytes: int
+    #: Sizes among which its jobs may be given another; empty: rigid.
+    sizes: tuple[int, ...]
     #: Row of `JobClasses.forms`.
     form: int
     #: Steps per second by pool; 0 where it cannot run.
@@ -70,14 +75,64 @@ class JobClasses:
         self.forms: list[Form] = []
         self.classes: list[JobClass] = []
         self._rates: NDArray[np.float64] | None = None
+        self._counts: NDArray[np.float64] | None = None
+        self._options: dict[int, tuple[int, ...]] = {}
+        #: `option_table`, and how many classes there were when it was made.
+        self._option_of = self._option = np.zeros(0, np.int64)
+        self._option_classes = 0
 
     def row(self, job: JobRequest) -> int:
-        """Row of the job's class, made on first sight."""
-        key = (job.kind, job.demands, job.nodes, job.cpus_per_accelerator, job.memory_bytes_per_accelerator)
+        """Row of the class of a job that runs as it asked to, made on first sight."""
+        return self._row(
+            job.kind, job.demands, job.nodes, job.cpus_per_accelerator, job.memory_bytes_per_accelerator, job.sizes
+        )
+
+    def resized(self, row: int, chosen: Mapping[str, int]) -> int:
+        """Row of the class that takes other counts (by accelerator type); where none is chosen it stays as it is."""
+        like = self.classes[row]
+        counts = {demand.accelerator: demand.count for demand in like.demands}
+        counts.update(sorted(chosen.items()))
+        return self._alike(row, tuple(Demand(accelerator, count) for accelerator, count in counts.items()))
+
+    def options(self, row: int) -> tuple[int, ...]:
+        """Rows of the classes among which a decision may choose for a job of this one: itself if it is rigid."""
+        found = self._options.get(row)
+        if found is None:
+            like = self.classes[row]
+            types = [demand.accelerator for demand in like.demands]
+            types = [ANY_ACCELERATOR] if ANY_ACCELERATOR in types else types
+            found = self._options[row] = tuple(
+                self._alike(row, tuple(Demand(accelerator, size) for accelerator in types)) for size in like.sizes
+            ) or (row,)
+        return found
+
+    @property
+    def option_table(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """(class, option) for every option of every class, in two parallel arrays, classes ascending."""
+        if self._option_classes != len(self.classes):
+            row = 0
+            while row < len(self.classes):  # options of a class may be new classes, with options of their own
+                self.options(row)
+                row += 1
+            options = [self.options(row) for row in range(len(self.classes))]
+            lengths = [len(of) for of in options]
+            self._option = np.array([option for of in options for option in of], dtype=np.int64)
+            self._option_of = np.repeat(np.arange(len(options)), lengths)
+            self._option_classes = len(self.classes)
+        return self._option_of, self._option
+
+    def _alike(self, row: int, demands: tuple[Demand, ...]) -> int:
+        like = self.classes[row]
+        return self._row(like.kind, demands, like.nodes, like.cpus, like.memory_bytes, like.sizes)
+
+    def _row(
+        self, kind: Kind, demands: tuple[Demand, ...], nodes: int, cpus: float, memory: int, sizes: tuple[int, ...]
+    ) -> int:
+        key = (kind, demands, nodes, cpus, memory, sizes)
         row = self._index.get(key)
         if row is None:
             row = self._index[key] = len(self.classes)
-            self._by_kind.setdefault(job.kind, []).append(row)
+            self._by_kind.setdefault(kind, []).append(row)
             new = JobClass(*key, form=-1, rates=np.zeros(0), sources=np.zeros(0, np.int8))
             self.classes.append(new)
             self._refresh(new)
@@ -90,6 +145,14 @@ class JobClasses:
             rows = [job_class.rates for job_class in self.classes]
             self._rates = np.array(rows).reshape(len(rows), len(self._pools))
         return self._rates
+
+    @property
+    def counts(self) -> NDArray[np.float64]:
+        """Accelerators that a gang of every class takes on every pool, 0 where it cannot run (classes, pools)."""
+        if self._counts is None:
+            rows = [self.forms[job_class.form].counts for job_class in self.classes]
+            self._counts = np.array(rows, dtype=np.float64).reshape(len(rows), len(self._pools))
+        return self._counts
 
     def declare(self, job: JobRequest) -> None:
         """Take in the speeds a submitter declared."""
@@ -130,4 +193,4 @@ class JobClasses:
                 job_class.rates[p] = speed.steps_per_s
                 job_class.sources[p] = speed.source
         job_class.best_rate = float(job_class.rates.max(initial=0.0))
-        self._rates = None
+        self._rates = self._counts = None

@@ -108,6 +108,9 @@ class SchedulerCore:
         self.ledger.standing = Standing(event.policy, sharing, event.rules)
         cycle.discipline = None
         cycle.mechanism = self._mechanisms[event.rules.mechanism](cycle, policy, event.rules)
+        for job in self.ledger:
+            if job.request.sizes:  # until the new policy says something else it is to run as it asked to
+                self.ledger.reclass(job, self.ledger.classes.row(job.request))
         columns = self.ledger.columns
         columns.settle_all(event.at, float("inf"))
         columns.entitled[:] = 0.0

@@ -27,6 +27,8 @@ class Discipline(Protocol):
     compares: bool
     #: True: the first in line blocks everybody behind it.
     strict: bool
+    #: True: an elastic job whose gang fits nowhere may start with a smaller one.
+    shrinks: bool
     #: Why a job may take another's place, as a sentence about it goes on.
     claim_text: str
     #: Why a job leaves its place for one on another pool, up to the pool's name.
@@ -86,6 +88,7 @@ class BySharesOwed:
 
     compares = True
     strict = False
+    shrinks = True
     claim_text = "is owed this place"
     move_text = "owed time on"
 
@@ -164,11 +167,11 @@ class BySharesOwed:
         return [row for row in range(self._ledger.columns.pools) if self.tier(job, row) != UNWANTED]
 
     def _challengers(self, pool: int, most: int) -> list[JobRecord]:
-        """Jobs that are entitled to this pool and run elsewhere or wait, most urgent first."""
+        """Jobs that are entitled to this pool and wait, run elsewhere or are to grow there, most urgent first."""
         columns = self._ledger.columns
-        rows = np.flatnonzero(
-            columns.active & columns.eligible & (columns.entitled[:, pool] > 0) & (columns.pool != pool)
-        )
+        rows = np.flatnonzero(columns.active & columns.eligible & (columns.entitled[:, pool] > 0))
+        wanted = self._ledger.classes.counts[columns.class_row[rows], pool]
+        rows = rows[(columns.pool[rows] != pool) | (columns.count[rows] < wanted)]
         owed = np.round(columns.owed[rows, pool])
         order = np.lexsort((columns.job_id[rows], columns.submitted_at[rows], -owed, -columns.priority_class[rows]))[
             :most
@@ -195,7 +198,7 @@ class BySharesOwed:
             return True  # it never had a right to the place, and earns none by sitting there
         if now - incumbent.running_at < rules.min_runtime_s:
             return False
-        count = self._ledger.classes.forms[self._ledger.class_of(challenger).form].counts[pool]
+        count = self._ledger.count_on(challenger, pool)
         cost = self._ledger.restart_s(challenger, rules) + self._ledger.stop_cost_s(incumbent, rules)
         if self._ledger.remaining_s(incumbent) <= cost:
             return False  # it will be gone as soon as the exchange would be through
@@ -209,9 +212,10 @@ class BySharesOwed:
             return False
         if self._ledger.remaining_s(job) <= rules.hysteresis * self._ledger.restart_s(job, rules):
             return False  # too near its end for another start to pay
-        owed_here = columns.owed[job.slot, here] if columns.entitled[job.slot, here] > 0 else 0.0
-        advantage = columns.owed[job.slot, pool] - owed_here
-        count = self._ledger.classes.forms[self._ledger.class_of(job).form].counts[pool]
+        # What it is owed beyond its gang where it runs already is what a larger gang would have given it.
+        counts_here = pool != here and columns.entitled[job.slot, here] > 0
+        advantage = columns.owed[job.slot, pool] - (columns.owed[job.slot, here] if counts_here else 0.0)
+        count = self._ledger.count_on(job, pool)
         cost = self._ledger.stop_cost_s(job, rules)
         return _quantised(float(advantage)) >= max(_LEAST_ADVANTAGE_S, rules.hysteresis * count * cost)
 

@@ -13,7 +13,7 @@ from scheduler.core.core import SchedulerCore
 from scheduler.core.fleet import Condition, PoolState
 from scheduler.core.ledger import JobRecord
 from scheduler.core.possible import limits, obstacle
-from scheduler.core.resolve import newcomer_of
+from scheduler.core.resolve import newcomer_of, ways_of
 from walras.ids import JobId, PoolId
 from walras.reasons import Reason
 from walras.states import JobState
@@ -161,13 +161,13 @@ def _worth(core: SchedulerCore, job: JobRecord) -> dict[int, tuple[float, float,
     if standing.sharing is None or not standing.plans or quote is None or len(quote.prices) != len(pools):
         return {}
     capacity = np.array([float(state.capacity) for state in pools])
-    counts = np.array(ledger.classes.forms[ledger.class_of(job).form].counts, float)
-    rows = np.flatnonzero((counts > 0) & (ledger.class_of(job).rates > 0) & (counts <= capacity))
-    if not len(rows):
+    ways = ways_of(ledger.classes, np.array([job.class_row]), capacity)
+    if not len(ways.job):
         return {}
-    value = standing.sharing.value(newcomer_of(ledger, job, rows, capacity), quote)
-    cost = counts[rows] * quote.prices[rows]
-    return {row: (value[at], cost[at], quote.unit) for at, row in enumerate(rows.tolist())}
+    value = standing.sharing.value(newcomer_of(ledger, job, ways, capacity), quote)
+    cost = ways.count * quote.prices[ways.pool]
+    # Of several gang sizes on a pool, the one that gains most.
+    return {int(ways.pool[at]): (value[at], cost[at], quote.unit) for at in np.argsort(value - cost, kind="stable")}
 
 
 def _at_price(line: ReasonLine, value: float, cost: float, unit: str) -> ReasonLine:

@@ -58,7 +58,7 @@ class Facts:
             return np.full(len(rows), inf)
         rates = self._ledger.classes.rates[columns.class_row[rows]]
         best = rates.max(axis=1, initial=0.0)
-        here = rates[np.arange(len(rows)), columns.pool[rows]]  # of a waiting job: never used
+        here = self._ledger.classes.rates[columns.runs_as[rows], columns.pool[rows]]  # of a waiting job: never used
         done = columns.steps[rows] + here * np.maximum(self._ledger.now - columns.steps_at[rows], 0.0)
         by_steps = np.full(len(rows), inf)
         np.divide(np.maximum(columns.steps_total[rows] - done, 0.0), best, out=by_steps, where=best > 0)

@@ -58,7 +58,7 @@ def _jobs(core: SchedulerCore) -> None:
         assert job.holds == (columns.pool[job.slot] >= 0), f"job {job.job_id}: pool column"
         assert job.safe_steps <= job.steps + 1e-9, f"job {job.job_id}: checkpoint ahead of its steps"
         if job.holds:
-            form = ledger.classes.forms[ledger.class_of(job).form]
+            form = ledger.classes.forms[ledger.classes.classes[int(columns.runs_as[job.slot])].form]
             assert sum(count for _, count in job.place) == form.counts[int(columns.pool[job.slot])], "a gang in part"
             for row, count in job.place:
                 machine = ledger.fleet.machines[row]
@@ -75,7 +75,8 @@ def _claims(core: SchedulerCore) -> None:
         for row, wanted in claim.wanted.items():
             machine = ledger.fleet.machines[row]
             assert machine is not None, f"claim of job {job.job_id} on a machine that is gone"
-            held = len(machine.holders.get(claim.job_id, ()))
+            runs_there = any(row == own for own, _ in job.place)
+            held = 0 if runs_there else len(machine.holders.get(claim.job_id, ()))
             assert held == wanted - claim.needs[row], f"claim of job {job.job_id} on {machine.node_id}"
             assert claim.job_id in cycle.claims_on[row], f"claim of job {job.job_id} not filed on {machine.node_id}"
     for machine in filter(None, ledger.fleet.machines):

@@ -9,7 +9,7 @@ something; service on other pools is a gift that is not counted.
 """
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from math import exp, inf
 
@@ -31,6 +31,9 @@ from walras.states import JobState
 
 #: Finished jobs whose lengths are remembered.
 FINISHED_MAX = 512
+#: A job that has done so many times the steps it was said to have is believed to be of unknown length: it must not
+#: keep its place for ever by being always about to end.
+OVERDUE = 1.1
 
 
 @dataclass(slots=True)
@@ -39,7 +42,7 @@ class JobRecord:
 
     request: JobRequest
     slot: int
-    #: Row of `JobClasses.classes`.
+    #: Row of `JobClasses.classes`: as what it runs, or is to run next (an elastic job may be given another size).
     class_row: int
     state: JobState = JobState.PENDING
     #: Number of the newest attempt (its fence); 0 before the first.
@@ -129,6 +132,8 @@ class Columns:
         self.active: NDArray[np.bool_] = np.zeros(size, bool)
         self.job_id: NDArray[np.int64] = np.zeros(size, np.int64)
         self.class_row: NDArray[np.int64] = np.zeros(size, np.int64)
+        #: The class as which its newest attempt was started.
+        self.runs_as: NDArray[np.int64] = np.zeros(size, np.int64)
         self.priority_class: NDArray[np.int64] = np.zeros(size, np.int64)
         self.weight: NDArray[np.float64] = np.zeros(size)
         self.value_usd_per_h: NDArray[np.float64] = np.zeros(size)
@@ -263,6 +268,35 @@ class Ledger:
     def class_of(self, job: JobRecord) -> JobClass:
         return self.classes.classes[job.class_row]
 
+    def rate_of(self, job: JobRecord) -> float:
+        """Steps per second of the job where it runs, with the gang that it has there; 0 while it holds nothing."""
+        pool = int(self.columns.pool[job.slot])
+        return float(self.classes.classes[int(self.columns.runs_as[job.slot])].rates[pool]) if pool >= 0 else 0.0
+
+    def count_on(self, job: JobRecord, pool: int) -> int:
+        """Accelerators that the job is to take on the pool."""
+        return self.classes.forms[self.class_of(job).form].counts[pool]
+
+    def class_with(self, job: JobRecord, pool: int, count: int) -> int:
+        """Row of the class as which the job runs with this many accelerators of the pool."""
+        if self.count_on(job, pool) == count:
+            return job.class_row
+        return self.classes.resized(job.class_row, {self.fleet.pools[pool].pool.shape.accelerator: count})
+
+    def is_resized(self, job: JobRecord) -> bool:
+        """Whether it holds another number of accelerators than it is to have there."""
+        pool = int(self.columns.pool[job.slot])
+        return pool >= 0 and self.count_on(job, pool) != int(self.columns.count[job.slot])
+
+    def resize(self, job: JobRecord, chosen: Mapping[str, int]) -> None:
+        """From its next start on the job takes these counts (by accelerator type)."""
+        self.reclass(job, self.classes.resized(job.class_row, chosen))
+
+    def reclass(self, job: JobRecord, row: int) -> None:
+        """From its next start on the job is one of this class."""
+        job.class_row = self.columns.class_row[job.slot] = row
+        self.columns.gang[job.slot] = max(demand.count for demand in self.classes.classes[row].demands)
+
     def restart_s(self, job: JobRecord, rules: RoundRules) -> float:
         return self.costs.restart_s(job.request.kind, rules.restart_default_s)
 
@@ -272,11 +306,12 @@ class Ledger:
 
     def remaining_s(self, job: JobRecord) -> float:
         """Seconds that a running job has left where it runs, by its own report and its kind's speed; inf if unknown."""
-        total, pool = job.request.steps, int(self.columns.pool[job.slot])
-        rate = float(self.class_of(job).rates[pool]) if pool >= 0 else 0.0
+        total, rate = job.request.steps, self.rate_of(job)
         if total is None or rate <= 0:
             return inf
         done = job.steps + rate * max(0.0, self.now - float(self.columns.steps_at[job.slot]))
+        if done > OVERDUE * total:
+            return inf  # what was said of its length is not true
         return max(0.0, total - done) / rate
 
     def add(self, request: JobRequest, at: float) -> JobRecord:
@@ -287,7 +322,7 @@ class Ledger:
         self.jobs[request.job_id] = job
         columns.active[slot] = True
         columns.job_id[slot] = request.job_id
-        columns.class_row[slot] = job.class_row
+        columns.class_row[slot] = columns.runs_as[slot] = job.class_row
         columns.priority_class[slot] = request.priority_class
         columns.weight[slot] = request.weight
         columns.value_usd_per_h[slot] = np.nan if request.value_usd_per_h is None else request.value_usd_per_h

@@ -23,6 +23,7 @@ class ByOrder:
     """An order of jobs, kept in heaps; keys are computed in arrays where many are needed."""
 
     claim_text = "ranks before it"
+    shrinks = False
     move_text = "placed on"
 
     def __init__(self, ledger: Ledger, rules: RoundRules, policy: OrderPolicy) -> None:

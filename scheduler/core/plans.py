@@ -34,6 +34,7 @@ class ByPlan:
 
     compares = True
     strict = False
+    shrinks = False
     claim_text = "is worth more in this place"
     move_text = "planned on"
 
@@ -76,7 +77,7 @@ class ByPlan:
         jobs = [self._ledger.jobs[JobId(int(columns.job_id[row]))] for row in rows]
         for job in sorted(jobs, key=lambda job: (-job.request.priority_class, self._rank_of(job), job.job_id)):
             for pool in self._place_of(job):
-                if columns.pool[job.slot] != pool:
+                if columns.pool[job.slot] != pool or self._ledger.is_resized(job):
                     yield job, pool
 
     def pools_of(self, job: JobRecord) -> list[int]:
@@ -84,12 +85,14 @@ class ByPlan:
 
     def incumbents(self, pool: int) -> list[JobRecord]:
         columns = self._ledger.columns
-        rows = np.flatnonzero(columns.active & (columns.pool == pool) & (columns.entitled[:, pool] <= 0))
+        rows = np.flatnonzero(columns.active & (columns.pool == pool))
         jobs = [self._ledger.jobs[JobId(int(columns.job_id[row]))] for row in rows]
+        jobs = [job for job in jobs if not self.is_entitled(job, pool) or self._ledger.is_resized(job)]
         return sorted(jobs, key=lambda job: (job.request.priority_class, -self._rank_of(job), -job.job_id))
 
     def may_evict(self, challenger: JobRecord, incumbent: JobRecord, pool: int) -> bool:
-        return not self.is_entitled(incumbent, pool) and self.can_be_stopped(incumbent)
+        leaves = not self.is_entitled(incumbent, pool) or self._ledger.is_resized(incumbent)
+        return leaves and self.can_be_stopped(incumbent)
 
     def may_move(self, job: JobRecord, pool: int) -> bool:
         return self.is_entitled(job, pool) and self.can_be_stopped(job)
@@ -177,5 +180,8 @@ def _running(ledger: Ledger, problem: Problem, slots: IntArray, stays: BoolArray
         return columns.running
     entitled = ledger.columns.entitled[slots]
     bound_for = np.where(entitled.max(axis=1, initial=0.0) > 0, entitled.argmax(axis=1), -1)
-    pool = columns.use_pool[np.searchsorted(columns.use_column, np.arange(len(columns)))]
-    return np.where(stays[columns.job], columns.running, bound_for[columns.job] == pool)
+    use = np.searchsorted(columns.use_column, np.arange(len(columns)))
+    pool = columns.use_pool[use]
+    size = ledger.classes.counts[ledger.columns.class_row[slots][columns.job], pool]
+    bound = (bound_for[columns.job] == pool) & (columns.use_count[use] == size)
+    return np.where(stays[columns.job], columns.running, bound)

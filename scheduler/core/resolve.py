@@ -6,6 +6,7 @@ void.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from math import inf
 
 import numpy as np
@@ -15,10 +16,13 @@ from optimizer.decision import Quote
 from optimizer.policy import Newcomer
 from optimizer.problem import Columns, Entities, FloatArray, IntArray, Jobs, Pools, Problem
 from scheduler.core.attempts import start
+from scheduler.core.claims import drop_claim
+from scheduler.core.classes import JobClasses
 from scheduler.core.commands import Solve
 from scheduler.core.cycle import Cycle
 from scheduler.core.events import Proposal, Solved
 from scheduler.core.ledger import JobRecord, Ledger
+from walras.ids import JobId
 
 _HOUR_S = 3600.0
 
@@ -66,23 +70,19 @@ def ask(cycle: Cycle, problem: Problem) -> None:
 
 
 def build_problem(ledger: Ledger) -> Problem:
-    """The ledger as a problem: eligible jobs in ascending id, one column per job and pool it can run on."""
+    """The ledger as a problem: eligible jobs in ascending id, one column per job, pool and gang size it can have."""
     columns, pools = ledger.columns, ledger.fleet.pools
     ledger.columns.settle_all(ledger.now, inf)
     rows = np.flatnonzero(columns.active & columns.eligible)
     rows = rows[np.argsort(columns.job_id[rows], kind="stable")]
-    classes = ledger.classes
-    forms = np.array([f.counts for f in classes.forms], float).reshape(len(classes.forms), len(pools))
-    counts = np.array([forms[c.form] for c in classes.classes]).reshape(len(classes.classes), len(pools))
-    rates = np.array([c.rates for c in classes.classes]).reshape(len(classes.classes), len(pools))
     capacity = np.array([float(state.capacity) for state in pools])
     size = np.array([float(state.pool.shape.accelerators) for state in pools])
     rentable = np.array([float(state.pool.quota) for state in pools]) * size
-    counts = np.where(counts <= np.maximum(capacity, rentable), counts, 0.0)
-    per_job, per_job_rates = counts[columns.class_row[rows]], rates[columns.class_row[rows]]
-    job, pool = np.nonzero((per_job > 0) & (per_job_rates > 0))
-    gang = np.where(per_job > 0, per_job, np.inf).min(axis=1, initial=np.inf)
-    done = _steps_done(ledger, rows, per_job_rates)
+    way = ways_of(ledger.classes, columns.class_row[rows], np.maximum(capacity, rentable))
+    job, pool, count = way.job, way.pool, way.count
+    gang = np.full(len(rows), np.inf)
+    np.minimum.at(gang, job, count)
+    done = _steps_done(ledger, rows)
     return Problem(
         at=ledger.now,
         jobs=Jobs(
@@ -100,11 +100,11 @@ def build_problem(ledger: Ledger) -> Problem:
         ),
         columns=Columns(
             job=job,
-            steps_per_s=per_job_rates[job, pool],
+            steps_per_s=way.steps_per_s,
             use_column=np.arange(len(job)),
             use_pool=pool,
-            use_count=per_job[job, pool],
-            running=columns.pool[rows][job] == pool,
+            use_count=count,
+            running=(columns.pool[rows][job] == pool) & (columns.count[rows][job] == count),
         ),
         pools=Pools(
             pool_id=tuple(state.pool.pool_id for state in pools),
@@ -121,12 +121,38 @@ def build_problem(ledger: Ledger) -> Problem:
     )
 
 
-def _steps_done(ledger: Ledger, rows: IntArray, rates: FloatArray) -> FloatArray:
+@dataclass(frozen=True, slots=True)
+class Ways:
+    """Parallel arrays: each way to run each job on one pool; by job, then by pool, then by gang size (w,)."""
+
+    job: IntArray
+    pool: IntArray
+    count: FloatArray
+    steps_per_s: FloatArray
+
+
+def ways_of(classes: JobClasses, class_rows: IntArray, room: FloatArray) -> Ways:
+    """Of jobs of these classes (n,) on pools that can come to have so many accelerators (p,)."""
+    owner, option = classes.option_table
+    counts, rates = classes.counts[option], classes.rates[option]
+    at, pool = np.nonzero((counts > 0) & (counts <= room) & (rates > 0))
+    count, steps_per_s = counts[at, pool], rates[at, pool]
+    if len(owner) > len(classes.classes):  # several sizes of a class
+        order = np.lexsort((count, pool, owner[at]))
+        at, pool, count, steps_per_s = at[order], pool[order], count[order], steps_per_s[order]
+    first = np.searchsorted(owner[at], class_rows)
+    many = np.searchsorted(owner[at], class_rows, side="right") - first
+    job = np.repeat(np.arange(len(class_rows)), many)
+    cell = np.arange(len(job)) + np.repeat(first - (np.cumsum(many) - many), many)
+    return Ways(job, pool[cell], count[cell], steps_per_s[cell])
+
+
+def _steps_done(ledger: Ledger, rows: IntArray) -> FloatArray:
     """By the last report and the speed since: reports are a while ago, and a solve looks at now."""
     columns = ledger.columns
     if not columns.pools:
         return columns.steps[rows]
-    here = rates[np.arange(len(rows)), columns.pool[rows]]  # of a waiting job: never used
+    here = ledger.classes.rates[columns.runs_as[rows], columns.pool[rows]]  # of a waiting job: never used
     done: FloatArray = columns.steps[rows] + here * np.maximum(ledger.now - columns.steps_at[rows], 0.0)
     return np.minimum(done, columns.steps_total[rows])
 
@@ -145,11 +171,37 @@ def apply_answer(cycle: Cycle, event: Solved) -> bool:
     proposal, standing = event.proposal, cycle.standing
     limit_s = standing.rules.owed_limit_rounds * max(standing.rules.round_s, 1.0)
     cycle.ledger.columns.settle_all(cycle.now, limit_s)
+    _resize(cycle, proposal)
     _entitle(cycle.ledger, proposal)
     standing.memory = proposal.memory
     standing.proposal, standing.solved_at = proposal, cycle.now
     standing.quote = Quote(np.array(proposal.prices), proposal.price_unit, proposal.exchange)
     return True
+
+
+def _resize(cycle: Cycle, proposal: Proposal) -> None:
+    """Elastic jobs take the sizes that the answer gives them: of several on one type, the one given most.
+
+    What is owed evens out the rest. A job whose place is being made keeps its size until it has started there.
+    """
+    ledger = cycle.ledger
+    given: dict[JobId, dict[str, dict[int, float]]] = {}
+    for job_id, pool, count, share in zip(
+        proposal.job_ids, proposal.pool_rows, proposal.counts, proposal.shares, strict=True
+    ):
+        job, row = ledger.jobs.get(job_id), ledger.fleet.pool_row(proposal.pools[pool])
+        if job is not None and job.request.sizes and row is not None:
+            sizes = given.setdefault(job_id, {}).setdefault(ledger.fleet.pools[row].pool.shape.accelerator, {})
+            sizes[count] = sizes.get(count, 0.0) + count * share
+    for job_id, by_type in given.items():
+        claim = cycle.claims.get(job_id)
+        if claim is not None and claim.exchange:
+            continue
+        job = ledger.jobs[job_id]
+        before = job.class_row
+        ledger.resize(job, {name: max(sizes, key=lambda size: (sizes[size], -size)) for name, sizes in by_type.items()})
+        if job.class_row != before:
+            drop_claim(cycle, job_id)  # a reservation of another size
 
 
 def _entitle(ledger: Ledger, proposal: Proposal) -> None:
@@ -187,27 +239,27 @@ def admit(cycle: Cycle, job: JobRecord) -> bool:
     policy = cycle.standing.sharing
     if policy is None or _waits_for_plan(cycle, job):
         return False
-    ledger = cycle.ledger
-    job_class, pools = ledger.class_of(job), ledger.fleet.pools
-    counts = np.array(ledger.classes.forms[job_class.form].counts, float)
+    ledger, pools = cycle.ledger, cycle.ledger.fleet.pools
     capacity = np.array([float(state.capacity) for state in pools])
-    usable = np.flatnonzero((counts > 0) & (job_class.rates > 0) & (counts <= capacity))
-    if not len(usable):
+    ways = ways_of(ledger.classes, np.array([job.class_row]), capacity)
+    if not len(ways.job):
         return False
     quote = cycle.standing.quote
     if quote is None or len(quote.prices) != len(pools):
         quote = Quote(np.zeros(len(pools)), "none", 1.0)
-    best, _ = choose(policy, newcomer_of(ledger, job, usable, capacity), quote)
+    best, _ = choose(policy, newcomer_of(ledger, job, ways, capacity), quote)
     if best is None:
         return False
-    pool = int(usable[best])
-    place = ledger.fleet.find(pool, ledger.classes.forms[job_class.form])
+    pool = int(ways.pool[best])
+    if job.request.sizes:
+        ledger.resize(job, {pools[pool].pool.shape.accelerator: int(ways.count[best])})
+    place = ledger.fleet.find(pool, ledger.classes.forms[ledger.class_of(job).form])
     if place is None:
         return False
     # Until the next solve it is entitled to what it was given.
     ledger.columns.settle(job.slot, cycle.now)
     ledger.columns.entitled[job.slot] = 0.0
-    ledger.columns.entitled[job.slot, pool] = counts[pool]
+    ledger.columns.entitled[job.slot, pool] = ways.count[best]
     start(cycle, job, pool, place)
     return True
 
@@ -221,16 +273,15 @@ def _waits_for_plan(cycle: Cycle, job: JobRecord) -> bool:
     return bool(cycle.in_flight) or next_at - cycle.now <= cycle.ledger.restart_s(job, standing.rules)
 
 
-def newcomer_of(ledger: Ledger, job: JobRecord, pools: IntArray, capacity: FloatArray) -> Newcomer:
-    """What a policy is told of a waiting job that may run on these pools (rows)."""
+def newcomer_of(ledger: Ledger, job: JobRecord, ways: Ways, capacity: FloatArray) -> Newcomer:
+    """What a policy is told of a waiting job that may run in these ways."""
     assert ledger.standing is not None
-    job_class, columns, slot = ledger.class_of(job), ledger.columns, job.slot
-    counts = np.array(ledger.classes.forms[job_class.form].counts, float)
+    columns, slot = ledger.columns, job.slot
     usd_per_h = np.array([state.pool.usd_per_h / state.pool.shape.accelerators for state in ledger.fleet.pools])
     return Newcomer(
-        steps_per_s=job_class.rates[pools],
-        pool=pools,
-        count=counts[pools],
+        steps_per_s=ways.steps_per_s,
+        pool=ways.pool,
+        count=ways.count,
         weight=job.request.weight,
         capacity=capacity,
         usd_per_h=usd_per_h,

@@ -44,7 +44,7 @@ def fill(cycle: Cycle) -> None:
         if found is None:
             return
         _, job, pool, form_row = found
-        place = cycle.ledger.fleet.find(pool, cycle.ledger.classes.forms[form_row])
+        place = cycle.ledger.fleet.find(pool, cycle.ledger.classes.forms[form_row]) or _smaller(cycle, job, pool)
         if place is None:
             full.add((pool, form_row))
             if not _reserve_or_lend(cycle, job, pool, full):
@@ -53,6 +53,16 @@ def fill(cycle: Cycle) -> None:
         pool, place = _preferred(cycle, job, pool, place)
         drop_claim(cycle, job.job_id)  # a reservation it does not need any more
         start(cycle, job, pool, place)
+
+
+def _smaller(cycle: Cycle, job: JobRecord, pool: int) -> Place | None:
+    """A place for the largest smaller gang that an elastic job may run as meanwhile; None if there is none."""
+    if not job.request.sizes or cycle.discipline is None or not cycle.discipline.shrinks:
+        return None
+    classes, most = cycle.ledger.classes, cycle.ledger.count_on(job, pool)
+    forms = (classes.forms[classes.classes[row].form] for row in reversed(classes.options(job.class_row)))
+    places = (cycle.ledger.fleet.find(pool, form) for form in forms if form.counts[pool] < most)
+    return next((place for place in places if place is not None), None)
 
 
 def _next_in_line(cycle: Cycle, pools: list[int], full: set[tuple[int, int]]) -> tuple[Key, JobRecord, int, int] | None:
@@ -169,8 +179,7 @@ def _ready_at(cycle: Cycle, machine: Machine, wanted: int) -> float:
 
 def expected_end(cycle: Cycle, job: JobRecord) -> float:
     """When a running job will end if left alone, by its known length and speed; inf if unknown."""
-    total, pool = job.request.steps, int(cycle.ledger.columns.pool[job.slot])
-    rate = float(cycle.ledger.class_of(job).rates[pool]) if pool >= 0 else 0.0
+    total, rate = job.request.steps, cycle.ledger.rate_of(job)
     if total is None or rate <= 0:
         return float("inf")
     began = job.leased_at + cycle.ledger.restart_s(job, cycle.standing.rules)
@@ -260,14 +269,16 @@ def _challenge(cycle: Cycle, job: JobRecord, pool: int, incumbents: dict[int, li
     for victim in victims:
         revoke(cycle, victim, Reason.POLICY_PREEMPTED, detail=f"job {job.job_id} {discipline.claim_text}")
     if job.holds:
-        revoke(
-            cycle,
-            job,
-            Reason.POLICY_MOVED,
-            detail=f"{discipline.move_text} {cycle.ledger.fleet.pools[pool].pool.pool_id}",
-        )
+        revoke(cycle, job, Reason.POLICY_MOVED, detail=_move_text(cycle, job, pool, discipline.move_text))
     settle_claim(cycle, claim)
     return True
+
+
+def _move_text(cycle: Cycle, job: JobRecord, pool: int, text: str) -> str:
+    pool_id, columns = cycle.ledger.fleet.pools[pool].pool.pool_id, cycle.ledger.columns
+    if pool != columns.pool[job.slot]:
+        return f"{text} {pool_id}"
+    return f"{text} {pool_id}: {cycle.ledger.count_on(job, pool)} accelerators instead of {columns.count[job.slot]:g}"
 
 
 def _is_movable(cycle: Cycle, job: JobRecord, pool: int) -> bool:
@@ -291,13 +302,14 @@ def victims_of(
     fleet, form = cycle.ledger.fleet, form_of(cycle, job)
     parts = split(form.counts[pool], form.nodes, fleet.pools[pool].pool.shape.accelerators)
     place: list[tuple[int, int]] = []
-    if len(parts) > 1:  # whole machines that are free already
-        for machine in _likely_machines(cycle, pool, job):
-            if len(place) < len(parts) and _has_room_after(cycle, machine, [], parts[len(place)], job):
-                place.append((machine.row, parts[len(place)]))
+    free = _likely_machines(cycle, pool, job) if len(parts) > 1 else []  # whole machines that are free already
+    own = _own_machines(cycle, pool, job)
+    for machine in [*own, *(machine for machine in free if machine not in own)]:
+        if len(place) < len(parts) and _has_room_after(cycle, machine, [], parts[len(place)], job):
+            place.append((machine.row, parts[len(place)]))
     leaving: dict[int, list[JobRecord]] = {}
     for incumbent in incumbents:
-        if not _can_leave(incumbent) or not may_evict(incumbent):
+        if incumbent is job or not _can_leave(incumbent) or not may_evict(incumbent):
             continue
         for row, _ in incumbent.place:
             free_machine = fleet.machines[row]
@@ -312,7 +324,13 @@ def victims_of(
         if len(place) == len(parts):
             victims = {victim.job_id: victim for row, _ in place for victim in leaving.get(row, ())}
             return tuple(place), list(victims.values())
-    return None
+    return (tuple(place), []) if job.holds and len(place) == len(parts) else None
+
+
+def _own_machines(cycle: Cycle, pool: int, job: JobRecord) -> list[Machine]:
+    """Machines of the pool on which it runs: what it holds there is room for itself."""
+    machines = [cycle.ledger.fleet.machines[row] for row, _ in job.place]
+    return [each for each in machines if each is not None and each.pool == pool and each.condition is Condition.UP]
 
 
 def _can_leave(incumbent: JobRecord) -> bool:

@@ -18,6 +18,7 @@ from scheduler.core.commands import Command
 from scheduler.core.events import Event
 from scheduler.core.policy_file import dump_policy
 from scheduler.core.rules import RoundRules
+from simulator.conditions import Conditions
 from simulator.measured import load_measured
 from simulator.report import Beside, Summary, summarise
 from simulator.simulate import Result, Scenario, simulate
@@ -81,6 +82,8 @@ class Cell:
     bounds: BoundsAsked = BoundsAsked.CHEAP
     #: Simulate the policy `isolated` too, for finish-time fairness against it.
     fairness: bool = False
+    #: A file of conditions (`simulator.conditions`); None: nothing is random, costs anything or goes wrong.
+    conditions: str | None = None
 
 
 @dataclass(slots=True)
@@ -112,7 +115,12 @@ def prepared(cell: Cell) -> tuple[Experiment, Scenario]:
     """The experiment, whose jobs can be read once, and the scenario."""
     spec, rules = load_policy(cell.policy)
     experiment = _experiment(cell)
-    return experiment, _scenario(experiment, spec, rules, cell.seed)
+    scenario = _scenario(experiment, spec, rules, cell.seed)
+    return experiment, scenario if cell.conditions is None else _conditions(cell.conditions).applied_to(scenario)
+
+
+def _conditions(path: str) -> Conditions:
+    return load_yaml(path, Conditions)
 
 
 def _scenario(experiment: Experiment, spec: PolicySpec, rules: RoundRules, seed: int) -> Scenario:
@@ -155,6 +163,7 @@ def description(cell: Cell) -> dict[str, Any]:
         "reference": reference,
         "seed": cell.seed,
         "bounds": cell.bounds.value,
+        **({} if cell.conditions is None else {"conditions": _conditions(cell.conditions).model_dump(mode="json")}),
     }
 
 

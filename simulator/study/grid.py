@@ -41,6 +41,8 @@ class Grid(FileModel):
     only: str = ""
     speeds: str | None = None
     measured: str | None = None
+    #: A file of conditions, the same for every run.
+    conditions: str | None = None
     bounds: BoundsAsked = BoundsAsked.CHEAP
     fairness: bool = False
 
@@ -118,7 +120,7 @@ def cells_of(grid: Grid) -> list[tuple[Place, Cell]]:
             )
         source = replace(source, made=replace(source.made, rate_per_h=rate))
         place = Place(workload, cluster, policy, rate, seed)
-        cells.append((place, Cell(source, cluster, policy, seed, grid.bounds, grid.fairness)))
+        cells.append((place, Cell(source, cluster, policy, seed, grid.bounds, grid.fairness, grid.conditions)))
     return cells
 
 

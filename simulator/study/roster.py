@@ -8,6 +8,7 @@ from math import inf, nan
 
 import numpy as np
 
+from scheduler.core.fleet import split
 from simulator.bounds.instance import FloatArray, Instance
 from simulator.job import SimulatedJob
 from simulator.machines import PoolModel
@@ -24,6 +25,7 @@ class Roster:
         self._capacity = np.array(
             [max(model.machines, model.pool.quota) * model.pool.shape.accelerators for model in pools], dtype=float
         )
+        self._machine_size = [model.pool.shape.accelerators for model in pools]
         self._truth = truth
         self._ways: dict[object, int] = {}
         #: Of every way to be run: steps per second on each pool, and accelerators.
@@ -52,23 +54,25 @@ class Roster:
         return len(self._row)
 
     def _way_of(self, request: JobRequest) -> int:
-        key = (request.kind, request.demands)
+        key = (request.kind, request.demands, request.sizes)
         way = self._ways.get(key)
         if way is None:
             way = self._ways[key] = len(self._gangs)
-            self._gangs.append(min(demand.count for demand in request.demands))
+            self._gangs.append(min((*request.sizes, *(demand.count for demand in request.demands))))
             self._speeds.append([self._speed(request, pool) for pool in range(len(self._types))])
         return way
 
     def _speed(self, request: JobRequest, pool: int) -> float:
         """Of the fastest gang that the job accepts there; 0 where none fits."""
         here = self._types[pool]
-        counts = [
-            demand.count
+        counts = {
+            count
             for demand in request.demands
-            if demand.accelerator in (here, ANY_ACCELERATOR) and demand.count <= self._capacity[pool]
-        ]
-        return max((self._truth.steps_per_s(request.kind, here, count) for count in counts), default=0.0)
+            for count in (demand.count, *request.sizes)
+            if demand.accelerator in (here, ANY_ACCELERATOR) and count <= self._capacity[pool]
+        }
+        parts = (tuple(split(count, request.nodes, self._machine_size[pool])) for count in sorted(counts))
+        return max((self._truth.fastest(request.kind, here, each) for each in parts), default=0.0)
 
     # -- of one job
 

@@ -36,6 +36,8 @@ SPECS = st.fixed_dictionaries(
         "priority": st.integers(0, 100) | st.sampled_from(["low", "normal", "high"]),
         "preemptible": st.booleans(),
         "num_nodes": st.sampled_from([1, 2, 4]),
+        "elastic": st.sampled_from([{"min": 1, "max": 8}, {"min": 4, "max": 64}]),
+        "batch": st.sampled_from([{"global": 64}, {"global": 512}]),
         "steps": NUMBERS,
         "estimated_duration": LENGTHS,
         "profile": NAMES,

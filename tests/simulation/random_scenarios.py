@@ -100,6 +100,15 @@ def jobs_of(seed: int, scenario: Scenario) -> list[SimulatedJob]:
     return jobs
 
 
+def _sizes(seed: str, demand: Demand, most: int) -> tuple[int, ...]:
+    """A third of the jobs are elastic: from one accelerator, or two, to what they asked for or more."""
+    chance = Random(seed)  # a stream of its own: what else is drawn stays as it was
+    if chance.random() > 1 / 3:
+        return ()
+    sizes = {size for size in (1, 2, 3, 4, 6, 8) if size <= max(most, demand.count)} | {demand.count}
+    return tuple(size for size in sorted(sizes) if size >= chance.choice((1, 1, 2)) or size == demand.count)
+
+
 def _job(random: Random, number: int, at: float, scenario: Scenario) -> SimulatedJob:
     kind = random.choice(KINDS)
     model = random.choice(scenario.pools)
@@ -125,7 +134,7 @@ def _job(random: Random, number: int, at: float, scenario: Scenario) -> Simulate
         grace_s=random.choice((1.0, 30.0)),
         held=False,
     )
-    job = SimulatedJob(at, request, steps)
+    job = SimulatedJob(at, replace(request, sizes=_sizes(f"{scenario.seed}/{number}/sizes", demand, most)), steps)
     if random.random() < 0.15:
         job = replace(job, failures=(PlannedFailure(steps / 2, 3, random.choice((1, None))),))
     if random.random() < 0.1:

@@ -43,6 +43,9 @@ Sort = Annotated[bool, typer.Option("--sort", help="Put the jobs in order of arr
 Only = Annotated[str, typer.Option("--only", help="Of a file of several traces: the one named so in column `cluster`.")]
 Speeds = Annotated[str | None, typer.Option("--speeds", help="Throughput table of a trace.")]
 Measured = Annotated[str | None, typer.Option("--measured", help="Speeds and costs measured in a live run.")]
+Conditions = Annotated[
+    str | None, typer.Option("--conditions", help="File: costs, noise, faults, what is known of lengths and speeds.")
+]
 TraceJobs = Annotated[int | None, typer.Option("--trace-jobs", min=1, help="Of generate:NAME: how many jobs.")]
 Rate = Annotated[float | None, typer.Option("--rate", min=0, help="Of generate:NAME: arrivals per hour; 0: at once.")]
 Gangs = Annotated[bool | None, typer.Option("--gangs/--no-gangs", help="Of generate:NAME: jobs of several, or of one.")]
@@ -74,6 +77,7 @@ def simulate_run(
     only: Only = "",
     speeds: Speeds = None,
     measured: Measured = None,
+    conditions: Conditions = None,
     trace_jobs: TraceJobs = None,
     rate: Rate = None,
     gangs: Gangs = None,
@@ -92,7 +96,7 @@ def simulate_run(
     reading = main.Reading(skip_bad_rows=skip_bad_rows, sort=sort, only=only)
     made = main.Made(trace_jobs, rate, gangs, priorities, slos, stretch)
     source = main.Source(workload, format, reading, speeds, measured, made)
-    cell = main.Cell(source, cluster, policy, seed, main.BoundsAsked(bounds.value), fairness)
+    cell = main.Cell(source, cluster, policy, seed, main.BoundsAsked(bounds.value), fairness, conditions)
     _exit(main.run_one(cell, output.value, out))
 
 
@@ -117,6 +121,7 @@ def simulate_compare(
     only: Only = "",
     speeds: Speeds = None,
     measured: Measured = None,
+    conditions: Conditions = None,
     trace_jobs: TraceJobs = None,
     rate: Rate = None,
     gangs: Gangs = None,
@@ -135,7 +140,7 @@ def simulate_compare(
     reading = main.Reading(skip_bad_rows=skip_bad_rows, sort=sort, only=only)
     made = main.Made(trace_jobs, rate, gangs, priorities, slos, stretch)
     source = main.Source(workload, format, reading, speeds, measured, made)
-    template = main.Cell(source, cluster, policy[0], 0, main.BoundsAsked(bounds.value), fairness)
+    template = main.Cell(source, cluster, policy[0], 0, main.BoundsAsked(bounds.value), fairness, conditions)
     workers = main.Workers(jobs, main.Backend(backend.value), address)
     _exit(main.run_compare(template, policy, seeds, workers, output.value))
 
@@ -155,6 +160,7 @@ def simulate_sweep(
     seeds: Annotated[str | None, typer.Option("--seeds", help="0-4, or 1,3,5.")] = None,
     trace_jobs: TraceJobs = None,
     speeds: Speeds = None,
+    conditions: Conditions = None,
     format: Format = None,
     bounds: Annotated[Bounds | None, typer.Option("--bounds", help="Lower bounds: none, cheap, all.")] = None,
     fairness: Annotated[
@@ -174,6 +180,7 @@ def simulate_sweep(
         "seeds": seeds,
         "trace_jobs": trace_jobs,
         "speeds": speeds,
+        "conditions": conditions,
         "format": format,
         "bounds": bounds.value if bounds is not None else None,
         "fairness": fairness,

@@ -25,6 +25,8 @@ class Source:
     """A sequence of batches, in the same order in every epoch."""
 
     can_skip = True
+    #: Samples in each batch; None where that cannot be told.
+    batch_size: int | None = None
 
     def __init__(self, batches: Any) -> None:
         self._batches = batches
@@ -69,6 +71,7 @@ class LoaderSource(Source):
     def __init__(self, loader: Any, seed: int) -> None:
         torch: Any = sys.modules["torch"]
         self._seed = seed
+        self.batch_size = loader.batch_size
         self._view = copy.copy(loader)
         # The loader draws the seeds of its worker processes from here: resuming leaves the global generator alone.
         self._view.generator = torch.Generator()

@@ -55,6 +55,7 @@ class Loop:
         self._batch = 0  # batches done in this call of steps(); together with part and epoch, the position
         self._part = 0  # how many times steps() was called in this epoch
         self._resume_from: tuple[int, int, int] | None = None  # epoch, part, batch
+        self._saved_by: tuple[int, int | None] = (1, None)  # ranks, samples in each batch of a rank
         self._resumed: Path | None = None
         self._is_ready = False
         self._in_epochs = False
@@ -190,11 +191,8 @@ class Loop:
         checkpoint.values.update(saved["values"])
         self.step = self._saved_step = int(saved["step"])
         self.epoch = int(saved["epoch"])
-        batch, ranks = int(saved["batch"]), int(saved["world_size"])
-        if ranks != self._gang.world_size:
-            batch = batch * ranks // self._gang.world_size
-            self._say(f"saved by {ranks} ranks, resumed by {self._gang.world_size}: at batch {batch} of the epoch")
-        self._resume_from = (self.epoch, int(saved["part"]), batch)
+        self._resume_from = (self.epoch, int(saved["part"]), int(saved["batch"]))
+        self._saved_by = (int(saved["world_size"]), saved.get("batch_size"))
         own = rank_values(folder, self._gang.rank)
         if own is not None and not self._seed_was_given:
             self._seed = int(own["seed"])
@@ -211,6 +209,7 @@ class Loop:
         """Bring a source to where the checkpoint was made; returns how many batches that skips."""
         assert self._resumed is not None
         name = f"loader-{self._gang.rank}"
+        batch = self._same_place(batch, source.batch_size)
         if (self._resumed / f"{name}.pt").exists() or (self._resumed / f"{name}.json").exists():
             source.load_state(read_state(self._resumed, name))
             return batch
@@ -219,6 +218,16 @@ class Loop:
         if batch > 0:
             self._say(f"this data cannot be resumed in mid-epoch: epoch {self.epoch} begins again at its first batch")
         return 0
+
+    def _same_place(self, batch: int, size: int | None) -> int:
+        """Batches that hold as many samples over all ranks as those before the checkpoint did."""
+        ranks, size_then = self._saved_by
+        if size_then is None or size is None:
+            size_then = size = 1  # batches are taken to be as large as they were
+        samples, now = batch * ranks * size_then, self._gang.world_size * size
+        if ranks != self._gang.world_size:
+            self._say(f"saved by {ranks} ranks, resumed by {self._gang.world_size}: at batch {samples // now}")
+        return samples // now
 
     def _restore_rng(self) -> None:
         """Last of all: the skipping before must not have drawn from the generators."""
@@ -314,7 +323,9 @@ class Loop:
             return
         checkpoint.write_shared(folder)
         position = {"step": self.step, "epoch": self.epoch, "part": max(0, self._part - 1), "batch": self._batch}
-        write_json(folder, "loop", {**position, "world_size": self._gang.world_size, "values": checkpoint.values})
+        batch_size = self._sources[-1][1].batch_size if self._sources else None
+        sizes = {"world_size": self._gang.world_size, "batch_size": batch_size}
+        write_json(folder, "loop", {**position, **sizes, "values": checkpoint.values})
 
     def _commit(self, checkpoint: Checkpoint, started_at: float) -> bool:
         self._link.poll()

@@ -6,6 +6,7 @@ Every variable may be absent; then the process runs by itself, as on a laptop.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -27,6 +28,8 @@ class Settings:
     pace: float | None = None
     rank: int = 0
     world_size: int = 1
+    #: Samples of one step over all ranks, as the job file states them.
+    batch: int | None = None
 
     @property
     def is_scheduled(self) -> bool:
@@ -45,7 +48,22 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
         pace=_number(environ, "WALRAS_PACE"),
         rank=int(_number(environ, "RANK") or 0),
         world_size=int(_number(environ, "WORLD_SIZE") or 1),
+        batch=_whole(_number(environ, "WALRAS_BATCH")),
     )
+
+
+def batch_per_rank(whole: int, environ: Mapping[str, str] = os.environ) -> int:
+    """Samples that each rank has in a step of `whole` samples (the job file's `batch: {global: N}` comes first).
+
+    However many ranks an elastic job has, a step is then the same step. Raises ValueError where it cannot be shared
+    evenly.
+    """
+    settings = read_settings(environ)
+    whole = settings.batch or whole
+    each, rest = divmod(whole, settings.world_size)
+    if rest or not each:
+        raise ValueError(f"{settings.world_size} ranks cannot share a batch of {whole} evenly")
+    return each
 
 
 def _number(environ: Mapping[str, str], name: str) -> float | None:

@@ -31,7 +31,7 @@ class Bench:
     It says beforehand what is commanded when; every event is kept in `heard`.
     """
 
-    def __init__(self, costs: Costs, model: WorldModel, faults: FaultModel) -> None:
+    def __init__(self, costs: Costs, model: WorldModel, faults: FaultModel, truth: Truth) -> None:
         owned = Pool(PoolId("own"), Shape("own", "a100", 2, 8.0, 2**30))
         spot = Pool(
             PoolId("spot"), Shape("spot", "v100", 1, 8.0, 2**30), Market.SPOT, usd_per_h=3.6, quota=2, notice_s=10.0
@@ -44,7 +44,8 @@ class Bench:
         self.machines = Machines(
             self.engine, [PoolModel(owned, machines=2), PoolModel(spot, terms=RentalTerms(boot_s=5.0))]
         )
-        truth = Truth({SpeedKey(KIND, "a100"): 2.0, SpeedKey(KIND, "v100"): 1.0}, {}, costs)
+        speeds = {SpeedKey(KIND, "a100"): 2.0, SpeedKey(KIND, "v100"): 1.0}
+        truth = replace(truth, speeds={**speeds, **truth.speeds}, default_costs=costs)
         self.world = World(self.engine, self.machines, truth, model, streams)
         self.faults = Faults(self.engine, self.machines, self.world, faults, streams)
         self.engine.on_command[JobTransitioned] = self._transitioned
@@ -112,9 +113,14 @@ def job() -> Callable[..., SimulatedJob]:
 
 @pytest.fixture
 def bench() -> Callable[..., Bench]:
-    """Makes a bench: costs, world model and fault model as given."""
+    """Makes a bench: costs, world model, fault model and more of the truth as given."""
 
-    def make(costs: Costs | None = None, model: WorldModel | None = None, faults: FaultModel | None = None) -> Bench:
-        return Bench(costs or Costs(), model or WorldModel(), faults or FaultModel())
+    def make(
+        costs: Costs | None = None,
+        model: WorldModel | None = None,
+        faults: FaultModel | None = None,
+        truth: Truth | None = None,
+    ) -> Bench:
+        return Bench(costs or Costs(), model or WorldModel(), faults or FaultModel(), truth or Truth({}))
 
     return make

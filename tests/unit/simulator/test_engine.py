@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
 from optimizer.policy import PolicySpec
 from optimizer.problem import Columns, Entities, Jobs, Pools, Problem
@@ -137,3 +138,16 @@ def test_the_recorder_sees_every_event_with_its_commands() -> None:
     engine.schedule(1.0, _tell, NodeBack(1.0, NodeId("n")))
     engine.run()
     assert log == [(NodeBack(1.0, NodeId("n")), [WakeAt(9.0)]), (Woke(9.0), [])]
+
+
+def test_a_solve_may_take_no_time_or_the_time_it_took(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Zero by default; measured: as long as the solver took on this machine."""
+    ticks = iter((10.0, 12.0, 20.0, 27.0))
+    monkeypatch.setattr("simulator.engine.perf_counter", lambda: next(ticks))
+    ask = Solve(7, _PROBLEM, PolicySpec("any"), None, 0.0)
+    for asked, took_s in ((SolveTime(), 0.0), (SolveTime(SolveClock.MEASURED), 7.0)):
+        core = Scripted(lambda event: [ask] if isinstance(event, NodeBack) else [])
+        engine = _engine(core, asked)
+        engine.schedule(1.0, _tell, NodeBack(1.0, NodeId("n")))
+        engine.run()
+        assert [(e.at, e.took_s) for e in core.heard if isinstance(e, Solved)] == [(1.0 + took_s, took_s)]

@@ -1,6 +1,8 @@
 """Machines that die, are cut off, are rented, taken back and given back."""
 
 from collections.abc import Callable
+from dataclasses import replace
+from math import inf
 from typing import Any
 
 import pytest
@@ -8,6 +10,7 @@ import pytest
 from scheduler.core.commands import NodeCordoned, ReleaseNode, Rent
 from scheduler.core.events import (
     AttemptEnded,
+    AttemptProgressed,
     AttemptStarted,
     CheckpointRecorded,
     NodeBack,
@@ -16,12 +19,15 @@ from scheduler.core.events import (
     NodeLost,
     NodeUncordoned,
     NodeUnreachable,
+    PoolDeclared,
     RentFailed,
 )
-from simulator.faults import Death, FaultModel, Revocation
+from simulator.attempts import WorldModel
+from simulator.faults import Death, FaultModel, MarketChange, Revocation, Slowness
 from simulator.truth import Costs
 from walras.ids import NodeId, PoolId
 from walras.reasons import Reason
+from walras.states import JobState
 
 Make = Callable[..., Any]
 OWN, SPOT = PoolId("own"), PoolId("spot")
@@ -183,3 +189,48 @@ def test_no_fault_begins_after_the_faults_have_stopped(bench: Make, job: Make) -
     b.run()
     assert max(e.at for e in b.told(NodeUnreachable)) < 500.0 + 61.0
     assert len(b.machines.nodes) == 2
+
+
+def test_a_slow_machine_holds_up_every_gang_that_it_is_part_of(bench: Make, job: Make) -> None:
+    """At half its pace a gang makes half the steps, wherever its other ranks are; what it measures says so."""
+    b = bench(model=WorldModel(report_s=10.0))
+    b.submit(job(1, steps=100.0), job(2, steps=100.0))
+    b.prepare(0.0, 1, 1, {"own-1": (0,), "own-2": (0,)})
+    b.start(0.0, 1, 1, {"own-1": (0,), "own-2": (0,)})
+    b.start(0.0, 2, 1, {"own-2": (1,)})
+    b.faults.script([Slowness(10.0, OWN, 0, pace=0.5), Slowness(30.0, OWN, 0, pace=1.0)])
+    b.run()
+    # 20 steps by 10 s, 20 more at half the pace by 30 s, the other 60 by 60 s.
+    assert [(e.job_id, e.at) for e in b.told(AttemptEnded)] == [(2, 50.0), (1, 60.0)]
+    assert [r.steps_per_s for r in b.told(AttemptProgressed) if r.job_id == 1 and r.at == 20.0] == [1.0]
+
+
+def test_slow_spells_come_and_go_by_a_stream_of_their_own(bench: Make, job: Make) -> None:
+    """So much of the time as their lengths say, and no death is moved by them."""
+    model = FaultModel(slow_every_s=100.0, slow_s=100.0, slow_pace=0.5, death_every_s=1e6, until_at=1e6)
+    b = bench(faults=model)
+    b.submit(job(steps=2e5))
+    b.start(0.0, 1, 1, {"own-1": (0,)})
+    b.transition(1e7, 1, JobState.SUCCEEDED)
+    b.run()
+    (end,) = b.told(AttemptEnded)
+    assert end.at == pytest.approx(2e5 / 1.5, rel=0.1)  # half of the time at half the pace
+    calm = bench(faults=replace(model, slow_every_s=inf))
+    calm.run()
+    deaths = [[e.at for e in each.told(NodeUnreachable)] for each in (b, calm)]
+    assert deaths[0][:1] == deaths[1][:1]
+
+
+def test_a_market_moves_its_price_and_what_it_has(bench: Make, job: Make) -> None:
+    """The scheduler hears the price; the bill is its integral; machines beyond what there is leave with notice."""
+    b = bench()
+    b.at(0.0, Rent("a", SPOT, 2))
+    b.faults.script([MarketChange(1005.0, SPOT, usd_per_h=7.2), MarketChange(2005.0, SPOT, capacity=1)])
+    b.at(3000.0, Rent("b", SPOT, 1))
+    b.run()
+    assert b.told(PoolDeclared)[-1].pool.usd_per_h == 7.2
+    assert [(e.at, e.gone_at) for e in b.told(NodeLeaving)] == [(2005.0, 2015.0)]
+    assert [e.token for e in b.told(RentFailed)] == ["b"]
+    # 1,000 s of two at 3.6 USD/h, then 7.2: one until 2,015 s, one until now.
+    assert b.machines.usd(SPOT, 3005.0) == pytest.approx(2 * 1.0 + 1010 * 0.002 + 2000 * 0.002)
+    assert b.machines.price_x_time(SPOT, 3005.0) == pytest.approx(b.machines.usd(SPOT, 3005.0))

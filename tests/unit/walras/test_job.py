@@ -37,6 +37,8 @@ preemptible: false
 num_nodes: 2
 nproc_per_node: 1
 resources: {accelerators: [A100-SXM4-40GB:2, v100:2], cpus: 4+, memory: 24GB+}
+elastic: {min: 1, max: 4}
+batch: {global: 64}
 steps: 1e4
 estimated_duration: 1h30m
 profile: resnet50
@@ -105,7 +107,7 @@ BAD = [
     ("run: x\ncheckpoint: {directory: a}", "checkpoint.directory", "`checkpoint.dir`"),
     ("run: x\ngpus: 2", "gpus", "`resources.accelerators`"),
     ("run: x\ncolour: red", "colour", "known fields"),
-    ("run: x\nelastic: {min: 1, max: 4}", "elastic", "this version does not carry it out"),
+    ("run: x\ngang: mixed", "gang", "this version does not carry it out"),
     ("run: x\nsecrets: {A: b}", "secrets", "this version does not carry it out"),
     ("run: x\nresources: {spot: only}", "resources.spot", "this version does not carry it out"),
     ("name: x", "run", "add `run:`"),

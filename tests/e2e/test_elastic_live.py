@@ -1,0 +1,75 @@
+"""A real PyTorch job that goes from two ranks to one and back, under a real server and agent."""
+
+import json
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.real_server import A, RealServer
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+
+JOB = Path(__file__).resolve().parents[1] / "support" / "elastic_job.py"
+PAIR = A | {"shape": "ax2", "accelerators": 2, "cpus": 4, "memory": "2GB"}
+FAIR = {
+    "policy": {"name": "max_min_fairness"},
+    "rules": {
+        "round_s": 1,
+        "resolve_min_s": 1,
+        "min_runtime_s": 1,
+        "backoff_s": 1,
+        "profiling_s": 1,
+        "hysteresis": 0.1,
+    },
+}
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[RealServer]:
+    server = RealServer(tmp_path, [PAIR], FAIR).start()
+    yield server
+    server.close()
+
+
+def _samples(folder: Path) -> tuple[dict[int, list[int]], dict[int, set[int]]]:
+    """The samples of every step over all ranks, in no order; and the ranks of every attempt."""
+    steps: dict[int, list[int]] = defaultdict(list)
+    ranks: dict[int, set[int]] = defaultdict(set)
+    for path in folder.glob("samples-*"):
+        _, rank, attempt = path.name.split("-")
+        ranks[int(attempt)].add(int(rank))
+        for line in path.read_text().splitlines():
+            step, indices = json.loads(line)
+            steps[step].extend(indices)
+    return steps, ranks
+
+
+def test_a_job_resumes_with_another_number_of_ranks_at_the_same_sample(server: RealServer, tmp_path: Path) -> None:
+    """Every step has the samples that it would have had alone, each once, whatever the gang was that made it."""
+    out = tmp_path / "out"
+    out.mkdir()
+    server.start_agent(pool=PAIR)
+    job = server.submit(
+        name="elastic", run=[sys.executable, str(JOB), str(out)], resources={"accelerators": "a:2"},
+        elastic={"min": 1, "max": 2}, batch={"global": 16}, steps=39, grace_period="20s", envs={"STEP_S": "0.5"},
+    )  # fmt: skip
+    server.until_step(job, 5, 60.0)
+    urgent = server.submit(name="urgent", run="sleep 6", priority="high")
+    server.until_state(urgent, "SUCCEEDED", 60.0)
+    server.until_state(job, "SUCCEEDED", 120.0)
+    steps, ranks = _samples(out)
+    assert {len(found) for found in ranks.values()} == {1, 2}, ranks
+    assert sorted(steps) == list(range(39))
+    import torch
+    from torch.utils.data import DistributedSampler
+
+    for epoch in range(3):
+        alone: DistributedSampler[int] = DistributedSampler(range(208), 1, 0, seed=5)  # type: ignore[arg-type]
+        alone.set_epoch(epoch)
+        order = list(alone)
+        for step in range(13):
+            assert sorted(steps[13 * epoch + step]) == sorted(order[16 * step : 16 * step + 16])
+    assert torch.load(out / "weights", weights_only=True)

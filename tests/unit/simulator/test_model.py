@@ -1,0 +1,137 @@
+"""What the model of the world says beyond tables of speeds: spread gangs, laws, migration, noise, dependencies."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from math import inf
+from typing import Any
+
+import pytest
+
+from optimizer.policy import PolicySpec
+from scheduler.core.events import AttemptEnded, AttemptProgressed, AttemptStarted, ThroughputMeasured
+from simulator.attempts import WorldModel
+from simulator.job import PlannedFailure, SimulatedJob
+from simulator.machines import PoolModel
+from simulator.simulate import Scenario, Simulation, simulate
+from simulator.truth import Costs, SpeedKey, Stretch, Truth
+from walras.cluster import Pool, Shape
+from walras.ids import JobId, Kind, PoolId
+from walras.reasons import Reason
+from walras.request import Demand, JobRequest
+from walras.states import JobState
+
+Make = Callable[..., Any]
+KIND = Kind("k")
+
+
+class Growing:
+    """A job whose goodput doubles when half of a thousand steps are behind it, and grows with its gang."""
+
+    def stretch(self, accelerator: str, parts: tuple[int, ...], steps: float) -> Stretch:
+        return Stretch(1.0 * sum(parts), 500.0) if steps < 500.0 else Stretch(2.0 * sum(parts))
+
+
+def test_a_spread_gang_has_a_speed_of_its_own(bench: Make, job: Make) -> None:
+    """Two accelerators of one machine, and one of each of two: the second way is as slow as the table says."""
+    truth = Truth({}, spread={SpeedKey(KIND, "a100", 2): 1.0})
+    b = bench(truth=truth)
+    b.submit(job(1, steps=100.0), job(2, steps=100.0))
+    b.start(0.0, 1, 1, {"own-1": (0, 1)})
+    b.prepare(60.0, 2, 1, {"own-1": (0,), "own-2": (0,)})
+    b.start(60.0, 2, 1, {"own-1": (0,), "own-2": (0,)})
+    b.run()
+    assert [(e.job_id, e.at) for e in b.told(AttemptEnded)] == [(1, 50.0), (2, 160.0)]
+
+
+def test_the_scheduler_is_told_the_speed_that_its_gang_will_have() -> None:
+    """Spread over machines if it must be, however the oracle would love to see it together."""
+    truth = Truth({SpeedKey(KIND, "a100"): 2.0}, spread={SpeedKey(KIND, "a100", 4): 3.0})
+    pool = PoolModel(Pool(PoolId("p"), Shape("s", "a100", 2, 8.0, 2**30)), machines=2)
+    told: list[float] = []
+    request = JobRequest(JobId(1), KIND, (Demand("a100", 4),), steps=30.0)
+
+    def hear(event: object, commands: object) -> None:
+        if isinstance(event, ThroughputMeasured):
+            told.append(event.steps_per_s)
+
+    result = simulate([SimulatedJob(0.0, request, 30.0)], Scenario((pool,), truth, PolicySpec("fifo")), recorder=hear)
+    assert (told, result.last_ended_at) == ([3.0], 10.0)
+
+
+def test_a_law_turns_at_its_steps_and_goes_on_there_after_a_restart(bench: Make, job: Make) -> None:
+    """Goodput follows the job's progress to the instant, and its gang; what is reported is what it is."""
+    b = bench(model=WorldModel(report_s=100.0), truth=Truth({}, laws={KIND: Growing()}))
+    b.submit(job(1, steps=1000.0))
+    b.start(0.0, 1, 1, {"own-1": (0,)})
+    b.revoke(600.0, 1, 1, Reason.POLICY_PREEMPTED)
+    b.start(700.0, 1, 2, {"own-2": (0, 1)}, steps=700.0)
+    b.run()
+    # 500 steps by 500 s, 200 more by 600 s; the other 300 at 4 a second.
+    assert [(e.at, e.steps) for e in b.told(AttemptEnded)] == [(600.0, 700.0), (775.0, 1000.0)]
+    assert [r.steps_per_s for r in b.told(AttemptProgressed) if r.at in (400.0, 600.0)] == [1.0, 2.0]
+
+
+def test_a_move_to_other_machines_costs_more_than_a_restart_in_place(bench: Make, job: Make) -> None:
+    """The state is fetched where it is not; the first start fetches nothing."""
+    costs = Costs(start_s=2.0, checkpoint_s=0.0, migrate_s=5.0)
+    b = bench(costs)
+    b.submit(job(1, steps=1000.0))
+    b.start(0.0, 1, 1, {"own-1": (0,)})
+    b.revoke(12.0, 1, 1, Reason.POLICY_PREEMPTED)
+    b.start(20.0, 1, 2, {"own-1": (1,)}, steps=20.0)
+    b.revoke(32.0, 1, 2, Reason.POLICY_MOVED)
+    b.start(40.0, 1, 3, {"own-2": (0,)}, steps=40.0)
+    b.run()
+    assert [e.at for e in b.told(AttemptStarted)] == [2.0, 22.0, 47.0]
+    assert costs.restart_s == 7.0
+
+
+@pytest.mark.parametrize("noise", ["speed_noise", "cost_noise"])
+def test_noise_of_speeds_and_of_costs_is_drawn_for_each_attempt(bench: Make, job: Make, noise: str) -> None:
+    """Around the truth, from streams of their own: one kind of noise leaves the other's figures alone."""
+    b = bench(Costs(start_s=10.0), WorldModel(**{noise: 0.1}))
+    b.submit(*(job(number, steps=100.0) for number in (1, 2)))
+    b.start(0.0, 1, 1, {"own-1": (0,)})
+    b.start(0.0, 2, 1, {"own-1": (1,)})
+    b.run()
+    ups = [e.at for e in b.told(AttemptStarted)]
+    ran = sorted(e.at - up for e, up in zip(b.told(AttemptEnded), sorted(ups), strict=True))
+    assert (len(set(ups)) == 2) == (noise == "cost_noise")
+    assert ran[0] == pytest.approx(50.0, rel=0.4)
+    assert (ran[1] - ran[0] > 0.1) == (noise == "speed_noise")
+
+
+def _story(*jobs: SimulatedJob) -> dict[int, tuple[JobState, float]]:
+    pool = PoolModel(Pool(PoolId("p"), Shape("s", "a100", 4, 8.0, 2**30)), machines=1)
+    scenario = Scenario((pool,), Truth({SpeedKey(KIND, "a100"): 1.0}), PolicySpec("fifo"))
+    result = Simulation(scenario).run(jobs)
+    assert not result.violations
+    return {int(each.job_id): (each.state, each.ended_at) for each in result.jobs}
+
+
+def test_a_job_waits_for_those_it_depends_on(job: Make) -> None:
+    """It starts when the last of them has succeeded; where one fails it never runs, whenever it comes."""
+
+    def after(number: int, *others: int, at: float = 0.0, any_end: bool = False) -> SimulatedJob:
+        plan = job(number, steps=10.0, at=at)
+        depends_on = tuple(map(JobId, others))
+        request = replace(plan.request, depends_on=depends_on, depends_on_any_end=any_end)
+        return replace(plan, request=request)
+
+    fails = replace(job(1, steps=100.0), failures=(PlannedFailure(50.0),))
+    found = _story(
+        fails, job(2, steps=20.0), after(3, 2), after(4, 1, 2), after(5, 1, at=60.0), after(6, 1, at=60.0, any_end=True)
+    )
+    assert found[1] == (JobState.FAILED, 50.0)
+    assert found[3] == (JobState.SUCCEEDED, 30.0)
+    assert found[4] == (JobState.CANCELLED, 50.0)
+    assert found[5] == (JobState.CANCELLED, 60.0)
+    assert found[6] == (JobState.SUCCEEDED, 70.0)
+
+
+def test_a_job_that_is_cancelled_ends_then(job: Make) -> None:
+    """Whether it waits or runs; one that has ended before is left in peace."""
+    found = _story(job(1, cancel_at=30.0), job(2, steps=10.0, cancel_at=20.0), job(3, cancel_at=inf))
+    assert found == {
+        1: (JobState.CANCELLED, 30.0), 2: (JobState.SUCCEEDED, 10.0), 3: (JobState.SUCCEEDED, 100.0)
+    }  # fmt: skip

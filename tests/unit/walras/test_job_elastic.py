@@ -1,0 +1,74 @@
+"""Jobs that may change their size: what a spec may say, and what the scheduler hears of it."""
+
+import pytest
+
+from walras.errors import JobSpecError
+from walras.ids import JobId
+from walras.job import env_of, gang_sizes_of, kind_of, parse_spec, to_request
+from walras.training import batch_per_rank
+
+
+def sizes_of(text: str) -> tuple[int, ...]:
+    return gang_sizes_of(parse_spec(f"run: x\n{text}"))
+
+
+def test_the_sizes_of_an_elastic_job_are_those_that_make_sense() -> None:
+    """Within the range, even over its machines, dividing its batch; doublings where there would be very many."""
+    assert sizes_of("resources: {accelerators: 'a100:2'}") == ()
+    assert sizes_of("resources: {accelerators: 'a100:2'}\nelastic: {min: 1, max: 6}") == (1, 2, 3, 4, 5, 6)
+    assert sizes_of("resources: {accelerators: 'a100:4'}\nelastic: {min: 1, max: 6}\nnum_nodes: 2") == (2, 4, 6)
+    assert sizes_of("resources: {accelerators: 'any:2'}\nelastic: {min: 1, max: 8}\nbatch: {global: 12}") == (
+        1,
+        2,
+        3,
+        4,
+        6,
+    )
+    assert sizes_of("resources: {accelerators: {a100: 3, v100: 5}}\nelastic: {min: 1, max: 20}") == (
+        1,
+        2,
+        3,
+        4,
+        5,
+        8,
+        16,
+        20,
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "field", "says"),
+    [
+        ("elastic: {min: 4, max: 2}", "elastic", "above"),
+        ("elastic: {min: 2, max: 4}", "elastic", "asked for"),
+        ("elastic: {min: 1}", "elastic.max", "max"),
+        ("elastic: {min: 1, max: 4}\nnproc_per_node: 2", "nproc_per_node", "2 ranks"),
+        ("resources: {accelerators: 'a100:3'}\nelastic: {min: 1, max: 4}\nbatch: {global: 512}", "elastic", "evenly"),
+        ("batch: {global: 0}", "batch.global", "global"),
+        ("batch: {global: 64, adaptive: true}", "batch.adaptive", "adaptive"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_by_name(text: str, field: str, says: str) -> None:
+    """The field is named, and so is what is wrong with it."""
+    with pytest.raises(JobSpecError, match=says) as refused:
+        parse_spec(f"run: x\n{text}")
+    assert refused.value.field == field
+
+
+def test_the_scheduler_hears_the_sizes_and_the_ranks_the_batch() -> None:
+    """Jobs of other batches are of another kind: a step of theirs is another step."""
+    text = "run: python t.py\nresources: {accelerators: 'a100:2'}\nelastic: {min: 1, max: 4}\nbatch: {global: 8}"
+    spec, other = parse_spec(text), parse_spec(text.replace("8}", "16}"))
+    request = to_request(spec, JobId(1), user="u", project="p", at=0.0)
+    assert (request.sizes, request.demands[0].count) == ((1, 2, 4), 2)
+    assert env_of(spec) == {"WALRAS_BATCH": "8"}
+    assert kind_of(spec) != kind_of(other)
+
+
+def test_ranks_share_the_whole_batch_evenly() -> None:
+    """What the job file states comes first; alone, on a laptop, one rank has all of it."""
+    assert batch_per_rank(512, {}) == 512
+    assert batch_per_rank(512, {"WORLD_SIZE": "4"}) == 128
+    assert batch_per_rank(512, {"WORLD_SIZE": "4", "WALRAS_BATCH": "64"}) == 16
+    with pytest.raises(ValueError, match="3 ranks cannot share a batch of 64"):
+        batch_per_rank(64, {"WORLD_SIZE": "3"})

@@ -1,0 +1,74 @@
+"""The parts of a job spec by which a job may change its size while it lives: `elastic` and `batch`.
+
+Decides which gang sizes such a job may be given. Which it is given, and when, is the scheduler's to choose.
+"""
+
+from typing import Annotated, ClassVar
+
+from pydantic import Field
+
+from walras.checking import FieldMistake, FileModel
+from walras.job_parts import MAX_ACCELERATORS, WholeNumber
+from walras.request import Demand
+
+#: Of more possible sizes than this, only doublings of the smallest, what was asked and the largest are considered.
+_SIZES_MAX = 16
+_Size = Annotated[WholeNumber, Field(ge=1, le=MAX_ACCELERATORS)]
+
+
+class Elastic(FileModel):
+    """How few and how many accelerators the whole gang may have."""
+
+    min: _Size
+    max: _Size
+
+
+class _Later(FileModel):
+    not_yet: ClassVar[frozenset[str]] = frozenset({"max", "adaptive"})
+
+
+class Batch(_Later):
+    """How much one step is. Its only field, `global`, has a name that Python keeps for itself: see `batch_of`."""
+
+    #: Samples of one step over the whole gang.
+    __annotations__ = {"global": Annotated[WholeNumber, Field(ge=1, le=2**31)]}
+
+
+def batch_of(batch: Batch | None) -> int | None:
+    """Samples of one step over the whole gang; None: nobody said."""
+    return None if batch is None else int(getattr(batch, "global"))
+
+
+def gang_sizes(
+    elastic: Elastic, demands: tuple[Demand, ...], nodes: int, only: int | None, batch: int | None
+) -> tuple[int, ...]:
+    """The sizes that the gang may have, ascending: even over its machines, and dividing the batch evenly.
+
+    `only`: the one size that the number of ranks allows, if that is given. Raises FieldMistake where what is asked for
+    is none of them.
+    """
+    if elastic.min > elastic.max:
+        raise FieldMistake("elastic", f"min {elastic.min} is above max {elastic.max}; write the smaller one as min")
+
+    def is_possible(size: int) -> bool:
+        return size % nodes == 0 and only in (None, size) and (batch is None or batch % size == 0)
+
+    sizes = {size for size in range(elastic.min, elastic.max + 1) if is_possible(size)}
+    asked = {demand.count for demand in demands}
+    if not asked <= sizes:
+        wrong = min(asked - sizes)
+        if not is_possible(wrong):
+            raise FieldMistake(
+                "elastic",
+                f"{wrong} accelerators cannot share the global batch of {batch} evenly; ask for a size that can",
+            )
+        raise FieldMistake(
+            "elastic",
+            f"{wrong} accelerators are asked for, and not within min {elastic.min} and max {elastic.max}; "
+            "ask for a size in that range: it is what the job has where no policy chooses",
+        )
+    if len(sizes) > _SIZES_MAX:
+        least = min(sizes)
+        doublings = {least * 2**power for power in range(MAX_ACCELERATORS.bit_length())}
+        sizes = {size for size in sizes if size in doublings or size in asked or size == max(sizes)}
+    return tuple(sorted(sizes))
