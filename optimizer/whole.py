@@ -12,15 +12,11 @@ program per question suffices. With n[c] = 1 where a packing runs column c:
 (the last from sum w log u' <= sum w log(w / y) + W log(y . u' / W) for all u', by Jensen's inequality). Limits that
 some jobs share hold on average, not at every instant: in a packing they are paid for at their price. What is maximised
 comes from the policy's measure (`optimizer.checking`), so no policy need know of this file. Decides nothing.
-
-Importing this module imports scipy's solver.
 """
 
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy import sparse
-from scipy.optimize import Bounds, LinearConstraint, milp
 
 from optimizer.certificate import facts_of
 from optimizer.checking.facts import Facts
@@ -155,6 +151,9 @@ def best_packing(market: Market, gain: FloatArray) -> float:
     useful = np.flatnonzero(gain > 0)
     if not len(useful):
         return 0.0
+    from scipy import sparse  # only where a program is to be solved
+    from scipy.optimize import Bounds, LinearConstraint, milp
+
     owner = market.owner()
     time = sparse.csr_array((np.ones(market.columns), (owner, np.arange(market.columns))))
     uses = np.repeat(np.arange(market.columns), np.diff(market.use_first))
