@@ -20,8 +20,8 @@ from optimizer.problem import FloatArray
 class Edf:
     """Earliest deadline first; jobs without a deadline come last, in the order of submission.
 
-    Meets every deadline on one machine if that is possible at all; on several, or with gangs, it is a rule of thumb. A job that is
-    late already keeps its rank. Preempts at round ends.
+    Meets every deadline on one machine if that is possible at all; on several, or with gangs, it is a rule of thumb. A
+    job that is late already keeps its rank. Preempts at round ends.
     """
 
     preemptive: Annotated[bool, Field(description="False: a started job runs to its end.")] = True

@@ -22,7 +22,7 @@ from optimizer.problem import FloatArray, Problem
 from optimizer.registry import make
 from optimizer.whole import integral_bound
 
-BOUNDED = [*SPECS, PolicySpec("water_filling"), PolicySpec("hierarchical")]
+BOUNDED = [*SPECS, PolicySpec("water_filling")]
 
 
 @dataclass(frozen=True)
