@@ -45,8 +45,8 @@ def items(held: Holdings, weight: FloatArray, rises: BoolArray) -> Items:
     above = np.concatenate((entities.parent, held.place))
     parent = np.where(above >= 0, above, k)
     rising = np.concatenate((np.zeros(k, dtype=bool), rises))
-    for entity in reversed(range(k)):  # parents come first
-        rising[entity] = entities.weight[entity] > 0 and rising[parent == entity].any()
+    for row in reversed(range(k)):  # parents come first
+        rising[row] = entities.weight[row] > 0 and rising[parent == row].any()
     inside = np.flatnonzero(above >= 0)
     return Items(
         parent=parent,
