@@ -20,7 +20,7 @@ from optimizer.checking.stages import OPTIMAL, SAME, check_stages, close, expect
 from optimizer.checking.trees import Tree
 from optimizer.decision import Decision, Memory, Order, Plan, Shares, Status
 from optimizer.policy import PolicySpec
-from optimizer.problem import Problem
+from optimizer.problem import FloatArray, Problem
 
 #: What may differ between two honest computations of a constraint.
 _FEASIBLE = 1e-9
@@ -64,11 +64,7 @@ def check(problem: Problem, policy: PolicySpec, decision: Decision, memory: Memo
     if isinstance(decision, Order):
         trusted = ("the yardstick's objective and bound",) if decision.yardstick is not None else ()
         return CheckedCertificate(0.0, 0.0, 0.0, 0.0, tuple(_about_order(problem, decision)), trusted)
-    told = policy.parameters
-    packs = bool(told.get("packed", False))
-    facts = Facts(problem, decision.rent, aware=bool(told.get("aware", True)), packs=packs)
-    if policy.name == "hierarchical":
-        facts.limit(Tree(facts, terms_of(policy.parameters)).limits(facts))
+    facts = facts_of(problem, policy, decision.rent)
     complaints = list(_about_shares(facts, decision))
     violation = violation_of(facts, decision)
     if decision.certificate.status is Status.EMPTY:
@@ -83,6 +79,15 @@ def check(problem: Problem, policy: PolicySpec, decision: Decision, memory: Memo
     gap = relative_gap(objective, bound)
     complaints += _about_certificate(decision, objective, bound, gap, violation)
     return CheckedCertificate(objective, bound, gap, violation, tuple(complaints), _UNCHECKED.get(policy.name, ()))
+
+
+def facts_of(problem: Problem, policy: PolicySpec, rent: FloatArray) -> Facts:
+    """The problem job by job as the policy sees it, with so much rented (p,)."""
+    told = policy.parameters
+    facts = Facts(problem, rent, aware=bool(told.get("aware", True)), packs=bool(told.get("packed", False)))
+    if policy.name == "hierarchical":
+        facts.limit(Tree(facts, terms_of(told)).limits(facts))
+    return facts
 
 
 def _check_program(facts: Facts, measure: Measure, shares: Shares, complaints: list[str]) -> tuple[float, float]:

@@ -151,8 +151,7 @@ class Holdings:
     def tree(self, classes: ClassMarket, weight: FloatArray, accelerators: float) -> Tree:
         """The tree over the classes; `weight` of each job against its siblings (n,)."""
         entities, k = self.entities, len(self.entities)
-        size = classes.market.size
-        own = np.where(entities.borrows, np.inf, np.maximum(_parts(entities), entities.guaranteed) * accelerators)
+        size, own = classes.market.size, own_parts(entities, accelerators)
         return Tree(
             entities=k,
             parent=np.concatenate((entities.parent, self.place[classes.classes.representative])),
@@ -163,6 +162,11 @@ class Holdings:
             rank=np.concatenate((np.zeros(k), classes.per_class(self.rank))),
             size=size,
         )
+
+
+def own_parts(entities: Entities, accelerators: float) -> FloatArray:
+    """Amount that each entity never exceeds: inf for those that borrow (k,)."""
+    return np.where(entities.borrows, np.inf, np.maximum(_parts(entities), entities.guaranteed) * accelerators)
 
 
 def holdings(problem: Problem, entities: Entities) -> Holdings:

@@ -26,14 +26,13 @@ _IPM_TOLERANCE = 1e-9
 _SIMPLEX_ITERATIONS = 200_000
 _IPM_ITERATIONS = 500
 
-_STATUS = {
+#: How a run of HiGHS ended; whatever is not here has failed.
+ENDINGS = {
     highspy.HighsModelStatus.kOptimal: Status.OPTIMAL,
     highspy.HighsModelStatus.kInfeasible: Status.INFEASIBLE,
     highspy.HighsModelStatus.kUnboundedOrInfeasible: Status.INFEASIBLE,
     highspy.HighsModelStatus.kIterationLimit: Status.WORK_LIMIT,
 }
-
-
 NOTHING: FloatArray = np.zeros(0)
 
 
@@ -71,7 +70,7 @@ class LinearProgram:
         if basis.valid:
             self._highs.setBasis(basis)
         self._highs.run()
-        status = _STATUS.get(self._highs.getModelStatus(), Status.FAILED)
+        status = ENDINGS.get(self._highs.getModelStatus(), Status.FAILED)
         solution, info = self._highs.getSolution(), self._highs.getInfo()
         work = max(int(info.simplex_iteration_count), 0) + max(int(info.ipm_iteration_count), 0)
         if status is not Status.OPTIMAL or not solution.dual_valid:

@@ -26,6 +26,19 @@ Then = Annotated[
     ),
 ]
 
+#: Of orders.
+FastestFirst = Annotated[
+    bool, Field(description="True: fastest free configuration first. False: pools in their order, blind to speed.")
+]
+Strict = Annotated[bool, Field(description="True: the first job that does not fit holds up all behind it.")]
+Margin = Annotated[
+    float,
+    Field(ge=0, description="A job displaces another only from a lower step; steps differ by this part (0.1: 10 %)."),
+]
+UnknownLength = Annotated[
+    float, Field(gt=0, description="Seconds that a job of unknown length is taken to have left, at least.")
+]
+
 Packing = Annotated[
     bool,
     Field(

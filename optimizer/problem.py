@@ -102,6 +102,12 @@ class Pools:
     usd_per_h: FloatArray
     #: Of `capacity`: accelerators rented now, which may be given back (p,). Empty: none.
     rented: FloatArray = field(default_factory=_floats)
+    #: Accelerators that were asked for and are still on their way, no part of `capacity` (p,). Empty: none.
+    coming: FloatArray = field(default_factory=_floats)
+    #: Seconds from the request for a machine until it takes jobs, not paid for (p,). Empty: 0.
+    boot_s: FloatArray = field(default_factory=_floats)
+    #: Seconds that a rented machine is billed for at least (p,). Empty: 0.
+    minimum_billing_s: FloatArray = field(default_factory=_floats)
 
     def __len__(self) -> int:
         return len(self.pool_id)
@@ -110,6 +116,11 @@ class Pools:
     def held(self) -> FloatArray:
         """Accelerators rented now, one entry per pool (p,)."""
         return self.rented if len(self.rented) else np.zeros(len(self))
+
+    @property
+    def paid(self) -> FloatArray:
+        """Accelerators rented now or on their way, one entry per pool (p,)."""
+        return self.held + self.coming if len(self.coming) else self.held
 
 
 @dataclass(frozen=True, slots=True, eq=False)

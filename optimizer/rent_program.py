@@ -29,13 +29,17 @@ class Fluid:
 class RentProgram:
     """Best value less rent for any range of machine counts. Compiled once per problem."""
 
-    def __init__(self, problem: Problem, value: FloatArray, most: IntArray) -> None:
-        """Take the jobs' values in USD per hour at best speed (n,) and the largest counts of machines (p,)."""
+    def __init__(self, problem: Problem, value: FloatArray, most: IntArray, fetched_usd_per_h: FloatArray) -> None:
+        """Take the jobs' values in USD per hour at best speed (n,), the largest counts of machines (p,), and what an
+        accelerator costs that is not there yet (p,).
+        """
         pools = problem.pools
         self.size = np.maximum(pools.machine_size, 1.0)
-        self.usd_per_machine = pools.usd_per_h * self.size
         base = pools.capacity - pools.held
         largest = base + most * self.size
+        self._paid = pools.paid / self.size
+        self._usd_kept = pools.usd_per_h * self.size
+        self._usd_fetched = fetched_usd_per_h * self.size
         worth = _worth(problem, value, largest)
         classes = market_of(problem, worth > 0, [worth], [value])
         market = classes.market
@@ -52,7 +56,14 @@ class RentProgram:
         self._capacity = used <= there
         time = by_class(market, np.ones(market.columns)) @ self._x <= 1
         rows = [self._capacity, time, self._rent >= self._low, self._rent <= self._high]
-        self._cvxpy = cp.Problem(cp.Maximize(gross - self.usd_per_machine @ self._rent), rows)
+        cost = self._usd_kept @ self._rent
+        if np.any(self._usd_fetched > self._usd_kept):
+            cost += (self._usd_fetched - self._usd_kept) @ cp.pos(self._rent - self._paid)
+        self._cvxpy = cp.Problem(cp.Maximize(gross - cost), rows)
+
+    def usd_of(self, counts: IntArray) -> FloatArray:
+        """Price of the last machine of each pool's count, USD/h: there, on its way, or still to be fetched (p,)."""
+        return np.where(counts > self._paid + 1e-9, self._usd_fetched, self._usd_kept)
 
     def between(self, low: FloatArray, high: FloatArray) -> Fluid | None:
         """The optimum with counts between `low` and `high`; None if no solver answers."""

@@ -1,11 +1,13 @@
 """How many machines to rent: where an hour of waiting costs money, and only there.
 
-    maximise   sum_m v[m] rate[m](x) / best[m]  -  sum_p usd[p] rent[p]
+    maximise   sum_m v[m] rate[m](x) / best[m]  -  sum_p (usd[p] rent[p] + (fetch[p] - usd[p]) (rent[p] - held[p])+)
     s.t.       time rows;   sum use x <= base[p] + rent[p];   0 <= rent[p] <= most[p]
 
 v[m] is what an hour of job m at its best speed is worth in USD (its own value, else the administrator's cost of delay),
-base what is owned, most what may be rented. At the optimum a pool that rents is worth at
-least its market price, and one that could rent more at most that (complementary slackness).
+base what is owned, most what may be rented, held what is rented now or on its way, fetch the price per hour of use of a
+machine that is still to come (`optimizer.rent_costs`; usd, but for a minimum billing). A pool whose machines would come
+when the work is done fetches none. At the optimum a pool that rents is worth at least its market price, one that
+fetches at least `fetch`, and one that could rent more at most what more costs (complementary slackness).
 
 Machines are whole: each pool's count is settled in turn by solving the program at both neighbouring counts, then every
 count is moved by one machine as long as that pays (the value is concave in each count, so no single pool could then do
@@ -13,13 +15,14 @@ better). The marginal values shown to people are those finite differences. Decid
 policy's. The program itself is `optimizer.rent_program`.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from optimizer.decision import Status
 from optimizer.problem import FloatArray, IntArray, Problem
+from optimizer.rent_costs import fetching
 
 if TYPE_CHECKING:
     from optimizer.rent_program import Fluid, RentProgram
@@ -29,6 +32,10 @@ PRICE_UNIT = "USD per accelerator-hour"
 _WORTHWHILE = 1e-6
 #: Single-machine moves after rounding; none or one is usual.
 _MAX_MOVES = 64
+
+
+def _nothing() -> FloatArray:
+    return np.zeros(0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -50,6 +57,9 @@ class Rental:
     #: The divisible optimum: accelerators rented, and the price of each pool in `PRICE_UNIT` (p,).
     fluid_accelerators: FloatArray
     fluid_prices: FloatArray
+    #: Price per useful hour of an accelerator that is still to be fetched, minimum billing included; empty: no program
+    #: stands behind the counts (p,).
+    fetched_usd_per_h: FloatArray = field(default_factory=_nothing)
 
 
 def rent_machines(problem: Problem, delay_usd_per_h: float) -> Rental | None:
@@ -60,7 +70,7 @@ def rent_machines(problem: Problem, delay_usd_per_h: float) -> Rental | None:
         delay_usd_per_h: value of a job's hour where the job states none; 0: never rent for such a job.
     """
     sizes = machine_sizes(problem)
-    held = np.round(problem.pools.held / sizes).astype(np.int64)
+    held = np.round(problem.pools.paid / sizes).astype(np.int64)
     most = np.floor(problem.pools.rentable / sizes + 1e-9).astype(np.int64)
     if not most.any():
         return None
@@ -69,12 +79,14 @@ def rent_machines(problem: Problem, delay_usd_per_h: float) -> Rental | None:
         return _unpriced(Status.EMPTY, np.zeros_like(held), sizes)
     from optimizer.rent_program import RentProgram  # imports cvxpy: only where something is to be solved
 
-    program = RentProgram(problem, value, most)
+    found = fetching(problem, value, problem.pools.capacity - problem.pools.held + most * sizes)
+    most = np.where(found.useful, most, np.minimum(most, held))
+    program = RentProgram(problem, value, most, found.usd_per_h)
     fluid = program.between(np.zeros(len(most)), most.astype(np.float64))
     if fluid is None:
         return _unpriced(Status.FAILED, held, sizes)
     counts = _improve(program, _round(program, fluid, most), most, held)
-    return _rental(program, fluid, counts, most)
+    return replace(_rental(program, fluid, counts, most), fetched_usd_per_h=found.usd_per_h)
 
 
 def with_rental(problem: Problem, rental: Rental) -> Problem:
@@ -121,17 +133,25 @@ def _steps(pools: int) -> list[IntArray]:
 
 
 def _rental(program: "RentProgram", fluid: "Fluid", counts: IntArray, most: IntArray) -> Rental:
-    here, cost = program.net(counts), program.usd_per_machine
+    here, of_next, of_last = program.net(counts), program.usd_of(counts + 1), program.usd_of(counts)
     following, last = np.zeros(len(counts)), np.zeros(len(counts))
     for pool, step in enumerate(np.eye(len(counts), dtype=np.int64)):
         if counts[pool] < most[pool]:
-            following[pool] = max(program.net(counts + step) - here + cost[pool], 0.0)
+            following[pool] = max(program.net(counts + step) - here + of_next[pool], 0.0)
         if counts[pool] > 0:
-            last[pool] = max(here - program.net(counts - step) + cost[pool], 0.0)
+            last[pool] = max(here - program.net(counts - step) + of_last[pool], 0.0)
     fluid_accelerators = fluid.machines * program.size
     accelerators = counts.astype(np.float64) * program.size
     return Rental(
-        Status.OPTIMAL, counts, accelerators, following, last, here, fluid.net, fluid_accelerators, fluid.prices
+        status=Status.OPTIMAL,
+        machines=counts,
+        accelerators=accelerators,
+        next_usd_per_h=following,
+        last_usd_per_h=last,
+        net_usd_per_h=here,
+        bound_usd_per_h=fluid.net,
+        fluid_accelerators=fluid_accelerators,
+        fluid_prices=fluid.prices,
     )
 
 

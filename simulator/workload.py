@@ -62,7 +62,10 @@ def load_experiment(
 
 def pool_models(cluster: ClusterConfig) -> tuple[PoolModel, ...]:
     """The cluster's pools as the simulated world has them."""
-    return tuple(PoolModel(entry.pool(), entry.machines, RentalTerms(entry.boot)) for entry in cluster.pools)
+    return tuple(
+        PoolModel(entry.pool(), entry.machines, RentalTerms(entry.boot, minimum_billing_s=entry.minimum_billing))
+        for entry in cluster.pools
+    )
 
 
 # ---------------------------------------------------------------------------------------------- traces

@@ -31,7 +31,6 @@ ENTRY_POINTS = {
     "scheduler.core.invariants": "holds the core to its promises in every test run; a server does not pay for it",
     "scheduler.cloud.simulated": "a provider in virtual time, held to the same contract as the real ones by tests",
     "optimizer.prices.update": "for programs that keep one market certified while jobs come and go",
-    "optimizer.whole": "for fleets of a few machines: what whole gangs can reach, asked by whoever studies one",
     "simulator.goodput.law": "a law of the truth is chosen by whoever studies adaptive jobs; tests simulate with it",
     "simulator.compat.gavel.profile": "a profile is chosen by whoever reproduces: tests hold it to the recorded runs",
     "simulator.compat.pollux.profile": "a profile is chosen by whoever reproduces: tests hold it to the recorded runs",

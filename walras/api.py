@@ -178,6 +178,9 @@ class CertificateView(Body):
     solved_at: str
     #: What really ran over the last rounds, as a part of the bound: gangs are whole, restarts take time.
     realised: float | None = None
+    #: What whole gangs can reach at best, in the unit of the objective, if it was asked for (`?whole=true`); null: more
+    #: than 64 accelerators, a policy that ranks, or not found in time.
+    integral_bound: float | None = None
 
 
 class PriceList(Body):

@@ -197,9 +197,12 @@ class Client:
         """Use a drained or quarantined machine again."""
         await self._transport.json(Call("POST", f"{_API}/nodes/{quote(node_id, safe='')}/resume"))
 
-    async def prices(self) -> PriceList:
-        """The price of every pool at the last solve, and that solve's certificate."""
-        return await self._body(PriceList, Call("GET", f"{_API}/prices"))
+    async def prices(self, *, whole: bool = False) -> PriceList:
+        """The price of every pool at the last solve, and that solve's certificate.
+
+        `whole`: with what whole gangs can reach at best, which takes the server some seconds.
+        """
+        return await self._body(PriceList, Call("GET", f"{_API}/prices", query={"whole": "true"} if whole else {}))
 
     async def revoke_pool(self, pool_id: str, notice_s: float) -> None:
         """Have a provider take the pool's rented machines away after a notice, for drills (administrators)."""

@@ -45,6 +45,10 @@ class Pool:
     quota: int = 0
     #: Warning before a revocation, seconds (spot).
     notice_s: float = 0.0
+    #: From the request for a machine until it takes jobs, as far as is known, seconds.
+    boot_s: float = 0.0
+    #: Time that a rented machine is billed for at least, seconds.
+    minimum_billing_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

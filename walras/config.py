@@ -81,6 +81,8 @@ class PoolEntry(FileModel):
     notice: Length = 0.0
     #: From the request to a machine that takes jobs.
     boot: Length = 0.0
+    #: Time that a rented machine is billed for at least.
+    minimum_billing: Length = 0.0
 
     other_words: ClassVar[dict[str, str]] = {
         "type": "accelerator", "gpu": "accelerator", "gpus": "accelerators", "count": "machines", "nodes": "machines",
@@ -113,7 +115,17 @@ class PoolEntry(FileModel):
             nominal_speed=self.nominal_speed,
             emulated=self.emulated,
         )
-        return Pool(self.pool_id, shape, self.market, self.zone, self.usd_per_h, self.quota, self.notice)
+        return Pool(
+            pool_id=self.pool_id,
+            shape=shape,
+            market=self.market,
+            zone=self.zone,
+            usd_per_h=self.usd_per_h,
+            quota=self.quota,
+            notice_s=self.notice,
+            boot_s=self.boot,
+            minimum_billing_s=self.minimum_billing,
+        )
 
 
 class ClusterConfig(FileModel):

@@ -7,6 +7,7 @@ For any prices p >= 0 and any feasible shares x, what the jobs' shares cost is a
     log      sum w log(worth.x) <= p . capacity + sum over jobs of the largest w log(worth.x) - cost.x
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -71,18 +72,19 @@ class Targets(Protocol):
         ...
 
 
-class _EachAlone:
+class _EachAlone(ABC):
     """Targets of jobs that do not depend on each other: a job's utility tells its level."""
 
     cap: FloatArray
 
     @property
+    @abstractmethod
     def rising(self) -> BoolArray:
-        raise NotImplementedError
+        """Jobs that the level raises (n,)."""
 
+    @abstractmethod
     def levels(self, utility: FloatArray) -> FloatArray:
         """The level at which each job's target would be just this utility, caps aside (n,)."""
-        raise NotImplementedError
 
     @property
     def highest(self) -> float:

@@ -80,13 +80,18 @@ class Question:
 Maker = Callable[[Question], Measure]
 
 
+def has_measure(name: str) -> bool:
+    """True: a measure is written for that policy."""
+    return name in _MAKERS
+
+
 def measure_of(name: str, question: Question) -> Measure:
     """The measure of a policy.
 
     Raises:
         UnknownPolicyError: no measure is written for that policy.
     """
-    if name not in _MAKERS:
+    if not has_measure(name):
         raise UnknownPolicyError(
             f"the checker has no measure for policy '{name}'; it has: {', '.join(sorted(_MAKERS))}",
             field="policy.name",

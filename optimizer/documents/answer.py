@@ -89,6 +89,13 @@ class CertificateDocument(FileModel):
     violation: Annotated[Result, Field(description="Largest violation of a constraint, relative.")]
     path: Annotated[Text, Field(description="How it was found.")]
     maximise: bool = True
+    integral_bound: Annotated[
+        Result | None,
+        Field(
+            description="Integral bound of the round: what whole gangs cannot exceed (or undercut) over time; null: "
+            "not asked for, more than 64 accelerators, jobs run two by two, or a policy that maximises nothing."
+        ),
+    ] = None
 
 
 class StageJob(FileModel):

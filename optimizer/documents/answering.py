@@ -38,6 +38,7 @@ def answer_of(
     memory: Memory = None,
     *,
     names: dict[int, str] | None = None,
+    integral_bound: float | None = None,
 ) -> AnswerDocument:
     """The document of a decision.
 
@@ -47,10 +48,11 @@ def answer_of(
         decision: shares, an order or a plan.
         memory: what the policy left for the next time.
         names: what people call the jobs, by id.
+        integral_bound: what whole gangs can reach at best (`optimizer.whole`), if that was asked.
     """
     shares = order = plan = None
     if isinstance(decision, Shares):
-        shares = _shares(problem, decision, names or {})
+        shares = _shares(problem, decision, names or {}, integral_bound)
     elif isinstance(decision, Plan):
         plan = _plan(problem, decision, names or {})
     else:
@@ -77,14 +79,14 @@ def places(problem: Problem) -> IntArray:
     return np.arange(len(job)) - np.searchsorted(job, job)
 
 
-def _shares(problem: Problem, shares: Shares, names: dict[int, str]) -> SharesDocument:
+def _shares(problem: Problem, shares: Shares, names: dict[int, str], integral_bound: float | None) -> SharesDocument:
     return SharesDocument(
         jobs=_jobs(problem, shares, names),
         packed=_packed(problem, shares),
         rent=_by_pool(problem, shares.rent),
         used=_by_pool(problem, used_of(problem, shares)),
         prices=_quote(problem, shares.quote),
-        certificate=_certificate(shares.certificate),
+        certificate=_certificate(shares.certificate, integral_bound),
         stages=tuple(_stage(problem, stage) for stage in shares.stages),
         unplaceable=_ids(problem, shares.unplaceable),
         relaxed=_ids(problem, shares.relaxed),
@@ -193,7 +195,7 @@ def _packed(problem: Problem, shares: Shares) -> tuple[PackedDocument, ...]:
     )
 
 
-def _certificate(certificate: Certificate) -> CertificateDocument:
+def _certificate(certificate: Certificate, integral_bound: float | None) -> CertificateDocument:
     return CertificateDocument(
         status=certificate.status,
         objective=finite(certificate.objective),
@@ -202,6 +204,7 @@ def _certificate(certificate: Certificate) -> CertificateDocument:
         violation=float(certificate.violation),
         path=certificate.path,
         maximise=certificate.maximise,
+        integral_bound=None if integral_bound is None else finite(integral_bound),
     )
 
 

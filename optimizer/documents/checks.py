@@ -8,9 +8,12 @@ from optimizer.documents.answer import AnswerDocument, CheckDocument, JobAnswer
 from optimizer.documents.answering import answer_of, finite
 from optimizer.policy import PolicySpec
 from optimizer.problem import Problem
+from optimizer.whole import integral_bound
 
 #: Speeds and totals that agree to this part are the same.
 _SAME = 1e-6
+#: So are integral bounds: a search stops at a gap of this size.
+_SAME_BOUND = 1e-4
 
 
 def check_document(
@@ -18,7 +21,11 @@ def check_document(
 ) -> CheckDocument:
     """Check a decision, given what the policy remembered when it was asked, and the document that states it."""
     found = check(problem, policy, decision, memory)
-    complaints = (*found.complaints, *_about_amounts(stated, answer_of(problem, policy, decision)))
+    complaints = (
+        *found.complaints,
+        *_about_amounts(stated, answer_of(problem, policy, decision)),
+        *_about_whole_gangs(stated, integral_bound(problem, policy, decision, memory)),
+    )
     return CheckDocument(
         holds=not complaints,
         objective=finite(found.objective),
@@ -43,6 +50,13 @@ def _about_amounts(stated: AnswerDocument, found: AnswerDocument) -> Iterator[st
         claimed, taken = stated.shares.used.get(pool, 0.0), found.shares.used.get(pool, 0.0)
         if not _same(claimed, taken):
             yield f"pool {pool}: {claimed:.6g} accelerators are stated as used, the shares take {taken:.6g}"
+
+
+def _about_whole_gangs(stated: AnswerDocument, found: float | None) -> Iterator[str]:
+    """The integral bound follows from the prices; who does not state it claims nothing."""
+    claim = None if stated.shares is None else stated.shares.certificate.integral_bound
+    if claim is not None and (found is None or not abs(claim - found) <= _SAME_BOUND * max(abs(claim), abs(found))):
+        yield f"integral bound: stated {claim:.9g}, found {'none' if found is None else format(found, '.9g')}"
 
 
 def _same(one: float, other: float) -> bool:

@@ -40,6 +40,11 @@ class PoolDocument(FileModel):
         Amount, Field(description="Accelerators that may be rented in all, those rented now included.")
     ] = 0.0
     rented: Annotated[Amount, Field(description="Of the capacity: rented now, and may be given back.")] = 0.0
+    coming: Annotated[Amount, Field(description="Asked for and still on its way, no part of the capacity.")] = 0.0
+    boot_s: Annotated[Amount, Field(description="Seconds from the request for a machine until it takes jobs.")] = 0.0
+    minimum_billing_s: Annotated[Amount, Field(description="Seconds that a rented machine is billed for at least.")] = (
+        0.0
+    )
 
     other_words: ClassVar[dict[str, str]] = {
         "accelerators": "capacity", "count": "capacity", "gpus": "capacity", "type": "accelerator",

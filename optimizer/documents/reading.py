@@ -80,7 +80,6 @@ def _columns(jobs: list[JobDocument], row_of: dict[str, int]) -> Columns:
 
 def _pools(document: ProblemDocument, ids: list[str]) -> Pools:
     pools = [document.pools[pool_id] for pool_id in ids]
-    rented = _floats([pool.rented for pool in pools])
     return Pools(
         pool_id=tuple(ids),
         accelerator=tuple(pool.accelerator or pool_id for pool, pool_id in zip(pools, ids, strict=True)),
@@ -88,7 +87,10 @@ def _pools(document: ProblemDocument, ids: list[str]) -> Pools:
         rentable=_floats([pool.rentable for pool in pools]),
         machine_size=_floats([pool.machine_size for pool in pools]),
         usd_per_h=_floats([pool.usd_per_h for pool in pools]),
-        rented=rented if rented.any() else np.zeros(0),
+        rented=_if_any([pool.rented for pool in pools]),
+        coming=_if_any([pool.coming for pool in pools]),
+        boot_s=_if_any([pool.boot_s for pool in pools]),
+        minimum_billing_s=_if_any([pool.minimum_billing_s for pool in pools]),
     )
 
 
@@ -128,6 +130,11 @@ def _pairs(pairs: tuple[PairDocument, ...], jobs: list[JobDocument], row_of: dic
 
 def _floats(values: list[float] | list[float | None], missing: float = 0.0) -> FloatArray:
     return np.array([missing if value is None else value for value in values], dtype=np.float64)
+
+
+def _if_any(values: list[float]) -> FloatArray:
+    """Empty where all of them are 0."""
+    return _floats([*values] if any(values) else [])
 
 
 def _whole(values: list[int]) -> IntArray:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from optimizer.documents.problem import ProblemDocument
-from optimizer.problem import Columns, Problem
+from optimizer.problem import Columns, FloatArray, Problem
 from walras.checking import check
 
 
@@ -62,9 +62,17 @@ def _pools(problem: Problem) -> dict[str, dict[str, Any]]:
             "usd_per_h": float(pools.usd_per_h[row]),
             "rentable": float(pools.rentable[row]),
             "rented": float(pools.held[row]),
+            "coming": _or_none(pools.coming, row),
+            "boot_s": _or_none(pools.boot_s, row),
+            "minimum_billing_s": _or_none(pools.minimum_billing_s, row),
         }
         for row, pool_id in enumerate(pools.pool_id)
     }
+
+
+def _or_none(values: FloatArray, row: int) -> float:
+    """0 where nothing is said of any pool."""
+    return float(values[row]) if len(values) else 0.0
 
 
 def _jobs(problem: Problem) -> Iterator[dict[str, Any]]:

@@ -20,6 +20,7 @@ import numpy as np
 from scipy import sparse
 
 from optimizer.decision import Status
+from optimizer.linear import ENDINGS
 from optimizer.market import Market
 from optimizer.objective import Level, Total
 from optimizer.owners import best_by
@@ -33,13 +34,6 @@ _SIMPLEX_TOLERANCE = 1e-10
 _IPM_TOLERANCE = 1e-7
 _SIMPLEX_ITERATIONS = 200_000
 _IPM_ITERATIONS = 300
-
-_STATUS = {
-    highspy.HighsModelStatus.kOptimal: Status.OPTIMAL,
-    highspy.HighsModelStatus.kInfeasible: Status.INFEASIBLE,
-    highspy.HighsModelStatus.kUnboundedOrInfeasible: Status.INFEASIBLE,
-    highspy.HighsModelStatus.kIterationLimit: Status.WORK_LIMIT,
-}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -104,7 +98,7 @@ class Master:
             solver = "simplex"
             self._highs.setOptionValue("solver", solver)
             self._highs.run()
-        status = _STATUS.get(self._highs.getModelStatus(), Status.FAILED)
+        status = ENDINGS.get(self._highs.getModelStatus(), Status.FAILED)
         solution, info = self._highs.getSolution(), self._highs.getInfo()
         work = max(int(info.simplex_iteration_count), 0) + max(int(info.ipm_iteration_count), 0)
         if status is not Status.OPTIMAL or not solution.dual_valid:

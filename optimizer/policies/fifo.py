@@ -1,10 +1,14 @@
-"""First in, first out: jobs start in the order of submission and run to their end."""
+"""First in, first out: jobs start in the order of submission and run to their end.
 
-from typing import Annotated
+    key: instant of submission
 
-from pydantic import ConfigDict, Field
+Source: the baseline of Narayanan et al., OSDI 2020, each job on its fastest free type if aware.
+"""
+
+from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass
 
+from optimizer.parameters import FastestFirst, Strict
 from optimizer.policy import OrderFacts
 from optimizer.problem import FloatArray
 
@@ -13,10 +17,8 @@ from optimizer.problem import FloatArray
 class Fifo:
     """First in, first out: jobs start in the order of submission and run to their end. Never preempts."""
 
-    aware: Annotated[
-        bool, Field(description="True: fastest free configuration first. False: pools in their order, blind to speed.")
-    ] = True
-    strict: Annotated[bool, Field(description="True: the first job that does not fit holds up all behind it.")] = True
+    aware: FastestFirst = True
+    strict: Strict = True
 
     @property
     def preemptive(self) -> bool:

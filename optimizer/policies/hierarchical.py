@@ -10,7 +10,7 @@ The certificate speaks of the first level: of the guarantees if there are any, e
 
 from collections.abc import Mapping
 from dataclasses import field, replace
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -19,13 +19,13 @@ from pydantic.dataclasses import dataclass
 from optimizer.class_market import market_of
 from optimizer.decision import Memory, Quote, Shares
 from optimizer.hierarchy import ByTree
-from optimizer.holdings import Holdings, Terms, configured, holdings
+from optimizer.holdings import Holdings, Terms, configured, holdings, own_parts
 from optimizer.owners import best_by
 from optimizer.parameters import Aware
 from optimizer.policy import Newcomer
 from optimizer.problem import Entities, FloatArray, Problem
 from optimizer.stages import Asked, Staged, certificate_of, fair_shares, nothing_to_decide
-from optimizer.utility import Utility, fair_share_utility, newcomer_worth
+from optimizer.utility import Utility, accelerators_of, fair_share_utility, newcomer_worth
 from optimizer.validate import check_entities, validate
 
 _Fraction = Annotated[float, Field(ge=0, le=1)]
@@ -80,6 +80,44 @@ class Hierarchical:
 
     aware: Aware = True
     projects: Projects = field(default_factory=dict)
+
+    def definition(self, problem: Problem, kept: FloatArray | None = None) -> Any:
+        """One level over the problem's own columns (a cvxpy problem); water filling is this, again and again.
+
+            maximise  z      z the water at the top, y[e] inside entity e
+            s.t.      Y[i] = w[i] y[e]            each item i that rises inside e: an entity, or a job
+                      Y[e] = sum_i Y[i]           each entity
+                      u[m] >= Y[m]                each job
+
+        Jobs with a `kept` utility (n,) keep just that (nan, as all do at first: they rise). In an entity that serves in
+        order only the first job that is not kept rises. Limits and own parts hold; guarantees come before and are not
+        in it, weights of 0 after.
+        """
+        import cvxpy as cp
+
+        from optimizer.formula import by_job, shares_in
+        from optimizer.level_formula import items
+
+        held = holdings(problem, self.entities(problem.entities))
+        utility = _within_limits(fair_share_utility(problem, aware=self.aware), held, problem)
+        rises = utility.best > 0 if kept is None else (utility.best > 0) & np.isnan(kept)
+        tree = items(held, problem.jobs.weight, rises)
+        k, stays = len(held.entities), np.zeros(len(problem.jobs)) if kept is None else np.nan_to_num(kept)
+        x, rows = shares_in(problem, utility.usable)
+        amount = cp.Variable(len(tree.parent), nonneg=True, name="amount")
+        water = cp.Variable(k + 1)  # of the top: the last
+        rising, settled = np.flatnonzero(tree.rising), k + np.flatnonzero(~tree.rising[k:])
+        rows += [
+            amount[rising] == cp.multiply(tree.weight[rising], water[tree.parent[rising]]),
+            amount[settled] == stays[settled - k],
+            by_job(problem, utility.worth) @ x >= amount[k:],
+        ]
+        if k:
+            own = own_parts(held.entities, float(problem.pools.capacity.sum()))
+            closed, limited = np.flatnonzero(np.isfinite(own)), held.below[:, problem.columns.job]
+            rows += [amount[:k] == tree.sums @ amount, amount[closed] <= own[closed]]
+            rows += [(accelerators_of(problem.columns) * limited) @ x <= held.allowed]
+        return cp.Problem(cp.Maximize(water[k]), rows)
 
     def decide(self, problem: Problem, memory: Memory) -> tuple[Shares, Memory]:
         """Shares of time with prices and certificate. The policy keeps no memory.

@@ -1,4 +1,9 @@
-"""Priority: classes, and the order of submission inside each."""
+"""Priority: classes, and the order of submission inside each.
+
+    key: class, the highest first
+
+Source: what batch systems do by default, as Slurm's preemption by priority and Kubernetes' priority classes.
+"""
 
 from typing import Annotated
 
@@ -6,6 +11,7 @@ import numpy as np
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
+from optimizer.parameters import FastestFirst, Strict
 from optimizer.policy import OrderFacts
 from optimizer.problem import FloatArray
 
@@ -14,17 +20,15 @@ from optimizer.problem import FloatArray
 class Priority:
     """The higher class first, then in the order of submission; a higher class takes the places of a lower one.
 
-    What batch systems do by default (Slurm's preemption by priority, Kubernetes' priority classes). Every order puts
-    classes first; this one has nothing else to preempt for. Preempts at round ends, the highest class at once.
+    Every order puts classes first; this one has nothing else to preempt for. Preempts at round ends, the highest
+    class at once.
     """
 
     preemptive: Annotated[
         bool, Field(description="False: a started job runs to its end, unless the highest class wants its place.")
     ] = True
-    aware: Annotated[
-        bool, Field(description="True: fastest free configuration first. False: pools in their order, blind to speed.")
-    ] = True
-    strict: Annotated[bool, Field(description="True: the first job that does not fit holds up all behind it.")] = False
+    aware: FastestFirst = True
+    strict: Strict = False
 
     def key(self, jobs: OrderFacts) -> tuple[FloatArray, ...]:
         """The class, highest first."""

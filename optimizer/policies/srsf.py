@@ -1,4 +1,9 @@
-"""SRSF: whoever needs least service goes first, service being time times accelerators."""
+"""SRSF: whoever needs least service goes first, service being time times accelerators.
+
+    key: gang * steps left / steps per second of the best configuration, in steps of a margin
+
+Source: Gu et al., "Tiresias: A GPU Cluster Manager for Distributed Deep Learning", NSDI 2019, section 3.1.
+"""
 
 from typing import Annotated
 
@@ -6,6 +11,7 @@ from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
 from optimizer.lengths import left_s, level
+from optimizer.parameters import FastestFirst, Margin, Strict, UnknownLength
 from optimizer.policy import OrderFacts
 from optimizer.problem import FloatArray
 
@@ -14,24 +20,15 @@ from optimizer.problem import FloatArray
 class Srsf:
     """Shortest remaining service first: remaining time on the best configuration times the gang.
 
-    As SRTF, but a gang of eight counts eight times (Gu et al., Tiresias, NSDI 2019, section 3.1). A job of unknown
-    length is taken to need as long again as it has run. Preempts at round ends.
+    As SRTF, but a gang of eight counts eight times. A job of unknown length is taken to need as long again as it has
+    run. Preempts at round ends.
     """
 
     preemptive: Annotated[bool, Field(description="False: a started job runs to its end (least service first).")] = True
-    margin: Annotated[
-        float,
-        Field(
-            ge=0, description="A job displaces another only from a lower step; steps differ by this part (0.1: 10 %)."
-        ),
-    ] = 0.1
-    unknown_s: Annotated[
-        float, Field(gt=0, description="Seconds that a job of unknown length is taken to have left, at least.")
-    ] = 3600.0
-    aware: Annotated[
-        bool, Field(description="True: fastest free configuration first. False: pools in their order, blind to speed.")
-    ] = True
-    strict: Annotated[bool, Field(description="True: the first job that does not fit holds up all behind it.")] = False
+    margin: Margin = 0.1
+    unknown_s: UnknownLength = 3600.0
+    aware: FastestFirst = True
+    strict: Strict = False
 
     def key(self, jobs: OrderFacts) -> tuple[FloatArray, ...]:
         """Step of the service left, then the service left."""

@@ -1,4 +1,9 @@
-"""Tiresias: queues by attained service, in order of submission in each; the Gittins variant knows past lengths."""
+"""Tiresias: queues by attained service, in order of submission in each; the Gittins variant knows past lengths.
+
+    key: queue, the number of thresholds passed by the accelerator-seconds received; or its Gittins rank
+
+Source: Gu et al., "Tiresias: A GPU Cluster Manager for Distributed Deep Learning", NSDI 2019, sections 3.2 and 3.3.
+"""
 
 from functools import lru_cache
 from typing import Annotated, Literal
@@ -8,6 +13,7 @@ from pydantic import ConfigDict, Field, model_validator
 from pydantic.dataclasses import dataclass
 
 from optimizer.gittins import gittins_rank
+from optimizer.parameters import FastestFirst, Strict
 from optimizer.policy import OrderFacts
 from optimizer.problem import BoolArray, FloatArray
 
@@ -20,8 +26,7 @@ class Tiresias:
 
     A job begins in the first queue and goes down as it receives service; jobs of the same queue never displace each
     other. With `index: gittins`, queues are ranked by what a job that has come so far is expected to need per
-    completion, from the services of past jobs. Source: Gu et al., NSDI 2019, sections 3.2 and 3.3. Preempts at round
-    ends.
+    completion, from the services of past jobs. Preempts at round ends.
     """
 
     thresholds_s: Annotated[
@@ -48,10 +53,8 @@ class Tiresias:
             "its service is counted anew (PROMOTEKNOB). None: never, as in the paper's runs.",
         ),
     ] = None
-    aware: Annotated[
-        bool, Field(description="True: fastest free configuration first. False: pools in their order, blind to speed.")
-    ] = True
-    strict: Annotated[bool, Field(description="True: the first job that does not fit holds up all behind it.")] = False
+    aware: FastestFirst = True
+    strict: Strict = False
 
     @model_validator(mode="after")
     def _holds_together(self) -> "Tiresias":

@@ -114,6 +114,9 @@ def build_problem(ledger: Ledger) -> Problem:
             machine_size=size,
             usd_per_h=np.array([state.pool.usd_per_h for state in pools]) / size,
             rented=np.where([state.rented for state in pools], np.minimum(capacity, rentable), 0.0),
+            coming=np.array([float(sum(state.awaited.values())) for state in pools]) * size,
+            boot_s=np.array([state.pool.boot_s for state in pools]),
+            minimum_billing_s=np.array([state.pool.minimum_billing_s for state in pools]),
         ),
         entities=Entities(
             tuple(ledger.entities), np.ones(len(ledger.entities)), np.array(ledger.entity_parents, dtype=np.int64)

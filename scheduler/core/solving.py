@@ -6,6 +6,7 @@ from optimizer.answer import answer
 from optimizer.decision import Memory, Plan, Shares, Status
 from optimizer.problem import FloatArray, IntArray, Problem
 from optimizer.registry import make
+from optimizer.whole import integral_bound
 from scheduler.core.commands import Solve
 from scheduler.core.events import Proposal
 from walras.ids import JobId, PoolId
@@ -71,3 +72,12 @@ def _planned(problem: Problem, plan: Plan, memory: Memory, machines: FloatArray 
         path=plan.no_yardstick if yardstick is None else yardstick.name,
         memory=memory,
     )
+
+
+def whole_gangs(command: Solve) -> float | None:
+    """What whole gangs can reach at best, in the unit of the answer's objective; None where nothing bounds them.
+
+    As much work as the solve and a search besides: for whoever asks, never for a decision.
+    """
+    decision, _, _ = answer(make(command.policy), command.problem, command.memory, command.delay_usd_per_h)
+    return integral_bound(command.problem, command.policy, decision, command.memory)

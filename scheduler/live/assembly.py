@@ -41,6 +41,7 @@ from scheduler.live.store import Store
 from scheduler.live.submit import Admission
 from scheduler.live.turn import Turn
 from scheduler.live.views import Views
+from scheduler.live.whole_gangs import WholeGangs
 from walras.config import ClusterConfig
 from walras.ids import JobId
 from walras.job import parse_spec
@@ -118,6 +119,7 @@ def assemble(config: ServerConfig, store: Store) -> Assembled:
         secrets=secrets,
         gateway=gateway,
         solver=solver,
+        whole_gangs=WholeGangs(solver),
         policies=policies,
         providers=desk,
         admission=admission,

@@ -22,6 +22,7 @@ from scheduler.live.solver_pool import SolverPool
 from scheduler.live.store import Store
 from scheduler.live.submit import Admission
 from scheduler.live.views import Views
+from scheduler.live.whole_gangs import WholeGangs
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -46,6 +47,7 @@ class Server:
     secrets: Secrets
     gateway: AgentGateway
     solver: SolverPool
+    whole_gangs: WholeGangs
     policies: PolicyDesk
     providers: ProviderDesk
     admission: Admission

@@ -14,6 +14,7 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.connection import wait
 
+from optimizer.whole import LARGEST_FLEET
 from scheduler.core.commands import Solve
 from scheduler.core.events import Event, Proposal, Solved, SolveFailed
 from scheduler.core.solving import solve
@@ -40,6 +41,19 @@ def _warm_up() -> bool:
     return True
 
 
+def new_process() -> ProcessPoolExecutor:
+    """One process that ends with this one."""
+    context = multiprocessing.get_context("spawn")
+    return ProcessPoolExecutor(1, mp_context=context, initializer=_end_with_parent)
+
+
+def end(pool: ProcessPoolExecutor) -> None:
+    """Kill the process, whatever it is doing."""
+    for process in list((pool._processes or {}).values()):
+        process.kill()
+    pool.shutdown(wait=False, cancel_futures=True)
+
+
 class SolverPool:
     """Answers `Solve` commands, one process at a time."""
 
@@ -47,14 +61,11 @@ class SolverPool:
         self._daemon = daemon
         self._timeout_s = timeout_s
         self._solve_it = solve_it
-        self._pool = self._new_pool()
+        self._pool = new_process()
         self._tasks: set[asyncio.Task[None]] = set()
         self.state = "starting"
-
-    @staticmethod
-    def _new_pool() -> ProcessPoolExecutor:
-        context = multiprocessing.get_context("spawn")
-        return ProcessPoolExecutor(1, mp_context=context, initializer=_end_with_parent)
+        #: The last question that was answered; a large one is not kept.
+        self.answered: Solve | None = None
 
     async def start(self) -> None:
         """Have the solver process import what it needs before the first question."""
@@ -92,23 +103,19 @@ class SolverPool:
             self.state = f"failed: {error}"[:200]
             return SolveFailed(0.0, command.request_id, f"{type(error).__name__}: {error}"[:500])
         self.state = "ok"
+        self.answered = command if command.problem.pools.capacity.sum() <= LARGEST_FLEET else None
         solved = Solved(0.0, command.request_id, proposal, took_s=time.monotonic() - began)
         # As a reader of the journal will see it, or a replay could differ. Large, so not in the loop's thread.
         return await loop.run_in_executor(None, plain, solved)
 
     def _restart(self) -> None:
-        self._kill()
-        self._pool = self._new_pool()
+        end(self._pool)
+        self._pool = new_process()
         self.state = "restarted"
-
-    def _kill(self) -> None:
-        for process in list((self._pool._processes or {}).values()):
-            process.kill()
-        self._pool.shutdown(wait=False, cancel_futures=True)
 
     async def close(self) -> None:
         """End the process; a solve under way is given up."""
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._kill()
+        end(self._pool)

@@ -1,5 +1,6 @@
 """The solver's own process: answers, mistakes, and deaths."""
 
+import asyncio
 import operator
 import os
 import signal
@@ -10,9 +11,12 @@ import pytest
 from scheduler.core.commands import Solve
 from scheduler.core.events import Solved, SolveFailed
 from scheduler.live.solver_pool import SolverPool
+from scheduler.live.whole_gangs import WholeGangs
+from tests.support.http_face import Face, facing
 from tests.support.live_world import FakeAgent, world
 
 pytestmark = pytest.mark.slow
+API = "/api/v1"
 SHARES = {"policy": {"name": "max_min_fairness"}, "rules": {"round_s": 10, "resolve_min_s": 1}}
 
 
@@ -64,3 +68,40 @@ async def test_a_solve_that_raises_or_takes_too_long_is_an_answer_too(tmp_path: 
         finally:
             await wrong.close()
             await late.close()
+
+
+async def test_what_whole_gangs_can_reach_is_told_when_asked(tmp_path: Path) -> None:
+    """Two gangs of three on four accelerators: no gap, three quarters; only on demand, and once per question."""
+    async with facing(tmp_path, policy=SHARES, real_time=True) as face:
+        assert (await face.json("GET", f"{API}/prices?whole=true"))[1]["certificate"] is None
+        await FakeAgent(face.world, "n1", shape="ax4", accelerators=4).register()
+        for _ in range(2):
+            await face.world.submit({"steps": 1e6, "profile": "k", "resources": {"accelerators": "a:3"}})
+        await _both_entitled(face)
+        assert (await face.json("GET", f"{API}/prices"))[1]["certificate"]["integral_bound"] is None
+        certificate = (await face.json("GET", f"{API}/prices?whole=true"))[1]["certificate"]
+        assert certificate["gap"] < 1e-6
+        assert certificate["integral_bound"] == pytest.approx(0.75 * certificate["bound"])
+        assert certificate == (await face.json("GET", f"{API}/prices?whole=true"))[1]["certificate"]
+
+
+async def _both_entitled(face: Face) -> None:
+    """Wait for a solve that knows both jobs."""
+    for _ in range(300):
+        proposal = face.world.board.proposal
+        if proposal is not None and len(proposal.job_ids) == 2:
+            return
+        await asyncio.sleep(0.2)
+    raise AssertionError("no solve within a minute")
+
+
+async def test_a_search_that_takes_too_long_finds_no_bound(tmp_path: Path) -> None:
+    """None, and its process is gone."""
+    question = await _question(tmp_path)
+    async with world(tmp_path / "other") as w:
+        pool = SolverPool(w.daemon, 60.0)
+        try:
+            pool.answered = question
+            assert await WholeGangs(pool, 0.0).bound() is None
+        finally:
+            await pool.close()

@@ -8,11 +8,9 @@ from pathlib import Path
 
 import pytest
 from ecos_solver import ecos
-from gavel_runs import BIG, GANGS, MAKESPAN, SMALL, STATIC, WEIGHTED, Ours, Recorded, recorded, run_again
+from gavel_runs import BIG, GANGS, MAKESPAN, SMALL, STATIC, WEIGHTED, assert_exact, recorded, run_again
 
 from simulator.compat.gavel.profile import GAVEL_RULES
-
-PRINTED_S = 0.000_51
 
 QUICK = [
     *((STATIC, policy) for policy in ("max_min_fairness", "max_min_fairness_perf")),
@@ -33,15 +31,9 @@ LONG = [
 ]
 
 
-def _assert_exact(ours: Ours, theirs: Recorded) -> None:
-    assert ours.worst_s(theirs) < PRINTED_S
-    assert len(ours.jct_s) == len(theirs.jct_s)
-    assert theirs.solves - ours.result.solves.solves in (0, 1)
-
-
 def _check(data: Path, run: tuple[str, str], policy: str) -> None:
     theirs = recorded(data, run, policy)
-    _assert_exact(run_again(data, run, policy, theirs.sim_end_s, solver=ecos), theirs)
+    assert_exact(run_again(data, run, policy, theirs.sim_end_s, solver=ecos), theirs)
 
 
 @pytest.mark.parametrize(("run", "policy"), QUICK, ids=lambda value: value if isinstance(value, str) else value[0])
@@ -65,9 +57,9 @@ def test_an_open_gate_prices_and_deadlines_are_exact_too(reference_data: Path) -
     open_gate = replace(GAVEL_RULES, resolve_min_s=0.0)
     theirs = recorded(reference_data, SMALL, "max_min_fairness_perf", "min_reset0")
     ours = run_again(reference_data, SMALL, "max_min_fairness_perf", theirs.sim_end_s, solver=ecos, rules=open_gate)
-    _assert_exact(ours, theirs)
+    assert_exact(ours, theirs)
     name = "max_sum_throughput_normalized_by_cost_perf"
     for policy, option, with_slos in ((name, "prices", False), (f"{name}_SLOs", "slos", True)):
         theirs = recorded(reference_data, SMALL, policy, option)
         ours = run_again(reference_data, SMALL, policy, theirs.sim_end_s, solver=ecos, with_slos=with_slos)
-        _assert_exact(ours, theirs)
+        assert_exact(ours, theirs)

@@ -3,13 +3,16 @@
 import pytest
 
 from optimizer.policy import PolicySpec
+from scheduler.core.commands import Solve
 from scheduler.core.core import SchedulerCore
+from scheduler.core.events import Proposal
 from scheduler.core.realised import realised
 from scheduler.core.rules import RoundRules
+from scheduler.core.solving import solve, whole_gangs
 from simulator.engine import Limits
 from simulator.job import SimulatedJob
 from simulator.machines import PoolModel
-from simulator.simulate import Scenario, Simulation
+from simulator.simulate import Scenario, Simulation, Wiring
 from simulator.truth import Costs, SpeedKey, Truth
 from walras.cluster import Pool, Shape
 from walras.ids import JobId, Kind, PoolId
@@ -20,6 +23,17 @@ KIND = Kind("k")
 
 def run(gangs: list[int], accelerators: int, until_s: float) -> SchedulerCore:
     """Endless jobs on one machine under max-min fairness, rounds of 60 s, free restarts."""
+    return run_asking(gangs, accelerators, until_s)[0]
+
+
+def run_asking(gangs: list[int], accelerators: int, until_s: float) -> tuple[SchedulerCore, list[Solve]]:
+    """The same, with the questions to the policy."""
+    asked: list[Solve] = []
+
+    def answered(command: Solve) -> Proposal:
+        asked.append(command)
+        return solve(command)
+
     jobs = [
         SimulatedJob(0.0, JobRequest(JobId(row + 1), KIND, (Demand("a100", gang),), steps=1e9), 1e9)
         for row, gang in enumerate(gangs)
@@ -30,20 +44,22 @@ def run(gangs: list[int], accelerators: int, until_s: float) -> SchedulerCore:
         PolicySpec("max_min_fairness"),
         RoundRules(round_s=60.0, restart_default_s=0.0, min_runtime_s=0.0),
         limits=Limits(until_s),
+        wiring=Wiring(solver=answered),
     )
     core = SchedulerCore()
     Simulation(scenario, core=core).run(jobs)
-    return core
+    return core, asked
 
 
 def test_two_gangs_of_three_on_four_accelerators_realise_three_quarters():
-    """The solve is exact and every accelerator is spoken for, but only one gang runs at a time."""
-    core = run([3, 3], 4, 3 * 3600.0)
+    """The solve is exact and every accelerator is spoken for, but one gang runs at a time: more cannot be had."""
+    core, asked = run_asking([3, 3], 4, 3 * 3600.0)
     proposal = core.ledger.standing.proposal
     assert proposal.gap < 1e-6
     assert proposal.counts == (3, 3)
     assert sum(count * share for count, share in zip(proposal.counts, proposal.shares, strict=True)) == pytest.approx(4)
     assert realised(core.ledger) == pytest.approx(0.75, abs=0.03)
+    assert whole_gangs(asked[-1]) == pytest.approx(0.75 * proposal.bound)
 
 
 def test_gangs_that_fill_the_machine_realise_what_is_promised():

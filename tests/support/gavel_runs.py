@@ -31,6 +31,8 @@ SMALL = ("single_small_seed0_rate1.67", "12-12-12")
 WEIGHTED = ("single_small_prio_seed0_rate1.67", "12-12-12")
 GANGS = ("multi_small_seed0_rate0.5", "12-12-12")
 BIG = ("single_big_seed0_rate3.0", "36-36-36")
+#: Recorded times are printed to the millisecond.
+PRINTED_S = 0.000_51
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +83,14 @@ class Ours:
     def end_off(self, theirs: Recorded) -> float:
         """Relative difference of the end of the last measured job."""
         return max(self.ended_at[job] for job in theirs.measured) / theirs.sim_end_s - 1.0
+
+
+def assert_exact(ours: Ours, theirs: Recorded) -> None:
+    """Every job ends at its recorded millisecond, after as many solves."""
+    assert ours.worst_s(theirs) < PRINTED_S
+    assert len(ours.jct_s) == len(theirs.jct_s)
+    # Gavel may solve once more after the last job of a whole trace.
+    assert theirs.solves - ours.result.solves.solves in (0, 1)
 
 
 @lru_cache(maxsize=1)

@@ -23,6 +23,8 @@ class Setting:
     rented: Sequence[float] = ()
     machine_size: Sequence[float] = ()
     usd_per_h: Sequence[float] = ()
+    boot_s: Sequence[float] = ()
+    minimum_billing_s: Sequence[float] = ()
     values: Sequence[float] = ()
     submitted_at: Sequence[float] = field(default=())
     remaining_steps: Sequence[float] = ()
@@ -65,6 +67,8 @@ def build(setting: Setting) -> Problem:
             machine_size=_floats(setting.machine_size, p, 1.0),
             usd_per_h=_floats(setting.usd_per_h, p, 0.0),
             rented=_floats(setting.rented, p, 0.0),
+            boot_s=np.array(setting.boot_s, dtype=float),
+            minimum_billing_s=np.array(setting.minimum_billing_s, dtype=float),
         ),
         entities=Entities(
             tuple(f"project-{e}" for e in range(len(setting.entity_weights))), np.array(setting.entity_weights, float)

@@ -44,6 +44,9 @@ def problems(draw: st.DrawFn) -> Problem:
         machine_size=_floats(draw, _AMOUNT, p),
         usd_per_h=_floats(draw, _AMOUNT, p),
         rented=capacity * _floats(draw, st.floats(0, 1), p) if draw(st.booleans()) else np.zeros(0),
+        coming=_floats(draw, st.integers(1, 3), p) if draw(st.booleans()) else np.zeros(0),
+        boot_s=_floats(draw, st.floats(1, 600), p) if draw(st.booleans()) else np.zeros(0),
+        minimum_billing_s=_floats(draw, st.floats(1, 3600), p) if draw(st.booleans()) else np.zeros(0),
     )
     return Problem(draw(st.floats(0, 1e9)), jobs, columns, pools, entities, _pairs(draw, n, p))
 

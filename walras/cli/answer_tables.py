@@ -7,7 +7,7 @@ from typing import Any
 
 from walras.cli.output import Column, Listing, console, dash, rendered, show_line
 
-#: A share that rounds to 0.0 % is left out of the table.
+#: A part that rounds to 0.0 % is left out.
 _SHOWN = 5e-4
 
 
@@ -72,6 +72,17 @@ def _show_head(answer: Any, certificate: Any) -> None:
     bound = "no bound" if certificate.bound is None else f"{relation} {_number(certificate.bound)} at best"
     gap = "" if certificate.gap is None else f", gap {_gap(certificate.gap)}"
     show_line(f"objective {_number(certificate.objective)} {bound}{gap}, violation {certificate.violation:.1g}")
+    if certificate.integral_bound is not None:
+        show_line(_whole_gangs(certificate))
+
+
+def _whole_gangs(certificate: Any) -> str:
+    """What is lost at least because gangs are whole, as a part of what the prices leave possible."""
+    bound, whole = certificate.bound, certificate.integral_bound
+    most, side = ("at most", "below") if certificate.maximise else ("at least", "above")
+    lost = abs(whole - bound) / max(abs(bound), 1e-12)
+    told = f"{_gap(lost)} {side}" if lost >= _SHOWN else "no tighter"
+    return f"integral bound of the round, for whole gangs: {most} {_number(whole)}, {told}"
 
 
 def _show_jobs(shares: Any) -> None:

@@ -1,6 +1,8 @@
 """`walras nodes`, `walras prices`: machines, and what their accelerators are worth."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from walras.cli.options import NoHeader, Output
 from walras.cli.output import STATE_STYLES, Column, Listing, OutputFormat, dash, joined, show_line, show_listing
@@ -47,9 +49,15 @@ def _node_row(node: "NodeView") -> list[str]:
     ]
 
 
-def prices(output: Output = OutputFormat.TABLE, no_header: NoHeader = False) -> None:
+def prices(
+    whole: Annotated[
+        bool, typer.Option("--whole", help="Also what whole gangs can reach at best (up to 64 accelerators; seconds).")
+    ] = False,
+    output: Output = OutputFormat.TABLE,
+    no_header: NoHeader = False,
+) -> None:
     """List the price of every pool at the last solve, beside what the market asks."""
-    found = with_client(lambda client: client.prices())
+    found = with_client(lambda client: client.prices(whole=whole))
     columns = (
         Column("POOL", shrinks=True),
         Column("ACCELERATOR"),
@@ -65,6 +73,8 @@ def prices(output: Output = OutputFormat.TABLE, no_header: NoHeader = False) -> 
     show_listing(Listing(columns, [_price_row(price) for price in found.items], data), output, header=not no_header)
     if found.certificate is not None and output is OutputFormat.TABLE:
         show_line(_certified(found.certificate))
+        if whole and found.certificate.status != "empty":
+            show_line(_whole_gangs(found.certificate))
 
 
 def _price_row(price: "PriceView") -> list[str]:
@@ -88,4 +98,13 @@ def _certified(certificate: "CertificateView") -> str:
     return (
         f"solved {certificate.solved_at} by {certificate.path}: {certificate.status}, objective "
         f"{certificate.objective:.6g}, bound {certificate.bound:.6g}, solve gap {certificate.gap:.2%}{ran}"
+    )
+
+
+def _whole_gangs(certificate: "CertificateView") -> str:
+    if certificate.integral_bound is None:
+        return "no integral bound of the round: more than 64 accelerators, a policy that bounds nothing, or out of time"
+    lost = abs(certificate.integral_bound - certificate.bound) / max(abs(certificate.bound), 1e-12)
+    return (
+        f"integral bound of the round, for whole gangs: {certificate.integral_bound:.6g}, {lost:.1%} short of the bound"
     )

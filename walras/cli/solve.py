@@ -109,9 +109,11 @@ class _Question:
         """(answer document, decision) of a policy."""
         policy = load("optimizer.registry").make(spec)
         decision, left, _ = load("optimizer.answer").answer(policy, self.problem, given, delay_usd_per_h)
-        return load("optimizer.documents.answering").answer_of(
-            self.problem, spec, decision, left, names=self.names
-        ), decision
+        whole = load("optimizer.whole").integral_bound(self.problem, spec, decision, given)
+        document = load("optimizer.documents.answering").answer_of(
+            self.problem, spec, decision, left, names=self.names, integral_bound=whole
+        )
+        return document, decision
 
     def checked(self, spec: Any, decision: Any, given: Any, stated: Any) -> Any:
         """What the checker found, as a document."""

@@ -43,7 +43,11 @@ async def nodes(call: Call) -> web.StreamResponse:
 
 
 async def prices(call: Call) -> PriceList:
-    return call.server.views.prices()
+    found = call.server.views.prices()
+    if not call.flag("whole") or found.certificate is None:
+        return found
+    bound = await call.server.whole_gangs.bound()
+    return found.model_copy(update={"certificate": found.certificate.model_copy(update={"integral_bound": bound})})
 
 
 async def drain(call: Call) -> NodeView:

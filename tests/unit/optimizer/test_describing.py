@@ -6,8 +6,9 @@ from optimizer.registry import names
 
 @pytest.mark.parametrize("name", names())
 def test_every_policy_says_what_it_does(name: str):
-    """A sentence for the policy, and a description for every parameter."""
+    """A sentence for the policy, where it comes from, and a description for every parameter."""
     described = describe(name)
+    assert described.source
     assert described.summary.endswith(".")
     assert len(described.summary) <= 120
     assert [each.name for each in described.parameters if not each.description] == []

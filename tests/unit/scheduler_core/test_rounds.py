@@ -1,5 +1,6 @@
 """The round mechanism: fill, reserve, lend, exchange, move; prices, solves in flight, renting, explanations."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 from fake_fleet import FakeFleet, cluster, job, pool
@@ -249,6 +250,21 @@ def test_rented_machines_come_when_worth_it_and_go_when_idle() -> None:
     assert fleet.released == ["s2"]
     (detail,) = [c.detail for _, commands in fleet.log for c in commands if isinstance(c, cmd.ReleaseNode)]
     assert "at 1 USD/h 1 of 2 machines are worth their price" in detail
+
+
+def test_a_solve_knows_what_is_on_its_way_and_what_fetching_takes() -> None:
+    """Machines that were asked for are no part of the capacity, and are not paid for twice."""
+    fleet = FakeFleet()
+    rules = RoundRules(round_s=10, resolve_min_s=0, profiling_share=0)
+    fleet.tell(ev.PolicyChanged(0.0, PolicySpec("max_min_fairness"), rules))
+    spot = replace(pool("s", 2, market=Market.SPOT, quota=3), boot_s=90.0, minimum_billing_s=600.0)
+    fleet.tell(ev.PoolDeclared(0.0, spot))
+    fleet.tell(ev.JobSubmitted(0.0, job(1, "s")))
+    fleet.answer({}, rent={"s": 2})
+    fleet.tell(ev.JobSubmitted(1.0, job(2, "s")))
+    pools = fleet.solves[-1].problem.pools
+    assert (pools.capacity.tolist(), pools.coming.tolist()) == ([0.0], [4.0])
+    assert (pools.boot_s.tolist(), pools.minimum_billing_s.tolist()) == ([90.0], [600.0])
 
 
 def test_a_rent_that_failed_is_asked_again_ever_less_often() -> None:

@@ -3,11 +3,10 @@
 import pytest
 
 from scheduler.core.policy_file import parse_policy
-from simulator.again import completion_times, scenario_again, simulate_again
+from simulator.again import completion_times, simulate_again
 from simulator.measured import MeasuredCosts, MeasuredKind, MeasuredPool, MeasuredRevocation
 from simulator.measuring import Recorded, measure
-from simulator.simulate import simulate
-from simulator.workload import workload_experiment
+from tests.support.recorded_run import recorded_run
 from walras.checking import check
 from walras.config import ClusterConfig, Workload
 
@@ -65,11 +64,7 @@ TRUE = MeasuredCosts(
 @pytest.fixture(scope="module")
 def run() -> list[Recorded]:
     """One run in the true world, recorded."""
-    recorded: list[Recorded] = []
-    experiment = workload_experiment(WORKLOAD, CLUSTER, TRUE)
-    scenario = scenario_again(experiment, TRUE, CLUSTER, POLICY, seed=0)
-    simulate(experiment.jobs, scenario, recorder=lambda event, commands: recorded.append((event, list(commands))))
-    return recorded
+    return recorded_run(WORKLOAD, CLUSTER, POLICY, TRUE)
 
 
 def test_what_is_measured_is_what_was_true(run: list[Recorded]) -> None:

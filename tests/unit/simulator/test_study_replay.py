@@ -13,16 +13,14 @@ from optimizer.policy import PolicySpec
 from scheduler.core.commands import JobTransitioned
 from scheduler.core.events import JobCancelled, JobSubmitted
 from scheduler.core.rules import RoundRules
-from simulator.again import scenario_again
 from simulator.measured import MeasuredCosts, MeasuredKind
 from simulator.measuring import Recorded
-from simulator.simulate import simulate
 from simulator.study.recording import Recording, read_recording, recording_of, write_recording
 from simulator.study.replay import another_policy, completed, replay
 from simulator.study.replay_table import replay_json, replay_table
 from simulator.truth import SpeedKey
-from simulator.workload import workload_experiment
 from tests.support.live_world import FakeAgent, world
+from tests.support.recorded_run import recorded_run
 from walras.checking import check
 from walras.cli.main import app
 from walras.config import ClusterConfig, Workload
@@ -72,11 +70,7 @@ TRUE = MeasuredCosts(
 @pytest.fixture(scope="module")
 def run() -> list[Recorded]:
     """One run in the true world, recorded."""
-    recorded: list[Recorded] = []
-    experiment = workload_experiment(WORKLOAD, CLUSTER, TRUE)
-    scenario = scenario_again(experiment, TRUE, CLUSTER, POLICY, seed=0)
-    simulate(experiment.jobs, scenario, recorder=lambda event, commands: recorded.append((event, list(commands))))
-    return recorded
+    return recorded_run(WORKLOAD, CLUSTER, POLICY, TRUE)
 
 
 @pytest.fixture(scope="module")

@@ -194,8 +194,10 @@ class FakeServer:
             "pool": "a100x2/owned/default", "accelerator": "a100", "market": "owned", "capacity": 2, "free": 0,
             "price": 0.125, "unit": "share per accelerator", "market_usd_per_h": 0.9,
         }  # fmt: skip
+        whole = request.query.get("whole") == "true"
         certificate = {
             "status": "optimal", "objective": 0.5, "bound": 0.5, "gap": 0.0, "path": "cvxpy", "solved_at": AT,
+            "integral_bound": 0.375 if whole else None,
         }  # fmt: skip
         return web.json_response({"items": [price], "certificate": certificate})
 

@@ -35,6 +35,9 @@ def test_nodes_and_prices(fake: Any) -> None:
     assert "0.125" in prices
     assert "$0.9000/h" in prices
     assert "solve gap 0.00%" in prices
+    assert "whole gangs" not in prices
+    whole = run(fake, "prices", "--whole").stdout
+    assert "integral bound of the round, for whole gangs: 0.375, 25.0% short of the bound" in whole
     assert json.loads(run(fake, "prices", "-o", "json").stdout)["items"][0]["unit"] == "share per accelerator"
 
 

@@ -81,6 +81,19 @@ def test_tables_fit_a_terminal(monkeypatch: pytest.MonkeyPatch, path: Path, widt
     assert [line.split() for line in told.splitlines()] == [line.split() for line in wide.splitlines()]
 
 
+def test_the_integral_bound_stands_beside_the_gap() -> None:
+    """Two gangs of three on four accelerators: no gap, and a quarter that no schedule of whole gangs can have."""
+    threes = ROOT / "configs" / "problems" / "gangs_of_three.json"
+    certificate = data("solve", threes)["shares"]["certificate"]
+    assert certificate["gap"] < 1e-6
+    assert certificate["integral_bound"] == pytest.approx(0.75 * certificate["bound"])
+    shown = run("solve", threes).stdout
+    assert "gap 0.00%" in shown
+    assert "integral bound of the round, for whole gangs: at most 1.5, 25.00% below\n" in shown
+    slower = run("solve", threes, "--policy", "makespan").stdout
+    assert "integral bound of the round, for whole gangs: at least 7200, 33.33% above\n" in slower
+
+
 def test_the_example_of_the_document_is_true(tmp_path: Path) -> None:
     """The problem that docs/solve.md shows has the answer that it shows."""
     problem, shown = re.findall(r"```json\n(.*?)```", (ROOT / "docs" / "solve.md").read_text(), re.DOTALL)
@@ -122,6 +135,9 @@ def test_a_doctored_answer_does_not_hold(tmp_path: Path) -> None:
     unused = json.loads(json.dumps(answer))
     unused["shares"]["used"]["a100"] = 1
     assert "pool a100: 1 accelerators are stated as used" in told(unused)
+    whole = json.loads(json.dumps(answer))
+    whole["shares"]["certificate"]["integral_bound"] *= 0.999
+    assert "integral bound: stated " in told(whole)
     missing = json.loads(json.dumps(answer))
     del missing["shares"]["jobs"][0]
     assert "surplus of job 1" in told(missing)
