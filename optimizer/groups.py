@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from optimizer.problem import FloatArray, IntArray
 
-#: Bits of a float's mantissa that do not count: what is left are 31, so floats that agree to a relative 5e-10 are equal.
+#: Bits of a float's mantissa that do not count. The 31 others do: floats that agree to a relative 5e-10 are equal.
 _DROPPED_BITS = 22
 
 
