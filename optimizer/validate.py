@@ -110,9 +110,8 @@ def _check_columns(columns: Columns, n: int, pools: int) -> None:
     _amounts("columns.use_count", columns.use_count)
     if u and columns.use_count.min() <= 0:
         raise _error("columns.use_count", "must be positive", np.flatnonzero(columns.use_count <= 0))
-    step = np.diff(columns.use_column, prepend=-1, append=c)
-    if c and step.max() > 1:  # they ascend: a column that is left out is a step over it
-        unused = np.bincount(columns.use_column, minlength=c) == 0
+    unused = np.bincount(columns.use_column, minlength=c) == 0
+    if unused.any():
         raise _error("columns.use_column", "every column must use a pool", np.flatnonzero(unused))
 
 
