@@ -17,7 +17,7 @@ from optimizer.problem import Columns, FloatArray, IntArray, Jobs, Problem
 from optimizer.spans import offsets_of, places, ranges, twins, wrapping_sums
 
 #: Columns above which compiled code pays for being loaded.
-_COMPILED_FROM = 100_000
+_COMPILED_FROM = 50_000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
