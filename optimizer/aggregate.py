@@ -9,9 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
-from optimizer.groups import bits, group_rows, quantise
+from optimizer.groups import bits, mix, quantise
 from optimizer.problem import BoolArray, Columns, FloatArray, IntArray
+from optimizer.spans import begins, offsets_of, ranges, twins, wrapping_sums
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,19 +44,12 @@ class Classes:
         return _take(per_class, self.member)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ClassUses:
-    """Uses of the class columns by one member: parallel arrays as in `Columns`."""
-
-    use_column: IntArray
-    use_pool: IntArray
-    use_count: FloatArray
-
-
 def aggregate(
     columns: Columns, keep: BoolArray, column_keys: Sequence[FloatArray], job_keys: Sequence[FloatArray]
 ) -> Classes:
     """Group the jobs whose kept columns (in any order) and keys agree to a relative 1e-9.
+
+    Classes are numbered and their columns ordered by what they say, so that the order of the jobs does not matter.
 
     Args:
         columns: of n jobs; n is the length of every job key.
@@ -63,63 +58,107 @@ def aggregate(
         job_keys: what makes two jobs equal besides their columns, each (n,). At least one.
     """
     n, kept = len(job_keys[0]), np.flatnonzero(keep)
-    column_kind = group_rows(_column_records(columns, kept, column_keys)).member
-    jobs, first, count = np.unique(columns.job[kept], return_index=True, return_counts=True)
-    order = np.lexsort((column_kind, columns.job[kept]))  # each job's columns in an order that only content decides
-    place = np.arange(len(kept)) - np.repeat(first, count)
-
-    table = np.full((len(jobs), int(count.max(initial=0))), -1, dtype=np.int64)
-    table[np.repeat(np.arange(len(jobs)), count), place] = column_kind[order]
-    keys = [bits(quantise(np.asarray(key, dtype=np.float64)[jobs]))[:, None] for key in job_keys]
-    groups = group_rows(np.hstack([table, *keys]))
+    width = np.bincount(columns.job[kept], minlength=n)
+    jobs = np.flatnonzero(width)
+    first = begins(width[jobs])
+    said = _said(columns, kept, column_keys)
+    code = said.codes()
+    order = _content_order(first, said.lead, code)
+    keys = np.stack([bits(quantise(np.asarray(key, dtype=np.float64)[jobs])) for key in job_keys])
+    group, shown = _numbered(code, first, keys)
+    if len(shown) < len(jobs) and not _agree(said.take(order), first, keys, shown[group]):
+        group, shown = np.arange(len(jobs)), np.arange(len(jobs))  # two hashes clash: nothing is put together
 
     member = np.full(n, -1, dtype=np.int64)
-    member[jobs] = groups.member
-    width = count[groups.representative]
-    class_first = np.concatenate(([0], np.cumsum(width)))[:-1]
-    column_class = np.repeat(np.arange(len(width)), width)
-    within = np.arange(len(column_class)) - np.repeat(class_first, width)
-    sorted_kept = kept[order]
-    class_column = np.full(len(columns), -1, dtype=np.int64)
-    class_column[sorted_kept] = np.repeat(class_first[groups.member], count) + place
+    member[jobs] = group
+    class_width = width[jobs[shown]]
+    class_column, sorted_kept = np.full(len(columns), -1, dtype=np.int64), kept[order]
+    class_column[sorted_kept] = twins(group, first, begins(class_width))
     return Classes(
-        size=np.bincount(groups.member, minlength=len(width)).astype(np.int64),
+        size=np.bincount(group, minlength=len(shown)),
         member=member,
-        representative=jobs[groups.representative],
-        column_class=column_class,
-        column=sorted_kept[np.repeat(first[groups.representative], width) + within],
+        representative=jobs[shown],
+        column_class=np.repeat(np.arange(len(shown)), class_width),
+        column=sorted_kept[ranges(first[shown], first[shown + 1])],
         class_column=class_column,
     )
 
 
-def class_uses(columns: Columns, classes: Classes) -> ClassUses:
-    """What one member of each class takes of the pools, over the class columns."""
-    position = np.full(len(columns), -1, dtype=np.int64)
-    position[classes.column] = np.arange(len(classes.column))
-    use_column = position[columns.use_column]
-    chosen = np.flatnonzero(use_column >= 0)
-    return ClassUses(use_column[chosen], columns.use_pool[chosen], columns.use_count[chosen])
+@dataclass(frozen=True, slots=True, eq=False)
+class _Said:
+    """What K columns say, as integers: their keys, each (K,), and their uses by pool, each (u,)."""
+
+    keys: list[IntArray]
+    first: IntArray
+    pool: IntArray
+    count: IntArray
+
+    @property
+    def lead(self) -> IntArray:
+        """First pool of each column (K,)."""
+        return self.pool[self.first[:-1]]
+
+    def codes(self) -> NDArray[np.uint64]:
+        """All that each column says, mixed into 64 bits (K,); overflow wraps on purpose."""
+        use = mix(mix(self.pool.view(np.uint64)) + self.count.view(np.uint64))
+        code = use if len(use) == len(self.first) - 1 else wrapping_sums(use, self.first)
+        for key in self.keys:
+            code = mix(code + key.view(np.uint64))
+        return code
+
+    def take(self, chosen: IntArray) -> "_Said":
+        """Some of the columns, in this order."""
+        uses = ranges(self.first[chosen], self.first[chosen + 1])
+        width = np.diff(self.first)[chosen]
+        return _Said([key[chosen] for key in self.keys], begins(width), self.pool[uses], self.count[uses])
 
 
-def _column_records(columns: Columns, kept: IntArray, keys: Sequence[FloatArray]) -> IntArray:
-    """One integer row per kept column: its keys, then its uses in order of pool, padded with -1."""
-    position = np.full(len(columns), -1, dtype=np.int64)
-    position[kept] = np.arange(len(kept))
-    use_column = position[columns.use_column]
-    chosen = np.flatnonzero(use_column >= 0)
-    chosen = chosen[np.lexsort((columns.use_count[chosen], columns.use_pool[chosen], use_column[chosen]))]
-    uses = np.bincount(use_column[chosen], minlength=len(kept))
-    start = np.repeat(np.cumsum(uses) - uses, uses)
-    place = np.arange(len(chosen)) - start
-    records = np.full((len(kept), len(keys) + 2 * int(uses.max(initial=0))), -1, dtype=np.int64)
-    for index, key in enumerate(keys):
-        records[:, index] = bits(quantise(np.asarray(key, dtype=np.float64)[kept]))
-    records[use_column[chosen], len(keys) + 2 * place] = columns.use_pool[chosen]
-    records[use_column[chosen], len(keys) + 2 * place + 1] = bits(quantise(columns.use_count[chosen]))
-    return records
+def _said(columns: Columns, kept: IntArray, keys: Sequence[FloatArray]) -> _Said:
+    use_first = offsets_of(columns.use_column, len(columns))
+    width = np.diff(use_first)[kept]
+    uses = ranges(use_first[kept], use_first[kept + 1])
+    pool, count = columns.use_pool[uses], bits(quantise(columns.use_count[uses]))
+    if len(uses) > len(kept):
+        by_pool = np.lexsort((count, pool, np.repeat(np.arange(len(kept)), width)))
+        pool, count = pool[by_pool], count[by_pool]
+    told = [bits(quantise(np.asarray(key, dtype=np.float64)[kept])) for key in keys]
+    return _Said(told, begins(width), pool.astype(np.int64), count)
+
+
+def _content_order(first: IntArray, lead: IntArray, code: NDArray[np.uint64]) -> IntArray:
+    """The columns by job, then by first pool, then by code as far as its bits have room beside those: mostly as is."""
+    pools = int(lead.max(initial=0)) + 1
+    room = max(1, 64 - ((len(first) - 1) * pools).bit_length())
+    owner = np.repeat(np.arange(len(first) - 1), np.diff(first))
+    key = (owner * pools + lead).astype(np.uint64) << np.uint64(room) | code >> np.uint64(64 - room)
+    if np.all(key[1:] >= key[:-1]):
+        return np.arange(len(key))
+    return np.argsort(key, kind="stable")
+
+
+def _numbered(code: NDArray[np.uint64], first: IntArray, keys: IntArray) -> tuple[IntArray, IntArray]:
+    """Group of each job by all that it says, and one job of each group: (m,), (k,)."""
+    said = wrapping_sums(mix(code), first)
+    for key in keys:
+        said = mix(said + key.view(np.uint64))
+    _, shown, group = np.unique(said, return_index=True, return_inverse=True)
+    return group.reshape(-1).astype(np.int64), shown.astype(np.int64)
+
+
+def _agree(said: _Said, first: IntArray, keys: IntArray, like: IntArray) -> bool:
+    """Whether every job says what the job `like[job]` says: columns in content order, then its own keys (f, m)."""
+    if not (np.array_equal(keys, keys[:, like]) and np.array_equal(np.diff(first), np.diff(first)[like])):
+        return False
+    other = said.take(twins(like, first, first))
+    same_uses = np.array_equal(said.pool, other.pool) and np.array_equal(said.count, other.count)
+    same_keys = all(np.array_equal(one, two) for one, two in zip(said.keys, other.keys, strict=True))
+    return same_uses and same_keys and np.array_equal(said.first, other.first)
 
 
 def _take(values: FloatArray, index: IntArray) -> FloatArray:
+    if not len(index) or index.min() >= 0:
+        return values[index]
     taken = np.zeros(len(index))
-    taken[index >= 0] = values[index[index >= 0]]
+    there = index >= 0
+    taken[there] = values[index[there]]
     return taken

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from optimizer.aggregate import Classes, aggregate, class_uses
+from optimizer.aggregate import Classes, aggregate
 from optimizer.market import Market
 from optimizer.owners import sum_by
 from optimizer.problem import BoolArray, FloatArray, Problem
+from optimizer.spans import begins, offsets_of, ranges
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,19 +53,15 @@ def market_of(
     """
     columns = problem.columns
     classes = aggregate(columns, keep, column_keys, job_keys)
-    uses, in_class = class_uses(columns, classes), classes.member >= 0
-    order = np.argsort(uses.use_column, kind="stable")
+    use_first = offsets_of(columns.use_column, len(columns))
+    begin, end = use_first[classes.column], use_first[classes.column + 1]
+    uses, in_class = ranges(begin, end), classes.member >= 0
     market = Market(
         size=sum_by(classes.member[in_class], problem.jobs.counts[in_class], len(classes)),
-        first=_offsets(classes.column_class, len(classes)),
-        use_first=_offsets(uses.use_column, len(classes.column)),
-        use_row=uses.use_pool[order].astype(np.int32),
-        use_count=uses.use_count[order],
+        first=offsets_of(classes.column_class, len(classes)),
+        use_first=begins(end - begin),
+        use_row=columns.use_pool[uses].astype(np.int32),
+        use_count=columns.use_count[uses],
         capacity=problem.pools.capacity,
     )
     return ClassMarket(classes, market)
-
-
-def _offsets(owner: np.ndarray, owners: int) -> np.ndarray:
-    counts = np.bincount(owner, minlength=owners)
-    return np.concatenate(([0], np.cumsum(counts))).astype(np.int64)

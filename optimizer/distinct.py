@@ -12,11 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from optimizer.decision import Shares
-from optimizer.groups import bits
+from optimizer.groups import bits, mix
 from optimizer.problem import Columns, FloatArray, IntArray, Jobs, Problem
+from optimizer.spans import offsets_of, places, ranges, twins, wrapping_sums
 
 #: Columns above which compiled code pays for being loaded.
-_COMPILED_FROM = 100_000
+_COMPILED_FROM = 50_000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,7 +47,7 @@ class Distinct:
             from optimizer import distinct_kernels
 
             return distinct_kernels.expand(values, self.member, self.first, self.distinct_first)
-        return values[_twin_columns(self.member, self.first, self.distinct_first)]
+        return values[twins(self.member, self.first, self.distinct_first)]
 
     def tell(self, shares: Shares) -> Shares:
         """The decision about the distinct jobs as one about all of them. Nobody may be packed."""
@@ -102,7 +103,7 @@ def offsets(owner: IntArray, owners: int) -> IntArray:
         from optimizer import distinct_kernels
 
         return distinct_kernels.offsets(owner, owners)
-    return np.concatenate(([0], np.cumsum(np.bincount(owner, minlength=owners)))).astype(np.int64)
+    return offsets_of(owner, owners)
 
 
 def _job_keys(jobs: Jobs, names: Sequence[str]) -> IntArray:
@@ -118,67 +119,44 @@ def _group(columns: Columns, first: IntArray, use_first: IntArray, key: IntArray
     rank = np.empty(len(order), dtype=np.int64)
     rank[order] = np.arange(len(order))
     representative, member = representative[order], rank[member.reshape(-1)]
-    if not _equal(columns, first, use_first, key, representative[member]):
-        return np.arange(len(code)), np.arange(len(code))  # two hashes clash: nothing is put together
+    alone = len(representative) == len(code)
+    if alone or not _equal(columns, first, use_first, key, representative[member]):
+        return np.arange(len(code)), np.arange(len(code))  # or two hashes clash: nothing is put together
     return member, representative
 
 
 def _codes(columns: Columns, first: IntArray, use_first: IntArray, key: IntArray) -> NDArray[np.uint64]:
     """Mix everything that each job says into 64 bits (n,); overflow wraps on purpose."""
     n = len(first) - 1
-    use = _mix(_mix(columns.use_pool.view(np.uint64)) + bits(columns.use_count).view(np.uint64))
-    use = _mix(use + _place(use_first).view(np.uint64))
-    column = _mix(_sums(use, use_first) + bits(columns.steps_per_s).view(np.uint64))
-    column = _mix(column + _place(first).view(np.uint64))
-    code = _sums(column, first)
+    use = mix(mix(columns.use_pool.view(np.uint64)) + bits(columns.use_count).view(np.uint64))
+    use = mix(use + places(use_first).view(np.uint64))
+    column = mix(wrapping_sums(use, use_first) + bits(columns.steps_per_s).view(np.uint64))
+    column = mix(column + places(first).view(np.uint64))
+    code = wrapping_sums(column, first)
     for field_bits in key.T:
-        code = _mix(code + np.ascontiguousarray(field_bits).view(np.uint64))
-    return _mix(code + np.diff(first).view(np.uint64)) if n else code
-
-
-def _mix(state: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """The finaliser of splitmix64."""
-    state = state + np.uint64(0x9E3779B97F4A7C15)
-    state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return state ^ (state >> np.uint64(31))
-
-
-def _sums(values: NDArray[np.uint64], first: IntArray) -> NDArray[np.uint64]:
-    """Sum of each owner's values, wrapping."""
-    total = np.concatenate((np.zeros(1, dtype=np.uint64), np.cumsum(values, dtype=np.uint64)))
-    return total[first[1:]] - total[first[:-1]]
-
-
-def _place(first: IntArray) -> IntArray:
-    """Position of each entry among its owner's."""
-    return np.arange(first[-1]) - np.repeat(first[:-1], np.diff(first))
+        code = mix(code + np.ascontiguousarray(field_bits).view(np.uint64))
+    return mix(code + np.diff(first).view(np.uint64)) if n else code
 
 
 def _equal(columns: Columns, first: IntArray, use_first: IntArray, key: IntArray, like: IntArray) -> bool:
     """Whether every job says what the job `like[job]` says."""
     if not (np.array_equal(key, key[like]) and np.array_equal(np.diff(first), np.diff(first)[like])):
         return False
-    twin = _twin_columns(like, first, first)
+    twin = twins(like, first, first)
     if not np.array_equal(bits(columns.steps_per_s), bits(columns.steps_per_s)[twin]):
         return False
     if not np.array_equal(np.diff(use_first), np.diff(use_first)[twin]):
         return False
-    use = _twin_columns(twin, use_first, use_first)
+    use = twins(twin, use_first, use_first)
     same_pool = np.array_equal(columns.use_pool, columns.use_pool[use])
     return same_pool and np.array_equal(columns.use_count, columns.use_count[use])
-
-
-def _twin_columns(like: IntArray, first: IntArray, like_first: IntArray) -> IntArray:
-    """For each entry of each owner, the entry in the same place of the owner that it is like."""
-    return np.repeat(like_first[like] - first[:-1], np.diff(first)) + np.arange(first[-1])
 
 
 def _take(problem: Problem, rows: IntArray, count: FloatArray, first: IntArray, use_first: IntArray) -> Problem:
     """The problem of these jobs alone, in their order, each standing for so many."""
     columns = problem.columns
-    kept = _ranges(first[rows], first[rows + 1])
-    uses = _ranges(use_first[kept], use_first[kept + 1])
+    kept = ranges(first[rows], first[rows + 1])
+    uses = ranges(use_first[kept], use_first[kept + 1])
     present = [field.name for field in fields(Jobs) if len(getattr(problem.jobs, field.name))]
     named = [name for name in present if name != "count"]
     return replace(
@@ -193,10 +171,3 @@ def _take(problem: Problem, rows: IntArray, count: FloatArray, first: IntArray, 
             running=columns.running[kept],
         ),
     )
-
-
-def _ranges(begin: IntArray, end: IntArray) -> IntArray:
-    """begin[0]..end[0]-1, begin[1]..end[1]-1, ... one after the other."""
-    length = end - begin
-    start = np.cumsum(length) - length
-    return np.repeat(begin - start, length) + np.arange(int(length.sum()))

@@ -3,35 +3,54 @@
 Jobs are cut into a fixed number of blocks, so results do not depend on how many cores there are.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import numba
 import numpy as np
 
 from optimizer.problem import Columns, FloatArray, IntArray
 
 _BLOCKS = 64
+#: Columns from which on threads pay: to wait for one whose core is busy elsewhere takes longer than less work does.
+_PARALLEL_FROM = 2_000_000
 
 
 def group(columns: Columns, first: IntArray, use_first: IntArray, key: IntArray) -> tuple[IntArray, IntArray]:
     """Distinct job of each job (n,), and the first job of each distinct one, ascending (k,)."""
     speed = columns.steps_per_s.view(np.int64)
     count = np.ascontiguousarray(columns.use_count).view(np.int64)
-    code = _codes(first, use_first, speed, columns.use_pool, count, key)
-    member, representative = _number(code)
-    if not _equal(first, use_first, speed, columns.use_pool, count, key, representative[member]):
-        return np.arange(len(code)), np.arange(len(code))  # two hashes clash: nothing is put together
+    with _threads(len(columns)):
+        code = _codes(first, use_first, speed, columns.use_pool, count, key)
+        member, representative = _number(code)
+        if not _equal(first, use_first, speed, columns.use_pool, count, key, representative[member]):
+            return np.arange(len(code)), np.arange(len(code))  # two hashes clash: nothing is put together
     return member, representative
 
 
 def offsets(owner: IntArray, owners: int) -> IntArray:
     """Where each owner's entries begin in an ascending array of owners, and the end (owners + 1,)."""
-    first: IntArray = _offsets(owner, owners)
+    with _threads(len(owner)):
+        first: IntArray = _offsets(owner, owners)
     return first
 
 
 def expand(values: FloatArray, member: IntArray, first: IntArray, distinct_first: IntArray) -> FloatArray:
     """Give every column the value of its distinct column (C,) -> (c,)."""
-    expanded: FloatArray = _expand(values, member, first, distinct_first)
+    with _threads(int(first[-1])):
+        expanded: FloatArray = _expand(values, member, first, distinct_first)
     return expanded
+
+
+@contextmanager
+def _threads(columns: int) -> Iterator[None]:
+    """One thread for so few columns, the caller's number of them for more."""
+    usual = numba.get_num_threads()
+    numba.set_num_threads(usual if columns >= _PARALLEL_FROM else 1)
+    try:
+        yield
+    finally:
+        numba.set_num_threads(usual)
 
 
 @numba.njit(inline="always")

@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 
 from optimizer.problem import FloatArray, IntArray
 
-#: Floats that agree to this many bits of mantissa count as equal: 2^-31, a relative 5e-10.
-_MANTISSA_BITS = 31
+#: Bits of a float's mantissa that do not count. The 31 others do: floats that agree to a relative 5e-10 are equal.
+_DROPPED_BITS = 22
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,10 +23,11 @@ class Groups:
 
 
 def quantise(values: FloatArray) -> FloatArray:
-    """Round to a relative 5e-10, so that the same quantity computed twice is the same number."""
-    mantissa, exponent = np.frexp(values)
-    rounded: FloatArray = np.ldexp(np.round(np.ldexp(mantissa, _MANTISSA_BITS)), exponent - _MANTISSA_BITS)
-    return rounded + 0.0  # -0.0 and 0.0 are one value but two bit patterns
+    """Round to a relative 5e-10, half to even, so that the same quantity computed twice is the same number."""
+    rounded = bits(values + 0.0)  # -0.0 and 0.0 are one value but two bit patterns
+    rounded += ((rounded >> _DROPPED_BITS) & 1) + ((1 << (_DROPPED_BITS - 1)) - 1)  # carries into the exponent
+    rounded &= -(1 << _DROPPED_BITS)
+    return rounded.view(np.float64)
 
 
 def bits(values: NDArray[Any]) -> IntArray:
@@ -34,6 +35,17 @@ def bits(values: NDArray[Any]) -> IntArray:
     if values.dtype == np.float64:
         return np.ascontiguousarray(values).view(np.int64)
     return values.astype(np.int64)
+
+
+def mix(state: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Scatter 64 bits (the finaliser of splitmix64); overflow wraps on purpose."""
+    state = state + np.uint64(0x9E3779B97F4A7C15)
+    state ^= state >> np.uint64(30)
+    state *= np.uint64(0xBF58476D1CE4E5B9)
+    state ^= state >> np.uint64(27)
+    state *= np.uint64(0x94D049BB133111EB)
+    state ^= state >> np.uint64(31)
+    return state
 
 
 def group_rows(rows: IntArray) -> Groups:
@@ -47,11 +59,8 @@ def group_rows(rows: IntArray) -> Groups:
 
 
 def _hash(rows: IntArray) -> NDArray[np.uint64]:
-    """Mix each row into 64 bits (the finaliser of splitmix64 after every entry); overflow wraps on purpose."""
+    """Mix each row into 64 bits."""
     state = np.zeros(len(rows), dtype=np.uint64)
     for column in np.ascontiguousarray(rows.T).view(np.uint64):
-        state += column + np.uint64(0x9E3779B97F4A7C15)
-        state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        state ^= state >> np.uint64(31)
+        state = mix(state + column)
     return state

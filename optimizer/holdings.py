@@ -96,8 +96,8 @@ class Holdings:
     """Entities (complete) of a problem, and the one that divides among each job's like: where it hangs in the tree."""
 
     entities: Entities
-    #: For every job: its entity, or the topmost one above that is served in order; -1 where the problem has none, though
-    #: the policy names some (n,).
+    #: For every job: its entity, or the topmost one above that is served in order; -1 where the problem has none,
+    #: though the policy may name some (n,).
     place: IntArray
     #: Place of a job in the order of submission where its entity is served in order, else 0 (n,).
     rank: FloatArray

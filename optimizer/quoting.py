@@ -72,7 +72,6 @@ def _utility_per_price(problem: Problem, stage: Stage, gained: FloatArray, held:
         return 1.0
     prices = np.where(scarce(stage.prices, problem.pools.capacity), stage.prices, 0.0)
     cost = cost_of(problem.columns, prices) * held
-    paying = (cost > 0) & stage.active[problem.columns.job]
-    count = problem.jobs.counts[problem.columns.job[paying]]
-    paid = float(cost[paying] @ count)
-    return float(gained[paying] @ count) / paid if paid > 0 else 1.0
+    paying = np.where(stage.active, problem.jobs.counts, 0.0)[problem.columns.job] * (cost > 0)
+    paid = float((cost * paying).sum())
+    return float((gained * paying).sum()) / paid if paid > 0 else 1.0

@@ -235,4 +235,3 @@ class _Run:
         cap = np.where(settling | self._settled, self._kept, np.maximum(np.minimum(self._cap, live), self._kept))
         self._settled, self._cap = self._settled | settling, cap
         self._residual.settle(settling, self._kept, fresh, free, self._settled)
-

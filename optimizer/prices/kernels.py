@@ -8,6 +8,7 @@ import numba
 import numpy as np
 
 from optimizer.prices.class_kernels import (
+    FOR_EACH,
     SHARE,
     A,
     N,
@@ -74,11 +75,19 @@ def _serial(supply, wants, prices, softness, out, x):  # type: ignore[no-untyped
 
 @numba.njit(error_model="numpy", cache=True)
 def _block(supply, wants, prices, softness, span, out, x):  # type: ignore[no-untyped-def]
-    """Add the classes of a span to `out`."""
-    rows, widest = len(prices), 0
+    """Make room for the widest class of a span, and add all of them to `out`."""
+    widest = 0
     for i in range(span[0], span[1]):
         widest = max(widest, supply.first[i + 1] - supply.first[i])
-    table, used, scalars = np.zeros((5, widest)), np.zeros(widest, dtype=np.int64), 3 * rows + rows * rows
+    table, used = np.zeros((5, widest)), np.zeros(widest, dtype=np.int64)
+    _classes(supply, wants, prices, softness, span, table, used, out, x)
+
+
+@numba.njit(**FOR_EACH)
+def _classes(supply, wants, prices, softness, span, table, used, out, x):  # type: ignore[no-untyped-def]
+    """Add the classes of a span to `out`."""
+    rows = len(prices)
+    scalars = 3 * rows + rows * rows
     for i in range(span[0], span[1]):
         first = supply.first[i]
         width = supply.first[i + 1] - first
@@ -97,7 +106,7 @@ def _block(supply, wants, prices, softness, span, out, x):  # type: ignore[no-un
         _add_class(supply, wants, (first, size, goal, rise), (k, lam, full, m), table, used, out, rows, x)
 
 
-@numba.njit(error_model="numpy", cache=True, inline="always")
+@numba.njit(**FOR_EACH, inline="always")
 def _offer(supply, wants, prices, softness, first, width, table):  # type: ignore[no-untyped-def]
     """Worths and net costs of a class; returns its softness."""
     m = 0.0
@@ -125,7 +134,7 @@ def _offer(supply, wants, prices, softness, first, width, table):  # type: ignor
     return m / width
 
 
-@numba.njit(error_model="numpy", cache=True)
+@numba.njit(**FOR_EACH)
 def _respond(kind, table, used, width, goal, m, out):  # type: ignore[no-untyped-def]
     """The softened choice into `chosen`: how many columns, multiplier, whether all time is used; and the exact one's
     cost (for LOG: less the logarithm) and slope. A negative number of columns: nothing is wanted."""
@@ -177,7 +186,7 @@ def _respond(kind, table, used, width, goal, m, out):  # type: ignore[no-untyped
     return k, lam, full, cost - goal * np.log(worth), slope
 
 
-@numba.njit(error_model="numpy", cache=True, inline="always")
+@numba.njit(**FOR_EACH, inline="always")
 def _add_uses(supply, column, amount, out, at):  # type: ignore[no-untyped-def]
     """Add what one column takes of the rows, so many times, to out[at:]."""
     if supply.single:
@@ -187,7 +196,7 @@ def _add_uses(supply, column, amount, out, at):  # type: ignore[no-untyped-def]
             out[at + supply.use_row[use]] += amount * supply.use_count[use]
 
 
-@numba.njit(error_model="numpy", cache=True, inline="always")
+@numba.njit(**FOR_EACH, inline="always")
 def _add_class(supply, wants, job, answer, table, used, out, rows, x):  # type: ignore[no-untyped-def]
     """Demand, what is earned, and the derivatives; the shares themselves if asked for."""
     (first, size, goal, rise), (k, lam, full, m) = job, answer
@@ -216,7 +225,7 @@ def _add_class(supply, wants, job, answer, table, used, out, rows, x):  # type: 
         _add_slopes(supply, first, size / m, lam, table, used, k, full, kappa, out, rows)
 
 
-@numba.njit(error_model="numpy", cache=True)
+@numba.njit(**FOR_EACH)
 def _add_slopes(supply, first, scale, lam, table, used, k, full, kappa, out, rows):  # type: ignore[no-untyped-def]
     """Derivatives of the demand by the prices and by the softness."""
     inverse = 1.0 / k if full else 0.0

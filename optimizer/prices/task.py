@@ -57,6 +57,8 @@ class Task:
     #: Floor or weight of each class; for a Level: empty.
     goal: FloatArray
     targets: Targets | None
+    #: Weight of all members together, for logarithms: it is asked for at every look, and never changes.
+    weight: float = 0.0
 
     @property
     def is_level(self) -> bool:
@@ -82,7 +84,7 @@ def task_of(market: Market, objective: Objective) -> Task:
         case Level():
             return Task(market, TARGET, objective.worth, _NONE, _NONE, objective.targets)
         case Nash():
-            return Task(market, LOG, objective.worth, _NONE, objective.weight, None)
+            return Task(market, LOG, objective.worth, _NONE, objective.weight, None, _total(market, objective.weight))
         case Total():
             kind = TARGET if objective.floor.any() else PLAIN
             return Task(market, kind, objective.worth, objective.value, objective.floor, None)
@@ -91,9 +93,10 @@ def task_of(market: Market, objective: Objective) -> Task:
 def sample(task: Task, count: int) -> Task:
     """About `count` classes whose members are multiplied so that they want about what all classes want."""
     market = task.market
-    filled = np.flatnonzero(np.diff(market.first) > 0)
-    column = market.first[filled]
-    wanted = market.size[filled] * market.use_count[column if market.single_use else market.use_first[column]]
+    filled, size, column = np.flatnonzero(np.diff(market.first) > 0), market.size, market.first[:-1]
+    if len(filled) < market.classes:
+        size, column = size[filled], column[filled]
+    wanted = size * market.use_count[column if market.single_use else market.use_first[column]]
     until = np.cumsum(wanted)
     step = until[-1] / count
     place = (np.arange(count) + (np.arange(count) * _GOLDEN) % 1.0) * step
@@ -109,7 +112,8 @@ def sample(task: Task, count: int) -> Task:
         targets = targets.part(classes) if isinstance(targets, Divisible) else _Part(targets, classes)
     value = task.value[columns] if len(task.value) else _NONE
     goal = task.goal[classes] if len(task.goal) else _NONE
-    return Task(part, task.kind, task.worth[columns], value, goal, targets)
+    weight = _total(part, goal) if task.kind == LOG else 0.0
+    return Task(part, task.kind, task.worth[columns], value, goal, targets, weight)
 
 
 def earnings(task: Task, value: FloatArray | None = None) -> float:
@@ -119,8 +123,13 @@ def earnings(task: Task, value: FloatArray | None = None) -> float:
         value: of each column instead of the task's own (C,).
     """
     if task.kind == LOG:
-        return float(task.market.size @ task.goal)
+        return task.weight
     return float(task.market.size @ best_worth(task.market, task.value if value is None else value))
+
+
+def _total(market: Market, values: FloatArray) -> float:
+    """Of all members. No product of the linear algebra library: it would wake threads for so little."""
+    return float(np.einsum("i,i->", market.size, values))
 
 
 def _taken(first: IntArray, chosen: IntArray) -> tuple[IntArray, IntArray]:

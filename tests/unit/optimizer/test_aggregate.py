@@ -1,6 +1,9 @@
 import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from problems import Setting, build
 
+from optimizer import aggregate as module
 from optimizer.aggregate import aggregate
 from optimizer.groups import group_rows, quantise
 from optimizer.problem import Columns
@@ -77,3 +80,48 @@ def test_a_clash_of_hashes_merges_nothing(monkeypatch):
     monkeypatch.setattr("optimizer.groups._hash", lambda rows: np.zeros(len(rows), dtype=np.uint64))
     groups = group_rows(np.array([[1, 2], [1, 3], [1, 2]]))
     assert groups.member[0] == groups.member[2] != groups.member[1]
+
+
+#: A job's columns: pool, count, speed; and its weight.
+_JOBS = st.lists(
+    st.tuples(
+        st.lists(st.tuples(st.integers(0, 1), st.integers(1, 2), st.integers(1, 2)), max_size=3), st.integers(1, 2)
+    ),
+    min_size=1,
+    max_size=12,
+)
+
+
+def _columns(jobs: list) -> Columns:
+    told = [(job, *column) for job, (own, _) in enumerate(jobs) for column in own]
+    job, pool, count, speed = (np.array([row[i] for row in told], dtype=np.int64) for i in range(4))
+    floats = [array.astype(np.float64) for array in (speed, count)]
+    return Columns(job, floats[0], np.arange(len(told)), pool, floats[1], np.zeros(len(told), dtype=bool))
+
+
+@settings(max_examples=60, deadline=None)
+@given(jobs=_JOBS, seed=st.integers(0, 9))
+def test_classes_are_what_jobs_say_and_their_numbers_too(jobs: list, seed: int):
+    """Two jobs share a class exactly if they say the same, and a class has the same number whoever is asked first."""
+    shuffled = np.random.default_rng(seed).permutation(len(jobs))
+    classes, again = (
+        aggregate(columns, np.ones(len(columns), dtype=bool), [columns.steps_per_s], [weight])
+        for some in (jobs, [jobs[row] for row in shuffled])
+        for columns, weight in [(_columns(some), np.array([float(weight) for _, weight in some]))]
+    )
+    said = [(tuple(sorted(own)), weight) if own else None for own, weight in jobs]
+    for one in range(len(jobs)):
+        assert (classes.member[one] == -1) == (said[one] is None)
+        for other in range(one):
+            assert (classes.member[one] == classes.member[other]) == (said[one] == said[other])
+    assert np.array_equal(classes.member[shuffled], again.member)
+
+
+def test_where_codes_clash_every_job_stands_for_itself(monkeypatch):
+    """Grouping is exact: jobs that differ are never put together, even if what they say has one code."""
+    monkeypatch.setattr(module, "mix", lambda state: np.zeros_like(state))
+    problem = build(Setting([[3, 1], [3, 2], [3, 1]], [4, 4]))
+    columns = problem.columns
+    classes = aggregate(columns, np.ones(6, dtype=bool), [columns.steps_per_s], [problem.jobs.weight])
+    assert classes.size.tolist() == [1, 1, 1]
+    assert np.array_equal(classes.expand_columns(columns.steps_per_s[classes.column]), columns.steps_per_s)

@@ -94,3 +94,11 @@ def test_nobody_is_distinct_from_nobody():
     found = distinct_jobs(build(Setting(speeds=[], capacity=[1.0])), FIELDS)
     assert len(found.count) == 0
     assert len(found.expand_columns(np.zeros(0))) == 0
+
+
+def test_the_number_of_threads_stays_the_callers():
+    """A small problem is walked over on one thread; what comes next has as many as before."""
+    numba = pytest.importorskip("numba")
+    usual = numba.get_num_threads()
+    assert distinct_kernels.offsets(np.array([0, 0, 2]), 3).tolist() == [0, 2, 2, 3]
+    assert numba.get_num_threads() == usual
