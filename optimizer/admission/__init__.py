@@ -1,0 +1,1 @@
+"""Online admission by prices over whole schedules: the theorem behind Hadar, with its certificate."""
