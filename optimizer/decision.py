@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from optimizer.problem import BoolArray, FloatArray, IntArray
+from optimizer.problem import BoolArray, Columns, FloatArray, IntArray
 
 #: A policy's memory between decisions: a small JSON value, owned and journaled by the scheduler. None starts afresh.
 Memory = Any
@@ -180,6 +180,9 @@ class Plan:
     #: None where there is none; then `no_yardstick` says why.
     yardstick: Yardstick | None = None
     no_yardstick: str = ""
+    #: Configurations that `column` counts: the problem's, and after them mixed gangs that the policy made for jobs that
+    #: take them (`Jobs.mixes`). None: the problem's alone.
+    columns: Columns | None = None
 
 
 Decision = Shares | Order | Plan

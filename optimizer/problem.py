@@ -57,6 +57,8 @@ class Jobs:
     restart_s: FloatArray = field(default_factory=_floats)
     #: It cannot be stopped now: it stays in the column in which it runs (n,).
     pinned: BoolArray = field(default_factory=_flags)
+    #: Its gang may sit in several pools, and whoever asks can start it there (n,). Empty: nobody's.
+    mixes: BoolArray = field(default_factory=_flags)
 
     def __len__(self) -> int:
         return len(self.job_id)

@@ -48,7 +48,7 @@ def solve(command: Solve) -> Proposal:
 
 def _planned(problem: Problem, plan: Plan, memory: Memory, machines: FloatArray | IntArray) -> Proposal:
     """A plan is shares of 1, in the order of importance; so are the jobs that were asked about."""
-    columns, yardstick = problem.columns, plan.yardstick
+    columns, yardstick = plan.columns or problem.columns, plan.yardstick
     job_id = problem.jobs.job_id
     first = np.searchsorted(columns.use_column, plan.column)
     last = np.searchsorted(columns.use_column, plan.column, side="right")
