@@ -25,6 +25,7 @@ _BUILT_IN: Mapping[str, str] = {
     "edf": "optimizer.policies.edf:Edf",
     "fifo": "optimizer.policies.fifo:Fifo",
     "finish_time_fairness": "optimizer.policies.finish_time_fairness:FinishTimeFairness",
+    "hadar": "optimizer.policies.hadar:Hadar",
     "hierarchical": "optimizer.policies.hierarchical:Hierarchical",
     "isolated": "optimizer.policies.isolated:Isolated",
     "las": "optimizer.policies.las:Las",

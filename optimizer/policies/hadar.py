@@ -1,0 +1,126 @@
+"""Hadar: rounds in which jobs are placed one by one at prices that rise with what is given away.
+
+Symbols of the parameters: L the round, eta4 what the lowest price is of the least value. `optimizer.hadar` decides the
+round; docs/hadar.md derives it, and says which promises of the theory it does not keep.
+"""
+
+from dataclasses import replace
+from typing import Annotated
+
+import numpy as np
+from pydantic import ConfigDict, Field
+from pydantic.dataclasses import dataclass
+
+from optimizer.decision import Memory, Plan, Quote, Yardstick
+from optimizer.feasible import relative_gap
+from optimizer.hadar.facts import Facts, facts_of, needed_s, worth
+from optimizer.hadar.planning import Round, Ways, plan_round
+from optimizer.policy import Newcomer
+from optimizer.problem import Columns, FloatArray, IntArray, Problem
+
+UNIT = "utility per accelerator and round"
+NAME = "utility per round of those placed, against weak duality at the quoted prices"
+
+
+@dataclass(frozen=True, config=ConfigDict(extra="forbid", strict=True))
+class Hadar:
+    """Primal-dual rounds: the utility of a job is its time alone over its time in the system; short work goes first.
+
+    Every job is offered its best gang at prices that rise exponentially with what has been given away; whoever gains
+    most per accelerator and round is placed next, then jobs move to faster pools that stayed free. Source: our reading
+    of Sultana et al., IPDPS 2024, made work-conserving. Lengths matter: where they are unknown they are guessed from
+    what was done. No bound on waiting: not a default.
+    """
+
+    round_s: Annotated[
+        float, Field(gt=0, allow_inf_nan=False, description="Length of a round: the unit of time of the prices.")
+    ] = 360.0
+    mixed: Annotated[
+        bool,
+        Field(
+            description="True: a gang may sit on several types, paced by its slowest worker, where jobs and scheduler "
+            "allow it. False: one pool for each gang."
+        ),
+    ] = True
+    comm: Annotated[float, Field(ge=0, lt=1, description="Part of its speed that a mixed gang loses.")] = 0.0
+    eta4: Annotated[
+        float, Field(gt=0, le=1, description="The price of an empty pool, as a part of the least value on it.")
+    ] = 0.25
+    strict: Annotated[
+        bool,
+        Field(
+            description="True: serve only whoever gains at the prices, and leave accelerators idle else, as the "
+            "admission algorithm does. False: serve while there is room."
+        ),
+    ] = False
+
+    @property
+    def refresh_s(self) -> float:
+        """Utilities fall as jobs wait: asked again every round."""
+        return self.round_s
+
+    def decide(self, problem: Problem, memory: Memory) -> tuple[Plan, Memory]:
+        """Plan one round. Remembers nothing: prices start anew."""
+        facts = facts_of(problem, self.round_s, self.mixed)
+        found = plan_round(facts, Ways(self.eta4, self.comm, self.strict))
+        column, columns = _columns_of(problem, facts, found)
+        surplus = found.market.surplus(found.prices)
+        plan = Plan(
+            column=column,
+            rows=found.order,
+            quote=Quote(found.prices, UNIT, 1.0),
+            surplus=surplus,
+            yardstick=_yardstick(facts, found, surplus),
+            columns=columns,
+        )
+        return plan, None
+
+    def value(self, newcomer: Newcomer, quote: Quote) -> FloatArray:
+        """Utility per round of the time that each configuration would take, the start included."""
+        speed = newcomer.steps_per_s
+        fastest = float(speed.max(initial=0.0))
+        if fastest <= 0:
+            return np.zeros(len(speed))
+        left = newcomer.remaining_steps
+        if not np.isfinite(left):
+            guessed = newcomer.length_s * fastest - newcomer.done_steps
+            left = max(guessed if np.isfinite(guessed) else newcomer.done_steps, fastest * self.round_s)
+        best_s = np.full(len(speed), (left + newcomer.done_steps) / fastest)
+        lengths_s = needed_s(np.full(len(speed), left), speed) + newcomer.restart_s
+        found = worth(best_s, np.full(len(speed), newcomer.waited_s), lengths_s, self.round_s)
+        return found.utility / found.rounds
+
+
+def _columns_of(problem: Problem, facts: Facts, found: Round) -> tuple[IntArray, Columns | None]:
+    """Column of each job, -1 for those who wait; and all columns, where mixed gangs were made."""
+    pools = (found.use > 0).sum(axis=1)
+    column = np.full(len(facts), -1, dtype=np.int64)
+    alone = pools == 1
+    column[alone] = facts.column[alone, found.use[alone].argmax(axis=1)]
+    stays = (found.use > 0).any(axis=1) & (found.use == facts.held).all(axis=1) & (facts.running >= 0)
+    column[stays] = facts.running[stays]
+    mixed = np.flatnonzero((pools > 1) & ~stays)
+    if not len(mixed):
+        return column, None
+    columns, first = problem.columns, len(problem.columns)
+    column[mixed] = first + np.arange(len(mixed))
+    row, pool = np.nonzero(found.use[mixed])
+    return column, replace(
+        columns,
+        job=np.concatenate([columns.job, mixed]),
+        steps_per_s=np.concatenate([columns.steps_per_s, found.rate[mixed]]),
+        use_column=np.concatenate([columns.use_column, first + row]),
+        use_pool=np.concatenate([columns.use_pool, pool]),
+        use_count=np.concatenate([columns.use_count, found.use[mixed[row], pool]]),
+        running=np.concatenate([columns.running, np.zeros(len(mixed), dtype=np.bool_)]),
+    )
+
+
+def _yardstick(facts: Facts, found: Round, surplus: FloatArray) -> Yardstick:
+    """Utility per round of those placed, against what no packing of this round can exceed: surpluses and pools."""
+    lengths_s = needed_s(facts.left_steps, found.rate)
+    lengths_s = lengths_s + np.where((found.use == facts.held).all(axis=1), 0.0, facts.restart_s)
+    reached = worth(facts.best_s, facts.age_s, lengths_s, facts.round_s)
+    objective = float((reached.utility / reached.rounds).sum())
+    bound = float(surplus.sum() + found.prices @ facts.capacity)
+    return Yardstick(NAME, UNIT, objective, bound, relative_gap(objective, bound), maximise=True)
