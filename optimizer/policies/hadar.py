@@ -96,7 +96,7 @@ def _columns_of(problem: Problem, facts: Facts, found: Round) -> tuple[IntArray,
     pools = (found.use > 0).sum(axis=1)
     column = np.full(len(facts), -1, dtype=np.int64)
     alone = pools == 1
-    column[alone] = facts.column[alone, found.use[alone].argmax(axis=1)]
+    column[alone] = facts.column[alone, np.nonzero(found.use[alone])[1]]
     stays = (found.use > 0).any(axis=1) & (found.use == facts.held).all(axis=1) & (facts.running >= 0)
     column[stays] = facts.running[stays]
     mixed = np.flatnonzero((pools > 1) & ~stays)

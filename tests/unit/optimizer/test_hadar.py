@@ -148,9 +148,11 @@ def test_unknown_lengths_are_guessed_from_what_was_done() -> None:
 
 
 def test_an_empty_problem_has_an_empty_plan() -> None:
-    """No job, or none that fits: nothing is placed, and the yardstick is 0."""
-    plan = plan_of(problem_of(Setting(speeds=[], capacity=[2])))
-    assert len(plan.column) == len(plan.rows) == 0
+    """No job, no pool, or no job that fits: nothing is placed, and the yardstick is 0."""
+    for capacity in ([2.0], []):
+        plan = plan_of(problem_of(Setting(speeds=[], capacity=capacity)))
+        assert len(plan.column) == len(plan.rows) == 0
+    assert plan_of(problem_of(Setting(speeds=[[]], capacity=[]))).column.tolist() == [-1]
     plan = plan_of(problem_of(Setting(speeds=[[1.0]], capacity=[2], gangs=[4], remaining_steps=[HOUR])))
     assert plan.column.tolist() == [-1]
     assert plan.yardstick is not None
