@@ -30,6 +30,8 @@ ENTRY_POINTS = {
     "simulator.main": "loaded by name by `walras simulate` and `walras demo`",
     "scheduler.core.invariants": "holds the core to its promises in every test run; a server does not pay for it",
     "scheduler.cloud.simulated": "a provider in virtual time, held to the same contract as the real ones by tests",
+    "optimizer.admission.online": "a theorem that runs: benchmarks and tests hold it to its proof",
+    "optimizer.admission.offline": "what online admission is measured by, in benchmarks and tests",
     "optimizer.prices.update": "for programs that keep one market certified while jobs come and go",
     "simulator.goodput.law": "a law of the truth is chosen by whoever studies adaptive jobs; tests simulate with it",
     "simulator.compat.gavel.profile": "a profile is chosen by whoever reproduces: tests hold it to the recorded runs",

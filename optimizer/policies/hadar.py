@@ -55,9 +55,9 @@ class Hadar:
     ] = False
 
     @property
-    def refresh_s(self) -> float:
-        """Utilities fall as jobs wait: asked again every round."""
-        return self.round_s
+    def moves(self) -> bool:
+        """Every round is decided anew."""
+        return True
 
     def decide(self, problem: Problem, memory: Memory) -> tuple[Plan, Memory]:
         """Plan one round. Remembers nothing: prices start anew."""
