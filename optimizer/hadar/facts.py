@@ -97,7 +97,9 @@ def facts_of(problem: Problem, round_s: float, mixed: bool) -> Facts:
         running=running,
         running_rate=np.where(running >= 0, np.append(columns.steps_per_s, 0.0)[running], 0.0),
         pinned=(running >= 0) & jobs.pinned if len(jobs.pinned) else np.zeros(n, dtype=np.bool_),
-        mixes=jobs.mixes if mixed and len(jobs.mixes) else np.zeros(n, dtype=np.bool_),
+        mixes=jobs.mixes & (use.max(axis=1, initial=0.0) > 1)
+        if mixed and len(jobs.mixes)
+        else np.zeros(n, dtype=np.bool_),
         capacity=pools.capacity,
     )
 

@@ -14,79 +14,88 @@ from optimizer.problem import BoolArray, FloatArray, IntArray
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Offers:
-    """The best candidate of each job asked about (m,); of equals the one whose slowest pool is faster."""
+    """The best candidate of each job (n,)."""
 
     #: Utility minus price until the end; -inf where nothing fits.
     payoff: FloatArray
-    #: Rounds until the end.
-    rounds: FloatArray
-    #: Accelerators of each pool (m, p), and steps per second.
+    #: Accelerators times rounds until the end.
+    size: FloatArray
+    #: Pool of a gang that sits in one; -1: it is mixed.
+    pool: IntArray
+    #: Accelerators of each pool, and steps per second, of mixed gangs; 0 for the others (n, p), (n,).
     use: FloatArray
     rate: FloatArray
 
     @property
     def density(self) -> FloatArray:
-        """Payoff per accelerator and round (m,)."""
-        return self.payoff / np.maximum(self.use.sum(axis=1) * self.rounds, 1.0)
+        """Payoff per accelerator and round (n,)."""
+        return self.payoff / self.size
 
 
 class Market:
-    """Whoever has a configuration, with what does not change during a round worked out once."""
+    """The jobs of a round and their configurations. What depends on prices is kept per pool until its price changes."""
 
     def __init__(self, facts: Facts, comm: float) -> None:
         """`comm`: part of its rate that a mixed gang loses."""
         self._facts, self._comm = facts, comm
-        #: Pools of each job from the fastest down, and the place of each pool in that order (n, p).
-        self._pools = np.argsort(-facts.rate, axis=1, kind="stable")
-        self._place = np.argsort(self._pools, axis=1, kind="stable")
-        self._rate = np.take_along_axis(facts.rate, self._pools, axis=1)
-        self._use = np.take_along_axis(facts.use, self._pools, axis=1)
-        held = np.take_along_axis(facts.held, self._pools, axis=1)
-        stays = (held == self._use) & (facts.held.sum(axis=1, keepdims=True) == self._use)
-        lengths_s = needed_s(facts.left_steps[:, None], self._rate) + np.where(stays, 0.0, facts.restart_s[:, None])
-        self._worth = worth(facts.best_s[:, None], facts.age_s[:, None], lengths_s, facts.round_s)
+        #: Place of each pool when a job's pools are sorted from the fastest down (n, p).
+        self._place = np.argsort(np.argsort(-facts.rate, axis=1, kind="stable"), axis=1, kind="stable")
+        stays = (facts.held == facts.use) & (facts.held.sum(axis=1, keepdims=True) == facts.use)
+        lengths_s = needed_s(facts.left_steps[:, None], facts.rate) + np.where(stays, 0.0, facts.restart_s[:, None])
+        alone = worth(facts.best_s[:, None], facts.age_s[:, None], lengths_s, facts.round_s)
+        # Of gangs in one pool, by pool (p, n): what changes with a price is one row.
+        self._runs = np.ascontiguousarray(facts.rate.T > 0)
+        self._use = np.ascontiguousarray(facts.use.T)
+        self._utility = np.ascontiguousarray(alone.utility.T)
+        self._rounds = np.ascontiguousarray(alone.rounds.T)
+        self._size = np.maximum(self._use * self._rounds, 1.0)
+        self._payoff = np.full(self._use.shape, -np.inf)
+        self._priced = np.full((2, len(facts.capacity)), np.nan)
 
     def offers(self, rows: IntArray, prices: FloatArray, free: FloatArray) -> Offers:
-        """Ask for some jobs.
+        """The best candidates of all jobs, of equals the one in the first pool; mixed ones only for `rows`.
 
         Args:
-            rows: jobs to ask for (m,).
+            rows: jobs that are still to be placed.
             prices: per accelerator and round (p,).
             free: accelerators that candidates may take (p,).
         """
-        alone = self._alone(rows, prices, free)
-        mixing = np.flatnonzero(self._facts.mixes[rows])
+        self._reprice(prices, free)
+        pool, every = np.argmax(self._payoff, axis=0), np.arange(len(self._facts))
+        payoff, size = self._payoff[pool, every], self._size[pool, every]
+        offers = Offers(payoff, size, pool, np.zeros(self._facts.rate.shape), np.zeros(len(every)))
+        mixing = rows[self._facts.mixes[rows]]
         for place in range(1, len(prices)) if len(mixing) else ():
-            self._improve(alone, mixing, self._mixed(rows[mixing], place, prices, free))
-        return alone
+            mixed = self._mixed(mixing, place, prices, free)
+            wins = mixed.payoff > offers.payoff[mixing]
+            for name in ("payoff", "size", "pool", "use", "rate"):
+                getattr(offers, name)[mixing[wins]] = getattr(mixed, name)[wins]
+        return offers
+
+    def _reprice(self, prices: FloatArray, free: FloatArray) -> None:
+        for pool in np.flatnonzero((self._priced != (prices, free)).any(axis=0)).tolist():
+            fits = self._runs[pool] & (self._use[pool] <= free[pool])
+            gain = self._utility[pool] - self._size[pool] * prices[pool]
+            self._payoff[pool] = np.where(fits, gain, -np.inf)
+            self._priced[:, pool] = prices[pool], free[pool]
 
     def surplus(self, prices: FloatArray) -> FloatArray:
         """The most that each job could gain per round at the prices if the whole fleet were free, >= 0 (n,).
 
         An upper bound for mixed gangs: their restart is left out, since the gang held now is not among the candidates.
         """
-        facts, rows = self._facts, np.arange(len(self._facts))
-        fits = (self._rate > 0) & (self._use <= facts.capacity[self._pools])
-        gain = self._worth.utility / self._worth.rounds - self._use * prices[self._pools]
-        most = np.where(fits, gain, 0.0).max(axis=1, initial=0.0)
-        mixing = rows[facts.mixes]
+        facts = self._facts
+        fits = self._runs & (self._use <= facts.capacity[:, None])
+        gain = self._utility / self._rounds - self._use * prices[:, None]
+        most = np.where(fits, gain, 0.0).max(axis=0, initial=0.0)
+        mixing = np.flatnonzero(facts.mixes)
         for place in range(1, len(prices)) if len(mixing) else ():
             offers = self._mixed(mixing, place, prices, facts.capacity)
             lengths_s = needed_s(facts.left_steps[mixing], offers.rate)
             value = worth(facts.best_s[mixing], facts.age_s[mixing], lengths_s, facts.round_s)
-            gain = np.where(offers.rate > 0, value.utility / value.rounds - offers.use @ prices, 0.0)
-            most[mixing] = np.maximum(most[mixing], gain)
+            per_round = np.where(offers.rate > 0, value.utility / value.rounds - offers.use @ prices, 0.0)
+            most[mixing] = np.maximum(most[mixing], per_round)
         return most
-
-    def _alone(self, rows: IntArray, prices: FloatArray, free: FloatArray) -> Offers:
-        pools, use, rate = self._pools[rows], self._use[rows], self._rate[rows]
-        utility, rounds = self._worth.utility[rows], self._worth.rounds[rows]
-        fits = (rate > 0) & (use <= free[pools])
-        payoff = np.where(fits, utility - rounds * use * prices[pools], -np.inf)
-        every, best = np.arange(len(rows)), np.argmax(payoff, axis=1)
-        taken = np.zeros(use.shape)
-        taken[every, pools[every, best]] = use[every, best]
-        return Offers(payoff[every, best], rounds[every, best], taken, rate[every, best])
 
     def _mixed(self, rows: IntArray, place: int, prices: FloatArray, free: FloatArray) -> Offers:
         """The cheapest accelerators of a job's fastest pools, up to the one in that place; equally dear: slower first.
@@ -107,7 +116,7 @@ class Market:
         pace = np.where(exists, slowest * (1.0 - self._comm), 0.0)
         value = self._worth_of(rows, taken, pace)
         payoff = np.where(exists, value.utility - value.rounds * (taken @ prices), -np.inf)
-        return Offers(payoff, value.rounds, taken, pace)
+        return Offers(payoff, np.maximum(gang * value.rounds, 1.0), np.full(len(rows), -1), taken, pace)
 
     def _is_mixture(self, taken: FloatArray, use: FloatArray, among: BoolArray, gang: FloatArray) -> BoolArray:
         several = (taken > 0).sum(axis=1) > 1
@@ -121,10 +130,3 @@ class Market:
         moves = (use != facts.held[rows]).any(axis=1)
         lengths_s = needed_s(facts.left_steps[rows], rate) + np.where(moves, facts.restart_s[rows], 0.0)
         return worth(facts.best_s[rows], facts.age_s[rows], lengths_s, facts.round_s)
-
-    @staticmethod
-    def _improve(best: Offers, at: IntArray, offers: Offers) -> None:
-        """Put better offers for the jobs `at` into the best ones."""
-        wins = offers.payoff > best.payoff[at]
-        for name in ("payoff", "rounds", "use", "rate"):
-            getattr(best, name)[at[wins]] = getattr(offers, name)[wins]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from optimizer.hadar.facts import Facts
-from optimizer.hadar.offers import Market
+from optimizer.hadar.offers import Market, Offers
 from optimizer.hadar.pricing import Bounds, bounds_of
 from optimizer.problem import FloatArray, IntArray
 
@@ -52,17 +52,20 @@ def plan_round(facts: Facts, ways: Ways) -> Round:
     use[placed] = facts.held[placed]
     rate[placed] = facts.running_rate[placed]
     waiting = _offered(facts, bounds)
+    least = 0.0 if ways.strict else -np.inf
+    given = use.sum(axis=0)
     while len(waiting):
-        given = use.sum(axis=0)
         offers = market.offers(waiting, bounds.prices(given), facts.capacity - given)
-        density = np.where(offers.payoff > (0.0 if ways.strict else -np.inf), offers.density, -np.inf)
+        density = np.where(offers.payoff[waiting] > least, offers.density[waiting], -np.inf)
         best = int(np.argmax(density))
         if density[best] == -np.inf:
             break
-        use[waiting[best]], rate[waiting[best]] = offers.use[best], offers.rate[best]
-        placed.append(int(waiting[best]))
+        row = int(waiting[best])
+        use[row], rate[row] = _taken(facts, offers, row)
+        given += use[row]
+        placed.append(row)
         # Room only shrinks: whom nothing fits now, nothing will.
-        fits = offers.payoff > -np.inf
+        fits = offers.payoff[waiting] > -np.inf
         fits[best] = False
         waiting = waiting[fits]
     _upgrade(facts, placed, use, rate)
@@ -70,6 +73,16 @@ def plan_round(facts: Facts, ways: Ways) -> Round:
     rest = rest[np.lexsort((rest, facts.arrived_at[rest], -bounds.density[rest]))]
     order = np.concatenate([np.array(placed, dtype=np.int64), rest])
     return Round(use, rate, order, bounds.prices(use.sum(axis=0)), market)
+
+
+def _taken(facts: Facts, offers: Offers, row: int) -> tuple[FloatArray, float]:
+    """Accelerators of each pool, and the rate, of a job's best candidate (p,)."""
+    pool = int(offers.pool[row])
+    if pool < 0:
+        return offers.use[row], float(offers.rate[row])
+    use = np.zeros(len(facts.capacity))
+    use[pool] = facts.use[row, pool]
+    return use, float(facts.rate[row, pool])
 
 
 def _offered(facts: Facts, bounds: Bounds) -> IntArray:
