@@ -88,7 +88,7 @@ def _room(options: Options, free: IntArray | None, rounds: int) -> BoolArray:
     """Whether an option fits in a round (R, o)."""
     if free is None:
         return np.ones((rounds, len(options)), dtype=np.bool_)
-    fits: BoolArray = (options.use[None, :, :] <= free[:, None, :]).all(axis=2)
+    fits: BoolArray = np.all(options.use[None, :, :] <= free[:, None, :], axis=2)
     return fits
 
 

@@ -63,7 +63,8 @@ def worth(best_s: FloatArray, age_s: FloatArray, needed_s: FloatArray, round_s: 
 def needed_s(steps: FloatArray, rate: FloatArray) -> FloatArray:
     """Seconds for steps at a rate; inf where the rate is 0."""
     lengths = np.full(rate.shape, np.inf)
-    return np.divide(np.broadcast_to(steps, rate.shape), rate, out=lengths, where=rate > 0)
+    np.divide(np.broadcast_to(steps, rate.shape), rate, out=lengths, where=rate > 0)
+    return lengths
 
 
 def facts_of(problem: Problem, round_s: float, mixed: bool) -> Facts:

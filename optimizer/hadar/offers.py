@@ -87,7 +87,7 @@ class Market:
         facts = self._facts
         fits = self._runs & (self._use <= facts.capacity[:, None])
         gain = self._utility / self._rounds - self._use * prices[:, None]
-        most = np.where(fits, gain, 0.0).max(axis=0, initial=0.0)
+        most: FloatArray = np.where(fits, gain, 0.0).max(axis=0, initial=0.0)
         mixing = np.flatnonzero(facts.mixes)
         for place in range(1, len(prices)) if len(mixing) else ():
             offers = self._mixed(mixing, place, prices, facts.capacity)
