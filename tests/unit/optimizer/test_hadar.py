@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from problems import Setting, build
 
-from optimizer.decision import Plan
+from optimizer.decision import Plan, Quote
 from optimizer.policies.hadar import Hadar
+from optimizer.policy import Newcomer
 from optimizer.problem import Problem
 
 HOUR = 3600.0
@@ -193,3 +194,22 @@ def test_many_jobs_are_capped() -> None:
     setting = Setting(speeds=[[1.0, 0.5]] * n, capacity=[10, 10], remaining_steps=rng.uniform(60, 9e5, n).tolist())
     problem = problem_of(setting)
     assert use_of(problem, plan_of(problem)).sum() == 20
+
+
+def test_a_newcomer_is_worth_its_utility_per_round() -> None:
+    """Between rounds a short job bids more per accelerator than a long one, and more on its faster pool."""
+
+    def bids(remaining_steps: float) -> list[float]:
+        newcomer = Newcomer(
+            steps_per_s=np.array([2.0, 1.0]),
+            pool=np.array([0, 1]),
+            count=np.ones(2),
+            weight=1.0,
+            capacity=np.ones(2),
+            remaining_steps=remaining_steps,
+        )
+        return Hadar().value(newcomer, Quote(np.zeros(2), "", 1.0)).tolist()
+
+    assert bids(720.0) == [1.0, 0.25]  # half the utility and twice the rounds on the slow pool
+    assert bids(7200.0) == pytest.approx([0.1, 0.025])
+    assert bids(float("inf")) == [1.0, 0.25], "of unknown length: one round"
