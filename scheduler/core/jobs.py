@@ -121,6 +121,9 @@ def work_restated(cycle: Cycle, job: JobRecord, event: WorkRestated) -> None:
     job.steps = job.safe_steps = event.steps
     job.start_steps = min(job.start_steps, event.steps)
     job.class_row = columns.class_row[slot] = cycle.ledger.classes.row(job.request)
+    pool = int(columns.pool[slot])
+    if pool >= 0:
+        columns.runs_as[slot] = cycle.ledger.class_with(job, pool, int(columns.count[slot]))
     columns.steps_total[slot], columns.steps[slot] = event.steps_total, event.steps
     columns.steps_at[slot] = cycle.now if job.state is JobState.RUNNING else inf
     cycle.dirty = cycle.refill = True
