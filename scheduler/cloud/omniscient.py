@@ -47,5 +47,3 @@ class Omniscient:
             elif now.slack >= move.slack:
                 worth[move.held] = paid + float(self._ahead[slots_left - 1][now.slack - move.slack, move.mode, 0])
         return min(worth, key=lambda held: worth[held])
-
-

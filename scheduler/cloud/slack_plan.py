@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scheduler.cloud.deadline_job import DeadlineJob, Held, Standing
-from scheduler.cloud.slack_value import FloatArray, Mode, after_the_deadline, lost_spot, moves, step
-from scheduler.cloud.spot_market import CLASSES, Belief, SpotMarket, spot_states
+from scheduler.cloud.slack_value import Mode, after_the_deadline, lost_spot, moves, step
+from scheduler.cloud.spot_market import STATES, Belief, SpotMarket, spot_states
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,15 +38,13 @@ def plan_slack(job: DeadlineJob, markets: Sequence[SpotMarket]) -> SlackPlan:
 
 def _ahead(job: DeadlineJob, market: SpotMarket) -> NDArray[np.float32]:
     spot, chances, lost = spot_states(), market.transitions().T, lost_spot(job)
-    value = after_the_deadline(job, 2 * CLASSES)
+    value = after_the_deadline(job, STATES)
     found = []
     for slots_left in range(job.slots):
-        if slots_left:
-            value = step(job, slots_left, ahead, spot)
-        arrived = value.copy()
-        arrived[:, :, ~spot] = value[:, lost][:, :, ~spot]
-        ahead: FloatArray = arrived @ chances
-        found.append(ahead.astype(np.float32))
+        value = value if slots_left == 0 else step(job, slots_left, found[-1].astype(np.float64), spot)
+        # A machine that the market takes at the end of the slot is nothing at the start of the next.
+        arrived = np.where(spot, value, value[:, lost])
+        found.append((arrived @ chances).astype(np.float32))
     return np.stack(found)
 
 
@@ -56,6 +54,11 @@ class SlackPolicy:
 
     _plan: SlackPlan
     _belief: Belief
+
+    def watch(self, before: Sequence[bool]) -> None:
+        """Take in slots of the same market from before the job came, where somebody watched it."""
+        for available in before:
+            self._belief.see(available)
 
     def hold(self, job: DeadlineJob, now: Standing) -> Held:
         """See `SpotPolicy`."""

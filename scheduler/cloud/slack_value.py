@@ -2,9 +2,9 @@
 
     V[r](s, m, z) = min over what to hold of  paid + E[ V[r-1](s', m', z') | z ]
 
-r slots left, s slack, m what is held (and how much of its changeover is unpaid), z the market's state. A state from which
-the deadline could be missed is worth `NEVER`, so no plan that follows these values gambles with it. The same step serves
-a market that is known (one state, the next one certain) and one that is guessed.
+r slots left, s slack, m what is held (and how much of its changeover is unpaid), z the market's state. A state from
+which the deadline could be missed is worth `NEVER`, so no plan that follows these values gambles with it. The same step
+serves a market that is known (one state, the next one certain) and one that is guessed.
 """
 
 from dataclasses import dataclass

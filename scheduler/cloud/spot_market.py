@@ -1,12 +1,13 @@
 """How spot machines come and go, guessed: markets fitted on other traces, weighed by what this one has shown.
 
-A market is a semi-Markov chain: the chance that availability changes after a slot depends on how long it has been as it
-is. Each trace of a zone and machine that was recorded earlier is one hypothesis; `Belief` weighs them by Bayes' rule with
-what is seen. Fitting smooths each trace by all of them, so that nothing is held impossible.
+A market is a semi-Markov chain: the chance that availability changes after a slot depends on how long it has been as
+it is. Each trace that was recorded earlier is one hypothesis; `Belief` weighs them by Bayes' rule with what is seen.
+Fitting draws each trace towards all of them, so that nothing is held impossible.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -16,6 +17,8 @@ from scheduler.cloud.slack_value import BoolArray, FloatArray
 _CLASS_STARTS = (1, 2, 4, 10, 28)
 _CLASS_SLOTS = (1, 2, 6, 18)
 CLASSES = len(_CLASS_STARTS)
+#: Available or not, and the class of how long it has been so.
+STATES = 2 * CLASSES
 #: The class of an age that is not known, at the start of a job.
 _UNKNOWN_AGE = 4
 #: Slots that the pooled traces count for, in each class of a trace of its own.
@@ -35,8 +38,8 @@ class SpotMarket:
     change: FloatArray
 
     def transitions(self) -> FloatArray:
-        """Between states `available * CLASSES + class`, row by row (2 CLASSES, 2 CLASSES)."""
-        matrix = np.zeros((2 * CLASSES, 2 * CLASSES))
+        """Between states `available * CLASSES + class`, row by row (STATES, STATES)."""
+        matrix = np.zeros((STATES, STATES))
         for available in range(2):
             for place in range(CLASSES):
                 here = available * CLASSES + place
@@ -52,7 +55,7 @@ class SpotMarket:
 def fit_markets(traces: Sequence[Sequence[bool]]) -> tuple[SpotMarket, ...]:
     """One market per trace, each drawn towards all of them where it shows little."""
     counts = [_counts(trace) for trace in traces]
-    changes, slots = (sum(part[index] for part in counts) for index in range(2))
+    changes, slots = (sum((part[index] for part in counts), np.zeros((2, CLASSES))) for index in range(2))
     pooled = (changes + 0.5) / (slots + 1.0)
     return tuple(
         SpotMarket(np.clip((own + _PRIOR_SLOTS * pooled) / (seen + _PRIOR_SLOTS), _RAREST, 1 - _RAREST))
@@ -64,7 +67,7 @@ def _counts(trace: Sequence[bool]) -> tuple[FloatArray, FloatArray]:
     """Changes and slots of a trace, by availability and class."""
     changes, slots = np.zeros((2, CLASSES)), np.zeros((2, CLASSES))
     age = _UNKNOWN_AGE
-    for now, later in zip(trace, trace[1:], strict=False):
+    for now, later in pairwise(trace):
         slots[int(now), age_class(age)] += 1
         changes[int(now), age_class(age)] += now != later
         age = 1 if now != later else age + 1
@@ -106,5 +109,5 @@ class Belief:
 
 
 def spot_states() -> BoolArray:
-    """In which states a spot machine can be held."""
-    return np.arange(2 * CLASSES) >= CLASSES
+    """In which states a spot machine can be held (STATES,)."""
+    return np.arange(STATES) >= CLASSES

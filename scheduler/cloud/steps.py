@@ -3,6 +3,7 @@
 from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +20,7 @@ class Steps:
     def __post_init__(self) -> None:
         if not self.starts_at or len(self.starts_at) != len(self.values):
             raise ValueError("a step function needs as many values as instants, and at least one")
-        if any(later <= earlier for earlier, later in zip(self.starts_at, self.starts_at[1:], strict=False)):
+        if any(later <= earlier for earlier, later in pairwise(self.starts_at)):
             raise ValueError("the instants of a step function must ascend")
 
     @classmethod
@@ -44,4 +45,4 @@ class Steps:
     def integral(self, since_at: float, until_at: float) -> float:
         """Value times seconds over a span; what an hour costs, times 3600, over what was used."""
         edges = [since_at, *(at for at in self.starts_at if since_at < at < until_at), until_at]
-        return sum((end - start) * self.at(start) for start, end in zip(edges, edges[1:], strict=False))
+        return sum((end - start) * self.at(start) for start, end in pairwise(edges))
