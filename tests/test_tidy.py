@@ -35,6 +35,7 @@ ENTRY_POINTS = {
     "scheduler.cloud.price_ladder": "replayed on recorded prices by benchmarks and tests",
     "scheduler.cloud.slack_plan": "for one job on spot machines; benchmarks and tests hold it to recorded markets",
     "scheduler.cloud.spot_program": "checks the yardstick independently, in benchmarks and tests",
+    "scheduler.cloud.transient_cluster": "a published model, held to its figures by benchmarks and tests",
     "scheduler.cloud.uniform_progress": "a published policy, held to its figures by benchmarks and tests",
     "scheduler.cloud.waiting_game": "closed forms, held to their figures by benchmarks and tests",
     "optimizer.admission.online": "a theorem that runs: benchmarks and tests hold it to its proof",

@@ -106,7 +106,8 @@ class _Rows:
                 self.problems.append(f"{name}: {kind}: a list is expected")
                 continue
             # What a file says of all machines (their cloud, their region) says nothing of accelerators.
-            shared = {key: common[key] for key in ("as_of", "source") if key in common} if len(keys) == 1 else common
+            dated = {key: value for key, value in common.items() if key in ("as_of", "source")}
+            shared = dated if kind == "accelerators" else common
             for position, row in enumerate(listed):
                 self._add(kind, keys, shared, row, f"{name}: {kind}[{position}]")
 

@@ -39,7 +39,7 @@ def plan_slack(job: DeadlineJob, markets: Sequence[SpotMarket]) -> SlackPlan:
 def _ahead(job: DeadlineJob, market: SpotMarket) -> NDArray[np.float32]:
     spot, chances, lost = spot_states(), market.transitions().T, lost_spot(job)
     value = after_the_deadline(job, STATES)
-    found = []
+    found: list[NDArray[np.float32]] = []
     for slots_left in range(job.slots):
         value = value if slots_left == 0 else step(job, slots_left, found[-1].astype(np.float64), spot)
         # A machine that the market takes at the end of the slot is nothing at the start of the next.
