@@ -87,6 +87,14 @@ def test_belief_finds_the_market_that_the_trace_is_of() -> None:
         assert market.transitions().sum(axis=1) == pytest.approx(1.0)
 
 
+def test_a_watched_market_is_known_when_the_job_comes() -> None:
+    """Two hundred slots of a market that never has a machine: the job does not wait for one."""
+    told, fresh = PLAN.policy(), PLAN.policy()
+    told.watch([False] * 200)
+    none = [False] * 36
+    assert run(SMALL, told, none).cost <= run(SMALL, fresh, none).cost
+
+
 def test_our_plan_saves_on_markets_like_those_it_was_fitted_on() -> None:
     """Over 200 traces of the same law, the mean cost is below that of Uniform Progress."""
     traces = [a_trace(seed)[:36] for seed in range(100, 300)]
