@@ -29,17 +29,15 @@ _WEEK = 7 * 24 * 6
 
 
 def measure(scale: float) -> list[Measured]:
-    """A table for the spot policies and one for reserved servers."""
+    """A table for each question; without the reference data only the closed forms."""
     reserved = _reserved()
     given = os.environ.get("WALRAS_DATA")
     if not given:
         return [reserved]
-    known = places(Path(given))
-    return [
-        _spot(Path(given), max(1, round(_STARTS_EACH * scale))),
-        *(_ladder(known, days) for days in (4, 64)),
-        reserved,
-    ]
+    data = Path(given)
+    known = places(data)
+    ladders = [_ladder(known, days) for days in (4, 64)]
+    return [_spot(data, max(1, round(_STARTS_EACH * scale))), *ladders, _transient(data), reserved]
 
 
 def _spot(data: Path, each: int) -> Measured:
