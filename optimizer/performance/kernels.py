@@ -18,7 +18,7 @@ Array = NDArray[np.float64]
 #: Weights (standard deviations of log time) that a fit starts from, in the order of `terms`.
 _TERMS: tuple[tuple[str, float], ...] = (
     ("kind", 3.0),
-    ("accelerator", 0.2),
+    ("accelerator", 0.5),
     ("facts", 0.3),
     ("kind, facts", 0.1),
     ("layout", 0.5),
@@ -30,6 +30,8 @@ _TERMS: tuple[tuple[str, float], ...] = (
 START = np.log([*(weight for _, weight in _TERMS), 1.0, 0.05])
 #: Positions in a parameter vector of the length scale (in log layout) and of the noise.
 LENGTH, NOISE = len(_TERMS), len(_TERMS) + 1
+#: Terms that hold the layout: alone, with the kind, with the accelerator, with both.
+_OF_LAYOUT = (4, 5, 6, 8)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -69,12 +71,14 @@ class Alike:
     facts: Array
     distance: Array
 
-    def covariance(self, parameters: Array) -> Array:
-        """Sum of all terms; noise is not in it."""
-        weights = np.exp(2.0 * parameters[:LENGTH])
-        layout = np.exp(-0.5 * self.distance * np.exp(-2.0 * parameters[LENGTH]))
+    def layout(self, parameters: Array) -> Array:
+        """1 for equal layouts, less the further they are apart."""
+        return np.asarray(np.exp(-0.5 * self.distance * np.exp(-2.0 * parameters[LENGTH])))
+
+    def terms(self, layout: Array) -> tuple[Array, ...]:
+        """In the order of `_TERMS`, each with weight 1."""
         both = self.kind * self.accelerator
-        terms = (
+        return (
             self.kind,
             self.accelerator,
             self.facts,
@@ -85,10 +89,27 @@ class Alike:
             both,
             both * layout,
         )
+
+    def covariance(self, parameters: Array) -> Array:
+        """Sum of all terms; noise is not in it."""
+        weights = np.exp(2.0 * parameters[:LENGTH])
         total = np.zeros_like(self.kind)
-        for weight, term in zip(weights, terms, strict=True):
+        for weight, term in zip(weights, self.terms(self.layout(parameters)), strict=True):
             total += weight * term
         return total
+
+    def slopes(self, parameters: Array, by: Array) -> Array:
+        """Sum over all entries of `by` times the covariance's derivative by each parameter; for noise, its diagonal."""
+        weights = np.exp(2.0 * parameters[:LENGTH])
+        layout = self.layout(parameters)
+        sums = [float((by * term).sum()) for term in self.terms(layout)]
+        bent = by * layout * self.distance * np.exp(-2.0 * parameters[LENGTH])
+        shares = (np.ones_like(bent), self.kind, self.accelerator, self.kind * self.accelerator)
+        by_length = sum(
+            weights[row] * float((bent * share).sum()) for row, share in zip(_OF_LAYOUT, shares, strict=True)
+        )
+        noise = 2.0 * np.exp(2.0 * parameters[NOISE]) * float(np.trace(by))
+        return np.array([*(2.0 * weights * sums), by_length, noise])
 
 
 def alike(left: Points, right: Points) -> Alike:
