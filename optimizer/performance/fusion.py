@@ -1,0 +1,153 @@
+"""Several predictors as one: each is believed by how far its past predictions were from what happened.
+
+The width of a member's interval is corrected by its record: where its errors were larger than it claimed, its claim is
+stretched. Members are then averaged in the logarithm of speed by the inverse of their corrected variances. Their errors
+are taken to be of one piece (two predictors fed by the same measurements err together), so that agreement makes no
+interval narrower than its members' average; disagreement widens it.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import log, sqrt
+
+from optimizer.performance.observation import Cell, Observation
+from optimizer.performance.predictor import CannotPredict, Model, Prediction, Predictor, around
+
+#: How many outcomes of one accelerator count as much as the record over all of them.
+_SHRINK = 5.0
+_PARTS = 4
+_LEAST_SD = 1e-3
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A prediction that was used, and what happened."""
+
+    source: str
+    kind: str
+    accelerator: str
+    prediction: Prediction
+    steps_per_s: float
+
+    @property
+    def log_error(self) -> float:
+        """Logarithm of predicted over true speed."""
+        return log(self.prediction.steps_per_s / self.steps_per_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """Of one source: mean square of errors over claimed variance, over all accelerators and by accelerator."""
+
+    general: float
+    by_accelerator: Mapping[str, tuple[float, int]]
+
+    def stretch(self, accelerator: str) -> float:
+        """What claimed standard deviations are multiplied by."""
+        own, many = self.by_accelerator.get(accelerator, (0.0, 0))
+        return sqrt((own * many + self.general * _SHRINK) / (many + _SHRINK))
+
+
+def records(outcomes: Iterable[Outcome]) -> dict[str, Record]:
+    """By source. One outcome at the claimed width stands beside each, so that luck is not taken for skill."""
+    ratios: dict[str, dict[str, list[float]]] = {}
+    for outcome in outcomes:
+        claimed = max(outcome.prediction.log_sd, _LEAST_SD)
+        by_accelerator = ratios.setdefault(outcome.source, {})
+        by_accelerator.setdefault(outcome.accelerator, []).append((outcome.log_error / claimed) ** 2)
+    found = {}
+    for source, by_accelerator in ratios.items():
+        every = [ratio for values in by_accelerator.values() for ratio in values]
+        means = {name: (sum(values) / len(values), len(values)) for name, values in by_accelerator.items()}
+        found[source] = Record((sum(every) + 1.0) / (len(every) + 1), means)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Fusion:
+    """The predictor. `past`: outcomes of predictions that were used; they count like those that a fit tries."""
+
+    members: tuple[Predictor, ...]
+    past: tuple[Outcome, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return "fused"
+
+    def fit(self, observations: Sequence[Observation]) -> "FusedModel":
+        """Members that cannot fit are left out. Raises CannotPredict where none can."""
+        found = [*self.past]
+        for part in range(_PARTS):
+            known = [o for n, o in enumerate(observations) if n % _PARTS != part]
+            held = [o for n, o in enumerate(observations) if n % _PARTS == part]
+            for name, model in self._models(known).items():
+                found.extend(outcomes_of(name, model, held))
+        models = self._models(observations)
+        if not models:
+            raise CannotPredict("no predictor can learn from these observations")
+        return FusedModel(models, records(found))
+
+    def _models(self, observations: Sequence[Observation]) -> dict[str, Model]:
+        models: dict[str, Model] = {}
+        for member in self.members:
+            try:
+                models[member.name] = member.fit(observations)
+            except CannotPredict:
+                continue
+        return models
+
+
+def outcomes_of(source: str, model: Model, truths: Sequence[Observation]) -> list[Outcome]:
+    """What a model would have said of cells whose truth is known; what it cannot tell is left out."""
+    found = []
+    for truth in truths:
+        cell = truth.cell
+        try:
+            prediction = model.predict(cell)
+        except CannotPredict:
+            continue
+        found.append(Outcome(source, cell.kind.name, cell.accelerator.name, prediction, truth.steps_per_s))
+    return found
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FusedModel:
+    """Fitted members and their records."""
+
+    models: Mapping[str, Model]
+    records: Mapping[str, Record]
+
+    def predict(self, cell: Cell) -> Prediction:
+        told = list(self._told(cell).values())
+        if not told:
+            raise CannotPredict(f"no predictor knows {cell.kind.name} on {cell.accelerator.name}")
+        return fuse(told)
+
+    def weights(self, cell: Cell) -> dict[str, float]:
+        """How much each member that can tell counts for this cell; they sum to 1."""
+        precise = {name: sd**-2 for name, (_, sd) in self._told(cell).items()}
+        total = sum(precise.values())
+        return {name: weight / total for name, weight in precise.items()}
+
+    def _told(self, cell: Cell) -> dict[str, tuple[float, float]]:
+        """Log speed and corrected standard deviation, by member that can tell."""
+        told = {}
+        for name, model in self.models.items():
+            try:
+                prediction = model.predict(cell)
+            except CannotPredict:
+                continue
+            record = self.records.get(name)
+            stretch = record.stretch(cell.accelerator.name) if record else 1.0
+            told[name] = (log(prediction.steps_per_s), max(_LEAST_SD, prediction.log_sd * stretch))
+        return told
+
+
+def fuse(told: Sequence[tuple[float, float]]) -> Prediction:
+    """Of (log speed, standard deviation)."""
+    weights = [sd**-2 for _, sd in told]
+    total = sum(weights)
+    mean = sum(weight * value for weight, (value, _) in zip(weights, told, strict=True)) / total
+    apart = sum(weight * (value - mean) ** 2 for weight, (value, _) in zip(weights, told, strict=True)) / total
+    common = sum(weight * sd for weight, (_, sd) in zip(weights, told, strict=True)) / total
+    return around(mean, sqrt(common**2 + apart))
