@@ -8,7 +8,7 @@ interval narrower than its members' average; disagreement widens it.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import log, sqrt
+from math import log, pi, sqrt
 
 from optimizer.performance.observation import Cell, Observation
 from optimizer.performance.predictor import CannotPredict, Model, Prediction, Predictor, around
@@ -16,6 +16,8 @@ from optimizer.performance.predictor import CannotPredict, Model, Prediction, Pr
 #: How many outcomes of one accelerator count as much as the record over all of them.
 _SHRINK = 5.0
 _PARTS = 4
+#: Standard deviation of a normal distribution over the mean size of its values.
+_TO_SD = sqrt(pi / 2.0)
 _LEAST_SD = 1e-3
 
 
@@ -37,7 +39,10 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """Of one source: mean square of errors over claimed variance, over all accelerators and by accelerator."""
+    """Of one source: mean size of errors over what was claimed, over all accelerators and by accelerator.
+
+    Sizes and no squares: one prediction that was far off says little of the others.
+    """
 
     general: float
     by_accelerator: Mapping[str, tuple[float, int]]
@@ -45,7 +50,7 @@ class Record:
     def stretch(self, accelerator: str) -> float:
         """What claimed standard deviations are multiplied by."""
         own, many = self.by_accelerator.get(accelerator, (0.0, 0))
-        return sqrt((own * many + self.general * _SHRINK) / (many + _SHRINK))
+        return (own * many + self.general * _SHRINK) / (many + _SHRINK)
 
 
 def records(outcomes: Iterable[Outcome]) -> dict[str, Record]:
@@ -54,7 +59,7 @@ def records(outcomes: Iterable[Outcome]) -> dict[str, Record]:
     for outcome in outcomes:
         claimed = max(outcome.prediction.log_sd, _LEAST_SD)
         by_accelerator = ratios.setdefault(outcome.source, {})
-        by_accelerator.setdefault(outcome.accelerator, []).append((outcome.log_error / claimed) ** 2)
+        by_accelerator.setdefault(outcome.accelerator, []).append(_TO_SD * abs(outcome.log_error) / claimed)
     found = {}
     for source, by_accelerator in ratios.items():
         every = [ratio for values in by_accelerator.values() for ratio in values]

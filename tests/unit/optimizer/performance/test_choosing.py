@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.published import LINK, OFFERS, resnet_110, update_speeds
 from optimizer.performance.choice import (
     Goal,
     Offer,
@@ -18,39 +19,9 @@ from optimizer.performance.choice import (
     pareto_front,
     windows,
 )
-from optimizer.performance.parameter_server import ServerLink
-from optimizer.performance.spot_training import LossLaw, SpotTraining, unevenness, worker_measured
+from optimizer.performance.spot_training import unevenness
 
-#: ResNet-110 on CIFAR-100 (spotDNN's repository): p3.2xlarge, g4dn.4xlarge, g3.8xlarge, g3.16xlarge, p2.8xlarge.
-SPEEDS = (1885.0, 750.0, 1018.0, 1995.0, 2115.0)
-PER_ACCELERATOR = (1024.0, 1024.0, 512.0, 512.0, 1024.0)
-ACCELERATORS = (1, 1, 2, 4, 8)
-MODEL_BYTES, HOST = 11.54e6, 10e9
-OFFERS = tuple(
-    Offer(name, price, most)
-    for name, price, most in zip(
-        ("p3.2xlarge", "g4dn.4xlarge", "g3.8xlarge", "g3.16xlarge", "p2.8xlarge"),
-        (0.918, 0.3612, 0.684, 1.5676, 2.16),
-        (2, 5, 5, 8, 5),
-        strict=True,
-    )
-)
-LINK = ServerLink(1200e6, 142e6, alpha=0.8, beta=-1.92)
 MOST = LINK.most_workers
-
-
-def resnet_110(loss: float) -> SpotTraining:
-    network_s = 2 * MODEL_BYTES / LINK.wanted_bytes_per_s
-    types = tuple(
-        worker_measured(speed, batch * accelerators, accelerators, network_s)
-        for speed, batch, accelerators in zip(SPEEDS, PER_ACCELERATOR, ACCELERATORS, strict=True)
-    )
-    return SpotTraining(types, LINK, MODEL_BYTES, HOST, LossLaw(876.5, -0.2, 2507.6, 0.5), loss)
-
-
-def update_speeds() -> list[float]:
-    job = resnet_110(1.0)
-    return [1.0 / job.update_s(kind, 1) for kind in job.types]
 
 
 def within(counts: tuple[int, ...]) -> bool:
@@ -66,7 +37,7 @@ def test_plans_for_resnet_110_are_those_of_the_paper(
 ) -> None:
     """Two plans exact, the third within one instance; the window finds what listing everything finds."""
     job, goal = resnet_110(loss), Goal(deadline_s=deadline_s)
-    found = choose(windows(OFFERS, job.time_s, update_speeds(), MOST), goal)
+    found = choose(windows(OFFERS, job.time_s, update_speeds(job), MOST), goal)
     assert found is not None
     assert found.kept
     assert sum(abs(ours - theirs) for ours, theirs in zip(found.option.counts, paper, strict=True)) <= off_by
@@ -112,13 +83,14 @@ def test_unevenness_slows_learning_where_the_law_counts_it() -> None:
 
 def test_a_loss_out_of_reach_is_no_option() -> None:
     """At or below the floor of the law no number of machines helps."""
-    assert choose(windows(OFFERS, resnet_110(0.5).time_s, update_speeds(), MOST), Goal(deadline_s=1e9)) is None
+    job = resnet_110(0.5)
+    assert choose(windows(OFFERS, job.time_s, update_speeds(job), MOST), Goal(deadline_s=1e9)) is None
 
 
 def test_survivors_stay_in_every_window() -> None:
     """Machines that are held are part of every option, also of the one that adds none."""
-    held = (0, 0, 0, 3, 0)
-    options = list(windows(OFFERS, resnet_110(0.8).time_s, update_speeds(), 5, held))
+    held, job = (0, 0, 0, 3, 0), resnet_110(0.8)
+    options = list(windows(OFFERS, job.time_s, update_speeds(job), 5, held))
     assert all(option.counts[3] >= 3 and sum(option.counts) <= 5 for option in options)
     assert held in {option.counts for option in options}
 

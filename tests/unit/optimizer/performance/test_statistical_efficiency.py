@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.bench_performance import BATCHES, LAWS, WORKERS, noisy_laws
 from optimizer.performance.choice import Goal, Option, choose, pareto_front
 from optimizer.performance.loss_curve import LossCurve, fit_loss_curve
 from optimizer.performance.noise import GradientNoise, efficiency, goodput, heterogeneity
 from optimizer.performance.predictor import CannotPredict
-from optimizer.performance.scavenger import Laws, ShortRun, corners, fit_laws
+from optimizer.performance.scavenger import ShortRun, corners, fit_laws
 
-WORKERS, BATCHES = (8, 12, 16, 20), (384, 512, 768, 1024)
 USD_PER_H = 0.13402
 
 
@@ -56,46 +56,26 @@ def test_efficiency_is_between_the_ratio_of_batches_and_one(scale: float, initia
     assert goodput(2.0, scale, initial * times, initial) >= 2.0 - 1e-9
 
 
-TRUE = Laws((0.2, 0.012, 0.02), (0.55, 4.0), (60.0, 190.0), 50_000.0)
-
-
-def noisy(seed: int) -> Laws:
-    """Four corners, 5 % of noise on iteration times, 1 % on settled noise; epochs known from six earlier runs."""
-    random = Random(seed)
-    runs = [
-        ShortRun(
-            workers,
-            batch,
-            # 20 iterations are averaged.
-            TRUE.iteration_s(workers, batch) * sum(random.gauss(1.0, 0.05) for _ in range(20)) / 20,
-            (TRUE.noise[0] + TRUE.noise[1] / sqrt(batch)) * random.gauss(1.0, 0.01),
-        )
-        for workers, batch in corners(WORKERS, BATCHES)
-    ]
-    earlier = [
-        (gamma, (TRUE.epochs[0] + TRUE.epochs[1] * gamma) * random.gauss(1.0, 0.02))
-        for gamma in (0.66, 0.68, 0.7, 0.72, 0.74, 0.76)
-    ]
-    return fit_laws(runs, earlier, TRUE.epoch_samples)
-
-
 def true_option(counts: tuple[int, ...]) -> Option:
-    return next(o for o in TRUE.options(WORKERS, BATCHES, USD_PER_H) if o.counts == counts)
+    return next(o for o in LAWS.options(WORKERS, BATCHES, USD_PER_H) if o.counts == counts)
 
 
 def test_four_short_runs_tell_all_times() -> None:
     """Mean error over 16 configurations at most 4 %, over 20 seeds, with 5 % of noise in every iteration."""
     errors = [
-        abs(noisy(seed).time_s(k, b) / TRUE.time_s(k, b) - 1.0) for seed in range(20) for k in WORKERS for b in BATCHES
+        abs(noisy_laws(Random(seed)).time_s(k, b) / LAWS.time_s(k, b) - 1.0)
+        for seed in range(20)
+        for k in WORKERS
+        for b in BATCHES
     ]
     assert sum(errors) / len(errors) <= 0.04
 
 
 def test_what_is_chosen_is_near_the_best_there_is() -> None:
     """Fastest within 10 % of the true fastest, cheapest within 9 % of the true cheapest, for every seed."""
-    truths = list(TRUE.options(WORKERS, BATCHES, USD_PER_H))
+    truths = list(LAWS.options(WORKERS, BATCHES, USD_PER_H))
     for seed in range(20):
-        front = pareto_front(noisy(seed).options(WORKERS, BATCHES, USD_PER_H))
+        front = pareto_front(noisy_laws(Random(seed)).options(WORKERS, BATCHES, USD_PER_H))
         assert true_option(front[0].counts).time_s <= 1.10 * min(o.time_s for o in truths)
         assert true_option(front[-1].counts).usd <= 1.09 * min(o.usd for o in truths)
         knee = choose(front, Goal())
@@ -106,12 +86,12 @@ def test_what_is_chosen_is_near_the_best_there_is() -> None:
 def test_exact_laws_are_found_exactly() -> None:
     """Without noise the coefficients come back, and workers alone are paid for."""
     runs = [
-        ShortRun(k, b, TRUE.iteration_s(k, b), TRUE.noise[0] + TRUE.noise[1] / sqrt(b))
+        ShortRun(k, b, LAWS.iteration_s(k, b), LAWS.noise[0] + LAWS.noise[1] / sqrt(b))
         for k, b in corners(WORKERS, BATCHES)
     ]
-    found = fit_laws(runs, [(0.7, 60.0 + 190.0 * 0.7), (0.8, 60.0 + 190.0 * 0.8)], TRUE.epoch_samples)
-    assert found.iteration == pytest.approx(TRUE.iteration)
-    assert found.time_s(12, 512) == pytest.approx(TRUE.time_s(12, 512))
+    found = fit_laws(runs, [(0.7, 60.0 + 190.0 * 0.7), (0.8, 60.0 + 190.0 * 0.8)], LAWS.epoch_samples)
+    assert found.iteration == pytest.approx(LAWS.iteration)
+    assert found.time_s(12, 512) == pytest.approx(LAWS.time_s(12, 512))
     option = next(o for o in found.options((12,), (512,), 2.0))
     assert option.usd == pytest.approx(option.time_s / 3600 * 24.0)
 

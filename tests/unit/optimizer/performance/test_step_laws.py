@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.published import K80_ONE_SERVER, P100_ONE_SERVER, P100_TWO_SERVERS
 from optimizer.performance.analytic import Analytic, roofline_pass_s
 from optimizer.performance.communication import exposed_s, hierarchical_all_reduce_s, ring_all_reduce_s
 from optimizer.performance.observation import AcceleratorFacts, Cell, KindFacts, Layout, Observation
@@ -15,10 +16,6 @@ from optimizer.performance.predictor import CannotPredict
 
 T4 = AcceleratorFacts("t4", 8e12, 300e9, link_bytes_per_s=12e9, host_bytes_per_s=12e9, network_bytes_per_s=3e9)
 CNN = KindFacts("cnn", flops_per_sample=8e9, memory_bytes_per_sample=1e8, gradient_bytes=1e8, input_bytes=6e5)
-#: Updates per second of 1 to 8 workers, ResNet-32 (CM-DARE): type, servers.
-K80 = (4.4, 8.7, 13.1, 18.0, 22.2, 26.2, 30.7, 35.0)
-P100 = (11.4, 22.0, 34.0, 40.1, 43.9, 43.7, 46.3, 42.5)
-P100_TWO = (12.4, 24.9, 39.5, 49.5, 64.7, 72.7, 78.0, 72.8)
 
 
 def test_a_ring_sends_every_byte_twice_but_its_own() -> None:
@@ -100,7 +97,9 @@ def test_missing_facts_are_named() -> None:
         model.predict(Cell(CNN, AcceleratorFacts("bare", 1e12, 1e11), Layout(2, accelerators=2)))
 
 
-@pytest.mark.parametrize(("table", "most_error"), [(K80, 0.10), (P100, 0.10), (P100_TWO, 0.10)])
+@pytest.mark.parametrize(
+    ("table", "most_error"), [(K80_ONE_SERVER, 0.10), (P100_ONE_SERVER, 0.10), (P100_TWO_SERVERS, 0.10)]
+)
 @pytest.mark.parametrize("measured", [(1, 8), (1, 2, 8), (1, 6, 8)])
 def test_saturation_of_a_parameter_server_follows_from_few_measurements(
     table: tuple[float, ...], most_error: float, measured: tuple[int, ...]
@@ -113,8 +112,8 @@ def test_saturation_of_a_parameter_server_follows_from_few_measurements(
 
 def test_a_cap_that_nobody_saw_is_not_made_up() -> None:
     """Linear speeds have no knee; saturated ones have it at the first number that reaches the cap."""
-    assert fit_saturation(list(enumerate(K80, 1))).knee is None
-    assert fit_saturation(list(enumerate(P100, 1))).knee == 4
+    assert fit_saturation(list(enumerate(K80_ONE_SERVER, 1))).knee is None
+    assert fit_saturation(list(enumerate(P100_ONE_SERVER, 1))).knee == 4
     with pytest.raises(CannotPredict):
         fit_saturation([])
 
