@@ -10,8 +10,10 @@ measured, leaving out all of one accelerator.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import sqrt
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve
 from scipy.optimize import minimize
 
@@ -84,7 +86,7 @@ class Learned:
         return np.asarray(found.x)
 
 
-def _taken(points: Points, rows: Array) -> Points:
+def _taken(points: Points, rows: NDArray[np.signedinteger[Any]]) -> Points:
     return Points(points.kinds[rows], points.accelerators[rows], points.facts[rows], points.layouts[rows])
 
 
