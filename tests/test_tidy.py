@@ -34,6 +34,7 @@ ENTRY_POINTS = {
     "optimizer.admission.offline": "what online admission is measured by, in benchmarks and tests",
     "optimizer.performance.analytic": "a predictor is chosen by whoever profiles or recommends",
     "optimizer.performance.balance": "for gangs of unlike workers: likewise",
+    "optimizer.performance.boosted": "a predictor: likewise",
     "optimizer.performance.completion": "likewise",
     "optimizer.performance.fusion": "likewise",
     "optimizer.performance.learned": "likewise",

@@ -3,19 +3,22 @@
 The width of a member's interval is corrected by its record: where its errors were larger than it claimed, its claim is
 stretched. Members are then averaged in the logarithm of speed by the inverse of their corrected variances. Their errors
 are taken to be of one piece (two predictors fed by the same measurements err together), so that agreement makes no
-interval narrower than its members' average; disagreement widens it.
+interval narrower than its members' average; disagreement widens it. Last, all widths are scaled to what parts of the
+observations, told from the others, ask for.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import log, pi, sqrt
 
 from optimizer.performance.observation import Cell, Observation
-from optimizer.performance.predictor import CannotPredict, Model, Prediction, Predictor, around
+from optimizer.performance.predictor import INTERVAL, Z80, CannotPredict, Model, Prediction, Predictor, around
 
 #: How many outcomes of one accelerator count as much as the record over all of them.
 _SHRINK = 5.0
 _PARTS = 4
+#: Outcomes that tell how wide fused intervals should be.
+_ENOUGH = 20
 #: Standard deviation of a normal distribution over the mean size of its values.
 _TO_SD = sqrt(pi / 2.0)
 _LEAST_SD = 1e-3
@@ -81,16 +84,21 @@ class Fusion:
 
     def fit(self, observations: Sequence[Observation]) -> "FusedModel":
         """Members that cannot fit are left out. Raises CannotPredict where none can."""
-        found = [*self.past]
-        for part in range(_PARTS):
-            known = [o for n, o in enumerate(observations) if n % _PARTS != part]
-            held = [o for n, o in enumerate(observations) if n % _PARTS == part]
-            for name, model in self._models(known).items():
-                found.extend(outcomes_of(name, model, held))
+        parts = [(self._models(known), held) for known, held in _parts(observations)]
+        tried = [
+            outcome
+            for models, held in parts
+            for name, model in models.items()
+            for outcome in outcomes_of(name, model, held)
+        ]
         models = self._models(observations)
         if not models:
             raise CannotPredict("no predictor can learn from these observations")
-        return FusedModel(models, records(found))
+        found = records([*self.past, *tried])
+        together = [
+            outcome for models, held in parts for outcome in outcomes_of(self.name, FusedModel(models, found), held)
+        ]
+        return FusedModel(models, found, _scale(together))
 
     def _models(self, observations: Sequence[Observation]) -> dict[str, Model]:
         models: dict[str, Model] = {}
@@ -100,6 +108,23 @@ class Fusion:
             except CannotPredict:
                 continue
         return models
+
+
+def _parts(observations: Sequence[Observation]) -> Iterator[tuple[list[Observation], list[Observation]]]:
+    """Interleaved: what to learn from, and what to tell."""
+    for part in range(_PARTS):
+        yield (
+            [o for n, o in enumerate(observations) if n % _PARTS != part],
+            [o for n, o in enumerate(observations) if n % _PARTS == part],
+        )
+
+
+def _scale(outcomes: Sequence[Outcome]) -> float:
+    """What widths must be multiplied by for 80 % of these outcomes to lie inside; 1 where there are few."""
+    if len(outcomes) < _ENOUGH:
+        return 1.0
+    surprises = sorted(abs(outcome.log_error) / outcome.prediction.log_sd for outcome in outcomes)
+    return min(2.0, max(0.5, surprises[int(INTERVAL * len(surprises))] / Z80))
 
 
 def outcomes_of(source: str, model: Model, truths: Sequence[Observation]) -> list[Outcome]:
@@ -121,12 +146,15 @@ class FusedModel:
 
     models: Mapping[str, Model]
     records: Mapping[str, Record]
+    #: Factor of the width that fusing gives.
+    scale: float = 1.0
 
     def predict(self, cell: Cell) -> Prediction:
         told = list(self._told(cell).values())
         if not told:
             raise CannotPredict(f"no predictor knows {cell.kind.name} on {cell.accelerator.name}")
-        return fuse(told)
+        fused = fuse(told)
+        return around(log(fused.steps_per_s), self.scale * fused.log_sd)
 
     def weights(self, cell: Cell) -> dict[str, float]:
         """How much each member that can tell counts for this cell; they sum to 1."""

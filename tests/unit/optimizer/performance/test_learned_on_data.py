@@ -1,4 +1,4 @@
-"""The learned predictor against real measurements (`WALRAS_DATA`), with the bounds that the project set itself."""
+"""The learned predictors against real measurements (`WALRAS_DATA`), with the bounds that the project set itself."""
 
 from pathlib import Path
 
@@ -6,6 +6,11 @@ import pytest
 
 from benchmarks.performance_scores import each_type_left_out, pooled, told
 from benchmarks.profiles import pair, pair_on_type, parted, singles
+from optimizer.performance.boosted import Boosted
+from optimizer.performance.completion import Completion
+from optimizer.performance.fusion import Fusion
+from optimizer.performance.learned import Learned
+from optimizer.performance.predictor import score
 
 pytestmark = pytest.mark.slow
 
@@ -34,3 +39,11 @@ def test_three_probes_make_up_for_few_known_types(reference_data: Path) -> None:
     observations = singles(reference_data, "profet")
     assert all(answer.median <= 0.25 for answer in each_type_left_out(observations, 3).values())
     assert pooled(each_type_left_out(observations, 0)).coverage >= 0.70
+
+
+def test_fused_predictors_keep_to_the_same_bounds(reference_data: Path) -> None:
+    """Completion, boosted trees and the Gaussian process, weighted by their record: 10 %, and 70 to 90 % inside."""
+    known, asked = parted(singles(reference_data, "sia"), pair_on_type, 30)
+    found = score(Fusion((Completion(), Learned(), Boosted())).fit(known), asked)
+    assert found.median_error <= 0.10
+    assert 0.70 <= found.coverage <= 0.90
