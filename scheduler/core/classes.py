@@ -41,6 +41,11 @@ class JobClass:
     sources: NDArray[np.int8]
     #: Speed on the best pool that exists; 0 if there is none.
     best_rate: float = 0.0
+    #: The rates as plain numbers, for those who look at one.
+    speeds: tuple[float, ...] = ()
+    #: Pools it can run on, in their order, and fastest first.
+    pools: tuple[int, ...] = ()
+    fastest: tuple[int, ...] = ()
 
 
 def count_on(demands: Sequence[Demand], nodes: int, pool: Pool) -> int:
@@ -130,4 +135,7 @@ class JobClasses:
                 job_class.rates[p] = speed.steps_per_s
                 job_class.sources[p] = speed.source
         job_class.best_rate = float(job_class.rates.max(initial=0.0))
+        job_class.speeds = tuple(job_class.rates.tolist())
+        job_class.pools = tuple(np.flatnonzero(job_class.rates > 0).tolist())
+        job_class.fastest = tuple(sorted(job_class.pools, key=lambda pool: -job_class.speeds[pool]))
         self._rates = None

@@ -4,7 +4,8 @@ Everything that differs between share policies and order policies once they have
 shares here and the one in `orders.py`; the round mechanism asks them and never looks at the policy.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -18,6 +19,17 @@ from walras.ids import JobId
 ENTITLED, OPPORTUNIST, UNWANTED = 0.0, 1.0, 2.0
 #: Accelerator-seconds that an exchange must gain however little a restart costs: equals would swap for ever.
 _LEAST_ADVANTAGE_S = 1.0
+
+
+class Incumbents(Protocol):
+    """Jobs that hold accelerators of a pool, as of one instant."""
+
+    #: The first to go first.
+    jobs: list[JobRecord]
+
+    def weaker_than(self, challenger: JobRecord) -> Iterable[JobRecord]:
+        """Those whose claim to the pool, and the cost of the exchange, the challenger's claim outweighs; in order."""
+        ...
 
 
 class Discipline(Protocol):
@@ -45,16 +57,12 @@ class Discipline(Protocol):
         """
         ...
 
-    def pools_of(self, job: JobRecord) -> list[int]:
+    def pools_of(self, job: JobRecord) -> Sequence[int]:
         """Pools on which a job of the high class that found no free place may challenge at once, best first."""
         ...
 
-    def incumbents(self, pool: int) -> list[JobRecord]:
-        """Jobs that hold accelerators of this pool, the first to go first."""
-        ...
-
-    def may_evict(self, challenger: JobRecord, incumbent: JobRecord, pool: int) -> bool:
-        """Whether the challenger's claim to the pool outweighs the incumbent's and the cost of the exchange."""
+    def incumbents(self, pool: int, most: int) -> Incumbents:
+        """Jobs that hold accelerators of this pool: those `most` that would go first."""
         ...
 
     def may_move(self, job: JobRecord, pool: int) -> bool:
@@ -157,7 +165,7 @@ class BySharesOwed:
                 for job in self._challengers(state.row, most):
                     yield job, state.row
 
-    def pools_of(self, job: JobRecord) -> list[int]:
+    def pools_of(self, job: JobRecord) -> Sequence[int]:
         return [row for row in range(self._ledger.columns.pools) if self.tier(job, row) != UNWANTED]
 
     def _challengers(self, pool: int, most: int) -> list[JobRecord]:
@@ -172,7 +180,7 @@ class BySharesOwed:
         ]
         return [self._ledger.jobs[JobId(int(columns.job_id[row]))] for row in rows[order]]
 
-    def incumbents(self, pool: int) -> list[JobRecord]:
+    def incumbents(self, pool: int, most: int) -> Incumbents:
         columns = self._ledger.columns
         rows = np.flatnonzero(columns.active & (columns.pool == pool))
         owed = np.round(columns.owed[rows, pool])
@@ -180,9 +188,11 @@ class BySharesOwed:
         order = np.lexsort(
             (-columns.job_id[rows], -columns.submitted_at[rows], owed, entitled, columns.priority_class[rows])
         )
-        return [self._ledger.jobs[JobId(int(columns.job_id[row]))] for row in rows[order]]
+        job_ids = columns.job_id[rows[order[:most]]].tolist()
+        return _OwedIncumbents([self._ledger.jobs[JobId(job_id)] for job_id in job_ids], self, pool)
 
     def may_evict(self, challenger: JobRecord, incumbent: JobRecord, pool: int) -> bool:
+        """Whether the challenger's claim to the pool outweighs the incumbent's and the cost of the exchange."""
         now, columns, rules = self._ledger.now, self._ledger.columns, self._rules
         if challenger.request.priority_class != incumbent.request.priority_class:
             return challenger.request.priority_class > incumbent.request.priority_class
@@ -220,3 +230,13 @@ class BySharesOwed:
 
     def alternatives(self, job: JobRecord, pool: int) -> list[int]:
         return []  # shares have already chosen the pool
+
+
+@dataclass(slots=True)
+class _OwedIncumbents:
+    jobs: list[JobRecord]
+    discipline: BySharesOwed
+    pool: int
+
+    def weaker_than(self, challenger: JobRecord) -> Iterable[JobRecord]:
+        return (job for job in self.jobs if self.discipline.may_evict(challenger, job, self.pool))

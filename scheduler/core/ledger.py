@@ -262,11 +262,19 @@ class Ledger:
     def remaining_s(self, job: JobRecord) -> float:
         """Seconds that a running job has left where it runs, by its own report and its kind's speed; inf if unknown."""
         total, pool = job.request.steps, int(self.columns.pool[job.slot])
-        rate = float(self.class_of(job).rates[pool]) if pool >= 0 else 0.0
+        rate = self.class_of(job).speeds[pool] if pool >= 0 else 0.0
         if total is None or rate <= 0:
             return inf
         done = job.steps + rate * max(0.0, self.now - float(self.columns.steps_at[job.slot]))
         return max(0.0, total - done) / rate
+
+    def left_s(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+        """`remaining_s` of the running jobs in these slots."""
+        columns = self.columns
+        rate = self.classes.rates[columns.class_row[rows], columns.pool[rows]]
+        done = columns.steps[rows] + rate * np.maximum(0.0, self.now - columns.steps_at[rows])
+        steps = np.maximum(0.0, columns.steps_total[rows] - done)
+        return np.divide(steps, rate, out=np.full(len(rows), inf), where=rate > 0)
 
     def add(self, request: JobRequest, at: float) -> JobRecord:
         """A row for a new job."""

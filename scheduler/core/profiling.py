@@ -126,8 +126,8 @@ def _open_lease(cycle: Cycle, job: JobRecord, pool: int) -> bool:
     victims: list[JobRecord] = []
     if place is None:
         assert cycle.discipline is not None
-        incumbents = cycle.discipline.incumbents(pool)[:INCUMBENTS_MAX]
-        found = victims_of(cycle, job, pool, incumbents, partial(_may_disturb, cycle, job))
+        incumbents = cycle.discipline.incumbents(pool, INCUMBENTS_MAX).jobs
+        found = victims_of(cycle, job, pool, filter(partial(_may_disturb, cycle, job), incumbents))
         if found is None:
             return False
         place, victims = found

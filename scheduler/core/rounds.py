@@ -5,12 +5,14 @@ a round and after each solve, over all active jobs, through arrays.
 """
 
 from collections import Counter
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Iterable
+from itertools import chain
+from math import inf
 
 from scheduler.core.attempts import revoke, start
 from scheduler.core.claims import drop_claim, form_of, lend, open_claim, settle_claim
 from scheduler.core.cycle import Claim, Cycle
+from scheduler.core.discipline import Incumbents
 from scheduler.core.fleet import Condition, Machine, Place, split
 from scheduler.core.ledger import JobRecord
 from scheduler.core.lines import Key
@@ -35,8 +37,11 @@ MACHINES_MAX = 64
 def fill(cycle: Cycle) -> None:
     """Give free places of the stale pools to the most urgent jobs that fit; keep one place for a gang that does not."""
     assert cycle.discipline is not None
+    strict = _strict(cycle)
+    if not cycle.stale_pools and not strict:
+        return
     # Under strict order the head of the line may wait for a pool in which nothing changed, and blocks all the same.
-    pools = list(range(len(cycle.ledger.fleet.pools))) if _strict(cycle) else sorted(cycle.stale_pools)
+    pools = list(range(len(cycle.ledger.fleet.pools))) if strict else sorted(cycle.stale_pools)
     cycle.stale_pools.clear()
     full: set[tuple[int, int]] = set()
     while True:
@@ -58,14 +63,28 @@ def fill(cycle: Cycle) -> None:
 def _next_in_line(cycle: Cycle, pools: list[int], full: set[tuple[int, int]]) -> tuple[Key, JobRecord, int, int] | None:
     """The most urgent waiting job over these pools and all forms not known to be full."""
     best: tuple[Key, JobRecord, int, int] | None = None
+    strict = _strict(cycle)
     for pool in pools:
-        idle = not cycle.ledger.fleet.pools[pool].free and not _lendable(cycle, pool)
-        if idle and not _strict(cycle):
+        most = inf if strict else _largest(cycle, pool)
+        if most == 0:
             continue
-        for key, job, form_row in cycle.lines.heads(pool):
-            if (pool, form_row) not in full and (best is None or key < best[0]):
-                best = key, job, pool, form_row
+        for form_row, line in cycle.lines.of(pool):
+            if (pool, form_row) in full or cycle.ledger.classes.forms[form_row].counts[pool] > most:
+                continue
+            head = cycle.lines.head(pool, form_row, line)
+            if head is not None and (best is None or head[0] < best[0]):
+                best = head[0], head[1], pool, form_row
     return best
+
+
+def _largest(cycle: Cycle, pool: int) -> float:
+    """No larger gang can start on the pool, borrow there, or get a reservation: nobody larger need be looked at."""
+    free = cycle.ledger.fleet.pools[pool].free
+    reserved = [claim for claim in cycle.claims.values() if claim.pool == pool and not claim.exchange]
+    lent = max((claim.wanted[row] - claim.needs[row] for claim in reserved for row in claim.wanted), default=0)
+    if (free or lent) and len(reserved) < cycle.standing.rules.max_reservations:
+        return inf
+    return max(free, lent)
 
 
 def _strict(cycle: Cycle) -> bool:
@@ -94,7 +113,7 @@ def _reserve_or_lend(cycle: Cycle, job: JobRecord, pool: int, full: set[tuple[in
         reservation = _reservation(cycle, pool)
         if reservation is None:
             reserve(cycle, job, pool)
-        elif _lend_to_first(cycle, reservation, [job, *cycle.lines.behind(job, pool, BACKFILL_DEPTH)]):
+        elif _lend_to_first(cycle, reservation, chain((job,), cycle.lines.behind(job, pool, BACKFILL_DEPTH))):
             full.discard((pool, cycle.ledger.class_of(job).form))
             settle_claim(cycle, reservation)
     return True
@@ -107,13 +126,6 @@ def _reservation(cycle: Cycle, pool: int) -> Claim | None:
     """The pool's reservation, once as many are open as the rules allow."""
     found = [claim for claim in cycle.claims.values() if claim.pool == pool and not claim.exchange]
     return found[0] if len(found) >= cycle.standing.rules.max_reservations else None
-
-
-def _lendable(cycle: Cycle, pool: int) -> bool:
-    return any(
-        claim.pool == pool and not claim.exchange and any(claim.wanted[r] > claim.needs[r] for r in claim.wanted)
-        for claim in cycle.claims.values()
-    )
 
 
 def reserve(cycle: Cycle, job: JobRecord, pool: int) -> None:
@@ -141,13 +153,14 @@ def _is_claimed_by_others(cycle: Cycle, row: int, job: JobRecord) -> bool:
 
 def _likely_machines(cycle: Cycle, pool: int, job: JobRecord) -> list[Machine]:
     """The machines of a pool with most free accelerators: a gang's place is among them or costs as much elsewhere."""
+    claimed = cycle.claims_on
     machines = [
         machine
         for machine in cycle.ledger.fleet.machines
         if machine is not None
         and machine.pool == pool
         and machine.condition is Condition.UP
-        and not _is_claimed_by_others(cycle, machine.row, job)
+        and (machine.row not in claimed or not _is_claimed_by_others(cycle, machine.row, job))
     ]
     return sorted(machines, key=lambda machine: (-len(machine.free), machine.row))[:MACHINES_MAX]
 
@@ -170,14 +183,14 @@ def _ready_at(cycle: Cycle, machine: Machine, wanted: int) -> float:
 def expected_end(cycle: Cycle, job: JobRecord) -> float:
     """When a running job will end if left alone, by its known length and speed; inf if unknown."""
     total, pool = job.request.steps, int(cycle.ledger.columns.pool[job.slot])
-    rate = float(cycle.ledger.class_of(job).rates[pool]) if pool >= 0 else 0.0
+    rate = cycle.ledger.class_of(job).speeds[pool] if pool >= 0 else 0.0
     if total is None or rate <= 0:
-        return float("inf")
+        return inf
     began = job.leased_at + cycle.ledger.restart_s(job, cycle.standing.rules)
     return max(cycle.now, began + max(0.0, total - job.start_steps) / rate)
 
 
-def _lend_to_first(cycle: Cycle, reservation: Claim, jobs: list[JobRecord]) -> bool:
+def _lend_to_first(cycle: Cycle, reservation: Claim, jobs: Iterable[JobRecord]) -> bool:
     """Lend to the first of these jobs that may borrow. They are of one form: if there is no room for one, for none."""
     for job in jobs:
         if _may_borrow(cycle, job, reservation):
@@ -212,7 +225,7 @@ def compare(cycle: Cycle) -> None:
     assert discipline is not None
     if not discipline.compares:
         return
-    incumbents: dict[int, list[JobRecord]] = {}
+    incumbents: dict[int, Incumbents] = {}
     failures: Counter[int] = Counter()
     head: JobRecord | None = None
     for job, pool in discipline.contests(CHALLENGERS_MAX):
@@ -221,6 +234,8 @@ def compare(cycle: Cycle) -> None:
         head = job
         if failures[pool] < FAILURES_MAX and not _challenge(cycle, job, pool, incumbents):
             failures[pool] += 1
+            if all(failures[state.row] >= FAILURES_MAX for state in cycle.ledger.fleet.pools):
+                return
 
 
 def challenge_now(cycle: Cycle, job: JobRecord) -> None:
@@ -235,7 +250,7 @@ def _still_waits(cycle: Cycle, job: JobRecord) -> bool:
     return job.waits and job.job_id not in cycle.lines.spoken_for
 
 
-def _challenge(cycle: Cycle, job: JobRecord, pool: int, incumbents: dict[int, list[JobRecord]]) -> bool:
+def _challenge(cycle: Cycle, job: JobRecord, pool: int, incumbents: dict[int, Incumbents]) -> bool:
     """Claim a place on the pool, if the job has a right to it and those in it may be asked to go.
 
     False: nobody who is there can be displaced. `incumbents`: by pool, as far as they have been asked for.
@@ -250,8 +265,8 @@ def _challenge(cycle: Cycle, job: JobRecord, pool: int, incumbents: dict[int, li
     victims: list[JobRecord] = []
     if place is None:
         if pool not in incumbents:
-            incumbents[pool] = discipline.incumbents(pool)[:INCUMBENTS_MAX]
-        found = victims_of(cycle, job, pool, incumbents[pool], partial(_may_evict, cycle, job, pool))
+            incumbents[pool] = discipline.incumbents(pool, INCUMBENTS_MAX)
+        found = victims_of(cycle, job, pool, incumbents[pool].weaker_than(job))
         if found is None:
             return False
         place, victims = found
@@ -276,11 +291,7 @@ def _is_movable(cycle: Cycle, job: JobRecord, pool: int) -> bool:
 
 
 def victims_of(
-    cycle: Cycle,
-    job: JobRecord,
-    pool: int,
-    incumbents: list[JobRecord],
-    may_evict: Callable[[JobRecord], bool],
+    cycle: Cycle, job: JobRecord, pool: int, incumbents: Iterable[JobRecord]
 ) -> tuple[Place, list[JobRecord]] | None:
     """The first of these incumbents (weakest first) whose leaving makes room for the job, and the room they make."""
     fleet, form = cycle.ledger.fleet, form_of(cycle, job)
@@ -288,22 +299,33 @@ def victims_of(
     place: list[tuple[int, int]] = []
     if len(parts) > 1:  # whole machines that are free already
         for machine in _likely_machines(cycle, pool, job):
-            if len(place) < len(parts) and _has_room_after(cycle, machine, [], parts[len(place)], job):
-                place.append((machine.row, parts[len(place)]))
+            if len(place) == len(parts):
+                break
+            wanted = parts[len(place)]
+            free = len(machine.free) + len(machine.holders.get(job.job_id, ()))
+            if free >= wanted and _has_room_after(cycle, machine, [], wanted, job):
+                place.append((machine.row, wanted))
+    closed = {row for row, _ in place}  # machines that are chosen already, or on which nobody need leave
     leaving: dict[int, list[JobRecord]] = {}
+    room: dict[int, int] = {}  # accelerators of a machine that would be free, were nothing of it promised
     for incumbent in incumbents:
-        if not _can_leave(incumbent) or not may_evict(incumbent):
+        if not _can_leave(incumbent):
             continue
-        for row, _ in incumbent.place:
-            free_machine = fleet.machines[row]
-            taken = any(row == chosen for chosen, _ in place)
-            if free_machine is None or free_machine.condition is not Condition.UP or taken:
+        for row, held in incumbent.place:
+            if row in closed or (machine_here := fleet.machines[row]) is None:
                 continue
-            if _is_reserved_by_others(cycle, row, job):
-                continue
+            if row not in room:
+                if not _is_open(cycle, machine_here, job):
+                    closed.add(row)
+                    continue
+                room[row] = len(machine_here.free) + len(machine_here.holders.get(job.job_id, ()))
+            room[row] += held
             leaving.setdefault(row, []).append(incumbent)
-            if len(place) < len(parts) and _has_room_after(cycle, free_machine, leaving[row], parts[len(place)], job):
-                place.append((row, parts[len(place)]))
+            if len(place) == len(parts) or room[row] < (wanted := parts[len(place)]):
+                continue
+            if _has_room_after(cycle, machine_here, leaving[row], wanted, job):
+                place.append((row, wanted))
+                closed.add(row)
         if len(place) == len(parts):
             victims = {victim.job_id: victim for row, _ in place for victim in leaving.get(row, ())}
             return tuple(place), list(victims.values())
@@ -314,23 +336,19 @@ def _can_leave(incumbent: JobRecord) -> bool:
     return incumbent.revoked is None and incumbent.state is JobState.RUNNING and incumbent.request.preemptible
 
 
-def _may_evict(cycle: Cycle, job: JobRecord, pool: int, incumbent: JobRecord) -> bool:
-    assert cycle.discipline is not None
-    return cycle.discipline.may_evict(job, incumbent, pool)
-
-
-def _is_reserved_by_others(cycle: Cycle, row: int, job: JobRecord) -> bool:
-    """Whether somebody else's reservation takes whatever is freed on the machine."""
-    claims = [cycle.claims[job_id] for job_id in cycle.claims_on.get(row, ()) if job_id != job.job_id]
-    return any(not claim.exchange for claim in claims)
+def _is_open(cycle: Cycle, machine: Machine, job: JobRecord) -> bool:
+    """Whether what is freed on the machine can be the job's: no reservation of another takes it."""
+    claims = cycle.claims_on.get(machine.row, ())
+    reserved = any(job_id != job.job_id and not cycle.claims[job_id].exchange for job_id in claims)
+    return machine.condition is Condition.UP and not reserved
 
 
 def _has_room_after(cycle: Cycle, machine: Machine, leaving: list[JobRecord], wanted: int, job: JobRecord) -> bool:
     """Whether `wanted` accelerators, with their processors and memory, are free once these jobs have left."""
+    own = [job] if job.job_id in machine.holders else []  # what its reservation holds there
     promised = _promised(cycle, machine, job)
     free, cpus = len(machine.free) - promised[0], machine.free_cpus - promised[1]
     memory = machine.free_memory_bytes - promised[2]
-    own = [job] if job.job_id in machine.holders else []  # what its reservation holds there
     for victim in [*leaving, *own]:
         form, held = form_of(cycle, victim), len(machine.holders[victim.job_id])
         free += held
