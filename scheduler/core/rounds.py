@@ -6,6 +6,7 @@ a round and after each solve, over all active jobs, through arrays.
 
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from itertools import chain
 from math import inf
 
@@ -16,6 +17,7 @@ from scheduler.core.discipline import Incumbents
 from scheduler.core.fleet import Condition, Machine, Place, split
 from scheduler.core.ledger import JobRecord
 from scheduler.core.lines import Key
+from scheduler.core.room import ANY_ROOM, Room, room_on
 from scheduler.core.rules import Backfill
 from walras.reasons import Reason
 from walras.states import JobState
@@ -41,50 +43,53 @@ def fill(cycle: Cycle) -> None:
     if not cycle.stale_pools and not strict:
         return
     # Under strict order the head of the line may wait for a pool in which nothing changed, and blocks all the same.
-    pools = list(range(len(cycle.ledger.fleet.pools))) if strict else sorted(cycle.stale_pools)
+    filling = _Filling(list(range(len(cycle.ledger.fleet.pools))) if strict else sorted(cycle.stale_pools), strict)
     cycle.stale_pools.clear()
-    full: set[tuple[int, int]] = set()
     while True:
-        found = _next_in_line(cycle, pools, full)
+        found = _next_in_line(cycle, filling)
         if found is None:
             return
         _, job, pool, form_row = found
         place = cycle.ledger.fleet.find(pool, cycle.ledger.classes.forms[form_row])
         if place is None:
-            full.add((pool, form_row))
-            if not _reserve_or_lend(cycle, job, pool, full):
+            filling.full.add((pool, form_row))
+            if not _reserve_or_lend(cycle, job, pool, filling):
                 return
             continue
         pool, place = _preferred(cycle, job, pool, place)
         drop_claim(cycle, job.job_id)  # a reservation it does not need any more
         start(cycle, job, pool, place)
+        filling.room.clear()
 
 
-def _next_in_line(cycle: Cycle, pools: list[int], full: set[tuple[int, int]]) -> tuple[Key, JobRecord, int, int] | None:
+@dataclass(slots=True)
+class _Filling:
+    """What one fill has found out."""
+
+    pools: list[int]
+    strict: bool
+    #: (pool, form) for which there is no place.
+    full: set[tuple[int, int]] = field(default_factory=set)
+    #: By pool, until something starts, is lent or is reserved.
+    room: dict[int, Room] = field(default_factory=dict)
+
+
+def _next_in_line(cycle: Cycle, filling: _Filling) -> tuple[Key, JobRecord, int, int] | None:
     """The most urgent waiting job over these pools and all forms not known to be full."""
     best: tuple[Key, JobRecord, int, int] | None = None
-    strict = _strict(cycle)
-    for pool in pools:
-        most = inf if strict else _largest(cycle, pool)
-        if most == 0:
-            continue
+    forms = cycle.ledger.classes.forms
+    for pool in filling.pools:
+        room = filling.room.get(pool)
+        if room is None:
+            room = filling.room[pool] = ANY_ROOM if filling.strict else room_on(cycle, pool)
+        size = cycle.ledger.fleet.pools[pool].pool.shape.accelerators
         for form_row, line in cycle.lines.of(pool):
-            if (pool, form_row) in full or cycle.ledger.classes.forms[form_row].counts[pool] > most:
+            if (pool, form_row) in filling.full or not room.may_hold(forms[form_row], pool, size):
                 continue
             head = cycle.lines.head(pool, form_row, line)
             if head is not None and (best is None or head[0] < best[0]):
                 best = head[0], head[1], pool, form_row
     return best
-
-
-def _largest(cycle: Cycle, pool: int) -> float:
-    """No larger gang can start on the pool, borrow there, or get a reservation: nobody larger need be looked at."""
-    free = cycle.ledger.fleet.pools[pool].free
-    reserved = [claim for claim in cycle.claims.values() if claim.pool == pool and not claim.exchange]
-    lent = max((claim.wanted[row] - claim.needs[row] for claim in reserved for row in claim.wanted), default=0)
-    if (free or lent) and len(reserved) < cycle.standing.rules.max_reservations:
-        return inf
-    return max(free, lent)
 
 
 def _strict(cycle: Cycle) -> bool:
@@ -102,9 +107,9 @@ def _preferred(cycle: Cycle, job: JobRecord, pool: int, place: Place) -> tuple[i
     return pool, place
 
 
-def _reserve_or_lend(cycle: Cycle, job: JobRecord, pool: int, full: set[tuple[int, int]]) -> bool:
+def _reserve_or_lend(cycle: Cycle, job: JobRecord, pool: int, filling: _Filling) -> bool:
     """The first in line does not fit. False: nobody behind it may go either."""
-    if _strict(cycle):
+    if filling.strict:
         return any(
             cycle.ledger.fleet.find(other, form_of(cycle, job)) is not None
             for other in range(len(cycle.ledger.fleet.pools))
@@ -113,8 +118,10 @@ def _reserve_or_lend(cycle: Cycle, job: JobRecord, pool: int, full: set[tuple[in
         reservation = _reservation(cycle, pool)
         if reservation is None:
             reserve(cycle, job, pool)
+            filling.room.clear()
         elif _lend_to_first(cycle, reservation, chain((job,), cycle.lines.behind(job, pool, BACKFILL_DEPTH))):
-            full.discard((pool, cycle.ledger.class_of(job).form))
+            filling.full.discard((pool, cycle.ledger.class_of(job).form))
+            filling.room.clear()
             settle_claim(cycle, reservation)
     return True
 
@@ -227,12 +234,17 @@ def compare(cycle: Cycle) -> None:
         return
     incumbents: dict[int, Incumbents] = {}
     failures: Counter[int] = Counter()
+    hopeless: set[tuple[int, int]] = set()  # those behind a job of their class that failed have less of a claim still
     head: JobRecord | None = None
     for job, pool in discipline.contests(CHALLENGERS_MAX):
         if discipline.strict and head is not None and job is not head and _still_waits(cycle, head):
             return  # nobody passes the first in line, by preemption as little as by filling
         head = job
-        if failures[pool] < FAILURES_MAX and not _challenge(cycle, job, pool, incumbents):
+        if failures[pool] >= FAILURES_MAX:
+            continue
+        in_vain = (job.class_row, pool) in hopeless and job.waits and job.job_id not in cycle.claims
+        if in_vain or not _challenge(cycle, job, pool, incumbents):
+            hopeless.add((job.class_row, pool))
             failures[pool] += 1
             if all(failures[state.row] >= FAILURES_MAX for state in cycle.ledger.fleet.pools):
                 return
