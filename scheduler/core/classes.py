@@ -38,7 +38,8 @@ class JobClass:
     form: int
     #: Steps per second by pool; 0 where it cannot run.
     rates: NDArray[np.float64]
-    sources: NDArray[np.int8]
+    #: Whether that speed was measured, by pool.
+    measured: tuple[bool, ...] = ()
     #: Speed on the best pool that exists; 0 if there is none.
     best_rate: float = 0.0
     #: The rates as plain numbers, for those who look at one.
@@ -83,7 +84,7 @@ class JobClasses:
         if row is None:
             row = self._index[key] = len(self.classes)
             self._by_kind.setdefault(job.kind, []).append(row)
-            new = JobClass(*key, form=-1, rates=np.zeros(0), sources=np.zeros(0, np.int8))
+            new = JobClass(*key, form=-1, rates=np.zeros(0))
             self.classes.append(new)
             self._refresh(new)
         return row
@@ -128,12 +129,13 @@ class JobClasses:
             self.forms.append(form)
         job_class.form = row
         job_class.rates = np.zeros(len(self._pools))
-        job_class.sources = np.full(len(self._pools), Source.PREDICTED, np.int8)
+        measured = [False] * len(self._pools)
         for p, pool in enumerate(self._pools):
             if counts[p]:
                 speed = self._table.speed(job_class.kind, pool.shape.accelerator, counts[p], self._nominal)
                 job_class.rates[p] = speed.steps_per_s
-                job_class.sources[p] = speed.source
+                measured[p] = speed.source is Source.MEASURED
+        job_class.measured = tuple(measured)
         job_class.best_rate = float(job_class.rates.max(initial=0.0))
         job_class.speeds = tuple(job_class.rates.tolist())
         job_class.pools = tuple(np.flatnonzero(job_class.rates > 0).tolist())

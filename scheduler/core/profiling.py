@@ -16,7 +16,6 @@ from scheduler.core.discipline import UNWANTED, BySharesOwed
 from scheduler.core.fleet import Place
 from scheduler.core.ledger import JobRecord
 from scheduler.core.rounds import INCUMBENTS_MAX, victims_of
-from scheduler.core.throughput import Source
 from walras.ids import JobId
 from walras.reasons import Reason
 from walras.states import JobState
@@ -78,8 +77,7 @@ def _cells(cycle: Cycle) -> list[tuple[int, int]]:
         if len(usable) < 2:
             continue  # it runs where it must: knowing its speed would decide nothing
         for pool in usable:
-            known = job_class.sources[pool] == Source.MEASURED
-            if not known and pool not in claimed and (job_class.kind, pool) not in learning:
+            if not job_class.measured[pool] and pool not in claimed and (job_class.kind, pool) not in learning:
                 cells.append((class_row, pool))
     return cells
 

@@ -55,11 +55,13 @@ def fill(cycle: Cycle) -> None:
             filling.full.add((pool, form_row))
             if not _reserve_or_lend(cycle, job, pool, filling):
                 return
+            if not strict:
+                filling.room[pool] = room_on(cycle, pool)
             continue
         pool, place = _preferred(cycle, job, pool, place)
         drop_claim(cycle, job.job_id)  # a reservation it does not need any more
         start(cycle, job, pool, place)
-        filling.room.clear()
+        filling.look_again(cycle)
 
 
 @dataclass(slots=True)
@@ -70,8 +72,13 @@ class _Filling:
     strict: bool
     #: (pool, form) for which there is no place.
     full: set[tuple[int, int]] = field(default_factory=set)
-    #: By pool, until something starts, is lent or is reserved.
+    #: By pool, once somebody found no place there: most fills never need to know.
     room: dict[int, Room] = field(default_factory=dict)
+
+    def look_again(self, cycle: Cycle) -> None:
+        """Something started, was lent or was reserved."""
+        for pool in self.room:
+            self.room[pool] = room_on(cycle, pool)
 
 
 def _next_in_line(cycle: Cycle, filling: _Filling) -> tuple[Key, JobRecord, int, int] | None:
@@ -79,11 +86,15 @@ def _next_in_line(cycle: Cycle, filling: _Filling) -> tuple[Key, JobRecord, int,
     best: tuple[Key, JobRecord, int, int] | None = None
     forms = cycle.ledger.classes.forms
     for pool in filling.pools:
-        room = filling.room.get(pool)
-        if room is None:
-            room = filling.room[pool] = ANY_ROOM if filling.strict else room_on(cycle, pool)
-        size = cycle.ledger.fleet.pools[pool].pool.shape.accelerators
-        for form_row, line in cycle.lines.of(pool):
+        lines = cycle.lines.of(pool)
+        if not lines:
+            continue
+        state = cycle.ledger.fleet.pools[pool]
+        room = filling.room.get(pool, ANY_ROOM)
+        if not (state.free or filling.strict or pool in filling.room):
+            room = filling.room[pool] = room_on(cycle, pool)
+        size = state.pool.shape.accelerators
+        for form_row, line in lines:
             if (pool, form_row) in filling.full or not room.may_hold(forms[form_row], pool, size):
                 continue
             head = cycle.lines.head(pool, form_row, line)
@@ -118,10 +129,8 @@ def _reserve_or_lend(cycle: Cycle, job: JobRecord, pool: int, filling: _Filling)
         reservation = _reservation(cycle, pool)
         if reservation is None:
             reserve(cycle, job, pool)
-            filling.room.clear()
         elif _lend_to_first(cycle, reservation, chain((job,), cycle.lines.behind(job, pool, BACKFILL_DEPTH))):
             filling.full.discard((pool, cycle.ledger.class_of(job).form))
-            filling.room.clear()
             settle_claim(cycle, reservation)
     return True
 
