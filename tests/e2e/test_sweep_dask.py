@@ -17,26 +17,10 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 ROOT = Path(__file__).parents[2]
 START_S, RUN_S = 60.0, 120.0
-GRID = [
-    "--workload",
-    "generate:burst",
-    "--cluster",
-    "hadar-60",
-    "--policy",
-    "fifo",
-    "--policy",
-    "isolated",
-    "--rate",
-    "60",
-    "--rate",
-    "120",
-    "--seeds",
-    "0-1",
-    "--trace-jobs",
-    "6",
-    "--bounds",
-    "none",
-]
+GRID = (
+    *("--workload", "generate:burst", "--cluster", "hadar-60", "--policy", "fifo", "--policy", "isolated"),
+    *("--rate", "60", "--rate", "120", "--seeds", "0-1", "--trace-jobs", "6", "--bounds", "none"),
+)
 #: How many tasks each worker has done, as itself says.
 ASK = """
 import json, sys

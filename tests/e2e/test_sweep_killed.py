@@ -15,26 +15,10 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 ROOT = Path(__file__).parents[2]
 RUNS, PATIENCE_S = 6, 120.0
-GRID = [
-    "--workload",
-    "generate:poisson",
-    "--cluster",
-    "philly-512",
-    "--policy",
-    "fifo",
-    "--rate",
-    "240",
-    "--seeds",
-    "0-5",
-    "--trace-jobs",
-    "1500",
-    "--bounds",
-    "none",
-    "-j",
-    "2",
-    "-o",
-    "json",
-]
+GRID = (
+    *("--workload", "generate:poisson", "--cluster", "philly-512", "--policy", "fifo", "--rate", "240"),
+    *("--seeds", "0-5", "--trace-jobs", "1500", "--bounds", "none", "-j", "2", "-o", "json"),
+)
 
 
 def command(out: Path) -> list[str]:
