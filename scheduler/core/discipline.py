@@ -10,6 +10,7 @@ from typing import Protocol
 
 import numpy as np
 
+from optimizer.problem import BoolArray, FloatArray, IntArray
 from scheduler.core.ledger import JobRecord, Ledger
 from scheduler.core.lines import Key, Lines
 from scheduler.core.rules import RoundRules
@@ -188,26 +189,35 @@ class BySharesOwed:
         order = np.lexsort(
             (-columns.job_id[rows], -columns.submitted_at[rows], owed, entitled, columns.priority_class[rows])
         )
-        job_ids = columns.job_id[rows[order[:most]]].tolist()
-        return _OwedIncumbents([self._ledger.jobs[JobId(job_id)] for job_id in job_ids], self, pool)
+        ledger, now, slots = self._ledger, self._ledger.now, rows[order[:most]]
+        jobs = [ledger.jobs[JobId(job_id)] for job_id in columns.job_id[slots].tolist()]
+        # One that never had a right to its place earns none by sitting there.
+        opportunist = np.array([job.opportunist and not job.loses_work for job in jobs], np.bool_)
+        return _OwedIncumbents(
+            jobs,
+            self,
+            pool,
+            priority_class=columns.priority_class[slots],
+            owed=columns.owed[slots, pool],
+            learns=now < np.array([job.profiling_until for job in jobs]),
+            guest=opportunist & (columns.entitled[slots, pool] <= 0),
+            ran_s=now - np.array([job.running_at for job in jobs]),
+            stop_s=np.array([ledger.stop_cost_s(job, self._rules) for job in jobs]),
+            left_s=ledger.left_s(slots),
+        )
 
-    def may_evict(self, challenger: JobRecord, incumbent: JobRecord, pool: int) -> bool:
-        """Whether the challenger's claim to the pool outweighs the incumbent's and the cost of the exchange."""
-        now, columns, rules = self._ledger.now, self._ledger.columns, self._rules
-        if challenger.request.priority_class != incumbent.request.priority_class:
-            return challenger.request.priority_class > incumbent.request.priority_class
-        if now < incumbent.profiling_until:
-            return False
-        if incumbent.opportunist and not incumbent.loses_work and columns.entitled[incumbent.slot, pool] <= 0:
-            return True  # it never had a right to the place, and earns none by sitting there
-        if now - incumbent.running_at < rules.min_runtime_s:
-            return False
-        count = self._ledger.classes.forms[self._ledger.class_of(challenger).form].counts[pool]
-        cost = self._ledger.restart_s(challenger, rules) + self._ledger.stop_cost_s(incumbent, rules)
-        if self._ledger.remaining_s(incumbent) <= cost:
-            return False  # it will be gone as soon as the exchange would be through
-        advantage = columns.owed[challenger.slot, pool] - columns.owed[incumbent.slot, pool]
-        return _quantised(float(advantage)) >= max(_LEAST_ADVANTAGE_S, rules.hysteresis * count * cost)
+    def outweighed(self, challenger: JobRecord, pool: int, there: "_OwedIncumbents") -> BoolArray:
+        """Whose claim to the pool, and the cost of the exchange, the challenger's claim outweighs."""
+        ledger, rules = self._ledger, self._rules
+        own_class = challenger.request.priority_class
+        count = ledger.classes.forms[ledger.class_of(challenger).form].counts[pool]
+        cost_s = ledger.restart_s(challenger, rules) + there.stop_s
+        advantage = np.round(ledger.columns.owed[challenger.slot, pool] - there.owed)
+        pays = advantage >= np.maximum(_LEAST_ADVANTAGE_S, rules.hysteresis * count * cost_s)
+        # Else it will be gone as soon as the exchange would be through.
+        ripe = (there.ran_s >= rules.min_runtime_s) & (there.left_s > cost_s)
+        equal = (there.priority_class == own_class) & ~there.learns & (there.guest | (ripe & pays))
+        return (there.priority_class < own_class) | equal
 
     def may_move(self, job: JobRecord, pool: int) -> bool:
         now, columns, rules = self._ledger.now, self._ledger.columns, self._rules
@@ -234,9 +244,22 @@ class BySharesOwed:
 
 @dataclass(slots=True)
 class _OwedIncumbents:
+    """Incumbents of a pool in columns: a challenger is weighed against all of them at once."""
+
     jobs: list[JobRecord]
     discipline: BySharesOwed
     pool: int
+    priority_class: IntArray
+    owed: FloatArray
+    #: Its speed here is being learnt.
+    learns: BoolArray
+    #: It has no share of the pool, and had none when it started.
+    guest: BoolArray
+    #: Seconds since its ranks were up, lost if it is stopped, and left to run.
+    ran_s: FloatArray
+    stop_s: FloatArray
+    left_s: FloatArray
 
     def weaker_than(self, challenger: JobRecord) -> Iterable[JobRecord]:
-        return (job for job in self.jobs if self.discipline.may_evict(challenger, job, self.pool))
+        outweighed = self.discipline.outweighed(challenger, self.pool, self)
+        return [self.jobs[at] for at in np.flatnonzero(outweighed).tolist()]

@@ -154,7 +154,7 @@ def reserve(cycle: Cycle, job: JobRecord, pool: int) -> None:
     parts = split(form.counts[pool], form.nodes, state.pool.shape.accelerators)
     ready = sorted(
         (_ready_at(cycle, machine, parts[0]), machine.row)
-        for machine in _likely_machines(cycle, pool, job)
+        for machine in _likely_machines(cycle, pool, job, 0)
         if machine.size >= parts[0]
     )
     if len(ready) >= len(parts):
@@ -167,14 +167,15 @@ def _is_claimed_by_others(cycle: Cycle, row: int, job: JobRecord) -> bool:
     return any(claimant != job.job_id for claimant in cycle.claims_on.get(row, ()))
 
 
-def _likely_machines(cycle: Cycle, pool: int, job: JobRecord) -> list[Machine]:
-    """The machines of a pool with most free accelerators: a gang's place is among them or costs as much elsewhere."""
+def _likely_machines(cycle: Cycle, pool: int, job: JobRecord, least: int) -> list[Machine]:
+    """Those machines of a pool with most accelerators free, `least` at least: a gang finds no better place elsewhere."""
     claimed = cycle.claims_on
     machines = [
         machine
         for machine in cycle.ledger.fleet.machines
         if machine is not None
         and machine.pool == pool
+        and (len(machine.free) >= least or job.job_id in machine.holders)
         and machine.condition is Condition.UP
         and (machine.row not in claimed or not _is_claimed_by_others(cycle, machine.row, job))
     ]
@@ -319,7 +320,7 @@ def victims_of(
     parts = split(form.counts[pool], form.nodes, fleet.pools[pool].pool.shape.accelerators)
     place: list[tuple[int, int]] = []
     if len(parts) > 1:  # whole machines that are free already
-        for machine in _likely_machines(cycle, pool, job):
+        for machine in _likely_machines(cycle, pool, job, parts[-1]):
             if len(place) == len(parts):
                 break
             wanted = parts[len(place)]
