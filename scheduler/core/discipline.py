@@ -217,7 +217,8 @@ class BySharesOwed:
         # Else it will be gone as soon as the exchange would be through.
         ripe = (there.ran_s >= rules.min_runtime_s) & (there.left_s > cost_s)
         equal = (there.priority_class == own_class) & ~there.learns & (there.guest | (ripe & pays))
-        return (there.priority_class < own_class) | equal
+        found: BoolArray = (there.priority_class < own_class) | equal
+        return found
 
     def may_move(self, job: JobRecord, pool: int) -> bool:
         now, columns, rules = self._ledger.now, self._ledger.columns, self._rules

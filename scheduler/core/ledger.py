@@ -274,7 +274,8 @@ class Ledger:
         rate = self.classes.rates[columns.class_row[rows], columns.pool[rows]]
         done = columns.steps[rows] + rate * np.maximum(0.0, self.now - columns.steps_at[rows])
         steps = np.maximum(0.0, columns.steps_total[rows] - done)
-        return np.divide(steps, rate, out=np.full(len(rows), inf), where=rate > 0)
+        left: NDArray[np.float64] = np.divide(steps, rate, out=np.full(len(rows), inf), where=rate > 0)
+        return left
 
     def add(self, request: JobRequest, at: float) -> JobRecord:
         """A row for a new job."""

@@ -168,14 +168,15 @@ class ByOrder:
         what the fleet delivers, whatever the order does.
         """
         rules, own_class = self._rules, challenger.request.priority_class
-        lower = there.priority_class < own_class
+        lower: BoolArray = there.priority_class < own_class
         if not self.compares:
             return lower
         cost_s = self._ledger.restart_s(challenger, rules) + there.stop_s
         later = (there.priority_class == own_class) & (there.rank > self._rank(challenger)) & there.settled
         ripe = there.ran_s >= np.maximum(rules.min_runtime_s, rules.hysteresis * cost_s)
         # Else it would be gone as soon as the exchange would be through.
-        return lower | (later & ripe & (there.left_s > cost_s))
+        found: BoolArray = lower | (later & ripe & (there.left_s > cost_s))
+        return found
 
     def may_move(self, job: JobRecord, pool: int) -> bool:
         return False

@@ -168,7 +168,7 @@ def _is_claimed_by_others(cycle: Cycle, row: int, job: JobRecord) -> bool:
 
 
 def _likely_machines(cycle: Cycle, pool: int, job: JobRecord, least: int) -> list[Machine]:
-    """Those machines of a pool with most accelerators free, `least` at least: a gang finds no better place elsewhere."""
+    """Machines of a pool with most accelerators free, `least` at least: a gang finds no better place elsewhere."""
     claimed = cycle.claims_on
     machines = [
         machine
