@@ -271,7 +271,7 @@ class Ledger:
     def rate_of(self, job: JobRecord) -> float:
         """Steps per second of the job where it runs, with the gang that it has there; 0 while it holds nothing."""
         pool = int(self.columns.pool[job.slot])
-        return float(self.classes.classes[int(self.columns.runs_as[job.slot])].rates[pool]) if pool >= 0 else 0.0
+        return self.classes.classes[self.columns.runs_as[job.slot]].speeds[pool] if pool >= 0 else 0.0
 
     def count_on(self, job: JobRecord, pool: int) -> int:
         """Accelerators that the job is to take on the pool."""
@@ -313,6 +313,16 @@ class Ledger:
         if done > OVERDUE * total:
             return inf  # what was said of its length is not true
         return max(0.0, total - done) / rate
+
+    def left_s(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+        """`remaining_s` of the running jobs in these slots."""
+        columns = self.columns
+        rate, total = self.classes.rates[columns.runs_as[rows], columns.pool[rows]], columns.steps_total[rows]
+        done = columns.steps[rows] + rate * np.maximum(0.0, self.now - columns.steps_at[rows])
+        is_known = (rate > 0) & (done <= OVERDUE * total)
+        steps = np.maximum(0.0, total - done)
+        left: NDArray[np.float64] = np.divide(steps, rate, out=np.full(len(rows), inf), where=is_known)
+        return left
 
     def add(self, request: JobRequest, at: float) -> JobRecord:
         """A row for a new job."""

@@ -1,0 +1,42 @@
+"""How large a gang a pool could take now, so that a fill looks at no line in vain.
+
+Bounds only: whether a gang really fits is for the fleet to say, and whether it may borrow for `rounds.py`.
+"""
+
+from dataclasses import dataclass
+from math import inf
+
+from scheduler.core.claims import waits_for_others
+from scheduler.core.classes import Form
+from scheduler.core.cycle import Cycle
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """No larger gang can start on a pool, or borrow there: on one machine, on several, from the reservation."""
+
+    one: float
+    several: float
+    lent: float
+
+    def may_hold(self, form: Form, pool: int, machine_size: int) -> bool:
+        """False: there is certainly no place for gangs of this form."""
+        count = form.counts[pool]
+        free = self.one if form.nodes == 1 and count <= machine_size else self.several
+        return count <= free or count <= self.lent
+
+
+#: Everybody may have to be looked at.
+ANY_ROOM = Room(inf, inf, inf)
+
+
+def room_on(cycle: Cycle, pool: int) -> Room:
+    """What may start on the pool. Everybody, as long as the first who finds no place would get a reservation."""
+    fleet = cycle.ledger.fleet
+    free = fleet.pools[pool].free
+    reserved = [claim for claim in cycle.claims.values() if claim.pool == pool and not claim.exchange]
+    held = max((claim.wanted[row] - claim.needs[row] for claim in reserved for row in claim.wanted), default=0)
+    if (free or held) and len(reserved) < cycle.standing.rules.max_reservations:
+        return ANY_ROOM
+    lends = held and any(waits_for_others(cycle, claim) for claim in reserved)
+    return Room(fleet.most_free(pool) if free else 0, free, held if lends else 0)
