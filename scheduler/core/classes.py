@@ -79,6 +79,8 @@ class JobClasses:
         self._by_kind: dict[Kind, list[int]] = {}
         self._form_index: dict[Form, int] = {}
         self.forms: list[Form] = []
+        #: Rows of forms whose jobs may be given another size.
+        self.elastic_forms: set[int] = set()
         self.classes: list[JobClass] = []
         self._rates: NDArray[np.float64] | None = None
         self._counts: NDArray[np.float64] | None = None
@@ -180,6 +182,7 @@ class JobClasses:
         self._nominal = {pool.shape.accelerator: pool.shape.nominal_speed for pool in pools}
         self._form_index.clear()
         self.forms.clear()
+        self.elastic_forms.clear()
         for job_class in self.classes:
             self._refresh(job_class)
 
@@ -196,6 +199,8 @@ class JobClasses:
             row = self._form_index[form] = len(self.forms)
             self.forms.append(form)
         job_class.form = row
+        if job_class.sizes:
+            self.elastic_forms.add(row)
         job_class.rates = np.zeros(len(self._pools))
         measured = [False] * len(self._pools)
         for p, pool in enumerate(self._pools):

@@ -208,7 +208,7 @@ class BySharesOwed:
             learns=now < np.array([job.profiling_until for job in jobs]),
             guest=opportunist & (columns.entitled[slots, pool] <= 0),
             ran_s=now - np.array([job.running_at for job in jobs]),
-            stop_s=np.array([ledger.stop_cost_s(job, self._rules) for job in jobs]),
+            stop_s=ledger.stop_costs_s(jobs, self._rules),
             left_s=ledger.left_s(slots),
         )
 

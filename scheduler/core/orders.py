@@ -158,7 +158,7 @@ class ByOrder:
             rank=keys[1][last],
             settled=np.array([not job.loses_work and now >= job.profiling_until for job in jobs], np.bool_),
             ran_s=now - np.array([job.running_at for job in jobs]),
-            stop_s=np.array([ledger.stop_cost_s(job, rules) for job in jobs]),
+            stop_s=ledger.stop_costs_s(jobs, rules),
             left_s=ledger.left_s(rows[last]),
         )
 

@@ -13,7 +13,7 @@ from scheduler.core.cycle import Cycle
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """No larger gang can start on a pool, or borrow there: on one machine, on several, from the reservation."""
+    """What is free at most: on one machine of a pool, on all of them, and to be borrowed from the reservation."""
 
     one: float
     several: float
@@ -22,8 +22,8 @@ class Room:
     def may_hold(self, form: Form, pool: int, machine_size: int) -> bool:
         """False: there is certainly no place for gangs of this form."""
         count = form.counts[pool]
-        free = self.one if form.nodes == 1 and count <= machine_size else self.several
-        return count <= free or count <= self.lent
+        largest_part = count // form.nodes if form.nodes > 1 else min(count, machine_size)
+        return (largest_part <= self.one and count <= self.several) or count <= self.lent
 
 
 #: Everybody may have to be looked at.
@@ -33,9 +33,10 @@ ANY_ROOM = Room(inf, inf, inf)
 def room_on(cycle: Cycle, pool: int) -> Room:
     """What may start on the pool. Everybody, as long as the first who finds no place would get a reservation."""
     fleet = cycle.ledger.fleet
-    free = fleet.pools[pool].free
+    free, held = fleet.pools[pool].free, 0
     reserved = [claim for claim in cycle.claims.values() if claim.pool == pool and not claim.exchange]
-    held = max((claim.wanted[row] - claim.needs[row] for claim in reserved for row in claim.wanted), default=0)
+    for claim in reserved:
+        held = max(held, *(wanted - claim.needs[row] for row, wanted in claim.wanted.items()))
     if (free or held) and len(reserved) < cycle.standing.rules.max_reservations:
         return ANY_ROOM
     lends = held and any(waits_for_others(cycle, claim) for claim in reserved)

@@ -49,6 +49,11 @@ def fill(cycle: Cycle) -> None:
         if found is None:
             return
         _, job, pool, form_row = found
+        if not strict and pool not in filling.room:
+            filling.room[pool] = room_on(cycle, pool)
+            if not _may_hold(cycle, filling.room[pool], pool, form_row):
+                filling.full.add((pool, form_row))
+                continue
         place = cycle.ledger.fleet.find(pool, cycle.ledger.classes.forms[form_row]) or _smaller(cycle, job, pool)
         if place is None:
             filling.full.add((pool, form_row))
@@ -81,7 +86,7 @@ class _Filling:
     strict: bool
     #: (pool, form) for which there is no place.
     full: set[tuple[int, int]] = field(default_factory=set)
-    #: By pool, once somebody found no place there: most fills never need to know.
+    #: By pool, once somebody in line there needs it: most fills find nobody in line.
     room: dict[int, Room] = field(default_factory=dict)
 
     def look_again(self, cycle: Cycle) -> None:
@@ -93,23 +98,29 @@ class _Filling:
 def _next_in_line(cycle: Cycle, filling: _Filling) -> tuple[Key, JobRecord, int, int] | None:
     """The most urgent waiting job over these pools and all forms not known to be full."""
     best: tuple[Key, JobRecord, int, int] | None = None
-    forms = cycle.ledger.classes.forms
     for pool in filling.pools:
         lines = cycle.lines.of(pool)
         if not lines:
             continue
-        state = cycle.ledger.fleet.pools[pool]
         room = filling.room.get(pool, ANY_ROOM)
-        if not (state.free or filling.strict or pool in filling.room):
+        if not (filling.strict or pool in filling.room or cycle.ledger.fleet.pools[pool].free):
             room = filling.room[pool] = room_on(cycle, pool)
-        size = state.pool.shape.accelerators
         for form_row, line in lines:
-            if (pool, form_row) in filling.full or not room.may_hold(forms[form_row], pool, size):
+            if (pool, form_row) in filling.full or not _may_hold(cycle, room, pool, form_row):
                 continue
             head = cycle.lines.head(pool, form_row, line)
             if head is not None and (best is None or head[0] < best[0]):
                 best = head[0], head[1], pool, form_row
     return best
+
+
+def _may_hold(cycle: Cycle, room: Room, pool: int, form_row: int) -> bool:
+    """False: nobody in this line can start or borrow."""
+    classes, state = cycle.ledger.classes, cycle.ledger.fleet.pools[pool]
+    if room is ANY_ROOM or room.may_hold(classes.forms[form_row], pool, state.pool.shape.accelerators):
+        return True
+    assert cycle.discipline is not None
+    return state.free > 0 and cycle.discipline.shrinks and form_row in classes.elastic_forms
 
 
 def _strict(cycle: Cycle) -> bool:
@@ -138,9 +149,11 @@ def _reserve_or_lend(cycle: Cycle, job: JobRecord, pool: int, filling: _Filling)
         reservation = _reservation(cycle, pool)
         if reservation is None:
             reserve(cycle, job, pool)
-        elif _lend_to_first(cycle, reservation, chain((job,), cycle.lines.behind(job, pool, BACKFILL_DEPTH))):
-            filling.full.discard((pool, cycle.ledger.class_of(job).form))
-            settle_claim(cycle, reservation)
+        elif _holds(reservation, cycle.ledger.count_on(job, pool)):
+            those_in_line = chain((job,), cycle.lines.behind(job, pool, BACKFILL_DEPTH))
+            if _lend_to_first(cycle, reservation, those_in_line):
+                filling.full.discard((pool, cycle.ledger.class_of(job).form))
+                settle_claim(cycle, reservation)
     return True
 
 
@@ -151,6 +164,11 @@ def _reservation(cycle: Cycle, pool: int) -> Claim | None:
     """The pool's reservation, once as many are open as the rules allow."""
     found = [claim for claim in cycle.claims.values() if claim.pool == pool and not claim.exchange]
     return found[0] if len(found) >= cycle.standing.rules.max_reservations else None
+
+
+def _holds(reservation: Claim, count: int) -> bool:
+    """Whether a machine of the reservation has so many accelerators to lend."""
+    return any(reservation.wanted[row] - need >= count for row, need in reservation.needs.items())
 
 
 def reserve(cycle: Cycle, job: JobRecord, pool: int) -> None:
@@ -176,10 +194,9 @@ def _ready_at(cycle: Cycle, machine: Machine, wanted: int) -> float:
     missing = wanted - len(machine.free)
     if missing <= 0:
         return cycle.now
-    ends = sorted(
-        (expected_end(cycle, cycle.ledger.jobs[job_id]), len(held)) for job_id, held in machine.holders.items()
-    )
-    for end_at, count in ends:
+    jobs = cycle.ledger.jobs
+    ends = [(expected_end(cycle, jobs[job_id]), len(held)) for job_id, held in machine.holders.items()]
+    for end_at, count in sorted(ends):
         missing -= count
         if missing <= 0:
             return end_at
@@ -191,8 +208,9 @@ def expected_end(cycle: Cycle, job: JobRecord) -> float:
     total, rate = job.request.steps, cycle.ledger.rate_of(job)
     if total is None or rate <= 0:
         return inf
-    began = job.leased_at + cycle.ledger.restart_s(job, cycle.standing.rules)
-    return max(cycle.now, began + max(0.0, total - job.start_steps) / rate)
+    began, left = job.leased_at + cycle.ledger.restart_s(job, cycle.standing.rules), total - job.start_steps
+    end_at = began + left / rate if left > 0 else began
+    return end_at if end_at > cycle.now else cycle.now
 
 
 def _lend_to_first(cycle: Cycle, reservation: Claim, jobs: Iterable[JobRecord]) -> bool:
