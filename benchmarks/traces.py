@@ -110,7 +110,7 @@ def _max_min(data: Path, scale: float) -> Prepared:
     )
     rows = with_seeded_speeds(_philly(data, scale), {name: speed for name, (_, _, speed) in THREE_TYPES.items()})
     rules = RoundRules(round_s=360.0, resolve_min_s=360.0)
-    return _case(rows, pools, PolicySpec("max_min_fairness", {"aware": True}), rules)
+    return _case(rows, pools, PolicySpec("max_min_fairness", {"aware": True}), rules, restart_s=60.0)
 
 
 def _gavel(data: Path, scale: float) -> Prepared:
@@ -132,7 +132,7 @@ CASES = {
     "backfill": Case("Philly, first come first served with backfill", "128 machines of 8", _backfill, 20.0),
     "max_min": Case(
         "Philly, aware max-min re-solved every 360 s at most",
-        "172:170:170 of three types, speeds by simulator/workloads/seeded_speeds.py, 26 kinds, seed 0",
+        "172:170:170 of three types, restart 60 s, speeds by simulator/workloads/seeded_speeds.py, 26 kinds, seed 0",
         _max_min,
         300.0,
     ),
