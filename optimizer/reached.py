@@ -9,7 +9,7 @@ from optimizer.prices.bound import multipliers
 from optimizer.problem import FloatArray
 
 #: A utility within this part of its target has reached it, so that rounding cannot make a full job look starved.
-FULL = 1e-9
+FULL = 1e-8
 #: Halvings of the level: enough for the last bit of a float.
 _HALVINGS = 100
 #: Stands for a logarithm of nothing.

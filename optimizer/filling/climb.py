@@ -106,7 +106,9 @@ def _rough_prices(market: Market, worth: FloatArray, targets: Targets) -> tuple[
 
     def watch(prices: FloatArray, theta: float) -> tuple[FloatArray, FloatArray] | None:
         nonlocal z
-        z = min(z, Proof.of(part.market, part.worth, prices).bound(sampled, 0.0, _COARSE))
+        proof = Proof.of(part.market, part.worth, prices)
+        if proof.excess(sampled.at(z)[0]) > 0:
+            z = min(z, proof.bound(sampled, 0.0, _COARSE))
         return (nothing, sampled.at(z)[0]) if theta < _ROUGH else None
 
     found = program.solve(nothing, sampled.at(z)[0], most=_ROUGH_ITERATIONS, watch=watch)

@@ -122,6 +122,15 @@ class RisingProgram:
         """Sums over the columns of each class, of one array or of several in rows."""
         return np.add.reduceat(values, self._start_of, axis=-1)
 
+    def crossed(self, weight: FloatArray) -> FloatArray:
+        """Sum over the columns of weight times load by load (r, r): a diagonal where each uses one row."""
+        if self.market.single_use:
+            own = np.bincount(self.market.use_row, weights=weight * self.load.data**2, minlength=self.market.rows)
+            return np.diag(own)
+        scaled = self.load_by_row.copy()
+        scaled.data = scaled.data * weight[scaled.indices]
+        return np.asarray((scaled @ self.load).toarray())
+
     def _start(self) -> _Point:
         """An equal part of each column, brought down to half of every row: feasible, far from every boundary."""
         market = self.market
@@ -202,9 +211,7 @@ class _Step:
         moved = -weighted * off[program.use_column]
         self._e2 = _table(program.use_cell, moved, shape)
         f1, f2 = self._solve_classes(self._e1, self._e2)
-        scaled = program.load_by_row.copy()
-        scaled.data = scaled.data * stiff[scaled.indices]
-        rows = (scaled @ program.load).toarray() - self._e1.T @ f1 - self._e2.T @ f2
+        rows = program.crossed(stiff) - self._e1.T @ f1 - self._e2.T @ f2
         rows[np.diag_indices(market.rows)] += left / p
         g1, g2 = self._solve_classes(np.zeros((market.classes, 1)), self._slope[:, None])
         cross = (self._e1.T @ g1 + self._e2.T @ g2)[:, 0]

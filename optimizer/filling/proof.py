@@ -42,18 +42,24 @@ class Proof:
         `reached` is known to be possible.
         """
         low, high = min(reached, targets.highest), targets.highest
-        if self.excess(targets.at(high)[0]) <= 0:
+        above, below = self.excess(targets.at(high)[0]), self.excess(targets.at(low)[0])
+        if above <= 0:
             return high
-        step = close * 10 * max(abs(low), 1e-12 * high)
-        for _ in range(_MOST_STEPS):  # a level just above what was reached, as a rule
-            guess = low + step
-            if guess >= high or self.excess(targets.at(guess)[0]) > 0:
-                high = min(high, guess)
+        if below > 0:
+            return min(high, low * (1 + close))
+        guess = low * (1 + 10 * close)  # a level just above what was reached, as a rule
+        moved = 0
+        for _ in range(_MOST_STEPS):
+            least = 0.5 * close * high
+            if high - low <= 2 * least:
                 break
-            low, step = guess, step * 16
-        while high - low > close * high:
-            middle = (low + high) / 2
-            if middle in (low, high):
-                break
-            low, high = (low, middle) if self.excess(targets.at(middle)[0]) > 0 else (middle, high)
+            guess = min(max(guess, low + least), high - least)
+            excess = self.excess(targets.at(guess)[0])
+            if excess > 0:  # an end that stays twice counts half: else the chord would creep towards it
+                high, above, below = guess, excess, below / 2 if moved > 0 else below
+                moved = 1
+            else:
+                low, below, above = guess, excess, above / 2 if moved < 0 else above
+                moved = -1
+            guess = high - above * (high - low) / (above - below)
         return high

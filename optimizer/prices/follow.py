@@ -41,6 +41,8 @@ _LOOSE = 0.05
 _LEAST_PART = 0.01
 #: The most by which reference prices fall at a time.
 _FOLLOWS = 0.3
+#: The least reference price, as a part of the mean one.
+_LEAST_SCALE = 1e-9
 
 
 class _End(Enum):
@@ -188,9 +190,12 @@ def _harder(path: Path, seen: Look, factor: float) -> Point:
 def with_reference(task: Task, point: Point) -> Point:
     """The point with its own prices as the reference, and as soft as before on the whole.
 
-    Where prices fall away, the reference follows slowly.
+    Where prices fall away, the reference follows slowly, and never to nothing: rows without a price have a scale, too.
     """
     reference = np.maximum(point.prices, _FOLLOWS * point.reference)
+    if not reference.any():
+        return point
+    reference = np.maximum(reference, _LEAST_SCALE * reference.mean())
     capacity = task.market.capacity
     before, after = float(point.reference @ capacity), float(reference @ capacity)
     return replace(

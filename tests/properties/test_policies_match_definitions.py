@@ -182,7 +182,7 @@ def permuted(problem: Problem, order: np.ndarray) -> Problem:
         **{
             name: getattr(problem.jobs, name)[order]
             for name in problem.jobs.__dataclass_fields__
-            if name not in ("job_id", "count")
+            if name not in ("job_id", "count") and len(getattr(problem.jobs, name))
         },
     )
     return replace(
