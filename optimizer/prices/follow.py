@@ -190,14 +190,16 @@ def _harder(path: Path, seen: Look, factor: float) -> Point:
 def with_reference(task: Task, point: Point) -> Point:
     """The point with its own prices as the reference, and as soft as before on the whole.
 
-    Where prices fall away, the reference follows slowly, and never to nothing: rows without a price have a scale, too.
+    Where prices fall away, the reference follows slowly.
     """
     reference = np.maximum(point.prices, _FOLLOWS * point.reference)
-    if not reference.any():
-        return point
-    reference = np.maximum(reference, _LEAST_SCALE * reference.mean())
     capacity = task.market.capacity
     before, after = float(point.reference @ capacity), float(reference @ capacity)
     return replace(
         point, reference=reference, softness=point.softness * before / after if after > 0 else point.softness
     )
+
+
+def scaled(point: Point) -> Point:
+    """The point with a reference for every row: those that nothing has referred to yet have a scale, too."""
+    return replace(point, reference=np.maximum(point.reference, _LEAST_SCALE * float(point.reference.mean())))

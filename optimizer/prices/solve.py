@@ -14,7 +14,7 @@ from optimizer.market import Market
 from optimizer.objective import Level, Nash, Objective, Solution, Total
 from optimizer.prices.bound import reach
 from optimizer.prices.engine import Engine, best_engine
-from optimizer.prices.follow import Path, Work, follow, with_reference
+from optimizer.prices.follow import Path, Work, follow, scaled, with_reference
 from optimizer.prices.mixture import mix, suggest
 from optimizer.prices.newton import Look, Point, Room
 from optimizer.prices.record import Record, overload
@@ -91,7 +91,7 @@ def settle(
         highest = reach(best_worth(market, objective.worth), objective.targets)
     work = Work(float(limits.passes))
     record = Record(engine, task, work, limits.gap, highest)
-    point = _started(engine, task, limits, highest, work) if start is None else with_reference(task, start.at)
+    point = _started(engine, task, limits, highest, work) if start is None else scaled(start.at)
     room = _room(task, highest, _SLACK * limits.gap if task.is_strict else 0.0)
     path = Path(engine, task, room, work, 1.0, record.judge, _HARDEST, 0.7 * limits.gap, fits=0.01 * limits.gap)
     follow(path, point)

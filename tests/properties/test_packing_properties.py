@@ -8,6 +8,7 @@ from problems import rates_of
 from optimizer.decision import Packed
 from optimizer.packing.shares import violation_of_packed
 from optimizer.problem import Problem
+from optimizer.reached import FULL
 from optimizer.stages import Staged
 from optimizer.targets import Capped
 from optimizer.utility import fair_share_utility
@@ -47,10 +48,10 @@ def test_the_level_with_sharing_is_that_of_the_program_over_all_pairs(problem: P
     assert bound >= level * (1 - 1e-8)
     assert bound <= level * (1 + 1e-6) + 1e-9
     reached = targets.at(level)[0]
-    assert np.all(staged.worth_of(worth) >= reached * (1 - 2e-9))
+    assert np.all(staged.worth_of(worth) >= reached * (1 - 2 * FULL))
     further = min(level * 1.01 + 1e-3, targets.highest)
     if further > level * (1 + 1e-6):
-        theta = most(problem, worth, reached * (1 - 1e-9), targets.at(further)[0] - reached)
+        theta = most(problem, worth, reached * (1 - 2 * FULL), targets.at(further)[0] - reached)
         assert theta * (further - level) <= 1e-6 * max(level, 1e-3)
 
 

@@ -148,7 +148,7 @@ def test_a_doctored_answer_does_not_hold(tmp_path: Path) -> None:
     ("change", "told"),
     [
         (lambda answer: answer.update(problem="0" * 64), "the answer is to another problem"),
-        (lambda answer: answer.update(shares=None), "either shares or an order"),
+        (lambda answer: answer.update(shares=None), "either shares, an order or a plan"),
         (lambda answer: answer["shares"]["jobs"][0].update(id=77), "shares.jobs[0].id: the problem has no job 77"),
         (lambda answer: answer["shares"]["rent"].update(b200=1), "the problem has no pool 'b200'"),
         (lambda answer: answer["shares"]["jobs"][0]["shares"][0].update(configuration=9), "no configuration 9"),

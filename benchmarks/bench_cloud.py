@@ -1,0 +1,129 @@
+"""What spot machines save under published and own policies, on recorded markets (needs `WALRAS_DATA`).
+
+    WALRAS_DATA=... python -m benchmarks cloud
+
+The optimum is exact for each start; a sample of the starts is solved once more as an integer program in whole slots.
+"""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.price_runs import ladder, places
+from benchmarks.spot_runs import JOB, ON_DEMAND_ALONE, Start, Total, fitted, judged, starts, total
+from benchmarks.tables import Measured
+from benchmarks.transient_runs import ON_DEMAND_USD, SERVERS, STEPS, kinds, one_on_demand
+from scheduler.cloud.deadline_job import run
+from scheduler.cloud.omniscient import Omniscient
+from scheduler.cloud.price_ladder import Place
+from scheduler.cloud.slack_plan import SlackPlan, SlackPolicy, plan_slack
+from scheduler.cloud.spot_market import fit_markets
+from scheduler.cloud.spot_program import spot_optimum
+from scheduler.cloud.transient_cluster import cheapest_within, expect
+from scheduler.cloud.uniform_progress import Greedy, UniformProgress
+from scheduler.cloud.waiting_game import Load, reserve_without_waiting
+
+_STARTS_EACH = 60
+#: One week of slots.
+_WEEK = 7 * 24 * 6
+
+
+def measure(scale: float) -> list[Measured]:
+    """A table for each question; without the reference data only the closed forms."""
+    reserved = _reserved()
+    given = os.environ.get("WALRAS_DATA")
+    if not given:
+        return [reserved]
+    data = Path(given)
+    known = places(data)
+    ladders = [_ladder(known, days) for days in (4, 64)]
+    return [_spot(data, max(1, round(_STARTS_EACH * scale))), *ladders, _transient(data), reserved]
+
+
+def _spot(data: Path, each: int) -> Measured:
+    begun = starts(judged(data), each)
+    plan = plan_slack(JOB, fit_markets(fitted(data)))
+    greedy = total(begun, lambda _: Greedy())
+    uniform = total(begun, lambda _: UniformProgress())
+    ours = total(begun, lambda _: plan.policy())
+    told = total(begun, lambda start: informed(plan, start))
+    own = [_of_its_own(begun[first : first + each]) for first in range(0, len(begun), each)]
+    optimum = total(begun, lambda start: Omniscient.of(JOB, start.ahead))
+    measured = Measured("one job with a deadline on spot machines", f"8 traces, {each} random starts on each")
+    for name, found in (("greedy", greedy), ("Uniform Progress", uniform), ("ours", ours), ("optimum", optimum)):
+        target = 22.9 if found is uniform else None
+        low, high = (None, None) if target is None else (target - 1, target + 1)
+        measured.add(f"{name}, spot", found.spot_h, "h", at_most=high, at_least=low)
+        measured.add(f"{name}, on demand", found.on_demand_h, "h")
+        measured.add(f"{name}, cost of on-demand alone", 100 * found.cost, "%")
+        measured.add(f"{name}, late", found.late, "jobs", at_most=0)
+    measured.add(
+        "closed by ours of what Uniform Progress leaves", 100 * closed(uniform, ours, optimum), "%", at_least=50
+    )
+    measured.add("the same, told of the week before the start", 100 * closed(uniform, told, optimum), "%")
+    known = sum(found.cost for found in own) / len(own)
+    measured.add(
+        "the same, fitted on the very trace", 100 * (uniform.cost - known) / (uniform.cost - optimum.cost), "%"
+    )
+    sample = begun[:: max(1, len(begun) // 16)]
+    measured.add(
+        "optimum against the integer program, largest gap", max(map(_against_program, sample)), "slots of spot"
+    )
+    return measured
+
+
+def _of_its_own(begun: Sequence[Start]) -> Total:
+    """Starts on one trace under a plan that was fitted on that very trace: what knowing its chances is worth."""
+    plan = plan_slack(JOB, fit_markets([begun[0].available]))
+    return total(begun, lambda _: plan.policy())
+
+
+def closed(before: Total, found: Total, optimum: Total) -> float:
+    """Part of the cost above the optimum that is gone."""
+    return (before.cost - found.cost) / (before.cost - optimum.cost)
+
+
+def informed(plan: SlackPlan, start: Start) -> SlackPolicy:
+    """Our policy where the zone was watched before the job came."""
+    policy = plan.policy()
+    policy.watch(start.available[max(0, start.first - _WEEK) : start.first])
+    return policy
+
+
+def _against_program(start: Start) -> float:
+    """How far the integer program, in whole slots, lies above the exact optimum."""
+    exact = run(JOB, Omniscient.of(JOB, start.ahead), start.ahead).cost
+    program = spot_optimum(JOB, start.ahead, gap=1e-3)
+    return ON_DEMAND_ALONE if program is None else abs(program - exact)
+
+
+def _ladder(known: Sequence[Place], days: int) -> Measured:
+    rungs = ladder(known, days)
+    measured = Measured("where a job is cheapest as prices change", f"{days} days on one A100, GCP spot prices 2024-26")
+    for number, rung in enumerate(rungs):
+        least = rungs[number - 1].cheaper if number else None
+        measured.add(f"{rung.name}: cheaper than the base by", rung.cheaper, "x", at_least=least)
+    measured.add("moves per job", rungs[-1].moves, "moves")
+    return measured
+
+
+def _transient(data: Path) -> Measured:
+    k80, p100 = kinds(data)
+    eight, one = expect([k80] * 8, SERVERS, STEPS), expect([one_on_demand()], SERVERS, STEPS)
+    measured = Measured("ResNet-32 on transient workers", "64,000 steps, one server, lives and prices of early 2019")
+    measured.add("eight K80 against one", one.took_s / eight.took_s, "x", at_most=8.47, at_least=6.93)
+    measured.add("saved against eight on demand", 100 * (1 - eight.usd / ON_DEMAND_USD), "%", 69.2, 56.6)
+    ours = cheapest_within([k80, p100], SERVERS, STEPS, 8, eight.took_s)
+    if ours is not None:
+        measured.add("saved by the cheapest as fast", 100 * (1 - ours[1].usd / ON_DEMAND_USD), "%", at_least=65)
+        measured.add("its time", ours[1].took_s, "s", at_most=eight.took_s)
+    return measured
+
+
+def _reserved() -> Measured:
+    best = reserve_without_waiting(Load(0.2, 0.002), 0.4)
+    measured = Measured("servers to reserve, none waits", "arrivals .2, service .002, reserved at .4")
+    measured.add("servers", best.servers, "servers", at_most=108, at_least=108)
+    measured.add("price", best.price, "of on demand", at_most=0.4675, at_least=0.4665)
+    measured.add("on demand", best.on_demand, "of all jobs", at_most=0.0355, at_least=0.0345)
+    return measured

@@ -1,0 +1,56 @@
+"""What predictors reach on the reference data, as numbers that benchmark and tests share."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+from zlib import crc32
+
+from benchmarks.profiles import pair, without
+from optimizer.performance.learned import Learned
+from optimizer.performance.observation import Observation
+from optimizer.performance.predictor import error_of
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """Errors of step time, and share of truths inside 80 % intervals."""
+
+    errors: tuple[float, ...]
+    held: tuple[bool, ...]
+
+    @property
+    def median(self) -> float:
+        return median(self.errors)
+
+    @property
+    def coverage(self) -> float:
+        return sum(self.held) / len(self.held)
+
+
+def told(known: Sequence[Observation], asked: Sequence[Observation]) -> Told:
+    """Learn from some, tell the others."""
+    predictions = Learned().fit(known).predict_all([o.cell for o in asked])
+    pairs = list(zip(predictions, asked, strict=True))
+    return Told(
+        tuple(error_of(prediction, truth.steps_per_s) for prediction, truth in pairs),
+        tuple(prediction.holds(truth.steps_per_s) for prediction, truth in pairs),
+    )
+
+
+def each_type_left_out(observations: Sequence[Observation], probes: int) -> dict[str, Told]:
+    """By accelerator; `probes` cells of it, chosen by checksum, are known all the same."""
+    answers = {}
+    for accelerator in sorted({o.cell.accelerator.name for o in observations}):
+        known, held = without(observations, accelerator)
+        held.sort(key=lambda o: crc32(repr(pair(o.cell)).encode()))
+        if len(held) > probes:
+            answers[accelerator] = told([*known, *held[:probes]], held[probes:])
+    return answers
+
+
+def pooled(answers: dict[str, Told]) -> Told:
+    """All errors of all accelerators as one."""
+    return Told(
+        tuple(error for answer in answers.values() for error in answer.errors),
+        tuple(held for answer in answers.values() for held in answer.held),
+    )

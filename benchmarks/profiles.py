@@ -1,0 +1,84 @@
+"""Measured speeds of the reference data (`WALRAS_DATA`, folder `profiles`) as observations.
+
+Data sheets: peak of the arithmetic that a row's precision uses (TF32 counts as fp32 where frameworks use it) in
+TFLOP/s, fp32 and fp16, and memory bandwidth in GB/s; of one accelerator of a board. Boost clocks throughout.
+"""
+
+import csv
+import gzip
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import median
+from zlib import crc32
+
+from optimizer.performance.observation import AcceleratorFacts, Cell, KindFacts, Layout, Observation
+
+_SHEETS: dict[str, tuple[float, float, float]] = {
+    "K80": (4.37, 4.37, 240),
+    "M60": (4.83, 4.83, 160),
+    "T4": (8.1, 65, 320),
+    "P100": (9.3, 18.7, 732),
+    "V100": (15.7, 125, 900),
+    "V100-32GB": (15.7, 125, 900),
+    "RTX2080Ti": (13.4, 107.6, 616),
+    "QuadroRTX6000": (16.3, 130.5, 672),
+    "QuadroRTX8000": (16.3, 130.5, 672),
+    "A10": (62.5, 125, 600),
+    "A100-40GB": (156, 312, 1555),
+    "A100-40GB-PCIe": (156, 312, 1555),
+    "A100-80GB": (156, 312, 2039),
+    "A100-80GB-PCIe": (156, 312, 1935),
+    "RTX-A6000": (77.4, 154.8, 768),
+    "RTX3090": (35.6, 142, 936),
+    "RTX4090": (82.6, 330, 1008),
+    "RTX6000-Ada": (182, 364, 960),
+    "H100-PCIe": (378, 756, 2000),
+    "H100-SXM": (494, 989, 3350),
+}
+
+
+def singles(data: Path, source: str) -> list[Observation]:
+    """One accelerator each; repeats of a cell become one observation, their median."""
+    found: dict[Cell, list[float]] = {}
+    with gzip.open(data / "profiles" / "throughputs.csv.gz", "rt", encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            wanted = row["source"] == source and row["num_gpus"] == "1" and row["placement"] == "single"
+            if wanted and row["batch_size"] and float(row["steps_per_s"] or 0.0) > 0.0:
+                found.setdefault(_cell(row), []).append(float(row["steps_per_s"]))
+    return [Observation(cell, median(speeds), samples=len(speeds)) for cell, speeds in found.items()]
+
+
+def _cell(row: dict[str, str]) -> Cell:
+    single, half, memory = _SHEETS[row["gpu_type"]]
+    peak = half if row["precision"] == "fp16" else single
+    accelerator = AcceleratorFacts(row["gpu_type"], peak * 1e12, memory * 1e9)
+    return Cell(KindFacts(f"{row['model']} {row['precision']}"), accelerator, Layout(float(row["batch_size"])))
+
+
+def parted(
+    observations: Sequence[Observation], key: Callable[[Cell], tuple[object, ...]], percent: int
+) -> tuple[list[Observation], list[Observation]]:
+    """Those to learn from, and about so many percent to be told: by a checksum of the key, the same everywhere."""
+    held = [crc32(repr(key(observation.cell)).encode()) % 100 < percent for observation in observations]
+    return (
+        [observation for observation, out in zip(observations, held, strict=True) if not out],
+        [observation for observation, out in zip(observations, held, strict=True) if out],
+    )
+
+
+def without(observations: Sequence[Observation], accelerator: str) -> tuple[list[Observation], list[Observation]]:
+    """Those of other accelerators, and those of this one whose kind ran on another too."""
+    others = [o for o in observations if o.cell.accelerator.name != accelerator]
+    kinds = {o.cell.kind.name for o in others}
+    held = [o for o in observations if o.cell.accelerator.name == accelerator and o.cell.kind.name in kinds]
+    return others, held
+
+
+def pair(cell: Cell) -> tuple[object, ...]:
+    """A model and a batch, on whatever accelerator."""
+    return (cell.kind.name, cell.layout.batch)
+
+
+def pair_on_type(cell: Cell) -> tuple[object, ...]:
+    """A model and a batch on one accelerator."""
+    return (*pair(cell), cell.accelerator.name)

@@ -1,0 +1,64 @@
+"""How unlike workers share one global batch, so that none waits for another (Tyagi & Sharma, ACSOS 2020).
+
+    b_k ~ X_k                            to begin with: by speed
+    b_k <- b_k mean(t) / t_k             then: by how long each took, smoothed
+
+The global batch stays what it is, because learning depends on it; gradients are weighted by b_k / sum b. Shares change
+only when one would move by more than the dead band, because every change costs a restart of the input.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import floor
+
+#: Least relative change of any share that is worth making.
+DEAD_BAND = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """Fewest and most samples that a worker can take (memory)."""
+
+    least: int = 1
+    most: int = 2**31
+
+
+def split(batch: int, speeds: Sequence[float], rooms: Sequence[Room]) -> tuple[int, ...]:
+    """Whole samples in proportion to speed, within the rooms, that sum to the batch exactly.
+
+    Raises ValueError where the rooms do not hold the batch.
+    """
+    if not sum(room.least for room in rooms) <= batch <= sum(room.most for room in rooms):
+        raise ValueError(f"a batch of {batch} does not fit between the least and the most that the workers can take")
+    exact = _within(float(batch), speeds, rooms)
+    shares = [floor(share + 1e-9) for share in exact]
+    # Samples left over by rounding go where the most was cut off, ties to the first.
+    order = sorted(range(len(shares)), key=lambda k: shares[k] - exact[k])
+    for k in order[: batch - sum(shares)]:
+        shares[k] += 1
+    assert sum(shares) == batch, "less than one sample of each worker is left over"
+    return tuple(shares)
+
+
+def _within(batch: float, speeds: Sequence[float], rooms: Sequence[Room]) -> list[float]:
+    """Shares c v_k clamped to their rooms, with c such that they sum to the batch (bisection on c)."""
+    low, high = 0.0, max(room.most / speed for room, speed in zip(rooms, speeds, strict=True))
+    for _ in range(200):
+        middle = 0.5 * (low + high)
+        if sum(_clamped(middle, speeds, rooms)) < batch:
+            low = middle
+        else:
+            high = middle
+    return _clamped(high, speeds, rooms)
+
+
+def _clamped(factor: float, speeds: Sequence[float], rooms: Sequence[Room]) -> list[float]:
+    return [min(max(factor * v, float(room.least)), float(room.most)) for v, room in zip(speeds, rooms, strict=True)]
+
+
+def rebalanced(shares: Sequence[int], times_s: Sequence[float], rooms: Sequence[Room]) -> tuple[int, ...]:
+    """New shares by how long each worker took over its own (smoothed by the caller); the same inside the dead band."""
+    speeds = [share / time_s for share, time_s in zip(shares, times_s, strict=True)]
+    found = split(sum(shares), speeds, rooms)
+    moved = max(abs(new - old) / old for new, old in zip(found, shares, strict=True))
+    return found if moved > DEAD_BAND else tuple(shares)

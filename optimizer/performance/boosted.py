@@ -1,0 +1,100 @@
+"""Gradient boosting over the same columns as the Gaussian process: steps where it is smooth, and no facts needed.
+
+Trees learn what is left of log step time beside a line of theory and what is usual for the kind. They do not reach
+beyond what was measured: a kind or an accelerator that nobody ran is refused. Intervals are as wide as errors on parts
+told from the others. scikit-learn is loaded when something is fitted.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from optimizer.performance.kernels import Array, points_of
+from optimizer.performance.observation import Cell, Observation
+from optimizer.performance.predictor import INTERVAL, Z80, CannotPredict, Prediction, around
+
+_PARTS = 4
+_LEAST_SD = 0.01
+#: Fewer observations grow no tree worth asking.
+_FEWEST = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Boosted:
+    """The predictor. Rows are not sampled and the seed is fixed: the same observations give the same trees."""
+
+    trees: int = 200
+    depth: int = 4
+    rate: float = 0.1
+
+    @property
+    def name(self) -> str:
+        return "boosted"
+
+    def fit(self, observations: Sequence[Observation]) -> "BoostedModel":
+        """Raises CannotPredict for fewer than 20 observations."""
+        if len(observations) < _FEWEST:
+            raise CannotPredict(f"{len(observations)} observations are too few to grow trees from")
+        errors: list[float] = []
+        for part in range(_PARTS):
+            held = [o for n, o in enumerate(observations) if n % _PARTS == part]
+            model = self._grown([o for n, o in enumerate(observations) if n % _PARTS != part], 1.0)
+            errors += [abs(model.log_time(o.cell) + np.log(o.steps_per_s)) for o in held if model.knows(o.cell)]
+        sd = float(np.quantile(errors, INTERVAL)) / Z80 if errors else 1.0
+        return self._grown(observations, max(_LEAST_SD, sd))
+
+    def _grown(self, observations: Sequence[Observation], sd: float) -> "BoostedModel":
+        from sklearn.ensemble import GradientBoostingRegressor
+
+        cells = [observation.cell for observation in observations]
+        times = -np.log([observation.steps_per_s for observation in observations]) - _line(cells)
+        values: dict[str, list[float]] = {}
+        for cell, value in zip(cells, times, strict=True):
+            values.setdefault(cell.kind.name, []).append(float(value))
+        usual = {name: float(np.median(found)) for name, found in values.items()}
+        accelerators = {name: float(n) for n, name in enumerate(sorted({cell.accelerator.name for cell in cells}))}
+        trees = GradientBoostingRegressor(
+            n_estimators=self.trees, max_depth=self.depth, learning_rate=self.rate, random_state=0
+        )
+        trees.fit(_columns(cells, usual, accelerators), times - np.array([usual[cell.kind.name] for cell in cells]))
+        return BoostedModel(trees, usual, accelerators, sd)
+
+
+def _line(cells: Sequence[Cell]) -> Array:
+    """Log step time of theory: it grows with the samples of a pass, and with passes."""
+    layouts = points_of(cells).layouts
+    return np.asarray(0.8 * (layouts[:, 0] + layouts[:, 3]))
+
+
+def _columns(cells: Sequence[Cell], usual: Mapping[str, float], accelerators: Mapping[str, float]) -> NDArray[Any]:
+    """What the trees see: layout, facts, the accelerator as a number, and what is usual for the kind."""
+    points = points_of(cells)
+    own = [[usual[cell.kind.name], accelerators[cell.accelerator.name]] for cell in cells]
+    return np.hstack([points.layouts, points.facts, np.array(own)])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BoostedModel:
+    """Trees, and what they were grown on."""
+
+    trees: Any
+    usual: Mapping[str, float]
+    accelerators: Mapping[str, float]
+    sd: float
+
+    def knows(self, cell: Cell) -> bool:
+        """Whether kind and accelerator were both measured, if not together."""
+        return cell.kind.name in self.usual and cell.accelerator.name in self.accelerators
+
+    def log_time(self, cell: Cell) -> float:
+        """Of one step, for a cell that it knows."""
+        told = self.trees.predict(_columns([cell], self.usual, self.accelerators))[0]
+        return float(told + _line([cell])[0] + self.usual[cell.kind.name])
+
+    def predict(self, cell: Cell) -> Prediction:
+        if not self.knows(cell):
+            raise CannotPredict(f"{cell.kind.name} or {cell.accelerator.name} was never measured")
+        return around(-self.log_time(cell), self.sd)

@@ -1,0 +1,157 @@
+"""Which machines to train on: everything that can be had, what no other beats, and the one to take, with the reason.
+
+Exhaustive over all counts (Srifty), a window over machines sorted by speed (spotDNN), and the knee of time against
+money (Scavenger). Where the seconds come from is not decided here: a forecast is a function of the counts.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import isfinite
+
+#: Seconds of a job, by how many machines of each offer it has. Infinite: it cannot run there.
+Forecast = Callable[[tuple[int, ...]], float]
+_HOUR_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A machine that can be had: its price, and how many at most."""
+
+    name: str
+    usd_per_h: float
+    most: int
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One way to run the whole job."""
+
+    #: Machines of each offer, or whatever else the chooser counts; ties in time and money go to the smaller.
+    counts: tuple[int, ...]
+    time_s: float
+    usd: float
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """No later than, and no dearer than; None: no such limit. Without either the knee is asked for."""
+
+    deadline_s: float | None = None
+    budget_usd: float | None = None
+
+    def met(self, option: Option) -> bool:
+        """Whether the option keeps both limits."""
+        on_time = self.deadline_s is None or option.time_s <= self.deadline_s
+        return on_time and (self.budget_usd is None or option.usd <= self.budget_usd)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The option to take, whether it keeps the goal, why it was taken, and what else no other option beats."""
+
+    option: Option
+    kept: bool
+    why: str
+    front: tuple[Option, ...]
+
+
+def option_of(offers: Sequence[Offer], counts: tuple[int, ...], time_s: float) -> Option:
+    """Machines are paid for as long as the job runs."""
+    usd_per_h = sum(count * offer.usd_per_h for count, offer in zip(counts, offers, strict=True))
+    return Option(counts, time_s, time_s / _HOUR_S * usd_per_h)
+
+
+def exhaustive(offers: Sequence[Offer], forecast: Forecast) -> Iterator[Option]:
+    """Every choice of counts that can run: exponential in the number of offers."""
+    yield from _options(offers, product(*(range(offer.most + 1) for offer in offers)), forecast)
+
+
+def windows(
+    offers: Sequence[Offer],
+    forecast: Forecast,
+    speeds: Sequence[float],
+    most: int,
+    held: tuple[int, ...] | None = None,
+) -> Iterator[Option]:
+    """Runs of at most `most` neighbours among all machines sorted by speed, slowest first; each set of counts once.
+
+    `held`: machines that stay whatever is chosen (survivors of a revocation); they count towards `most` and towards
+    no offer. A set of types that are no neighbours is never tried: that is what makes this fast.
+    """
+    held = held or (0,) * len(offers)
+    order = sorted(range(len(offers)), key=lambda index: (speeds[index], index))
+    listed = [index for index in order for _ in range(offers[index].most)]
+    seen: dict[tuple[int, ...], None] = {}
+    for size in range(most - sum(held) + 1):
+        for first in range(len(listed) - size + 1):
+            counts = list(held)
+            for index in listed[first : first + size]:
+                counts[index] += 1
+            seen[tuple(counts)] = None
+    yield from _options(offers, seen, forecast)
+
+
+def _options(offers: Sequence[Offer], all_counts: Iterable[tuple[int, ...]], forecast: Forecast) -> Iterator[Option]:
+    for counts in all_counts:
+        if not any(counts):
+            continue
+        time_s = forecast(counts)
+        if isfinite(time_s):
+            yield option_of(offers, counts, time_s)
+
+
+def pareto_front(options: Iterable[Option]) -> tuple[Option, ...]:
+    """Options that no other beats in time or money without losing in the other, fastest first."""
+    front: list[Option] = []
+    for option in sorted(options, key=lambda option: (option.time_s, option.usd, option.counts)):
+        if not front or option.usd < front[-1].usd:
+            front.append(option)
+    return tuple(front)
+
+
+def knee(front: Sequence[Option]) -> Option:
+    """Where the front bends most: the option furthest below the line between its ends, both axes scaled to them.
+
+    On a front of one or two options there is no bend: the cheaper one.
+    """
+    assert front, "a front holds at least one option"
+    first, last = front[0], front[-1]
+    time_s, usd = last.time_s - first.time_s, first.usd - last.usd
+    if len(front) <= 2:
+        return last
+
+    def below(option: Option) -> float:
+        return 1.0 - (option.time_s - first.time_s) / time_s - (option.usd - last.usd) / usd
+
+    return max(front, key=below)
+
+
+def choose(options: Iterable[Option], goal: Goal) -> Choice | None:
+    """The cheapest that is on time; the fastest that is affordable; else the knee. None where nothing runs at all.
+
+    Where nothing keeps the goal, the option that misses it least is told, as not kept.
+    """
+    front = pareto_front(options)
+    if not front:
+        return None
+    within = [option for option in front if goal.met(option)]
+    if goal.deadline_s is None and goal.budget_usd is None:
+        return Choice(knee(front), True, "the knee: less time costs more than it saves from here on", front)
+    if not within:
+        return _missed(front, goal)
+    if goal.deadline_s is not None:
+        return Choice(within[-1], True, f"the cheapest within {goal.deadline_s:.0f} s", front)
+    return Choice(within[0], True, f"the fastest within {goal.budget_usd:.2f} USD", front)
+
+
+def _missed(front: tuple[Option, ...], goal: Goal) -> Choice:
+    if goal.deadline_s is None:
+        return Choice(front[-1], False, f"nothing costs {goal.budget_usd:.2f} USD or less: the cheapest", front)
+    if goal.budget_usd is None:
+        return Choice(front[0], False, f"nothing is done within {goal.deadline_s:.0f} s: the fastest", front)
+    affordable = [option for option in front if option.usd <= goal.budget_usd]
+    if not affordable:
+        return Choice(front[-1], False, f"nothing costs {goal.budget_usd:.2f} USD or less: the cheapest", front)
+    late = f"nothing affordable is done within {goal.deadline_s:.0f} s: the fastest of those"
+    return Choice(affordable[0], False, late, front)

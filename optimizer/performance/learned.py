@@ -1,0 +1,165 @@
+"""A Gaussian process over kinds, accelerators and layouts: learns from neighbours of a cell what nobody measured.
+
+It models the logarithm of step time as a line that theory gives (time grows with the samples of a pass and falls with
+the speed of the accelerator) plus deviations with the covariances of `kernels.py`. Weights are found by likelihood on
+at most `fit_to` observations, evenly taken; all observations are conditioned on. Its intervals are widened or narrowed
+by how its own errors compare with what it expected: leaving out one observation, and, for accelerators that nobody
+measured, leaving out all of one accelerator.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import sqrt
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import cho_factor, cho_solve
+from scipy.optimize import minimize
+
+from optimizer.performance.kernels import NOISE, START, Alike, Array, Points, alike, points_of
+from optimizer.performance.observation import Cell, Observation
+from optimizer.performance.predictor import INTERVAL, Z80, CannotPredict, Prediction, around
+
+#: A weight may move so far from where it starts (log): few observations then do not run away.
+_PULL = 1.0
+_REACH = 3.0
+#: No fit is so sure, or so unsure, of itself.
+_LEAST_SCALE, _MOST_SCALE = 0.3, 4.0
+#: So many accelerators must be known before their data sheets can be trusted to tell of another.
+_FEW = 4
+
+
+def _line(points: Points) -> Array:
+    """Log step time by theory, up to a constant of each kind."""
+    passes = points.layouts[:, 0] + points.layouts[:, 3]
+    return np.asarray(0.8 * passes - points.facts.mean(axis=1))
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """The predictor."""
+
+    fit_to: int = 250
+    rounds: int = 40
+
+    @property
+    def name(self) -> str:
+        return "learned"
+
+    def fit(self, observations: Sequence[Observation]) -> "LearnedModel":
+        """Raises CannotPredict for fewer than three observations."""
+        if len(observations) < 3:
+            raise CannotPredict(f"{len(observations)} observations are too few to learn from")
+        points = points_of([observation.cell for observation in observations])
+        times = -np.log([observation.steps_per_s for observation in observations]) - _line(points)
+        middle = float(np.median(times))
+        spreads = np.array([observation.spread / sqrt(observation.samples) for observation in observations])
+        every = np.unique(np.linspace(0, len(times) - 1, min(self.fit_to, len(times))).astype(int))
+        parameters = self._weights(_taken(points, every), times[every] - middle, spreads[every])
+        few = _taken(points, every)
+        known = _condition(points, times - middle, spreads, parameters)
+        return LearnedModel(
+            known,
+            middle,
+            frozenset(points.accelerators),
+            _unseen(few, times[every] - middle, spreads[every], parameters),
+        )
+
+    def _weights(self, points: Points, times: Array, spreads: Array) -> Array:
+        shared = alike(points, points)
+
+        eye = np.eye(len(times))
+
+        def unlikely(parameters: Array) -> tuple[float, Array]:
+            """Minus the log of posterior probability up to a constant, and its slope."""
+            factor = _factor(shared, parameters, spreads)
+            inverse = cho_solve(factor, eye)
+            weights = inverse @ times
+            away = (parameters - START) / _PULL
+            fit = float(times @ weights) + 2.0 * float(np.log(np.diag(factor[0])).sum())
+            slopes = shared.slopes(parameters, inverse - np.outer(weights, weights))
+            return 0.5 * (fit + float(away @ away)), 0.5 * slopes + away / _PULL
+
+        bounds = [(start - _REACH, start + _REACH) for start in START]
+        found = minimize(unlikely, START, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": self.rounds})
+        return np.asarray(found.x)
+
+
+def _taken(points: Points, rows: NDArray[np.signedinteger[Any]]) -> Points:
+    return Points(points.kinds[rows], points.accelerators[rows], points.facts[rows], points.layouts[rows])
+
+
+def _factor(shared: Alike, parameters: Array, spreads: Array) -> tuple[Array, bool]:
+    own = np.exp(2.0 * parameters[NOISE]) + spreads**2
+    factor, lower = cho_factor(shared.covariance(parameters) + np.diag(own), lower=True)
+    return factor, lower
+
+
+def _condition(points: Points, times: Array, spreads: Array, parameters: Array) -> "_Known":
+    factor = _factor(alike(points, points), parameters, spreads)
+    weights = cho_solve(factor, times)
+    precision = np.diag(cho_solve(factor, np.eye(len(times))))
+    # Leave-one-out errors of a Gaussian process, in standard deviations.
+    return _Known(points, parameters, factor, weights, _scale(np.abs(weights) / np.sqrt(precision), _LEAST_SCALE))
+
+
+def _scale(surprises: Array, least: float) -> float:
+    """What standard deviations must be multiplied by for 80 % of such errors to lie inside the interval."""
+    return min(_MOST_SCALE, max(least, float(np.quantile(surprises, INTERVAL)) / Z80))
+
+
+def _unseen(points: Points, times: Array, spreads: Array, parameters: Array) -> float:
+    """The scale for accelerators that nobody measured, from those that were; wide where that cannot be told."""
+    names = sorted(set(points.accelerators))
+    if len(names) < _FEW:
+        return _MOST_SCALE
+    surprises: list[float] = []
+    for name in names:
+        rest, held = (np.flatnonzero(mask) for mask in (points.accelerators != name, points.accelerators == name))
+        common = held[np.isin(points.kinds[held], points.kinds[rest])]
+        if len(common) == 0:
+            continue
+        known = _condition(_taken(points, rest), times[rest], spreads[rest], parameters)
+        means, deviations = known.means(_taken(points, common))
+        surprises.extend(np.abs(times[common] - means) / deviations)
+    return _scale(np.array(surprises), 1.0) if surprises else _MOST_SCALE
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Known:
+    points: Points
+    parameters: Array
+    factor: tuple[Array, bool]
+    weights: Array
+    #: Factor of standard deviations where kind and accelerator are known.
+    scale: float
+
+    def means(self, asked: Points) -> tuple[Array, Array]:
+        """Expected deviations from the line, and their standard deviations, unscaled."""
+        shared = alike(asked, self.points).covariance(self.parameters)
+        own = np.diag(alike(asked, asked).covariance(self.parameters)) + np.exp(2.0 * self.parameters[NOISE])
+        variances = np.maximum(own - np.einsum("ij,ji->i", shared, cho_solve(self.factor, shared.T)), 1e-6)
+        return shared @ self.weights, np.sqrt(variances)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LearnedModel:
+    """Conditioned on observations."""
+
+    known: _Known
+    middle: float
+    accelerators: frozenset[str]
+    #: Factor of standard deviations on accelerators that nobody measured.
+    unseen_scale: float
+
+    def predict(self, cell: Cell) -> Prediction:
+        return self.predict_all([cell])[0]
+
+    def predict_all(self, cells: Sequence[Cell]) -> list[Prediction]:
+        """Of many cells at once, which is faster than one by one."""
+        asked = points_of(cells)
+        means, deviations = self.known.means(asked)
+        means = means + _line(asked) + self.middle
+        scales = [self.known.scale if name in self.accelerators else self.unseen_scale for name in asked.accelerators]
+        return [around(-float(m), float(s * d)) for m, d, s in zip(means, deviations, scales, strict=True)]

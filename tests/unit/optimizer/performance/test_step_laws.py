@@ -1,0 +1,128 @@
+"""Step times from facts: rings, rooflines, accumulation, parameter servers."""
+
+from dataclasses import replace
+from math import log
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchmarks.published import K80_ONE_SERVER, P100_ONE_SERVER, P100_TWO_SERVERS
+from optimizer.performance.analytic import Analytic, roofline_pass_s
+from optimizer.performance.communication import exposed_s, hierarchical_all_reduce_s, ring_all_reduce_s
+from optimizer.performance.observation import AcceleratorFacts, Cell, KindFacts, Layout, Observation
+from optimizer.performance.parameter_server import ServerLink, exchange_s, fit_saturation
+from optimizer.performance.predictor import CannotPredict
+
+T4 = AcceleratorFacts("t4", 8e12, 300e9, link_bytes_per_s=12e9, host_bytes_per_s=12e9, network_bytes_per_s=3e9)
+CNN = KindFacts("cnn", flops_per_sample=8e9, memory_bytes_per_sample=1e8, gradient_bytes=1e8, input_bytes=6e5)
+
+
+def test_a_ring_sends_every_byte_twice_but_its_own() -> None:
+    """Two ranks exchange S bytes each; many ranks nearly 2 S; one none."""
+    assert ring_all_reduce_s(100.0, 1, 10.0) == 0.0
+    assert ring_all_reduce_s(100.0, 2, 10.0) == pytest.approx(10.0)
+    assert ring_all_reduce_s(100.0, 1000, 10.0) == pytest.approx(20.0, rel=0.01)
+    assert ring_all_reduce_s(0.0, 3, 10.0, latency_s=0.5) == pytest.approx(2.0)
+
+
+@given(st.integers(1, 16), st.integers(1, 8), st.floats(1, 1e9))
+def test_a_hierarchy_of_one_level_is_a_ring(machines: int, inside: int, size: float) -> None:
+    """One machine rings inside, single accelerators ring outside, and both levels add up."""
+    speeds = (12e9, 3e9)
+    assert hierarchical_all_reduce_s(size, (1, inside), speeds) == ring_all_reduce_s(size, inside, speeds[0])
+    assert hierarchical_all_reduce_s(size, (machines, 1), speeds) == ring_all_reduce_s(size, machines, speeds[1])
+
+
+def test_overlap_hides_at_most_the_backward_pass() -> None:
+    """Two thirds of the pass times the share; never less than nothing is left."""
+    assert exposed_s(1.0, 0.9, 0.5) == pytest.approx(0.7)
+    assert exposed_s(0.1, 0.9, 0.5) == 0.0
+
+
+def test_a_roofline_is_the_slower_of_arithmetic_and_memory() -> None:
+    """8 GFLOP on 8 TFLOP/s are 1 ms; a kind that moves much is bound by memory."""
+    cell = Cell(CNN, T4, Layout(4))
+    assert roofline_pass_s(cell) == pytest.approx(0.004)
+    moving = replace(cell, kind=replace(CNN, memory_bytes_per_sample=3e9))
+    assert roofline_pass_s(moving) == pytest.approx(0.04)
+
+
+def test_accumulation_spreads_one_synchronisation_over_passes() -> None:
+    """k passes and one exposed all-reduce: samples per second rise with k where the network is slow."""
+    law = Analytic()
+    speeds = [
+        law.parts(Cell(CNN, T4, Layout(32 * (k + 1), accelerators=4, machines=4, accumulated=k))) for k in range(4)
+    ]
+    assert [parts.passes for parts in speeds] == [1, 2, 3, 4]
+    per_sample = [parts.step_s / (k + 1) for k, parts in enumerate(speeds)]
+    assert per_sample == sorted(per_sample, reverse=True)
+    assert all(parts.sync_s == speeds[0].sync_s and parts.exposed_s == speeds[0].exposed_s for parts in speeds)
+
+
+def test_a_slow_host_stalls_the_input() -> None:
+    """What the loader needs beyond computing is the stall, and the step is as long as the input."""
+    slow = Cell(CNN, replace(T4, host_bytes_per_s=6e7), Layout(4))
+    parts = Analytic().parts(slow)
+    assert parts.step_s == pytest.approx(0.04)
+    assert parts.input_stall_s == pytest.approx(0.036)
+
+
+def test_fitting_finds_how_far_a_kind_stays_behind() -> None:
+    """From single accelerators alone; it then holds for gangs, whose links are not scaled by it."""
+    law = Analytic()
+    measured = [Observation(Cell(CNN, T4, Layout(b)), 1.0 / (2.5 * 0.001 * b)) for b in (4, 8, 16)]
+    model = law.fit(measured)
+    assert model.of_kind["cnn"] == pytest.approx(log(2.5))
+    gang = Cell(CNN, T4, Layout(64, accelerators=4, machines=2))
+    assert model.parts(gang).sync_s == law.parts(gang).sync_s
+    assert model.parts(gang).pass_s == pytest.approx(2.5 * 0.016)
+    assert model.predict(Cell(CNN, T4, Layout(32))).holds(1.0 / 0.08)
+
+
+def test_a_bandwidth_measured_after_launch_changes_the_plan() -> None:
+    """Facts replaced by what was measured are all that a re-plan needs."""
+    gang = Cell(CNN, T4, Layout(64, accelerators=4, machines=4))
+    slower = replace(gang, accelerator=replace(T4, network_bytes_per_s=1e9))
+    model = Analytic().fit(())
+    assert model.predict(slower).steps_per_s < model.predict(gang).steps_per_s
+
+
+def test_missing_facts_are_named() -> None:
+    """Without FLOPs, links or the gradient's size there is an error and no guess."""
+    model = Analytic().fit(())
+    with pytest.raises(CannotPredict, match="FLOPs of mystery"):
+        model.predict(Cell(KindFacts("mystery"), T4, Layout(1)))
+    with pytest.raises(CannotPredict, match="link of bare"):
+        model.predict(Cell(CNN, AcceleratorFacts("bare", 1e12, 1e11), Layout(2, accelerators=2)))
+
+
+@pytest.mark.parametrize(
+    ("table", "most_error"), [(K80_ONE_SERVER, 0.10), (P100_ONE_SERVER, 0.10), (P100_TWO_SERVERS, 0.10)]
+)
+@pytest.mark.parametrize("measured", [(1, 8), (1, 2, 8), (1, 6, 8)])
+def test_saturation_of_a_parameter_server_follows_from_few_measurements(
+    table: tuple[float, ...], most_error: float, measured: tuple[int, ...]
+) -> None:
+    """One worker and eight tell the numbers between within 10 %, the knee included (CM-DARE, ICDCS 2020)."""
+    law = fit_saturation([(n, table[n - 1]) for n in measured])
+    for workers, speed in enumerate(table, 1):
+        assert law.steps_per_s(workers) == pytest.approx(speed, rel=most_error)
+
+
+def test_a_cap_that_nobody_saw_is_not_made_up() -> None:
+    """Linear speeds have no knee; saturated ones have it at the first number that reaches the cap."""
+    assert fit_saturation(list(enumerate(K80_ONE_SERVER, 1))).knee is None
+    assert fit_saturation(list(enumerate(P100_ONE_SERVER, 1))).knee == 4
+    with pytest.raises(CannotPredict):
+        fit_saturation([])
+
+
+def test_workers_are_left_with_less_as_they_grow_in_number() -> None:
+    """Full bandwidth until the link is full, then less and less, down to the equal share."""
+    link = ServerLink(1200e6, 142e6, 0.8, -1.92)
+    left = [link.worker_bytes_per_s(n) for n in range(1, 30)]
+    assert left[0] == 142e6
+    assert left == sorted(left, reverse=True)
+    assert left[-1] == pytest.approx(1200e6 / 29)
+    assert exchange_s(10.0, 2, 5.0, 20.0) == pytest.approx(6.0)
