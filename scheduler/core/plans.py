@@ -9,8 +9,8 @@ The cost of a restart is in the policy's choice, so nothing here weighs it again
 the plan's prices, unless the next plan is nearer than the restart that a hasty start may cost.
 """
 
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from optimizer.problem import BoolArray, IntArray, Problem
 from scheduler.core import resolve
 from scheduler.core.claims import drop_claim
 from scheduler.core.cycle import Cycle
+from scheduler.core.discipline import Incumbents
 from scheduler.core.events import Proposal
 from scheduler.core.intake import fill_lines_anew, set_round_timer, take_in
 from scheduler.core.ledger import JobRecord, Ledger
@@ -83,16 +84,13 @@ class ByPlan:
     def pools_of(self, job: JobRecord) -> list[int]:
         return self._place_of(job)
 
-    def incumbents(self, pool: int) -> list[JobRecord]:
+    def incumbents(self, pool: int, most: int) -> Incumbents:
         columns = self._ledger.columns
         rows = np.flatnonzero(columns.active & (columns.pool == pool))
         jobs = [self._ledger.jobs[JobId(int(columns.job_id[row]))] for row in rows]
         jobs = [job for job in jobs if not self.is_entitled(job, pool) or self._ledger.is_resized(job)]
-        return sorted(jobs, key=lambda job: (job.request.priority_class, -self._rank_of(job), -job.job_id))
-
-    def may_evict(self, challenger: JobRecord, incumbent: JobRecord, pool: int) -> bool:
-        leaves = not self.is_entitled(incumbent, pool) or self._ledger.is_resized(incumbent)
-        return leaves and self.can_be_stopped(incumbent)
+        jobs.sort(key=lambda job: (job.request.priority_class, -self._rank_of(job), -job.job_id))
+        return _Leaving(jobs[:most], [job for job in jobs[:most] if self.can_be_stopped(job)])
 
     def may_move(self, job: JobRecord, pool: int) -> bool:
         return self.is_entitled(job, pool) and self.can_be_stopped(job)
@@ -106,6 +104,17 @@ class ByPlan:
 
     def alternatives(self, job: JobRecord, pool: int) -> list[int]:
         return []
+
+
+@dataclass(slots=True)
+class _Leaving:
+    """Those who hold a place that the plan does not give them; before a planned job all of them yield who can."""
+
+    jobs: list[JobRecord]
+    stoppable: list[JobRecord]
+
+    def weaker_than(self, challenger: JobRecord) -> Iterable[JobRecord]:
+        return self.stoppable
 
 
 class PlannedEvents:
