@@ -33,6 +33,7 @@ _BUILT_IN: Mapping[str, str] = {
     "max_min_fairness": "optimizer.policies.max_min_fairness:MaxMinFairness",
     "priority": "optimizer.policies.priority:Priority",
     "proportional_fairness": "optimizer.policies.proportional_fairness:ProportionalFairness",
+    "sia": "optimizer.policies.sia:Sia",
     "srsf": "optimizer.policies.srsf:Srsf",
     "srtf": "optimizer.policies.srtf:Srtf",
     "throughput": "optimizer.policies.throughput:Throughput",
