@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 #: A choice this near to its bound is good enough.
 TOLERANCE = 1e-4
 #: Steps of the first search for prices.
-_STEPS = 60
+_STEPS = 80
 #: Jobs that compete at first; each time that is not enough, so many times more.
 _CORE, _GROWTH = 100, 4
 #: Times that prices are sharpened for each set of competing jobs.
@@ -113,18 +113,25 @@ def choose(choice: Choice, tolerance: float = TOLERANCE) -> Chosen:
 
 
 def search_prices(choice: Choice) -> tuple[FloatArray, float]:
-    """Prices after steps along the excess of demand, the best of those seen; and the bound that they prove."""
+    """The best prices that steps found, and the bound that they prove (0 where there is nobody).
+
+    A price rises while more is wanted than there is, and falls while less is; its step grows while that goes on, and is
+    halved where it turns.
+    """
+    if not choice.jobs:
+        return np.zeros(len(choice.capacity)), 0.0
     size = sum_by(choice.use_column, choice.use_count, len(choice.job))
     top = float((choice.value / np.maximum(size, 1e-12)).max())
-    prices = np.zeros(len(choice.capacity))
+    prices, before = np.zeros(len(choice.capacity)), np.zeros(len(choice.capacity))
+    stride = np.full(len(prices), top / 4.0)
     quoted, bound = prices, np.inf
-    for step in range(_STEPS):
+    for _ in range(_STEPS):
         found = _responses(choice, prices)
         if found.bound < bound:
             quoted, bound = prices, found.bound
-        over = choice.used(found.column) - choice.capacity
-        excess = np.divide(over, choice.capacity, out=np.ones(len(over)), where=choice.capacity > 0)
-        prices = np.clip(prices + np.clip(excess, -1.0, 1.0) * top / (4.0 + 2.0 * step), 0.0, top)
+        way = np.sign(choice.used(found.column) - choice.capacity)
+        stride = np.minimum(stride * np.select([way * before < 0, way * before > 0], [0.5, 1.2], 1.0), top / 4.0)
+        prices, before = np.clip(prices + way * stride, 0.0, top), way
     return quoted, bound
 
 

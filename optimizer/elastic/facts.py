@@ -89,3 +89,10 @@ def may_grow(problem: Problem, facts: Facts, history: History, growth: float) ->
     np.minimum.at(smallest, job[facts.usable], facts.size[facts.usable])
     most = np.maximum(growth * history.largest, smallest)
     return facts.usable & ((facts.size <= most[job] + 1e-9) | problem.columns.running)
+
+
+def patience(facts: Facts, history: History) -> FloatArray:
+    """Part of a goodput that counts after a change (n,)."""
+    paid_s = history.restarts * facts.restart_s
+    part = np.maximum(facts.age_s - paid_s, 0.0) / np.maximum(facts.age_s + facts.restart_s, 1e-9)
+    return np.where(facts.age_s <= facts.restart_s, 1.0, part)

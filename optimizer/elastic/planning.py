@@ -28,10 +28,11 @@ class Draft:
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """What the values add up to, in words, and their unit."""
+    """What the values add up to, in words, and their unit; and the unit of the prices where that is another."""
 
     name: str
     unit: str
+    price_unit: str = ""
 
 
 def begin(problem: Problem, facts: Facts) -> Draft:
@@ -61,9 +62,7 @@ def choose_all(problem: Problem, value: FloatArray, draft: Draft, tolerance: flo
 def choice_of(problem: Problem, value: FloatArray, competing: BoolArray, free: FloatArray) -> tuple[Choice, IntArray]:
     """The columns of value of these jobs as a choice, and which columns of the problem they are."""
     columns = problem.columns
-    too_large = columns.use_count > free[columns.use_pool] + 1e-9
-    blocked = sum_by(columns.use_column, too_large.astype(np.float64), len(columns)) > 0
-    kept = np.flatnonzero(competing[columns.job] & (value > 0) & ~blocked)
+    kept = np.flatnonzero(competing[columns.job] & (value > 0) & fitting(problem, free))
     place = np.full(len(columns), -1, dtype=np.int64)
     place[kept] = np.arange(len(kept))
     uses = place[columns.use_column] >= 0
@@ -76,6 +75,14 @@ def choice_of(problem: Problem, value: FloatArray, competing: BoolArray, free: F
         capacity=free,
     )
     return choice, kept
+
+
+def fitting(problem: Problem, free: FloatArray) -> BoolArray:
+    """Columns for which there is room (c,)."""
+    columns = problem.columns
+    short = columns.use_count > free[columns.use_pool] + 1e-9
+    fits: BoolArray = sum_by(columns.use_column, short.astype(np.float64), len(columns)) == 0
+    return fits
 
 
 def _choose(problem: Problem, value: FloatArray, draft: Draft, competing: BoolArray, tolerance: float) -> None:
@@ -101,4 +108,4 @@ def finish(problem: Problem, facts: Facts, value: FloatArray, draft: Draft, meas
     yardstick = Yardstick(
         measure.name, measure.unit, draft.reached, bound, relative_gap(draft.reached, bound), maximise=True
     )
-    return Plan(draft.column, rows, Quote(draft.prices, measure.unit, 1.0), surplus, yardstick)
+    return Plan(draft.column, rows, Quote(draft.prices, measure.price_unit or measure.unit, 1.0), surplus, yardstick)

@@ -18,7 +18,7 @@ from pydantic.dataclasses import dataclass
 
 from optimizer.decision import Memory, Plan, Quote
 from optimizer.elastic import planning
-from optimizer.elastic.facts import Facts, History, facts_of, may_grow, remembered
+from optimizer.elastic.facts import Facts, History, facts_of, may_grow, patience, remembered
 from optimizer.policy import Newcomer
 from optimizer.problem import BoolArray, FloatArray, Problem
 
@@ -86,7 +86,7 @@ class Sia:
         goodput = columns.steps_per_s[allowed] / smallest[columns.job[allowed]]
         if self.restarts:
             moved = (facts.running[columns.job] >= 0) & ~columns.running
-            goodput = np.where(moved[allowed], goodput * _patience(facts, history)[columns.job[allowed]], goodput)
+            goodput = np.where(moved[allowed], goodput * patience(facts, history)[columns.job[allowed]], goodput)
         value = np.zeros(len(columns))
         value[allowed] = np.maximum(jobs.weight[columns.job[allowed]] * self._gain(goodput), 0.0)
         return value
@@ -95,10 +95,3 @@ class Sia:
         """waiting - A, at least -1000: of a goodput that a restart brings to 0."""
         powered = np.maximum(goodput, 1e-6) ** self.power
         return np.maximum(self.waiting - 1.0 + np.sign(self.power) * (powered - 1.0), -1000.0)
-
-
-def _patience(facts: Facts, history: History) -> FloatArray:
-    """Part of a goodput that counts after a change (n,)."""
-    paid_s = history.restarts * facts.restart_s
-    part = np.maximum(facts.age_s - paid_s, 0.0) / np.maximum(facts.age_s + facts.restart_s, 1e-9)
-    return np.where(facts.age_s <= facts.restart_s, 1.0, part)

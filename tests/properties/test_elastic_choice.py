@@ -9,12 +9,11 @@ from scipy import sparse
 from scipy.optimize import Bounds, LinearConstraint, milp
 
 from optimizer.checking.plans import about_plan
-from optimizer.elastic import choice as choices
 from optimizer.elastic.choice import Choice, choose
 from optimizer.policy import PolicySpec
 from optimizer.registry import make
 
-POLICIES = ["sia"]
+POLICIES = ["elasticflow", "optimus", "pollux", "sia"]
 
 
 def random_choice(seed: int, jobs: int, load: float) -> Choice:
@@ -91,7 +90,6 @@ def test_without_a_solver_jobs_are_placed_one_by_one(monkeypatch: pytest.MonkeyP
     found = choose(choice)
     assert (choice.used(found.column) <= choice.capacity + 1e-9).all()
     assert 0.8 < found.value / found.bound <= 1.0
-    assert choices.TOLERANCE < found.gap
 
 
 @pytest.mark.parametrize("policy", POLICIES)

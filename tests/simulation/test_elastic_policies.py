@@ -6,7 +6,7 @@ import pytest
 
 from tests.simulation.test_elastic_runs import Story, a_job
 
-POLICIES = ["sia"]
+POLICIES = ["elasticflow", "optimus", "pollux", "sia"]
 
 
 @pytest.mark.parametrize("policy", POLICIES)
