@@ -57,7 +57,9 @@ class Promise:
     @property
     def cost(self) -> float:
         """Accelerator-seconds until the end."""
-        return sum((each.end_s - each.start_s) * self.ladder.count[each.rung] for each in self.stretches if each.rung >= 0)
+        return sum(
+            (each.end_s - each.start_s) * self.ladder.count[each.rung] for each in self.stretches if each.rung >= 0
+        )
 
     @property
     def column(self) -> int:

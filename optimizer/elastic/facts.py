@@ -88,7 +88,8 @@ def may_grow(problem: Problem, facts: Facts, history: History, growth: float) ->
     smallest = np.full(len(problem.jobs), np.inf)
     np.minimum.at(smallest, job[facts.usable], facts.size[facts.usable])
     most = np.maximum(growth * history.largest, smallest)
-    return facts.usable & ((facts.size <= most[job] + 1e-9) | problem.columns.running)
+    allowed: BoolArray = facts.usable & ((facts.size <= most[job] + 1e-9) | problem.columns.running)
+    return allowed
 
 
 def patience(facts: Facts, history: History) -> FloatArray:

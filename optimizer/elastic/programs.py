@@ -1,6 +1,6 @@
 """Linear and integer programs over the configurations of contested jobs, as HiGHS solves them (through scipy).
 
-    maximise  v.y    s.t.  one column a job,  use.y <= capacity,  0 <= y <= 1  (and whole, in `whole`)
+maximise  v.y    s.t.  one column a job,  use.y <= capacity,  0 <= y <= 1  (and whole, in `whole`)
 """
 
 from dataclasses import dataclass

@@ -120,9 +120,7 @@ class _Held:
         return self._missed(self.promises(order, admitted))
 
     def _missed(self, promises: dict[int, Promise | None]) -> set[int]:
-        return {
-            row for row, each in promises.items() if each is None or each.ends_s > self._need(row).due_s + 1e-9
-        }
+        return {row for row, each in promises.items() if each is None or each.ends_s > self._need(row).due_s + 1e-9}
 
     def _begin(self, admitted: set[int]) -> Promises:
         """Nothing promised but what jobs hold that cannot be stopped, as long as they need it: others than admitted."""
@@ -200,4 +198,3 @@ def _worth(problem: Problem, facts: Facts) -> FloatArray:
     worth = np.zeros(len(columns))
     np.divide(columns.steps_per_s, best[columns.job], out=worth, where=facts.usable)
     return worth * problem.jobs.weight[columns.job]
-

@@ -5,10 +5,9 @@
     then   the largest  w (t_c - t_c') / (accelerators more)  in the same pool, while anybody gains
 
 The measure is the seconds saved against waiting, which counts as twice the slowest configuration; the prices that bound
-it are those at which no other choice of configurations saves more. Lengths that nobody told are guessed by Gittins rank.
+it are those at which no other choice of configurations saves more. Unknown lengths are guessed by the Gittins rank.
 """
 
-from dataclasses import replace
 from typing import Annotated
 
 import numpy as np
@@ -20,8 +19,6 @@ from optimizer.elastic import planning
 from optimizer.elastic.choice import search_prices
 from optimizer.elastic.facts import Facts, facts_of
 from optimizer.elastic.growing import gain_in, grow, place
-from optimizer.plans.lengths import lengths_of
-from optimizer.plans.worth import best_rates_of
 from optimizer.policy import Newcomer
 from optimizer.problem import FloatArray, Problem
 
@@ -72,6 +69,9 @@ class Optimus:
 
     def _saved_s(self, problem: Problem, facts: Facts) -> FloatArray:
         """Seconds that each column saves, times the weight; 0 where it cannot be used (c,)."""
+        from optimizer.plans.lengths import lengths_of  # compiled code: only where something is decided
+        from optimizer.plans.worth import best_rates_of
+
         columns, jobs = problem.columns, problem.jobs
         best_rate = best_rates_of(problem)
         left_s = lengths_of(problem, best_rate, self.hide_lengths).left_s

@@ -6,10 +6,10 @@
     f_c   max(age - restarts q, 0) / (age + q) for a running job's change of configuration, else 1; q: a restart, s
     p     the exponent of the mean, below 0
 
-The artifact looks for the mean by an unseeded genetic search over machines, for one type of accelerator. This is another
-search for the same fitness: prices and an integer program over the contested jobs (`optimizer.elastic.choice`). It is
-repeatable, takes several types, proves how far it is from the best, and leaves machines to the placer. The goodput is
-the configuration's rate.
+The artifact looks for the mean by an unseeded genetic search over machines, for one type of accelerator. This is
+another search for the same fitness: prices and an integer program over the contested jobs (`optimizer.elastic.choice`).
+It is repeatable, takes several types, proves how far it is from the best, and leaves machines to the placer. The
+goodput is the configuration's rate.
 """
 
 from typing import Annotated

@@ -92,6 +92,7 @@ class Sia:
         return value
 
     def _gain(self, goodput: FloatArray) -> FloatArray:
-        """waiting - A, at least -1000: of a goodput that a restart brings to 0."""
+        """What a goodput adds: waiting - A, at least -1000 (of one that a restart brings to 0)."""
         powered = np.maximum(goodput, 1e-6) ** self.power
-        return np.maximum(self.waiting - 1.0 + np.sign(self.power) * (powered - 1.0), -1000.0)
+        gain: FloatArray = np.maximum(self.waiting - 1.0 + np.sign(self.power) * (powered - 1.0), -1000.0)
+        return gain

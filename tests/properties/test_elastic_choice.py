@@ -96,7 +96,7 @@ def test_without_a_solver_jobs_are_placed_one_by_one(monkeypatch: pytest.MonkeyP
 @settings(max_examples=40, deadline=None)
 @given(setting=elastic_settings(), data=st.data())
 def test_plans_are_possible_repeatable_and_blind_to_rows(policy: str, setting: Elastic, data: st.DataObject) -> None:
-    """Capacity, one column a job, pinned jobs left alone, the same answer twice; rows in another order reach as much."""
+    """Capacity, one column a job, pinned jobs left alone, one answer; rows in another order reach as much."""
     problem = problem_of(setting)
     planner = make(PolicySpec(policy))
     plan, memory = planner.decide(problem, None)

@@ -36,5 +36,3 @@ def test_the_same_run_twice(policy: str) -> None:
     for story in stories:
         story.run()
     assert stories[0].starts == stories[1].starts
-
-

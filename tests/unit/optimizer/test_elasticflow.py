@@ -66,9 +66,7 @@ def test_a_start_counts_against_the_deadline() -> None:
     """100 steps in 100 s on one accelerator: only for a job that runs there."""
     setting = Elastic([SPEEDS], [1], remaining_steps=[100.0], deadline_at=[100.0], restart_s=20.0)
     assert ElasticFlow().decide(problem_of(setting), None)[1]["refused"] == [1]
-    runs = Elastic(
-        [SPEEDS], [1], remaining_steps=[100.0], deadline_at=[100.0], restart_s=20.0, running={0: (0, 1)}
-    )
+    runs = Elastic([SPEEDS], [1], remaining_steps=[100.0], deadline_at=[100.0], restart_s=20.0, running={0: (0, 1)})
     assert ElasticFlow().decide(problem_of(runs), None)[1]["admitted"] == [1]
 
 

@@ -39,7 +39,9 @@ def test_growth_ends_where_nobody_gains() -> None:
 def test_a_restart_is_part_of_the_time() -> None:
     """20 s saved do not pay for a restart of 30 s; 100 s do."""
     for steps, had in ((60.0, (0, 1)), (300.0, (0, 2))):
-        setting = Elastic([{(0, 1): 1.0, (0, 2): 1.5}], [2], remaining_steps=[steps], running={0: (0, 1)}, restart_s=30.0)
+        setting = Elastic(
+            [{(0, 1): 1.0, (0, 2): 1.5}], [2], remaining_steps=[steps], running={0: (0, 1)}, restart_s=30.0
+        )
         assert places_of(problem_of(setting), Optimus().decide(problem_of(setting), None)[0]) == [had]
 
 
