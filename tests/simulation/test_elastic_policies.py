@@ -4,6 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from optimizer.policy import PolicySpec
+from simulator.simulate import Scenario
+from tests.simulation import random_scenarios, test_random_runs
 from tests.simulation.test_elastic_runs import Story, a_job
 
 POLICIES = ["elasticflow", "optimus", "pollux", "sia"]
@@ -36,3 +39,15 @@ def test_the_same_run_twice(policy: str) -> None:
     for story in stories:
         story.run()
     assert stories[0].starts == stories[1].starts
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_on_a_failing_cluster_all_jobs_end_as_they_should(policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever fails while they change their sizes: the core's invariants hold, and no step is lost or made up."""
+
+    def scenario_of(seed: int) -> Scenario:
+        return replace(random_scenarios.scenario_of(seed), policy=PolicySpec(policy))
+
+    monkeypatch.setattr(test_random_runs, "scenario_of", scenario_of)
+    for seed in range(600, 612):
+        test_random_runs.run_seed(seed)
