@@ -5,11 +5,9 @@ interval its largest configuration of at most k accelerators that are left there
 minimum satisfactory share is the smallest k with which it ends in time. Times are in seconds from now.
 """
 
-from bisect import bisect_right, insort
+from bisect import bisect_left, bisect_right, insort
 from dataclasses import dataclass, field
 from math import inf
-
-import numpy as np
 
 from optimizer.problem import FloatArray
 
@@ -79,9 +77,8 @@ class Timeline:
         """Promise `count` accelerators in an interval."""
         for instant in (start_s, end_s):
             self._cut(instant)
-        for at, begin in enumerate(self.start_s):
-            if start_s <= begin < end_s:
-                self.free[at] -= count
+        for at in range(bisect_left(self.start_s, start_s), bisect_left(self.start_s, end_s)):
+            self.free[at] -= count
 
     def _cut(self, instant: float) -> None:
         if instant == inf:
@@ -122,7 +119,11 @@ class Promises:
                 timeline.take(each.start_s, each.end_s, promise.ladder.count[each.rung])
 
     def _least_in(self, ladder: Ladder, need: Need) -> Promise | None:
-        for rung in range(len(ladder.count)):
+        fastest = 0.0
+        for rung, speed in enumerate(ladder.speed):
+            fastest = max(fastest, speed)
+            if need.steps > fastest * need.due_s:
+                continue  # not even alone, and at once
             promise = self._follow(ladder, rung, need)
             if promise.ends_s <= need.due_s + _TINY:
                 return promise
@@ -135,7 +136,7 @@ class Promises:
         stretches: list[Stretch] = []
         for at, start_s in enumerate(timeline.start_s):
             end_s = timeline.start_s[at + 1] if at + 1 < len(timeline.start_s) else inf
-            rung = int(np.searchsorted(ladder.count[: most + 1], timeline.free[at] + _TINY, side="right")) - 1
+            rung = bisect_right(ladder.count, timeline.free[at] + _TINY, 0, most + 1) - 1
             if rung < 0:
                 stretches.append(Stretch(start_s, end_s, -1))
                 held = -1

@@ -28,6 +28,9 @@ MEASURE = planning.Measure(
     "deadlines that hold, against those that each job alone could hold", "jobs", "accelerators' worth of the job's work"
 )
 
+#: Sets of newcomers that are judged at each decision, at most.
+_JUDGED = 24
+
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid", strict=True))
 class ElasticFlow:
@@ -48,7 +51,7 @@ class ElasticFlow:
         facts = facts_of(problem)
         order = _by_deadline(problem, facts)
         held = _Held(problem, facts, self.slack)
-        admitted = held.admit(order, memory)
+        admitted, refused = held.admit(order, memory)
         promises = held.promises(order, admitted)
         draft = planning.begin(problem, facts)
         for row, promise in promises.items():
@@ -64,8 +67,8 @@ class ElasticFlow:
         rest = plan.rows[~np.isin(plan.rows, list(promises))]
         rows = np.array([*(row for row in order if row in promises), *rest.tolist()], dtype=np.int64)
         ids = problem.jobs.job_id
-        asked = {"admitted": ids[sorted(admitted)].tolist()}
-        return replace(plan, rows=rows), {**asked, "refused": ids[sorted(set(order) - admitted)].tolist()}
+        memory = {"admitted": ids[sorted(admitted)].tolist(), "refused": ids[sorted(refused)].tolist()}
+        return replace(plan, rows=rows), memory
 
     def value(self, newcomer: Newcomer, quote: Quote) -> FloatArray:
         """Rate over the best rate per accelerator (c,): until the next plan it runs on what nobody wants more."""
@@ -83,20 +86,32 @@ class _Held:
         self._problem, self._facts, self._slack = problem, facts, slack
         self._ladders: dict[int, list[Ladder]] = {}
 
-    def admit(self, order: list[int], memory: Memory) -> set[int]:
-        """Rows of the admitted: those of before, and newcomers by submission while everybody's share can be had."""
+    def admit(self, order: list[int], memory: Memory) -> tuple[set[int], set[int]]:
+        """Rows of the admitted and of the refused: as before, and newcomers while everybody's share can be had.
+
+        Newcomers are judged by submission, as many together as can be admitted; whom the work limit leaves out is judged
+        next time.
+        """
         before = {name: set(memory[name]) for name in ("admitted", "refused")} if memory else {}
         ids, submitted_at = self._problem.jobs.job_id.tolist(), self._problem.jobs.submitted_at
-        admitted = {row for row in order if ids[row] in before.get("admitted", set())}
-        new = [row for row in order if row not in admitted and ids[row] not in before.get("refused", set())]
+        admitted = {row for row in order if ids[row] in before.get("admitted", ())}
+        refused = {row for row in order if ids[row] in before.get("refused", ())}
+        new = [row for row in order if row not in admitted and row not in refused]
         new.sort(key=lambda row: (submitted_at[row], ids[row]))
         late = self._late(order, admitted)
-        if self._late(order, admitted | set(new)) <= late:
-            return admitted | set(new)
-        for row in new:
-            if self._late(order, admitted | {row}) <= late:
-                admitted.add(row)
-        return admitted
+        judged, at, batch = 0, 0, len(new)
+        while at < len(new) and judged < _JUDGED:
+            judged += 1
+            together = set(new[at : at + batch])
+            if self._late(order, admitted | together) <= late:
+                admitted |= together
+                at, batch = at + batch, 2 * batch
+            elif batch > 1:
+                batch //= 2
+            else:
+                refused |= together
+                at += 1
+        return admitted, refused
 
     def promises(self, order: list[int], admitted: set[int]) -> dict[int, Promise | None]:
         """What each admitted job is promised, those due first before the others."""

@@ -70,6 +70,19 @@ def test_a_start_counts_against_the_deadline() -> None:
     assert ElasticFlow().decide(problem_of(runs), None)[1]["admitted"] == [1]
 
 
+def test_of_too_many_newcomers_some_are_judged_next_time() -> None:
+    """They are neither admitted nor refused before the next decision; the first to come are the first admitted."""
+    one = {(0, 1): 1.0}
+    problem = problem_of(Elastic([one] * 40, [2], remaining_steps=[50.0] * 40, deadline_at=[120.0] * 40))
+    memory = ElasticFlow().decide(problem, None)[1]
+    assert memory["admitted"] == [1, 2, 3, 4]
+    assert memory["refused"] == list(range(5, 5 + len(memory["refused"])))
+    assert 0 < len(memory["refused"]) < 36
+    for _ in range(2):
+        memory = ElasticFlow().decide(problem, memory)[1]
+    assert memory == {"admitted": [1, 2, 3, 4], "refused": list(range(5, 41))}
+
+
 def test_a_newcomer_is_worth_its_relative_speed() -> None:
     """In units of its best accelerator."""
     newcomer = Newcomer(np.array([1.0, 1.5]), np.array([0, 0]), np.array([1.0, 2.0]), 1.0, np.array([4.0]))
