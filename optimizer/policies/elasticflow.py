@@ -89,8 +89,8 @@ class _Held:
     def admit(self, order: list[int], memory: Memory) -> tuple[set[int], set[int]]:
         """Rows of the admitted and of the refused: as before, and newcomers while everybody's share can be had.
 
-        Newcomers are judged by submission, as many together as can be admitted; whom the work limit leaves out is judged
-        next time.
+        Newcomers are judged by submission, as many together as can be admitted; whom the work limit leaves out is
+        judged next time.
         """
         before = {name: set(memory[name]) for name in ("admitted", "refused")} if memory else {}
         ids, submitted_at = self._problem.jobs.job_id.tolist(), self._problem.jobs.submitted_at
