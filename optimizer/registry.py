@@ -36,6 +36,7 @@ _BUILT_IN: Mapping[str, str] = {
     "pollux": "optimizer.policies.pollux:Pollux",
     "priority": "optimizer.policies.priority:Priority",
     "proportional_fairness": "optimizer.policies.proportional_fairness:ProportionalFairness",
+    "shockwave": "optimizer.policies.shockwave:Shockwave",
     "sia": "optimizer.policies.sia:Sia",
     "srsf": "optimizer.policies.srsf:Srsf",
     "srtf": "optimizer.policies.srtf:Srtf",

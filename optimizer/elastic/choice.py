@@ -92,13 +92,16 @@ class _Responses:
     bound: float
 
 
-def choose(choice: Choice, tolerance: float = TOLERANCE) -> Chosen:
-    """The best choice, within the tolerance of its bound unless the solver's work limit came first."""
+def choose(choice: Choice, tolerance: float = TOLERANCE, core: int = _CORE) -> Chosen:
+    """The best choice, within the tolerance of its bound unless the solver's work limit came first.
+
+    At first `core` jobs compete, more where that is not enough.
+    """
     if not choice.jobs:
         return Chosen(np.full(0, -1, dtype=np.int64), np.zeros(len(choice.capacity)), 0.0, 0.0)
     prices, bound = search_prices(choice)
     best: Chosen | None = None
-    size = _CORE
+    size = core
     while best is None or (best.gap > tolerance and size < choice.jobs * _GROWTH):
         for _ in range(_SHARPENED):
             prices, bound = _sharpened(choice, prices, bound, size)

@@ -13,7 +13,7 @@ from optimizer.elastic.choice import Choice, choose
 from optimizer.policy import PolicySpec
 from optimizer.registry import make
 
-POLICIES = ["elasticflow", "optimus", "pollux", "sia"]
+POLICIES = ["elasticflow", "optimus", "pollux", "shockwave", "sia"]
 
 
 def random_choice(seed: int, jobs: int, load: float) -> Choice:
