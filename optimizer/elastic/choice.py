@@ -1,0 +1,220 @@
+"""One configuration at most for each job, worth as much as possible together: prices, and a program for the contested.
+
+    maximise  sum_c v_c y_c     s.t.  sum_{c of j} y_c <= 1,   sum_c use[c,r] y_c <= N[r]  (price l_r),   y in {0, 1}
+
+At good prices nearly every job has one configuration that it clearly prefers: it gets it. The rest, whose best and
+second best are closest, compete for what is left in a small integer program, and the prices are sharpened by the duals
+of its relaxation. Any prices l >= 0 bound every choice by  sum_j max(0, max_c v_c - l.use_c) + l.N  (weak duality), so
+the answer knows how good it is; where that is not good enough, more jobs compete, and in the end all of them.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from optimizer.owners import sum_by
+from optimizer.problem import BoolArray, FloatArray, IntArray
+
+if TYPE_CHECKING:
+    from optimizer.elastic.programs import Program
+
+#: A choice this near to its bound is good enough.
+TOLERANCE = 1e-4
+#: Steps of the first search for prices.
+_STEPS = 80
+#: Jobs that compete at first; each time that is not enough, so many times more.
+_CORE, _GROWTH = 100, 4
+#: Times that prices are sharpened for each set of competing jobs.
+_SHARPENED = 2
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Jobs 0..n-1, each with one column at least, the columns grouped by job; all values > 0."""
+
+    job: IntArray
+    value: FloatArray
+    #: Parallel arrays of uses.
+    use_column: IntArray
+    use_pool: IntArray
+    use_count: FloatArray
+    capacity: FloatArray
+
+    @property
+    def jobs(self) -> int:
+        """How many jobs there are."""
+        return int(self.job[-1]) + 1 if len(self.job) else 0
+
+    @cached_property
+    def first(self) -> IntArray:
+        """First column of each job (n,)."""
+        return np.searchsorted(self.job, np.arange(self.jobs))
+
+    def net(self, prices: FloatArray) -> FloatArray:
+        """Value minus price of each column (c,)."""
+        return self.value - sum_by(self.use_column, prices[self.use_pool] * self.use_count, len(self.job))
+
+    def used(self, chosen: IntArray) -> FloatArray:
+        """Accelerators of each pool that the columns of jobs take, -1 among them ignored (p,)."""
+        held = np.zeros(len(self.job), dtype=np.bool_)
+        held[chosen[chosen >= 0]] = True
+        ours = held[self.use_column]
+        return sum_by(self.use_pool[ours], self.use_count[ours], len(self.capacity))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Chosen:
+    """A choice, with the prices that explain it."""
+
+    #: Column of each job, -1: none (n,).
+    column: IntArray
+    prices: FloatArray
+    value: float
+    #: No choice is worth more.
+    bound: float
+
+    @property
+    def gap(self) -> float:
+        """Distance to the bound, as a part of it."""
+        return (self.bound - self.value) / max(self.bound, 1e-12)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Responses:
+    """What all jobs would do at given prices."""
+
+    #: Best column, -1: none is worth its price (n,); by how much it is better than the next best thing (n,).
+    column: IntArray
+    margin: FloatArray
+    #: The bound that the prices prove.
+    bound: float
+
+
+def choose(choice: Choice, tolerance: float = TOLERANCE, core: int = _CORE) -> Chosen:
+    """The best choice, within the tolerance of its bound unless the solver's work limit came first.
+
+    At first `core` jobs compete, more where that is not enough.
+    """
+    if not choice.jobs:
+        return Chosen(np.full(0, -1, dtype=np.int64), np.zeros(len(choice.capacity)), 0.0, 0.0)
+    prices, bound = search_prices(choice)
+    best: Chosen | None = None
+    size = core
+    while best is None or (best.gap > tolerance and size < choice.jobs * _GROWTH):
+        for _ in range(_SHARPENED):
+            prices, bound = _sharpened(choice, prices, bound, size)
+        column, proved = _filled(choice, prices, size, tolerance)
+        bound = min(bound, proved)
+        value = float(choice.value[column[column >= 0]].sum())
+        if best is not None and best.value >= value:
+            column, value = best.column, best.value
+        best = Chosen(column, prices, value, max(bound, value))
+        size *= _GROWTH
+    return best
+
+
+def search_prices(choice: Choice) -> tuple[FloatArray, float]:
+    """The best prices that steps found, and the bound that they prove (0 where there is nobody).
+
+    A price rises while more is wanted than there is, and falls while less is; its step grows while that goes on, and is
+    halved where it turns.
+    """
+    if not choice.jobs:
+        return np.zeros(len(choice.capacity)), 0.0
+    size = sum_by(choice.use_column, choice.use_count, len(choice.job))
+    top = float((choice.value / np.maximum(size, 1e-12)).max())
+    prices, before = np.zeros(len(choice.capacity)), np.zeros(len(choice.capacity))
+    stride = np.full(len(prices), top / 4.0)
+    quoted, bound = prices, np.inf
+    for _ in range(_STEPS):
+        found = _responses(choice, prices)
+        if found.bound < bound:
+            quoted, bound = prices, found.bound
+        way = np.sign(choice.used(found.column) - choice.capacity)
+        stride = np.minimum(stride * np.select([way * before < 0, way * before > 0], [0.5, 1.2], 1.0), top / 4.0)
+        prices, before = np.clip(prices + way * stride, 0.0, top), way
+    return quoted, bound
+
+
+def _responses(choice: Choice, prices: FloatArray) -> _Responses:
+    net = choice.net(prices)
+    best = np.maximum.reduceat(net, choice.first)
+    at = np.flatnonzero(net >= best[choice.job])
+    column = at[np.searchsorted(choice.job[at], np.arange(choice.jobs))]  # the first of equals
+    net[column] = -np.inf
+    second = np.maximum(np.maximum.reduceat(net, choice.first), 0.0)
+    margin = np.where(best > 0, best - second, -best)
+    bound = float(np.maximum(best, 0.0).sum() + prices @ choice.capacity)
+    return _Responses(np.where(best > 0, column, -1), margin, bound)
+
+
+def _contested(choice: Choice, prices: FloatArray, size: int) -> tuple[BoolArray, IntArray, FloatArray]:
+    """(jobs that compete, what the others have, what they leave).
+
+    The `size` least decided jobs compete, or as many more as it takes until the others fit.
+    """
+    found = _responses(choice, prices)
+    order = np.argsort(found.margin, kind="stable")
+    while True:
+        core = np.zeros(choice.jobs, dtype=np.bool_)
+        core[order[:size]] = True
+        fixed = np.where(core, -1, found.column)
+        rest = choice.capacity - choice.used(fixed)
+        if rest.min(initial=0.0) >= -1e-9:
+            return core, fixed, np.maximum(rest, 0.0)
+        size *= 2
+
+
+def _program(choice: Choice, core: BoolArray, rest: FloatArray) -> tuple["Program", IntArray]:
+    """The competing jobs as a program, and its columns as columns of the choice."""
+    from scipy import sparse  # only where a program is to be solved
+
+    from optimizer.elastic.programs import Program
+
+    kept = np.flatnonzero(core[choice.job])
+    owner = (np.cumsum(core) - 1)[choice.job[kept]]
+    shape = (len(choice.capacity), len(choice.job))
+    load = sparse.csc_array((choice.use_count, (choice.use_pool, choice.use_column)), shape=shape)
+    return Program(owner, choice.value[kept], sparse.csr_array(load[:, kept]), rest), kept
+
+
+def _sharpened(choice: Choice, prices: FloatArray, bound: float, size: int) -> tuple[FloatArray, float]:
+    """Prices at which the competing jobs would share what is left, if they prove more than those at hand."""
+    from optimizer.elastic.programs import prices_of
+
+    core, _, rest = _contested(choice, prices, size)
+    duals = prices_of(_program(choice, core, rest)[0])
+    if duals is None:
+        return prices, bound
+    proved = _responses(choice, duals).bound
+    return (duals, proved) if proved < bound else (prices, bound)
+
+
+def _filled(choice: Choice, prices: FloatArray, size: int, tolerance: float) -> tuple[IntArray, float]:
+    """(column of each job, what the program proves about all choices: inf unless all jobs compete)."""
+    from optimizer.elastic.programs import whole
+
+    core, column, rest = _contested(choice, prices, size)
+    program, kept = _program(choice, core, rest)
+    picked, proved = whole(program, tolerance / 2.0)
+    if picked is None:
+        return _one_by_one(choice, prices), np.inf
+    column = column.copy()
+    column[choice.job[kept[picked]]] = kept[picked]
+    return column, proved if core.all() else np.inf
+
+
+def _one_by_one(choice: Choice, prices: FloatArray) -> IntArray:
+    """Jobs in the order of what they gain at the prices, each in the best column that still fits."""
+    net = choice.net(prices)
+    column = np.full(choice.jobs, -1, dtype=np.int64)
+    free = choice.capacity.copy()
+    for candidate in np.argsort(-net, kind="stable").tolist():
+        uses = choice.use_column == candidate
+        pool, count = choice.use_pool[uses], choice.use_count[uses]
+        if column[choice.job[candidate]] < 0 and np.all(count <= free[pool] + 1e-9):
+            column[choice.job[candidate]] = candidate
+            free[pool] -= count
+    return column

@@ -1,0 +1,215 @@
+"""ElasticFlow: every admitted deadline gets the least share that keeps it; what is left goes where it returns most.
+
+    minimum satisfactory share   the smallest k such that the job ends by its deadline with at most k accelerators of
+                                 one pool at any time, beside what is promised to jobs that are due sooner
+    admission                    a newcomer is admitted if with it every admitted job still has such a share
+    marginal return              (rate(k') - rate(k)) / (best rate per accelerator) / (k' - k), largest first
+
+A job that is not admitted, has no deadline, or whose length nobody knows, runs on what is left. An admitted job that
+turns out late (something failed, it was longer than said) is promised the share with which it ends soonest.
+"""
+
+from dataclasses import replace
+from typing import Annotated
+
+import numpy as np
+from pydantic import ConfigDict, Field
+from pydantic.dataclasses import dataclass
+
+from optimizer.decision import Memory, Plan, Quote
+from optimizer.elastic import planning
+from optimizer.elastic.deadlines import Ladder, Need, Promise, Promises
+from optimizer.elastic.facts import Facts, facts_of
+from optimizer.elastic.growing import gain_in, grow, place
+from optimizer.policy import Newcomer
+from optimizer.problem import BoolArray, FloatArray, IntArray, Problem
+
+MEASURE = planning.Measure(
+    "deadlines that hold, against those that each job alone could hold", "jobs", "accelerators' worth of the job's work"
+)
+
+#: Sets of newcomers that are judged at each decision, at most.
+_JUDGED = 24
+
+
+@dataclass(frozen=True, config=ConfigDict(extra="forbid", strict=True))
+class ElasticFlow:
+    """Deadlines first, each with no more than it needs; the rest where one accelerator more returns most.
+
+    Source: Gu et al., ElasticFlow, ASPLOS 2023.
+    """
+
+    slack: Annotated[
+        float,
+        Field(ge=0, lt=1, description="Part of the time to its deadline that a job is to be through before."),
+    ] = 0.0
+    #: Every event is decided anew.
+    moves: Annotated[bool, Field(description="False: whoever runs stays as it is to its end.")] = True
+
+    def decide(self, problem: Problem, memory: Memory) -> tuple[Plan, Memory]:
+        """The plan. The memory is who was admitted and who was not."""
+        facts = facts_of(problem)
+        order = _by_deadline(problem, facts)
+        held = _Held(problem, facts, self.slack)
+        admitted, refused = held.admit(order, memory)
+        promises = held.promises(order, admitted)
+        draft = planning.begin(problem, facts)
+        for row, promise in promises.items():
+            if promise is not None and promise.column >= 0 and not facts.pinned[row]:
+                place(problem, draft, promise.column)
+        value = _worth(problem, facts)
+        classes = problem.jobs.priority_class
+        for priority_class in np.unique(classes)[::-1].tolist():
+            grow(problem, facts, draft, gain_in(problem, value), classes == priority_class)
+        draft.reached = float(held.kept(promises))
+        draft.bound = float(_alone(problem, facts, order))
+        plan = planning.finish(problem, facts, value, draft, MEASURE)
+        rest = plan.rows[~np.isin(plan.rows, list(promises))]
+        rows = np.array([*(row for row in order if row in promises), *rest.tolist()], dtype=np.int64)
+        ids = problem.jobs.job_id
+        memory = {"admitted": ids[sorted(admitted)].tolist(), "refused": ids[sorted(refused)].tolist()}
+        return replace(plan, rows=rows), memory
+
+    def value(self, newcomer: Newcomer, quote: Quote) -> FloatArray:
+        """Rate over the best rate per accelerator (c,): until the next plan it runs on what nobody wants more."""
+        usable = (newcomer.steps_per_s > 0) & (newcomer.count <= newcomer.capacity[newcomer.pool])
+        if not usable.any():
+            return np.zeros(len(usable))
+        best = (newcomer.steps_per_s / newcomer.count)[usable].max()
+        return np.where(usable, newcomer.weight * newcomer.steps_per_s / best, 0.0)
+
+
+class _Held:
+    """Promises to the jobs of one problem."""
+
+    def __init__(self, problem: Problem, facts: Facts, slack: float) -> None:
+        self._problem, self._facts, self._slack = problem, facts, slack
+        self._ladders: dict[int, list[Ladder]] = {}
+
+    def admit(self, order: list[int], memory: Memory) -> tuple[set[int], set[int]]:
+        """Rows of the admitted and of the refused: as before, and newcomers while everybody's share can be had.
+
+        Newcomers are judged by submission, as many together as can be admitted; whom the work limit leaves out is
+        judged next time.
+        """
+        before = {name: set(memory[name]) for name in ("admitted", "refused")} if memory else {}
+        ids, submitted_at = self._problem.jobs.job_id.tolist(), self._problem.jobs.submitted_at
+        admitted = {row for row in order if ids[row] in before.get("admitted", ())}
+        refused = {row for row in order if ids[row] in before.get("refused", ())}
+        new = [row for row in order if row not in admitted and row not in refused]
+        new.sort(key=lambda row: (submitted_at[row], ids[row]))
+        late = self._late(order, admitted)
+        judged, at, batch = 0, 0, len(new)
+        while at < len(new) and judged < _JUDGED:
+            judged += 1
+            together = set(new[at : at + batch])
+            if self._late(order, admitted | together) <= late:
+                admitted |= together
+                at, batch = at + batch, 2 * batch
+            elif batch > 1:
+                batch //= 2
+            else:
+                refused |= together
+                at += 1
+        return admitted, refused
+
+    def promises(self, order: list[int], admitted: set[int]) -> dict[int, Promise | None]:
+        """What each admitted job is promised, those due first before the others."""
+        left = self._begin(admitted)
+        found: dict[int, Promise | None] = {}
+        for row in order:
+            if row not in admitted:
+                continue
+            ladders, need = self._ladders_of(row), self._need(row)
+            promise = left.least(ladders, need) or left.soonest(ladders, need)
+            found[row] = promise
+            if promise is not None:
+                left.keep(promise)
+        return found
+
+    def kept(self, promises: dict[int, Promise | None]) -> int:
+        """How many of the promises end in time."""
+        return len(promises) - len(self._missed(promises))
+
+    def _late(self, order: list[int], admitted: set[int]) -> set[int]:
+        return self._missed(self.promises(order, admitted))
+
+    def _missed(self, promises: dict[int, Promise | None]) -> set[int]:
+        return {row for row, each in promises.items() if each is None or each.ends_s > self._need(row).due_s + 1e-9}
+
+    def _begin(self, admitted: set[int]) -> Promises:
+        """Nothing promised but what jobs hold that cannot be stopped, as long as they need it: others than admitted."""
+        problem, facts = self._problem, self._facts
+        left = Promises.of(problem.pools.capacity)
+        for row in np.flatnonzero(facts.pinned).tolist():
+            column = int(facts.running[row])
+            if row in admitted and self._ladders_of(row):
+                continue
+            ends_s = float(problem.jobs.remaining_steps[row] / problem.columns.steps_per_s[column])
+            ours = problem.columns.use_column == column
+            for pool, count in zip(problem.columns.use_pool[ours], problem.columns.use_count[ours], strict=True):
+                left.timelines[int(pool)].take(0.0, ends_s, float(count))
+        return left
+
+    def _need(self, row: int) -> Need:
+        jobs, facts = self._problem.jobs, self._facts
+        due_s = (float(jobs.deadline_at[row]) - self._problem.at) * (1.0 - self._slack)
+        steps = float(jobs.remaining_steps[row])
+        return Need(steps, due_s, float(facts.restart_s[row]), int(facts.running[row]))
+
+    def _ladders_of(self, row: int) -> list[Ladder]:
+        """The job's configurations of one pool each, pool by pool."""
+        if row not in self._ladders:
+            columns, facts = self._problem.columns, self._facts
+            ours = np.flatnonzero(facts.usable & (columns.job == row) & _single(self._problem))
+            self._ladders[row] = [
+                _ladder(columns.steps_per_s, facts, ours[facts.pool[ours] == pool], int(pool))
+                for pool in np.unique(facts.pool[ours])
+            ]
+        return self._ladders[row]
+
+
+def _ladder(speed: FloatArray, facts: Facts, columns: IntArray, pool: int) -> Ladder:
+    rising = columns[np.argsort(facts.size[columns], kind="stable")]
+    return Ladder(pool, tuple(rising.tolist()), tuple(facts.size[rising].tolist()), tuple(speed[rising].tolist()))
+
+
+def _single(problem: Problem) -> BoolArray:
+    """Columns of one pool (c,)."""
+    single: BoolArray = np.bincount(problem.columns.use_column, minlength=len(problem.columns)) == 1
+    return single
+
+
+def _timed(problem: Problem) -> BoolArray:
+    """Jobs with a deadline and a known length (n,)."""
+    timed: BoolArray = np.isfinite(problem.jobs.deadline_at) & np.isfinite(problem.jobs.remaining_steps)
+    return timed
+
+
+def _by_deadline(problem: Problem, facts: Facts) -> list[int]:
+    """Rows of jobs with a deadline: those that cannot be stopped, then those due first."""
+    jobs = problem.jobs
+    order = np.lexsort((jobs.job_id, jobs.submitted_at, jobs.deadline_at, ~facts.pinned))
+    rows: list[int] = order[_timed(problem)[order]].tolist()
+    return rows
+
+
+def _alone(problem: Problem, facts: Facts, order: list[int]) -> int:
+    """How many of these jobs could end in time if each had the fleet to itself."""
+    columns, jobs = problem.columns, problem.jobs
+    rate = np.zeros(len(jobs))
+    np.maximum.at(rate, columns.job[facts.usable], columns.steps_per_s[facts.usable])
+    start_s = np.where(facts.running >= 0, 0.0, facts.restart_s)
+    ends_s = np.divide(jobs.remaining_steps, rate, out=np.full(len(jobs), np.inf), where=rate > 0) + start_s
+    return int((ends_s[order] <= jobs.deadline_at[order] - problem.at + 1e-9).sum())
+
+
+def _worth(problem: Problem, facts: Facts) -> FloatArray:
+    """Rate over the job's best rate per accelerator, times its weight; 0 where it cannot be used (c,)."""
+    columns = problem.columns
+    best = np.zeros(len(problem.jobs))
+    dense = np.where(facts.usable, columns.steps_per_s / np.maximum(facts.size, 1.0), 0.0)
+    np.maximum.at(best, columns.job, dense)
+    worth = np.zeros(len(columns))
+    np.divide(columns.steps_per_s, best[columns.job], out=worth, where=facts.usable)
+    return worth * problem.jobs.weight[columns.job]

@@ -1,0 +1,94 @@
+"""Optimus: one accelerator more, again and again, for whoever it brings most nearer to its end.
+
+    t_c    seconds until the job would end in configuration c = (pool, count), a restart included if c is a change
+    first  every job, by submission, its least gang where it ends soonest, while there is room
+    then   the largest  w (t_c - t_c') / (accelerators more)  in the same pool, while anybody gains
+
+The measure is the seconds saved against waiting, which counts as twice the slowest configuration; the prices that bound
+it are those at which no other choice of configurations saves more. Unknown lengths are guessed by the Gittins rank.
+"""
+
+from typing import Annotated
+
+import numpy as np
+from pydantic import ConfigDict, Field
+from pydantic.dataclasses import dataclass
+
+from optimizer.decision import Memory, Plan, Quote
+from optimizer.elastic import planning
+from optimizer.elastic.choice import search_prices
+from optimizer.elastic.facts import Facts, facts_of
+from optimizer.elastic.growing import gain_in, grow, place
+from optimizer.policy import Newcomer
+from optimizer.problem import FloatArray, Problem
+
+MEASURE = planning.Measure("seconds saved against waiting, at prices", "s")
+
+
+@dataclass(frozen=True, config=ConfigDict(extra="forbid", strict=True))
+class Optimus:
+    """Accelerators one by one to whom they save most of its remaining time.
+
+    Source: Peng et al., Optimus, EuroSys 2018.
+    """
+
+    hide_lengths: Annotated[
+        bool, Field(description="True: what jobs say of their length is not believed; only what they have had counts.")
+    ] = False
+    #: Every round is decided anew.
+    moves: Annotated[bool, Field(description="False: whoever runs stays as it is to its end.")] = True
+
+    def decide(self, problem: Problem, memory: Memory) -> tuple[Plan, Memory]:
+        """The plan. Remembers nothing."""
+        facts = facts_of(problem)
+        value = self._saved_s(problem, facts)
+        draft = planning.begin(problem, facts)
+        free, competing = draft.free.copy(), ~facts.pinned
+        classes = problem.jobs.priority_class
+        for priority_class in np.unique(classes)[::-1].tolist():
+            ours = classes == priority_class
+            for row in np.lexsort((problem.jobs.job_id, problem.jobs.submitted_at)).tolist():
+                if ours[row] and competing[row]:
+                    _begin(problem, facts, value, draft, row)
+            grow(problem, facts, draft, gain_in(problem, value), ours)
+        chosen = draft.column[competing & (draft.column >= 0)]
+        draft.reached = float(value[chosen].sum())
+        choice, _ = planning.choice_of(problem, value, competing, free)
+        draft.prices, draft.bound = search_prices(choice)
+        return planning.finish(problem, facts, value, draft, MEASURE), None
+
+    def value(self, newcomer: Newcomer, quote: Quote) -> FloatArray:
+        """Seconds that each configuration saves against waiting; 0 for a job whose length nobody knows (c,)."""
+        speed = newcomer.steps_per_s
+        usable = (speed > 0) & (newcomer.count <= newcomer.capacity[newcomer.pool])
+        steps = newcomer.remaining_steps
+        if not usable.any() or not np.isfinite(steps):
+            return np.zeros(len(speed))
+        ends_s = steps / np.where(usable, speed, 1.0) + newcomer.restart_s
+        return np.where(usable, newcomer.weight * (2.0 * ends_s[usable].max() - ends_s), 0.0)
+
+    def _saved_s(self, problem: Problem, facts: Facts) -> FloatArray:
+        """Seconds that each column saves, times the weight; 0 where it cannot be used (c,)."""
+        from optimizer.plans.lengths import lengths_of  # compiled code: only where something is decided
+        from optimizer.plans.worth import best_rates_of
+
+        columns, jobs = problem.columns, problem.jobs
+        best_rate = best_rates_of(problem)
+        left_s = lengths_of(problem, best_rate, self.hide_lengths).left_s
+        usable, job = facts.usable, columns.job[facts.usable]
+        ends_s = np.maximum(left_s[job] * best_rate[job] / columns.steps_per_s[usable], 1e-3)
+        ends_s += np.where(columns.running[usable], 0.0, facts.restart_s[job])
+        slowest = np.zeros(len(jobs))
+        np.maximum.at(slowest, job, ends_s)
+        saved = np.zeros(len(columns))
+        saved[usable] = jobs.weight[job] * (2.0 * slowest[job] - ends_s)
+        return saved
+
+
+def _begin(problem: Problem, facts: Facts, value: FloatArray, draft: planning.Draft, row: int) -> None:
+    """The job's least gang, on the pool where it ends soonest of those with room."""
+    ours = np.flatnonzero((problem.columns.job == row) & facts.usable)
+    ours = ours[planning.fitting(problem, draft.free)[ours]]
+    if len(ours):
+        least = ours[facts.size[ours] <= facts.size[ours].min()]
+        place(problem, draft, int(least[np.argmax(value[least])]))

@@ -1,0 +1,95 @@
+"""Pollux: goodput against a fair part of the fleet, by a power mean over the jobs.
+
+    maximise  sum_j w_j sum_c (waiting^p - (waiting + f_c s_c)^p) y_c      one configuration c = (pool, count) a job
+
+    s_c   goodput of c over that of the fair part: accelerators / jobs of every pool in turn, averaged by its size
+    f_c   max(age - restarts q, 0) / (age + q) for a running job's change of configuration, else 1; q: a restart, s
+    p     the exponent of the mean, below 0
+
+The artifact looks for the mean by an unseeded genetic search over machines, for one type of accelerator. This is
+another search for the same fitness: prices and an integer program over the contested jobs (`optimizer.elastic.choice`).
+It is repeatable, takes several types, proves how far it is from the best, and leaves machines to the placer. The
+goodput is the configuration's rate.
+"""
+
+from typing import Annotated
+
+import numpy as np
+from pydantic import ConfigDict, Field
+from pydantic.dataclasses import dataclass
+
+from optimizer.decision import Memory, Plan, Quote
+from optimizer.elastic import planning
+from optimizer.elastic.facts import Facts, facts_of, may_grow, patience, remembered
+from optimizer.policy import Newcomer
+from optimizer.problem import FloatArray, IntArray, Problem
+
+MEASURE = planning.Measure("Pollux's fitness, by choice at prices", "Pollux's fitness")
+#: Serving anybody at all is most of the fitness: to tell the rest apart takes more digits.
+_TOLERANCE = 1e-6
+
+
+@dataclass(frozen=True, config=ConfigDict(extra="forbid", strict=True))
+class Pollux:
+    """The best power mean of the jobs' speedups over a fair part of the fleet; our own exact search for it.
+
+    Source: Qiao et al., Pollux, OSDI 2021, the fitness; the search is ours.
+    """
+
+    power: Annotated[float, Field(ge=-4, lt=0, description="Exponent of the mean; lower: fairer.")] = -1.0
+    waiting: Annotated[
+        float, Field(gt=0, le=1, description="Speedup that a job without accelerators counts as having.")
+    ] = 0.004
+    growth: Annotated[
+        float, Field(ge=1, description="A job gets at most so many times the most accelerators that it ran on.")
+    ] = 2.0
+    #: Every round is decided anew.
+    moves: Annotated[bool, Field(description="False: whoever runs stays as it is to its end.")] = True
+
+    def decide(self, problem: Problem, memory: Memory) -> tuple[Plan, Memory]:
+        """The plan. The memory is each job's largest gang, its starts, and where it was."""
+        facts = facts_of(problem)
+        history, memory = remembered(problem, facts, memory)
+        columns, jobs = problem.columns, problem.jobs
+        allowed = may_grow(problem, facts, history, self.growth)
+        fair = _fair_rates(problem, facts)
+        moved = (facts.running[columns.job] >= 0) & ~columns.running
+        speedup = columns.steps_per_s / fair[columns.job]
+        speedup = np.where(moved, speedup * patience(facts, history)[columns.job], speedup)
+        value = np.where(allowed, jobs.weight[columns.job] * self._gain(speedup), 0.0)
+        draft = planning.begin(problem, facts)
+        planning.choose_all(problem, value, draft, _TOLERANCE)
+        return planning.finish(problem, facts, value, draft, MEASURE), memory
+
+    def value(self, newcomer: Newcomer, quote: Quote) -> FloatArray:
+        """What each least gang would add, its own speed taken for fair; 0 for the others: a job begins small (c,)."""
+        usable = (newcomer.steps_per_s > 0) & (newcomer.count <= newcomer.capacity[newcomer.pool])
+        if not usable.any():
+            return np.zeros(len(usable))
+        least = usable & (newcomer.count <= newcomer.count[usable].min())
+        speedup = newcomer.steps_per_s / newcomer.steps_per_s[least].mean()
+        return np.where(least, newcomer.weight * self._gain(speedup), 0.0)
+
+    def _gain(self, speedup: FloatArray) -> FloatArray:
+        gain: FloatArray = self.waiting**self.power - (self.waiting + speedup) ** self.power
+        return gain
+
+
+def _fair_rates(problem: Problem, facts: Facts) -> FloatArray:
+    """Goodput of each job with accelerators / jobs, at least its least gang (n,): in every pool, averaged by size."""
+    columns, pools, n = problem.columns, problem.pools, len(problem.jobs)
+    usable = np.flatnonzero(facts.usable)
+    part = np.ceil(pools.capacity.sum() / max(n, 1))
+    place = columns.job[usable] * max(len(pools), 1) + facts.pool[usable]
+    chosen = usable[_largest_within(place, facts.size[usable], float(part))]
+    rate, weight = np.zeros(n), np.zeros(n)
+    np.add.at(rate, columns.job[chosen], columns.steps_per_s[chosen] * pools.capacity[facts.pool[chosen]])
+    np.add.at(weight, columns.job[chosen], pools.capacity[facts.pool[chosen]])
+    return np.divide(rate, weight, out=np.ones(n), where=weight > 0)
+
+
+def _largest_within(place: IntArray, size: FloatArray, most: float) -> IntArray:
+    """Of each place the entry with the largest size up to `most`, else the one with the smallest."""
+    rank = np.where(size <= most, -size, size + most)
+    order = np.lexsort((rank, place))
+    return order[np.unique(place[order], return_index=True)[1]]

@@ -1,0 +1,98 @@
+"""Sia: at every round one type and one number of accelerators for each job, by goodput; lengths are never asked for.
+
+    maximise  sum_j w_j sum_c (waiting - A_c) y_c     one configuration c = (pool, count) a job, pools not exceeded
+
+    A_c = (f_c g_c)^power       g_c  goodput of c over that of the job's least configuration (>= 1)
+    f_c = max(age - restarts q, 0) / (age + q)    for a change of configuration; 1 for none, and while age < q
+    q     what a restart costs the job, seconds
+
+(for a power above 0, waiting - 2 + A_c). A job grows to at most `growth` times the most that it has run on, so a job
+begins with its least gang. The goodput is the configuration's rate: with an adaptive batch, useful samples a second.
+"""
+
+from typing import Annotated
+
+import numpy as np
+from pydantic import AfterValidator, ConfigDict, Field
+from pydantic.dataclasses import dataclass
+
+from optimizer.decision import Memory, Plan, Quote
+from optimizer.elastic import planning
+from optimizer.elastic.facts import Facts, History, facts_of, may_grow, patience, remembered
+from optimizer.policy import Newcomer
+from optimizer.problem import BoolArray, FloatArray, Problem
+
+UNIT = "Sia's objective"
+MEASURE = planning.Measure("configuration choice at prices", UNIT)
+
+
+def _not_zero(power: float) -> float:
+    if power == 0:
+        raise ValueError("a power of 0 tells no configuration from another")
+    return power
+
+
+@dataclass(frozen=True, config=ConfigDict(extra="forbid", strict=True))
+class Sia:
+    """The configurations of largest total goodput, each job's measured by its own least one, moves made dear.
+
+    Chosen by prices and an integer program over the contested jobs, within 1e-4 of the optimum. Source: Jayaram
+    Subramanya et al., Sia, SOSP 2023.
+    """
+
+    power: Annotated[
+        float,
+        Field(ge=-4, le=1, description="Exponent of the mean that is maximised; lower: fairer, and not 0."),
+        AfterValidator(_not_zero),
+    ] = -0.5
+    waiting: Annotated[
+        float, Field(gt=1, le=1000, description="What a job without accelerators costs; 1: as much as the least gang.")
+    ] = 1.1
+    growth: Annotated[
+        float, Field(ge=1, description="A job gets at most so many times the most accelerators that it ran on.")
+    ] = 2.0
+    restarts: Annotated[
+        bool, Field(description="True: changes count less the more restarts a job has had. False: changes are free.")
+    ] = True
+    #: Every round is decided anew.
+    moves: Annotated[bool, Field(description="False: whoever runs stays as it is to its end.")] = True
+
+    def decide(self, problem: Problem, memory: Memory) -> tuple[Plan, Memory]:
+        """The plan. The memory is each job's largest gang, its starts, and where it was."""
+        facts = facts_of(problem)
+        history, memory = remembered(problem, facts, memory)
+        allowed = may_grow(problem, facts, history, self.growth)
+        value = self._values(problem, facts, history, allowed)
+        draft = planning.begin(problem, facts)
+        planning.choose_all(problem, value, draft)
+        return planning.finish(problem, facts, value, draft, MEASURE), memory
+
+    def value(self, newcomer: Newcomer, quote: Quote) -> FloatArray:
+        """What each configuration would add; 0 for all but the least gangs, for a job begins with one (c,)."""
+        speed = newcomer.steps_per_s
+        usable = (speed > 0) & (newcomer.count <= newcomer.capacity[newcomer.pool])
+        if not usable.any():
+            return np.zeros(len(speed))
+        least = usable & (newcomer.count <= newcomer.count[usable].min())
+        gain = np.zeros(len(speed))
+        gain[least] = self._gain(speed[least] / speed[usable].min())
+        return newcomer.weight * np.maximum(gain, 0.0)
+
+    def _values(self, problem: Problem, facts: Facts, history: History, allowed: BoolArray) -> FloatArray:
+        """What every column adds; 0 where it may not be chosen (c,)."""
+        columns, jobs = problem.columns, problem.jobs
+        smallest = np.full(len(jobs), np.inf)
+        np.minimum.at(smallest, columns.job[facts.usable], columns.steps_per_s[facts.usable])
+        goodput = columns.steps_per_s[allowed] / smallest[columns.job[allowed]]
+        if self.restarts:
+            moved = (facts.running[columns.job] >= 0) & ~columns.running
+            goodput = np.where(moved[allowed], goodput * patience(facts, history)[columns.job[allowed]], goodput)
+        value = np.zeros(len(columns))
+        value[allowed] = np.maximum(jobs.weight[columns.job[allowed]] * self._gain(goodput), 0.0)
+        return value
+
+    def _gain(self, goodput: FloatArray) -> FloatArray:
+        """What a goodput adds: waiting - A, at least -1000 (of one that a restart brings to 0)."""
+        powered = np.maximum(goodput, 1e-6) ** self.power
+        gain: FloatArray = np.maximum(self.waiting - 1.0 + np.sign(self.power) * (powered - 1.0), -1000.0)
+        return gain
