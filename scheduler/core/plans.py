@@ -23,6 +23,7 @@ from scheduler.core.events import Proposal
 from scheduler.core.intake import fill_lines_anew, set_round_timer, take_in
 from scheduler.core.ledger import JobRecord, Ledger
 from scheduler.core.lines import Key, Lines
+from scheduler.core.regrouping import regroup
 from scheduler.core.rounds import compare, fill
 from scheduler.core.rules import RoundRules
 from walras.ids import JobId
@@ -131,6 +132,7 @@ class PlannedEvents:
         if is_new:
             compare(cycle)
             take_in(cycle)
+            regroup(cycle)
         fill(cycle)
         resolve.ask_if_due(cycle, self._problem)
         set_round_timer(cycle)
