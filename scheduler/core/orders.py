@@ -23,6 +23,7 @@ class ByOrder:
     """An order of jobs, kept in heaps; keys are computed in arrays where many are needed."""
 
     claim_text = "ranks before it"
+    explores = False
     shrinks = False
     move_text = "placed on"
 
@@ -189,3 +190,6 @@ class ByOrder:
         better = np.flatnonzero(rates > rates[pool])
         ranked: list[int] = better[np.argsort(-rates[better], kind="stable")].tolist()
         return ranked
+
+    def may_learn(self, job: JobRecord, pool: int) -> bool:
+        return False

@@ -225,3 +225,48 @@ def test_nobody_who_cannot_be_stopped_moves_for_a_gang() -> None:
         carried_out(fleet)
     fleet.tell(ev.JobSubmitted(10.0, job(5, "a", 4, steps=10.0)))
     assert revoked(carried_out(fleet)) == {}
+
+
+def test_a_plan_learns_what_nobody_has_measured() -> None:
+    """A job is sent to the pool where its kind never ran, left there for the lease, then planned at what was seen."""
+    rules = replace(QUICK, profiling_share=0.25, profiling_s=50, min_runtime_s=20)
+    fleet = cluster("walras", rules=rules, machines="ab")
+    fleet.tell(ev.ThroughputMeasured(0.0, Kind("k"), "a", 1, 4.0))
+    fleet.tell(ev.JobSubmitted(0.0, job(1, steps=1e5)))
+    assert starts(carried_out(fleet)) == {1: "a"}
+    running(fleet, J1)
+    fleet.wake()
+    assert revoked(carried_out(fleet)) == {1: Reason.POLICY_MOVED}
+    assert starts(fleet.end(J1, 85, 100.0)) == {1: "b"}
+    assert revoked(carried_out(fleet)) == {}
+    fleet.at += 30.0
+    running(fleet, J1)
+    fleet.at += 40.0  # longer than the lease since it was granted, not since the first rank was up
+    fleet.tell(ev.JobSubmitted(fleet.at, job(2, "b", steps=10.0)))
+    assert fleet.solves[0].problem.jobs.pinned[0]
+    assert revoked(carried_out(fleet)) == {}
+    fleet.tell(ev.ThroughputMeasured(fleet.at, Kind("k"), "b", 1, 0.5))
+    carried_out(fleet)
+    fleet.at += 20.0
+    fleet.end(J2)
+    moved = carried_out(fleet)
+    assert revoked(moved) == {1: Reason.POLICY_MOVED}
+    assert starts(fleet.end(J1, 85, 120.0)) == {1: "a"}
+
+
+def test_a_lease_that_is_planned_for_is_kept_by_the_next_plan() -> None:
+    """While the place is being made, plans take it as given."""
+    rules = replace(QUICK, profiling_share=0.25, profiling_s=50, min_runtime_s=20)
+    fleet = cluster("walras", rules=rules, machines="ab")
+    fleet.tell(ev.ThroughputMeasured(0.0, Kind("k"), "a", 1, 4.0))
+    fleet.tell(ev.JobSubmitted(0.0, job(1, steps=1e5)))
+    carried_out(fleet)
+    running(fleet, J1)
+    fleet.wake()
+    carried_out(fleet)
+    fleet.tell(ev.JobSubmitted(fleet.at, job(2, "b", 2, kind=Kind("other"), steps=10.0)))
+    problem = fleet.solves[0].problem
+    assert problem.jobs.pinned.tolist() == [True, False]
+    assert problem.columns.running[problem.columns.job == 0].tolist() == [False, True]
+    assert revoked(carried_out(fleet)) == {}
+    assert starts(fleet.end(J1, 85, 100.0)) == {1: "b"}
