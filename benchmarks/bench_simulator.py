@@ -1,19 +1,17 @@
-"""How long a million jobs take, first come first served, and how much memory.
+"""How long a million jobs take, first come first served, and how much memory; then recorded traces (`traces.py`).
 
 Each size runs in a process of its own, so that its peak memory is its own. The jobs are made as they are needed and
 their measures are only added up: what is left in memory is what is active. Offered load is about 95 % of the fleet.
 """
 
-import json
 import resource
-import subprocess
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from random import Random
 from time import process_time
 
+from benchmarks import traces
 from benchmarks.tables import Measured
+from benchmarks.traces import in_a_process_of_its_own
 from optimizer.policy import PolicySpec
 from scheduler.core.rules import RoundRules
 from simulator.engine import Outcome
@@ -95,28 +93,14 @@ def run(count: int, accelerators: int) -> dict[str, float]:
     }
 
 
-def _in_a_process_of_its_own(count: int, accelerators: int) -> dict[str, float]:
-    code = f"import json; from benchmarks.bench_simulator import run; print(json.dumps(run({count}, {accelerators})))"
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=Path(__file__).parents[1],
-        capture_output=True,
-        text=True,
-        timeout=_PATIENCE * TARGET_S,
-        check=False,
-    )
-    if done.returncode:
-        raise RuntimeError(f"the run of {count} jobs failed:\n{done.stderr[-2000:]}")
-    figures: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    return figures
-
-
 def measure(scale: float = 1.0) -> list[Measured]:
     """`scale` shrinks the number of jobs, not the fleet: memory must follow the fleet, not the jobs."""
     measured = Measured("simulated jobs, fifo with backfill", f"{ACCELERATORS} accelerators, load {_LOAD:.0%}")
     full = max(1000, int(JOBS * scale))
     for count in (full // 10, full):
-        figures = _in_a_process_of_its_own(count, ACCELERATORS)
+        figures = in_a_process_of_its_own(
+            f"benchmarks.bench_simulator.run({count}, {ACCELERATORS})", _PATIENCE * TARGET_S
+        )
         target = TARGET_S * count / JOBS if count == full else None
         measured.add(f"{count:,} jobs", figures["wall_s"], "s", target)
         measured.add("  of which on the processor", figures["cpu_s"], "s")
@@ -124,4 +108,4 @@ def measure(scale: float = 1.0) -> list[Measured]:
         measured.add("  processor time per event", 1e6 * figures["cpu_s"] / figures["events"], "us")
         measured.add("  utilisation", 100 * figures["utilisation"], "%")
         measured.add("  jobs that waited", 100 * figures["waited"], "%")
-    return [measured]
+    return [measured, *traces.measure(scale)]

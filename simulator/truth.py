@@ -3,7 +3,7 @@
 The scheduler never reads this: it is told part of it in advance (an oracle) or learns it from what jobs report.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import inf
 from typing import NamedTuple, Protocol
@@ -113,17 +113,16 @@ class Truth:
         return best
 
     def _tabled(self, kind: Kind, accelerator: str, count: int, machines: int) -> float:
-        keys = (SpeedKey(kind, accelerator, count), SpeedKey(kind, accelerator), SpeedKey(kind, ANY_ACCELERATOR))
-        apart = (self.spread.get(key) for key in keys if machines > 1)
-        together = (self.speeds.get(key) for key in keys)
-        speed = next((speed for speed in (*apart, *together) if speed is not None), None)
-        if speed is None:
-            raise ConfigError(
-                f"no speed is known for kind {kind!r} on {count} x {accelerator}",
-                field=f"speeds.{kind}.{accelerator}",
-                fix="add it to the cluster's speeds or to the throughput table",
-            )
-        return speed
+        for table in (self.spread, self.speeds) if machines > 1 and self.spread else (self.speeds,):
+            for key in _keys(kind, accelerator, count):
+                speed = table.get(key)
+                if speed is not None:
+                    return speed
+        raise ConfigError(
+            f"no speed is known for kind {kind!r} on {count} x {accelerator}",
+            field=f"speeds.{kind}.{accelerator}",
+            fix="add it to the cluster's speeds or to the throughput table",
+        )
 
     def costs_of(self, kind: Kind) -> Costs:
         """Costs of a kind, the default where it has none of its own."""
@@ -138,3 +137,10 @@ class Truth:
             counts = sorted({demand.count, *request.sizes})
             found.update({(name, count): None for name in names if name in types for count in counts})
         return list(found)
+
+
+def _keys(kind: Kind, accelerator: str, count: int) -> Iterator[SpeedKey]:
+    """Under which a speed may be known, the most particular first."""
+    yield SpeedKey(kind, accelerator, count)
+    yield SpeedKey(kind, accelerator)
+    yield SpeedKey(kind, ANY_ACCELERATOR)

@@ -64,18 +64,20 @@ class Walras:
 
     def decide(self, problem: Problem, memory: Memory) -> tuple[Plan, Memory]:
         """The plan. The memory is the overdue jobs in the order in which they became so."""
-        from optimizer.plans import assign, guard, lengths, worth
+        from optimizer.plans import draft, lengths, worth
 
         best_rate = worth.best_rates_of(problem)
         known = lengths.lengths_of(problem, best_rate, self.hide_lengths)
         values = worth.worth_of(problem, known, best_rate, self._terms())
-        rules = guard.Guard(self.slowdown, self.margin, self.reserve)
-        overdue = guard.overdue_of(problem, known, memory, rules)
-        draft = assign.begin(problem)
-        guard.place_overdue(problem, values, overdue, draft.free, draft.column, rules)
-        assign.assign(problem, values, draft)
-        plan = assign.finish(problem, values, draft, overdue)
-        return plan, {"overdue": problem.jobs.job_id[overdue].tolist()}
+        plan, overdue = draft.begin(problem), list[int]()
+        if len(problem.jobs):
+            from optimizer.plans import assign, guard  # compiled: only where there is something to decide
+
+            rules = guard.Guard(self.slowdown, self.margin, self.reserve)
+            overdue = guard.overdue_of(problem, known, memory, rules)
+            guard.place_overdue(problem, values, overdue, plan.free, plan.column, rules)
+            assign.assign(problem, values, plan)
+        return draft.finish(problem, values, plan, overdue), {"overdue": problem.jobs.job_id[overdue].tolist()}
 
     def value(self, newcomer: Newcomer, quote: Quote) -> FloatArray:
         """What each configuration would be worth were the newcomer already there (c,)."""

@@ -11,7 +11,6 @@ from scheduler.core.cycle import Cycle
 from scheduler.core.events import AttemptProgressed, CheckpointRecorded, RoundEnded
 from scheduler.core.fleet import Place
 from scheduler.core.ledger import JobRecord
-from scheduler.core.throughput import Source
 from walras.cluster import Rendezvous
 from walras.ids import NodeId
 from walras.reasons import Reason
@@ -43,7 +42,7 @@ def start(cycle: Cycle, job: JobRecord, pool: int, place: Place, beside: JobReco
     columns.runs_as[job.slot] = ledger.class_with(job, pool, job.placement.accelerators)
     columns.since_at[job.slot] = cycle.now
     job.opportunist = cycle.discipline is not None and not cycle.discipline.is_entitled(job, pool)
-    unknown = bool(ledger.classes.classes[columns.runs_as[job.slot]].sources[pool] < Source.MEASURED)
+    unknown = not ledger.classes.classes[columns.runs_as[job.slot]].measured[pool]
     job.profiling_until = cycle.now + rules.profiling_s if unknown else -inf
     if unknown:
         ledger.profiling.add(job.job_id)

@@ -72,14 +72,14 @@ def settle_claim(cycle: Cycle, claim: Claim) -> None:
         if job.waits and job.ready_at <= cycle.now:
             _start_claimant(cycle, claim, job)
         return
-    if not _waits_for_others(cycle, claim):
+    if not waits_for_others(cycle, claim):
         for borrower_id in claim.lent:
             borrower = cycle.ledger.jobs.get(borrower_id)
             if borrower is not None and borrower.holds and borrower.revoked is None:
                 revoke(cycle, borrower, Reason.POLICY_PREEMPTED, detail=f"job {claim.job_id} has reserved this place")
 
 
-def _waits_for_others(cycle: Cycle, claim: Claim) -> bool:
+def waits_for_others(cycle: Cycle, claim: Claim) -> bool:
     """Whether something is missing besides what borrowers hold."""
     missing = dict(claim.needs)
     for borrower_id, row in claim.lent.items():
@@ -104,7 +104,7 @@ def lend(cycle: Cycle, claim: Claim, borrower: JobRecord) -> bool:
     Not once only borrowers stand between the claimant and its start: whoever borrowed then would be asked to go at
     once, leave, and borrow again, for ever.
     """
-    if not _waits_for_others(cycle, claim):
+    if not waits_for_others(cycle, claim):
         return False
     form = form_of(cycle, borrower)
     count = form.counts[claim.pool]

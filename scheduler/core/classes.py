@@ -43,9 +43,15 @@ class JobClass:
     form: int
     #: Steps per second by pool; 0 where it cannot run.
     rates: NDArray[np.float64]
-    sources: NDArray[np.int8]
+    #: Whether that speed was measured, by pool.
+    measured: tuple[bool, ...] = ()
     #: Speed on the best pool that exists; 0 if there is none.
     best_rate: float = 0.0
+    #: The rates as plain numbers, for those who look at one.
+    speeds: tuple[float, ...] = ()
+    #: Pools it can run on, in their order, and fastest first.
+    pools: tuple[int, ...] = ()
+    fastest: tuple[int, ...] = ()
 
 
 def count_on(demands: Sequence[Demand], nodes: int, pool: Pool) -> int:
@@ -73,6 +79,8 @@ class JobClasses:
         self._by_kind: dict[Kind, list[int]] = {}
         self._form_index: dict[Form, int] = {}
         self.forms: list[Form] = []
+        #: Rows of forms whose jobs may be given another size.
+        self.elastic_forms: set[int] = set()
         self.classes: list[JobClass] = []
         self._rates: NDArray[np.float64] | None = None
         self._counts: NDArray[np.float64] | None = None
@@ -93,6 +101,11 @@ class JobClasses:
         counts = {demand.accelerator: demand.count for demand in like.demands}
         counts.update(sorted(chosen.items()))
         return self._alike(row, tuple(Demand(accelerator, count) for accelerator, count in counts.items()))
+
+    def of_kind(self, row: int, kind: Kind) -> int:
+        """Row of the class that is of another kind, and in all else like this one."""
+        like = self.classes[row]
+        return self._row(kind, like.demands, like.nodes, like.cpus, like.memory_bytes, like.sizes)
 
     def options(self, row: int) -> tuple[int, ...]:
         """Rows of the classes among which a decision may choose for a job of this one: itself if it is rigid."""
@@ -133,7 +146,7 @@ class JobClasses:
         if row is None:
             row = self._index[key] = len(self.classes)
             self._by_kind.setdefault(kind, []).append(row)
-            new = JobClass(*key, form=-1, rates=np.zeros(0), sources=np.zeros(0, np.int8))
+            new = JobClass(*key, form=-1, rates=np.zeros(0))
             self.classes.append(new)
             self._refresh(new)
         return row
@@ -169,6 +182,7 @@ class JobClasses:
         self._nominal = {pool.shape.accelerator: pool.shape.nominal_speed for pool in pools}
         self._form_index.clear()
         self.forms.clear()
+        self.elastic_forms.clear()
         for job_class in self.classes:
             self._refresh(job_class)
 
@@ -185,12 +199,18 @@ class JobClasses:
             row = self._form_index[form] = len(self.forms)
             self.forms.append(form)
         job_class.form = row
+        if job_class.sizes:
+            self.elastic_forms.add(row)
         job_class.rates = np.zeros(len(self._pools))
-        job_class.sources = np.full(len(self._pools), Source.PREDICTED, np.int8)
+        measured = [False] * len(self._pools)
         for p, pool in enumerate(self._pools):
             if counts[p]:
                 speed = self._table.speed(job_class.kind, pool.shape.accelerator, counts[p], self._nominal)
                 job_class.rates[p] = speed.steps_per_s
-                job_class.sources[p] = speed.source
+                measured[p] = speed.source is Source.MEASURED
+        job_class.measured = tuple(measured)
         job_class.best_rate = float(job_class.rates.max(initial=0.0))
+        job_class.speeds = tuple(job_class.rates.tolist())
+        job_class.pools = tuple(np.flatnonzero(job_class.rates > 0).tolist())
+        job_class.fastest = tuple(sorted(job_class.pools, key=lambda pool: -job_class.speeds[pool]))
         self._rates = self._counts = None

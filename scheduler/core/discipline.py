@@ -4,11 +4,13 @@ Everything that differs between share policies and order policies once they have
 shares here and the one in `orders.py`; the round mechanism asks them and never looks at the policy.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
+from optimizer.problem import BoolArray, FloatArray, IntArray
 from scheduler.core.ledger import JobRecord, Ledger
 from scheduler.core.lines import Key, Lines
 from scheduler.core.rules import RoundRules
@@ -18,6 +20,17 @@ from walras.ids import JobId
 ENTITLED, OPPORTUNIST, UNWANTED = 0.0, 1.0, 2.0
 #: Accelerator-seconds that an exchange must gain however little a restart costs: equals would swap for ever.
 _LEAST_ADVANTAGE_S = 1.0
+
+
+class Incumbents(Protocol):
+    """Jobs that hold accelerators of a pool, as of one instant."""
+
+    #: The first to go first.
+    jobs: list[JobRecord]
+
+    def weaker_than(self, challenger: JobRecord) -> Iterable[JobRecord]:
+        """Those whose claim to the pool, and the cost of the exchange, the challenger's claim outweighs; in order."""
+        ...
 
 
 class Discipline(Protocol):
@@ -51,16 +64,12 @@ class Discipline(Protocol):
         """
         ...
 
-    def pools_of(self, job: JobRecord) -> list[int]:
+    def pools_of(self, job: JobRecord) -> Sequence[int]:
         """Pools on which a job of the high class that found no free place may challenge at once, best first."""
         ...
 
-    def incumbents(self, pool: int) -> list[JobRecord]:
-        """Jobs that hold accelerators of this pool, the first to go first."""
-        ...
-
-    def may_evict(self, challenger: JobRecord, incumbent: JobRecord, pool: int) -> bool:
-        """Whether the challenger's claim to the pool outweighs the incumbent's and the cost of the exchange."""
+    def incumbents(self, pool: int, most: int) -> Incumbents:
+        """Jobs that hold accelerators of this pool: those `most` that would go first."""
         ...
 
     def may_move(self, job: JobRecord, pool: int) -> bool:
@@ -170,7 +179,7 @@ class BySharesOwed:
                 for job in self._challengers(state.row, most):
                     yield job, state.row
 
-    def pools_of(self, job: JobRecord) -> list[int]:
+    def pools_of(self, job: JobRecord) -> Sequence[int]:
         return [row for row in range(self._ledger.columns.pools) if self.tier(job, row) != UNWANTED]
 
     def _challengers(self, pool: int, most: int) -> list[JobRecord]:
@@ -185,7 +194,7 @@ class BySharesOwed:
         ]
         return [self._ledger.jobs[JobId(int(columns.job_id[row]))] for row in rows[order]]
 
-    def incumbents(self, pool: int) -> list[JobRecord]:
+    def incumbents(self, pool: int, most: int) -> Incumbents:
         columns = self._ledger.columns
         rows = np.flatnonzero(columns.active & (columns.pool == pool))
         owed = np.round(columns.owed[rows, pool])
@@ -193,24 +202,35 @@ class BySharesOwed:
         order = np.lexsort(
             (-columns.job_id[rows], -columns.submitted_at[rows], owed, entitled, columns.priority_class[rows])
         )
-        return [self._ledger.jobs[JobId(int(columns.job_id[row]))] for row in rows[order]]
+        ledger, now, slots = self._ledger, self._ledger.now, rows[order[:most]]
+        jobs = [ledger.jobs[JobId(job_id)] for job_id in columns.job_id[slots].tolist()]
+        # One that never had a right to its place earns none by sitting there.
+        opportunist = np.array([job.opportunist and not job.loses_work for job in jobs], np.bool_)
+        return _OwedIncumbents(
+            jobs,
+            self,
+            pool,
+            priority_class=columns.priority_class[slots],
+            owed=columns.owed[slots, pool],
+            learns=now < np.array([job.profiling_until for job in jobs]),
+            guest=opportunist & (columns.entitled[slots, pool] <= 0),
+            ran_s=now - np.array([job.running_at for job in jobs]),
+            stop_s=ledger.stop_costs_s(jobs, self._rules),
+            left_s=ledger.left_s(slots),
+        )
 
-    def may_evict(self, challenger: JobRecord, incumbent: JobRecord, pool: int) -> bool:
-        now, columns, rules = self._ledger.now, self._ledger.columns, self._rules
-        if challenger.request.priority_class != incumbent.request.priority_class:
-            return challenger.request.priority_class > incumbent.request.priority_class
-        if now < incumbent.profiling_until:
-            return False
-        if incumbent.opportunist and not incumbent.loses_work and columns.entitled[incumbent.slot, pool] <= 0:
-            return True  # it never had a right to the place, and earns none by sitting there
-        if now - incumbent.running_at < rules.min_runtime_s:
-            return False
-        count = self._ledger.count_on(challenger, pool)
-        cost = self._ledger.restart_s(challenger, rules) + self._ledger.stop_cost_s(incumbent, rules)
-        if self._ledger.remaining_s(incumbent) <= cost:
-            return False  # it will be gone as soon as the exchange would be through
-        advantage = columns.owed[challenger.slot, pool] - columns.owed[incumbent.slot, pool]
-        return _quantised(float(advantage)) >= max(_LEAST_ADVANTAGE_S, rules.hysteresis * count * cost)
+    def outweighed(self, challenger: JobRecord, pool: int, there: "_OwedIncumbents") -> BoolArray:
+        """Whose claim to the pool, and the cost of the exchange, the challenger's claim outweighs."""
+        ledger, rules = self._ledger, self._rules
+        own_class, count = challenger.request.priority_class, ledger.count_on(challenger, pool)
+        cost_s = ledger.restart_s(challenger, rules) + there.stop_s
+        advantage = np.round(ledger.columns.owed[challenger.slot, pool] - there.owed)
+        pays = advantage >= np.maximum(_LEAST_ADVANTAGE_S, rules.hysteresis * count * cost_s)
+        # Else it will be gone as soon as the exchange would be through.
+        ripe = (there.ran_s >= rules.min_runtime_s) & (there.left_s > cost_s)
+        equal = (there.priority_class == own_class) & ~there.learns & (there.guest | (ripe & pays))
+        found: BoolArray = (there.priority_class < own_class) | equal
+        return found
 
     def may_move(self, job: JobRecord, pool: int) -> bool:
         now, columns, rules = self._ledger.now, self._ledger.columns, self._rules
@@ -237,3 +257,26 @@ class BySharesOwed:
 
     def may_learn(self, job: JobRecord, pool: int) -> bool:
         return self.tier(job, pool) != UNWANTED
+
+
+@dataclass(slots=True)
+class _OwedIncumbents:
+    """Incumbents of a pool in columns: a challenger is weighed against all of them at once."""
+
+    jobs: list[JobRecord]
+    discipline: BySharesOwed
+    pool: int
+    priority_class: IntArray
+    owed: FloatArray
+    #: Its speed here is being learnt.
+    learns: BoolArray
+    #: It has no share of the pool, and had none when it started.
+    guest: BoolArray
+    #: Seconds since its ranks were up, lost if it is stopped, and left to run.
+    ran_s: FloatArray
+    stop_s: FloatArray
+    left_s: FloatArray
+
+    def weaker_than(self, challenger: JobRecord) -> Iterable[JobRecord]:
+        outweighed = self.discipline.outweighed(challenger, self.pool, self)
+        return [self.jobs[at] for at in np.flatnonzero(outweighed).tolist()]

@@ -190,6 +190,18 @@ class Fleet:
             parts.append((machine.row, wanted))
         return tuple(parts)
 
+    def most_free(self, pool: int) -> int:
+        """No machine of the pool has more free accelerators to give than this."""
+        state = self.pools[pool]
+        for size in range(len(state.buckets) - 1, 0, -1):
+            bucket = state.buckets[size]
+            while bucket:
+                machine = self.machines[bucket[0]]
+                if machine is not None and machine.condition is Condition.UP and len(machine.free) == size:
+                    return size
+                heappop(bucket)
+        return 0
+
     def _best_fit(self, state: PoolState, wanted: int, form: Form, taken: set[int]) -> Machine | None:
         """The machine with the fewest free accelerators that still has `wanted`."""
         for size in range(wanted, len(state.buckets)):

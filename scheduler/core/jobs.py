@@ -116,14 +116,12 @@ def reprioritised(cycle: Cycle, job: JobRecord, event: JobReprioritised) -> None
 
 def work_restated(cycle: Cycle, job: JobRecord, event: WorkRestated) -> None:
     """Another kind means other speeds, another count another length; where it runs nothing changes."""
-    columns, slot = cycle.ledger.columns, job.slot
+    columns, classes, slot = cycle.ledger.columns, cycle.ledger.classes, job.slot
     job.request = replace(job.request, kind=event.kind, steps=event.steps_total)
     job.steps = job.safe_steps = event.steps
     job.start_steps = min(job.start_steps, event.steps)
-    job.class_row = columns.class_row[slot] = cycle.ledger.classes.row(job.request)
-    pool = int(columns.pool[slot])
-    if pool >= 0:
-        columns.runs_as[slot] = cycle.ledger.class_with(job, pool, int(columns.count[slot]))
+    job.class_row = columns.class_row[slot] = classes.of_kind(job.class_row, event.kind)
+    columns.runs_as[slot] = classes.of_kind(int(columns.runs_as[slot]), event.kind)
     columns.steps_total[slot], columns.steps[slot] = event.steps_total, event.steps
     columns.steps_at[slot] = cycle.now if job.state is JobState.RUNNING else inf
     cycle.dirty = cycle.refill = True

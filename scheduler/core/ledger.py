@@ -88,10 +88,11 @@ class JobRecord:
     blocked_by: set[JobId] = field(default_factory=set)
     #: Hold it as soon as its attempt has ended.
     hold_reason: Reason | None = None
+    #: That of every request of the job.
+    job_id: JobId = field(init=False)
 
-    @property
-    def job_id(self) -> JobId:
-        return self.request.job_id
+    def __post_init__(self) -> None:
+        self.job_id = self.request.job_id
 
     @property
     def holds(self) -> bool:
@@ -221,6 +222,10 @@ class Columns:
         rows = np.flatnonzero(self.active)
         passed = np.maximum(at - self.settled_at[rows], 0.0)
         self.settled_at[rows] = at
+        if not (self.entitled.any() or self.owed.any() or self.promised.any() or self.delivered.any()):
+            self.attained_s[rows] += np.where(self.pool[rows] >= 0, self.count[rows] * passed, 0.0)
+            self._forgotten_at = at
+            return  # an order: nobody is entitled to anything
         due = self.entitled[rows] * passed[:, None]
         self.owed[rows] += due
         self.promised[rows] += due
@@ -271,7 +276,7 @@ class Ledger:
     def rate_of(self, job: JobRecord) -> float:
         """Steps per second of the job where it runs, with the gang that it has there; 0 while it holds nothing."""
         pool = int(self.columns.pool[job.slot])
-        return float(self.classes.classes[int(self.columns.runs_as[job.slot])].rates[pool]) if pool >= 0 else 0.0
+        return self.classes.classes[self.columns.runs_as[job.slot]].speeds[pool] if pool >= 0 else 0.0
 
     def count_on(self, job: JobRecord, pool: int) -> int:
         """Accelerators that the job is to take on the pool."""
@@ -304,6 +309,13 @@ class Ledger:
         """Seconds lost by stopping a running job now: its restart, and its run so far if it cannot save that."""
         return self.restart_s(job, rules) + (self.now - job.leased_at if job.loses_work else 0.0)
 
+    def stop_costs_s(self, jobs: list[JobRecord], rules: RoundRules) -> NDArray[np.float64]:
+        """`stop_cost_s` of all of them."""
+        now, default_s, restart_s = self.now, rules.restart_default_s, self.costs.restart_s
+        return np.array(
+            [restart_s(job.request.kind, default_s) + (now - job.leased_at if job.loses_work else 0.0) for job in jobs]
+        )
+
     def remaining_s(self, job: JobRecord) -> float:
         """Seconds that a running job has left where it runs, by its own report and its kind's speed; inf if unknown."""
         total, rate = job.request.steps, self.rate_of(job)
@@ -313,6 +325,16 @@ class Ledger:
         if done > OVERDUE * total:
             return inf  # what was said of its length is not true
         return max(0.0, total - done) / rate
+
+    def left_s(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+        """`remaining_s` of the running jobs in these slots."""
+        columns = self.columns
+        rate, total = self.classes.rates[columns.runs_as[rows], columns.pool[rows]], columns.steps_total[rows]
+        done = columns.steps[rows] + rate * np.maximum(0.0, self.now - columns.steps_at[rows])
+        is_known = (rate > 0) & (done <= OVERDUE * total)
+        steps = np.maximum(0.0, total - done)
+        left: NDArray[np.float64] = np.divide(steps, rate, out=np.full(len(rows), inf), where=is_known)
+        return left
 
     def add(self, request: JobRequest, at: float) -> JobRecord:
         """A row for a new job."""

@@ -93,15 +93,17 @@ class Lines:
     def push(self, job: JobRecord, pool: int, key: Key) -> None:
         self.line(pool, self._ledger.class_of(job).form).push(key, job.job_id)
 
-    def heads(self, pool: int) -> Iterator[tuple[Key, JobRecord, int]]:
-        """(key, job, form) of the first waiting job of every form on this pool."""
-        jobs, lines = self._ledger.jobs, self._lines[pool]
-        for form, line in tuple(lines.items()):
-            head = line.head(self.is_waiting)
-            if head is not None:
-                yield head[0], jobs[head[1]], form
-            else:
-                del lines[form]  # made again by whoever comes; most events find nobody in line
+    def of(self, pool: int) -> list[tuple[int, Line]]:
+        """(form, line) of every form that may have somebody in line on this pool."""
+        return list(self._lines[pool].items())
+
+    def head(self, pool: int, form: int, line: Line) -> tuple[Key, JobRecord] | None:
+        """(key, job) of the first waiting job in this line of the pool."""
+        head = line.head(self.is_waiting)
+        if head is not None:
+            return head[0], self._ledger.jobs[head[1]]
+        del self._lines[pool][form]  # made again by whoever comes; most events find nobody in line
+        return None
 
     def behind(self, job: JobRecord, pool: int, most: int) -> Iterator[JobRecord]:
         """Waiting jobs of the same form on this pool, in order, among the first `most` entries of its line."""

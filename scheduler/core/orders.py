@@ -5,13 +5,15 @@ looked at when somebody wants its place. Between equals nobody moves: the first 
 whom.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from math import nan
 
 import numpy as np
 
 from optimizer.policy import OrderPolicy, Renewing
 from optimizer.problem import BoolArray, FloatArray, IntArray
+from scheduler.core.discipline import Incumbents
 from scheduler.core.facts import Facts
 from scheduler.core.ledger import JobRecord, Ledger
 from scheduler.core.lines import Key, Lines
@@ -46,12 +48,6 @@ class ByOrder:
         last = (columns.submitted_at[rows], columns.job_id[rows].astype(np.float64))
         return [-columns.priority_class[rows].astype(np.float64), *own, *last]
 
-    def _ranked(self, rows: IntArray) -> IntArray:
-        """The slots in order; their ranks are kept for this instant's comparisons."""
-        keys = self._columns(rows)
-        self._keep(rows, keys[1])
-        return rows[np.lexsort(keys[::-1])]
-
     def _keep(self, rows: IntArray, ranks: FloatArray) -> None:
         if self._ranked_at != self._ledger.now:
             self._ranks.clear()
@@ -66,8 +62,10 @@ class ByOrder:
         return self._ranks[job.job_id]
 
     def keys(self, job: JobRecord) -> list[tuple[int, Key]]:
-        key = tuple(float(column[0]) for column in self._columns(np.array([job.slot])))
-        return [(pool, key) for pool in np.flatnonzero(self._ledger.class_of(job).rates > 0).tolist()]
+        own = self._policy.key(Facts(self._ledger, np.array([job.slot])))
+        submitted_at = self._ledger.columns.submitted_at[job.slot]
+        key = (-job.request.priority_class, *(float(column[0]) for column in own), float(submitted_at), job.job_id)
+        return [(pool, key) for pool in self._ledger.class_of(job).pools]
 
     # ------------------------------------------------------------------------------------------ lines
 
@@ -109,32 +107,33 @@ class ByOrder:
         waiting = self._waiting()
         if not len(waiting):
             return
-        rows = self._ranked(waiting)
+        keys = self._columns(waiting)
+        order = np.lexsort(keys[::-1])
+        rows, ranks = waiting[order], keys[1][order]
         kinds, kind = np.unique(columns.class_row[rows], return_inverse=True)
         fits = np.array([self._fits(row) for row in kinds.tolist()])[kind]
         if not self.strict:  # under a strict order even a head that outranks nobody holds up the rest
-            fits &= self._outrank_somebody(rows)
+            fits &= self._outrank_somebody(keys[0][order], ranks)
         first = fits & (np.cumsum(fits, axis=0) <= most)
-        for at in np.flatnonzero(first.any(axis=1)).tolist():
+        found = np.flatnonzero(first.any(axis=1))
+        self._keep(rows[found], ranks[found])
+        for at in found.tolist():
             job = self._ledger.jobs[JobId(int(columns.job_id[rows[at]]))]
             if job.waits:
-                for pool in self.pools_of(job):
-                    if first[at, pool]:
-                        yield job, pool
+                yield from ((job, pool) for pool in self.pools_of(job) if first[at, pool])
 
-    def _outrank_somebody(self, rows: IntArray) -> BoolArray:
+    def _outrank_somebody(self, classes: FloatArray, ranks: FloatArray) -> BoolArray:
         """Whether a waiting job ranks before the last of those who hold a place, by pool (n, pools)."""
         columns = self._ledger.columns
         running = np.flatnonzero(columns.active & (columns.pool >= 0))
-        challenger = self._columns(rows)
-        better = np.zeros((len(rows), columns.pools), dtype=np.bool_)
+        better = np.zeros((len(ranks), columns.pools), dtype=np.bool_)
         incumbent = self._columns(running)
         for pool in range(columns.pools):
             there = np.flatnonzero(columns.pool[running] == pool)
             if len(there):
                 last = there[np.lexsort((incumbent[1][there], incumbent[0][there]))[-1]]
                 by_class, by_rank = incumbent[0][last], incumbent[1][last]
-                better[:, pool] = (challenger[0] < by_class) | ((challenger[0] == by_class) & (challenger[1] < by_rank))
+                better[:, pool] = (classes < by_class) | ((classes == by_class) & (ranks < by_rank))
         return better
 
     def _fits(self, class_row: int) -> list[bool]:
@@ -143,35 +142,44 @@ class ByOrder:
         counts = self._ledger.classes.forms[job_class.form].counts
         return [bool(job_class.rates[p.row] > 0) and 0 < counts[p.row] <= p.capacity for p in pools]
 
-    def pools_of(self, job: JobRecord) -> list[int]:
-        rates = self._ledger.class_of(job).rates
-        order = np.argsort(-rates, kind="stable") if self._policy.aware else np.arange(len(rates))
-        pools: list[int] = order[rates[order] > 0].tolist()
-        return pools
+    def pools_of(self, job: JobRecord) -> Sequence[int]:
+        job_class = self._ledger.class_of(job)
+        return job_class.fastest if self._policy.aware else job_class.pools
 
-    def incumbents(self, pool: int) -> list[JobRecord]:
-        columns = self._ledger.columns
-        rows = self._ranked(np.flatnonzero(columns.active & (columns.pool == pool)))
-        return [self._ledger.jobs[JobId(job_id)] for job_id in columns.job_id[rows[::-1]].tolist()]
+    def incumbents(self, pool: int, most: int) -> Incumbents:
+        ledger, rules, now = self._ledger, self._rules, self._ledger.now
+        rows = np.flatnonzero(ledger.columns.active & (ledger.columns.pool == pool))
+        keys = self._columns(rows)
+        last = np.lexsort(keys[::-1])[::-1][:most]
+        jobs = [ledger.jobs[JobId(job_id)] for job_id in ledger.columns.job_id[rows[last]].tolist()]
+        return _Ranked(
+            jobs,
+            self,
+            priority_class=ledger.columns.priority_class[rows[last]],
+            rank=keys[1][last],
+            settled=np.array([not job.loses_work and now >= job.profiling_until for job in jobs], np.bool_),
+            ran_s=now - np.array([job.running_at for job in jobs]),
+            stop_s=ledger.stop_costs_s(jobs, rules),
+            left_s=ledger.left_s(rows[last]),
+        )
 
-    def may_evict(self, challenger: JobRecord, incumbent: JobRecord, pool: int) -> bool:
-        """A higher class at once. Inside a class a lower rank, once the incumbent has run for what an exchange costs.
+    def outweighed(self, challenger: JobRecord, there: "_Ranked") -> BoolArray:
+        """Whose place the challenger may take.
 
-        The incumbent's run is `hysteresis` times that cost at least, so restarts never take more than
-        1/(1 + hysteresis) of what the fleet delivers, whatever the order does.
+        That of a lower class at once. Inside a class that of a later rank, once the incumbent has run for what an
+        exchange costs: `hysteresis` times that cost at least, so restarts never take more than 1/(1 + hysteresis) of
+        what the fleet delivers, whatever the order does.
         """
-        if challenger.request.priority_class != incumbent.request.priority_class:
-            return challenger.request.priority_class > incumbent.request.priority_class
-        now, ledger, rules = self._ledger.now, self._ledger, self._rules
-        if not self.compares or self._rank(challenger) >= self._rank(incumbent):
-            return False
-        if incumbent.loses_work or now < incumbent.profiling_until:
-            return False
-        cost_s = ledger.restart_s(challenger, rules) + ledger.stop_cost_s(incumbent, rules)
-        if now - incumbent.running_at < max(rules.min_runtime_s, rules.hysteresis * cost_s):
-            return False
-        # It would be gone as soon as the exchange would be through.
-        return ledger.remaining_s(incumbent) > cost_s
+        rules, own_class = self._rules, challenger.request.priority_class
+        lower: BoolArray = there.priority_class < own_class
+        if not self.compares:
+            return lower
+        cost_s = self._ledger.restart_s(challenger, rules) + there.stop_s
+        later = (there.priority_class == own_class) & (there.rank > self._rank(challenger)) & there.settled
+        ripe = there.ran_s >= np.maximum(rules.min_runtime_s, rules.hysteresis * cost_s)
+        # Else it would be gone as soon as the exchange would be through.
+        found: BoolArray = lower | (later & ripe & (there.left_s > cost_s))
+        return found
 
     def may_move(self, job: JobRecord, pool: int) -> bool:
         return False
@@ -187,9 +195,27 @@ class ByOrder:
         rates = job_class.rates
         if not self._policy.aware or rates[pool] >= job_class.best_rate:
             return []
-        better = np.flatnonzero(rates > rates[pool])
-        ranked: list[int] = better[np.argsort(-rates[better], kind="stable")].tolist()
-        return ranked
+        return [other for other in job_class.fastest if rates[other] > rates[pool]]
 
     def may_learn(self, job: JobRecord, pool: int) -> bool:
         return False
+
+
+@dataclass(slots=True)
+class _Ranked:
+    """Incumbents of a pool in columns: a challenger is weighed against all of them at once."""
+
+    jobs: list[JobRecord]
+    order: ByOrder
+    priority_class: IntArray
+    #: The policy's first column.
+    rank: FloatArray
+    #: Not learning a speed, and with something saved.
+    settled: BoolArray
+    #: Seconds since its ranks were up, lost if it is stopped, and left to run.
+    ran_s: FloatArray
+    stop_s: FloatArray
+    left_s: FloatArray
+
+    def weaker_than(self, challenger: JobRecord) -> Iterable[JobRecord]:
+        return [self.jobs[at] for at in np.flatnonzero(self.order.outweighed(challenger, self)).tolist()]

@@ -9,8 +9,8 @@ The cost of a restart is in the policy's choice, so nothing here weighs it again
 the plan's prices, unless the next plan is nearer than the restart that a hasty start may cost.
 """
 
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from math import inf
 
 import numpy as np
@@ -20,6 +20,7 @@ from optimizer.problem import BoolArray, IntArray, Problem
 from scheduler.core import resolve
 from scheduler.core.claims import drop_claim
 from scheduler.core.cycle import Cycle
+from scheduler.core.discipline import Incumbents
 from scheduler.core.events import Proposal
 from scheduler.core.intake import fill_lines_anew, set_round_timer, take_in
 from scheduler.core.ledger import JobRecord, Ledger
@@ -89,11 +90,13 @@ class ByPlan:
     def pools_of(self, job: JobRecord) -> list[int]:
         return self._place_of(job)
 
-    def incumbents(self, pool: int) -> list[JobRecord]:
+    def incumbents(self, pool: int, most: int) -> Incumbents:
         columns = self._ledger.columns
         rows = np.flatnonzero(columns.active & (columns.pool == pool))
         jobs = [self._ledger.jobs[JobId(int(columns.job_id[row]))] for row in rows]
-        return sorted(jobs, key=lambda job: (not self._leaves(job, pool), *self._weakness(job)))
+        jobs.sort(key=lambda job: (not self._leaves(job, pool), *self._weakness(job)))
+        jobs = jobs[:most]
+        return _Leaving(jobs, [job for job in jobs if self._leaves(job, pool) and self.can_be_stopped(job)])
 
     def _leaves(self, job: JobRecord, pool: int) -> bool:
         """Whether the plan gives it another place than the one it has on the pool, or none."""
@@ -101,9 +104,6 @@ class ByPlan:
 
     def _weakness(self, job: JobRecord) -> tuple[int, int, int]:
         return job.request.priority_class, -self._rank_of(job), -job.job_id
-
-    def may_evict(self, challenger: JobRecord, incumbent: JobRecord, pool: int) -> bool:
-        return self._leaves(incumbent, pool) and self.can_be_stopped(incumbent)
 
     def may_move(self, job: JobRecord, pool: int) -> bool:
         return self.is_entitled(job, pool) and self.can_be_stopped(job)
@@ -138,6 +138,17 @@ class ByPlan:
 
     def alternatives(self, job: JobRecord, pool: int) -> list[int]:
         return []
+
+
+@dataclass(slots=True)
+class _Leaving:
+    """Who holds a place on a pool; before a planned job all yield who can and whom the plan does not have there."""
+
+    jobs: list[JobRecord]
+    stoppable: list[JobRecord]
+
+    def weaker_than(self, challenger: JobRecord) -> Iterable[JobRecord]:
+        return self.stoppable
 
 
 class PlannedEvents:

@@ -15,8 +15,8 @@ from scheduler.core.cycle import Cycle
 from scheduler.core.discipline import Discipline
 from scheduler.core.fleet import Place
 from scheduler.core.ledger import JobRecord
-from scheduler.core.rounds import INCUMBENTS_MAX, victims_of
-from scheduler.core.throughput import Source
+from scheduler.core.rounds import INCUMBENTS_MAX
+from scheduler.core.victims import victims_of
 from walras.ids import JobId
 from walras.reasons import Reason
 from walras.states import JobState
@@ -80,8 +80,7 @@ def _cells(cycle: Cycle) -> list[tuple[int, int]]:
         if len(usable) < 2:
             continue  # it runs where it must: knowing its speed would decide nothing
         for pool in usable:
-            known = job_class.sources[pool] == Source.MEASURED
-            if not known and pool not in claimed and (job_class.kind, pool) not in learning:
+            if not job_class.measured[pool] and pool not in claimed and (job_class.kind, pool) not in learning:
                 cells.append((class_row, pool))
     return cells
 
@@ -128,8 +127,8 @@ def _open_lease(cycle: Cycle, job: JobRecord, pool: int) -> bool:
     victims: list[JobRecord] = []
     if place is None:
         assert cycle.discipline is not None
-        incumbents = cycle.discipline.incumbents(pool)[:INCUMBENTS_MAX]
-        found = victims_of(cycle, job, pool, incumbents, partial(_may_disturb, cycle, job))
+        incumbents = cycle.discipline.incumbents(pool, INCUMBENTS_MAX).jobs
+        found = victims_of(cycle, job, pool, filter(partial(_may_disturb, cycle, job), incumbents))
         if found is None:
             return False
         place, victims = found

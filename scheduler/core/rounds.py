@@ -5,16 +5,21 @@ a round and after each solve, over all active jobs, through arrays.
 """
 
 from collections import Counter
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import chain
+from math import inf
 
 from scheduler.core.attempts import revoke, start
 from scheduler.core.claims import drop_claim, form_of, lend, open_claim, settle_claim
 from scheduler.core.cycle import Claim, Cycle
-from scheduler.core.fleet import Condition, Machine, Place, split
+from scheduler.core.discipline import Incumbents
+from scheduler.core.fleet import Machine, Place, split
 from scheduler.core.ledger import JobRecord
 from scheduler.core.lines import Key
+from scheduler.core.room import ANY_ROOM, Room, room_on
 from scheduler.core.rules import Backfill
+from scheduler.core.victims import likely_machines, victims_of
 from walras.reasons import Reason
 from walras.states import JobState
 
@@ -25,8 +30,6 @@ INCUMBENTS_MAX = 256
 FAILURES_MAX = 8
 #: Jobs of a form looked at for one that may borrow from a reservation.
 BACKFILL_DEPTH = 64
-#: Machines weighed for one reservation.
-MACHINES_MAX = 64
 
 
 # ------------------------------------------------------------------------------------------------ fill
@@ -35,24 +38,34 @@ MACHINES_MAX = 64
 def fill(cycle: Cycle) -> None:
     """Give free places of the stale pools to the most urgent jobs that fit; keep one place for a gang that does not."""
     assert cycle.discipline is not None
+    strict = _strict(cycle)
+    if not cycle.stale_pools and not strict:
+        return
     # Under strict order the head of the line may wait for a pool in which nothing changed, and blocks all the same.
-    pools = list(range(len(cycle.ledger.fleet.pools))) if _strict(cycle) else sorted(cycle.stale_pools)
+    filling = _Filling(list(range(len(cycle.ledger.fleet.pools))) if strict else sorted(cycle.stale_pools), strict)
     cycle.stale_pools.clear()
-    full: set[tuple[int, int]] = set()
     while True:
-        found = _next_in_line(cycle, pools, full)
+        found = _next_in_line(cycle, filling)
         if found is None:
             return
         _, job, pool, form_row = found
+        if not strict and pool not in filling.room:
+            filling.room[pool] = room_on(cycle, pool)
+            if not _may_hold(cycle, filling.room[pool], pool, form_row):
+                filling.full.add((pool, form_row))
+                continue
         place = cycle.ledger.fleet.find(pool, cycle.ledger.classes.forms[form_row]) or _smaller(cycle, job, pool)
         if place is None:
-            full.add((pool, form_row))
-            if not _reserve_or_lend(cycle, job, pool, full):
+            filling.full.add((pool, form_row))
+            if not _reserve_or_lend(cycle, job, pool, filling):
                 return
+            if not strict:
+                filling.room[pool] = room_on(cycle, pool)
             continue
         pool, place = _preferred(cycle, job, pool, place)
         drop_claim(cycle, job.job_id)  # a reservation it does not need any more
         start(cycle, job, pool, place)
+        filling.look_again(cycle)
 
 
 def _smaller(cycle: Cycle, job: JobRecord, pool: int) -> Place | None:
@@ -65,17 +78,49 @@ def _smaller(cycle: Cycle, job: JobRecord, pool: int) -> Place | None:
     return next((place for place in places if place is not None), None)
 
 
-def _next_in_line(cycle: Cycle, pools: list[int], full: set[tuple[int, int]]) -> tuple[Key, JobRecord, int, int] | None:
+@dataclass(slots=True)
+class _Filling:
+    """What one fill has found out."""
+
+    pools: list[int]
+    strict: bool
+    #: (pool, form) for which there is no place.
+    full: set[tuple[int, int]] = field(default_factory=set)
+    #: By pool, once somebody in line there needs it: most fills find nobody in line.
+    room: dict[int, Room] = field(default_factory=dict)
+
+    def look_again(self, cycle: Cycle) -> None:
+        """Something started, was lent or was reserved."""
+        for pool in self.room:
+            self.room[pool] = room_on(cycle, pool)
+
+
+def _next_in_line(cycle: Cycle, filling: _Filling) -> tuple[Key, JobRecord, int, int] | None:
     """The most urgent waiting job over these pools and all forms not known to be full."""
     best: tuple[Key, JobRecord, int, int] | None = None
-    for pool in pools:
-        idle = not cycle.ledger.fleet.pools[pool].free and not _lendable(cycle, pool)
-        if idle and not _strict(cycle):
+    for pool in filling.pools:
+        lines = cycle.lines.of(pool)
+        if not lines:
             continue
-        for key, job, form_row in cycle.lines.heads(pool):
-            if (pool, form_row) not in full and (best is None or key < best[0]):
-                best = key, job, pool, form_row
+        room = filling.room.get(pool, ANY_ROOM)
+        if not (filling.strict or pool in filling.room or cycle.ledger.fleet.pools[pool].free):
+            room = filling.room[pool] = room_on(cycle, pool)
+        for form_row, line in lines:
+            if (pool, form_row) in filling.full or not _may_hold(cycle, room, pool, form_row):
+                continue
+            head = cycle.lines.head(pool, form_row, line)
+            if head is not None and (best is None or head[0] < best[0]):
+                best = head[0], head[1], pool, form_row
     return best
+
+
+def _may_hold(cycle: Cycle, room: Room, pool: int, form_row: int) -> bool:
+    """False: nobody in this line can start or borrow."""
+    classes, state = cycle.ledger.classes, cycle.ledger.fleet.pools[pool]
+    if room is ANY_ROOM or room.may_hold(classes.forms[form_row], pool, state.pool.shape.accelerators):
+        return True
+    assert cycle.discipline is not None
+    return state.free > 0 and cycle.discipline.shrinks and form_row in classes.elastic_forms
 
 
 def _strict(cycle: Cycle) -> bool:
@@ -93,9 +138,9 @@ def _preferred(cycle: Cycle, job: JobRecord, pool: int, place: Place) -> tuple[i
     return pool, place
 
 
-def _reserve_or_lend(cycle: Cycle, job: JobRecord, pool: int, full: set[tuple[int, int]]) -> bool:
+def _reserve_or_lend(cycle: Cycle, job: JobRecord, pool: int, filling: _Filling) -> bool:
     """The first in line does not fit. False: nobody behind it may go either."""
-    if _strict(cycle):
+    if filling.strict:
         return any(
             cycle.ledger.fleet.find(other, form_of(cycle, job)) is not None
             for other in range(len(cycle.ledger.fleet.pools))
@@ -104,9 +149,11 @@ def _reserve_or_lend(cycle: Cycle, job: JobRecord, pool: int, full: set[tuple[in
         reservation = _reservation(cycle, pool)
         if reservation is None:
             reserve(cycle, job, pool)
-        elif _lend_to_first(cycle, reservation, [job, *cycle.lines.behind(job, pool, BACKFILL_DEPTH)]):
-            full.discard((pool, cycle.ledger.class_of(job).form))
-            settle_claim(cycle, reservation)
+        elif _holds(reservation, cycle.ledger.count_on(job, pool)):
+            those_in_line = chain((job,), cycle.lines.behind(job, pool, BACKFILL_DEPTH))
+            if _lend_to_first(cycle, reservation, those_in_line):
+                filling.full.discard((pool, cycle.ledger.class_of(job).form))
+                settle_claim(cycle, reservation)
     return True
 
 
@@ -119,11 +166,9 @@ def _reservation(cycle: Cycle, pool: int) -> Claim | None:
     return found[0] if len(found) >= cycle.standing.rules.max_reservations else None
 
 
-def _lendable(cycle: Cycle, pool: int) -> bool:
-    return any(
-        claim.pool == pool and not claim.exchange and any(claim.wanted[r] > claim.needs[r] for r in claim.wanted)
-        for claim in cycle.claims.values()
-    )
+def _holds(reservation: Claim, count: int) -> bool:
+    """Whether a machine of the reservation has so many accelerators to lend."""
+    return any(reservation.wanted[row] - need >= count for row, need in reservation.needs.items())
 
 
 def reserve(cycle: Cycle, job: JobRecord, pool: int) -> None:
@@ -136,7 +181,7 @@ def reserve(cycle: Cycle, job: JobRecord, pool: int) -> None:
     parts = split(form.counts[pool], form.nodes, state.pool.shape.accelerators)
     ready = sorted(
         (_ready_at(cycle, machine, parts[0]), machine.row)
-        for machine in _likely_machines(cycle, pool, job)
+        for machine in likely_machines(cycle, pool, job, 0)
         if machine.size >= parts[0]
     )
     if len(ready) >= len(parts):
@@ -144,33 +189,14 @@ def reserve(cycle: Cycle, job: JobRecord, pool: int) -> None:
         open_claim(cycle, job, pool, place, exchange=False)
 
 
-def _is_claimed_by_others(cycle: Cycle, row: int, job: JobRecord) -> bool:
-    """Whether the machine is spoken for. A job's own reservation there does not keep it from more than waiting."""
-    return any(claimant != job.job_id for claimant in cycle.claims_on.get(row, ()))
-
-
-def _likely_machines(cycle: Cycle, pool: int, job: JobRecord) -> list[Machine]:
-    """The machines of a pool with most free accelerators: a gang's place is among them or costs as much elsewhere."""
-    machines = [
-        machine
-        for machine in cycle.ledger.fleet.machines
-        if machine is not None
-        and machine.pool == pool
-        and machine.condition is Condition.UP
-        and not _is_claimed_by_others(cycle, machine.row, job)
-    ]
-    return sorted(machines, key=lambda machine: (-len(machine.free), machine.row))[:MACHINES_MAX]
-
-
 def _ready_at(cycle: Cycle, machine: Machine, wanted: int) -> float:
     """When `wanted` accelerators of the machine will be free if nobody is asked to go."""
     missing = wanted - len(machine.free)
     if missing <= 0:
         return cycle.now
-    ends = sorted(
-        (expected_end(cycle, cycle.ledger.jobs[job_id]), len(held)) for job_id, held in machine.holders.items()
-    )
-    for end_at, count in ends:
+    jobs = cycle.ledger.jobs
+    ends = [(expected_end(cycle, jobs[job_id]), len(held)) for job_id, held in machine.holders.items()]
+    for end_at, count in sorted(ends):
         missing -= count
         if missing <= 0:
             return end_at
@@ -181,12 +207,13 @@ def expected_end(cycle: Cycle, job: JobRecord) -> float:
     """When a running job will end if left alone, by its known length and speed; inf if unknown."""
     total, rate = job.request.steps, cycle.ledger.rate_of(job)
     if total is None or rate <= 0:
-        return float("inf")
-    began = job.leased_at + cycle.ledger.restart_s(job, cycle.standing.rules)
-    return max(cycle.now, began + max(0.0, total - job.start_steps) / rate)
+        return inf
+    began, left = job.leased_at + cycle.ledger.restart_s(job, cycle.standing.rules), total - job.start_steps
+    end_at = began + left / rate if left > 0 else began
+    return end_at if end_at > cycle.now else cycle.now
 
 
-def _lend_to_first(cycle: Cycle, reservation: Claim, jobs: list[JobRecord]) -> bool:
+def _lend_to_first(cycle: Cycle, reservation: Claim, jobs: Iterable[JobRecord]) -> bool:
     """Lend to the first of these jobs that may borrow. They are of one form: if there is no room for one, for none."""
     for job in jobs:
         if _may_borrow(cycle, job, reservation):
@@ -221,15 +248,22 @@ def compare(cycle: Cycle) -> None:
     assert discipline is not None
     if not discipline.compares:
         return
-    incumbents: dict[int, list[JobRecord]] = {}
+    incumbents: dict[int, Incumbents] = {}
     failures: Counter[int] = Counter()
+    hopeless: set[tuple[int, int]] = set()  # those behind a job of their class that failed have less of a claim still
     head: JobRecord | None = None
     for job, pool in discipline.contests(CHALLENGERS_MAX):
         if discipline.strict and head is not None and job is not head and _still_waits(cycle, head):
             return  # nobody passes the first in line, by preemption as little as by filling
         head = job
-        if failures[pool] < FAILURES_MAX and not _challenge(cycle, job, pool, incumbents):
+        if failures[pool] >= FAILURES_MAX:
+            continue
+        in_vain = (job.class_row, pool) in hopeless and job.waits and job.job_id not in cycle.claims
+        if in_vain or not _challenge(cycle, job, pool, incumbents):
+            hopeless.add((job.class_row, pool))
             failures[pool] += 1
+            if all(failures[state.row] >= FAILURES_MAX for state in cycle.ledger.fleet.pools):
+                return
 
 
 def challenge_now(cycle: Cycle, job: JobRecord) -> None:
@@ -244,7 +278,7 @@ def _still_waits(cycle: Cycle, job: JobRecord) -> bool:
     return job.waits and job.job_id not in cycle.lines.spoken_for
 
 
-def _challenge(cycle: Cycle, job: JobRecord, pool: int, incumbents: dict[int, list[JobRecord]]) -> bool:
+def _challenge(cycle: Cycle, job: JobRecord, pool: int, incumbents: dict[int, Incumbents]) -> bool:
     """Claim a place on the pool, if the job has a right to it and those in it may be asked to go.
 
     False: nobody who is there can be displaced. `incumbents`: by pool, as far as they have been asked for.
@@ -259,8 +293,8 @@ def _challenge(cycle: Cycle, job: JobRecord, pool: int, incumbents: dict[int, li
     victims: list[JobRecord] = []
     if place is None:
         if pool not in incumbents:
-            incumbents[pool] = discipline.incumbents(pool)[:INCUMBENTS_MAX]
-        found = victims_of(cycle, job, pool, incumbents[pool], partial(_may_evict, cycle, job, pool))
+            incumbents[pool] = discipline.incumbents(pool, INCUMBENTS_MAX)
+        found = victims_of(cycle, job, pool, incumbents[pool].weaker_than(job))
         if found is None:
             return False
         place, victims = found
@@ -288,95 +322,4 @@ def _is_movable(cycle: Cycle, job: JobRecord, pool: int) -> bool:
         and job.revoked is None
         and job.request.preemptible
         and cycle.discipline.may_move(job, pool)
-    )
-
-
-def victims_of(
-    cycle: Cycle,
-    job: JobRecord,
-    pool: int,
-    incumbents: list[JobRecord],
-    may_evict: Callable[[JobRecord], bool],
-) -> tuple[Place, list[JobRecord]] | None:
-    """The first of these incumbents (weakest first) whose leaving makes room for the job, and the room they make."""
-    fleet, form = cycle.ledger.fleet, form_of(cycle, job)
-    parts = split(form.counts[pool], form.nodes, fleet.pools[pool].pool.shape.accelerators)
-    place: list[tuple[int, int]] = []
-    free = _likely_machines(cycle, pool, job) if len(parts) > 1 else []  # whole machines that are free already
-    own = _own_machines(cycle, pool, job)
-    for machine in [*own, *(machine for machine in free if machine not in own)]:
-        if len(place) < len(parts) and _has_room_after(cycle, machine, [], parts[len(place)], job):
-            place.append((machine.row, parts[len(place)]))
-    leaving: dict[int, list[JobRecord]] = {}
-    for incumbent in incumbents:
-        if incumbent is job or not _can_leave(incumbent) or not may_evict(incumbent):
-            continue
-        for row, _ in incumbent.place:
-            free_machine = fleet.machines[row]
-            taken = any(row == chosen for chosen, _ in place)
-            if free_machine is None or free_machine.condition is not Condition.UP or taken:
-                continue
-            if _is_reserved_by_others(cycle, row, job):
-                continue
-            leaving.setdefault(row, []).append(incumbent)
-            if len(place) < len(parts) and _has_room_after(cycle, free_machine, leaving[row], parts[len(place)], job):
-                place.append((row, parts[len(place)]))
-        if len(place) == len(parts):
-            victims = {victim.job_id: victim for row, _ in place for victim in leaving.get(row, ())}
-            return tuple(place), list(victims.values())
-    return (tuple(place), []) if job.holds and len(place) == len(parts) else None
-
-
-def _own_machines(cycle: Cycle, pool: int, job: JobRecord) -> list[Machine]:
-    """Machines of the pool on which it runs: what it holds there is room for itself."""
-    machines = [cycle.ledger.fleet.machines[row] for row, _ in job.place]
-    return [each for each in machines if each is not None and each.pool == pool and each.condition is Condition.UP]
-
-
-def _can_leave(incumbent: JobRecord) -> bool:
-    return incumbent.revoked is None and incumbent.state is JobState.RUNNING and incumbent.request.preemptible
-
-
-def _may_evict(cycle: Cycle, job: JobRecord, pool: int, incumbent: JobRecord) -> bool:
-    assert cycle.discipline is not None
-    return cycle.discipline.may_evict(job, incumbent, pool)
-
-
-def _is_reserved_by_others(cycle: Cycle, row: int, job: JobRecord) -> bool:
-    """Whether somebody else's reservation takes whatever is freed on the machine."""
-    claims = [cycle.claims[job_id] for job_id in cycle.claims_on.get(row, ()) if job_id != job.job_id]
-    return any(not claim.exchange for claim in claims)
-
-
-def _has_room_after(cycle: Cycle, machine: Machine, leaving: list[JobRecord], wanted: int, job: JobRecord) -> bool:
-    """Whether `wanted` accelerators, with their processors and memory, are free once these jobs have left."""
-    promised = _promised(cycle, machine, job)
-    free, cpus = len(machine.free) - promised[0], machine.free_cpus - promised[1]
-    memory = machine.free_memory_bytes - promised[2]
-    own = [job] if job.job_id in machine.holders else []  # what its reservation holds there
-    for victim in [*leaving, *own]:
-        form, held = form_of(cycle, victim), len(machine.holders[victim.job_id])
-        free += held
-        cpus += held * form.cpus
-        memory += held * form.memory_bytes
-    form = form_of(cycle, job)
-    return free >= wanted and cpus + 1e-9 >= wanted * form.cpus and memory >= wanted * form.memory_bytes
-
-
-def _promised(cycle: Cycle, machine: Machine, job: JobRecord) -> tuple[int, float, int]:
-    """What earlier exchanges of others need on the machine beyond what those who were asked to go will leave there.
-
-    Accelerators, processors, memory; each 0 at least: what more is left is not counted on.
-    """
-    claims = [cycle.claims[job_id] for job_id in cycle.claims_on.get(machine.row, ()) if job_id != job.job_id]
-    if not claims:
-        return 0, 0.0, 0
-    needs = [(claim.needs[machine.row], form_of(cycle, cycle.ledger.jobs[claim.job_id])) for claim in claims]
-    holders = [cycle.ledger.jobs[job_id] for job_id in machine.holders]
-    going = [each for each in holders if each.revoked is not None and any(row == machine.row for row, _ in each.place)]
-    left = [(len(machine.holders[each.job_id]), form_of(cycle, each)) for each in going]
-    return (
-        max(0, sum(count for count, _ in needs) - sum(count for count, _ in left)),
-        max(0.0, sum(count * form.cpus for count, form in needs) - sum(count * form.cpus for count, form in left)),
-        max(0, sum(n * form.memory_bytes for n, form in needs) - sum(n * form.memory_bytes for n, form in left)),
     )

@@ -111,17 +111,22 @@ class RestartCosts:
     def __init__(self) -> None:
         self._starts: dict[Kind, deque[float]] = {}
         self._checkpoints: dict[Kind, deque[float]] = {}
+        #: By kind with a start that was seen: asked for far more often than anything new is seen.
+        self._known: dict[Kind, float] = {}
 
     def saw_start(self, kind: Kind, start_s: float) -> None:
         self._starts.setdefault(kind, deque(maxlen=WINDOW)).append(start_s)
+        self._know(kind)
 
     def saw_checkpoint(self, kind: Kind, took_s: float) -> None:
         self._checkpoints.setdefault(kind, deque(maxlen=WINDOW)).append(took_s)
+        self._know(kind)
+
+    def _know(self, kind: Kind) -> None:
+        starts, checkpoints = self._starts.get(kind), self._checkpoints.get(kind)
+        if starts:
+            self._known[kind] = median(starts) + (median(checkpoints) if checkpoints else 0.0)
 
     def restart_s(self, kind: Kind, default_s: float) -> float:
         """The default until a start of the kind has been seen."""
-        starts = self._starts.get(kind)
-        if not starts:
-            return default_s
-        checkpoints = self._checkpoints.get(kind)
-        return median(starts) + (median(checkpoints) if checkpoints else 0.0)
+        return self._known.get(kind, default_s)

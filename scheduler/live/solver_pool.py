@@ -7,6 +7,7 @@ answered by `SolveFailed`; the next one finds a new process.
 import asyncio
 import multiprocessing
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -24,8 +25,9 @@ from scheduler.live.journal import plain
 from scheduler.live.turn import Effects
 
 
-def _end_with_parent() -> None:
-    """In the solver's process: a server that was killed must leave no solver behind."""
+def _live_with_parent() -> None:
+    """In the solver's process: a server that was killed must leave no solver behind, and Ctrl-C is for the server."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
     assert parent is not None
 
@@ -44,7 +46,7 @@ def _warm_up() -> bool:
 def new_process() -> ProcessPoolExecutor:
     """One process that ends with this one."""
     context = multiprocessing.get_context("spawn")
-    return ProcessPoolExecutor(1, mp_context=context, initializer=_end_with_parent)
+    return ProcessPoolExecutor(1, mp_context=context, initializer=_live_with_parent)
 
 
 def end(pool: ProcessPoolExecutor) -> None:

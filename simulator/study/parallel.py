@@ -82,7 +82,7 @@ def _connect(workers: Workers, stack: ExitStack) -> None:
         raise UserError(
             "the backend dask needs dask, which is not installed",
             field="backend",
-            fix="pip install 'dask[distributed]', or use --backend loky",
+            fix="pip install 'walras[dask]', or use --backend loky",
         ) from None
     try:
         stack.enter_context(distributed.Client(workers.address, timeout="20s"))

@@ -1,10 +1,12 @@
 """A real server, agents as real processes, and kill -9."""
 
+import signal
 import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from scheduler.live.replay import replay_folder
@@ -65,6 +67,17 @@ def test_ranks_are_undisturbed_by_a_server_that_is_killed_and_comes_back(server:
     log = (server.data / "logs" / str(job_id) / "1" / "0.log").read_text().splitlines()
     assert (log[0][:4], log[1:]) == ("pid ", [f"line {i}" for i in range(1, 41)])
     assert replay_folder(server.data).identical
+
+
+def test_control_c_ends_the_server_and_its_solver_without_a_traceback(server: RealServer) -> None:
+    """A terminal tells every process of the group; the server alone acts on it."""
+    assert server.process is not None
+    for process in [*psutil.Process(server.process.pid).children(recursive=True), psutil.Process(server.process.pid)]:
+        process.send_signal(signal.SIGINT)
+    assert server.process.wait(30) == 0
+    told = (server.folder / "server.log").read_text()
+    assert "Traceback" not in told
+    assert "SpawnProcess" not in told
 
 
 def test_a_rented_machine_outlives_a_killed_server_but_not_a_stopped_one(folder: Path) -> None:

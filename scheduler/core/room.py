@@ -1,0 +1,43 @@
+"""How large a gang a pool could take now, so that a fill looks at no line in vain.
+
+Bounds only: whether a gang really fits is for the fleet to say, and whether it may borrow for `rounds.py`.
+"""
+
+from dataclasses import dataclass
+from math import inf
+
+from scheduler.core.claims import waits_for_others
+from scheduler.core.classes import Form
+from scheduler.core.cycle import Cycle
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What is free at most: on one machine of a pool, on all of them, and to be borrowed from the reservation."""
+
+    one: float
+    several: float
+    lent: float
+
+    def may_hold(self, form: Form, pool: int, machine_size: int) -> bool:
+        """False: there is certainly no place for gangs of this form."""
+        count = form.counts[pool]
+        largest_part = count // form.nodes if form.nodes > 1 else min(count, machine_size)
+        return (largest_part <= self.one and count <= self.several) or count <= self.lent
+
+
+#: Everybody may have to be looked at.
+ANY_ROOM = Room(inf, inf, inf)
+
+
+def room_on(cycle: Cycle, pool: int) -> Room:
+    """What may start on the pool. Everybody, as long as the first who finds no place would get a reservation."""
+    fleet = cycle.ledger.fleet
+    free, held = fleet.pools[pool].free, 0
+    reserved = [claim for claim in cycle.claims.values() if claim.pool == pool and not claim.exchange]
+    for claim in reserved:
+        held = max(held, *(wanted - claim.needs[row] for row, wanted in claim.wanted.items()))
+    if (free or held) and len(reserved) < cycle.standing.rules.max_reservations:
+        return ANY_ROOM
+    lends = held and any(waits_for_others(cycle, claim) for claim in reserved)
+    return Room(fleet.most_free(pool) if free else 0, free, held if lends else 0)
