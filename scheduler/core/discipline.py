@@ -40,6 +40,8 @@ class Discipline(Protocol):
     compares: bool
     #: True: the first in line blocks everybody behind it.
     strict: bool
+    #: True: jobs are sent to pools on which the speed of their kind is unknown.
+    explores: bool
     #: True: an elastic job whose gang fits nowhere may start with a smaller one.
     shrinks: bool
     #: Why a job may take another's place, as a sentence about it goes on.
@@ -86,6 +88,10 @@ class Discipline(Protocol):
         """Pools to try before this one for the job, best first."""
         ...
 
+    def may_learn(self, job: JobRecord, pool: int) -> bool:
+        """Whether the job may be sent to the pool for a while, so that its kind's speed there is known."""
+        ...
+
 
 def _quantised(owed_s: float) -> float:
     """Whole accelerator-seconds: clocks jitter, and a tie must stay a tie."""
@@ -97,6 +103,7 @@ class BySharesOwed:
 
     compares = True
     strict = False
+    explores = True
     shrinks = True
     claim_text = "is owed this place"
     move_text = "owed time on"
@@ -247,6 +254,9 @@ class BySharesOwed:
 
     def alternatives(self, job: JobRecord, pool: int) -> list[int]:
         return []  # shares have already chosen the pool
+
+    def may_learn(self, job: JobRecord, pool: int) -> bool:
+        return self.tier(job, pool) != UNWANTED
 
 
 @dataclass(slots=True)

@@ -25,6 +25,7 @@ class ByOrder:
     """An order of jobs, kept in heaps; keys are computed in arrays where many are needed."""
 
     claim_text = "ranks before it"
+    explores = False
     shrinks = False
     move_text = "placed on"
 
@@ -195,6 +196,9 @@ class ByOrder:
         if not self._policy.aware or rates[pool] >= job_class.best_rate:
             return []
         return [other for other in job_class.fastest if rates[other] > rates[pool]]
+
+    def may_learn(self, job: JobRecord, pool: int) -> bool:
+        return False
 
 
 @dataclass(slots=True)

@@ -11,6 +11,7 @@ the plan's prices, unless the next plan is nearer than the restart that a hasty 
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from math import inf
 
 import numpy as np
 
@@ -24,6 +25,8 @@ from scheduler.core.events import Proposal
 from scheduler.core.intake import fill_lines_anew, set_round_timer, take_in
 from scheduler.core.ledger import JobRecord, Ledger
 from scheduler.core.lines import Key, Lines
+from scheduler.core.profiling import explore
+from scheduler.core.regrouping import regroup
 from scheduler.core.rounds import compare, fill
 from scheduler.core.rules import RoundRules
 from walras.ids import JobId
@@ -35,6 +38,7 @@ class ByPlan:
 
     compares = True
     strict = False
+    explores = True
     shrinks = False
     claim_text = "is worth more in this place"
     move_text = "planned on"
@@ -44,6 +48,8 @@ class ByPlan:
         self._moves = moves
         self._ranked: Proposal | None = None
         self._rank: dict[JobId, int] = {}
+        #: Jobs for which a place is being made on a pool where the speed of their kind is to be learnt.
+        self.learning: set[JobId] = set()
 
     def _place_of(self, job: JobRecord) -> list[int]:
         pools: list[int] = np.flatnonzero(self._ledger.columns.entitled[job.slot] > 0).tolist()
@@ -88,16 +94,44 @@ class ByPlan:
         columns = self._ledger.columns
         rows = np.flatnonzero(columns.active & (columns.pool == pool))
         jobs = [self._ledger.jobs[JobId(int(columns.job_id[row]))] for row in rows]
-        jobs = [job for job in jobs if not self.is_entitled(job, pool) or self._ledger.is_resized(job)]
-        jobs.sort(key=lambda job: (job.request.priority_class, -self._rank_of(job), -job.job_id))
-        return _Leaving(jobs[:most], [job for job in jobs[:most] if self.can_be_stopped(job)])
+        jobs.sort(key=lambda job: (not self._leaves(job, pool), *self._weakness(job)))
+        jobs = jobs[:most]
+        return _Leaving(jobs, [job for job in jobs if self._leaves(job, pool) and self.can_be_stopped(job)])
+
+    def _leaves(self, job: JobRecord, pool: int) -> bool:
+        """Whether the plan gives it another place than the one it has on the pool, or none."""
+        return not self.is_entitled(job, pool) or self._ledger.is_resized(job)
+
+    def _weakness(self, job: JobRecord) -> tuple[int, int, int]:
+        return job.request.priority_class, -self._rank_of(job), -job.job_id
 
     def may_move(self, job: JobRecord, pool: int) -> bool:
         return self.is_entitled(job, pool) and self.can_be_stopped(job)
 
     def can_be_stopped(self, job: JobRecord) -> bool:
         can_save = job.request.preemptible and not job.loses_work
-        return self._moves and can_save and self._ledger.now >= job.profiling_until
+        return self._moves and can_save and self._ledger.now >= self._learns_until(job)
+
+    def _learns_until(self, job: JobRecord) -> float:
+        """A lease on an unmeasured pool lasts from the first rank on: no plan may end it while it starts."""
+        if job.profiling_until == -inf:
+            return -inf
+        assert self._ledger.standing is not None
+        return max(job.profiling_until, job.running_at + self._ledger.standing.rules.profiling_s)
+
+    def may_learn(self, job: JobRecord, pool: int) -> bool:
+        assert self._ledger.standing is not None
+        job_class = self._ledger.class_of(job)
+        enough = self._ledger.standing.rules.opportunistic_rate * job_class.best_rate
+        return self._moves and bool(job_class.rates[pool] >= max(enough, 1e-300))
+
+    def learn(self, job: JobRecord, pool: int) -> None:
+        """Its place is there until it has run for the length of a lease, whatever is planned meanwhile."""
+        columns = self._ledger.columns
+        columns.settle(job.slot, self._ledger.now)
+        columns.entitled[job.slot] = 0.0
+        columns.entitled[job.slot, pool] = self._ledger.count_on(job, pool)
+        self.learning.add(job.job_id)
 
     def is_entitled(self, job: JobRecord, pool: int) -> bool:
         return bool(self._ledger.columns.entitled[job.slot, pool] > 0)
@@ -108,7 +142,7 @@ class ByPlan:
 
 @dataclass(slots=True)
 class _Leaving:
-    """Those who hold a place that the plan does not give them; before a planned job all of them yield who can."""
+    """Who holds a place on a pool; before a planned job all yield who can and whom the plan does not have there."""
 
     jobs: list[JobRecord]
     stoppable: list[JobRecord]
@@ -133,6 +167,7 @@ class PlannedEvents:
         elif cycle.round_ended:
             cycle.dirty = True
         cycle.round_ended = False
+        self._discipline.learning.intersection_update(cycle.claims)
         if is_new or cycle.freed:
             self._drop_old_claims(cycle)
         fill_lines_anew(cycle)
@@ -140,9 +175,18 @@ class PlannedEvents:
         if is_new:
             compare(cycle)
             take_in(cycle)
+            regroup(cycle)
         fill(cycle)
+        if is_new:
+            self._explore(cycle)
         resolve.ask_if_due(cycle, self._problem)
         set_round_timer(cycle)
+
+    def _explore(self, cycle: Cycle) -> None:
+        """Leases to learn speeds: the plan has given everybody a place, and is told of these at its next turn."""
+        for job, pool in explore(cycle):
+            self._discipline.learn(job, pool)
+            cycle.dirty = True
 
     def _drop_old_claims(self, cycle: Cycle) -> None:
         """Places kept for jobs that are planned elsewhere now; and reservations, for others may be complete sooner."""
@@ -166,7 +210,8 @@ def plan_problem(ledger: Ledger, discipline: ByPlan) -> Problem:
     slots = np.array([job.slot for job in records], dtype=np.int64)
     stays = np.array([job.holds and job.revoked is None for job in records], dtype=np.bool_)
     pinned = [
-        there and not (job.state is JobState.RUNNING and discipline.can_be_stopped(job))
+        (there and not (job.state is JobState.RUNNING and discipline.can_be_stopped(job)))
+        or job.job_id in discipline.learning
         for job, there in zip(records, stays.tolist(), strict=True)
     ]
     return replace(

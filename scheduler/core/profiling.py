@@ -12,7 +12,7 @@ import numpy as np
 from scheduler.core.attempts import revoke
 from scheduler.core.claims import drop_claim, form_of, open_claim, settle_claim
 from scheduler.core.cycle import Cycle
-from scheduler.core.discipline import UNWANTED, BySharesOwed
+from scheduler.core.discipline import Discipline
 from scheduler.core.fleet import Place
 from scheduler.core.ledger import JobRecord
 from scheduler.core.rounds import INCUMBENTS_MAX
@@ -28,20 +28,22 @@ CELLS_MAX = 8
 CANDIDATES_MAX = 4
 
 
-def explore(cycle: Cycle) -> None:
-    """Open profiling leases within the budget, most work first."""
-    discipline = cycle.discipline
-    if not isinstance(discipline, BySharesOwed) or cycle.standing.rules.profiling_share <= 0:
-        return
+def explore(cycle: Cycle) -> list[tuple[JobRecord, int]]:
+    """Open profiling leases within the budget, most work first. Returns who is to learn its speed on which pool."""
+    discipline, opened = cycle.discipline, list[tuple[JobRecord, int]]()
+    if discipline is None or not discipline.explores or cycle.standing.rules.profiling_share <= 0:
+        return opened
     budget = _budget(cycle)
     if budget < 1:
-        return
+        return opened
     for class_row, pool in _cells(cycle)[:CELLS_MAX]:
         for job in _candidates(cycle, discipline, class_row, pool):
             count = form_of(cycle, job).counts[pool]
             if count <= budget and _open_lease(cycle, job, pool):
                 budget -= count
+                opened.append((job, pool))
                 break
+    return opened
 
 
 def _budget(cycle: Cycle) -> float:
@@ -83,7 +85,7 @@ def _cells(cycle: Cycle) -> list[tuple[int, int]]:
     return cells
 
 
-def _candidates(cycle: Cycle, discipline: BySharesOwed, class_row: int, pool: int) -> list[JobRecord]:
+def _candidates(cycle: Cycle, discipline: Discipline, class_row: int, pool: int) -> list[JobRecord]:
     """Jobs of the class that could go to the pool now: waiting ones first, then those with most work left."""
     columns = cycle.ledger.columns
     rows = np.flatnonzero(columns.active & columns.eligible & (columns.class_row == class_row))
@@ -92,7 +94,7 @@ def _candidates(cycle: Cycle, discipline: BySharesOwed, class_row: int, pool: in
     found: list[JobRecord] = []
     for row in rows[: 4 * CANDIDATES_MAX]:
         job = cycle.ledger.jobs[JobId(int(columns.job_id[row]))]
-        if discipline.tier(job, pool) != UNWANTED and _may_go(cycle, job):
+        if discipline.may_learn(job, pool) and _may_go(cycle, job):
             found.append(job)
     return found[:CANDIDATES_MAX]
 

@@ -14,8 +14,8 @@ from scheduler.live.daemon import Daemon
 from scheduler.live.rows import PolicyRow
 from scheduler.live.turn import Turn
 
-#: Used until an administrator says otherwise.
-DEFAULT_POLICY: Mapping[str, Any] = {"policy": {"name": "max_min_fairness"}}
+#: Used until an administrator says otherwise. Plans are for events: another may follow after a second.
+DEFAULT_POLICY: Mapping[str, Any] = {"policy": {"name": "walras"}, "rules": {"resolve_min_s": 1.0}}
 
 
 @dataclass(frozen=True, slots=True)

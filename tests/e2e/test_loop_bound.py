@@ -64,7 +64,7 @@ async def _burst(face: Face) -> None:
 
 
 @pytest.mark.usefixtures("still")
-@pytest.mark.parametrize("policy", ["fifo", "max_min_fairness"])
+@pytest.mark.parametrize("policy", ["fifo", "max_min_fairness", "walras"])
 async def test_no_callback_holds_up_the_loop_for_20_ms(tmp_path: Path, policy: str) -> None:
     """2,000 jobs in batches of 100, 200 machines, rounds and solves: the longest callback stays under the bound."""
     chosen: dict[str, Any] = {"policy": {"name": policy}, "rules": RULES}

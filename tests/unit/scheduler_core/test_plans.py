@@ -1,5 +1,7 @@
 """Plans carried out: started where planned, exchanged, dropped where they no longer fit, explained by prices."""
 
+from dataclasses import replace
+
 from fake_fleet import FakeFleet, cluster, job, pool
 
 from scheduler.core import commands as cmd
@@ -176,3 +178,95 @@ def test_a_plan_half_carried_out_looks_as_if_it_were_done() -> None:
     assert problem.columns.running[problem.columns.job == 1].tolist() == [True]
     assert problem.columns.running[problem.columns.job == 0].tolist() == [False]
     assert revoked(carried_out(fleet)) == {}
+
+
+def halves(fleet: FakeFleet, steps: dict[int, float]) -> None:
+    """Two machines of four accelerators, each half full: jobs 2 and 4 with these steps, on a machine each."""
+    for number in (1, 2, 3, 4):
+        fleet.tell(ev.JobSubmitted(0.0, job(number, "a", 2, steps=steps.get(number, 1e6))))
+        carried_out(fleet)
+        running(fleet, JobId(number))
+    for number in (1, 3):
+        fleet.end(JobId(number))
+        carried_out(fleet)
+    assert [len(machine.free) for machine in fleet.core.ledger.fleet.machines if machine] == [2, 2]
+
+
+def test_a_planned_gang_that_fits_no_machine_has_one_cleared_for_it() -> None:
+    """Accelerators enough, but on two machines: a job moves over within its pool, and both run."""
+    fleet = planning("aa")
+    halves(fleet, {2: 1e6, 4: 1e5})
+    fleet.tell(ev.JobSubmitted(10.0, job(5, "a", 4, steps=1000.0)))
+    moved = revoked(carried_out(fleet))
+    assert list(moved.values()) == [Reason.POLICY_MOVED]
+    (mover,) = moved
+    assert set(starts(fleet.end(JobId(mover), 85, 50.0))) == {5, mover}
+    assert not fleet.core.cycle.claims
+
+
+def test_nobody_moves_for_a_gang_that_soon_has_room_anyway() -> None:
+    """Restarts that would cost more than the wait are not worth it."""
+    fleet = planning("aa", replace(QUICK, restart_default_s=60))
+    halves(fleet, {2: 1e6, 4: 100.0})
+    fleet.tell(ev.JobSubmitted(60.0, job(5, "a", 4, steps=1e6)))
+    assert revoked(carried_out(fleet)) == {}
+    assert 5 in starts(fleet.end(JobId(4)))
+
+
+def test_nobody_who_cannot_be_stopped_moves_for_a_gang() -> None:
+    """Then it waits, however important it is."""
+    fleet = planning("aa")
+    for number in (1, 2, 3, 4):
+        fleet.tell(ev.JobSubmitted(0.0, job(number, "a", 2, steps=1e6, preemptible=False)))
+        carried_out(fleet)
+        running(fleet, JobId(number))
+    for number in (1, 3):
+        fleet.end(JobId(number))
+        carried_out(fleet)
+    fleet.tell(ev.JobSubmitted(10.0, job(5, "a", 4, steps=10.0)))
+    assert revoked(carried_out(fleet)) == {}
+
+
+def test_a_plan_learns_what_nobody_has_measured() -> None:
+    """A job is sent to the pool where its kind never ran, left there for the lease, then planned at what was seen."""
+    rules = replace(QUICK, profiling_share=0.25, profiling_s=50, min_runtime_s=20)
+    fleet = cluster("walras", rules=rules, machines="ab")
+    fleet.tell(ev.ThroughputMeasured(0.0, Kind("k"), "a", 1, 4.0))
+    fleet.tell(ev.JobSubmitted(0.0, job(1, steps=1e5)))
+    assert starts(carried_out(fleet)) == {1: "a"}
+    running(fleet, J1)
+    fleet.wake()
+    assert revoked(carried_out(fleet)) == {1: Reason.POLICY_MOVED}
+    assert starts(fleet.end(J1, 85, 100.0)) == {1: "b"}
+    assert revoked(carried_out(fleet)) == {}
+    fleet.at += 30.0
+    running(fleet, J1)
+    fleet.at += 40.0  # longer than the lease since it was granted, not since the first rank was up
+    fleet.tell(ev.JobSubmitted(fleet.at, job(2, "b", steps=10.0)))
+    assert fleet.solves[0].problem.jobs.pinned[0]
+    assert revoked(carried_out(fleet)) == {}
+    fleet.tell(ev.ThroughputMeasured(fleet.at, Kind("k"), "b", 1, 0.5))
+    carried_out(fleet)
+    fleet.at += 20.0
+    fleet.end(J2)
+    moved = carried_out(fleet)
+    assert revoked(moved) == {1: Reason.POLICY_MOVED}
+    assert starts(fleet.end(J1, 85, 120.0)) == {1: "a"}
+
+
+def test_a_lease_that_is_planned_for_is_kept_by_the_next_plan() -> None:
+    """While the place is being made, plans take it as given."""
+    rules = replace(QUICK, profiling_share=0.25, profiling_s=50, min_runtime_s=20)
+    fleet = cluster("walras", rules=rules, machines="ab")
+    fleet.tell(ev.ThroughputMeasured(0.0, Kind("k"), "a", 1, 4.0))
+    fleet.tell(ev.JobSubmitted(0.0, job(1, steps=1e5)))
+    carried_out(fleet)
+    running(fleet, J1)
+    fleet.wake()
+    carried_out(fleet)
+    fleet.tell(ev.JobSubmitted(fleet.at, job(2, "b", 2, kind=Kind("other"), steps=10.0)))
+    problem = fleet.solves[0].problem
+    assert problem.jobs.pinned.tolist() == [True, False]
+    assert problem.columns.running[problem.columns.job == 0].tolist() == [False, True]
+    assert revoked(carried_out(fleet)) == {}
+    assert starts(fleet.end(J1, 85, 100.0)) == {1: "b"}
