@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 JOBS ?= 2
 
-.PHONY: help install demo test test-all explore lint bench clean
+.PHONY: help install demo test test-all golden explore lint bench clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -36,6 +36,9 @@ test: lint ## lint and the fast tests
 test-all: lint ## lint and every test, real processes and PyTorch included
 	$(BIN)/python -m pytest -n 0 -m "alone and not gpu"
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m "not alone and not gpu" --durations=10
+
+golden: .venv/.installed-dev ## add the solver that golden results were recorded with (GPL, for tests alone)
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[golden]'
 
 explore: .venv/.installed-dev ## property tests on examples that nobody has seen yet
 	HYPOTHESIS_PROFILE=explore $(BIN)/python -m pytest -n $(JOBS) tests/properties -m "not gpu"
