@@ -32,7 +32,7 @@ lint: .venv/.installed-dev ## style, types, and who may import whom
 test: lint ## lint and the fast tests
 	$(BIN)/python -m pytest -n $(JOBS) -m "not slow and not gpu" --durations=5
 
-# The demo needs the machine to itself: beside other tests its ranks cannot keep their pace.
+# The demo needs the machine to itself: beside other tests its ranks cannot keep their pace. So does whoever times the loop.
 test-all: lint ## lint and every test, real processes and PyTorch included
 	$(BIN)/python -m pytest -n 0 -m "alone and not gpu"
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m "not alone and not gpu" --durations=10

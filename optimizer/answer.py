@@ -4,6 +4,7 @@ import numpy as np
 
 from optimizer.decision import Decision, Memory, Order, Shares
 from optimizer.distinct import distinct_jobs
+from optimizer.mixtures import Widened, answer_with_mixtures
 from optimizer.owners import best_by
 from optimizer.policy import OrderPolicy, PlanPolicy, Policy, SharePolicy, StatedFacts, TellsApart
 from optimizer.problem import Problem
@@ -38,6 +39,18 @@ def answer(
         return order_of(policy, problem), memory, rental
     decision, memory = _decided(policy, problem, memory)
     return decision, memory, rental
+
+
+def answer_widened(policy: Policy, problem: Problem, memory: Memory, delay_usd_per_h: float) -> Widened:
+    """The answer where jobs may have gangs over several pools, made as a share policy's prices ask for them.
+
+    Such jobs are decided about in the fleet as it is: nothing is rented for them.
+    """
+    if isinstance(policy, SharePolicy) and not isinstance(policy, PlanPolicy) and problem.jobs.mixes.any():
+        validate(problem)
+        return answer_with_mixtures(policy, problem, memory)
+    decision, left, _ = answer(policy, problem, memory, delay_usd_per_h)
+    return Widened(problem, decision, left, complete=True)
 
 
 def _decided(policy: SharePolicy, problem: Problem, memory: Memory) -> tuple[Decision, Memory]:

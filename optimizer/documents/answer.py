@@ -213,6 +213,14 @@ class CheckDocument(FileModel):
     ] = ()
 
 
+class MixtureDocument(FileModel):
+    """A configuration over several pools that was made for a job; it stands behind those of the problem."""
+
+    id: Annotated[JobNumber, Field(description="The job's number.")]
+    uses: Annotated[dict[Name, Count], Field(min_length=2, max_length=64, description="Accelerators of each pool.")]
+    steps_per_s: Annotated[Result, Field(description="Speed of the whole gang: that of its slowest pool.")]
+
+
 class AnswerDocument(FileModel):
     """What a policy decided about a problem: `shares`, an `order` or a `plan`."""
 
@@ -222,6 +230,10 @@ class AnswerDocument(FileModel):
         str,
         Field(pattern="^[0-9a-f]{64}$", description="SHA-256 of the problem as `optimizer.documents.writing` has it."),
     ]
+    mixtures: Annotated[
+        tuple[MixtureDocument, ...],
+        Field(max_length=MAX_JOBS, description="Configurations made for jobs that mix, in the order of the jobs."),
+    ] = ()
     shares: SharesDocument | None = None
     order: OrderDocument | None = None
     plan: PlanDocument | None = None

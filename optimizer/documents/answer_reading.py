@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
+from optimizer.checking.mixtures import wrong_mixtures
 from optimizer.decision import Certificate, Decision, Order, Packed, Plan, Quote, Shares, Stage, Yardstick
 from optimizer.documents.answer import (
     AnswerDocument,
@@ -20,21 +21,49 @@ from optimizer.documents.answer import (
 )
 from optimizer.documents.answering import digest
 from optimizer.documents.writing import uses_of
+from optimizer.mixtures import Mixtures, widened
 from optimizer.policy import PolicySpec
 from optimizer.problem import FloatArray, IntArray, Problem
 from walras.errors import ConfigError
 
 
-def decision_of(answer: AnswerDocument, problem: Problem) -> tuple[PolicySpec, Decision]:
-    """Who answered, and what.
+def problem_answered(answer: AnswerDocument, problem: Problem) -> Problem:
+    """The problem with the gangs over several pools that the answer made for it; they run as the problem lets them.
 
     Raises:
-        ConfigError: it answers another problem, or names what this one has not; `field` says where.
+        ConfigError: it answers another problem, or makes a gang that this one does not let it make.
     """
     if answer.problem != digest(problem):
         raise ConfigError(
             "the answer is to another problem", field="problem", fix="give the problem file that was solved, unchanged"
         )
+    if not answer.mixtures:
+        return problem
+    names, listed = _Names(problem), answer.mixtures
+    use = np.zeros((len(listed), len(problem.pools)))
+    for number, mixture in enumerate(listed):
+        use[number] = names.per_pool(mixture.uses, f"mixtures[{number}].uses")
+    job = np.array([names.job(one.id, f"mixtures[{number}].id") for number, one in enumerate(listed)], dtype=np.int64)
+    made = Mixtures(job, np.array([mixture.steps_per_s for mixture in listed]), use)
+    for number, wrong in wrong_mixtures(problem, made):
+        raise ConfigError(
+            f"mixtures[{number}]: {wrong}",
+            field=f"mixtures[{number}]",
+            fix="make gangs of jobs that mix, of their size",
+        )
+    return widened(problem, made)
+
+
+def decision_of(answer: AnswerDocument, problem: Problem) -> tuple[PolicySpec, Decision]:
+    """Who answered, and what.
+
+    Args:
+        answer: the document.
+        problem: as `problem_answered` gives it.
+
+    Raises:
+        ConfigError: it names what the problem has not; `field` says where.
+    """
     policy = PolicySpec(answer.policy.name, dict(answer.policy.parameters))
     if [answer.shares, answer.order, answer.plan].count(None) != 2:
         raise ConfigError("an answer has either shares, an order or a plan", field="shares", fix="give one of them")

@@ -13,6 +13,7 @@ from optimizer.documents.answer import (
     AnswerDocument,
     CertificateDocument,
     JobAnswer,
+    MixtureDocument,
     OrderDocument,
     OrderedJob,
     PackedDocument,
@@ -39,16 +40,18 @@ def answer_of(
     *,
     names: dict[int, str] | None = None,
     integral_bound: float | None = None,
+    asked: Problem | None = None,
 ) -> AnswerDocument:
     """The document of a decision.
 
     Args:
-        problem: the one that was asked.
+        problem: the one that was answered.
         policy: who answered.
         decision: shares, an order or a plan.
         memory: what the policy left for the next time.
         names: what people call the jobs, by id.
         integral_bound: what whole gangs can reach at best (`optimizer.whole`), if that was asked.
+        asked: the problem that was asked, where the one answered has gangs over several pools besides.
     """
     shares = order = plan = None
     if isinstance(decision, Shares):
@@ -59,7 +62,8 @@ def answer_of(
         order = _order(problem, decision, names or {})
     return AnswerDocument(
         policy=PolicyDocument(name=policy.name, parameters=dict(policy.parameters)),
-        problem=digest(problem),
+        problem=digest(asked or problem),
+        mixtures=() if asked is None else _mixtures(asked, problem),
         shares=shares,
         order=order,
         plan=plan,
@@ -71,6 +75,21 @@ def digest(problem: Problem) -> str:
     """SHA-256 of the problem as a document, so that an answer names the question that it answers."""
     text = json.dumps(plain(document_of(problem)), sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _mixtures(asked: Problem, answered: Problem) -> tuple[MixtureDocument, ...]:
+    """The configurations that the problem answered has besides: the last ones of each job."""
+    columns, jobs = answered.columns, len(asked.jobs)
+    known = np.bincount(asked.columns.job, minlength=jobs)
+    uses = uses_of(columns, answered.pools.pool_id)
+    return tuple(
+        MixtureDocument(
+            id=int(asked.jobs.job_id[columns.job[column]]),
+            uses=uses[column],
+            steps_per_s=float(columns.steps_per_s[column]),
+        )
+        for column in np.flatnonzero(places(answered) >= known[columns.job])
+    )
 
 
 def places(problem: Problem) -> IntArray:

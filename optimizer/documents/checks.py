@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from optimizer.certificate import check
+from optimizer.checking.mixtures import about_mixtures
 from optimizer.decision import Decision, Memory
 from optimizer.documents.answer import AnswerDocument, CheckDocument, JobAnswer
 from optimizer.documents.answering import answer_of, finite
@@ -19,10 +20,14 @@ _SAME_BOUND = 1e-4
 def check_document(
     problem: Problem, policy: PolicySpec, decision: Decision, memory: Memory, stated: AnswerDocument
 ) -> CheckDocument:
-    """Check a decision, given what the policy remembered when it was asked, and the document that states it."""
+    """Check a decision, given what the policy remembered when it was asked, and the document that states it.
+
+    `problem` is the one that was answered, gangs over several pools included.
+    """
     found = check(problem, policy, decision, memory)
     complaints = (
         *found.complaints,
+        *about_mixtures(problem, policy, decision),
         *_about_amounts(stated, answer_of(problem, policy, decision)),
         *_about_whole_gangs(stated, integral_bound(problem, policy, decision, memory)),
     )

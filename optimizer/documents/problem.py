@@ -118,6 +118,13 @@ class JobDocument(FileModel):
     project: Annotated[Name | None, Field(description="Entity that it belongs to.")] = None
     user: Annotated[Name | None, Field(description="Entity `project/user`: who, inside the project.")] = None
     kind: Annotated[Name | None, Field(description="Kind of job, as `pairs` calls it; null: never shares.")] = None
+    mixes: Annotated[
+        bool,
+        Field(
+            strict=True,
+            description="Its gang may sit in several pools, paced by the slowest; such configurations are made for it.",
+        ),
+    ] = False
 
     other_words: ClassVar[dict[str, str]] = {
         "columns": "configurations", "deadline": "deadline_at", "steps": "remaining_steps", "entity": "project",

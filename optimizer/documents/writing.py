@@ -93,6 +93,7 @@ def _jobs(problem: Problem) -> Iterator[dict[str, Any]]:
             "priority_class": int(jobs.priority_class[row]),
             "project": names[jobs.entity[row]] if names else None,
             "kind": _kind(int(problem.pairs.kind[row])) if problem.pairs is not None else None,
+            "mixes": bool(jobs.mixes[row]) if len(jobs.mixes) else False,
         }
 
 

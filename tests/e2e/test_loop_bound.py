@@ -13,7 +13,8 @@ from scheduler.live.breath import keep_still
 from tests.support.http_face import Face, facing
 from tests.support.live_world import FakeAgent
 
-pytestmark = pytest.mark.slow
+#: By itself, in a young process: garbage of other tests is not the server's.
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
 
 @pytest.fixture

@@ -80,7 +80,9 @@ def check(
 
     question = _Question(problem)
     document = problem_files.read_document(answer, load("optimizer.documents.answer").AnswerDocument)
-    spec, decision = load("optimizer.documents.answer_reading").decision_of(document, question.problem)
+    reading = load("optimizer.documents.answer_reading")
+    question.problem = reading.problem_answered(document, question.problem)
+    spec, decision = reading.decision_of(document, question.problem)
     given = problem_files.read_memory(memory) if memory is not None else None
     found = question.checked(spec, decision, given, document)
     if output is OutputFormat.JSON:
@@ -108,12 +110,14 @@ class _Question:
     def answered_by(self, spec: Any, given: Any, delay_usd_per_h: float) -> tuple[Any, Any]:
         """(answer document, decision) of a policy."""
         policy = load("optimizer.registry").make(spec)
-        decision, left, _ = load("optimizer.answer").answer(policy, self.problem, given, delay_usd_per_h)
-        whole = load("optimizer.whole").integral_bound(self.problem, spec, decision, given)
+        asked = self.problem
+        found = load("optimizer.answer").answer_widened(policy, asked, given, delay_usd_per_h)
+        self.problem = found.problem
+        whole = load("optimizer.whole").integral_bound(found.problem, spec, found.decision, given)
         document = load("optimizer.documents.answering").answer_of(
-            self.problem, spec, decision, left, names=self.names, integral_bound=whole
+            found.problem, spec, found.decision, found.memory, names=self.names, integral_bound=whole, asked=asked
         )
-        return document, decision
+        return document, found.decision
 
     def checked(self, spec: Any, decision: Any, given: Any, stated: Any) -> Any:
         """What the checker found, as a document."""

@@ -273,3 +273,17 @@ def test_reading_and_describing_load_no_solver(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert {"cvxpy", "numba", "highspy", "aiohttp"} & set(done.stdout.split("LOADED")[1].split()) == set()
+
+
+def test_gangs_over_several_pools_are_made_told_and_checked(tmp_path: Path) -> None:
+    """A gang that no pool could hold runs over two; a check knows it again, and refuses one that nobody may make."""
+    problem, stated = ROOT / "configs" / "problems" / "mixed_gangs.json", tmp_path / "answer.json"
+    answer = data("solve", problem, "--policy", "max_min_fairness")
+    made = {entry["id"] for entry in answer["mixtures"]}
+    assert 2 in made
+    assert 3 not in made
+    answer["mixtures"][0]["steps_per_s"] *= 2
+    stated.write_text(json.dumps(answer))
+    refused = run("check", problem, stated)
+    assert refused.exit_code == 2
+    assert "the speed of its slowest pool" in refused.stderr

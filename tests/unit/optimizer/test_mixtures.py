@@ -1,0 +1,102 @@
+"""Gangs over several pools, made at prices."""
+
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from problems import Setting, build
+
+from optimizer.decision import Shares, Status
+from optimizer.mixtures import Mixtures, answer_with_mixtures, widened
+from optimizer.policies.finish_time_fairness import FinishTimeFairness
+from optimizer.policies.makespan import Makespan
+from optimizer.policies.max_min_fairness import MaxMinFairness
+from optimizer.policies.proportional_fairness import ProportionalFairness
+from optimizer.policies.throughput import Throughput
+from optimizer.policy import SharePolicy
+from optimizer.problem import Problem
+
+POLICIES = [
+    MaxMinFairness(then="nothing"),
+    Throughput(),
+    ProportionalFairness(),
+    Makespan(),
+    FinishTimeFairness(then="nothing"),
+]
+
+
+def every_mixture(problem: Problem) -> Problem:
+    """All gangs over several pools, listed."""
+    columns, pools = problem.columns, problem.pools
+    speed = np.zeros((len(problem.jobs), len(pools)))
+    speed[columns.job, columns.use_pool] = columns.steps_per_s
+    job, rate, use = [], [], []
+    for row in np.flatnonzero(problem.jobs.mixes):
+        gang = int(problem.jobs.gang[row])
+        for counts in product(*(range(min(int(n), gang) + 1) for n in pools.capacity)):
+            taken = np.array(counts, float)
+            slowest = speed[row][taken > 0].min(initial=np.inf)
+            if taken.sum() == gang and (taken > 0).sum() > 1 and slowest > 0:
+                job.append(row)
+                rate.append(slowest)
+                use.append(taken)
+    if not job:
+        return problem
+    return widened(problem, Mixtures(np.array(job), np.array(rate), np.array(use)))
+
+
+@st.composite
+def mixing(draw: st.DrawFn) -> Problem:
+    """Up to five jobs on three pools, gangs up to four, some of which may be spread over pools."""
+    jobs = draw(st.integers(1, 5))
+    speeds = draw(st.lists(st.lists(st.integers(0, 40), min_size=3, max_size=3), min_size=jobs, max_size=jobs))
+    gangs = draw(st.lists(st.sampled_from([1.0, 2.0, 3.0, 4.0]), min_size=jobs, max_size=jobs))
+    setting = Setting(
+        speeds=[[s / 4 if s else None for s in row] for row in speeds],
+        capacity=draw(st.lists(st.integers(0, 4).map(float), min_size=3, max_size=3)),
+        gangs=gangs,
+        weights=draw(st.lists(st.sampled_from([1.0, 2.0]), min_size=jobs, max_size=jobs)),
+    )
+    problem = build(setting)
+    mixes = np.array(draw(st.lists(st.booleans(), min_size=jobs, max_size=jobs)))
+    length = np.array(draw(st.lists(st.integers(1, 9), min_size=jobs, max_size=jobs)), float) * 1000
+    return replace(problem, jobs=replace(problem.jobs, mixes=mixes, remaining_steps=length))
+
+
+@pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: type(policy).__name__)
+@settings(max_examples=60, deadline=None)
+@given(mixing())
+def test_made_at_prices_they_are_worth_as_much_as_all_of_them_listed(policy: SharePolicy, problem: Problem):
+    """The objective and its bound are those of the problem with every gang over several pools."""
+    found = answer_with_mixtures(policy, problem, None)
+    listed, _ = policy.decide(every_mixture(problem), None)
+    assert found.complete
+    assert isinstance(found.decision, Shares)
+    assert isinstance(listed, Shares)
+    ours, all_of_them = found.decision.certificate, listed.certificate
+    assert ours.status is all_of_them.status
+    if ours.status is Status.OPTIMAL and np.isfinite(all_of_them.objective):
+        assert ours.objective == pytest.approx(all_of_them.objective, rel=2e-5, abs=1e-7)
+
+
+def test_a_gang_that_fits_no_pool_runs_on_two():
+    """Three accelerators of one pool and one of another make a gang of four that no pool could hold."""
+    problem = build(Setting(speeds=[[8.0, 4.0]], capacity=[3.0, 1.0], gangs=[4.0], weights=[1.0]))
+    problem = replace(problem, jobs=replace(problem.jobs, mixes=np.array([True])))
+    found = answer_with_mixtures(Throughput(normalised=False), problem, None)
+    columns = found.problem.columns
+    assert columns.use_count[columns.use_column == 2].tolist() == [3.0, 1.0]
+    assert columns.steps_per_s.tolist() == [8.0, 4.0, 4.0]  # at the pace of the slower
+    assert isinstance(found.decision, Shares)
+    assert found.decision.x == pytest.approx([0.0, 0.0, 1.0])
+
+
+def test_who_does_not_mix_is_left_alone():
+    """Nothing is made for jobs whose gang stays in one pool."""
+    problem = build(Setting(speeds=[[8.0, 4.0]], capacity=[3.0, 3.0], gangs=[4.0], weights=[1.0]))
+    found = answer_with_mixtures(Throughput(), problem, None)
+    assert found.problem is problem
+    assert found.complete
