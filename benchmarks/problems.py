@@ -76,7 +76,7 @@ def without(problem: Problem, row: int) -> Problem:
     position = np.cumsum(columns.job != row) - 1
     return replace(
         problem,
-        jobs=Jobs(*(np.delete(getattr(jobs, name), row) for name in Jobs.__slots__ if name != "count")),
+        jobs=Jobs(**{name: np.delete(values, row) for name in Jobs.__slots__ if len(values := getattr(jobs, name))}),
         columns=Columns(
             job=columns.job[kept] - (columns.job[kept] > row),
             steps_per_s=columns.steps_per_s[kept],
