@@ -10,8 +10,8 @@ from collections.abc import Callable
 import numpy as np
 
 from optimizer.elastic.facts import Facts
-from optimizer.elastic.planning import Draft
 from optimizer.owners import sum_by
+from optimizer.plans.draft import Draft
 from optimizer.problem import BoolArray, FloatArray, IntArray, Problem
 
 #: From the column of each job, -1 where it waits (n,), to what each column gains over it (c,).

@@ -1,54 +1,11 @@
-"""From what configurations are worth to a plan: whoever cannot be moved, then class by class the best choice."""
-
-from dataclasses import dataclass
+"""From what configurations are worth to places: class by class the best choice."""
 
 import numpy as np
 
-from optimizer.decision import Plan, Quote, Yardstick
 from optimizer.elastic.choice import TOLERANCE, Choice, choose
-from optimizer.elastic.facts import Facts
-from optimizer.feasible import relative_gap
 from optimizer.owners import sum_by
+from optimizer.plans.draft import Draft, used_by
 from optimizer.problem import BoolArray, FloatArray, IntArray, Problem
-
-
-@dataclass(slots=True, eq=False)
-class Draft:
-    """A plan in the making."""
-
-    #: Column of each job so far, -1: none (n,).
-    column: IntArray
-    #: Accelerators of each pool that nobody has yet (p,).
-    free: FloatArray
-    prices: FloatArray
-    #: What was reached of how much, over the jobs that competed.
-    reached: float = 0.0
-    bound: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Measure:
-    """What the values add up to, in words, and their unit; and the unit of the prices where that is another."""
-
-    name: str
-    unit: str
-    price_unit: str = ""
-
-
-def begin(problem: Problem, facts: Facts) -> Draft:
-    """Jobs that cannot be moved have their places."""
-    column = np.where(facts.pinned, facts.running, -1)
-    free = problem.pools.capacity - used_by(problem, column[column >= 0])
-    return Draft(column, np.maximum(free, 0.0), np.zeros(len(problem.pools)))
-
-
-def used_by(problem: Problem, chosen: IntArray) -> FloatArray:
-    """Accelerators of each pool that these columns take (p,)."""
-    columns = problem.columns
-    flag = np.zeros(len(columns), dtype=np.bool_)
-    flag[chosen] = True
-    ours = flag[columns.use_column]
-    return sum_by(columns.use_pool[ours], columns.use_count[ours], len(problem.pools))
 
 
 def choose_all(problem: Problem, value: FloatArray, draft: Draft, tolerance: float = TOLERANCE) -> None:
@@ -94,18 +51,3 @@ def _choose(problem: Problem, value: FloatArray, draft: Draft, competing: BoolAr
     draft.prices = np.maximum(draft.prices, found.prices)
     draft.reached += found.value
     draft.bound += found.bound
-
-
-def finish(problem: Problem, facts: Facts, value: FloatArray, draft: Draft, measure: Measure) -> Plan:
-    """The plan, with what everybody gains at its prices; most value per accelerator first."""
-    columns, jobs, n = problem.columns, problem.jobs, len(problem.jobs)
-    cost = sum_by(columns.use_column, draft.prices[columns.use_pool] * columns.use_count, len(columns))
-    surplus, density = np.zeros(n), np.zeros(n)
-    np.maximum.at(surplus, columns.job, value - cost)
-    np.maximum.at(density, columns.job, value / np.maximum(facts.size, 1.0))
-    rows = np.lexsort((jobs.job_id, jobs.submitted_at, -density, -jobs.priority_class))
-    bound = max(draft.bound, draft.reached)
-    yardstick = Yardstick(
-        measure.name, measure.unit, draft.reached, bound, relative_gap(draft.reached, bound), maximise=True
-    )
-    return Plan(draft.column, rows, Quote(draft.prices, measure.price_unit or measure.unit, 1.0), surplus, yardstick)

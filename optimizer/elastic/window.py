@@ -12,7 +12,8 @@ import numpy as np
 from optimizer.elastic.choice import Choice, Chosen, choose
 from optimizer.elastic.facts import Facts
 from optimizer.elastic.growing import place
-from optimizer.elastic.planning import Draft, choice_of, fitting
+from optimizer.elastic.planning import choice_of, fitting
+from optimizer.plans.draft import Draft
 from optimizer.problem import BoolArray, FloatArray, IntArray, Problem
 
 #: Values of rounds are predictions: the choice among them is good enough at this distance from its bound.

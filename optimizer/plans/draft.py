@@ -1,16 +1,14 @@
 """A plan in the making: what those hold who cannot be moved, who has what by now, and the plan that comes out of it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from optimizer.decision import Plan, Quote, Yardstick
+from optimizer.feasible import relative_gap
 from optimizer.owners import sum_by
-from optimizer.plans.worth import Worth
 from optimizer.problem import FloatArray, IntArray, Problem
-
-YARDSTICK = "assignment at prices"
-UNIT = "worth of one accelerator"
 
 
 @dataclass(slots=True, eq=False)
@@ -25,6 +23,15 @@ class Draft:
     prices: FloatArray
     reached: float = 0.0
     bound: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """What the values add up to, in words, and their unit; and the unit of the prices where that is another."""
+
+    name: str
+    unit: str
+    price_unit: str = ""
 
 
 def begin(problem: Problem) -> Draft:
@@ -48,17 +55,29 @@ def used_by(problem: Problem, chosen: IntArray) -> FloatArray:
     return sum_by(columns.use_pool[held], columns.use_count[held], len(problem.pools))
 
 
-def finish(problem: Problem, worth: Worth, draft: Draft, overdue: list[int]) -> Plan:
-    """The plan, with what everybody gains at its prices."""
-    columns, n = problem.columns, len(problem.jobs)
+def finish(
+    problem: Problem, value: FloatArray, size: FloatArray, draft: Draft, measure: Measure, first: Sequence[int] = ()
+) -> Plan:
+    """The plan, with what everybody gains at its prices; most value per accelerator first.
+
+    Args:
+        problem: n jobs, c columns.
+        value: of each column (c,).
+        size: accelerators of each column (c,).
+        draft: who has which column.
+        measure: what the values add up to.
+        first: rows of the jobs that come before all others, in their order.
+    """
+    columns, jobs, n = problem.columns, problem.jobs, len(problem.jobs)
     cost = sum_by(columns.use_column, draft.prices[columns.use_pool] * columns.use_count, len(columns))
     surplus, density = np.zeros(n), np.zeros(n)
-    np.maximum.at(surplus, columns.job, worth.value - cost)
-    np.maximum.at(density, columns.job, worth.value / np.maximum(worth.size, 1.0))
-    turn = np.full(n, len(overdue), dtype=np.int64)
-    turn[overdue] = np.arange(len(overdue))
-    jobs = problem.jobs
+    np.maximum.at(surplus, columns.job, value - cost)
+    np.maximum.at(density, columns.job, value / np.maximum(size, 1.0))
+    turn = np.full(n, len(first), dtype=np.int64)
+    turn[list(first)] = np.arange(len(first))
     rows = np.lexsort((jobs.job_id, jobs.submitted_at, -density, -jobs.priority_class, turn))
-    gap = abs(draft.bound - draft.reached) / max(1e-12, abs(draft.bound)) if draft.bound > 0 else 0.0
-    yardstick = Yardstick(YARDSTICK, UNIT, draft.reached, max(draft.bound, draft.reached), gap, maximise=True)
-    return Plan(draft.column, rows, Quote(draft.prices, UNIT, 1.0), surplus, yardstick)
+    bound = max(draft.bound, draft.reached)
+    yardstick = Yardstick(
+        measure.name, measure.unit, draft.reached, bound, relative_gap(draft.reached, bound), maximise=True
+    )
+    return Plan(draft.column, rows, Quote(draft.prices, measure.price_unit or measure.unit, 1.0), surplus, yardstick)

@@ -17,14 +17,14 @@ from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
 from optimizer.decision import Memory, Plan, Quote
-from optimizer.elastic import planning
 from optimizer.elastic.deadlines import Ladder, Need, Promise, Promises
 from optimizer.elastic.facts import Facts, facts_of
 from optimizer.elastic.growing import gain_in, grow, place
+from optimizer.plans import draft as drafts
 from optimizer.policy import Newcomer
 from optimizer.problem import BoolArray, FloatArray, IntArray, Problem
 
-MEASURE = planning.Measure(
+MEASURE = drafts.Measure(
     "deadlines that hold, against those that each job alone could hold", "jobs", "accelerators' worth of the job's work"
 )
 
@@ -53,7 +53,7 @@ class ElasticFlow:
         held = _Held(problem, facts, self.slack)
         admitted, refused = held.admit(order, memory)
         promises = held.promises(order, admitted)
-        draft = planning.begin(problem, facts)
+        draft = drafts.begin(problem)
         for row, promise in promises.items():
             if promise is not None and promise.column >= 0 and not facts.pinned[row]:
                 place(problem, draft, promise.column)
@@ -63,7 +63,7 @@ class ElasticFlow:
             grow(problem, facts, draft, gain_in(problem, value), classes == priority_class)
         draft.reached = float(held.kept(promises))
         draft.bound = float(_alone(problem, facts, order))
-        plan = planning.finish(problem, facts, value, draft, MEASURE)
+        plan = drafts.finish(problem, value, facts.size, draft, MEASURE)
         rest = plan.rows[~np.isin(plan.rows, list(promises))]
         rows = np.array([*(row for row in order if row in promises), *rest.tolist()], dtype=np.int64)
         ids = problem.jobs.job_id

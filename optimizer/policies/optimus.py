@@ -19,10 +19,11 @@ from optimizer.elastic import planning
 from optimizer.elastic.choice import search_prices
 from optimizer.elastic.facts import Facts, facts_of
 from optimizer.elastic.growing import gain_in, grow, place
+from optimizer.plans import draft as drafts
 from optimizer.policy import Newcomer
 from optimizer.problem import FloatArray, Problem
 
-MEASURE = planning.Measure("seconds saved against waiting, at prices", "s")
+MEASURE = drafts.Measure("seconds saved against waiting, at prices", "s")
 
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid", strict=True))
@@ -42,7 +43,7 @@ class Optimus:
         """The plan. Remembers nothing."""
         facts = facts_of(problem)
         value = self._saved_s(problem, facts)
-        draft = planning.begin(problem, facts)
+        draft = drafts.begin(problem)
         free, competing = draft.free.copy(), ~facts.pinned
         classes = problem.jobs.priority_class
         for priority_class in np.unique(classes)[::-1].tolist():
@@ -55,7 +56,7 @@ class Optimus:
         draft.reached = float(value[chosen].sum())
         choice, _ = planning.choice_of(problem, value, competing, free)
         draft.prices, draft.bound = search_prices(choice)
-        return planning.finish(problem, facts, value, draft, MEASURE), None
+        return drafts.finish(problem, value, facts.size, draft, MEASURE), None
 
     def value(self, newcomer: Newcomer, quote: Quote) -> FloatArray:
         """Seconds that each configuration saves against waiting; 0 for a job whose length nobody knows (c,)."""
@@ -85,7 +86,7 @@ class Optimus:
         return saved
 
 
-def _begin(problem: Problem, facts: Facts, value: FloatArray, draft: planning.Draft, row: int) -> None:
+def _begin(problem: Problem, facts: Facts, value: FloatArray, draft: drafts.Draft, row: int) -> None:
     """The job's least gang, on the pool where it ends soonest of those with room."""
     ours = np.flatnonzero((problem.columns.job == row) & facts.usable)
     ours = ours[planning.fitting(problem, draft.free)[ours]]

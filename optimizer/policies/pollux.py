@@ -21,10 +21,11 @@ from pydantic.dataclasses import dataclass
 from optimizer.decision import Memory, Plan, Quote
 from optimizer.elastic import planning
 from optimizer.elastic.facts import Facts, facts_of, may_grow, patience, remembered
+from optimizer.plans import draft as drafts
 from optimizer.policy import Newcomer
 from optimizer.problem import FloatArray, IntArray, Problem
 
-MEASURE = planning.Measure("Pollux's fitness, by choice at prices", "Pollux's fitness")
+MEASURE = drafts.Measure("Pollux's fitness, by choice at prices", "Pollux's fitness")
 #: Serving anybody at all is most of the fitness: to tell the rest apart takes more digits.
 _TOLERANCE = 1e-6
 
@@ -57,9 +58,9 @@ class Pollux:
         speedup = columns.steps_per_s / fair[columns.job]
         speedup = np.where(moved, speedup * patience(facts, history)[columns.job], speedup)
         value = np.where(allowed, jobs.weight[columns.job] * self._gain(speedup), 0.0)
-        draft = planning.begin(problem, facts)
+        draft = drafts.begin(problem)
         planning.choose_all(problem, value, draft, _TOLERANCE)
-        return planning.finish(problem, facts, value, draft, MEASURE), memory
+        return drafts.finish(problem, value, facts.size, draft, MEASURE), memory
 
     def value(self, newcomer: Newcomer, quote: Quote) -> FloatArray:
         """What each least gang would add, its own speed taken for fair; 0 for the others: a job begins small (c,)."""

@@ -22,15 +22,15 @@ from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
 from optimizer.decision import Memory, Plan, Quote
-from optimizer.elastic import planning
 from optimizer.elastic.facts import Facts, facts_of
 from optimizer.elastic.growing import gain_in, grow
 from optimizer.elastic.window import place_round, share_out
 from optimizer.owners import sum_by
+from optimizer.plans import draft as drafts
 from optimizer.policy import Newcomer
 from optimizer.problem import FloatArray, Problem
 
-MEASURE = planning.Measure(
+MEASURE = drafts.Measure(
     "Nash welfare of the window, accelerators times rounds", "weighted logarithm of progress", "logarithm a round"
 )
 
@@ -57,7 +57,7 @@ class Shockwave:
         """The plan. Remembers nothing: the window moves on."""
         facts = facts_of(problem)
         value, once = self._values(problem, facts)
-        draft = planning.begin(problem, facts)
+        draft = drafts.begin(problem)
         classes = problem.jobs.priority_class
         for priority_class in np.unique(classes)[::-1].tolist():
             competing = (classes == priority_class) & ~facts.pinned
@@ -66,7 +66,7 @@ class Shockwave:
             prices = draft.prices.copy()
             grow(problem, facts, draft, gain_in(problem, once), competing)
             draft.prices = prices  # those of the window
-        return planning.finish(problem, facts, value[:, -1] / self.rounds, draft, MEASURE), None
+        return drafts.finish(problem, value[:, -1] / self.rounds, facts.size, draft, MEASURE), None
 
     def value(self, newcomer: Newcomer, quote: Quote) -> FloatArray:
         """What a round in each configuration would add, at the weight of a job that is not late (c,)."""

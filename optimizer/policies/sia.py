@@ -19,11 +19,12 @@ from pydantic.dataclasses import dataclass
 from optimizer.decision import Memory, Plan, Quote
 from optimizer.elastic import planning
 from optimizer.elastic.facts import Facts, History, facts_of, may_grow, patience, remembered
+from optimizer.plans import draft as drafts
 from optimizer.policy import Newcomer
 from optimizer.problem import BoolArray, FloatArray, Problem
 
 UNIT = "Sia's objective"
-MEASURE = planning.Measure("configuration choice at prices", UNIT)
+MEASURE = drafts.Measure("configuration choice at prices", UNIT)
 
 
 def _not_zero(power: float) -> float:
@@ -63,9 +64,9 @@ class Sia:
         history, memory = remembered(problem, facts, memory)
         allowed = may_grow(problem, facts, history, self.growth)
         value = self._values(problem, facts, history, allowed)
-        draft = planning.begin(problem, facts)
+        draft = drafts.begin(problem)
         planning.choose_all(problem, value, draft)
-        return planning.finish(problem, facts, value, draft, MEASURE), memory
+        return drafts.finish(problem, value, facts.size, draft, MEASURE), memory
 
     def value(self, newcomer: Newcomer, quote: Quote) -> FloatArray:
         """What each configuration would add; 0 for all but the least gangs, for a job begins with one (c,)."""

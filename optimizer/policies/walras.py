@@ -69,6 +69,7 @@ class Walras:
         best_rate = worth.best_rates_of(problem)
         known = lengths.lengths_of(problem, best_rate, self.hide_lengths)
         values = worth.worth_of(problem, known, best_rate, self._terms())
+        measure = draft.Measure("assignment at prices", "worth of one accelerator")
         plan, overdue = draft.begin(problem), list[int]()
         if len(problem.jobs):
             from optimizer.plans import assign, guard  # compiled: only where there is something to decide
@@ -77,7 +78,8 @@ class Walras:
             overdue = guard.overdue_of(problem, known, memory, rules)
             guard.place_overdue(problem, values, overdue, plan.free, plan.column, rules)
             assign.assign(problem, values, plan)
-        return draft.finish(problem, values, plan, overdue), {"overdue": problem.jobs.job_id[overdue].tolist()}
+        told = {"overdue": problem.jobs.job_id[overdue].tolist()}
+        return draft.finish(problem, values.value, values.size, plan, measure, overdue), told
 
     def value(self, newcomer: Newcomer, quote: Quote) -> FloatArray:
         """What each configuration would be worth were the newcomer already there (c,)."""
