@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from problems import Setting, build
 
+from optimizer.checking.mixtures import about_mixtures
 from optimizer.decision import Shares, Status
 from optimizer.mixtures import Mixtures, answer_with_mixtures, widened
 from optimizer.policies.finish_time_fairness import FinishTimeFairness
@@ -16,7 +17,7 @@ from optimizer.policies.makespan import Makespan
 from optimizer.policies.max_min_fairness import MaxMinFairness
 from optimizer.policies.proportional_fairness import ProportionalFairness
 from optimizer.policies.throughput import Throughput
-from optimizer.policy import SharePolicy
+from optimizer.policy import PolicySpec, SharePolicy
 from optimizer.problem import Problem
 
 POLICIES = [
@@ -100,3 +101,15 @@ def test_who_does_not_mix_is_left_alone():
     found = answer_with_mixtures(Throughput(), problem, None)
     assert found.problem is problem
     assert found.complete
+
+
+def test_a_check_finds_the_gang_that_an_answer_left_out():
+    """An answer with listed configurations alone is optimal among them, and a gang over two pools betters it."""
+    speeds = [[8.0, 6.0], [8.0, 6.0]]
+    problem = build(Setting(speeds=speeds, capacity=[5.0, 3.0], gangs=[4.0, 4.0], weights=[1.0, 1.0]))
+    problem = replace(problem, jobs=replace(problem.jobs, mixes=np.array([True, True])))
+    spec = PolicySpec("throughput")
+    narrow, _ = Throughput().decide(problem, None)
+    assert [text for text in about_mixtures(problem, spec, narrow) if "better gang" in text]
+    found = answer_with_mixtures(Throughput(), problem, None)
+    assert list(about_mixtures(found.problem, spec, found.decision)) == []
