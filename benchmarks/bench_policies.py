@@ -16,8 +16,8 @@ from optimizer.answer import answer
 from optimizer.decision import Shares
 from optimizer.policy import PolicySpec, SharePolicy
 from optimizer.problem import Problem
+from optimizer.programs.solver import solve_by_clarabel
 from optimizer.registry import make
-from optimizer.solve import solve_by_clarabel
 
 _REPEATS = 5
 _DAILY_EVENTS = 40

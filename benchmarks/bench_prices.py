@@ -17,8 +17,8 @@ import numpy as np
 from benchmarks.instances import Drawn, Instance, draw
 from benchmarks.tables import Measured
 from optimizer.decision import Status
-from optimizer.market import Market
-from optimizer.objective import Level, Nash, Objective, Solution, Targets, Total
+from optimizer.market.market import Market
+from optimizer.market.objective import Level, Nash, Objective, Solution, Targets, Total
 from optimizer.prices.record import gap_of
 from optimizer.prices.solve import solve_by_prices
 from optimizer.problem import FloatArray, IntArray

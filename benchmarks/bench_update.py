@@ -10,7 +10,7 @@ import numpy as np
 
 from benchmarks.instances import Drawn, Instance, draw
 from benchmarks.tables import Measured
-from optimizer.objective import Nash, Objective, Total
+from optimizer.market.objective import Nash, Objective, Total
 from optimizer.prices.roster import Entrant, Roster, proportional
 from optimizer.prices.update import StandingMarket
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from optimizer.market import Market
+from optimizer.market.market import Market
 
 FloatArray = NDArray[np.float64]
 

@@ -2,15 +2,15 @@
 
 import numpy as np
 
+from optimizer.arrays.owners import best_by
 from optimizer.decision import Decision, Memory, Order, Shares
-from optimizer.distinct import distinct_jobs
-from optimizer.mixtures import Widened, answer_with_mixtures
-from optimizer.owners import best_by
+from optimizer.gangs.mixtures import Widened, answer_with_mixtures
+from optimizer.market.distinct import distinct_jobs
+from optimizer.orders.yardstick import with_yardstick
 from optimizer.policy import OrderPolicy, PlanPolicy, Policy, SharePolicy, StatedFacts, TellsApart
 from optimizer.problem import Problem
-from optimizer.renting import Rental, rent_machines, with_rental
+from optimizer.renting.machines import Rental, rent_machines, with_rental
 from optimizer.validate import validate
-from optimizer.yardstick import with_yardstick
 
 
 def answer(

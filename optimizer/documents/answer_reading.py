@@ -21,7 +21,7 @@ from optimizer.documents.answer import (
 )
 from optimizer.documents.answering import digest
 from optimizer.documents.writing import uses_of
-from optimizer.mixtures import Mixtures, widened
+from optimizer.gangs.mixtures import Mixtures, widened
 from optimizer.policy import PolicySpec
 from optimizer.problem import FloatArray, IntArray, Problem
 from walras.errors import ConfigError

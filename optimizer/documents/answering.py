@@ -50,7 +50,7 @@ def answer_of(
         decision: shares, an order or a plan.
         memory: what the policy left for the next time.
         names: what people call the jobs, by id.
-        integral_bound: what whole gangs can reach at best (`optimizer.whole`), if that was asked.
+        integral_bound: what whole gangs can reach at best (`optimizer.gangs.whole`), if that was asked.
         asked: the problem that was asked, where the one answered has gangs over several pools besides.
     """
     shares = order = plan = None

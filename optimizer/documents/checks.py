@@ -7,9 +7,9 @@ from optimizer.checking.mixtures import about_mixtures
 from optimizer.decision import Decision, Memory
 from optimizer.documents.answer import AnswerDocument, CheckDocument, JobAnswer
 from optimizer.documents.answering import answer_of, finite
+from optimizer.gangs.whole import integral_bound
 from optimizer.policy import PolicySpec
 from optimizer.problem import Problem
-from optimizer.whole import integral_bound
 
 #: Speeds and totals that agree to this part are the same.
 _SAME = 1e-6

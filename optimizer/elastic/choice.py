@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from optimizer.owners import sum_by
+from optimizer.arrays.owners import sum_by
 from optimizer.problem import BoolArray, FloatArray, IntArray
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from optimizer.decision import Memory
-from optimizer.distinct import offsets
+from optimizer.fairness.utility import accelerators_of, usable_columns
+from optimizer.market.distinct import offsets
 from optimizer.problem import BoolArray, FloatArray, IntArray, Problem
-from optimizer.utility import accelerators_of, usable_columns
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 import numpy as np
 
+from optimizer.arrays.owners import sum_by
 from optimizer.elastic.facts import Facts
-from optimizer.owners import sum_by
 from optimizer.plans.draft import Draft
 from optimizer.problem import BoolArray, FloatArray, IntArray, Problem
 

@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from optimizer.arrays.owners import sum_by
 from optimizer.elastic.choice import TOLERANCE, Choice, choose
-from optimizer.owners import sum_by
 from optimizer.plans.draft import Draft, used_by
 from optimizer.problem import BoolArray, FloatArray, IntArray, Problem
 

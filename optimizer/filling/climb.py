@@ -15,13 +15,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from optimizer.arrays.owners import sum_by
 from optimizer.decision import Status
 from optimizer.filling.interior import RisingProgram
 from optimizer.filling.proof import Proof
 from optimizer.filling.residual import Restricted, part_of
-from optimizer.market import Market
-from optimizer.objective import Level, Targets
-from optimizer.owners import sum_by
+from optimizer.market.market import Market
+from optimizer.market.objective import Level, Targets
 from optimizer.problem import FloatArray
 
 #: A level within this part of the proved one is reached; within the second, good enough where no program comes closer.
@@ -146,7 +146,7 @@ def _tangent(
 
 
 def _by_solver(market: Market, worth: FloatArray, targets: Targets, work: int) -> Summit:
-    from optimizer.definition import solve_definition  # imports cvxpy: hardly ever needed
+    from optimizer.programs.definition import solve_definition  # imports cvxpy: hardly ever needed
 
     found = solve_definition(market, Level(worth, targets))
     return Summit(found.status, found.objective, found.x, found.prices, found.path, work + found.work)

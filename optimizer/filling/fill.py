@@ -18,16 +18,16 @@ from typing import Protocol
 
 import numpy as np
 
+from optimizer.arrays.owners import sum_by
 from optimizer.decision import Status
-from optimizer.feasible import make_feasible
 from optimizer.filling.climb import climb, gives
 from optimizer.filling.proof import Proof
 from optimizer.filling.residual import Part, Residual, Restricted
-from optimizer.market import Market
-from optimizer.objective import Targets
-from optimizer.owners import sum_by
+from optimizer.market.feasible import make_feasible
+from optimizer.market.market import Market
+from optimizer.market.objective import Targets
+from optimizer.market.reached import FULL, level_reached
 from optimizer.problem import BoolArray, FloatArray
-from optimizer.reached import FULL, level_reached
 
 #: Prices that make up less than this part of all that is paid at a level are rounding.
 _SCARCE = 1e-8

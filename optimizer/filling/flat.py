@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from optimizer.market.targets import Capped
 from optimizer.problem import BoolArray, FloatArray
-from optimizer.targets import Capped
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import sparse
 
-from optimizer.market import Market
+from optimizer.market.market import Market
 from optimizer.problem import FloatArray, IntArray
 
 #: Iterations of one level; 20 to 40 are used.

@@ -7,8 +7,8 @@ rows are worth together.
 from dataclasses import dataclass
 
 from optimizer.filling.response import Responses, responses
-from optimizer.market import Market
-from optimizer.objective import Targets
+from optimizer.market.market import Market
+from optimizer.market.objective import Targets
 from optimizer.problem import FloatArray
 
 #: The price of everything and what is spent agree to this part. It is more than the room that levels are given

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from optimizer.filling.response import responses
-from optimizer.market import Market
-from optimizer.objective import Targets
+from optimizer.market.market import Market
+from optimizer.market.objective import Targets
 from optimizer.problem import BoolArray, FloatArray, IntArray
 
 #: A column within this part of the class's costs of the cheapest way may be part of one.

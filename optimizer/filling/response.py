@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from optimizer.market import Market
+from optimizer.market.market import Market
 from optimizer.problem import FloatArray, IntArray
 
 #: Slopes that agree to this part belong to one edge of the hull.

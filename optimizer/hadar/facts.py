@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from optimizer.fairness.utility import pool_columns, usable_columns
 from optimizer.problem import BoolArray, FloatArray, IntArray, Problem
-from optimizer.utility import pool_columns, usable_columns
 
 
 @dataclass(frozen=True, slots=True, eq=False)

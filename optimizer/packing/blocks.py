@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from optimizer.class_market import ClassMarket
+from optimizer.fairness.utility import pool_columns
+from optimizer.market.class_market import ClassMarket
 from optimizer.problem import BoolArray, FloatArray, IntArray, Pairs, Problem
-from optimizer.utility import pool_columns
 
 
 @dataclass(frozen=True, slots=True, eq=False)

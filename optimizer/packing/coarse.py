@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from optimizer.groups import bits, group_rows
-from optimizer.market import Market
-from optimizer.objective import Level, Targets, Total
-from optimizer.owners import best_by, sum_by
+from optimizer.arrays.groups import bits, group_rows
+from optimizer.arrays.owners import best_by, sum_by
+from optimizer.market.market import Market
+from optimizer.market.objective import Level, Targets, Total
 from optimizer.packing.blocks import Block, Sides, joined, no_sides
 from optimizer.problem import FloatArray, IntArray
 

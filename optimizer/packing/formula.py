@@ -1,7 +1,7 @@
 """What packed policies' formulas are written in: all columns alone and all pairs of two jobs, in cvxpy.
 
-The counterpart of `optimizer.formula` with space sharing, for people to read and for tests to compare with: as many
-variables as there are pairs of jobs, no classes, no sides, no pair left out. Importing this module imports cvxpy.
+The counterpart of `optimizer.programs.formula` with space sharing, for people to read and for tests to compare with: as
+many variables as there are pairs of jobs, no classes, no sides, no pair left out. Importing this module imports cvxpy.
 
     x[c] >= 0   share of time of a column alone            X[i, j, r] >= 0   share of time of a pair in pool r
     sum of the shares in which a job takes part <= 1       a pair holds its gang's accelerators once
@@ -15,9 +15,9 @@ import cvxpy as cp
 import numpy as np
 from scipy import sparse
 
-from optimizer.formula import by_job, shares_in
+from optimizer.fairness.utility import pool_columns
 from optimizer.problem import BoolArray, FloatArray, IntArray, Problem
-from optimizer.utility import pool_columns
+from optimizer.programs.formula import by_job, shares_in
 
 
 @dataclass(frozen=True, slots=True, eq=False)

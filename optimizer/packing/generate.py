@@ -13,17 +13,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from optimizer.arrays.owners import sum_by
 from optimizer.decision import Status
-from optimizer.market import Market
-from optimizer.objective import Level, Total
-from optimizer.owners import sum_by
+from optimizer.market.market import Market
+from optimizer.market.objective import Level, Total
+from optimizer.market.reached import level_reached
 from optimizer.packing.blocks import Block, Sides, Spelled, all_sides, how_many, joined, no_sides, spell
 from optimizer.packing.coarse import coarse_of
 from optimizer.packing.master import Ask, Master, MasterSolution
 from optimizer.packing.pricing import Duals, Priced, bound_of, gain_of, priced
 from optimizer.prices.bound import bound_at
 from optimizer.problem import BoolArray, FloatArray, IntArray
-from optimizer.reached import level_reached
 
 #: Sides up to which a market starts with all of them.
 _ALL_SIDES = 3_000

@@ -19,14 +19,14 @@ import highspy
 import numpy as np
 from scipy import sparse
 
+from optimizer.arrays.owners import best_by
 from optimizer.decision import Status
-from optimizer.linear import ENDINGS
-from optimizer.market import Market
-from optimizer.objective import Level, Total
-from optimizer.owners import best_by
+from optimizer.market.market import Market
+from optimizer.market.objective import Level, Total
 from optimizer.packing.blocks import Spelled
 from optimizer.packing.pricing import Duals
 from optimizer.problem import FloatArray, IntArray
+from optimizer.programs.linear import ENDINGS
 
 #: Columns up to which the dual simplex is the faster one; above, the interior point method without crossover.
 _SIMPLEX_COLUMNS = 6_000

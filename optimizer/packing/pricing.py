@@ -23,8 +23,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from optimizer.market import Market
-from optimizer.objective import Level, Targets, Total
+from optimizer.market.market import Market
+from optimizer.market.objective import Level, Targets, Total
 from optimizer.packing.blocks import Block, Sides, joined, no_sides
 from optimizer.problem import FloatArray, IntArray
 

@@ -2,10 +2,10 @@
 
 import numpy as np
 
+from optimizer.arrays.owners import sum_by
 from optimizer.decision import Packed
-from optimizer.owners import sum_by
+from optimizer.fairness.utility import pool_columns
 from optimizer.problem import BoolArray, FloatArray, IntArray, Problem
-from optimizer.utility import pool_columns
 
 
 def columns_of(problem: Problem, usable: BoolArray, packed: Packed) -> IntArray:

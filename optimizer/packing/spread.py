@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from optimizer.aggregate import Classes
 from optimizer.decision import Packed
+from optimizer.market.aggregate import Classes
 from optimizer.packing.blocks import Block, Sides
 from optimizer.problem import FloatArray, IntArray
 

@@ -1,25 +1,25 @@
 """A decision with space sharing, in stages: the objective first, then the largest sum of utilities that it leaves.
 
-The counterpart of `optimizer.stages.in_stages` where jobs may be packed. A policy makes its classes with the jobs'
-kinds among the keys (`optimizer.packing.blocks.sharing_keys`) and states the same objective as without packing. Every
-stage carries the prices of utility and of time beside those of the pools: with pairs, those alone prove nothing.
+The counterpart of `optimizer.staged.stages.in_stages` where jobs may be packed. A policy makes its classes with the
+jobs' kinds among the keys (`optimizer.packing.blocks.sharing_keys`) and states the same objective as without packing.
+Every stage carries the prices of utility and of time beside those of the pools: with pairs, those alone prove nothing.
 """
 
 from dataclasses import replace
 
 import numpy as np
 
+from optimizer.arrays.owners import best_by, sum_by
 from optimizer.decision import Stage, Status
-from optimizer.market import Market
-from optimizer.objective import Level, Solution, Total
-from optimizer.owners import best_by, sum_by
+from optimizer.market.market import Market
+from optimizer.market.objective import Level, Solution, Total
+from optimizer.market.reached import FULL
 from optimizer.packing.blocks import Block, blocks_of, spell
 from optimizer.packing.generate import PackedSolution, Packer
 from optimizer.packing.spread import pairs_of
 from optimizer.problem import BoolArray, FloatArray
-from optimizer.quoting import scarce
-from optimizer.reached import FULL
-from optimizer.stages import Asked, Staged, in_stages, told
+from optimizer.staged.quoting import scarce
+from optimizer.staged.stages import Asked, Staged, in_stages, told
 
 #: Floors are held with this slack, so that rounding cannot make the next program infeasible.
 _SLACK = 1e-9

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from optimizer.distinct import offsets
+from optimizer.market.distinct import offsets
 from optimizer.plans.draft import Draft, used_by
 from optimizer.plans.gangs import Gangs, assign_gangs
 from optimizer.plans.transport import transport

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from optimizer.arrays.owners import sum_by
 from optimizer.decision import Plan, Quote, Yardstick
-from optimizer.feasible import relative_gap
-from optimizer.owners import sum_by
+from optimizer.market.feasible import relative_gap
 from optimizer.problem import FloatArray, IntArray, Problem
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from optimizer.decision import Memory
-from optimizer.distinct import offsets
+from optimizer.market.distinct import offsets
 from optimizer.plans.compiled import compiled
 from optimizer.plans.lengths import Lengths
 from optimizer.plans.worth import Worth

@@ -1,14 +1,14 @@
 """How long jobs have left, by what is known of them: steps, the submitter's guess, or only what others needed.
 
 All in seconds on the job's best configuration. A job of unknown length is taken to have its Gittins rank left: the
-smallest expected service per completion, by the lengths of the jobs that have ended (`optimizer.gittins`).
+smallest expected service per completion, by the lengths of the jobs that have ended (`optimizer.orders.gittins`).
 """
 
 from dataclasses import dataclass
 
 import numpy as np
 
-from optimizer.gittins import gittins_rank
+from optimizer.orders.gittins import gittins_rank
 from optimizer.problem import BoolArray, FloatArray, Problem
 
 #: Lengths that are expected before any job has ended: as likely short as long.

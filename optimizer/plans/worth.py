@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from optimizer.owners import best_by, sum_by
+from optimizer.arrays.owners import best_by, sum_by
+from optimizer.fairness.utility import usable_columns
 from optimizer.plans.lengths import Lengths
 from optimizer.problem import BoolArray, FloatArray, IntArray, Problem
-from optimizer.utility import usable_columns
 
 #: What is left is counted as this much at least, seconds: who is nearly through is worth a lot, not without bound.
 _LEAST_S = 1.0

@@ -5,7 +5,7 @@ Symbols: R[m] steps left of job m, T[m,p] its steps/s on pool p, k the position 
     minimise  sum k R[m]/T[m,p] y[m,p,k]   each job in one place, each place of a lane taken once
 
 which is the sum of the times until all jobs end if nobody else comes. The first of each lane starts. The certificate
-sets that sum against the squashed area (`optimizer.yardstick`), which no schedule of the same jobs can go below.
+sets that sum against the squashed area (`optimizer.orders.yardstick`), which no schedule of the same jobs can go below.
 """
 
 from dataclasses import replace
@@ -15,14 +15,14 @@ import numpy as np
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
+from optimizer.arrays.owners import best_by
 from optimizer.decision import Certificate, Memory, Quote, Shares, Status
-from optimizer.feasible import relative_gap, violation_of
-from optimizer.lanes import line_up
-from optimizer.owners import best_by
+from optimizer.fairness.utility import usable_columns
+from optimizer.market.feasible import relative_gap, violation_of
+from optimizer.orders.lanes import line_up
+from optimizer.orders.yardstick import lower_bound_s
 from optimizer.policy import Newcomer
 from optimizer.problem import BoolArray, FloatArray, IntArray, Problem
-from optimizer.utility import usable_columns
-from optimizer.yardstick import lower_bound_s
 
 #: Slack for counts that went through float arithmetic.
 _WHOLE = 1e-9

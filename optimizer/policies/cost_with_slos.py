@@ -21,15 +21,15 @@ import numpy as np
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
+from optimizer.arrays.owners import best_by
 from optimizer.decision import Memory, Quote, Shares
-from optimizer.owners import best_by
+from optimizer.fairness.utility import Utility, cost_of, fair_share_utility
 from optimizer.parameters import Aware, FreePrice, Normalised
 from optimizer.policies.throughput_per_dollar import ThroughputPerDollar
 from optimizer.policy import Newcomer
 from optimizer.problem import BoolArray, FloatArray, Problem
-from optimizer.stages import nothing_to_decide
-from optimizer.sums import Sum, largest_sum
-from optimizer.utility import Utility, cost_of, fair_share_utility
+from optimizer.staged.stages import nothing_to_decide
+from optimizer.staged.sums import Sum, largest_sum
 from optimizer.validate import validate
 
 #: A deadline that needs more than all the time by less than this part can be met.
@@ -60,7 +60,7 @@ class CostWithSlos:
         """The policy as one program over the problem's own columns (a cvxpy problem), if all deadlines can be held."""
         import cvxpy as cp
 
-        from optimizer.formula import by_job, shares_in
+        from optimizer.programs.formula import by_job, shares_in
 
         utility = fair_share_utility(problem, aware=self.aware)
         needed, _ = needed_rate(problem, utility)

@@ -2,9 +2,9 @@
 
     minimise  max_m rho[m]        rho[m] = (t[m] + R[m] / thr[m](x)) / (A[m] + R[m] / iso[m])
 
-t: time since submission; R: steps left; iso: steps/s with 1/M of every pool (`optimizer.equal_shares`); A: how long the
-steps done so far would have taken alone, summed over past solves at the isolated rates of then. Weights and projects do
-not matter.
+t: time since submission; R: steps left; iso: steps/s with 1/M of every pool (`optimizer.fairness.equal_shares`); A: how
+long the steps done so far would have taken alone, summed over past solves at the isolated rates of then. Weights and
+projects do not matter.
 
 Source: Mahajan et al., "Themis: Fair and Efficient GPU Cluster Scheduling", NSDI 2020, as Narayanan et al., OSDI 2020,
 section 4.2, state it.
@@ -23,18 +23,18 @@ import numpy as np
 from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass
 
-from optimizer.class_market import market_of
+from optimizer.arrays.owners import best_by
 from optimizer.decision import Certificate, Memory, Quote, Shares
-from optimizer.finish_time import FinishTimes, finish_times, remember
-from optimizer.objective import Level
-from optimizer.owners import best_by
+from optimizer.fairness.finish_time import FinishTimes, finish_times, remember
+from optimizer.fairness.utility import fair_share_utility, newcomer_worth
+from optimizer.market.class_market import market_of
+from optimizer.market.objective import Level
+from optimizer.market.targets import FinishTime
 from optimizer.packing.blocks import sharing_keys
 from optimizer.parameters import Aware, Packing, Then
 from optimizer.policy import Newcomer
 from optimizer.problem import FloatArray, Problem
-from optimizer.stages import Asked, Staged, certificate_of, fair_shares, in_stages, nothing_to_decide
-from optimizer.targets import FinishTime
-from optimizer.utility import fair_share_utility, newcomer_worth
+from optimizer.staged.stages import Asked, Staged, certificate_of, fair_shares, in_stages, nothing_to_decide
 from optimizer.validate import validate
 
 

@@ -12,9 +12,9 @@ from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
 from optimizer.decision import Memory, Plan, Quote, Yardstick
-from optimizer.feasible import relative_gap
 from optimizer.hadar.facts import Facts, facts_of, needed_s, worth
 from optimizer.hadar.planning import Round, Ways, plan_round
+from optimizer.market.feasible import relative_gap
 from optimizer.policy import Newcomer
 from optimizer.problem import Columns, FloatArray, IntArray, Problem
 

@@ -1,9 +1,9 @@
 """Hierarchical fairness: projects share the fleet, users share their project's part, jobs their user's.
 
-Water filling over the tree (`optimizer.hierarchy`): entities at the top rise together, each by its weight; inside an
-entity its part is divided in the same way among its children, or handed to its jobs in the order of submission. What an
-entity cannot use goes to its siblings. After Narayanan et al. (OSDI 2020, 4.3), with guaranteed parts, limits, and
-entities that do not borrow.
+Water filling over the tree (`optimizer.entities.hierarchy`): entities at the top rise together, each by its weight;
+inside an entity its part is divided in the same way among its children, or handed to its jobs in the order of
+submission. What an entity cannot use goes to its siblings. After Narayanan et al. (OSDI 2020, 4.3), with guaranteed
+parts, limits, and entities that do not borrow.
 
 The certificate speaks of the first level: of the guarantees if there are any, else of the top's common rise.
 """
@@ -16,16 +16,16 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic.dataclasses import dataclass
 
-from optimizer.class_market import market_of
+from optimizer.arrays.owners import best_by
 from optimizer.decision import Memory, Quote, Shares
-from optimizer.hierarchy import ByTree
-from optimizer.holdings import Holdings, Terms, configured, holdings, own_parts
-from optimizer.owners import best_by
+from optimizer.entities.hierarchy import ByTree
+from optimizer.entities.holdings import Holdings, Terms, configured, holdings, own_parts
+from optimizer.fairness.utility import Utility, accelerators_of, fair_share_utility, newcomer_worth
+from optimizer.market.class_market import market_of
 from optimizer.parameters import Aware
 from optimizer.policy import Newcomer
 from optimizer.problem import Entities, FloatArray, Problem
-from optimizer.stages import Asked, Staged, certificate_of, fair_shares, nothing_to_decide
-from optimizer.utility import Utility, accelerators_of, fair_share_utility, newcomer_worth
+from optimizer.staged.stages import Asked, Staged, certificate_of, fair_shares, nothing_to_decide
 from optimizer.validate import check_entities, validate
 
 _Fraction = Annotated[float, Field(ge=0, le=1)]
@@ -95,8 +95,8 @@ class Hierarchical:
         """
         import cvxpy as cp
 
-        from optimizer.formula import by_job, shares_in
-        from optimizer.level_formula import items
+        from optimizer.entities.level_formula import items
+        from optimizer.programs.formula import by_job, shares_in
 
         held = holdings(problem, self.entities(problem.entities))
         utility = _within_limits(fair_share_utility(problem, aware=self.aware), held, problem)
@@ -133,7 +133,7 @@ class Hierarchical:
         utility = _within_limits(fair_share_utility(problem, aware=self.aware), held, problem)
         if not utility.usable.any():
             return nothing_to_decide(problem), None
-        from optimizer.filled import filled  # imports scipy
+        from optimizer.staged.filled import filled  # imports scipy
 
         weight, place = problem.jobs.weight, held.place.astype(np.float64)
         inside = [weight, place, held.rank, problem.jobs.entity.astype(np.float64) if len(held.limited) else place]

@@ -1,21 +1,21 @@
 """Isolated: every job has its 1/M of each pool to itself, whatever it makes of it. What sharing has to beat.
 
-The shares are a formula (`optimizer.equal_shares`), no optimum is sought and nothing has a price. The certificate sets
-the level that they reach against what max-min fairness proves to be possible.
+The shares are a formula (`optimizer.fairness.equal_shares`), no optimum is sought and nothing has a price. The
+certificate sets the level that they reach against what max-min fairness proves to be possible.
 """
 
 import numpy as np
 from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass
 
+from optimizer.arrays.owners import sum_by
 from optimizer.decision import Certificate, Memory, Quote, Shares, Status
-from optimizer.equal_shares import equal_shares
-from optimizer.feasible import relative_gap, violation_of
-from optimizer.owners import sum_by
+from optimizer.fairness.equal_shares import equal_shares
+from optimizer.fairness.utility import fair_share_utility, level_of
+from optimizer.market.feasible import relative_gap, violation_of
 from optimizer.policies.max_min_fairness import MaxMinFairness
 from optimizer.policy import Newcomer
 from optimizer.problem import FloatArray, Problem
-from optimizer.utility import fair_share_utility, level_of
 
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid", strict=True))

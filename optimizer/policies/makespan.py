@@ -20,16 +20,16 @@ import numpy as np
 from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass
 
-from optimizer.class_market import market_of
 from optimizer.decision import Certificate, Memory, Quote, Shares
-from optimizer.objective import Level
+from optimizer.fairness.utility import Utility, fair_share_utility, newcomer_worth
+from optimizer.market.class_market import market_of
+from optimizer.market.objective import Level
+from optimizer.market.targets import Capped
 from optimizer.packing.blocks import sharing_keys
 from optimizer.parameters import Aware, Packing, Then
 from optimizer.policy import Newcomer
 from optimizer.problem import FloatArray, Problem
-from optimizer.stages import Asked, Staged, certificate_of, fair_shares, in_stages, nothing_to_decide
-from optimizer.targets import Capped
-from optimizer.utility import Utility, fair_share_utility, newcomer_worth
+from optimizer.staged.stages import Asked, Staged, certificate_of, fair_shares, in_stages, nothing_to_decide
 from optimizer.validate import validate
 
 #: Seconds at equal-split speed that a job is believed to need where nobody's length is known.

@@ -4,7 +4,7 @@
 
 as published, with three declared additions: a job that is already as fast as it can be does not hold back the others;
 what the level leaves is not the solver's whim (`then`); and projects divide their weight among their jobs
-(`optimizer.utility`). Agnostic: the same with all speeds taken for equal.
+(`optimizer.fairness.utility`). Agnostic: the same with all speeds taken for equal.
 
 Source: Narayanan et al., "Heterogeneity-Aware Cluster Scheduling Policies for Deep Learning Workloads", OSDI 2020,
 section 4.1.
@@ -18,17 +18,17 @@ import numpy as np
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
-from optimizer.class_market import market_of
 from optimizer.decision import Memory, Quote, Shares
+from optimizer.fairness.utility import fair_share_utility, newcomer_worth
 from optimizer.filling.flat import ByWeight
-from optimizer.objective import Level
+from optimizer.market.class_market import market_of
+from optimizer.market.objective import Level
+from optimizer.market.targets import Capped
 from optimizer.packing.blocks import sharing_keys
 from optimizer.parameters import Aware, Packing
 from optimizer.policy import Newcomer
 from optimizer.problem import FloatArray, Problem
-from optimizer.stages import Asked, Staged, certificate_of, fair_shares, in_stages, nothing_to_decide, one_stage
-from optimizer.targets import Capped
-from optimizer.utility import fair_share_utility, newcomer_worth
+from optimizer.staged.stages import Asked, Staged, certificate_of, fair_shares, in_stages, nothing_to_decide, one_stage
 from optimizer.validate import validate
 
 
@@ -92,7 +92,9 @@ class MaxMinFairness:
         weight, best = asked.classes.per_class(asked.utility.weight), asked.classes.per_class(asked.utility.best)
         worth, no_floor = asked.classes.per_column(asked.utility.worth), np.zeros(len(best))
         if self.then == "nothing" and weight.any():
-            from optimizer.definition import solve_centrally  # imports cvxpy: only where something is to be solved
+            from optimizer.programs.definition import (
+                solve_centrally,  # imports cvxpy: only where something is to be solved
+            )
 
             first_full = (best[weight > 0] / weight[weight > 0]).min()
             published = Level(worth, Capped(weight, weight * first_full, no_floor))
@@ -100,7 +102,7 @@ class MaxMinFairness:
                 return in_stages(asked, published, leftover=False)
             return one_stage(asked, published, solve_centrally(asked.classes.market, published))
         if self.then == "levels" and not self.packed:
-            from optimizer.filled import filled  # imports scipy
+            from optimizer.staged.filled import filled  # imports scipy
 
             staged = filled(asked, ByWeight(weight))
             if staged.stages:

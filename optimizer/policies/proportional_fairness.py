@@ -19,14 +19,14 @@ import numpy as np
 from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass
 
-from optimizer.class_market import market_of
 from optimizer.decision import Certificate, Memory, Quote, Shares, StageKind
-from optimizer.objective import Nash
+from optimizer.fairness.utility import fair_share_utility, newcomer_worth
+from optimizer.market.class_market import market_of
+from optimizer.market.objective import Nash
 from optimizer.parameters import Aware
 from optimizer.policy import Newcomer
 from optimizer.problem import FloatArray, Problem
-from optimizer.stages import Asked, Staged, certificate_of, fair_shares, in_stages, nothing_to_decide
-from optimizer.utility import fair_share_utility, newcomer_worth
+from optimizer.staged.stages import Asked, Staged, certificate_of, fair_shares, in_stages, nothing_to_decide
 from optimizer.validate import validate
 
 
@@ -45,7 +45,7 @@ class ProportionalFairness:
         """The policy as one program over the problem's own columns (a cvxpy problem)."""
         import cvxpy as cp
 
-        from optimizer.formula import by_job, shares_in
+        from optimizer.programs.formula import by_job, shares_in
 
         utility = fair_share_utility(problem, aware=self.aware)
         entitled = np.flatnonzero(utility.weight)

@@ -21,11 +21,11 @@ import numpy as np
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
+from optimizer.arrays.owners import sum_by
 from optimizer.decision import Memory, Plan, Quote
 from optimizer.elastic.facts import Facts, facts_of
 from optimizer.elastic.growing import gain_in, grow
 from optimizer.elastic.window import place_round, share_out
-from optimizer.owners import sum_by
 from optimizer.plans import draft as drafts
 from optimizer.policy import Newcomer
 from optimizer.problem import FloatArray, Problem

@@ -10,7 +10,7 @@ from typing import Annotated
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
-from optimizer.lengths import left_s, level
+from optimizer.orders.lengths import left_s, level
 from optimizer.parameters import FastestFirst, Margin, Strict, UnknownLength
 from optimizer.policy import OrderFacts
 from optimizer.problem import FloatArray

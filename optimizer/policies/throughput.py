@@ -17,12 +17,12 @@ from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass
 
 from optimizer.decision import Memory, Quote, Shares
+from optimizer.fairness.utility import fair_share_utility, newcomer_rate, newcomer_worth
 from optimizer.parameters import Aware, Normalised, Packing
 from optimizer.policy import Newcomer
 from optimizer.problem import FloatArray, Problem
-from optimizer.stages import nothing_to_decide
-from optimizer.sums import Sum, largest_sum
-from optimizer.utility import fair_share_utility, newcomer_rate, newcomer_worth
+from optimizer.staged.stages import nothing_to_decide
+from optimizer.staged.sums import Sum, largest_sum
 from optimizer.validate import validate
 
 

@@ -18,12 +18,12 @@ from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass
 
 from optimizer.decision import Memory, Quote, Shares
+from optimizer.fairness.utility import Utility, cost_of, fair_share_utility, newcomer_rate, newcomer_worth
 from optimizer.parameters import Aware, FreePrice, Normalised
 from optimizer.policy import Newcomer
 from optimizer.problem import FloatArray, Problem
-from optimizer.stages import nothing_to_decide
-from optimizer.sums import Sum, largest_sum
-from optimizer.utility import Utility, cost_of, fair_share_utility, newcomer_rate, newcomer_worth
+from optimizer.staged.stages import nothing_to_decide
+from optimizer.staged.sums import Sum, largest_sum
 from optimizer.validate import validate
 
 
@@ -49,7 +49,7 @@ class ThroughputPerDollar:
         """The policy as one program over the problem's own columns (a cvxpy problem)."""
         import cvxpy as cp
 
-        from optimizer.formula import shares_in
+        from optimizer.programs.formula import shares_in
 
         utility = fair_share_utility(problem, aware=self.aware)
         x, rows = shares_in(problem, utility.usable)

@@ -12,7 +12,7 @@ import numpy as np
 from pydantic import ConfigDict, Field, model_validator
 from pydantic.dataclasses import dataclass
 
-from optimizer.gittins import gittins_rank
+from optimizer.orders.gittins import gittins_rank
 from optimizer.parameters import FastestFirst, Strict
 from optimizer.policy import OrderFacts
 from optimizer.problem import BoolArray, FloatArray

@@ -11,14 +11,14 @@ import numpy as np
 from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass
 
-from optimizer.class_market import market_of
 from optimizer.decision import Memory, Quote, Shares
+from optimizer.fairness.utility import fair_share_utility, newcomer_worth
 from optimizer.filling.flat import ByWeight
+from optimizer.market.class_market import market_of
 from optimizer.parameters import Aware
 from optimizer.policy import Newcomer
 from optimizer.problem import FloatArray, Problem
-from optimizer.stages import Asked, certificate_of, fair_shares, nothing_to_decide
-from optimizer.utility import fair_share_utility, newcomer_worth
+from optimizer.staged.stages import Asked, certificate_of, fair_shares, nothing_to_decide
 from optimizer.validate import validate
 
 
@@ -42,7 +42,7 @@ class WaterFilling:
         """
         import cvxpy as cp
 
-        from optimizer.formula import by_job, shares_in
+        from optimizer.programs.formula import by_job, shares_in
 
         utility = fair_share_utility(problem, aware=self.aware)
         x, rows = shares_in(problem, utility.usable)
@@ -61,7 +61,7 @@ class WaterFilling:
         utility = fair_share_utility(problem, aware=self.aware)
         if not utility.usable.any():
             return nothing_to_decide(problem), None
-        from optimizer.filled import filled  # imports scipy
+        from optimizer.staged.filled import filled  # imports scipy
 
         classes = market_of(problem, utility.usable, [utility.worth], [utility.weight])
         asked = Asked(problem, utility, classes)

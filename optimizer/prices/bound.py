@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from optimizer.market import Market
-from optimizer.objective import Level, Nash, Objective, Targets, Total
+from optimizer.market.market import Market
+from optimizer.market.objective import Level, Nash, Objective, Targets, Total
 from optimizer.prices.engine import best_engine
 from optimizer.prices.responses import REACH, best_worth, cheapest, logarithmic
 from optimizer.prices.softened import TARGET, Wants

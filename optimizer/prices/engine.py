@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
 
-from optimizer.market import Market
+from optimizer.market.market import Market
 from optimizer.prices import passes
 from optimizer.prices.softened import Sums, Wants, sums_of, supply_of
 from optimizer.problem import FloatArray

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from optimizer.market import Market
+from optimizer.market.market import Market
 from optimizer.prices.responses import Block, Choice, blocks_of, cheapest_in, logarithmic_in
 from optimizer.prices.softened import LOG, PLAIN, TARGET, Wants, width_of
 from optimizer.problem import BoolArray, FloatArray, IntArray

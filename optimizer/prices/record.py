@@ -6,8 +6,8 @@ targets are convex, and only a guess elsewhere; so it is proved by one more pass
 
 import numpy as np
 
-from optimizer.market import Market
-from optimizer.objective import Nash, Objective
+from optimizer.market.market import Market
+from optimizer.market.objective import Nash, Objective
 from optimizer.prices.engine import Engine
 from optimizer.prices.follow import Work
 from optimizer.prices.newton import Look

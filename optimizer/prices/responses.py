@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from optimizer.market import Market
+from optimizer.market.market import Market
 from optimizer.problem import BoolArray, FloatArray, IntArray
 
 #: Classes worked on at a time: the tables of a block stay in the processor's cache.

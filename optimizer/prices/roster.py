@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from optimizer.market import Market
-from optimizer.objective import Level, Nash, Objective, Total
+from optimizer.market.market import Market
+from optimizer.market.objective import Level, Nash, Objective, Total
 from optimizer.prices.responses import REACH, best_worth
 from optimizer.prices.softened import LOG, PLAIN, TARGET, Wants
 from optimizer.prices.stored import Asked

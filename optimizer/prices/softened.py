@@ -26,7 +26,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from optimizer.market import Market
+from optimizer.market.market import Market
 from optimizer.problem import FloatArray, IntArray
 
 PLAIN, TARGET, LOG = 0, 1, 2

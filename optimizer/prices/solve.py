@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from optimizer.decision import Status
-from optimizer.market import Market
-from optimizer.objective import Level, Nash, Objective, Solution, Total
+from optimizer.market.market import Market
+from optimizer.market.objective import Level, Nash, Objective, Solution, Total
 from optimizer.prices.bound import reach
 from optimizer.prices.engine import Engine, best_engine
 from optimizer.prices.follow import Path, Work, follow, scaled, with_reference

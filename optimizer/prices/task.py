@@ -10,8 +10,8 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from optimizer.market import Market
-from optimizer.objective import Level, Nash, Objective, Targets, Total
+from optimizer.market.market import Market
+from optimizer.market.objective import Level, Nash, Objective, Targets, Total
 from optimizer.prices.responses import best_worth
 from optimizer.prices.softened import LOG, PLAIN, TARGET, Wants
 from optimizer.problem import FloatArray, IntArray

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from optimizer.market import Market
-from optimizer.objective import Level, Objective
+from optimizer.market.market import Market
+from optimizer.market.objective import Level, Objective
 from optimizer.prices import stored
 from optimizer.prices.engine import Engine, best_engine
 from optimizer.prices.newton import Point, look

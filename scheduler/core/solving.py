@@ -4,9 +4,9 @@ import numpy as np
 
 from optimizer.answer import answer
 from optimizer.decision import Memory, Plan, Shares, Status
+from optimizer.gangs.whole import integral_bound
 from optimizer.problem import FloatArray, IntArray, Problem
 from optimizer.registry import make
-from optimizer.whole import integral_bound
 from scheduler.core.commands import Solve
 from scheduler.core.events import Proposal
 from walras.ids import JobId, PoolId

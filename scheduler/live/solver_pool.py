@@ -15,7 +15,7 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.connection import wait
 
-from optimizer.whole import LARGEST_FLEET
+from optimizer.gangs.whole import LARGEST_FLEET
 from scheduler.core.commands import Solve
 from scheduler.core.events import Event, Proposal, Solved, SolveFailed
 from scheduler.core.solving import solve

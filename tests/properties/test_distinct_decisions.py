@@ -12,7 +12,7 @@ from strategies_problems import settings_of_problems
 from optimizer.answer import answer
 from optimizer.certificate import check
 from optimizer.decision import Shares
-from optimizer.distinct import distinct_jobs
+from optimizer.market.distinct import distinct_jobs
 from optimizer.policy import PolicySpec, SharePolicy, TellsApart
 from optimizer.registry import make, names
 

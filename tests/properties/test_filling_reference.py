@@ -5,10 +5,10 @@ import pytest
 from filling_reference import reference
 
 from optimizer.decision import Status
+from optimizer.entities.hierarchy import ByTree, Tree
 from optimizer.filling.fill import Rule, fill
 from optimizer.filling.flat import ByWeight
-from optimizer.hierarchy import ByTree, Tree
-from optimizer.market import Market
+from optimizer.market.market import Market
 
 pytestmark = pytest.mark.slow
 

@@ -17,10 +17,10 @@ from optimizer.checking.forms import LevelForm, LogForm, SumForm
 from optimizer.checking.measures import Question, measure_of
 from optimizer.checking.stages import check_stages
 from optimizer.decision import Shares
+from optimizer.gangs.whole import integral_bound
 from optimizer.policy import PolicySpec, SharePolicy
 from optimizer.problem import FloatArray, Problem
 from optimizer.registry import make
-from optimizer.whole import integral_bound
 
 BOUNDED = [*SPECS, PolicySpec("water_filling")]
 

@@ -5,7 +5,7 @@ import pytest
 
 from optimizer.filling.fill import Filling, fill
 from optimizer.filling.flat import ByWeight
-from optimizer.market import Market
+from optimizer.market.market import Market
 from optimizer.problem import FloatArray
 
 FLEETS = 1000

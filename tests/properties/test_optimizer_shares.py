@@ -12,11 +12,11 @@ from strategies_problems import settings_of_problems
 from optimizer.answer import answer
 from optimizer.certificate import check
 from optimizer.decision import Shares
+from optimizer.fairness.utility import fair_share_utility, level_of
 from optimizer.policies.isolated import Isolated
 from optimizer.policies.max_min_fairness import MaxMinFairness
 from optimizer.policy import PolicySpec
 from optimizer.problem import Problem
-from optimizer.utility import fair_share_utility, level_of
 
 AWARE = MaxMinFairness()
 pytestmark = pytest.mark.filterwarnings("error")

@@ -6,12 +6,12 @@ from packing import all_columns, max_min, most, packable_problems, throughput
 from problems import rates_of
 
 from optimizer.decision import Packed
+from optimizer.fairness.utility import fair_share_utility
+from optimizer.market.reached import FULL
+from optimizer.market.targets import Capped
 from optimizer.packing.shares import violation_of_packed
 from optimizer.problem import Problem
-from optimizer.reached import FULL
-from optimizer.stages import Staged
-from optimizer.targets import Capped
-from optimizer.utility import fair_share_utility
+from optimizer.staged.stages import Staged
 
 
 def runs(problem: Problem) -> bool:

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from policies import SPECS, name_of, published, timed_problems, told_by_definition
 from problems import rates_of
 
-from optimizer import route
 from optimizer.certificate import check
 from optimizer.decision import Shares, Status
+from optimizer.fairness.utility import fair_share_utility
 from optimizer.policy import PolicySpec, SharePolicy
 from optimizer.problem import Columns, Problem
+from optimizer.programs import route
 from optimizer.registry import make
-from optimizer.utility import fair_share_utility
 
 pytestmark = pytest.mark.filterwarnings("error")
 EXAMPLES = settings(max_examples=25, deadline=None)

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from markets import exact, levels, markets, nashes, totals
 
 from optimizer.decision import Status
-from optimizer.market import Market
-from optimizer.objective import Level, Nash, Objective, Solution, Total
+from optimizer.market.market import Market
+from optimizer.market.objective import Level, Nash, Objective, Solution, Total
 from optimizer.prices.bound import bound_at
 from optimizer.prices.engine import numpy_engine
 from optimizer.prices.record import gap_of

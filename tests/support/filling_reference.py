@@ -3,9 +3,9 @@
 import numpy as np
 from scipy.optimize import linprog
 
+from optimizer.arrays.owners import best_by
 from optimizer.filling.fill import Rule
-from optimizer.market import Market
-from optimizer.owners import best_by
+from optimizer.market.market import Market
 
 _HALVINGS = 45
 #: What a level gives is kept but for this part, so that a solver's rounding does not deny it to the next.

@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import strategies as st
 from scipy import optimize, sparse
 
-from optimizer.market import Market
-from optimizer.objective import Level, Nash, Objective, Total
+from optimizer.market.market import Market
+from optimizer.market.objective import Level, Nash, Objective, Total
 
 
 @dataclass(frozen=True)

@@ -9,14 +9,14 @@ from problems import Setting, build
 from scipy.optimize import linprog
 from strategies_problems import settings_of_problems
 
-from optimizer.class_market import market_of
-from optimizer.objective import Level, Targets, Total
+from optimizer.fairness.utility import Utility, fair_share_utility
+from optimizer.market.class_market import market_of
+from optimizer.market.objective import Level, Targets, Total
+from optimizer.market.targets import Capped
 from optimizer.packing.blocks import sharing_keys
 from optimizer.packing.stages import packed_in_stages
 from optimizer.problem import Pairs, Problem
-from optimizer.stages import Asked, Staged
-from optimizer.targets import Capped
-from optimizer.utility import Utility, fair_share_utility
+from optimizer.staged.stages import Asked, Staged
 
 Listed = tuple[int, int, int, float, float]
 

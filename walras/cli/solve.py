@@ -113,7 +113,7 @@ class _Question:
         asked = self.problem
         found = load("optimizer.answer").answer_widened(policy, asked, given, delay_usd_per_h)
         self.problem = found.problem
-        whole = load("optimizer.whole").integral_bound(found.problem, spec, found.decision, given)
+        whole = load("optimizer.gangs.whole").integral_bound(found.problem, spec, found.decision, given)
         document = load("optimizer.documents.answering").answer_of(
             found.problem, spec, found.decision, found.memory, names=self.names, integral_bound=whole, asked=asked
         )

@@ -3,9 +3,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from problems import Setting, build
 
-from optimizer import aggregate as module
-from optimizer.aggregate import aggregate
-from optimizer.groups import group_rows, quantise
+from optimizer.arrays.groups import group_rows, quantise
+from optimizer.market import aggregate as module
+from optimizer.market.aggregate import aggregate
 from optimizer.problem import Columns
 
 
@@ -77,7 +77,7 @@ def test_groups_do_not_depend_on_the_order_of_rows():
 
 def test_a_clash_of_hashes_merges_nothing(monkeypatch):
     """Grouping is exact even if every hash is the same."""
-    monkeypatch.setattr("optimizer.groups._hash", lambda rows: np.zeros(len(rows), dtype=np.uint64))
+    monkeypatch.setattr("optimizer.arrays.groups._hash", lambda rows: np.zeros(len(rows), dtype=np.uint64))
     groups = group_rows(np.array([[1, 2], [1, 3], [1, 2]]))
     assert groups.member[0] == groups.member[2] != groups.member[1]
 

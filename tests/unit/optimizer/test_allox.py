@@ -11,7 +11,7 @@ from problems import Setting, build
 from scipy.optimize import linear_sum_assignment
 
 from optimizer.decision import Shares, Status
-from optimizer.lanes import assign, cut, starters
+from optimizer.orders.lanes import assign, cut, starters
 from optimizer.policies.allox import Allox
 from optimizer.policy import Newcomer
 from optimizer.problem import Problem

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from problems import Setting, build
 from strategies_problems import settings_of_problems
 
-from optimizer import distinct, distinct_kernels
-from optimizer.distinct import distinct_jobs, offsets
+from optimizer.market import distinct, distinct_kernels
+from optimizer.market.distinct import distinct_jobs, offsets
 from optimizer.problem import Columns, Problem
 
 FIELDS = ("weight", "gang", "entity")

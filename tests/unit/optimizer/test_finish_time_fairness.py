@@ -7,10 +7,10 @@ from policies import NOW, with_times
 from problems import Setting, build, rates_of
 
 from optimizer.decision import Shares, Status
-from optimizer.finish_time import finish_times
+from optimizer.fairness.finish_time import finish_times
+from optimizer.fairness.utility import fair_share_utility
 from optimizer.policies.finish_time_fairness import FinishTimeFairness
 from optimizer.problem import Problem
-from optimizer.utility import fair_share_utility
 
 AWARE = FinishTimeFairness()
 

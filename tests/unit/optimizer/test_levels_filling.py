@@ -7,8 +7,8 @@ from scipy.optimize import linprog
 from optimizer.decision import Status
 from optimizer.filling.fill import fill
 from optimizer.filling.flat import ByWeight
-from optimizer.market import Market
-from optimizer.objective import Level
+from optimizer.market.market import Market
+from optimizer.market.objective import Level
 from optimizer.prices.bound import bound_at
 from optimizer.problem import FloatArray
 

@@ -5,10 +5,10 @@ from scipy.optimize import linprog
 
 from optimizer.certificate import check
 from optimizer.decision import StageKind, Status
+from optimizer.fairness.utility import fair_share_utility
 from optimizer.policies.max_min_fairness import MaxMinFairness
 from optimizer.policy import PolicySpec
 from optimizer.problem import Problem
-from optimizer.utility import fair_share_utility
 
 AWARE, AGNOSTIC = MaxMinFairness(), MaxMinFairness(aware=False)
 

@@ -11,7 +11,7 @@ from problems import Setting, build
 
 from optimizer.checking.mixtures import about_mixtures
 from optimizer.decision import Shares, Status
-from optimizer.mixtures import Mixtures, answer_with_mixtures, widened
+from optimizer.gangs.mixtures import Mixtures, answer_with_mixtures, widened
 from optimizer.policies.finish_time_fairness import FinishTimeFairness
 from optimizer.policies.makespan import Makespan
 from optimizer.policies.max_min_fairness import MaxMinFairness

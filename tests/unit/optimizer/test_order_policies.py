@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from problems import Setting, build
 
 from optimizer.answer import order_of
-from optimizer.gittins import gittins_rank
-from optimizer.lengths import left_s, level
+from optimizer.orders.gittins import gittins_rank
+from optimizer.orders.lengths import left_s, level
 from optimizer.policies.las import Las
 from optimizer.policies.tiresias import Tiresias
 from optimizer.policy import OrderFacts, OrderPolicy, PolicySpec, Renewing, StatedFacts

@@ -11,9 +11,11 @@ from packing import Listed, max_min, packable_problems, with_pairs
 from policies import told_by_definition, with_times
 from problems import Setting, build
 
-from optimizer.class_market import market_of
 from optimizer.decision import Shares, Status
-from optimizer.objective import Level, Total
+from optimizer.fairness.utility import fair_share_utility
+from optimizer.market.class_market import market_of
+from optimizer.market.objective import Level, Total
+from optimizer.market.targets import Capped
 from optimizer.packing import generate
 from optimizer.packing.blocks import blocks_of, sharing_keys
 from optimizer.packing.generate import Packer
@@ -21,8 +23,6 @@ from optimizer.packing.shares import over_columns, violation_of_packed
 from optimizer.policy import PolicySpec
 from optimizer.problem import Problem
 from optimizer.registry import make
-from optimizer.targets import Capped
-from optimizer.utility import fair_share_utility
 
 PACKED = [
     PolicySpec("max_min_fairness", {"then": "nothing", "packed": True}),

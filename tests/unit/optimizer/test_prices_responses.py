@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from markets import CappedTargets, LinearTargets, market_of
 
-from optimizer.objective import Level, Nash, Total
+from optimizer.market.objective import Level, Nash, Total
 from optimizer.prices.bound import bound_at, multipliers
 from optimizer.prices.responses import cheapest, demand, logarithmic, unreachable
 

@@ -7,8 +7,8 @@ import pytest
 from markets import CappedTargets, LinearTargets, exact, market_of
 
 from optimizer.decision import Status
-from optimizer.market import Market
-from optimizer.objective import Level, Nash, Objective, Total
+from optimizer.market.market import Market
+from optimizer.market.objective import Level, Nash, Objective, Total
 from optimizer.prices.engine import best_engine, numpy_engine
 from optimizer.prices.newton import Point, look
 from optimizer.prices.record import gap_of

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import optimize, sparse
 
-from optimizer.market import Market
-from optimizer.objective import Level, Nash, Objective, Total
+from optimizer.market.market import Market
+from optimizer.market.objective import Level, Nash, Objective, Total
 from optimizer.prices.engine import best_engine, numpy_engine
 from optimizer.prices.roster import Entrant, Roster, proportional
 from optimizer.prices.update import StandingMarket

@@ -9,7 +9,7 @@ from optimizer.certificate import check
 from optimizer.decision import Shares, Status
 from optimizer.policies.max_min_fairness import MaxMinFairness
 from optimizer.policy import PolicySpec
-from optimizer.renting import rent_machines
+from optimizer.renting.machines import rent_machines
 
 #: Four equal jobs, one owned accelerator; a machine of one accelerator costs 1 USD/h.
 QUEUE = Setting([[1, 1]] * 4, [1, 0], rentable=[0, 8], usd_per_h=[0, 1])

@@ -8,11 +8,11 @@ from problems import Setting, build
 
 from optimizer.answer import answer
 from optimizer.decision import Decision, Shares
-from optimizer.market import Market
+from optimizer.gangs.whole import LARGEST_FLEET, best_packing, integral_bound
+from optimizer.market.market import Market
 from optimizer.policy import PolicySpec
 from optimizer.problem import Entities, Problem
 from optimizer.registry import make
-from optimizer.whole import LARGEST_FLEET, best_packing, integral_bound
 
 #: Two gangs of three that want the same four accelerators.
 THREES = Setting([[1.0], [1.0]], [4], gangs=[3, 3], remaining_steps=[100, 100], usd_per_h=[1.0])

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from problems import Setting, build
 
 from optimizer.answer import order_of
-from optimizer.list_schedule import ends_s
+from optimizer.fairness.utility import usable_columns
+from optimizer.orders.list_schedule import ends_s
+from optimizer.orders.yardstick import lower_bound_s as lower_bound_of_columns
 from optimizer.policies.fifo import Fifo
 from optimizer.policies.srtf import Srtf
 from optimizer.problem import Problem
-from optimizer.utility import usable_columns
-from optimizer.yardstick import lower_bound_s as lower_bound_of_columns
 
 
 def problem_of(setting: Setting, steps: list[float]) -> Problem:

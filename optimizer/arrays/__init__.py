@@ -1,0 +1,1 @@
+"""Rows, entries and owners: array arithmetic that knows nothing of jobs."""

@@ -1,0 +1,1 @@
+"""Projects, users and what they are guaranteed: trees over jobs, filled level by level."""

@@ -1,0 +1,1 @@
+"""How good a share of time is for a job: the utilities that fair policies equalise."""

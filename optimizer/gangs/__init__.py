@@ -1,0 +1,1 @@
+"""What whole gangs can do: over several pools, and at one instant."""

@@ -1,0 +1,51 @@
+"""What shares reach of an objective, and prices in its unit. Decides nothing."""
+
+import numpy as np
+
+from optimizer.arrays.owners import sum_by
+from optimizer.market.market import Market
+from optimizer.market.objective import Level, Objective, Targets, Total
+from optimizer.prices.bound import multipliers
+from optimizer.problem import FloatArray
+
+#: A utility within this part of its target has reached it, so that rounding cannot make a full job look starved.
+FULL = 1e-8
+#: Halvings of the level: enough for the last bit of a float.
+_HALVINGS = 100
+#: Stands for a logarithm of nothing.
+_TINY = 1e-300
+
+
+def reached(market: Market, objective: Objective, x: FloatArray) -> float:
+    """The objective's value at shares of the classes' members (C,). Floors of a `Total` are not looked at."""
+    owner = market.owner()
+    if isinstance(objective, Total):
+        return float((market.size[owner] * objective.value) @ x)
+    utility = sum_by(owner, objective.worth * x, market.classes)
+    if isinstance(objective, Level):
+        return level_reached(objective.targets, utility)
+    rising = objective.weight > 0
+    return float((market.size * objective.weight)[rising] @ np.log(np.maximum(utility[rising], _TINY)))
+
+
+def level_reached(targets: Targets, utility: FloatArray) -> float:
+    """The largest level whose targets the utilities reach (k,)."""
+    utility = utility * (1 + FULL)
+    low, high = 0.0, targets.highest
+    if np.all(utility >= targets.at(high)[0]):
+        return high
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        if middle in (low, high):
+            break
+        if np.all(utility >= targets.at(middle)[0]):
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def in_levels(market: Market, level: Level, prices: FloatArray, z: float) -> FloatArray:
+    """Prices in units of the level: such that a little less of it, just below z, saves as much as it is less (r,)."""
+    cost = float(market.size @ (multipliers(market, level, prices, z) * level.targets.at(z)[1]))
+    return prices / cost if cost > 0 else prices

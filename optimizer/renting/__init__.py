@@ -1,0 +1,1 @@
+"""How many machines to rent where waiting costs money."""

@@ -1,0 +1,166 @@
+"""How many machines to rent: where an hour of waiting costs money, and only there.
+
+    maximise   sum_m v[m] rate[m](x) / best[m]  -  sum_p (usd[p] rent[p] + (fetch[p] - usd[p]) (rent[p] - held[p])+)
+    s.t.       time rows;   sum use x <= base[p] + rent[p];   0 <= rent[p] <= most[p]
+
+v[m] is what an hour of job m at its best speed is worth in USD (its own value, else the administrator's cost of delay),
+base what is owned, most what may be rented, held what is rented now or on its way, fetch the price per hour of use of a
+machine that is still to come (`optimizer.renting.costs`; usd, but for a minimum billing). A pool whose machines would
+come when the work is done fetches none. At the optimum a pool that rents is worth at least its market price, one that
+fetches at least `fetch`, and one that could rent more at most what more costs (complementary slackness).
+
+Machines are whole: each pool's count is settled in turn by solving the program at both neighbouring counts, then every
+count is moved by one machine as long as that pays (the value is concave in each count, so no single pool could then do
+better). The marginal values shown to people are those finite differences. Decides counts only; who runs where is the
+policy's. The program itself is `optimizer.renting.program`.
+"""
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from optimizer.decision import Status
+from optimizer.problem import FloatArray, IntArray, Problem
+from optimizer.renting.costs import fetching
+
+if TYPE_CHECKING:
+    from optimizer.renting.program import Fluid, RentProgram
+
+PRICE_UNIT = "USD per accelerator-hour"
+#: A gain below this, USD per hour, changes nothing: machines held now win ties.
+_WORTHWHILE = 1e-6
+#: Single-machine moves after rounding; none or one is usual.
+_MAX_MOVES = 64
+
+
+def _nothing() -> FloatArray:
+    return np.zeros(0)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rental:
+    """Machines to hold rented, and what that is worth."""
+
+    status: Status
+    #: Machines to hold rented in each pool, those held now included (p,).
+    machines: IntArray
+    #: The same in accelerators (p,).
+    accelerators: FloatArray
+    #: Gross value of one machine more, USD/h; 0 where the quota allows none (p,).
+    next_usd_per_h: FloatArray
+    #: Gross value of the last machine rented, USD/h; 0 where none is (p,).
+    last_usd_per_h: FloatArray
+    #: Value less rent at these counts, and the bound on it if machines could be divided, USD/h.
+    net_usd_per_h: float
+    bound_usd_per_h: float
+    #: The divisible optimum: accelerators rented, and the price of each pool in `PRICE_UNIT` (p,).
+    fluid_accelerators: FloatArray
+    fluid_prices: FloatArray
+    #: Price per useful hour of an accelerator that is still to be fetched, minimum billing included; empty: no program
+    #: stands behind the counts (p,).
+    fetched_usd_per_h: FloatArray = field(default_factory=_nothing)
+
+
+def rent_machines(problem: Problem, delay_usd_per_h: float) -> Rental | None:
+    """The machines that pay for themselves; None where renting is no question.
+
+    Args:
+        problem: a valid one.
+        delay_usd_per_h: value of a job's hour where the job states none; 0: never rent for such a job.
+    """
+    sizes = machine_sizes(problem)
+    held = np.round(problem.pools.paid / sizes).astype(np.int64)
+    most = np.floor(problem.pools.rentable / sizes + 1e-9).astype(np.int64)
+    if not most.any():
+        return None
+    value = np.where(np.isnan(problem.jobs.value_usd_per_h), delay_usd_per_h, problem.jobs.value_usd_per_h)
+    if not np.any(value > 0):
+        return _unpriced(Status.EMPTY, np.zeros_like(held), sizes)
+    from optimizer.renting.program import RentProgram  # imports cvxpy: only where something is to be solved
+
+    found = fetching(problem, value, problem.pools.capacity - problem.pools.held + most * sizes)
+    most = np.where(found.useful, most, np.minimum(most, held))
+    program = RentProgram(problem, value, most, found.usd_per_h)
+    fluid = program.between(np.zeros(len(most)), most.astype(np.float64))
+    if fluid is None:
+        return _unpriced(Status.FAILED, held, sizes)
+    counts = _improve(program, _round(program, fluid, most), most, held)
+    return replace(_rental(program, fluid, counts, most), fetched_usd_per_h=found.usd_per_h)
+
+
+def with_rental(problem: Problem, rental: Rental) -> Problem:
+    """The problem as it stands once the rental is carried out."""
+    pools = problem.pools
+    capacity = pools.capacity - pools.held + rental.accelerators
+    return replace(problem, pools=replace(pools, capacity=capacity, rented=rental.accelerators))
+
+
+def _round(program: "RentProgram", fluid: "Fluid", most: IntArray) -> IntArray:
+    """Settle pool after pool at the better of its two neighbouring whole counts, the later ones still divisible."""
+    low, high = np.zeros(len(most)), most.astype(np.float64)
+    for pool in range(len(most)):
+        below = np.floor(fluid.machines[pool] + 1e-9)
+        above = min(np.ceil(fluid.machines[pool] - 1e-9), high[pool])
+        if above > below:
+            low[pool] = high[pool] = below
+            less = program.net_between(low, high)
+            low[pool] = high[pool] = above
+            more = program.net_between(low, high)
+            below = above if more > less + _WORTHWHILE else below
+        low[pool] = high[pool] = below
+    return low.astype(np.int64)
+
+
+def _improve(program: "RentProgram", counts: IntArray, most: IntArray, held: IntArray) -> IntArray:
+    """Move single machines as long as that pays; prefer what is held now where nothing is lost by it."""
+    if np.all(held <= most) and program.net(held) >= program.net(counts) - _WORTHWHILE:
+        counts = held
+    for _ in range(_MAX_MOVES):
+        moves = [
+            counts + step for step in _steps(len(counts)) if ((counts + step >= 0) & (counts + step <= most)).all()
+        ]
+        best = max(moves, key=program.net, default=counts)
+        if program.net(best) <= program.net(counts) + _WORTHWHILE:
+            break
+        counts = best
+    return counts
+
+
+def _steps(pools: int) -> list[IntArray]:
+    one = np.eye(pools, dtype=np.int64)
+    return [*one, *-one]
+
+
+def _rental(program: "RentProgram", fluid: "Fluid", counts: IntArray, most: IntArray) -> Rental:
+    here, of_next, of_last = program.net(counts), program.usd_of(counts + 1), program.usd_of(counts)
+    following, last = np.zeros(len(counts)), np.zeros(len(counts))
+    for pool, step in enumerate(np.eye(len(counts), dtype=np.int64)):
+        if counts[pool] < most[pool]:
+            following[pool] = max(program.net(counts + step) - here + of_next[pool], 0.0)
+        if counts[pool] > 0:
+            last[pool] = max(here - program.net(counts - step) + of_last[pool], 0.0)
+    fluid_accelerators = fluid.machines * program.size
+    accelerators = counts.astype(np.float64) * program.size
+    return Rental(
+        status=Status.OPTIMAL,
+        machines=counts,
+        accelerators=accelerators,
+        next_usd_per_h=following,
+        last_usd_per_h=last,
+        net_usd_per_h=here,
+        bound_usd_per_h=fluid.net,
+        fluid_accelerators=fluid_accelerators,
+        fluid_prices=fluid.prices,
+    )
+
+
+def _unpriced(status: Status, counts: IntArray, sizes: FloatArray) -> Rental:
+    """Counts that no program stands behind: nothing, where no hour is worth anything; what is held, on failure."""
+    zeros = np.zeros(len(counts))
+    return Rental(status, counts, counts.astype(np.float64) * sizes, zeros, zeros, 0.0, 0.0, zeros, zeros)
+
+
+def machine_sizes(problem: Problem) -> FloatArray:
+    """Accelerators on one machine of each pool; a machine without any counts as one (p,)."""
+    return np.maximum(problem.pools.machine_size, 1.0)

@@ -1,0 +1,1 @@
+"""Decisions made in stages, and the prices that people see of them."""
