@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from itertools import product
 from math import isfinite
 
+from walras.units import format_length, format_money
+
 #: Seconds of a job, by how many machines of each offer it has. Infinite: it cannot run there.
 Forecast = Callable[[tuple[int, ...]], float]
 _HOUR_S = 3600.0
@@ -141,17 +143,17 @@ def choose(options: Iterable[Option], goal: Goal) -> Choice | None:
     if not within:
         return _missed(front, goal)
     if goal.deadline_s is not None:
-        return Choice(within[-1], True, f"the cheapest within {goal.deadline_s:.0f} s", front)
-    return Choice(within[0], True, f"the fastest within {goal.budget_usd:.2f} USD", front)
+        return Choice(within[-1], True, f"the cheapest within {format_length(goal.deadline_s)}", front)
+    return Choice(within[0], True, f"the fastest within {format_money(goal.budget_usd)}", front)
 
 
 def _missed(front: tuple[Option, ...], goal: Goal) -> Choice:
     if goal.deadline_s is None:
-        return Choice(front[-1], False, f"nothing costs {goal.budget_usd:.2f} USD or less: the cheapest", front)
+        return Choice(front[-1], False, f"nothing costs {format_money(goal.budget_usd)} or less: the cheapest", front)
     if goal.budget_usd is None:
-        return Choice(front[0], False, f"nothing is done within {goal.deadline_s:.0f} s: the fastest", front)
+        return Choice(front[0], False, f"nothing is done within {format_length(goal.deadline_s)}: the fastest", front)
     affordable = [option for option in front if option.usd <= goal.budget_usd]
     if not affordable:
-        return Choice(front[-1], False, f"nothing costs {goal.budget_usd:.2f} USD or less: the cheapest", front)
-    late = f"nothing affordable is done within {goal.deadline_s:.0f} s: the fastest of those"
+        return Choice(front[-1], False, f"nothing costs {format_money(goal.budget_usd)} or less: the cheapest", front)
+    late = f"nothing affordable is done within {format_length(goal.deadline_s)}: the fastest of those"
     return Choice(affordable[0], False, late, front)

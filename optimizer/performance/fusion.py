@@ -152,7 +152,8 @@ class FusedModel:
     def predict(self, cell: Cell) -> Prediction:
         told = list(self._told(cell).values())
         if not told:
-            raise CannotPredict(f"no predictor knows {cell.kind.name} on {cell.accelerator.name}")
+            reasons = "; ".join(dict.fromkeys(self._reasons(cell)))
+            raise CannotPredict(f"no predictor knows {cell.kind.name} on {cell.accelerator.name}: {reasons}")
         fused = fuse(told)
         return around(log(fused.steps_per_s), self.scale * fused.log_sd)
 
@@ -161,6 +162,13 @@ class FusedModel:
         precise = {name: sd**-2 for name, (_, sd) in self._told(cell).items()}
         total = sum(precise.values())
         return {name: weight / total for name, weight in precise.items()}
+
+    def _reasons(self, cell: Cell) -> Iterator[str]:
+        for model in self.models.values():
+            try:
+                model.predict(cell)
+            except CannotPredict as reason:
+                yield str(reason)
 
     def _told(self, cell: Cell) -> dict[str, tuple[float, float]]:
         """Log speed and corrected standard deviation, by member that can tell."""

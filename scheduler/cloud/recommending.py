@@ -1,0 +1,205 @@
+"""Which machines to rent for one job: catalog and profiles brought together for `optimizer.performance.setups`.
+
+Decides how facts of a catalog become facts of a machine, what is left out and why, and who predicts. Prices are the
+catalog's typical ones; spot machines are counted with the work that revocations cost.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from optimizer.performance.analytic import Analytic
+from optimizer.performance.boosted import Boosted
+from optimizer.performance.choice import Goal, Offer
+from optimizer.performance.fusion import Fusion
+from optimizer.performance.learned import Learned
+from optimizer.performance.observation import AcceleratorFacts, Cell, KindFacts, Layout, Observation
+from optimizer.performance.predictor import Model
+from optimizer.performance.setups import Forecasts, Machine, Recommendation, Work, recommend
+from scheduler.cloud.checkpointing import Costs, useful_part
+from walras.catalog import AcceleratorFacts as Sheet
+from walras.catalog import Catalog, Instance
+from walras.errors import JobSpecError
+from walras.job import JobSpec, kind_of
+from walras.job_elastic import batch_of
+from walras.profile_file import ProfileFile
+from walras.request import ANY_ACCELERATOR
+
+#: One direction of a slot of sixteen lanes, bytes per second.
+_SLOT = {"pcie3": 15.75e9, "pcie4": 31.5e9, "pcie5": 63e9}
+#: A minute for a checkpoint, five from a revocation to the next step.
+_COSTS = Costs(checkpoint_h=60 / 3600, restart_h=300 / 3600)
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What may be rented, and on which terms."""
+
+    #: Arithmetic of the job, as catalogs write it.
+    precision: str = "fp32"
+    on_demand: bool = True
+    spot: bool = False
+    #: One direction, of machines whose catalog row says nothing; None: such machines work alone.
+    network_bytes_per_s: float | None = None
+    #: Of one spot machine, and what each costs.
+    revocations_per_h: float = 0.0
+    costs: Costs = _COSTS
+    #: Machines of the gang at most, and whether they may be of several types.
+    most: int = 8
+    mixed: bool = False
+    #: Only this cloud; None: all.
+    cloud: str | None = None
+
+    def lasting(self, revocations_per_h: float) -> float:
+        """Part of the paid time that becomes work that lasts."""
+        return useful_part(self.costs, revocations_per_h)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What to rent, out of what; and what could not be judged, each with the reason."""
+
+    recommendation: Recommendation | None
+    machines: tuple[Machine, ...]
+    work: Work
+    left_out: Mapping[str, str]
+
+
+def recommended(
+    job: JobSpec, profiles: Sequence[ProfileFile], catalog: Catalog, terms: Terms, goal: Goal, batches: Sequence[int]
+) -> Found:
+    """The best set for a job. `profiles`: of its own kind and of others, which teach how types compare.
+
+    Raises JobSpecError naming the field without which nothing can be told.
+    """
+    own = next((profile for profile in profiles if profile.kind == kind_of(job)), None)
+    work = _work(job, own, batches)
+    machines, left_out = machines_of(catalog, (demand.accelerator for demand in job.resources.accelerators), terms)
+    observations: list[Observation] = list(_declared(job, work, catalog, terms))
+    for profile in profiles:
+        learned, unknown = observations_of(profile, catalog, terms)
+        observations += learned
+        left_out |= {f"{name} in the profile of {profile.kind}": why for name, why in unknown.items()}
+    forecasts = Forecasts(work, machines, model_of(observations), lasting=terms.lasting)
+    setups = [setup for setup in forecasts.setups(terms.most, terms.mixed) if _allowed(job, setup.accelerators)]
+    some = [any(counts) for counts in zip(*(setup.counts for setup in setups), strict=True)] or [False] * len(machines)
+    unused = [machine.offer.name for machine, used in zip(machines, some, strict=True) if not used]
+    never = {name: forecasts.refused.get(name, "none of its sizes suits the job") for name in unused}
+    return Found(recommend(setups, goal), tuple(machines), work, {**never, **left_out})
+
+
+def _work(job: JobSpec, own: ProfileFile | None, batches: Sequence[int]) -> Work:
+    batch = batch_of(job.batch) or (own.measured[0].batch if own is not None and own.measured else None)
+    if job.steps is None:
+        raise JobSpecError("the job's work is unknown", field="steps", fix="write `steps: 20000`: the updates to do")
+    if batch is None:
+        raise JobSpecError(
+            "the samples of one update are unknown", field="batch.global", fix="write `batch: {global: 256}`"
+        )
+    kind = kind_facts(own) if own is not None else KindFacts(kind_of(job))
+    noise = own.noise_scale if own is not None else None
+    if batches and noise is None:
+        raise JobSpecError(
+            "nobody measured the noise of this kind's gradient, so what other batches do to learning is unknown",
+            field="profile",
+            fix="profile the job, or leave --batch out",
+        )
+    return Work(kind, job.steps * batch, batch, tuple(sorted({batch, *batches})), noise)
+
+
+def _declared(job: JobSpec, work: Work, catalog: Catalog, terms: Terms) -> Iterator[Observation]:
+    """Speeds that the job file states, each of the gang that it asks for there."""
+    counts = {demand.accelerator: demand.count for demand in job.resources.accelerators}
+    for name, steps_per_s in job.throughput.items():
+        facts = facts_of(catalog.accelerators.get(name), terms.precision)
+        if isinstance(facts, AcceleratorFacts):
+            layout = Layout(float(work.batch), counts.get(name, counts.get(ANY_ACCELERATOR, 1)), job.num_nodes)
+            yield Observation(Cell(work.kind, facts, layout), steps_per_s)
+
+
+def _allowed(job: JobSpec, accelerators: int) -> bool:
+    return job.elastic is None or job.elastic.min <= accelerators <= job.elastic.max
+
+
+def machines_of(catalog: Catalog, accelerators: Iterable[str], terms: Terms) -> tuple[list[Machine], dict[str, str]]:
+    """What there is with these accelerators (`*`: any), and what is left out, with the reason."""
+    wanted = set(accelerators)
+    machines, left_out = [], {}
+    for entry in catalog.offers(terms.cloud):
+        if ANY_ACCELERATOR not in wanted and entry.accelerator not in wanted:
+            continue
+        facts = facts_of(catalog.accelerators.get(entry.accelerator), terms.precision)
+        if isinstance(facts, str):
+            left_out[entry.instance] = facts
+            continue
+        machines += list(_sold(entry, replace(facts, network_bytes_per_s=terms.network_bytes_per_s), terms))
+    return machines, left_out
+
+
+def _sold(entry: Instance, facts: AcceleratorFacts, terms: Terms) -> Iterator[Machine]:
+    name = f"{entry.cloud} {entry.instance} {entry.region}"
+    if terms.on_demand and entry.on_demand_usd_per_h is not None:
+        yield Machine(Offer(name, entry.on_demand_usd_per_h, terms.most), facts, entry.accelerators)
+    if terms.spot and entry.spot_usd_per_h is not None:
+        offer = Offer(f"{name} spot", entry.spot_usd_per_h, terms.most)
+        yield Machine(offer, facts, entry.accelerators, terms.revocations_per_h)
+
+
+def facts_of(sheet: Sheet | None, precision: str) -> AcceleratorFacts | str:
+    """Of an accelerator, at this precision; or why it cannot be judged."""
+    if sheet is None:
+        return "no catalog knows its accelerator"
+    peak = sheet.peak_flops.get(precision)
+    if peak is None:
+        return (
+            f"the peak of {sheet.name} in {precision} is unknown; the catalog has {', '.join(sheet.peak_flops) or '-'}"
+        )
+    if sheet.memory_bytes_per_s is None:
+        return f"the memory bandwidth of {sheet.name} is unknown"
+    # Data sheets sum both directions of a link.
+    link = sheet.link_bytes_per_s / 2.0 if sheet.link_bytes_per_s is not None else _SLOT.get(sheet.link or "")
+    return AcceleratorFacts(
+        name=sheet.name,
+        flops_per_s=peak,
+        memory_bytes_per_s=sheet.memory_bytes_per_s,
+        memory_bytes=float(sheet.memory),
+        link_bytes_per_s=link,
+        host_bytes_per_s=_SLOT.get(sheet.link or ""),
+    )
+
+
+def kind_facts(profile: ProfileFile) -> KindFacts:
+    """Facts of the kind that a profile is of."""
+    return KindFacts(
+        name=profile.kind,
+        flops_per_sample=profile.flops_per_sample,
+        memory_bytes_per_sample=profile.memory_bytes_per_sample,
+        gradient_bytes=profile.gradient_bytes,
+        layers=profile.layers,
+        resident_bytes=profile.resident_bytes,
+        activation_bytes=profile.activation_bytes,
+        input_bytes=profile.input_bytes,
+    )
+
+
+def observations_of(profile: ProfileFile, catalog: Catalog, terms: Terms) -> tuple[list[Observation], dict[str, str]]:
+    """What a profile measured; and accelerators whose rows teach nothing, because nobody knows their facts."""
+    kind = kind_facts(profile)
+    known: Mapping[str, AcceleratorFacts] = {
+        stated.name: AcceleratorFacts(**stated.model_dump()) for stated in profile.accelerators
+    }
+    found, unknown = [], {}
+    for row in profile.measured:
+        facts = known.get(row.accelerator) or facts_of(catalog.accelerators.get(row.accelerator), terms.precision)
+        if isinstance(facts, str):
+            unknown[row.accelerator] = facts
+            continue
+        network = facts.network_bytes_per_s or terms.network_bytes_per_s
+        layout = Layout(float(row.batch), row.accelerators, row.machines, row.accumulated)
+        cell = Cell(kind, replace(facts, network_bytes_per_s=network), layout)
+        found.append(Observation(cell, row.steps_per_s, row.spread, row.samples))
+    return found, unknown
+
+
+def model_of(observations: Sequence[Observation]) -> Model:
+    """The predictors, each believed by its record on these observations."""
+    return Fusion((Analytic(), Learned(), Boosted())).fit(observations)

@@ -1,0 +1,177 @@
+"""`walras recommend`: which machines to rent for one job, by a deadline or a budget, and what else could be had."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from walras.cli.loading import load
+from walras.cli.options import Output, length_s
+from walras.cli.output import Column, Listing, OutputFormat, console, rendered, show_json, show_line, warn
+from walras.errors import UserError
+from walras.units import format_length, format_money
+
+if TYPE_CHECKING:
+    from optimizer.performance.setups import Setup
+    from scheduler.cloud.recommending import Found
+
+EXIT_NOT_KEPT = 1
+_GBIT = 1e9 / 8.0
+_LEFT_OUT_MOST = 5
+
+
+def recommend(
+    job: Annotated[Path, typer.Argument(metavar="JOB", help="A job file, with `steps` and `batch: {global}`.")],
+    deadline: Annotated[str | None, typer.Option("--deadline", help="Done within: 6h, 90m.")] = None,
+    budget: Annotated[float | None, typer.Option("--budget", min=0, help="For no more than, USD.")] = None,
+    profile: Annotated[
+        list[Path] | None, typer.Option("--profile", help="A profile: of the job, or of others, which teach too.")
+    ] = None,
+    catalog: Annotated[
+        list[Path] | None, typer.Option("--catalog", help="A file or folder that adds to the catalog or overrides it.")
+    ] = None,
+    cloud: Annotated[str | None, typer.Option("--cloud", help="Only this cloud's machines.")] = None,
+    precision: Annotated[
+        str, typer.Option("--precision", help="Arithmetic of the job: fp32, tf32, bf16, fp16.")
+    ] = "fp32",
+    machines: Annotated[int, typer.Option("--machines", min=1, max=64, help="Of the gang at most.")] = 8,
+    mixed: Annotated[bool, typer.Option("--mixed", help="Also gangs of several types.")] = False,
+    batch: Annotated[list[int] | None, typer.Option("--batch", min=1, help="Also try this global batch.")] = None,
+    spot: Annotated[bool, typer.Option("--spot", help="Also spot machines, at typical prices.")] = False,
+    revocations_per_h: Annotated[
+        float, typer.Option("--revocations-per-h", min=0, help="With it: of one machine.")
+    ] = 0.05,
+    network: Annotated[
+        float | None, typer.Option("--network", metavar="GBIT/S", min=0.001, help="Between machines; none: one each.")
+    ] = None,
+    picture: Annotated[Path | None, typer.Option("--picture", help="Draw it: a .png or .svg file.")] = None,
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """Recommend machines for a job. Exit code 1 where nothing surely keeps the deadline and the budget. No server."""
+    from walras.catalog import load_catalog
+    from walras.cli.problem_files import read_document
+    from walras.job import parse_spec
+    from walras.profile_file import ProfileFile
+
+    room = load("scheduler.cloud.recommending")
+    goal = load("optimizer.performance.choice").Goal(length_s(deadline, "--deadline"), budget)
+    terms = room.Terms(
+        precision=precision,
+        spot=spot,
+        network_bytes_per_s=None if network is None else network * _GBIT,
+        revocations_per_h=revocations_per_h,
+        most=machines,
+        mixed=mixed,
+        cloud=cloud,
+    )
+    known = load_catalog(catalog or ())
+    for problem in known.problems:
+        warn(f"walras: left out: {problem}")
+    profiles = [read_document(path, ProfileFile) for path in profile or ()]
+    spec = parse_spec(_text(job), source=str(job))
+    found = room.recommended(spec, profiles, known, terms, goal, batch or ())
+    if found.recommendation is None:
+        raise UserError(_nothing(found), field="JOB", fix="profile the job (--profile), or widen what may be rented")
+    if picture is not None:
+        load("walras.cli.recommend_picture").draw(picture, found, goal)
+    if output is OutputFormat.JSON:
+        show_json(_data(found))
+    else:
+        _show(found)
+    if not found.recommendation.kept:
+        raise typer.Exit(EXIT_NOT_KEPT)
+
+
+def _text(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror or error}", field="JOB", fix="check the path") from None
+
+
+def _nothing(found: "Found") -> str:
+    reasons = "".join(f"\n  {name}: {why}" for name, why in list(found.left_out.items())[:_LEFT_OUT_MOST])
+    return f"nothing that may be rented is known to run {found.work.kind.name}{reasons}"
+
+
+def _show(found: "Found") -> None:
+    taken = found.recommendation
+    assert taken is not None, "shown only where there is something to take"
+    columns = (
+        Column(""),
+        Column("MACHINES", shrinks=True),
+        Column("BATCH", right=True),
+        Column("PASSES", right=True),
+        Column("STEPS/S", right=True),
+        Column("TIME", right=True),
+        Column("4 OF 5 WITHIN", right=True),
+        Column("USD", right=True),
+    )
+    rows = [[">" if setup == taken.setup else "", *_cells(found, setup)] for setup in _with(taken.front, taken.setup)]
+    console().print(rendered(Listing(columns, rows, None)))
+    show_line("")
+    show_line(f"take {_named(found, taken.setup)}: {taken.why}")
+    show_line(
+        f"  {format_length(taken.setup.time_s)} expected, four cases out of five within "
+        f"{format_length(taken.setup.early_s)} and {format_length(taken.setup.late_s)}; "
+        f"{format_money(taken.setup.usd)} expected"
+    )
+    show_line(f"  {taken.tried:,} setups judged; the table has those that no other beats in both time and money")
+    for name, why in list(found.left_out.items())[:_LEFT_OUT_MOST]:
+        show_line(f"  left out: {name}: {why}")
+    if len(found.left_out) > _LEFT_OUT_MOST:
+        show_line(f"  and {len(found.left_out) - _LEFT_OUT_MOST} more, all in -o json")
+
+
+def _with(front: "tuple[Setup, ...]", taken: "Setup") -> "list[Setup]":
+    """The front, and what was taken where the sure choice is not on it; fastest first."""
+    return sorted({*front, taken}, key=lambda setup: (setup.time_s, setup.usd))
+
+
+def _cells(found: "Found", setup: "Setup") -> list[str]:
+    return [
+        _named(found, setup),
+        str(setup.batch),
+        str(setup.passes),
+        f"{setup.steps_per_s:.3g}",
+        format_length(setup.time_s),
+        f"{format_length(setup.early_s)} - {format_length(setup.late_s)}",
+        format_money(setup.usd),
+    ]
+
+
+def _named(found: "Found", setup: "Setup") -> str:
+    parts = [f"{count} x {m.offer.name}" for count, m in zip(setup.counts, found.machines, strict=True) if count]
+    return " + ".join(parts)
+
+
+def _data(found: "Found") -> dict[str, Any]:
+    taken = found.recommendation
+    assert taken is not None, "shown only where there is something to take"
+    return {
+        "kept": taken.kept,
+        "why": taken.why,
+        "judged": taken.tried,
+        "taken": _setup_data(found, taken.setup),
+        "front": [_setup_data(found, setup) for setup in taken.front],
+        "left_out": dict(found.left_out),
+    }
+
+
+def _setup_data(found: "Found", setup: "Setup") -> dict[str, Any]:
+    used = [
+        {"machine": machine.offer.name, "count": count, "samples_per_accelerator": share}
+        for count, share, machine in zip(setup.counts, setup.shares, found.machines, strict=True)
+        if count
+    ]
+    return {
+        "machines": used,
+        "accelerators": setup.accelerators,
+        "batch": setup.batch,
+        "passes": setup.passes,
+        "steps_per_s": setup.steps_per_s,
+        "time_s": setup.time_s,
+        "early_s": setup.early_s,
+        "late_s": setup.late_s,
+        "usd": setup.usd,
+    }
