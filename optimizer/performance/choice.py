@@ -148,12 +148,11 @@ def choose(options: Iterable[Option], goal: Goal) -> Choice | None:
 
 
 def _missed(front: tuple[Option, ...], goal: Goal) -> Choice:
-    if goal.deadline_s is None:
-        return Choice(front[-1], False, f"nothing costs {format_money(goal.budget_usd)} or less: the cheapest", front)
     if goal.budget_usd is None:
+        assert goal.deadline_s is not None, "only a limit can be missed"
         return Choice(front[0], False, f"nothing is done within {format_length(goal.deadline_s)}: the fastest", front)
     affordable = [option for option in front if option.usd <= goal.budget_usd]
-    if not affordable:
+    if goal.deadline_s is None or not affordable:
         return Choice(front[-1], False, f"nothing costs {format_money(goal.budget_usd)} or less: the cheapest", front)
     late = f"nothing affordable is done within {format_length(goal.deadline_s)}: the fastest of those"
     return Choice(affordable[0], False, late, front)
