@@ -144,6 +144,7 @@ def choose(options: Iterable[Option], goal: Goal) -> Choice | None:
         return _missed(front, goal)
     if goal.deadline_s is not None:
         return Choice(within[-1], True, f"the cheapest within {format_length(goal.deadline_s)}", front)
+    assert goal.budget_usd is not None, "without any limit the knee was taken"
     return Choice(within[0], True, f"the fastest within {format_money(goal.budget_usd)}", front)
 
 
