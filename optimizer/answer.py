@@ -49,8 +49,8 @@ def answer_widened(policy: Policy, problem: Problem, memory: Memory, delay_usd_p
     if isinstance(policy, SharePolicy) and not isinstance(policy, PlanPolicy) and problem.jobs.mixes.any():
         validate(problem)
         return answer_with_mixtures(policy, problem, memory)
-    decision, left, _ = answer(policy, problem, memory, delay_usd_per_h)
-    return Widened(problem, decision, left, complete=True)
+    decision, left, rental = answer(policy, problem, memory, delay_usd_per_h)
+    return Widened(problem, decision, left, complete=True, rental=rental)
 
 
 def _decided(policy: SharePolicy, problem: Problem, memory: Memory) -> tuple[Decision, Memory]:

@@ -221,6 +221,15 @@ class MixtureDocument(FileModel):
     steps_per_s: Annotated[Result, Field(description="Speed of the whole gang: that of its slowest pool.")]
 
 
+class RentedDocument(FileModel):
+    """Machines of one pool, and what single ones are worth while all others are as decided."""
+
+    machines: Annotated[int, Field(ge=0, description="To hold rented, those held now included.")]
+    usd_per_h: Annotated[Result, Field(description="Market price of a machine.")]
+    last_usd_per_h: Annotated[Result, Field(description="Worth of the last one; 0 where none is rented.")]
+    next_usd_per_h: Annotated[Result, Field(description="Worth of one more; 0 where the quota allows none.")]
+
+
 class AnswerDocument(FileModel):
     """What a policy decided about a problem: `shares`, an `order` or a `plan`."""
 
@@ -234,6 +243,9 @@ class AnswerDocument(FileModel):
         tuple[MixtureDocument, ...],
         Field(max_length=MAX_JOBS, description="Configurations made for jobs that mix, in the order of the jobs."),
     ] = ()
+    renting: Annotated[
+        dict[Name, RentedDocument], Field(max_length=MAX_POOLS, description="By pool, where machines may be rented.")
+    ] = Field(default_factory=dict)
     shares: SharesDocument | None = None
     order: OrderDocument | None = None
     plan: PlanDocument | None = None

@@ -20,6 +20,7 @@ from optimizer.filling.response import Responses, responses
 from optimizer.market.class_market import market_of
 from optimizer.policy import SharePolicy
 from optimizer.problem import Columns, FloatArray, IntArray, Problem
+from optimizer.renting.machines import Rental
 
 #: Answers asked for at most; five or six are used.
 MOST_ANSWERS = 40
@@ -51,6 +52,8 @@ class Widened:
     memory: Memory
     #: No gang over any pools could better the answer, by speed and prices. False: work ran out.
     complete: bool
+    #: Machines to rent; None: renting is no question, or none is rented for gangs over several pools.
+    rental: Rental | None = None
 
 
 def answer_with_mixtures(policy: SharePolicy, problem: Problem, memory: Memory) -> Widened:

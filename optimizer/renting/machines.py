@@ -47,10 +47,6 @@ class Rental:
     machines: IntArray
     #: The same in accelerators (p,).
     accelerators: FloatArray
-    #: Gross value of one machine more, USD/h; 0 where the quota allows none (p,).
-    next_usd_per_h: FloatArray
-    #: Gross value of the last machine rented, USD/h; 0 where none is (p,).
-    last_usd_per_h: FloatArray
     #: Value less rent at these counts, and the bound on it if machines could be divided, USD/h.
     net_usd_per_h: float
     bound_usd_per_h: float
@@ -62,6 +58,16 @@ class Rental:
     fetched_usd_per_h: FloatArray = field(default_factory=_nothing)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Margins:
+    """What single machines are worth, others being as decided: shown to people beside what they cost."""
+
+    #: Gross value of one machine more, USD/h; 0 where the quota allows none (p,).
+    next_usd_per_h: FloatArray
+    #: Gross value of the last machine rented, USD/h; 0 where none is (p,).
+    last_usd_per_h: FloatArray
+
+
 def rent_machines(problem: Problem, delay_usd_per_h: float) -> Rental | None:
     """The machines that pay for themselves; None where renting is no question.
 
@@ -71,22 +77,62 @@ def rent_machines(problem: Problem, delay_usd_per_h: float) -> Rental | None:
     """
     sizes = machine_sizes(problem)
     held = np.round(problem.pools.paid / sizes).astype(np.int64)
-    most = np.floor(problem.pools.rentable / sizes + 1e-9).astype(np.int64)
-    if not most.any():
+    if not _most(problem).any():
         return None
-    value = np.where(np.isnan(problem.jobs.value_usd_per_h), delay_usd_per_h, problem.jobs.value_usd_per_h)
-    if not np.any(value > 0):
+    if not np.any(_values(problem, delay_usd_per_h) > 0):
         return _unpriced(Status.EMPTY, np.zeros_like(held), sizes)
-    from optimizer.renting.program import RentProgram  # imports cvxpy: only where something is to be solved
-
-    found = fetching(problem, value, problem.pools.capacity - problem.pools.held + most * sizes)
-    most = np.where(found.useful, most, np.minimum(most, held))
-    program = RentProgram(problem, value, most, found.usd_per_h)
+    program, most, fetched = _program(problem, delay_usd_per_h)
     fluid = program.between(np.zeros(len(most)), most.astype(np.float64))
     if fluid is None:
         return _unpriced(Status.FAILED, held, sizes)
     counts = _improve(program, _round(program, fluid, most), most, held)
-    return replace(_rental(program, fluid, counts, most), fetched_usd_per_h=found.usd_per_h)
+    return Rental(
+        status=Status.OPTIMAL,
+        machines=counts,
+        accelerators=counts.astype(np.float64) * sizes,
+        net_usd_per_h=program.at(counts).net,
+        bound_usd_per_h=fluid.net,
+        fluid_accelerators=fluid.machines * sizes,
+        fluid_prices=fluid.prices,
+        fetched_usd_per_h=fetched,
+    )
+
+
+def margins_of(problem: Problem, delay_usd_per_h: float, rental: Rental) -> Margins:
+    """Values of one machine more and of the last one, from the same program at neighbouring counts."""
+    counts = rental.machines
+    following, last = np.zeros(len(counts)), np.zeros(len(counts))
+    if rental.status is Status.OPTIMAL:
+        program, most, _ = _program(problem, delay_usd_per_h)
+        here, of_next, of_last = program.at(counts).net, program.usd_of(counts + 1), program.usd_of(counts)
+        for pool, step in enumerate(np.eye(len(counts), dtype=np.int64)):
+            if counts[pool] < most[pool]:
+                following[pool] = max(program.at(counts + step).net - here + of_next[pool], 0.0)
+            if counts[pool] > 0:
+                last[pool] = max(here - program.at(counts - step).net + of_last[pool], 0.0)
+    return Margins(following, last)
+
+
+def _program(problem: Problem, delay_usd_per_h: float) -> "tuple[RentProgram, IntArray, FloatArray]":
+    """The program; most machines of each pool, and what an accelerator costs that is still to be fetched (p,)."""
+    from optimizer.renting.program import RentProgram  # imports a solver: only where something is to be solved
+
+    sizes, most, value = machine_sizes(problem), _most(problem), _values(problem, delay_usd_per_h)
+    held = np.round(problem.pools.paid / sizes).astype(np.int64)
+    found = fetching(problem, value, problem.pools.capacity - problem.pools.held + most * sizes)
+    most = np.where(found.useful, most, np.minimum(most, held))
+    return RentProgram(problem, value, most, found.usd_per_h), most, found.usd_per_h
+
+
+def _most(problem: Problem) -> IntArray:
+    """Machines of each pool that may be rented in all (p,)."""
+    return np.floor(problem.pools.rentable / machine_sizes(problem) + 1e-9).astype(np.int64)
+
+
+def _values(problem: Problem, delay_usd_per_h: float) -> FloatArray:
+    """What an hour of each job is worth, USD (n,)."""
+    stated = problem.jobs.value_usd_per_h
+    return np.where(np.isnan(stated), delay_usd_per_h, stated)
 
 
 def with_rental(problem: Problem, rental: Rental) -> Problem:
@@ -104,61 +150,47 @@ def _round(program: "RentProgram", fluid: "Fluid", most: IntArray) -> IntArray:
         above = min(np.ceil(fluid.machines[pool] - 1e-9), high[pool])
         if above > below:
             low[pool] = high[pool] = below
-            less = program.net_between(low, high)
+            less = _net(program.between(low, high))
             low[pool] = high[pool] = above
-            more = program.net_between(low, high)
+            more = _net(program.between(low, high))
             below = above if more > less + _WORTHWHILE else below
         low[pool] = high[pool] = below
     return low.astype(np.int64)
 
 
+def _net(fluid: "Fluid | None") -> float:
+    return -np.inf if fluid is None else fluid.net
+
+
 def _improve(program: "RentProgram", counts: IntArray, most: IntArray, held: IntArray) -> IntArray:
     """Move single machines as long as that pays; prefer what is held now where nothing is lost by it."""
-    if np.all(held <= most) and program.net(held) >= program.net(counts) - _WORTHWHILE:
+    if np.all(held <= most) and program.at(held).net >= program.at(counts).net - _WORTHWHILE:
         counts = held
     for _ in range(_MAX_MOVES):
-        moves = [
-            counts + step for step in _steps(len(counts)) if ((counts + step >= 0) & (counts + step <= most)).all()
-        ]
-        best = max(moves, key=program.net, default=counts)
-        if program.net(best) <= program.net(counts) + _WORTHWHILE:
+        moves = _moves(program, counts, most)
+        best = max(moves, key=lambda moved: program.at(moved).net, default=counts)
+        if program.at(best).net <= program.at(counts).net + _WORTHWHILE:
             break
         counts = best
     return counts
 
 
-def _steps(pools: int) -> list[IntArray]:
-    one = np.eye(pools, dtype=np.int64)
-    return [*one, *-one]
+def _moves(program: "RentProgram", counts: IntArray, most: IntArray) -> list[IntArray]:
+    """One machine more or less, where the prices at these counts do not already tell that it does not pay.
 
-
-def _rental(program: "RentProgram", fluid: "Fluid", counts: IntArray, most: IntArray) -> Rental:
-    here, of_next, of_last = program.net(counts), program.usd_of(counts + 1), program.usd_of(counts)
-    following, last = np.zeros(len(counts)), np.zeros(len(counts))
-    for pool, step in enumerate(np.eye(len(counts), dtype=np.int64)):
-        if counts[pool] < most[pool]:
-            following[pool] = max(program.net(counts + step) - here + of_next[pool], 0.0)
-        if counts[pool] > 0:
-            last[pool] = max(here - program.net(counts - step) + of_last[pool], 0.0)
-    fluid_accelerators = fluid.machines * program.size
-    accelerators = counts.astype(np.float64) * program.size
-    return Rental(
-        status=Status.OPTIMAL,
-        machines=counts,
-        accelerators=accelerators,
-        next_usd_per_h=following,
-        last_usd_per_h=last,
-        net_usd_per_h=here,
-        bound_usd_per_h=fluid.net,
-        fluid_accelerators=fluid_accelerators,
-        fluid_prices=fluid.prices,
-    )
+    The value is concave in each count, so one machine more is worth at most what the price says, the last at least.
+    """
+    worth = program.at(counts).prices * program.size
+    more = (counts < most) & (worth > program.usd_of(counts + 1))
+    less = (counts > 0) & (worth < program.usd_of(counts))
+    one = np.eye(len(counts), dtype=np.int64)
+    return [*(counts + one[more]), *(counts - one[less])]
 
 
 def _unpriced(status: Status, counts: IntArray, sizes: FloatArray) -> Rental:
     """Counts that no program stands behind: nothing, where no hour is worth anything; what is held, on failure."""
     zeros = np.zeros(len(counts))
-    return Rental(status, counts, counts.astype(np.float64) * sizes, zeros, zeros, 0.0, 0.0, zeros, zeros)
+    return Rental(status, counts, counts.astype(np.float64) * sizes, 0.0, 0.0, zeros, zeros)
 
 
 def machine_sizes(problem: Problem) -> FloatArray:

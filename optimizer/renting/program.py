@@ -1,20 +1,23 @@
 """The value of a fleet as a function of the machines rented: the linear program of `optimizer.renting.machines`.
 
-Importing this module imports cvxpy.
+Handed to HiGHS once for each problem. Questions differ only in the bounds of the counts, so each but the first starts
+from the basis of the one before, and takes a few pivots. Importing this module imports highspy.
 """
 
 from dataclasses import dataclass
 
-import cvxpy as cp
+import highspy
 import numpy as np
 from scipy import sparse
 
 from optimizer.arrays.owners import best_by
 from optimizer.fairness.utility import usable_columns
 from optimizer.market.class_market import market_of
+from optimizer.market.market import Market
 from optimizer.problem import FloatArray, IntArray, Problem
-from optimizer.programs.definition import by_class, by_row
-from optimizer.programs.solver import solve_program
+
+_TOLERANCE = 1e-9
+_SIMPLEX_ITERATIONS = 200_000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -27,7 +30,9 @@ class Fluid:
 
 
 class RentProgram:
-    """Best value less rent for any range of machine counts. Compiled once per problem."""
+    """Best value less rent for any range of machine counts. Shares come first among its columns, then the machines
+    rented, then those of them that are still to be fetched.
+    """
 
     def __init__(self, problem: Problem, value: FloatArray, most: IntArray, fetched_usd_per_h: FloatArray) -> None:
         """Take the jobs' values in USD per hour at best speed (n,), the largest counts of machines (p,), and what an
@@ -44,47 +49,75 @@ class RentProgram:
         classes = market_of(problem, worth > 0, [worth], [value])
         market = classes.market
         self._scale = np.maximum(largest, 1.0)
-        self._rows = 2 * market.classes + market.rows
-        self._known: dict[tuple[int, ...], float] = {}
-        self._x = cp.Variable(market.columns, nonneg=True)
-        self._rent = cp.Variable(len(pools), nonneg=True)
-        self._low = cp.Parameter(len(pools), nonneg=True)
-        self._high = cp.Parameter(len(pools), nonneg=True)
-        gross = (classes.per_column(worth) * market.size[market.owner()]) @ self._x
-        used = sparse.diags_array(1.0 / self._scale) @ by_row(market) @ self._x
-        there = base / self._scale + sparse.diags_array(self.size / self._scale) @ self._rent
-        self._capacity = used <= there
-        time = by_class(market, np.ones(market.columns)) @ self._x <= 1
-        rows = [self._capacity, time, self._rent >= self._low, self._rent <= self._high]
-        cost = self._usd_kept @ self._rent
-        if np.any(self._usd_fetched > self._usd_kept):
-            cost += (self._usd_fetched - self._usd_kept) @ cp.pos(self._rent - self._paid)
-        self._cvxpy = cp.Problem(cp.Maximize(gross - cost), rows)
+        self._classes, self._shares = market.classes, market.columns
+        self._known: dict[tuple[int, ...], Fluid] = {}
+        gross = classes.per_column(worth) * market.size[market.owner()]
+        self._highs = _started(self._model(market, gross, base))
+        self._machines = np.arange(self._shares, self._shares + len(pools), dtype=np.int32)
 
     def usd_of(self, counts: IntArray) -> FloatArray:
         """Price of the last machine of each pool's count, USD/h: there, on its way, or still to be fetched (p,)."""
         return np.where(counts > self._paid + 1e-9, self._usd_fetched, self._usd_kept)
 
     def between(self, low: FloatArray, high: FloatArray) -> Fluid | None:
-        """The optimum with counts between `low` and `high`; None if no solver answers."""
-        self._low.value, self._high.value = low, high
-        if not solve_program(self._cvxpy, self._rows).solved:
+        """The optimum with counts between `low` and `high`; None if HiGHS finds none."""
+        self._highs.changeColsBounds(len(low), self._machines, low.astype(np.float64), high.astype(np.float64))
+        self._highs.run()
+        if self._highs.getModelStatus() != highspy.HighsModelStatus.kOptimal:
             return None
-        prices = np.maximum(self._capacity.dual_value, 0.0) / self._scale
-        machines = np.clip(np.asarray(self._rent.value), low, high)
-        return Fluid(machines, prices, float(self._cvxpy.value))
+        solution = self._highs.getSolution()
+        pools = slice(self._classes, self._classes + len(low))
+        prices = np.maximum(-np.array(solution.row_dual)[pools], 0.0) / self._scale
+        machines = np.clip(np.array(solution.col_value)[self._machines], low, high)
+        return Fluid(machines, prices, -float(self._highs.getInfo().objective_function_value))
 
-    def net_between(self, low: FloatArray, high: FloatArray) -> float:
-        """Best value less rent with counts between the two, USD/h; -inf if no solver answers."""
-        fluid = self.between(low, high)
-        return -np.inf if fluid is None else fluid.net
-
-    def net(self, counts: IntArray) -> float:
-        """Best value less rent at whole counts, USD/h. Remembered."""
+    def at(self, counts: IntArray) -> Fluid:
+        """The optimum at whole counts, remembered; nothing is worth less than no answer."""
         key = tuple(counts.tolist())
         if key not in self._known:
-            self._known[key] = self.net_between(counts.astype(np.float64), counts.astype(np.float64))
+            exact = counts.astype(np.float64)
+            self._known[key] = self.between(exact, exact) or Fluid(exact, np.zeros(len(exact)), -np.inf)
         return self._known[key]
+
+    def _model(self, market: Market, gross: FloatArray, base: FloatArray) -> highspy.HighsLp:
+        """Rows: time of each class; accelerators of each pool, over its scale; machines beyond those paid for."""
+        p, k, c = len(base), market.classes, market.columns
+        uses = np.diff(market.use_first)
+        column, owner, pool = np.arange(c), market.owner(), np.arange(p)
+        load = market.use_count * np.repeat(market.size[owner], uses) / self._scale[market.use_row]
+        ones = np.ones(p)
+        values = np.concatenate((np.ones(c), load, -self.size / self._scale, ones, -ones))
+        rows = np.concatenate((owner, k + market.use_row, k + pool, k + p + pool, k + p + pool))
+        columns = np.concatenate((column, np.repeat(column, uses), c + pool, c + pool, c + p + pool))
+        matrix = sparse.csc_array((values, (rows, columns)), shape=(k + 2 * p, c + 2 * p))
+        lp = highspy.HighsLp()
+        lp.num_col_, lp.num_row_ = c + 2 * p, k + 2 * p
+        lp.col_cost_ = np.concatenate((-gross, self._usd_kept, np.maximum(self._usd_fetched - self._usd_kept, 0.0)))
+        lp.col_lower_ = np.zeros(c + 2 * p)
+        lp.col_upper_ = np.full(c + 2 * p, highspy.kHighsInf)
+        lp.row_lower_ = np.full(k + 2 * p, -highspy.kHighsInf)
+        lp.row_upper_ = np.concatenate((np.ones(k), base / self._scale, self._paid))
+        lp.a_matrix_.format_ = highspy.MatrixFormat.kColwise
+        lp.a_matrix_.start_ = matrix.indptr.astype(np.int32)
+        lp.a_matrix_.index_ = matrix.indices.astype(np.int32)
+        lp.a_matrix_.value_ = matrix.data
+        return lp
+
+
+def _started(model: highspy.HighsLp) -> highspy.Highs:
+    highs = highspy.Highs()
+    options = {
+        "output_flag": False,
+        "solver": "simplex",
+        "simplex_iteration_limit": _SIMPLEX_ITERATIONS,
+        "primal_feasibility_tolerance": _TOLERANCE,
+        "dual_feasibility_tolerance": _TOLERANCE,
+        "threads": 1,
+    }
+    for name, chosen in options.items():
+        highs.setOptionValue(name, chosen)
+    highs.passModel(model)
+    return highs
 
 
 def _worth(problem: Problem, value: FloatArray, capacity: FloatArray) -> FloatArray:

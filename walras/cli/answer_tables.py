@@ -19,6 +19,8 @@ def show_answer(problem: Any, answer: Any) -> None:
         _show_plan(answer)
     else:
         _show_shares(problem, answer)
+    if answer.renting:
+        _show_renting(answer)
     if answer.check is not None:
         show_line("")
         show_check(answer, answer.check)
@@ -116,6 +118,23 @@ def _show_pools(problem: Any, shares: Any) -> None:
         rows.append([name, f"{there:g}{rented}", used, _number(shares.prices.pools.get(name, 0.0))])
     _table(columns, rows)
     show_line(f"unit of prices: {shares.prices.unit}")
+
+
+def _show_renting(answer: Any) -> None:
+    """In dollars an hour of a whole machine."""
+    columns = [
+        Column("RENT", shrinks=True),
+        Column("MACHINES", right=True),
+        Column("COSTS", right=True),
+        Column("LAST IS WORTH", right=True),
+        Column("NEXT IS WORTH", right=True),
+    ]
+    rows = [
+        [name, str(pool.machines), *(_number(x) for x in (pool.usd_per_h, pool.last_usd_per_h, pool.next_usd_per_h))]
+        for name, pool in answer.renting.items()
+    ]
+    show_line("")
+    _table(columns, rows)
 
 
 def _show_stages(shares: Any) -> None:

@@ -117,7 +117,8 @@ class _Question:
         document = load("optimizer.documents.answering").answer_of(
             found.problem, spec, found.decision, found.memory, names=self.names, integral_bound=whole, asked=asked
         )
-        return document, found.decision
+        rented = load("optimizer.documents.renting").renting_of(asked, delay_usd_per_h, found.rental)
+        return document.model_copy(update={"renting": rented}), found.decision
 
     def checked(self, spec: Any, decision: Any, given: Any, stated: Any) -> Any:
         """What the checker found, as a document."""

@@ -9,7 +9,7 @@ from optimizer.certificate import check
 from optimizer.decision import Shares, Status
 from optimizer.policies.max_min_fairness import MaxMinFairness
 from optimizer.policy import PolicySpec
-from optimizer.renting.machines import rent_machines
+from optimizer.renting.machines import margins_of, rent_machines
 
 #: Four equal jobs, one owned accelerator; a machine of one accelerator costs 1 USD/h.
 QUEUE = Setting([[1, 1]] * 4, [1, 0], rentable=[0, 8], usd_per_h=[0, 1])
@@ -37,8 +37,9 @@ def test_rents_as_long_as_a_machine_earns_its_price():
     rental = rent_machines(build(QUEUE), 2.0)
     assert rental is not None
     assert rental.machines.tolist() == [0, 3]
-    assert rental.last_usd_per_h[1] == pytest.approx(2.0)
-    assert rental.next_usd_per_h[1] == pytest.approx(0.0, abs=1e-9)
+    margins = margins_of(build(QUEUE), 2.0, rental)
+    assert margins.last_usd_per_h[1] == pytest.approx(2.0)
+    assert margins.next_usd_per_h[1] == pytest.approx(0.0, abs=1e-9)
     assert rental.net_usd_per_h == pytest.approx(4 * 2 - 3)
     assert rental.bound_usd_per_h == pytest.approx(rental.net_usd_per_h)
 
@@ -48,7 +49,7 @@ def test_does_not_rent_at_a_loss():
     rental = rent_machines(build(QUEUE), 0.9)
     assert rental is not None
     assert rental.machines.tolist() == [0, 0]
-    assert rental.next_usd_per_h[1] == pytest.approx(0.9)
+    assert margins_of(build(QUEUE), 0.9, rental).next_usd_per_h[1] == pytest.approx(0.9)
 
 
 def test_a_jobs_own_value_goes_before_the_cost_of_delay():
@@ -65,8 +66,9 @@ def test_machines_are_whole():
     assert rental is not None
     assert rental.fluid_accelerators == pytest.approx([3.0])
     assert rental.machines.tolist() == [1]
-    assert rental.last_usd_per_h == pytest.approx([4.0])
-    assert rental.next_usd_per_h == pytest.approx([2.0])
+    margins = margins_of(build(setting), 2.0, rental)
+    assert margins.last_usd_per_h == pytest.approx([4.0])
+    assert margins.next_usd_per_h == pytest.approx([2.0])
     assert rental.net_usd_per_h <= rental.bound_usd_per_h
 
 
@@ -134,8 +136,9 @@ def test_what_is_spent_is_spent():
     assert rental is not None
     assert rental.fetched_usd_per_h == pytest.approx([2.5])
     assert rental.machines.tolist() == [1]
-    assert rental.last_usd_per_h == pytest.approx([2.0])
-    assert rental.next_usd_per_h == pytest.approx([2.0])
+    margins = margins_of(build(setting), 0.0, rental)
+    assert margins.last_usd_per_h == pytest.approx([2.0])
+    assert margins.next_usd_per_h == pytest.approx([2.0])
 
 
 def test_what_was_asked_for_is_not_asked_for_again():
@@ -199,8 +202,9 @@ def test_prices_and_rents_are_complementary(seed: int, boots: bool):
     of_next = np.where(rental.accelerators >= held, fetched, kept) * size
     of_last = np.where(rental.accelerators > held, fetched, kept) * size
     more = rental.accelerators < problem.pools.rentable
-    assert (rental.next_usd_per_h[more] <= of_next[more] + 1e-5).all()
-    assert (rental.last_usd_per_h[rental.machines > 0] >= of_last[rental.machines > 0] - 1e-5).all()
+    margins = margins_of(problem, 1.0, rental)
+    assert (margins.next_usd_per_h[more] <= of_next[more] + 1e-5).all()
+    assert (margins.last_usd_per_h[rental.machines > 0] >= of_last[rental.machines > 0] - 1e-5).all()
 
 
 def test_shares_count_on_the_machines_of_the_rental():
@@ -224,14 +228,9 @@ def test_machines_to_give_back_are_not_counted_on():
     assert check(problem, PolicySpec("max_min_fairness"), shares).holds
 
 
-def test_no_answer_from_any_solver_holds_what_is_held(monkeypatch: pytest.MonkeyPatch):
+def test_no_answer_from_the_solver_holds_what_is_held(monkeypatch: pytest.MonkeyPatch):
     """A failed rental changes nothing and says FAILED."""
-    import cvxpy
-
-    def give_up(*_: object, **__: object) -> None:
-        raise cvxpy.SolverError("no")
-
-    monkeypatch.setattr(cvxpy.Problem, "solve", give_up)
+    monkeypatch.setattr("optimizer.renting.program.RentProgram.between", lambda *_: None)
     rental = rent_machines(build(with_(capacity=[1, 2], rented=[0, 2])), 2.0)
     assert rental is not None
     assert rental.status is Status.FAILED
