@@ -1,52 +1,19 @@
-"""How often to write checkpoints on machines that may go, and what speed is left: the market's risk as a factor.
+"""How often to write checkpoints on machines whose age tells when they may go: a dynamic programme. Lengths in hours.
 
-Young and Daly's interval where a machine's age tells nothing; a dynamic programme where it does. Lengths in hours.
+Where age tells nothing, Young and Daly's interval is as good (`optimizer.renting.risk`).
 """
 
 from dataclasses import dataclass
-from math import exp, expm1, inf, sqrt
 
 import numpy as np
 from numpy.typing import NDArray
 
+from optimizer.renting.risk import Costs
 from scheduler.cloud.lifetimes import Lifetime, survival_from
 
 FloatArray = NDArray[np.float64]
 #: Chances below this count as this: a segment that nothing outlasts is merely never chosen.
 _RAREST = 1e-12
-
-
-@dataclass(frozen=True, slots=True)
-class Costs:
-    """What going on costs, hours."""
-
-    #: Writing one checkpoint, during which no step is done.
-    checkpoint_h: float
-    #: From a revocation to the next step: a new machine, its start, loading.
-    restart_h: float
-    #: Warning before a revocation; long enough for a checkpoint, nothing is lost.
-    notice_h: float = 0.0
-
-
-def young_daly_h(checkpoint_h: float, mean_life_h: float) -> float:
-    """Work between checkpoints, sqrt(2 C M): infinite where machines live for ever."""
-    return inf if mean_life_h == inf else sqrt(2.0 * checkpoint_h * mean_life_h)
-
-
-def useful_part(costs: Costs, rate_per_h: float, interval_h: float | None = None) -> float:
-    """Part of a machine's paid time that becomes work that lasts, at a constant rate of revocation.
-
-    `interval_h`: work between checkpoints; None: Young and Daly's. Steps per second times this is the risk-adjusted
-    throughput. Exact for exponential lives: a segment of work and its checkpoint is repeated until it survives.
-    """
-    if rate_per_h <= 0:
-        return 1.0
-    if costs.notice_h >= costs.checkpoint_h:
-        # Notice saves everything: only the restart is lost, and the checkpoint that the notice asks for.
-        return 1.0 / (1.0 + rate_per_h * (costs.restart_h + costs.checkpoint_h))
-    work = young_daly_h(costs.checkpoint_h, 1.0 / rate_per_h) if interval_h is None else interval_h
-    spent = exp(min(rate_per_h * costs.restart_h, 700.0)) * expm1(min(rate_per_h * (work + costs.checkpoint_h), 700.0))
-    return work * rate_per_h / spent
 
 
 @dataclass(frozen=True, slots=True)

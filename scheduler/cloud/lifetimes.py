@@ -112,39 +112,3 @@ def draw_life(law: Lifetime, random: Random, age_h: float = 0.0) -> float:
         middle = (low + high) / 2
         low, high = (middle, high) if law.survival(middle) > wanted else (low, middle)
     return high - age_h
-
-
-@dataclass(frozen=True, slots=True)
-class RateBelief:
-    """Revocations per machine-hour of a zone: a prior, and what was seen (gamma, conjugate to a Poisson count)."""
-
-    #: The prior, as revocations seen over so many machine-hours.
-    prior_revocations: float = 1.0
-    prior_h: float = 24.0
-    revocations: int = 0
-    machine_h: float = 0.0
-
-    def seen(self, revocations: int, machine_h: float) -> "RateBelief":
-        """After so much more was seen."""
-        return RateBelief(
-            self.prior_revocations, self.prior_h, self.revocations + revocations, self.machine_h + machine_h
-        )
-
-    @property
-    def rate_per_h(self) -> float:
-        """The mean of what the rate may be."""
-        return (self.prior_revocations + self.revocations) / (self.prior_h + self.machine_h)
-
-    def survival(self, age_h: float) -> float:
-        """See `Lifetime`: averaged over what the rate may be, so a zone hardly known is not trusted far."""
-        known_h = self.prior_h + self.machine_h
-        return float((known_h / (known_h + max(age_h, 0.0))) ** (self.prior_revocations + self.revocations))
-
-
-def pooled_prior(zones: Sequence[tuple[int, float]], weight_h: float = 24.0) -> RateBelief:
-    """A prior for a zone from (revocations, machine-hours) of others, worth `weight_h` hours of its own."""
-    revocations, hours = sum(zone[0] for zone in zones), sum(zone[1] for zone in zones)
-    if hours <= 0:
-        return RateBelief(prior_h=weight_h)
-    # Half a revocation stands for a market where none was seen yet: no zone is held to be safe for ever.
-    return RateBelief(max(revocations, 0.5) / hours * weight_h, weight_h)

@@ -15,7 +15,7 @@ from optimizer.performance.learned import Learned
 from optimizer.performance.observation import AcceleratorFacts, Cell, KindFacts, Layout, Observation
 from optimizer.performance.predictor import Model
 from optimizer.performance.setups import Forecasts, Machine, Recommendation, Work, recommend
-from scheduler.cloud.checkpointing import Costs, useful_part
+from optimizer.renting.risk import Costs, useful_part
 from walras.catalog import AcceleratorFacts as Sheet
 from walras.catalog import Catalog, Instance
 from walras.errors import JobSpecError

@@ -56,6 +56,32 @@ class Machine:
 
 
 @dataclass(slots=True)
+class Lives:
+    """How long the machines of a pool have been here, those that are gone included, and how many the market took."""
+
+    revocations: int = 0
+    #: Of machines that are gone; and of those here: how many, and the sum of when they came.
+    past_s: float = 0.0
+    here: int = 0
+    came_at_sum: float = 0.0
+
+    def began(self, at: float) -> None:
+        self.here += 1
+        self.came_at_sum += at
+
+    def ended(self, at: float, came_at: float, *, taken: bool) -> None:
+        """Of a machine that came then. `taken`: the market took it back."""
+        self.here -= 1
+        self.came_at_sum -= came_at
+        self.past_s += at - came_at
+        self.revocations += taken
+
+    def lived_s(self, now: float) -> float:
+        """Machine-seconds until now."""
+        return self.past_s + self.here * now - self.came_at_sum
+
+
+@dataclass(slots=True)
 class PoolState:
     pool: Pool
     row: int
@@ -73,6 +99,7 @@ class PoolState:
     rent_failures: int = 0
     rent_problem: str = ""
     rent_not_before: float = -inf
+    lives: Lives = field(default_factory=Lives)
 
     @property
     def rented(self) -> bool:
@@ -132,6 +159,7 @@ class Fleet:
         self._machine_row[node_id] = machine.row
         self.machines.append(machine)
         state.machines += 1
+        state.lives.began(at)
         state.most_machines = max(state.most_machines, state.machines)
         self._admit(machine)
         if token in state.awaited:

@@ -81,6 +81,8 @@ def lost(cycle: Cycle, machine: Machine, reason: Reason) -> None:
     for job in node_lost(cycle, machine, reason):
         if job.revoked is None:
             revoke(cycle, job, reason, detail=f"{machine.node_id} is lost")
+    taken = reason is Reason.INFRA_SPOT_RECLAIM
+    cycle.ledger.fleet.pools[machine.pool].lives.ended(cycle.now, machine.joined_at, taken=taken)
     cycle.ledger.fleet.remove(machine)
 
 

@@ -22,6 +22,8 @@ from scheduler.core.commands import Solve
 from scheduler.core.cycle import Cycle
 from scheduler.core.events import Proposal, Solved
 from scheduler.core.ledger import JobRecord, Ledger
+from scheduler.core.risk import Runs, lasting
+from walras.cluster import Market
 from walras.ids import JobId
 
 _HOUR_S = 3600.0
@@ -100,7 +102,7 @@ def build_problem(ledger: Ledger) -> Problem:
         ),
         columns=Columns(
             job=job,
-            steps_per_s=way.steps_per_s,
+            steps_per_s=way.steps_per_s * _lasting(ledger, rows, way),
             use_column=np.arange(len(job)),
             use_pool=pool,
             use_count=count,
@@ -148,6 +150,17 @@ def ways_of(classes: JobClasses, class_rows: IntArray, room: FloatArray) -> Ways
     job = np.repeat(np.arange(len(class_rows)), many)
     cell = np.arange(len(job)) + np.repeat(first - (np.cumsum(many) - many), many)
     return Ways(job, pool[cell], count[cell], steps_per_s[cell])
+
+
+def _lasting(ledger: Ledger, rows: IntArray, way: Ways) -> FloatArray:
+    """Part of each way's time that becomes work that lasts: less than 1 where the market takes machines back (w,)."""
+    if not any(state.pool.market is Market.SPOT for state in ledger.fleet.pools):
+        return np.ones(len(way.job))
+    assert ledger.standing is not None, "somebody asks"
+    rules = ledger.standing.rules
+    records = [ledger.jobs[JobId(job_id)] for job_id in ledger.columns.job_id[rows].tolist()]
+    restart_s = np.array([ledger.restart_s(job, rules) for job in records], dtype=np.float64)
+    return lasting(ledger.fleet.pools, ledger.now, Runs(way.pool, way.count, restart_s[way.job]))
 
 
 def _steps_done(ledger: Ledger, rows: IntArray) -> FloatArray:

@@ -3,19 +3,19 @@
 from math import exp, inf
 from random import Random
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.cloud.checkpointing import Costs, plan_checkpoints, reuse, useful_part, young_daly_h
+from optimizer.renting.risk import Costs, RateBelief, pooled_prior, useful_part, useful_parts, young_daly_h
+from scheduler.cloud.checkpointing import plan_checkpoints, reuse
 from scheduler.cloud.lifetimes import (
     Bathtub,
     Empirical,
     Exponential,
-    RateBelief,
     draw_life,
     mean_life,
-    pooled_prior,
     survival_from,
 )
 from scheduler.cloud.steps import Steps
@@ -158,3 +158,11 @@ def test_steps_hold_until_the_next_change() -> None:
         Steps((1.0, 1.0), (2.0, 3.0))
     with pytest.raises(ValueError, match="at least one"):
         Steps((), ())
+
+
+def test_many_useful_parts_at_once_are_each_one_of_them() -> None:
+    """The rates of a whole fleet go through the same law as one machine's."""
+    cases = [(Costs(0.02, 0.05), 0.1), (Costs(0.02, 0.05, 0.03), 0.1), (Costs(0.0, 0.1), 0.5), (Costs(1, 1), 0.0)]
+    costs = np.array([[each.checkpoint_h, each.restart_h, each.notice_h] for each, _ in cases]).T
+    found = useful_parts((costs[0], costs[1], costs[2]), np.array([rate for _, rate in cases]))
+    assert found == pytest.approx([useful_part(each, rate) for each, rate in cases])
