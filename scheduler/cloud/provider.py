@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from walras.cluster import Pool
+from walras.errors import ClusterError
 from walras.ids import NodeId, PoolId
 
 
@@ -45,6 +46,33 @@ class Machine:
     state: MachineState
 
 
+class ProblemKind(StrEnum):
+    """Why a cloud did not do what was asked: who can mend it, and whether asking again helps."""
+
+    #: The account may not hold more: an administrator asks for more, or machines are given back.
+    QUOTA = "quota"
+    #: The cloud has none left of this kind there: other pools may have some, later this one too.
+    CAPACITY = "capacity"
+    #: Too many calls: the same call, later.
+    THROTTLED = "throttled"
+    #: The cloud did not answer, or said that it failed. What was asked for may have been done all the same.
+    UNAVAILABLE = "unavailable"
+    #: It will never do this as it was asked: credentials, permissions, an image, a name.
+    REFUSED = "refused"
+    #: The machines of this request have been and gone.
+    GONE = "gone"
+
+
+class ProviderProblem(ClusterError):
+    """A call to a provider that did not do all that was asked."""
+
+    def __init__(self, kind: ProblemKind, message: str, missing: int | None = None) -> None:
+        super().__init__(f"{kind}: {message}")
+        self.kind = kind
+        #: Machines of a request that will not come; None: none of them will.
+        self.missing = missing
+
+
 class CloudProvider(Protocol):
     """A source of rented machines. Every call may be repeated; what was done already is not done again."""
 
@@ -56,14 +84,23 @@ class CloudProvider(Protocol):
         """Rent machines of a pool. A known token answers with its machines.
 
         Raises:
-            ClusterError: nothing, or only a part, can be had; machines that were obtained are returned by `describe`.
+            ProviderProblem: nothing, or only a part, can be had; machines that were obtained are returned by
+                `describe`.
         """
         ...
 
     async def describe(self) -> tuple[Machine, ...]:
-        """Every machine that is held."""
+        """Every machine that is held.
+
+        Raises:
+            ProviderProblem: it is not known; nothing may be concluded.
+        """
         ...
 
     async def terminate(self, node_id: NodeId) -> None:
-        """Give a machine back. Unknown or gone machines are no error."""
+        """Give a machine back. Unknown or gone machines are no error.
+
+        Raises:
+            ProviderProblem: it may still be there; ask again.
+        """
         ...
