@@ -128,6 +128,28 @@ class PoolEntry(FileModel):
         )
 
 
+#: Parts of the names that EC2 gives (`ami-…`, `subnet-…`), and names of profiles.
+_AwsWord = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9+=,.@_-]{0,127}$")]
+_PipRequirement = Annotated[str, Field(pattern=r"^[A-Za-z0-9./:][^\s'\"`$\\;|&<>]{0,399}$")]
+
+
+class AwsSettings(FileModel):
+    """Where and how machines of `provider: aws` are launched. Credentials are found by boto3, never written here."""
+
+    region: PoolWord
+    #: The machine image: Linux with systemd, Python 3.11, curl and the accelerators' drivers.
+    image: _AwsWord
+    #: Where machines reach the server: TLS, because tokens travel there.
+    server_url: Annotated[str, Field(pattern=r"^https://[A-Za-z0-9.\[\]:_/-]{1,400}$")]
+    #: By availability zone; a zone that is not named has the account's default subnet.
+    subnets: dict[PoolWord, _AwsWord] = Field(default_factory=dict)
+    security_groups: Annotated[tuple[_AwsWord, ...], Field(max_length=16)] = ()
+    #: What jobs on the machines may do at AWS; None: nothing.
+    instance_profile: _AwsWord | None = None
+    #: Installed with pip at the first boot; empty: the image has `/opt/walras/bin/walras` already.
+    install: Annotated[tuple[_PipRequirement, ...], Field(max_length=16)] = ("walras[torch,nvidia]",)
+
+
 class ClusterConfig(FileModel):
     """A cluster file."""
 
@@ -137,6 +159,8 @@ class ClusterConfig(FileModel):
     lease: Annotated[Length, Field(ge=5, le=86_400)] | None = None
     #: Emulation only: steps per second of a gang, by kind of job and accelerator type.
     speeds: dict[ShownName, dict[AcceleratorName, Annotated[Number, Field(gt=0, le=1e9)]]] = Field(default_factory=dict)
+    #: For pools of `provider: aws`.
+    aws: AwsSettings | None = None
 
     @model_validator(mode="after")
     def _one_meaning_per_name(self) -> "ClusterConfig":
@@ -153,6 +177,12 @@ class ClusterConfig(FileModel):
                     f"pools[{position}].shape", f"{entry.shape!r} is another machine above; give it a name of its own"
                 )
             pools.add(entry.pool_id)
+        return self
+
+    @model_validator(mode="after")
+    def _aws_is_described(self) -> "ClusterConfig":
+        if self.aws is None and any(entry.provider == "aws" for entry in self.pools):
+            raise FieldMistake("aws", "pools of provider aws need `aws: {region: …, image: …, server_url: https://…}`")
         return self
 
     def pool_list(self) -> list[Pool]:

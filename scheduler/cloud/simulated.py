@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import inf
 
+from scheduler.cloud.provider import Machine, MachineState
 from scheduler.core.events import NodeJoined, NodeLeaving, NodeLost, RentFailed
 from walras.cluster import Market, Pool
 from walras.ids import NodeId, PoolId
@@ -33,6 +34,7 @@ class RentalTerms:
 class _Rented:
     node_id: NodeId
     pool: Pool
+    token: str
     ready_at: float
     #: When it is to be gone, once notice was given.
     leaves_at: float = inf
@@ -74,7 +76,7 @@ class SimulatedCloud:
         granted = int(max(0, min(machines, quota - len(held), terms.capacity - len(held))))
         answers: list[NodeJoined | RentFailed] = []
         for index in range(granted):
-            machine = _Rented(NodeId(f"{token}-{index}"), pool, at + terms.boot_s)
+            machine = _Rented(NodeId(f"{token}-{index}"), pool, token, at + terms.boot_s)
             held[machine.node_id] = machine
             answers.append(NodeJoined(machine.ready_at, machine.node_id, pool.pool_id, token))
         if granted < machines:
@@ -82,6 +84,14 @@ class SimulatedCloud:
             reason = f"{pool.pool_id}: {granted} of {machines} machines granted, {limit}"
             answers.append(RentFailed(at, token, reason, machines - granted))
         return tuple(answers)
+
+    def describe(self, at: float) -> tuple[Machine, ...]:
+        """Every machine that is held, pool by pool in order of being asked for."""
+        return tuple(
+            Machine(machine.node_id, pool_id, machine.token, _state(machine, at))
+            for pool_id, held in self._held.items()
+            for machine in held.values()
+        )
 
     def terminate(self, at: float, node_id: NodeId) -> None:
         """The machine is given back, or no more; its bill ends. Unknown or gone machines are no error."""
@@ -150,3 +160,9 @@ class SimulatedCloud:
         least_s = self._terms.get(machine.pool.pool_id, RentalTerms()).minimum_billing_s
         until, since = max(at, machine.ready_at + least_s), max(machine.priced_at, machine.ready_at)
         return machine.before_usd + machine.pool.usd_per_h * (until - since) / _HOUR_S
+
+
+def _state(machine: _Rented, at: float) -> MachineState:
+    if machine.leaves_at < inf:
+        return MachineState.LEAVING
+    return MachineState.BOOTING if at < machine.ready_at else MachineState.RUNNING

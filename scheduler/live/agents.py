@@ -66,13 +66,37 @@ class AgentGateway:
 
     # ---------------------------------------------------------------- registration
 
-    async def register(self, message: Register) -> Registered:
-        """Admit a machine. Raises Conflict where its name or its pool is known with other facts."""
+    async def register(self, message: Register, only_rent: str | None = None) -> Registered:
+        """Admit a machine; with `only_rent`, one that answers this request. Raises Conflict where its name or its pool
+        is known with other facts, Forbidden where it is none of that request.
+        """
         credential = f"wlr_a_{secrets.token_urlsafe(32)}"
-        await self._daemon.perform(lambda turn: self._register(turn, message, token_hash(credential)))
+
+        def step(turn: Turn) -> None:
+            if only_rent is not None:
+                self._check_enrolment(turn, message, only_rent)
+            self._register(turn, message, token_hash(credential))
+
+        await self._daemon.perform(step)
         settings = self._daemon.settings
         lease_s = settings.lease_s[message.facts.market]
         return Registered(credential=credential, heartbeat_s=settings.heartbeat_s, lease_s=lease_s)
+
+    def _check_enrolment(self, turn: Turn, message: Register, rent_token: str) -> None:
+        """Raise Forbidden unless the machine is one of the request's pool, in time, and not one too many."""
+        board, facts = turn.board, message.facts
+        rent = board.rents.get(rent_token)
+        is_of_pool = rent is not None and rent.pool_id == f"{facts.shape}/{facts.market}/{facts.zone}"
+        if rent is None or message.rent_token != rent_token or not is_of_pool:
+            raise Forbidden("this token admits machines of another request", field="rent_token")
+        if turn.at - rent.asked_at > self._daemon.settings.enrol_s:
+            raise Forbidden("this token admits no machine any more", field="rent_token")
+        others = sum(
+            node.row.rent_token == rent_token and node.is_member and node_id != message.node_id
+            for node_id, node in board.nodes.items()
+        )
+        if others >= rent.machines:
+            raise Forbidden("all machines of this request are here already", field="rent_token")
 
     def _register(self, turn: Turn, message: Register, credential: str) -> None:
         board, node_id, pool = turn.board, NodeId(message.node_id), pool_of(message)

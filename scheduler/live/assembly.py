@@ -5,6 +5,8 @@ then machines and solver.
 """
 
 import asyncio
+import hashlib
+import hmac
 import json
 import logging
 import shutil
@@ -21,11 +23,14 @@ from scheduler.core.core import SchedulerCore
 from scheduler.core.events import PoolDeclared
 from scheduler.live.agents import AgentGateway
 from scheduler.live.auth import ALL_PROJECTS, Role, caller_of, new_user_token
+from scheduler.live.aws_calls import Ec2Calls, make_client
+from scheduler.live.aws_provider import AwsProvider
 from scheduler.live.board import load_board
 from scheduler.live.carry_out import emit
 from scheduler.live.clock import Clock
 from scheduler.live.daemon import Daemon
 from scheduler.live.data_folder import DataFolder, write_private
+from scheduler.live.enrolment_tokens import EnrolmentTokens
 from scheduler.live.job_tokens import JobTokens
 from scheduler.live.journal import parse_request
 from scheduler.live.local_provider import AgentLauncher, LocalPool, LocalProvider
@@ -81,6 +86,7 @@ class Assembled:
 
     server: Server
     local: LocalProvider
+    aws: AwsProvider | None
     loaded: Loaded
     requests: dict[JobId, JobRequest]
     attained_s: dict[JobId, float]
@@ -102,14 +108,19 @@ def assemble(config: ServerConfig, store: Store) -> Assembled:
     daemon = Daemon(SchedulerCore(), board, store, clock, settings)
     known = store.policies(limit=1)
     policies = PolicyDesk(daemon, parse_row(known[0]) if known else None)
+    secret = folder.server_secret()
     secrets = Secrets(
         join_token=folder.join_token(),
-        job_tokens=JobTokens(folder.server_secret()),
+        job_tokens=JobTokens(secret),
+        enrolment_tokens=EnrolmentTokens(secret),
         users={row.sha256: row for row in store.tokens()},
     )
     gateway = AgentGateway(daemon, secrets.job_tokens)
     local = _local_provider(config)
-    desk = ProviderDesk(daemon, dict.fromkeys(local.pools, local))
+    aws = _aws_provider(config.cluster, secret)
+    desk = ProviderDesk(
+        daemon, {**dict.fromkeys(local.pools, local), **({} if aws is None else dict.fromkeys(aws.pools, aws))}
+    )
     local.on_gone = desk.gone
     solver = SolverPool(daemon, settings.solve_timeout_s)
     daemon.outlets += [gateway, solver, desk]
@@ -131,7 +142,7 @@ def assemble(config: ServerConfig, store: Store) -> Assembled:
     for used in store.usage(specs, clock.now()):
         attained_s[used.job_id] = attained_s.get(used.job_id, 0.0) + used.accelerator_s
     requests = {job_id: parse_request(row.request) for job_id, row in specs.items()}
-    return Assembled(server, local, loaded, requests, attained_s)
+    return Assembled(server, local, aws, loaded, requests, attained_s)
 
 
 def _spec(store: Store, job_id: JobId) -> SpecRow:
@@ -153,6 +164,17 @@ def _local_provider(config: ServerConfig) -> LocalProvider:
         write_private(speeds_file, yaml.safe_dump(cluster.speeds))
     launcher = AgentLauncher((_walras_command(),), folder.join_token_file.absolute(), speeds_file)
     return LocalProvider(folder.machines.absolute(), pools, launcher)
+
+
+def _aws_provider(cluster: ClusterConfig | None, secret: bytes) -> AwsProvider | None:
+    """None where no pool is rented there. A cluster is known at AWS by a name that only its folder gives."""
+    pools = [entry.pool() for entry in (() if cluster is None else cluster.pools) if entry.provider == "aws"]
+    if cluster is None or cluster.aws is None or not pools:
+        return None
+    settings = cluster.aws
+    cluster_id = hmac.new(secret, b"aws cluster", hashlib.sha256).hexdigest()[:16]
+    calls = Ec2Calls(lambda: make_client(settings.region))
+    return AwsProvider(cluster_id, settings, pools, EnrolmentTokens(secret), calls)
 
 
 def _walras_command() -> str:

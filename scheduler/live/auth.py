@@ -67,7 +67,10 @@ class AgentCaller:
 
 @dataclass(frozen=True, slots=True)
 class JoinCaller:
-    """Whoever holds the join token: a machine that wants to be admitted."""
+    """Whoever holds the join token, or an enrolment token: a machine that wants to be admitted."""
+
+    #: The request that the machine must answer; None: the join token admits any machine.
+    rent_token: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,7 +60,8 @@ def _before(turn: Turn, event: Event) -> None:
                 turn.attempt_changed(job.attempt)
     elif isinstance(event, RentFailed) and event.token in board.rents:
         rent = board.rents[event.token]
-        rent.machines = sum(node.row.rent_token == event.token and node.is_member for node in board.nodes.values())
+        here = sum(node.row.rent_token == event.token and node.is_member for node in board.nodes.values())
+        rent.machines = here if event.machines is None else max(here, rent.machines - event.machines)
         if not rent.machines:
             rent.state = "failed"
             del board.rents[event.token]

@@ -15,10 +15,10 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from scheduler.cloud.provider import Machine, MachineState, Offer
+from scheduler.cloud.provider import Machine, MachineState, Offer, ProblemKind, ProviderProblem
+from scheduler.live.agent_line import agent_line
 from scheduler.live.machine_processes import agent_process, kill_machine
 from walras.cluster import Pool
-from walras.errors import ClusterError
 from walras.ids import NodeId, PoolId
 from walras.reasons import Reason
 
@@ -63,27 +63,17 @@ class AgentLauncher:
         """Start the agent in a session of its own: it outlives the server, and the machine's janitor finds it."""
         token_file = folder / "rent.token"
         token_file.write_text(machine.token, encoding="utf-8")
-        shape = pool.shape
-        arguments = {
-            "--server": server_url,
-            "--join-token-file": str(self.join_token_file),
-            "--state": str(folder),
-            "--node": machine.node_id,
-            "--shape": shape.name,
-            "--accelerator": shape.accelerator,
-            "--accelerators": str(shape.accelerators),
-            "--cpus": f"{shape.cpus:g}",
-            "--memory": f"{shape.memory_bytes}B",
-            "--market": pool.market.value,
-            "--zone": pool.zone,
-            "--nominal-speed": f"{shape.nominal_speed:g}",
-            "--rent-token-file": str(token_file),
-        }
-        line = [*self.command, "agent", *(word for pair in arguments.items() for word in pair)]
-        if shape.emulated:
-            line.append("--emulated")
-            if self.speeds_file is not None:
-                line += ["--speeds", str(self.speeds_file)]
+        line = agent_line(
+            self.command,
+            server_url,
+            pool,
+            state=folder,
+            join_token_file=self.join_token_file,
+            rent_token_file=token_file,
+        )
+        line += ["--node", machine.node_id]
+        if pool.shape.emulated and self.speeds_file is not None:
+            line += ["--speeds", str(self.speeds_file)]
         with open(folder / "agent.log", "ab") as output:
             return subprocess.Popen(
                 line,
@@ -119,7 +109,8 @@ class LocalProvider:
             return tuple(known)
         held = sum(each.machine.pool_id == pool.pool_id for each in self._machines.values())
         if held + machines > pool.quota:
-            raise ClusterError(f"the quota of {pool.pool_id} is {pool.quota} machines, {held} are held")
+            problem = f"the quota of {pool.pool_id} is {pool.quota} machines, {held} are held"
+            raise ProviderProblem(ProblemKind.QUOTA, problem)
         found = []
         for index in range(machines):
             # Tokens are not made for names; a machine's name must differ from all that ever were.
@@ -202,7 +193,7 @@ class LocalProvider:
             machine.process = await asyncio.get_running_loop().run_in_executor(None, boot)
         except OSError as error:
             self._machines.pop(machine.machine.node_id, None)
-            raise ClusterError(f"cannot start an agent: {error}") from error
+            raise ProviderProblem(ProblemKind.UNAVAILABLE, f"cannot start an agent: {error}") from error
 
     def _end(self, machine: _LocalMachine) -> None:
         if not kill_machine(machine.folder):

@@ -155,6 +155,8 @@ async def _shut_down(assembled: Assembled, runner: web.AppRunner | None, tasks: 
         await runner.cleanup()
     await server.providers.close()
     await assembled.local.close()
+    if assembled.aws is not None:
+        assembled.aws.close()
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

@@ -8,22 +8,22 @@ that were never answered are repeated.
 import asyncio
 import logging
 from collections.abc import Coroutine, Mapping
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
-from scheduler.cloud.provider import CloudProvider, Machine, MachineState
-from scheduler.core.commands import Rent
+from scheduler.cloud.provider import CloudProvider, Machine, MachineState, ProviderProblem
 from scheduler.core.events import RentFailed
 from scheduler.live.agents import lose_node
 from scheduler.live.carry_out import emit
 from scheduler.live.daemon import Daemon
 from scheduler.live.turn import Effects, Turn
-from walras.errors import ClusterError, NotFound
+from walras.errors import ClusterError, Conflict, NotFound
 from walras.ids import NodeId, PoolId
 from walras.reasons import Reason
 
 log = logging.getLogger(__name__)
 
 
+@runtime_checkable
 class RevocableProvider(CloudProvider, Protocol):
     """A provider whose machines can be taken away on request, for drills."""
 
@@ -35,7 +35,7 @@ class RevocableProvider(CloudProvider, Protocol):
 class ProviderDesk:
     """Between the core's wishes and the providers."""
 
-    def __init__(self, daemon: Daemon, providers: Mapping[PoolId, RevocableProvider]) -> None:
+    def __init__(self, daemon: Daemon, providers: Mapping[PoolId, CloudProvider]) -> None:
         self._daemon = daemon
         self._providers = dict(providers)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -47,30 +47,46 @@ class ProviderDesk:
             self._spawn(self._release(release.node_id))
 
     def revoke(self, pool_id: PoolId, notice_s: float) -> list[NodeId]:
-        """Take every rented machine of a pool away, with notice. Answers which. Raises NotFound."""
+        """Take every rented machine of a pool away, with notice. Answers which. Raises NotFound, Conflict."""
         if pool_id not in self._providers:
             raise NotFound(f"no rented pool {pool_id}", field="pool_id", fix=f"known: {', '.join(self._providers)}")
+        provider = self._providers[pool_id]
+        if not isinstance(provider, RevocableProvider):
+            raise Conflict(
+                f"the provider of {pool_id} holds no drills", field="pool_id", fix="let the cloud itself do it"
+            )
         nodes = [
             node_id
             for node_id, node in sorted(self._daemon.board.nodes.items())
             if node.row.pool_id == pool_id and node.row.rent_token and node.is_member
         ]
         for node_id in nodes:
-            self._spawn(self._revoke(pool_id, node_id, notice_s))
+            self._spawn(self._revoke(provider, node_id, notice_s))
         return nodes
 
     async def reconcile(self) -> None:
-        """The janitor: make what runs, what is known and what was asked for agree."""
+        """The janitor: make what runs, what is known and what was asked for agree.
+
+        Of a provider that does not answer, nothing is concluded.
+        """
         held: dict[NodeId, Machine] = {}
+        silent: set[CloudProvider] = set()
         for provider in dict.fromkeys(self._providers.values()):
-            for machine in await provider.describe():
+            try:
+                machines = await provider.describe()
+            except ProviderProblem as problem:
+                log.warning("machines are not known: %s", problem)
+                silent.add(provider)
+                continue
+            for machine in machines:
                 if machine.token in self._daemon.board.rents and machine.state is not MachineState.GONE:
                     held[machine.node_id] = machine
                 else:
                     log.warning("machine %s answers no request: given back", machine.node_id)
-                    await provider.terminate(machine.node_id)
+                    await self._end(provider, machine.node_id)
         for node_id, node in list(self._daemon.board.nodes.items()):
-            if node.row.rent_token and node.is_member and node_id not in held:
+            known = self._provider_of(node_id) not in silent
+            if node.row.rent_token and node.is_member and known and node_id not in held:
                 await self.gone(node_id, Reason.INFRA_NODE_LOST)
         for rent in list(self._daemon.board.rents.values()):
             self._spawn(self._rent(rent.token, rent.pool_id, rent.machines))
@@ -101,25 +117,29 @@ class ProviderDesk:
                 raise ClusterError(f"nobody rents out {pool_id}")
             await provider.request(token, pool, machines)
         except ClusterError as error:
-            reason = str(error)
+            reason, missing = str(error), error.missing if isinstance(error, ProviderProblem) else None
             log.warning("rent %s of %s failed: %s", token, pool_id, reason)
-            await self._daemon.perform(lambda turn: self._failed(turn, Rent(token, pool_id, machines), reason))
-
-    @staticmethod
-    def _failed(turn: Turn, rent: Rent, reason: str) -> None:
-        emit(turn, RentFailed(turn.at, rent.token, reason))
+            await self._daemon.perform(lambda turn: emit(turn, RentFailed(turn.at, token, reason, missing)))
 
     async def _release(self, node_id: NodeId) -> None:
         provider = self._provider_of(node_id)
         if provider is not None:
-            await provider.terminate(node_id)
+            await self._end(provider, node_id)
         await self.gone(node_id, Reason.POLICY_RELEASED)
 
-    async def _revoke(self, pool_id: PoolId, node_id: NodeId, notice_s: float) -> None:
-        await self._providers[pool_id].revoke(node_id, notice_s)
+    @staticmethod
+    async def _end(provider: CloudProvider, node_id: NodeId) -> None:
+        """Give back; a machine that could not be answers no request from now on, and the janitor finds it."""
+        try:
+            await provider.terminate(node_id)
+        except ProviderProblem as problem:
+            log.warning("machine %s is not given back yet: %s", node_id, problem)
+
+    async def _revoke(self, provider: RevocableProvider, node_id: NodeId, notice_s: float) -> None:
+        await provider.revoke(node_id, notice_s)
         await self.gone(node_id, Reason.INFRA_SPOT_RECLAIM)
 
-    def _provider_of(self, node_id: NodeId) -> RevocableProvider | None:
+    def _provider_of(self, node_id: NodeId) -> CloudProvider | None:
         node = self._daemon.board.nodes.get(node_id)
         return None if node is None else self._providers.get(node.row.pool_id)
 

@@ -13,6 +13,7 @@ from scheduler.live.agents import AgentGateway
 from scheduler.live.auth import AgentCaller, Caller, JobCaller, JoinCaller, caller_of, same, token_hash
 from scheduler.live.board import Board
 from scheduler.live.daemon import Daemon
+from scheduler.live.enrolment_tokens import EnrolmentTokens
 from scheduler.live.job_tokens import JobTokens
 from scheduler.live.logs import LogStore
 from scheduler.live.policy_desk import PolicyDesk
@@ -35,6 +36,7 @@ class Secrets:
 
     join_token: str
     job_tokens: JobTokens
+    enrolment_tokens: EnrolmentTokens
     users: dict[str, TokenRow]
 
 
@@ -82,6 +84,9 @@ class Server:
             named = self.secrets.job_tokens.check(token)
             alive = named is not None and self.board.attempt(*named) is not None
             return JobCaller(named[0]) if named is not None and alive else None
+        if token.startswith("wlr_e_"):
+            rent_token = self.secrets.enrolment_tokens.check(token)
+            return None if rent_token is None else JoinCaller(rent_token)
         if token and same(token, self.secrets.join_token):
             return JoinCaller()
         return None

@@ -22,6 +22,8 @@ class LiveSettings:
     heartbeat_s: float = 5.0
     #: Silence after which a machine is shown as unreachable and gets no new jobs.
     unreachable_s: float = 15.0
+    #: How long after a request its machines may still enrol with the request's own token.
+    enrol_s: float = 1800.0
     #: A solve that takes longer is given up (the policy keeps its last answer).
     solve_timeout_s: float = 120.0
     #: Steps waiting for the loop; further requests are refused with 429.

@@ -1,13 +1,14 @@
 """The agents' endpoints."""
 
 from scheduler.live.agents import check_owner
-from scheduler.live.auth import AgentCaller
+from scheduler.live.auth import AgentCaller, JoinCaller
 from scheduler.live.http.routing import LARGE_BODY_BYTES, Call
 from walras.wire import Heartbeat, HeartbeatAnswer, Register, Registered
 
 
 async def register(call: Call) -> Registered:
-    return await call.server.gateway.register(await call.model(Register))
+    assert isinstance(call.caller, JoinCaller)
+    return await call.server.gateway.register(await call.model(Register), call.caller.rent_token)
 
 
 async def heartbeat(call: Call) -> HeartbeatAnswer:
