@@ -137,8 +137,22 @@ class NoticeReport(Report):
     gone_in_s: float = Field(ge=0)
 
 
+class HintReport(Report):
+    """The machine may be taken away before long, or may not. Its jobs have been asked to save, and go on."""
+
+    type: Literal["hint"] = "hint"
+    detail: str = Field(max_length=200)
+
+
 AnyReport = Annotated[
-    PreparedReport | RefusedReport | StartedReport | ProgressReport | CommittedReport | EndedReport | NoticeReport,
+    PreparedReport
+    | RefusedReport
+    | StartedReport
+    | ProgressReport
+    | CommittedReport
+    | EndedReport
+    | NoticeReport
+    | HintReport,
     Field(discriminator="type"),
 ]
 

@@ -19,6 +19,7 @@ from walras.wire import (
     EndedReport,
     Heartbeat,
     HeartbeatAnswer,
+    HintReport,
     NoticeReport,
     PrepareCommand,
     PreparedReport,
@@ -38,6 +39,7 @@ from workers.outbox import Outbox
 from workers.plan import SUPERVISOR_FILE, Plan, rank_log, read_plan
 from workers.rendezvous import bind_port
 from workers.server_client import ServerClient
+from workers.spot_notices import SpotNotices
 from workers.store import AgentStore, KnownAttempt, Phase
 
 log = logging.getLogger(__name__)
@@ -55,11 +57,19 @@ FOLDERS_KEPT = 20
 class Agent:
     """Run it once; `run` returns when it is cancelled, and leaves the supervisors running."""
 
-    def __init__(self, machine: Machine, store: AgentStore, client: ServerClient, enrolment: Enrolment) -> None:
+    def __init__(
+        self,
+        machine: Machine,
+        store: AgentStore,
+        client: ServerClient,
+        enrolment: Enrolment,
+        spot: SpotNotices | None = None,
+    ) -> None:
         self._machine = machine
         self._store = store
         self._client = client
         self._enrolment = enrolment
+        self._spot = spot
         self._outbox = Outbox(store)
         self._holds = Holds(machine.accelerators.count)
         self._followers: dict[AttemptKey, Follower] = {}
@@ -74,6 +84,8 @@ class Agent:
             self._tasks = tasks
             self._find_attempts()
             tasks.create_task(self._watch_notice())
+            if self._spot is not None:
+                tasks.create_task(self._spot.watch(self._machine.state, self._hint))
             await self._beat()
 
     async def _watch_notice(self) -> None:
@@ -83,6 +95,13 @@ class Agent:
             seen = notice.digest
             if self._store.is_new_notice(notice.digest):
                 self._outbox.put(NoticeReport(report_id=self._outbox.next_id(), gone_in_s=notice.gone_in_s))
+
+    def _hint(self, detail: str) -> None:
+        """Whatever comes of it, a checkpoint now makes it cost less."""
+        if self._store.is_new_notice(detail):
+            self._outbox.put(HintReport(report_id=self._outbox.next_id(), detail=detail))
+            for follower in self._followers.values():
+                follower.save()
 
     # ------------------------------------------------------------------------------------------- the call
 

@@ -58,6 +58,10 @@ class Follower:
         self._stop = {"type": "stop", "grace_s": grace_s, "reason": reason}
         return self._tell(self._stop)
 
+    def save(self) -> None:
+        """Ask for a checkpoint soon; the attempt goes on."""
+        self._tell({"type": "save"})
+
     def recorded(self, digest: str) -> None:
         self._tell({"type": "recorded", "digest": digest})
 

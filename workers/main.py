@@ -20,6 +20,7 @@ from workers.options import AgentOptions
 from workers.rendezvous import own_address
 from workers.server_client import ServerClient
 from workers.speeds import load_speeds
+from workers.spot_notices import SpotNotices
 from workers.store import AgentStore
 
 __all__ = ["AgentOptions", "run_agent"]
@@ -47,7 +48,8 @@ def run_agent(options: AgentOptions) -> int:
 async def _run(options: AgentOptions, machine: Machine, store: AgentStore) -> int:
     async with aiohttp.ClientSession() as session:
         client = ServerClient(session, options.server)
-        agent = Agent(machine, store, client, _enrolment(options, machine))
+        spot = SpotNotices(session, options.metadata_url) if options.spot_notices else None
+        agent = Agent(machine, store, client, _enrolment(options, machine), spot)
         running = asyncio.create_task(agent.run())
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):

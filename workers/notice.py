@@ -45,3 +45,10 @@ async def next_notice(state: Path, seen: str) -> Notice:
         if notice is not None and notice.digest != seen:
             return notice
         await asyncio.sleep(LOOK_EVERY_S)
+
+
+def write_notice(state: Path, gone_in_s: float) -> None:
+    """Say that this machine goes; whoever reads it sees the whole file or none."""
+    draft = state / f".{NOTICE_FILE}.draft"
+    draft.write_text(f"{gone_in_s:.1f}\n")
+    draft.replace(state / NOTICE_FILE)

@@ -27,5 +27,8 @@ class AgentOptions:
     #: Speed table of emulated accelerators (YAML).
     speeds: Path | None = None
     rent_token_file: Path | None = None
+    #: Ask the metadata service of EC2 whether this machine is to be taken away.
+    spot_notices: bool = False
+    metadata_url: str = "http://169.254.169.254"
     #: Address at which the other machines of a gang reach this one. None: the one that reaches the server.
     address: str | None = None

@@ -232,6 +232,8 @@ class Supervisor:
                     self._channels.tell(Role.RANK, {"type": "lease", "until": self._lease_until})
             case "stop":
                 self._end(now, float(message["grace_s"]), str(message["reason"]))
+            case "save":
+                self._channels.tell(Role.RANK, {"type": "save"})
             case "recorded":
                 self._channels.tell(Role.RANK, {"type": "recorded", "digest": str(message["digest"])})
 

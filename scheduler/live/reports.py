@@ -28,6 +28,7 @@ from walras.wire import (
     AttemptReport,
     CommittedReport,
     EndedReport,
+    HintReport,
     NoticeReport,
     PreparedReport,
     ProgressReport,
@@ -50,6 +51,8 @@ def take_reports(turn: Turn, node: LiveNode, reports: list[AnyReport]) -> None:
         turn.node_changed(node)
         if isinstance(report, NoticeReport):
             leave(turn, node, report.gone_in_s)
+        elif isinstance(report, HintReport):
+            node.row.detail = node.row.detail or report.detail
         else:
             _take(turn, node, report)
 

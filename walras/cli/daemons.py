@@ -51,6 +51,9 @@ def agent(
         Path | None, typer.Option("--speeds", help="YAML: kind: {accelerator: steps per second}.")
     ] = None,
     rent_token_file: Annotated[Path | None, typer.Option("--rent-token-file", help="For rented machines.")] = None,
+    spot_notices: Annotated[
+        bool, typer.Option("--spot-notices", help="On a spot machine of EC2: look for its notices.")
+    ] = False,
     address: Annotated[
         str | None, typer.Option("--address", help="Where the other machines of a gang reach this one.")
     ] = None,
@@ -85,6 +88,7 @@ def agent(
                 emulated=emulated,
                 speeds=speeds,
                 rent_token_file=rent_token_file,
+                spot_notices=spot_notices,
                 address=address,
             )
         )

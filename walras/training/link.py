@@ -1,8 +1,8 @@
 """The line to the supervisor: JSON lines over a Unix socket. Losing it never breaks training.
 
 Sent: hello, progress, commit, note, finished (the loop is over: from now on a stop is a signal).
-Received: stop (checkpoint now), lease (its end, as CLOCK_BOOTTIME, which every process of this machine shares),
-recorded (the server has a checkpoint: older ones may go).
+Received: stop (checkpoint now), save (the same, and go on), lease (its end, as CLOCK_BOOTTIME, which every process of
+this machine shares), recorded (the server has a checkpoint: older ones may go).
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ class Link:
     def __init__(self, path: str, rank: int, pid: int) -> None:
         #: Set once the scheduler wants the attempt to save and end.
         self.stop_requested = False
+        #: Set when a checkpoint is wanted soon; whoever saves unsets it.
+        self.save_requested = False
         #: CLOCK_BOOTTIME at which the lease ends; None until told.
         self.lease_until: float | None = None
         #: Digests of checkpoints that the server has recorded.
@@ -87,6 +89,8 @@ class Link:
             kind = message["type"]
             if kind == "stop":
                 self.stop_requested = True
+            elif kind == "save":
+                self.save_requested = True
             elif kind == "lease":
                 self.lease_until = float(message["until"])
             elif kind == "recorded":

@@ -269,8 +269,11 @@ class Loop:
         every_s = checkpoint.every_s if checkpoint is not None and can_save else None
         every_steps = checkpoint.every_steps if checkpoint is not None and can_save else None
         is_due = every_s is not None and now - self._saved_at >= every_s
+        is_due = is_due or (can_save and self._link.save_requested)
         wish = Wish(stop=self._link.stop_requested, save=is_due and self._gang.rank == 0)
         wish = self._gang.agree(self.step, wish, self._meter.steps_per_s)
+        if wish.save:
+            self._link.save_requested = False
         is_due = wish.stop or wish.save or (every_steps is not None and self.step % every_steps == 0)
         if is_due and self._saved_step != self.step:
             self.save()

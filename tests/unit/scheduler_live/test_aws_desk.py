@@ -158,3 +158,15 @@ async def test_a_cloud_holds_no_drills(tmp_path: Path, ec2: Any) -> None:
     async with renting(tmp_path) as (face, _):
         with pytest.raises(Conflict, match="drills"):
             face.world.server.providers.revoke(SPOT.pool_id, 10.0)
+
+
+async def test_a_hint_is_shown_and_takes_nothing_away(tmp_path: Path, ec2: Any) -> None:
+    """The machine goes on taking jobs; who looks at it reads what EC2 said."""
+    async with renting(tmp_path) as (face, aws):
+        token = await rent_one(face)
+        (machine,) = await aws.describe()
+        agent = await FakeAgent(face.world, machine.node_id, token, **FACTS).register()
+        await agent.start_all()
+        await agent.beat({"type": "hint", "detail": "EC2 may take it away"})
+        row = face.world.board.nodes[NodeId(machine.node_id)].row
+        assert (row.detail, row.cordon, face.world.state(1)) == ("EC2 may take it away", "", "RUNNING")
