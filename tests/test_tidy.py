@@ -37,7 +37,6 @@ ENTRY_POINTS = {
     "scheduler.cloud.spot_program": "checks the yardstick independently, in benchmarks and tests",
     "scheduler.cloud.transient_cluster": "a published model, held to its figures by benchmarks and tests",
     "scheduler.cloud.uniform_progress": "a published policy, held to its figures by benchmarks and tests",
-    "scheduler.cloud.waiting_game": "closed forms, held to their figures by benchmarks and tests",
     "optimizer.admission.online": "a theorem that runs: benchmarks and tests hold it to its proof",
     "optimizer.admission.offline": "what online admission is measured by, in benchmarks and tests",
     "optimizer.performance.analytic": "a predictor is chosen by whoever profiles or recommends",

@@ -17,6 +17,7 @@ import walras
 from walras.cli import cluster, control, daemons, jobs, logs, offers, recommend, solve, submit
 from walras.cli.admin import admin_commands
 from walras.cli.output import show_line, warn
+from walras.cli.plan import plan_commands
 from walras.cli.policy import policy_commands
 from walras.cli.simulate import simulate_commands
 from walras.cli.workload import workload_commands
@@ -91,6 +92,7 @@ _COMMANDS: tuple[Callable[..., None], ...] = (
 )
 for _command in _COMMANDS:
     app.command(_command.__name__)(_command)
+app.add_typer(plan_commands, name="plan")
 app.add_typer(policy_commands, name="policy")
 app.add_typer(admin_commands, name="admin")
 app.add_typer(simulate_commands, name="simulate")

@@ -1,0 +1,166 @@
+"""`walras plan capacity`: how much to reserve, beside all on demand and beside what nobody can beat.
+
+The work is done in `simulator.workloads.reserving`, loaded by name when the command is given.
+"""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from walras.cli.loading import load
+from walras.cli.options import Output, length_s
+from walras.cli.output import Column, Listing, OutputFormat, show_json, show_line, show_listing
+from walras.errors import UserError
+from walras.units import format_length
+
+plan_commands = typer.Typer(help="Plan what to reserve.", no_args_is_help=True)
+
+_FACE = "simulator.workloads.reserving"
+_HOUR_S = 3600.0
+
+
+@plan_commands.callback()
+def plan() -> None:
+    """Plan what to reserve."""
+
+
+@plan_commands.command("capacity")
+def plan_capacity(
+    trace: Annotated[Path | None, typer.Argument(metavar="TRACE", help="Jobs to plan for, in any format.")] = None,
+    arrivals_per_h: Annotated[
+        float | None, typer.Option("--arrivals-per-h", help="Without a trace: single-accelerator jobs per hour.")
+    ] = None,
+    job_length: Annotated[str | None, typer.Option("--job-length", help="With it: their mean, such as 6h.")] = None,
+    reserved_price: Annotated[
+        float | None, typer.Option("--reserved-price", help="Of an hour, used or not, in parts of one on demand.")
+    ] = None,
+    on_demand: Annotated[
+        float | None, typer.Option("--on-demand", min=0.0, help="USD per accelerator-hour on demand.")
+    ] = None,
+    reserved: Annotated[
+        float | None, typer.Option("--reserved", min=0.0, help="USD per reserved accelerator-hour.")
+    ] = None,
+    longest_wait: Annotated[
+        str, typer.Option("--longest-wait", help="Who would wait longer goes on demand; with rates: mean wait.")
+    ] = "24h",
+    short: Annotated[str, typer.Option("--short", help="Jobs shorter than this need not wait.")] = "3m",
+    lot: Annotated[int, typer.Option("--lot", min=1, max=1024, help="Accelerators of one machine.")] = 1,
+    accelerators: Annotated[
+        int | None, typer.Option("--accelerators", min=0, max=100_000, help="What this number comes to; not the best.")
+    ] = None,
+    leave_above: Annotated[
+        float, typer.Option("--leave-above", min=0.0, help="Users leave whose mean wait is so many mean run times.")
+    ] = 15.0,
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """Say how many accelerators to reserve for a workload, and what that costs whom. Needs no server."""
+    if accelerators is not None and trace is None:
+        raise UserError("a given number is tried on a trace", field="--accelerators", fix="name a trace")
+    price = _price(reserved_price, on_demand, reserved)
+    terms = load("scheduler.cloud.capacity").Terms(
+        reserved_price=price,
+        longest_wait_h=(length_s(longest_wait, "--longest-wait") or 0.0) / _HOUR_S,
+        short_h=(length_s(short, "--short") or 0.0) / _HOUR_S,
+        lot=lot,
+    )
+    face = load(_FACE)
+    if trace is not None:
+        if arrivals_per_h is not None or job_length is not None:
+            raise UserError(
+                "a trace has its own arrivals and lengths", field="--arrivals-per-h", fix="give one of both"
+            )
+        found = face.plans_for_trace(trace, terms, leave_above, accelerators)
+    else:
+        length = length_s(job_length, "--job-length")
+        if not arrivals_per_h or not length or arrivals_per_h < 0:
+            raise UserError(
+                "there is nothing to plan for",
+                field="TRACE",
+                fix="name a trace, or give --arrivals-per-h and --job-length",
+            )
+        found = face.plans_for_rates(arrivals_per_h, length / _HOUR_S, terms)
+    if output is OutputFormat.JSON:
+        show_json({"reserved_price": price, "on_demand_usd_per_h": on_demand, **_data(found)})
+    else:
+        _show(found, on_demand)
+
+
+def _price(part: float | None, on_demand: float | None, reserved: float | None) -> float:
+    """A reserved hour in parts of one on demand. Raises UserError."""
+    if part is None:
+        if not on_demand or reserved is None:
+            fix = "give --reserved-price, or --on-demand and --reserved"
+            raise UserError("the price of a reserved hour is not known", field="--reserved-price", fix=fix)
+        part = reserved / on_demand
+    elif reserved is not None:
+        raise UserError("two prices of a reserved hour", field="--reserved", fix="give one of both")
+    if not 0 < part <= 1:
+        raise UserError(
+            f"a reserved hour at {part:g} of one on demand", field="--reserved-price", fix="above 0, and at most 1"
+        )
+    return part
+
+
+def _data(found: Any) -> dict[str, Any]:
+    defection = None if found.defection is None else asdict(found.defection)
+    if defection is not None and defection["after"] is not None:
+        del defection["after"]["slowdowns"]  # one per user; what is said of them is who stayed
+    return {
+        "plans": [asdict(each) for each in found.plans],
+        "bounds": [asdict(bound) for bound in found.bounds],
+        "defection": defection,
+    }
+
+
+def _show(found: Any, on_demand_usd: float | None) -> None:
+    columns = [
+        Column("PLAN"),
+        Column("RESERVED", right=True),
+        Column("PRICE", right=True),
+        Column("ON DEMAND", right=True),
+        Column("MEAN WAIT", right=True),
+        Column("LONGEST", right=True),
+        Column("RESERVED WORK PAYS", right=True),
+    ]
+    if on_demand_usd:
+        columns.append(Column("USD/H OF WORK", right=True))
+    rows = [_row(each, on_demand_usd) for each in found.plans]
+    blanks = ["-"] * (len(columns) - 3)
+    for bound in found.bounds:
+        usd = [f"{bound.price * on_demand_usd:.3f}"] if on_demand_usd else []
+        rows.append([f"bound: {bound.name}", "-", f"{bound.price:.3f}", *blanks[: len(blanks) - len(usd)], *usd])
+    show_listing(Listing(columns, rows, None), OutputFormat.TABLE)
+    show_line("PRICE: of an accelerator-hour of work where all pay alike; an hour on demand is 1.")
+    if found.defection is not None:
+        show_line(_told(found.defection))
+
+
+def _row(each: Any, on_demand_usd: float | None) -> list[str]:
+    row = [
+        each.name,
+        str(each.accelerators),
+        f"{each.price:.3f}",
+        f"{each.on_demand:.1%}",
+        _wait(each.mean_wait_h),
+        "-" if each.longest_wait_h is None else _wait(each.longest_wait_h),
+        "-" if each.reserved_work_price is None else f"{each.reserved_work_price:.3f}",
+    ]
+    return [*row, f"{each.price * on_demand_usd:.3f}"] if on_demand_usd else row
+
+
+def _wait(hours: float) -> str:
+    return format_length(round(hours * _HOUR_S)) if hours > 0 else "0s"
+
+
+def _told(defection: Any) -> str:
+    if defection.stayed == defection.users:
+        return "No user would leave for waiting too long."
+    if defection.after is None:
+        return f"All {defection.users} users would leave for waiting too long."
+    return (
+        f"{defection.users - defection.stayed} of {defection.users} users would leave for waiting too long; the "
+        f"others ({defection.work:.0%} of the work) would reserve {defection.after.accelerators} at a price of "
+        f"{defection.after.price:.3f}."
+    )
