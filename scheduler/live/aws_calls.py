@@ -9,10 +9,12 @@ import asyncio
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeVar
 
 from scheduler.cloud.provider import ProblemKind, ProviderProblem
 from walras.errors import ConfigError
+
+T = TypeVar("T")
 
 _THREADS = 4
 _CONNECT_S = 5.0
@@ -89,7 +91,7 @@ class Ec2Calls:
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    async def _bounded(self, operation: str, work: Callable[[Any], Any]) -> Any:
+    async def _bounded(self, operation: str, work: Callable[[Any], T]) -> T:
         future = asyncio.get_running_loop().run_in_executor(self._threads, self._carried_out, operation, work)
         try:
             return await asyncio.wait_for(future, self._call_s)
@@ -97,7 +99,7 @@ class Ec2Calls:
             problem = f"{operation}: no answer within {self._call_s:g} s"
             raise ProviderProblem(ProblemKind.UNAVAILABLE, problem) from None
 
-    def _carried_out(self, operation: str, work: Callable[[Any], Any]) -> Any:
+    def _carried_out(self, operation: str, work: Callable[[Any], T]) -> T:
         client = self._ready()
         # It is there, or there would be no client.
         from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
