@@ -15,6 +15,7 @@ from scheduler.live.assembly import Assembled, ServerConfig, assemble, bring_up_
 from scheduler.live.breath import keep_still, sweep
 from scheduler.live.data_folder import DataFolder
 from scheduler.live.http.app import make_app
+from scheduler.live.market_watch import MarketWatch
 from scheduler.live.sqlite_store import SqliteStore
 from walras.config import ClusterConfig, load_mapping, load_yaml
 from walras.errors import ConfigError
@@ -97,6 +98,9 @@ async def _begin(
     await server.providers.reconcile()
     tasks.append(asyncio.create_task(server.gateway.watch(), name="leases"))
     tasks.append(asyncio.create_task(local.watch(), name="machines"))
+    if assembled.aws is not None:
+        market = MarketWatch(server.daemon, [assembled.aws])
+        tasks.append(asyncio.create_task(market.watch(), name="prices"))
     await server.solver.start()
     keep_still()
     tasks.append(asyncio.create_task(sweep(), name="sweep"))

@@ -9,6 +9,7 @@ import pytest
 
 from scheduler.cloud.provider import ProblemKind, ProviderProblem
 from scheduler.live.aws_provider import AwsProvider
+from scheduler.live.market_watch import MarketWatch
 from tests.support.http_face import Face, facing
 from tests.support.live_world import FakeAgent
 from tests.support.provider_kit import IMAGE, SPOT, ec2_client, stand_in_of_ec2
@@ -151,6 +152,18 @@ async def test_an_enrolment_token_admits_its_own_machines_only(tmp_path: Path, e
         assert (await face.json("POST", "/agent/v1/register", {}, token=key[:-1] + "x"))[0] == 401
         face.world.clock.at += 1801.0
         assert await register("i-1") == 403
+
+
+async def test_a_price_that_moves_is_the_pool_s_price_from_then_on(tmp_path: Path, ec2: Any) -> None:
+    """The market (of the stand-in: one price for ever) overrules the file; asking again changes nothing more."""
+    async with renting(tmp_path) as (face, aws):
+        watch = MarketWatch(face.world.daemon, [aws])
+        assert face.world.board.pools[SPOT.pool_id].usd_per_h == 0.19
+        await watch.look(aws)
+        declared = face.world.board.pools[SPOT.pool_id]
+        assert declared.usd_per_h == pytest.approx(0.00001)
+        await watch.look(aws)
+        assert face.world.board.pools[SPOT.pool_id] is declared
 
 
 async def test_a_cloud_holds_no_drills(tmp_path: Path, ec2: Any) -> None:
