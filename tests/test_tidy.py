@@ -29,6 +29,7 @@ ENTRY_POINTS = {
     "walras.demo.main": "loaded by name by `walras demo`",
     "simulator.main": "loaded by name by `walras simulate` and `walras demo`",
     "scheduler.core.invariants": "holds the core to its promises in every test run; a server does not pay for it",
+    "scheduler.live.aws_market": "loaded by name by `walras offers --market`",
     "scheduler.cloud.simulated": "a provider in virtual time, held to the same contract as the real ones by tests",
     "scheduler.cloud.checkpointing": "a model of the market that tests hold to its figures, for whoever rents",
     "scheduler.cloud.omniscient": "the yardstick of spot policies, in benchmarks and tests",

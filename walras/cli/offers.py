@@ -5,8 +5,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from walras.cli.options import NoHeader, Output
+from walras.cli.loading import load
+from walras.cli.options import NoHeader, Output, length_s
 from walras.cli.output import Column, Listing, OutputFormat, show_listing, warn
+from walras.errors import UserError
 from walras.units import format_money, format_size
 
 if TYPE_CHECKING:
@@ -19,10 +21,18 @@ def offers(
     catalog: Annotated[
         list[Path] | None, typer.Option("--catalog", help="A file or folder that adds to the catalog or overrides it.")
     ] = None,
+    market: Annotated[
+        bool, typer.Option("--market", help="What the spot pools of --cluster have cost, as their cloud tells it.")
+    ] = False,
+    cluster: Annotated[Path | None, typer.Option("--cluster", help="With it: a cluster file.")] = None,
+    since: Annotated[str, typer.Option("--since", help="With it: how far back.")] = "24h",
     output: Output = OutputFormat.TABLE,
     no_header: NoHeader = False,
 ) -> None:
     """List the machines that clouds rent out, cheapest accelerator-hour first. Needs no server."""
+    if market or cluster is not None:
+        _show_market(cluster if market else None, since, output, header=not no_header)
+        return
     from walras.catalog import load_catalog
     from walras.names import canonical_accelerator
 
@@ -51,6 +61,16 @@ def offers(
     rows = [_row(entry, known) for entry in found]
     data = [entry.model_dump(mode="json") for entry in found]
     show_listing(Listing(columns, rows, data), output, header=not no_header)
+
+
+def _show_market(cluster: Path | None, since: str, output: OutputFormat, *, header: bool) -> None:
+    if cluster is None:
+        raise UserError("prices of a market are those of a cluster's pools", fix="give both --market and --cluster")
+    points = load("scheduler.live.aws_market").recorded_prices(cluster, length_s(since, "--since") or 0.0)
+    columns = (Column("POOL", shrinks=True), Column("SINCE"), Column("USD/H", right=True))
+    rows = [[point.pool_id, point.since.isoformat(timespec="seconds"), f"{point.usd_per_h:g}"] for point in points]
+    data = [{"pool": point.pool_id, "since": point.since.isoformat(), "usd_per_h": point.usd_per_h} for point in points]
+    show_listing(Listing(columns, rows, data), output, header=header)
 
 
 def _row(entry: "Instance", known: "Catalog") -> list[str]:
