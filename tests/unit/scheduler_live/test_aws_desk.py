@@ -96,6 +96,25 @@ async def test_a_job_rents_runs_and_its_machine_is_given_back(tmp_path: Path, ec
         assert (await aws.describe(), dict(face.world.board.rents)) == ((), {})
 
 
+async def test_a_launch_in_part_keeps_what_came(tmp_path: Path, ec2: Any) -> None:
+    """Two are asked for and one comes (the stand-in launches the least that was asked for): it may join, and the other
+    is asked for later under a token of its own.
+    """
+    async with renting(tmp_path) as (face, aws):
+        await face.world.submit({"resources": {"accelerators": "t4:2"}, "num_nodes": 2})
+        await face.world.advance(2.0)
+        await settle(face)
+        ((token, rent),) = face.world.board.rents.items()
+        (machine,) = await aws.describe()
+        assert (machine.token, rent.machines) == (token, 1)
+        agent = await FakeAgent(face.world, machine.node_id, token, **FACTS).register()
+        for _ in range(2):
+            await face.world.advance(19.0)
+            await agent.beat()
+            await settle(face)
+        assert {each.token for each in await aws.describe()} > {token}
+
+
 async def test_a_restarted_server_takes_up_its_machines(tmp_path: Path, ec2: Any) -> None:
     """The request is repeated and answered with the instance that it had led to."""
     async with renting(tmp_path) as (face, aws):
