@@ -1,7 +1,7 @@
 """`walras recommend`: which machines to rent for one job, by a deadline or a budget, and what else could be had."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -10,10 +10,6 @@ from walras.cli.options import Output, length_s
 from walras.cli.output import Column, Listing, OutputFormat, console, rendered, show_json, show_line, warn
 from walras.errors import UserError
 from walras.units import format_length, format_money
-
-if TYPE_CHECKING:
-    from optimizer.performance.setups import Setup
-    from scheduler.cloud.recommending import Found
 
 EXIT_NOT_KEPT = 1
 _GBIT = 1e9 / 8.0
@@ -89,12 +85,12 @@ def _text(path: Path) -> bytes:
         raise UserError(f"{path}: {error.strerror or error}", field="JOB", fix="check the path") from None
 
 
-def _nothing(found: "Found") -> str:
+def _nothing(found: Any) -> str:
     reasons = "".join(f"\n  {name}: {why}" for name, why in list(found.left_out.items())[:_LEFT_OUT_MOST])
     return f"nothing that may be rented is known to run {found.work.kind.name}{reasons}"
 
 
-def _show(found: "Found") -> None:
+def _show(found: Any) -> None:
     taken = found.recommendation
     assert taken is not None, "shown only where there is something to take"
     columns = (
@@ -123,12 +119,12 @@ def _show(found: "Found") -> None:
         show_line(f"  and {len(found.left_out) - _LEFT_OUT_MOST} more, all in -o json")
 
 
-def _with(front: "tuple[Setup, ...]", taken: "Setup") -> "list[Setup]":
+def _with(front: Any, taken: Any) -> list[Any]:
     """The front, and what was taken where the sure choice is not on it; fastest first."""
     return sorted({*front, taken}, key=lambda setup: (setup.time_s, setup.usd))
 
 
-def _cells(found: "Found", setup: "Setup") -> list[str]:
+def _cells(found: Any, setup: Any) -> list[str]:
     return [
         _named(found, setup),
         str(setup.batch),
@@ -140,12 +136,12 @@ def _cells(found: "Found", setup: "Setup") -> list[str]:
     ]
 
 
-def _named(found: "Found", setup: "Setup") -> str:
+def _named(found: Any, setup: Any) -> str:
     parts = [f"{count} x {m.offer.name}" for count, m in zip(setup.counts, found.machines, strict=True) if count]
     return " + ".join(parts)
 
 
-def _data(found: "Found") -> dict[str, Any]:
+def _data(found: Any) -> dict[str, Any]:
     taken = found.recommendation
     assert taken is not None, "shown only where there is something to take"
     return {
@@ -158,7 +154,7 @@ def _data(found: "Found") -> dict[str, Any]:
     }
 
 
-def _setup_data(found: "Found", setup: "Setup") -> dict[str, Any]:
+def _setup_data(found: Any, setup: Any) -> dict[str, Any]:
     used = [
         {"machine": machine.offer.name, "count": count, "samples_per_accelerator": share}
         for count, share, machine in zip(setup.counts, setup.shares, found.machines, strict=True)
