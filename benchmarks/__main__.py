@@ -1,4 +1,4 @@
-"""Runs the benchmarks and prints their tables: `python -m benchmarks [name ...] [--scale 0.1]`.
+"""Runs the benchmarks and prints their tables: `python -m benchmarks [name ...] [--scale 0.1] [--row name]`.
 
 A benchmark is a module `benchmarks/bench_<name>.py` with `measure(scale) -> list[Measured]`. The exit code is 1 if a
 target was missed.
@@ -28,6 +28,7 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks")
     parser.add_argument("names", nargs="*", metavar="name", help=f"one of {', '.join(names())}; none: all")
     parser.add_argument("--scale", type=float, default=1.0, help="shrink the sizes; targets hold for 1 (default)")
+    parser.add_argument("--row", help="only this row, of a benchmark that has rows")
     given = parser.parse_args(arguments)
     unknown = set(given.names) - set(names())
     if unknown or not given.scale > 0:
@@ -36,7 +37,10 @@ def main(arguments: list[str]) -> int:
     console.print(f"Python {platform.python_version()}, {os.cpu_count()} processors, {platform.machine()}")
     met = True
     for name in given.names or names():
-        results: list[Measured] = importlib.import_module(f"benchmarks.{_PREFIX}{name}").measure(given.scale)
+        benchmark = importlib.import_module(f"benchmarks.{_PREFIX}{name}")
+        if given.row is not None and given.row not in getattr(benchmark, "ROWS", ()):
+            parser.error(f"{name} has no row {given.row}")
+        results: list[Measured] = benchmark.measure(given.scale, *([given.row] if given.row else []))
         for measured in results:
             show(measured, console)
             met = met and measured.met

@@ -73,19 +73,30 @@ def _choose(base: Choice, value: FloatArray, capacity: FloatArray) -> tuple[Chos
     return choose(expanded, _TOLERANCE, _CORE), cell
 
 
-def place_round(problem: Problem, facts: Facts, draft: Draft, shares: Shares) -> None:
-    """Who runs now: those with most rounds first, among equals whoever runs.
+def place_first(problem: Problem, draft: Draft, rows: IntArray, once: FloatArray) -> None:
+    """Give these jobs places before all others, in their order, each where a round adds most (`once`, (c,))."""
+    job = problem.columns.job
+    for row in rows.tolist():
+        able = np.where((job == row) & (once > 0) & fitting(problem, draft.free), once, 0.0)
+        if able.max(initial=0.0) > 0:
+            place(problem, draft, int(np.argmax(able)))
+
+
+def place_round(problem: Problem, facts: Facts, draft: Draft, shares: Shares, value: FloatArray) -> None:
+    """Who runs now: those whose rounds are worth most per accelerator, among equals whoever runs.
 
     Args:
         problem: the jobs and their columns.
         facts: where they are.
         draft: receives the places.
         shares: what each job gets of the window.
+        value: of 1, 2, ... T rounds in every column (c, T).
     """
-    stays = (shares.column >= 0) & (shares.column == facts.running)
-    jobs = problem.jobs
-    order = np.lexsort((jobs.job_id, jobs.submitted_at, ~stays, -shares.rounds))
-    for row in order[shares.rounds[order] > 0].tolist():
-        column = int(shares.column[row])
-        if fitting(problem, draft.free)[column]:
-            place(problem, draft, column)
+    rows = np.flatnonzero(shares.rounds > 0)
+    column, rounds = shares.column[rows], shares.rounds[rows]
+    density = value[column, rounds - 1] / (rounds * facts.size[column])
+    jobs, stays = problem.jobs, column == facts.running[rows]
+    order = np.lexsort((jobs.job_id[rows], jobs.submitted_at[rows], ~stays, -density))
+    for at in order.tolist():
+        if fitting(problem, draft.free)[column[at]]:
+            place(problem, draft, int(column[at]))

@@ -1,21 +1,30 @@
 """Shockwave-style: Nash welfare over the rounds to come, weighted by how late each job is predicted to be.
 
-    maximise  sum_j w_j rho_j^k log(1 + g_j / (d_j + L))      g_j  progress in the window, seconds at its best speed
+    maximise  sum_j w_j rho_j^k log(1 + g_j / left_j)        g_j  progress in the window, seconds at its best speed
     s.t.      one configuration and n_j of T rounds a job,  accelerators x rounds of every pool not exceeded
 
     g_j   = min(left, n_j L r_c - [restart if c is a change])    L  a round,  r_c  rate of c over the best
     rho_j = (age + left D) / (total D)                           predicted finish-time fairness
     D     = max(1, accelerators that all jobs ask for / accelerators)    contention
 
-d_j is what is done. The window's rounds are alike, so how many each job gets is all there is to decide; it is decided
-by prices and an integer program over the contested jobs (`optimizer.elastic.choice`), not by a commercial solver. This
-round goes to those who are to have most rounds, among equals to whoever runs; what is left goes to whoever gains most.
+The welfare is a product of what is made of each job's remaining work, so whoever is soon through comes first, unless
+others come to be late. The window's rounds are alike, so how many each job gets is all there is to decide; it is
+decided by prices and an integer program over the contested jobs (`optimizer.elastic.choice`), not by a commercial
+solver. This round goes to those whose rounds add most per accelerator; what is left goes to whoever gains most.
 
-There is no term for the makespan, and batch sizes are taken to stay: of Shockwave this is the market, not the predictor
-of regimes. Lengths that nobody told are guessed by the Gittins rank.
+The makespan comes before the welfare where it is at stake:
+
+    critical = {j: left_j >= makespan H},    H = max(max_j left_j, accelerator-seconds left of all / accelerators)
+
+H bounds from below how long all will take. A critical job that waits for a round pushes the end of all back by one, or
+soon will; so those run first, the longest before the others.
+
+Batch sizes are taken to stay: of Shockwave this is the market, not the predictor of regimes. Lengths that nobody told
+are guessed by the Gittins rank, and make nobody critical.
 """
 
-from typing import Annotated
+import dataclasses
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 from pydantic import ConfigDict, Field
@@ -25,14 +34,25 @@ from optimizer.arrays.owners import sum_by
 from optimizer.decision import Memory, Plan, Quote
 from optimizer.elastic.facts import Facts, facts_of
 from optimizer.elastic.growing import gain_in, grow
-from optimizer.elastic.window import place_round, share_out
+from optimizer.elastic.window import place_first, place_round, share_out
 from optimizer.plans import draft as drafts
 from optimizer.policy import Newcomer
-from optimizer.problem import FloatArray, Problem
+from optimizer.problem import FloatArray, IntArray, Problem
+
+if TYPE_CHECKING:
+    from optimizer.plans.lengths import Lengths
 
 MEASURE = drafts.Measure(
     "Nash welfare of the window, accelerators times rounds", "weighted logarithm of progress", "logarithm a round"
 )
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class _Forecast:
+    """Of each job (n,): its best speed, and what it has left."""
+
+    best_rate: FloatArray
+    known: "Lengths"
 
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid", strict=True))
@@ -47,6 +67,14 @@ class Shockwave:
     lateness: Annotated[
         float, Field(ge=0, le=10, description="Exponent of the predicted finish-time fairness in a job's weight.")
     ] = 3.0
+    makespan: Annotated[
+        float,
+        Field(
+            ge=0.5,
+            allow_inf_nan=False,
+            description="Jobs whose time left is this part of the least that all need run first; above 1: none does.",
+        ),
+    ] = 0.9
     hide_lengths: Annotated[
         bool, Field(description="True: what jobs say of their length is not believed; only what they have had counts.")
     ] = False
@@ -56,39 +84,40 @@ class Shockwave:
     def decide(self, problem: Problem, memory: Memory) -> tuple[Plan, Memory]:
         """The plan. Remembers nothing: the window moves on."""
         facts = facts_of(problem)
-        value, once = self._values(problem, facts)
+        forecast = _forecast(problem, self.hide_lengths)
+        value, once = self._values(problem, facts, forecast)
+        critical = _critical(problem, facts, forecast, self.makespan)
         draft = drafts.begin(problem)
         classes = problem.jobs.priority_class
         for priority_class in np.unique(classes)[::-1].tolist():
             competing = (classes == priority_class) & ~facts.pinned
-            shares = share_out(problem, value, draft, competing)
-            place_round(problem, facts, draft, shares)
+            place_first(problem, draft, critical[competing[critical]], once)
+            shares = share_out(problem, value, draft, competing & (draft.column < 0))
+            place_round(problem, facts, draft, shares, value)
             prices = draft.prices.copy()
             grow(problem, facts, draft, gain_in(problem, once), competing)
             draft.prices = prices  # those of the window
         return drafts.finish(problem, value[:, -1] / self.rounds, facts.size, draft, MEASURE), None
 
     def value(self, newcomer: Newcomer, quote: Quote) -> FloatArray:
-        """What a round in each configuration would add, at the weight of a job that is not late (c,)."""
+        """What a round of a window in each configuration would add, at the weight of a job that is not late (c,)."""
         speed = newcomer.steps_per_s
         usable = (speed > 0) & (newcomer.count <= newcomer.capacity[newcomer.pool])
         if not usable.any():
             return np.zeros(len(speed))
-        gained_s = np.where(usable, speed, 0.0) / speed[usable].max() * self.rounds * self.round_s
-        value: FloatArray = newcomer.weight * np.log1p(gained_s / self.round_s) / self.rounds
+        window_s, best = self.rounds * self.round_s, float(speed[usable].max())
+        left_s = min(newcomer.remaining_steps / best, newcomer.length_s)
+        left_s = max(left_s, 1.0) if np.isfinite(left_s) else window_s
+        gained_s = np.where(usable, speed, 0.0) / best * window_s
+        value: FloatArray = newcomer.weight * np.log1p(np.minimum(gained_s / left_s, 1.0)) / self.rounds
         return value
 
-    def _values(self, problem: Problem, facts: Facts) -> tuple[FloatArray, FloatArray]:
+    def _values(self, problem: Problem, facts: Facts, forecast: _Forecast) -> tuple[FloatArray, FloatArray]:
         """What 1, 2, ... rounds of every column add (c, T), and one round of a job that does not end in it (c,).
 
         0 where a column cannot be used.
         """
-        from optimizer.plans.lengths import lengths_of  # compiled code: only where something is decided
-        from optimizer.plans.worth import best_rates_of
-
-        columns, jobs = problem.columns, problem.jobs
-        best_rate = best_rates_of(problem)
-        known = lengths_of(problem, best_rate, self.hide_lengths)
+        columns, jobs, known = problem.columns, problem.jobs, forecast.known
         usable, job = facts.usable, columns.job[facts.usable]
         asked = sum_by(np.zeros(len(jobs), dtype=np.int64), jobs.gang, 1)[0]
         contention = max(1.0, float(asked) / max(float(problem.pools.capacity.sum()), 1.0))
@@ -97,10 +126,30 @@ class Shockwave:
         time_s = self.round_s * np.arange(1, self.rounds + 1)
         start_s = np.where(columns.running[usable], 0.0, facts.restart_s[job])
         running_s = np.maximum(time_s[None, :] - start_s[:, None], 0.0)
-        gained_s = running_s * (columns.steps_per_s[usable] / best_rate[job])[:, None]
-        done_s = np.maximum(known.total_s - known.left_s, 0.0)
-        base_s = done_s[job, None] + self.round_s
+        gained_s = running_s * (columns.steps_per_s[usable] / forecast.best_rate[job])[:, None]
+        left_s = np.maximum(known.left_s, 1.0)[job, None]
         value, once = np.zeros((len(columns), self.rounds)), np.zeros(len(columns))
-        value[usable] = weight[job, None] * np.log1p(np.minimum(gained_s, known.left_s[job, None]) / base_s)
-        once[usable] = weight[job] * np.log1p(gained_s[:, 0] / base_s[:, 0])
+        value[usable] = weight[job, None] * np.log1p(np.minimum(gained_s / left_s, 1.0))
+        once[usable] = weight[job] * np.log1p(gained_s[:, 0] / left_s[:, 0])
         return value, once
+
+
+def _forecast(problem: Problem, hide_lengths: bool) -> _Forecast:
+    from optimizer.plans.lengths import lengths_of  # compiled code: only where something is decided
+    from optimizer.plans.worth import best_rates_of
+
+    best_rate = best_rates_of(problem)
+    return _Forecast(best_rate, lengths_of(problem, best_rate, hide_lengths))
+
+
+def _critical(problem: Problem, facts: Facts, forecast: _Forecast, part: float) -> IntArray:
+    """Rows of the jobs that the end of all depends on, the longest first."""
+    columns, known = problem.columns, forecast.known
+    left_s = np.where(known.known & (forecast.best_rate > 0) & ~facts.pinned, known.left_s, 0.0)
+    least = np.full(len(left_s), np.inf)  # accelerator-seconds, where they do most
+    usable, job = facts.usable, columns.job[facts.usable]
+    np.minimum.at(least, job, left_s[job] * forecast.best_rate[job] / columns.steps_per_s[usable] * facts.size[usable])
+    work = float(least[np.isfinite(least)].sum())
+    horizon_s = max(float(left_s.max(initial=0.0)), work / max(float(problem.pools.capacity.sum()), 1.0))
+    rows = np.flatnonzero((left_s > 0) & (left_s >= part * horizon_s))
+    return rows[np.lexsort((problem.jobs.job_id[rows], -left_s[rows]))]

@@ -28,6 +28,11 @@ class Training:
         """Smallest batch per accelerator."""
         return self.application.on[self._accelerator].local_least
 
+    @property
+    def accelerator(self) -> str:
+        """The type that it is trained on."""
+        return self._accelerator
+
     def epoch(self, steps: float) -> int:
         """The epoch (from 0) in which a job is that has so many steps behind it; the number of epochs if it is done."""
         return bisect_right(self._marks, steps) - 1
@@ -56,6 +61,10 @@ class Training:
             found = goodput(application, self._accelerator, placement, split, epoch)
             self._goodput[placement, epoch] = found
         return found
+
+    def speed_at(self, placement: Placement, steps: float) -> float:
+        """Steps per second on this placement, in the epoch in which a job is that has so many steps behind it."""
+        return self._steps_per_s(placement, min(self.epoch(steps), self.application.epochs - 1))
 
     def predicted_s(self, accelerators: int, machine_size: int) -> float:
         """Seconds of one update as Optimus foresees them: packed, and on one accelerator always in two passes."""

@@ -7,7 +7,7 @@ measured, no placement of so many trains with more than was measured there.
 from dataclasses import dataclass, replace
 
 from simulator.compat.pollux.training import Training
-from simulator.goodput.application import Application, Profile, goodput, split_batch, step_time
+from simulator.goodput.application import Application, Profile, Split, goodput, split_batch, step_time
 from simulator.goodput.placement import Placement, packed
 from simulator.goodput.step_tables import MeasuredSteps
 from walras.errors import ConfigError
@@ -32,6 +32,7 @@ class SiaTraining(Training):
 
     def __init__(self, sia: SiaApplication, accelerator: str, batch: int) -> None:
         super().__init__(sia.application, accelerator, batch)
+        self.sia = sia
         self._steps = sia.steps[accelerator]
         self._type = accelerator
         self._slow_down = sia.slow_down
@@ -42,11 +43,15 @@ class SiaTraining(Training):
             application, count = self._within(placement), placement.accelerators
             least = 1 if count == 1 and self.batch > application.batch_initial else 0
             split = split_batch(application, self._type, count, self.batch, accumulated_least=least)
-            measured = [curve.local[-1] for known, curve in self._steps.curves.items() if known.accelerators == count]
-            split = replace(split, local=min(split.local, *measured)) if measured else split
+            split = self._limited(split, count)
             found = goodput(application, self._type, placement, split, epoch) / self._slow_down
             self._goodput[placement, epoch] = found
         return found
+
+    def _limited(self, split: Split, count: int) -> Split:
+        """No more samples per accelerator than any placement of so many was measured with."""
+        measured = [curve.local[-1] for known, curve in self._steps.curves.items() if known.accelerators == count]
+        return replace(split, local=min(split.local, *measured)) if measured else split
 
     def updates_per_s(self, count: int, accelerators: int, machine_size: int) -> float:
         """What Sia's Gavel takes for the speed of a gang of so many on a type that has `accelerators` in all."""

@@ -1,0 +1,112 @@
+"""Elastic policies of ours in the worlds of other simulators, on the published workloads (needs `WALRAS_DATA`).
+
+Worlds as in `simulator.compat`: their clocks, restarts, placements and training, with which their recorded runs are
+reproduced job by job; the policy is ours, with its defaults. Jobs of Pollux's and Sia's worlds train with the best batch
+for the gang that they have. No policy here knows how long such a job will take; `shockwave` knows the steps left, and
+not the batches to come.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from time import process_time
+
+from optimizer.policy import PolicySpec
+from simulator.compat.pollux import adaptive as pollux
+from simulator.compat.pollux import applications as pollux_applications
+from simulator.compat.pollux.profile import T4_POOL
+from simulator.compat.shockwave.fairness import alone_s, finish_time_fairness
+from simulator.compat.shockwave.planned import planned_scenario
+from simulator.compat.shockwave.profile import batchings_of
+from simulator.compat.sia import adaptive as sia
+from simulator.compat.sia import workload as sia_workload
+from simulator.gavel import read_throughputs
+from simulator.job import SimulatedJob
+from simulator.machines import PoolModel
+from simulator.simulate import Result, Scenario, simulate
+from simulator.truth import Truth
+from simulator.workloads.formats import read_workload
+from simulator.workloads.placing import Placing
+from walras.cluster import Pool, Shape
+from walras.ids import PoolId
+
+#: Accelerators of Shockwave's recorded runs.
+V100_POOL = PoolModel(Pool(PoolId("v100"), Shape("v100", "v100", 1, 8.0, 2**36)), machines=32)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What came of one run: jobs in the order of the trace."""
+
+    names: tuple[str, ...]
+    jct_s: tuple[float, ...]
+    makespan_s: float
+    #: Seconds of processor time, solves included, and rounds in which the policy was asked.
+    cpu_s: float
+    solves: int
+    #: Completion time over that on a fair part of the cluster; empty where nobody defines it.
+    fairness: tuple[float, ...] = ()
+
+    @property
+    def avg_jct_s(self) -> float:
+        return sum(self.jct_s) / len(self.jct_s)
+
+    @property
+    def unfair(self) -> float:
+        """Part of the jobs that end later than on a fair part."""
+        return sum(each > 1.0 for each in self.fairness) / max(len(self.fairness), 1)
+
+
+def pollux_run(data: Path, policy: str, workload: int, load: str = "1.0") -> Run:
+    """Jobs of the Pollux artifact on 16 machines of 4 T4."""
+    folder = data / "golden" / "pollux" / ("workloads" if load == "1.0" else f"workloads-{load}")
+    rows = read_workload(folder / f"workload-{workload}.csv", "pollux").jobs
+    made = pollux_applications.workload_of(rows, _pollux_applications(data), T4_POOL.pool, T4_POOL.machines)
+    return _timed(made.jobs, lambda: pollux.planned_scenario(made, PolicySpec(policy)))
+
+
+@lru_cache(maxsize=1)
+def _pollux_applications(data: Path) -> dict[str, pollux_applications.Application]:
+    return pollux_applications.read_applications(data / "golden" / "pollux" / "profiles")
+
+
+def sia_run(data: Path, policy: str) -> Run:
+    """The first Philly workload of Sia on 64 accelerators of three types."""
+    rows = read_workload(data / "restricted" / "sia_workloads" / "philly" / "workload-1.csv").jobs
+    applications = sia_workload.read_applications(
+        data / "golden" / "pollux" / "profiles", data / "restricted" / "sia_profiles"
+    )
+    made = sia_workload.workload_of(rows, applications)
+    return _timed(made.jobs, lambda: sia.planned_scenario(made, PolicySpec(policy)))
+
+
+def shockwave_run(data: Path, policy: str) -> Run:
+    """Shockwave's 120 jobs on 32 V100."""
+    folder = data / "golden" / "shockwave"
+    rows = read_workload(folder / "trace_tacc32_120jobs.tsv", "shockwave").jobs
+    truth = Truth(read_throughputs(folder / "tacc_throughputs.json"))
+    batchings = batchings_of(rows)
+    jobs = tuple(Placing({"v100": 1.0}, table=truth.speeds).jobs(rows))
+    run = _timed(jobs, lambda: planned_scenario(V100_POOL, truth, PolicySpec(policy), batchings))
+    steps = [int(row.steps or 0) for row in rows]
+    alone = [alone_s(one, total, truth, "v100") for one, total in zip(batchings.values(), steps, strict=True)]
+    fairness = finish_time_fairness(run.jct_s, alone, V100_POOL.machines)
+    return Run(run.names, run.jct_s, run.makespan_s, run.cpu_s, run.solves, tuple(fairness))
+
+
+def _timed(jobs: tuple[SimulatedJob, ...], scenario: Callable[[], Scenario]) -> Run:
+    began = process_time()
+    result: Result = simulate(jobs, scenario())
+    cpu_s = process_time() - began
+    if result.violations:
+        raise AssertionError("; ".join(result.violations))
+    jct_s = {job.job_id: job.jct_s for job in result.jobs}
+    done = [job for job in jobs if job.request.job_id in jct_s]
+    return Run(
+        tuple(job.name for job in done),
+        tuple(jct_s[job.request.job_id] for job in done),
+        result.ended_at,
+        cpu_s,
+        result.solves.solves,
+    )
