@@ -1,9 +1,9 @@
 """Elastic policies of ours in the worlds of other simulators, on the published workloads (needs `WALRAS_DATA`).
 
 Worlds as in `simulator.compat`: their clocks, restarts, placements and training, with which their recorded runs are
-reproduced job by job; the policy is ours, with its defaults. Jobs of Pollux's and Sia's worlds train with the best batch
-for the gang that they have. No policy here knows how long such a job will take; `shockwave` knows the steps left, and
-not the batches to come.
+reproduced job by job; the policy is ours, with its defaults. Jobs of Pollux's and Sia's worlds train with the best
+batch for the gang that they have, and nobody knows how long they will take; in Shockwave's world the steps left are
+known, and not the batches to come.
 """
 
 from collections.abc import Callable

@@ -25,7 +25,11 @@ TOLERANCE = 1e-4
 #: Steps of the first search for prices.
 _STEPS = 80
 #: Jobs that compete at first; each time that is not enough, so many times more.
-_CORE, _GROWTH = 100, 4
+_CORE, _GROWTH = 24, 4
+#: Columns up to which the fluid optimum of all is cheaper than a search for prices.
+_FLUID_COLUMNS = 8_000
+#: Parts of a column this near to none or all are none or all.
+_WHOLE = 1e-6
 #: Times that prices are sharpened for each set of competing jobs.
 _SHARPENED = 2
 
@@ -95,24 +99,51 @@ class _Responses:
 def choose(choice: Choice, tolerance: float = TOLERANCE, core: int = _CORE) -> Chosen:
     """The best choice, within the tolerance of its bound unless the solver's work limit came first.
 
-    At first `core` jobs compete, more where that is not enough.
+    At first `core` jobs compete, more where that is not enough. No program is solved where everybody has what he likes
+    best, and no integer program where the fluid optimum, made whole, is within the tolerance already.
     """
+    free = np.zeros(len(choice.capacity))
     if not choice.jobs:
-        return Chosen(np.full(0, -1, dtype=np.int64), np.zeros(len(choice.capacity)), 0.0, 0.0)
-    prices, bound = search_prices(choice)
-    best: Chosen | None = None
-    size = core
+        return Chosen(np.full(0, -1, dtype=np.int64), free, 0.0, 0.0)
+    wishes = _responses(choice, free)
+    if (choice.used(wishes.column) <= choice.capacity + 1e-9).all():
+        return Chosen(wishes.column, free, wishes.bound, wishes.bound)
+    best = _fluid(choice) if len(choice.job) <= _FLUID_COLUMNS else None
+    prices, bound = search_prices(choice) if best is None else (best.prices, best.bound)
+    size = min(core, choice.jobs)
     while best is None or (best.gap > tolerance and size < choice.jobs * _GROWTH):
-        for _ in range(_SHARPENED):
+        for _ in range(_SHARPENED if best is None or size < choice.jobs else 0):
             prices, bound = _sharpened(choice, prices, bound, size)
-        column, proved = _filled(choice, prices, size, tolerance)
+        column, proved = _filled(choice, prices, size, tolerance, best)
         bound = min(bound, proved)
-        value = float(choice.value[column[column >= 0]].sum())
+        value = _value(choice, column)
         if best is not None and best.value >= value:
             column, value = best.column, best.value
         best = Chosen(column, prices, value, max(bound, value))
         size *= _GROWTH
     return best
+
+
+def _value(choice: Choice, column: IntArray) -> float:
+    return float(choice.value[column[column >= 0]].sum())
+
+
+def _fluid(choice: Choice) -> Chosen | None:
+    """The fluid optimum of all jobs made whole: who is in one column keeps it, the others share what is left."""
+    from optimizer.elastic.programs import relaxed
+
+    everybody = np.ones(choice.jobs, dtype=np.bool_)
+    found = relaxed(_program(choice, np.arange(len(choice.job)), everybody, choice.capacity))
+    if found is None:
+        return None
+    column = np.full(choice.jobs, -1, dtype=np.int64)
+    whole = np.flatnonzero(found.part > 1.0 - _WHOLE)
+    column[choice.job[whole]] = whole
+    split = np.zeros(choice.jobs, dtype=np.bool_)
+    split[choice.job[(found.part > _WHOLE) & (found.part <= 1.0 - _WHOLE)]] = True
+    column = _one_by_one(choice, found.prices, column, np.flatnonzero(split[choice.job]))
+    value, bound = _value(choice, column), _responses(choice, found.prices).bound
+    return Chosen(column, found.prices, value, max(bound, value))
 
 
 def search_prices(choice: Choice) -> tuple[FloatArray, float]:
@@ -167,51 +198,72 @@ def _contested(choice: Choice, prices: FloatArray, size: int) -> tuple[BoolArray
         size *= 2
 
 
-def _program(choice: Choice, core: BoolArray, rest: FloatArray) -> tuple["Program", IntArray]:
-    """The competing jobs as a program, and its columns as columns of the choice."""
-    from scipy import sparse  # only where a program is to be solved
+def _program(choice: Choice, kept: IntArray, core: BoolArray, rest: FloatArray) -> "Program":
+    """These columns (of the jobs that compete) as a program."""
+    from optimizer.elastic.programs import Program  # only where a program is to be solved
 
-    from optimizer.elastic.programs import Program
-
-    kept = np.flatnonzero(core[choice.job])
-    owner = (np.cumsum(core) - 1)[choice.job[kept]]
-    shape = (len(choice.capacity), len(choice.job))
-    load = sparse.csc_array((choice.use_count, (choice.use_pool, choice.use_column)), shape=shape)
-    return Program(owner, choice.value[kept], sparse.csr_array(load[:, kept]), rest), kept
+    place = np.full(len(choice.job), -1, dtype=np.int64)
+    place[kept] = np.arange(len(kept))
+    uses = place[choice.use_column] >= 0
+    return Program(
+        (np.cumsum(core) - 1)[choice.job[kept]],
+        choice.value[kept],
+        place[choice.use_column[uses]],
+        choice.use_pool[uses],
+        choice.use_count[uses],
+        rest,
+    )
 
 
 def _sharpened(choice: Choice, prices: FloatArray, bound: float, size: int) -> tuple[FloatArray, float]:
     """Prices at which the competing jobs would share what is left, if they prove more than those at hand."""
-    from optimizer.elastic.programs import prices_of
+    from optimizer.elastic.programs import relaxed
 
     core, _, rest = _contested(choice, prices, size)
-    duals = prices_of(_program(choice, core, rest)[0])
-    if duals is None:
+    found = relaxed(_program(choice, np.flatnonzero(core[choice.job]), core, rest))
+    if found is None:
         return prices, bound
-    proved = _responses(choice, duals).bound
-    return (duals, proved) if proved < bound else (prices, bound)
+    proved = _responses(choice, found.prices).bound
+    return (found.prices, proved) if proved < bound else (prices, bound)
 
 
-def _filled(choice: Choice, prices: FloatArray, size: int, tolerance: float) -> tuple[IntArray, float]:
+def _filled(
+    choice: Choice, prices: FloatArray, size: int, tolerance: float, known: Chosen | None
+) -> tuple[IntArray, float]:
     """(column of each job, what the program proves about all choices: inf unless all jobs compete)."""
     from optimizer.elastic.programs import whole
 
     core, column, rest = _contested(choice, prices, size)
-    program, kept = _program(choice, core, rest)
-    picked, proved = whole(program, tolerance / 2.0)
+    kept, all_compete = np.flatnonzero(core[choice.job]), bool(core.all())
+    if known is not None:
+        kept = kept[_promising(choice, prices, known)[kept]]
+        core = np.zeros(choice.jobs, dtype=np.bool_)
+        core[choice.job[kept]] = True
+        if not len(kept):
+            return column, known.value if all_compete else np.inf
+    picked, proved = whole(_program(choice, kept, core, rest), tolerance / 2.0)
+    proved = max(proved, known.value if known is not None else 0.0) if all_compete else np.inf
     if picked is None:
-        return _one_by_one(choice, prices), np.inf
+        everybody = np.full(choice.jobs, -1, dtype=np.int64)
+        return _one_by_one(choice, prices, everybody, np.arange(len(choice.job))), np.inf
     column = column.copy()
     column[choice.job[kept[picked]]] = kept[picked]
-    return column, proved if core.all() else np.inf
+    return column, proved
 
 
-def _one_by_one(choice: Choice, prices: FloatArray) -> IntArray:
-    """Jobs in the order of what they gain at the prices, each in the best column that still fits."""
+def _promising(choice: Choice, prices: FloatArray, known: Chosen) -> BoolArray:
+    """Columns that a better choice may have: at the prices they lose no more than is in dispute (c,)."""
+    found, net = _responses(choice, prices), choice.net(prices)
+    best = np.maximum(np.maximum.reduceat(net, choice.first), 0.0)
+    promising: BoolArray = best[choice.job] - net <= (found.bound - known.value) * (1.0 + 1e-9) + 1e-12 * found.bound
+    return promising
+
+
+def _one_by_one(choice: Choice, prices: FloatArray, column: IntArray, candidates: IntArray) -> IntArray:
+    """The columns of jobs, and the others among the candidates in what still fits, most gain at the prices first."""
     net = choice.net(prices)
-    column = np.full(choice.jobs, -1, dtype=np.int64)
-    free = choice.capacity.copy()
-    for candidate in np.argsort(-net, kind="stable").tolist():
+    column, free = column.copy(), choice.capacity - choice.used(column)
+    for candidate in candidates[np.argsort(-net[candidates], kind="stable")].tolist():
         uses = choice.use_column == candidate
         pool, count = choice.use_pool[uses], choice.use_count[uses]
         if column[choice.job[candidate]] < 0 and np.all(count <= free[pool] + 1e-9):

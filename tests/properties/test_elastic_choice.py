@@ -85,7 +85,7 @@ def test_without_a_solver_jobs_are_placed_one_by_one(monkeypatch: pytest.MonkeyP
     from optimizer.elastic import programs
 
     monkeypatch.setattr(programs, "whole", lambda program, tolerance: (None, np.inf))
-    monkeypatch.setattr(programs, "prices_of", lambda program: None)
+    monkeypatch.setattr(programs, "relaxed", lambda program: None)
     choice = random_choice(3, 30, 2.0)
     found = choose(choice)
     assert (choice.used(found.column) <= choice.capacity + 1e-9).all()
