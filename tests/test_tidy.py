@@ -58,6 +58,9 @@ ENTRY_POINTS = {
     "simulator.compat.shockwave.profile": "likewise",
     "simulator.compat.shockwave.fairness": "a measure beside the profile, for whoever compares with published figures",
     "simulator.compat.sia.profile": "likewise",
+    "simulator.compat.pollux.adaptive": "a world for our policies: benchmarks and tests hold them to published figures",
+    "simulator.compat.shockwave.planned": "likewise",
+    "simulator.compat.sia.adaptive": "likewise",
 }
 
 

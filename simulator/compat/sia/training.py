@@ -36,6 +36,8 @@ class SiaTraining(Training):
         self._steps = sia.steps[accelerator]
         self._type = accelerator
         self._slow_down = sia.slow_down
+        self._limits: dict[int, int | None] = {}
+        self._applications: dict[Placement, Application] = {}
 
     def _steps_per_s(self, placement: Placement, epoch: int) -> float:
         found = self._goodput.get((placement, epoch))
@@ -50,8 +52,13 @@ class SiaTraining(Training):
 
     def _limited(self, split: Split, count: int) -> Split:
         """No more samples per accelerator than any placement of so many was measured with."""
-        measured = [curve.local[-1] for known, curve in self._steps.curves.items() if known.accelerators == count]
-        return replace(split, local=min(split.local, *measured)) if measured else split
+        if count not in self._limits:
+            curves = self._steps.curves.items()
+            self._limits[count] = min(
+                (curve.local[-1] for known, curve in curves if known.accelerators == count), default=None
+            )
+        most = self._limits[count]
+        return split if most is None or split.local <= most else replace(split, local=most)
 
     def updates_per_s(self, count: int, accelerators: int, machine_size: int) -> float:
         """What Sia's Gavel takes for the speed of a gang of so many on a type that has `accelerators` in all."""
@@ -65,9 +72,13 @@ class SiaTraining(Training):
 
     def _within(self, placement: Placement) -> Application:
         """The application with the largest batch per accelerator that this placement has."""
-        profile = self.application.on[self._type]
-        most = local_most(self._steps, placement)
-        return replace(self.application, on={self._type: Profile(profile.law, profile.local_least, most)})
+        found = self._applications.get(placement)
+        if found is None:
+            profile = self.application.on[self._type]
+            most = local_most(self._steps, placement)
+            found = replace(self.application, on={self._type: Profile(profile.law, profile.local_least, most)})
+            self._applications[placement] = found
+        return found
 
 
 def local_most(steps: MeasuredSteps, placement: Placement) -> int:
