@@ -10,6 +10,7 @@ from simulator.workloads.describe import QUANTILES, Description, Spread, as_json
 from simulator.workloads.formats import FORMATS, WORKLOAD_FILE, WRITERS, read_workload, write_trace
 from simulator.workloads.generate import GENERATORS, asked_of, generate
 from simulator.workloads.job import Skipped, Trace
+from simulator.workloads.own_yaml import check_convertible
 from simulator.workloads.placing import nominal_speeds
 from simulator.workloads.plot import plot_trace
 from simulator.workloads.seeded_speeds import with_seeded_speeds
@@ -50,10 +51,7 @@ def convert_file(
     """Read in any format, write in one of ours."""
     trace = read_workload(path, format, reading)
     if trace.format == WORKLOAD_FILE:
-        raise ConfigError(
-            f"{path}: a workload file says more than a trace can (commands, dependencies, incidents)",
-            fix="simulate it as it is: walras simulate run",
-        )
+        check_convertible(str(path))
     jobs = trace.jobs
     if seeded is not None:
         nominal = nominal_speeds(load_yaml(seeded.cluster, ClusterConfig))

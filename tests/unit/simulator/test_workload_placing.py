@@ -106,7 +106,7 @@ def test_two_rows_of_a_kind_say_the_same_speed() -> None:
     rows = [
         TraceJob(0.0, name, "k", 1, steps=5.0, speeds=(("a100", speed),)) for name, speed in (("a", 2.0), ("b", 3.0))
     ]
-    with pytest.raises(ConfigError, match="makes 3 steps/s on a100, an earlier job of its kind and gang 2"):
+    with pytest.raises(ConfigError, match="makes 3 steps/s on 1 x a100, an earlier job of its kind 2"):
         list(_placing().jobs(rows))
 
 
