@@ -16,7 +16,6 @@ from simulator.workloads.plot import plot_trace
 from simulator.workloads.seeded_speeds import with_seeded_speeds
 from simulator.workloads.source import Reading
 from walras.config import ClusterConfig, load_yaml
-from walras.errors import ConfigError
 from walras.units import format_length
 
 
