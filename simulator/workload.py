@@ -207,7 +207,7 @@ def _under_law(spec: JobSpec, row: int, request: JobRequest, laws: Laws) -> JobR
         most = None
         if spec.batch is not None and spec.batch.is_chosen:
             most = spec.batch.max if spec.batch.max is not None else laws.batch_most(spec.profile)
-        kind = laws.kind_of(spec.profile, least, most)
+        kind = laws.kind_of(spec.profile, least, most, f"jobs[{row}]")
         return replace(request, kind=kind, steps=spec.steps or laws.steps(spec.profile))
     if spec.batch is not None and spec.batch.is_chosen:
         raise ConfigError(

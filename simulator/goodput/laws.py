@@ -35,17 +35,17 @@ class Laws:
         """The largest batch that the law allows."""
         return self._applications[name].batch_most
 
-    def kind_of(self, name: str, batch: int | None, most: int | None) -> Kind:
+    def kind_of(self, name: str, batch: int | None, most: int | None, where: str) -> Kind:
         """The kind of a job that trains this application, known to `of` from now on.
 
         `batch` alone: one that never changes; with `most`: the job chooses between the two; neither: as the law allows.
-        Raises ConfigError for batches beyond the law.
+        Raises ConfigError, which begins with `where`, for batches beyond the law.
         """
         application = self._applications[name]
         largest = max(batch or 1, most or 1)
         if largest > application.batch_most:
             raise ConfigError(
-                f"a batch of {largest} is above {application.batch_most}, the most that the law of {name!r} allows",
+                f"{where}: a batch of {largest} is above {application.batch_most}, the most in the law of {name!r}",
                 field="batch",
                 fix="choose a smaller batch, or raise the law's `batch.max`",
             )

@@ -152,7 +152,7 @@ class Placing:
         return self._way_by_law(row, name) if name in self._laws else self._way_by_speeds(row)
 
     def _way_by_law(self, row: TraceJob, name: str) -> "_Way":
-        kind = self._laws.kind_of(name, row.batch, row.batch_max)
+        kind = self._laws.kind_of(name, row.batch, row.batch_max, self._where(row))
         speeds: dict[str, float] = {}
         for accelerator in self._accepted(row):
             paces = (self._laws.of[kind].stretch(accelerator, (size,), 0.0) for size in row.sizes or (row.gang,))
