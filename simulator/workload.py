@@ -12,7 +12,7 @@ from pathlib import Path
 from scheduler.cloud.simulated import RentalTerms
 from simulator.faults import Revocation
 from simulator.gavel import read_throughputs
-from simulator.goodput.laws import Laws, laws_of, read_laws
+from simulator.goodput.laws import Laws, is_law_file, laws_of, read_laws
 from simulator.job import PlannedFailure, SimulatedJob
 from simulator.machines import PoolModel
 from simulator.measured import MeasuredCosts
@@ -58,6 +58,18 @@ def load_experiment(
     """
     cluster = load_yaml(cluster_path, ClusterConfig)
     known = format_named(format) if format is not None else format_of(workload_path)
+    if known.name == WORKLOAD_FILE and speeds_path is not None:
+        raise ConfigError(
+            f"{workload_path}: a workload file takes no --speeds",
+            field="speeds",
+            fix="write `laws` into it, put speeds into the cluster file, or give --measured",
+        )
+    if known.name != WORKLOAD_FILE and measured is not None:
+        raise ConfigError(
+            f"{workload_path}: what was measured is about the jobs of a workload file, and this is a trace",
+            field="measured",
+            fix="give the workload file of that run, or --speeds",
+        )
     if known.name != WORKLOAD_FILE:
         return trace_experiment(read_workload(workload_path, known.name, reading), cluster, speeds_path)
     return workload_experiment(load_yaml(workload_path, Workload), cluster, measured)
@@ -82,7 +94,7 @@ def trace_experiment(trace: Trace, cluster: ClusterConfig, speeds_path: str | Pa
     beside = Path(trace.source).parent.parent / "throughputs" / "simulation_throughputs.json"
     if speeds_path is None and trace.format == "gavel" and beside.exists():
         speeds_path = beside
-    has_laws = speeds_path is not None and Path(speeds_path).suffix in (".yaml", ".yml")
+    has_laws = speeds_path is not None and is_law_file(speeds_path)
     laws = read_laws(speeds_path) if has_laws and speeds_path is not None else laws_of({})
     table = read_throughputs(speeds_path) if speeds_path is not None and not has_laws else {}
     missing = {entry.accelerator for entry in cluster.pools} - {key.accelerator for key in table}

@@ -67,6 +67,11 @@ def laws_of(given: Mapping[str, LawGiven]) -> Laws:
     return Laws({name: stated_application(name, law) for name, law in given.items()}, steps)
 
 
+def is_law_file(path: str | Path) -> bool:
+    """By its ending: throughput tables are JSON."""
+    return Path(path).suffix in (".yaml", ".yml")
+
+
 def read_laws(path: str | Path) -> Laws:
     """The laws in a file of laws, or in a workload file. Raises ConfigError that names it."""
     data = load_mapping(path)

@@ -9,7 +9,7 @@ from math import inf
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from optimizer.policy import PolicySpec
@@ -146,7 +146,7 @@ def any_scenario(seed: int) -> Scenario:
     shape = Shape("rented", random.choice(("a100", "t4")), 2, 8.0, 2**33)
     pool = Pool(PoolId("rented/spot/a"), shape, Market.SPOT, usd_per_h=2.17, quota=random.choice((1, 3)), notice_s=20.0)
     rented = PoolModel(
-        pool, terms=RentalTerms(boot_s=30.0, minimum_billing_s=random.choice((0.0, 600.0))),
+        pool, terms=RentalTerms(boot_s=3.0, minimum_billing_s=random.choice((0.0, 600.0))),
         mean_life_s=random.choice((inf, 300.0)), boot_noise=0.3, reprice_every_s=120.0, price_noise=0.4,
     )  # fmt: skip
     priced = tuple(
@@ -168,6 +168,8 @@ def any_scenario(seed: int) -> Scenario:
 
 
 @given(seed=SEEDS)
+@example(seed=4)  # rents, and some of it is taken back
+@example(seed=58)
 @settings(max_examples=25, deadline=None)
 def test_the_books_of_any_run_balance(seed: int) -> None:
     """Rigid and elastic jobs, tables and laws, owned and rented machines at moving prices, all that fails."""

@@ -147,6 +147,15 @@ def test_jobs_that_choose_their_batch_need_no_file_but_the_workload() -> None:
     assert jct["sia"] < 0.8 * jct["fifo"]
 
 
+def test_an_option_that_would_do_nothing_is_refused(tmp_path: Path) -> None:
+    """Speeds of a trace beside a workload file, measured costs of a workload file beside a trace."""
+    (tmp_path / "m.json").write_text("{}")
+    for args in (("adaptive", "--speeds", "x.json"), ("bursts", "--measured", tmp_path / "m.json")):
+        done = _run("run", *args, "--cluster", "sia-64", "--policy", "fifo")
+        assert done.exit_code == 2
+        assert str(args[1]).removeprefix("--") in done.stderr
+
+
 def test_conditions_are_a_file_or_a_name(tmp_path: Path) -> None:
     """Of those below `configs/conditions`; what a file says wrong is named with the file."""
     plain = ("run", *GENERATED, "--policy", "fifo", "--bounds", "none", "-o", "json")
