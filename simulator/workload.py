@@ -12,7 +12,7 @@ from pathlib import Path
 from scheduler.cloud.simulated import RentalTerms
 from simulator.faults import Revocation
 from simulator.gavel import read_throughputs
-from simulator.goodput.laws import Laws, is_law_file, laws_of, read_laws
+from simulator.goodput.laws import Laws, is_law_file, law_named, laws_of, read_laws
 from simulator.job import PlannedFailure, SimulatedJob
 from simulator.machines import PoolModel
 from simulator.measured import MeasuredCosts
@@ -154,7 +154,7 @@ def workload_experiment(workload: Workload, cluster: ClusterConfig, measured: Me
         if not any(speeds):
             raise ConfigError(
                 f"job {job.request.job_id} ({job.name}) makes no step on {', '.join(fleet)} with any gang it may have",
-                field=f"laws.{job.request.kind}.on",
+                field=f"laws.{law_named(job.request.kind)}.on",
                 fix="add a step time for its type and gang, with samples that its batch can be cut to",
             )
     jobs.sort(key=lambda job: job.at)

@@ -13,6 +13,9 @@ from walras.errors import ConfigError
 from walras.goodput_given import LawGiven, LawsFile
 from walras.ids import Kind
 
+#: In the name of a kind: as other traces write it.
+_BATCHES = " (batch size "
+
 
 class Laws:
     """Applications by name, and the law of every kind of job that was asked for."""
@@ -53,10 +56,10 @@ class Laws:
         if batch is None and most is None:
             kind, law = Kind(name), GoodputLaw(application)
         elif most is None:
-            kind, law = Kind(f"{name} (batch size {batch})"), GoodputLaw(application, batch)
+            kind, law = Kind(f"{name}{_BATCHES}{batch})"), GoodputLaw(application, batch)
         else:
             least = batch if batch is not None else application.batch_initial
-            kind, law = Kind(f"{name} (batch size {least} to {most})"), GoodputLaw(application, least, most)
+            kind, law = Kind(f"{name}{_BATCHES}{least} to {most})"), GoodputLaw(application, least, most)
         self.of.setdefault(kind, law)
         return kind
 
@@ -65,6 +68,11 @@ def laws_of(given: Mapping[str, LawGiven]) -> Laws:
     """The laws of a file."""
     steps = {name: law.steps for name, law in given.items() if law.steps is not None}
     return Laws({name: stated_application(name, law) for name, law in given.items()}, steps)
+
+
+def law_named(kind: Kind) -> str:
+    """The law that a kind follows: its name without the batches."""
+    return kind.partition(_BATCHES)[0]
 
 
 def is_law_file(path: str | Path) -> bool:

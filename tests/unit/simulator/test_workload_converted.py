@@ -115,6 +115,8 @@ def test_what_a_trace_cannot_say_is_refused_by_name(tmp_path: Path, text: str, f
         (LAWS + "jobs: [{at: 0s, job: {run: x, profile: net, steps: 9, batch: {global: 8, max: 4}}}]",
          "jobs[0].job.batch.max"),
         (LAWS + "jobs: [{at: 0s, job: {run: x, profile: net, resources: {accelerators: 'a100:3'}}}]", "laws.net.on"),
+        (LAWS + "jobs: [{at: 0s, job: {run: x, profile: net, batch: {global: 9}, resources: {accelerators: 'a100:3'}}}"
+         "]", "laws.net.on"),
         (LAWS.replace("{0: 100, 300: 1000}", "{5: 100}") + JOBS, "laws.net.noise_scale"),
         (LAWS.replace("8: 0.1,", "8: 0,") + JOBS, "laws.net.on.a100.step_s[1][8]"),
         (LAWS.replace("max: 512", "max: 5") + JOBS, "laws.net.batch.max"),
