@@ -10,6 +10,7 @@ from math import inf
 from pathlib import Path
 
 from scheduler.cloud.simulated import RentalTerms
+from simulator.compat.pollux.applications import read_applications
 from simulator.faults import Revocation
 from simulator.gavel import read_throughputs
 from simulator.goodput.laws import Laws, is_law_file, law_named, laws_of, read_laws
@@ -19,7 +20,7 @@ from simulator.measured import MeasuredCosts
 from simulator.truth import SpeedKey, Truth
 from simulator.workloads.formats import WORKLOAD_FILE, format_named, format_of, read_workload
 from simulator.workloads.job import Trace
-from simulator.workloads.placing import Placing, nominal_speeds
+from simulator.workloads.placing import Placing, machine_sizes, nominal_speeds
 from simulator.workloads.source import Reading
 from walras.cluster import Market
 from walras.config import Arrival, ClusterConfig, Workload, load_yaml
@@ -94,9 +95,8 @@ def trace_experiment(trace: Trace, cluster: ClusterConfig, speeds_path: str | Pa
     beside = Path(trace.source).parent.parent / "throughputs" / "simulation_throughputs.json"
     if speeds_path is None and trace.format == "gavel" and beside.exists():
         speeds_path = beside
-    has_laws = speeds_path is not None and is_law_file(speeds_path)
-    laws = read_laws(speeds_path) if has_laws and speeds_path is not None else laws_of({})
-    table = read_throughputs(speeds_path) if speeds_path is not None and not has_laws else {}
+    laws = _trace_laws(speeds_path)
+    table = read_throughputs(speeds_path) if speeds_path is not None and laws is None else {}
     missing = {entry.accelerator for entry in cluster.pools} - {key.accelerator for key in table}
     if table and missing:
         raise ConfigError(f"{speeds_path}: no speeds for {', '.join(sorted(missing))} of the cluster", field="speeds")
@@ -106,12 +106,24 @@ def trace_experiment(trace: Trace, cluster: ClusterConfig, speeds_path: str | Pa
         declared=cluster.speeds,
         table=table,
         laws=laws,
+        machines=machine_sizes(cluster),
         source=trace.source,
         hint=f"give a throughput table that has it: --speeds FILE{looked}",
     )
     for _ in _that_fit(placing.jobs(trace.jobs), cluster):
         pass  # all of them once, to hear of a mistake now and not after an hour
-    return Experiment(pool_models(cluster), Truth(placing.speeds, laws=laws.of), placing.jobs(trace.jobs))
+    truth = Truth(placing.speeds, laws={} if laws is None else laws.of)
+    return Experiment(pool_models(cluster), truth, placing.jobs(trace.jobs))
+
+
+def _trace_laws(path: str | Path | None) -> Laws | None:
+    """Laws in a YAML file, or in a folder of profiles as the Pollux artifact has them; None: no laws are there."""
+    if path is None:
+        return None
+    if Path(path).is_dir():
+        applications = read_applications(path)
+        return Laws(applications, {name: application.work for name, application in applications.items()})
+    return read_laws(path) if is_law_file(path) else None
 
 
 def _that_fit(jobs: Iterable[SimulatedJob], cluster: ClusterConfig) -> Iterator[SimulatedJob]:

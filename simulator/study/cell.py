@@ -189,6 +189,10 @@ def _source_description(cell: Cell) -> dict[str, Any]:
 
 def _digest(path: Path) -> str:
     try:
+        if path.is_dir():  # profiles of applications
+            files = sorted(each for each in path.rglob("*.csv") if each.is_file())
+            named = [f"{each.relative_to(path)} {_digest(each)}" for each in files]
+            return hashlib.sha256("\n".join(named).encode()).hexdigest()
         now = path.stat()
         return _digest_of(path, now.st_mtime_ns, now.st_size)
     except OSError as error:

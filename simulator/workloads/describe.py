@@ -9,7 +9,7 @@ from typing import Any
 from simulator.goodput.laws import Laws
 from simulator.truth import SpeedKey, Truth
 from simulator.workloads.job import Trace, TraceJob
-from simulator.workloads.placing import Placing, nominal_speeds
+from simulator.workloads.placing import Placing, machine_sizes, nominal_speeds
 from walras.cluster import Market
 from walras.config import ClusterConfig
 
@@ -113,7 +113,14 @@ def described(
 
 
 def _load(trace: Trace, cluster: ClusterConfig, table: Mapping[SpeedKey, float] | None, laws: Laws | None) -> Load:
-    placing = Placing(nominal_speeds(cluster), declared=cluster.speeds, table=table, laws=laws, source=trace.source)
+    placing = Placing(
+        nominal_speeds(cluster),
+        declared=cluster.speeds,
+        table=table,
+        laws=laws,
+        machines=machine_sizes(cluster),
+        source=trace.source,
+    )
     truth = Truth(placing.speeds, laws={} if laws is None else laws.of)
     largest: dict[str, int] = {}
     accelerators = 0
@@ -125,7 +132,12 @@ def _load(trace: Trace, cluster: ClusterConfig, table: Mapping[SpeedKey, float] 
     accelerator_s, too_large = 0.0, 0
     for job in placing.jobs(trace.jobs):
         kind, demands = job.request.kind, job.request.demands
-        durations.append(min(truth.takes_s(kind, each.accelerator, (each.count,), job.steps) for each in demands))
+        durations.append(
+            min(
+                truth.takes_s(kind, each.accelerator, placing.parts(each.accelerator, each.count), job.steps)
+                for each in demands
+            )
+        )
         accelerator_s += durations[-1] * demands[0].count
         too_large += all(each.count > largest[each.accelerator] for each in demands)
     span_s, there = trace.jobs[-1].at - trace.jobs[0].at, max(1, accelerators)

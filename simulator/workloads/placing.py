@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from itertools import product
 from math import inf
 
+from scheduler.core.fleet import split
 from simulator.goodput.laws import Laws, laws_of
 from simulator.job import PlannedFailure, SimulatedJob
 from simulator.truth import SpeedKey
@@ -52,15 +53,20 @@ class Placing:
         declared: Mapping[str, Mapping[str, float]] | None = None,
         table: Mapping[SpeedKey, float] | None = None,
         laws: Laws | None = None,
+        machines: Mapping[str, int] | None = None,
         source: str = "trace",
         hint: str = "give a throughput table: --speeds FILE",
     ) -> None:
-        """`nominal`: speed by accelerator type; `declared`: steps per second by kind and type, whatever the gang."""
+        """`nominal`: speed by accelerator type; `declared`: steps per second by kind and type, whatever the gang.
+
+        `machines`: accelerators of the largest machine by type, for laws that ask how a gang is spread.
+        """
         #: Speeds of every kind and gang met so far, each in here before the first job that has it is handed out.
         self.speeds: dict[SpeedKey, float] = {}
         self._table = table or {}
         self._tabled_kinds = {key.kind for key in self._table}
         self._tabled_types = sorted({key.accelerator for key in self._table})
+        self._machines = machines or {}
         self._laws = laws if laws is not None else laws_of({})
         self._declared = declared or {}
         self._nominal = dict(nominal)
@@ -80,6 +86,10 @@ class Placing:
             yield self._job(JobId(number), row, numbers)
             if row.name in waited_for:
                 numbers[row.name] = JobId(number)
+
+    def parts(self, accelerator: str, count: int, nodes: int = 1) -> tuple[int, ...]:
+        """Accelerators on each machine of a gang that is on as few as can be; on one where nobody said how large."""
+        return tuple(split(count, nodes, self._machines.get(accelerator, count)))
 
     def _job(self, number: JobId, row: TraceJob, numbers: Mapping[str, JobId]) -> SimulatedJob:
         speed_says = (row.speeds, row.scaling, row.batch, row.batch_max)
@@ -155,7 +165,10 @@ class Placing:
         kind = self._laws.kind_of(name, row.batch, row.batch_max, self._where(row))
         speeds: dict[str, float] = {}
         for accelerator in self._accepted(row):
-            paces = (self._laws.of[kind].stretch(accelerator, (size,), 0.0) for size in row.sizes or (row.gang,))
+            paces = (
+                self._laws.of[kind].stretch(accelerator, self.parts(accelerator, size, row.nodes), 0.0)
+                for size in row.sizes or (row.gang,)
+            )
             speeds[accelerator] = max(pace.steps_per_s for pace in paces)
         usable = [accelerator for accelerator, speed in speeds.items() if speed > 0]
         if not usable:
@@ -226,6 +239,14 @@ class Placing:
     def _where(self, row: TraceJob) -> str:
         place = f"{self._source}:{row.line}" if row.line else self._source
         return f"{place}: {row.kind!r} x {row.gang}"
+
+
+def machine_sizes(cluster: ClusterConfig) -> dict[str, int]:
+    """Accelerators of the largest machine by type."""
+    sizes: dict[str, int] = {}
+    for entry in cluster.pools:
+        sizes[entry.accelerator] = max(entry.accelerators, sizes.get(entry.accelerator, 0))
+    return sizes
 
 
 def nominal_speeds(cluster: ClusterConfig) -> dict[str, float]:

@@ -1,15 +1,19 @@
 """Laws of goodput as a workload file states them: what follows from a table of step times and a noise scale."""
 
 from math import inf
+from pathlib import Path
 
 import pytest
 
+from simulator.engine import Outcome
 from simulator.goodput.application import Split, gain, step_time
 from simulator.goodput.errors import OutsideTable
 from simulator.goodput.law import GoodputLaw
 from simulator.goodput.laws import laws_of
 from simulator.goodput.placement import Placement
 from simulator.goodput.stated import stated_application
+from simulator.study.bounds import BoundsAsked
+from simulator.study.cell import Cell, Source, description, key_of, run_cell
 from simulator.truth import Truth
 from walras.checking import check
 from walras.errors import ConfigError
@@ -88,6 +92,19 @@ def test_a_kind_stands_for_a_law_and_its_batches() -> None:
     assert (laws.steps("net"), laws.batch_most("net"), "net" in laws, "other" in laws) == (5000.0, 1024, True, False)
     with pytest.raises(ConfigError, match="here: a batch of 2048 is above 1024"):
         laws.kind_of("net", 64, 2048, "here")
+
+
+def test_profiles_that_were_measured_are_laws_of_a_trace(reference_data: Path, tmp_path: Path) -> None:
+    """A folder of them in place of a table: rows of the artifact's workloads have its epochs' work, and run."""
+    (tmp_path / "c.yaml").write_text(
+        "pools: [{shape: t4x4, accelerator: t4, accelerators: 4, cpus: 48, memory: 192GB, machines: 16}]"
+    )
+    pollux = reference_data / "golden" / "pollux"
+    source = Source(str(pollux / "workloads" / "workload-6.csv"), speeds=str(pollux / "profiles"))
+    cell = Cell(source, str(tmp_path / "c.yaml"), "fifo", bounds=BoundsAsked.NONE)
+    ran = run_cell(cell)
+    assert (ran.result.outcome, len(ran.result.jobs), ran.summary.violations) == (Outcome.STOPPED, 160, ())
+    assert key_of(description(cell))
 
 
 def test_the_run_time_of_a_job_sums_its_stretches() -> None:
