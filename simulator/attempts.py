@@ -106,6 +106,7 @@ class Run:
         "law",
         "next_report_at",
         "next_save_at",
+        "own_pace",
         "partner",
         "parts",
         "phase",
@@ -125,6 +126,8 @@ class Run:
         self.parts = parts
         #: The attempt on the same accelerators, if two share them: speeds are others then than alone.
         self.partner: Run | None = None
+        #: Part of its speed that it works at whatever its machines do.
+        self.own_pace = 1.0
         #: Its speed by the steps behind the job: alone on its accelerators, on machines that are well.
         self.law = law
         self.alone_rate, self.turns_at = law(job.steps)
@@ -153,8 +156,8 @@ class Run:
 
     @property
     def pace(self) -> float:
-        """A gang goes at the pace of its slowest machine."""
-        return min(node.pace for node, _ in self.parts)
+        """A gang goes at the pace of its slowest machine, and at its own."""
+        return min(node.pace for node, _ in self.parts) * self.own_pace
 
 
 class Attempts:

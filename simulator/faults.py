@@ -13,6 +13,7 @@ from random import Random
 from scheduler.cloud.simulated import Takeback
 from scheduler.core.commands import NodeCordoned
 from scheduler.core.events import Event, NodeBack, NodeUncordoned, NodeUnreachable
+from simulator.attempts import Run
 from simulator.engine import Action, Engine
 from simulator.machines import Link, Machines, SimNode
 from simulator.streams import Streams
@@ -36,6 +37,11 @@ class FaultModel:
     slow_every_s: float = inf
     slow_s: float = 600.0
     slow_pace: float = 0.5
+    #: The same of one attempt, whatever its machines do (its data, its neighbours): mean time between spells, mean
+    #: length, pace.
+    attempt_slow_every_s: float = inf
+    attempt_slow_s: float = 600.0
+    attempt_slow_pace: float = 0.5
     #: Silence until a machine counts as unreachable, and until its lease has certainly ended.
     notice_silence_s: float = 30.0
     lease_s: float = 600.0
@@ -102,7 +108,14 @@ class Faults:
         self._random = streams.stream("faults")
         self._market = streams.stream("market")
         self._spells = streams.stream("stragglers")
+        self._attempt_spells = streams.stream("slow attempts")
+        self._prices = streams.stream("prices")
         machines.on_join.append(self._joined)
+        if model.attempt_slow_every_s < inf:
+            world.on_begin.append(self._begun)
+        for pool_id, pool in machines.pools.items():
+            if pool.reprice_every_s < inf:
+                engine.schedule(pool.reprice_every_s, self._repriced, (pool_id, pool.pool.usd_per_h))
         engine.on_command[NodeCordoned] = self._cordoned
 
     def script(self, incidents: Iterable[Incident]) -> None:
@@ -228,6 +241,35 @@ class Faults:
             self._world.slow(at, node, 1.0)
             self._draw(at, node, self._model.slow_every_s, self._spells, self._slow)
         return ()
+
+    def _begun(self, now: float, run: Run) -> None:
+        slow_at = now + self._attempt_spells.expovariate(1.0 / self._model.attempt_slow_every_s)
+        if slow_at <= self._model.until_at:
+            self._engine.schedule(slow_at, self._slow_attempt, run)
+
+    def _slow_attempt(self, at: float, run: Run) -> Iterable[Event]:
+        if run.job.run is run:
+            self._world.slow_attempt(at, run, self._model.attempt_slow_pace)
+            length_s = self._attempt_spells.expovariate(1.0 / self._model.attempt_slow_s)
+            self._engine.schedule(at + length_s, self._attempt_well, run)
+        return ()
+
+    def _attempt_well(self, at: float, run: Run) -> Iterable[Event]:
+        if run.job.run is run:
+            self._world.slow_attempt(at, run, 1.0)
+            self._begun(at, run)
+        return ()
+
+    # -- prices
+
+    def _repriced(self, at: float, subject: tuple[PoolId, float]) -> Iterable[Event]:
+        """The market asks another price, around the one of the cluster file."""
+        pool_id, usual = subject
+        pool = self._machines.pools[pool_id]
+        usd_per_h = usual * self._prices.lognormvariate(0.0, pool.price_noise)
+        if at + pool.reprice_every_s <= self._model.until_at:
+            self._engine.schedule(at + pool.reprice_every_s, self._repriced, subject)
+        return (self._machines.reprice(at, pool_id, usd_per_h),)
 
     # -- revocations
 

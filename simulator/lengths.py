@@ -17,8 +17,10 @@ class Lengths:
 
     #: False: the scheduler hears of no length at all.
     told: bool = True
-    #: Standard deviation of the logarithm of what is told against what the workload states; the median is right.
+    #: Standard deviation of the logarithm of what is told against what the workload states.
     spread: float = 0.0
+    #: The median of what is told, in parts of what the workload states.
+    factor: float = 1.0
 
 
 def as_told(jobs: Iterable[SimulatedJob], lengths: Lengths, random: Random) -> Iterator[SimulatedJob]:
@@ -27,8 +29,8 @@ def as_told(jobs: Iterable[SimulatedJob], lengths: Lengths, random: Random) -> I
         request = job.request
         if not lengths.told:
             yield replace(job, request=replace(request, steps=None, duration_s=None))
-        elif lengths.spread:
-            wrong = random.lognormvariate(0.0, lengths.spread)
+        elif lengths.spread or lengths.factor != 1.0:
+            wrong = lengths.factor * (random.lognormvariate(0.0, lengths.spread) if lengths.spread else 1.0)
             steps = None if request.steps is None else request.steps * wrong
             duration_s = None if request.duration_s is None else request.duration_s * wrong
             yield replace(job, request=replace(request, steps=steps, duration_s=duration_s))

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from itertools import count
 from math import inf
+from random import Random
 
 from scheduler.cloud.simulated import RentalTerms, SimulatedCloud
 from scheduler.core.commands import Command, ReleaseNode, Rent
@@ -71,18 +72,25 @@ class PoolModel:
     terms: RentalTerms = field(default_factory=RentalTerms)
     #: Mean life of a machine before the market takes it back; inf: only scripted revocations.
     mean_life_s: float = inf
+    #: Standard deviation of the logarithm of a boot against the terms; machines asked for together come together.
+    boot_noise: float = 0.0
+    #: Time between two prices of the market, and the standard deviation of their logarithms around the pool's.
+    reprice_every_s: float = inf
+    price_noise: float = 0.0
 
 
 class Machines:
     """All machines, by id, in order of joining."""
 
-    def __init__(self, engine: Engine, pools: Iterable[PoolModel]) -> None:
+    def __init__(self, engine: Engine, pools: Iterable[PoolModel], boots: Random | None = None) -> None:
+        """`boots`: what boots are drawn from, for pools where they take now more, now less time."""
         self.nodes: dict[NodeId, SimNode] = {}
         self.pools: dict[PoolId, PoolModel] = {model.pool.pool_id: model for model in pools}
         #: Called with every machine that has just joined, and with every one that has just gone.
         self.on_join: list[Callable[[float, SimNode], None]] = []
         self.on_gone: list[Callable[[float, SimNode], None]] = []
         self._engine = engine
+        self._boots = boots
         self._serial = count(1)
         self._joined_at: dict[NodeId, float] = {}
         self._machine_s: dict[PoolId, float] = dict.fromkeys(self.pools, 0.0)
@@ -196,7 +204,11 @@ class Machines:
     # -- renting
 
     def _rent(self, now: float, command: Rent) -> None:
-        for answer in self.cloud.request(now, command.token, self.pools[command.pool_id].pool, command.machines):
+        model = self.pools[command.pool_id]
+        boot_s = model.terms.boot_s
+        if model.boot_noise and self._boots is not None:
+            boot_s *= self._boots.lognormvariate(0.0, model.boot_noise)
+        for answer in self.cloud.request(now, command.token, model.pool, command.machines, boot_s):
             self._engine.schedule(answer.at, self._ready if isinstance(answer, NodeJoined) else _say, answer)
 
     def _ready(self, at: float, event: NodeJoined) -> Iterable[Event]:

@@ -18,6 +18,7 @@ from simulator.job import SimulatedJob
 from simulator.lengths import Lengths, as_told
 from simulator.machines import Machines, PoolModel
 from simulator.metrics import JobMeasure, Metrics, PoolMeter, Sink
+from simulator.mishaps import Mishaps, befallen
 from simulator.streams import Streams
 from simulator.truth import SpeedKey, Truth
 from simulator.world import MakeAttempts, World
@@ -51,6 +52,7 @@ class Scenario:
     incidents: tuple[Incident, ...] = ()
     solve_time: SolveTime = field(default_factory=SolveTime)
     lengths: Lengths = field(default_factory=Lengths)
+    mishaps: Mishaps = field(default_factory=Mishaps)
     limits: Limits = field(default_factory=Limits)
     seed: int = 0
     #: True: the scheduler is told speeds and restart costs before a job of the kind is submitted.
@@ -95,7 +97,7 @@ class Simulation:
         self.ended: list[JobMeasure] = []
         self._streams = streams = Streams(scenario.seed)
         self.metrics = Metrics(self.engine, sink if sink is not None else self.ended.append)
-        self.machines = Machines(self.engine, scenario.pools)
+        self.machines = Machines(self.engine, scenario.pools, streams.stream("boots"))
         self.world = World(self.engine, self.machines, scenario.truth, scenario.world, streams, wiring.pace)
         self.faults = Faults(self.engine, self.machines, self.world, scenario.faults, streams)
         self.engine.on_command[JobTransitioned] = self._transitioned
@@ -116,7 +118,8 @@ class Simulation:
         engine.schedule(0.0, _first, PolicyChanged(0.0, scenario.policy, scenario.rules))
         self.machines.begin(0.0)
         self.faults.script(scenario.incidents)
-        jobs = as_told(workload, scenario.lengths, self._streams.stream("lengths"))
+        jobs = befallen(workload, scenario.mishaps, self._streams)
+        jobs = as_told(jobs, scenario.lengths, self._streams.stream("lengths"))
         self.world.feed(jobs, _Oracle(scenario).foretell if scenario.oracle else _silent)
         outcome = engine.run(scenario.limits)
         self.metrics.settle(engine.now)

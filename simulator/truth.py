@@ -112,6 +112,17 @@ class Truth:
             best = max(best, speed)
         return best
 
+    def takes_s(self, kind: Kind, accelerator: str, parts: tuple[int, ...], steps: float) -> float:
+        """Run time of so many steps from the beginning on, nothing lost; inf where a gang makes no step there."""
+        seconds, behind = 0.0, 0.0
+        while behind < steps:
+            speed, until = self.stretch(kind, accelerator, parts, behind)
+            if speed <= 0:
+                return inf
+            seconds += (min(until, steps) - behind) / speed
+            behind = until
+        return seconds
+
     def _tabled(self, kind: Kind, accelerator: str, count: int, machines: int) -> float:
         for table in (self.spread, self.speeds) if machines > 1 and self.spread else (self.speeds,):
             for key in _keys(kind, accelerator, count):

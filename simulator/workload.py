@@ -6,25 +6,29 @@ A workload is a Walras workload file (YAML, as the live demo runs it) or a trace
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from math import inf
 from pathlib import Path
 
 from scheduler.cloud.simulated import RentalTerms
+from simulator.compat.pollux.applications import read_applications
 from simulator.faults import Revocation
 from simulator.gavel import read_throughputs
-from simulator.job import SimulatedJob
+from simulator.goodput.laws import Laws, is_law_file, law_named, laws_of, read_laws
+from simulator.job import PlannedFailure, SimulatedJob
 from simulator.machines import PoolModel
 from simulator.measured import MeasuredCosts
 from simulator.truth import SpeedKey, Truth
 from simulator.workloads.formats import WORKLOAD_FILE, format_named, format_of, read_workload
 from simulator.workloads.job import Trace
-from simulator.workloads.placing import Placing, nominal_speeds
+from simulator.workloads.placing import Placing, machine_sizes, nominal_speeds
 from simulator.workloads.source import Reading
 from walras.cluster import Market
-from walras.config import ClusterConfig, Workload, load_yaml
+from walras.config import Arrival, ClusterConfig, Workload, load_yaml
 from walras.errors import ConfigError
 from walras.ids import JobId, Kind, PoolId
 from walras.job import JobSpec, to_request
-from walras.request import ANY_ACCELERATOR
+from walras.job_elastic import batch_of
+from walras.request import ANY_ACCELERATOR, JobRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +52,25 @@ def load_experiment(
 ) -> Experiment:
     """Read the files and check that they fit each other.
 
-    `speeds_path` is a throughput table for a trace; without it, a Gavel trace takes the
+    `speeds_path` is a throughput table for a trace, or a YAML file of laws; without it, a Gavel trace takes the
     `throughputs/simulation_throughputs.json` beside its folder, if that is there. `format` names the workload's format
     where its ending and first line do not tell; `reading` says what may be done about bad rows of a trace. Raises
     ConfigError (a UserError) for anything a person has to mend.
     """
     cluster = load_yaml(cluster_path, ClusterConfig)
     known = format_named(format) if format is not None else format_of(workload_path)
+    if known.name == WORKLOAD_FILE and speeds_path is not None:
+        raise ConfigError(
+            f"{workload_path}: a workload file takes no --speeds",
+            field="speeds",
+            fix="write `laws` into it, put speeds into the cluster file, or give --measured",
+        )
+    if known.name != WORKLOAD_FILE and measured is not None:
+        raise ConfigError(
+            f"{workload_path}: what was measured is about the jobs of a workload file, and this is a trace",
+            field="measured",
+            fix="give the workload file of that run, or --speeds",
+        )
     if known.name != WORKLOAD_FILE:
         return trace_experiment(read_workload(workload_path, known.name, reading), cluster, speeds_path)
     return workload_experiment(load_yaml(workload_path, Workload), cluster, measured)
@@ -79,7 +95,8 @@ def trace_experiment(trace: Trace, cluster: ClusterConfig, speeds_path: str | Pa
     beside = Path(trace.source).parent.parent / "throughputs" / "simulation_throughputs.json"
     if speeds_path is None and trace.format == "gavel" and beside.exists():
         speeds_path = beside
-    table = read_throughputs(speeds_path) if speeds_path is not None else {}
+    laws = _trace_laws(speeds_path)
+    table = read_throughputs(speeds_path) if speeds_path is not None and laws is None else {}
     missing = {entry.accelerator for entry in cluster.pools} - {key.accelerator for key in table}
     if table and missing:
         raise ConfigError(f"{speeds_path}: no speeds for {', '.join(sorted(missing))} of the cluster", field="speeds")
@@ -88,12 +105,25 @@ def trace_experiment(trace: Trace, cluster: ClusterConfig, speeds_path: str | Pa
         nominal_speeds(cluster),
         declared=cluster.speeds,
         table=table,
+        laws=laws,
+        machines=machine_sizes(cluster),
         source=trace.source,
         hint=f"give a throughput table that has it: --speeds FILE{looked}",
     )
     for _ in _that_fit(placing.jobs(trace.jobs), cluster):
         pass  # all of them once, to hear of a mistake now and not after an hour
-    return Experiment(pool_models(cluster), Truth(placing.speeds), placing.jobs(trace.jobs))
+    truth = Truth(placing.speeds, laws={} if laws is None else laws.of)
+    return Experiment(pool_models(cluster), truth, placing.jobs(trace.jobs))
+
+
+def _trace_laws(path: str | Path | None) -> Laws | None:
+    """Laws in a YAML file, or in a folder of profiles as the Pollux artifact has them; None: no laws are there."""
+    if path is None:
+        return None
+    if Path(path).is_dir():
+        applications = read_applications(path)
+        return Laws(applications, {name: application.work for name, application in applications.items()})
+    return read_laws(path) if is_law_file(path) else None
 
 
 def _that_fit(jobs: Iterable[SimulatedJob], cluster: ClusterConfig) -> Iterator[SimulatedJob]:
@@ -122,15 +152,23 @@ def _that_fit(jobs: Iterable[SimulatedJob], cluster: ClusterConfig) -> Iterator[
 
 def workload_experiment(workload: Workload, cluster: ClusterConfig, measured: MeasuredCosts | None) -> Experiment:
     """A workload file on a cluster: speeds from what was measured, else from the cluster's emulation table."""
-    truth = _workload_truth(cluster, measured)
-    jobs = _workload_jobs(workload)
+    laws = laws_of(workload.laws)
+    jobs = _workload_jobs(workload, laws)
+    truth = replace(_workload_truth(cluster, measured), laws=laws.of)
     if measured is not None:
         jobs = measured.applied_to(jobs)
     jobs = list(_that_fit((_with_steps(job, row) for row, job in enumerate(jobs)), cluster))
     fleet = sorted({entry.accelerator for entry in cluster.pools})
     for job in jobs:
-        for accelerator, count in truth.accelerators_of(job.request, fleet):
-            truth.steps_per_s(job.request.kind, accelerator, count)  # says which one is missing
+        ways = truth.accelerators_of(job.request, fleet)
+        # Asked for every way: the truth says which one is missing.
+        speeds = [truth.steps_per_s(job.request.kind, accelerator, count) for accelerator, count in ways]
+        if not any(speeds):
+            raise ConfigError(
+                f"job {job.request.job_id} ({job.name}) makes no step on {', '.join(fleet)} with any gang it may have",
+                field=f"laws.{law_named(job.request.kind)}.on",
+                fix="add a step time for its type and gang, with samples that its batch can be cut to",
+            )
     jobs.sort(key=lambda job: job.at)
     incidents = [Revocation(i.at, cluster.entry(i.revoke).pool_id, i.machines) for i in workload.incidents]
     if measured is None:
@@ -167,7 +205,7 @@ def _workload_truth(cluster: ClusterConfig, measured: MeasuredCosts | None) -> T
     return Truth({**table, **known.speeds}, known.costs, known.default_costs)
 
 
-def _workload_jobs(workload: Workload) -> list[SimulatedJob]:
+def _workload_jobs(workload: Workload, laws: Laws) -> list[SimulatedJob]:
     """Jobs in the order of the file, numbered in order of arrival (as a server would number them)."""
     order = sorted(range(len(workload.jobs)), key=lambda row: workload.jobs[row].at)
     number = {row: JobId(position) for position, row in enumerate(order, start=1)}
@@ -180,9 +218,37 @@ def _workload_jobs(workload: Workload) -> list[SimulatedJob]:
         request = to_request(
             spec, number[row], user=arrival.user, project=project, at=arrival.at, depends_on=depends_on
         )
-        jobs[row] = SimulatedJob(arrival.at, request, spec.steps or 0.0, name=spec.name)
+        lawful = _under_law(spec, row, request, laws)
+        jobs[row] = _simulated(arrival, lawful, laws.steps(spec.profile or "") if lawful is not request else None)
         by_name[spec.name] = number[row]
     return [jobs[row] for row in range(len(workload.jobs))]
+
+
+def _under_law(spec: JobSpec, row: int, request: JobRequest, laws: Laws) -> JobRequest:
+    """The request with the kind that its law and its batch make of it."""
+    if spec.profile is not None and spec.profile in laws:
+        least = batch_of(spec.batch)
+        most = None
+        if spec.batch is not None and spec.batch.is_chosen:
+            most = spec.batch.max if spec.batch.max is not None else laws.batch_most(spec.profile)
+        kind = laws.kind_of(spec.profile, least, most, f"jobs[{row}]")
+        return replace(request, kind=kind, steps=spec.steps or laws.steps(spec.profile))
+    if spec.batch is not None and spec.batch.is_chosen:
+        raise ConfigError(
+            f"jobs[{row}]: {spec.name!r} chooses its batch, and no law says what that is worth",
+            field=f"jobs[{row}].job.batch",
+            fix="give it a `profile` that the workload's `laws` have, or a fixed batch",
+        )
+    return request
+
+
+def _simulated(arrival: Arrival, request: JobRequest, usual_steps: float | None) -> SimulatedJob:
+    """The job with what is true of it. 0 steps: nobody said how many."""
+    true = arrival.simulated
+    steps = true.steps or arrival.job.steps or usual_steps or 0.0
+    failures = tuple(PlannedFailure(each.part * steps, each.exit_code, each.times) for each in true.failures)
+    cancel_at = inf if true.cancel is None else true.cancel
+    return SimulatedJob(arrival.at, request, steps, failures, cancel_at, arrival.job.name)
 
 
 def _dependency(spec: JobSpec, row: int, wanted: int | str, by_name: dict[str, JobId]) -> JobId:

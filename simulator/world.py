@@ -59,6 +59,8 @@ class World:
         self.jobs: dict[JobId, Job] = {}
         #: Called with every job that has ended, before it is forgotten.
         self.on_end: list[Callable[[float, Job, JobState], None]] = []
+        #: Called with every attempt that has just begun.
+        self.on_begin: list[Callable[[float, Run], None]] = []
         #: Jobs that ended without success: some that are yet to come may depend on them.
         self._failed: set[JobId] = set()
         self._engine = engine
@@ -180,6 +182,8 @@ class World:
         if command.beside is not None:
             self._pair(now, run, self.jobs[command.beside].run)
         self.attempts.begin(now, run)
+        for listener in self.on_begin:
+            listener(now, run)
         if len(parts) < len(command.placement.parts) or any(node.link is Link.DOWN for node, _ in parts):
             # Its ranks wait for one that will never come.
             self.attempts.kill(now, run)
@@ -264,6 +268,12 @@ class World:
         for run in self.runs_on(node):
             if run.phase is not Phase.DEAD:
                 self.attempts.set_rate(at, run, run.full_rate)
+
+    def slow_attempt(self, at: float, run: Run, pace: float) -> None:
+        """From now on this attempt works at this part of the speed that its machines allow."""
+        run.own_pace = pace
+        if run.phase is not Phase.DEAD:
+            self.attempts.set_rate(at, run, run.full_rate)
 
     def cut_off(self, node: SimNode) -> None:
         """The machine runs on, out of reach."""

@@ -12,6 +12,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from walras.checking import FieldMistake, FileModel, ModelT, check, nearest
 from walras.cluster import Market, Pool, Shape
 from walras.errors import ConfigError
+from walras.goodput_given import LawGiven
 from walras.ids import PoolId
 from walras.job import JobSpec
 from walras.job_parts import Length, Memory, Number, WholeNumber
@@ -203,6 +204,27 @@ class ClusterConfig(FileModel):
 # --------------------------------------------------------------------------------------------------- a workload
 
 
+class PlannedFailureGiven(FileModel):
+    """In a simulation a rank exits when this part of the job's work is done."""
+
+    part: Annotated[Number, Field(ge=0, lt=1)]
+    exit_code: Annotated[WholeNumber, Field(ge=1, le=255)] = 1
+    #: How often; None: every time.
+    times: Annotated[WholeNumber, Field(ge=1, le=1_000_000)] | None = None
+
+
+class Simulated(FileModel):
+    """What is true of a job in a simulation, beside what its submitter says. A live run finds out by itself."""
+
+    #: The work that it truly has; the job's own `steps` are then what its submitter believes.
+    steps: Annotated[Number, Field(gt=0, le=1e15)] | None = None
+    #: When its user cancels it, on the workload's clock.
+    cancel: Length | None = None
+    failures: Annotated[tuple[PlannedFailureGiven, ...], Field(max_length=100)] = ()
+
+    other_words: ClassVar[dict[str, str]] = {"cancel_at": "cancel", "fails": "failures"}
+
+
 class Arrival(FileModel):
     """One job of a workload, and when who submits it."""
 
@@ -210,6 +232,13 @@ class Arrival(FileModel):
     user: ShownName = "user"
     project: ShownName | None = None
     job: JobSpec
+    simulated: Simulated = Simulated()
+
+    @model_validator(mode="after")
+    def _in_order(self) -> "Arrival":
+        if self.simulated.cancel is not None and self.simulated.cancel < self.at:
+            raise FieldMistake("simulated.cancel", "is before the job arrives; write an instant, not a length")
+        return self
 
 
 class Incident(FileModel):
@@ -227,6 +256,8 @@ class Workload(FileModel):
 
     jobs: Annotated[tuple[Arrival, ...], Field(min_length=1, max_length=200_000)]
     incidents: Annotated[tuple[Incident, ...], Field(max_length=10_000)] = ()
+    #: Simulation only: how fast the jobs of these profiles are with every gang and batch.
+    laws: Annotated[dict[ShownName, LawGiven], Field(max_length=1000)] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _calendar_free(self) -> "Workload":

@@ -201,12 +201,24 @@ def parse_spec(given: str | bytes | Mapping[str, Any], *, source: str = "job") -
     """
     if isinstance(given, Mapping):
         _check_extent(given, source)
-        return check(JobSpec, given, source=source, error=JobSpecError)
+        return _to_be_run(check(JobSpec, given, source=source, error=JobSpecError), source)
     try:
         data = parse_yaml(given, source=source, max_bytes=MAX_SPEC_BYTES)
     except ConfigError as error:
         raise JobSpecError(str(error), field=error.field, fix=error.fix) from None
-    return check(JobSpec, data, source=source, error=JobSpecError)
+    return _to_be_run(check(JobSpec, data, source=source, error=JobSpecError), source)
+
+
+def _to_be_run(spec: JobSpec, source: str) -> JobSpec:
+    """Refuses what only a simulation can do (a workload file's jobs are not read here)."""
+    if spec.batch is not None and spec.batch.is_chosen:
+        field = "batch.adaptive" if spec.batch.adaptive else "batch.max"
+        raise JobSpecError(
+            f"{source}: {field}: a job that runs cannot choose its batch in this version; simulations can",
+            field=field,
+            fix="remove it; the batch stays `batch.global`",
+        )
+    return spec
 
 
 def _check_extent(given: Mapping[str, Any], source: str) -> None:
@@ -249,7 +261,9 @@ def gang_sizes_of(spec: JobSpec) -> tuple[int, ...]:
     if spec.elastic is None:
         return ()
     only = None if spec.nproc_per_node == "auto" else spec.num_nodes * spec.nproc_per_node
-    return gang_sizes(spec.elastic, spec.resources.accelerators, spec.num_nodes, only, batch_of(spec.batch))
+    # A batch that the job chooses itself is cut to its gang.
+    batch = None if spec.batch is not None and spec.batch.is_chosen else batch_of(spec.batch)
+    return gang_sizes(spec.elastic, spec.resources.accelerators, spec.num_nodes, only, batch)
 
 
 def missing_envs(spec: JobSpec) -> tuple[str, ...]:

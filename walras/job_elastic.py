@@ -3,9 +3,9 @@
 Decides which gang sizes such a job may be given. Which it is given, and when, is the scheduler's to choose.
 """
 
-from typing import Annotated, ClassVar
+from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from walras.checking import FieldMistake, FileModel
 from walras.job_parts import MAX_ACCELERATORS, WholeNumber
@@ -23,15 +23,25 @@ class Elastic(FileModel):
     max: _Size
 
 
-class _Later(FileModel):
-    not_yet: ClassVar[frozenset[str]] = frozenset({"max", "adaptive"})
-
-
-class Batch(_Later):
-    """How much one step is. Its only field, `global`, has a name that Python keeps for itself: see `batch_of`."""
+class Batch(FileModel):
+    """How much one step is. Its field `global` has a name that Python keeps for itself: see `batch_of`."""
 
     #: Samples of one step over the whole gang.
     __annotations__ = {"global": Annotated[WholeNumber, Field(ge=1, le=2**31)]}
+    #: In a simulation: the job chooses its batch itself, from `global` up to `max`, or up to what its law allows.
+    adaptive: bool = False
+    max: Annotated[WholeNumber, Field(ge=1, le=2**31)] | None = None
+
+    @model_validator(mode="after")
+    def _ascending(self) -> "Batch":
+        if self.max is not None and self.max < getattr(self, "global"):
+            raise FieldMistake("max", f"{self.max} is below global; write the largest batch that the job may choose")
+        return self
+
+    @property
+    def is_chosen(self) -> bool:
+        """Whether the job chooses its batch itself."""
+        return self.adaptive or self.max is not None
 
 
 def batch_of(batch: Batch | None) -> int | None:

@@ -62,8 +62,12 @@ class SimulatedCloud:
         #: Bill of machines that are gone, USD.
         self._settled_usd: dict[PoolId, float] = {}
 
-    def request(self, at: float, token: str, pool: Pool, machines: int) -> tuple[NodeJoined | RentFailed, ...]:
+    def request(
+        self, at: float, token: str, pool: Pool, machines: int, boot_s: float | None = None
+    ) -> tuple[NodeJoined | RentFailed, ...]:
         """Rent machines: a `NodeJoined` for each that is to be had, one `RentFailed` for the others.
+
+        `boot_s`: how long these take to be ready, where that is not what the terms say.
 
         A token that is known already rents nothing more and answers nothing.
         """
@@ -73,10 +77,11 @@ class SimulatedCloud:
         terms = self._terms.get(pool.pool_id, RentalTerms())
         held = self._held.setdefault(pool.pool_id, {})
         quota = 0 if pool.market is Market.OWNED else pool.quota
+        ready_at = at + (terms.boot_s if boot_s is None else boot_s)
         granted = int(max(0, min(machines, quota - len(held), terms.capacity - len(held))))
         answers: list[NodeJoined | RentFailed] = []
         for index in range(granted):
-            machine = _Rented(NodeId(f"{token}-{index}"), pool, token, at + terms.boot_s)
+            machine = _Rented(NodeId(f"{token}-{index}"), pool, token, ready_at)
             held[machine.node_id] = machine
             answers.append(NodeJoined(machine.ready_at, machine.node_id, pool.pool_id, token))
         if granted < machines:

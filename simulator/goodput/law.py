@@ -18,11 +18,17 @@ _BATCHES = 24
 
 
 class GoodputLaw:
-    """A `simulator.truth.Law`. `batch`: one that never changes; None: in every epoch the best for gang and noise."""
+    """A `simulator.truth.Law`. `batch`: one that never changes; None: in every epoch the best for gang and noise.
 
-    def __init__(self, application: Application, batch: int | None = None) -> None:
+    `batch` and `most`: the best between the two.
+    """
+
+    def __init__(self, application: Application, batch: int | None = None, most: int | None = None) -> None:
         self._application = application
-        self._batches = _tried(application) if batch is None else (batch,)
+        if batch is None:
+            self._batches = _tried(application.batch_initial, application.batch_most)
+        else:
+            self._batches = _tried(batch, batch if most is None else most)
         self._best: dict[tuple[str, tuple[int, ...], int], float] = {}
 
     def stretch(self, accelerator: str, parts: tuple[int, ...], steps: float) -> Stretch:
@@ -51,7 +57,6 @@ class GoodputLaw:
             return 0.0
 
 
-def _tried(application: Application) -> tuple[int, ...]:
-    first, last = application.batch_initial, application.batch_most
+def _tried(first: int, last: int) -> tuple[int, ...]:
     ratio = (last / first) ** (1.0 / (_BATCHES - 1))
     return tuple(sorted({min(last, round(first * ratio**step)) for step in range(_BATCHES)}))

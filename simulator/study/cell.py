@@ -18,13 +18,14 @@ from scheduler.core.commands import Command
 from scheduler.core.events import Event
 from scheduler.core.policy_file import dump_policy
 from scheduler.core.rules import RoundRules
+from simulator.attempts import WorldModel
 from simulator.conditions import Conditions
 from simulator.measured import load_measured
 from simulator.report import Beside, Summary, summarise
 from simulator.simulate import Result, Scenario, simulate
 from simulator.study.bounds import BoundsAsked
 from simulator.study.roster import Roster
-from simulator.study.shipped import cluster_path, load_policy, workload_path
+from simulator.study.shipped import cluster_path, conditions_path, load_policy, workload_path
 from simulator.workload import Experiment, load_experiment, trace_experiment
 from simulator.workloads.generate import asked_of, generate
 from simulator.workloads.job import Trace
@@ -37,6 +38,7 @@ from walras.states import JobState
 #: Of the description and of what a cell's file holds; another number makes every cell another one.
 SCHEMA = 1
 _GENERATE = "generate:"
+_REPORT_S = 60.0
 #: What finish-time fairness compares with.
 _REFERENCE = "isolated"
 Recorder = Callable[[Event, list[Command]], None]
@@ -120,11 +122,15 @@ def prepared(cell: Cell) -> tuple[Experiment, Scenario]:
 
 
 def _conditions(path: str) -> Conditions:
-    return load_yaml(path, Conditions)
+    return load_yaml(conditions_path(path), Conditions)
 
 
 def _scenario(experiment: Experiment, spec: PolicySpec, rules: RoundRules, seed: int) -> Scenario:
-    return Scenario(experiment.pools, experiment.truth, spec, rules, incidents=experiment.incidents, seed=seed)
+    # Where a speed changes with progress, jobs report it, as they do in life.
+    world = WorldModel(report_s=_REPORT_S) if experiment.truth.laws else WorldModel()
+    return Scenario(
+        experiment.pools, experiment.truth, spec, rules, world=world, incidents=experiment.incidents, seed=seed
+    )
 
 
 def _experiment(cell: Cell) -> Experiment:
@@ -183,6 +189,10 @@ def _source_description(cell: Cell) -> dict[str, Any]:
 
 def _digest(path: Path) -> str:
     try:
+        if path.is_dir():  # profiles of applications
+            files = sorted(each for each in path.rglob("*.csv") if each.is_file())
+            named = [f"{each.relative_to(path)} {_digest(each)}" for each in files]
+            return hashlib.sha256("\n".join(named).encode()).hexdigest()
         now = path.stat()
         return _digest_of(path, now.st_mtime_ns, now.st_size)
     except OSError as error:

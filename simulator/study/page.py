@@ -31,10 +31,11 @@ td:first-child, th:first-child, td.left { text-align: left; } th { font-weight: 
 def page(story: Story) -> str:
     """The whole report."""
     summary, title = story.summary, f"{story.policy} on {story.workload}"
+    world = f", conditions {story.conditions}" if story.conditions else ""
     body = [
         f"<h1>{_text(title)}</h1>",
-        f"<p>Cluster {_text(story.cluster)}, seed {story.seed}; {summary.jobs:,} jobs, run {_text(summary.outcome)}"
-        f" after {_text(seconds(story.timeline.ended_at))} of virtual time.</p>",
+        f"<p>Cluster {_text(story.cluster)}{_text(world)}, seed {story.seed}; {summary.jobs:,} jobs,"
+        f" run {_text(summary.outcome)} after {_text(seconds(story.timeline.ended_at))} of virtual time.</p>",
         *(f'<p class="bad">Conservation violated: {_text(each)}</p>' for each in summary.violations),
         _section("Figures", "", _table(("", ""), lines(summary))),
         *_pictures(story),

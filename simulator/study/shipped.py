@@ -39,6 +39,11 @@ def workload_path(name: str) -> Path:
     return _found("workload", name, shipped("workloads", ".yaml", ".csv", ".jsonl"))
 
 
+def conditions_path(name: str) -> Path:
+    """The file of conditions that is meant. Raises ConfigError naming the nearest."""
+    return _found("conditions", name, shipped("conditions", ".yaml"))
+
+
 def _found(what: str, name: str, known: dict[str, Path]) -> Path:
     if name in known and not Path(name).is_file():
         return known[name]

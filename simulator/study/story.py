@@ -51,6 +51,8 @@ class Story:
     summary: Summary
     jobs: tuple[JobLine, ...]
     timeline: Timeline
+    #: The file of conditions; "": none.
+    conditions: str = ""
 
 
 def words_of(ran: Ran) -> dict[str, Any]:
@@ -62,6 +64,7 @@ def words_of(ran: Ran) -> dict[str, Any]:
         "cluster": Path(cell.cluster).name,
         "policy": policy.stem if policy.suffix else cell.policy,
         "seed": cell.seed,
+        **({} if cell.conditions is None else {"conditions": Path(cell.conditions).name}),
     }
 
 
@@ -102,6 +105,7 @@ def read_story(folder: Path) -> Story:
         figures.pop("usd_by_market")
         known = _SUMMARY.validate_python(figures)
         seed = int(summary["words"]["seed"])
+        words["conditions"] = str(summary["words"].get("conditions", ""))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise _unlike(folder / SUMMARY, error) from None
     return Story(**words, seed=seed, summary=known, jobs=_jobs(folder / JOBS), timeline=_timeline(folder / TIMELINE))

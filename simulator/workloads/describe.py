@@ -6,9 +6,10 @@ from dataclasses import asdict, dataclass
 from math import isfinite
 from typing import Any
 
-from simulator.truth import SpeedKey
+from simulator.goodput.laws import Laws
+from simulator.truth import SpeedKey, Truth
 from simulator.workloads.job import Trace, TraceJob
-from simulator.workloads.placing import Placing, nominal_speeds
+from simulator.workloads.placing import Placing, machine_sizes, nominal_speeds
 from walras.cluster import Market
 from walras.config import ClusterConfig
 
@@ -66,11 +67,19 @@ class Description:
     projects: Mapping[str, int]
     weights: Mapping[float, int]
     with_deadline: int
+    elastic: int
+    #: Jobs that wait for others, that their users cancel, and that fail somewhere.
+    dependent: int
+    cancelled: int
+    failing: int
     load: Load | None = None
 
 
 def described(
-    trace: Trace, cluster: ClusterConfig | None = None, table: Mapping[SpeedKey, float] | None = None
+    trace: Trace,
+    cluster: ClusterConfig | None = None,
+    table: Mapping[SpeedKey, float] | None = None,
+    laws: Laws | None = None,
 ) -> Description:
     """The trace in numbers. With a cluster, raises ConfigError for a job that cannot run there at all."""
     jobs = trace.jobs
@@ -95,12 +104,24 @@ def described(
         projects=_common(job.project for job in jobs),
         weights=dict(sorted(Counter(job.weight for job in jobs).items())),
         with_deadline=sum(job.slo is not None or isfinite(job.deadline_at) for job in jobs),
-        load=None if cluster is None else _load(trace, cluster, table),
+        elastic=sum(bool(job.sizes) for job in jobs),
+        dependent=sum(bool(job.depends_on) for job in jobs),
+        cancelled=sum(isfinite(job.cancel_at) for job in jobs),
+        failing=sum(bool(job.failures) for job in jobs),
+        load=None if cluster is None else _load(trace, cluster, table, laws),
     )
 
 
-def _load(trace: Trace, cluster: ClusterConfig, table: Mapping[SpeedKey, float] | None) -> Load:
-    placing = Placing(nominal_speeds(cluster), declared=cluster.speeds, table=table, source=trace.source)
+def _load(trace: Trace, cluster: ClusterConfig, table: Mapping[SpeedKey, float] | None, laws: Laws | None) -> Load:
+    placing = Placing(
+        nominal_speeds(cluster),
+        declared=cluster.speeds,
+        table=table,
+        laws=laws,
+        machines=machine_sizes(cluster),
+        source=trace.source,
+    )
+    truth = Truth(placing.speeds, laws={} if laws is None else laws.of)
     largest: dict[str, int] = {}
     accelerators = 0
     for entry in cluster.pools:
@@ -111,8 +132,12 @@ def _load(trace: Trace, cluster: ClusterConfig, table: Mapping[SpeedKey, float] 
     accelerator_s, too_large = 0.0, 0
     for job in placing.jobs(trace.jobs):
         kind, demands = job.request.kind, job.request.demands
-        fastest = max(placing.speeds[SpeedKey(kind, each.accelerator, each.count)] for each in demands)
-        durations.append(job.steps / fastest)
+        durations.append(
+            min(
+                truth.takes_s(kind, each.accelerator, placing.parts(each.accelerator, each.count), job.steps)
+                for each in demands
+            )
+        )
         accelerator_s += durations[-1] * demands[0].count
         too_large += all(each.count > largest[each.accelerator] for each in demands)
     span_s, there = trace.jobs[-1].at - trace.jobs[0].at, max(1, accelerators)

@@ -6,16 +6,18 @@ from pathlib import Path
 from typing import Any
 
 from simulator.gavel import read_throughputs
+from simulator.goodput.laws import is_law_file, read_laws
+from simulator.study.shipped import cluster_path, workload_path
 from simulator.workloads.describe import QUANTILES, Description, Spread, as_json, described, shares
 from simulator.workloads.formats import FORMATS, WORKLOAD_FILE, WRITERS, read_workload, write_trace
 from simulator.workloads.generate import GENERATORS, asked_of, generate
 from simulator.workloads.job import Skipped, Trace
+from simulator.workloads.own_yaml import check_convertible
 from simulator.workloads.placing import nominal_speeds
 from simulator.workloads.plot import plot_trace
 from simulator.workloads.seeded_speeds import with_seeded_speeds
 from simulator.workloads.source import Reading
 from walras.config import ClusterConfig, load_yaml
-from walras.errors import ConfigError
 from walras.units import format_length
 
 
@@ -45,18 +47,16 @@ def generate_file(name: str, out: Path, *, speeds: Path | None, force: bool, **a
 
 
 def convert_file(
-    path: Path, out: Path, *, format: str | None, reading: Reading, seeded: "Seeded | None", force: bool
+    path: str | Path, out: Path, *, format: str | None, reading: Reading, seeded: "Seeded | None", force: bool
 ) -> Written:
     """Read in any format, write in one of ours."""
-    trace = read_workload(path, format, reading)
+    found = workload_path(str(path))
+    trace = read_workload(found, format, reading)
     if trace.format == WORKLOAD_FILE:
-        raise ConfigError(
-            f"{path}: a workload file says more than a trace can (commands, dependencies, incidents)",
-            fix="simulate it as it is: walras simulate run",
-        )
+        check_convertible(str(found))
     jobs = trace.jobs
     if seeded is not None:
-        nominal = nominal_speeds(load_yaml(seeded.cluster, ClusterConfig))
+        nominal = nominal_speeds(load_yaml(cluster_path(str(seeded.cluster)), ClusterConfig))
         jobs = list(with_seeded_speeds(jobs, nominal, kinds=seeded.kinds, seed=seeded.seed))
     write_trace(Trace(trace.source, trace.format, jobs), out, force=force)
     return Written(len(jobs), trace.format, trace.skipped)
@@ -66,7 +66,7 @@ def convert_file(
 class Seeded:
     """Speeds to be drawn for a trace: see `simulator.workloads.seeded_speeds`."""
 
-    cluster: Path
+    cluster: str | Path
     kinds: int
     seed: int
 
@@ -77,19 +77,22 @@ def reading_of(*, skip_bad_rows: bool, sort: bool, only: str) -> Reading:
 
 
 def describe_file(
-    path: Path,
+    path: str | Path,
     *,
     format: str | None,
     reading: Reading,
-    cluster: Path | None = None,
+    cluster: str | Path | None = None,
     speeds: Path | None = None,
     plot: Path | None = None,
 ) -> tuple[Description, Skipped]:
     """Read, count, and plot where a file for it is given."""
-    trace = read_workload(path, format, reading)
-    config = load_yaml(cluster, ClusterConfig) if cluster is not None else None
-    table = read_throughputs(speeds) if speeds is not None else None
-    description = described(trace, config, table)
+    found = workload_path(str(path))
+    trace = read_workload(found, format, reading)
+    config = load_yaml(cluster_path(str(cluster)), ClusterConfig) if cluster is not None else None
+    law_file = found if trace.format == WORKLOAD_FILE else speeds
+    laws = read_laws(law_file) if law_file is not None and is_law_file(law_file) else None
+    table = read_throughputs(speeds) if speeds is not None and not is_law_file(speeds) else None
+    description = described(trace, config, table, laws)
     if plot is not None:
         plot_trace(trace, plot)
     return description, trace.skipped
@@ -116,8 +119,11 @@ def description_parts(description: Description) -> list[Part]:
         summary.append(("users", f"{len(description.users):,}"))
     if len(description.weights) > 1:
         summary.append(("weights", ", ".join(f"{w:g}: {count:,}" for w, count in description.weights.items())))
-    if description.with_deadline:
-        summary.append(("with a deadline", f"{description.with_deadline:,}"))
+    told = {
+        "with a deadline": description.with_deadline, "elastic": description.elastic,
+        "wait for others": description.dependent, "cancelled": description.cancelled, "fail": description.failing,
+    }  # fmt: skip
+    summary += [(what, f"{count:,}") for what, count in told.items() if count]
     if description.duration_s is not None and description.load is None:
         summary.append(("work", f"{description.accelerator_h:,.0f} accelerator hours, as stated"))
     parts = [Part("", ("", ""), [*summary, *_load_rows(description)])]

@@ -6,7 +6,7 @@ A new format is one file with a function from `Source` to jobs, and one line in 
 import gzip
 import io
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,7 +80,24 @@ def read_workload(path: str | Path, format: str | None = None, reading: Reading 
     if not jobs:
         only = f" of {source.reading.only!r}" if source.reading.only else ""
         raise ConfigError(f"{path}: no job{only} can be read in it", fix="is it the right file and format?")
+    _check_dependencies(path, jobs)
     return Trace(str(path), known.name, jobs, source.skipped)
+
+
+def _check_dependencies(path: str | Path, jobs: Sequence[TraceJob]) -> None:
+    """A job may wait for jobs above it only: so nobody waits for himself, round about."""
+    wanted = {name for job in jobs for name in job.depends_on}
+    above: set[str] = set()
+    for job in jobs:
+        missing = next((name for name in job.depends_on if name not in above), None)
+        if missing is not None:
+            raise ConfigError(
+                f"{path}:{job.line}: depends_on names {missing!r}, and no job above it is called that",
+                field="depends_on",
+                fix="name jobs that arrive earlier, or stand above it in the file",
+            )
+        if job.name in wanted:
+            above.add(job.name)
 
 
 def format_named(name: str) -> Format:

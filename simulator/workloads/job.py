@@ -10,6 +10,17 @@ from math import inf
 
 
 @dataclass(frozen=True, slots=True)
+class TraceFailure:
+    """A rank of the job exits when this part of its work is done."""
+
+    #: From 0 to below 1.
+    part: float
+    exit_code: int = 1
+    #: How often; None: every time.
+    times: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class TraceJob:
     """One row of a trace."""
 
@@ -29,10 +40,18 @@ class TraceJob:
     duration_s: float | None = None
     #: The type that `duration_s` and `slo` refer to; "": the fastest of those it may run on.
     duration_on: str = ""
-    #: What its user said it would take. None: the scheduler is told the truth.
+    #: What its user said it would take. None: the scheduler is told the truth, or that times `estimate_factor`.
     estimate_s: float | None = None
+    #: How wrong the length is that the scheduler is told: so many times the truth. 0: it is told nothing.
+    estimate_factor: float = 1.0
     #: Steps per second of the gang, by type, ascending by name.
     speeds: tuple[tuple[str, float], ...] = ()
+    #: Elastic: gang sizes that a policy may choose among, ascending, `gang` one of them. Empty: it is as it is.
+    sizes: tuple[int, ...] = ()
+    #: Of an elastic job whose speed no table and no law says: n times the accelerators are n ** scaling as fast.
+    scaling: float = 1.0
+    #: Machines that the gang is spread over evenly; 1: as few as possible.
+    nodes: int = 1
     weight: float = 1.0
     priority: int = 50
     user: str = ""
@@ -44,9 +63,25 @@ class TraceJob:
     #: Per accelerator.
     cpus: float = 0.0
     memory_bytes: int = 0
+    #: Names of jobs above it that have to end first, and how: "" with success, "finished" in any way.
+    depends_on: tuple[str, ...] = ()
+    condition: str = ""
+    not_before_at: float = -inf
+    #: When its user cancels it.
+    cancel_at: float = inf
+    preemptible: bool = True
+    max_restarts: int = 0
+    #: Exit codes worth another try; empty: all.
+    restart_codes: tuple[int, ...] = ()
+    max_runtime_s: float = inf
+    max_queue_s: float = inf
+    grace_s: float = 30.0
+    failures: tuple[TraceFailure, ...] = ()
     #: Global batch size, and who may change it: "" nobody; static, accordion, gns: as Shockwave has it.
     batch: int | None = None
     batch_rule: str = ""
+    #: Of a job whose kind follows a law of goodput: it chooses its batch itself, up to this one. None: it may not.
+    batch_max: int | None = None
     #: Line of the file; not part of what the job is.
     line: int = field(default=0, compare=False)
 

@@ -7,22 +7,18 @@ that they read back as the same number. Opens no file: see `simulator.workloads.
 
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import fields
-from math import inf
-from sys import intern
 from typing import Any
 
-from simulator.workloads.job import TraceJob
-from simulator.workloads.shockwave import BATCH_RULES
+from simulator.workloads.job import TraceFailure, TraceJob
+from simulator.workloads.own_cells import OPTIONAL
 from simulator.workloads.source import Row
 
 REQUIRED = ("at", "name", "kind", "gang")
 _DEFAULTS: dict[str, Any] = {
-    "types": (), "steps": None, "duration_s": None, "duration_on": "", "estimate_s": None, "speeds": (), "weight": 1.0,
-    "priority": 50, "user": "", "project": "default", "deadline_at": inf, "slo": None, "value_usd_per_h": None,
-    "cpus": 0.0, "memory_bytes": 0, "batch": None, "batch_rule": "",
-}  # fmt: skip
+    field.name: field.default for field in fields(TraceJob) if field.name not in (*REQUIRED, "line")
+}
 COLUMNS = (*REQUIRED, *_DEFAULTS)
-assert {*COLUMNS, "line"} == {field.name for field in fields(TraceJob)}, "a field of a job has no column"
+assert OPTIONAL.keys() == _DEFAULTS.keys(), "a column is not read"
 
 
 def columns_needed(jobs: Iterable[TraceJob]) -> list[str]:
@@ -40,13 +36,26 @@ def written(job: TraceJob, column: str) -> Any:
     value = getattr(job, column)
     if column in _DEFAULTS and value == _DEFAULTS[column]:
         return None
-    if column == "types":
-        return list(value)
-    return dict(value) if column == "speeds" else value
+    match column:
+        case "speeds":
+            return dict(value)
+        case "failures":
+            return [_failure_text(failure) for failure in value]
+        case "preemptible":
+            return "yes" if value else "no"
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _failure_text(failure: TraceFailure) -> str:
+    times = "" if failure.times is None else f"*{failure.times}"
+    return f"{failure.part!r}={failure.exit_code}{times}"
 
 
 def as_cell(value: Any) -> str:
-    """A JSON value as one cell of text: lists are joined by `|`, pairs by `=`. ValueError for what no column holds."""
+    """A JSON value as one cell of text: lists are joined by `|`, pairs by `=`. ValueError for what no column holds.
+
+    A `|` inside of an item is written with a backslash before it, and so is a backslash.
+    """
     match value:
         case None:
             return ""
@@ -57,7 +66,7 @@ def as_cell(value: Any) -> str:
         case int() | float():
             return repr(value)
         case list():
-            return "|".join(as_cell(item) for item in value)
+            return "|".join(as_cell(item).replace("\\", "\\\\").replace("|", "\\|") for item in value)
         case dict():
             return "|".join(f"{name}={as_cell(item)}" for name, item in value.items())
     raise ValueError(f"a value of type {type(value).__name__}")
@@ -65,7 +74,7 @@ def as_cell(value: Any) -> str:
 
 def own_parser(columns: Collection[str]) -> Callable[[Row], TraceJob]:
     """What reads a row of these columns, and no others, as a job. It raises ConfigError naming file, line, column."""
-    present = [(column, read) for column, read in _OPTIONAL.items() if column in columns]
+    present = [(column, read) for column, read in OPTIONAL.items() if column in columns]
 
     def job(row: Row) -> TraceJob:
         more = {column: read(row, column) for column, read in present if row.text(column)}
@@ -78,58 +87,23 @@ def own_parser(columns: Collection[str]) -> Callable[[Row], TraceJob]:
             **more,
         )
 
-    return job
+    def checked(row: Row) -> TraceJob:
+        found = job(row)
+        _check(row, found)
+        return found
+
+    return checked
 
 
-def _above_zero(row: Row, column: str) -> float:
-    return row.number(column, above=0.0)
-
-
-def _not_negative(row: Row, column: str) -> float:
-    return row.number(column, least=0.0)
-
-
-def _batch_rule(row: Row, column: str) -> str:
-    rule = row.text(column)
-    if rule not in BATCH_RULES:
-        raise row.error(column, f"is {rule[:40]!r}", f"write one of {', '.join(BATCH_RULES)}")
-    return intern(rule)
-
-
-def _speeds(row: Row, column: str) -> tuple[tuple[str, float], ...]:
-    text = row.text(column)
-    speeds: dict[str, float] = {}
-    for part in text.split("|"):
-        name, _, number = part.partition("=")
-        accelerator = row.accelerator(name, column)
-        try:
-            speed = float(number)
-        except ValueError:
-            speed = -1.0
-        if not 0 <= speed <= 1e9 or accelerator in speeds:
-            raise row.error(column, f"is {text[:60]!r}", "write such as `a100=12.5|v100=6`, each type once")
-        speeds[accelerator] = speed
-    return tuple(sorted(speeds.items()))
-
-
-#: How a cell that is not empty is read, by column.
-_OPTIONAL: dict[str, Callable[[Row, str], Any]] = {
-    "types": Row.types,
-    "steps": _above_zero,
-    "duration_s": _above_zero,
-    "duration_on": lambda row, column: row.accelerator(row.text(column), column),
-    "estimate_s": _above_zero,
-    "speeds": _speeds,
-    "weight": _above_zero,
-    "priority": lambda row, column: row.whole(column, least=0, most=100),
-    "user": Row.name,
-    "project": Row.name,
-    "deadline_at": lambda row, column: row.number(column),
-    "slo": _above_zero,
-    "value_usd_per_h": _not_negative,
-    "cpus": _not_negative,
-    "memory_bytes": lambda row, column: row.whole(column, least=0),
-    "batch": lambda row, column: row.whole(column),
-    "batch_rule": _batch_rule,
-}
-assert _OPTIONAL.keys() == _DEFAULTS.keys(), "a column is not read"
+def _check(row: Row, job: TraceJob) -> None:
+    """What has to hold between the columns of a row."""
+    if job.sizes and job.gang not in job.sizes:
+        raise row.error("sizes", f"has no {job.gang}, the job's gang", "name it too: it is what the job asks for")
+    if job.nodes > 1 and any(size % job.nodes for size in (job.gang, *job.sizes)):
+        raise row.error("nodes", f"is {job.nodes}, which cannot share the gang evenly", "give a divisor of every size")
+    if job.cancel_at < job.at:
+        raise row.error("cancel_at", f"is {job.cancel_at:g}, before the job arrives", "give an instant, not a length")
+    if job.estimate_s is not None and job.estimate_factor != 1.0:
+        raise row.error("estimate_factor", "stands beside estimate_s", "give one of the two")
+    if job.batch_max is not None and job.batch_max < (job.batch or 1):
+        raise row.error("batch_max", f"is {job.batch_max}, below batch", "give the largest that it may choose")

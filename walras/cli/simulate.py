@@ -41,10 +41,10 @@ Format = Annotated[
 SkipBadRows = Annotated[bool, typer.Option("--skip-bad-rows", help="Leave out rows that cannot be read.")]
 Sort = Annotated[bool, typer.Option("--sort", help="Put the jobs in order of arrival first.")]
 Only = Annotated[str, typer.Option("--only", help="Of a file of several traces: the one named so in column `cluster`.")]
-Speeds = Annotated[str | None, typer.Option("--speeds", help="Throughput table of a trace.")]
+Speeds = Annotated[str | None, typer.Option("--speeds", help="Of a trace: a throughput table, or laws (YAML).")]
 Measured = Annotated[str | None, typer.Option("--measured", help="Speeds and costs measured in a live run.")]
 Conditions = Annotated[
-    str | None, typer.Option("--conditions", help="File: costs, noise, faults, what is known of lengths and speeds.")
+    str | None, typer.Option("--conditions", help="A file or a shipped name: costs, noise, faults, markets, ...")
 ]
 TraceJobs = Annotated[int | None, typer.Option("--trace-jobs", min=1, help="Of generate:NAME: how many jobs.")]
 Rate = Annotated[float | None, typer.Option("--rate", min=0, help="Of generate:NAME: arrivals per hour; 0: at once.")]

@@ -25,7 +25,7 @@ SkipBadRows = Annotated[
 ]
 Sort = Annotated[bool, typer.Option("--sort", help="Put the jobs in order of arrival first.")]
 Only = Annotated[str, typer.Option("--only", help="Of a file of several traces: the one named so in column `cluster`.")]
-Speeds = Annotated[Path | None, typer.Option("--speeds", help="A throughput table in Gavel's format.")]
+Speeds = Annotated[Path | None, typer.Option("--speeds", help="Throughput table in Gavel's format, or laws (YAML).")]
 Force = Annotated[bool, typer.Option("--force", help="Replace a file that exists.")]
 
 
@@ -64,15 +64,15 @@ def generate_workload(
 
 @workload_commands.command("convert")
 def convert_workload(
-    file: Annotated[Path, typer.Argument(metavar="IN", help="A trace in any format.")],
+    file: Annotated[str, typer.Argument(metavar="IN", help="A trace, a workload file, or a shipped name.")],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="File to write: .csv or .jsonl, maybe with .gz.")],
     from_format: From = None,
     skip_bad_rows: SkipBadRows = False,
     sort: Sort = False,
     only: Only = "",
     seeded_speeds: Annotated[
-        Path | None,
-        typer.Option("--seeded-speeds", metavar="CLUSTER", help="Draw speeds for the types of this cluster file."),
+        str | None,
+        typer.Option("--seeded-speeds", metavar="CLUSTER", help="Draw speeds for the types of this cluster."),
     ] = None,
     kinds: Annotated[int, typer.Option("--kinds", min=1, max=10_000, help="With it: kinds to deal jobs out to.")] = 26,
     seed: Annotated[int, typer.Option("--seed", help="With it: of what is drawn.")] = 0,
@@ -89,8 +89,10 @@ def convert_workload(
 
 @workload_commands.command("describe")
 def describe_workload(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A trace in any format, or a workload file.")],
-    cluster: Annotated[Path | None, typer.Option("--cluster", help="A cluster file: the load on it is told.")] = None,
+    file: Annotated[str, typer.Argument(metavar="FILE", help="A trace, a workload file, or a shipped name.")],
+    cluster: Annotated[
+        str | None, typer.Option("--cluster", help="A cluster file or a shipped name: the load on it is told.")
+    ] = None,
     speeds: Speeds = None,
     plot: Annotated[Path | None, typer.Option("--plot", help="Draw it: a .png or .svg file.")] = None,
     from_format: From = None,

@@ -1,6 +1,7 @@
 """Files of conditions: what they say is what the world is like."""
 
 import re
+from dataclasses import replace
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -8,16 +9,46 @@ from typing import Any
 import pytest
 
 from optimizer.policy import PolicySpec
+from scheduler.cloud.simulated import RentalTerms
 from simulator.conditions import Conditions
-from simulator.engine import SolveClock, SolveTime
+from simulator.conditions_given import (
+    CancellationsGiven,
+    CostsGiven,
+    CrashesGiven,
+    FaultsGiven,
+    IncidentGiven,
+    LengthsGiven,
+    MarketGiven,
+    NoiseGiven,
+    StartsGiven,
+)
+from simulator.engine import Outcome, SolveClock, SolveTime
+from simulator.faults import Death, MarketChange, Revocation, Slowness
+from simulator.machines import PoolModel
+from simulator.mishaps import Mishaps
 from simulator.simulate import Scenario
+from simulator.study.bounds import BoundsAsked
 from simulator.study.cell import Cell, Source, description, key_of, run_cell
+from simulator.study.shipped import shipped
 from simulator.truth import Costs, Truth
-from walras.checking import check
+from walras.checking import FileModel, check
+from walras.cluster import Market, Pool, Shape
 from walras.errors import ConfigError
+from walras.ids import Kind, PoolId
 from walras.yaml_text import parse_yaml
 
 PLAIN = Scenario((), Truth({}), PolicySpec("fifo"))
+OWN = PoolModel(Pool(PoolId("own"), Shape("own", "a100", 2, 8.0, 2**30)), machines=2)
+SPOT = PoolModel(
+    Pool(PoolId("spot-a"), Shape("s", "v100", 1, 8.0, 2**30), Market.SPOT, usd_per_h=3.0, quota=4, notice_s=60.0),
+    terms=RentalTerms(boot_s=5.0),
+)
+OTHER = replace(SPOT, pool=replace(SPOT.pool, pool_id=PoolId("spot-b")))
+CLOUD = replace(PLAIN, pools=(OWN, SPOT, OTHER))
+PARTS: dict[str, type[FileModel]] = {
+    "costs": CostsGiven, "starts": StartsGiven, "noise": NoiseGiven, "faults": FaultsGiven, "markets": MarketGiven,
+    "incidents": IncidentGiven, "cancellations": CancellationsGiven, "crashes": CrashesGiven, "lengths": LengthsGiven,
+}  # fmt: skip
 DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "simulator.md"
 
 
@@ -47,6 +78,125 @@ def test_what_a_file_says_reaches_the_scenario() -> None:
     assert (scenario.faults.uncordon_s, scenario.faults.until_at) == (inf, inf)
     assert scenario.solve_time == SolveTime(SolveClock.FIXED, 3.0)
     assert _read("solve: measured").applied_to(PLAIN).solve_time == SolveTime(SolveClock.MEASURED)
+
+
+def test_markets_are_given_by_pool_or_by_kind_of_market() -> None:
+    """The pool's own entry goes before that of its market; owned machines have no market; what is left out stays."""
+    text = """
+    markets:
+      spot: {life: 6h, boot: 1m, boot_noise: 0.3, notice: 2m, capacity: 2, usd_per_h: 2, reprice_every: 30m,
+             price_noise: 0.2}
+      spot-b: {life: 1h}
+    """
+    own, first, second = _read(text).applied_to(CLOUD).pools
+    assert own == OWN
+    assert first.terms == RentalTerms(60.0, capacity=2)
+    assert (first.pool.boot_s, first.pool.notice_s, first.pool.usd_per_h, first.pool.quota) == (60.0, 120.0, 2.0, 4)
+    assert (first.mean_life_s, first.boot_noise, first.reprice_every_s, first.price_noise) == (
+        21600.0,
+        0.3,
+        1800.0,
+        0.2,
+    )
+    assert second == replace(OTHER, mean_life_s=3600.0, pool=replace(OTHER.pool, boot_s=5.0))
+
+
+def test_incidents_happen_to_pools_that_are_there() -> None:
+    """Each is one thing at one instant; a slow spell that lasts ends again; they come after the workload's own."""
+    text = """
+    incidents:
+      - {at: 10, revoke: spot-a, machines: 2}
+      - {at: 20, kill: own, machine: 1}
+      - {at: 30, slow: own, pace: 0.25, lasts: 1m}
+      - {at: 40, market: spot-a, usd_per_h: 9, capacity: 0}
+    """
+    scenario = replace(CLOUD, incidents=(Revocation(1.0, PoolId("spot-b")),))
+    assert _read(text).applied_to(scenario).incidents == (
+        Revocation(1.0, PoolId("spot-b")),
+        Revocation(10.0, PoolId("spot-a"), 2),
+        Death(20.0, PoolId("own"), 1),
+        Slowness(30.0, PoolId("own"), 0, 0.25),
+        Slowness(90.0, PoolId("own"), 0, 1.0),
+        MarketChange(40.0, PoolId("spot-a"), 9.0, 0),
+    )
+
+
+def test_jobs_starts_and_kinds_have_conditions_too() -> None:
+    """Costs by kind (what was measured goes before), refusals, slow attempts, cancellations, crashes, wrong lengths."""
+    text = """
+    costs: {start: 1}
+    costs_by_kind: {cnn: {start: 9, checkpoint: null}, rnn: {migrate: 3}}
+    starts: {prepare: 2, refused: 0.1}
+    faults: {attempt_slow_every: 1h, attempt_slow: 5m, attempt_slow_pace: 0.25}
+    cancellations: {part: 0.5, after: 10m}
+    crashes: {part: 0.2, exit_code: 3, times: null}
+    lengths: {factor: 2}
+    end: 1d
+    """
+    measured = replace(PLAIN, truth=Truth({}, {Kind("rnn"): Costs(7.0)}))
+    scenario = _read(text).applied_to(measured)
+    assert scenario.truth.costs == {Kind("cnn"): Costs(9.0, None), Kind("rnn"): Costs(7.0)}
+    assert scenario.truth.default_costs == Costs(1.0)
+    assert (scenario.world.prepare_s, scenario.world.refused) == (2.0, 0.1)
+    faults = scenario.faults
+    assert (faults.attempt_slow_every_s, faults.attempt_slow_s, faults.attempt_slow_pace) == (3600.0, 300.0, 0.25)
+    assert scenario.mishaps == Mishaps(0.5, 600.0, 0.2, 3, None)
+    assert scenario.lengths.factor == 2.0
+    assert scenario.limits.until_at == 86_400.0
+
+
+def test_a_world_in_which_chance_never_ends_ends_after_ten_years() -> None:
+    """A run that can get no further is not to run for ever: such faults are always something under way."""
+    assert _read("faults: {death_every: 1d}").applied_to(PLAIN).limits.until_at == 10 * 365 * 86_400.0
+    assert _read("faults: {death_every: 1d, until: 2d}").applied_to(PLAIN).limits.until_at == inf
+
+
+def test_every_field_is_documented() -> None:
+    """The table of the document has each field once, and none that is not there."""
+    fields = [
+        f"{name}.{inner}" if name in PARTS else name
+        for name in Conditions.model_fields
+        for inner in (PARTS[name].model_fields if name in PARTS else ("",))
+    ]
+    section = DOCUMENT.read_text().split("## Conditions")[1].split("## ")[0]
+    rows = re.findall(r"^\| `([a-z_.]+)` \|", section, re.MULTILINE)
+    assert sorted(rows) == sorted(fields)
+
+
+@pytest.mark.parametrize(
+    ("name", "workload", "cluster"),
+    [("rough", "three-types", "gavel-12-12-12"), ("spot-market", "deadlines", "mixed-cloud")],
+)
+def test_the_conditions_that_come_along_can_be_run(name: str, workload: str, cluster: str) -> None:
+    """By their names, and every law holds in them."""
+    ran = run_cell(Cell(Source(workload), cluster, "fifo", bounds=BoundsAsked.NONE, conditions=name))
+    assert ran.result.outcome is Outcome.STOPPED
+    assert not ran.summary.violations
+    assert set(shipped("conditions", ".yaml")) == {"rough", "spot-market"}
+
+
+@pytest.mark.parametrize(
+    ("text", "field"),
+    [
+        ("incidents: [{at: 1}]", "incidents[0].revoke"),
+        ("incidents: [{at: 1, kill: own, revoke: spot-a}]", "incidents[0].revoke"),
+        ("incidents: [{at: 1, kill: own, pace: 0.5}]", "incidents[0].pace"),
+        ("incidents: [{at: 1, market: spot-a}]", "incidents[0].market"),
+        ("incidents: [{at: -1, kill: own}]", "incidents[0].at"),
+        ("incidents: [{at: 1, kill: owm}]", "incidents[0].kill"),
+        ("markets: {spot-c: {life: 1h}}", "markets.spot-c"),
+        ("markets: {own: {life: 1h}}", "markets.own"),
+        ("crashes: {part: 2}", "crashes.part"),
+        ("lengths: {factor: 0}", "lengths.factor"),
+        ("starts: {refused: 1}", "starts.refused"),
+        ("costs_by_kind: {cnn: {begin: 1}}", "costs_by_kind.cnn.begin"),
+    ],
+)
+def test_a_mistake_is_named_by_its_field(text: str, field: str) -> None:
+    """Those that depend on the cluster too."""
+    with pytest.raises(ConfigError) as refused:
+        _read(text).applied_to(CLOUD)
+    assert refused.value.field == field
 
 
 @pytest.mark.parametrize("text", ["noise: {speeds: -1}", "faults: {slow_pace: 0}", "solve: soon", "stragglers: 1h"])

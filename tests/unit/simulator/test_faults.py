@@ -3,10 +3,13 @@
 from collections.abc import Callable
 from dataclasses import replace
 from math import inf
+from random import Random
+from statistics import median
 from typing import Any
 
 import pytest
 
+from scheduler.cloud.simulated import RentalTerms
 from scheduler.core.commands import NodeCordoned, ReleaseNode, Rent
 from scheduler.core.events import (
     AttemptEnded,
@@ -23,8 +26,11 @@ from scheduler.core.events import (
     RentFailed,
 )
 from simulator.attempts import WorldModel
-from simulator.faults import Death, FaultModel, MarketChange, Revocation, Slowness
+from simulator.faults import Death, FaultModel, Faults, MarketChange, Revocation, Slowness
+from simulator.machines import Machines, PoolModel
+from simulator.streams import Streams
 from simulator.truth import Costs
+from walras.cluster import Market, Pool, Shape
 from walras.ids import NodeId, PoolId
 from walras.reasons import Reason
 from walras.states import JobState
@@ -234,3 +240,59 @@ def test_a_market_moves_its_price_and_what_it_has(bench: Make, job: Make) -> Non
     # 1,000 s of two at 3.6 USD/h, then 7.2: one until 2,015 s, one until now.
     assert b.machines.usd(SPOT, 3005.0) == pytest.approx(2 * 1.0 + 1010 * 0.002 + 2000 * 0.002)
     assert b.machines.price_x_time(SPOT, 3005.0) == pytest.approx(b.machines.usd(SPOT, 3005.0))
+
+
+# ------------------------------------------------------------------------------------------------ attempts and markets
+
+
+def test_an_attempt_can_be_slow_on_machines_that_are_well(bench: Make, job: Make) -> None:
+    """Only it, in spells that end; the work that it makes is speed x pace x time."""
+    faults = FaultModel(attempt_slow_every_s=5.0, attempt_slow_s=5.0, attempt_slow_pace=0.25)
+    b = bench(faults=faults)
+    b.submit(job(1, steps=1000.0))
+    b.start(0.0, 1, 1, {"own-1": (0,)})
+    b.run()
+    (ended,) = b.told(AttemptEnded)
+    assert 500.0 < ended.at < 2000.0  # 500 s at full speed, 2000 s at a quarter
+    assert ended.at == pytest.approx(500.0 / 0.625, rel=0.3)
+    assert {node.pace for node in b.machines.nodes.values()} == {1.0}
+
+
+def test_slow_spells_of_an_attempt_end_with_it(bench: Make, job: Make) -> None:
+    """Nothing is left to happen when the last attempt is over, so a run that has nothing to do ends."""
+    b = bench(faults=FaultModel(attempt_slow_every_s=1.0, attempt_slow_s=1.0))
+    b.submit(job(steps=50.0))
+    b.start(0.0, 1, 1, {"own-1": (0,)})
+    b.run()
+    (ended,) = b.told(AttemptEnded)
+    assert b.engine.now - ended.at < 20.0
+
+
+def test_prices_move_around_the_pools_own(bench: Make) -> None:
+    """At every so many seconds the scheduler hears another; none after the instant at which chance ends."""
+    b = bench()
+    machines = Machines(b.engine, [PoolModel(market_pool(), reprice_every_s=10.0, price_noise=0.5)])
+    Faults(b.engine, machines, b.world, FaultModel(until_at=1000.0), Streams(3))
+    b.run()
+    prices = [event.pool.usd_per_h for event in b.told(PoolDeclared) if event.at > 0]
+    assert len(prices) == 100
+    assert len(set(prices)) == 100
+    assert median(prices) == pytest.approx(3.6, rel=0.3)
+
+
+def test_boots_vary_and_are_paid_from_when_the_machine_is_there(bench: Make) -> None:
+    """Around what the pool's terms say."""
+    b = bench()
+    pool = PoolModel(market_pool(), terms=RentalTerms(boot_s=100.0), boot_noise=0.5)
+    machines = Machines(b.engine, [pool], Random(1))
+    for number in range(2):
+        b.at(float(number), Rent(f"token-{number}", SPOT, 1))
+    b.engine.run()
+    joined = [event.at for event in b.told(NodeJoined) if event.pool_id == SPOT]
+    assert len(set(joined)) == 2
+    assert all(20.0 < at < 500.0 and at not in (100.0, 101.0) for at in joined)
+    assert machines.cloud.usd(1000.0, SPOT) == pytest.approx(sum(1000.0 - at for at in joined) * 3.6 / 3600)
+
+
+def market_pool() -> Pool:
+    return Pool(SPOT, Shape("spot", "v100", 1, 8.0, 2**30), Market.SPOT, usd_per_h=3.6, quota=2, notice_s=10.0)

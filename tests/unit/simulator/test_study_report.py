@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from simulator.study.bounds import BoundsAsked
 from simulator.study.cell import Cell, Ran, Source, run_cell
 from simulator.study.files import events_table, write_run
 from simulator.study.page import page
@@ -122,6 +123,19 @@ def test_the_page_has_every_picture(folder: Path) -> None:
         "Figures", "Completion times", "Queueing", "Utilisation by pool", "Prices", "Money by market",
         "Fairness by project", "Timeline", "Pools", "Projects", "Jobs",
     ]  # fmt: skip
+
+
+def test_a_market_that_moves_is_drawn_and_the_conditions_are_named(tmp_path: Path) -> None:
+    """On the page, and in the folder that it can be written from again."""
+    cell = Cell(Source("deadlines"), "mixed-cloud", "fifo", bounds=BoundsAsked.NONE, conditions="spot-market")
+    with events_table(tmp_path) as tell:
+        timeline = Timeline(tell)
+        ran = run_cell(cell, timeline.hear)
+    write_run(tmp_path, ran, timeline)
+    html = (tmp_path / REPORT).read_text()
+    assert "<h2>Market prices</h2>" in html
+    assert "Cluster mixed-cloud, conditions spot-market, seed 0" in html
+    assert read_story(tmp_path).conditions == "spot-market"
 
 
 def test_the_tables_hold_every_job_and_every_event(folder: Path) -> None:

@@ -1,17 +1,19 @@
 """What the jobs of a trace are on a cluster: accepted types, speeds, work, deadlines."""
 
+from dataclasses import fields, replace
 from math import inf
 from pathlib import Path
 
 import pytest
 
+from simulator.job import PlannedFailure
 from simulator.truth import SpeedKey
 from simulator.workload import load_experiment
-from simulator.workloads.job import TraceJob
+from simulator.workloads.job import TraceFailure, TraceJob
 from simulator.workloads.placing import Placing
 from walras.errors import ConfigError
-from walras.ids import Kind
-from walras.request import Demand
+from walras.ids import JobId, Kind
+from walras.request import Demand, JobRequest
 
 CLUSTER = """
 pools:
@@ -106,8 +108,32 @@ def test_two_rows_of_a_kind_say_the_same_speed() -> None:
     rows = [
         TraceJob(0.0, name, "k", 1, steps=5.0, speeds=(("a100", speed),)) for name, speed in (("a", 2.0), ("b", 3.0))
     ]
-    with pytest.raises(ConfigError, match="makes 3 steps/s on a100, an earlier job of its kind and gang 2"):
+    with pytest.raises(ConfigError, match="makes 3 steps/s on 1 x a100, an earlier job of its kind 2"):
         list(_placing().jobs(rows))
+
+
+def test_a_row_says_all_that_the_scheduler_hears_of_a_job() -> None:
+    """No field of a request is beyond a trace, but its number, what is held, and what a live run alone believes."""
+    above = TraceJob(0.0, "first", "cnn", 1, steps=10.0)
+    row = TraceJob(
+        1.0, "second", "cnn", 2, types=("a100",), steps=240.0, estimate_factor=0.5, sizes=(2, 4), nodes=2, weight=2.0,
+        scaling=0.5, priority=80, user="ada", project="vision", deadline_at=99.0, value_usd_per_h=3.0, cpus=4.0,
+        memory_bytes=2**30, depends_on=("first",), condition="finished", not_before_at=5.0, cancel_at=50.0,
+        preemptible=False, max_restarts=2, restart_codes=(3,), max_runtime_s=60.0, max_queue_s=70.0, grace_s=9.0,
+        failures=(TraceFailure(0.25, 3, 2),),
+    )  # fmt: skip
+    placing = _placing()
+    job = list(placing.jobs([above, row]))[1]
+    plain = JobRequest(JobId(1), Kind("k"), ())
+    said = {each.name for each in fields(JobRequest) if getattr(job.request, each.name) != getattr(plain, each.name)}
+    assert {each.name for each in fields(JobRequest)} - said == {"duration_s", "held", "declared"}
+    assert (job.steps, job.request.steps, job.request.depends_on) == (240.0, 120.0, (1,))
+    assert (job.cancel_at, job.failures) == (50.0, (PlannedFailure(60.0, 3, 2),))
+    four = placing.speeds[SpeedKey(Kind("cnn"), "a100", 4)]
+    assert four == pytest.approx(placing.speeds[SpeedKey(Kind("cnn"), "a100", 2)] * 2**0.5)
+    assert next(_placing().jobs([replace(above, estimate_factor=0.0)])).request.steps is None
+    with pytest.raises(ConfigError, match="depends on 'first', and no job above it has that name"):
+        list(_placing().jobs(iter([above, row])))
 
 
 def test_a_trace_in_any_format_is_an_experiment(tmp_path: Path) -> None:

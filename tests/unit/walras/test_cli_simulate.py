@@ -106,3 +106,63 @@ def test_dask_is_asked_for_by_its_address(tmp_path: Path) -> None:
     done = _run("sweep", *args)
     assert done.exit_code == 2
     assert "--address" in done.stderr
+
+
+TRACE = "at,name,kind,gang,duration_s\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (TRACE + "9,a,k,1,5\n0,b,k,1,5\n", "t.csv:3: arrives at 0 s, before the row above it (9 s)"),
+        (TRACE + "0,a,k,1,5\n1,a,k,1,5\n", "t.csv:3: a second job 'a'"),
+        (TRACE + "0,a,k,1,-5\n", "t.csv:2: duration_s is '-5'"),
+        (TRACE + "-1,a,k,1,5\n", "t.csv:2: at is '-1'"),
+        (TRACE + "0,a,k,0,5\n", "t.csv:2: gang is '0'"),
+        (TRACE + "0,a,k,1\n", "t.csv:2: 4 columns, 5 expected"),
+        ("at,name,kind,gang,duration_s,depends_on\n0,a,k,1,5,b\n", "t.csv:2: depends_on names 'b'"),
+        ("at,name,gang,duration_s\n0,a,1,5\n", "t.csv: in no format that is known"),
+        ("at,name,kind,gang\n0,a,k,1\n", "has no length: neither steps nor a duration"),
+        (TRACE + "0,a,k,65,5\n", "wants 65 x a100-40gb or 65 x rtx-2080ti or 65 x t4; no pool is that large"),
+        (TRACE, "no job can be read in it"),
+        ("", "t.csv: in no format"),
+    ],
+)
+def test_a_trace_that_cannot_be_simulated_is_named_by_line_and_field(tmp_path: Path, text: str, told: str) -> None:
+    """Exit code 2 and the fix, before anything runs."""
+    (tmp_path / "t.csv").write_text(text)
+    done = _run("run", tmp_path / "t.csv", "--cluster", "sia-64", "--policy", "fifo")
+    assert done.exit_code == 2, done.output
+    assert told in done.stderr
+    assert "fix: " in done.stderr
+
+
+def test_jobs_that_choose_their_batch_need_no_file_but_the_workload() -> None:
+    """What comes along runs under the policies it is made for; Sia gets through it sooner than an order."""
+    jct = {}
+    for policy in ("sia", "fifo"):
+        done = _run("run", "adaptive", "--cluster", "sia-64", "--policy", policy, "--bounds", "none", "-o", "json")
+        assert done.exit_code == 0, done.output
+        jct[policy] = json.loads(done.stdout)["avg_jct_s"]
+    assert jct["sia"] < 0.8 * jct["fifo"]
+
+
+def test_an_option_that_would_do_nothing_is_refused(tmp_path: Path) -> None:
+    """Speeds of a trace beside a workload file, measured costs of a workload file beside a trace."""
+    (tmp_path / "m.json").write_text("{}")
+    for args in (("adaptive", "--speeds", "x.json"), ("bursts", "--measured", tmp_path / "m.json")):
+        done = _run("run", *args, "--cluster", "sia-64", "--policy", "fifo")
+        assert done.exit_code == 2
+        assert str(args[1]).removeprefix("--") in done.stderr
+
+
+def test_conditions_are_a_file_or_a_name(tmp_path: Path) -> None:
+    """Of those below `configs/conditions`; what a file says wrong is named with the file."""
+    plain = ("run", *GENERATED, "--policy", "fifo", "--bounds", "none", "-o", "json")
+    times = [json.loads(_run(*plain, *more).stdout)["avg_jct_s"] for more in ((), ("--conditions", "rough"))]
+    assert times[0] < times[1]
+    (tmp_path / "c.yaml").write_text("faults: {death_evry: 1d}")
+    for conditions, told in (("ruogh", "did you mean 'rough'?"), (tmp_path / "c.yaml", "c.yaml: faults.death_evry")):
+        done = _run(*plain, "--conditions", conditions)
+        assert done.exit_code == 2
+        assert told in done.stderr

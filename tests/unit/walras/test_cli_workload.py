@@ -77,14 +77,17 @@ def test_speeds_can_be_drawn_for_a_cluster(tmp_path: Path) -> None:
     assert first["speeds"].keys() == {"v100"}
 
 
-def test_a_workload_file_is_not_converted(tmp_path: Path) -> None:
-    """It says more than a trace can; it can be described."""
+def test_a_workload_file_is_converted_unless_something_would_be_lost(tmp_path: Path) -> None:
+    """Its jobs become rows; incidents have no place in a trace. It can be described."""
     source = tmp_path / "w.yaml"
-    source.write_text("jobs: [{at: 0s, job: {run: x}}]\n")
-    refused = _run("convert", source, tmp_path / "o.csv")
-    assert refused.exit_code == 2
-    assert "says more than a trace can" in refused.stderr
+    source.write_text("jobs: [{at: 0s, job: {run: x, profile: cnn, steps: 5}}]\n")
+    assert _run("convert", source, tmp_path / "o.csv").exit_code == 0
+    assert (tmp_path / "o.csv").read_text() == "at,name,kind,gang,steps,user\n0.0,1-job,cnn,1,5.0,user\n"
     assert _run("describe", source).exit_code == 0
+    source.write_text(source.read_text() + "incidents: [{at: 5s, revoke: a/spot/default}]\n")
+    refused = _run("convert", source, tmp_path / "lost.csv")
+    assert refused.exit_code == 2
+    assert "incidents" in refused.stderr
 
 
 @pytest.mark.slow

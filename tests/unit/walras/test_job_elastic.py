@@ -46,6 +46,8 @@ def test_the_sizes_of_an_elastic_job_are_those_that_make_sense() -> None:
         ("resources: {accelerators: 'a100:3'}\nelastic: {min: 1, max: 4}\nbatch: {global: 512}", "elastic", "evenly"),
         ("batch: {global: 0}", "batch.global", "global"),
         ("batch: {global: 64, adaptive: true}", "batch.adaptive", "adaptive"),
+        ("batch: {global: 64, max: 128}", "batch.max", "simulations can"),
+        ("batch: {global: 64, max: 32}", "batch.max", "below global"),
     ],
 )
 def test_what_makes_no_sense_is_refused_by_name(text: str, field: str, says: str) -> None:
