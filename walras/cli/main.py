@@ -19,6 +19,7 @@ from walras.cli.admin import admin_commands
 from walras.cli.output import show_line, warn
 from walras.cli.plan import plan_commands
 from walras.cli.policy import policy_commands
+from walras.cli.profile import profile_commands
 from walras.cli.simulate import simulate_commands
 from walras.cli.workload import workload_commands
 from walras.errors import ServerUnreachable, UserError, WalrasError
@@ -97,6 +98,7 @@ app.add_typer(policy_commands, name="policy")
 app.add_typer(admin_commands, name="admin")
 app.add_typer(simulate_commands, name="simulate")
 app.add_typer(workload_commands, name="workload")
+app.add_typer(profile_commands, name="profile")
 
 
 def main() -> None:

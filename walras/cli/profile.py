@@ -1,0 +1,107 @@
+"""`walras profile run|report`: where a job's time goes, and how good predictions of speed were."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from walras.cli.loading import load
+from walras.cli.options import Output, length_s
+from walras.cli.output import Column, Listing, OutputFormat, show_json, show_line, show_listing
+from walras.errors import UserError
+
+if TYPE_CHECKING:
+    from walras.profiling.study import Attribute, Parts, Profile
+
+profile_commands = typer.Typer(help="Measure jobs, and judge predictions of their speed.", no_args_is_help=True)
+
+
+@profile_commands.command("run")
+def profile_run(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="A job file, a shell script, or - for standard input.")],
+    steps: Annotated[int, typer.Option("--steps", min=5, max=100_000, help="Steps to time in each run.")] = 40,
+    warm_up: Annotated[int, typer.Option("--warm-up", min=1, max=100_000, help="Steps before those.")] = 5,
+    ranks: Annotated[int | None, typer.Option("--ranks", min=1, max=64, help="Ranks; else those of the gang.")] = None,
+    timeout: Annotated[str, typer.Option("--timeout", help="The longest that a run may take.")] = "5m",
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write everything to this file.")] = None,
+    picture: Annotated[Path | None, typer.Option("--picture", help="Stacked bars: .svg, .png or .pdf.")] = None,
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """Run a job's script for some steps, several times over, and tell what its steps wait for."""
+    import json
+
+    from walras.cli.submit import read_job
+    from walras.profiling.documents import as_json, draw
+    from walras.profiling.runs import Extent
+
+    timeout_s = length_s(timeout, "--timeout")
+    assert timeout_s is not None
+    spec = read_job(file, [], [], [])
+    main = load("workers.profile_main")
+    profile = main.profile_job(spec, ranks, Extent(warm_up, steps, timeout_s), _attribute())
+    if json_file is not None:
+        _write(json_file, json.dumps(as_json(profile), indent=2) + "\n")
+    if picture is not None:
+        draw(profile, picture)
+    if output is OutputFormat.JSON:
+        show_json(as_json(profile))
+    else:
+        _show(profile)
+
+
+def _attribute() -> "Attribute":
+    stalls = load("optimizer.performance.stalls")
+
+    def attribute(alone_s: float, together_s: float, warm_s: float, cold_s: float, apart_s: float | None) -> "Parts":
+        parts: Parts = stalls.attribute(stalls.Runs(alone_s, together_s, warm_s, cold_s, apart_s))
+        return parts
+
+    return attribute
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text)
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}", field="--json", fix="a file in a folder that exists") from None
+
+
+_MEANING = {
+    "compute": "made-up data, one rank",
+    "prepare": "real data that the host remembers, against made-up data",
+    "fetch": "data that the host has forgotten, against remembered",
+    "inside": "all ranks of the machine, against one",
+    "network": "ranks apart (loopback), against together",
+}
+
+
+def _show(profile: "Profile") -> None:
+    whole_s = sum(stall.seconds or 0.0 for stall in profile.stalls)
+    rows = [
+        (
+            stall.name,
+            "-" if stall.seconds is None else f"{1000 * stall.seconds:.3f}",
+            "-" if stall.seconds is None else f"{100 * stall.seconds / whole_s:.1f}",
+            _MEANING[stall.name],
+        )
+        for stall in profile.stalls
+    ]
+    columns = (Column("STALL"), Column("MS/STEP", right=True), Column("%", right=True), Column("FROM", shrinks=True))
+    show_listing(Listing(columns, rows, None), OutputFormat.TABLE)
+    facts, rank = profile.facts, profile.run("alone").ranks[0]
+    samples = profile.samples_per_step
+    show_line("")
+    show_line(
+        f"{profile.job}: {1 / profile.step_s:,.4g} steps/s with {profile.ranks} "
+        f"{'rank' if profile.ranks == 1 else 'ranks'} on {rank.device}"
+        + (f", {samples:g} samples each" if samples else "")
+    )
+    show_line(
+        f"model: {facts.parameters:,} parameters in {facts.layers} layers, {facts.gradient_bytes:,} bytes of "
+        f"gradients, {facts.flops:,} FLOPs a step and rank"
+    )
+    show_line(
+        f"memory: {facts.activation_bytes:,} bytes of activations kept, {rank.peak_memory_bytes:,} bytes at the peak"
+    )
+    for note in profile.notes:
+        show_line(f"note: {note}")

@@ -1,0 +1,177 @@
+"""What a profiler sees from inside a rank: when each update of the optimizer ended, and what the data loader did.
+
+A rank that is profiled is started with WALRAS_PROBE set and a `sitecustomize` that calls `install`; the script itself
+is left as it is. Once it has imported torch, an update is over when its first optimizer has stepped. After as many
+updates as were asked for, each rank writes `rank-N.json` and ends.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.abc
+import importlib.util
+import json
+import os
+import random
+import resource
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from walras.training.probe_data import LoaderWatch, OpenedFiles
+from walras.training.probe_facts import FactCounter
+
+VARIABLE = "WALRAS_PROBE"
+#: Every probed process draws the same random numbers, so that several runs read the same samples.
+SEED = 0
+MADE_UP, REAL = "made_up", "real"
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What one run is to tell."""
+
+    #: Where results go.
+    folder: str
+    #: `made_up`: the first batches again and again, out of memory; `real`: whatever the loader reads.
+    data: str = REAL
+    #: Updates before the clock starts, and updates to time.
+    warm_up: int = 5
+    updates: int = 40
+    #: Count operations, layers and kept activations, in two more updates.
+    facts: bool = False
+    #: Write down which files are read.
+    files: bool = False
+
+
+def install() -> None:
+    """Watch this process, if it is asked to be watched. Called before the script begins."""
+    text = os.environ.get(VARIABLE, "")
+    if text and "torch" not in sys.modules:
+        sys.meta_path.insert(0, _AfterTorch(Probe(Wanted(**json.loads(text)))))
+
+
+class _AfterTorch(importlib.abc.MetaPathFinder):
+    """Attaches the probe as soon as torch has been imported."""
+
+    def __init__(self, probe: Probe) -> None:
+        self._probe = probe
+
+    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> Any:
+        if fullname != "torch":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec("torch")
+        if spec is None or spec.loader is None:
+            return spec
+        load: Callable[[Any], None] = spec.loader.exec_module
+
+        def load_and_attach(module: Any) -> None:
+            load(module)
+            self._probe.attach(module)
+
+        # This one loader object is torch's own.
+        object.__setattr__(spec.loader, "exec_module", load_and_attach)
+        return spec
+
+
+class Probe:
+    """One rank under observation."""
+
+    def __init__(self, wanted: Wanted) -> None:
+        self._wanted = wanted
+        self._rank = int(os.environ.get("RANK", "0"))
+        self._pid = os.getpid()
+        self._torch: Any = None
+        self._optimizer: Any = None
+        self._on_gpu = False
+        self._updates = 0
+        #: When each timed update ended; first of all, when the last one before them did.
+        self._ended_at: list[float] = []
+        #: Seconds spent in the loader, and batches it gave, up to each of these instants.
+        self._waited_s: list[float] = []
+        self._batches: list[int] = []
+        self._loaders: LoaderWatch | None = None
+        self._facts: FactCounter | None = None
+        self._files: OpenedFiles | None = None
+        path = Path(wanted.folder) / f"rank-{self._rank}.updates"
+        self._progress = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+
+    def attach(self, torch: Any) -> None:
+        """Hook into torch: its optimizers and its data loaders. Files opened before are none of the job's data."""
+        self._files = OpenedFiles(Path(self._wanted.folder)) if self._wanted.files else None
+        self._torch = torch
+        torch.manual_seed(SEED)
+        random.seed(SEED)
+        importlib.import_module("torch.optim.optimizer").register_optimizer_step_post_hook(self._stepped)
+        loader = importlib.import_module("torch.utils.data").DataLoader
+        self._loaders = LoaderWatch(loader, made_up=self._wanted.data == MADE_UP)
+
+    def _stepped(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        """An optimizer has stepped: the first one that ever did counts."""
+        if self._optimizer is None:
+            self._optimizer = optimizer
+            self._on_gpu = any(p.is_cuda for group in optimizer.param_groups for p in group["params"])
+        elif optimizer is not self._optimizer or os.getpid() != self._pid:
+            return
+        self._updates += 1
+        os.pwrite(self._progress, b"%12d" % self._updates, 0)
+        timed = self._updates - self._wanted.warm_up
+        if 0 <= timed <= self._wanted.updates:
+            self._mark()
+        if timed >= self._wanted.updates:
+            self._after(timed - self._wanted.updates)
+
+    def _mark(self) -> None:
+        if self._on_gpu:
+            self._torch.cuda.synchronize()
+        assert self._loaders is not None
+        self._ended_at.append(time.perf_counter())
+        self._waited_s.append(self._loaders.waited_s)
+        self._batches.append(self._loaders.batches)
+
+    def _after(self, extra: int) -> None:
+        """Behind the timed updates: the ones that are counted, then the end."""
+        if self._wanted.facts and self._facts is None:
+            self._facts = FactCounter(self._torch)
+        if self._facts is None or self._facts.counted(extra):
+            self._write()
+            raise SystemExit(0)
+
+    def _write(self) -> None:
+        assert self._loaders is not None
+        at, waited, batches = self._ended_at, self._waited_s, self._batches
+        result = {
+            "rank": self._rank,
+            "world_size": int(os.environ.get("WORLD_SIZE", "1")),
+            "update_s": [later - earlier for earlier, later in pairwise(at)],
+            "wait_s": [later - earlier for earlier, later in pairwise(waited)],
+            "batches_per_update": (batches[-1] - batches[0]) / max(1, len(batches) - 1),
+            "samples_per_batch": self._loaders.samples,
+            "finite": self._is_finite(),
+            "device": "gpu" if self._on_gpu else "cpu",
+            "threads": self._torch.get_num_threads(),
+            "peak_memory_bytes": self._peak_memory(),
+            "facts": self._facts.found(self._optimizer) if self._facts is not None else None,
+        }
+        if self._files is not None:
+            self._files.note_open_ones()
+        path = Path(self._wanted.folder) / f"rank-{self._rank}.json"
+        partial = path.with_suffix(".partial")
+        partial.write_text(json.dumps(result))
+        os.rename(partial, path)
+
+    def _is_finite(self) -> bool:
+        """Whether the parameters are still numbers: a loss that was none leaves none behind."""
+        parameters = [p for group in self._optimizer.param_groups for p in group["params"] if p.is_floating_point()]
+        return all(bool(p.detach().isfinite().all()) for p in parameters)
+
+    def _peak_memory(self) -> int:
+        """Of the accelerator; without one, of the process."""
+        if self._on_gpu:
+            return int(self._torch.cuda.max_memory_allocated())
+        return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

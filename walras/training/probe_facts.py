@@ -1,0 +1,61 @@
+"""What a model is, counted while it trains: operations, layers, bytes of gradients and of activations kept.
+
+Two updates are spent on it, behind those that are timed: one under torch's own counter of operations, one in which
+every tensor that is kept for the backward pass is noted.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+
+class FactCounter:
+    """Counts between the calls of `counted`, which come after every update."""
+
+    def __init__(self, torch: Any) -> None:
+        self._torch = torch
+        self._flops = importlib.import_module("torch.utils.flop_counter").FlopCounterMode(display=False)
+        self._layers: set[int] = set()
+        self._kept: dict[int, int] = {}
+        self._hook: Any = None
+        self._keeping: Any = None
+
+    def counted(self, extra: int) -> bool:
+        """So many updates ended since the timed ones. True once everything is counted."""
+        if extra == 0:
+            modules = importlib.import_module("torch.nn.modules.module")
+            self._hook = modules.register_module_forward_pre_hook(self._saw_module)
+            self._flops.__enter__()
+        elif extra == 1:
+            self._flops.__exit__(None, None, None)
+            self._hook.remove()
+            hooks = importlib.import_module("torch.autograd.graph").saved_tensors_hooks
+            self._keeping = hooks(self._saw_kept, lambda tensor: tensor)
+            self._keeping.__enter__()
+        else:
+            self._keeping.__exit__(None, None, None)
+        return extra >= 2
+
+    def found(self, optimizer: Any) -> dict[str, int]:
+        """Of one rank and one update. Call it behind the optimizer's step: gradients are there."""
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        gradients = [p.grad for p in parameters if p.grad is not None]
+        own = {p.untyped_storage().data_ptr() for p in parameters}
+        return {
+            "parameters": sum(p.numel() for p in parameters),
+            "parameter_bytes": sum(p.numel() * p.element_size() for p in parameters),
+            "gradient_bytes": sum(g.numel() * g.element_size() for g in gradients),
+            "layers": len(self._layers),
+            "flops": int(self._flops.get_total_flops()),
+            "activation_bytes": sum(size for place, size in self._kept.items() if place not in own),
+        }
+
+    def _saw_module(self, module: Any, _inputs: Any) -> None:
+        if next(module.parameters(recurse=False), None) is not None:
+            self._layers.add(id(module))
+
+    def _saw_kept(self, tensor: Any) -> Any:
+        storage = tensor.untyped_storage()
+        self._kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
