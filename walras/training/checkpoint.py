@@ -84,6 +84,11 @@ class Checkpoint:
         return found
 
     @property
+    def objects(self) -> tuple[Any, ...]:
+        """What it saves, by whatever name."""
+        return tuple(self._objects.values())
+
+    @property
     def is_open(self) -> bool:
         """True once there is a place to save to."""
         return self._root is not None

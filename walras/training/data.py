@@ -123,6 +123,14 @@ def default_seed() -> int:
     return int(torch.initial_seed()) if torch is not None else 0
 
 
+def samples_in(batch: Any) -> int | None:
+    """Length of the first tensor in a batch; None if there is none."""
+    if hasattr(batch, "shape"):
+        return int(batch.shape[0]) if len(batch.shape) else None
+    parts = batch.values() if isinstance(batch, dict) else batch if isinstance(batch, list | tuple) else ()
+    return next((found for part in parts if (found := samples_in(part)) is not None), None)
+
+
 def _is_map_style_loader(batches: Any) -> bool:
     data: Any = sys.modules.get("torch.utils.data")
     return (

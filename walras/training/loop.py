@@ -16,9 +16,10 @@ from typing import Any
 
 from walras.training import rng
 from walras.training.checkpoint import Checkpoint, rank_values, read_json, read_state, write_json, write_state
-from walras.training.data import Source, default_seed, resumable
+from walras.training.data import Source, default_seed, resumable, samples_in
 from walras.training.gang import Gang, Wish
 from walras.training.link import Link
+from walras.training.noise import gauge_of
 from walras.training.rates import Meter, Pacer
 from walras.training.settings import read_settings
 
@@ -40,9 +41,18 @@ class Loop:
         checkpoint: what to save; without one the loop counts and reports only.
         steps: stop after this many steps in all, over all attempts. Default: those the job was submitted with, if any.
         seed: fixes the order of shuffling loaders, with the epoch. Default: torch's own seed.
+        noise_every: measure the noise of the gradient every so many updates of the checkpoint's optimizer, and report
+            it as `gradient_noise` (samples). Default: never.
     """
 
-    def __init__(self, checkpoint: Checkpoint | None = None, *, steps: int | None = None, seed: int | None = None):
+    def __init__(
+        self,
+        checkpoint: Checkpoint | None = None,
+        *,
+        steps: int | None = None,
+        seed: int | None = None,
+        noise_every: int | None = None,
+    ):
         self._settings = read_settings(os.environ)
         self._checkpoint = checkpoint
         self._limit = steps if steps is not None else self._settings.steps
@@ -68,6 +78,7 @@ class Loop:
         self._link = Link("", 0, 0)
         self._gang = Gang(self._settings.rank)
         self._meter = Meter()
+        self._noise = gauge_of(checkpoint.objects if checkpoint else (), noise_every, self._settings.rank)
         self._pacer = Pacer(self._settings.pace) if self._settings.pace else None
         self._sources: list[tuple[Any, Source]] = []
         self._values: dict[str, Any] = {}
@@ -119,6 +130,8 @@ class Loop:
                     break
                 if self._is_ending:
                     self._stop()
+                if self._noise is not None and self._noise.samples is None:
+                    self._noise.samples = self._samples(source, batch)
                 yield batch
                 self._end_step()
         except GeneratorExit:
@@ -242,9 +255,16 @@ class Loop:
     def _is_at_limit(self) -> bool:
         return self._limit is not None and self.step >= self._limit
 
+    def _samples(self, source: Source, batch: Any) -> int | None:
+        """In one batch, over all ranks."""
+        each = source.batch_size or samples_in(batch)
+        return None if each is None else each * self._gang.world_size
+
     def _count(self, at: float) -> None:
         self.step += 1
         self._batch += 1
+        if self._noise is not None:
+            self._noise.batches += 1
         self._meter.step(at)
 
     def _end_step(self) -> None:
@@ -352,6 +372,9 @@ class Loop:
         self._reported_at = now
         if self._gang.rank != 0:
             return  # one voice: values of different ranks differ, and whose came last would be chance
+        if self._noise is not None and (scale := self._noise.scale) is not None:
+            self._values["gradient_noise"] = scale
+            self._first_values.setdefault("gradient_noise", scale)
         message = {
             "type": "progress",
             "steps": self.step,

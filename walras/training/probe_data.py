@@ -14,6 +14,8 @@ from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
+from walras.training.data import samples_in
+
 #: Batches that made-up data consist of.
 HELD = 2
 #: Files beyond this number are not written down.
@@ -56,7 +58,7 @@ class LoaderWatch:
         self.waited_s += seconds
         self.batches += 1
         if self.samples is None:
-            self.samples = _samples(batch)
+            self.samples = samples_in(batch)
 
 
 class _Watched:
@@ -80,14 +82,6 @@ class _Watched:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._batches, name)
-
-
-def _samples(batch: Any) -> int | None:
-    """Length of the first tensor in it; None if there is none."""
-    if hasattr(batch, "shape"):
-        return int(batch.shape[0]) if len(batch.shape) else None
-    parts = batch.values() if isinstance(batch, dict) else batch if isinstance(batch, list | tuple) else ()
-    return next((found for part in parts if (found := _samples(part)) is not None), None)
 
 
 class OpenedFiles:

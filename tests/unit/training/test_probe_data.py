@@ -4,7 +4,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from walras.training.probe_data import HELD, LoaderWatch, _samples
+from walras.training.data import samples_in
+from walras.training.probe_data import HELD, LoaderWatch
 
 
 class Tensor:
@@ -55,8 +56,8 @@ def test_made_up_data_are_read_once() -> None:
 
 def test_samples_of_nested_batches() -> None:
     """The first tensor found tells, in lists and dictionaries; no tensor, no number."""
-    assert _samples({"x": ("name", Tensor())}) == 4
-    assert _samples("text") is None
+    assert samples_in({"x": ("name", Tensor())}) == 4
+    assert samples_in("text") is None
 
 
 def test_forgotten_files_are_read_from_the_device(tmp_path: Path) -> None:

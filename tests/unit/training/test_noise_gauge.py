@@ -1,0 +1,77 @@
+"""The noise of the gradient, measured in the loop."""
+
+import pytest
+import torch
+
+from optimizer.performance.noise import GradientNoise
+from walras.training import Checkpoint, Loop
+from walras.training.noise import KEEP, NoiseGauge
+
+DIMENSIONS, SIGMA, BATCH = 20, 2.0, 8
+
+
+def trained(updates: int, gauge_every: int) -> tuple[NoiseGauge, list[torch.Tensor]]:
+    """Of |w - x|^2 / 2 with x ~ N(0, sigma^2) and w = 1, which never moves: |G|^2 = n, S = n sigma^2."""
+    torch.manual_seed(1)
+    weights = torch.nn.Parameter(torch.ones(DIMENSIONS))
+    optimizer = torch.optim.SGD([weights], lr=0.0)
+    gauge = NoiseGauge(optimizer, gauge_every)
+    gauge.samples = BATCH
+    gradients = []
+    for _ in range(updates):
+        optimizer.zero_grad()
+        gradients.append((weights.detach() - SIGMA * torch.randn(BATCH, DIMENSIONS)).mean(dim=0))
+        weights.grad = gradients[-1].clone()
+        optimizer.step()
+        gauge.batches += 1
+    return gauge, gradients
+
+
+def test_the_scale_is_that_of_the_data() -> None:
+    """On a problem whose noise is known, the gauge finds it within a tenth."""
+    gauge, _ = trained(8000, 4)
+    assert gauge.scale == pytest.approx(SIGMA**2, rel=0.1)
+
+
+def test_it_agrees_with_the_optimizer() -> None:
+    """The two running averages are those of optimizer.performance.noise, for two workers of one batch each."""
+    gauge, gradients = trained(12, 4)
+    noise = GradientNoise(KEEP)
+    for first, second in ((2, 3), (6, 7), (10, 11)):
+        squares = [float(gradients[at].square().sum()) for at in (first, second)]
+        mean = float(((gradients[first] + gradients[second]) / 2).square().sum())
+        noise = noise.seen(sum(squares) / 2, mean, BATCH, 2)
+    assert gauge.scale == pytest.approx(noise.scale, rel=1e-4)
+
+
+def test_accumulated_passes_make_a_larger_batch() -> None:
+    """The batch of an update is all that was taken since the one before it."""
+    weights = torch.nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.SGD([weights], lr=0.0)
+    gauge = NoiseGauge(optimizer, 2)
+    gauge.samples = BATCH
+    for gradient in (torch.tensor([1.0, 0.0]), torch.tensor([1.0, 1.0])):
+        weights.grad = gradient
+        gauge.batches += 3
+        optimizer.step()
+    assert gauge.scale == pytest.approx(3 * BATCH * 0.5)
+
+
+def test_the_loop_reports_it(capsys: pytest.CaptureFixture[str]) -> None:
+    """With `noise_every` the loop reports `gradient_noise` beside the script's own values."""
+    torch.manual_seed(0)
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    loop = Loop(Checkpoint(model=model, optimizer=optimizer), noise_every=5)
+    data = [(torch.randn(8, 4), torch.randn(8, 1)) for _ in range(20)]
+    for inputs, targets in loop.steps(data):
+        optimizer.zero_grad()
+        (model(inputs) - targets).square().mean().backward()
+        optimizer.step()
+    assert loop._values["gradient_noise"] > 0
+
+
+def test_without_an_optimizer_it_is_an_error() -> None:
+    """Nothing is measured silently not at all."""
+    with pytest.raises(ValueError, match="no torch optimizer"):
+        Loop(noise_every=10)
