@@ -106,7 +106,8 @@ def progressed(cycle: Cycle, job: JobRecord, event: AttemptProgressed) -> bool:
     if event.steps_per_s is None or job.placement is None:
         return False
     shape = ledger.fleet.pools[int(ledger.columns.pool[job.slot])].pool.shape
-    return ledger.table.measure(job.request.kind, shape.accelerator, job.placement.accelerators, event.steps_per_s)
+    key = (job.request.kind, shape.accelerator, job.placement.accelerators)
+    return ledger.table.measure(*key, event.steps_per_s, ledger.classes.nominal)
 
 
 def checkpointed(cycle: Cycle, job: JobRecord, event: CheckpointRecorded) -> None:

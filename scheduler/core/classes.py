@@ -152,6 +152,11 @@ class JobClasses:
         return row
 
     @property
+    def nominal(self) -> dict[str, float]:
+        """Nominal speed by accelerator type, as unmeasured speeds are worked out from; read only."""
+        return self._nominal
+
+    @property
     def rates(self) -> NDArray[np.float64]:
         """Steps per second of every class on every pool (classes, pools); read only."""
         if self._rates is None:

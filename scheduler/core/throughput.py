@@ -34,6 +34,19 @@ class Speed:
     source: Source
 
 
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """What a cell was taken to be until it was first measured, and what it turned out to be."""
+
+    kind: Kind
+    accelerator: str
+    count: int
+    #: `declared` by a submitter, `scaled` from another cell of the kind, or `nominal`: nothing of the kind was known.
+    source: str
+    predicted: float
+    measured: float
+
+
 @dataclass(slots=True)
 class _Cell:
     published: float
@@ -51,12 +64,23 @@ class ThroughputTable:
 
     def __init__(self) -> None:
         self._cells: dict[Kind, dict[tuple[str, int], _Cell]] = {}
+        #: By cell that was used before it was measured: source and speed of what was believed.
+        self._believed: dict[tuple[Kind, str, int], tuple[str, float]] = {}
 
-    def measure(self, kind: Kind, accelerator: str, count: int, steps_per_s: float) -> bool:
-        """Take in one measured speed. True if the published speed of the kind changed."""
+    def measure(
+        self, kind: Kind, accelerator: str, count: int, steps_per_s: float, nominal: dict[str, float] | None = None
+    ) -> bool:
+        """Take in one measured speed. True if the published speed of the kind changed.
+
+        With `nominal`, what was believed of a cell until now is kept, to be scored.
+        """
         cells = self._cells.setdefault(kind, {})
         cell = cells.get((accelerator, count))
         if cell is None or cell.source < Source.MEASURED:
+            if nominal is not None:
+                source = "declared" if cell is not None else "scaled" if cells else "nominal"
+                believed = self.speed(kind, accelerator, count, nominal).steps_per_s
+                self._believed[kind, accelerator, count] = (source, believed)
             cell = _Cell(_quantised(steps_per_s), Source.MEASURED)
             cells[accelerator, count] = cell
             cell.recent.append(steps_per_s)
@@ -76,6 +100,13 @@ class ThroughputTable:
             return False
         cells[accelerator, count] = _Cell(steps_per_s, Source.MEASURED, deque([steps_per_s], WINDOW))
         return True
+
+    def scored(self) -> list[Scored]:
+        """Every belief that was used and then measured, with the speed that is published now."""
+        return [
+            Scored(*key, source, believed, self._cells[key[0]][key[1:]].published)
+            for key, (source, believed) in self._believed.items()
+        ]
 
     def declare(self, kind: Kind, accelerator: str, count: int, steps_per_s: float) -> bool:
         """Take in a submitter's figure: believed until something is measured. True if it was news."""

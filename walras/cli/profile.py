@@ -49,6 +49,20 @@ def profile_run(
         _show(profile)
 
 
+@profile_commands.command("report")
+def profile_report(
+    source: Annotated[
+        Path, typer.Argument(metavar="SOURCE", help="A server's data folder, or a JSON file of scored predictions.")
+    ],
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """Tell how far predicted speeds were from measured ones, and how much each source is to be believed."""
+    from walras.cli.profile_report import read_judged, show_report
+
+    judged = read_judged(source)
+    show_report(judged, output)
+
+
 def _attribute() -> "Attribute":
     stalls = load("optimizer.performance.stalls")
 
