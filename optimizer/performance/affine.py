@@ -1,0 +1,187 @@
+"""Step time as a line in the batch, for kinds that were measured, across places (an accelerator, and how many of it):
+what every step costs, and what every sample costs (Scavenger's law).
+
+    t = (o_k A_p + w_k b C_p) exp(e_kp) + s_0 + s_1 layers + s_2 bytes        the last three where ranks exchange
+
+k: kind, p: place, b: samples per accelerator and pass. A_p and C_p are how much dearer a step's fixed part and its
+samples are at a place than at the one that was measured most; e_kp is what a kind differs from that by, and small. All
+are found at once, by least squares of log time with priors; intervals follow from how well the observations pin a
+cell's time down, scaled by how the law tells observations from the others.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import sqrt
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import least_squares
+
+from optimizer.performance.observation import Cell, Observation
+from optimizer.performance.predictor import INTERVAL, Z80, CannotPredict, Prediction, around
+
+Array = NDArray[np.float64]
+Place = tuple[str, int]
+
+#: Standard deviations (log): of a measurement beside its own spread; of what kinds differ by at a place; of places.
+_NOISE, _OWN, _PLACES = 0.03, 0.15, 0.8
+#: Fixed and sample costs of a kind, and costs of exchange, are known this badly before anything is measured.
+_WIDE = 2.0
+_EXCHANGE_S = np.log([1e-4, 3e-5, 1e-10])
+_LEAST_SCALE, _MOST_SCALE = 0.5, 3.0
+_FEWEST = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Affine:
+    """The predictor."""
+
+    @property
+    def name(self) -> str:
+        return "affine"
+
+    def fit(self, observations: Sequence[Observation]) -> "AffineModel":
+        """Raises CannotPredict for fewer than six observations."""
+        if len(observations) < _FEWEST:
+            raise CannotPredict(f"{len(observations)} observations are too few for lines in the batch")
+        names = _Names.of(observations)
+        columns = names.columns([observation.cell for observation in observations])
+        times = -np.log([observation.steps_per_s for observation in observations])
+        spreads = np.array([observation.spread / sqrt(observation.samples) for observation in observations])
+        noise = np.sqrt(_NOISE**2 + spreads**2)
+        centre, width = names.prior(columns, times)
+
+        def surprises(parameters: Array) -> Array:
+            told = names.log_times(parameters, columns)
+            return np.concatenate([(told - times) / noise, (parameters - centre) / width])
+
+        def slopes(parameters: Array) -> Array:
+            return np.concatenate([names.slopes(parameters, columns) / noise[:, None], np.diag(1.0 / width)])
+
+        found = least_squares(surprises, centre, jac=slopes, method="trf", x_scale=width, max_nfev=200)
+        jacobian = np.asarray(found.jac)
+        covariance = np.linalg.inv(jacobian.T @ jacobian)
+        rows = jacobian[: len(times)]
+        leverage = np.minimum(0.99, np.einsum("ij,jk,ik->i", rows, covariance, rows))
+        # Leave-one-out surprises of a linear model, in the standard deviations it would then have stated.
+        alone = np.abs(found.fun[: len(times)]) / np.sqrt(1.0 - leverage)
+        scale = min(_MOST_SCALE, max(_LEAST_SCALE, float(np.quantile(alone, INTERVAL)) / Z80))
+        return AffineModel(names, np.asarray(found.x), covariance, scale)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Columns:
+    """Cells as columns."""
+
+    kinds: NDArray[np.int64]
+    places: NDArray[np.int64]
+    samples: Array
+    passes: Array
+    #: (n, 3): 1, layers and gradient bytes where ranks exchange, else 0.
+    exchange: Array
+
+
+@dataclass(frozen=True, slots=True)
+class _Names:
+    """Positions of kinds and places in a vector of parameters. The first place is the one measured most."""
+
+    kinds: dict[str, int]
+    places: dict[Place, int]
+
+    @classmethod
+    def of(cls, observations: Sequence[Observation]) -> "_Names":
+        kinds = sorted({observation.cell.kind.name for observation in observations})
+        counts: dict[Place, int] = {}
+        for observation in observations:
+            place = _place(observation.cell)
+            counts[place] = counts.get(place, 0) + 1
+        places = sorted(counts, key=lambda place: (-counts[place], place))
+        return cls({kind: n for n, kind in enumerate(kinds)}, {place: n for n, place in enumerate(places)})
+
+    @property
+    def _cuts(self) -> tuple[int, ...]:
+        """Where the parts of a parameter vector begin: w, A, C, e, s."""
+        kinds, places = len(self.kinds), len(self.places)
+        return tuple(np.cumsum([kinds, kinds, places, places, kinds * places]).tolist())
+
+    def columns(self, cells: Sequence[Cell]) -> _Columns:
+        return _Columns(
+            np.array([self.kinds[cell.kind.name] for cell in cells]),
+            np.array([self.places[_place(cell)] for cell in cells]),
+            np.array([cell.layout.local for cell in cells]),
+            np.array([cell.layout.accumulated + 1.0 for cell in cells]),
+            np.array([_exchanged(cell) for cell in cells]),
+        )
+
+    def prior(self, columns: _Columns, times: Array) -> tuple[Array, Array]:
+        """Centre and standard deviation of every parameter before the fit."""
+        kinds, places = len(self.kinds), len(self.places)
+        fixed, sample = np.zeros(kinds), np.zeros(kinds)
+        for kind in range(kinds):
+            own = columns.kinds == kind
+            fixed[kind] = times[own].min() - np.log(2.0)
+            sample[kind] = np.median(times[own] - np.log(columns.samples[own])) - np.log(2.0)
+        first = np.where(np.arange(places) == 0, 1e-6, _PLACES)
+        centre = np.concatenate([fixed, sample, np.zeros(2 * places + kinds * places), _EXCHANGE_S])
+        own = np.full((kinds, places), _OWN)
+        own[:, 0] = 1e-6
+        width = np.concatenate([np.full(2 * kinds, _WIDE), first, first, own.ravel(), np.full(3, _WIDE)])
+        return centre, width
+
+    def log_times(self, parameters: Array, columns: _Columns) -> Array:
+        """Of every cell."""
+        fixed, samples, exchange = self._parts(parameters, columns)
+        return np.asarray(np.log(fixed + samples + exchange.sum(axis=1)))
+
+    def slopes(self, parameters: Array, columns: _Columns) -> Array:
+        """(n, parameters): of log times."""
+        fixed, samples, exchange = self._parts(parameters, columns)
+        whole = fixed + samples + exchange.sum(axis=1)
+        row, k, p = np.arange(len(whole)), columns.kinds, columns.places
+        w, step_at, sample_at, own, s = self._cuts
+        found = np.zeros((len(whole), len(parameters)))
+        found[row, k] = found[row, step_at + p] = fixed / whole
+        found[row, w + k] = found[row, sample_at + p] = samples / whole
+        found[row, own + k * len(self.places) + p] = (fixed + samples) / whole
+        found[:, s:] = exchange / whole[:, None]
+        return found
+
+    def _parts(self, parameters: Array, columns: _Columns) -> tuple[Array, Array, Array]:
+        """Seconds of every cell: fixed, of its samples, and (n, 3) of exchange."""
+        fixed, sample, step_at, sample_at, own, exchange = np.split(parameters, self._cuts)
+        k, p = columns.kinds, columns.places
+        both = columns.passes * np.exp(own.reshape(len(self.kinds), -1)[k, p])
+        return (
+            both * np.exp(fixed[k] + step_at[p]),
+            both * columns.samples * np.exp(sample[k] + sample_at[p]),
+            columns.exchange * np.exp(exchange),
+        )
+
+
+def _place(cell: Cell) -> Place:
+    return cell.accelerator.name, cell.layout.accelerators
+
+
+def _exchanged(cell: Cell) -> tuple[float, float, float]:
+    if cell.layout.accelerators == 1:
+        return 0.0, 0.0, 0.0
+    return 1.0, float(cell.kind.layers or 0), cell.kind.gradient_bytes or 0.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AffineModel:
+    """Fitted lines."""
+
+    names: _Names
+    parameters: Array
+    covariance: Array
+    #: Factor of the standard deviations that the covariance gives.
+    scale: float
+
+    def predict(self, cell: Cell) -> Prediction:
+        if cell.kind.name not in self.names.kinds or _place(cell) not in self.names.places:
+            raise CannotPredict(f"{cell.kind.name} or {cell.accelerator.name} x {cell.layout.accelerators} is unknown")
+        columns = self.names.columns([cell])
+        told = float(self.names.log_times(self.parameters, columns)[0])
+        slope = self.names.slopes(self.parameters, columns)[0]
+        return around(-told, self.scale * sqrt(float(slope @ self.covariance @ slope) + _NOISE**2))

@@ -1,0 +1,84 @@
+"""Lines in the batch, across places."""
+
+from math import log
+from random import Random
+
+import numpy as np
+import pytest
+
+from optimizer.performance.affine import Affine, _Names
+from optimizer.performance.observation import AcceleratorFacts, Cell, KindFacts, Layout, Observation
+from optimizer.performance.predictor import CannotPredict, score
+
+SLOW, FAST = AcceleratorFacts("cpu-1", 5e10, 1e10), AcceleratorFacts("cpu-2", 1e11, 2e10)
+KINDS = [KindFacts(f"net-{n}", gradient_bytes=4e5 * (n + 1), layers=3 + n) for n in range(8)]
+
+
+def cell(kind: KindFacts, accelerator: AcceleratorFacts, batch: int, ranks: int) -> Cell:
+    return Cell(kind, accelerator, Layout(batch * ranks, ranks))
+
+
+def step_s(cell: Cell) -> float:
+    """The truth: fixed and sample costs by kind, fewer for two threads, more for two ranks, and exchange."""
+    n, ranks, fast = KINDS.index(cell.kind), cell.layout.accelerators, cell.accelerator is FAST
+    fixed, sample = 1e-3 * (1 + n % 3), 5e-5 * (1 + n)
+    step = fixed * (1.1 if fast else 1.0) + sample * cell.layout.local * (0.6 if fast else 1.0)
+    return step * (1.3 if ranks == 2 else 1.0) + (ranks - 1) * (3e-4 + 1e-4 * (cell.kind.layers or 0))
+
+
+def observed(cell: Cell, random: Random) -> Observation:
+    return Observation(cell, 1.0 / (step_s(cell) * random.gauss(1.0, 0.02)))
+
+
+def test_cells_between_and_across_are_told() -> None:
+    """From the ends of the batches at one place and one cell at each other, all others follow within the noise."""
+    random = Random(3)
+    known, asked = [], []
+    for n, kind in enumerate(KINDS):
+        profiled = {(1, 8, 1), (1, 64, 1), (2, (8, 64)[n % 2], 1), (1, (64, 8)[n % 2], 2), (2, (16, 32)[n % 2], 2)}
+        for threads, accelerator in ((1, SLOW), (2, FAST)):
+            for batch in (8, 16, 32, 64):
+                for ranks in (1, 2):
+                    group = known if (threads, batch, ranks) in profiled else asked
+                    group.append(observed(cell(kind, accelerator, batch, ranks), random))
+    found = score(Affine().fit(known), asked)
+    assert found.refused == 0
+    assert found.median_error <= 0.05
+    assert 0.65 <= found.coverage <= 1.0
+
+
+def test_an_interval_is_wider_where_less_is_known() -> None:
+    """A batch far outside those measured is told less surely than one between them."""
+    random = Random(1)
+    known = [observed(cell(kind, SLOW, batch, 1), random) for kind in KINDS for batch in (16, 32)]
+    model = Affine().fit(known)
+    near, far = (model.predict(cell(KINDS[0], SLOW, batch, 1)) for batch in (24, 512))
+    assert log(far.high / far.low) > log(near.high / near.low)
+
+
+def test_what_was_never_measured_is_refused() -> None:
+    """Unknown kinds and places are named; so is a fit to almost nothing."""
+    random = Random(1)
+    known = [observed(cell(kind, SLOW, batch, 1), random) for kind in KINDS[:4] for batch in (8, 64)]
+    model = Affine().fit(known)
+    with pytest.raises(CannotPredict, match="unknown"):
+        model.predict(cell(KINDS[5], SLOW, 8, 1))
+    with pytest.raises(CannotPredict, match="unknown"):
+        model.predict(cell(KINDS[0], SLOW, 8, 2))
+    with pytest.raises(CannotPredict, match="too few"):
+        Affine().fit(known[:3])
+
+
+def test_slopes_are_those_of_the_times() -> None:
+    """Every derivative that the fit and the intervals use is the one that differences give."""
+    random = Random(2)
+    cells = [cell(kind, place, 16, ranks) for kind in KINDS[:3] for place in (SLOW, FAST) for ranks in (1, 2)]
+    names = _Names.of([observed(each, random) for each in cells])
+    columns = names.columns(cells)
+    parameters = names.prior(columns, np.array([log(step_s(each)) for each in cells]))[0]
+    slopes = names.slopes(parameters, columns)
+    for at in range(len(parameters)):
+        moved = parameters.copy()
+        moved[at] += 1e-6
+        differences = (names.log_times(moved, columns) - names.log_times(parameters, columns)) / 1e-6
+        assert slopes[:, at] == pytest.approx(differences, abs=1e-4)
