@@ -23,12 +23,15 @@ from optimizer.performance.predictor import INTERVAL, Z80, CannotPredict, Predic
 Array = NDArray[np.float64]
 Place = tuple[str, int]
 
-#: Standard deviations (log): of a measurement beside its own spread; of what kinds differ by at a place; of places.
-_NOISE, _OWN, _PLACES = 0.03, 0.15, 0.8
+#: Standard deviations (log): of a measurement beside its own spread, and of what kinds differ by at a place. Those are
+#: taken with which observations are told best from the others.
+_NOISES, _OWNS = (0.02, 0.05, 0.1), (0.1, 0.2, 0.4)
+#: Of places.
+_PLACES = 0.8
 #: Fixed and sample costs of a kind, and costs of exchange, are known this badly before anything is measured.
 _WIDE = 2.0
 _EXCHANGE_S = np.log([1e-4, 3e-5, 1e-10])
-_LEAST_SCALE, _MOST_SCALE = 0.5, 3.0
+_LEAST_SCALE, _MOST_SCALE = 1.0, 3.0
 _FEWEST = 6
 
 
@@ -48,25 +51,34 @@ class Affine:
         columns = names.columns([observation.cell for observation in observations])
         times = -np.log([observation.steps_per_s for observation in observations])
         spreads = np.array([observation.spread / sqrt(observation.samples) for observation in observations])
-        noise = np.sqrt(_NOISE**2 + spreads**2)
-        centre, width = names.prior(columns, times)
+        fits = [_fitted(names, columns, (times, spreads), noise, own) for noise in _NOISES for own in _OWNS]
+        return max(fits, key=lambda fit: fit[0])[1]
 
-        def surprises(parameters: Array) -> Array:
-            told = names.log_times(parameters, columns)
-            return np.concatenate([(told - times) / noise, (parameters - centre) / width])
 
-        def slopes(parameters: Array) -> Array:
-            return np.concatenate([names.slopes(parameters, columns) / noise[:, None], np.diag(1.0 / width)])
+def _fitted(
+    names: "_Names", columns: "_Columns", seen: tuple[Array, Array], noise_sd: float, own_sd: float
+) -> "tuple[float, AffineModel]":
+    """With these standard deviations: how likely each observation is, told from the others, and the model."""
+    times, spreads = seen
+    noise = np.sqrt(noise_sd**2 + spreads**2)
+    centre, width = names.prior(columns, times, own_sd)
 
-        found = least_squares(surprises, centre, jac=slopes, method="trf", x_scale=width, max_nfev=200)
-        jacobian = np.asarray(found.jac)
-        covariance = np.linalg.inv(jacobian.T @ jacobian)
-        rows = jacobian[: len(times)]
-        leverage = np.minimum(0.99, np.einsum("ij,jk,ik->i", rows, covariance, rows))
-        # Leave-one-out surprises of a linear model, in the standard deviations it would then have stated.
-        alone = np.abs(found.fun[: len(times)]) / np.sqrt(1.0 - leverage)
-        scale = min(_MOST_SCALE, max(_LEAST_SCALE, float(np.quantile(alone, INTERVAL)) / Z80))
-        return AffineModel(names, np.asarray(found.x), covariance, scale)
+    def surprises(parameters: Array) -> Array:
+        return np.concatenate([(names.log_times(parameters, columns) - times) / noise, (parameters - centre) / width])
+
+    def slopes(parameters: Array) -> Array:
+        return np.concatenate([names.slopes(parameters, columns) / noise[:, None], np.diag(1.0 / width)])
+
+    found = least_squares(surprises, centre, jac=slopes, method="trf", x_scale=width, max_nfev=100)
+    jacobian = slopes(found.x)
+    covariance = np.linalg.inv(jacobian.T @ jacobian)
+    rows = jacobian[: len(times)]
+    left = 1.0 - np.minimum(0.99, np.einsum("ij,jk,ik->i", rows, covariance, rows))
+    # Leave-one-out surprises of a linear model, in the standard deviations it would then have stated.
+    alone = np.abs(found.fun[: len(times)]) / np.sqrt(left)
+    likely = -float((0.5 * alone**2 + np.log(noise / np.sqrt(left))).sum())
+    scale = min(_MOST_SCALE, max(_LEAST_SCALE, float(np.quantile(alone, INTERVAL)) / Z80))
+    return likely, AffineModel(names, np.asarray(found.x), covariance, noise_sd, scale)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -113,7 +125,7 @@ class _Names:
             np.array([_exchanged(cell) for cell in cells]),
         )
 
-    def prior(self, columns: _Columns, times: Array) -> tuple[Array, Array]:
+    def prior(self, columns: _Columns, times: Array, own_sd: float) -> tuple[Array, Array]:
         """Centre and standard deviation of every parameter before the fit."""
         kinds, places = len(self.kinds), len(self.places)
         fixed, sample = np.zeros(kinds), np.zeros(kinds)
@@ -123,7 +135,7 @@ class _Names:
             sample[kind] = np.median(times[own] - np.log(columns.samples[own])) - np.log(2.0)
         first = np.where(np.arange(places) == 0, 1e-6, _PLACES)
         centre = np.concatenate([fixed, sample, np.zeros(2 * places + kinds * places), _EXCHANGE_S])
-        own = np.full((kinds, places), _OWN)
+        own = np.full((kinds, places), own_sd)
         own[:, 0] = 1e-6
         width = np.concatenate([np.full(2 * kinds, _WIDE), first, first, own.ravel(), np.full(3, _WIDE)])
         return centre, width
@@ -175,6 +187,7 @@ class AffineModel:
     names: _Names
     parameters: Array
     covariance: Array
+    noise_sd: float
     #: Factor of the standard deviations that the covariance gives.
     scale: float
 
@@ -184,4 +197,4 @@ class AffineModel:
         columns = self.names.columns([cell])
         told = float(self.names.log_times(self.parameters, columns)[0])
         slope = self.names.slopes(self.parameters, columns)[0]
-        return around(-told, self.scale * sqrt(float(slope @ self.covariance @ slope) + _NOISE**2))
+        return around(-told, self.scale * sqrt(float(slope @ self.covariance @ slope) + self.noise_sd**2))

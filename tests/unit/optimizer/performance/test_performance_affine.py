@@ -75,7 +75,7 @@ def test_slopes_are_those_of_the_times() -> None:
     cells = [cell(kind, place, 16, ranks) for kind in KINDS[:3] for place in (SLOW, FAST) for ranks in (1, 2)]
     names = _Names.of([observed(each, random) for each in cells])
     columns = names.columns(cells)
-    parameters = names.prior(columns, np.array([log(step_s(each)) for each in cells]))[0]
+    parameters = names.prior(columns, np.array([log(step_s(each)) for each in cells]), 0.2)[0]
     slopes = names.slopes(parameters, columns)
     for at in range(len(parameters)):
         moved = parameters.copy()
