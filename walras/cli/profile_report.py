@@ -4,19 +4,20 @@ import json
 from dataclasses import asdict
 from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from walras.cli.loading import load
 from walras.cli.output import Column, Listing, OutputFormat, show_json, show_line, show_listing
 from walras.errors import UserError
 
-if TYPE_CHECKING:
-    from optimizer.performance.scoring import Judged, Line
+#: `optimizer.performance.scoring.Judged` and `Line`, which are loaded by name: what lies above this package.
+Judged = Any
+Line = Any
 
 _MAX_BYTES = 64 * 1024**2
 
 
-def read_judged(source: Path) -> "list[Judged]":
+def read_judged(source: Path) -> list[Judged]:
     """Raises UserError for something that is neither, or holds nothing."""
     judged = _of_folder(source) if source.is_dir() else _of_file(source)
     if not judged:
@@ -26,7 +27,7 @@ def read_judged(source: Path) -> "list[Judged]":
     return judged
 
 
-def _of_folder(folder: Path) -> "list[Judged]":
+def _of_folder(folder: Path) -> list[Judged]:
     scoring = load("optimizer.performance.scoring")
     return [
         scoring.Judged(each.source, each.kind, f"{each.count} x {each.accelerator}", each.predicted, each.measured)
@@ -35,7 +36,7 @@ def _of_folder(folder: Path) -> "list[Judged]":
     ]
 
 
-def _of_file(file: Path) -> "list[Judged]":
+def _of_file(file: Path) -> list[Judged]:
     """A list of objects with source, kind, accelerator, predicted, measured and maybe low and high; or our own JSON."""
     scoring = load("optimizer.performance.scoring")
     try:
@@ -59,7 +60,7 @@ def _of_file(file: Path) -> "list[Judged]":
     return found
 
 
-def show_report(judged: "list[Judged]", output: OutputFormat) -> None:
+def show_report(judged: list[Judged], output: OutputFormat) -> None:
     """By source with weights, then by accelerator, then by kind."""
     scoring = load("optimizer.performance.scoring")
     weights: dict[str, float] = scoring.weights(judged)
@@ -80,7 +81,7 @@ def show_report(judged: "list[Judged]", output: OutputFormat) -> None:
         show_line("")
 
 
-def _cells(line: "Line", weight: float | None) -> list[str]:
+def _cells(line: Line, weight: float | None) -> list[str]:
     coverage = "-" if line.coverage is None or not isfinite(line.coverage) else f"{100 * line.coverage:.0f}"
     errors = [f"{100 * line.median_error:.1f}", f"{100 * line.mean_error:.1f}"]
     return [line.name, str(line.predictions), *errors, coverage, *([] if weight is None else [f"{weight:.2f}"])]
