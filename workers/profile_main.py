@@ -41,7 +41,7 @@ def profile_job(spec: JobSpec, ranks: int | None, extent: Extent, attribute: Att
             devices=accelerators.cuda_names,
             cpus=int(detect_host().cpus),
         )
-        return study(Question(spec.name, kind_of(spec), ranks, extent), job, attribute, Path(folder))
+        return study(Question(spec.name, kind_of(spec), ranks, extent, accelerators.name), job, attribute, Path(folder))
 
 
 def _gang(spec: JobSpec) -> int:

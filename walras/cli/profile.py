@@ -24,6 +24,9 @@ def profile_run(
     ranks: Annotated[int | None, typer.Option("--ranks", min=1, max=64, help="Ranks; else those of the gang.")] = None,
     timeout: Annotated[str, typer.Option("--timeout", help="The longest that a run may take.")] = "5m",
     json_file: Annotated[Path | None, typer.Option("--json", help="Write everything to this file.")] = None,
+    profile_file: Annotated[
+        Path | None, typer.Option("--profile", help="Write what `walras recommend` reads: a profile of this kind.")
+    ] = None,
     picture: Annotated[Path | None, typer.Option("--picture", help="Stacked bars: .svg, .png or .pdf.")] = None,
     output: Output = OutputFormat.TABLE,
 ) -> None:
@@ -31,7 +34,7 @@ def profile_run(
     import json
 
     from walras.cli.submit import read_job
-    from walras.profiling.documents import as_json, draw
+    from walras.profiling.documents import as_json, as_profile_file, draw
     from walras.profiling.runs import Extent
 
     timeout_s = length_s(timeout, "--timeout")
@@ -41,6 +44,8 @@ def profile_run(
     profile = main.profile_job(spec, ranks, Extent(warm_up, steps, timeout_s), _attribute())
     if json_file is not None:
         _write(json_file, json.dumps(as_json(profile), indent=2) + "\n")
+    if profile_file is not None:
+        _write(profile_file, json.dumps(as_profile_file(profile), indent=2) + "\n")
     if picture is not None:
         draw(profile, picture)
     if output is OutputFormat.JSON:
@@ -77,7 +82,7 @@ def _write(path: Path, text: str) -> None:
     try:
         path.write_text(text)
     except OSError as error:
-        raise UserError(f"{path}: {error.strerror}", field="--json", fix="a file in a folder that exists") from None
+        raise UserError(f"{path}: {error.strerror}", fix="a file in a folder that exists") from None
 
 
 _MEANING = {

@@ -1,10 +1,11 @@
 """A profile as JSON, and as a stacked-bar picture."""
 
 from pathlib import Path
+from statistics import fmean, pstdev
 from typing import Any
 
 from walras.errors import UserError
-from walras.profiling.runs import RunTold
+from walras.profiling.runs import RunTold, blocks
 from walras.profiling.study import Profile
 
 FORMAT = 1
@@ -34,6 +35,7 @@ def as_json(profile: Profile) -> dict[str, Any]:
             "parameters": facts.parameters,
             "parameter_bytes": facts.parameter_bytes,
             "gradient_bytes": facts.gradient_bytes,
+            "optimizer_bytes": facts.state_bytes,
             "layers": facts.layers,
             "flops_per_step_and_rank": facts.flops,
             "activation_bytes": facts.activation_bytes,
@@ -42,6 +44,34 @@ def as_json(profile: Profile) -> dict[str, Any]:
         "runs": {told.run.name: _run(told) for told in profile.runs},
         "notes": list(profile.notes),
     }
+
+
+def as_profile_file(profile: Profile) -> dict[str, Any]:
+    """The fields of a `walras.profile_file.ProfileFile`: what choosing machines needs to know of the job."""
+    facts, rank = profile.facts, profile.run("alone").ranks[0]
+    warm = profile.run("warm")
+    data: dict[str, Any] = {
+        "kind": profile.kind,
+        "gradient_bytes": facts.gradient_bytes,
+        "layers": facts.layers or None,
+        "resident_bytes": facts.parameter_bytes + facts.gradient_bytes + facts.state_bytes,
+    }
+    samples, passes = rank.samples_per_batch, max(1, round(rank.batches_per_update))
+    if samples:
+        means = blocks(warm.ranks[0].update_s)
+        data["flops_per_sample"] = facts.flops / (samples * passes) or None
+        data["activation_bytes"] = facts.activation_bytes / samples
+        row = {
+            "accelerator": profile.accelerator,
+            "batch": samples * passes * profile.ranks,
+            "accelerators": profile.ranks,
+            "accumulated": passes - 1,
+            "steps_per_s": 1.0 / profile.step_s,
+            "spread": min(10.0, pstdev(means) / fmean(means)),
+            "samples": len(means),
+        }
+        data["measured"] = [row]
+    return {name: value for name, value in data.items() if value is not None}
 
 
 def _run(told: RunTold) -> dict[str, Any]:

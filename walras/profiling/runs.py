@@ -50,6 +50,8 @@ class ModelFacts:
     parameters: int
     parameter_bytes: int
     gradient_bytes: int
+    #: What the optimizer keeps.
+    state_bytes: int
     layers: int
     flops: int
     #: Kept from the forward for the backward pass, parameters left out.
@@ -126,8 +128,13 @@ class RunTold:
 
 def typical_s(seconds: Sequence[float]) -> float:
     """Median of the means of blocks of consecutive updates."""
+    return median(blocks(seconds))
+
+
+def blocks(seconds: Sequence[float]) -> list[float]:
+    """Mean of each block."""
     size = max(1, len(seconds) // BLOCKS)
-    return median(fmean(seconds[at : at + size]) for at in range(0, len(seconds) - size + 1, size))
+    return [fmean(seconds[at : at + size]) for at in range(0, len(seconds) - size + 1, size)]
 
 
 class Runner(Protocol):

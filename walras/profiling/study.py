@@ -53,6 +53,8 @@ class Profile:
     job: str
     kind: str
     ranks: int
+    #: Canonical name of what each rank has; `cpu` without.
+    accelerator: str
     runs: tuple[RunTold, ...]
     stalls: tuple[Stall, ...]
     notes: tuple[str, ...]
@@ -89,6 +91,7 @@ class Question:
     kind: str
     ranks: int
     extent: Extent
+    accelerator: str = "cpu"
 
 
 def study(question: Question, runner: Runner, attribute: Attribute, folder: Path) -> Profile:
@@ -122,7 +125,7 @@ def study(question: Question, runner: Runner, attribute: Attribute, folder: Path
         Stall("network", parts.network_s if ranks > 1 else None),
     )
     notes = tuple(_notes(ranks, loads, len(files), cold))
-    return Profile(question.job, question.kind, ranks, tuple(told), stalls, notes)
+    return Profile(question.job, question.kind, ranks, question.accelerator, tuple(told), stalls, notes)
 
 
 def _notes(ranks: int, loads: bool, files: int, cold: RunTold) -> list[str]:

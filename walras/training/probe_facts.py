@@ -41,11 +41,13 @@ class FactCounter:
         """Of one rank and one update. Call it behind the optimizer's step: gradients are there."""
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         gradients = [p.grad for p in parameters if p.grad is not None]
+        values = [value for state in optimizer.state.values() for value in state.values()]
         own = {p.untyped_storage().data_ptr() for p in parameters}
         return {
             "parameters": sum(p.numel() for p in parameters),
             "parameter_bytes": sum(p.numel() * p.element_size() for p in parameters),
             "gradient_bytes": sum(g.numel() * g.element_size() for g in gradients),
+            "state_bytes": sum(v.numel() * v.element_size() for v in values if self._torch.is_tensor(v)),
             "layers": len(self._layers),
             "flops": int(self._flops.get_total_flops()),
             "activation_bytes": sum(size for place, size in self._kept.items() if place not in own),

@@ -7,12 +7,16 @@ from pathlib import Path
 import pytest
 
 from optimizer.performance.stalls import Runs, attribute
-from walras.profiling.documents import as_json, draw
+from walras.checking import check
+from walras.profile_file import ProfileFile
+from walras.profiling.documents import as_json, as_profile_file, draw
 from walras.profiling.errors import LossNotFinite, NoSpeed
 from walras.profiling.runs import Extent, ModelFacts, RankTold, Run, RunTold, typical_s
 from walras.profiling.study import Profile, Question, study
 
-FACTS = ModelFacts(parameters=10, parameter_bytes=40, gradient_bytes=40, layers=2, flops=1000, activation_bytes=64)
+FACTS = ModelFacts(
+    parameters=10, parameter_bytes=40, gradient_bytes=40, state_bytes=80, layers=2, flops=1000, activation_bytes=64
+)
 RANK = RankTold(
     rank=0,
     update_s=(0.01,) * 10,
@@ -100,6 +104,15 @@ def test_one_disturbed_block_does_not_move_a_step_time() -> None:
     """A pause in one fifth of the updates is left out; a rhythm of slow and quick ones is averaged."""
     assert typical_s([0.01] * 19 + [5.0]) == pytest.approx(0.01)
     assert typical_s([0.0, 0.0, 0.0, 0.04] * 10) == pytest.approx(0.01)
+
+
+def test_the_profile_file_is_one_that_recommending_reads() -> None:
+    """What is written for `walras recommend` is a checked profile with the facts of one sample and one measured row."""
+    written = check(ProfileFile, as_profile_file(studied(2, Planned(STEP_S))), source="profile")
+    assert (written.kind, written.resident_bytes, written.flops_per_sample) == ("net", 160, 125.0)
+    (row,) = written.measured
+    assert (row.accelerator, row.batch, row.accelerators) == ("cpu", 16, 2)
+    assert row.steps_per_s == pytest.approx(1 / 0.018)
 
 
 def test_documents_hold_what_was_found(tmp_path: Path) -> None:
