@@ -71,7 +71,7 @@ def _fitted(
 
     found = least_squares(surprises, centre, jac=slopes, method="trf", x_scale=width, max_nfev=100)
     jacobian = slopes(found.x)
-    covariance = np.linalg.inv(jacobian.T @ jacobian)
+    covariance = np.asarray(np.linalg.inv(jacobian.T @ jacobian), dtype=np.float64)
     rows = jacobian[: len(times)]
     left = 1.0 - np.minimum(0.99, np.einsum("ij,jk,ik->i", rows, covariance, rows))
     # Leave-one-out surprises of a linear model, in the standard deviations it would then have stated.
