@@ -35,6 +35,7 @@ def start(cycle: Cycle, job: JobRecord, pool: int, place: Place, beside: JobReco
         job.placement = ledger.fleet.share(job.job_id, beside.job_id, place)
     job.leased_at, job.running_at, job.start_steps = cycle.now, inf, job.steps
     job.revoked, job.rendezvous, job.start_told, job.saved = None, None, False, False
+    job.ends_known = -1
     job.prepared.clear()
     job.lost.clear()
     columns.pool[job.slot] = pool
@@ -154,5 +155,6 @@ def release(cycle: Cycle, job: JobRecord) -> None:
     columns.count[job.slot] = 0.0
     columns.since_at[job.slot], columns.steps_at[job.slot] = cycle.now, inf
     job.place = ()
+    job.ends_known = -1
     job.profiling_until = -inf
     ledger.profiling.discard(job.job_id)

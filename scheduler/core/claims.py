@@ -155,9 +155,14 @@ def _close_or_open(cycle: Cycle, row: int) -> None:
     has left; given to others in the meantime, it would never come together.
     """
     machine = cycle.ledger.fleet.machines[row]
-    if machine is not None:
-        claims = [cycle.claims[job_id] for job_id in cycle.claims_on.get(row, ()) if job_id in cycle.claims]
-        machine.closed = any(claim.exchange and claim.needs[row] > 0 for claim in claims)
+    if machine is None:
+        return
+    machine.closed = False
+    for job_id in cycle.claims_on.get(row, ()):
+        claim = cycle.claims.get(job_id)
+        if claim is not None and claim.exchange and claim.needs[row] > 0:
+            machine.closed = True
+            return
 
 
 def _start_claimant(cycle: Cycle, claim: Claim, job: JobRecord) -> None:

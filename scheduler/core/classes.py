@@ -88,6 +88,8 @@ class JobClasses:
         #: `option_table`, and how many classes there were when it was made.
         self._option_of = self._option = np.zeros(0, np.int64)
         self._option_classes = 0
+        #: Another number whenever a speed may have become another.
+        self.version = 0
 
     def row(self, job: JobRequest) -> int:
         """Row of the class of a job that runs as it asked to, made on first sight."""
@@ -214,3 +216,4 @@ class JobClasses:
         job_class.pools = tuple(np.flatnonzero(job_class.rates > 0).tolist())
         job_class.fastest = tuple(sorted(job_class.pools, key=lambda pool: -job_class.speeds[pool]))
         self._rates = self._counts = None
+        self.version += 1

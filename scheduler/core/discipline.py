@@ -215,7 +215,7 @@ class BySharesOwed:
             learns=now < np.array([job.profiling_until for job in jobs]),
             guest=opportunist & (columns.entitled[slots, pool] <= 0),
             ran_s=now - np.array([job.running_at for job in jobs]),
-            stop_s=ledger.stop_costs_s(jobs, self._rules),
+            stop_s=ledger.stop_costs_s(jobs, slots, self._rules),
             left_s=ledger.left_s(slots),
         )
 
@@ -279,4 +279,4 @@ class _OwedIncumbents:
 
     def weaker_than(self, challenger: JobRecord) -> Iterable[JobRecord]:
         outweighed = self.discipline.outweighed(challenger, self.pool, self)
-        return [self.jobs[at] for at in np.flatnonzero(outweighed).tolist()]
+        return map(self.jobs.__getitem__, np.flatnonzero(outweighed).tolist())

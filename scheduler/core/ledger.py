@@ -79,6 +79,9 @@ class JobRecord:
     opportunist: bool = False
     #: Started to learn a speed: protected from challengers until this instant.
     profiling_until: float = -inf
+    #: When it will end if left alone, and what was known when that was worked out (`Ledger.end_at`).
+    ends_at: float = inf
+    ends_known: int = -1
     #: Machines of the attempt that are lost.
     lost: set[NodeId] = field(default_factory=set)
 
@@ -166,6 +169,8 @@ class Columns:
         #: Accelerator-seconds entitled to and received where entitled, old ones slowly forgotten (`settle_all`).
         self.promised: NDArray[np.float64] = np.zeros((size, 0))
         self.delivered: NDArray[np.float64] = np.zeros((size, 0))
+        #: Whether anybody can be entitled to anything: under an order nobody is.
+        self.counts_owed = True
         self._forgotten_at = 0.0
         self._free = list(range(size - 1, -1, -1))
 
@@ -204,6 +209,10 @@ class Columns:
             return
         self.settled_at[slot] = at
         pool, count = self.pool[slot], self.count[slot]
+        if not self.counts_owed:
+            if pool >= 0:
+                self.attained_s[slot] += count * passed
+            return
         entitled = self.entitled[slot]
         due = entitled * passed
         self.owed[slot] += due
@@ -222,7 +231,8 @@ class Columns:
         rows = np.flatnonzero(self.active)
         passed = np.maximum(at - self.settled_at[rows], 0.0)
         self.settled_at[rows] = at
-        if not (self.entitled.any() or self.owed.any() or self.promised.any() or self.delivered.any()):
+        columns = (self.entitled, self.owed, self.promised, self.delivered)
+        if not (self.counts_owed and any(column.any() for column in columns)):
             self.attained_s[rows] += np.where(self.pool[rows] >= 0, self.count[rows] * passed, 0.0)
             self._forgotten_at = at
             return  # an order: nobody is entitled to anything
@@ -266,6 +276,9 @@ class Ledger:
         self.standing: Standing | None = None
         #: How long the newest jobs that succeeded were, in seconds on their best pool.
         self.finished_s: deque[float] = deque(maxlen=FINISHED_MAX)
+        #: What a restart costs by class, and what was known when that was worked out.
+        self._restarts_s: NDArray[np.float64] = np.zeros(0)
+        self._restarts_known: tuple[int, int, float] | None = None
 
     def __iter__(self) -> Iterator[JobRecord]:
         return iter(self.jobs.values())
@@ -309,12 +322,17 @@ class Ledger:
         """Seconds lost by stopping a running job now: its restart, and its run so far if it cannot save that."""
         return self.restart_s(job, rules) + (self.now - job.leased_at if job.loses_work else 0.0)
 
-    def stop_costs_s(self, jobs: list[JobRecord], rules: RoundRules) -> NDArray[np.float64]:
-        """`stop_cost_s` of all of them."""
-        now, default_s, restart_s = self.now, rules.restart_default_s, self.costs.restart_s
-        return np.array(
-            [restart_s(job.request.kind, default_s) + (now - job.leased_at if job.loses_work else 0.0) for job in jobs]
-        )
+    def stop_costs_s(self, jobs: list[JobRecord], rows: NDArray[np.int64], rules: RoundRules) -> NDArray[np.float64]:
+        """`stop_cost_s` of these running jobs, which are in these slots."""
+        known = (self.costs.version, len(self.classes.classes), rules.restart_default_s)
+        if self._restarts_known != known:
+            kinds = [job_class.kind for job_class in self.classes.classes]
+            self._restarts_s = np.array([self.costs.restart_s(kind, rules.restart_default_s) for kind in kinds])
+            self._restarts_known = known
+        costs_s: NDArray[np.float64] = self._restarts_s[self.columns.class_row[rows]]
+        if any([job.loses_work for job in jobs]):
+            costs_s += [self.now - job.leased_at if job.loses_work else 0.0 for job in jobs]
+        return costs_s
 
     def remaining_s(self, job: JobRecord) -> float:
         """Seconds that a running job has left where it runs, by its own report and its kind's speed; inf if unknown."""
@@ -325,6 +343,22 @@ class Ledger:
         if done > OVERDUE * total:
             return inf  # what was said of its length is not true
         return max(0.0, total - done) / rate
+
+    def end_at(self, job: JobRecord, rules: RoundRules) -> float:
+        """When a running job will have ended if left alone, by its known length and speed; inf if unknown.
+
+        It stays what it is while the attempt lasts and no speed or cost becomes another: worked out once.
+        """
+        known = self.classes.version + self.costs.version  # neither ever goes back
+        if job.ends_known != known:
+            total, rate = job.request.steps, self.rate_of(job)
+            job.ends_known = known
+            if total is None or rate <= 0:
+                job.ends_at = inf
+            else:
+                began, left = job.leased_at + self.restart_s(job, rules), total - job.start_steps
+                job.ends_at = began + left / rate if left > 0 else began
+        return job.ends_at
 
     def left_s(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
         """`remaining_s` of the running jobs in these slots."""

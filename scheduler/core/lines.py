@@ -12,6 +12,7 @@ from itertools import islice
 
 from scheduler.core.ledger import JobRecord, Ledger
 from walras.ids import JobId
+from walras.states import JobState
 
 #: Smallest first. Keys end in the job id, so two are never equal.
 Key = tuple[float, ...]
@@ -126,4 +127,6 @@ class Lines:
     def is_waiting(self, job_id: JobId) -> bool:
         """Whether the job may be started from a line."""
         job = self._ledger.jobs.get(job_id)
-        return job is not None and job.waits and job.ready_at <= self._ledger.now and job_id not in self.spoken_for
+        if job is None or job.state is not JobState.PENDING or job.place or job.blocked_by:  # `waits`, looked up once
+            return False
+        return job.ready_at <= self._ledger.now and job_id not in self.spoken_for

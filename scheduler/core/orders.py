@@ -41,14 +41,14 @@ class ByOrder:
 
     # ------------------------------------------------------------------------------------------ keys
 
-    def _columns(self, rows: IntArray) -> list[FloatArray]:
+    def _columns(self, rows: IntArray | slice) -> list[FloatArray]:
         """The whole key in columns, most significant first: class, the policy's, submission, number."""
         columns = self._ledger.columns
         own = self._policy.key(Facts(self._ledger, rows))
         last = (columns.submitted_at[rows], columns.job_id[rows].astype(np.float64))
         return [-columns.priority_class[rows].astype(np.float64), *own, *last]
 
-    def _keep(self, rows: IntArray, ranks: FloatArray) -> None:
+    def _keep(self, rows: IntArray | slice, ranks: FloatArray) -> None:
         if self._ranked_at != self._ledger.now:
             self._ranks.clear()
             self._ranked_at = self._ledger.now
@@ -57,12 +57,12 @@ class ByOrder:
 
     def _rank(self, job: JobRecord) -> float:
         if self._ranked_at != self._ledger.now or job.job_id not in self._ranks:
-            row = np.array([job.slot])
+            row = slice(job.slot, job.slot + 1)
             self._keep(row, self._columns(row)[1])
         return self._ranks[job.job_id]
 
     def keys(self, job: JobRecord) -> list[tuple[int, Key]]:
-        own = self._policy.key(Facts(self._ledger, np.array([job.slot])))
+        own = self._policy.key(Facts(self._ledger, slice(job.slot, job.slot + 1)))
         submitted_at = self._ledger.columns.submitted_at[job.slot]
         key = (-job.request.priority_class, *(float(column[0]) for column in own), float(submitted_at), job.job_id)
         return [(pool, key) for pool in self._ledger.class_of(job).pools]
@@ -159,7 +159,7 @@ class ByOrder:
             rank=keys[1][last],
             settled=np.array([not job.loses_work and now >= job.profiling_until for job in jobs], np.bool_),
             ran_s=now - np.array([job.running_at for job in jobs]),
-            stop_s=ledger.stop_costs_s(jobs, rules),
+            stop_s=ledger.stop_costs_s(jobs, rows[last], rules),
             left_s=ledger.left_s(rows[last]),
         )
 
@@ -218,4 +218,4 @@ class _Ranked:
     left_s: FloatArray
 
     def weaker_than(self, challenger: JobRecord) -> Iterable[JobRecord]:
-        return [self.jobs[at] for at in np.flatnonzero(self.order.outweighed(challenger, self)).tolist()]
+        return map(self.jobs.__getitem__, np.flatnonzero(self.order.outweighed(challenger, self)).tolist())

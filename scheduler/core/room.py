@@ -34,9 +34,10 @@ def room_on(cycle: Cycle, pool: int) -> Room:
     """What may start on the pool. Everybody, as long as the first who finds no place would get a reservation."""
     fleet = cycle.ledger.fleet
     free, held = fleet.pools[pool].free, 0
-    reserved = [claim for claim in cycle.claims.values() if claim.pool == pool and not claim.exchange]
+    reserved = [claim for claim in cycle.claims.values() if not claim.exchange and claim.pool == pool]
     for claim in reserved:
-        held = max(held, *(wanted - claim.needs[row] for row, wanted in claim.wanted.items()))
+        for row, wanted in claim.wanted.items():
+            held = max(held, wanted - claim.needs[row])
     if (free or held) and len(reserved) < cycle.standing.rules.max_reservations:
         return ANY_ROOM
     lends = held and any(waits_for_others(cycle, claim) for claim in reserved)

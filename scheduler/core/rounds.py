@@ -39,7 +39,7 @@ def fill(cycle: Cycle) -> None:
     """Give free places of the stale pools to the most urgent jobs that fit; keep one place for a gang that does not."""
     assert cycle.discipline is not None
     strict = _strict(cycle)
-    if not cycle.stale_pools and not strict:
+    if not (cycle.stale_pools or strict):
         return
     # Under strict order the head of the line may wait for a pool in which nothing changed, and blocks all the same.
     filling = _Filling(list(range(len(cycle.ledger.fleet.pools))) if strict else sorted(cycle.stale_pools), strict)
@@ -106,7 +106,9 @@ def _next_in_line(cycle: Cycle, filling: _Filling) -> tuple[Key, JobRecord, int,
         if not (filling.strict or pool in filling.room or cycle.ledger.fleet.pools[pool].free):
             room = filling.room[pool] = room_on(cycle, pool)
         for form_row, line in lines:
-            if (pool, form_row) in filling.full or not _may_hold(cycle, room, pool, form_row):
+            if (pool, form_row) in filling.full:
+                continue
+            if room is not ANY_ROOM and not _may_hold(cycle, room, pool, form_row):
                 continue
             head = cycle.lines.head(pool, form_row, line)
             if head is not None and (best is None or head[0] < best[0]):
@@ -194,22 +196,19 @@ def _ready_at(cycle: Cycle, machine: Machine, wanted: int) -> float:
     missing = wanted - len(machine.free)
     if missing <= 0:
         return cycle.now
-    jobs = cycle.ledger.jobs
-    ends = [(expected_end(cycle, jobs[job_id]), len(held)) for job_id, held in machine.holders.items()]
-    for end_at, count in sorted(ends):
+    ledger, rules = cycle.ledger, cycle.standing.rules
+    ends = [(ledger.end_at(ledger.jobs[job_id], rules), len(held)) for job_id, held in machine.holders.items()]
+    ends.sort()
+    for end_at, count in ends:
         missing -= count
         if missing <= 0:
-            return end_at
-    return float("inf")
+            return end_at if end_at > cycle.now else cycle.now
+    return inf
 
 
 def expected_end(cycle: Cycle, job: JobRecord) -> float:
     """When a running job will end if left alone, by its known length and speed; inf if unknown."""
-    total, rate = job.request.steps, cycle.ledger.rate_of(job)
-    if total is None or rate <= 0:
-        return inf
-    began, left = job.leased_at + cycle.ledger.restart_s(job, cycle.standing.rules), total - job.start_steps
-    end_at = began + left / rate if left > 0 else began
+    end_at = cycle.ledger.end_at(job, cycle.standing.rules)
     return end_at if end_at > cycle.now else cycle.now
 
 
