@@ -25,8 +25,8 @@ def start(cycle: Cycle, job: JobRecord, pool: int, place: Place, beside: JobReco
     """
     assert job.waits, f"job {job.job_id} is {job.state} and cannot start"
     ledger, columns, rules = cycle.ledger, cycle.ledger.columns, cycle.standing.rules
-    job_class = ledger.class_of(job)
-    columns.settle(job.slot, cycle.now)
+    job_class, slot, count = ledger.class_of(job), job.slot, sum([each for _, each in place])
+    columns.settle(slot, cycle.now)
     job.attempt += 1
     job.place = place
     if beside is None:
@@ -38,12 +38,12 @@ def start(cycle: Cycle, job: JobRecord, pool: int, place: Place, beside: JobReco
     job.ends_known = -1
     job.prepared.clear()
     job.lost.clear()
-    columns.pool[job.slot] = pool
-    columns.count[job.slot] = job.placement.accelerators
-    columns.runs_as[job.slot] = ledger.class_with(job, pool, job.placement.accelerators)
-    columns.since_at[job.slot] = cycle.now
+    columns.pool[slot] = pool
+    columns.count[slot] = count
+    runs_as = columns.runs_as[slot] = ledger.class_with(job, pool, count)
+    columns.since_at[slot] = cycle.now
     job.opportunist = cycle.discipline is not None and not cycle.discipline.is_entitled(job, pool)
-    unknown = not ledger.classes.classes[columns.runs_as[job.slot]].measured[pool]
+    unknown = not ledger.classes.classes[runs_as].measured[pool]
     job.profiling_until = cycle.now + rules.profiling_s if unknown else -inf
     if unknown:
         ledger.profiling.add(job.job_id)

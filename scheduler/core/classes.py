@@ -84,6 +84,7 @@ class JobClasses:
         self.classes: list[JobClass] = []
         self._rates: NDArray[np.float64] | None = None
         self._counts: NDArray[np.float64] | None = None
+        self._form_rows: NDArray[np.int64] | None = None
         self._options: dict[int, tuple[int, ...]] = {}
         #: `option_table`, and how many classes there were when it was made.
         self._option_of = self._option = np.zeros(0, np.int64)
@@ -162,6 +163,13 @@ class JobClasses:
         return self._rates
 
     @property
+    def form_rows(self) -> NDArray[np.int64]:
+        """Row of the form of every class; read only."""
+        if self._form_rows is None:
+            self._form_rows = np.array([job_class.form for job_class in self.classes], dtype=np.int64)
+        return self._form_rows
+
+    @property
     def counts(self) -> NDArray[np.float64]:
         """Accelerators that a gang of every class takes on every pool, 0 where it cannot run (classes, pools)."""
         if self._counts is None:
@@ -215,5 +223,5 @@ class JobClasses:
         job_class.speeds = tuple(job_class.rates.tolist())
         job_class.pools = tuple(np.flatnonzero(job_class.rates > 0).tolist())
         job_class.fastest = tuple(sorted(job_class.pools, key=lambda pool: -job_class.speeds[pool]))
-        self._rates = self._counts = None
+        self._rates = self._counts = self._form_rows = None
         self.version += 1

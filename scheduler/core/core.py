@@ -108,13 +108,13 @@ class SchedulerCore:
         self.ledger.standing = cycle.standing = Standing(event.policy, sharing, event.rules)
         self.ledger.costs.version += 1
         cycle.discipline = None
+        self.ledger.columns.counts_owed = sharing is not None
         cycle.mechanism = self._mechanisms[event.rules.mechanism](cycle, policy, event.rules)
         for job in self.ledger:
             if job.request.sizes:  # until the new policy says something else it is to run as it asked to
                 self.ledger.reclass(job, self.ledger.classes.row(job.request))
         columns = self.ledger.columns
         columns.settle_all(event.at, float("inf"))
-        columns.counts_owed = sharing is not None
         columns.entitled[:] = 0.0
         columns.owed[:] = 0.0
         columns.promised[:] = 0.0

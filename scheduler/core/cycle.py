@@ -80,6 +80,8 @@ class Cycle:
     standing: Standing = field(init=False)
     timers: Timers = field(default_factory=Timers)
     claims: dict[JobId, Claim] = field(default_factory=dict)
+    #: Of these the reservations, by pool, oldest first.
+    reservations: dict[int, dict[JobId, Claim]] = field(default_factory=dict)
     #: Claims with an interest in a machine, oldest first.
     claims_on: dict[int, list[JobId]] = field(default_factory=dict)
     commands: list[Command] = field(default_factory=list)

@@ -146,10 +146,9 @@ class BySharesOwed:
         if not waiting:
             return
         rows = np.array([job.slot for job in waiting])
-        classes = ledger.classes.classes
         class_rows = columns.class_row[rows]
-        rates = np.array([job_class.rates for job_class in classes])[class_rows]
-        forms = np.array([job_class.form for job_class in classes])[class_rows]
+        rates = ledger.classes.rates[class_rows]
+        forms = ledger.classes.form_rows[class_rows]
         enough = self._rules.opportunistic_rate * rates.max(axis=1, initial=0.0)
         for pool in range(columns.pools):
             entitled = columns.entitled[rows, pool] > 0

@@ -49,6 +49,8 @@ class Machine:
     #: Condition to return to when contact is back.
     before: Condition = Condition.UP
     holders: dict[JobId, tuple[int, ...]] = field(default_factory=dict)
+    #: Of these accelerators those that two jobs hold.
+    shared: set[tuple[int, ...]] = field(default_factory=set)
     #: Somebody was asked to go for a job that waits for more to be freed here: what is free already is not for others.
     closed: bool = False
     #: (instant, job) of failures that may be the machine's fault.
@@ -282,6 +284,7 @@ class Fleet:
         devices = machine.holders[beside]
         assert len(devices) == count, f"job {job_id} wants {count} accelerators of the {devices} of job {beside}"
         machine.holders[job_id] = devices
+        machine.shared.add(devices)
         return Placement(self.pools[machine.pool].pool.pool_id, (NodeShare(machine.node_id, devices),))
 
     def take_again(self, job_id: JobId, placement: Placement, form: Form) -> Place:
@@ -303,9 +306,13 @@ class Fleet:
     def give_back(self, job_id: JobId, machine: Machine, form: Form, at: float) -> None:
         """The job holds nothing on this machine any more."""
         devices = machine.holders.pop(job_id, ())
-        if not devices or devices in machine.holders.values():
-            return  # nothing was held, or it was shared and the other one stays
-        machine.free = sorted((*machine.free, *devices))
+        if not devices:
+            return
+        if devices in machine.shared:
+            machine.shared.discard(devices)  # the other one stays
+            return
+        machine.free.extend(devices)
+        machine.free.sort()
         self._changed(machine, len(devices), form)
         if not machine.holders:
             machine.idle_since = at

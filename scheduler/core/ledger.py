@@ -169,7 +169,7 @@ class Columns:
         #: Accelerator-seconds entitled to and received where entitled, old ones slowly forgotten (`settle_all`).
         self.promised: NDArray[np.float64] = np.zeros((size, 0))
         self.delivered: NDArray[np.float64] = np.zeros((size, 0))
-        #: Whether anybody can be entitled to anything: under an order nobody is.
+        #: Whether it matters who is entitled to what: not under an order, nor to a mechanism with its own account.
         self.counts_owed = True
         self._forgotten_at = 0.0
         self._free = list(range(size - 1, -1, -1))
@@ -228,7 +228,7 @@ class Columns:
 
         What was promised and delivered is forgotten at the same pace: `limit_s` seconds ago counts 1/e.
         """
-        rows = np.flatnonzero(self.active)
+        rows = self.active.nonzero()[0]
         passed = np.maximum(at - self.settled_at[rows], 0.0)
         self.settled_at[rows] = at
         columns = (self.entitled, self.owed, self.promised, self.delivered)

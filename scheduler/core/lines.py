@@ -21,9 +21,12 @@ Key = tuple[float, ...]
 class Line:
     """One pool's queue of jobs of one form."""
 
-    __slots__ = ("_at", "_late", "_planned")
+    __slots__ = ("_at", "_late", "_planned", "count", "part")
 
-    def __init__(self) -> None:
+    def __init__(self, count: int, part: int) -> None:
+        #: Accelerators of its gangs: of all of them, and on one machine at most.
+        self.count = count
+        self.part = part
         self._planned: list[tuple[Key, JobId]] = []
         self._at = 0
         self._late: list[tuple[Key, JobId]] = []
@@ -88,7 +91,9 @@ class Lines:
         lines = self._lines[pool]
         found = lines.get(form)
         if found is None:
-            found = lines[form] = Line()
+            taken, size = self._ledger.classes.forms[form], self._ledger.fleet.pools[pool].pool.shape.accelerators
+            count = taken.counts[pool]
+            found = lines[form] = Line(count, count // taken.nodes if taken.nodes > 1 else min(count, size))
         return found
 
     def push(self, job: JobRecord, pool: int, key: Key) -> None:

@@ -35,6 +35,7 @@ class ByOrder:
         self._policy = policy
         self.compares = policy.preemptive
         self.strict = policy.strict
+        self._renewing = policy if isinstance(policy, Renewing) else None
         #: Rank of jobs looked at in this instant's comparison.
         self._ranks: dict[JobId, float] = {}
         self._ranked_at = nan
@@ -81,23 +82,23 @@ class ByOrder:
         ids = ledger.columns.job_id[rows[order]].tolist()
         entries = list(zip(zip(*(column[order].tolist() for column in keys), strict=True), ids, strict=True))
         class_rows = ledger.columns.class_row[rows[order]]
-        forms = np.array([job_class.form for job_class in ledger.classes.classes])[class_rows]
+        forms = ledger.classes.form_rows[class_rows]
         runs_on = ledger.classes.rates[class_rows] > 0
         for pool in range(ledger.columns.pools):
             runs = runs_on[:, pool]
-            for form in np.unique(forms[runs]).tolist():
-                those = np.flatnonzero(runs & (forms == form)).tolist()
+            for form in sorted(set(forms[runs].tolist())):
+                those = (runs & (forms == form)).nonzero()[0].tolist()
                 lines.line(pool, form).plan([entries[at] for at in those])
 
     def _waiting(self) -> IntArray:
         """Slots of the jobs that miss nothing but a place; some may have one promised."""
         columns = self._ledger.columns
-        return np.flatnonzero(columns.active & columns.eligible & (columns.pool < 0))
+        return (columns.active & columns.eligible & (columns.pool < 0)).nonzero()[0]
 
     def _renew(self, rows: IntArray) -> None:
-        if isinstance(self._policy, Renewing):
+        if self._renewing is not None:
             facts, columns = Facts(self._ledger, rows), self._ledger.columns
-            again = self._policy.renews(facts)
+            again = self._renewing.renews(facts)
             columns.renewed_at_s[rows[again]] = facts.attained_s[again]
 
     # ------------------------------------------------------------------------------------------ exchanges
@@ -110,12 +111,11 @@ class ByOrder:
         keys = self._columns(waiting)
         order = np.lexsort(keys[::-1])
         rows, ranks = waiting[order], keys[1][order]
-        kinds, kind = np.unique(columns.class_row[rows], return_inverse=True)
-        fits = np.array([self._fits(row) for row in kinds.tolist()])[kind]
+        fits = self._fit(columns.class_row[rows])
         if not self.strict:  # under a strict order even a head that outranks nobody holds up the rest
             fits &= self._outrank_somebody(keys[0][order], ranks)
-        first = fits & (np.cumsum(fits, axis=0) <= most)
-        found = np.flatnonzero(first.any(axis=1))
+        first = fits & (fits.cumsum(axis=0) <= most)
+        found = first.any(axis=1).nonzero()[0]
         self._keep(rows[found], ranks[found])
         for at in found.tolist():
             job = self._ledger.jobs[JobId(int(columns.job_id[rows[at]]))]
@@ -125,22 +125,23 @@ class ByOrder:
     def _outrank_somebody(self, classes: FloatArray, ranks: FloatArray) -> BoolArray:
         """Whether a waiting job ranks before the last of those who hold a place, by pool (n, pools)."""
         columns = self._ledger.columns
-        running = np.flatnonzero(columns.active & (columns.pool >= 0))
+        running = (columns.active & (columns.pool >= 0)).nonzero()[0]
         better = np.zeros((len(ranks), columns.pools), dtype=np.bool_)
         incumbent = self._columns(running)
         for pool in range(columns.pools):
-            there = np.flatnonzero(columns.pool[running] == pool)
+            there = (columns.pool[running] == pool).nonzero()[0]
             if len(there):
                 last = there[np.lexsort((incumbent[1][there], incumbent[0][there]))[-1]]
                 by_class, by_rank = incumbent[0][last], incumbent[1][last]
                 better[:, pool] = (classes < by_class) | ((classes == by_class) & (ranks < by_rank))
         return better
 
-    def _fits(self, class_row: int) -> list[bool]:
-        """Pools on which jobs of the class could run, were they empty."""
-        job_class, pools = self._ledger.classes.classes[class_row], self._ledger.fleet.pools
-        counts = self._ledger.classes.forms[job_class.form].counts
-        return [bool(job_class.rates[p.row] > 0) and 0 < counts[p.row] <= p.capacity for p in pools]
+    def _fit(self, class_rows: IntArray) -> BoolArray:
+        """Pools on which jobs of these classes could run, were they empty (n, pools)."""
+        classes, capacity = self._ledger.classes, np.array([state.capacity for state in self._ledger.fleet.pools])
+        counts = classes.counts
+        fit: BoolArray = ((classes.rates > 0) & (counts > 0) & (counts <= capacity))[class_rows]
+        return fit
 
     def pools_of(self, job: JobRecord) -> Sequence[int]:
         job_class = self._ledger.class_of(job)
@@ -148,7 +149,7 @@ class ByOrder:
 
     def incumbents(self, pool: int, most: int) -> Incumbents:
         ledger, rules, now = self._ledger, self._rules, self._ledger.now
-        rows = np.flatnonzero(ledger.columns.active & (ledger.columns.pool == pool))
+        rows = (ledger.columns.active & (ledger.columns.pool == pool)).nonzero()[0]
         keys = self._columns(rows)
         last = np.lexsort(keys[::-1])[::-1][:most]
         jobs = [ledger.jobs[JobId(job_id)] for job_id in ledger.columns.job_id[rows[last]].tolist()]
@@ -218,4 +219,4 @@ class _Ranked:
     left_s: FloatArray
 
     def weaker_than(self, challenger: JobRecord) -> Iterable[JobRecord]:
-        return map(self.jobs.__getitem__, np.flatnonzero(self.order.outweighed(challenger, self)).tolist())
+        return map(self.jobs.__getitem__, self.order.outweighed(challenger, self).nonzero()[0].tolist())

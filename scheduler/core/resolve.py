@@ -223,6 +223,8 @@ def _resize(cycle: Cycle, proposal: Proposal) -> None:
 def _entitle(ledger: Ledger, proposal: Proposal) -> None:
     """Replace the entitlements of the jobs that were asked about; owed time follows them to their new pools."""
     columns, jobs = ledger.columns, ledger.jobs
+    if not columns.counts_owed:
+        return
     asked = np.array([jobs[job_id].slot for job_id in proposal.asked if job_id in jobs], np.int64)
     fresh = np.zeros_like(columns.entitled)
     for job_id, pool, count, share in zip(

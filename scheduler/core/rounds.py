@@ -51,7 +51,8 @@ def fill(cycle: Cycle) -> None:
         _, job, pool, form_row = found
         if not strict and pool not in filling.room:
             filling.room[pool] = room_on(cycle, pool)
-            if not _may_hold(cycle, filling.room[pool], pool, form_row):
+            line = cycle.lines.line(pool, form_row)
+            if not (filling.room[pool].may_hold(line) or _may_shrink(cycle, pool, form_row)):
                 filling.full.add((pool, form_row))
                 continue
         place = cycle.ledger.fleet.find(pool, cycle.ledger.classes.forms[form_row]) or _smaller(cycle, job, pool)
@@ -108,7 +109,7 @@ def _next_in_line(cycle: Cycle, filling: _Filling) -> tuple[Key, JobRecord, int,
         for form_row, line in lines:
             if (pool, form_row) in filling.full:
                 continue
-            if room is not ANY_ROOM and not _may_hold(cycle, room, pool, form_row):
+            if not (room is ANY_ROOM or room.may_hold(line) or _may_shrink(cycle, pool, form_row)):
                 continue
             head = cycle.lines.head(pool, form_row, line)
             if head is not None and (best is None or head[0] < best[0]):
@@ -116,13 +117,12 @@ def _next_in_line(cycle: Cycle, filling: _Filling) -> tuple[Key, JobRecord, int,
     return best
 
 
-def _may_hold(cycle: Cycle, room: Room, pool: int, form_row: int) -> bool:
-    """False: nobody in this line can start or borrow."""
-    classes, state = cycle.ledger.classes, cycle.ledger.fleet.pools[pool]
-    if room is ANY_ROOM or room.may_hold(classes.forms[form_row], pool, state.pool.shape.accelerators):
-        return True
+def _may_shrink(cycle: Cycle, pool: int, form_row: int) -> bool:
+    """Whether somebody in this line could start with a smaller gang."""
+    if form_row not in cycle.ledger.classes.elastic_forms:
+        return False
     assert cycle.discipline is not None
-    return state.free > 0 and cycle.discipline.shrinks and form_row in classes.elastic_forms
+    return cycle.ledger.fleet.pools[pool].free > 0 and cycle.discipline.shrinks
 
 
 def _strict(cycle: Cycle) -> bool:
@@ -164,8 +164,8 @@ def _reserve_or_lend(cycle: Cycle, job: JobRecord, pool: int, filling: _Filling)
 
 def _reservation(cycle: Cycle, pool: int) -> Claim | None:
     """The pool's reservation, once as many are open as the rules allow."""
-    found = [claim for claim in cycle.claims.values() if claim.pool == pool and not claim.exchange]
-    return found[0] if len(found) >= cycle.standing.rules.max_reservations else None
+    found = cycle.reservations.get(pool)
+    return next(iter(found.values())) if found and len(found) >= cycle.standing.rules.max_reservations else None
 
 
 def _holds(reservation: Claim, count: int) -> bool:
