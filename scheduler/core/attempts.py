@@ -44,7 +44,8 @@ def start(cycle: Cycle, job: JobRecord, pool: int, place: Place, beside: JobReco
     columns.since_at[slot] = cycle.now
     job.opportunist = cycle.discipline is not None and not cycle.discipline.is_entitled(job, pool)
     unknown = not ledger.classes.classes[runs_as].measured[pool]
-    job.profiling_until = cycle.now + rules.profiling_s if unknown else -inf
+    job.profiling_until = columns.profiling_until[slot] = cycle.now + rules.profiling_s if unknown else -inf
+    columns.running_at[slot] = inf
     if unknown:
         ledger.profiling.add(job.job_id)
     cycle.set_job_state(job, JobState.STARTING)
@@ -89,7 +90,8 @@ def is_prepared(job: JobRecord) -> bool:
 def running(cycle: Cycle, job: JobRecord) -> None:
     """All ranks are up."""
     if job.state is JobState.STARTING:
-        job.running_at = cycle.ledger.columns.steps_at[job.slot] = cycle.now
+        columns = cycle.ledger.columns
+        job.running_at = columns.running_at[job.slot] = columns.steps_at[job.slot] = cycle.now
         job.refusals = 0
         cycle.set_job_state(job, JobState.RUNNING)
         cycle.set_attempt_state(job, AttemptState.RUNNING)
@@ -113,6 +115,7 @@ def progressed(cycle: Cycle, job: JobRecord, event: AttemptProgressed) -> bool:
 def checkpointed(cycle: Cycle, job: JobRecord, event: CheckpointRecorded) -> None:
     """These steps survive whatever happens."""
     job.saved, job.loses_work = True, False
+    cycle.ledger.columns.loses_work[job.slot] = False
     job.safe_steps = max(job.safe_steps, event.steps)
     job.steps = max(job.steps, job.safe_steps)
     cycle.ledger.columns.steps[job.slot] = job.steps
@@ -127,6 +130,7 @@ def round_ended(cycle: Cycle, event: RoundEnded) -> None:
         job.saved, job.loses_work = True, False
     columns, slots = cycle.ledger.columns, [job.slot for job in jobs]
     columns.steps[slots], columns.steps_at[slots] = event.steps, event.at
+    columns.loses_work[slots] = False
     cycle.beat = event
 
 
@@ -156,5 +160,5 @@ def release(cycle: Cycle, job: JobRecord) -> None:
     columns.since_at[job.slot], columns.steps_at[job.slot] = cycle.now, inf
     job.place = ()
     job.ends_known = -1
-    job.profiling_until = -inf
+    job.profiling_until = columns.profiling_until[job.slot] = -inf
     ledger.profiling.discard(job.job_id)

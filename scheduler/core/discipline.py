@@ -204,17 +204,17 @@ class BySharesOwed:
         ledger, now, slots = self._ledger, self._ledger.now, rows[order[:most]]
         jobs = [ledger.jobs[JobId(job_id)] for job_id in columns.job_id[slots].tolist()]
         # One that never had a right to its place earns none by sitting there.
-        opportunist = np.array([job.opportunist and not job.loses_work for job in jobs], np.bool_)
+        opportunist = np.array([job.opportunist for job in jobs], np.bool_) & ~columns.loses_work[slots]
         return _OwedIncumbents(
             jobs,
             self,
             pool,
             priority_class=columns.priority_class[slots],
             owed=columns.owed[slots, pool],
-            learns=now < np.array([job.profiling_until for job in jobs]),
+            learns=now < columns.profiling_until[slots],
             guest=opportunist & (columns.entitled[slots, pool] <= 0),
-            ran_s=now - np.array([job.running_at for job in jobs]),
-            stop_s=ledger.stop_costs_s(jobs, slots, self._rules),
+            ran_s=now - columns.running_at[slots],
+            stop_s=ledger.stop_costs_s(slots, self._rules),
             left_s=ledger.left_s(slots),
         )
 

@@ -49,6 +49,10 @@ class Machine:
     #: Condition to return to when contact is back.
     before: Condition = Condition.UP
     holders: dict[JobId, tuple[int, ...]] = field(default_factory=dict)
+    #: When its holders will leave by themselves, the first first, with what they hold; and what was known when that
+    #: was worked out (`Ledger.ends_on`).
+    ends: list[tuple[float, int]] = field(default_factory=list)
+    ends_known: int = -1
     #: Of these accelerators those that two jobs hold.
     shared: set[tuple[int, ...]] = field(default_factory=set)
     #: Somebody was asked to go for a job that waits for more to be freed here: what is free already is not for others.
@@ -270,6 +274,7 @@ class Fleet:
             devices = tuple(machine.free[:count])
             del machine.free[:count]
             machine.holders[job_id] = devices
+            machine.ends_known = -1
             self._changed(machine, -count, form)
             parts.append(NodeShare(machine.node_id, devices))
         first = self.machines[place[0][0]]
@@ -284,6 +289,7 @@ class Fleet:
         devices = machine.holders[beside]
         assert len(devices) == count, f"job {job_id} wants {count} accelerators of the {devices} of job {beside}"
         machine.holders[job_id] = devices
+        machine.ends_known = -1
         machine.shared.add(devices)
         return Placement(self.pools[machine.pool].pool.pool_id, (NodeShare(machine.node_id, devices),))
 
@@ -299,6 +305,7 @@ class Fleet:
             assert set(part.devices) <= set(machine.free), f"{part.node_id}: {part.devices} of job {job_id} are taken"
             machine.free = [device for device in machine.free if device not in part.devices]
             machine.holders[job_id] = part.devices
+            machine.ends_known = -1
             self._changed(machine, -len(part.devices), form)
             place.append((machine.row, len(part.devices)))
         return tuple(place)
@@ -308,6 +315,7 @@ class Fleet:
         devices = machine.holders.pop(job_id, ())
         if not devices:
             return
+        machine.ends_known = -1
         if devices in machine.shared:
             machine.shared.discard(devices)  # the other one stays
             return

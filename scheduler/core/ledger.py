@@ -20,7 +20,7 @@ from optimizer.decision import Memory, Quote
 from optimizer.policy import PlanPolicy, PolicySpec, PricingPolicy
 from scheduler.core.classes import JobClass, JobClasses
 from scheduler.core.events import Proposal
-from scheduler.core.fleet import Fleet, Place
+from scheduler.core.fleet import Fleet, Machine, Place
 from scheduler.core.rules import RoundRules
 from scheduler.core.throughput import RestartCosts, ThroughputTable
 from walras.cluster import Placement, Rendezvous
@@ -157,6 +157,11 @@ class Columns:
         #: Pool it holds accelerators in (-1: none), how many, and whether it is entitled there.
         self.pool: NDArray[np.int64] = np.full(size, -1, np.int64)
         self.count: NDArray[np.float64] = np.zeros(size)
+        #: When all ranks of its newest attempt were up (inf: they are not), and until when it learns a speed.
+        self.running_at: NDArray[np.float64] = np.full(size, inf)
+        self.profiling_until: NDArray[np.float64] = np.full(size, -inf)
+        #: It was stopped once and had saved nothing.
+        self.loses_work: NDArray[np.bool_] = np.zeros(size, bool)
         #: Accelerator-seconds received, and the instant up to which the row is settled.
         self.attained_s: NDArray[np.float64] = np.zeros(size)
         self.settled_at: NDArray[np.float64] = np.zeros(size)
@@ -322,16 +327,17 @@ class Ledger:
         """Seconds lost by stopping a running job now: its restart, and its run so far if it cannot save that."""
         return self.restart_s(job, rules) + (self.now - job.leased_at if job.loses_work else 0.0)
 
-    def stop_costs_s(self, jobs: list[JobRecord], rows: NDArray[np.int64], rules: RoundRules) -> NDArray[np.float64]:
-        """`stop_cost_s` of these running jobs, which are in these slots."""
+    def stop_costs_s(self, rows: NDArray[np.int64], rules: RoundRules) -> NDArray[np.float64]:
+        """`stop_cost_s` of the running jobs in these slots."""
         known = (self.costs.version, len(self.classes.classes), rules.restart_default_s)
         if self._restarts_known != known:
             kinds = [job_class.kind for job_class in self.classes.classes]
-            self._restarts_s = np.array([self.costs.restart_s(kind, rules.restart_default_s) for kind in kinds])
+            restarts_s = [self.costs.restart_s(kind, rules.restart_default_s) for kind in kinds]
+            self._restarts_s = np.array(restarts_s, np.float64)
             self._restarts_known = known
-        costs_s: NDArray[np.float64] = self._restarts_s[self.columns.class_row[rows]]
-        if any([job.loses_work for job in jobs]):
-            costs_s += [self.now - job.leased_at if job.loses_work else 0.0 for job in jobs]
+        columns = self.columns
+        costs_s: NDArray[np.float64] = self._restarts_s[columns.class_row[rows]]
+        costs_s += np.where(columns.loses_work[rows], self.now - columns.since_at[rows], 0.0)
         return costs_s
 
     def remaining_s(self, job: JobRecord) -> float:
@@ -359,6 +365,16 @@ class Ledger:
                 began, left = job.leased_at + self.restart_s(job, rules), total - job.start_steps
                 job.ends_at = began + left / rate if left > 0 else began
         return job.ends_at
+
+    def ends_on(self, machine: Machine, rules: RoundRules) -> list[tuple[float, int]]:
+        """(when, accelerators) of those who hold accelerators of the machine, were they left alone; the first first."""
+        known = self.classes.version + self.costs.version
+        if machine.ends_known != known:
+            jobs = self.jobs
+            machine.ends = [(self.end_at(jobs[job_id], rules), len(held)) for job_id, held in machine.holders.items()]
+            machine.ends.sort()
+            machine.ends_known = known
+        return machine.ends
 
     def left_s(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
         """`remaining_s` of the running jobs in these slots."""
@@ -393,6 +409,9 @@ class Ledger:
         columns.gang[slot] = max((demand.count for demand in request.demands), default=1)
         columns.pool[slot] = -1
         columns.count[slot] = 0.0
+        columns.running_at[slot] = inf
+        columns.profiling_until[slot] = -inf
+        columns.loses_work[slot] = False
         columns.attained_s[slot] = 0.0
         columns.settled_at[slot] = at
         columns.renewed_at_s[slot] = 0.0

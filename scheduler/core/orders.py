@@ -152,17 +152,21 @@ class ByOrder:
         rows = (ledger.columns.active & (ledger.columns.pool == pool)).nonzero()[0]
         keys = self._columns(rows)
         last = np.lexsort(keys[::-1])[::-1][:most]
-        jobs = [ledger.jobs[JobId(job_id)] for job_id in ledger.columns.job_id[rows[last]].tolist()]
+        columns, slots = ledger.columns, rows[last]
         return _Ranked(
-            jobs,
+            columns.job_id[slots],
             self,
-            priority_class=ledger.columns.priority_class[rows[last]],
+            priority_class=columns.priority_class[slots],
             rank=keys[1][last],
-            settled=np.array([not job.loses_work and now >= job.profiling_until for job in jobs], np.bool_),
-            ran_s=now - np.array([job.running_at for job in jobs]),
-            stop_s=ledger.stop_costs_s(jobs, rows[last], rules),
-            left_s=ledger.left_s(rows[last]),
+            settled=~columns.loses_work[slots] & (now >= columns.profiling_until[slots]),
+            ran_s=now - columns.running_at[slots],
+            stop_s=ledger.stop_costs_s(slots, rules),
+            left_s=ledger.left_s(slots),
         )
+
+    def of_ids(self, job_ids: IntArray) -> Iterator[JobRecord]:
+        """The jobs with these numbers, looked up as they are asked for."""
+        return map(self._ledger.jobs.__getitem__, job_ids.tolist())
 
     def outweighed(self, challenger: JobRecord, there: "_Ranked") -> BoolArray:
         """Whose place the challenger may take.
@@ -206,7 +210,7 @@ class ByOrder:
 class _Ranked:
     """Incumbents of a pool in columns: a challenger is weighed against all of them at once."""
 
-    jobs: list[JobRecord]
+    job_id: IntArray
     order: ByOrder
     priority_class: IntArray
     #: The policy's first column.
@@ -218,5 +222,9 @@ class _Ranked:
     stop_s: FloatArray
     left_s: FloatArray
 
+    @property
+    def jobs(self) -> list[JobRecord]:
+        return list(self.order.of_ids(self.job_id))
+
     def weaker_than(self, challenger: JobRecord) -> Iterable[JobRecord]:
-        return map(self.jobs.__getitem__, self.order.outweighed(challenger, self).nonzero()[0].tolist())
+        return self.order.of_ids(self.job_id[self.order.outweighed(challenger, self)])

@@ -196,10 +196,7 @@ def _ready_at(cycle: Cycle, machine: Machine, wanted: int) -> float:
     missing = wanted - len(machine.free)
     if missing <= 0:
         return cycle.now
-    ledger, rules = cycle.ledger, cycle.standing.rules
-    ends = [(ledger.end_at(ledger.jobs[job_id], rules), len(held)) for job_id, held in machine.holders.items()]
-    ends.sort()
-    for end_at, count in ends:
+    for end_at, count in cycle.ledger.ends_on(machine, cycle.standing.rules):
         missing -= count
         if missing <= 0:
             return end_at if end_at > cycle.now else cycle.now
