@@ -142,10 +142,11 @@ class BySharesOwed:
 
     def fill_lines(self, lines: Lines) -> None:
         ledger, columns = self._ledger, self._ledger.columns
-        waiting = [job for job in ledger.jobs.values() if lines.is_waiting(job.job_id)]
-        if not waiting:
+        rows = (columns.active & columns.eligible & (columns.pool < 0)).nonzero()[0]
+        if lines.spoken_for:
+            rows = rows[~np.isin(columns.job_id[rows], list(lines.spoken_for))]
+        if not len(rows):
             return
-        rows = np.array([job.slot for job in waiting])
         class_rows = columns.class_row[rows]
         rates = ledger.classes.rates[class_rows]
         forms = ledger.classes.form_rows[class_rows]
@@ -159,7 +160,7 @@ class BySharesOwed:
                 (columns.job_id[rows], columns.submitted_at[rows], -owed, tier, -columns.priority_class[rows])
             )
             order = order[wanted[order]]
-            for form in np.unique(forms[order]).tolist():
+            for form in sorted(set(forms[order].tolist())):
                 those = order[forms[order] == form]
                 ids = columns.job_id[rows[those]].tolist()
                 keys = zip(
