@@ -85,6 +85,7 @@ class JobClasses:
         self._rates: NDArray[np.float64] | None = None
         self._counts: NDArray[np.float64] | None = None
         self._form_rows: NDArray[np.int64] | None = None
+        self._all_measured: bool | None = None
         self._options: dict[int, tuple[int, ...]] = {}
         #: `option_table`, and how many classes there were when it was made.
         self._option_of = self._option = np.zeros(0, np.int64)
@@ -163,6 +164,14 @@ class JobClasses:
         return self._rates
 
     @property
+    def all_measured(self) -> bool:
+        """Whether no class has a pool on which it could run at a speed that nobody measured."""
+        if self._all_measured is None:
+            rows = (zip(each.speeds, each.measured, strict=True) for each in self.classes)
+            self._all_measured = all(measured or not speed for row in rows for speed, measured in row)
+        return self._all_measured
+
+    @property
     def form_rows(self) -> NDArray[np.int64]:
         """Row of the form of every class; read only."""
         if self._form_rows is None:
@@ -223,5 +232,5 @@ class JobClasses:
         job_class.speeds = tuple(job_class.rates.tolist())
         job_class.pools = tuple(np.flatnonzero(job_class.rates > 0).tolist())
         job_class.fastest = tuple(sorted(job_class.pools, key=lambda pool: -job_class.speeds[pool]))
-        self._rates = self._counts = self._form_rows = None
+        self._rates = self._counts = self._form_rows = self._all_measured = None
         self.version += 1

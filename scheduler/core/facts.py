@@ -10,7 +10,7 @@ from scheduler.core.ledger import Ledger
 
 
 class Facts:
-    """`OrderFacts` of these slots (a slice of one: of one job). Most orders read one column or two: each is worked out when it is asked for."""
+    """`OrderFacts` of these slots (a slice of one: of one job). Each fact is worked out when it is asked for."""
 
     def __init__(self, ledger: Ledger, rows: IntArray | slice) -> None:
         self._ledger = ledger

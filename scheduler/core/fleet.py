@@ -95,6 +95,8 @@ class PoolState:
     capacity: int = 0
     free: int = 0
     machines: int = 0
+    #: Those that are here, by row.
+    members: dict[int, Machine] = field(default_factory=dict)
     #: Machines there ever were at once: those that are away may come back.
     most_machines: int = 0
     #: buckets[k]: heap of rows of machines that had k free accelerators when pushed.
@@ -164,6 +166,7 @@ class Fleet:
         )
         self._machine_row[node_id] = machine.row
         self.machines.append(machine)
+        state.members[machine.row] = machine
         state.machines += 1
         state.lives.began(at)
         state.most_machines = max(state.most_machines, state.machines)
@@ -179,6 +182,7 @@ class Fleet:
         assert not machine.holders, f"{machine.node_id} still holds {sorted(machine.holders)}"
         self.set_condition(machine, Condition.LEAVING)
         self.pools[machine.pool].machines -= 1
+        del self.pools[machine.pool].members[machine.row]
         del self._machine_row[machine.node_id]
         self.machines[machine.row] = None
 

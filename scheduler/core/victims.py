@@ -20,10 +20,8 @@ def likely_machines(cycle: Cycle, pool: int, job: JobRecord, least: int) -> list
     claimed = cycle.claims_on
     machines = [
         machine
-        for machine in cycle.ledger.fleet.machines
-        if machine is not None
-        and machine.pool == pool
-        and (len(machine.free) >= least or job.job_id in machine.holders)
+        for machine in cycle.ledger.fleet.pools[pool].members.values()
+        if (len(machine.free) >= least or job.job_id in machine.holders)
         and machine.condition is Condition.UP
         and (machine.row not in claimed or not _is_claimed_by_others(cycle, machine.row, job))
     ]
