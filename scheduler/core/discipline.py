@@ -25,8 +25,10 @@ _LEAST_ADVANTAGE_S = 1.0
 class Incumbents(Protocol):
     """Jobs that hold accelerators of a pool, as of one instant."""
 
-    #: The first to go first.
-    jobs: list[JobRecord]
+    @property
+    def jobs(self) -> list[JobRecord]:
+        """The first to go first."""
+        ...
 
     def weaker_than(self, challenger: JobRecord) -> Iterable[JobRecord]:
         """Those whose claim to the pool, and the cost of the exchange, the challenger's claim outweighs; in order."""

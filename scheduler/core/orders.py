@@ -129,7 +129,7 @@ class ByOrder:
         better = np.zeros((len(ranks), columns.pools), dtype=np.bool_)
         incumbent = self._columns(running)
         for pool in range(columns.pools):
-            there = (columns.pool[running] == pool).nonzero()[0]
+            there = np.flatnonzero(columns.pool[running] == pool)
             if len(there):
                 last = there[np.lexsort((incumbent[1][there], incumbent[0][there]))[-1]]
                 by_class, by_rank = incumbent[0][last], incumbent[1][last]
