@@ -115,7 +115,7 @@ class ByOrder:
         if not self.strict:  # under a strict order even a head that outranks nobody holds up the rest
             fits &= self._outrank_somebody(keys[0][order], ranks)
         first = fits & (fits.cumsum(axis=0) <= most)
-        found = first.any(axis=1).nonzero()[0]
+        found = np.flatnonzero(first.any(axis=1))
         self._keep(rows[found], ranks[found])
         for at in found.tolist():
             job = self._ledger.jobs[JobId(int(columns.job_id[rows[at]]))]
