@@ -31,6 +31,8 @@ _MEAN_S = 3600.0
 _LOAD = 0.95
 _GANGS = (1, 1, 1, 1, 1, 1, 1, 2, 4, 8)
 _KINDS = [Kind(f"kind-{n}") for n in range(20)]
+#: What ten times the jobs may take of memory, as many being active at a time.
+_GROWTH = 1.25
 #: A run that hangs is ended after this many times its target.
 _PATIENCE = 5
 
@@ -97,6 +99,7 @@ def measure(scale: float = 1.0) -> list[Measured]:
     """`scale` shrinks the number of jobs, not the fleet: memory must follow the fleet, not the jobs."""
     measured = Measured("simulated jobs, fifo with backfill", f"{ACCELERATORS} accelerators, load {_LOAD:.0%}")
     full = max(1000, int(JOBS * scale))
+    above_mib: list[float] = []
     for count in (full // 10, full):
         figures = in_a_process_of_its_own(
             f"benchmarks.bench_simulator.run({count}, {ACCELERATORS})", _PATIENCE * TARGET_S
@@ -104,8 +107,11 @@ def measure(scale: float = 1.0) -> list[Measured]:
         target = TARGET_S * count / JOBS if count == full else None
         measured.add(f"{count:,} jobs", figures["wall_s"], "s", target)
         measured.add("  of which on the processor", figures["cpu_s"], "s")
-        measured.add("  peak memory above the start", figures["peak_mib"] - figures["before_mib"], "MiB")
+        above_mib.append(figures["peak_mib"] - figures["before_mib"])
+        measured.add("  peak memory above the start", above_mib[-1], "MiB")
         measured.add("  processor time per event", 1e6 * figures["cpu_s"] / figures["events"], "us")
         measured.add("  utilisation", 100 * figures["utilisation"], "%")
         measured.add("  jobs that waited", 100 * figures["waited"], "%")
+    whole = scale >= 1  # a tenth of fewer jobs does not fill the fleet
+    measured.add("memory, ten times the jobs", above_mib[1] / above_mib[0], "times", _GROWTH if whole else None)
     return [measured, *traces.measure(scale)]

@@ -187,8 +187,9 @@ class Engine:
                 self._cancelled -= 1
                 continue
             self.now = at
-            timer.act = None
-            for event in act(at, timer.subject):
+            subject = timer.subject
+            timer.act = timer.subject = None  # who holds a timer of its own is not held by it: no cycle is left behind
+            for event in act(at, subject):
                 self.send(event)
         return Outcome.STOPPED if self._stopped else Outcome.EXHAUSTED
 

@@ -10,7 +10,7 @@ from math import nan
 from scheduler.core.commands import AttemptTransitioned, JobTransitioned
 from scheduler.core.events import JobSubmitted, NodeJoined, NodeLost, PoolDeclared
 from simulator.engine import Engine
-from walras.cluster import NodeShare, Placement, Pool
+from walras.cluster import Placement, Pool
 from walras.ids import JobId, NodeId, PoolId
 from walras.reasons import Reason
 from walras.states import AttemptState, JobState
@@ -137,7 +137,7 @@ class Metrics:
         self._sink = sink
         self._holdings: dict[JobId, _Holding] = {}
         #: Attempts on the same accelerators: two jobs may share theirs.
-        self._sharers: dict[tuple[NodeShare, ...], int] = {}
+        self._sharers: dict[tuple[NodeId, tuple[int, ...]], int] = {}
         self._pool_of: dict[NodeId, PoolId] = {}
         self._engine = engine
         engine.on_event.update(
@@ -231,7 +231,8 @@ class Metrics:
         meter = self.pools[command.placement.pool_id]
         meter.settle(now)
         holding = self._holdings[command.job_id] = _Holding(command.placement, meter, now)
-        sharers = self._sharers[command.placement.parts] = self._sharers.get(command.placement.parts, 0) + 1
+        place = _first(command.placement)
+        sharers = self._sharers[place] = self._sharers.get(place, 0) + 1
         if sharers == 1:
             meter.held += holding.accelerators
         self.open[command.job_id].attempts += 1
@@ -255,10 +256,10 @@ class Metrics:
     def _freed(self, now: float, command: AttemptTransitioned, holding: _Holding) -> None:
         del self._holdings[command.job_id]
         self._charge(now, holding)
-        meter, measure, parts = holding.meter, self.open[command.job_id], holding.placement.parts
-        self._sharers[parts] -= 1
-        if not self._sharers[parts]:
-            del self._sharers[parts]
+        meter, measure, place = holding.meter, self.open[command.job_id], _first(holding.placement)
+        self._sharers[place] -= 1
+        if not self._sharers[place]:
+            del self._sharers[place]
             meter.held -= holding.accelerators
         measure.running_s += holding.ran_s
         measure.overhead_s += now - holding.leased_at - holding.ran_s
@@ -270,3 +271,9 @@ class Metrics:
             measure.losses += 1
         elif command.state is AttemptState.PREEMPTED:
             measure.preemptions += 1
+
+
+def _first(placement: Placement) -> tuple[NodeId, tuple[int, ...]]:
+    """Tells placements apart: whoever shares accelerators shares all of them."""
+    part = placement.parts[0]
+    return part.node_id, part.devices

@@ -34,7 +34,7 @@ from simulator.job import SimulatedJob
 from simulator.machines import Link, Machines, Part, SimNode
 from simulator.streams import Streams
 from simulator.truth import Costs, Stretch, Truth
-from walras.ids import JobId
+from walras.ids import JobId, Kind
 from walras.request import JobRequest
 from walras.states import JobState
 
@@ -70,6 +70,8 @@ class World:
         self._delays = streams.stream("delays")
         self._refusals = streams.stream("refusals")
         self._arrivals_open = True
+        #: Speeds that do not change, by kind, type and accelerators on each machine.
+        self._tabled: dict[tuple[Kind, str, tuple[int, ...]], Stretch] = {}
         machines.on_gone.append(self._node_gone)
         engine.on_command.update(
             {Prepare: self._prepare, Start: self._start, Revoke: self._revoke, NodeCordoned: _nothing}
@@ -205,11 +207,18 @@ class World:
         parts = tuple(len(part.devices) for part in placement.parts)
         noise = self._speeds.lognormvariate(0.0, self._model.speed_noise) if self._model.speed_noise else 1.0
 
-        def law(steps: float) -> Stretch:
-            found = self._truth.stretch(kind, accelerator, parts, steps)
-            return found if noise == 1.0 else Stretch(found.steps_per_s * noise, found.until_steps)
+        if kind in self._truth.laws:
 
-        return law
+            def law(steps: float) -> Stretch:
+                found = self._truth.stretch(kind, accelerator, parts, steps)
+                return found if noise == 1.0 else Stretch(found.steps_per_s * noise, found.until_steps)
+
+            return law
+        known = self._tabled.get((kind, accelerator, parts))
+        if known is None:
+            known = self._tabled[kind, accelerator, parts] = self._truth.stretch(kind, accelerator, parts)
+        steady = known if noise == 1.0 else Stretch(known.steps_per_s * noise, known.until_steps)
+        return lambda _: steady
 
     def _costs(self, job: Job, parts: list[Part]) -> Costs:
         costs, noise = self._truth.costs_of(job.plan.request.kind), self._model.cost_noise

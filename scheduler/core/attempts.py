@@ -25,8 +25,8 @@ def start(cycle: Cycle, job: JobRecord, pool: int, place: Place, beside: JobReco
     """
     assert job.waits, f"job {job.job_id} is {job.state} and cannot start"
     ledger, columns, rules = cycle.ledger, cycle.ledger.columns, cycle.standing.rules
-    job_class = ledger.class_of(job)
-    columns.settle(job.slot, cycle.now)
+    job_class, slot, count = ledger.class_of(job), job.slot, sum([each for _, each in place])
+    columns.settle(slot, cycle.now)
     job.attempt += 1
     job.place = place
     if beside is None:
@@ -35,15 +35,17 @@ def start(cycle: Cycle, job: JobRecord, pool: int, place: Place, beside: JobReco
         job.placement = ledger.fleet.share(job.job_id, beside.job_id, place)
     job.leased_at, job.running_at, job.start_steps = cycle.now, inf, job.steps
     job.revoked, job.rendezvous, job.start_told, job.saved = None, None, False, False
+    job.ends_known = -1
     job.prepared.clear()
     job.lost.clear()
-    columns.pool[job.slot] = pool
-    columns.count[job.slot] = job.placement.accelerators
-    columns.runs_as[job.slot] = ledger.class_with(job, pool, job.placement.accelerators)
-    columns.since_at[job.slot] = cycle.now
+    columns.pool[slot] = pool
+    columns.count[slot] = count
+    runs_as = columns.runs_as[slot] = ledger.class_with(job, pool, count)
+    columns.since_at[slot] = cycle.now
     job.opportunist = cycle.discipline is not None and not cycle.discipline.is_entitled(job, pool)
-    unknown = not ledger.classes.classes[columns.runs_as[job.slot]].measured[pool]
-    job.profiling_until = cycle.now + rules.profiling_s if unknown else -inf
+    unknown = not ledger.classes.classes[runs_as].measured[pool]
+    job.profiling_until = columns.profiling_until[slot] = cycle.now + rules.profiling_s if unknown else -inf
+    columns.running_at[slot] = inf
     if unknown:
         ledger.profiling.add(job.job_id)
     cycle.set_job_state(job, JobState.STARTING)
@@ -88,7 +90,8 @@ def is_prepared(job: JobRecord) -> bool:
 def running(cycle: Cycle, job: JobRecord) -> None:
     """All ranks are up."""
     if job.state is JobState.STARTING:
-        job.running_at = cycle.ledger.columns.steps_at[job.slot] = cycle.now
+        columns = cycle.ledger.columns
+        job.running_at = columns.running_at[job.slot] = columns.steps_at[job.slot] = cycle.now
         job.refusals = 0
         cycle.set_job_state(job, JobState.RUNNING)
         cycle.set_attempt_state(job, AttemptState.RUNNING)
@@ -113,6 +116,7 @@ def progressed(cycle: Cycle, job: JobRecord, event: AttemptProgressed) -> bool:
 def checkpointed(cycle: Cycle, job: JobRecord, event: CheckpointRecorded) -> None:
     """These steps survive whatever happens."""
     job.saved, job.loses_work = True, False
+    cycle.ledger.columns.loses_work[job.slot] = False
     job.safe_steps = max(job.safe_steps, event.steps)
     job.steps = max(job.steps, job.safe_steps)
     cycle.ledger.columns.steps[job.slot] = job.steps
@@ -127,6 +131,7 @@ def round_ended(cycle: Cycle, event: RoundEnded) -> None:
         job.saved, job.loses_work = True, False
     columns, slots = cycle.ledger.columns, [job.slot for job in jobs]
     columns.steps[slots], columns.steps_at[slots] = event.steps, event.at
+    columns.loses_work[slots] = False
     cycle.beat = event
 
 
@@ -155,5 +160,6 @@ def release(cycle: Cycle, job: JobRecord) -> None:
     columns.count[job.slot] = 0.0
     columns.since_at[job.slot], columns.steps_at[job.slot] = cycle.now, inf
     job.place = ()
-    job.profiling_until = -inf
+    job.ends_known = -1
+    job.profiling_until = columns.profiling_until[job.slot] = -inf
     ledger.profiling.discard(job.job_id)

@@ -27,6 +27,8 @@ def open_claim(cycle: Cycle, job: JobRecord, pool: int, place: Place, *, exchang
     cycle.claims[job.job_id] = claim
     if exchange:
         cycle.lines.spoken_for.add(job.job_id)
+    else:
+        cycle.reservations.setdefault(pool, {})[job.job_id] = claim
     for row in wanted:
         cycle.claims_on.setdefault(row, []).append(job.job_id)
         _hold(cycle, claim, row)
@@ -36,15 +38,12 @@ def open_claim(cycle: Cycle, job: JobRecord, pool: int, place: Place, *, exchang
 
 def drop_claim(cycle: Cycle, job_id: JobId) -> None:
     """Give up a claim: what it holds is free again, for the next claim or the lines."""
-    claim = cycle.claims.pop(job_id, None)
+    claim = cycle.claims.get(job_id)
     if claim is None:
         return
-    cycle.lines.spoken_for.discard(job_id)
+    _strike_off(cycle, claim)
     for row in claim.wanted:
-        cycle.claims_on[row].remove(job_id)
-        if not cycle.claims_on[row]:
-            del cycle.claims_on[row]
-        _close_or_open(cycle, row)
+        _leave(cycle, claim, row)
     job = cycle.ledger.jobs[job_id]
     for row in claim.wanted:
         machine = cycle.ledger.fleet.machines[row]
@@ -155,21 +154,38 @@ def _close_or_open(cycle: Cycle, row: int) -> None:
     has left; given to others in the meantime, it would never come together.
     """
     machine = cycle.ledger.fleet.machines[row]
-    if machine is not None:
-        claims = [cycle.claims[job_id] for job_id in cycle.claims_on.get(row, ()) if job_id in cycle.claims]
-        machine.closed = any(claim.exchange and claim.needs[row] > 0 for claim in claims)
+    if machine is None:
+        return
+    machine.closed = False
+    for job_id in cycle.claims_on.get(row, ()):
+        claim = cycle.claims.get(job_id)
+        if claim is not None and claim.exchange and claim.needs[row] > 0:
+            machine.closed = True
+            return
+
+
+def _strike_off(cycle: Cycle, claim: Claim) -> None:
+    """The claim is none any more."""
+    del cycle.claims[claim.job_id]
+    cycle.lines.spoken_for.discard(claim.job_id)
+    if not claim.exchange:
+        del cycle.reservations[claim.pool][claim.job_id]
+
+
+def _leave(cycle: Cycle, claim: Claim, row: int) -> None:
+    """It has no interest in this machine any more."""
+    cycle.claims_on[row].remove(claim.job_id)
+    if not cycle.claims_on[row]:
+        del cycle.claims_on[row]
+    _close_or_open(cycle, row)
 
 
 def _start_claimant(cycle: Cycle, claim: Claim, job: JobRecord) -> None:
     """Turn the holding into an attempt."""
     fleet, form = cycle.ledger.fleet, form_of(cycle, job)
-    del cycle.claims[claim.job_id]
-    cycle.lines.spoken_for.discard(claim.job_id)
+    _strike_off(cycle, claim)
     for row in claim.wanted:
-        cycle.claims_on[row].remove(claim.job_id)
-        if not cycle.claims_on[row]:
-            del cycle.claims_on[row]
-        _close_or_open(cycle, row)
+        _leave(cycle, claim, row)
         machine = fleet.machines[row]
         assert machine is not None
         fleet.give_back(claim.job_id, machine, form, cycle.now)

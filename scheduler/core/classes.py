@@ -84,10 +84,14 @@ class JobClasses:
         self.classes: list[JobClass] = []
         self._rates: NDArray[np.float64] | None = None
         self._counts: NDArray[np.float64] | None = None
+        self._form_rows: NDArray[np.int64] | None = None
+        self._all_measured: bool | None = None
         self._options: dict[int, tuple[int, ...]] = {}
         #: `option_table`, and how many classes there were when it was made.
         self._option_of = self._option = np.zeros(0, np.int64)
         self._option_classes = 0
+        #: Another number whenever a speed may have become another.
+        self.version = 0
 
     def row(self, job: JobRequest) -> int:
         """Row of the class of a job that runs as it asked to, made on first sight."""
@@ -165,6 +169,21 @@ class JobClasses:
         return self._rates
 
     @property
+    def all_measured(self) -> bool:
+        """Whether no class has a pool on which it could run at a speed that nobody measured."""
+        if self._all_measured is None:
+            rows = (zip(each.speeds, each.measured, strict=True) for each in self.classes)
+            self._all_measured = all(measured or not speed for row in rows for speed, measured in row)
+        return self._all_measured
+
+    @property
+    def form_rows(self) -> NDArray[np.int64]:
+        """Row of the form of every class; read only."""
+        if self._form_rows is None:
+            self._form_rows = np.array([job_class.form for job_class in self.classes], dtype=np.int64)
+        return self._form_rows
+
+    @property
     def counts(self) -> NDArray[np.float64]:
         """Accelerators that a gang of every class takes on every pool, 0 where it cannot run (classes, pools)."""
         if self._counts is None:
@@ -218,4 +237,5 @@ class JobClasses:
         job_class.speeds = tuple(job_class.rates.tolist())
         job_class.pools = tuple(np.flatnonzero(job_class.rates > 0).tolist())
         job_class.fastest = tuple(sorted(job_class.pools, key=lambda pool: -job_class.speeds[pool]))
-        self._rates = self._counts = None
+        self._rates = self._counts = self._form_rows = self._all_measured = None
+        self.version += 1

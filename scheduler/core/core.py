@@ -45,7 +45,7 @@ class SchedulerCore:
         """Take in one event; what is to be done about it, in order."""
         cycle = self._cycle
         assert event.at >= self.ledger.now, f"time went back: {event} at {self.ledger.now}"
-        self.ledger.now = event.at
+        self.ledger.now = cycle.now = event.at
         cycle.commands = []
         self._run_timers()
         _HANDLERS[type(event)](self, event)
@@ -105,8 +105,10 @@ class SchedulerCore:
         cycle = self._cycle
         policy = self._make_policy(event.policy)
         sharing = None if isinstance(policy, OrderPolicy) else policy
-        self.ledger.standing = Standing(event.policy, sharing, event.rules)
+        self.ledger.standing = cycle.standing = Standing(event.policy, sharing, event.rules)
+        self.ledger.costs.version += 1
         cycle.discipline = None
+        self.ledger.columns.counts_owed = sharing is not None
         cycle.mechanism = self._mechanisms[event.rules.mechanism](cycle, policy, event.rules)
         for job in self.ledger:
             if job.request.sizes:  # until the new policy says something else it is to run as it asked to

@@ -47,6 +47,8 @@ class Timers:
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, str, int, int]] = []
         self._count = 0
+        #: The earliest that is set; inf: none.
+        self.next_at = inf
         #: Earliest instant the shells were asked for.
         self.asked_at = inf
 
@@ -55,17 +57,15 @@ class Timers:
         if at < inf:
             self._count += 1
             heappush(self._heap, (at, self._count, what, subject, number))
+            self.next_at = self._heap[0][0]
 
     def due(self, now: float) -> tuple[str, int, int] | None:
         """Take the next timer that is due."""
-        if self._heap and self._heap[0][0] <= now:
-            _, _, what, subject, number = heappop(self._heap)
-            return what, subject, number
-        return None
-
-    @property
-    def next_at(self) -> float:
-        return self._heap[0][0] if self._heap else inf
+        if self.next_at > now or not self._heap:
+            return None
+        _, _, what, subject, number = heappop(self._heap)
+        self.next_at = self._heap[0][0] if self._heap else inf
+        return what, subject, number
 
 
 @dataclass(slots=True)
@@ -74,8 +74,14 @@ class Cycle:
 
     ledger: Ledger
     lines: Lines
+    #: The ledger's own, looked at far too often to be asked for: the instant of this event, and the policy in force,
+    #: which nothing has before the first event, `PolicyChanged`.
+    now: float = 0.0
+    standing: Standing = field(init=False)
     timers: Timers = field(default_factory=Timers)
     claims: dict[JobId, Claim] = field(default_factory=dict)
+    #: Of these the reservations, by pool, oldest first.
+    reservations: dict[int, dict[JobId, Claim]] = field(default_factory=dict)
     #: Claims with an interest in a machine, oldest first.
     claims_on: dict[int, list[JobId]] = field(default_factory=dict)
     commands: list[Command] = field(default_factory=list)
@@ -105,15 +111,6 @@ class Cycle:
     asked_at: float = -inf
     round_timer_at: float = inf
     gate_timer_at: float = inf
-
-    @property
-    def now(self) -> float:
-        return self.ledger.now
-
-    @property
-    def standing(self) -> Standing:
-        assert self.ledger.standing is not None, "no policy yet: PolicyChanged must be the first event"
-        return self.ledger.standing
 
     def set_job_state(self, job: JobRecord, state: JobState, reason: Reason | None = None, detail: str = "") -> None:
         """Change the job's state and tell the shells."""

@@ -25,8 +25,10 @@ _LEAST_ADVANTAGE_S = 1.0
 class Incumbents(Protocol):
     """Jobs that hold accelerators of a pool, as of one instant."""
 
-    #: The first to go first.
-    jobs: list[JobRecord]
+    @property
+    def jobs(self) -> list[JobRecord]:
+        """The first to go first."""
+        ...
 
     def weaker_than(self, challenger: JobRecord) -> Iterable[JobRecord]:
         """Those whose claim to the pool, and the cost of the exchange, the challenger's claim outweighs; in order."""
@@ -142,14 +144,14 @@ class BySharesOwed:
 
     def fill_lines(self, lines: Lines) -> None:
         ledger, columns = self._ledger, self._ledger.columns
-        waiting = [job for job in ledger.jobs.values() if lines.is_waiting(job.job_id)]
-        if not waiting:
+        rows = (columns.active & columns.eligible & (columns.pool < 0)).nonzero()[0]
+        if lines.spoken_for:
+            rows = rows[~np.isin(columns.job_id[rows], list(lines.spoken_for))]
+        if not len(rows):
             return
-        rows = np.array([job.slot for job in waiting])
-        classes = ledger.classes.classes
         class_rows = columns.class_row[rows]
-        rates = np.array([job_class.rates for job_class in classes])[class_rows]
-        forms = np.array([job_class.form for job_class in classes])[class_rows]
+        rates = ledger.classes.rates[class_rows]
+        forms = ledger.classes.form_rows[class_rows]
         enough = self._rules.opportunistic_rate * rates.max(axis=1, initial=0.0)
         for pool in range(columns.pools):
             entitled = columns.entitled[rows, pool] > 0
@@ -160,7 +162,7 @@ class BySharesOwed:
                 (columns.job_id[rows], columns.submitted_at[rows], -owed, tier, -columns.priority_class[rows])
             )
             order = order[wanted[order]]
-            for form in np.unique(forms[order]).tolist():
+            for form in sorted(set(forms[order].tolist())):
                 those = order[forms[order] == form]
                 ids = columns.job_id[rows[those]].tolist()
                 keys = zip(
@@ -205,17 +207,17 @@ class BySharesOwed:
         ledger, now, slots = self._ledger, self._ledger.now, rows[order[:most]]
         jobs = [ledger.jobs[JobId(job_id)] for job_id in columns.job_id[slots].tolist()]
         # One that never had a right to its place earns none by sitting there.
-        opportunist = np.array([job.opportunist and not job.loses_work for job in jobs], np.bool_)
+        opportunist = np.array([job.opportunist for job in jobs], np.bool_) & ~columns.loses_work[slots]
         return _OwedIncumbents(
             jobs,
             self,
             pool,
             priority_class=columns.priority_class[slots],
             owed=columns.owed[slots, pool],
-            learns=now < np.array([job.profiling_until for job in jobs]),
+            learns=now < columns.profiling_until[slots],
             guest=opportunist & (columns.entitled[slots, pool] <= 0),
-            ran_s=now - np.array([job.running_at for job in jobs]),
-            stop_s=ledger.stop_costs_s(jobs, self._rules),
+            ran_s=now - columns.running_at[slots],
+            stop_s=ledger.stop_costs_s(slots, self._rules),
             left_s=ledger.left_s(slots),
         )
 
@@ -279,4 +281,4 @@ class _OwedIncumbents:
 
     def weaker_than(self, challenger: JobRecord) -> Iterable[JobRecord]:
         outweighed = self.discipline.outweighed(challenger, self.pool, self)
-        return [self.jobs[at] for at in np.flatnonzero(outweighed).tolist()]
+        return map(self.jobs.__getitem__, np.flatnonzero(outweighed).tolist())

@@ -50,6 +50,7 @@ def attempt_ended(cycle: Cycle, job: JobRecord, event: AttemptEnded) -> None:
         misfortune(cycle, job, state, Reason.INFRA_LEASE_EXPIRED if expired else Reason.INFRA_NODE_LOST)
     elif reason is not None:
         job.loses_work = not job.saved and event.exit_code != EXIT_YIELDED and job.running_at < inf
+        cycle.ledger.columns.loses_work[job.slot] = job.loses_work
         cycle.set_attempt_state(job, AttemptState.PREEMPTED, reason)
         requeue(cycle, job, reason, _stopped_text(event))
     elif event.exit_code == EXIT_YIELDED:

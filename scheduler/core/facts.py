@@ -10,9 +10,9 @@ from scheduler.core.ledger import Ledger
 
 
 class Facts:
-    """`OrderFacts` of these slots. Most orders read one column or two: each is worked out when it is asked for."""
+    """`OrderFacts` of these slots (a slice of one: of one job). Each fact is worked out when it is asked for."""
 
-    def __init__(self, ledger: Ledger, rows: IntArray) -> None:
+    def __init__(self, ledger: Ledger, rows: IntArray | slice) -> None:
         self._ledger = ledger
         self._columns = ledger.columns
         self._rows = rows
@@ -55,12 +55,12 @@ class Facts:
         """By steps and speed, else by the submitter's guess; inf without either."""
         columns, rows = self._columns, self._rows
         if not columns.pools:
-            return np.full(len(rows), inf)
+            return np.full(len(columns.gang[rows]), inf)
         rates = self._ledger.classes.rates[columns.class_row[rows]]
         best = rates.max(axis=1, initial=0.0)
         here = self._ledger.classes.rates[columns.runs_as[rows], columns.pool[rows]]  # of a waiting job: never used
         done = columns.steps[rows] + here * np.maximum(self._ledger.now - columns.steps_at[rows], 0.0)
-        by_steps = np.full(len(rows), inf)
+        by_steps = np.full(len(best), inf)
         np.divide(np.maximum(columns.steps_total[rows] - done, 0.0), best, out=by_steps, where=best > 0)
         by_guess = np.maximum(columns.duration_s[rows] - self.attained_s / columns.gang[rows], 0.0)
         return np.where(np.isfinite(columns.steps_total[rows]), by_steps, by_guess)

@@ -49,6 +49,12 @@ class Machine:
     #: Condition to return to when contact is back.
     before: Condition = Condition.UP
     holders: dict[JobId, tuple[int, ...]] = field(default_factory=dict)
+    #: When its holders will leave by themselves, the first first, with what they hold; and what was known when that
+    #: was worked out (`Ledger.ends_on`).
+    ends: list[tuple[float, int]] = field(default_factory=list)
+    ends_known: int = -1
+    #: Of these accelerators those that two jobs hold.
+    shared: set[tuple[int, ...]] = field(default_factory=set)
     #: Somebody was asked to go for a job that waits for more to be freed here: what is free already is not for others.
     closed: bool = False
     #: (instant, job) of failures that may be the machine's fault.
@@ -89,6 +95,8 @@ class PoolState:
     capacity: int = 0
     free: int = 0
     machines: int = 0
+    #: Those that are here, by row.
+    members: dict[int, Machine] = field(default_factory=dict)
     #: Machines there ever were at once: those that are away may come back.
     most_machines: int = 0
     #: buckets[k]: heap of rows of machines that had k free accelerators when pushed.
@@ -158,6 +166,7 @@ class Fleet:
         )
         self._machine_row[node_id] = machine.row
         self.machines.append(machine)
+        state.members[machine.row] = machine
         state.machines += 1
         state.lives.began(at)
         state.most_machines = max(state.most_machines, state.machines)
@@ -173,6 +182,7 @@ class Fleet:
         assert not machine.holders, f"{machine.node_id} still holds {sorted(machine.holders)}"
         self.set_condition(machine, Condition.LEAVING)
         self.pools[machine.pool].machines -= 1
+        del self.pools[machine.pool].members[machine.row]
         del self._machine_row[machine.node_id]
         self.machines[machine.row] = None
 
@@ -268,6 +278,7 @@ class Fleet:
             devices = tuple(machine.free[:count])
             del machine.free[:count]
             machine.holders[job_id] = devices
+            machine.ends_known = -1
             self._changed(machine, -count, form)
             parts.append(NodeShare(machine.node_id, devices))
         first = self.machines[place[0][0]]
@@ -282,6 +293,8 @@ class Fleet:
         devices = machine.holders[beside]
         assert len(devices) == count, f"job {job_id} wants {count} accelerators of the {devices} of job {beside}"
         machine.holders[job_id] = devices
+        machine.ends_known = -1
+        machine.shared.add(devices)
         return Placement(self.pools[machine.pool].pool.pool_id, (NodeShare(machine.node_id, devices),))
 
     def take_again(self, job_id: JobId, placement: Placement, form: Form) -> Place:
@@ -296,6 +309,7 @@ class Fleet:
             assert set(part.devices) <= set(machine.free), f"{part.node_id}: {part.devices} of job {job_id} are taken"
             machine.free = [device for device in machine.free if device not in part.devices]
             machine.holders[job_id] = part.devices
+            machine.ends_known = -1
             self._changed(machine, -len(part.devices), form)
             place.append((machine.row, len(part.devices)))
         return tuple(place)
@@ -303,9 +317,14 @@ class Fleet:
     def give_back(self, job_id: JobId, machine: Machine, form: Form, at: float) -> None:
         """The job holds nothing on this machine any more."""
         devices = machine.holders.pop(job_id, ())
-        if not devices or devices in machine.holders.values():
-            return  # nothing was held, or it was shared and the other one stays
-        machine.free = sorted((*machine.free, *devices))
+        if not devices:
+            return
+        machine.ends_known = -1
+        if devices in machine.shared:
+            machine.shared.discard(devices)  # the other one stays
+            return
+        machine.free.extend(devices)
+        machine.free.sort()
         self._changed(machine, len(devices), form)
         if not machine.holders:
             machine.idle_since = at

@@ -120,6 +120,10 @@ def work_restated(cycle: Cycle, job: JobRecord, event: WorkRestated) -> None:
     job.request = replace(job.request, kind=event.kind, steps=event.steps_total)
     job.steps = job.safe_steps = event.steps
     job.start_steps = min(job.start_steps, event.steps)
+    job.ends_known = -1
+    for row, _ in job.place:
+        if (machine := cycle.ledger.fleet.machines[row]) is not None:
+            machine.ends_known = -1
     job.class_row = columns.class_row[slot] = classes.of_kind(job.class_row, event.kind)
     columns.runs_as[slot] = classes.of_kind(int(columns.runs_as[slot]), event.kind)
     columns.steps_total[slot], columns.steps[slot] = event.steps_total, event.steps

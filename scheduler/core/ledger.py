@@ -11,7 +11,7 @@ something; service on other pools is a gift that is not counted.
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from math import exp, inf
+from math import inf
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 from optimizer.decision import Memory, Quote
 from optimizer.policy import PlanPolicy, PolicySpec, PricingPolicy
 from scheduler.core.classes import JobClass, JobClasses
+from scheduler.core.columns import Columns
 from scheduler.core.events import Proposal
-from scheduler.core.fleet import Fleet, Place
+from scheduler.core.fleet import Fleet, Machine, Place
 from scheduler.core.rules import RoundRules
 from scheduler.core.throughput import RestartCosts, ThroughputTable
 from walras.cluster import Placement, Rendezvous
@@ -79,6 +80,9 @@ class JobRecord:
     opportunist: bool = False
     #: Started to learn a speed: protected from challengers until this instant.
     profiling_until: float = -inf
+    #: When it will end if left alone, and what was known when that was worked out (`Ledger.end_at`).
+    ends_at: float = inf
+    ends_known: int = -1
     #: Machines of the attempt that are lost.
     lost: set[NodeId] = field(default_factory=set)
 
@@ -124,126 +128,6 @@ class Standing:
         return isinstance(self.sharing, PlanPolicy)
 
 
-class Columns:
-    """The columns, grown by doubling. Rows of free slots hold leftovers and have `active` False."""
-
-    def __init__(self) -> None:
-        size = 64
-        self.pools = 0
-        self.active: NDArray[np.bool_] = np.zeros(size, bool)
-        self.job_id: NDArray[np.int64] = np.zeros(size, np.int64)
-        self.class_row: NDArray[np.int64] = np.zeros(size, np.int64)
-        #: The class as which its newest attempt was started.
-        self.runs_as: NDArray[np.int64] = np.zeros(size, np.int64)
-        self.priority_class: NDArray[np.int64] = np.zeros(size, np.int64)
-        self.weight: NDArray[np.float64] = np.zeros(size)
-        self.value_usd_per_h: NDArray[np.float64] = np.zeros(size)
-        self.entity: NDArray[np.int64] = np.zeros(size, np.int64)
-        self.submitted_at: NDArray[np.float64] = np.zeros(size)
-        self.deadline_at: NDArray[np.float64] = np.zeros(size)
-        self.steps_total: NDArray[np.float64] = np.zeros(size)
-        self.steps: NDArray[np.float64] = np.zeros(size)
-        #: When `steps` was last heard of in this attempt (or its ranks came up); inf while none runs.
-        self.steps_at: NDArray[np.float64] = np.full(size, inf)
-        #: The submitter's guess of the whole run on the best accelerator; inf without one.
-        self.duration_s: NDArray[np.float64] = np.full(size, inf)
-        #: True for a job that may be given accelerators: it waits or runs, and nothing but a place is missing.
-        self.eligible: NDArray[np.bool_] = np.zeros(size, bool)
-        #: Accelerators of the largest gang it may run as.
-        self.gang: NDArray[np.float64] = np.ones(size)
-        #: Pool it holds accelerators in (-1: none), how many, and whether it is entitled there.
-        self.pool: NDArray[np.int64] = np.full(size, -1, np.int64)
-        self.count: NDArray[np.float64] = np.zeros(size)
-        #: Accelerator-seconds received, and the instant up to which the row is settled.
-        self.attained_s: NDArray[np.float64] = np.zeros(size)
-        self.settled_at: NDArray[np.float64] = np.zeros(size)
-        #: What it had received when an order policy last began to count its service anew.
-        self.renewed_at_s: NDArray[np.float64] = np.zeros(size)
-        #: When it last began, or ended, to hold accelerators; else its submission.
-        self.since_at: NDArray[np.float64] = np.zeros(size)
-        self.entitled: NDArray[np.float64] = np.zeros((size, 0))
-        self.owed: NDArray[np.float64] = np.zeros((size, 0))
-        #: Accelerator-seconds entitled to and received where entitled, old ones slowly forgotten (`settle_all`).
-        self.promised: NDArray[np.float64] = np.zeros((size, 0))
-        self.delivered: NDArray[np.float64] = np.zeros((size, 0))
-        self._forgotten_at = 0.0
-        self._free = list(range(size - 1, -1, -1))
-
-    def new_slot(self) -> int:
-        if not self._free:
-            self._grow()
-        return self._free.pop()
-
-    def free_slot(self, slot: int) -> None:
-        self.active[slot] = False
-        self.eligible[slot] = False
-        self._free.append(slot)
-
-    def _grow(self) -> None:
-        size = len(self.active)
-        for name, column in vars(self).items():
-            if isinstance(column, np.ndarray):
-                grown = np.zeros((2 * size, *column.shape[1:]), column.dtype)
-                grown[:size] = column
-                setattr(self, name, grown)
-        self._free.extend(range(2 * size - 1, size - 1, -1))
-
-    def set_pools(self, pools: int) -> None:
-        """Add columns for new pools."""
-        more = np.zeros((len(self.active), pools - self.pools))
-        self.entitled = np.hstack([self.entitled, more])
-        self.owed = np.hstack([self.owed, more])
-        self.promised = np.hstack([self.promised, more])
-        self.delivered = np.hstack([self.delivered, more])
-        self.pools = pools
-
-    def settle(self, slot: int, at: float) -> None:
-        """Bring one row's attained and owed service up to `at`."""
-        passed = at - self.settled_at[slot]
-        if passed <= 0:
-            return
-        self.settled_at[slot] = at
-        pool, count = self.pool[slot], self.count[slot]
-        entitled = self.entitled[slot]
-        due = entitled * passed
-        self.owed[slot] += due
-        self.promised[slot] += due
-        if pool >= 0:
-            self.attained_s[slot] += count * passed
-            if entitled[pool] > 0:
-                self.owed[slot, pool] -= count * passed
-                self.delivered[slot, pool] += count * passed
-
-    def settle_all(self, at: float, limit_s: float) -> None:
-        """Bring every active row up to `at`; remember at most `limit_s` seconds of a gang either way.
-
-        What was promised and delivered is forgotten at the same pace: `limit_s` seconds ago counts 1/e.
-        """
-        rows = np.flatnonzero(self.active)
-        passed = np.maximum(at - self.settled_at[rows], 0.0)
-        self.settled_at[rows] = at
-        if not (self.entitled.any() or self.owed.any() or self.promised.any() or self.delivered.any()):
-            self.attained_s[rows] += np.where(self.pool[rows] >= 0, self.count[rows] * passed, 0.0)
-            self._forgotten_at = at
-            return  # an order: nobody is entitled to anything
-        due = self.entitled[rows] * passed[:, None]
-        self.owed[rows] += due
-        self.promised[rows] += due
-        holding = self.pool[rows] >= 0
-        held, pool = rows[holding], self.pool[rows][holding]
-        received = self.count[held] * passed[holding]
-        self.attained_s[held] += received
-        counted = self.entitled[held, pool] > 0
-        self.owed[held[counted], pool[counted]] -= received[counted]
-        self.delivered[held[counted], pool[counted]] += received[counted]
-        kept = exp(-max(at - self._forgotten_at, 0.0) / max(limit_s, 1.0))
-        self._forgotten_at = at
-        self.promised[rows] *= kept
-        self.delivered[rows] *= kept
-        bound = limit_s * self.gang[rows][:, None]
-        self.owed[rows] = np.clip(self.owed[rows], -bound, bound)
-
-
 class Ledger:
     """State of the scheduler at `now`."""
 
@@ -266,6 +150,9 @@ class Ledger:
         self.standing: Standing | None = None
         #: How long the newest jobs that succeeded were, in seconds on their best pool.
         self.finished_s: deque[float] = deque(maxlen=FINISHED_MAX)
+        #: What a restart costs by class, and what was known when that was worked out.
+        self._restarts_s: NDArray[np.float64] = np.zeros(0)
+        self._restarts_known: tuple[int, int, float] | None = None
 
     def __iter__(self) -> Iterator[JobRecord]:
         return iter(self.jobs.values())
@@ -309,12 +196,18 @@ class Ledger:
         """Seconds lost by stopping a running job now: its restart, and its run so far if it cannot save that."""
         return self.restart_s(job, rules) + (self.now - job.leased_at if job.loses_work else 0.0)
 
-    def stop_costs_s(self, jobs: list[JobRecord], rules: RoundRules) -> NDArray[np.float64]:
-        """`stop_cost_s` of all of them."""
-        now, default_s, restart_s = self.now, rules.restart_default_s, self.costs.restart_s
-        return np.array(
-            [restart_s(job.request.kind, default_s) + (now - job.leased_at if job.loses_work else 0.0) for job in jobs]
-        )
+    def stop_costs_s(self, rows: NDArray[np.int64], rules: RoundRules) -> NDArray[np.float64]:
+        """`stop_cost_s` of the running jobs in these slots."""
+        known = (self.costs.version, len(self.classes.classes), rules.restart_default_s)
+        if self._restarts_known != known:
+            kinds = [job_class.kind for job_class in self.classes.classes]
+            restarts_s = [self.costs.restart_s(kind, rules.restart_default_s) for kind in kinds]
+            self._restarts_s = np.array(restarts_s, np.float64)
+            self._restarts_known = known
+        columns = self.columns
+        costs_s: NDArray[np.float64] = self._restarts_s[columns.class_row[rows]]
+        costs_s += np.where(columns.loses_work[rows], self.now - columns.since_at[rows], 0.0)
+        return costs_s
 
     def remaining_s(self, job: JobRecord) -> float:
         """Seconds that a running job has left where it runs, by its own report and its kind's speed; inf if unknown."""
@@ -325,6 +218,32 @@ class Ledger:
         if done > OVERDUE * total:
             return inf  # what was said of its length is not true
         return max(0.0, total - done) / rate
+
+    def end_at(self, job: JobRecord, rules: RoundRules) -> float:
+        """When a running job will have ended if left alone, by its known length and speed; inf if unknown.
+
+        It stays what it is while the attempt lasts and no speed or cost becomes another: worked out once.
+        """
+        known = self.classes.version + self.costs.version  # neither ever goes back
+        if job.ends_known != known:
+            total, rate = job.request.steps, self.rate_of(job)
+            job.ends_known = known
+            if total is None or rate <= 0:
+                job.ends_at = inf
+            else:
+                began, left = job.leased_at + self.restart_s(job, rules), total - job.start_steps
+                job.ends_at = began + left / rate if left > 0 else began
+        return job.ends_at
+
+    def ends_on(self, machine: Machine, rules: RoundRules) -> list[tuple[float, int]]:
+        """(when, accelerators) of those who hold accelerators of the machine, were they left alone; the first first."""
+        known = self.classes.version + self.costs.version
+        if machine.ends_known != known:
+            jobs = self.jobs
+            machine.ends = [(self.end_at(jobs[job_id], rules), len(held)) for job_id, held in machine.holders.items()]
+            machine.ends.sort()
+            machine.ends_known = known
+        return machine.ends
 
     def left_s(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
         """`remaining_s` of the running jobs in these slots."""
@@ -359,6 +278,9 @@ class Ledger:
         columns.gang[slot] = max((demand.count for demand in request.demands), default=1)
         columns.pool[slot] = -1
         columns.count[slot] = 0.0
+        columns.running_at[slot] = inf
+        columns.profiling_until[slot] = -inf
+        columns.loses_work[slot] = False
         columns.attained_s[slot] = 0.0
         columns.settled_at[slot] = at
         columns.renewed_at_s[slot] = 0.0

@@ -12,6 +12,7 @@ from itertools import islice
 
 from scheduler.core.ledger import JobRecord, Ledger
 from walras.ids import JobId
+from walras.states import JobState
 
 #: Smallest first. Keys end in the job id, so two are never equal.
 Key = tuple[float, ...]
@@ -20,9 +21,12 @@ Key = tuple[float, ...]
 class Line:
     """One pool's queue of jobs of one form."""
 
-    __slots__ = ("_at", "_late", "_planned")
+    __slots__ = ("_at", "_late", "_planned", "count", "part")
 
-    def __init__(self) -> None:
+    def __init__(self, count: int, part: int) -> None:
+        #: Accelerators of its gangs: of all of them, and on one machine at most.
+        self.count = count
+        self.part = part
         self._planned: list[tuple[Key, JobId]] = []
         self._at = 0
         self._late: list[tuple[Key, JobId]] = []
@@ -87,7 +91,9 @@ class Lines:
         lines = self._lines[pool]
         found = lines.get(form)
         if found is None:
-            found = lines[form] = Line()
+            taken, size = self._ledger.classes.forms[form], self._ledger.fleet.pools[pool].pool.shape.accelerators
+            count = taken.counts[pool]
+            found = lines[form] = Line(count, count // taken.nodes if taken.nodes > 1 else min(count, size))
         return found
 
     def push(self, job: JobRecord, pool: int, key: Key) -> None:
@@ -126,4 +132,6 @@ class Lines:
     def is_waiting(self, job_id: JobId) -> bool:
         """Whether the job may be started from a line."""
         job = self._ledger.jobs.get(job_id)
-        return job is not None and job.waits and job.ready_at <= self._ledger.now and job_id not in self.spoken_for
+        if job is None or job.state is not JobState.PENDING or job.place or job.blocked_by:  # `waits`, looked up once
+            return False
+        return job.ready_at <= self._ledger.now and job_id not in self.spoken_for

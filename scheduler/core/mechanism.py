@@ -43,13 +43,15 @@ class OwedRounds:
 
     def settle(self, cycle: Cycle) -> None:
         """Freed machines to claims, newcomers judged, places filled, incumbents compared, a solve asked for."""
-        fill_lines_anew(cycle)
-        pressing = take_in(cycle)
-        if not cycle.standing.rules.idle_to_round_end or cycle.round_ended:
+        rules = cycle.standing.rules
+        if cycle.refill:
+            fill_lines_anew(cycle)
+        pressing = take_in(cycle) if cycle.freed or cycle.arrived else ()
+        if not rules.idle_to_round_end or cycle.round_ended:
             fill(cycle)
         for job in pressing:
             jobs.press(cycle, job)
-        if cycle.round_ended or cycle.standing.rules.round_s == 0:
+        if cycle.round_ended or rules.round_s == 0:
             cycle.round_ended = False
             compare(cycle)
             explore(cycle)

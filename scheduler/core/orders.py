@@ -35,20 +35,21 @@ class ByOrder:
         self._policy = policy
         self.compares = policy.preemptive
         self.strict = policy.strict
+        self._renewing = policy if isinstance(policy, Renewing) else None
         #: Rank of jobs looked at in this instant's comparison.
         self._ranks: dict[JobId, float] = {}
         self._ranked_at = nan
 
     # ------------------------------------------------------------------------------------------ keys
 
-    def _columns(self, rows: IntArray) -> list[FloatArray]:
+    def _columns(self, rows: IntArray | slice) -> list[FloatArray]:
         """The whole key in columns, most significant first: class, the policy's, submission, number."""
         columns = self._ledger.columns
         own = self._policy.key(Facts(self._ledger, rows))
         last = (columns.submitted_at[rows], columns.job_id[rows].astype(np.float64))
         return [-columns.priority_class[rows].astype(np.float64), *own, *last]
 
-    def _keep(self, rows: IntArray, ranks: FloatArray) -> None:
+    def _keep(self, rows: IntArray | slice, ranks: FloatArray) -> None:
         if self._ranked_at != self._ledger.now:
             self._ranks.clear()
             self._ranked_at = self._ledger.now
@@ -57,12 +58,12 @@ class ByOrder:
 
     def _rank(self, job: JobRecord) -> float:
         if self._ranked_at != self._ledger.now or job.job_id not in self._ranks:
-            row = np.array([job.slot])
+            row = slice(job.slot, job.slot + 1)
             self._keep(row, self._columns(row)[1])
         return self._ranks[job.job_id]
 
     def keys(self, job: JobRecord) -> list[tuple[int, Key]]:
-        own = self._policy.key(Facts(self._ledger, np.array([job.slot])))
+        own = self._policy.key(Facts(self._ledger, slice(job.slot, job.slot + 1)))
         submitted_at = self._ledger.columns.submitted_at[job.slot]
         key = (-job.request.priority_class, *(float(column[0]) for column in own), float(submitted_at), job.job_id)
         return [(pool, key) for pool in self._ledger.class_of(job).pools]
@@ -81,23 +82,23 @@ class ByOrder:
         ids = ledger.columns.job_id[rows[order]].tolist()
         entries = list(zip(zip(*(column[order].tolist() for column in keys), strict=True), ids, strict=True))
         class_rows = ledger.columns.class_row[rows[order]]
-        forms = np.array([job_class.form for job_class in ledger.classes.classes])[class_rows]
+        forms = ledger.classes.form_rows[class_rows]
         runs_on = ledger.classes.rates[class_rows] > 0
         for pool in range(ledger.columns.pools):
             runs = runs_on[:, pool]
-            for form in np.unique(forms[runs]).tolist():
-                those = np.flatnonzero(runs & (forms == form)).tolist()
+            for form in sorted(set(forms[runs].tolist())):
+                those = (runs & (forms == form)).nonzero()[0].tolist()
                 lines.line(pool, form).plan([entries[at] for at in those])
 
     def _waiting(self) -> IntArray:
         """Slots of the jobs that miss nothing but a place; some may have one promised."""
         columns = self._ledger.columns
-        return np.flatnonzero(columns.active & columns.eligible & (columns.pool < 0))
+        return (columns.active & columns.eligible & (columns.pool < 0)).nonzero()[0]
 
     def _renew(self, rows: IntArray) -> None:
-        if isinstance(self._policy, Renewing):
+        if self._renewing is not None:
             facts, columns = Facts(self._ledger, rows), self._ledger.columns
-            again = self._policy.renews(facts)
+            again = self._renewing.renews(facts)
             columns.renewed_at_s[rows[again]] = facts.attained_s[again]
 
     # ------------------------------------------------------------------------------------------ exchanges
@@ -110,11 +111,10 @@ class ByOrder:
         keys = self._columns(waiting)
         order = np.lexsort(keys[::-1])
         rows, ranks = waiting[order], keys[1][order]
-        kinds, kind = np.unique(columns.class_row[rows], return_inverse=True)
-        fits = np.array([self._fits(row) for row in kinds.tolist()])[kind]
+        fits = self._fit(columns.class_row[rows])
         if not self.strict:  # under a strict order even a head that outranks nobody holds up the rest
             fits &= self._outrank_somebody(keys[0][order], ranks)
-        first = fits & (np.cumsum(fits, axis=0) <= most)
+        first = fits & (fits.cumsum(axis=0) <= most)
         found = np.flatnonzero(first.any(axis=1))
         self._keep(rows[found], ranks[found])
         for at in found.tolist():
@@ -125,7 +125,7 @@ class ByOrder:
     def _outrank_somebody(self, classes: FloatArray, ranks: FloatArray) -> BoolArray:
         """Whether a waiting job ranks before the last of those who hold a place, by pool (n, pools)."""
         columns = self._ledger.columns
-        running = np.flatnonzero(columns.active & (columns.pool >= 0))
+        running = (columns.active & (columns.pool >= 0)).nonzero()[0]
         better = np.zeros((len(ranks), columns.pools), dtype=np.bool_)
         incumbent = self._columns(running)
         for pool in range(columns.pools):
@@ -136,11 +136,12 @@ class ByOrder:
                 better[:, pool] = (classes < by_class) | ((classes == by_class) & (ranks < by_rank))
         return better
 
-    def _fits(self, class_row: int) -> list[bool]:
-        """Pools on which jobs of the class could run, were they empty."""
-        job_class, pools = self._ledger.classes.classes[class_row], self._ledger.fleet.pools
-        counts = self._ledger.classes.forms[job_class.form].counts
-        return [bool(job_class.rates[p.row] > 0) and 0 < counts[p.row] <= p.capacity for p in pools]
+    def _fit(self, class_rows: IntArray) -> BoolArray:
+        """Pools on which jobs of these classes could run, were they empty (n, pools)."""
+        classes, capacity = self._ledger.classes, np.array([state.capacity for state in self._ledger.fleet.pools])
+        counts = classes.counts
+        fit: BoolArray = ((classes.rates > 0) & (counts > 0) & (counts <= capacity))[class_rows]
+        return fit
 
     def pools_of(self, job: JobRecord) -> Sequence[int]:
         job_class = self._ledger.class_of(job)
@@ -148,20 +149,24 @@ class ByOrder:
 
     def incumbents(self, pool: int, most: int) -> Incumbents:
         ledger, rules, now = self._ledger, self._rules, self._ledger.now
-        rows = np.flatnonzero(ledger.columns.active & (ledger.columns.pool == pool))
+        rows = (ledger.columns.active & (ledger.columns.pool == pool)).nonzero()[0]
         keys = self._columns(rows)
         last = np.lexsort(keys[::-1])[::-1][:most]
-        jobs = [ledger.jobs[JobId(job_id)] for job_id in ledger.columns.job_id[rows[last]].tolist()]
+        columns, slots = ledger.columns, rows[last]
         return _Ranked(
-            jobs,
+            columns.job_id[slots],
             self,
-            priority_class=ledger.columns.priority_class[rows[last]],
+            priority_class=columns.priority_class[slots],
             rank=keys[1][last],
-            settled=np.array([not job.loses_work and now >= job.profiling_until for job in jobs], np.bool_),
-            ran_s=now - np.array([job.running_at for job in jobs]),
-            stop_s=ledger.stop_costs_s(jobs, rules),
-            left_s=ledger.left_s(rows[last]),
+            settled=~columns.loses_work[slots] & (now >= columns.profiling_until[slots]),
+            ran_s=now - columns.running_at[slots],
+            stop_s=ledger.stop_costs_s(slots, rules),
+            left_s=ledger.left_s(slots),
         )
+
+    def of_ids(self, job_ids: IntArray) -> Iterator[JobRecord]:
+        """The jobs with these numbers, looked up as they are asked for."""
+        return map(self._ledger.jobs.__getitem__, job_ids.tolist())
 
     def outweighed(self, challenger: JobRecord, there: "_Ranked") -> BoolArray:
         """Whose place the challenger may take.
@@ -205,7 +210,7 @@ class ByOrder:
 class _Ranked:
     """Incumbents of a pool in columns: a challenger is weighed against all of them at once."""
 
-    jobs: list[JobRecord]
+    job_id: IntArray
     order: ByOrder
     priority_class: IntArray
     #: The policy's first column.
@@ -217,5 +222,9 @@ class _Ranked:
     stop_s: FloatArray
     left_s: FloatArray
 
+    @property
+    def jobs(self) -> list[JobRecord]:
+        return list(self.order.of_ids(self.job_id))
+
     def weaker_than(self, challenger: JobRecord) -> Iterable[JobRecord]:
-        return [self.jobs[at] for at in np.flatnonzero(self.order.outweighed(challenger, self)).tolist()]
+        return self.order.of_ids(self.job_id[self.order.outweighed(challenger, self)])

@@ -33,6 +33,8 @@ def explore(cycle: Cycle) -> list[tuple[JobRecord, int]]:
     discipline, opened = cycle.discipline, list[tuple[JobRecord, int]]()
     if discipline is None or not discipline.explores or cycle.standing.rules.profiling_share <= 0:
         return opened
+    if cycle.ledger.classes.all_measured:
+        return opened
     budget = _budget(cycle)
     if budget < 1:
         return opened

@@ -201,6 +201,8 @@ def _resize(cycle: Cycle, proposal: Proposal) -> None:
     What is owed evens out the rest. A job whose place is being made keeps its size until it has started there.
     """
     ledger = cycle.ledger
+    if not ledger.classes.elastic_forms:
+        return
     given: dict[JobId, dict[str, dict[int, float]]] = {}
     for job_id, pool, count, share in zip(
         proposal.job_ids, proposal.pool_rows, proposal.counts, proposal.shares, strict=True
@@ -223,14 +225,16 @@ def _resize(cycle: Cycle, proposal: Proposal) -> None:
 def _entitle(ledger: Ledger, proposal: Proposal) -> None:
     """Replace the entitlements of the jobs that were asked about; owed time follows them to their new pools."""
     columns, jobs = ledger.columns, ledger.jobs
+    if not columns.counts_owed:
+        return
     asked = np.array([jobs[job_id].slot for job_id in proposal.asked if job_id in jobs], np.int64)
     fresh = np.zeros_like(columns.entitled)
-    for job_id, pool, count, share in zip(
-        proposal.job_ids, proposal.pool_rows, proposal.counts, proposal.shares, strict=True
-    ):
-        row = ledger.fleet.pool_row(proposal.pools[pool])
-        if job_id in jobs and row is not None:
-            fresh[jobs[job_id].slot, row] += count * share
+    row_of = [ledger.fleet.pool_row(pool_id) for pool_id in proposal.pools]
+    rows = np.array([-1 if row is None else row for row in row_of], np.int64)[np.array(proposal.pool_rows, np.int64)]
+    slots = np.array([jobs[job_id].slot if job_id in jobs else -1 for job_id in proposal.job_ids], np.int64)
+    kept = (slots >= 0) & (rows >= 0)
+    given = np.array(proposal.counts, np.float64) * np.array(proposal.shares, np.float64)
+    np.add.at(fresh, (slots[kept], rows[kept]), given[kept])
     capacity = np.array([float(state.capacity) for state in ledger.fleet.pools])
     total = fresh.sum(axis=0)
     fresh *= np.minimum(1.0, capacity / np.maximum(total, 1e-12))

@@ -47,7 +47,7 @@ def _resume_attempt(cycle: Cycle, job: JobRecord, event: JobRestored) -> None:
     job.prepared, job.rendezvous, job.revoked = set(event.prepared), event.rendezvous, event.revoked
     columns.pool[job.slot], columns.count[job.slot] = pool, placement.accelerators
     columns.runs_as[job.slot] = ledger.class_with(job, pool, placement.accelerators)
-    columns.since_at[job.slot] = event.leased_at
+    columns.since_at[job.slot], columns.running_at[job.slot] = event.leased_at, event.running_at
     if event.running_at < inf:
         columns.steps_at[job.slot] = event.at
     cycle.timers.set(event.leased_at + job.request.max_runtime_s, "max_runtime", job.job_id, job.attempt)

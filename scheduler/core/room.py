@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from math import inf
 
 from scheduler.core.claims import waits_for_others
-from scheduler.core.classes import Form
 from scheduler.core.cycle import Cycle
+from scheduler.core.lines import Line
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,11 +19,10 @@ class Room:
     several: float
     lent: float
 
-    def may_hold(self, form: Form, pool: int, machine_size: int) -> bool:
-        """False: there is certainly no place for gangs of this form."""
-        count = form.counts[pool]
-        largest_part = count // form.nodes if form.nodes > 1 else min(count, machine_size)
-        return (largest_part <= self.one and count <= self.several) or count <= self.lent
+    def may_hold(self, line: Line) -> bool:
+        """False: there is certainly no place for gangs of this line."""
+        count = line.count
+        return (line.part <= self.one and count <= self.several) or count <= self.lent
 
 
 #: Everybody may have to be looked at.
@@ -34,9 +33,10 @@ def room_on(cycle: Cycle, pool: int) -> Room:
     """What may start on the pool. Everybody, as long as the first who finds no place would get a reservation."""
     fleet = cycle.ledger.fleet
     free, held = fleet.pools[pool].free, 0
-    reserved = [claim for claim in cycle.claims.values() if claim.pool == pool and not claim.exchange]
+    reserved = cycle.reservations.get(pool, {}).values()
     for claim in reserved:
-        held = max(held, *(wanted - claim.needs[row] for row, wanted in claim.wanted.items()))
+        for row, wanted in claim.wanted.items():
+            held = max(held, wanted - claim.needs[row])
     if (free or held) and len(reserved) < cycle.standing.rules.max_reservations:
         return ANY_ROOM
     lends = held and any(waits_for_others(cycle, claim) for claim in reserved)

@@ -39,7 +39,7 @@ def fill(cycle: Cycle) -> None:
     """Give free places of the stale pools to the most urgent jobs that fit; keep one place for a gang that does not."""
     assert cycle.discipline is not None
     strict = _strict(cycle)
-    if not cycle.stale_pools and not strict:
+    if not (cycle.stale_pools or strict):
         return
     # Under strict order the head of the line may wait for a pool in which nothing changed, and blocks all the same.
     filling = _Filling(list(range(len(cycle.ledger.fleet.pools))) if strict else sorted(cycle.stale_pools), strict)
@@ -51,7 +51,8 @@ def fill(cycle: Cycle) -> None:
         _, job, pool, form_row = found
         if not strict and pool not in filling.room:
             filling.room[pool] = room_on(cycle, pool)
-            if not _may_hold(cycle, filling.room[pool], pool, form_row):
+            line = cycle.lines.line(pool, form_row)
+            if not (filling.room[pool].may_hold(line) or _may_shrink(cycle, pool, form_row)):
                 filling.full.add((pool, form_row))
                 continue
         place = cycle.ledger.fleet.find(pool, cycle.ledger.classes.forms[form_row]) or _smaller(cycle, job, pool)
@@ -106,7 +107,9 @@ def _next_in_line(cycle: Cycle, filling: _Filling) -> tuple[Key, JobRecord, int,
         if not (filling.strict or pool in filling.room or cycle.ledger.fleet.pools[pool].free):
             room = filling.room[pool] = room_on(cycle, pool)
         for form_row, line in lines:
-            if (pool, form_row) in filling.full or not _may_hold(cycle, room, pool, form_row):
+            if (pool, form_row) in filling.full:
+                continue
+            if not (room is ANY_ROOM or room.may_hold(line) or _may_shrink(cycle, pool, form_row)):
                 continue
             head = cycle.lines.head(pool, form_row, line)
             if head is not None and (best is None or head[0] < best[0]):
@@ -114,13 +117,12 @@ def _next_in_line(cycle: Cycle, filling: _Filling) -> tuple[Key, JobRecord, int,
     return best
 
 
-def _may_hold(cycle: Cycle, room: Room, pool: int, form_row: int) -> bool:
-    """False: nobody in this line can start or borrow."""
-    classes, state = cycle.ledger.classes, cycle.ledger.fleet.pools[pool]
-    if room is ANY_ROOM or room.may_hold(classes.forms[form_row], pool, state.pool.shape.accelerators):
-        return True
+def _may_shrink(cycle: Cycle, pool: int, form_row: int) -> bool:
+    """Whether somebody in this line could start with a smaller gang."""
+    if form_row not in cycle.ledger.classes.elastic_forms:
+        return False
     assert cycle.discipline is not None
-    return state.free > 0 and cycle.discipline.shrinks and form_row in classes.elastic_forms
+    return cycle.ledger.fleet.pools[pool].free > 0 and cycle.discipline.shrinks
 
 
 def _strict(cycle: Cycle) -> bool:
@@ -162,8 +164,8 @@ def _reserve_or_lend(cycle: Cycle, job: JobRecord, pool: int, filling: _Filling)
 
 def _reservation(cycle: Cycle, pool: int) -> Claim | None:
     """The pool's reservation, once as many are open as the rules allow."""
-    found = [claim for claim in cycle.claims.values() if claim.pool == pool and not claim.exchange]
-    return found[0] if len(found) >= cycle.standing.rules.max_reservations else None
+    found = cycle.reservations.get(pool)
+    return next(iter(found.values())) if found and len(found) >= cycle.standing.rules.max_reservations else None
 
 
 def _holds(reservation: Claim, count: int) -> bool:
@@ -194,22 +196,16 @@ def _ready_at(cycle: Cycle, machine: Machine, wanted: int) -> float:
     missing = wanted - len(machine.free)
     if missing <= 0:
         return cycle.now
-    jobs = cycle.ledger.jobs
-    ends = [(expected_end(cycle, jobs[job_id]), len(held)) for job_id, held in machine.holders.items()]
-    for end_at, count in sorted(ends):
+    for end_at, count in cycle.ledger.ends_on(machine, cycle.standing.rules):
         missing -= count
         if missing <= 0:
-            return end_at
-    return float("inf")
+            return end_at if end_at > cycle.now else cycle.now
+    return inf
 
 
 def expected_end(cycle: Cycle, job: JobRecord) -> float:
     """When a running job will end if left alone, by its known length and speed; inf if unknown."""
-    total, rate = job.request.steps, cycle.ledger.rate_of(job)
-    if total is None or rate <= 0:
-        return inf
-    began, left = job.leased_at + cycle.ledger.restart_s(job, cycle.standing.rules), total - job.start_steps
-    end_at = began + left / rate if left > 0 else began
+    end_at = cycle.ledger.end_at(job, cycle.standing.rules)
     return end_at if end_at > cycle.now else cycle.now
 
 

@@ -144,6 +144,8 @@ class RestartCosts:
         self._checkpoints: dict[Kind, deque[float]] = {}
         #: By kind with a start that was seen: asked for far more often than anything new is seen.
         self._known: dict[Kind, float] = {}
+        #: Another number whenever an answer may have become another.
+        self.version = 0
 
     def saw_start(self, kind: Kind, start_s: float) -> None:
         self._starts.setdefault(kind, deque(maxlen=WINDOW)).append(start_s)
@@ -156,7 +158,10 @@ class RestartCosts:
     def _know(self, kind: Kind) -> None:
         starts, checkpoints = self._starts.get(kind), self._checkpoints.get(kind)
         if starts:
-            self._known[kind] = median(starts) + (median(checkpoints) if checkpoints else 0.0)
+            restart_s = median(starts) + (median(checkpoints) if checkpoints else 0.0)
+            if restart_s != self._known.get(kind):
+                self._known[kind] = restart_s
+                self.version += 1
 
     def restart_s(self, kind: Kind, default_s: float) -> float:
         """The default until a start of the kind has been seen."""

@@ -20,10 +20,8 @@ def likely_machines(cycle: Cycle, pool: int, job: JobRecord, least: int) -> list
     claimed = cycle.claims_on
     machines = [
         machine
-        for machine in cycle.ledger.fleet.machines
-        if machine is not None
-        and machine.pool == pool
-        and (len(machine.free) >= least or job.job_id in machine.holders)
+        for machine in cycle.ledger.fleet.pools[pool].members.values()
+        if (len(machine.free) >= least or job.job_id in machine.holders)
         and machine.condition is Condition.UP
         and (machine.row not in claimed or not _is_claimed_by_others(cycle, machine.row, job))
     ]
@@ -72,7 +70,7 @@ def victims_of(
 def _place_already(cycle: Cycle, job: JobRecord, pool: int, parts: list[int]) -> list[tuple[int, int]]:
     """As much of its place as needs nobody to leave: where it runs itself, and for a gang whole machines elsewhere."""
     place: list[tuple[int, int]] = []
-    machines = _own_machines(cycle, pool, job)
+    machines = _own_machines(cycle, pool, job) if job.place else []
     if len(parts) > 1:
         own = {machine.row for machine in machines}
         likely = likely_machines(cycle, pool, job, parts[-1])
@@ -99,9 +97,10 @@ def _can_leave(incumbent: JobRecord) -> bool:
 
 def _is_open(cycle: Cycle, machine: Machine, job: JobRecord) -> bool:
     """Whether what is freed on the machine can be the job's: no reservation of another takes it."""
-    claims = cycle.claims_on.get(machine.row, ())
-    reserved = any(job_id != job.job_id and not cycle.claims[job_id].exchange for job_id in claims)
-    return machine.condition is Condition.UP and not reserved
+    if machine.condition is not Condition.UP:
+        return False
+    claims = cycle.claims_on.get(machine.row)
+    return not claims or all(job_id == job.job_id or cycle.claims[job_id].exchange for job_id in claims)
 
 
 def _has_room_after(cycle: Cycle, machine: Machine, leaving: list[JobRecord], wanted: int, job: JobRecord) -> bool:
@@ -124,7 +123,10 @@ def _promised(cycle: Cycle, machine: Machine, job: JobRecord) -> tuple[int, floa
 
     Accelerators, processors, memory; each 0 at least: what more is left is not counted on.
     """
-    claims = [cycle.claims[job_id] for job_id in cycle.claims_on.get(machine.row, ()) if job_id != job.job_id]
+    claiming = cycle.claims_on.get(machine.row)
+    if not claiming:
+        return 0, 0.0, 0
+    claims = [cycle.claims[job_id] for job_id in claiming if job_id != job.job_id]
     if not claims:
         return 0, 0.0, 0
     needs = [(claim.needs[machine.row], form_of(cycle, cycle.ledger.jobs[claim.job_id])) for claim in claims]

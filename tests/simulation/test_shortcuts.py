@@ -1,13 +1,17 @@
 """What makes rounds cheap changes no decision: with the shortcuts switched off, runs are the same."""
 
+from math import inf
+
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from scheduler.core import rounds
 from scheduler.core.commands import Command
 from scheduler.core.core import SchedulerCore
 from scheduler.core.cycle import Cycle
 from scheduler.core.events import Event, RoundEnded, Woke
+from scheduler.core.ledger import JobRecord
 from scheduler.core.room import ANY_ROOM, Room
 from simulator.simulate import Simulation
 from tests.simulation.random_scenarios import jobs_of, scenario_of
@@ -36,7 +40,7 @@ def test_looking_only_at_gangs_that_find_room_starts_the_same_jobs(monkeypatch: 
 
 
 class Comparing(SchedulerCore):
-    """A core that works out what running jobs have left in columns and one by one, and compares."""
+    """A core that works out what is kept, or done in columns, anew and one by one, and compares."""
 
     compared = 0
 
@@ -48,11 +52,34 @@ class Comparing(SchedulerCore):
             slots = np.array([job.slot for job in running], np.int64)
             assert ledger.left_s(slots).tolist() == [ledger.remaining_s(job) for job in running]
             self.compared += len(slots)
+            self._compare_costs(running, slots)
+        self._compare_ends()
         return commands
 
+    def _compare_costs(self, running: list[JobRecord], slots: NDArray[np.int64]) -> None:
+        ledger, rules, columns = self.ledger, self.cycle.standing.rules, self.ledger.columns
+        assert ledger.stop_costs_s(slots, rules).tolist() == [ledger.stop_cost_s(job, rules) for job in running]
+        assert columns.running_at[slots].tolist() == [job.running_at for job in running]
+        assert columns.profiling_until[slots].tolist() == [job.profiling_until for job in running]
 
-def test_what_is_left_is_the_same_in_columns() -> None:
-    """`left_s` of many jobs is `remaining_s` of each, to the last bit."""
+    def _compare_ends(self) -> None:
+        """By length, speed and restart cost as they are known now, whoever holds the machine and since whenever."""
+        ledger = self.ledger
+        for machine in ledger.fleet.machines:
+            if machine is not None and ledger.standing is not None:
+                holders = [(ledger.jobs[job_id], len(held)) for job_id, held in machine.holders.items()]
+                assert ledger.ends_on(machine, ledger.standing.rules) == sorted((self._end(j), n) for j, n in holders)
+
+    def _end(self, job: JobRecord) -> float:
+        rate, rules = self.ledger.rate_of(job), self.cycle.standing.rules
+        if job.request.steps is None or rate <= 0:
+            return inf
+        began = job.leased_at + self.ledger.restart_s(job, rules)
+        return began + max(0.0, job.request.steps - job.start_steps) / rate
+
+
+def test_what_is_kept_or_done_in_columns_is_the_same() -> None:
+    """What jobs have left, what stopping them costs and when machines will be free: to the last bit."""
     compared = 0
     for seed in SEEDS:
         core = Comparing()

@@ -32,7 +32,7 @@ def gavel_problem(ledger: Ledger, admitted_at: Mapping[JobId, float]) -> GavelPr
     problem = build_problem(ledger)
     order = np.argsort(problem.pools.accelerator, kind="stable")
     records = [ledger.jobs[job_id] for job_id in problem.jobs.job_id.tolist()]
-    speed = np.array([ledger.class_of(job).rates for job in records]).reshape(len(records), len(order))
+    speed = ledger.classes.rates[[job.class_row for job in records]].reshape(len(records), len(order))
     waited_s = np.array([admitted_at[job.job_id] for job in records]) - problem.jobs.submitted_at
     return GavelProblem(
         **{field.name: getattr(problem, field.name) for field in fields(Problem)},

@@ -84,6 +84,7 @@ class GavelRounds:
         self._asked = False
         #: A job has come, ended or made nothing since the last solve was asked for.
         self._changed = True
+        cycle.ledger.columns.counts_owed = False  # what each has received is counted in `Rows`, in Gavel's way
 
     def settle(self, cycle: Cycle) -> None:
         """Nothing to do but where a round has ended, a solve is answered, or the last that must go is gone."""

@@ -8,7 +8,6 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from optimizer.problem import BoolArray, FloatArray, IntArray
 from walras.ids import JobId
@@ -86,11 +85,19 @@ class Rows:
         return self._index[first, second] if second == ALONE or first < second else self._index[second, first]
 
     def credit(self, received: Iterable[tuple[int | None, int, float]]) -> None:
-        """These (row, pool) received so many seconds in the round that has ended; None: the row is gone."""
-        for row, pool, time_s in received:
-            self.busy_s[pool] += time_s
-            if row is not None:
-                self.time_s[row, pool] += time_s
+        """These (row, pool) received so many seconds in the round that has ended; None: the row is gone.
+
+        A row is there once.
+        """
+        busy_s, known = self.busy_s.tolist(), []
+        for cell in received:
+            busy_s[cell[1]] += cell[2]  # one by one: the order of a sum decides its last digit
+            if cell[0] is not None:
+                known.append(cell)
+        self.busy_s[:] = busy_s
+        if known:
+            rows, pools, times_s = zip(*known, strict=True)
+            self.time_s[rows, pools] += times_s
 
     def settle(self, since_s: float) -> None:
         """Before a solve: what each row should have had in the last `since_s` seconds against what it got."""
@@ -121,29 +128,28 @@ class Rows:
         order = np.lexsort((-self.share, -self.deficit_s, -priority), axis=0)
         taken: set[int] = set()
         chosen: Selection = {}
+        columns = (self.first.tolist(), self.second.tolist(), self.count.tolist(), self.allocated.tolist())
+        rows = list(zip(*columns, strict=True))
         for pool in pools:
             ranked = order[:, pool]
-            self._fill(pool, free[pool], ranked[allowed[ranked, pool]], taken, chosen)
+            _fill(pool, free[pool], [rows[row] for row in ranked[allowed[ranked, pool]].tolist()], taken, chosen)
         return chosen
 
-    def _fill(self, pool: int, free: int, ranked: NDArray[np.int64], taken: set[int], chosen: Selection) -> None:
-        rows = zip(
-            self.first[ranked].tolist(),
-            self.second[ranked].tolist(),
-            self.count[ranked].tolist(),
-            self.allocated[ranked].tolist(),
-            strict=True,
-        )
-        for first, second, count, allocated in rows:
-            if first in taken or second in taken or count > free:
-                continue
-            taken.add(first)
+
+def _fill(
+    pool: int, free: int, ranked: Sequence[tuple[int, int, int, bool]], taken: set[int], chosen: Selection
+) -> None:
+    """Give what is free on the pool to these rows (members, gang, known to the last solve), the first first."""
+    for first, second, count, allocated in ranked:
+        if count > free or first in taken or second in taken:
+            continue
+        taken.add(first)
+        if second != ALONE:
+            taken.add(second)
+        free -= count
+        if allocated:
+            chosen[JobId(first)] = pool, JobId(second)
             if second != ALONE:
-                taken.add(second)
-            free -= count
-            if allocated:
-                chosen[JobId(first)] = pool, JobId(second)
-                if second != ALONE:
-                    chosen[JobId(second)] = pool, JobId(first)
-            if not free:
-                return
+                chosen[JobId(second)] = pool, JobId(first)
+        if not free:
+            return

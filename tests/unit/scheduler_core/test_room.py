@@ -4,7 +4,7 @@ from fake_fleet import FakeFleet, cluster, job
 
 from scheduler.core import commands as cmd
 from scheduler.core import events as ev
-from scheduler.core.classes import Form
+from scheduler.core.lines import Line
 from scheduler.core.room import Room
 from scheduler.core.rules import RoundRules
 from walras.ids import JobId, Kind
@@ -12,20 +12,26 @@ from walras.ids import JobId, Kind
 QUICK = RoundRules(round_s=10, resolve_min_s=0, min_runtime_s=5, restart_default_s=2, profiling_share=0)
 
 
-def form(count: int, nodes: int = 1) -> Form:
-    return Form((count,), nodes, 1.0, 1)
-
-
 def test_a_gang_on_several_machines_needs_its_largest_part_on_one() -> None:
     """However much is free in all: whole machines for what fills them, an even part of a gang spread by request."""
     room = Room(one=3, several=12, lent=0)
-    assert not room.may_hold(form(8), 0, machine_size=4)
-    assert not room.may_hold(form(8, nodes=2), 0, machine_size=8)
-    assert room.may_hold(form(6, nodes=2), 0, machine_size=8)
-    assert not room.may_hold(form(15, nodes=5), 0, machine_size=8)
-    assert room.may_hold(form(3), 0, machine_size=4)
-    assert not room.may_hold(form(4), 0, machine_size=4)
-    assert Room(one=0, several=0, lent=4).may_hold(form(4), 0, machine_size=4)
+    assert not room.may_hold(Line(8, part=4))
+    assert room.may_hold(Line(6, part=3))
+    assert not room.may_hold(Line(15, part=3))
+    assert room.may_hold(Line(3, part=3))
+    assert not room.may_hold(Line(4, part=4))
+    assert Room(one=0, several=0, lent=4).may_hold(Line(4, part=4))
+
+
+def test_a_line_knows_the_largest_part_of_its_gangs() -> None:
+    """Whole machines for what fills them, an even part of a gang that is spread by request."""
+    fleet = cluster("fifo", rules=QUICK, machines="aa")
+    for number, nodes in ((1, 1), (2, 2)):
+        fleet.tell(ev.JobSubmitted(0.0, job(number, "a", 6, nodes=nodes)))
+    lines, ledger = fleet.core.cycle.lines, fleet.core.ledger
+    rows = [ledger.classes.row(job(number, "a", 6, nodes=nodes)) for number, nodes in ((1, 1), (2, 2))]
+    found = [lines.line(0, ledger.classes.classes[row].form) for row in rows]
+    assert [(line.count, line.part) for line in found] == [(6, 4), (6, 3)]
 
 
 def crowded() -> FakeFleet:
