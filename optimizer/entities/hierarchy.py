@@ -160,7 +160,8 @@ class _Siblings:
         height -= np.repeat(height[first], length)
         fixed = np.bincount(parent, weights=np.minimum(self.floor, self.cap), minlength=items)
         still = _STILL * self.weight.max(initial=0.0)
-        return _Ladder(of[first], first, first + length, points, speed, height, fixed, still)
+        halvings = int(length.max(initial=1) - 1).bit_length()
+        return _Ladder(of[first], first, first + length, points, speed, height, fixed, still, halvings)
 
     def divided(
         self, parent: IntArray, ladder: "_Ladder", amount: FloatArray, slope: FloatArray
@@ -195,12 +196,14 @@ class _Ladder:
     fixed: FloatArray
     #: A speed that is none.
     still: float
+    #: After so many of a parent's points one is left.
+    halvings: int
 
     def water(self, amount: FloatArray) -> FloatArray:
         """Where the water stands inside each item that has this amount."""
         wanted = (amount - self.fixed)[self.parent]
         last, end = self.first, self.end  # the last point not above what is wanted
-        while np.any(end - last > 1):
+        for _ in range(self.halvings):
             middle = (last + end) // 2
             passed = self.height[middle] <= wanted
             last, end = np.where(passed, middle, last), np.where(passed, end, middle)

@@ -51,10 +51,13 @@ Watch = Callable[[FloatArray, float], "tuple[FloatArray, FloatArray] | None"]
 
 
 class RisingProgram:
-    """The program of one market, scaled. Every class has a column of positive worth; no row has capacity 0."""
+    """The program of one market, scaled. Every class has a column of positive worth; no row has capacity 0.
 
-    def __init__(self, market: Market, worth: FloatArray) -> None:
-        self.market = market
+    `columns`: how many the market has that this one is a sample of.
+    """
+
+    def __init__(self, market: Market, worth: FloatArray, columns: int = 0) -> None:
+        self.market, self._columns = market, max(columns, market.columns)
         self._start_of, self.owner = market.first[:-1], market.owner()
         self._best = np.maximum.reduceat(worth, self._start_of)
         self.worth = worth / self._best[self.owner]
@@ -80,7 +83,7 @@ class RisingProgram:
             watch: may change floors and rises between iterations, or stop.
         """
         self._aim(floor, rise)
-        point, step_of = self._start(), _steps_for(self.market)
+        point, step_of = self._start(), _steps_for(self._columns)
         best, best_error, since, done = point, np.inf, 0, 0
         while done < most:
             step = step_of(self, point)
@@ -140,9 +143,9 @@ class RisingProgram:
         return Point(theta, np.concatenate(primal), np.concatenate([reduced, y, y, p]))
 
 
-def _steps_for(market: Market) -> Callable[[RisingProgram, Point], Step]:
+def _steps_for(columns: int) -> Callable[[RisingProgram, Point], Step]:
     """Compiled steps where numba is installed and there is enough to do to pay for loading it."""
-    if market.columns < _COMPILED_FROM or find_spec("numba") is None:
+    if columns < _COMPILED_FROM or find_spec("numba") is None:
         return Step
     from optimizer.filling.step_kernels import CompiledStep
 

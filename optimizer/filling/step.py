@@ -62,12 +62,12 @@ class Step:
         self._eliminate()
         product = point.primal * point.dual
         _, d_primal, d_dual = self._direction(-product)
-        ahead_p, ahead_d = self._reach(point.primal, d_primal), self._reach(point.dual, d_dual)
+        ahead_p, ahead_d = _reach(point.primal, d_primal), _reach(point.dual, d_dual)
         gap = _dot(point.primal + ahead_p * d_primal, point.dual + ahead_d * d_dual)
         centre = (gap / self.gap) ** 3 * self.gap / len(product)
         d_theta, d_primal, d_dual = self._direction(centre - product - d_primal * d_dual)
-        ahead_p = min(1.0, _BOUNDARY * self._reach(point.primal, d_primal))
-        ahead_d = min(1.0, _BOUNDARY * self._reach(point.dual, d_dual))
+        ahead_p = min(1.0, _BOUNDARY * _reach(point.primal, d_primal))
+        ahead_d = min(1.0, _BOUNDARY * _reach(point.dual, d_dual))
         return Point(point.theta + ahead_p * d_theta, point.primal + ahead_p * d_primal, point.dual + ahead_d * d_dual)
 
     def _eliminate(self) -> None:
@@ -130,9 +130,10 @@ class Step:
         ]
         return d_theta, np.concatenate(d_primal), np.concatenate(d_dual)
 
-    def _reach(self, values: FloatArray, direction: FloatArray) -> float:
-        """How far one can go before a value turns negative, at most 1e3."""
-        return float(1.0 / max(float((-direction / values).max()), 1e-3))
+
+def _reach(values: FloatArray, direction: FloatArray) -> float:
+    """How far one can go before a value turns negative, at most 1e3."""
+    return float(1.0 / max(float((-direction / values).max()), 1e-3))
 
 
 def _dot(one: FloatArray, other: FloatArray) -> float:

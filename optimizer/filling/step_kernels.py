@@ -93,44 +93,48 @@ def _eliminate(shape, target, now, rows):  # type: ignore[no-untyped-def]
     primal, dual = now
     classes, columns = len(first) - 1, len(worth)
     idle, spare, left = columns, columns + classes, columns + 2 * classes
-    own, entering = np.empty((classes, 5)), np.zeros((classes, 2, rows))
+    own, entering, stiffness = np.empty((classes, 5)), np.zeros((classes, 2, rows)), np.empty(columns)
     system = np.zeros((rows + 1, rows + 1))
     f1, f2 = np.empty(rows), np.empty(rows)
     for k in range(classes):
         mass, mean, spread = 0.0, 0.0, 0.0
         for c in range(first[k], first[k + 1]):
             stiff = primal[c] / dual[c]
+            stiffness[c] = stiff
             mass += stiff
             mean += stiff * worth[c]
         mean /= mass
         e1, e2 = entering[k, 0], entering[k, 1]
         for c in range(first[k], first[k + 1]):
-            stiff, off = primal[c] / dual[c], worth[c] - mean
+            stiff, off = stiffness[c], worth[c] - mean
             spread += stiff * off * off
             for use in range(use_first[c], use_first[c + 1]):
                 weighted = stiff * load[use]
                 e1[use_row[use]] += weighted
                 e2[use_row[use]] -= weighted * off
-                for other in range(use_first[c], use_first[c + 1]):
-                    system[use_row[use], use_row[other]] += weighted * load[other]
+                for other in range(use_first[c], use + 1):
+                    one, two = use_row[use], use_row[other]
+                    twice = 2.0 if one == two and use != other else 1.0
+                    system[max(one, two), min(one, two)] += twice * weighted * load[other]
         rho = primal[idle + k] / dual[idle + k]
         spread += primal[spare + k] / dual[spare + k]
         b11, b12, b22 = mass + rho, rho * mean, spread + rho * mean * mean
         det = b11 * spread + mass * rho * mean * mean
         own[k, 0], own[k, 1], own[k, 2], own[k, 3], own[k, 4] = mean, b11, b12, b22, det
-        g1, g2 = -b12 * rise[k] / det, b11 * rise[k] / det
+        part = 1.0 / det
+        g1, g2 = -b12 * rise[k] * part, b11 * rise[k] * part
         for r in range(rows):
-            f1[r], f2[r] = (b22 * e1[r] - b12 * e2[r]) / det, (b11 * e2[r] - b12 * e1[r]) / det
-            cross = e1[r] * g1 + e2[r] * g2
-            system[r, rows] += cross
-            system[rows, r] -= cross
-        for r in range(rows):
-            for s in range(rows):
+            f1[r], f2[r] = (b22 * e1[r] - b12 * e2[r]) * part, (b11 * e2[r] - b12 * e1[r]) * part
+            system[rows, r] -= e1[r] * g1 + e2[r] * g2
+            for s in range(r + 1):
                 system[r, s] -= e1[r] * f1[s] + e2[r] * f2[s]
         system[rows, rows] += rise[k] * g2
     for r in range(rows):
         system[r, r] += primal[left + r] / dual[left + r]
-    return (own, entering), system
+        system[r, rows] = -system[rows, r]
+        for s in range(r):
+            system[s, r] = system[r, s]
+    return (own, entering, stiffness), system
 
 
 @numba.njit(**_FAST)
@@ -138,9 +142,9 @@ def _gathered(shape, target, now, product, missed, solved):  # type: ignore[no-u
     """The pull on each column, the right sides of each class's two equations, and those of the system that is left."""
     first, use_first, use_row, load, worth = shape
     rise = target[1]
-    primal, dual = now
+    dual = now[1]
     missing, loss_theta = missed
-    own, entering = solved
+    own, entering, stiffness = solved
     classes, columns, rows = len(first) - 1, len(worth), entering.shape[2]
     idle, spare, left = columns, columns + classes, columns + 2 * classes
     pull, free, right = np.empty(columns), np.empty((classes, 2)), np.empty(rows + 1)
@@ -151,7 +155,7 @@ def _gathered(shape, target, now, product, missed, solved):  # type: ignore[no-u
         mean, b11, b12, b22, det = own[k, 0], own[k, 1], own[k, 2], own[k, 3], own[k, 4]
         time, utility = 0.0, 0.0
         for c in range(first[k], first[k + 1]):
-            pull[c] = (product[c] + primal[c] * missing[c]) / dual[c]
+            pull[c] = product[c] / dual[c] + stiffness[c] * missing[c]
             time += pull[c]
             utility += (worth[c] - mean) * pull[c]
             for use in range(use_first[c], use_first[c + 1]):
@@ -174,7 +178,7 @@ def _scattered(shape, target, now, gathered, missing, solved, found):  # type: i
     rise = target[1]
     primal, dual = now
     product, pull, free = gathered
-    own, entering = solved
+    own, entering, stiffness = solved
     classes, columns, rows = len(first) - 1, len(worth), entering.shape[2]
     idle, spare, left = columns, columns + classes, columns + 2 * classes
     d_primal, d_dual = np.empty(len(primal)), np.empty(len(primal))
@@ -190,7 +194,7 @@ def _scattered(shape, target, now, gathered, missing, solved, found):  # type: i
             for use in range(use_first[c], use_first[c + 1]):
                 cheaper += load[use] * found[use_row[use]]
             d_dual[c] = cheaper - missing[c]
-            d_primal[c] = pull[c] - primal[c] / dual[c] * cheaper
+            d_primal[c] = pull[c] - stiffness[c] * cheaper
         dmu = nu + mean * dy
         d_dual[idle + k], d_dual[spare + k] = dmu, dy
         d_primal[idle + k] = (product[idle + k] - primal[idle + k] * dmu) / dual[idle + k]
