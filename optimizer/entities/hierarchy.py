@@ -21,6 +21,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from optimizer.arrays.owners import sum_by
 from optimizer.problem import BoolArray, FloatArray, IntArray
 
 GUARANTEED, BY_WEIGHT, WEIGHTLESS = 0, 1, 2
@@ -158,7 +159,7 @@ class _Siblings:
         height[first] = 0.0
         height = np.cumsum(height)
         height -= np.repeat(height[first], length)
-        fixed = np.bincount(parent, weights=np.minimum(self.floor, self.cap), minlength=items)
+        fixed = sum_by(parent, np.minimum(self.floor, self.cap), items)
         still = _STILL * self.weight.max(initial=0.0)
         halvings = int(length.max(initial=1) - 1).bit_length()
         return _Ladder(of[first], first, first + length, points, speed, height, fixed, still, halvings)
