@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from statistics import median, quantiles
 from time import perf_counter
 
+import numpy as np
+
 from benchmarks.problems import Size, random_problem, without
 from benchmarks.tables import Measured
 from optimizer.answer import answer
@@ -89,8 +91,17 @@ def _classes(scale: float) -> Measured:
     measured = Measured("jobs in 500 kinds", f"{jobs:,} jobs x 8 pools; {many:,} x 16")
     problem = random_problem(Size(jobs, 8, 500, projects=8, users=5))
     _rows(measured, problem, [("water_filling", {}, 0.3), ("hierarchical", {}, 0.3)])
+    measured.add("   classes: a kind of one user is one", _told_apart(problem), "")
+    _rows(measured, random_problem(Size(jobs, 8, 500, projects=8, users=5, shared=False)), [("hierarchical", {}, 0.3)])
     _rows(measured, random_problem(Size(many, 16, 480)), [("throughput", {}, 0.25)])
     return measured
+
+
+def _told_apart(problem: Problem) -> float:
+    """Kinds of jobs, counted once for each user who has some."""
+    columns, entity = problem.columns, problem.jobs.entity
+    fastest = np.maximum.reduceat(columns.steps_per_s, np.flatnonzero(np.diff(columns.job, prepend=-1)))
+    return float(len(np.unique(np.stack((fastest, entity.astype(np.float64))), axis=1).T))
 
 
 def _levels(scale: float) -> Measured:

@@ -27,6 +27,8 @@ class Size:
     #: Projects, and users in each; 0: nobody shares by project.
     projects: int = 0
     users: int = 0
+    #: False: every kind is one user's alone, so that there are no more classes than kinds.
+    shared: bool = True
 
 
 def random_problem(size: Size, seed: int = 0) -> Problem:
@@ -53,7 +55,7 @@ def random_problem(size: Size, seed: int = 0) -> Problem:
             deadline_at=_deadlines(size, rng, steps, speed[kind], gang, capacity),
             value_usd_per_h=np.full(n, np.nan),
             priority_class=np.ones(n, dtype=np.int64),
-            entity=_leaves(size, rng),
+            entity=_leaves(size, rng, kind),
         ),
         columns=columns,
         pools=Pools(
@@ -124,7 +126,8 @@ def _tree(size: Size) -> Entities:
     return Entities(name=(*names, *leaves), weight=weight, parent=parent)
 
 
-def _leaves(size: Size, rng: np.random.Generator) -> IntArray:
+def _leaves(size: Size, rng: np.random.Generator, kind: IntArray) -> IntArray:
     if not size.projects:
         return np.zeros(size.jobs, dtype=np.int64)
-    return size.projects + rng.integers(0, size.projects * size.users, size.jobs)
+    users = size.projects * size.users
+    return size.projects + (rng.integers(0, users, size.jobs) if size.shared else kind % users)

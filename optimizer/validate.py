@@ -1,5 +1,7 @@
 """Is a problem one that can be solved? Decides nothing: names the first array that does not hold together."""
 
+from importlib.util import find_spec
+
 import numpy as np
 
 from optimizer.problem import Columns, Entities, FloatArray, IntArray, Jobs, Pairs, Pools, Problem
@@ -7,6 +9,8 @@ from walras.errors import UserError
 
 #: Sums of fractions are compared with this slack.
 _ROUNDING = 1e-9
+#: Columns above which compiled code pays for being loaded.
+_COMPILED_FROM = 50_000
 
 
 class ProblemError(UserError):
@@ -101,6 +105,11 @@ def _check_columns(columns: Columns, n: int, pools: int) -> None:
     u = len(columns.use_column)
     _length("columns.use_pool", columns.use_pool, u)
     _length("columns.use_count", columns.use_count, u)
+    if c >= _COMPILED_FROM and find_spec("numba") is not None:
+        from optimizer.arrays.sound_kernels import sound
+
+        if sound(columns, n, pools):
+            return
     _indices("columns.job", columns.job, n)
     _ascending("columns.job", columns.job)
     _indices("columns.use_column", columns.use_column, c)

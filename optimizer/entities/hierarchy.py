@@ -21,6 +21,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from optimizer.arrays.owners import sum_by
 from optimizer.problem import BoolArray, FloatArray, IntArray
 
 GUARANTEED, BY_WEIGHT, WEIGHTLESS = 0, 1, 2
@@ -77,6 +78,8 @@ class TreeTargets:
     #: True: floors themselves rise with z up to 1, and nothing else does.
     guarantees: bool
     generations: tuple[IntArray, ...]
+    #: Who rises with whom in each generation; where floors rise that changes with z, and these are of no use.
+    families: "tuple[_Family, ...]"
 
     @property
     def highest(self) -> float:
@@ -89,26 +92,22 @@ class TreeTargets:
 
     def at(self, z: float) -> tuple[FloatArray, FloatArray]:
         """Targets of one member of each class, and their slopes just below z (k,), (k,)."""
-        floor, growth = self.floor, np.zeros(len(self.cap))
+        families = self.families
         if self.guarantees:
             own = np.arange(len(self.cap)) < self.tree.entities
             floor = np.where(own, np.minimum(z * self.floor, self.cap), self.floor)
             growth = np.where(own & (z * self.floor <= self.cap), self.floor, 0.0)
+            families = families_of(self.tree, self.generations, self.weight, (floor, self.cap, growth))
         amount, slope = np.zeros(len(self.cap)), np.zeros(len(self.cap))
-        for depth, items in enumerate(self.generations):
-            parents = self.tree.parent[items]
+        for depth, family in enumerate(families):
+            items = family.shared
             if depth == 0:
-                group = _Siblings(self.weight[items], floor[items], self.cap[items], growth[items])
-                amount[items], slope[items] = group.at(0.0 if self.guarantees else z)
+                amount[items], slope[items] = family.siblings.at(0.0 if self.guarantees else z)
                 continue
-            in_order = self.tree.fifo[parents]
-            queued, shared = items[in_order], items[~in_order]
-            if len(queued):
-                self._in_order(queued, amount, slope)
-            if len(shared):
-                group = _Siblings(self.weight[shared], floor[shared], self.cap[shared], growth[shared])
-                of = self.tree.parent[shared]
-                amount[shared], slope[shared] = group.divided(of, amount, slope)
+            if len(family.queued):
+                self._in_order(family.queued, amount, slope)
+            if len(items):
+                amount[items], slope[items] = family.siblings.divided(family.parent, family.ladder, amount, slope)
         leaves = slice(self.tree.entities, None)
         return amount[leaves] / self.tree.size, slope[leaves] / self.tree.size
 
@@ -140,14 +139,39 @@ class _Siblings:
         slope = np.where((water > self.floor) & (water <= self.cap), self.weight, 0.0)
         return amount, np.where(water > self.floor, slope, self.growth)
 
-    def divided(self, parent: IntArray, amount: FloatArray, slope: FloatArray) -> tuple[FloatArray, FloatArray]:
+    def none(self) -> "_Siblings":
+        """Nobody: the topmost have no parent to share with."""
+        return _Siblings(self.weight[:0], self.floor[:0], self.cap[:0], self.growth[:0])
+
+    def ladder(self, parent: IntArray, items: int) -> "_Ladder":
+        """The points at which somebody starts or stops rising, of each parent in order."""
+        floats = np.flatnonzero(self.weight > 0)
+        of = np.concatenate((parent[floats], parent[floats]))
+        points = np.concatenate((self.floor[floats], self.cap[floats])) / np.tile(self.weight[floats], 2)
+        change = np.concatenate((self.weight[floats], -self.weight[floats]))
+        order = np.lexsort((points, of))
+        of, points, change = of[order], points[order], change[order]
+        first = np.flatnonzero(np.diff(of, prepend=-2))
+        length = np.diff(first, append=len(of))
+        speed = np.cumsum(change)
+        speed = np.maximum(speed - np.repeat(speed[first] - change[first], length), 0.0)
+        height = np.concatenate(([0.0], speed[:-1] * np.diff(points))) if len(of) else np.zeros(0)
+        height[first] = 0.0
+        height = np.cumsum(height)
+        height -= np.repeat(height[first], length)
+        fixed = sum_by(parent, np.minimum(self.floor, self.cap), items)
+        still = _STILL * self.weight.max(initial=0.0)
+        halvings = int(length.max(initial=1) - 1).bit_length()
+        return _Ladder(of[first], first, first + length, points, speed, height, fixed, still, halvings)
+
+    def divided(
+        self, parent: IntArray, ladder: "_Ladder", amount: FloatArray, slope: FloatArray
+    ) -> tuple[FloatArray, FloatArray]:
         """Amounts and slopes where each parent's amount is divided among its children."""
-        y = self._water(parent, amount)
-        water = self.weight * y
+        water = self.weight * ladder.water(amount)[parent]
         low, high = water <= self.floor, water >= self.cap
         given = np.where(low, self.floor, np.where(high, self.cap, water))
-        rising = ~low & ~high & (self.weight > 0)
-        share = np.where(rising, self.weight, 0.0)
+        share = np.where(~low & ~high & (self.weight > 0), self.weight, 0.0)
         total = np.bincount(parent, weights=share, minlength=len(amount))
         missing = amount - np.bincount(parent, weights=given, minlength=len(amount))
         part = np.divide(share, total[parent], out=np.zeros(len(share)), where=total[parent] > 0)
@@ -156,35 +180,67 @@ class _Siblings:
         left = slope - np.bincount(parent, weights=growth, minlength=len(amount))
         return given, np.maximum(growth + part * left[parent], 0.0)
 
-    def _water(self, parent: IntArray, amount: FloatArray) -> FloatArray:
-        """Where the water stands in each item's parent, found among the points at which somebody starts or stops."""
-        floats = np.flatnonzero(self.weight > 0)
-        of = np.concatenate((parent[floats], parent[floats]))
-        points = np.concatenate((self.floor[floats], self.cap[floats])) / np.tile(self.weight[floats], 2)
-        change = np.concatenate((self.weight[floats], -self.weight[floats]))
-        order = np.lexsort((points, of))
-        of, points, change = of[order], points[order], change[order]
-        if not len(of):
-            return np.zeros(len(parent))
-        first = np.flatnonzero(np.diff(of, prepend=-2))
-        length = np.diff(first, append=len(of))
-        speed = np.cumsum(change)
-        speed = np.maximum(speed - np.repeat(speed[first] - change[first], length), 0.0)
-        gained = np.concatenate(([0.0], speed[:-1] * np.diff(points)))
-        gained[first] = 0.0
-        height = np.cumsum(gained)
-        height -= np.repeat(height[first], length)
-        fixed = np.bincount(parent, weights=np.minimum(self.floor, self.cap), minlength=len(amount))
-        wanted = (amount - fixed)[of]
-        passed = height <= wanted
-        passed[first] = True
-        last = np.maximum.reduceat(np.where(passed, np.arange(len(of)), 0), first)
-        rest = np.maximum(wanted[last] - height[last], 0.0)
-        moving = speed[last] > _STILL * self.weight.max()
-        y = points[last] + np.divide(rest, speed[last], out=np.zeros(len(last)), where=moving)
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Ladder:
+    """How much children of each parent have where the water stands at one of their points: parents' points in order."""
+
+    #: Parents with children that rise, and where the points of each begin and end.
+    parent: IntArray
+    first: IntArray
+    end: IntArray
+    #: Where somebody starts or stops, how fast all rise from there, and how much they have gained by then.
+    point: FloatArray
+    speed: FloatArray
+    height: FloatArray
+    #: Of every item: what its children have in any case.
+    fixed: FloatArray
+    #: A speed that is none.
+    still: float
+    #: After so many of a parent's points one is left.
+    halvings: int
+
+    def water(self, amount: FloatArray) -> FloatArray:
+        """Where the water stands inside each item that has this amount."""
+        wanted = (amount - self.fixed)[self.parent]
+        last, end = self.first, self.end  # the last point not above what is wanted
+        for _ in range(self.halvings):
+            middle = (last + end) // 2
+            passed = self.height[middle] <= wanted
+            last, end = np.where(passed, middle, last), np.where(passed, end, middle)
+        rest, speed = np.maximum(wanted - self.height[last], 0.0), self.speed[last]
         water = np.zeros(len(amount))
-        water[of[first]] = y
-        return water[parent]
+        water[self.parent] = self.point[last] + np.divide(
+            rest, speed, out=np.zeros(len(last)), where=speed > self.still
+        )
+        return water
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Family:
+    """The items of a generation: those served in order, and those that share with their siblings."""
+
+    queued: IntArray
+    shared: IntArray
+    #: Of those that share: parents, how they rise, and the points at which they start and stop.
+    parent: IntArray
+    siblings: _Siblings
+    ladder: _Ladder
+
+
+def families_of(
+    tree: Tree, generations: tuple[IntArray, ...], weight: FloatArray, rises: tuple[FloatArray, FloatArray, FloatArray]
+) -> tuple[_Family, ...]:
+    """The families of a tree, one per generation; `rises`: floors, caps and the floors' growth of all items."""
+    families = []
+    for depth, items in enumerate(generations):
+        in_order = tree.fifo[tree.parent[items]] if depth else np.zeros(len(items), dtype=bool)
+        queued, shared = items[in_order], items[~in_order]
+        parent = tree.parent[shared]
+        siblings = _Siblings(weight[shared], *(values[shared] for values in rises))
+        above, those = (parent, siblings) if depth else (parent[:0], siblings.none())
+        families.append(_Family(queued, shared, parent, siblings, those.ladder(above, len(tree.parent))))
+    return tuple(families)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -217,4 +273,7 @@ class ByTree:
             cap[stays] = floor[stays]
             below = items[tree.parent[items] >= 0]
             np.add.at(cap, tree.parent[below], cap[below])
-        return TreeTargets(tree, weight, floor, cap, tier == GUARANTEED, generations)
+        families = (
+            families_of(tree, generations, weight, (floor, cap, np.zeros(len(cap)))) if tier != GUARANTEED else ()
+        )
+        return TreeTargets(tree, weight, floor, cap, tier == GUARANTEED, generations, families)

@@ -100,7 +100,7 @@ def _rough_prices(market: Market, worth: FloatArray, targets: Targets) -> tuple[
     step = -(-market.classes // _SAMPLE)
     part = part_of(market, worth, np.arange(0, market.classes, step), market.capacity / step)
     sampled = Restricted(targets, part.classes, targets.highest)
-    program = RisingProgram(part.market, part.worth)
+    program = RisingProgram(part.market, part.worth, market.columns)
     z = Proof.of(part.market, part.worth, np.ones(part.market.rows)).bound(sampled, 0.0, _COARSE)
     nothing = np.zeros(part.market.classes)
 

@@ -86,7 +86,7 @@ class Filling:
 
     def reached(self, level: Filled) -> float:
         """The level that the final shares reach, by those whom it raises."""
-        return level_reached(level.targets, np.where(level.active, self.utility, np.inf))
+        return level_reached(level.targets, np.where(level.active, self.utility, np.inf), level.z)
 
 
 def fill(market: Market, worth: FloatArray, rule: Rule) -> Filling:

@@ -4,8 +4,7 @@
                             worth.x - spare = floor + rise theta            utility of one member       y[k]
                             sum_C size use x + left = capacity              each row                    p[r]
 
-Mehrotra's predictor and corrector. The classes of a market meet only in its rows: eliminating each class's two
-equations by hand leaves a dense system of (rows + 1), so an iteration is a few passes over the columns, and their
+Mehrotra's predictor and corrector (`optimizer.filling.step`). An iteration is a few passes over the columns, and their
 number (15 to 30) hardly grows with the market. The solution is interior to the set of optima: a column that some
 optimum uses has a share, one that none uses has none, and ties do no harm.
 
@@ -14,21 +13,23 @@ Inside, everything is scaled: utilities by the class's best column, rows by thei
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.util import find_spec
 
 import numpy as np
 from scipy import sparse
 
+from optimizer.filling.step import Point, Step
 from optimizer.market.market import Market
-from optimizer.problem import FloatArray, IntArray
+from optimizer.problem import FloatArray
 
 #: Iterations of one level; 20 to 40 are used.
 MOST_ITERATIONS = 100
 #: Duality gap and residuals, in parts of the level, at which the method has converged.
 CONVERGED = 1e-11
+#: Columns above which compiled code pays for being loaded.
+_COMPILED_FROM = 10_000
 #: Iterations without a better iterate after which rounding has won.
 _PATIENCE = 6
-#: Part of the way to the boundary that a step goes.
-_BOUNDARY = 0.9975
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,20 +50,14 @@ class Interior:
 Watch = Callable[[FloatArray, float], "tuple[FloatArray, FloatArray] | None"]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Point:
-    """Variables (x, idle, spare, left) in one vector, and their multipliers (reduced cost, mu, y, p)."""
-
-    theta: float
-    primal: FloatArray
-    dual: FloatArray
-
-
 class RisingProgram:
-    """The program of one market, scaled. Every class has a column of positive worth; no row has capacity 0."""
+    """The program of one market, scaled. Every class has a column of positive worth; no row has capacity 0.
 
-    def __init__(self, market: Market, worth: FloatArray) -> None:
-        self.market = market
+    `columns`: how many the market has that this one is a sample of.
+    """
+
+    def __init__(self, market: Market, worth: FloatArray, columns: int = 0) -> None:
+        self.market, self._columns = market, max(columns, market.columns)
         self._start_of, self.owner = market.first[:-1], market.owner()
         self._best = np.maximum.reduceat(worth, self._start_of)
         self.worth = worth / self._best[self.owner]
@@ -88,10 +83,10 @@ class RisingProgram:
             watch: may change floors and rises between iterations, or stop.
         """
         self._aim(floor, rise)
-        point = self._start()
+        point, step_of = self._start(), _steps_for(self._columns)
         best, best_error, since, done = point, np.inf, 0, 0
         while done < most:
-            step = _Step(self, point)
+            step = step_of(self, point)
             following = step.taken()
             since = 0 if step.error < best_error else since + 1
             if since == 0:
@@ -111,7 +106,7 @@ class RisingProgram:
     def _aim(self, floor: FloatArray, rise: FloatArray) -> None:
         self.floor, self.rise = floor / self._best, rise / self._best
 
-    def _prices(self, point: _Point) -> FloatArray:
+    def _prices(self, point: Point) -> FloatArray:
         return np.asarray(self.split(point.dual)[3] / self.market.capacity)
 
     def split(self, vector: FloatArray) -> list[FloatArray]:
@@ -131,7 +126,7 @@ class RisingProgram:
         scaled.data = scaled.data * weight[scaled.indices]
         return np.asarray((scaled @ self.load).toarray())
 
-    def _start(self) -> _Point:
+    def _start(self) -> Point:
         """An equal part of each column, brought down to half of every row: feasible, far from every boundary."""
         market = self.market
         width = np.diff(market.first)
@@ -145,118 +140,13 @@ class RisingProgram:
         y = np.full(market.classes, 1.0 / max(float(self.rise.sum()), 1e-300))
         p = np.full(market.rows, 1.0 / market.rows)
         reduced = self.load @ p + y[self.owner] * (1 - self.worth)
-        return _Point(theta, np.concatenate(primal), np.concatenate([reduced, y, y, p]))
+        return Point(theta, np.concatenate(primal), np.concatenate([reduced, y, y, p]))
 
 
-class _Step:
-    """One iteration: residuals of the optimality conditions, and the direction in which they shrink."""
+def _steps_for(columns: int) -> Callable[[RisingProgram, Point], Step]:
+    """Compiled steps where numba is installed and there is enough to do to pay for loading it."""
+    if columns < _COMPILED_FROM or find_spec("numba") is None:
+        return Step
+    from optimizer.filling.step_kernels import CompiledStep
 
-    def __init__(self, program: RisingProgram, point: _Point) -> None:
-        self._program, self._point = program, point
-        x, idle, spare, left = program.split(point.primal)
-        reduced, mu, y, p = program.split(point.dual)
-        self._slope, owner, worth = program.rise, program.owner, program.worth
-        self._short = (
-            1.0 - program.per_class(x) - idle,
-            program.floor + point.theta * program.rise - program.per_class(worth * x) + spare,
-            1.0 - program.load_by_row @ x - left,
-        )
-        self._loss = reduced - (mu[owner] - y[owner] * worth + program.load @ p)
-        self._loss_theta = 1.0 - float(self._slope @ y)
-        self.gap = float(point.primal @ point.dual)
-        primal_error = max(float(np.abs(part).max()) for part in self._short)
-        dual_error = max(abs(self._loss_theta), float(np.abs(self._loss).max()))
-        self.error = max(self.gap, primal_error, dual_error)
-
-    def taken(self) -> _Point | None:
-        """A predictor tells how much to aim at the centre, a corrector goes there. None: rounding has won."""
-        with np.errstate(all="ignore"):
-            try:
-                point = self._towards_centre()
-            except np.linalg.LinAlgError:
-                return None
-        finite = np.isfinite(point.theta) and np.isfinite(point.primal).all() and np.isfinite(point.dual).all()
-        return point if finite else None
-
-    def _towards_centre(self) -> _Point:
-        point = self._point
-        self._eliminate()
-        product = point.primal * point.dual
-        _, d_primal, d_dual = self._direction(-product)
-        ahead_p, ahead_d = _reach(point.primal, d_primal), _reach(point.dual, d_dual)
-        gap = float((point.primal + ahead_p * d_primal) @ (point.dual + ahead_d * d_dual))
-        centre = (gap / self.gap) ** 3 * self.gap / len(product)
-        d_theta, d_primal, d_dual = self._direction(centre - product - d_primal * d_dual)
-        ahead_p = min(1.0, _BOUNDARY * _reach(point.primal, d_primal))
-        ahead_d = min(1.0, _BOUNDARY * _reach(point.dual, d_dual))
-        return _Point(point.theta + ahead_p * d_theta, point.primal + ahead_p * d_primal, point.dual + ahead_d * d_dual)
-
-    def _eliminate(self) -> None:
-        """Each class's two equations solved for time and utility values, centred so that nothing cancels."""
-        program, market = self._program, self._program.market
-        x, idle, spare, left = program.split(self._point.primal)
-        reduced, mu, y, p = program.split(self._point.dual)
-        self._stiff = stiff = x / reduced
-        self._mass = program.per_class(stiff)
-        self._mean = program.per_class(stiff * program.worth) / self._mass
-        self._off = off = program.worth - self._mean[program.owner]
-        self._rho, pi = idle / mu, spare / y
-        spread = program.per_class(stiff * off * off) + pi
-        self._b11, self._b12 = self._mass + self._rho, self._rho * self._mean
-        self._b22 = spread + self._rho * self._mean**2
-        self._det = self._b11 * spread + self._mass * self._rho * self._mean**2
-        weighted = stiff[program.use_column] * program.load.data
-        shape = (market.classes, market.rows)
-        self._e1 = _table(program.use_cell, weighted, shape)
-        moved = -weighted * off[program.use_column]
-        self._e2 = _table(program.use_cell, moved, shape)
-        f1, f2 = self._solve_classes(self._e1, self._e2)
-        rows = program.crossed(stiff) - self._e1.T @ f1 - self._e2.T @ f2
-        rows[np.diag_indices(market.rows)] += left / p
-        g1, g2 = self._solve_classes(np.zeros((market.classes, 1)), self._slope[:, None])
-        cross = (self._e1.T @ g1 + self._e2.T @ g2)[:, 0]
-        own = float(self._slope @ g2[:, 0])
-        self._system = np.block([[rows, cross[:, None]], [-cross[None, :], np.array([[own]])]])
-
-    def _solve_classes(self, first: FloatArray, second: FloatArray) -> tuple[FloatArray, FloatArray]:
-        b11, b12, b22, det = (part[:, None] for part in (self._b11, self._b12, self._b22, self._det))
-        return (b22 * first - b12 * second) / det, (b11 * second - b12 * first) / det
-
-    def _direction(self, product: FloatArray) -> tuple[float, FloatArray, FloatArray]:
-        """Newton's direction towards products changed by `product` and no residual."""
-        program, slope = self._program, self._slope
-        c_x, c_idle, c_spare, c_left = program.split(product)
-        _, idle, spare, left = program.split(self._point.primal)
-        reduced, mu, y, p = program.split(self._point.dual)
-        pull = c_x / reduced + self._stiff * self._loss
-        time = c_idle / mu - self._short[0]
-        h1 = program.per_class(pull) + time
-        h2 = self._short[1] - program.per_class(self._off * pull) + c_spare / y + self._mean * time
-        h3 = program.load_by_row @ pull + c_left / p - self._short[2]
-        k1, k2 = self._solve_classes(h1[:, None], h2[:, None])
-        k1, k2 = k1[:, 0], k2[:, 0]
-        right = np.append(h3 - self._e1.T @ k1 - self._e2.T @ k2, self._loss_theta - slope @ k2)
-        solved = np.linalg.solve(self._system, right)
-        dp, d_theta = solved[:-1], float(solved[-1])
-        k1, k2 = self._solve_classes((h1 - self._e1 @ dp)[:, None], (h2 - self._e2 @ dp + slope * d_theta)[:, None])
-        nu, dy = k1[:, 0], k2[:, 0]
-        dmu = nu + self._mean * dy
-        cheaper = nu[program.owner] - self._off * dy[program.owner] + program.load @ dp
-        d_dual = [cheaper - self._loss, dmu, dy, dp]
-        d_primal = [
-            pull - self._stiff * cheaper,
-            (c_idle - idle * dmu) / mu,
-            (c_spare - spare * dy) / y,
-            (c_left - left * dp) / p,
-        ]
-        return d_theta, np.concatenate(d_primal), np.concatenate(d_dual)
-
-
-def _reach(values: FloatArray, direction: FloatArray) -> float:
-    """How far one can go before a value turns negative, at most 1e3."""
-    return float(1.0 / max(float((-direction / values).max()), 1e-3))
-
-
-def _table(cell: IntArray, values: FloatArray, shape: tuple[int, int]) -> FloatArray:
-    """Sums of the values in each cell of a table."""
-    return np.bincount(cell, weights=values, minlength=shape[0] * shape[1]).reshape(shape).astype(np.float64)
+    return CompiledStep

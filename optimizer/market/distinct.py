@@ -78,18 +78,20 @@ class Distinct:
 def distinct_jobs(problem: Problem, job_fields: Sequence[str]) -> Distinct:
     """Find the jobs that agree in all their columns and in the named fields of `Jobs`.
 
-    The arrays must fit together and ascend (`optimizer.validate.check_structure`); their values may be anything.
+    The arrays must fit together and ascend (`optimizer.validate`); their values may be anything.
     """
     columns, n = problem.columns, len(problem.jobs)
     first = offsets(columns.job, n)
-    use_first = offsets(columns.use_column, len(columns))
+    single = len(columns.use_column) == len(columns)  # every column has a use: each has one
+    use_first = np.zeros(0, dtype=np.int64) if single else offsets(columns.use_column, len(columns))
     key = _job_keys(problem.jobs, job_fields)
     if len(columns) >= _COMPILED_FROM:
         from optimizer.market import distinct_kernels
 
         member, representative = distinct_kernels.group(columns, first, use_first, key)
     else:
-        member, representative = _group(columns, first, use_first, key)
+        spans = np.arange(len(columns) + 1) if single else use_first
+        member, representative = _group(columns, first, spans, key)
     if len(representative) == n:
         return Distinct(problem, np.ones(n), np.arange(n), np.arange(n), first, first)
     count = np.bincount(member, minlength=len(representative)).astype(np.float64)
@@ -156,7 +158,9 @@ def _take(problem: Problem, rows: IntArray, count: FloatArray, first: IntArray, 
     """The problem of these jobs alone, in their order, each standing for so many."""
     columns = problem.columns
     kept = ranges(first[rows], first[rows + 1])
-    uses = ranges(use_first[kept], use_first[kept + 1])
+    single = not len(use_first)
+    uses = kept if single else ranges(use_first[kept], use_first[kept + 1])
+    width = np.ones(len(kept), dtype=np.int64) if single else use_first[kept + 1] - use_first[kept]
     present = [field.name for field in fields(Jobs) if len(getattr(problem.jobs, field.name))]
     named = [name for name in present if name != "count"]
     return replace(
@@ -165,7 +169,7 @@ def _take(problem: Problem, rows: IntArray, count: FloatArray, first: IntArray, 
         columns=Columns(
             job=np.repeat(np.arange(len(rows)), first[rows + 1] - first[rows]),
             steps_per_s=columns.steps_per_s[kept],
-            use_column=np.repeat(np.arange(len(kept)), use_first[kept + 1] - use_first[kept]),
+            use_column=np.repeat(np.arange(len(kept)), width),
             use_pool=columns.use_pool[uses],
             use_count=columns.use_count[uses],
             running=columns.running[kept],

@@ -28,12 +28,15 @@ def reached(market: Market, objective: Objective, x: FloatArray) -> float:
     return float((market.size * objective.weight)[rising] @ np.log(np.maximum(utility[rising], _TINY)))
 
 
-def level_reached(targets: Targets, utility: FloatArray) -> float:
-    """The largest level whose targets the utilities reach (k,)."""
+def level_reached(targets: Targets, utility: FloatArray, near: float = 0.0) -> float:
+    """The largest level whose targets the utilities reach (k,). It is found sooner the closer `near` is to it."""
     utility = utility * (1 + FULL)
     low, high = 0.0, targets.highest
     if np.all(utility >= targets.at(high)[0]):
         return high
+    for guess in (near * (1 - 2 * FULL), near * (1 + 2 * FULL)):
+        if low < guess < high:
+            low, high = (guess, high) if np.all(utility >= targets.at(guess)[0]) else (low, guess)
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
         if middle in (low, high):

@@ -21,7 +21,7 @@ from optimizer.market.reached import level_reached
 from optimizer.packing.blocks import Block, Sides, Spelled, all_sides, how_many, joined, no_sides, spell
 from optimizer.packing.coarse import coarse_of
 from optimizer.packing.master import Ask, Master, MasterSolution
-from optimizer.packing.pricing import Duals, Priced, bound_of, gain_of, priced
+from optimizer.packing.pricing import Duals, Priced, bound_of, gain_of, priced, tightened
 from optimizer.prices.bound import bound_at
 from optimizer.problem import BoolArray, FloatArray, IntArray
 
@@ -30,10 +30,14 @@ _ALL_SIDES = 3_000
 #: Segments that a class asks for in each block and round.
 _PARTNERS = 3
 #: Sides that stay in the program, for each class; and that are named to a finer market.
-_KEPT = 10
+_KEPT = 4
 _PROMISING = 4
+#: So many sides stay in any case.
+_FEW = 5_000
+#: A side further from running than this, as a part of how far sides are on the average, leaves the program.
+_NEAR = 0.03
 #: An answer within this part of its bound is good enough; with all sides in the program, this one.
-_CLOSE = 2e-4
+_CLOSE = 5e-4
 _EXACT = 1e-10
 #: A level is aimed at from this part above where the dual values put it, until the last program, which aims below.
 _ABOVE = 2e-5
@@ -46,8 +50,13 @@ _COARSER = 0.5
 _ROUNDS = 60
 #: Rounds without a better answer or bound after which no more is hoped for.
 _STALLED = 5
-#: A side with more time than this runs, even where a program was not solved to the last bit.
-_RUNS = 1e-6
+#: A side with more time than this runs, even where a program was not solved to the last bit: enough to stay in it. As
+#: parts of all the time that the class runs: enough to be in the last program, too, and for a column alone.
+_STAYS, _RUNS, _OPEN = 1e-4, 1e-3, 1e-4
+#: What programs are solved to while there is so much room to the bound, and afterwards.
+_ROUGHLY, _ROUGH_ROOM, _WELL = 1e-4, 1e-2, 1e-5
+#: Steps in which prices of time are lowered at most.
+_LOWERINGS = 8
 #: Part of its segment's line from which a job is watched, lest it should hold more than half; less is rounding.
 _MUCH = 0.35
 _HALF = 1e-9
@@ -102,19 +111,24 @@ class Packer:
             search.expect(self._coarse.solve(self._groups.objective(objective)))
             likely = self._groups.sides_of_members(self._blocks, self._coarse.promising)
             self._sides = joined([self._sides, likely])
-        greedy = no_sides()
+        greedy, last_try = no_sides(), False  # True: what was left out for speed was missed
         while search.goes_on:
             found, judged = search.run(self._sides, greedy, _ABOVE, vertex=False)
             if judged is None:
                 return search.answer(search.without(found.status))
             self._promising = self._worth_keeping(judged.merit, found.beside, _PROMISING)
             if search.room <= _CLOSE / 2 and search.aimed_well:
-                used = self._sides.take(found.beside > _RUNS)
-                search.run(used, used.take(search.meets_itself(used)), -_BELOW, vertex=True)
+                busy = self._busy(found)
+                used = self._sides.take(busy[1] > (_EXACT if last_try else _RUNS))
+                shut = None if last_try else busy[0] < _OPEN
+                search.run(used, used.take(search.meets_itself(used)), -_BELOW, vertex=True, shut=shut)
                 if search.gap <= _CLOSE:
                     return search.answer(Status.OPTIMAL)
+                last_try = True
             greedy = joined([greedy, self._sides.take(search.greedy(self._sides, found.beside))])
-            self._sides = joined([self._worth_keeping(judged.merit, found.beside), judged.asked, greedy])
+            all_stay = search.stalled or len(self._sides) <= _FEW
+            kept = self._sides if all_stay else self._worth_keeping(judged.merit, found.beside)
+            self._sides = joined([kept, judged.asked, greedy])
         return search.answer(Status.OPTIMAL if search.gap <= _CLOSE else Status.WORK_LIMIT)
 
     def _with_all(self, search: "_Search") -> PackedSolution:
@@ -130,12 +144,20 @@ class Packer:
             greedy = joined([greedy, self._sides.take(search.greedy(self._sides, found.beside))])
         return search.answer(Status.OPTIMAL if search.gap <= _CLOSE else Status.WORK_LIMIT)
 
+    def _busy(self, found: MasterSolution) -> tuple[FloatArray, FloatArray]:
+        """Shares alone (C,) and beside others (q,), as parts of the time that the class runs at all."""
+        owner, member = self._market.owner(), spell(self._sides, self._blocks).member
+        classes = self._market.classes
+        time = sum_by(owner, found.x, classes) + sum_by(member, found.beside, classes)
+        time = np.maximum(time, _EXACT)
+        return found.x / time[owner], found.beside / time[member]
+
     def _worth_keeping(self, merit: FloatArray, beside: FloatArray, kept: int = _KEPT) -> Sides:
         most = kept * self._market.classes
         if len(self._sides) <= most:
             return self._sides
         best = np.partition(merit, len(merit) - most)[len(merit) - most]
-        return self._sides.take((merit >= min(best, -_FAR * float(np.abs(merit).mean()))) | (beside > _RUNS))
+        return self._sides.take((merit >= max(best, -_NEAR * float(np.abs(merit).mean()))) | (beside > _STAYS))
 
 
 class _Search:
@@ -171,6 +193,11 @@ class _Search:
         return self._short_of_bound(self._likely)
 
     @property
+    def _tolerance(self) -> float:
+        """How well the next program is to be solved: there is no use in digits of dual values that will change."""
+        return _ROUGHLY if self.room > _ROUGH_ROOM else _WELL
+
+    @property
     def aimed_well(self) -> bool:
         """The last program was aimed at about the level that it found."""
         return isinstance(self._objective, Total) or self._aim <= self._likely * (1 + 2 * _CLOSE)
@@ -190,15 +217,17 @@ class _Search:
         """What the next program is to maximise. A level is aimed at this part of it beside where it should lie."""
         objective = self._objective
         if isinstance(objective, Total):
-            return Ask(0.0, np.zeros(self._market.classes), objective.floor)
+            return Ask(0.0, np.zeros(self._market.classes), objective.floor, self._tolerance)
         floor = objective.targets.at(0.0)[0]
         aim = self._likely * (1 + beside)
         if beside > 0 and self.rounds > 0:
             aim = max(aim, min((1 - _TOWARDS) * self._likely + _TOWARDS * self._bound, (1 + _FAR) * self._likely))
         self._aim = min(aim, objective.targets.highest)
-        return Ask(1.0, objective.targets.at(self._aim)[0] - floor, floor)
+        return Ask(1.0, objective.targets.at(self._aim)[0] - floor, floor, self._tolerance)
 
-    def run(self, sides: Sides, greedy: Sides, beside: float, *, vertex: bool) -> tuple[MasterSolution, Priced | None]:
+    def run(
+        self, sides: Sides, greedy: Sides, beside: float, *, vertex: bool, shut: BoolArray | None = None
+    ) -> tuple[MasterSolution, Priced | None]:
         """Solve one program and take in what it says; what it says of pairs, too, unless it could not be solved.
 
         Args:
@@ -206,9 +235,10 @@ class _Search:
             greedy: those of them that are held to half of their segment's line.
             beside: part of the level that is aimed at beside where it should be.
             vertex: end in a vertex, and prefer its few pairs to others that are about as good.
+            shut: columns alone that a vertex is looked for without (C,).
         """
         spelled = spell(sides, self._blocks)
-        found = self._master.solve(spelled, _positions(greedy, sides), self._ask(beside), vertex=vertex)
+        found = self._master.solve(spelled, _positions(greedy, sides), self._ask(beside), vertex=vertex, shut=shut)
         self.rounds, self.work = self.rounds + 1, self.work + found.work
         if found.status is not Status.OPTIMAL:
             return found, None
@@ -217,7 +247,8 @@ class _Search:
         self._keep(sides, spelled, found, _CLOSE / 10 if vertex else 0.0)
         gain = gain_of(self._market, self._objective, found.duals)
         judged = priced(self._market, self._blocks, gain, found.duals, sides, _PARTNERS)
-        duals = Duals(found.duals.prices, found.duals.multiplier, judged.time)
+        closed = Duals(found.duals.prices, found.duals.multiplier, judged.time)
+        duals = tightened(self._market, self._blocks, gain, closed, _LOWERINGS)
         bound = bound_of(self._market, self._objective, duals)
         if bound < self._bound or self.rounds == 1:
             self._bound, self._duals = min(bound, self._bound), duals

@@ -25,10 +25,10 @@ from optimizer.market.market import Market
 from optimizer.market.objective import Level, Total
 from optimizer.packing.blocks import Spelled
 from optimizer.packing.pricing import Duals
-from optimizer.problem import FloatArray, IntArray
+from optimizer.problem import BoolArray, FloatArray, IntArray
 from optimizer.programs.linear import ENDINGS
 
-#: Columns up to which the dual simplex is the faster one; above, the interior point method without crossover.
+#: Columns up to which the dual simplex is the faster one; above, interior point methods.
 _SIMPLEX_COLUMNS = 6_000
 _SIMPLEX_TOLERANCE = 1e-10
 _IPM_TOLERANCE = 1e-7
@@ -43,6 +43,8 @@ class Ask:
     gain: float
     rise: FloatArray
     floor: FloatArray
+    #: Of the answer, where the middle of the optima will do.
+    tolerance: float = 1e-5
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,6 +60,27 @@ class MasterSolution:
     duals: Duals
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Program:
+    """Minimise cost.x, matrix x <= right (= where `equal`), x >= 0; the last column is theta."""
+
+    matrix: sparse.csc_array
+    cost: FloatArray
+    right: FloatArray
+    equal: BoolArray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Found:
+    """How a solver ended: columns, and what one more unit of each row's right-hand side saves."""
+
+    status: Status
+    solver: str
+    work: int
+    x: FloatArray
+    saves: FloatArray
+
+
 class Master:
     """The programs of one market and one objective; the sides and what is asked vary from call to call."""
 
@@ -69,7 +92,9 @@ class Master:
         self._capacity = np.where(market.capacity > 0, market.capacity, 1.0)
         self._highs = highspy.Highs()
 
-    def solve(self, sides: Spelled, greedy: IntArray, ask: Ask, *, vertex: bool) -> MasterSolution:
+    def solve(
+        self, sides: Spelled, greedy: IntArray, ask: Ask, *, vertex: bool, shut: BoolArray | None = None
+    ) -> MasterSolution:
         """Solve with these sides.
 
         Args:
@@ -77,22 +102,51 @@ class Master:
             greedy: sides of a segment beside itself that are to be held to half (ascending).
             ask: what is maximised.
             vertex: False: near the middle of the optima will do, which is quicker where there are many columns.
+            shut: columns alone that a vertex is looked for without (C,); none if None.
         """
         market, columns = self._market, self._market.columns
         tied, open_rows = _ties(sides, market.size)
-        halves = self._rows + sides.meetings + np.arange(len(greedy))
-        rows = np.concatenate((np.arange(self._rows), self._rows + open_rows, halves))
-        beside = sparse.vstack((self._beside(sides), self._meetings(sides), self._halves(sides, greedy)), format="csr")
-        beside = beside[rows] @ tied
+        halves, totals = self._halves(sides, greedy)
+        rows = np.concatenate((np.arange(self._rows), self._rows + open_rows))
+        rows = np.concatenate((rows, self._rows + sides.meetings + np.arange(halves.shape[0])))
+        beside = sparse.vstack((self._beside(sides), self._meetings(sides), halves), format="csr")[rows] @ tied
         more = len(rows) - self._rows
         alone = sparse.vstack((self._alone(), sparse.csr_array((more, columns))))
-        matrix = sparse.hstack((alone, beside, self._theta(ask, more)), format="csc")
+        of_all = sparse.vstack((sparse.csr_array((len(rows) - totals.shape[0], totals.shape[1])), totals))
+        matrix = sparse.hstack((alone, beside, of_all, self._theta(ask, more)), format="csc")
         members = market.size[sides.member]
         gains = (members * sides.keeps * self._value[sides.column]) @ tied
-        cost = np.concatenate((self._values(), gains, [ask.gain]))
+        cost = np.concatenate((self._values(), gains, np.zeros(totals.shape[1]), [ask.gain]))
         scale = float(np.abs(cost).max(initial=0.0)) or 1.0
-        solver = self._options(matrix.shape[1], vertex)
-        self._highs.passModel(self._model(matrix, cost / scale, ask, len(open_rows)))
+        equal = np.zeros(len(rows), dtype=bool)
+        equal[self._rows : self._rows + len(open_rows) + totals.shape[1]] = True
+        program = _Program(matrix, -cost / scale, self._right(ask, more), equal)
+        found = None
+        if not vertex and matrix.shape[1] > _SIMPLEX_COLUMNS:
+            found = self._in_the_middle(program, ask.tolerance)
+        found = found or self._by_highs(program, None if shut is None else np.flatnonzero(shut), ask, vertex=vertex)
+        if found.status is not Status.OPTIMAL:
+            none = np.zeros(0)
+            return MasterSolution(found.status, found.solver, found.work, none, none, Duals(none, none, none))
+        dual = np.maximum(found.saves[: self._rows] * scale, 0.0)
+        k, r = market.classes, market.rows
+        duals = Duals(
+            prices=dual[k : k + r] / self._capacity,
+            multiplier=dual[k + r :] / (self._best * market.size),
+            time=dual[:k] / market.size,
+        )
+        x, of_sides = found.x[:columns], tied @ found.x[columns : columns + tied.shape[1]]
+        return MasterSolution(found.status, found.solver, found.work, x, of_sides, duals)
+
+    def _in_the_middle(self, program: "_Program", tolerance: float) -> "_Found | None":
+        from optimizer.packing.interior import solve_to_the_middle  # Clarabel: only where there is much to solve
+
+        middle = solve_to_the_middle(program.matrix, program.cost, program.right, program.equal, tolerance)
+        return None if middle is None else _Found(Status.OPTIMAL, "clarabel", middle.work, middle.x, middle.saves)
+
+    def _by_highs(self, program: "_Program", shut: IntArray | None, ask: Ask, *, vertex: bool) -> "_Found":
+        solver = self._options(program.matrix.shape[1], vertex)
+        self._highs.passModel(_model(program, shut, ask))
         self._highs.run()
         if solver == "ipm" and self._highs.getModelStatus() != highspy.HighsModelStatus.kOptimal:
             solver = "simplex"
@@ -101,19 +155,13 @@ class Master:
         status = ENDINGS.get(self._highs.getModelStatus(), Status.FAILED)
         solution, info = self._highs.getSolution(), self._highs.getInfo()
         work = max(int(info.simplex_iteration_count), 0) + max(int(info.ipm_iteration_count), 0)
-        if status is not Status.OPTIMAL or not solution.dual_valid:
-            none = np.zeros(0)
-            failed = Status.FAILED if status is Status.OPTIMAL else status
-            return MasterSolution(failed, solver, work, none, none, Duals(none, none, none))
-        value = np.array(solution.col_value)
-        k, r = market.classes, market.rows
-        dual = np.maximum(np.array(solution.row_dual)[: self._rows] * -scale, 0.0)
-        duals = Duals(
-            prices=dual[k : k + r] / self._capacity,
-            multiplier=dual[k + r :] / (self._best * market.size),
-            time=dual[:k] / market.size,
-        )
-        return MasterSolution(status, solver, work, value[:columns], tied @ value[columns:-1], duals)
+        if status is Status.OPTIMAL and not solution.dual_valid:
+            status = Status.FAILED
+        return _Found(status, solver, work, np.array(solution.col_value), -np.array(solution.row_dual))
+
+    def _right(self, ask: Ask, more: int) -> FloatArray:
+        market = self._market
+        return np.concatenate((np.ones(market.classes + market.rows), -ask.floor / self._best, np.zeros(more)))
 
     def _values(self) -> FloatArray:
         """Value of each column for all members of its class (C,)."""
@@ -143,13 +191,23 @@ class Master:
         values = (sides.sign * self._market.size[sides.member])[column]
         return sparse.csc_array((values, (sides.meeting[column], column)), shape=(sides.meetings, len(sides.member)))
 
-    def _halves(self, sides: Spelled, greedy: IntArray) -> sparse.csc_array:
-        """Twice its own time less everybody's, for each side named; they are of one job each."""
-        row, column = np.nonzero(sides.meeting[greedy][:, None] == sides.meeting[None, :])
-        values = -self._market.size[sides.member[column]]
-        shape = (len(greedy), len(sides.member))
-        twice = sparse.csc_array((np.full(len(greedy), 2.0), (np.arange(len(greedy)), greedy)), shape=shape)
-        return twice + sparse.csc_array((values, (row, column)), shape=shape)
+    def _halves(self, sides: Spelled, greedy: IntArray) -> tuple[sparse.csr_array, sparse.csr_array]:
+        """Twice its own time less everybody's, for each side named, which are of one job each: of sides, and of totals.
+
+        Everybody's time is a column of its own, told by a row before: else every row would hold a whole meeting.
+        """
+        meeting, which = np.unique(sides.meeting[greedy], return_inverse=True)
+        place = np.searchsorted(meeting, sides.meeting)
+        there = np.zeros(len(sides.member), dtype=bool)
+        if len(meeting):
+            there = meeting[np.minimum(place, len(meeting) - 1)] == sides.meeting
+        column, named = np.flatnonzero(there), len(meeting) + np.arange(len(greedy))
+        values = np.concatenate((self._market.size[sides.member[column]], np.full(len(greedy), 2.0)))
+        position = (np.concatenate((place[column], named)), np.concatenate((column, greedy)))
+        shape = (len(meeting) + len(greedy), len(sides.member))
+        of_sides = sparse.csr_array((values, position), shape=shape)
+        less = (np.concatenate((np.arange(len(meeting)), named)), np.concatenate((np.arange(len(meeting)), which)))
+        return of_sides, sparse.csr_array((np.full(len(less[0]), -1.0), less), shape=(shape[0], len(meeting)))
 
     def _theta(self, ask: Ask, more: int) -> sparse.csc_array:
         rising = np.flatnonzero(ask.rise)
@@ -161,25 +219,6 @@ class Master:
     @property
     def _rows(self) -> int:
         return 2 * self._market.classes + self._market.rows
-
-    def _model(self, matrix: sparse.csc_array, cost: FloatArray, ask: Ask, equal: int) -> highspy.HighsLp:
-        lp = highspy.HighsLp()
-        lp.num_row_, lp.num_col_ = matrix.shape
-        lp.col_cost_ = -cost
-        lp.col_lower_ = np.zeros(lp.num_col_)
-        lp.col_upper_ = np.full(lp.num_col_, highspy.kHighsInf)
-        if not ask.gain:
-            lp.col_upper_ = np.append(np.full(lp.num_col_ - 1, highspy.kHighsInf), 0.0)
-        market, more = self._market, lp.num_row_ - self._rows
-        lower = np.full(lp.num_row_, -highspy.kHighsInf)
-        lower[self._rows : self._rows + equal] = 0.0
-        lp.row_lower_ = lower
-        lp.row_upper_ = np.concatenate((np.ones(market.classes + market.rows), -ask.floor / self._best, np.zeros(more)))
-        lp.a_matrix_.format_ = highspy.MatrixFormat.kColwise
-        lp.a_matrix_.start_ = matrix.indptr.astype(np.int32)
-        lp.a_matrix_.index_ = matrix.indices.astype(np.int32)
-        lp.a_matrix_.value_ = matrix.data
-        return lp
 
     def _options(self, columns: int, vertex: bool) -> str:
         small = vertex and columns <= _SIMPLEX_COLUMNS
@@ -197,6 +236,27 @@ class Master:
         for name, value in options.items():
             self._highs.setOptionValue(name, value)
         return "simplex" if small else "ipm"
+
+
+def _model(program: _Program, shut: IntArray | None, ask: Ask) -> highspy.HighsLp:
+    """As HiGHS takes it, without the columns that are shut."""
+    lp, matrix = highspy.HighsLp(), program.matrix
+    lp.num_row_, lp.num_col_ = matrix.shape
+    lp.col_cost_ = program.cost
+    lp.col_lower_ = np.zeros(lp.num_col_)
+    upper = np.full(lp.num_col_, highspy.kHighsInf)
+    if shut is not None:
+        upper[shut] = 0.0
+    if not ask.gain:
+        upper[-1] = 0.0
+    lp.col_upper_ = upper
+    lp.row_lower_ = np.where(program.equal, 0.0, -highspy.kHighsInf)
+    lp.row_upper_ = program.right
+    lp.a_matrix_.format_ = highspy.MatrixFormat.kColwise
+    lp.a_matrix_.start_ = matrix.indptr.astype(np.int32)
+    lp.a_matrix_.index_ = matrix.indices.astype(np.int32)
+    lp.a_matrix_.value_ = matrix.data
+    return lp
 
 
 def _ties(sides: Spelled, size: FloatArray) -> tuple[sparse.csr_array, IntArray]:

@@ -30,6 +30,8 @@ from optimizer.problem import FloatArray, IntArray
 
 #: A pair that lacks less than this part of the largest worth is not asked for.
 _WORTH_ADDING = 1e-9
+#: Time that becomes cheaper by less than this part is as cheap as it gets.
+_WORTH_LOWERING = 1e-6
 #: Sums of costs are equal within this part.
 _ROUNDING = 1e-12
 #: Halvings of a level.
@@ -93,6 +95,30 @@ def priced(
         np.maximum.at(lacking, block.member, above.max(axis=1))
         asked.append(_asked(number, block, above, partners, least, most))
     return Priced(time + lacking / 2, joined(asked), merit)
+
+
+def tightened(market: Market, blocks: tuple[Block, ...], gain: FloatArray, duals: Duals, most: int) -> Duals:
+    """Closed dual values with lower prices of time, closed all the same.
+
+    What a job's time must cost at least, at the others' prices, is T[i] = max(its columns alone, pairs less the other's
+    time, 0). Where m is closed m >= T, and (m + T) / 2 is closed, too: a pair's worth is at most m[i] + T[j] and at
+    most T[i] + m[j], thus at most the mean of both.
+    """
+    alone = gain - market.cost(duals.prices)
+    least = np.zeros(market.classes)
+    np.maximum.at(least, market.owner(), alone)
+    time = duals.time
+    for _ in range(most):
+        needed = least.copy()
+        for block in blocks:
+            net = _net(block, gain, time, float(duals.prices[block.pool]))
+            above = _above(block, net, _partners(block, net)).max(axis=1)
+            np.maximum.at(needed, block.member, time[block.member] + np.minimum(above, 0.0))
+        lower = time - np.maximum(time - needed, 0.0) / 2
+        saved, time = float(market.size @ (time - lower)), lower
+        if saved <= _WORTH_LOWERING * float(market.size @ time):
+            break
+    return Duals(duals.prices, duals.multiplier, time)
 
 
 def bound_of(market: Market, objective: Level | Total, duals: Duals) -> float:

@@ -72,12 +72,43 @@ def test_a_column_over_two_pools_counts_with_all_its_uses():
     assert found.problem.columns.use_column.tolist() == [0, 1, 1, 2, 3, 3]
 
 
-@pytest.mark.usefixtures("engine")
 def test_a_clash_of_hashes_puts_nothing_together(monkeypatch):
     """Grouping is exact: where different jobs hash alike, every job stands for itself."""
     monkeypatch.setattr(distinct, "_codes", lambda *given: np.zeros(3, dtype=np.uint64))
-    monkeypatch.setattr(distinct_kernels, "_codes", lambda *given: np.zeros(3, dtype=np.uint64))
     assert distinct_jobs(mixed(), FIELDS).member.tolist() == [0, 1, 2]
+
+
+def said_by(blocks: int) -> tuple:
+    """Five jobs of one column, one for each pool; the third and fifth say what the first says."""
+    first, pool = np.arange(6), np.array([0, 1, 0, 2, 0])
+    none, bits = np.zeros(0, dtype=np.int64), np.zeros(5, dtype=np.int64)
+    step = -(-5 // blocks)
+    found = (np.zeros(5, dtype=np.uint64), np.zeros(5, dtype=np.int64), np.zeros(5, dtype=np.int64))
+    return (first, none, bits, pool, bits, np.zeros((5, 1), dtype=np.int64)), step, found
+
+
+@pytest.mark.parametrize("blocks", [1, 2, 3, 5])
+def test_groups_are_the_same_however_many_blocks(blocks: int):
+    """They are numbered by who is seen first."""
+    said, step, found = said_by(blocks)
+    known = distinct_kernels._group_blocks(said, step, np.full((blocks, 16), -1, dtype=np.int32), found)
+    shown, clash = distinct_kernels._merge(said, step, known, found)
+    assert not clash
+    assert found[1].tolist() == [0, 1, 0, 2, 0]
+    assert shown.tolist() == [0, 1, 3]
+
+
+def test_compiled_groups_notice_a_clash(monkeypatch):
+    """Within a block as between blocks: different jobs of one hash put nothing together."""
+    monkeypatch.setattr(distinct, "_COMPILED_FROM", 0)
+    same = distinct_kernels.numba.njit(lambda said, job: distinct_kernels.np.uint64(7))
+    for blocks in (1, 5):
+        said, step, found = said_by(blocks)
+        table = np.full((blocks, 16), -1, dtype=np.int32)
+        grouping = distinct_kernels._group_blocks.py_func
+        monkeypatch.setattr(distinct_kernels, "_code", same)
+        known = grouping(said, step, table, found)
+        assert known.min() < 0 or distinct_kernels._merge.py_func(said, step, known, found)[1]
 
 
 @pytest.mark.usefixtures("engine")

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from problems import Setting, build
 
+from optimizer import validate as validating
 from optimizer.policies.max_min_fairness import MaxMinFairness
 from optimizer.problem import Problem
 from optimizer.validate import ProblemError, validate
@@ -16,6 +17,13 @@ def spoil(part: str, name: str, value: Any) -> Problem:
     return replace(GOOD, **{part: replace(getattr(GOOD, part), **{name: value})})
 
 
+@pytest.fixture(params=["plain", "compiled"])
+def way(request, monkeypatch):
+    """Columns are looked at array by array, or all at once."""
+    monkeypatch.setattr(validating, "_COMPILED_FROM", 0 if request.param == "compiled" else 10**12)
+
+
+@pytest.mark.usefixtures("way")
 @pytest.mark.parametrize(
     ("part", "name", "value"),
     [
@@ -29,6 +37,11 @@ def spoil(part: str, name: str, value: Any) -> Problem:
         ("columns", "use_column", np.array([0, 2, 1, 3])),
         ("columns", "job", np.array([0, 1, 0, 1])),
         ("columns", "job", np.array([0, 0, 1, 2])),
+        ("columns", "job", np.array([-1, 0, 1, 1])),
+        ("columns", "use_pool", np.array([0, -1, 0, 1])),
+        ("columns", "use_column", np.array([1, 1, 2, 3])),
+        ("columns", "use_column", np.array([0, 1, 2, 4])),
+        ("columns", "use_count", np.array([1, np.inf, 1, 1])),
         ("columns", "running", np.zeros(3, dtype=bool)),
         ("jobs", "weight", np.array([1, np.nan])),
         ("jobs", "weight", np.array([1, -1.0])),
@@ -50,6 +63,7 @@ def test_a_malformed_problem_is_an_error_that_names_the_array(part: str, name: s
     assert caught.value.field.startswith(f"{part}.{name}")
 
 
+@pytest.mark.usefixtures("way")
 def test_a_good_problem_passes():
     """Unknown values (nan) and unknown ends (inf) are allowed where they mean something."""
     validate(GOOD)
