@@ -188,6 +188,34 @@ class PriceList(Body):
     certificate: CertificateView | None = None
 
 
+class MoneyRow(Body):
+    """What one project, user, job, pool or month has cost."""
+
+    #: Name or number of what is summed.
+    key: str
+    accelerator_s: float
+    #: Used by jobs.
+    usd: float
+    #: Of rented machines, what no job held; by pool and month only: else nobody knows whose it is.
+    idle_usd: float = 0.0
+    #: What the same would have cost on demand.
+    on_demand_usd: float = 0.0
+
+
+class MoneyReport(Body):
+    """`GET /money`: the ledger of money until now. `total_usd` = `used_usd` + `idle_usd`."""
+
+    #: project | user | job | pool | month
+    by: str
+    #: Dearest first.
+    items: list[MoneyRow]
+    used_usd: float
+    #: Of rented machines, what no job held. 0 in the answer to people who see only some projects.
+    idle_usd: float
+    total_usd: float
+    on_demand_usd: float
+
+
 class PolicyView(Body):
     """The policy in force (`GET /policy`) and its place in the history."""
 

@@ -105,6 +105,7 @@ def assemble(config: ServerConfig, store: Store) -> Assembled:
         for job in loaded.jobs
     }
     board = load_board(loaded, launches, clock.now(), settings.lease_s)
+    board.epoch_unix_s = epoch_unix_s
     daemon = Daemon(SchedulerCore(), board, store, clock, settings)
     known = store.policies(limit=1)
     policies = PolicyDesk(daemon, parse_row(known[0]) if known else None)
