@@ -9,7 +9,7 @@ from typing import Any
 
 from optimizer.policy import OrderPolicy, Policy, PolicySpec
 from optimizer.registry import make
-from scheduler.core import attempts, endings, jobs, nodes, resolve, restoring
+from scheduler.core import attempts, budgets, endings, jobs, nodes, resolve, restoring
 from scheduler.core import events as ev
 from scheduler.core.claims import settle_claim
 from scheduler.core.commands import Command, WakeAt
@@ -56,7 +56,9 @@ class SchedulerCore:
 
     def _settle(self) -> None:
         if self._cycle.mechanism is not None:
+            budgets.settle(self._cycle)
             self._cycle.mechanism.settle(self._cycle)
+            budgets.settle_starts(self._cycle)
             self._wake()
 
     def _wake(self) -> None:
@@ -107,6 +109,7 @@ class SchedulerCore:
         sharing = None if isinstance(policy, OrderPolicy) else policy
         self.ledger.standing = Standing(event.policy, sharing, event.rules)
         cycle.discipline = None
+        cycle.spending.set_budgets(event.rules.budgets)
         cycle.mechanism = self._mechanisms[event.rules.mechanism](cycle, policy, event.rules)
         for job in self.ledger:
             if job.request.sizes:  # until the new policy says something else it is to run as it asked to
@@ -163,6 +166,9 @@ class SchedulerCore:
 
     def _rent_restored(self, event: ev.RentRestored) -> None:
         restoring.rent_restored(self._cycle, event)
+
+    def _money_restated(self, event: ev.MoneyRestated) -> None:
+        self._cycle.spending.restate(event.spent)
 
     def _node_quarantined(self, event: ev.NodeQuarantined) -> None:
         restoring.node_quarantined(self._cycle, event)
@@ -259,6 +265,7 @@ _HANDLERS: dict[type, Callable[[SchedulerCore, Any], None]] = {
     ev.JobSubmitted: SchedulerCore._job_submitted,
     ev.JobRestored: SchedulerCore._job_restored,
     ev.RentRestored: SchedulerCore._rent_restored,
+    ev.MoneyRestated: SchedulerCore._money_restated,
     ev.NodeQuarantined: SchedulerCore._node_quarantined,
     ev.JobCancelled: SchedulerCore._job_cancelled,
     ev.JobHeld: SchedulerCore._job_held,

@@ -127,6 +127,8 @@ class JobRestored:
     rendezvous: Rendezvous | None = None
     #: Why the attempt was told to stop, if it was.
     revoked: Reason | None = None
+    #: What it has cost.
+    spent_usd: float = 0.0
 
 
 @dataclass(slots=True)
@@ -146,6 +148,17 @@ class NodeQuarantined:
     at: float
     node_id: NodeId
     detail: str = ""
+
+
+@dataclass(slots=True)
+class MoneyRestated:
+    """What has been spent by the books: a month has begun, or this core has just begun.
+
+    (project, USD in all, USD this month), project "" being everything; who is not named has spent nothing.
+    """
+
+    at: float
+    spent: tuple[tuple[str, float, float], ...]
 
 
 @dataclass(slots=True)
@@ -373,6 +386,7 @@ Event = (
     | RentFailed
     | NodeQuarantined
     | RentRestored
+    | MoneyRestated
     | JobSubmitted
     | JobRestored
     | JobCancelled

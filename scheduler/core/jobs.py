@@ -33,6 +33,7 @@ def submitted(cycle: Cycle, event: JobSubmitted) -> None:
     if request.declared:
         ledger.classes.declare(request)
     job = ledger.add(request, event.at)
+    cycle.spending.take_job(job)
     # Dependencies that are not active have ended; the shells refuse those that ended badly.
     job.blocked_by = {dependency for dependency in request.depends_on if dependency in ledger.jobs}
     for dependency in sorted(job.blocked_by):

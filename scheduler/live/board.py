@@ -126,6 +126,11 @@ class Board:
     next_charge_id: int = 1
     #: Unix seconds of instant 0: months begin and end by the calendar.
     epoch_unix_s: float = 0.0
+    #: By the ledger of money, USD by project ("" is everything), in all and by month.
+    spent_usd: dict[str, float] = field(default_factory=dict)
+    spent_month_usd: dict[tuple[str, str], float] = field(default_factory=dict)
+    #: The month that the core has been told of.
+    month: str = ""
 
     def attempt(self, job_id: JobId, attempt: int) -> LiveAttempt | None:
         """The attempt if it is the job's current one and not over: the fence."""

@@ -4,11 +4,13 @@ Nothing here decides who runs where. The one thing added is what only the live w
 and that an attempt which is over somewhere must be told so everywhere else.
 """
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
 from scheduler.core.commands import (
     AttemptTransitioned,
+    BudgetWarned,
     Command,
     JobTransitioned,
     NodeCordoned,
@@ -40,6 +42,8 @@ from walras.ids import JobId
 from walras.reasons import Reason
 from walras.states import AttemptState, JobState
 from walras.wire import Manifest, PrepareCommand, StartCommand, StopCommand
+
+log = logging.getLogger(__name__)
 
 #: A part that outlives its attempt has nothing left to save: it is stopped without grace.
 _NO_GRACE_S = 0.0
@@ -328,6 +332,11 @@ def _cordoned(turn: Turn, command: NodeCordoned) -> None:
     turn.node_changed(node)
 
 
+def _budget_warned(_: Turn, command: BudgetWarned) -> None:
+    whose = command.account or "the cluster"
+    log.warning("budget of %s: %s, %.2f of %.2f USD", whose, command.detail, command.spent_usd, command.limit_usd)
+
+
 def _solve(turn: Turn, command: Solve) -> None:
     turn.effects.solves.append(command)
 
@@ -347,4 +356,5 @@ _CARRY: dict[type[Command], Callable[[Turn, Any], None]] = {
     JobTransitioned: _job,
     AttemptTransitioned: _attempt,
     NodeCordoned: _cordoned,
+    BudgetWarned: _budget_warned,
 }

@@ -16,6 +16,7 @@ from scheduler.live.breath import keep_still, sweep
 from scheduler.live.data_folder import DataFolder
 from scheduler.live.http.app import make_app
 from scheduler.live.market_watch import MarketWatch
+from scheduler.live.months import keep_months
 from scheduler.live.sqlite_store import SqliteStore
 from walras.config import ClusterConfig, load_mapping, load_yaml
 from walras.errors import ConfigError
@@ -101,6 +102,7 @@ async def _begin(
     if assembled.aws is not None:
         market = MarketWatch(server.daemon, [assembled.aws])
         tasks.append(asyncio.create_task(market.watch(), name="prices"))
+    tasks.append(asyncio.create_task(keep_months(server.daemon), name="months"))
     await server.solver.start()
     keep_still()
     tasks.append(asyncio.create_task(sweep(), name="sweep"))

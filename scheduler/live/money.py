@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 
+from scheduler.core.events import MoneyRestated
 from scheduler.live.board import Board, LiveAttempt, LiveJob, LiveNode
 from scheduler.live.rows import AttemptRow, ChargeKind, ChargeRow
 from scheduler.live.turn import Turn
@@ -138,9 +139,32 @@ def _charge_machine(turn: Turn, node: LiveNode, until_at: float) -> None:
     turn.node_changed(node)
 
 
+def restate(turn: Turn) -> MoneyRestated:
+    """Write what is open, and say what was spent by project in all and in the month of now."""
+    charge_open(turn, set(turn.board.pools))
+    board = turn.board
+    board.month = month_of(turn.at + board.epoch_unix_s)
+    spent = ((project, usd, board.spent_month_usd.get((project, board.month), 0.0))
+             for project, usd in sorted(board.spent_usd.items()))  # fmt: skip
+    board.spent_month_usd = {key: usd for key, usd in board.spent_month_usd.items() if key[1] == board.month}
+    return MoneyRestated(turn.at, tuple(spent))
+
+
 def _write(turn: Turn, charge: ChargeRow) -> None:
+    board = turn.board
+    for account in accounts_of(charge):
+        board.spent_usd[account] = board.spent_usd.get(account, 0.0) + charge.usd
+        key = account, charge.month
+        board.spent_month_usd[key] = board.spent_month_usd.get(key, 0.0) + charge.usd
     turn.batch.charges.append(replace(charge, charge_id=turn.board.next_charge_id))
     turn.board.next_charge_id += 1
+
+
+def accounts_of(charge: ChargeRow) -> tuple[str, ...]:
+    """Budgets that a charge counts for: its project's, and everything's ("") unless a machine's bill has it already."""
+    if charge.kind is ChargeKind.MACHINE:
+        return ("",)
+    return (charge.project, "") if charge.market == Market.OWNED else (charge.project,)
 
 
 # ------------------------------------------------------------------------------------------ what is open

@@ -6,7 +6,6 @@ rest was idle. Both halves are taken at one instant, so nothing is counted twice
 
 from dataclasses import dataclass
 
-from scheduler.live import money
 from scheduler.live.rows import MONEY_KEYS, ChargeKind, ChargeRow, MoneyQuery, MoneySum
 from walras.api import MoneyReport, MoneyRow
 from walras.cluster import Market

@@ -273,6 +273,13 @@ class SqliteStore:
         where, values = ("1", ()) if job_id is None else ("job_id = ?", (job_id,))
         return self._select("charges", ChargeRow, f"{where} ORDER BY charge_id", *values)
 
+    def spent(self) -> dict[tuple[str, str], float]:
+        cursor = self._reader().execute(
+            "SELECT project, month, sum(usd) FROM charges WHERE kind = 'use' GROUP BY 1, 2 UNION ALL"
+            " SELECT '', month, sum(usd) FROM charges WHERE kind = 'machine' OR market = 'owned' GROUP BY 1, 2"
+        )
+        return {(project, month): usd for project, month, usd in cursor}
+
     def money(self, query: MoneyQuery) -> list[MoneySum]:
         assert query.by in MONEY_KEYS, query.by
         clauses, values = ["charge_id < ?"], [query.before_id]

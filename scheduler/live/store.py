@@ -82,6 +82,10 @@ class Store(Protocol):
         """The ledger of money in order, of one job or the whole of it."""
         ...
 
+    def spent(self) -> dict[tuple[str, str], float]:
+        """USD by (project, month), as budgets count it: project "" is everything."""
+        ...
+
     def money(self, query: MoneyQuery) -> list[MoneySum]:
         """Sums over the ledger of money."""
         ...

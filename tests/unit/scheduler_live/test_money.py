@@ -10,13 +10,15 @@ from typing import Any
 import pytest
 
 from scheduler.core.events import PoolDeclared
+from scheduler.core.explain import explain
 from scheduler.live import money
 from scheduler.live.agents import lose_node
-from scheduler.live.money_report import report, sums_of
 from scheduler.live.auth import Role
+from scheduler.live.money_report import report, sums_of
+from scheduler.live.months import turn_month
 from scheduler.live.rows import ChargeKind, MoneyQuery, RentRow
 from tests.support.http_face import facing
-from tests.support.live_world import FakeAgent, World, world
+from tests.support.live_world import FIFO, FakeAgent, World, world
 from walras.api import MoneyReport
 from walras.cluster import Market, Pool, Shape
 from walras.ids import NodeId, PoolId
@@ -238,3 +240,41 @@ async def test_the_ledger_adds_up_to_the_cent_whatever_happens(tmp_path: Path, s
                 assert found.used_usd == pytest.approx(sum(row.usd for row in found.items), abs=1e-6)
                 assert found.total_usd == pytest.approx(expected, abs=0.005)
             at = w.clock.at
+
+
+BUDGET = {
+    **FIFO,
+    "rules": {**FIFO["rules"], "budgets": [{"project": "vision", "month_usd": 2.0}]},  # type: ignore[dict-item]
+}
+
+
+async def test_budgets_count_what_was_spent_before_a_restart_and_months_begin_anew(tmp_path: Path) -> None:
+    """At the limit the job checkpoints and is held; a restarted server holds it still; a new month lets it go on."""
+    async with world(tmp_path, policy=BUDGET) as w:
+        await declare(w, pool_of("owned", 2.0))
+        agent = await FakeAgent(w, "n1").register()
+        job_id = await w.submit({"project": "vision"})
+        other = await w.submit({"project": "speech"})
+        await agent.start_all()
+        await w.advance(5400.0)
+    async with world(tmp_path, policy=BUDGET, at=5400.0) as again:
+        agent.world = again
+        await agent.beat(resync=True)
+        await again.advance(1799.0)
+        assert again.state(job_id) == "RUNNING"
+        await again.advance(2.0)
+        assert again.state(job_id) == "PREEMPTING"
+        await agent.end(job_id, exit_code=85)
+        assert (again.state(job_id), again.state(other)) == ("HELD", "RUNNING")
+    async with world(tmp_path, policy=BUDGET, at=7300.0) as third:
+        agent.world = third
+        await agent.beat(resync=True)
+        await third.advance(60.0)
+        assert third.state(job_id) == "HELD"
+        (line,) = explain(third.daemon.core, job_id)
+        assert line.reason is Reason.HOLD_BUDGET
+        assert "vision: 2.00 of 2.00 USD spent this month" in line.detail
+        third.clock.at += 40 * 86400.0
+        await third.daemon.perform(turn_month)
+        await third.quiet()
+        assert third.state(job_id) == "STARTING"
