@@ -102,6 +102,7 @@ async def _begin(
     if assembled.aws is not None:
         market = MarketWatch(server.daemon, [assembled.aws])
         tasks.append(asyncio.create_task(market.watch(), name="prices"))
+    tasks.append(asyncio.create_task(server.providers.janitor.watch(), name="janitor"))
     tasks.append(asyncio.create_task(keep_months(server.daemon), name="months"))
     await server.solver.start()
     keep_still()
