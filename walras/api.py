@@ -131,12 +131,21 @@ class ReasonView(Body):
     fix: str = ""
 
 
+class ConditionView(Body):
+    """Something people should know of a job that runs or waits: it changes neither."""
+
+    #: at_risk (of missing its deadline) | budget_low
+    type: str
+    detail: str
+
+
 class Explanation(Body):
     """`GET /jobs/{id}/explain`: every cause that holds now, the deciding one first. Empty for a job that runs."""
 
     job_id: int
     state: JobState
     reasons: list[ReasonView] = Field(default_factory=list)
+    conditions: list[ConditionView] = Field(default_factory=list)
 
 
 class NodeView(Body):

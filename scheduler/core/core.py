@@ -9,7 +9,7 @@ from typing import Any
 
 from optimizer.policy import OrderPolicy, Policy, PolicySpec
 from optimizer.registry import make
-from scheduler.core import attempts, budgets, endings, jobs, nodes, resolve, restoring
+from scheduler.core import attempts, budgets, deadlines, endings, jobs, nodes, resolve, restoring
 from scheduler.core import events as ev
 from scheduler.core.claims import settle_claim
 from scheduler.core.commands import Command, WakeAt
@@ -57,6 +57,7 @@ class SchedulerCore:
     def _settle(self) -> None:
         if self._cycle.mechanism is not None:
             budgets.settle(self._cycle)
+            deadlines.settle(self._cycle)
             self._cycle.mechanism.settle(self._cycle)
             budgets.settle_starts(self._cycle)
             self._wake()
@@ -131,6 +132,7 @@ class SchedulerCore:
 
     def _solved(self, event: ev.Solved) -> None:
         if resolve.apply_answer(self._cycle, event):
+            deadlines.entitle(self._cycle)
             nodes.rent_to(self._cycle, event.proposal)
             self._cycle.refill = self._cycle.round_ended = True
 

@@ -106,6 +106,9 @@ class Cycle:
     asked_at: float = -inf
     round_timer_at: float = inf
     gate_timer_at: float = inf
+    #: (when to look, job) of jobs with a deadline, and those that were given machines which stay.
+    deadlines: list[tuple[float, JobId]] = field(default_factory=list)
+    secured: set[JobId] = field(default_factory=set)
     #: What is being spent, and who may not start because of it.
     spending: Spending = field(init=False)
 

@@ -82,6 +82,9 @@ class JobRecord:
     #: Machines of the attempt that are lost.
     lost: set[NodeId] = field(default_factory=set)
 
+    #: Row of the pool that it was moved to, or is to be, because its deadline is near; -1: none.
+    sure_pool: int = -1
+
     # -- of a waiting job
     #: Not started before this instant (backoff, not_before).
     ready_at: float = -inf

@@ -4,6 +4,7 @@ What is not told starts anew: what jobs are owed, claims on places, the policy's
 Nothing is commanded: machines go on with what they were doing, and what they do is reported as always.
 """
 
+from heapq import heappush
 from math import inf
 
 from scheduler.core.attempts import is_prepared
@@ -23,6 +24,8 @@ def job_restored(cycle: Cycle, event: JobRestored) -> None:
         ledger.classes.declare(request)
     job = ledger.add(request, event.submitted_at)
     cycle.spending.take_job(job, event.spent_usd)
+    if request.deadline_at < inf:
+        heappush(cycle.deadlines, (event.at, request.job_id))
     columns.settled_at[job.slot] = event.at
     columns.attained_s[job.slot] = event.attained_s
     job.attempt, job.restarts, job.hold_reason = event.attempt, event.restarts, event.hold_reason
