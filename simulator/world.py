@@ -73,7 +73,13 @@ class World:
         self._arrivals_open = True
         machines.on_gone.append(self._node_gone)
         engine.on_command.update(
-            {Prepare: self._prepare, Start: self._start, Revoke: self._revoke, NodeCordoned: _nothing, BudgetWarned: _nothing}
+            {
+                Prepare: self._prepare,
+                Start: self._start,
+                Revoke: self._revoke,
+                NodeCordoned: _nothing,
+                BudgetWarned: _nothing,
+            }
         )
         engine.on_command.setdefault(AttemptTransitioned, _nothing)
         engine.on_command[JobTransitioned] = self.transitioned

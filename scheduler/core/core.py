@@ -11,6 +11,7 @@ from optimizer.policy import OrderPolicy, Policy, PolicySpec
 from optimizer.registry import make
 from scheduler.core import attempts, budgets, deadlines, endings, jobs, nodes, resolve, restoring
 from scheduler.core import events as ev
+from scheduler.core.books import MoneyRestated
 from scheduler.core.claims import settle_claim
 from scheduler.core.commands import Command, WakeAt
 from scheduler.core.cycle import Cycle
@@ -169,7 +170,7 @@ class SchedulerCore:
     def _rent_restored(self, event: ev.RentRestored) -> None:
         restoring.rent_restored(self._cycle, event)
 
-    def _money_restated(self, event: ev.MoneyRestated) -> None:
+    def _money_restated(self, event: MoneyRestated) -> None:
         self._cycle.spending.restate(event.spent)
 
     def _node_quarantined(self, event: ev.NodeQuarantined) -> None:
@@ -267,7 +268,7 @@ _HANDLERS: dict[type, Callable[[SchedulerCore, Any], None]] = {
     ev.JobSubmitted: SchedulerCore._job_submitted,
     ev.JobRestored: SchedulerCore._job_restored,
     ev.RentRestored: SchedulerCore._rent_restored,
-    ev.MoneyRestated: SchedulerCore._money_restated,
+    MoneyRestated: SchedulerCore._money_restated,
     ev.NodeQuarantined: SchedulerCore._node_quarantined,
     ev.JobCancelled: SchedulerCore._job_cancelled,
     ev.JobHeld: SchedulerCore._job_held,

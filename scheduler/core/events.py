@@ -11,6 +11,7 @@ from math import inf
 from typing import Any
 
 from optimizer.policy import PolicySpec
+from scheduler.core.books import MoneyRestated
 from scheduler.core.rules import RoundRules
 from walras.cluster import Placement, Pool, Rendezvous
 from walras.ids import JobId, Kind, NodeId, PoolId
@@ -148,17 +149,6 @@ class NodeQuarantined:
     at: float
     node_id: NodeId
     detail: str = ""
-
-
-@dataclass(slots=True)
-class MoneyRestated:
-    """What has been spent by the books: a month has begun, or this core has just begun.
-
-    (project, USD in all, USD this month), project "" being everything; who is not named has spent nothing.
-    """
-
-    at: float
-    spent: tuple[tuple[str, float, float], ...]
 
 
 @dataclass(slots=True)

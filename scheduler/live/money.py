@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from scheduler.core.events import MoneyRestated
+from scheduler.core.books import MoneyRestated
 from scheduler.live.board import Board, LiveAttempt, LiveJob, LiveNode
 from scheduler.live.rows import AttemptRow, ChargeKind, ChargeRow
 from scheduler.live.turn import Turn
@@ -77,7 +77,12 @@ def _beside(board: Board, attempt: LiveAttempt) -> list[LiveJob]:
     found = []
     for job_id, _ in sorted(board.nodes[part.node_id].expected):
         job = board.jobs.get(job_id)
-        if job is not None and job.attempt not in (None, attempt) and part in job.attempt.placement.parts:  # type: ignore[union-attr]
+        if (
+            job is not None
+            and job.attempt is not None
+            and job.attempt is not attempt
+            and part in job.attempt.placement.parts
+        ):
             found.append(job)
     return found
 

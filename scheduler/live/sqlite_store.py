@@ -282,7 +282,8 @@ class SqliteStore:
 
     def money(self, query: MoneyQuery) -> list[MoneySum]:
         assert query.by in MONEY_KEYS, query.by
-        clauses, values = ["charge_id < ?"], [query.before_id]
+        clauses: list[str] = ["charge_id < ?"]
+        values: list[Any] = [query.before_id]
         for column, wanted in (("month", query.month), ("project", query.project)):
             if wanted:
                 clauses.append(f"{column} = ?")
