@@ -11,11 +11,13 @@ from scheduler.core.commands import Rent
 from scheduler.core.events import JobSubmitted, PoolDeclared, RentRestored
 from scheduler.core.explain import explain
 from scheduler.live.agents import lose_node
+from scheduler.live.market_script import play
 from scheduler.live.providers import ProviderDesk
 from scheduler.live.rows import RentRow
 from tests.support.flaky_cloud import FlakyCloud
 from tests.support.live_world import FakeAgent, World, world
 from walras.cluster import Market, Pool, Shape
+from walras.config import MarketStep
 from walras.errors import UserError
 from walras.ids import JobId, Kind, NodeId, PoolId
 from walras.reasons import Reason
@@ -178,3 +180,24 @@ async def test_a_listing_that_lags_loses_no_machine(tmp_path: Path) -> None:
         assert records(w) == set()
         assert w.board.nodes[node_id].row.detail == Reason.INFRA_NODE_LOST
         await w.daemon.perform(lambda turn: lose_node(turn, node_id, Reason.INFRA_NODE_LOST))  # again: no error
+
+
+async def test_a_market_script_moves_prices_and_takes_machines_away(tmp_path: Path) -> None:
+    """Each step at its time, as a market would; a pool without machines has nothing to lose."""
+    async with world(tmp_path) as w:
+        cloud, desk = await open_shop(w)
+        cloud.is_well = True
+        await ask(w, "t", 2)
+        await calls_end(desk)
+        await join(w, cloud, Random(0))
+        assert len(records(w)) == 2
+        steps = [
+            MarketStep.model_validate({"at": 0, "pool": SPOT.pool_id, "revoke": 0}),
+            MarketStep.model_validate({"at": 0, "pool": SPOT.pool_id, "usd_per_h": 2.5}),
+        ]
+        playing = asyncio.create_task(play(w.daemon, desk, steps))
+        await w.quiet()
+        await calls_end(desk)
+        playing.cancel()
+        assert w.board.pools[SPOT.pool_id].usd_per_h == 2.5
+        assert (records(w), cloud.held) == (set(), {})
