@@ -1,11 +1,13 @@
 """A real PyTorch job on rented machines under a script of prices and revocations: what is lost, and what it costs."""
 
+import os
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.support.real_server import A, RealServer, wait_for
+from tests.support.real_server import WALRAS, A, RealServer, wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -60,6 +62,13 @@ def test_a_revocation_costs_at_most_one_checkpoint_interval(tmp_path: Path, noti
         attempts = sum(attempt["usd"] for attempt in server.job(job_id)["attempt_list"])
         assert money["items"][0]["usd"] == pytest.approx(attempts, rel=1e-6)
         assert money["total_usd"] == pytest.approx(money["used_usd"] + money["idle_usd"])
+        token = (server.data / "admin.token").read_text().strip()
+        access = {**os.environ, "WALRAS_SERVER": server.url, "WALRAS_TOKEN": token}
+        told = subprocess.run(
+            [WALRAS, "money", "--by", "pool"], env=access, capture_output=True, timeout=60, text=True, check=True
+        )
+        assert POOL in told.stdout
+        assert "saved" in told.stdout
         assert money["on_demand_usd"] > 1.5 * money["total_usd"] > 0
     finally:
         server.close()

@@ -19,6 +19,7 @@ class FlakyCloud:
         self._pool = pool
         self._random = Random(f"{seed}/cloud")
         self.is_well = False
+        self.usd_per_h = pool.usd_per_h
         #: No machine is to be had until then.
         self.empty_until_at = 0.0
         self.held: dict[NodeId, Machine] = {}
@@ -26,7 +27,7 @@ class FlakyCloud:
 
     async def offers(self) -> tuple[Offer, ...]:
         await self._trouble()
-        return (Offer(self._pool.pool_id, self._pool.usd_per_h, self._pool.quota),)
+        return (Offer(self._pool.pool_id, self.usd_per_h, self._pool.quota),)
 
     async def request(self, token: str, pool: Pool, machines: int) -> tuple[Machine, ...]:
         await self._trouble()

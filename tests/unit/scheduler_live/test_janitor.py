@@ -1,6 +1,7 @@
 """Never a leaked machine: after whatever a cloud does, its list equals our records."""
 
 import asyncio
+from math import inf, nan
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -12,6 +13,7 @@ from scheduler.core.events import JobSubmitted, PoolDeclared, RentRestored
 from scheduler.core.explain import explain
 from scheduler.live.agents import lose_node
 from scheduler.live.market_script import play
+from scheduler.live.market_watch import MarketWatch
 from scheduler.live.providers import ProviderDesk
 from scheduler.live.rows import RentRow
 from tests.support.flaky_cloud import FlakyCloud
@@ -201,3 +203,15 @@ async def test_a_market_script_moves_prices_and_takes_machines_away(tmp_path: Pa
         playing.cancel()
         assert w.board.pools[SPOT.pool_id].usd_per_h == 2.5
         assert (records(w), cloud.held) == (set(), {})
+
+
+async def test_prices_that_cannot_be_are_not_believed(tmp_path: Path) -> None:
+    """0, nothing and infinity leave the last price; 100 times the price is a price."""
+    async with world(tmp_path) as w:
+        cloud, _ = await open_shop(w)
+        cloud.is_well = True
+        watch = MarketWatch(w.daemon, [cloud])
+        for offered, believed in ((1.5, 1.5), (0.0, 1.5), (nan, 1.5), (inf, 1.5), (150.0, 150.0)):
+            cloud.usd_per_h = offered
+            await watch.look(cloud)
+            assert w.board.pools[SPOT.pool_id].usd_per_h == believed
