@@ -11,6 +11,7 @@ from math import inf
 
 from scheduler.core.commands import (
     AttemptTransitioned,
+    BudgetWarned,
     Command,
     JobTransitioned,
     NodeCordoned,
@@ -74,7 +75,13 @@ class World:
         self._tabled: dict[tuple[Kind, str, tuple[int, ...]], Stretch] = {}
         machines.on_gone.append(self._node_gone)
         engine.on_command.update(
-            {Prepare: self._prepare, Start: self._start, Revoke: self._revoke, NodeCordoned: _nothing}
+            {
+                Prepare: self._prepare,
+                Start: self._start,
+                Revoke: self._revoke,
+                NodeCordoned: _nothing,
+                BudgetWarned: _nothing,
+            }
         )
         engine.on_command.setdefault(AttemptTransitioned, _nothing)
         engine.on_command[JobTransitioned] = self.transitioned

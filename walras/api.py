@@ -131,12 +131,21 @@ class ReasonView(Body):
     fix: str = ""
 
 
+class ConditionView(Body):
+    """Something people should know of a job that runs or waits: it changes neither."""
+
+    #: at_risk (of missing its deadline) | budget_low
+    type: str
+    detail: str
+
+
 class Explanation(Body):
     """`GET /jobs/{id}/explain`: every cause that holds now, the deciding one first. Empty for a job that runs."""
 
     job_id: int
     state: JobState
     reasons: list[ReasonView] = Field(default_factory=list)
+    conditions: list[ConditionView] = Field(default_factory=list)
 
 
 class NodeView(Body):
@@ -186,6 +195,34 @@ class CertificateView(Body):
 class PriceList(Body):
     items: list[PriceView]
     certificate: CertificateView | None = None
+
+
+class MoneyRow(Body):
+    """What one project, user, job, pool or month has cost."""
+
+    #: Name or number of what is summed.
+    key: str
+    accelerator_s: float
+    #: Used by jobs.
+    usd: float
+    #: Of rented machines, what no job held; by pool and month only: else nobody knows whose it is.
+    idle_usd: float = 0.0
+    #: What the same would have cost on demand.
+    on_demand_usd: float = 0.0
+
+
+class MoneyReport(Body):
+    """`GET /money`: the ledger of money until now. `total_usd` = `used_usd` + `idle_usd`."""
+
+    #: project | user | job | pool | month
+    by: str
+    #: Dearest first.
+    items: list[MoneyRow]
+    used_usd: float
+    #: Of rented machines, what no job held. 0 in the answer to people who see only some projects.
+    idle_usd: float
+    total_usd: float
+    on_demand_usd: float
 
 
 class PolicyView(Body):

@@ -25,6 +25,7 @@ from walras.api import (
     JobDetail,
     JobPage,
     JobView,
+    MoneyReport,
     NodeView,
     PolicyView,
     PriceList,
@@ -203,6 +204,12 @@ class Client:
         `whole`: with what whole gangs can reach at best, which takes the server some seconds.
         """
         return await self._body(PriceList, Call("GET", f"{_API}/prices", query={"whole": "true"} if whole else {}))
+
+    async def money(self, by: str = "project", *, month: str = "", project: str = "") -> MoneyReport:
+        """What was spent until now, summed by project, user, job, pool or month."""
+        asked = {"by": by, "month": month, "project": project}
+        query = {name: value for name, value in asked.items() if value}
+        return await self._body(MoneyReport, Call("GET", f"{_API}/money", query=query))
 
     async def revoke_pool(self, pool_id: str, notice_s: float) -> None:
         """Have a provider take the pool's rented machines away after a notice, for drills (administrators)."""

@@ -151,6 +151,19 @@ class AwsSettings(FileModel):
     install: Annotated[tuple[_PipRequirement, ...], Field(max_length=16)] = ("walras[torch,nvidia]",)
 
 
+class MarketStep(FileModel):
+    """One step of a market that follows a script, on a live server (rehearsals; simulations have incidents)."""
+
+    #: After the server is ready.
+    at: Length
+    #: Pool id, such as `v100x1/spot/default`.
+    pool: ShownName
+    #: Its machines cost this from now on.
+    usd_per_h: Annotated[Number, Field(ge=0, le=1e6)] | None = None
+    #: All its rented machines are taken back, with this notice.
+    revoke: Length | None = None
+
+
 class ClusterConfig(FileModel):
     """A cluster file."""
 
@@ -162,6 +175,8 @@ class ClusterConfig(FileModel):
     speeds: dict[ShownName, dict[AcceleratorName, Annotated[Number, Field(gt=0, le=1e9)]]] = Field(default_factory=dict)
     #: For pools of `provider: aws`.
     aws: AwsSettings | None = None
+    #: What prices and revocations a live server rehearses.
+    market: Annotated[tuple[MarketStep, ...], Field(max_length=10_000)] = ()
 
     @model_validator(mode="after")
     def _one_meaning_per_name(self) -> "ClusterConfig":
@@ -178,6 +193,9 @@ class ClusterConfig(FileModel):
                     f"pools[{position}].shape", f"{entry.shape!r} is another machine above; give it a name of its own"
                 )
             pools.add(entry.pool_id)
+        for position, step in enumerate(self.market):
+            if step.pool not in pools:
+                raise FieldMistake(f"market[{position}].pool", f"there is no pool {step.pool}")
         return self
 
     @model_validator(mode="after")

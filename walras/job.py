@@ -355,6 +355,7 @@ def to_request(
         deadline_at=deadline_at,
         max_runtime_s=spec.limits.max_runtime or inf,
         max_queue_s=spec.limits.max_queue_time or inf,
+        budget_usd=inf if spec.limits.budget_usd is None else spec.limits.budget_usd,
         grace_s=spec.grace_period,
         held=spec.hold,
         value_usd_per_h=spec.value_usd_per_h,

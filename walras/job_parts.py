@@ -237,17 +237,21 @@ class Retry(FileModel):
 
 
 class Limits(FileModel):
-    """How long the job may run over all its attempts, and how long it may wait before its first."""
+    """How long the job may run over all its attempts, how long it may wait before its first, and what it may cost."""
 
     max_runtime: PositiveLength | None = None
     max_queue_time: PositiveLength | None = None
+    #: USD; at this sum it checkpoints and is held.
+    budget_usd: Annotated[Number, Field(gt=0, le=1e9)] | None = None
 
     other_words: ClassVar[Mapping[str, str]] = {
         "time": "max_runtime",
         "timeout": "max_runtime",
         "max_duration": "max_runtime",
+        "budget": "budget_usd",
+        "max_cost": "budget_usd",
     }
-    not_yet: ClassVar[frozenset[str]] = frozenset({"max_price_per_hour", "max_cost"})
+    not_yet: ClassVar[frozenset[str]] = frozenset({"max_price_per_hour"})
 
 
 class Checkpoint(FileModel):

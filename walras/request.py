@@ -65,6 +65,8 @@ class JobRequest:
     deadline_at: float = inf
     max_runtime_s: float = inf
     max_queue_s: float = inf
+    #: What may be spent on it, USD.
+    budget_usd: float = inf
     grace_s: float = 30.0
     held: bool = False
     value_usd_per_h: float | None = None

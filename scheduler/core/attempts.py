@@ -33,6 +33,8 @@ def start(cycle: Cycle, job: JobRecord, pool: int, place: Place, beside: JobReco
         job.placement = ledger.fleet.take(job.job_id, place, ledger.classes.forms[job_class.form])
     else:
         job.placement = ledger.fleet.share(job.job_id, beside.job_id, place)
+    cycle.spending.started(job)
+    cycle.spending.close_full()
     job.leased_at, job.running_at, job.start_steps = cycle.now, inf, job.steps
     job.revoked, job.rendezvous, job.start_told, job.saved = None, None, False, False
     job.ends_known = -1
@@ -159,6 +161,7 @@ def release(cycle: Cycle, job: JobRecord) -> None:
     columns.pool[job.slot] = -1
     columns.count[job.slot] = 0.0
     columns.since_at[job.slot], columns.steps_at[job.slot] = cycle.now, inf
+    cycle.spending.ended(job)
     job.place = ()
     job.ends_known = -1
     job.profiling_until = columns.profiling_until[job.slot] = -inf

@@ -121,6 +121,18 @@ class NodeCordoned:
     detail: str
 
 
+@dataclass(slots=True)
+class BudgetWarned:
+    """So much of a budget is spent that people should know: once a budget, and once a month."""
+
+    #: Project, "job 7", or empty for the whole cluster.
+    account: str
+    spent_usd: float
+    limit_usd: float
+    #: Such as "80% this month".
+    detail: str
+
+
 Command = (
     WakeAt
     | Solve
@@ -133,4 +145,5 @@ Command = (
     | JobTransitioned
     | AttemptTransitioned
     | NodeCordoned
+    | BudgetWarned
 )

@@ -9,8 +9,9 @@ from typing import Any
 
 from optimizer.policy import OrderPolicy, Policy, PolicySpec
 from optimizer.registry import make
-from scheduler.core import attempts, endings, jobs, nodes, resolve, restoring
+from scheduler.core import attempts, budgets, deadlines, endings, jobs, nodes, resolve, restoring
 from scheduler.core import events as ev
+from scheduler.core.books import MoneyRestated
 from scheduler.core.claims import settle_claim
 from scheduler.core.commands import Command, WakeAt
 from scheduler.core.cycle import Cycle
@@ -56,7 +57,10 @@ class SchedulerCore:
 
     def _settle(self) -> None:
         if self._cycle.mechanism is not None:
+            budgets.settle(self._cycle)
+            deadlines.settle(self._cycle)
             self._cycle.mechanism.settle(self._cycle)
+            budgets.settle_starts(self._cycle)
             self._wake()
 
     def _wake(self) -> None:
@@ -109,6 +113,7 @@ class SchedulerCore:
         self.ledger.costs.version += 1
         cycle.discipline = None
         self.ledger.columns.counts_owed = sharing is not None
+        cycle.spending.set_budgets(event.rules.budgets)
         cycle.mechanism = self._mechanisms[event.rules.mechanism](cycle, policy, event.rules)
         for job in self.ledger:
             if job.request.sizes:  # until the new policy says something else it is to run as it asked to
@@ -130,6 +135,7 @@ class SchedulerCore:
 
     def _solved(self, event: ev.Solved) -> None:
         if resolve.apply_answer(self._cycle, event):
+            deadlines.entitle(self._cycle)
             nodes.rent_to(self._cycle, event.proposal)
             self._cycle.refill = self._cycle.round_ended = True
 
@@ -165,6 +171,9 @@ class SchedulerCore:
 
     def _rent_restored(self, event: ev.RentRestored) -> None:
         restoring.rent_restored(self._cycle, event)
+
+    def _money_restated(self, event: MoneyRestated) -> None:
+        self._cycle.spending.restate(event.spent)
 
     def _node_quarantined(self, event: ev.NodeQuarantined) -> None:
         restoring.node_quarantined(self._cycle, event)
@@ -261,6 +270,7 @@ _HANDLERS: dict[type, Callable[[SchedulerCore, Any], None]] = {
     ev.JobSubmitted: SchedulerCore._job_submitted,
     ev.JobRestored: SchedulerCore._job_restored,
     ev.RentRestored: SchedulerCore._rent_restored,
+    MoneyRestated: SchedulerCore._money_restated,
     ev.NodeQuarantined: SchedulerCore._node_quarantined,
     ev.JobCancelled: SchedulerCore._job_cancelled,
     ev.JobHeld: SchedulerCore._job_held,

@@ -14,6 +14,7 @@ from scheduler.core.discipline import Discipline
 from scheduler.core.events import RoundEnded
 from scheduler.core.ledger import JobRecord, Ledger, Standing
 from scheduler.core.lines import Lines
+from scheduler.core.spending import Spending
 from walras.cluster import Placement
 from walras.ids import JobId
 from walras.reasons import Reason
@@ -111,11 +112,20 @@ class Cycle:
     asked_at: float = -inf
     round_timer_at: float = inf
     gate_timer_at: float = inf
+    #: (when to look, job) of jobs with a deadline, and those that were given machines which stay.
+    deadlines: list[tuple[float, JobId]] = field(default_factory=list)
+    secured: set[JobId] = field(default_factory=set)
+    #: What is being spent, and who may not start because of it.
+    spending: Spending = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.spending = Spending(self.ledger)
 
     def set_job_state(self, job: JobRecord, state: JobState, reason: Reason | None = None, detail: str = "") -> None:
         """Change the job's state and tell the shells."""
         check_job_transition(job.state, state)
         job.state = state
+        job.unpaid = state is JobState.PENDING and self.spending.closed_to(job) is not None
         self.ledger.set_eligible(job)
         self.commands.append(JobTransitioned(job.job_id, state, reason, detail))
 

@@ -154,6 +154,7 @@ def end_job(
     best_rate = cycle.ledger.class_of(job).best_rate
     if state is JobState.SUCCEEDED and best_rate > 0 and job.steps > 0:
         cycle.ledger.finished_s.append(job.steps / best_rate)
+    cycle.spending.forget_job(job)
     cycle.ledger.remove(job)
     cycle.dirty = True
     for dependent_id in cycle.ledger.dependents.pop(job.job_id, ()):

@@ -11,6 +11,7 @@ from math import inf
 from typing import Any
 
 from optimizer.policy import PolicySpec
+from scheduler.core.books import MoneyRestated
 from scheduler.core.rules import RoundRules
 from walras.cluster import Placement, Pool, Rendezvous
 from walras.ids import JobId, Kind, NodeId, PoolId
@@ -127,6 +128,8 @@ class JobRestored:
     rendezvous: Rendezvous | None = None
     #: Why the attempt was told to stop, if it was.
     revoked: Reason | None = None
+    #: What it has cost.
+    spent_usd: float = 0.0
 
 
 @dataclass(slots=True)
@@ -373,6 +376,7 @@ Event = (
     | RentFailed
     | NodeQuarantined
     | RentRestored
+    | MoneyRestated
     | JobSubmitted
     | JobRestored
     | JobCancelled

@@ -14,6 +14,7 @@ from scheduler.core.fleet import Condition, PoolState
 from scheduler.core.ledger import JobRecord
 from scheduler.core.possible import limits, obstacle
 from scheduler.core.resolve import newcomer_of, ways_of
+from scheduler.core.spending import Account
 from walras.ids import JobId, PoolId
 from walras.reasons import Reason
 from walras.states import JobState
@@ -61,7 +62,7 @@ def _lines(
     if job.state in (JobState.RUNNING, JobState.STARTING):
         return
     if job.state is JobState.HELD:
-        yield ReasonLine(job.hold_reason or Reason.HOLD_USER, "held", f"walras release {job.job_id}")
+        yield _held(core, job)
     elif job.state in (JobState.PREEMPTING, JobState.CANCELLING):
         doing = (
             "being cancelled: its attempt is"
@@ -95,8 +96,28 @@ def _never(core: SchedulerCore, job: JobRecord, expected: Mapping[PoolId, int]) 
     return None if found is None else ReasonLine(found.reason, found.detail, found.fix)
 
 
+def _held(core: SchedulerCore, job: JobRecord) -> ReasonLine:
+    account = core.cycle.spending.closed_to(job) if job.hold_reason is Reason.HOLD_BUDGET else None
+    if account is None:
+        return ReasonLine(job.hold_reason or Reason.HOLD_USER, "held", f"walras release {job.job_id}")
+    return _unpaid(core, account, Reason.HOLD_BUDGET)
+
+
+def _unpaid(core: SchedulerCore, account: Account, reason: Reason) -> ReasonLine:
+    """Which budget, with its numbers."""
+    spending = core.cycle.spending
+    if account.is_of_job:
+        fix = "submit it again with a larger limits.budget_usd; it can go on from its last checkpoint"
+    else:
+        fix = "it goes on by itself when the budget is raised (rules.budgets of the policy), or with the next month"
+    return ReasonLine(reason, spending.text(account), fix)
+
+
 def _gates(core: SchedulerCore, job: JobRecord) -> Iterator[ReasonLine]:
     now = core.ledger.now
+    account = core.cycle.spending.closed_to(job)
+    if account is not None:
+        yield _unpaid(core, account, Reason.WAIT_BUDGET)
     if job.blocked_by:
         blockers = ", ".join(map(str, sorted(job.blocked_by)))
         yield ReasonLine(Reason.WAIT_DEPENDENCY, f"waits for job {blockers}")

@@ -1,6 +1,7 @@
 """What people do to jobs: submit, cancel, hold, release, reprioritise; and the limits they set."""
 
 from dataclasses import replace
+from heapq import heappush
 from math import inf
 
 from scheduler.core.attempts import is_prepared, revoke
@@ -33,6 +34,9 @@ def submitted(cycle: Cycle, event: JobSubmitted) -> None:
     if request.declared:
         ledger.classes.declare(request)
     job = ledger.add(request, event.at)
+    cycle.spending.take_job(job)
+    if request.deadline_at < inf:
+        heappush(cycle.deadlines, (event.at, request.job_id))
     # Dependencies that are not active have ended; the shells refuse those that ended badly.
     job.blocked_by = {dependency for dependency in request.depends_on if dependency in ledger.jobs}
     for dependency in sorted(job.blocked_by):

@@ -86,10 +86,15 @@ class JobRecord:
     #: Machines of the attempt that are lost.
     lost: set[NodeId] = field(default_factory=set)
 
+    #: Row of the pool that it was moved to, or is to be, because its deadline is near; -1: none.
+    sure_pool: int = -1
+
     # -- of a waiting job
     #: Not started before this instant (backoff, not_before).
     ready_at: float = -inf
     blocked_by: set[JobId] = field(default_factory=set)
+    #: What may be spent for it is spent: it may not start.
+    unpaid: bool = False
     #: Hold it as soon as its attempt has ended.
     hold_reason: Reason | None = None
     #: That of every request of the job.
@@ -106,7 +111,7 @@ class JobRecord:
     @property
     def waits(self) -> bool:
         """True if it could start now, were there a place."""
-        return self.state is JobState.PENDING and not self.blocked_by and not self.place
+        return self.state is JobState.PENDING and not self.blocked_by and not self.place and not self.unpaid
 
 
 @dataclass(slots=True)
@@ -309,6 +314,7 @@ class Ledger:
         self.columns.eligible[job.slot] = (
             job.state in (JobState.PENDING, JobState.STARTING, JobState.RUNNING, JobState.PREEMPTING)
             and not job.blocked_by
+            and not job.unpaid
             and job.hold_reason is None
             and job.ready_at <= self.now
         )

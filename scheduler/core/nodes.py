@@ -19,7 +19,11 @@ from walras.states import JobState
 def pool_declared(cycle: Cycle, event: PoolDeclared) -> bool:
     """True if the pool is new: every line and class must be seen afresh."""
     ledger = cycle.ledger
+    row = ledger.fleet.pool_row(event.pool.pool_id)
+    before = None if row is None else ledger.fleet.pools[row].pool.usd_per_h
     is_new = ledger.fleet.declare(event.pool)
+    if row is not None and before != event.pool.usd_per_h:
+        cycle.spending.repriced(row)
     if is_new:
         ledger.columns.set_pools(len(ledger.fleet.pools))
     ledger.classes.pools_changed([state.pool for state in ledger.fleet.pools])
@@ -33,6 +37,7 @@ def joined(cycle: Cycle, event: NodeJoined) -> None:
     assert pool is not None, f"{event.node_id} joins pool {event.pool_id}, which was never declared"
     assert fleet.machine(event.node_id) is None, f"{event.node_id} joined twice"
     machine = fleet.join(event.node_id, pool, event.at, event.token)
+    cycle.spending.machine_joined(machine)
     if event.token:
         state = fleet.pools[pool]
         state.rent_failures, state.rent_problem, state.rent_not_before = 0, "", -inf
@@ -83,6 +88,7 @@ def lost(cycle: Cycle, machine: Machine, reason: Reason) -> None:
             revoke(cycle, job, reason, detail=f"{machine.node_id} is lost")
     taken = reason is Reason.INFRA_SPOT_RECLAIM
     cycle.ledger.fleet.pools[machine.pool].lives.ended(cycle.now, machine.joined_at, taken=taken)
+    cycle.spending.machine_gone(machine)
     cycle.ledger.fleet.remove(machine)
 
 
@@ -142,6 +148,8 @@ def rent_again(cycle: Cycle, row: int) -> None:
 def _hold_rented(cycle: Cycle, state: PoolState, target: int) -> None:
     """Bring a pool towards `target` machines."""
     missing = min(target, state.pool.quota) - state.machines - sum(state.awaited.values())
+    if missing > 0 and cycle.spending.everything.closed:
+        return  # asked again once there is money
     if missing > 0 and cycle.now >= state.rent_not_before:
         # Unique: one request per pool and instant. A successor of this core must never use it again.
         token = f"{state.pool.pool_id}@{cycle.now:.6f}"

@@ -15,7 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 from optimizer.policy import PolicySpec
 from optimizer.registry import make
 from scheduler.core.mechanism import MECHANISMS
-from scheduler.core.rules import RoundRules
+from scheduler.core.rules import Budget, RoundRules
 from walras.errors import ConfigError
 
 _RULES = TypeAdapter(RoundRules)
@@ -57,11 +57,32 @@ def parse_rules(data: Any) -> RoundRules:
         raise ConfigError(
             f"rules.mechanism: {rules.mechanism!r} is not known here; known: {known}", field="rules.mechanism"
         )
+    _check_budgets(data.get("budgets", ()), rules)
     for name in _NON_NEGATIVE:
         value = getattr(rules, name)
         if not value >= 0 or value == float("inf"):
             raise ConfigError(f"rules.{name}: must be a finite number >= 0, not {value}", field=f"rules.{name}")
     return rules
+
+
+def _check_budgets(data: Any, rules: RoundRules) -> None:
+    """Each says what it is about, once, and has a limit. Raises ConfigError."""
+    seen: set[str] = set()
+    for place, (raw, budget) in enumerate(zip(data, rules.budgets, strict=True)):
+        name = f"rules.budgets.{place}"
+        if isinstance(raw, Mapping):
+            _refuse_unknown(raw, tuple(field.name for field in fields(Budget)), f"{name}.")
+        limits = [limit for limit in (budget.usd, budget.month_usd) if limit is not None]
+        if not limits:
+            raise ConfigError(f"{name}: needs `usd` or `month_usd`", field=name)
+        if any(not 0 <= limit < float("inf") for limit in limits):
+            raise ConfigError(f"{name}: a limit must be a finite number >= 0, in USD", field=name)
+        if not 0 < budget.warn_at <= 1:
+            raise ConfigError(f"{name}.warn_at: must be above 0 and at most 1", field=f"{name}.warn_at")
+        if budget.project in seen:
+            whose = f"project {budget.project!r}" if budget.project else "the whole cluster"
+            raise ConfigError(f"{name}: a second budget of {whose}", field=name, fix="write both limits in one")
+        seen.add(budget.project)
 
 
 def dump_policy(spec: PolicySpec, rules: RoundRules) -> dict[str, Any]:

@@ -4,6 +4,7 @@ What is not told starts anew: what jobs are owed, claims on places, the policy's
 Nothing is commanded: machines go on with what they were doing, and what they do is reported as always.
 """
 
+from heapq import heappush
 from math import inf
 
 from scheduler.core.attempts import is_prepared
@@ -11,6 +12,7 @@ from scheduler.core.cycle import Cycle
 from scheduler.core.events import JobRestored, NodeQuarantined, RentRestored
 from scheduler.core.fleet import Condition
 from scheduler.core.ledger import JobRecord
+from walras.reasons import Reason
 from walras.states import JobState
 
 
@@ -21,12 +23,17 @@ def job_restored(cycle: Cycle, event: JobRestored) -> None:
     if request.declared:
         ledger.classes.declare(request)
     job = ledger.add(request, event.submitted_at)
+    cycle.spending.take_job(job, event.spent_usd)
+    if request.deadline_at < inf:
+        heappush(cycle.deadlines, (event.at, request.job_id))
     columns.settled_at[job.slot] = event.at
     columns.attained_s[job.slot] = event.attained_s
     job.attempt, job.restarts, job.hold_reason = event.attempt, event.restarts, event.hold_reason
     job.steps, job.safe_steps, job.start_steps = event.steps, event.safe_steps, event.safe_steps
     columns.steps[job.slot] = event.steps
     job.state = event.state
+    if event.hold_reason is Reason.HOLD_BUDGET:
+        cycle.spending.held.add(job.job_id)
     if event.placement is not None:
         _resume_attempt(cycle, job, event)
     else:
@@ -45,6 +52,7 @@ def _resume_attempt(cycle: Cycle, job: JobRecord, event: JobRestored) -> None:
     job.lost = {part.node_id for part in placement.parts if ledger.fleet.machine(part.node_id) is None}
     job.placement, job.leased_at, job.running_at = placement, event.leased_at, event.running_at
     job.prepared, job.rendezvous, job.revoked = set(event.prepared), event.rendezvous, event.revoked
+    cycle.spending.started(job)
     columns.pool[job.slot], columns.count[job.slot] = pool, placement.accelerators
     columns.runs_as[job.slot] = ledger.class_with(job, pool, placement.accelerators)
     columns.since_at[job.slot], columns.running_at[job.slot] = event.leased_at, event.running_at

@@ -19,6 +19,19 @@ OWED = "owed"
 
 
 @dataclass(frozen=True, slots=True)
+class Budget:
+    """What may be spent (`budgets.py`)."""
+
+    #: Whose jobs' money; empty: all money of the cluster, rented machines that idle included.
+    project: str = ""
+    #: In all, and in a month of the calendar (UTC), USD; None: no limit.
+    usd: float | None = None
+    month_usd: float | None = None
+    #: The part of a limit at which people are warned.
+    warn_at: float = 0.8
+
+
+@dataclass(frozen=True, slots=True)
 class RoundRules:
     """The round mechanism (seconds unless said)."""
 
@@ -64,3 +77,5 @@ class RoundRules:
     #: most `rent_backoff_max_s`. A machine that comes begins anew.
     rent_backoff_s: float = 30.0
     rent_backoff_max_s: float = 1800.0
+    #: What may be spent; a job may have a budget of its own besides.
+    budgets: tuple[Budget, ...] = ()

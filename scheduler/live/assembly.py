@@ -37,7 +37,7 @@ from scheduler.live.local_provider import AgentLauncher, LocalPool, LocalProvide
 from scheduler.live.logs import LogStore
 from scheduler.live.policy_desk import DEFAULT_POLICY, PolicyDesk, parse_row
 from scheduler.live.providers import ProviderDesk
-from scheduler.live.restart import take_over
+from scheduler.live.restart import Used, take_over
 from scheduler.live.rows import Loaded, SpecRow
 from scheduler.live.server import Secrets, Server
 from scheduler.live.settings import LiveSettings
@@ -89,7 +89,7 @@ class Assembled:
     aws: AwsProvider | None
     loaded: Loaded
     requests: dict[JobId, JobRequest]
-    attained_s: dict[JobId, float]
+    used: dict[JobId, Used]
 
 
 def assemble(config: ServerConfig, store: Store) -> Assembled:
@@ -105,6 +105,10 @@ def assemble(config: ServerConfig, store: Store) -> Assembled:
         for job in loaded.jobs
     }
     board = load_board(loaded, launches, clock.now(), settings.lease_s)
+    board.epoch_unix_s = epoch_unix_s
+    board.spent_month_usd = store.spent()
+    for (project, _), usd in board.spent_month_usd.items():
+        board.spent_usd[project] = board.spent_usd.get(project, 0.0) + usd
     daemon = Daemon(SchedulerCore(), board, store, clock, settings)
     known = store.policies(limit=1)
     policies = PolicyDesk(daemon, parse_row(known[0]) if known else None)
@@ -138,11 +142,12 @@ def assemble(config: ServerConfig, store: Store) -> Assembled:
         logs=LogStore(folder.logs, settings.log_limit_bytes),
         version=walras.__version__,
     )
-    attained_s: dict[JobId, float] = {}
-    for used in store.usage(specs, clock.now()):
-        attained_s[used.job_id] = attained_s.get(used.job_id, 0.0) + used.accelerator_s
+    used: dict[JobId, Used] = {}
+    for each in store.usage(specs, clock.now()):
+        before = used.get(each.job_id, Used())
+        used[each.job_id] = Used(before.accelerator_s + each.accelerator_s, before.usd + each.usd)
     requests = {job_id: parse_request(row.request) for job_id, row in specs.items()}
-    return Assembled(server, local, aws, loaded, requests, attained_s)
+    return Assembled(server, local, aws, loaded, requests, used)
 
 
 def _spec(store: Store, job_id: JobId) -> SpecRow:
@@ -192,7 +197,7 @@ async def bring_up_to_date(assembled: Assembled, config: ServerConfig) -> None:
     if policies.has_policy:
 
         def begin(turn: Turn) -> None:
-            take_over(turn, policies.in_force, assembled.loaded, assembled.requests, assembled.attained_s)
+            take_over(turn, policies.in_force, assembled.loaded, assembled.requests, assembled.used)
 
         await server.daemon.perform(begin)
     if config.policy is not None and not policies.is_in_force(config.policy):

@@ -123,6 +123,14 @@ class Board:
     counters: Counters = field(default_factory=Counters)
     next_job_id: int = 1
     next_command_id: int = 1
+    next_charge_id: int = 1
+    #: Unix seconds of instant 0: months begin and end by the calendar.
+    epoch_unix_s: float = 0.0
+    #: By the ledger of money, USD by project ("" is everything), in all and by month.
+    spent_usd: dict[str, float] = field(default_factory=dict)
+    spent_month_usd: dict[tuple[str, str], float] = field(default_factory=dict)
+    #: The month that the core has been told of.
+    month: str = ""
 
     def attempt(self, job_id: JobId, attempt: int) -> LiveAttempt | None:
         """The attempt if it is the job's current one and not over: the fence."""
@@ -161,6 +169,7 @@ def parse_placement(row: AttemptRow) -> Placement:
 def load_board(loaded: Loaded, launches: dict[JobId, Launch], now: float, lease_s: dict[str, float]) -> Board:
     """The board of a starting server. Machines get a full lease from now: none granted earlier can end later."""
     board = Board(next_job_id=loaded.last_job_id + 1, next_command_id=loaded.last_command_id + 1)
+    board.next_charge_id = loaded.last_charge_id + 1
     for job in loaded.jobs:
         board.jobs[job.job_id] = LiveJob(job, launches[job.job_id])
     for node in loaded.nodes:

@@ -4,11 +4,13 @@ Nothing here decides who runs where. The one thing added is what only the live w
 and that an attempt which is over somewhere must be told so everywhere else.
 """
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
 from scheduler.core.commands import (
     AttemptTransitioned,
+    BudgetWarned,
     Command,
     JobTransitioned,
     NodeCordoned,
@@ -20,7 +22,16 @@ from scheduler.core.commands import (
     Start,
     WakeAt,
 )
-from scheduler.core.events import Event, NodeLeaving, NodeLost, NodeUncordoned, PoolDeclared, RentFailed, Solved
+from scheduler.core.events import (
+    Event,
+    NodeJoined,
+    NodeLeaving,
+    NodeLost,
+    NodeUncordoned,
+    PoolDeclared,
+    RentFailed,
+    Solved,
+)
 from scheduler.live import money
 from scheduler.live.board import LiveAttempt, LiveJob, placement_json
 from scheduler.live.journal import dump_pool
@@ -31,6 +42,8 @@ from walras.ids import JobId
 from walras.reasons import Reason
 from walras.states import AttemptState, JobState
 from walras.wire import Manifest, PrepareCommand, StartCommand, StopCommand
+
+log = logging.getLogger(__name__)
 
 #: A part that outlives its attempt has nothing left to save: it is stopped without grace.
 _NO_GRACE_S = 0.0
@@ -51,13 +64,10 @@ def _before(turn: Turn, event: Event) -> None:
     if isinstance(event, Solved):
         board.proposal, board.solved_at = event.proposal, event.at
     elif isinstance(event, PoolDeclared):
-        board.pools[event.pool.pool_id] = event.pool
+        money.pool_repriced(turn, event.pool)
         turn.batch.pools.append(PoolRow(event.pool.pool_id, dump_pool(event.pool)))
-        for job in board.jobs.values():
-            if job.attempt is not None and job.attempt.row.pool_id == event.pool.pool_id:
-                money.settle(job.attempt.row, turn.at)
-                job.attempt.row.usd_per_h = money.usd_per_h(event.pool, job.attempt.placement)
-                turn.attempt_changed(job.attempt)
+    elif isinstance(event, NodeJoined):
+        money.machine_joined(turn, board.nodes[event.node_id])
     elif isinstance(event, RentFailed) and event.token in board.rents:
         rent = board.rents[event.token]
         here = sum(node.row.rent_token == event.token and node.is_member for node in board.nodes.values())
@@ -78,6 +88,7 @@ def _before(turn: Turn, event: Event) -> None:
 def _lose(turn: Turn, event: NodeLost) -> None:
     """Commands for a lost machine are void, and nothing is alive there."""
     node = turn.board.nodes[event.node_id]
+    money.machine_gone(turn, node)
     node.row.state = "lost"
     if event.reason is not Reason.POLICY_RELEASED:  # then the detail says already why it was given back
         node.row.detail = event.reason.value
@@ -134,6 +145,7 @@ def _attempt(turn: Turn, command: AttemptTransitioned) -> None:
         row.started_at = turn.at
     turn.attempt_changed(attempt)
     if command.state.is_final:
+        money.end(turn, job)
         _close_attempt(turn, attempt)
         show_progress(job)
         job.attempt = None
@@ -153,7 +165,6 @@ def _lease(turn: Turn, job: LiveJob, number: int, placement: Placement) -> None:
         accelerators=placement.accelerators,
         leased_at=turn.at,
         placement=placement_json(placement),
-        usd_per_h=money.usd_per_h(pool, placement),
         usd_since_at=turn.at,
     )
     parts: dict[Any, PartRow] = {}
@@ -167,15 +178,13 @@ def _lease(turn: Turn, job: LiveJob, number: int, placement: Placement) -> None:
     job.row.accelerators = placement.accelerators
     job.progress, job.progress_told, job.speed_told = None, True, False
     job.row.steps_per_s = None
-    turn.attempt_changed(job.attempt)
+    money.begin(turn, job)
     turn.job_changed(job)
 
 
 def _close_attempt(turn: Turn, attempt: LiveAttempt) -> None:
-    """The attempt is over: settle its bill, and stop what may be left of it."""
-    row = attempt.row
-    money.settle(row, turn.at)
-    row.ended_at = turn.at
+    """The attempt is over: stop what may be left of it."""
+    attempt.row.ended_at = turn.at
     for part in attempt.parts.values():
         if part.ended:
             continue
@@ -323,6 +332,11 @@ def _cordoned(turn: Turn, command: NodeCordoned) -> None:
     turn.node_changed(node)
 
 
+def _budget_warned(_: Turn, command: BudgetWarned) -> None:
+    whose = command.account or "the cluster"
+    log.warning("budget of %s: %s, %.2f of %.2f USD", whose, command.detail, command.spent_usd, command.limit_usd)
+
+
 def _solve(turn: Turn, command: Solve) -> None:
     turn.effects.solves.append(command)
 
@@ -342,4 +356,5 @@ _CARRY: dict[type[Command], Callable[[Turn, Any], None]] = {
     JobTransitioned: _job,
     AttemptTransitioned: _attempt,
     NodeCordoned: _cordoned,
+    BudgetWarned: _budget_warned,
 }

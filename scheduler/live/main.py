@@ -15,7 +15,9 @@ from scheduler.live.assembly import Assembled, ServerConfig, assemble, bring_up_
 from scheduler.live.breath import keep_still, sweep
 from scheduler.live.data_folder import DataFolder
 from scheduler.live.http.app import make_app
+from scheduler.live.market_script import play
 from scheduler.live.market_watch import MarketWatch
+from scheduler.live.months import keep_months
 from scheduler.live.sqlite_store import SqliteStore
 from walras.config import ClusterConfig, load_mapping, load_yaml
 from walras.errors import ConfigError
@@ -101,9 +103,14 @@ async def _begin(
     if assembled.aws is not None:
         market = MarketWatch(server.daemon, [assembled.aws])
         tasks.append(asyncio.create_task(market.watch(), name="prices"))
+    tasks.append(asyncio.create_task(server.providers.janitor.watch(), name="janitor"))
+    tasks.append(asyncio.create_task(keep_months(server.daemon), name="months"))
     await server.solver.start()
     keep_still()
     tasks.append(asyncio.create_task(sweep(), name="sweep"))
+    if config.cluster is not None and config.cluster.market:
+        script = play(server.daemon, server.providers, config.cluster.market)
+        tasks.append(asyncio.create_task(script, name="market"))
     server.is_ready = True
     config.folder.announce(url, port)
     log.info("ready at %s with %d active jobs", url, len(server.board.jobs))

@@ -7,6 +7,7 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
+from math import isfinite
 
 from scheduler.cloud.provider import CloudProvider, Offer, ProviderProblem
 from scheduler.core.events import PoolDeclared
@@ -17,6 +18,14 @@ from scheduler.live.turn import Turn
 log = logging.getLogger(__name__)
 
 _EVERY_S = 300.0
+
+
+def _is_believed(offer: Offer) -> bool:
+    """Nobody gives machines away: a price of 0, or none at all, is a mistake of the listing, and the last one holds."""
+    if isfinite(offer.usd_per_h) and offer.usd_per_h > 0:
+        return True
+    log.warning("%s is offered at %g USD/h, which is not believed", offer.pool_id, offer.usd_per_h)
+    return False
 
 
 class MarketWatch:
@@ -38,7 +47,7 @@ class MarketWatch:
 
     async def look(self, provider: CloudProvider) -> None:
         """Ask once. Raises ProviderProblem."""
-        offers = await provider.offers()
+        offers = [offer for offer in await provider.offers() if _is_believed(offer)]
         if self._moved(offers):
             await self._daemon.perform(lambda turn: self._declare(turn, offers))
 

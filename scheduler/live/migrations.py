@@ -90,3 +90,20 @@ def first_tables(db: Database) -> None:
 def find_old_answers(db: Database) -> None:
     """Answers to idempotency keys are deleted by age."""
     db.execute("CREATE INDEX answers_at ON answers (at)")
+
+
+@migrations()
+def keep_charges(db: Database) -> None:
+    """The ledger of money: what was used, at the price of then. Rows are added, never changed."""
+    db.execute(
+        """CREATE TABLE charges (
+        charge_id INTEGER PRIMARY KEY, kind TEXT NOT NULL, since_at REAL NOT NULL, until_at REAL NOT NULL,
+        usd_per_h REAL NOT NULL, usd REAL NOT NULL, on_demand_usd REAL NOT NULL, month TEXT NOT NULL,
+        pool_id TEXT NOT NULL, market TEXT NOT NULL, accelerator TEXT NOT NULL, accelerators REAL NOT NULL,
+        node_id TEXT NOT NULL, job_id INTEGER NOT NULL, attempt INTEGER NOT NULL, project TEXT NOT NULL,
+        user TEXT NOT NULL)"""
+    )
+    db.execute("CREATE INDEX charges_month ON charges (month, project)")
+    db.execute("CREATE TRIGGER charges_stay BEFORE UPDATE ON charges BEGIN SELECT raise(ABORT, 'append only'); END")
+    db.execute("CREATE TRIGGER charges_last BEFORE DELETE ON charges BEGIN SELECT raise(ABORT, 'append only'); END")
+    db.execute("ALTER TABLE nodes ADD COLUMN billed_until_at REAL")

@@ -1,8 +1,7 @@
 """Rented machines: the core's Rent and ReleaseNode carried out, and what is paid for kept equal to what is known.
 
-The request is in the store before the provider is called; the provider does nothing twice for one token. At the start a
-janitor compares both ways: machines nobody asked for are given back, machines that are gone are reported lost, requests
-that were never answered are repeated.
+The request is in the store before the provider is called; the provider does nothing twice for one token. A janitor
+compares what runs with what is known (`janitor.py`).
 """
 
 import asyncio
@@ -10,11 +9,12 @@ import logging
 from collections.abc import Coroutine, Mapping
 from typing import Protocol, runtime_checkable
 
-from scheduler.cloud.provider import CloudProvider, Machine, MachineState, ProviderProblem
+from scheduler.cloud.provider import CloudProvider, ProviderProblem
 from scheduler.core.events import RentFailed
 from scheduler.live.agents import lose_node
 from scheduler.live.carry_out import emit
 from scheduler.live.daemon import Daemon
+from scheduler.live.janitor import CALL_S, Janitor, answer, boot_limit_s
 from scheduler.live.turn import Effects, Turn
 from walras.errors import ClusterError, Conflict, NotFound
 from walras.ids import NodeId, PoolId
@@ -35,10 +35,20 @@ class RevocableProvider(CloudProvider, Protocol):
 class ProviderDesk:
     """Between the core's wishes and the providers."""
 
-    def __init__(self, daemon: Daemon, providers: Mapping[PoolId, CloudProvider]) -> None:
+    def __init__(
+        self,
+        daemon: Daemon,
+        providers: Mapping[PoolId, CloudProvider],
+        call_s: float = CALL_S,
+        request_s: float | None = None,
+    ) -> None:
         self._daemon = daemon
         self._providers = dict(providers)
         self._tasks: set[asyncio.Task[None]] = set()
+        self._call_s = call_s
+        #: None: as long as machines of the pool may take to come up, and an answer.
+        self._request_s = request_s
+        self.janitor = Janitor(daemon, self._providers, self.gone, call_s)
 
     def deliver(self, effects: Effects) -> None:
         for rent in effects.rents:
@@ -65,29 +75,8 @@ class ProviderDesk:
         return nodes
 
     async def reconcile(self) -> None:
-        """The janitor: make what runs, what is known and what was asked for agree.
-
-        Of a provider that does not answer, nothing is concluded.
-        """
-        held: dict[NodeId, Machine] = {}
-        silent: set[CloudProvider] = set()
-        for provider in dict.fromkeys(self._providers.values()):
-            try:
-                machines = await provider.describe()
-            except ProviderProblem as problem:
-                log.warning("machines are not known: %s", problem)
-                silent.add(provider)
-                continue
-            for machine in machines:
-                if machine.token in self._daemon.board.rents and machine.state is not MachineState.GONE:
-                    held[machine.node_id] = machine
-                else:
-                    log.warning("machine %s answers no request: given back", machine.node_id)
-                    await self._end(provider, machine.node_id)
-        for node_id, node in list(self._daemon.board.nodes.items()):
-            known = self._provider_of(node_id) not in silent
-            if node.row.rent_token and node.is_member and known and node_id not in held:
-                await self.gone(node_id, Reason.INFRA_NODE_LOST)
+        """At the start: what is missing is lost, and requests that were never answered are repeated."""
+        await self.janitor.sweep(patient=False)
         for rent in list(self._daemon.board.rents.values()):
             self._spawn(self._rent(rent.token, rent.pool_id, rent.machines))
 
@@ -115,7 +104,8 @@ class ProviderDesk:
         try:
             if provider is None:
                 raise ClusterError(f"nobody rents out {pool_id}")
-            await provider.request(token, pool, machines)
+            # A provider may answer when its machines are up.
+            await answer(provider.request(token, pool, machines), self._request_s or boot_limit_s(pool) + CALL_S)
         except ClusterError as error:
             reason, missing = str(error), error.missing if isinstance(error, ProviderProblem) else None
             log.warning("rent %s of %s failed: %s", token, pool_id, reason)
@@ -127,11 +117,10 @@ class ProviderDesk:
             await self._end(provider, node_id)
         await self.gone(node_id, Reason.POLICY_RELEASED)
 
-    @staticmethod
-    async def _end(provider: CloudProvider, node_id: NodeId) -> None:
+    async def _end(self, provider: CloudProvider, node_id: NodeId) -> None:
         """Give back; a machine that could not be answers no request from now on, and the janitor finds it."""
         try:
-            await provider.terminate(node_id)
+            await answer(provider.terminate(node_id), self._call_s)
         except ProviderProblem as problem:
             log.warning("machine %s is not given back yet: %s", node_id, problem)
 

@@ -10,7 +10,7 @@ machines that could not be rented) start anew, tries that are charged do not; a 
 Commands that agents have not confirmed are in the outbox and go out again by their ids.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import inf
 
 from scheduler.core.core import SchedulerCore
@@ -26,6 +26,7 @@ from scheduler.core.events import (
     RestartMeasured,
     ThroughputMeasured,
 )
+from scheduler.live import money
 from scheduler.live.board import LiveAttempt, LiveJob, LiveNode
 from scheduler.live.carry_out import emit
 from scheduler.live.policy_desk import PolicyInForce
@@ -38,16 +39,27 @@ from walras.request import JobRequest
 from walras.states import AttemptState
 
 
+@dataclass(frozen=True, slots=True)
+class Used:
+    """What a job has had."""
+
+    accelerator_s: float = 0.0
+    usd: float = 0.0
+
+
 def take_over(
     turn: Turn,
     in_force: PolicyInForce,
     loaded: Loaded,
     requests: dict[JobId, JobRequest],
-    attained_s: dict[JobId, float],
+    used: dict[JobId, Used],
 ) -> None:
     """Begin a generation with a core that knows what its predecessor's tables say."""
+    # Charged until now: what the fresh core is told of the books is all that came before it.
+    spent = money.restate(turn)
     turn.begin_generation(SchedulerCore())
     emit(turn, PolicyChanged(turn.at, in_force.spec, in_force.rules))
+    emit(turn, spent)
     for pool in list(turn.board.pools.values()):
         emit(turn, PoolDeclared(turn.at, pool))
     for speed in loaded.speeds:
@@ -63,7 +75,7 @@ def take_over(
             emit(turn, RentRestored(turn.at, rent.token, rent.pool_id, rent.machines - here))
     # Those that hold places first: a waiting job may be started as soon as the core hears of it.
     for job in sorted(turn.board.jobs.values(), key=lambda job: (job.attempt is None, job.row.job_id)):
-        emit(turn, _restored(turn.at, job, requests[job.row.job_id], attained_s.get(job.row.job_id, 0.0)))
+        emit(turn, _restored(turn.at, job, requests[job.row.job_id], used.get(job.row.job_id, Used())))
 
 
 def _machine(turn: Turn, node: LiveNode) -> None:
@@ -81,7 +93,7 @@ def _machine(turn: Turn, node: LiveNode) -> None:
     row.detail = detail if cordon or state != "up" else ""
 
 
-def _restored(at: float, job: LiveJob, request: JobRequest, attained_s: float) -> JobRestored:
+def _restored(at: float, job: LiveJob, request: JobRequest, used: Used) -> JobRestored:
     row, attempt = job.row, job.attempt
     held_by = row.reason if row.state == "HELD" else None
     revoked = None
@@ -98,7 +110,8 @@ def _restored(at: float, job: LiveJob, request: JobRequest, attained_s: float) -
         restarts=row.restarts,
         steps=row.steps,
         safe_steps=0.0 if job.checkpoint is None else job.checkpoint.step,
-        attained_s=attained_s,
+        attained_s=used.accelerator_s,
+        spent_usd=used.usd,
         hold_reason=held_by,
         placement=None if attempt is None else attempt.placement,
         leased_at=0.0 if attempt is None else attempt.row.leased_at,

@@ -5,6 +5,7 @@ The live objects in memory are these rows; what goes to the store is a copy take
 """
 
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from walras.ids import JobId, Kind, NodeId, PoolId
 from walras.reasons import Reason
@@ -116,6 +117,8 @@ class NodeRow:
     detail: str = ""
     rent_token: str = ""
     reports_acked: int = 0
+    #: Rented machines: until when their use is in the ledger of money; None: it has not begun.
+    billed_until_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +150,55 @@ class RentRow:
     asked_at: float
     #: asked | failed | ended
     state: str = "asked"
+
+
+class ChargeKind(StrEnum):
+    """What was paid for."""
+
+    #: The accelerators that an attempt held.
+    USE = "use"
+    #: A rented machine, whoever used it or did not.
+    MACHINE = "machine"
+
+
+@dataclass(frozen=True, slots=True)
+class ChargeRow:
+    """A stretch of use at one price, inside one month: written once, never changed."""
+
+    charge_id: int
+    kind: ChargeKind
+    since_at: float
+    until_at: float
+    usd_per_h: float
+    usd: float
+    #: What the same would have cost on demand then.
+    on_demand_usd: float
+    #: Such as 2026-11, UTC.
+    month: str
+    pool_id: PoolId
+    market: str
+    accelerator: str
+    accelerators: float
+    #: Of a machine; empty for an attempt.
+    node_id: NodeId
+    #: Of an attempt; 0 and empty for a machine.
+    job_id: JobId
+    attempt: int
+    project: str
+    user: str
+
+
+@dataclass(frozen=True, slots=True)
+class MoneySum:
+    """What the ledger holds of one project, user, job, pool or month."""
+
+    key: str
+    kind: ChargeKind
+    #: Owned machines are paid for by their use; rented ones by the machine, used or not.
+    is_owned: bool
+    usd: float
+    on_demand_usd: float
+    accelerator_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,6 +292,7 @@ class Batch:
     pools: list[PoolRow] = field(default_factory=list)
     speeds: list[SpeedRow] = field(default_factory=list)
     restart_costs: list[RestartCostRow] = field(default_factory=list)
+    charges: list[ChargeRow] = field(default_factory=list)
     policies: list[PolicyRow] = field(default_factory=list)
     answers: list[AnswerRow] = field(default_factory=list)
     #: Older answers are deleted (0: none are).
@@ -267,6 +320,7 @@ class Loaded:
     restart_costs: tuple[RestartCostRow, ...]
     last_job_id: int
     last_command_id: int
+    last_charge_id: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,6 +335,22 @@ class JobQuery:
     #: Only jobs with a smaller id.
     before_id: int | None = None
     limit: int = 50
+
+
+#: By what money can be summed, and the column of each.
+MONEY_KEYS = {"project": "project", "user": "user", "job": "job_id", "pool": "pool_id", "month": "month"}
+
+
+@dataclass(frozen=True, slots=True)
+class MoneyQuery:
+    """What to sum. Empty fields do not filter; `projects` None sees all, machines that nobody used included."""
+
+    by: str
+    #: Charges with a smaller number.
+    before_id: int
+    month: str = ""
+    project: str = ""
+    projects: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

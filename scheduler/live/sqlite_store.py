@@ -17,14 +17,19 @@ from sqlite_utils import Database
 
 from scheduler.live.migrations import migrations
 from scheduler.live.rows import (
+    MONEY_KEYS,
     AnswerRow,
     AttemptRow,
     Batch,
+    ChargeKind,
+    ChargeRow,
     CheckpointRow,
     JobQuery,
     JobRow,
     JournalRow,
     Loaded,
+    MoneyQuery,
+    MoneySum,
     NodeRow,
     OutboxRow,
     PartRow,
@@ -50,6 +55,7 @@ _ENUMS: dict[tuple[type, str], Any] = {
     (JobRow, "state"): JobState,
     (JobRow, "reason"): Reason,
     (AttemptRow, "state"): AttemptState,
+    (ChargeRow, "kind"): ChargeKind,
     (AttemptRow, "reason"): Reason,
 }
 #: Every table and what it holds, in the order in which a commit writes them.
@@ -66,6 +72,7 @@ _TABLES: tuple[tuple[str, Any], ...] = (
     ("pools", PoolRow),
     ("speeds", SpeedRow),
     ("restart_costs", RestartCostRow),
+    ("charges", ChargeRow),
     ("policies", PolicyRow),
     ("answers", AnswerRow),
     ("tokens", TokenRow),
@@ -78,7 +85,7 @@ def _columns(row_type: Any) -> str:
 
 def _replace_sql(table: str, row_type: Any) -> str:
     marks = ", ".join("?" for _ in fields(row_type))
-    verb = "INSERT" if table == "journal" else "INSERT OR REPLACE"
+    verb = "INSERT" if table in ("journal", "charges") else "INSERT OR REPLACE"
     return f"{verb} INTO {table} ({_columns(row_type)}) VALUES ({marks})"
 
 
@@ -206,6 +213,7 @@ class SqliteStore:
             restart_costs=tuple(self._select("restart_costs", RestartCostRow, "1")),
             last_job_id=int(self._value("SELECT max(job_id) FROM jobs") or 0),
             last_command_id=int(self._value("SELECT value FROM meta WHERE name = 'last_command_id'") or 0),
+            last_charge_id=int(self._value("SELECT max(charge_id) FROM charges") or 0),
         )
 
     def journal(self, *, whole: bool = False) -> Iterator[JournalRow]:
@@ -260,6 +268,36 @@ class SqliteStore:
             [at, *wanted],
         )
         return [Usage(*values) for values in cursor]
+
+    def charges(self, job_id: JobId | None = None) -> list[ChargeRow]:
+        where, values = ("1", ()) if job_id is None else ("job_id = ?", (job_id,))
+        return self._select("charges", ChargeRow, f"{where} ORDER BY charge_id", *values)
+
+    def spent(self) -> dict[tuple[str, str], float]:
+        cursor = self._reader().execute(
+            "SELECT project, month, sum(usd) FROM charges WHERE kind = 'use' GROUP BY 1, 2 UNION ALL"
+            " SELECT '', month, sum(usd) FROM charges WHERE kind = 'machine' OR market = 'owned' GROUP BY 1, 2"
+        )
+        return {(project, month): usd for project, month, usd in cursor}
+
+    def money(self, query: MoneyQuery) -> list[MoneySum]:
+        assert query.by in MONEY_KEYS, query.by
+        clauses: list[str] = ["charge_id < ?"]
+        values: list[Any] = [query.before_id]
+        for column, wanted in (("month", query.month), ("project", query.project)):
+            if wanted:
+                clauses.append(f"{column} = ?")
+                values.append(wanted)
+        if query.projects is not None:
+            clauses.append(f"kind = 'use' AND project IN ({', '.join('?' for _ in query.projects)})")
+            values.extend(query.projects)
+        cursor = self._reader().execute(
+            f"SELECT {MONEY_KEYS[query.by]}, kind, market = 'owned', sum(usd), sum(on_demand_usd),"
+            " sum(accelerators * (until_at - since_at))"
+            f" FROM charges WHERE {' AND '.join(clauses)} GROUP BY 1, 2, 3",
+            values,
+        )
+        return [MoneySum(str(row[0]), ChargeKind(row[1]), bool(row[2]), *row[3:]) for row in cursor]
 
     def attempt_was_on(self, job_id: JobId, attempt: int, node_id: NodeId) -> bool:
         sql = "SELECT 1 FROM parts WHERE job_id = ? AND attempt = ? AND node_id = ?"

@@ -11,11 +11,14 @@ from scheduler.live.rows import (
     AnswerRow,
     AttemptRow,
     Batch,
+    ChargeRow,
     CheckpointRow,
     JobQuery,
     JobRow,
     JournalRow,
     Loaded,
+    MoneyQuery,
+    MoneySum,
     PolicyRow,
     SpecRow,
     TokenRow,
@@ -73,6 +76,18 @@ class Store(Protocol):
 
     def usage(self, job_ids: Iterable[JobId], at: float) -> list[Usage]:
         """Accelerator-seconds and money by job and accelerator type until `at`."""
+        ...
+
+    def charges(self, job_id: JobId | None = None) -> list[ChargeRow]:
+        """The ledger of money in order, of one job or the whole of it."""
+        ...
+
+    def spent(self) -> dict[tuple[str, str], float]:
+        """USD by (project, month), as budgets count it: project "" is everything."""
+        ...
+
+    def money(self, query: MoneyQuery) -> list[MoneySum]:
+        """Sums over the ledger of money."""
         ...
 
     def attempt_was_on(self, job_id: JobId, attempt: int, node_id: NodeId) -> bool: ...

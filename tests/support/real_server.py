@@ -39,13 +39,13 @@ class RealServer:
     """`walras server` on a folder, and the agents that were started for it. `close` leaves no process."""
 
     def __init__(
-        self, folder: Path, pools: list[dict[str, Any]], policy: dict[str, Any], *, lease: str = "15s"
+        self, folder: Path, pools: list[dict[str, Any]], policy: dict[str, Any], *, lease: str = "15s", **cluster: Any
     ) -> None:
         self.data = folder / "data"
         self.folder = folder
         self.agents: dict[str, AgentProcess] = {}
         self.process: subprocess.Popen[bytes] | None = None
-        (folder / "cluster.yaml").write_text(yaml.safe_dump({"lease": lease, "pools": pools}))
+        (folder / "cluster.yaml").write_text(yaml.safe_dump({"lease": lease, "pools": pools, **cluster}))
         (folder / "policy.yaml").write_text(yaml.safe_dump(policy))
 
     # ------------------------------------------------------------------------------------------- processes

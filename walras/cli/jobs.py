@@ -107,6 +107,8 @@ def explain(job: Job, output: Output = OutputFormat.TABLE) -> None:
         show_line(f"  {reason.reason}  {reason.detail}".rstrip())
         if reason.fix:
             show_line(f"      to change this: {reason.fix}")
+    for condition in answer.conditions:
+        show_line(f"  {condition.type}  {condition.detail}")
 
 
 # ------------------------------------------------------------------------------------------------------- listing

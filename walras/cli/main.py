@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 import walras
-from walras.cli import cluster, control, daemons, jobs, logs, offers, recommend, solve, submit
+from walras.cli import cluster, control, daemons, jobs, logs, money, offers, recommend, solve, submit
 from walras.cli.admin import admin_commands
 from walras.cli.output import show_line, warn
 from walras.cli.plan import plan_commands
@@ -82,6 +82,7 @@ _COMMANDS: tuple[Callable[..., None], ...] = (
     control.update,
     cluster.nodes,
     cluster.prices,
+    money.money,
     offers.offers,
     recommend.recommend,
     solve.solve,

@@ -8,7 +8,7 @@ from typing import Any
 from aiohttp import web
 
 from scheduler.live.auth import Role
-from scheduler.live.http import agents, fleet, jobs, logs, people
+from scheduler.live.http import agents, fleet, jobs, logs, money, people
 from scheduler.live.http.gate import Gate
 from scheduler.live.http.openapi import describe
 from scheduler.live.http.routing import Audience, Call, Route
@@ -21,6 +21,7 @@ from walras.api import (
     Health,
     JobDetail,
     JobPage,
+    MoneyReport,
     NodeView,
     PolicyView,
     PriceList,
@@ -67,6 +68,8 @@ def routes() -> list[Route]:
               role=admin, request=fleet.Revocation, response=fleet.Revoked),
         Route("GET", f"{_API}/prices", fleet.prices, "Prices of the pools", response=PriceList,
               query=("whole",)),
+        Route("GET", f"{_API}/money", money.show, "What was spent", response=MoneyReport,
+              query=("by", "month", "project")),
         Route("GET", f"{_API}/policy", fleet.policy, "The policy in force", response=PolicyView),
         Route("PUT", f"{_API}/policy", fleet.put_policy, "Change the policy", role=admin, response=PolicyView,
               query=("dry_run",)),

@@ -6,6 +6,7 @@ from typing import Any
 from aiohttp import web
 from pydantic import BaseModel, ConfigDict, Field
 
+from scheduler.core.conditions import conditions
 from scheduler.core.events import JobCancelled, JobHeld, JobReleased, JobReprioritised
 from scheduler.core.explain import explain
 from scheduler.live.auth import Role
@@ -27,7 +28,7 @@ from scheduler.live.submit import (
     submission_order,
 )
 from scheduler.live.turn import Turn
-from walras.api import BatchResult, Explanation, JobDetail, JobPage, ReasonView, SubmitResult
+from walras.api import BatchResult, ConditionView, Explanation, JobDetail, JobPage, ReasonView, SubmitResult
 from walras.errors import Conflict, Forbidden, JobSpecError, NotFound, UserError
 from walras.ids import JobId
 from walras.job import MAX_SPEC_BYTES
@@ -304,7 +305,8 @@ async def explanation(call: Call) -> Explanation:
         else:
             # What its last attempt came to, which the core does not keep.
             reasons.append(ReasonView(reason=row.reason, detail=row.detail))
-    return Explanation(job_id=row.job_id, state=row.state, reasons=reasons)
+    told = [ConditionView(type=each.type, detail=each.detail) for each in conditions(call.server.core, row.job_id)]
+    return Explanation(job_id=row.job_id, state=row.state, reasons=reasons, conditions=told)
 
 
 # ------------------------------------------------------------------------------------------ change

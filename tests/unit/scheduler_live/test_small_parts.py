@@ -90,7 +90,7 @@ def test_money_is_the_price_at_the_time_of_use() -> None:
     row = AttemptRow(JobId(1), 1, AttemptState.RUNNING, PoolId("p"), "a", False, 2, 0.0, "[]")
     row.usd_per_h = money.usd_per_h(pool, placement)
     assert row.usd_per_h == 1.0
-    money.settle(row, 1800.0)
+    row.usd, row.usd_since_at = money.usd_until(row, 1800.0), 1800.0
     row.usd_per_h = 2.0
     assert money.usd_until(row, 3600.0) == pytest.approx(0.5 + 1.0)
     assert money.accelerator_s(row, 3600.0) == 7200.0

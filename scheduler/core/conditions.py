@@ -1,0 +1,33 @@
+"""What people should know of a job that runs or waits, with its numbers: it may miss its deadline, money runs low.
+
+Computed when asked, from the ledger alone, like reasons.
+"""
+
+from dataclasses import dataclass
+
+from scheduler.core.core import SchedulerCore
+from scheduler.core.deadlines import at_risk_text, outlook
+from walras.ids import JobId
+
+AT_RISK, BUDGET_LOW = "at_risk", "budget_low"
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    type: str
+    detail: str
+
+
+def conditions(core: SchedulerCore, job_id: JobId) -> tuple[Condition, ...]:
+    """All that hold now; none of a job that is not active."""
+    job = core.ledger.jobs.get(job_id)
+    if job is None:
+        return ()
+    found = []
+    deadline, spending = outlook(core.ledger, job), core.cycle.spending
+    if deadline is not None and deadline.is_at_risk:
+        found.append(Condition(AT_RISK, at_risk_text(deadline)))
+    for account in spending.accounts_of(job):
+        if any(spent >= account.warn_at * limit for spent, limit, _ in spending.spent_now(account)):
+            found.append(Condition(BUDGET_LOW, spending.text(account)))
+    return tuple(found)

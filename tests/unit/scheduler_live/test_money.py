@@ -1,0 +1,280 @@
+"""The ledger of money: rows at the price of use that add up, whatever happens."""
+
+import json
+import sqlite3
+from datetime import UTC, datetime
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from scheduler.core.events import PoolDeclared
+from scheduler.core.explain import explain
+from scheduler.live import money
+from scheduler.live.agents import lose_node
+from scheduler.live.auth import Role
+from scheduler.live.money_report import report, sums_of
+from scheduler.live.months import turn_month
+from scheduler.live.rows import ChargeKind, MoneyQuery, RentRow
+from tests.support.http_face import facing
+from tests.support.live_world import FIFO, FakeAgent, World, world
+from walras.api import MoneyReport
+from walras.cluster import Market, Pool, Shape
+from walras.ids import NodeId, PoolId
+from walras.reasons import Reason
+
+AX2 = Shape("ax2", "a", 2, 8.0, 1 << 34)
+
+
+def pool_of(market: str, usd_per_h: float, **more: Any) -> Pool:
+    return Pool(PoolId(f"ax2/{market}/default"), AX2, Market(market), "default", usd_per_h, **more)
+
+
+async def declare(w: World, pool: Pool) -> None:
+    await w.emit(lambda at: PoolDeclared(at, pool))
+
+
+async def rented(w: World, name: str, market: str = "spot") -> FakeAgent:
+    """A machine that answers a request for one."""
+
+    token = f"token-{name}"
+
+    def ask(turn: Any) -> None:
+        turn.board.rents[token] = RentRow(token, PoolId(f"ax2/{market}/default"), 1, turn.at)
+
+    await w.daemon.perform(ask)
+    return await FakeAgent(w, name, token, market=market).register()
+
+
+def ledger(w: World, by: str = "project", **more: Any) -> MoneyReport:
+    """The report as the server makes it."""
+    query = MoneyQuery(by, w.board.next_charge_id, **more)
+    open_now = sums_of(money.open_charges(w.board, w.clock.now()), query)
+    return report(query, [*w.server.store.money(query), *open_now])
+
+
+async def test_every_price_change_closes_a_row_and_the_sum_is_price_times_time(tmp_path: Path) -> None:
+    """Half a machine for an hour each at 2, 200 and 0 USD/h costs 1 + 100 + 0, and the other half was idle."""
+    async with world(tmp_path) as w:
+        await declare(w, pool_of("on_demand", 4.0))
+        await declare(w, pool_of("spot", 2.0, quota=4))
+        agent = await rented(w, "n1")
+        job_id = await w.submit({"project": "vision"})
+        await agent.start_all()
+        for usd_per_h in (200.0, 0.0, 2.0):
+            w.clock.at += 3600.0
+            await declare(w, pool_of("spot", usd_per_h, quota=4))
+        await agent.end(job_id)
+        found = ledger(w)
+        assert [(row.key, row.usd) for row in found.items] == [("vision", pytest.approx(101.0))]
+        assert (found.used_usd, found.idle_usd, found.total_usd) == pytest.approx((101.0, 101.0, 202.0))
+        assert found.on_demand_usd == pytest.approx(3 * 4.0)
+        rows = w.server.store.charges(job_id)
+        assert [row.usd_per_h for row in rows] == pytest.approx([1.0, 100.0, 0.0])
+        assert [row.usd for row in rows] == pytest.approx([1.0, 100.0, 0.0])
+        assert [row.since_at for row in rows[1:]] == [row.until_at for row in rows[:-1]]
+
+
+async def test_the_ledger_goes_on_where_a_killed_server_stopped(tmp_path: Path) -> None:
+    """Neither the time before the crash nor the time without a server is lost, and nothing is paid twice."""
+    async with world(tmp_path) as w:
+        await declare(w, pool_of("spot", 2.0, quota=4))
+        agent = await rented(w, "n1")
+        job_id = await w.submit({})
+        await agent.start_all()
+        w.clock.at += 1800.0
+        await declare(w, pool_of("spot", 8.0, quota=4))
+        w.clock.at += 900.0
+        now = w.clock.at
+    async with world(tmp_path, at=now + 900.0) as again:
+        agent.world = again
+        await agent.beat(resync=True)
+        again.clock.at += 1800.0
+        await agent.end(job_id)
+        await again.daemon.perform(lambda turn: lose_node(turn, NodeId("n1"), Reason.POLICY_RELEASED))
+        found = ledger(again)
+        assert (found.used_usd, found.idle_usd) == pytest.approx((0.5 + 4.0, 0.5 + 4.0))
+        machine = [row for row in again.server.store.charges() if row.kind is ChargeKind.MACHINE]
+        assert sum(row.usd for row in machine) == pytest.approx(9.0)
+
+
+async def test_a_machine_is_paid_for_at_least_its_minimum(tmp_path: Path) -> None:
+    """Given back after a minute of a minimum of ten, ten are paid; after twenty, twenty."""
+    async with world(tmp_path) as w:
+        await declare(w, pool_of("spot", 6.0, quota=4, minimum_billing_s=600.0))
+        await rented(w, "n1")
+        await rented(w, "n2")
+        w.clock.at += 60.0
+        await w.daemon.perform(lambda turn: lose_node(turn, NodeId("n1"), Reason.POLICY_RELEASED))
+        assert ledger(w).total_usd == pytest.approx(1.0 + 0.1)
+        w.clock.at += 1140.0
+        await w.daemon.perform(lambda turn: lose_node(turn, NodeId("n2"), Reason.INFRA_SPOT_RECLAIM))
+        assert ledger(w).total_usd == pytest.approx(1.0 + 2.0)
+
+
+async def test_owned_machines_cost_what_is_stated_while_they_are_used(tmp_path: Path) -> None:
+    """A rate for owned machines is paid by use alone; without one the use is recorded at price 0."""
+    async with world(tmp_path) as w:
+        await declare(w, pool_of("owned", 1.0))
+        agent = await FakeAgent(w, "n1").register()
+        w.clock.at += 3600.0
+        job_id = await w.submit({"resources": {"accelerators": "a:2"}})
+        await agent.start_all()
+        w.clock.at += 3600.0
+        await agent.end(job_id)
+        found = ledger(w, "pool")
+        assert (found.total_usd, found.idle_usd) == (pytest.approx(1.0), 0.0)
+        assert found.items[0].accelerator_s == pytest.approx(7200.0)
+
+
+async def test_months_are_those_of_the_calendar(tmp_path: Path) -> None:
+    """A stretch over the end of a month is two rows, and each month's report has its own."""
+    assert money.month_of(0.0) == "1970-01"
+    begins = datetime(2027, 1, 1, tzinfo=UTC).timestamp()
+    assert money.next_month_unix_s(begins - 1.0) == begins
+    assert [month for month, _, _ in money.months(0.0, 70 * 86400.0, begins - 86400.0)] == [
+        "2026-12", "2027-01", "2027-02", "2027-03",
+    ]  # fmt: skip
+    async with world(tmp_path) as w:
+        w.board.epoch_unix_s = begins - 3600.0
+        await declare(w, pool_of("owned", 2.0))
+        agent = await FakeAgent(w, "n1").register()
+        job_id = await w.submit({})
+        await agent.start_all()
+        w.clock.at += 3600.0 * 3
+        await agent.end(job_id)
+        assert [(row.key, row.usd) for row in ledger(w, "month").items] == [
+            ("2027-01", pytest.approx(2.0)), ("2026-12", pytest.approx(1.0)),
+        ]  # fmt: skip
+        assert ledger(w, month="2026-12").total_usd == pytest.approx(1.0)
+
+
+async def test_rows_of_the_ledger_are_never_changed(tmp_path: Path) -> None:
+    """The database itself refuses to change or delete one."""
+    async with world(tmp_path) as w:
+        await declare(w, pool_of("owned", 2.0))
+        agent = await FakeAgent(w, "n1").register()
+        job_id = await w.submit({})
+        await agent.start_all()
+        w.clock.at += 60.0
+        await agent.end(job_id)
+        assert len(w.server.store.charges()) == 1
+    connection = sqlite3.connect(tmp_path / "walras.db")
+    for statement in ("UPDATE charges SET usd = 0", "DELETE FROM charges"):
+        with pytest.raises(sqlite3.IntegrityError, match="append only"):
+            connection.execute(statement)
+    connection.close()
+
+
+async def test_people_see_the_money_of_their_projects(tmp_path: Path) -> None:
+    """`GET /money` sums by what is asked for; who sees one project sees its use and nothing else."""
+    async with facing(tmp_path) as f:
+        w = f.world
+        await declare(w, pool_of("spot", 2.0, quota=4))
+        agent = await rented(w, "n1")
+        await w.submit({"project": "vision"})
+        await w.submit({"project": "speech"})
+        await agent.start_all()
+        w.clock.at += 3600.0
+        answer = await f.call("GET", "/api/v1/money?by=user")
+        body = MoneyReport.model_validate(json.loads(await answer.text()))
+        assert (body.total_usd, body.items[0].key) == (pytest.approx(2.0), "ada")
+
+        token = f.token("bob", Role.VIEWER, "vision")
+        answer = await f.call("GET", "/api/v1/money", token=token)
+        body = MoneyReport.model_validate(json.loads(await answer.text()))
+        assert [(row.key, row.usd) for row in body.items] == [("vision", pytest.approx(1.0))]
+        assert body.total_usd == pytest.approx(1.0)
+        assert (await f.call("GET", "/api/v1/money?by=colour")).status == 400
+        assert (await f.call("GET", "/api/v1/money?month=may")).status == 400
+
+
+@pytest.mark.parametrize("seed", range(8))
+async def test_the_ledger_adds_up_to_the_cent_whatever_happens(tmp_path: Path, seed: int) -> None:
+    """Random prices (0 and 100 times among them), jobs, losses, months and restarts: the total is price x time."""
+    random = Random(seed)
+    markets = ("owned", "on_demand", "spot")
+    price = dict.fromkeys(markets, 1.0)
+    expected, at = 0.0, 27 * 86400.0
+    names = iter(range(1000))
+    alive: dict[str, str] = {}
+
+    def pass_time(w: World) -> None:
+        nonlocal expected
+        passed_s = random.choice((0.0, 0.37, 60.0, 3600.0, 40_000.0))
+        held = {job.attempt.row.pool_id: 0 for job in w.board.jobs.values() if job.attempt is not None}
+        for job in w.board.jobs.values():
+            if job.attempt is not None and "owned" in job.attempt.row.pool_id:
+                held[job.attempt.row.pool_id] += job.attempt.row.accelerators
+        rates = [price[market] for market in alive.values() if market != "owned"]
+        rates += [price["owned"] * count / 2 for count in held.values()]
+        expected += sum(rates) * passed_s / 3600.0
+        w.clock.at += passed_s
+
+    for _ in range(3):
+        async with world(tmp_path, at=at) as w:
+            for market in markets:
+                await declare(w, pool_of(market, price[market], quota=9))
+            for _ in range(12):
+                pass_time(w)
+                match random.randrange(5):
+                    case 0:
+                        market = random.choice(markets)
+                        price[market] = random.choice((0.0, 0.01, 1.0, 3.7, 370.0))
+                        await declare(w, pool_of(market, price[market], quota=9))
+                    case 1:
+                        market, name = random.choice(markets), f"n{next(names)}"
+                        await (rented(w, name, market) if market != "owned" else FakeAgent(w, name).register())
+                        alive[name] = market
+                    case 2 if alive:
+                        name = random.choice(list(alive))
+                        del alive[name]
+                        await w.daemon.perform(lambda turn, n=name: lose_node(turn, NodeId(n), Reason.INFRA_NODE_LOST))
+                    case _:
+                        count = random.choice((1, 2))
+                        await w.submit({"project": random.choice("xy"), "resources": {"accelerators": f"a:{count}"}})
+            assert ledger(w).total_usd == pytest.approx(expected, abs=0.005)
+            for by in ("project", "user", "job", "pool", "month"):
+                found = ledger(w, by)
+                assert found.used_usd == pytest.approx(sum(row.usd for row in found.items), abs=1e-6)
+                assert found.total_usd == pytest.approx(expected, abs=0.005)
+            at = w.clock.at
+
+
+BUDGET = {
+    **FIFO,
+    "rules": {**FIFO["rules"], "budgets": [{"project": "vision", "month_usd": 2.0}]},  # type: ignore[dict-item]
+}
+
+
+async def test_budgets_count_what_was_spent_before_a_restart_and_months_begin_anew(tmp_path: Path) -> None:
+    """At the limit the job checkpoints and is held; a restarted server holds it still; a new month lets it go on."""
+    async with world(tmp_path, policy=BUDGET) as w:
+        await declare(w, pool_of("owned", 2.0))
+        agent = await FakeAgent(w, "n1").register()
+        job_id = await w.submit({"project": "vision"})
+        other = await w.submit({"project": "speech"})
+        await agent.start_all()
+        await w.advance(5400.0)
+    async with world(tmp_path, policy=BUDGET, at=5400.0) as again:
+        agent.world = again
+        await agent.beat(resync=True)
+        await again.advance(1799.0)
+        assert again.state(job_id) == "RUNNING"
+        await again.advance(2.0)
+        assert again.state(job_id) == "PREEMPTING"
+        await agent.end(job_id, exit_code=85)
+        assert (again.state(job_id), again.state(other)) == ("HELD", "RUNNING")
+    async with world(tmp_path, policy=BUDGET, at=7300.0) as third:
+        agent.world = third
+        await agent.beat(resync=True)
+        await third.advance(60.0)
+        assert third.state(job_id) == "HELD"
+        (line,) = explain(third.daemon.core, job_id)
+        assert line.reason is Reason.HOLD_BUDGET
+        assert "vision: 2.00 of 2.00 USD spent this month" in line.detail
+        third.clock.at += 40 * 86400.0
+        await third.daemon.perform(turn_month)
+        await third.quiet()
+        assert third.state(job_id) == "STARTING"
