@@ -1,0 +1,120 @@
+"""Runs on the grounds of other schedulers: one workload, several ways to serve it, the same chance for all.
+
+Reference A is a run that Gavel's own simulator recorded. Reference B is max-min fairness with speeds, solved at every
+event, without a gate and at equal restart costs; it is the one that counts. x is what a mean completion time is above
+no contention, over the same of the reference.
+"""
+
+import os
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from time import process_time
+
+from simulator.job import SimulatedJob
+from simulator.simulate import Scenario, simulate
+from simulator.study.bounds import BoundsAsked
+from simulator.study.cell import Cell, Source, prepared
+from simulator.study.roster import Roster
+from walras.states import JobState
+
+Change = Callable[[Scenario], Scenario]
+Retell = Callable[[Iterable[SimulatedJob]], Iterable[SimulatedJob]]
+
+
+def traces() -> Path:
+    """The folder of Gavel's traces."""
+    return Path(os.environ["WALRAS_DATA"]) / "gavel" / "traces"
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What came of a run; seconds. Every list is in the order of the jobs' numbers."""
+
+    job_ids: list[int]
+    jct_s: list[float]
+    alone_s: list[float]
+    preemptions: int
+    makespan_s: float
+    cpu_s: float
+
+    @property
+    def mean_s(self) -> float:
+        """Mean completion time of all jobs."""
+        return mean(self.jct_s)
+
+    @property
+    def no_contention_s(self) -> float:
+        """The same if every job had the fleet to itself."""
+        return mean(self.alone_s)
+
+    @property
+    def slowdowns(self) -> list[float]:
+        """Completion times over those alone on the best type."""
+        return [jct / alone for jct, alone in zip(self.jct_s, self.alone_s, strict=True)]
+
+    @property
+    def moves(self) -> float:
+        """Preemptions per job."""
+        return self.preemptions / len(self.jct_s)
+
+    def over(self, job_ids: Collection[int]) -> "Served":
+        """These jobs alone."""
+        rows = [row for row, job_id in enumerate(self.job_ids) if job_id in job_ids]
+        part = [[told[row] for row in rows] for told in (self.jct_s, self.alone_s)]
+        return replace(self, job_ids=[self.job_ids[row] for row in rows], jct_s=part[0], alone_s=part[1])
+
+
+def mean(values: Sequence[float]) -> float:
+    """The arithmetic mean."""
+    return sum(values) / len(values)
+
+
+def excess(ours: Served, reference_s: float) -> float:
+    """x against the mean completion time of a reference on the same jobs."""
+    return (ours.mean_s - ours.no_contention_s) / (reference_s - ours.no_contention_s)
+
+
+def as_shipped(scenario: Scenario) -> Scenario:
+    """Nothing changed."""
+    return scenario
+
+
+def as_told(jobs: Iterable[SimulatedJob]) -> Iterable[SimulatedJob]:
+    """Nothing changed."""
+    return jobs
+
+
+def reference_b(scenario: Scenario) -> Scenario:
+    """No gate and no patience: the reference decides at events as we do."""
+    rules = replace(scenario.rules, resolve_min_s=0.0, restart_default_s=0.0, min_runtime_s=0.0)
+    return replace(scenario, rules=rules)
+
+
+def serve(
+    source: Source,
+    cluster: str,
+    policy: str,
+    *,
+    seed: int = 0,
+    change: Change = as_shipped,
+    retell: Retell = as_told,
+) -> Served:
+    """Run it; every job must succeed and no law of conservation be broken."""
+    experiment, scenario = prepared(Cell(source, cluster, policy, seed, BoundsAsked.NONE))
+    roster = Roster(experiment.pools, experiment.truth)
+    began = process_time()
+    result = simulate(retell(roster.watched(experiment.jobs)), change(scenario))
+    cpu_s = process_time() - began
+    assert not result.violations, f"{policy}: {result.violations[:3]}"
+    assert not result.unfinished, f"{policy}: {len(result.unfinished)} jobs did not end"
+    jobs = sorted(result.jobs, key=lambda job: job.job_id)
+    assert all(job.state is JobState.SUCCEEDED for job in jobs), f"{policy}: a job failed"
+    return Served(
+        [int(job.job_id) for job in jobs],
+        [job.jct_s for job in jobs],
+        [roster.alone_s(job.job_id) for job in jobs],
+        sum(job.preemptions for job in jobs),
+        result.last_ended_at - result.first_submitted_at,
+        cpu_s,
+    )
