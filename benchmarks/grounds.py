@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from time import process_time
 
+from simulator.bounds.flow_time import flow_time_bound
 from simulator.job import SimulatedJob
 from simulator.simulate import Scenario, simulate
 from simulator.study.bounds import BoundsAsked
@@ -18,6 +19,8 @@ from simulator.study.cell import Cell, Source, prepared
 from simulator.study.roster import Roster
 from walras.states import JobState
 
+#: Prices of the bound are constant for so long, and improved so often.
+_PRICED_S, _PRICED_STEPS = 1800.0, 300
 Change = Callable[[Scenario], Scenario]
 Retell = Callable[[Iterable[SimulatedJob]], Iterable[SimulatedJob]]
 
@@ -89,6 +92,14 @@ def reference_b(scenario: Scenario) -> Scenario:
     """No gate and no patience: the reference decides at events as we do."""
     rules = replace(scenario.rules, resolve_min_s=0.0, restart_default_s=0.0, min_runtime_s=0.0)
     return replace(scenario, rules=rules)
+
+
+def priced_bound_s(source: Source, cluster: str) -> float:
+    """What no schedule's mean completion time of all jobs can go below, by prices over time."""
+    experiment, _ = prepared(Cell(source, cluster, "walras", 0, BoundsAsked.NONE))
+    roster = Roster(experiment.pools, experiment.truth)
+    ids = [job.request.job_id for job in roster.watched(experiment.jobs)]
+    return flow_time_bound(roster.instance(ids), interval_s=_PRICED_S, steps=_PRICED_STEPS).mean_s
 
 
 def serve(
