@@ -3,8 +3,9 @@
     WALRAS_DATA=... python -m benchmarks grounds_conditions
 
 Gavel's continuous traces at events. Lengths are wrong by a factor that is log-normal (deviation .5 of the logarithm),
-cut off at .5 and 2, one draw a job; speeds vary by 10 % from attempt to attempt and the policy hears of the mean. Below
-a scale of 1 there is one seed instead of three.
+cut off at .5 and 2, one draw a job. Noisy speeds vary by 10 % from attempt to attempt, and the policy hears of the
+mean: that changes what there is to do, too, and the mean of a few seeds may fall. Speeds told wrong are off by 10 % in
+every cell of the table, for good, and nothing else changes. Below a scale of 1 there is one seed instead of three.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -14,7 +15,7 @@ from random import Random
 from statistics import fmean
 
 from benchmarks.bench_grounds_traces import AWARE, TRACES, Recorded, source_of
-from benchmarks.grounds import Served, as_told, reference_b, serve
+from benchmarks.grounds import Served, as_shipped, as_told, reference_b, serve
 from benchmarks.tables import Measured
 from optimizer.policy import PolicySpec
 from simulator.job import SimulatedJob
@@ -46,6 +47,8 @@ def _on(trace: Recorded, seeds: Iterable[int]) -> Measured:
     measured.add("lengths wrong", fmean(_more(served, known) for served in wrong), "%", at_most=_LESS_KNOWN)
     noisy = [_run(trace, seed=seed, change=_noisy) for seed in seeds]
     measured.add("speeds noisy", fmean(_more(served, known) for served in noisy), "%", at_most=_LESS_KNOWN)
+    misled = [_run(trace, hearsay=partial(_misled, seed=seed)) for seed in seeds]
+    measured.add("speeds told wrong", fmean(_more(served, known) for served in misled), "%", at_most=_LESS_KNOWN)
     blind, reference = _run(trace, change=_blind), serve(source_of(trace), trace.cluster, AWARE, change=reference_b)
     measured.add("no lengths: JCT", blind.mean_s, "s", at_most=reference.mean_s)
     measured.add("no lengths: worst slowdown", max(blind.slowdowns), "", at_most=_SLOWDOWN)
@@ -56,10 +59,12 @@ def _run(
     trace: Recorded,
     *,
     seed: int = 0,
-    change: Callable[[Scenario], Scenario] = lambda scenario: scenario,
+    change: Callable[[Scenario], Scenario] = as_shipped,
     retell: Callable[[Iterable[SimulatedJob]], Iterable[SimulatedJob]] = as_told,
+    hearsay: Callable[[Scenario], Scenario] = as_shipped,
 ) -> Served:
-    return serve(source_of(trace), trace.cluster, "walras", seed=seed, change=change, retell=retell)
+    source = source_of(trace)
+    return serve(source, trace.cluster, "walras", seed=seed, change=change, retell=retell, hearsay=hearsay)
 
 
 def _more(served: Served, known: Served) -> float:
@@ -72,6 +77,15 @@ def _starting(scenario: Scenario, start_s: float) -> Scenario:
 
 def _noisy(scenario: Scenario) -> Scenario:
     return replace(scenario, world=replace(scenario.world, speed_noise=_NOISE))
+
+
+def _misled(scenario: Scenario, seed: int) -> Scenario:
+    random = Random(f"{seed}/speeds")
+    truth = scenario.truth
+    wrong = {key: random.lognormvariate(0.0, _NOISE) for key in truth.speeds}
+    speeds = {key: speed * wrong[key] for key, speed in truth.speeds.items()}
+    spread = {key: speed * wrong.get(key, 1.0) for key, speed in truth.spread.items()}
+    return replace(scenario, truth=replace(truth, speeds=speeds, spread=spread))
 
 
 def _blind(scenario: Scenario) -> Scenario:

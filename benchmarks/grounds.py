@@ -13,7 +13,7 @@ from time import process_time
 
 from simulator.bounds.flow_time import flow_time_bound
 from simulator.job import SimulatedJob
-from simulator.simulate import Scenario, simulate
+from simulator.simulate import Scenario, Simulation
 from simulator.study.bounds import BoundsAsked
 from simulator.study.cell import Cell, Source, prepared
 from simulator.study.roster import Roster
@@ -110,12 +110,19 @@ def serve(
     seed: int = 0,
     change: Change = as_shipped,
     retell: Retell = as_told,
+    hearsay: Change = as_shipped,
 ) -> Served:
-    """Run it; every job must succeed and no law of conservation be broken."""
+    """Run it; every job must succeed and no law of conservation be broken.
+
+    `change` is of the world and the scheduler, `retell` of what jobs say of themselves, `hearsay` of what the scheduler
+    is told of the world without its being so.
+    """
     experiment, scenario = prepared(Cell(source, cluster, policy, seed, BoundsAsked.NONE))
     roster = Roster(experiment.pools, experiment.truth)
+    simulation = Simulation(change(scenario))
+    simulation.scenario = hearsay(simulation.scenario)  # the world is made, the scheduler not yet told of it
     began = process_time()
-    result = simulate(retell(roster.watched(experiment.jobs)), change(scenario))
+    result = simulation.run(retell(roster.watched(experiment.jobs)))
     cpu_s = process_time() - began
     assert not result.violations, f"{policy}: {result.violations[:3]}"
     assert not result.unfinished, f"{policy}: {len(result.unfinished)} jobs did not end"
