@@ -13,8 +13,12 @@ from optimizer.problem import BoolArray, FloatArray, Problem
 
 #: Lengths that are expected before any job has ended: as likely short as long.
 PRIOR_S: FloatArray = np.geomspace(300.0, 864_000.0, 20)
-#: A guess that proved too short is taken to be wrong by this part at least.
+#: Of a guess at least this part counts as left until it has run out.
 _SMALLEST_PART = 0.05
+#: A job that goes on although what was told of it has run out is taken to have this part of what it has had before it:
+#: the mean of what is left of a length that is log-normal about what was told, by half a unit. Nothing left would make
+#: it worth more than all others, and alike on the fastest and on the slowest accelerator.
+_OVERRUN = 0.5
 #: A job of unknown length counts as at least this long where its wait is set against its length.
 _UNKNOWN_S = 600.0
 #: Services closer than this part count as equal.
@@ -49,8 +53,9 @@ def lengths_of(problem: Problem, best_rate: FloatArray, hidden: bool) -> Lengths
         told_s = jobs.length_s if len(jobs.length_s) else np.full(n, np.inf)
         left_s = np.full(n, np.inf)
         np.divide(jobs.remaining_steps, best_rate, out=left_s, where=best_rate > 0)
+        left_s = np.where(left_s > 0, left_s, _OVERRUN * done_s)
     guessed = ~np.isfinite(left_s) & np.isfinite(told_s)
-    by_guess = np.maximum(told_s - done_s, _SMALLEST_PART * np.maximum(told_s, done_s))
+    by_guess = np.where(done_s < told_s, np.maximum(told_s - done_s, _SMALLEST_PART * told_s), _OVERRUN * done_s)
     left_s = np.where(guessed, by_guess, left_s)
     known = np.isfinite(left_s)
     if not known.all():

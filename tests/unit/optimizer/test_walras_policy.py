@@ -115,11 +115,11 @@ def test_overdue_jobs_have_no_more_than_the_reserve() -> None:
 
 
 def test_lengths_are_taken_from_steps_then_the_guess_then_the_others() -> None:
-    """Known; guessed, and never less than a part of a guess that proved wrong; unknown: the Gittins rank."""
+    """Known; guessed, half of what it has had once the guess has run out; unknown: the Gittins rank."""
     problem = build(Setting([[2.0]] * 4, [1], remaining_steps=[100.0, np.inf, np.inf, np.inf]))
     problem = with_jobs(problem, done_steps=[20.0, 40.0, 400.0, 0.0], length_s=[np.inf, 100.0, 100.0, np.inf])
     found = lengths_of(problem, best_rates_of(problem), hidden=False)
-    assert found.left_s[:3].tolist() == [50.0, 80.0, 10.0]
+    assert found.left_s[:3].tolist() == [50.0, 80.0, 100.0]
     assert found.total_s[0] == 60.0
     assert found.known.tolist() == [True, True, True, False]
     assert 0 < found.left_s[3] < 864_000
@@ -127,6 +127,16 @@ def test_lengths_are_taken_from_steps_then_the_guess_then_the_others() -> None:
     assert not hidden.known.any()
     exchanged = with_jobs(problem, remaining_steps=[7.0, 1.0, 5.0, 3.0])
     np.testing.assert_array_equal(lengths_of(exchanged, best_rates_of(exchanged), hidden=True).left_s, hidden.left_s)
+
+
+def test_steps_that_have_run_out_are_not_believed() -> None:
+    """A job past the steps it told neither comes before all others nor is content with a slow accelerator."""
+    problem = build(Setting([[4.0, 1.0], [4.0, 1.0]], [1, 1], remaining_steps=[0.0, 4000.0]))
+    problem = with_jobs(problem, done_steps=[2000.0, 0.0], priority_class=[1, 1])
+    assert lengths_of(problem, best_rates_of(problem), hidden=False).left_s.tolist() == [250.0, 1000.0]
+    assert planned(problem)[0] == [0, 1]
+    longer = with_jobs(problem, done_steps=[200_000.0, 0.0])
+    assert planned(longer)[0] == [1, 0]
 
 
 def test_what_others_needed_is_learnt_from_those_that_ended() -> None:

@@ -1,0 +1,52 @@
+"""The jobs of Hadar's simulations, through the scheduler: FIFO > LAS > Hadar > `walras` in mean completion time.
+
+    python -m benchmarks grounds_hadar
+
+480 generated jobs of `hadar-60`, five seeds, all at once and at .8 and 1.2 of the load that the fluid fleet bears. The
+order must hold for the means, and the intervals of the differences between neighbours are told.
+"""
+
+from itertools import pairwise
+
+from benchmarks.tables import Measured
+from simulator.study.bounds import BoundsAsked
+from simulator.study.cell import Cell, Made, Source
+from simulator.study.compare import compare
+from simulator.study.measures import MEASURES
+from simulator.study.parallel import Workers
+from simulator.study.statistics import estimate, paired
+
+_JOBS = 480
+#: Arrivals per hour at which the fluid fleet is just busy (docs/hadar.md).
+_FULL_PER_H = 1.5
+_LOADS = {"all at once": 0.0, "load .8": 0.8 * _FULL_PER_H, "load 1.2": 1.2 * _FULL_PER_H}
+_POLICIES = ("fifo", "las", "hadar", "walras")
+_JCT = next(measure for measure in MEASURES if measure.name == "avg_jct_s")
+
+
+def measure(scale: float) -> list[Measured]:
+    """A table for every load. Below a scale of 1 fewer jobs and two seeds: too few for the order to show."""
+    jobs, seeds = max(40, round(_JOBS * scale)), range(5 if scale >= 1 else 2)
+    return [_at_load(name, rate, jobs, tuple(seeds)) for name, rate in _LOADS.items()]
+
+
+def _at_load(name: str, rate_per_h: float, jobs: int, seeds: tuple[int, ...]) -> Measured:
+    measured = Measured(f"hadar-60, {name}", f"{jobs} jobs, mean of {len(seeds)} seeds, 95 % intervals")
+    cell = Cell(
+        Source("generate:hadar-60", made=Made(jobs=jobs, rate_per_h=rate_per_h)), "hadar-60", "fifo",
+        bounds=BoundsAsked.NONE,
+    )  # fmt: skip
+    found = compare(cell, _POLICIES, seeds, Workers())
+    assert found.violations == []
+    hours = {policy: [row.values[_JCT.name] / 3600 for row in found.rows[policy]] for policy in _POLICIES}
+    before = None
+    for policy in _POLICIES:
+        mean = estimate(hours[policy]).mean
+        measured.add(f"{policy}: JCT", mean, "h", at_most=before)
+        before = mean
+    for slow, fast in pairwise(_POLICIES):
+        difference = paired(hours[fast], hours[slow])
+        measured.add(f"{fast} against {slow}, upper end of the interval", difference.high, "h")
+    worst = [row.values["slowdown_max"] for row in found.rows["walras"]]
+    measured.add("walras: worst slowdown, mean of the seeds", sum(worst) / len(worst), "")
+    return measured

@@ -1,0 +1,58 @@
+"""The policy `walras` in Gavel's own rounds: places are decided at the beginning of a round and kept to its end.
+
+What the plan names has the whole of its time on its type and everything else none, so Gavel's mechanism, which orders
+by share over time received, carries the plan out as it stands. It solves only after something has changed, and here
+without a gate. An accelerator whose job ended stays idle until the round ends.
+"""
+
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+import numpy as np
+
+from optimizer.decision import Memory
+from optimizer.policies.walras import Walras
+from optimizer.policy import Policy, PolicySpec
+from scheduler.core.core import SchedulerCore
+from scheduler.core.cycle import Cycle
+from scheduler.core.mechanism import MECHANISMS
+from scheduler.core.rules import RoundRules
+from simulator.compat.gavel.policy import Allocation, GavelPolicy, answers
+from simulator.compat.gavel.problem import GavelProblem
+from simulator.compat.gavel.profile import GAVEL, GAVEL_RULES, as_one_machine
+from simulator.compat.gavel.rounds import GavelRounds, GavelRules
+from simulator.lockstep import Lockstep
+from simulator.simulate import Scenario, Wiring
+
+_RULES = replace(GAVEL_RULES, resolve_min_s=0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class WalrasInRounds(GavelPolicy):
+    """The plan as shares of one."""
+
+    policy: Walras = field(default_factory=Walras)
+
+    def allocate(self, problem: GavelProblem, memory: Memory) -> tuple[Allocation, Memory]:
+        """All of the round on the planned type, for those who are planned."""
+        plan, memory = self.policy.decide(problem, memory)
+        x = np.zeros_like(problem.speed)
+        type_of = np.argsort(problem.pool_row)
+        columns = problem.columns
+        chosen = plan.column[columns.job[columns.use_column]] == columns.use_column
+        x[columns.job[columns.use_column[chosen]], type_of[columns.use_pool[chosen]]] = 1.0
+        return Allocation(x), memory
+
+
+def in_gavel_rounds(scenario: Scenario) -> Scenario:
+    """The same jobs and fleet under Gavel's rounds."""
+
+    def make(spec: PolicySpec) -> WalrasInRounds:
+        return WalrasInRounds()
+
+    def rounds(cycle: Cycle, _: Policy, rules: RoundRules) -> GavelRounds:
+        return GavelRounds(cycle, rules, GavelRules(only_shares=True))
+
+    wiring = Wiring(partial(SchedulerCore, make, {**MECHANISMS, GAVEL: rounds}), answers(make), Lockstep)
+    pools = tuple(map(as_one_machine, scenario.pools))
+    return replace(scenario, pools=pools, rules=_RULES, wiring=wiring)
