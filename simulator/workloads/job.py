@@ -60,6 +60,8 @@ class TraceJob:
     #: A deadline too, as a multiple of the run time on `duration_on`, from submission on.
     slo: float | None = None
     value_usd_per_h: float | None = None
+    #: What it may cost in all, USD.
+    budget_usd: float = inf
     #: Per accelerator.
     cpus: float = 0.0
     memory_bytes: int = 0

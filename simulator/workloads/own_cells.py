@@ -113,6 +113,7 @@ OPTIONAL: dict[str, Callable[[Row, str], Any]] = {
     "deadline_at": lambda row, column: row.number(column),
     "slo": _above_zero,
     "value_usd_per_h": _not_negative,
+    "budget_usd": _above_zero,
     "cpus": _not_negative,
     "memory_bytes": lambda row, column: row.whole(column, least=0),
     "depends_on": _names,

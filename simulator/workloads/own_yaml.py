@@ -78,6 +78,7 @@ def _job(path: str, number: int, arrival: Arrival, named: dict[str, str]) -> Tra
         project=request.project,
         deadline_at=request.deadline_at,
         value_usd_per_h=request.value_usd_per_h,
+        budget_usd=request.budget_usd,
         cpus=request.cpus_per_accelerator,
         memory_bytes=request.memory_bytes_per_accelerator,
         depends_on=tuple(_above(path, spec.name, wanted, named) for wanted in spec.depends_on),

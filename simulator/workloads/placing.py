@@ -123,6 +123,7 @@ class Placing:
             grace_s=row.grace_s,
             deadline_at=min(row.deadline_at, row.at + row.slo * steps / way.reference if row.slo else inf),
             value_usd_per_h=row.value_usd_per_h,
+            budget_usd=row.budget_usd,
         )
         failures = tuple(PlannedFailure(each.part * steps, each.exit_code, each.times) for each in row.failures)
         return SimulatedJob(row.at, request, steps, failures, row.cancel_at, row.name)

@@ -82,6 +82,7 @@ jobs = st.builds(
     max_restarts=st.integers(0, 1000),
     restart_codes=st.sets(st.integers(1, 255), max_size=3).map(sorted).map(tuple),
     max_runtime_s=st.just(inf) | positive,
+    budget_usd=st.just(inf) | positive,
     max_queue_s=st.just(inf) | positive,
     grace_s=positive,
     failures=st.lists(failures, max_size=2).map(tuple),
