@@ -117,10 +117,10 @@ def test_a_row_says_all_that_the_scheduler_hears_of_a_job() -> None:
     above = TraceJob(0.0, "first", "cnn", 1, steps=10.0)
     row = TraceJob(
         1.0, "second", "cnn", 2, types=("a100",), steps=240.0, estimate_factor=0.5, sizes=(2, 4), nodes=2, weight=2.0,
-        scaling=0.5, priority=80, user="ada", project="vision", deadline_at=99.0, value_usd_per_h=3.0, budget_usd=8.0, cpus=4.0,
+        scaling=0.5, priority=80, user="ada", project="vision", deadline_at=99.0, value_usd_per_h=3.0, cpus=4.0,
         memory_bytes=2**30, depends_on=("first",), condition="finished", not_before_at=5.0, cancel_at=50.0,
-        preemptible=False, max_restarts=2, restart_codes=(3,), max_runtime_s=60.0, max_queue_s=70.0, grace_s=9.0,
-        failures=(TraceFailure(0.25, 3, 2),),
+        budget_usd=8.0, preemptible=False, max_restarts=2, restart_codes=(3,), max_runtime_s=60.0, max_queue_s=70.0,
+        grace_s=9.0, failures=(TraceFailure(0.25, 3, 2),),
     )  # fmt: skip
     placing = _placing()
     job = list(placing.jobs([above, row]))[1]
