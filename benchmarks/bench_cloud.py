@@ -9,6 +9,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks import zone_runs
 from benchmarks.price_runs import ladder, places
 from benchmarks.spot_runs import JOB, ON_DEMAND_ALONE, Start, Total, fitted, judged, starts, total
 from benchmarks.tables import Measured
@@ -37,7 +38,10 @@ def measure(scale: float) -> list[Measured]:
     data = Path(given)
     known = places(data)
     ladders = [_ladder(known, days) for days in (4, 64)]
-    return [_spot(data, max(1, round(_STARTS_EACH * scale))), *ladders, _transient(data), reserved]
+    each = max(1, round(_STARTS_EACH * scale))
+    fitted_before = zone_runs.fitted(data)
+    zones = [zone_runs.measure_zones(data, name, max(1, each // 2), fitted_before) for name in zone_runs.REGIONS]
+    return [_spot(data, each), *zones, *ladders, _transient(data), reserved]
 
 
 def _spot(data: Path, each: int) -> Measured:

@@ -50,21 +50,27 @@ class Total:
 
 def judged(data: Path) -> list[tuple[bool, ...]]:
     """The eight traces that policies are judged on."""
-    return _traces(data, _JUDGED)
+    return traces(data, _JUDGED)
 
 
 def fitted(data: Path) -> list[tuple[bool, ...]]:
     """The traces that ours is fitted on."""
-    return _traces(data, _FITTED)
+    return traces(data, _FITTED)
 
 
-def _traces(data: Path, prefixes: tuple[str, ...]) -> list[tuple[bool, ...]]:
+def traces(data: Path, prefixes: tuple[str, ...]) -> list[tuple[bool, ...]]:
+    """The traces of some sets, in the order of their names."""
+    return list(named(data, prefixes).values())
+
+
+def named(data: Path, prefixes: tuple[str, ...]) -> dict[str, tuple[bool, ...]]:
+    """The same by name."""
     spans: dict[str, list[tuple[float, bool]]] = {}
     with gzip.open(data / "spot" / "capacity_traces_rle.csv.gz", "rt", encoding="utf-8") as file:
         for row in csv.DictReader(file):
             if row["trace_id"].startswith(prefixes):
                 spans.setdefault(row["trace_id"], []).append((float(row["end_s"]), int(row["available_nodes"]) > 0))
-    return [tuple(_slots(rows)) for _, rows in sorted(spans.items())]
+    return {name: tuple(_slots(rows)) for name, rows in sorted(spans.items())}
 
 
 def _slots(rows: Sequence[tuple[float, bool]]) -> Iterator[bool]:

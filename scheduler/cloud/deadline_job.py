@@ -7,7 +7,7 @@ follow the same arithmetic. Decides nothing: policies are in `uniform_progress` 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Protocol
 
@@ -83,30 +83,59 @@ class Outcome:
     late: int
 
 
+@dataclass(slots=True)
+class Going:
+    """A run on its way: what is held, paid and done. For whoever drives a job slot by slot."""
+
+    job: DeadlineJob
+    left: int
+    held: Held = Held.NOTHING
+    pending: int = 0
+    cost: float = 0.0
+    starts: int = 0
+    #: Work that was done, by what was held.
+    done: list[int] = field(default_factory=lambda: [0, 0, 0])
+
+    def lose(self) -> None:
+        """The market took the machine back."""
+        self.held, self.pending = Held.NOTHING, 0
+
+    def standing(self, index: int, spot: bool) -> Standing:
+        """What a policy sees at the start of a slot."""
+        return Standing(self.job.deadline - index * self.job.slot, self.left, self.held, self.pending, spot)
+
+    def spend(self, chosen: Held) -> None:
+        """Pass a slot with what was chosen."""
+        job = self.job
+        if chosen is not self.held and chosen is not Held.NOTHING:
+            self.pending = job.changeover
+            self.starts += 1
+        self.held = chosen
+        if chosen is Held.NOTHING:
+            return
+        warming = min(self.pending, job.slot)
+        progress = min(job.slot - warming, self.left)
+        self.pending -= warming
+        self.left -= progress
+        self.done[chosen] += progress
+        self.cost += (warming + progress) / job.slot * (1.0 if chosen is Held.SPOT else job.on_demand_price)
+
+    def outcome(self) -> Outcome:
+        """What it came to."""
+        return Outcome(self.done[Held.SPOT], self.done[Held.ON_DEMAND], self.cost, self.starts, self.left)
+
+
 def run(job: DeadlineJob, policy: SpotPolicy, available: Sequence[bool]) -> Outcome:
     """Run a job under a policy over the slots of a trace, of which there must be enough until its deadline."""
-    done = [0, 0, 0]
-    cost, starts, held, pending = 0.0, 0, Held.NOTHING, 0
-    left = job.work
+    going = Going(job, job.work)
     for index in range(job.slots):
-        if left == 0:
+        if going.left == 0:
             break
         spot = available[index]
-        if held is Held.SPOT and not spot:
-            held, pending = Held.NOTHING, 0
-        chosen = policy.hold(job, Standing(job.deadline - index * job.slot, left, held, pending, spot))
+        if going.held is Held.SPOT and not spot:
+            going.lose()
+        chosen = policy.hold(job, going.standing(index, spot))
         if chosen is Held.SPOT and not spot:
             raise ValueError("a policy may hold a spot machine only where there is one")
-        if chosen is not held and chosen is not Held.NOTHING:
-            pending = job.changeover
-            starts += 1
-        held = chosen
-        if held is Held.NOTHING:
-            continue
-        warming = min(pending, job.slot)
-        progress = min(job.slot - warming, left)
-        pending -= warming
-        left -= progress
-        done[held] += progress
-        cost += (warming + progress) / job.slot * (1.0 if held is Held.SPOT else job.on_demand_price)
-    return Outcome(done[Held.SPOT], done[Held.ON_DEMAND], cost, starts, left)
+        going.spend(chosen)
+    return going.outcome()

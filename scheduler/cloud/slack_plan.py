@@ -31,19 +31,26 @@ class SlackPlan:
         return SlackPolicy(self, Belief(self.markets))
 
 
-def plan_slack(job: DeadlineJob, markets: Sequence[SpotMarket]) -> SlackPlan:
-    """The costs to go of a job under each of some markets."""
-    return SlackPlan(job, tuple(markets), np.stack([_ahead(job, market) for market in markets]))
+def plan_slack(job: DeadlineJob, markets: Sequence[SpotMarket], taken: Sequence[float] = ()) -> SlackPlan:
+    """The costs to go of a job under each of some markets.
+
+    Args:
+        taken: for each market the chance per slot that the machine is taken while others can be had (several zones).
+    """
+    chances = taken or [0.0] * len(markets)
+    plans = [_ahead(job, market, chance) for market, chance in zip(markets, chances, strict=True)]
+    return SlackPlan(job, tuple(markets), np.stack(plans))
 
 
-def _ahead(job: DeadlineJob, market: SpotMarket) -> NDArray[np.float32]:
+def _ahead(job: DeadlineJob, market: SpotMarket, taken: float) -> NDArray[np.float32]:
     spot, chances, lost = spot_states(), market.transitions().T, lost_spot(job)
     value = after_the_deadline(job, STATES)
     found: list[NDArray[np.float32]] = []
     for slots_left in range(job.slots):
         value = value if slots_left == 0 else step(job, slots_left, found[-1].astype(np.float64), spot)
         # A machine that the market takes at the end of the slot is nothing at the start of the next.
-        arrived = np.where(spot, value, value[:, lost])
+        gone = value[:, lost]
+        arrived = np.where(spot, (1 - taken) * value + taken * gone, gone)
         found.append((arrived @ chances).astype(np.float32))
     return np.stack(found)
 

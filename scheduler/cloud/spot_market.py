@@ -51,6 +51,14 @@ class SpotMarket:
                     matrix[here, here + 1] += (1 - change) * older
         return matrix
 
+    def remaining(self) -> FloatArray:
+        """Slots until availability changes, in the mean, by what it is now and its age's class (2, CLASSES)."""
+        found = np.zeros((2, CLASSES))
+        for available in range(2):
+            here = slice(available * CLASSES, (available + 1) * CLASSES)
+            found[available] = np.linalg.solve(np.eye(CLASSES) - self.transitions()[here, here], np.ones(CLASSES))
+        return found
+
 
 def fit_markets(traces: Sequence[Sequence[bool]]) -> tuple[SpotMarket, ...]:
     """One market per trace, each drawn towards all of them where it shows little."""
@@ -80,6 +88,7 @@ class Belief:
     def __init__(self, markets: Sequence[SpotMarket]) -> None:
         #: (hypotheses, 2, CLASSES)
         self._change = np.array([market.change for market in markets])
+        self._remaining = np.array([market.remaining() for market in markets])
         self._log = np.zeros(len(markets))
         self._available: bool | None = None
         self._age = _UNKNOWN_AGE
@@ -101,6 +110,11 @@ class Belief:
         """Of the markets, summing to 1 (hypotheses,)."""
         shifted = np.exp(self._log - self._log.max())
         return np.asarray(shifted / shifted.sum(), dtype=np.float64)
+
+    @property
+    def remaining(self) -> float:
+        """Slots until availability changes, in the mean over the markets."""
+        return float(self.weights @ self._remaining[:, int(bool(self._available)), age_class(self._age)])
 
     @property
     def state(self) -> int:

@@ -7,48 +7,50 @@ In whole slots: what the last slot does not need is paid, so it is above the exa
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
+from scipy import sparse
 from scipy.optimize import Bounds, LinearConstraint, milp
-from scipy.sparse import coo_array
 
 from scheduler.cloud.deadline_job import DeadlineJob
 
 
+@dataclass(frozen=True, slots=True)
+class Optimum:
+    """The least cost, in slots of spot: between `at_least`, which is proven, and `usd`, for which there is a plan."""
+
+    usd: float
+    at_least: float
+
+
 def spot_optimum(job: DeadlineJob, available: Sequence[bool], gap: float = 0.0) -> float | None:
     """Least cost in slots of spot, whole slots; None if there is no plan. `gap`: relative, to stop at."""
-    many = job.slots
-    # Columns: spot held, on demand held, spot started, on demand started; each slot by slot.
-    can = np.array([float(available[index]) for index in range(many)])
-    cost = np.concatenate([np.ones(many), np.full(many, job.on_demand_price), np.zeros(2 * many)])
-    rows: list[int] = []
-    columns: list[int] = []
-    values: list[float] = []
+    found = zones_optimum(job, [available], gap)
+    return None if found is None else found.usd
 
-    def put(row: int, column: int, value: float) -> None:
-        rows.append(row)
-        columns.append(column)
-        values.append(value)
 
-    for index in range(many):
-        put(index, index, 1.0)
-        put(index, many + index, 1.0)
-        for kind in range(2):
-            # started >= held now - held before
-            row = many * (1 + kind) + index
-            put(row, kind * many + index, 1.0)
-            put(row, (2 + kind) * many + index, -1.0)
-            if index:
-                put(row, kind * many + index - 1, -1.0)
-    for column in range(4 * many):
-        put(3 * many, column, -float(job.slot) if column < 2 * many else float(job.changeover))
-    upper = np.concatenate([np.ones(many), np.zeros(2 * many), [-float(job.work)]])
-    matrix = coo_array((values, (rows, columns)), shape=(3 * many + 1, 4 * many))
+def zones_optimum(job: DeadlineJob, zones: Sequence[Sequence[bool]], gap: float = 0.0) -> Optimum | None:
+    """The same with a spot machine in one of several zones: a zone is a market of its own, so a change is a start."""
+    many, kinds = job.slots, len(zones) + 1
+    columns = kinds * many
+    held = sparse.identity(columns)
+    before = sparse.block_diag([sparse.eye(many, k=-1)] * kinds)
+    matrix = sparse.bmat(
+        [
+            [sparse.hstack([sparse.identity(many)] * kinds), None],  # one machine at a time
+            [held - before, -held],  # started >= held now - held before
+            [np.full((1, columns), -float(job.slot)), np.full((1, columns), float(job.changeover))],
+        ]
+    )
+    upper = np.concatenate([np.ones(many), np.zeros(columns), [-float(job.work)]])
+    can = np.concatenate([*(np.array(zone[:many], dtype=float) for zone in zones), np.ones(many)])
+    price = np.concatenate([np.ones(columns - many), np.full(many, job.on_demand_price)])
     found = milp(
-        cost,
-        integrality=np.concatenate([np.ones(2 * many), np.zeros(2 * many)]),
-        bounds=Bounds(np.zeros(4 * many), np.concatenate([can, np.ones(3 * many)])),
+        np.concatenate([price, np.zeros(columns)]),
+        integrality=np.concatenate([np.ones(columns), np.zeros(columns)]),
+        bounds=Bounds(np.zeros(2 * columns), np.concatenate([can, np.ones(columns)])),
         constraints=LinearConstraint(matrix.tocsr(), -np.inf, upper),
         options={"mip_rel_gap": gap},
     )
-    return float(found.fun) if found.status == 0 else None
+    return Optimum(float(found.fun), float(found.mip_dual_bound)) if found.status == 0 else None

@@ -1,0 +1,118 @@
+"""A job whose spot machine may be in any of several zones: never late, which zone it takes, what the optimum is."""
+
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchmarks.spot_runs import JOB
+from benchmarks.zone_runs import REGIONS, across, alone, begun, fitted, region
+from scheduler.cloud.deadline_job import DeadlineJob, run
+from scheduler.cloud.slack_plan import plan_slack
+from scheduler.cloud.spot_market import CLASSES, SpotMarket, fit_markets
+from scheduler.cloud.spot_program import spot_optimum, zones_optimum
+from scheduler.cloud.uniform_progress import UniformProgress
+from scheduler.cloud.zones import ZoneChoice, run_in_zones, together
+
+#: 4 h of work in 6 h, slots of 10 minutes.
+SMALL = DeadlineJob(slot=5, work=120, deadline=180, changeover=6, on_demand_price=3.0)
+ON, OFF = [True] * 36, [False] * 36
+
+
+def a_trace(seed: int, slots: int = 400, change: float = 0.15) -> list[bool]:
+    random = Random(seed)
+    found = [random.random() < 0.5]
+    for _ in range(slots - 1):
+        found.append(found[-1] != (random.random() < change))
+    return found
+
+
+TRACES = [a_trace(1, 3000, 0.03), a_trace(2, 3000, 0.1), a_trace(3, 3000, 0.4)]
+MARKETS = fit_markets(TRACES)
+PAIRS = [together([TRACES[0], TRACES[1]]), together([TRACES[1], TRACES[2]])]
+PLAN = plan_slack(SMALL, fit_markets([pair.any for pair in PAIRS]), [pair.taken for pair in PAIRS])
+
+slots = st.lists(st.booleans(), min_size=36, max_size=36)
+
+
+@given(st.lists(slots, min_size=1, max_size=3))
+def test_no_policy_is_late_over_zones(zones: list[list[bool]]) -> None:
+    """Whatever the zones do; each unit of work is done once; on-demand alone is never exceeded by more than changes."""
+    for policy in (UniformProgress(), PLAN.policy()):
+        outcome = run_in_zones(SMALL, policy, ZoneChoice(MARKETS, len(zones)), zones)
+        assert outcome.late == 0
+        assert outcome.spot_work + outcome.on_demand_work == SMALL.work
+        assert outcome.cost <= (SMALL.work + outcome.starts * SMALL.changeover) / SMALL.slot * SMALL.on_demand_price
+
+
+@given(slots)
+def test_one_zone_is_the_single_market(available: list[bool]) -> None:
+    """The same run to the last figure."""
+    assert run_in_zones(SMALL, UniformProgress(), ZoneChoice(MARKETS, 1), [available]) == run(
+        SMALL, UniformProgress(), available
+    )
+
+
+def test_going_to_another_zone_is_a_start() -> None:
+    """One zone for 3 h, then another: two starts, two changeovers, all the work on spot."""
+    zones = [[*ON[:18], *OFF[18:]], [*OFF[:18], *ON[18:]]]
+    outcome = run_in_zones(SMALL, UniformProgress(), ZoneChoice(MARKETS, 2), zones)
+    assert (outcome.starts, outcome.on_demand_work) == (2, 0)
+    assert outcome.cost == pytest.approx((SMALL.work + 2 * SMALL.changeover) / SMALL.slot)
+
+
+def test_the_zone_that_was_steadier_is_taken() -> None:
+    """After 200 slots of watching, a zone that flaps is left for one that seldom changes, in either order."""
+    for order in (0, 1):
+        choice = ZoneChoice(MARKETS, 2)
+        for steady, flaps in zip(TRACES[0][:200], TRACES[2][:200], strict=True):
+            choice.see([steady, flaps][:: 1 if order == 0 else -1])
+        choice.see([True, True])
+        assert choice.best([True, True]) == order
+        assert choice.best([order == 1, order == 0]) == 1 - order  # the other has none
+
+
+def test_zones_laid_over_each_other_are_one_market() -> None:
+    """There is a machine where any zone has one; one is lost in three slots in which another could be had."""
+    found = together([[True, True, False, False, False], [False, True, True, True, False]])
+    assert found.any == (True, True, True, True, False)
+    assert found.taken == pytest.approx(1.5 / 4)
+    assert together([[True, False]]).taken == 0.0
+
+
+def test_what_remains_of_a_spell_of_constant_hazard_is_its_inverse() -> None:
+    """A change in one slot of ten: ten slots, whatever the age."""
+    assert SpotMarket(np.full((2, CLASSES), 0.1)).remaining() == pytest.approx(10.0)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_program_over_zones_is_below_every_zone_and_every_run(seed: int) -> None:
+    """A zone more never costs more; no run is more than one slot on demand below what the program proves."""
+    zones = [a_trace(seed)[:36], a_trace(seed + 10)[:36]]
+    found = zones_optimum(SMALL, zones)
+    assert found is not None
+    assert found.at_least <= found.usd + 1e-6
+    for zone in zones:
+        single = spot_optimum(SMALL, zone)
+        assert single is not None
+        assert found.usd <= single + 1e-6
+    outcome = run_in_zones(SMALL, PLAN.policy(), ZoneChoice(MARKETS, 2), zones)
+    assert outcome.cost >= found.at_least - SMALL.on_demand_price
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(REGIONS))
+def test_ours_over_zones_is_cheaper_on_recorded_markets(reference_data: Path, name: str) -> None:
+    """Fitted on the year before, never late: cheaper than Uniform Progress in one zone, and over the zones."""
+    ours = fitted(reference_data)
+    ahead = begun(region(reference_data, name), 30)
+    found = across(ahead, ours.two, ours.markets)
+    uniform = across(ahead, UniformProgress, ours.markets)
+    single = alone(ahead, UniformProgress)
+    assert not any(outcome.late for outcome in found)
+    assert sum(outcome.cost for outcome in found) < sum(outcome.cost for outcome in uniform)
+    assert sum(outcome.cost for outcome in found) < 0.95 * sum(outcome.cost for outcome in single) / 2
+    assert JOB.slots == len(ahead[0][0])
