@@ -8,9 +8,11 @@ The optimum is exact for each start; a sample of the starts is solved once more 
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean
 
 from benchmarks import zone_runs
 from benchmarks.price_runs import ladder, places
+from benchmarks.revocation_runs import Weather, losses
 from benchmarks.spot_runs import JOB, ON_DEMAND_ALONE, Start, Total, fitted, judged, starts, total
 from benchmarks.tables import Measured
 from benchmarks.transient_runs import ON_DEMAND_USD, SERVERS, STEPS, kinds, one_on_demand
@@ -23,6 +25,7 @@ from scheduler.cloud.spot_program import spot_optimum
 from scheduler.cloud.transient_cluster import cheapest_within, expect
 from scheduler.cloud.uniform_progress import Greedy, UniformProgress
 from scheduler.cloud.waiting_game import Load, reserve_without_waiting
+from simulator.truth import Costs
 
 _STARTS_EACH = 60
 #: One week of slots.
@@ -30,18 +33,18 @@ _WEEK = 7 * 24 * 6
 
 
 def measure(scale: float) -> list[Measured]:
-    """A table for each question; without the reference data only the closed forms."""
-    reserved = _reserved()
+    """A table for each question; without the reference data only those that need no recorded market."""
+    reserved = [_lost(scale), _reserved()]
     given = os.environ.get("WALRAS_DATA")
     if not given:
-        return [reserved]
+        return reserved
     data = Path(given)
     known = places(data)
     ladders = [_ladder(known, days) for days in (4, 64)]
     each = max(1, round(_STARTS_EACH * scale))
     fitted_before = zone_runs.fitted(data)
     zones = [zone_runs.measure_zones(data, name, max(1, each // 2), fitted_before) for name in zone_runs.REGIONS]
-    return [_spot(data, each), *zones, *ladders, _transient(data), reserved]
+    return [_spot(data, each), *zones, *ladders, _transient(data), *reserved]
 
 
 def _spot(data: Path, each: int) -> Measured:
@@ -121,6 +124,22 @@ def _transient(data: Path) -> Measured:
     if ours is not None:
         measured.add("saved by the cheapest as fast", 100 * (1 - ours[1].usd / ON_DEMAND_USD), "%", at_least=65)
         measured.add("its time", ours[1].took_s, "s", at_most=eight.took_s)
+    return measured
+
+
+def _lost(scale: float) -> Measured:
+    every_s = 600.0
+    costs = Costs(start_s=30, warm_up_s=20, checkpoint_s=15, checkpoint_every_s=every_s, exit_s=1)
+    weather = Weather(max(5, round(40 * scale)), 24 * 3600.0, 3600.0, costs)
+    lost_s = losses(weather)
+    measured = Measured(
+        "work lost per revocation without notice",
+        f"{weather.jobs} simulated jobs of a day, machines live an hour in the mean, {every_s:g} s between checkpoints",
+    )
+    measured.add("revocations", len(lost_s), "")
+    # A rounding of the simulator's clock is no loss.
+    measured.add("most", round(max(lost_s), 6), "s of work", at_most=every_s)
+    measured.add("mean", fmean(lost_s), "s of work", at_most=every_s / 2)
     return measured
 
 
