@@ -11,6 +11,7 @@ from pathlib import Path
 from statistics import fmean
 
 from benchmarks import zone_runs
+from benchmarks.collection_runs import measure_collections
 from benchmarks.price_runs import ladder, places
 from benchmarks.revocation_runs import Weather, losses
 from benchmarks.spot_runs import JOB, ON_DEMAND_ALONE, Start, Total, fitted, judged, starts, total
@@ -28,23 +29,24 @@ from scheduler.cloud.waiting_game import Load, reserve_without_waiting
 from simulator.truth import Costs
 
 _STARTS_EACH = 60
+_JOBS = 60
 #: One week of slots.
 _WEEK = 7 * 24 * 6
 
 
 def measure(scale: float) -> list[Measured]:
     """A table for each question; without the reference data only those that need no recorded market."""
-    reserved = [_lost(scale), _reserved()]
+    always = [measure_collections(_JOBS), _lost(scale), _reserved()]
     given = os.environ.get("WALRAS_DATA")
     if not given:
-        return reserved
+        return always
     data = Path(given)
     known = places(data)
     ladders = [_ladder(known, days) for days in (4, 64)]
     each = max(1, round(_STARTS_EACH * scale))
     fitted_before = zone_runs.fitted(data)
     zones = [zone_runs.measure_zones(data, name, max(1, each // 2), fitted_before) for name in zone_runs.REGIONS]
-    return [_spot(data, each), *zones, *ladders, _transient(data), *reserved]
+    return [_spot(data, each), *zones, *ladders, _transient(data), *always]
 
 
 def _spot(data: Path, each: int) -> Measured:

@@ -1,0 +1,237 @@
+"""A collection of jobs and machines by the hour: least money within a time, least time within a budget (DISPA, 2020).
+
+    minimise  sum usd_per_h[k] h[m, k]     or     S
+    s.t.      sum_k rate[m, k] h[m, k] >= work[m]        each job is done
+              sum_k h[m, k] <= S                          a job is on one machine at a time
+              sum_m h[m, k] <= machines[k] S              a type has so many machines
+              sum usd_per_h[k] h[m, k] <= budget          where one is given
+
+h[m, k] hours of job m on type k. In hours both are linear programs, where shares of time (as published) need a search
+on S. The program is exact where a job may move at no cost: hours that keep these rows always fit into S (Gonzalez and
+Sahni, 1976). So it is a lower bound for every plan, at prices that do not change; `stay` and `stay_sooner` are plans in
+which each job keeps one machine, and `Stay.over` says how far they may be above the best such plan.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+from scipy.optimize import linprog
+
+FloatArray = NDArray[np.float64]
+
+#: A job fits if it is over by less than this part of the time or the budget; a search on time ends when it is as near.
+_ROUNDING = 1e-9
+_NEAR = 1e-4
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """Machines of one type."""
+
+    name: str
+    usd_per_h: float
+    machines: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Collection:
+    """Jobs, and how fast each is on each type."""
+
+    offers: tuple[Offer, ...]
+    #: Steps left of each job (m,), and steps per hour, 0 where it cannot run (m, k).
+    work: FloatArray
+    rate: FloatArray
+
+    def __post_init__(self) -> None:
+        if self.rate.shape != (len(self.work), len(self.offers)):
+            raise ValueError("a collection needs a rate for every job and offer")
+        if not (np.isfinite(self.rate).all() and (self.rate >= 0).all() and (self.work > 0).all()):
+            raise ValueError("work must be above 0, rates finite and not negative")
+
+    @property
+    def usd_per_h(self) -> FloatArray:
+        """Of each type (k,)."""
+        return np.array([offer.usd_per_h for offer in self.offers])
+
+    @property
+    def machines(self) -> FloatArray:
+        """Of each type (k,)."""
+        return np.array([float(offer.machines) for offer in self.offers])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Fluid:
+    """The best where moves are free: no plan costs less, or takes less."""
+
+    usd: float
+    #: Within which the hours fit.
+    time_h: float
+    #: Of each job on each type (m, k).
+    hours: FloatArray
+
+
+@dataclass(frozen=True, slots=True)
+class Stay:
+    """A plan in which each job keeps the machine that it starts on."""
+
+    usd: float
+    #: Until the last job ends.
+    time_h: float
+    #: The type of each job, and which of its machines.
+    offer: tuple[int, ...]
+    machine: tuple[int, ...]
+    #: The money, or the time, over the least that a plan without moves could need; 1 is optimal.
+    over: float
+
+
+def least_cost(given: Collection, within_h: float) -> Fluid | None:
+    """The least money with which all jobs are done within a time; None: nothing does."""
+    return _solve(given, within_h=within_h, budget_usd=np.inf)
+
+
+def least_time(given: Collection, budget_usd: float) -> Fluid | None:
+    """The least time in which all jobs are done for a budget; None: it is too small at any time."""
+    return _solve(given, within_h=None, budget_usd=budget_usd)
+
+
+def _solve(given: Collection, within_h: float | None, budget_usd: float) -> Fluid | None:
+    """Hours job by job, and the time as the last column."""
+    jobs, kinds = given.rate.shape
+    usd = np.tile(given.usd_per_h, jobs)
+    done = sparse.block_diag([-row[None, :] for row in given.rate / given.work[:, None]])
+    alone = sparse.kron(sparse.identity(jobs), np.ones((1, kinds)))
+    shared = sparse.kron(np.ones((1, jobs)), sparse.identity(kinds))
+    rows = [
+        [done, np.zeros((jobs, 1))],
+        [alone, -np.ones((jobs, 1))],
+        [shared, -given.machines[:, None]],
+    ]
+    upper = [-np.ones(jobs), np.zeros(jobs + kinds)]
+    if np.isfinite(budget_usd):
+        rows.append([usd[None, :], np.zeros((1, 1))])
+        upper.append(np.array([budget_usd]))
+    cost = np.append(usd, 0.0) if within_h is not None else np.append(np.zeros(jobs * kinds), 1.0)
+    most = [(0.0, None if rate else 0.0) for rate in given.rate.ravel()]
+    time = (0.0, None) if within_h is None else (within_h, within_h)
+    found = linprog(cost, sparse.bmat(rows, format="csr"), np.concatenate(upper), bounds=[*most, time], method="highs")
+    if found.status != 0:
+        return None
+    hours = found.x[:-1].reshape(jobs, kinds)
+    return Fluid(float(usd @ found.x[:-1]), float(found.x[-1]), hours)
+
+
+def stay(given: Collection, within_h: float) -> Stay | None:
+    """Each job on the cheapest type that still has room for it, the longest first; None: a job found no room.
+
+    Its bound leaves out the types on which a job alone would take too long, so no plan without moves is below it. None
+    is no proof that nothing fits; where the bound is None, too, nothing does.
+    """
+    whole = _whole(given, within_h)
+    bound, found = least_cost(whole, within_h), _packed(whole, within_h)
+    return (
+        None
+        if bound is None or found is None
+        else _stated(given, found, lambda usd, _: usd / bound.usd if bound.usd else 1.0)
+    )
+
+
+def stay_sooner(given: Collection, budget_usd: float) -> Stay | None:
+    """The least time at which such a plan fits the budget, found by bisection; None: the budget is too small.
+
+    The bound is the time below which even the relaxed plan of `stay` is above the budget.
+    """
+    free = least_time(given, budget_usd)
+    if free is None:
+        return None
+    # All jobs one after another on their cheapest machines: if that is too dear, every such plan is.
+    longest = float(np.sum(given.work / _rate_of_cheapest(given)))
+    most_usd = budget_usd * (1 + _ROUNDING)
+
+    def relaxed(within_h: float) -> bool:
+        found = least_cost(_whole(given, within_h), within_h)
+        return found is not None and found.usd <= most_usd
+
+    def packed(within_h: float) -> bool:
+        found = _packed(_whole(given, within_h), within_h)
+        return found is not None and _cost(given, found) <= most_usd
+
+    if not packed(longest):
+        return None
+    bound = _between(relaxed, free.time_h, longest)[0]
+    within_h = _between(packed, bound, longest)[1]
+    found = _packed(_whole(given, within_h), within_h)
+    assert found is not None, "the search ended where one fits"
+    return _stated(given, found, over=lambda usd, time_h: time_h / bound)
+
+
+def _between(fits: Callable[[float], bool], low: float, high: float) -> tuple[float, float]:
+    """Two times near each other, the first not fitting (or `low`), the second fitting (as `high` does)."""
+    while high - low > _NEAR * high:
+        middle = (low + high) / 2
+        if fits(middle):
+            high = middle
+        else:
+            low = middle
+    return low, high
+
+
+def _rate_of_cheapest(given: Collection) -> FloatArray:
+    return given.rate[np.arange(len(given.work)), _usd(given).argmin(axis=1)]
+
+
+def _usd(given: Collection) -> FloatArray:
+    """Of each job on each type, inf where it cannot run (m, k)."""
+    hours = _hours(given)
+    runs = np.isfinite(hours)
+    return np.where(runs, given.usd_per_h * np.where(runs, hours, 0.0), np.inf)
+
+
+def _hours(given: Collection) -> FloatArray:
+    work = np.broadcast_to(given.work[:, None], given.rate.shape)
+    runs = (given.rate > 0) & (given.machines > 0)
+    return np.divide(work, given.rate, out=np.full(given.rate.shape, np.inf), where=runs)
+
+
+_Places = Sequence[tuple[int, int]]
+
+
+def _whole(given: Collection, within_h: float) -> Collection:
+    """Without the types on which a job takes longer than that: who stays cannot begin there."""
+    fits = _hours(given) <= within_h * (1 + _ROUNDING)
+    return replace(given, rate=np.where(fits, given.rate, 0.0))
+
+
+def _cost(given: Collection, places: _Places) -> float:
+    usd = _usd(given)
+    return float(sum(usd[job, kind] for job, (kind, _) in enumerate(places)))
+
+
+def _packed(given: Collection, within_h: float) -> _Places | None:
+    """The type and machine of each job: first fit, those that are long on their cheapest type first."""
+    hours, usd = _hours(given), _usd(given)
+    shortest = hours[np.arange(len(usd)), usd.argmin(axis=1)]
+    free = [np.full(offer.machines, within_h) for offer in given.offers]
+    places: list[tuple[int, int]] = [(-1, -1)] * len(usd)
+    for job in np.argsort(-shortest, kind="stable"):
+        for kind in np.argsort(usd[job], kind="stable"):
+            room = np.flatnonzero(free[kind] + _ROUNDING * within_h >= hours[job, kind])
+            if len(room):
+                free[kind][room[0]] -= hours[job, kind]
+                places[job] = int(kind), int(room[0])
+                break
+        else:
+            return None
+    return places
+
+
+def _stated(given: Collection, places: _Places, over: Callable[[float, float], float]) -> Stay:
+    hours = _hours(given)
+    busy: dict[tuple[int, int], float] = {}
+    for job, place in enumerate(places):
+        busy[place] = busy.get(place, 0.0) + float(hours[job, place[0]])
+    usd, time_h = _cost(given, places), max(busy.values(), default=0.0)
+    kinds, machines = zip(*places, strict=True) if places else ((), ())
+    return Stay(usd, time_h, kinds, machines, over(usd, time_h))
