@@ -20,7 +20,7 @@ JOB = DeadlineJob(slot=5, work=48 * UNITS_PER_H, deadline=60 * UNITS_PER_H, chan
 ON_DEMAND_ALONE = JOB.work / JOB.slot * JOB.on_demand_price
 _SLOT_S = 600.0
 _JUDGED = ("availability/1-node/aws-10-26-2022/", "availability/1-node/aws-2022-11-28/")
-#: What our policy is fitted on: other times, and mostly other zones.
+#: What our policy is fitted on besides the judged sets of other times, and mostly other zones.
 _FITTED = ("availability/1-node/aws-2022-12-13/", "availability/1-node/aws-02-15-2023/")
 
 
@@ -53,9 +53,13 @@ def judged(data: Path) -> list[tuple[bool, ...]]:
     return traces(data, _JUDGED)
 
 
-def fitted(data: Path) -> list[tuple[bool, ...]]:
-    """The traces that ours is fitted on."""
-    return traces(data, _FITTED)
+def fitted(data: Path) -> list[list[tuple[bool, ...]]]:
+    """For each judged trace, what ours is fitted on: all sets of other times, traces without a machine left out."""
+    found = []
+    for own in _JUDGED:
+        others = traces(data, (*_FITTED, *(name for name in _JUDGED if name != own)))
+        found += [[other for other in others if any(other)]] * len(traces(data, (own,)))
+    return found
 
 
 def traces(data: Path, prefixes: tuple[str, ...]) -> list[tuple[bool, ...]]:

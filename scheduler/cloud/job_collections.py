@@ -179,20 +179,23 @@ def _between(fits: Callable[[float], bool], low: float, high: float) -> tuple[fl
 
 
 def _rate_of_cheapest(given: Collection) -> FloatArray:
-    return given.rate[np.arange(len(given.work)), _usd(given).argmin(axis=1)]
+    rate: FloatArray = given.rate[np.arange(len(given.work)), _usd(given).argmin(axis=1)]
+    return rate
 
 
 def _usd(given: Collection) -> FloatArray:
     """Of each job on each type, inf where it cannot run (m, k)."""
     hours = _hours(given)
     runs = np.isfinite(hours)
-    return np.where(runs, given.usd_per_h * np.where(runs, hours, 0.0), np.inf)
+    usd: FloatArray = np.where(runs, given.usd_per_h * np.where(runs, hours, 0.0), np.inf)
+    return usd
 
 
 def _hours(given: Collection) -> FloatArray:
     work = np.broadcast_to(given.work[:, None], given.rate.shape)
     runs = (given.rate > 0) & (given.machines > 0)
-    return np.divide(work, given.rate, out=np.full(given.rate.shape, np.inf), where=runs)
+    hours: FloatArray = np.divide(work, given.rate, out=np.full(given.rate.shape, np.inf), where=runs)
+    return hours
 
 
 _Places = Sequence[tuple[int, int]]
