@@ -1,0 +1,42 @@
+"""The network between the machines of a gang, measured by its own ranks (here: two ranks told to be two machines)."""
+
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.support.attempts import SupervisedAttempt, ask_status, wait_for
+
+pytestmark = pytest.mark.slow
+
+LOOP = """
+import time, torch, torch.distributed as dist
+from walras.training import Loop
+dist.init_process_group("gloo")
+loop = Loop()
+for _ in loop.steps(range(100_000)):
+    time.sleep(0.01)
+    loop.report(loss=1.0)
+"""
+
+
+def test_a_gang_over_machines_reports_the_bandwidth_it_got(tmp_path: Path) -> None:
+    """The figure comes with the first progress, beside the script's own values, after ten seconds at most."""
+    env = {"WALRAS_NUM_NODES": "2", "LOCAL_WORLD_SIZE": "1"}
+    attempt = SupervisedAttempt(tmp_path / "attempt", [sys.executable, "-c", LOOP], devices=[0, 1], env=env)
+    attempt.start()
+    try:
+
+        def values() -> dict[str, float]:
+            told = ask_status(attempt.plan.control_socket)
+            found = [line["values"] for line in told if line["type"] == "progress" and "loss" in line["values"]]
+            return dict(found[-1]) if found else {}
+
+        found = wait_for(values, 60.0, "progress of both ranks")
+        assert found["loss"] == 1.0
+        assert 1e6 < found["network_bytes_per_s"] < 1e12
+        time.sleep(0.1)
+        assert len(attempt.alive()) >= 2
+    finally:
+        attempt.close()
