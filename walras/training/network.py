@@ -48,7 +48,7 @@ def rate(exchange: Callable[[int], float], machines: int) -> float | None:
 
 
 def measure(gang: Gang, settings: Settings) -> dict[str, float]:
-    """What to report of the network, called by all ranks alike; empty for a gang on one machine, or without scheduler."""
+    """What to report; called by all ranks alike. Empty for a gang on one machine, and without a scheduler."""
     each = settings.ranks_per_machine
     if not settings.is_scheduled or settings.machines < 2 or gang.world_size != settings.machines * each:
         return {}
