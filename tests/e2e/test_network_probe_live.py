@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.attempts import SupervisedAttempt, ask_status, wait_for
-from tests.support.real_server import A, FIFO, RealServer
+from tests.support.real_server import FIFO, A, RealServer
 
 pytestmark = pytest.mark.slow
 

@@ -67,6 +67,7 @@ def main() -> None:
         group["lr"] = rate
     keep, every = _KEEP ** (each * ranks / 1000), max(1, _AGREE // (each * ranks))
     mean = torch.tensor(float(checkpoint.values.get("mean_loss", 3.0)))
+    is_low = False
     for _epoch in loop.epochs(arguments.epochs):
         for batch, targets in loop.steps(loader):
             loss = nn.functional.cross_entropy(model(batch), targets)
@@ -78,9 +79,10 @@ def main() -> None:
             if loop.step % every == 0:
                 mean = agreed(mean, ranks)
                 checkpoint.values["mean_loss"] = float(mean)
-                if mean < arguments.until_loss:
+                is_low = float(mean) < arguments.until_loss  # of the agreed mean alone: ranks end at one step
+                if is_low:
                     break
-        if mean < arguments.until_loss:
+        if is_low:
             break
     loop.save()
     print(f"step {loop.step}: loss {mean:.4f}", flush=True)
