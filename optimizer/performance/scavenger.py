@@ -40,8 +40,7 @@ class Laws:
 
     def iteration_s(self, workers: int, batch: float) -> float:
         """tau; never below 0, whatever the fit."""
-        start, per_sample, per_worker = self.iteration
-        return max(0.0, start + per_sample * batch / workers + per_worker * workers)
+        return iteration_s(self.iteration, workers, batch)
 
     def time_s(self, workers: int, batch: float) -> float:
         """To the target."""
@@ -57,6 +56,19 @@ class Laws:
                 yield Option((count, round(batch)), paid.time_s, paid.usd)
 
 
+def iteration_s(law: tuple[float, float, float], workers: int, batch: float) -> float:
+    """tau by its three coefficients; never below 0, whatever the fit."""
+    start, per_sample, per_worker = law
+    return max(0.0, start + per_sample * batch / workers + per_worker * workers)
+
+
+def fit_iteration(runs: Sequence[tuple[int, float, float]]) -> tuple[float, float, float]:
+    """tau from (workers, batch, seconds). Raises CannotPredict where the runs do not tell the coefficients apart."""
+    design = [[1.0, batch / workers, float(workers)] for workers, batch, _ in runs]
+    told = _solved(np.array(design), np.array([seconds for _, _, seconds in runs]), "iteration time")
+    return float(told[0]), float(told[1]), float(told[2])
+
+
 def corners(workers: Sequence[int], batches: Sequence[float]) -> list[tuple[int, float]]:
     """What to run first: the ends of both ranges."""
     return [(count, batch) for count in (min(workers), max(workers)) for batch in (min(batches), max(batches))]
@@ -67,9 +79,7 @@ def fit_laws(runs: Sequence[ShortRun], epochs_by_noise: Sequence[tuple[float, fl
 
     `epochs_by_noise`: (gamma, epochs) of finished runs, at least two that differ.
     """
-    design = [[1.0, run.batch / run.workers, float(run.workers)] for run in runs]
-    times = [run.iteration_s for run in runs]
-    iteration = _solved(np.array(design), np.array(times), "iteration time")
+    iteration = fit_iteration([(run.workers, run.batch, run.iteration_s) for run in runs])
     noise = _solved(
         np.array([[1.0, run.batch**-0.5] for run in runs]), np.array([run.noise for run in runs]), "gradient noise"
     )
@@ -79,7 +89,7 @@ def fit_laws(runs: Sequence[ShortRun], epochs_by_noise: Sequence[tuple[float, fl
         "epochs by noise",
     )
     return Laws(
-        (float(iteration[0]), float(iteration[1]), float(iteration[2])),
+        iteration,
         (float(noise[0]), float(noise[1])),
         (float(epochs[0]), float(epochs[1])),
         epoch_samples,

@@ -27,7 +27,7 @@ from walras.states import JobState
 from walras.units import format_count, format_length, format_money
 
 if TYPE_CHECKING:
-    from walras.api import AttemptView, JobDetail, JobView
+    from walras.api import AttemptView, Explanation, JobDetail, JobView
     from walras.client import Client
 
 _COLUMNS = (
@@ -98,17 +98,33 @@ def show(job: Job, output: Output = OutputFormat.TABLE) -> None:
 def explain(job: Job, output: Output = OutputFormat.TABLE) -> None:
     """Say why a job is where it is, and what would change that."""
     job_id = job_named(job)
-    answer = with_client(lambda client: client.explain(job_id))
+    answer, detail = with_client(lambda client: _explained(client, job_id))
     if output is OutputFormat.JSON:
         show_json(answer.model_dump(mode="json"))
         return
     show_line(f"job {answer.job_id} is {answer.state}")
+    for line in _network(answer.state, detail):
+        show_line(f"  {line}")
     for reason in answer.reasons:
         show_line(f"  {reason.reason}  {reason.detail}".rstrip())
         if reason.fix:
             show_line(f"      to change this: {reason.fix}")
     for condition in answer.conditions:
         show_line(f"  {condition.type}  {condition.detail}")
+
+
+async def _explained(client: "Client", job_id: int) -> "tuple[Explanation, JobDetail]":
+    return await client.explain(job_id), await client.job(job_id)
+
+
+def _network(state: JobState, detail: "JobDetail") -> list[str]:
+    """What the ranks of a gang over several machines measured when they met."""
+    from walras.training import network
+
+    measured = detail.last_values.get(network.NAME)
+    if state is not JobState.RUNNING or measured is None:
+        return []
+    return [f"its machines exchange {8e-9 * measured:.3g} Gbit/s (the slowest link, measured when its ranks met)"]
 
 
 # ------------------------------------------------------------------------------------------------------- listing

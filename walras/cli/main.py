@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 import walras
-from walras.cli import cluster, control, daemons, jobs, logs, money, offers, recommend, solve, submit
+from walras.cli import cluster, control, daemons, jobs, logs, money, offers, recommend, search, solve, submit
 from walras.cli.admin import admin_commands
 from walras.cli.output import show_line, warn
 from walras.cli.plan import plan_commands
@@ -85,6 +85,7 @@ _COMMANDS: tuple[Callable[..., None], ...] = (
     money.money,
     offers.offers,
     recommend.recommend,
+    search.search,
     solve.solve,
     solve.check,
     daemons.server,

@@ -40,6 +40,10 @@ def recommend(
     network: Annotated[
         float | None, typer.Option("--network", metavar="GBIT/S", min=0.001, help="Between machines; none: one each.")
     ] = None,
+    obtained: Annotated[
+        float | None,
+        typer.Option("--obtained", metavar="GBIT/S", min=0.001, help="Measured there after launch: is --network kept?"),
+    ] = None,
     picture: Annotated[Path | None, typer.Option("--picture", help="Draw it: a .png or .svg file.")] = None,
     output: Output = OutputFormat.TABLE,
 ) -> None:
@@ -54,12 +58,13 @@ def recommend(
     terms = room.Terms(
         precision=precision,
         spot=spot,
-        network_bytes_per_s=None if network is None else network * _GBIT,
+        network_bytes_per_s=_bytes_per_s(network if obtained is None else obtained),
         revocations_per_h=revocations_per_h,
         most=machines,
         mixed=mixed,
         cloud=cloud,
     )
+    verdict = _verdict(network, obtained)
     known = load_catalog(catalog or ())
     for problem in known.problems:
         warn(f"walras: left out: {problem}")
@@ -71,11 +76,24 @@ def recommend(
     if picture is not None:
         load("walras.cli.recommend_picture").draw(picture, found, goal)
     if output is OutputFormat.JSON:
-        show_json(_data(found))
+        show_json(_data(found, verdict))
     else:
-        _show(found)
+        _show(found, verdict)
     if not found.recommendation.kept:
         raise typer.Exit(EXIT_NOT_KEPT)
+
+
+def _bytes_per_s(gbit: float | None) -> float | None:
+    return None if gbit is None else gbit * _GBIT
+
+
+def _verdict(network: float | None, obtained: float | None) -> Any:
+    """Whether machines that run already are connected as planned; None: nobody asks."""
+    if obtained is None:
+        return None
+    if network is None:
+        raise UserError("what was obtained is compared with what was planned", field="--obtained", fix="add --network")
+    return load("optimizer.performance.spatial").Obtained(network * _GBIT, obtained * _GBIT)
 
 
 def _text(path: Path) -> bytes:
@@ -90,7 +108,7 @@ def _nothing(found: Any) -> str:
     return f"nothing that may be rented is known to run {found.work.kind.name}{reasons}"
 
 
-def _show(found: Any) -> None:
+def _show(found: Any, verdict: Any) -> None:
     taken = found.recommendation
     assert taken is not None, "shown only where there is something to take"
     columns = (
@@ -104,6 +122,8 @@ def _show(found: Any) -> None:
         Column("USD", right=True),
     )
     rows = [[">" if setup == taken.setup else "", *_cells(found, setup)] for setup in _with(taken.front, taken.setup)]
+    if verdict is not None:
+        show_line(verdict.why)
     console().print(rendered(Listing(columns, rows, None)))
     show_line("")
     show_line(f"take {_named(found, taken.setup)}: {taken.why}")
@@ -141,7 +161,7 @@ def _named(found: Any, setup: Any) -> str:
     return " + ".join(parts)
 
 
-def _data(found: Any) -> dict[str, Any]:
+def _data(found: Any, verdict: Any) -> dict[str, Any]:
     taken = found.recommendation
     assert taken is not None, "shown only where there is something to take"
     return {
@@ -151,6 +171,7 @@ def _data(found: Any) -> dict[str, Any]:
         "taken": _setup_data(found, taken.setup),
         "front": [_setup_data(found, setup) for setup in taken.front],
         "left_out": dict(found.left_out),
+        "network": None if verdict is None else {"below": verdict.below, "replan": verdict.replan, "why": verdict.why},
     }
 
 

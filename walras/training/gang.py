@@ -65,6 +65,10 @@ class Gang:
             return succeeded
         return self._largest([int(not succeeded)]) == [0]
 
+    def slowest(self, seconds: float) -> float:
+        """The longest that any rank took, to the microsecond."""
+        return seconds if self.is_alone else self._largest([round(1e6 * seconds)])[0] / 1e6
+
     def _largest(self, numbers: list[int]) -> list[int]:
         torch: Any = sys.modules["torch"]
         tensor = torch.tensor(numbers, dtype=torch.int64)

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from walras.training import rng
+from walras.training import network, rng
 from walras.training.checkpoint import Checkpoint, rank_values, read_json, read_state, write_json, write_state
 from walras.training.data import Source, default_seed, resumable, samples_in
 from walras.training.gang import Gang, Wish
@@ -188,6 +188,7 @@ class Loop:
     def _start(self) -> None:
         self._gang = Gang(self._settings.rank)
         self._gang.meet()
+        self._values.update(network.measure(self._gang, self._settings))
         self._link = Link(self._settings.socket, self._gang.rank, os.getpid())
         self._saved_at = time.monotonic()
         checkpoint = self._checkpoint
@@ -206,8 +207,7 @@ class Loop:
         self.epoch = int(saved["epoch"])
         self._resume_from = (self.epoch, int(saved["part"]), int(saved["batch"]))
         self._saved_by = (int(saved["world_size"]), saved.get("batch_size"))
-        own = rank_values(folder, self._gang.rank)
-        if own is not None and not self._seed_was_given:
+        if not self._seed_was_given and (own := rank_values(folder, self._gang.rank)) is not None:
             self._seed = int(own["seed"])
 
     def _source(self, batches: Any) -> Source:
@@ -245,8 +245,7 @@ class Loop:
     def _restore_rng(self) -> None:
         """Last of all: the skipping before must not have drawn from the generators."""
         assert self._resumed is not None
-        own = rank_values(self._resumed, self._gang.rank)
-        if own is not None:
+        if (own := rank_values(self._resumed, self._gang.rank)) is not None:
             rng.restore(own["rng"])
 
     # ------------------------------------------------------------------------------------------- every step

@@ -28,6 +28,9 @@ class Settings:
     pace: float | None = None
     rank: int = 0
     world_size: int = 1
+    #: Over which the gang is spread, and its ranks on each of them.
+    machines: int = 1
+    ranks_per_machine: int = 1
     #: Samples of one step over all ranks, as the job file states them.
     batch: int | None = None
 
@@ -48,6 +51,8 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
         pace=_number(environ, "WALRAS_PACE"),
         rank=int(_number(environ, "RANK") or 0),
         world_size=int(_number(environ, "WORLD_SIZE") or 1),
+        machines=int(_number(environ, "WALRAS_NUM_NODES") or 1),
+        ranks_per_machine=int(_number(environ, "LOCAL_WORLD_SIZE") or 1),
         batch=_whole(_number(environ, "WALRAS_BATCH")),
     )
 

@@ -334,3 +334,11 @@ def test_wait_outlives_an_outage(run: Run, fake: Any, monkeypatch: pytest.Monkey
     fake.on_request = advance
     assert run("wait", "1", "--timeout", "20s").exit_code == 0
     assert len(fake.requests) >= 6
+
+
+def test_explain_tells_the_network_that_a_gang_got(run: Run, fake: Any) -> None:
+    """Of a job that runs, as its ranks measured it; a job that does not run has none."""
+    for state in ("RUNNING", "PENDING"):
+        fake.add(state=state, last_values={"network_bytes_per_s": 1.25e9})
+    assert "10 Gbit/s (the slowest link" in run("explain", "1").stdout
+    assert "Gbit/s" not in run("explain", "2").stdout

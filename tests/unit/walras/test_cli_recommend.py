@@ -99,3 +99,19 @@ def test_what_is_missing_is_named_with_the_fix(
     assert found.exit_code == 2, found.output
     assert told in found.output
     assert "Traceback" not in found.output
+
+
+def test_a_network_far_below_plan_has_the_job_planned_anew(tmp_path: Path) -> None:
+    """What was obtained is what is planned with; 15 % missing is borne, more is not, and both are told."""
+    job = tmp_path / "job.yaml"
+    many = {"resources": {"accelerators": "l40s:16"}, "elastic": {"min": 16, "max": 32}}
+    job.write_text(yaml.safe_dump({**yaml.safe_load(_JOB.read_text()), **many}))
+    terms = (job, "--profile", _PROFILE, "--cloud", "aws", "--network", "10")
+    borne, missed = _json(*terms, "--obtained", "9"), _json(*terms, "--obtained", "0.05")
+    assert not borne["network"]["replan"]
+    assert missed["network"]["replan"]
+    assert _json(*terms)["network"] is None
+    assert missed["front"] == _json(*terms[:-1], "0.05")["front"] != _json(*terms)["front"]
+    assert "planned anew" in _run(*terms, "--obtained", "0.05").stdout
+    alone = _run(_JOB, "--profile", _PROFILE, "--obtained", "9")
+    assert (alone.exit_code, "add --network" in alone.stderr) == (2, True)

@@ -1,0 +1,175 @@
+"""Which configuration to try next while a job trains, and when to stop trying (Scavenger's partial online search).
+
+The four ends of the ranges of workers and batch first. Then the seconds of an iteration follow a law, and what is best
+is a forecast: the job moves there, which it would have to do anyway, and is measured there. It stays unless somewhere
+that nobody tried could still be better by more than a move is worth, given how far the law was off where it was tried.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise, product
+from math import inf
+
+import numpy as np
+
+from optimizer.performance.choice import Goal, Option, choose
+from optimizer.performance.predictor import CannotPredict
+from optimizer.performance.scavenger import corners, fit_iteration, iteration_s
+from walras.searching import Aim, Configuration, Expected, Next, Trial
+
+#: Samples to the end of the whole job, by batch.
+Samples = Callable[[int], float]
+#: The law is never believed more closely than this.
+_LAW_ERROR_LEAST = 0.02
+_HOUR_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """What may be tried, what is wanted, and what a worker costs."""
+
+    workers: tuple[int, ...]
+    batches: tuple[int, ...]
+    usd_per_h: float = 1.0
+    aim: Aim = Aim.KNEE
+    #: At most so many trials; the forecast decides then.
+    trials_most: int = 6
+    #: What has at most this much to win (a part of time or money) is not tried.
+    worth: float = 0.03
+
+    @property
+    def all(self) -> tuple[Configuration, ...]:
+        """Every configuration whose batch its workers can share evenly."""
+        pairs = product(sorted(self.workers), sorted(self.batches))
+        return tuple(Configuration(workers, batch) for workers, batch in pairs if batch % workers == 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """The decision as a function of the trials so far. Raises ValueError where there is nothing to choose from."""
+
+    space: Space
+    samples: Samples
+
+    def __post_init__(self) -> None:
+        if not self.space.all:
+            raise ValueError("no batch can be shared evenly by any number of workers")
+
+    def __call__(self, trials: Sequence[Trial]) -> Next:
+        left = self.left(trials)
+        tried = {trial.configuration: trial.iteration_s for trial in trials}
+        first = next((each for each in self._corners() if each not in tried), None)
+        if first is not None and len(trials) < self.space.trials_most and left > 0.0:
+            return Next(first, False, "an end of the ranges", left=left)
+        try:
+            law, error = self._law(tried)
+        except CannotPredict:
+            return self._next_without_law(tried, trials, left)
+        seconds = {each: tried.get(each) or iteration_s(law, each.workers, each.batch) for each in self.space.all}
+        expected = self._expected(seconds, tried, trials, left)
+        best = self._best(expected)
+        if len(trials) >= self.space.trials_most or left <= 0.0:
+            return Next(best.configuration, True, "as many trials as may be", expected, left)
+        if not best.measured:
+            return Next(best.configuration, False, f"the best by the law (off by {error:.0%})", expected, left)
+        rival = self._rival(expected, best, error)
+        if rival is None:
+            return Next(best.configuration, True, "measured, and nothing untried can be worth a move", expected, left)
+        return Next(rival.configuration, False, f"could be better, as the law is off by {error:.0%}", expected, left)
+
+    def left(self, trials: Sequence[Trial]) -> float:
+        """Part of the job that the trials have not done; each sample counts by how many its batch needs."""
+        done = sum(t.steps * t.configuration.batch / self.samples(t.configuration.batch) for t in trials)
+        return max(0.0, 1.0 - done)
+
+    def _corners(self) -> list[Configuration]:
+        """In an order in which neighbours differ in one thing, smallest gang first."""
+        every = self.space.all
+        ends = {
+            min(every, key=lambda each: (abs(each.workers - workers), abs(each.batch - batch)))
+            for workers, batch in corners(self.space.workers, self.space.batches)
+        }
+        rows = [sorted(e for e in ends if e.workers == count) for count in sorted({e.workers for e in ends})]
+        return [each for index, row in enumerate(rows) for each in (row if index % 2 == 0 else reversed(row))]
+
+    def _law(self, tried: dict[Configuration, float]) -> tuple[tuple[float, float, float], float]:
+        runs = [(each.workers, float(each.batch), seconds) for each, seconds in tried.items()]
+        law = fit_iteration(runs)
+        off = [iteration_s(law, workers, batch) / seconds - 1.0 for workers, batch, seconds in runs]
+        # Three coefficients are fitted: the residuals of n runs are those of n - 3.
+        error = float(np.sqrt(sum(each * each for each in off) / max(1, len(off) - 3)))
+        return law, max(error, _LAW_ERROR_LEAST)
+
+    def _next_without_law(self, tried: dict[Configuration, float], trials: Sequence[Trial], left: float) -> Next:
+        """A range of one or two values tells no law: what lies in the middle of the largest gap, else what was best."""
+        untried = [index for index, each in enumerate(self.space.all) if each not in tried]
+        if untried and len(trials) < self.space.trials_most and left > 0.0:
+            known = [index for index, each in enumerate(self.space.all) if each in tried]
+            low, high = max(pairwise([-1, *known, len(self.space.all)]), key=lambda gap: gap[1] - gap[0])
+            middle = self.space.all[min(untried, key=lambda index: abs(2 * index - low - high))]
+            return Next(middle, False, "too few trials to tell a law", left=left)
+        expected = self._expected(tried, tried, trials, left)
+        return Next(self._best(expected).configuration, True, "the best of those tried", expected, left)
+
+    def _expected(
+        self,
+        seconds: dict[Configuration, float],
+        tried: dict[Configuration, float],
+        trials: Sequence[Trial],
+        left: float,
+    ) -> tuple[Expected, ...]:
+        here = trials[-1].configuration
+        move_s = float(np.median([trial.move_s for trial in trials]))
+        told = []
+        for each, iteration in seconds.items():
+            time_s = left * self.samples(each.batch) / each.batch * iteration + (0.0 if each == here else move_s)
+            told.append(Expected(each, time_s, self._usd(each, time_s), each in tried))
+        return tuple(sorted(told, key=lambda each: (each.time_s, each.configuration)))
+
+    def _usd(self, configuration: Configuration, time_s: float) -> float:
+        return time_s / _HOUR_S * configuration.workers * self.space.usd_per_h
+
+    def _best(self, expected: Sequence[Expected]) -> Expected:
+        if self.space.aim is Aim.TIME:
+            return min(expected, key=lambda each: (each.time_s, each.usd, each.configuration))
+        if self.space.aim is Aim.MONEY:
+            return min(expected, key=lambda each: (each.usd, each.time_s, each.configuration))
+        by_option = {Option((e.configuration.workers, e.configuration.batch), e.time_s, e.usd): e for e in expected}
+        choice = choose(by_option, Goal())
+        assert choice is not None, "there is at least one configuration"
+        return by_option[choice.option]
+
+    def _rival(self, expected: Sequence[Expected], best: Expected, error: float) -> Expected | None:
+        """What nobody tried, and would be taken if the law were as wrong there as it was where it was tried."""
+        found, most = None, self.space.worth
+        for rival in expected:
+            if rival.measured:
+                continue
+            time_s = rival.time_s * (1.0 - error)
+            hopeful = Expected(rival.configuration, time_s, self._usd(rival.configuration, time_s), False)
+            taken = self._best([*(each for each in expected if each != rival), hopeful])
+            gain = self._gain(hopeful, best) if taken == hopeful else -inf
+            if gain > most:
+                found, most = rival, gain
+        return found
+
+    def _gain(self, rival: Expected, best: Expected) -> float:
+        time, money = 1.0 - rival.time_s / best.time_s, 1.0 - rival.usd / best.usd
+        return {Aim.TIME: time, Aim.MONEY: money, Aim.KNEE: (time + money) / 2.0}[self.space.aim]
+
+
+def samples_by_root(earlier: Sequence[tuple[int, float]]) -> Samples:
+    """Samples to the target from finished runs, (batch, samples) each: epochs linear in the noise of the gradient, and
+    that noise linear in 1/sqrt(batch), make them a + c/sqrt(batch). One run, or one batch: the same for every batch.
+    """
+    batches = {batch for batch, _ in earlier}
+    if not earlier or min(count for _, count in earlier) <= 0.0:
+        raise CannotPredict("no finished run tells how many samples the job needs")
+    counts = np.array([count for _, count in earlier])
+    if len(batches) < 2:
+        mean = float(counts.mean())
+        return lambda batch: mean
+    design = np.array([[1.0, batch**-0.5] for batch, _ in earlier])
+    base, slope = np.linalg.lstsq(design / counts[:, None], np.ones(len(counts)), rcond=None)[0]
+    least = 0.1 * float(counts.min())
+    return lambda batch: max(least, float(base + slope * batch**-0.5))

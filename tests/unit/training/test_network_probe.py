@@ -1,0 +1,47 @@
+"""The probe of the network, with links of a known speed."""
+
+import pytest
+
+from walras.training import network
+from walras.training.gang import Gang
+from walras.training.settings import Settings
+
+
+class Link:
+    """A ring of machines whose slowest link has this speed."""
+
+    def __init__(self, bytes_per_s: float, machines: int, start_s: float = 0.0) -> None:
+        self.bytes_per_s, self.machines, self.start_s = bytes_per_s, machines, start_s
+        self.spent_s = 0.0
+
+    def exchange(self, size: int) -> float:
+        seconds = self.start_s + 2.0 * (self.machines - 1) / self.machines * size / self.bytes_per_s
+        self.spent_s += seconds
+        return seconds
+
+
+@pytest.mark.parametrize("gbit", [0.01, 0.1, 1.0, 10.0, 100.0, 400.0])
+@pytest.mark.parametrize("machines", [2, 8])
+def test_the_speed_of_the_slowest_link_is_told_in_ten_seconds(gbit: float, machines: int) -> None:
+    """From 10 Mbit/s to 400 Gbit/s, with a delay for each exchange."""
+    link = Link(gbit * 1e9 / 8, machines, start_s=1e-4)
+    found = network.rate(link.exchange, machines)
+    assert found == pytest.approx(link.bytes_per_s, rel=0.15)
+    assert link.spent_s <= 10.0
+
+
+def test_exchanges_that_take_no_time_tell_nothing() -> None:
+    """A clock that stood still makes no bandwidth."""
+    assert network.rate(lambda size: 0.0, 2) is None
+
+
+def test_a_gang_on_one_machine_is_not_measured() -> None:
+    """Nor is one without a scheduler, nor one whose ranks are spread unevenly."""
+    gang = Gang(0)
+    gang.world_size = 4
+    for settings in (
+        Settings(socket="s", machines=1, ranks_per_machine=4),
+        Settings(socket="", machines=2, ranks_per_machine=2),
+        Settings(socket="s", machines=2, ranks_per_machine=3),
+    ):
+        assert network.measure(gang, settings) == {}

@@ -1,0 +1,75 @@
+"""Searching for the batch and the workers of one job while it trains: what is tried, what came of it, what is next.
+
+The words that whoever decides (`optimizer.performance.search`) and whoever runs (`workers.search`) have in common.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from walras.errors import UserError
+
+
+class SearchError(UserError):
+    """The job cannot be searched for as it is."""
+
+
+class Aim(StrEnum):
+    """What is to be little: time, money, or neither at the other's cost."""
+
+    TIME = "time"
+    MONEY = "money"
+    KNEE = "knee"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Configuration:
+    """So many workers that share a batch of so many samples."""
+
+    workers: int
+    batch: int
+
+    def __str__(self) -> str:
+        return f"{self.workers} {'worker' if self.workers == 1 else 'workers'}, batch {self.batch}"
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A part of the job that ran in one configuration; its steps count."""
+
+    configuration: Configuration
+    steps: int
+    #: Median over undisturbed windows, the first steps left out.
+    iteration_s: float
+    #: Seconds that were no steps: starting, loading the checkpoint, saving it, ending.
+    move_s: float
+    #: Noise scale of the gradient as the script reported it last, in samples; None: it does not.
+    noise_scale: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What is left of the job, if it goes on like this. Moving there is included."""
+
+    configuration: Configuration
+    time_s: float
+    usd: float
+    #: False: told by the laws.
+    measured: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Next:
+    """Where the job goes on. `settled`: to its end."""
+
+    configuration: Configuration
+    settled: bool
+    why: str
+    #: Of every configuration, once there is enough to tell; fastest first.
+    expected: tuple[Expected, ...] = ()
+    #: Part of the job that is still to be done.
+    left: float = 1.0
+
+
+#: From the trials so far, in order.
+Decide = Callable[[Sequence[Trial]], Next]
