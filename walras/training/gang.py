@@ -65,6 +65,16 @@ class Gang:
             return succeeded
         return self._largest([int(not succeeded)]) == [0]
 
+    def gather(self, numbers: list[float]) -> list[list[float]]:
+        """The numbers of every rank, in their order; each gives as many."""
+        if self.is_alone:
+            return [numbers]
+        torch: Any = sys.modules["torch"]
+        own = torch.tensor(numbers, dtype=torch.float64)
+        every = [torch.empty_like(own) for _ in range(self.world_size)]
+        torch.distributed.all_gather(every, own, group=self._group)
+        return [[float(number) for number in row.tolist()] for row in every]
+
     def _largest(self, numbers: list[int]) -> list[int]:
         torch: Any = sys.modules["torch"]
         tensor = torch.tensor(numbers, dtype=torch.int64)
