@@ -44,15 +44,22 @@ class Work:
     #: Of the whole gang (n, p).
     steps_per_s: FloatArray
     capacity: FloatArray
+    #: Parts that each job may be forked into; above 1 what sits in several pools is a fork, which loses so much.
+    fork_max: float = 1.0
+    sync: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What a policy made of the jobs, in seconds, and the part of given accelerator-time that mixed gangs had."""
+    """What a policy made of the jobs, in seconds, and the part of given accelerator-time that mixed gangs had.
+
+    `used`: the part of all accelerator-time, to the end of the last job, that was given out and not lost to restarts.
+    """
 
     mean_s: float
     makespan_s: float
     mixed: float
+    used: float
 
 
 def measure(scale: float) -> list[Measured]:
@@ -91,7 +98,7 @@ def serve(work: Work, policy: Hadar) -> Served:
     """Run rounds until all jobs are done."""
     n = len(work.steps)
     left, ended_at, held = work.steps.copy(), np.full(n, np.inf), np.zeros(work.steps_per_s.shape)
-    at, given, mixed = 0.0, 0.0, 0.0
+    at, given, mixed, used_s = 0.0, 0.0, 0.0, 0.0
     while np.isinf(ended_at).any():
         active = np.flatnonzero((work.arrived_at <= at) & np.isinf(ended_at))
         use, rate = _decided(work, policy, active, at, left, held)
@@ -104,9 +111,12 @@ def serve(work: Work, policy: Hadar) -> Served:
         ended_at[active[done]] = at + (_ROUND_S - productive_s + needed_s)[done]
         left[active] -= rate * productive_s
         given += use.sum()
+        used_s += float(use.sum(axis=1) @ np.minimum(needed_s, productive_s))
         mixed += use[(use > 0).sum(axis=1) > 1].sum()
         at += _ROUND_S
-    return Served(float((ended_at - work.arrived_at).mean()), float(ended_at.max()), float(mixed / given))
+    makespan_s = float(ended_at.max())
+    used = used_s / float(work.capacity.sum() * makespan_s)
+    return Served(float((ended_at - work.arrived_at).mean()), makespan_s, float(mixed / given), used)
 
 
 def _decided(
@@ -126,12 +136,16 @@ def _decided(
 
 
 def _columns(work: Work, active: np.ndarray, held: FloatArray) -> Columns:
-    """One column for each job and pool, and one for each mixed gang that is held."""
+    """One column for each job and pool, and one for each mixed gang or fork that is held."""
     m, p = len(active), len(work.capacity)
     gang, speed, has = work.gang[active], work.steps_per_s[active], held[active]
-    mixed = np.flatnonzero((has > 0).sum(axis=1) > 1)
+    alone = ((has > 0).sum(axis=1) == 1)[:, None] & (has == gang[:, None])
+    mixed = np.flatnonzero((has > 0).any(axis=1) & ~alone.any(axis=1))
     row, pool = np.nonzero(has[mixed])
-    slowest = np.where(has > 0, speed, np.inf)[mixed].min(axis=1, initial=np.inf)
+    if work.fork_max > 1:
+        rate = (has / gang[:, None] * speed)[mixed].sum(axis=1) * (1.0 - work.sync)
+    else:
+        rate = np.where(has > 0, speed, np.inf)[mixed].min(axis=1, initial=np.inf)
     job = np.concatenate([np.repeat(np.arange(m), p), mixed])
     order = np.argsort(job, kind="stable")
     place = np.argsort(order)
@@ -139,11 +153,11 @@ def _columns(work: Work, active: np.ndarray, held: FloatArray) -> Columns:
     grouped = np.argsort(use_column, kind="stable")
     return Columns(
         job=job[order],
-        steps_per_s=np.concatenate([speed.ravel(), slowest])[order],
+        steps_per_s=np.concatenate([speed.ravel(), rate])[order],
         use_column=use_column[grouped],
         use_pool=np.concatenate([np.tile(np.arange(p), m), pool])[grouped],
         use_count=np.concatenate([np.repeat(gang, p), has[mixed[row], pool]])[grouped],
-        running=np.concatenate([(has == gang[:, None]).ravel(), np.ones(len(mixed), dtype=np.bool_)])[order],
+        running=np.concatenate([alone.ravel(), np.ones(len(mixed), dtype=np.bool_)])[order],
     )
 
 
@@ -166,6 +180,7 @@ def _problem(work: Work, active: np.ndarray, at: float, left: FloatArray, held: 
             done_steps=work.steps[active] - left[active],
             restart_s=np.full(m, _RESTART_S),
             mixes=np.ones(m, dtype=np.bool_),
+            fork_max=np.full(m, work.fork_max),
         ),
         columns=_columns(work, active, held),
         pools=Pools(

@@ -3,8 +3,8 @@
 import numpy as np
 
 from optimizer.arrays.owners import best_by
-from optimizer.decision import Decision, Memory, Order, Shares
-from optimizer.gangs.mixtures import Widened, answer_with_mixtures
+from optimizer.decision import Decision, Memory, Order, Plan, Shares
+from optimizer.gangs.mixtures import Widened, answer_with_mixtures, with_planned
 from optimizer.market.distinct import distinct_jobs
 from optimizer.orders.yardstick import with_yardstick
 from optimizer.policy import OrderPolicy, PlanPolicy, Policy, SharePolicy, StatedFacts, TellsApart
@@ -50,6 +50,8 @@ def answer_widened(policy: Policy, problem: Problem, memory: Memory, delay_usd_p
         validate(problem)
         return answer_with_mixtures(policy, problem, memory)
     decision, left, rental = answer(policy, problem, memory, delay_usd_per_h)
+    if isinstance(decision, Plan) and decision.columns is not None:
+        problem, decision = with_planned(problem, decision)
     return Widened(problem, decision, left, complete=True, rental=rental)
 
 

@@ -59,6 +59,9 @@ class Jobs:
     pinned: BoolArray = field(default_factory=_flags)
     #: Its gang may sit in several pools, and whoever asks can start it there (n,). Empty: nobody's.
     mixes: BoolArray = field(default_factory=_flags)
+    #: Parts that it may be forked into, each a whole gang in one pool with steps of its own, by whoever can start them
+    #: (n,). Empty: 1.
+    fork_max: FloatArray = field(default_factory=_floats)
 
     def __len__(self) -> int:
         return len(self.job_id)

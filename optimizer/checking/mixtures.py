@@ -29,12 +29,23 @@ def wrong_mixtures(problem: Problem, mixtures: Mixtures) -> Iterator[tuple[int, 
         gang, used = float(problem.jobs.gang[job]), np.flatnonzero(use > 0)
         job_id = int(problem.jobs.job_id[job])
         slowest = min((speeds[job].get(int(pool), 0.0) for pool in used), default=0.0)
-        if not len(mixes) or not mixes[job]:
+        if len(problem.jobs.fork_max) and problem.jobs.fork_max[job] > 1 and _is_fork(problem, job, use, speeds[job]):
+            most = sum(use[pool] / gang * speeds[job][int(pool)] for pool in used)
+            if not 0 < rate <= most * (1 + _SAME):
+                yield number, f"its parts add up to {most:g} steps/s at most"
+        elif not len(mixes) or not mixes[job]:
             yield number, f"job {job_id} does not mix"
         elif use.sum() != gang or np.any(use != np.floor(use)) or len(used) < 2:
             yield number, f"it is no gang of {gang:g} accelerators in several pools"
         elif slowest <= 0 or abs(rate - slowest) > _SAME * slowest:
             yield number, f"it runs at {slowest:g} steps/s, the speed of its slowest pool"
+
+
+def _is_fork(problem: Problem, job: int, use: FloatArray, speed: dict[int, float]) -> bool:
+    """Whole gangs, as many as the job may have parts, all in pools where it runs."""
+    parts = use / problem.jobs.gang[job]
+    runs = all(speed.get(int(pool), 0.0) > 0 for pool in np.flatnonzero(use > 0))
+    return runs and not np.any(parts != np.floor(parts)) and 2 <= parts.sum() <= problem.jobs.fork_max[job]
 
 
 def about_mixtures(problem: Problem, policy: PolicySpec, decision: Decision) -> Iterator[str]:

@@ -214,11 +214,16 @@ class CheckDocument(FileModel):
 
 
 class MixtureDocument(FileModel):
-    """A configuration over several pools that was made for a job; it stands behind those of the problem."""
+    """A gang over several pools, or a fork, that was made for a job; it stands behind those of the problem."""
 
     id: Annotated[JobNumber, Field(description="The job's number.")]
-    uses: Annotated[dict[Name, Count], Field(min_length=2, max_length=64, description="Accelerators of each pool.")]
-    steps_per_s: Annotated[Result, Field(description="Speed of the whole gang: that of its slowest pool.")]
+    uses: Annotated[dict[Name, Count], Field(min_length=1, max_length=64, description="Accelerators of each pool.")]
+    steps_per_s: Annotated[
+        Result,
+        Field(
+            description="Speed of the whole: of a gang that of its slowest pool, of a fork what its parts add up to."
+        ),
+    ]
 
 
 class RentedDocument(FileModel):
@@ -241,7 +246,9 @@ class AnswerDocument(FileModel):
     ]
     mixtures: Annotated[
         tuple[MixtureDocument, ...],
-        Field(max_length=MAX_JOBS, description="Configurations made for jobs that mix, in the order of the jobs."),
+        Field(
+            max_length=MAX_JOBS, description="Configurations made for jobs that mix or fork, in the order of the jobs."
+        ),
     ] = ()
     renting: Annotated[
         dict[Name, RentedDocument], Field(max_length=MAX_POOLS, description="By pool, where machines may be rented.")

@@ -125,6 +125,15 @@ class JobDocument(FileModel):
             description="Its gang may sit in several pools, paced by the slowest; such configurations are made for it.",
         ),
     ] = False
+    fork_max: Annotated[
+        WholeNumber,
+        Field(
+            ge=1,
+            le=1024,
+            description="Parts that it may be forked into, each a gang in one pool with steps of its own: such "
+            "configurations are made for it by policies that fork.",
+        ),
+    ] = 1
 
     other_words: ClassVar[dict[str, str]] = {
         "columns": "configurations", "deadline": "deadline_at", "steps": "remaining_steps", "entity": "project",

@@ -52,6 +52,7 @@ def _jobs(numbered: list[tuple[int, JobDocument]], row_of: dict[str, int]) -> Jo
         value_usd_per_h=_floats([job.value_usd_per_h for job in jobs], missing=np.nan),
         priority_class=_whole([job.priority_class for job in jobs]),
         entity=_whole([row_of.get(job.entity() or "", 0) for job in jobs]),
+        fork_max=_floats([float(job.fork_max) for job in jobs] if any(job.fork_max > 1 for job in jobs) else []),
         mixes=np.array([job.mixes for job in jobs] if any(job.mixes for job in jobs) else [], dtype=np.bool_),
     )
 

@@ -94,6 +94,7 @@ def _jobs(problem: Problem) -> Iterator[dict[str, Any]]:
             "project": names[jobs.entity[row]] if names else None,
             "kind": _kind(int(problem.pairs.kind[row])) if problem.pairs is not None else None,
             "mixes": bool(jobs.mixes[row]) if len(jobs.mixes) else False,
+            "fork_max": int(jobs.fork_max[row]) if len(jobs.fork_max) else 1,
         }
 
 

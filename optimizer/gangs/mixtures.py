@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from optimizer.decision import Decision, Memory, Shares
+from optimizer.decision import Decision, Memory, Plan, Shares
 from optimizer.fairness.utility import usable_columns
 from optimizer.filling.response import Responses, responses
 from optimizer.market.class_market import market_of
@@ -107,6 +107,20 @@ def widened(problem: Problem, mixtures: Mixtures) -> Problem:
             use_count=np.concatenate((columns.use_count, mixtures.use[uses]))[by_column],
             running=np.concatenate((columns.running, np.zeros(m, dtype=np.bool_)))[order],
         ),
+    )
+
+
+def with_planned(problem: Problem, plan: Plan) -> tuple[Problem, Plan]:
+    """The problem with the configurations that a plan made, each behind its job's own, and the plan in its terms."""
+    assert plan.columns is not None
+    made, c = plan.columns, len(problem.columns)
+    use, ours = np.zeros((len(made) - c, len(problem.pools))), made.use_column >= c
+    use[made.use_column[ours] - c, made.use_pool[ours]] = made.use_count[ours]
+    place = np.empty(len(made), dtype=np.int64)
+    place[np.argsort(made.job, kind="stable")] = np.arange(len(made))
+    column = np.where(plan.column >= 0, place[plan.column], -1)
+    return widened(problem, Mixtures(made.job[c:], made.steps_per_s[c:], use)), replace(
+        plan, column=column, columns=None
     )
 
 

@@ -39,6 +39,8 @@ class Facts:
     pinned: BoolArray
     #: Whether the gang may sit in several pools (n,).
     mixes: BoolArray
+    #: Parts that the job may be forked into (n,).
+    forks: FloatArray
     capacity: FloatArray
 
     def __len__(self) -> int:
@@ -101,6 +103,7 @@ def facts_of(problem: Problem, round_s: float, mixed: bool) -> Facts:
         mixes=jobs.mixes & (use.max(axis=1, initial=0.0) > 1)
         if mixed and len(jobs.mixes)
         else np.zeros(n, dtype=np.bool_),
+        forks=jobs.fork_max if len(jobs.fork_max) else np.ones(n),
         capacity=pools.capacity,
     )
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from optimizer.hadar.facts import Facts, Worth, needed_s, worth
+from optimizer.hadar.forking import most_by_forking
 from optimizer.problem import BoolArray, FloatArray, IntArray
 
 
@@ -82,12 +83,14 @@ class Market:
     def surplus(self, prices: FloatArray) -> FloatArray:
         """The most that each job could gain per round at the prices if the whole fleet were free, >= 0 (n,).
 
-        An upper bound for mixed gangs: their restart is left out, since the gang held now is not among the candidates.
+        An upper bound for mixed gangs and forks: their restart is left out, since what is held now is not among the
+        candidates.
         """
         facts = self._facts
         fits = self._runs & (self._use <= facts.capacity[:, None])
         gain = self._utility / self._rounds - self._use * prices[:, None]
         most: FloatArray = np.where(fits, gain, 0.0).max(axis=0, initial=0.0)
+        most = np.maximum(most, most_by_forking(facts, prices))
         mixing = np.flatnonzero(facts.mixes)
         for place in range(1, len(prices)) if len(mixing) else ():
             offers = self._mixed(mixing, place, prices, facts.capacity)

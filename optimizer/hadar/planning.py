@@ -1,4 +1,5 @@
-"""One round of Hadar: jobs placed one by one at rising prices, then moved to faster pools that stayed free.
+"""One round of Hadar: jobs placed one by one at rising prices, then moved to faster pools that stayed free, and
+forked onto what is left.
 
 Without the second step prices push jobs to slow pools while fast ones idle. What is decided here is a heuristic: the
 guarantee of online admission needs bookings that are kept, and these are for one round.
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from optimizer.hadar.facts import Facts
+from optimizer.hadar.forking import fork_out
 from optimizer.hadar.offers import Market, Offers
 from optimizer.hadar.pricing import Bounds, bounds_of
 from optimizer.problem import FloatArray, IntArray
@@ -26,6 +28,8 @@ class Ways:
 
     eta4: float
     comm: float
+    #: Part of its speed that a forked job loses.
+    sync: float
     #: True: nobody is placed whose payoff is not positive.
     strict: bool
 
@@ -69,6 +73,7 @@ def plan_round(facts: Facts, ways: Ways) -> Round:
         fits[best] = False
         waiting = waiting[fits]
     _upgrade(facts, placed, use, rate)
+    fork_out(facts, ways.sync, placed, use, rate)
     rest = np.setdiff1d(np.arange(len(facts)), placed)
     rest = rest[np.lexsort((rest, facts.arrived_at[rest], -bounds.density[rest]))]
     order = np.concatenate([np.array(placed, dtype=np.int64), rest])

@@ -43,6 +43,10 @@ class Hadar:
         ),
     ] = True
     comm: Annotated[float, Field(ge=0, lt=1, description="Part of its speed that a mixed gang loses.")] = 0.0
+    sync: Annotated[
+        float,
+        Field(ge=0, lt=1, description="Part of the sum of its parts' speeds that a forked job loses by averaging."),
+    ] = 0.05
     eta4: Annotated[
         float, Field(gt=0, le=1, description="The price of an empty pool, as a part of the least value on it.")
     ] = 0.25
@@ -62,7 +66,7 @@ class Hadar:
     def decide(self, problem: Problem, memory: Memory) -> tuple[Plan, Memory]:
         """Plan one round. Remembers nothing: prices start anew."""
         facts = facts_of(problem, self.round_s, self.mixed)
-        found = plan_round(facts, Ways(self.eta4, self.comm, self.strict))
+        found = plan_round(facts, Ways(self.eta4, self.comm, self.sync, self.strict))
         column, columns = _columns_of(problem, facts, found)
         surplus = found.market.surplus(found.prices)
         plan = Plan(
@@ -92,14 +96,15 @@ class Hadar:
 
 
 def _columns_of(problem: Problem, facts: Facts, found: Round) -> tuple[IntArray, Columns | None]:
-    """Column of each job, -1 for those who wait; and all columns, where mixed gangs were made."""
-    pools = (found.use > 0).sum(axis=1)
+    """Column of each job, -1 for those who wait; and all columns, where mixed gangs or forks were made."""
+    placed = (found.use > 0).any(axis=1)
     column = np.full(len(facts), -1, dtype=np.int64)
-    alone = pools == 1
+    gangs = (found.use > 0) & (found.use == facts.use)
+    alone = (gangs.sum(axis=1) == 1) & ((found.use > 0).sum(axis=1) == 1)
     column[alone] = facts.column[alone, np.nonzero(found.use[alone])[1]]
-    stays = (found.use > 0).any(axis=1) & (found.use == facts.held).all(axis=1) & (facts.running >= 0)
+    stays = placed & (found.use == facts.held).all(axis=1) & (facts.running >= 0)
     column[stays] = facts.running[stays]
-    mixed = np.flatnonzero((pools > 1) & ~stays)
+    mixed = np.flatnonzero(placed & ~alone & ~stays)
     if not len(mixed):
         return column, None
     columns, first = problem.columns, len(problem.columns)

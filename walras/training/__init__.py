@@ -13,8 +13,9 @@ imported it. No threads, no signal handlers, no atexit, no logging configuration
 """
 
 from walras.training.checkpoint import Checkpoint
+from walras.training.fork import Fork
 from walras.training.loop import Loop
 from walras.training.manifest import TornCheckpoint
 from walras.training.settings import batch_per_rank
 
-__all__ = ["Checkpoint", "Loop", "TornCheckpoint", "batch_per_rank"]
+__all__ = ["Checkpoint", "Fork", "Loop", "TornCheckpoint", "batch_per_rank"]

@@ -31,6 +31,11 @@ class Source:
     def __init__(self, batches: Any) -> None:
         self._batches = batches
 
+    @property
+    def count(self) -> int | None:
+        """Batches of an epoch; None where it cannot begin at any of them."""
+        return len(self._batches)
+
     def begin(self, epoch: int, skip: int) -> Iterator[Any]:
         """The batches of an epoch after the first `skip`. Where `can_skip` is false, all of them."""
         return islice(iter(self._batches), skip, None)
@@ -45,6 +50,7 @@ class Source:
 
 class UnskippableSource(Source):
     can_skip = False
+    count = None
 
     def begin(self, epoch: int, skip: int) -> Iterator[Any]:
         _set_epoch(self._batches, epoch)
@@ -53,6 +59,8 @@ class UnskippableSource(Source):
 
 class StatefulSource(Source):
     """Resumes from its own state, which already stands behind the batches done."""
+
+    count = None
 
     def begin(self, epoch: int, skip: int) -> Iterator[Any]:
         _set_epoch(self._batches, epoch)
@@ -81,6 +89,10 @@ class LoaderSource(Source):
         self._skipping = _Skipping(self._sampler)
         # DataLoader guards these two names, in the interest of its worker processes, which do not exist yet.
         object.__setattr__(self._view, name, self._skipping)
+
+    @property
+    def count(self) -> int | None:
+        return len(self._view)
 
     def begin(self, epoch: int, skip: int) -> Iterator[Any]:
         self._view.generator.manual_seed(_mix(self._seed, epoch, "workers"))
@@ -115,6 +127,14 @@ def resumable(batches: Any, seed: int) -> Source:
         return LoaderSource(batches, seed)
     is_sequence = hasattr(batches, "__getitem__") and hasattr(batches, "__len__") and not hasattr(batches, "keys")
     return Source(batches) if is_sequence else UnskippableSource(batches)
+
+
+def same_place(batch: int, saved_by: tuple[int, int | None], read_by: tuple[int, int | None]) -> int:
+    """Batches that hold as many samples over all ranks as that many did: (ranks, samples in each batch of a rank)."""
+    (ranks_then, size_then), (ranks, size) = saved_by, read_by
+    if size_then is None or size is None:
+        size_then = size = 1  # batches are taken to be as large as they were
+    return batch * ranks_then * size_then // (ranks * size)
 
 
 def default_seed() -> int:

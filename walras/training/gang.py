@@ -69,6 +69,16 @@ class Gang:
         """The longest that any rank took, to the microsecond."""
         return seconds if self.is_alone else self._largest([round(1e6 * seconds)])[0] / 1e6
 
+    def gather(self, numbers: list[float]) -> list[list[float]]:
+        """The numbers of every rank, in their order; each gives as many."""
+        if self.is_alone:
+            return [numbers]
+        torch: Any = sys.modules["torch"]
+        own = torch.tensor(numbers, dtype=torch.float64)
+        every = [torch.empty_like(own) for _ in range(self.world_size)]
+        torch.distributed.all_gather(every, own, group=self._group)
+        return [[float(number) for number in row.tolist()] for row in every]
+
     def _largest(self, numbers: list[int]) -> list[int]:
         torch: Any = sys.modules["torch"]
         tensor = torch.tensor(numbers, dtype=torch.int64)

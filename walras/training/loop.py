@@ -6,22 +6,24 @@ ranks agree on are in `data`, `checkpoint` and `gang`.
 
 from __future__ import annotations
 
-import math
 import os
 import sys
 import time
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from walras.training import network, rng
 from walras.training.checkpoint import Checkpoint, rank_values, read_json, read_state, write_json, write_state
-from walras.training.data import Source, default_seed, resumable, samples_in
+from walras.training.data import Source, default_seed, resumable, same_place, samples_in
+from walras.training.fork import Fork
 from walras.training.gang import Gang, Wish
 from walras.training.link import Link
 from walras.training.noise import gauge_of
 from walras.training.rates import Meter, Pacer
 from walras.training.settings import read_settings
+from walras.training.values import Values
 
 #: "Checkpointed, requeue me."
 EXIT_CHECKPOINTED = 85
@@ -31,7 +33,6 @@ EXIT_STOPPED = 143
 REPORT_EVERY_S = 0.5
 POLL_EVERY_S = 0.02
 DRAIN_S = 2.0
-MAX_VALUES = 32
 
 
 class Loop:
@@ -43,6 +44,7 @@ class Loop:
         seed: fixes the order of shuffling loaders, with the epoch. Default: torch's own seed.
         noise_every: measure the noise of the gradient every so many updates of the checkpoint's optimizer, and report
             it as `gradient_noise` (samples). Default: never.
+        fork: the ranks are parts of a fork: each takes steps of its own, and all of them count.
     """
 
     def __init__(
@@ -52,14 +54,16 @@ class Loop:
         steps: int | None = None,
         seed: int | None = None,
         noise_every: int | None = None,
+        fork: Fork | None = None,
     ):
         self._settings = read_settings(os.environ)
-        self._checkpoint = checkpoint
+        self._checkpoint, self._fork = checkpoint, fork
         self._limit = steps if steps is not None else self._settings.steps
         self._seed = default_seed() if seed is None else seed
         self._seed_was_given = seed is not None
-        #: Steps done, over all attempts.
+        #: Steps done, over all attempts (and all parts of a fork, as of their last meeting).
         self.step = 0
+        self._stride = 1  # how many of them were counted at once
         #: The current epoch, from 0.
         self.epoch = 0
         self._batch = 0  # batches done in this call of steps(); together with part and epoch, the position
@@ -67,22 +71,19 @@ class Loop:
         self._resume_from: tuple[int, int, int] | None = None  # epoch, part, batch
         self._saved_by: tuple[int, int | None] = (1, None)  # ranks, samples in each batch of a rank
         self._resumed: Path | None = None
-        self._is_ready = False
-        self._in_epochs = False
+        self._is_ready = self._in_epochs = self._is_finished = False
         self._epoch_count: int | None = None
-        self._is_finished = False
-        #: All ranks have agreed to stop, and have saved what could be saved. What is left is to find out whether any
-        #: work is: a job that was at its end ends as if nobody had asked.
+        #: All ranks have agreed to stop, and have saved what could be. A job that was at its end ends as if nobody had.
         self._is_ending = False
         # Both stand in until the first step: by then the script has initialised torch.distributed, if it ever does.
-        self._link = Link("", 0, 0)
-        self._gang = Gang(self._settings.rank)
-        self._meter = Meter()
+        if fork is not None and noise_every is not None:
+            raise ValueError("noise_every: the noise of a gradient is not measured in a fork")
+        self._link, self._gang, self._meter = Link("", 0, 0), Gang(self._settings.rank), Meter()
         self._noise = gauge_of(checkpoint.objects if checkpoint else (), noise_every, self._settings.rank)
         self._pacer = Pacer(self._settings.pace) if self._settings.pace else None
         self._sources: list[tuple[Any, Source]] = []
-        self._values: dict[str, Any] = {}
-        self._first_values: dict[str, float] = {}
+        self._values = Values()
+        self._readers = 1  # ranks that read batches of their own at each position; the parts of a fork share theirs
         self._saved_step = -1
         self._saved_at = self._polled_at = self._reported_at = 0.0
 
@@ -115,7 +116,8 @@ class Loop:
         source = self._source(batches)
         skip = self._prepare(source, resume_batch) if is_resuming else 0
         # A script with an epoch loop of its own calls steps() once per epoch: that count is its epoch then.
-        iterator = source.begin(self.epoch if self._in_epochs else part, skip)
+        epoch = self.epoch if self._in_epochs else part
+        iterator = source.begin(epoch, skip) if self._fork is None else self._own_batches(self._fork, source, epoch)
         self._batch = skip
         if is_resuming:
             self._resume_from = None
@@ -150,12 +152,7 @@ class Loop:
         """
         if self._gang.rank != 0:
             return
-        for name, value in values.items():
-            number = value.detach() if hasattr(value, "detach") else value
-            if name not in self._first_values and len(self._first_values) < MAX_VALUES:
-                self._first_values[name] = float(number)
-            if name in self._first_values:
-                self._values[name] = number
+        self._values.take(values)
         if self._is_finished:
             self._report(time.monotonic())
 
@@ -188,7 +185,8 @@ class Loop:
     def _start(self) -> None:
         self._gang = Gang(self._settings.rank)
         self._gang.meet()
-        self._values.update(network.measure(self._gang, self._settings))
+        self._values.take(network.measure(self._gang, self._settings))
+        self._readers = self._gang.world_size if self._fork is None else 1
         self._link = Link(self._settings.socket, self._gang.rank, os.getpid())
         self._saved_at = time.monotonic()
         checkpoint = self._checkpoint
@@ -197,6 +195,8 @@ class Loop:
         self._gang.all_succeeded(True)
         if checkpoint is not None and reference is not None:
             self._restore(checkpoint, Path(reference.path))
+        if self._fork is not None:
+            self._fork.join(self._gang, self._seed)
 
     def _restore(self, checkpoint: Checkpoint, folder: Path) -> None:
         self._resumed = folder
@@ -222,7 +222,9 @@ class Loop:
         """Bring a source to where the checkpoint was made; returns how many batches that skips."""
         assert self._resumed is not None
         name = f"loader-{self._gang.rank}"
-        batch = self._same_place(batch, source.batch_size)
+        batch = same_place(batch, self._saved_by, (self._readers, source.batch_size))
+        if self._saved_by[0] != self._readers:
+            self._say(f"saved by {self._saved_by[0]} ranks, resumed by {self._readers}: at batch {batch}")
         if (self._resumed / f"{name}.pt").exists() or (self._resumed / f"{name}.json").exists():
             source.load_state(read_state(self._resumed, name))
             return batch
@@ -231,16 +233,6 @@ class Loop:
         if batch > 0:
             self._say(f"this data cannot be resumed in mid-epoch: epoch {self.epoch} begins again at its first batch")
         return 0
-
-    def _same_place(self, batch: int, size: int | None) -> int:
-        """Batches that hold as many samples over all ranks as those before the checkpoint did."""
-        ranks, size_then = self._saved_by
-        if size_then is None or size is None:
-            size_then = size = 1  # batches are taken to be as large as they were
-        samples, now = batch * ranks * size_then, self._gang.world_size * size
-        if ranks != self._gang.world_size:
-            self._say(f"saved by {ranks} ranks, resumed by {self._gang.world_size}: at batch {samples // now}")
-        return samples // now
 
     def _restore_rng(self) -> None:
         """Last of all: the skipping before must not have drawn from the generators."""
@@ -260,11 +252,27 @@ class Loop:
         return None if each is None else each * self._gang.world_size
 
     def _count(self, at: float) -> None:
-        self.step += 1
-        self._batch += 1
+        if self._fork is None:
+            self.step += 1
+            self._batch += 1
         if self._noise is not None:
             self._noise.batches += 1
         self._meter.step(at)
+
+    def _own_batches(self, fork: Fork, source: Source, epoch: int) -> Iterator[Any]:
+        """A part's batches, round by round; its steps and those of the others count when they have met."""
+        if source.count is None:
+            raise TypeError("the parts of a fork share data that has a length and can begin at any batch")
+        while (left := source.count - self._batch) > 0 and not self._is_at_limit:
+            if self._is_ending:  # before the next round: it may have no step for this part to stop at
+                self._stop()
+            whole = fork.begin(left if self._limit is None else min(left, self._limit - self.step))
+            if self._pacer is not None:
+                self._pacer.begin(time.monotonic())
+            yield from islice(source.begin(epoch, self._batch + fork.own.start), len(fork.own))
+            fork.meet()
+            self.step, self._batch, self._stride = self.step + whole, self._batch + whole, whole
+            self._save_or_stop(time.monotonic())
 
     def _end_step(self) -> None:
         now = time.monotonic()
@@ -279,21 +287,22 @@ class Loop:
             self._link.poll()
         if now - self._reported_at >= REPORT_EVERY_S:
             self._report(now)
-        if self._settings.is_scheduled or self._checkpoint is not None:
+        if self._fork is None:
             self._save_or_stop(now)
 
     def _save_or_stop(self, now: float) -> None:
         checkpoint = self._checkpoint
+        if not self._settings.is_scheduled and checkpoint is None:
+            return
         can_save = checkpoint is not None and checkpoint.is_open
-        every_s = checkpoint.every_s if checkpoint is not None and can_save else None
-        every_steps = checkpoint.every_steps if checkpoint is not None and can_save else None
+        every_s, every_steps = (checkpoint.every_s, checkpoint.every_steps) if checkpoint and can_save else (None, None)
         is_due = every_s is not None and now - self._saved_at >= every_s
         is_due = is_due or (can_save and self._link.save_requested)
         wish = Wish(stop=self._link.stop_requested, save=is_due and self._gang.rank == 0)
         wish = self._gang.agree(self.step, wish, self._meter.steps_per_s)
         if wish.save:
             self._link.save_requested = False
-        is_due = wish.stop or wish.save or (every_steps is not None and self.step % every_steps == 0)
+        is_due = wish.stop or wish.save or (every_steps is not None and self.step % every_steps < self._stride)
         if is_due and self._saved_step != self.step:
             self.save()
         self._is_ending = self._is_ending or wish.stop
@@ -346,7 +355,7 @@ class Loop:
         checkpoint.write_shared(folder)
         position = {"step": self.step, "epoch": self.epoch, "part": max(0, self._part - 1), "batch": self._batch}
         batch_size = self._sources[-1][1].batch_size if self._sources else None
-        sizes = {"world_size": self._gang.world_size, "batch_size": batch_size}
+        sizes = {"world_size": self._readers, "batch_size": batch_size}
         write_json(folder, "loop", {**position, **sizes, "values": checkpoint.values})
 
     def _commit(self, checkpoint: Checkpoint, started_at: float) -> bool:
@@ -372,25 +381,18 @@ class Loop:
         if self._gang.rank != 0:
             return  # one voice: values of different ranks differ, and whose came last would be chance
         if self._noise is not None and (scale := self._noise.scale) is not None:
-            self._values["gradient_noise"] = scale
-            self._first_values.setdefault("gradient_noise", scale)
+            self._values.take({"gradient_noise": scale})
+        rate = self._fork or self._meter
         message = {
             "type": "progress",
             "steps": self.step,
-            "steps_per_s": self._meter.steps_per_s,
-            "samples": self._meter.samples,
+            "steps_per_s": rate.steps_per_s,
+            "samples": rate.samples,
             "pace": self._settings.pace,
-            "values": _finite(self._values),
-            "first_values": _finite(self._first_values),
+            **self._values.told(),
         }
         self._link.send(message, may_drop=True)
 
     def _say(self, text: str) -> None:
         print(f"walras: {text}", file=sys.stderr, flush=True)
         self._link.send({"type": "note", "text": text[:2000]}, may_drop=True)
-
-
-def _finite(values: dict[str, Any]) -> dict[str, float]:
-    """JSON has no NaN: a loss that is none is left out."""
-    numbers = {name: float(value) for name, value in values.items()}
-    return {name: number for name, number in numbers.items() if math.isfinite(number)}

@@ -69,6 +69,10 @@ class Pacer:
         self._step_s = 1.0 / pace
         self._due_at: float | None = None
 
+    def begin(self, at: float) -> None:
+        """Steps begin now: what was waited for before is not made up for."""
+        self._due_at = at
+
     def wait_s(self, at: float) -> float:
         """How long the step that has done its work at this instant still has to last."""
         due_at = at if self._due_at is None else self._due_at + self._step_s

@@ -1,4 +1,4 @@
-"""Hadar's rounds: prices, offers, mixed gangs, upgrades, and the plan they become."""
+"""Hadar's rounds: prices, offers, mixed gangs, upgrades, forks, and the plan they become."""
 
 from dataclasses import replace
 
@@ -213,3 +213,59 @@ def test_a_newcomer_is_worth_its_utility_per_round() -> None:
     assert bids(720.0) == [1.0, 0.25]  # half the utility and twice the rounds on the slow pool
     assert bids(7200.0) == pytest.approx([0.1, 0.025])
     assert bids(float("inf")) == [1.0, 0.25], "of unknown length: one round"
+
+
+def forking(problem: Problem, *most: float) -> Problem:
+    """The problem with jobs that may be forked into so many parts."""
+    return replace(problem, jobs=replace(problem.jobs, fork_max=np.array(most)))
+
+
+def test_a_job_alone_is_forked_over_the_idle_pools_at_the_sum_of_their_speeds() -> None:
+    """A fork is as fast as its parts together, less what averaging costs; a mixed gang as its slowest."""
+    setting = Setting(speeds=[[4.0, 2.0, None]], capacity=[1, 2, 3], remaining_steps=[8 * HOUR])
+    plan = plan_of(forking(problem_of(setting), 3), Hadar(sync=0.1))
+    assert use_of(problem_of(setting), plan).tolist() == [[1, 2, 0]]
+    assert plan.columns is not None
+    assert plan.columns.steps_per_s[plan.column[0]] == pytest.approx(0.9 * 8.0)
+
+
+def test_nobody_is_forked_beyond_what_it_says_or_at_another_jobs_cost() -> None:
+    """Forks take what is left when everybody who fits has a place, and no more parts than a job may have."""
+    setting = Setting(speeds=[[1.0, 1.0], [1.0, 1.0]], capacity=[2, 2], remaining_steps=[8 * HOUR, HOUR])
+    use = use_of(problem_of(setting), plan_of(forking(problem_of(setting), 2, 1)))
+    assert use.sum(axis=1).tolist() == [2, 1]
+    assert plan_of(forking(problem_of(setting), 1, 1)).columns is None
+
+
+def test_a_fork_goes_on_and_is_not_begun_for_the_last_minute() -> None:
+    """The restart is in the choice: nobody is stopped to be forked just before the end, nor to be made whole again."""
+    ending = Setting(speeds=[[1.0, 0.8]], capacity=[1, 1], remaining_steps=[60.0])
+    problem = forking(problem_of(ending, restart_s=60.0), 2)
+    assert use_of(problem, plan_of(runs_in(problem, 0))).tolist() == [[1, 0]]
+    made = plan_of(forking(problem_of(replace(ending, remaining_steps=[HOUR])), 2)).columns
+    assert made is not None
+    held = runs_in(replace(problem, columns=made), 2)
+    plan = plan_of(held)
+    assert (plan.column.tolist(), plan.columns) == ([2], None)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_forks_keep_capacity_parts_and_their_bound(seed: int) -> None:
+    """Every part is a whole gang; the round's worth stays within weak duality, forks counted."""
+    rng = np.random.default_rng(seed)
+    n, most = 6, 4.0
+    gangs = rng.choice([1, 2], n)
+    setting = Setting(
+        speeds=rng.uniform(0.2, 2.0, (n, 3)).tolist(),
+        capacity=[8, 6, 7],
+        gangs=gangs.tolist(),
+        remaining_steps=rng.lognormal(9, 2, n).tolist(),
+    )
+    plan = plan_of(forking(problem_of(setting, at=HOUR, restart_s=10.0), *[most] * n))
+    use = use_of(problem_of(setting), plan)
+    assert (use.sum(axis=0) <= [8, 6, 7]).all()
+    assert (use % gangs[:, None] == 0).all()
+    assert (use.sum(axis=1) <= most * gangs).all()
+    assert (use.sum(axis=1) > gangs).any()
+    assert plan.yardstick is not None
+    assert 0 < plan.yardstick.objective <= plan.yardstick.bound * (1 + 1e-9)

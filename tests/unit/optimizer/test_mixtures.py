@@ -9,8 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from problems import Setting, build
 
+from optimizer.answer import answer_widened
 from optimizer.checking.mixtures import about_mixtures
 from optimizer.decision import Shares, Status
+from optimizer.documents.answer_reading import decision_of, problem_answered
+from optimizer.documents.answering import answer_of
+from optimizer.documents.checks import check_document
 from optimizer.gangs.mixtures import Mixtures, answer_with_mixtures, widened
 from optimizer.policies.finish_time_fairness import FinishTimeFairness
 from optimizer.policies.makespan import Makespan
@@ -19,6 +23,8 @@ from optimizer.policies.proportional_fairness import ProportionalFairness
 from optimizer.policies.throughput import Throughput
 from optimizer.policy import PolicySpec, SharePolicy
 from optimizer.problem import Problem
+from optimizer.registry import make
+from walras.errors import ConfigError
 
 POLICIES = [
     MaxMinFairness(then="nothing"),
@@ -113,3 +119,21 @@ def test_a_check_finds_the_gang_that_an_answer_left_out():
     assert [text for text in about_mixtures(problem, spec, narrow) if "better gang" in text]
     found = answer_with_mixtures(Throughput(), problem, None)
     assert list(about_mixtures(found.problem, spec, found.decision)) == []
+
+
+def test_a_plans_forks_are_listed_and_checked() -> None:
+    """The answer to a problem in a file names the forks it made; one that is too fast or too many is found out."""
+    problem = build(Setting(speeds=[[None, 4.0], [3.0, 1.0]], capacity=[2, 1], remaining_steps=[9000.0, 90000.0]))
+    problem = replace(problem, jobs=replace(problem.jobs, fork_max=np.array([1.0, 2.0])))
+    spec = PolicySpec("hadar", {})
+    found = answer_widened(make(spec), problem, None, 0.0)
+    document = answer_of(found.problem, spec, found.decision, None, asked=problem)
+    assert [(one.id, one.uses, one.steps_per_s) for one in document.mixtures] == [(2, {"pool-0": 2.0}, 0.95 * 6.0)]
+    read = problem_answered(document, problem)
+    _, plan = decision_of(document, read)
+    assert check_document(read, spec, plan, None, document).holds
+    made = document.mixtures[0]
+    for wrong in ({"steps_per_s": 6.1}, {"uses": {"pool-0": 2.0, "pool-1": 1.0}}, {"id": 1, "uses": {"pool-1": 1.0}}):
+        lie = document.model_copy(update={"mixtures": (made.model_copy(update=wrong),)})
+        with pytest.raises(ConfigError):
+            problem_answered(lie, problem)

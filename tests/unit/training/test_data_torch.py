@@ -150,5 +150,5 @@ def test_a_loss_that_requires_grad_is_reported_without_a_warning() -> None:
     loop = Loop()
     for _ in loop.steps(range(3)):
         loop.report(loss=(weights * weights).sum(), norm=weights.norm().reshape(1))
-    assert loop._first_values == {"loss": 3.0, "norm": pytest.approx(3**0.5)}
-    assert not any(value.requires_grad for value in loop._values.values())
+    assert loop._values.told()["first_values"] == {"loss": 3.0, "norm": pytest.approx(3**0.5)}
+    assert not any(value.requires_grad for value in loop._values._newest.values())

@@ -1,0 +1,61 @@
+"""What forking brings where there are fewer jobs than machines: one to twelve jobs on five unlike machines.
+
+    python -m benchmarks forks
+
+The policy `hadar` alone in exact rounds (see `bench_hadar`), all jobs there from the beginning, one accelerator each:
+as it is, and with jobs that may be forked over all machines (HadarE), as fast as their parts together less what
+averaging costs. The paper (arXiv 2503.10918) tells of 1.45 times the utilisation and of half the total time; its jobs
+and machines are not public, so the mixes are ours.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+
+from benchmarks.bench_hadar import Served, Work, serve, work_of
+from benchmarks.tables import Measured
+from optimizer.policies.hadar import Hadar
+
+_MOST_JOBS = 12
+#: Machines of one accelerator each, of the types of hadar-60.
+_MACHINES = np.array([2.0, 2.0, 1.0])
+_SEEDS = range(5)
+_SYNC = {"no cost of averaging": 0.0, "5 % for averaging": 0.05, "20 % for averaging": 0.2}
+
+
+def measure(scale: float) -> list[Measured]:
+    """Ratios over all mixes, and those with fewer jobs than machines."""
+    most = max(2, round(_MOST_JOBS * scale))
+    measured = Measured(
+        "forks", f"mixes of 1 to {most} jobs on 5 machines, {len(_SEEDS)} seeds; times are means of ratios"
+    )
+    mixes = [_mix(jobs, seed) for jobs in range(1, most + 1) for seed in _SEEDS]
+    whole = [serve(work, Hadar(mixed=False)) for work in mixes]
+    for name, sync in _SYNC.items():
+        forked = [serve(replace(work, fork_max=5.0, sync=sync), Hadar(mixed=False, sync=sync)) for work in mixes]
+        for which, few in (("all mixes", most), ("fewer jobs than machines", 4)):
+            pairs = [
+                (before, after)
+                for work, before, after in zip(mixes, whole, forked, strict=True)
+                if len(work.steps) <= few
+            ]
+            _tell(measured, f"{name}, {which}", pairs)
+    return [measured]
+
+
+def _tell(measured: Measured, name: str, pairs: list[tuple[Served, Served]]) -> None:
+    used = np.mean([after.used for _, after in pairs]) / np.mean([before.used for before, _ in pairs])
+    shorter = np.mean([after.makespan_s / before.makespan_s for before, after in pairs])
+    sooner = np.mean([after.mean_s / before.mean_s for before, after in pairs])
+    measured.add(f"{name}: mean utilisation", float(used), "x")
+    measured.add(f"{name}: total time", 100 * (float(shorter) - 1), "%")
+    measured.add(f"{name}: JCT", 100 * (float(sooner) - 1), "%")
+
+
+def _mix(jobs: int, seed: int) -> Work:
+    """Jobs of hadar-60 of one to ten hours on the best type, on single machines."""
+    work = work_of(jobs, 0.0, seed)
+    rng = np.random.default_rng((seed, jobs))
+    fastest = work.steps_per_s.max(axis=1)
+    steps = rng.uniform(1.0, 10.0, jobs) * 3600.0 * fastest
+    return replace(work, arrived_at=np.zeros(jobs), gang=np.ones(jobs), steps=steps, capacity=_MACHINES)

@@ -1,0 +1,36 @@
+"""The named numbers of a script, such as its loss: read when they are sent, and not before."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+MAX_VALUES = 32
+
+
+class Values:
+    """The newest and the first number of each name."""
+
+    def __init__(self) -> None:
+        self._newest: dict[str, Any] = {}
+        self._first: dict[str, float] = {}
+
+    def take(self, values: Mapping[str, Any]) -> None:
+        """Tensors are kept as they are; the first of each name is read at once."""
+        for name, value in values.items():
+            number = value.detach() if hasattr(value, "detach") else value
+            if name not in self._first and len(self._first) < MAX_VALUES:
+                self._first[name] = float(number)
+            if name in self._first:
+                self._newest[name] = number
+
+    def told(self) -> dict[str, dict[str, float]]:
+        """Both, as fields of a message."""
+        return {"values": _finite(self._newest), "first_values": _finite(self._first)}
+
+
+def _finite(values: Mapping[str, Any]) -> dict[str, float]:
+    """JSON has no NaN: a loss that is none is left out."""
+    numbers = {name: float(value) for name, value in values.items()}
+    return {name: number for name, number in numbers.items() if math.isfinite(number)}
