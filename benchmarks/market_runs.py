@@ -1,6 +1,7 @@
 """Jobs of a recorded trace on machines that are rented: who pays what, and how long jobs take.
 
-Machines are those of `configs/catalog` at its typical prices. Jobs are every tenth of the Philly trace (reference data)
+Machines are those of `configs/catalog` at its typical prices. Jobs are every hundredth of the Philly trace (of the
+reference data)
 with at most eight accelerators and between ten minutes and a day and a half of work, on types that each kind is fast
 on in its own way (seeded). Spot machines live eight hours on average; nobody tells the scheduler.
 """
@@ -17,6 +18,7 @@ from simulator.job import SimulatedJob
 from simulator.machines import PoolModel
 from simulator.report import Beside, Summary, summarise
 from simulator.simulate import Scenario, simulate
+from simulator.streams import Streams
 from simulator.study.roster import Roster
 from simulator.truth import Costs, SpeedKey, Truth
 from simulator.workloads.formats import read_workload
@@ -31,7 +33,8 @@ NOMINAL = {"t4": 1.0, "a10g": 2.2, "a100-40gb": 6.0}
 INSTANCES = ("g4dn.xlarge", "g4dn.12xlarge", "g5.xlarge", "g5.12xlarge", "g5.48xlarge", "p4d.24xlarge")
 _BOOT_S, _NOTICE_S, _LEAST_S, _LIFE_S = 240.0, 120.0, 60.0, 8 * 3600.0
 _QUOTA = 40
-_SKIPPED, _EVERY = 2000, 10
+_SLACK = (1.2, 3.0)
+_SKIPPED, _EVERY = 2000, 100
 _SHORTEST_S, _LONGEST_S, _LARGEST = 600.0, 36 * 3600.0, 8
 #: A start, a warm-up, a checkpoint on demand and every ten minutes, fetching the state elsewhere.
 _COSTS = Costs(start_s=30, checkpoint_s=15, checkpoint_every_s=600, warm_up_s=20, exit_s=1, migrate_s=20)
@@ -59,7 +62,24 @@ def trace(jobs: int) -> Jobs | None:
     chosen = usable[_SKIPPED : _SKIPPED + jobs * _EVERY : _EVERY]
     rows = with_seeded_speeds([replace(row, at=row.at - chosen[0].at) for row in chosen], NOMINAL)
     placing = Placing(NOMINAL)
-    return Jobs(tuple(placing.jobs(rows)), placing.speeds)
+    placed = tuple(placing.jobs(rows))
+    return Jobs(placed, placing.speeds)
+
+
+def with_deadlines(work: Jobs) -> Jobs:
+    """Each job wanted by a time that it can keep alone on the fastest machine let on demand, booted for it, started
+    once and started again, times a slack of 1.2 to 3 (seeded).
+    """
+    slack = Streams(0).stream("slack")
+    once_s = _BOOT_S + 2 * _COSTS.restart_s
+
+    def wanted(job: SimulatedJob) -> SimulatedJob:
+        request = job.request
+        fastest = max(work.speeds[SpeedKey(request.kind, each.accelerator, each.count)] for each in request.demands)
+        at = job.at + slack.uniform(*_SLACK) * (job.steps / fastest + once_s)
+        return replace(job, request=replace(request, deadline_at=at))
+
+    return replace(work, jobs=tuple(wanted(job) for job in work.jobs))
 
 
 def instances() -> dict[str, Instance]:

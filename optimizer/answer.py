@@ -3,7 +3,7 @@
 import numpy as np
 
 from optimizer.arrays.owners import best_by
-from optimizer.decision import Decision, Memory, Order, Plan, Shares
+from optimizer.decision import Decision, Memory, Order, Shares, Status
 from optimizer.gangs.mixtures import Widened, answer_with_mixtures, with_planned
 from optimizer.market.distinct import distinct_jobs
 from optimizer.orders.yardstick import with_yardstick
@@ -32,13 +32,20 @@ def answer(
     validate(problem)
     rental = rent_machines(problem, delay_usd_per_h)
     if isinstance(policy, PlanPolicy):  # it says what happens now: machines on their way are not there
-        return *policy.decide(problem, memory), rental
+        return *policy.decide(_kept(problem, rental), memory), rental
     if rental is not None:
         problem = with_rental(problem, rental)
     if isinstance(policy, OrderPolicy):
         return order_of(policy, problem), memory, rental
     decision, memory = _decided(policy, problem, memory)
     return decision, memory, rental
+
+
+def _kept(problem: Problem, rental: Rental | None) -> Problem:
+    """The fleet without machines that are not worth their price any more, once those that replace them are there."""
+    if rental is None or rental.status is not Status.OPTIMAL or np.any(rental.accelerators > problem.pools.held + 1e-9):
+        return problem
+    return with_rental(problem, rental)
 
 
 def answer_widened(policy: Policy, problem: Problem, memory: Memory, delay_usd_per_h: float) -> Widened:
@@ -49,9 +56,14 @@ def answer_widened(policy: Policy, problem: Problem, memory: Memory, delay_usd_p
     if isinstance(policy, SharePolicy) and not isinstance(policy, PlanPolicy) and problem.jobs.mixes.any():
         validate(problem)
         return answer_with_mixtures(policy, problem, memory)
+    if isinstance(policy, PlanPolicy):  # the plan is for the fleet as it is asked about, and is checked against it
+        validate(problem)
+        plan, left = policy.decide(problem, memory)
+        rental = rent_machines(problem, delay_usd_per_h)
+        if plan.columns is not None:
+            problem, plan = with_planned(problem, plan)
+        return Widened(problem, plan, left, complete=True, rental=rental)
     decision, left, rental = answer(policy, problem, memory, delay_usd_per_h)
-    if isinstance(decision, Plan) and decision.columns is not None:
-        problem, decision = with_planned(problem, decision)
     return Widened(problem, decision, left, complete=True, rental=rental)
 
 

@@ -1,11 +1,11 @@
 """What an hour of use of a rented machine costs, when it comes late and is billed for some time at least.
 
-    usd per useful hour = usd_per_h * max(use, minimum billing) / use
+    usd per useful hour = usd_per_h * (1 + hysteresis) * max(use, minimum billing) / use
 
 use: how long there is work for it once it has come. Booting is not paid, but work goes on meanwhile: a machine that
 comes when all is done is of no use at any price. A machine that is held, or on its way, costs its market price: what is
-spent is spent. So a machine is fetched only for more than what keeps one, which is all the hysteresis that costs alone
-justify. Whether it is worth that is decided in `optimizer.renting.machines`.
+spent is spent. So a machine is fetched only for more than what keeps one. The hysteresis stands for what nobody states:
+whoever moves to the machine is restarted. Whether it is worth that is decided in `optimizer.renting.machines`.
 """
 
 from dataclasses import dataclass
@@ -15,6 +15,9 @@ import numpy as np
 from optimizer.arrays.owners import best_by
 from optimizer.fairness.utility import usable_columns
 from optimizer.problem import BoolArray, FloatArray, Problem
+
+#: A machine must be worth this part more than its price to be fetched, or prices that wander would move jobs about.
+HYSTERESIS = 0.05
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,7 +45,7 @@ def fetching(problem: Problem, value: FloatArray, largest: FloatArray) -> Fetchi
     use_s = _use_s(problem, value, largest, boot_s)
     ends = (use_s > 0) & np.isfinite(use_s)
     times = np.divide(np.maximum(use_s, least_s), use_s, out=np.ones(len(pools)), where=ends)
-    return Fetching(use_s > 0, pools.usd_per_h * times)
+    return Fetching(use_s > 0, pools.usd_per_h * times * (1.0 + HYSTERESIS))
 
 
 def _use_s(problem: Problem, value: FloatArray, largest: FloatArray, boot_s: FloatArray) -> FloatArray:

@@ -15,6 +15,7 @@ better). The marginal values shown to people are those finite differences. Decid
 policy's. The program itself is `optimizer.renting.program`.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -167,24 +168,29 @@ def _improve(program: "RentProgram", counts: IntArray, most: IntArray, held: Int
     if np.all(held <= most) and program.at(held).net >= program.at(counts).net - _WORTHWHILE:
         counts = held
     for _ in range(_MAX_MOVES):
-        moves = _moves(program, counts, most)
-        best = max(moves, key=lambda moved: program.at(moved).net, default=counts)
-        if program.at(best).net <= program.at(counts).net + _WORTHWHILE:
+        here = program.at(counts).net + _WORTHWHILE
+        better = next((moved for moved in _moves(program, counts, most) if program.at(moved).net > here), None)
+        if better is None:
             break
-        counts = best
+        counts = better
     return counts
 
 
-def _moves(program: "RentProgram", counts: IntArray, most: IntArray) -> list[IntArray]:
-    """One machine more or less, where the prices at these counts do not already tell that it does not pay.
+def _moves(program: "RentProgram", counts: IntArray, most: IntArray) -> Iterator[IntArray]:
+    """One machine more or less, the most promising first, where the prices do not already tell that it does not pay.
 
     The value is concave in each count, so one machine more is worth at most what the price says, the last at least.
     """
     worth = program.at(counts).prices * program.size
-    more = (counts < most) & (worth > program.usd_of(counts + 1))
-    less = (counts > 0) & (worth < program.usd_of(counts))
-    one = np.eye(len(counts), dtype=np.int64)
-    return [*(counts + one[more]), *(counts - one[less])]
+    more = np.where(counts < most, worth - program.usd_of(counts + 1), 0.0)
+    less = np.where(counts > 0, program.usd_of(counts) - worth, 0.0)
+    gain = np.concatenate((more, less))
+    for move in np.argsort(-gain, kind="stable"):
+        if gain[move] <= _WORTHWHILE:
+            return
+        moved = counts.copy()
+        moved[move % len(counts)] += 1 if move < len(counts) else -1
+        yield moved
 
 
 def _unpriced(status: Status, counts: IntArray, sizes: FloatArray) -> Rental:

@@ -1,9 +1,11 @@
-"""Deadlines held by machines that nobody takes away: while there is time a job runs where it is cheapest; at the last
-moment from which it would still end in time on an owned or on-demand machine, boot and one restart included, it is
-moved there, and machines are rented for it.
+"""Deadlines held by machines that nobody takes away: while there is time a job runs where the policy has it; at the
+last moment from which it would still end in time on the cheapest sure machines, boot and one restart included, it is
+moved there (or kept there), and machines are rented for it, whatever an hour of it is worth.
 
-That moment is found from what is safe: steps by the newest checkpoint, the speed there, and a margin. It moves on as
-the job makes progress, so it is looked at again only when it has come.
+Sure machines are owned and on-demand ones. Cheapest is what costs least until the job has ended, whole machines: to
+wait longer would save little on spot and leave only faster machines, which cost more. The moment is found from what is
+safe: steps by the newest checkpoint, the speed there, and a margin. It moves on as the job makes progress, so it is
+looked at again only when it has come.
 """
 
 from dataclasses import dataclass
@@ -38,6 +40,8 @@ class Outlook:
     needs_s: float
     margin_s: float
     left_s: float
+    #: Of its machines until it has ended; 0 on owned ones.
+    usd: float
     #: It runs there already.
     is_there: bool
 
@@ -47,8 +51,13 @@ class Outlook:
         return self.left_s - self.needs_s - self.margin_s
 
     @property
+    def is_feasible(self) -> bool:
+        """It would end in time, margin used up or not."""
+        return self.left_s >= self.needs_s
+
+    @property
     def is_at_risk(self) -> bool:
-        return self.left_s < self.needs_s if self.is_there else self.slack_s <= 0
+        return not self.is_feasible if self.is_there else self.slack_s <= 0
 
 
 def settle(cycle: Cycle) -> None:
@@ -75,31 +84,44 @@ def entitle(cycle: Cycle) -> None:
 
 
 def outlook(ledger: Ledger, job: JobRecord) -> Outlook | None:
-    """The sure pool where it would end first; None without a deadline, or where length or speed are not known."""
+    """The cheapest sure pool where it would end in time, else where it would end first; None without a deadline, or
+    where length or speed are not known.
+    """
     if job.request.deadline_at == inf or job.request.steps is None or ledger.standing is None:
         return None
-    job_class, restart_s = ledger.class_of(job), ledger.restart_s(job, ledger.standing.rules)
-    counts, best = ledger.classes.forms[job_class.form].counts, None
+    found = [each for state in ledger.fleet.pools if (each := _on(ledger, job, state)) is not None]
+    in_time = [each for each in found if each.is_feasible]
+    if in_time:
+        return min(in_time, key=lambda each: (each.usd, -each.slack_s, not each.is_there))
+    return max(found, key=lambda each: (each.slack_s, each.is_there), default=None)
+
+
+def _on(ledger: Ledger, job: JobRecord, state: PoolState) -> Outlook | None:
+    """What the job would need on this pool; None where it cannot run, or nothing is sure."""
+    job_class = ledger.class_of(job)
+    form = ledger.classes.forms[job_class.form]
+    rate, count = float(job_class.rates[state.row]), int(form.counts[state.row])
+    if rate <= 0 or not count or state.pool.market is Market.SPOT or not _may_have(state, count):
+        return None
     left_s = job.request.deadline_at - ledger.now
-    for state in ledger.fleet.pools:
-        rate, count = float(job_class.rates[state.row]), int(counts[state.row])
-        if rate <= 0 or not count or state.pool.market is Market.SPOT or not _may_have(state, count):
-            continue
-        is_there = job.holds and int(ledger.columns.pool[job.slot]) == state.row
-        if is_there:
-            needs_s, margin_s = ledger.remaining_s(job), 0.0
-        else:
-            is_free = ledger.fleet.find(state.row, ledger.classes.forms[job_class.form]) is not None
-            if not is_free and not state.rented:
-                continue  # others hold the owned ones: nothing is sure
-            work_s = max(0.0, job.request.steps - job.safe_steps) / rate
-            stop_s = job.request.grace_s if job.holds else 0.0
-            needs_s = work_s + restart_s + stop_s + (0.0 if is_free else state.pool.boot_s)
-            margin_s = restart_s + _MARGIN_S + _MARGIN_PART * needs_s
-        found = Outlook(state.row, state.pool.pool_id, needs_s, margin_s, left_s, is_there)
-        if best is None or (found.slack_s, found.is_there) > (best.slack_s, best.is_there):
-            best = found
-    return best
+    machines = ceil(count / state.pool.shape.accelerators)
+    usd_per_s = machines * state.pool.usd_per_h / 3600.0 if state.rented else 0.0
+    assert ledger.standing is not None, "asked above"
+    assert job.request.steps is not None, "asked above"
+    restart_s = ledger.restart_s(job, ledger.standing.rules)
+    if job.holds and int(ledger.columns.pool[job.slot]) == state.row:
+        # Until it is held there for its deadline's sake, the policy may move it: it would have to come back.
+        needs_s = ledger.remaining_s(job)
+        margin_s = 2 * restart_s + state.pool.boot_s + _MARGIN_S + _MARGIN_PART * needs_s
+        return Outlook(state.row, state.pool.pool_id, needs_s, margin_s, left_s, needs_s * usd_per_s, True)
+    is_free = ledger.fleet.find(state.row, form) is not None
+    if not is_free and not state.rented:
+        return None  # others hold the owned ones
+    work_s = max(0.0, job.request.steps - job.safe_steps) / rate
+    stop_s = job.request.grace_s if job.holds else 0.0
+    needs_s = work_s + restart_s + stop_s + (0.0 if is_free else state.pool.boot_s)
+    margin_s = restart_s + _MARGIN_S + _MARGIN_PART * needs_s
+    return Outlook(state.row, state.pool.pool_id, needs_s, margin_s, left_s, needs_s * usd_per_s, False)
 
 
 def _may_have(state: PoolState, count: int) -> bool:
@@ -110,8 +132,7 @@ def _may_have(state: PoolState, count: int) -> bool:
 def _look(cycle: Cycle, job: JobRecord) -> None:
     """Secure the job if it is time, else say when to look again."""
     found, left_s = outlook(cycle.ledger, job), job.request.deadline_at - cycle.now
-    is_spot = any(state.pool.market is Market.SPOT for state in cycle.ledger.fleet.pools)
-    is_due = found is not None and found.slack_s <= 0 and not found.is_there and is_spot and left_s > 0
+    is_due = found is not None and found.slack_s <= 0 and left_s > 0
     if found is not None and is_due and cycle.ledger.fleet.pools[found.pool].rented:
         job.sure_pool = found.pool
         cycle.secured.add(job.job_id)
@@ -153,7 +174,7 @@ def _move(cycle: Cycle, job: JobRecord) -> None:
 
 
 def _rent(cycle: Cycle, job: JobRecord, state: PoolState) -> None:
-    """Machines for all that wait for this pool, less those on their way."""
+    """Machines for all that wait for this pool, less what is free there and those on their way."""
     if not state.rented or cycle.spending.everything.closed or cycle.now < state.rent_not_before:
         return
     waiting = [cycle.ledger.jobs[each] for each in cycle.secured if each in cycle.ledger.jobs]
@@ -162,10 +183,12 @@ def _rent(cycle: Cycle, job: JobRecord, state: PoolState) -> None:
         for each in waiting
         if each.sure_pool == state.row and not (each.holds and int(cycle.ledger.columns.pool[each.slot]) == state.row)
     )
-    needed = ceil(count / state.pool.shape.accelerators) - sum(state.awaited.values())
-    missing = min(needed, state.pool.quota - state.machines - sum(state.awaited.values()))
+    coming = sum(state.awaited.values())
+    needed = ceil((count - state.free) / state.pool.shape.accelerators) - coming
+    missing = min(needed, state.pool.quota - state.machines - coming)
     if missing > 0:
-        token = f"{state.pool.pool_id}@{cycle.now:.6f}/deadline"
+        # Unique, though several jobs may ask at one instant, or one may ask again: a cloud answers a token once.
+        token = f"{state.pool.pool_id}@{cycle.now:.6f}/deadline-{job.job_id}-{state.machines + coming}"
         state.awaited[token] = missing
         cycle.commands.append(Rent(token, state.pool.pool_id, missing))
 

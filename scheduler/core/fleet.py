@@ -107,6 +107,8 @@ class PoolState:
     rent_failures: int = 0
     rent_problem: str = ""
     rent_not_before: float = -inf
+    #: When idle machines are looked at next; inf: nobody waits for that.
+    idle_look_at: float = inf
     lives: Lives = field(default_factory=Lives)
 
     @property

@@ -156,13 +156,21 @@ def _hold_rented(cycle: Cycle, state: PoolState, target: int) -> None:
         state.awaited[token] = missing
         cycle.commands.append(Rent(token, state.pool.pool_id, missing))
     elif missing < 0:
-        cycle.timers.set(cycle.now + cycle.standing.rules.rent_keep_s, "idle", state.row)
+        _look_for_idle(cycle, state)
+
+
+def _look_for_idle(cycle: Cycle, state: PoolState) -> None:
+    """Once it may be time to give a machine back; one timer for each pool, however often this is asked."""
+    if state.idle_look_at == inf:
+        state.idle_look_at = cycle.now + cycle.standing.rules.rent_keep_s
+        cycle.timers.set(state.idle_look_at, "idle", state.row)
 
 
 def release_idle(cycle: Cycle, row: int) -> None:
     """Give back rented machines that have been idle long enough, beyond what the last solve wants."""
     proposal, rules = cycle.standing.proposal, cycle.standing.rules
     state = cycle.ledger.fleet.pools[row]
+    state.idle_look_at = inf
     if proposal is None:
         return
     target = dict(zip(proposal.pools, proposal.rent_machines, strict=True)).get(state.pool.pool_id, 0)
@@ -181,7 +189,7 @@ def release_idle(cycle: Cycle, row: int) -> None:
             cycle.commands.append(ReleaseNode(machine.node_id, detail))
             excess -= 1
     if excess > 0:
-        cycle.timers.set(cycle.now + rules.rent_keep_s, "idle", row)
+        _look_for_idle(cycle, state)
 
 
 def rent_failed(cycle: Cycle, event: RentFailed) -> None:

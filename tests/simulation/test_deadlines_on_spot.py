@@ -7,10 +7,10 @@ import pytest
 
 from optimizer.policy import PolicySpec
 from scheduler.cloud.simulated import RentalTerms
-from scheduler.core.commands import AttemptTransitioned, Command
+from scheduler.core.commands import AttemptTransitioned, Command, Rent
 from scheduler.core.conditions import AT_RISK, conditions
 from scheduler.core.core import SchedulerCore
-from scheduler.core.events import Event
+from scheduler.core.events import Event, Woke
 from scheduler.core.rules import RoundRules
 from simulator.engine import Limits
 from simulator.faults import Incident, MarketChange
@@ -98,3 +98,74 @@ def test_no_deadline_is_missed_however_spot_comes_and_goes(seed: int, notice_s: 
     deadline_h = hours * random.uniform(1.2, 2.0) + 0.3
     ended_at, _, _ = run(scenario(PolicySpec("walras"), incidents, seed=seed, notice_s=notice_s), hours, deadline_h)
     assert ended_at <= deadline_h * HOUR_S
+
+
+def test_gangs_over_several_machines_are_rented_for_once() -> None:
+    """Two gangs of three single machines reach their last moment at one instant: six machines come, and both start.
+
+    Machines that are there already are not asked for again as the others come, and no request has the name of another.
+    """
+    told = scenario(PolicySpec("walras"), [])
+    sure = replace(SURE, quota=20)
+    told = replace(
+        told,
+        pools=(PoolModel(sure, terms=RentalTerms(120.0)),),
+        rules=replace(told.rules, delay_usd_per_h=0.0),
+    )
+    rented: list[Rent] = []
+    jobs = [
+        SimulatedJob(
+            0.0,
+            JobRequest(JobId(row), KIND, (Demand("gpu", 3),), steps=HOUR_S, deadline_at=3 * HOUR_S, grace_s=20.0),
+            HOUR_S,
+        )
+        for row in (1, 2)
+    ]
+    result = Simulation(told).run(jobs, lambda _, commands: rented.extend(c for c in commands if isinstance(c, Rent)))
+    assert sum(rent.machines for rent in rented) == 6
+    assert len({rent.token for rent in rented}) == len(rented)
+    assert all(job.state is JobState.SUCCEEDED and job.ended_at <= 3 * HOUR_S for job in result.jobs)
+    assert len(result.jobs) == 2
+
+
+def test_the_cheapest_machines_that_suffice_are_rented() -> None:
+    """Not the fastest ones: these are for when nothing else is in time any more."""
+    fast = Pool(
+        PoolId("fast/on_demand/z"), replace(BOX, name="fast", accelerator="fast"), Market.ON_DEMAND, "z", 30.0, 2
+    )
+    told = scenario(PolicySpec("walras"), [])
+    truth = Truth({SpeedKey(KIND, "gpu"): 1.0, SpeedKey(KIND, "fast"): 2.0}, {KIND: Costs(10.0, 5.0, 300.0)})
+    told = replace(
+        told,
+        pools=(PoolModel(SURE, terms=RentalTerms(120.0)), PoolModel(fast, terms=RentalTerms(120.0))),
+        truth=truth,
+        rules=replace(told.rules, delay_usd_per_h=0.0),
+    )
+    core, rented = SchedulerCore(), list[Rent]()
+    request = JobRequest(
+        JobId(1), KIND, (Demand("gpu", 1), Demand("fast", 1)), steps=HOUR_S, deadline_at=4 * HOUR_S, grace_s=20.0
+    )
+    result = Simulation(told, core=core).run(
+        [SimulatedJob(0.0, request, HOUR_S)],
+        lambda _, commands: rented.extend(c for c in commands if isinstance(c, Rent)),
+    )
+    assert [rent.pool_id for rent in rented] == [SURE.pool_id]
+    assert [job.ended_at <= 4 * HOUR_S for job in result.jobs] == [True]
+
+
+def test_asking_often_whether_machines_are_idle_leaves_one_timer_for_each_pool() -> None:
+    """A rented machine that is not worth its price, but works: every solve says so, and wakes nobody more often."""
+    told = scenario(PolicySpec("walras"), [])
+    told = replace(told, rules=replace(told.rules, delay_usd_per_h=0.0, resolve_min_s=1.0))
+    jobs = [
+        SimulatedJob(
+            60.0 * row,
+            JobRequest(JobId(row + 1), KIND, (Demand("gpu", 1),), steps=HOUR_S, deadline_at=2 * HOUR_S),
+            HOUR_S,
+        )
+        for row in range(2)
+    ]
+    woke: list[Event] = []
+    result = Simulation(told).run(jobs, lambda event, _: woke.append(event) if isinstance(event, Woke) else None)
+    assert len(result.jobs) == 2
+    assert len(woke) < 10 * result.ended_at / told.rules.rent_keep_s

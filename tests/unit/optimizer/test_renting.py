@@ -9,9 +9,12 @@ from optimizer.certificate import check
 from optimizer.decision import Shares, Status
 from optimizer.policies.max_min_fairness import MaxMinFairness
 from optimizer.policy import PolicySpec
+from optimizer.renting.costs import HYSTERESIS
 from optimizer.renting.machines import margins_of, rent_machines
 
 #: Four equal jobs, one owned accelerator; a machine of one accelerator costs 1 USD/h.
+#: What a machine must be worth to be fetched, over its price.
+MORE = 1 + HYSTERESIS
 QUEUE = Setting([[1, 1]] * 4, [1, 0], rentable=[0, 8], usd_per_h=[0, 1])
 
 
@@ -82,7 +85,8 @@ def test_on_a_tie_what_is_held_stays():
 
 
 #: One job, an hour of work, worth 2 USD/h; a machine for 1 USD/h.
-HOUR = Setting([[1]], [0], rentable=[1], usd_per_h=[1], values=[2], remaining_steps=[3600])
+#: Worth twice the price of a machine that is fetched.
+HOUR = Setting([[1]], [0], rentable=[1], usd_per_h=[1], values=[2 * MORE], remaining_steps=[3600])
 
 
 @pytest.mark.parametrize(
@@ -120,10 +124,10 @@ def test_what_comes_late_is_used_for_less():
     )  # fmt: skip
     rental = rent_machines(build(setting), 0.0)
     assert rental is not None
-    assert rental.fetched_usd_per_h == pytest.approx([0, 1.0])  # 900 s of use
+    assert rental.fetched_usd_per_h == pytest.approx([0, MORE])  # 900 s of use
     rental = rent_machines(build(Setting(**{**setting.__dict__, "minimum_billing_s": [0, 1800]})), 0.0)
     assert rental is not None
-    assert rental.fetched_usd_per_h == pytest.approx([0, 2.0])
+    assert rental.fetched_usd_per_h == pytest.approx([0, 2 * MORE])
 
 
 def test_what_is_spent_is_spent():
@@ -134,7 +138,7 @@ def test_what_is_spent_is_spent():
     )  # fmt: skip
     rental = rent_machines(build(setting), 0.0)
     assert rental is not None
-    assert rental.fetched_usd_per_h == pytest.approx([2.5])
+    assert rental.fetched_usd_per_h == pytest.approx([2.5 * MORE])
     assert rental.machines.tolist() == [1]
     margins = margins_of(build(setting), 0.0, rental)
     assert margins.last_usd_per_h == pytest.approx([2.0])
@@ -157,7 +161,7 @@ def test_a_queue_is_of_use_for_as_long_as_it_lasts():
                       minimum_billing_s=[3600 * 3])  # fmt: skip
     rental = rent_machines(build(setting), 0.0)
     assert rental is not None
-    assert rental.fetched_usd_per_h == pytest.approx([1.5])
+    assert rental.fetched_usd_per_h == pytest.approx([1.5 * MORE])
     assert rental.machines.tolist() == [4]
 
 
