@@ -52,7 +52,8 @@ class ByPlan:
         self.learning: set[JobId] = set()
 
     def _place_of(self, job: JobRecord) -> list[int]:
-        pools: list[int] = np.flatnonzero(self._ledger.columns.entitled[job.slot] > 0).tolist()
+        # Entitlements are never negative. Asked for each job several times a plan: the shortest way counts.
+        pools: list[int] = self._ledger.columns.entitled[job.slot].nonzero()[0].tolist()
         return pools
 
     def _rank_of(self, job: JobRecord) -> int:

@@ -171,20 +171,29 @@ class Spending:
 
     def started(self, job: JobRecord) -> None:
         """The job holds a place from now on; whoever shares it pays less."""
+        if self._is_free(job):
+            return
         self._pay(job)
         for other in self._sharing(job):
             self._pay(other)
 
     def ended(self, job: JobRecord) -> None:
         """The job has given its place back."""
+        if job.job_id not in self._pays:
+            return
         self._stop_paying(job)
         for other in self._sharing(job):
             self._pay(other)
 
     def repriced(self, pool: int) -> None:
         """The market asks another price for the machines of a pool."""
-        for job_id in [job_id for job_id, pays in self._pays.items() if pays.pool == pool]:
-            self._pay(self._ledger.jobs[job_id])
+        free = [job.job_id for job in self._ledger if job.holds and job.job_id not in self._pays]
+        for job_id in (*self._pays, *free):
+            job = self._ledger.jobs[job_id]
+            if self._ledger.columns.pool[job.slot] == pool:
+                self._pay(job)
+                for other in self._sharing(job):
+                    self._pay(other)
         price = self._ledger.fleet.pools[pool].pool.usd_per_h
         for machine in self._rented.values():
             if machine.pool == pool:
@@ -209,6 +218,12 @@ class Spending:
         self.everything.pay(self._ledger.now, -rented.usd_per_h, 0.0, -1)
         self.everything.usd += rented.usd_per_h * max(0.0, rented.until_at - self._ledger.now) / _HOUR_S
         self._touch(self.everything)
+
+    def _is_free(self, job: JobRecord) -> bool:
+        """Its place costs nothing: no account need hear of it."""
+        assert job.placement is not None
+        row = self._ledger.fleet.pool_row(job.placement.pool_id)
+        return row is not None and self._ledger.fleet.pools[row].pool.usd_per_h == 0
 
     def _sharing(self, job: JobRecord) -> list[JobRecord]:
         """Others that hold the same accelerators of the one machine."""

@@ -96,8 +96,6 @@ class Turn:
 
     def post(self, node_id: NodeId, command: AgentCommand) -> None:
         """Queue a command for an agent; it goes out after the commit."""
-        body = command.model_dump_json()
-        self.batch.outbox.append(OutboxRow(command.command_id, node_id, body))
         self.batch.last_command_id = command.command_id
         self.effects.posts.append((node_id, command))
 
@@ -116,19 +114,20 @@ class Turn:
         batch.parts = [replace(row) for row in self._parts.values()]
         batch.nodes = [replace(row) for row in self._nodes.values()]
         batch.rents = [replace(row) for row in self._rents.values()]
-        return Frozen(batch, self._records)
+        return Frozen(batch, self._records, tuple(self.effects.posts))
 
 
 @dataclass(slots=True)
 class Frozen:
-    """A batch whose journal is still to be encoded: the costly part, done in the writer thread."""
+    """A batch whose journal and messages are still to be encoded: the costly part, done in the writer thread."""
 
     batch: Batch
     records: list[tuple[Event, list[Command]] | JournalRow]
+    posts: tuple[tuple[NodeId, AgentCommand], ...] = ()
 
     @property
     def is_empty(self) -> bool:
-        return not self.records and self.batch.is_empty()
+        return not self.records and not self.posts and self.batch.is_empty()
 
     def tell(self, log: Logger) -> None:
         """A line per event and command, for those who look closely."""
@@ -152,4 +151,6 @@ class Frozen:
             event, commands = record
             journal.append(encode_event(event))
             journal.extend(encode_command(event.at, command) for command in commands)
+        for node_id, command in self.posts:
+            self.batch.outbox.append(OutboxRow(command.command_id, node_id, command.model_dump_json()))
         return self.batch
