@@ -54,6 +54,7 @@ def test_a_job_that_is_moved_goes_on_learning(tmp_path: Path) -> None:
 
 def test_steps_of_the_job_end_it_wherever_it_is(tmp_path: Path) -> None:
     """A limit of steps counts those of every attempt; a search leaves a checkpoint and no process."""
+    others = set(processes.descendants(os.getpid()))  # of whatever ran here before
     found = search_job(
         job(tmp_path, "--until-loss", "0"),
         along_the_path,
@@ -65,7 +66,7 @@ def test_steps_of_the_job_end_it_wherever_it_is(tmp_path: Path) -> None:
     assert found.moves[-1].steps == 40
     assert found.checkpoint is not None
     assert found.checkpoint.step == found.steps
-    assert processes.descendants(os.getpid()) == []
+    assert set(processes.descendants(os.getpid())) <= others
 
 
 def test_a_script_that_fails_or_saves_nothing_is_told(tmp_path: Path) -> None:
