@@ -9,9 +9,9 @@ import asyncio
 import gc
 import time
 
-_WORK_S = 0.008
+_WORK_S = 0.004
 #: Objects made since the last look (of the youngest; then how many such looks until the next older ones are included).
-_YOUNG, _MIDDLE, _NEVER = 5_000, 10, 1_000_000
+_YOUNG, _MIDDLE, _NEVER = 2_000, 5, 1_000_000
 _WHOLE_EVERY_S = 3600.0
 
 

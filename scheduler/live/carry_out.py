@@ -5,7 +5,7 @@ and that an attempt which is over somewhere must be told so everywhere else.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from scheduler.core.commands import (
@@ -51,11 +51,19 @@ _NO_GRACE_S = 0.0
 
 def emit(turn: Turn, event: Event) -> None:
     """Give an event to the core, note both, and carry its commands over to the board."""
+    for _ in emit_in_pieces(turn, event):
+        pass
+
+
+def emit_in_pieces(turn: Turn, event: Event) -> Iterator[None]:
+    """As `emit`, with a pause after the core's answer and after each of its commands: a plan may have hundreds."""
     _before(turn, event)
     commands = turn.core.handle(event)
     turn.record(event, commands)
+    yield
     for command in commands:
         _CARRY[type(command)](turn, command)
+        yield
 
 
 def _before(turn: Turn, event: Event) -> None:

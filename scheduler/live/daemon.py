@@ -2,14 +2,15 @@
 
     inbox -> take every step of the batch -> commit in the writer thread -> resolve what waited, post, solve, rent
 
-A step is a plain function of the turn. It may raise `UserError` before it has emitted anything; that is its answer. An
-AssertionError is a mistake of ours: nothing of the batch is written, and the process ends (a restart begins from what
-was committed). Nothing in the loop's thread touches the database.
+A step is a plain function of the turn. It may raise `UserError` before it has emitted anything; that is its answer. A
+step whose consequences may be hundreds of commands is taken in pieces (`perform_soon_in_pieces`): between them the rest
+of the server runs, and no other step does. An AssertionError is a mistake of ours: nothing of the batch is written, and
+the process ends (a restart begins from what was committed). Nothing in the loop's thread touches the database.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from heapq import heappop, heappush
@@ -18,7 +19,7 @@ from typing import Any, Protocol, TypeVar
 from scheduler.core.core import SchedulerCore
 from scheduler.core.events import Woke
 from scheduler.live.board import Board
-from scheduler.live.carry_out import emit
+from scheduler.live.carry_out import emit_in_pieces
 from scheduler.live.clock import Clock
 from scheduler.live.settings import LiveSettings
 from scheduler.live.store import Store
@@ -29,8 +30,10 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Step = Callable[[Turn], T]
+#: A step taken in pieces; none of them is the answer to anybody.
+LongStep = Callable[[Turn], Iterator[None]]
 #: The loop is given way to this often during a long batch.
-_BREATH_S = 0.01
+_BREATH_S = 0.004
 
 
 class Overloaded(ClusterError):
@@ -48,6 +51,8 @@ class _Waiting:
     #: Steps of one transaction; between them the loop may breathe.
     steps: Sequence[Step[Any]]
     done: asyncio.Future[list[Any]]
+    #: Instead of steps, one that is taken in pieces.
+    long: LongStep | None = None
 
 
 class Daemon:
@@ -86,8 +91,11 @@ class Daemon:
 
     def perform_soon(self, step: Step[Any]) -> None:
         """Take a step that nobody waits for. Never dropped: what the world did must be known."""
-        task = asyncio.ensure_future(self._put_patiently(step))
-        task.add_done_callback(_tell_mistake)
+        self._put_patiently([step])
+
+    def perform_soon_in_pieces(self, step: LongStep) -> None:
+        """As `perform_soon`, for a step so long that the rest of the server must run between its pieces."""
+        self._put_patiently((), step)
 
     async def settled(self) -> None:
         """Wait until what the board shows is durable."""
@@ -135,11 +143,14 @@ class Daemon:
         try:
             for item in waiting:
                 try:
+                    if item.long is not None:
+                        await self._pieces(turn, item.long)
                     answers.append((item.done, await self._steps(turn, item.steps)))
                 except UserError as error:
                     if not item.done.done():
                         item.done.set_exception(error)
             self.core = turn.core
+            await self._breathe()
             frozen = turn.freeze()
             if not frozen.is_empty:
                 commit = asyncio.get_running_loop().run_in_executor(
@@ -168,10 +179,20 @@ class Daemon:
         for step in steps:
             turn.at = self.clock.now()
             answers.append(step(turn))
-            if self.clock.now() - self._breathed_at > _BREATH_S:
-                await asyncio.sleep(0)
-                self._breathed_at = self.clock.now()
+            await self._breathe()
         return answers
+
+    async def _pieces(self, turn: Turn, step: LongStep) -> None:
+        # What was done before it is another piece already: the first may be as long as any.
+        await asyncio.sleep(0)
+        self._breathed_at = turn.at = self.clock.now()
+        for _ in step(turn):
+            await self._breathe()
+
+    async def _breathe(self) -> None:
+        if self.clock.now() - self._breathed_at > _BREATH_S:
+            await asyncio.sleep(0)
+            self._breathed_at = self.clock.now()
 
     async def _put(self, steps: Sequence[Step[Any]]) -> list[Any]:
         done: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
@@ -181,10 +202,13 @@ class Daemon:
             raise Overloaded("the server has more to do than it can hold; try again in a moment") from None
         return await done
 
-    async def _put_patiently(self, step: Step[Any]) -> None:
-        done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        await self._inbox.put(_Waiting([step], done))
-        await done
+    def _put_patiently(self, steps: Sequence[Step[Any]], long: LongStep | None = None) -> None:
+        async def put() -> None:
+            done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+            await self._inbox.put(_Waiting(steps, done, long))
+            await done
+
+        asyncio.ensure_future(put()).add_done_callback(_tell_mistake)
 
     def _ring(self) -> None:
         self._timer = None
@@ -192,7 +216,7 @@ class Daemon:
         while self._wakes and self._wakes[0] <= now:
             heappop(self._wakes)
         self.arm(())
-        self.perform_soon(lambda turn: emit(turn, Woke(turn.at)))
+        self.perform_soon_in_pieces(lambda turn: emit_in_pieces(turn, Woke(turn.at)))
 
 
 def _tell_mistake(task: "asyncio.Future[None]") -> None:

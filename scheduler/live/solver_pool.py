@@ -10,7 +10,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.connection import wait
@@ -19,10 +19,10 @@ from optimizer.gangs.whole import LARGEST_FLEET
 from scheduler.core.commands import Solve
 from scheduler.core.events import Event, Proposal, Solved, SolveFailed
 from scheduler.core.solving import solve
-from scheduler.live.carry_out import emit
+from scheduler.live.carry_out import emit_in_pieces
 from scheduler.live.daemon import Daemon
 from scheduler.live.journal import plain
-from scheduler.live.turn import Effects
+from scheduler.live.turn import Effects, Turn
 
 
 def _live_with_parent() -> None:
@@ -83,11 +83,11 @@ class SolverPool:
     async def _answer(self, command: Solve) -> None:
         event = await self._event(command)
 
-        def step(turn: object) -> None:
-            event.at = turn.at  # type: ignore[attr-defined]
-            emit(turn, event)  # type: ignore[arg-type]
+        def step(turn: Turn) -> Iterator[None]:
+            event.at = turn.at
+            return emit_in_pieces(turn, event)
 
-        self._daemon.perform_soon(step)
+        self._daemon.perform_soon_in_pieces(step)
 
     async def _event(self, command: Solve) -> Event:
         loop, began = asyncio.get_running_loop(), time.monotonic()
