@@ -1,12 +1,14 @@
 """Step time as a line in the batch, for kinds that were measured, across places (an accelerator, and how many of it):
 what every step costs, and what every sample costs (Scavenger's law).
 
-    t = (o_k A_p + w_k b C_p) exp(e_kp) + s_0 + s_1 layers + s_2 bytes        the last three where ranks exchange
+    t = (o_k A_p exp(d_ka) + w_k b C_p exp(e_ka)) exp(f_kp) + s_0 + s_1 layers + s_2 bytes      s: where ranks exchange
 
-k: kind, p: place, b: samples per accelerator and pass. A_p and C_p are how much dearer a step's fixed part and its
-samples are at a place than at the one that was measured most; e_kp is what a kind differs from that by, and small. All
-are found at once, by least squares of log time with priors; intervals follow from how well the observations pin a
-cell's time down, scaled by how the law tells observations from the others.
+k: kind, a: accelerator, p: place, b: samples per accelerator and pass. A_p and C_p are how much dearer a step's fixed
+part and its samples are at a place than at the one that was measured most. Kinds differ from that by d and e on an
+accelerator, however many of it there are (what an accelerator costs a step before it computes, such as waking its
+threads, is a matter of the kind: d is larger than e), and by the smaller f at a place. All are found at once, by least
+squares of log time with priors; intervals follow from how well the observations pin a cell's time down, scaled by how
+the law tells observations from the others.
 """
 
 from collections.abc import Sequence
@@ -23,9 +25,11 @@ from optimizer.performance.predictor import INTERVAL, Z80, CannotPredict, Predic
 Array = NDArray[np.float64]
 Place = tuple[str, int]
 
-#: Standard deviations (log): of a measurement beside its own spread, and of what kinds differ by at a place. Those are
-#: taken with which observations are told best from the others.
-_NOISES, _OWNS = (0.02, 0.05, 0.1), (0.1, 0.2, 0.4)
+#: Standard deviations (log): of a measurement beside its own spread, and of what kinds differ by in the fixed part of a
+#: step on an accelerator. Those are taken with which observations are told best from the others.
+_NOISES, _OWNS = (0.02, 0.05, 0.1), (0.2, 0.4, 0.8)
+#: What kinds differ by in the cost of samples, and at a place beside its accelerator, over that.
+_SAMPLE_SHARE, _PLACE_SHARE = 0.25, 0.25
 #: Of places.
 _PLACES = 0.8
 #: Fixed and sample costs of a kind, and costs of exchange, are known this badly before anything is measured.
@@ -87,6 +91,7 @@ class _Columns:
 
     kinds: NDArray[np.int64]
     places: NDArray[np.int64]
+    accelerators: NDArray[np.int64]
     samples: Array
     passes: Array
     #: (n, 3): 1, layers and gradient bytes where ranks exchange, else 0.
@@ -95,10 +100,11 @@ class _Columns:
 
 @dataclass(frozen=True, slots=True)
 class _Names:
-    """Positions of kinds and places in a vector of parameters. The first place is the one measured most."""
+    """Positions of kinds, places, accelerators in a vector of parameters. The first place is the one measured most."""
 
     kinds: dict[str, int]
     places: dict[Place, int]
+    accelerators: dict[str, int]
 
     @classmethod
     def of(cls, observations: Sequence[Observation]) -> "_Names":
@@ -108,18 +114,25 @@ class _Names:
             place = _place(observation.cell)
             counts[place] = counts.get(place, 0) + 1
         places = sorted(counts, key=lambda place: (-counts[place], place))
-        return cls({kind: n for n, kind in enumerate(kinds)}, {place: n for n, place in enumerate(places)})
+        accelerators = dict.fromkeys(accelerator for accelerator, _ in places)
+        return cls(
+            {kind: n for n, kind in enumerate(kinds)},
+            {place: n for n, place in enumerate(places)},
+            {accelerator: n for n, accelerator in enumerate(accelerators)},
+        )
 
     @property
     def _cuts(self) -> tuple[int, ...]:
-        """Where the parts of a parameter vector begin: w, A, C, e, s."""
-        kinds, places = len(self.kinds), len(self.places)
-        return tuple(np.cumsum([kinds, kinds, places, places, kinds * places]).tolist())
+        """Where the parts of a parameter vector begin: w, A, C, d, e, f, s."""
+        kinds, places, accelerators = len(self.kinds), len(self.places), len(self.accelerators)
+        own = kinds * accelerators
+        return tuple(np.cumsum([kinds, kinds, places, places, own, own, kinds * places]).tolist())
 
     def columns(self, cells: Sequence[Cell]) -> _Columns:
         return _Columns(
             np.array([self.kinds[cell.kind.name] for cell in cells]),
             np.array([self.places[_place(cell)] for cell in cells]),
+            np.array([self.accelerators[cell.accelerator.name] for cell in cells]),
             np.array([cell.layout.local for cell in cells]),
             np.array([cell.layout.accumulated + 1.0 for cell in cells]),
             np.array([_exchanged(cell) for cell in cells]),
@@ -134,10 +147,14 @@ class _Names:
             fixed[kind] = times[own].min() - np.log(2.0)
             sample[kind] = np.median(times[own] - np.log(columns.samples[own])) - np.log(2.0)
         first = np.where(np.arange(places) == 0, 1e-6, _PLACES)
-        centre = np.concatenate([fixed, sample, np.zeros(2 * places + kinds * places), _EXCHANGE_S])
-        own = np.full((kinds, places), own_sd)
-        own[:, 0] = 1e-6
-        width = np.concatenate([np.full(2 * kinds, _WIDE), first, first, own.ravel(), np.full(3, _WIDE)])
+        # The first accelerator and the first place are what the others are compared with.
+        on_accelerator, at_place = np.full((kinds, len(self.accelerators)), own_sd), np.full((kinds, places), own_sd)
+        on_accelerator[:, 0] = at_place[:, 0] = 1e-6
+        own = (on_accelerator, _SAMPLE_SHARE * on_accelerator, _PLACE_SHARE * at_place)
+        centre = np.concatenate([fixed, sample, np.zeros(2 * places + sum(each.size for each in own)), _EXCHANGE_S])
+        width = np.concatenate(
+            [np.full(2 * kinds, _WIDE), first, first, *(each.ravel() for each in own), np.full(3, _WIDE)]
+        )
         return centre, width
 
     def log_times(self, parameters: Array, columns: _Columns) -> Array:
@@ -150,22 +167,24 @@ class _Names:
         fixed, samples, exchange = self._parts(parameters, columns)
         whole = fixed + samples + exchange.sum(axis=1)
         row, k, p = np.arange(len(whole)), columns.kinds, columns.places
-        w, step_at, sample_at, own, s = self._cuts
+        w, step_at, sample_at, d, e, f, s = self._cuts
+        at = k * len(self.accelerators) + columns.accelerators
         found = np.zeros((len(whole), len(parameters)))
-        found[row, k] = found[row, step_at + p] = fixed / whole
-        found[row, w + k] = found[row, sample_at + p] = samples / whole
-        found[row, own + k * len(self.places) + p] = (fixed + samples) / whole
+        found[row, k] = found[row, step_at + p] = found[row, d + at] = fixed / whole
+        found[row, w + k] = found[row, sample_at + p] = found[row, e + at] = samples / whole
+        found[row, f + k * len(self.places) + p] = (fixed + samples) / whole
         found[:, s:] = exchange / whole[:, None]
         return found
 
     def _parts(self, parameters: Array, columns: _Columns) -> tuple[Array, Array, Array]:
         """Seconds of every cell: fixed, of its samples, and (n, 3) of exchange."""
-        fixed, sample, step_at, sample_at, own, exchange = np.split(parameters, self._cuts)
+        fixed, sample, step_at, sample_at, own_fixed, own_sample, own, exchange = np.split(parameters, self._cuts)
         k, p = columns.kinds, columns.places
-        both = columns.passes * np.exp(own.reshape(len(self.kinds), -1)[k, p])
+        at = k * len(self.accelerators) + columns.accelerators
+        both = columns.passes * np.exp(own[k * len(self.places) + p])
         return (
-            both * np.exp(fixed[k] + step_at[p]),
-            both * columns.samples * np.exp(sample[k] + sample_at[p]),
+            both * np.exp(fixed[k] + step_at[p] + own_fixed[at]),
+            both * columns.samples * np.exp(sample[k] + sample_at[p] + own_sample[at]),
             columns.exchange * np.exp(exchange),
         )
 
