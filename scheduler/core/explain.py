@@ -75,8 +75,8 @@ def _lines(
         yield ReasonLine(
             Reason.WAIT_NOT_EVALUATED,
             f"no heartbeat from {', '.join(_silent(core, job))}; until its lease has run out the attempt may be alive",
-            "it goes on if the machine comes back; once that is lost (`walras nodes` counts down), elsewhere from its last"
-            " checkpoint",
+            "it goes on if the machine comes back; once that is lost (`walras nodes` counts down), elsewhere, from its"
+            " last checkpoint",
         )
     elif (never := _never(core, job, expected)) is not None:
         yield never
