@@ -15,6 +15,8 @@ import numpy as np
 import yaml
 
 from benchmarks.tables import Measured
+from optimizer.decision import Plan
+from optimizer.gangs.added import with_added
 from optimizer.policies.hadar import Hadar
 from optimizer.problem import Columns, Entities, FloatArray, Jobs, Pools, Problem
 from simulator.workloads.generate import asked_of, generate
@@ -125,8 +127,9 @@ def _decided(
     """Accelerators of each pool for the active jobs, and their steps per second (m, p), (m,)."""
     m, p = len(active), len(work.capacity)
     problem = _problem(work, active, at, left, held)
-    plan, _ = policy.decide(problem, None)
-    columns = plan.columns or problem.columns
+    whole, plan = with_added(problem, policy.decide(problem, None)[0])
+    assert isinstance(plan, Plan)
+    columns = whole.columns
     use, rate = np.zeros((m, p)), np.zeros(m)
     placed = plan.column >= 0
     rate[placed] = columns.steps_per_s[plan.column[placed]]

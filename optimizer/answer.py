@@ -4,7 +4,7 @@ import numpy as np
 
 from optimizer.arrays.owners import best_by
 from optimizer.decision import Decision, Memory, Order, Shares, Status
-from optimizer.gangs.mixtures import Widened, answer_with_mixtures, with_planned
+from optimizer.gangs.mixtures import answer_with_mixtures
 from optimizer.market.distinct import distinct_jobs
 from optimizer.orders.yardstick import with_yardstick
 from optimizer.policy import OrderPolicy, PlanPolicy, Policy, SharePolicy, StatedFacts, TellsApart
@@ -18,7 +18,8 @@ def answer(
 ) -> tuple[Decision, Memory, Rental | None]:
     """Rent first where there is money and something to rent, then decide on what the fleet will be.
 
-    `Shares.rent` counts the machines of the rental, which take a while to come (or to go).
+    `Shares.rent` counts the machines of the rental, which take a while to come (or to go). Where shares may be of gangs
+    over several pools, made as prices ask for them, the fleet is taken as it is: nothing is rented for them.
 
     Args:
         policy: from `optimizer.registry.make`.
@@ -30,6 +31,9 @@ def answer(
         ProblemError: the problem is malformed. How well a solve went is told by certificate and rental status.
     """
     validate(problem)
+    is_for_shares = isinstance(policy, SharePolicy) and not isinstance(policy, PlanPolicy)
+    if is_for_shares and problem.jobs.mixes.any():
+        return *answer_with_mixtures(policy, problem, memory), None
     rental = rent_machines(problem, delay_usd_per_h)
     if isinstance(policy, PlanPolicy):  # it says what happens now: machines on their way are not there
         return *policy.decide(_kept(problem, rental), memory), rental
@@ -48,23 +52,14 @@ def _kept(problem: Problem, rental: Rental | None) -> Problem:
     return with_rental(problem, rental)
 
 
-def answer_widened(policy: Policy, problem: Problem, memory: Memory, delay_usd_per_h: float) -> Widened:
-    """The answer where jobs may have gangs over several pools, made as a share policy's prices ask for them.
-
-    Such jobs are decided about in the fleet as it is: nothing is rented for them.
-    """
-    if isinstance(policy, SharePolicy) and not isinstance(policy, PlanPolicy) and problem.jobs.mixes.any():
-        validate(problem)
-        return answer_with_mixtures(policy, problem, memory)
-    if isinstance(policy, PlanPolicy):  # the plan is for the fleet as it is asked about, and is checked against it
-        validate(problem)
-        plan, left = policy.decide(problem, memory)
-        rental = rent_machines(problem, delay_usd_per_h)
-        if plan.columns is not None:
-            problem, plan = with_planned(problem, plan)
-        return Widened(problem, plan, left, complete=True, rental=rental)
-    decision, left, rental = answer(policy, problem, memory, delay_usd_per_h)
-    return Widened(problem, decision, left, complete=True, rental=rental)
+def answer_as_asked(
+    policy: Policy, problem: Problem, memory: Memory, delay_usd_per_h: float
+) -> tuple[Decision, Memory, Rental | None]:
+    """`answer`, but a plan is for the whole fleet that is asked about: whoever checks it knows of no other."""
+    if not isinstance(policy, PlanPolicy):
+        return answer(policy, problem, memory, delay_usd_per_h)
+    validate(problem)
+    return *policy.decide(problem, memory), rent_machines(problem, delay_usd_per_h)
 
 
 def _decided(policy: SharePolicy, problem: Problem, memory: Memory) -> tuple[Decision, Memory]:

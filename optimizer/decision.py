@@ -134,6 +134,8 @@ class Shares:
     #: Rows of jobs whose deadline asks for more than they can be given, or for something that nobody can tell: they
     #: were asked for less (ascending).
     relaxed: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    #: Configurations besides the problem's, as in a plan; `x` counts them after the problem's.
+    added: Columns | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,9 +182,9 @@ class Plan:
     #: None where there is none; then `no_yardstick` says why.
     yardstick: Yardstick | None = None
     no_yardstick: str = ""
-    #: Configurations that `column` counts: the problem's, and after them mixed gangs that the policy made for jobs that
-    #: take them (`Jobs.mixes`). None: the problem's alone.
-    columns: Columns | None = None
+    #: Configurations besides the problem's, which the policy made for jobs that take them (`Jobs.mixes`,
+    #: `Jobs.fork_max`), with rows of their own; `column` counts them after the problem's (`optimizer.gangs.added`).
+    added: Columns | None = None
 
 
 Decision = Shares | Order | Plan

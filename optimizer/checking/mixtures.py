@@ -12,7 +12,7 @@ from optimizer.certificate import facts_of
 from optimizer.checking.facts import Facts
 from optimizer.checking.responses import cheapest
 from optimizer.decision import Decision, Shares, Status
-from optimizer.gangs.mixtures import Mixtures
+from optimizer.gangs.added import Mixtures
 from optimizer.policy import PolicySpec
 from optimizer.problem import FloatArray, Problem
 

@@ -21,7 +21,7 @@ from optimizer.documents.answer import (
 )
 from optimizer.documents.answering import digest
 from optimizer.documents.writing import uses_of
-from optimizer.gangs.mixtures import Mixtures, widened
+from optimizer.gangs.added import Mixtures, with_columns
 from optimizer.policy import PolicySpec
 from optimizer.problem import FloatArray, IntArray, Problem
 from walras.errors import ConfigError
@@ -51,7 +51,7 @@ def problem_answered(answer: AnswerDocument, problem: Problem) -> Problem:
             field=f"mixtures[{number}]",
             fix="make gangs of jobs that mix, of their size",
         )
-    return widened(problem, made)
+    return with_columns(problem, made.columns)[0]
 
 
 def decision_of(answer: AnswerDocument, problem: Problem) -> tuple[PolicySpec, Decision]:

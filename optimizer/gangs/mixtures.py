@@ -10,17 +10,17 @@ Decides which configurations are worth adding, for jobs that take them (`Jobs.mi
 alone: for policies that count money besides, the configurations found are good ones, not provably enough.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
-from optimizer.decision import Decision, Memory, Plan, Shares
+from optimizer.decision import Memory, Shares
 from optimizer.fairness.utility import usable_columns
 from optimizer.filling.response import Responses, responses
+from optimizer.gangs.added import Mixtures, with_columns
 from optimizer.market.class_market import market_of
 from optimizer.policy import SharePolicy
-from optimizer.problem import Columns, FloatArray, IntArray, Problem
-from optimizer.renting.machines import Rental
+from optimizer.problem import FloatArray, Problem
 
 #: Answers asked for at most; five or six are used.
 MOST_ANSWERS = 40
@@ -29,48 +29,24 @@ _CHEAPER = 1e-7
 _WHOLE = 1e-9
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Mixtures:
-    """m gangs over several pools."""
-
-    #: Row of the job (m,).
-    job: IntArray
-    steps_per_s: FloatArray
-    #: Accelerators of each pool, whole (m, p).
-    use: FloatArray
-
-    def __len__(self) -> int:
-        return len(self.job)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Widened:
-    """An answer, and the problem that it answers: the one that was asked, with gangs over several pools."""
-
-    problem: Problem
-    decision: Decision
-    memory: Memory
-    #: No gang over any pools could better the answer, by speed and prices. False: work ran out.
-    complete: bool
-    #: Machines to rent; None: renting is no question, or none is rented for gangs over several pools.
-    rental: Rental | None = None
-
-
-def answer_with_mixtures(policy: SharePolicy, problem: Problem, memory: Memory) -> Widened:
+def answer_with_mixtures(policy: SharePolicy, problem: Problem, memory: Memory) -> tuple[Shares, Memory]:
     """Ask, add the gangs that would help at the prices of the answer, and ask again, until none would.
+
+    The last answer, with the gangs that were added. Where work ran out (`MOST_ANSWERS`), some might help still.
 
     Raises:
         ProblemError: the problem is malformed.
     """
-    for _ in range(MOST_ANSWERS):
-        decision, left = policy.decide(problem, memory)
+    made, asked, place = _none(len(problem.pools)), problem, np.arange(len(problem.columns))
+    for answers in range(MOST_ANSWERS + 1):
+        decision, left = policy.decide(asked, memory)
         assert isinstance(decision, Shares), "a share policy"
-        helpful = helpful_mixtures(problem, decision)
+        helpful = helpful_mixtures(asked, decision) if answers < MOST_ANSWERS else _none(len(problem.pools))
         if not len(helpful):
-            return Widened(problem, decision, left, complete=True)
-        problem = widened(problem, helpful)
-    decision, left = policy.decide(problem, memory)
-    return Widened(problem, decision, left, complete=False)
+            break
+        made = _joined([made, helpful])
+        asked, place = with_columns(problem, made.columns)
+    return replace(decision, x=decision.x[place], added=made.columns if len(made) else None), left
 
 
 def helpful_mixtures(problem: Problem, shares: Shares) -> Mixtures:
@@ -78,50 +54,11 @@ def helpful_mixtures(problem: Problem, shares: Shares) -> Mixtures:
     pools = len(problem.pools)
     found = [_none(pools)]
     if len(problem.jobs.mixes) and problem.jobs.mixes.any():
-        every = [np.zeros(pools), *(stage.prices for stage in shares.stages)]
-        found += [_undercutting(problem, prices) for prices in every if len(prices) == pools]
-    job = np.concatenate([one.job for one in found])
-    use = np.concatenate([one.use for one in found])
-    rate = np.concatenate([one.steps_per_s for one in found])
-    _, first = np.unique(np.column_stack([job, use]), axis=0, return_index=True)
-    return Mixtures(job[first], rate[first], use[first])
-
-
-def widened(problem: Problem, mixtures: Mixtures) -> Problem:
-    """The problem with these configurations besides, each behind its job's own."""
-    columns, uses = problem.columns, mixtures.use > 0
-    c, m = len(columns), len(mixtures)
-    order = np.argsort(np.concatenate((columns.job, mixtures.job)), kind="stable")
-    place = np.empty(c + m, dtype=np.int64)
-    place[order] = np.arange(c + m)
-    row, pool = np.nonzero(uses)
-    use_column = place[np.concatenate((columns.use_column, c + row))]
-    by_column = np.argsort(use_column, kind="stable")
-    return replace(
-        problem,
-        columns=Columns(
-            job=np.concatenate((columns.job, mixtures.job))[order],
-            steps_per_s=np.concatenate((columns.steps_per_s, mixtures.steps_per_s))[order],
-            use_column=use_column[by_column],
-            use_pool=np.concatenate((columns.use_pool, pool))[by_column],
-            use_count=np.concatenate((columns.use_count, mixtures.use[uses]))[by_column],
-            running=np.concatenate((columns.running, np.zeros(m, dtype=np.bool_)))[order],
-        ),
-    )
-
-
-def with_planned(problem: Problem, plan: Plan) -> tuple[Problem, Plan]:
-    """The problem with the configurations that a plan made, each behind its job's own, and the plan in its terms."""
-    assert plan.columns is not None
-    made, c = plan.columns, len(problem.columns)
-    use, ours = np.zeros((len(made) - c, len(problem.pools))), made.use_column >= c
-    use[made.use_column[ours] - c, made.use_pool[ours]] = made.use_count[ours]
-    place = np.empty(len(made), dtype=np.int64)
-    place[np.argsort(made.job, kind="stable")] = np.arange(len(made))
-    column = np.where(plan.column >= 0, place[plan.column], -1)
-    return widened(problem, Mixtures(made.job[c:], made.steps_per_s[c:], use)), replace(
-        plan, column=column, columns=None
-    )
+        quoted = [np.zeros(pools), *(stage.prices for stage in shares.stages)]
+        found += [_undercutting(problem, prices) for prices in quoted if len(prices) == pools]
+    every = _joined(found)
+    _, first = np.unique(np.column_stack([every.job, every.use]), axis=0, return_index=True)
+    return Mixtures(every.job[first], every.steps_per_s[first], every.use[first])
 
 
 def _undercutting(problem: Problem, prices: FloatArray) -> Mixtures:
@@ -134,11 +71,7 @@ def _undercutting(problem: Problem, prices: FloatArray) -> Mixtures:
         cheaper = (use @ prices < known.spent(rate) * (1 - _CHEAPER)) | (rate > known.worth[:, -1] * (1 + _WHOLE))
         job = np.flatnonzero((rate > 0) & cheaper)
         found.append(Mixtures(job, rate[job], use[job]))
-    return Mixtures(
-        np.concatenate([one.job for one in found]),
-        np.concatenate([one.steps_per_s for one in found]),
-        np.concatenate([one.use for one in found]),
-    )
+    return _joined(found)
 
 
 def _known_ways(problem: Problem, prices: FloatArray) -> Responses:
@@ -180,3 +113,11 @@ def _cheapest(
 
 def _none(pools: int) -> Mixtures:
     return Mixtures(np.zeros(0, dtype=np.int64), np.zeros(0), np.zeros((0, pools)))
+
+
+def _joined(several: list[Mixtures]) -> Mixtures:
+    return Mixtures(
+        np.concatenate([one.job for one in several]),
+        np.concatenate([one.steps_per_s for one in several]),
+        np.concatenate([one.use for one in several]),
+    )

@@ -4,7 +4,6 @@ Symbols of the parameters: L the round, eta4 what the lowest price is of the lea
 round; docs/hadar.md derives it, and says which promises of the theory it does not keep.
 """
 
-from dataclasses import replace
 from typing import Annotated
 
 import numpy as np
@@ -12,6 +11,7 @@ from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
 from optimizer.decision import Memory, Plan, Quote, Yardstick
+from optimizer.gangs.added import Mixtures
 from optimizer.hadar.facts import Facts, facts_of, needed_s, worth
 from optimizer.hadar.planning import Round, Ways, plan_round
 from optimizer.market.feasible import relative_gap
@@ -67,7 +67,7 @@ class Hadar:
         """Plan one round. Remembers nothing: prices start anew."""
         facts = facts_of(problem, self.round_s, self.mixed)
         found = plan_round(facts, Ways(self.eta4, self.comm, self.sync, self.strict))
-        column, columns = _columns_of(problem, facts, found)
+        column, added = _columns_of(problem, facts, found)
         surplus = found.market.surplus(found.prices)
         plan = Plan(
             column=column,
@@ -75,7 +75,7 @@ class Hadar:
             quote=Quote(found.prices, UNIT, 1.0),
             surplus=surplus,
             yardstick=_yardstick(facts, found, surplus),
-            columns=columns,
+            added=added,
         )
         return plan, None
 
@@ -96,7 +96,7 @@ class Hadar:
 
 
 def _columns_of(problem: Problem, facts: Facts, found: Round) -> tuple[IntArray, Columns | None]:
-    """Column of each job, -1 for those who wait; and all columns, where mixed gangs or forks were made."""
+    """Column of each job, -1 for those who wait; and the mixed gangs and forks that were made."""
     placed = (found.use > 0).any(axis=1)
     column = np.full(len(facts), -1, dtype=np.int64)
     gangs = (found.use > 0) & (found.use == facts.use)
@@ -107,18 +107,8 @@ def _columns_of(problem: Problem, facts: Facts, found: Round) -> tuple[IntArray,
     mixed = np.flatnonzero(placed & ~alone & ~stays)
     if not len(mixed):
         return column, None
-    columns, first = problem.columns, len(problem.columns)
-    column[mixed] = first + np.arange(len(mixed))
-    row, pool = np.nonzero(found.use[mixed])
-    return column, replace(
-        columns,
-        job=np.concatenate([columns.job, mixed]),
-        steps_per_s=np.concatenate([columns.steps_per_s, found.rate[mixed]]),
-        use_column=np.concatenate([columns.use_column, first + row]),
-        use_pool=np.concatenate([columns.use_pool, pool]),
-        use_count=np.concatenate([columns.use_count, found.use[mixed[row], pool]]),
-        running=np.concatenate([columns.running, np.zeros(len(mixed), dtype=np.bool_)]),
-    )
+    column[mixed] = len(problem.columns) + np.arange(len(mixed))
+    return column, Mixtures(mixed, found.rate[mixed], found.use[mixed]).columns
 
 
 def _yardstick(facts: Facts, found: Round, surplus: FloatArray) -> Yardstick:

@@ -4,6 +4,7 @@ import numpy as np
 
 from optimizer.answer import answer
 from optimizer.decision import Memory, Plan, Shares, Status
+from optimizer.gangs.added import with_added
 from optimizer.gangs.whole import integral_bound
 from optimizer.problem import FloatArray, IntArray, Problem
 from optimizer.registry import make
@@ -17,8 +18,8 @@ SMALLEST_SHARE = 1e-6
 
 def solve(command: Solve) -> Proposal:
     """Decide, and make the decision compact. Shares are rounded to 1e-6: noise must not look like a change."""
-    problem = command.problem
-    decision, memory, rental = answer(make(command.policy), problem, command.memory, command.delay_usd_per_h)
+    decision, memory, rental = answer(make(command.policy), command.problem, command.memory, command.delay_usd_per_h)
+    problem, decision = with_added(command.problem, decision)
     machines = np.zeros(len(problem.pools)) if rental is None else rental.machines
     if isinstance(decision, Plan):
         return _planned(problem, decision, memory, machines)
@@ -48,7 +49,7 @@ def solve(command: Solve) -> Proposal:
 
 def _planned(problem: Problem, plan: Plan, memory: Memory, machines: FloatArray | IntArray) -> Proposal:
     """A plan is shares of 1, in the order of importance; so are the jobs that were asked about."""
-    columns, yardstick = plan.columns or problem.columns, plan.yardstick
+    columns, yardstick = problem.columns, plan.yardstick
     job_id = problem.jobs.job_id
     first = np.searchsorted(columns.use_column, plan.column)
     last = np.searchsorted(columns.use_column, plan.column, side="right")
@@ -80,4 +81,5 @@ def whole_gangs(command: Solve) -> float | None:
     As much work as the solve and a search besides: for whoever asks, never for a decision.
     """
     decision, _, _ = answer(make(command.policy), command.problem, command.memory, command.delay_usd_per_h)
-    return integral_bound(command.problem, command.policy, decision, command.memory)
+    problem, decision = with_added(command.problem, decision)
+    return integral_bound(problem, command.policy, decision, command.memory)

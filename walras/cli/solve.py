@@ -111,14 +111,14 @@ class _Question:
         """(answer document, decision) of a policy."""
         policy = load("optimizer.registry").make(spec)
         asked = self.problem
-        found = load("optimizer.answer").answer_widened(policy, asked, given, delay_usd_per_h)
-        self.problem = found.problem
-        whole = load("optimizer.gangs.whole").integral_bound(found.problem, spec, found.decision, given)
+        decision, memory, rental = load("optimizer.answer").answer_as_asked(policy, asked, given, delay_usd_per_h)
+        self.problem, decision = load("optimizer.gangs.added").with_added(asked, decision)
+        whole = load("optimizer.gangs.whole").integral_bound(self.problem, spec, decision, given)
         document = load("optimizer.documents.answering").answer_of(
-            found.problem, spec, found.decision, found.memory, names=self.names, integral_bound=whole, asked=asked
+            self.problem, spec, decision, memory, names=self.names, integral_bound=whole, asked=asked
         )
-        rented = load("optimizer.documents.renting").renting_of(asked, delay_usd_per_h, found.rental)
-        return document.model_copy(update={"renting": rented}), found.decision
+        rented = load("optimizer.documents.renting").renting_of(asked, delay_usd_per_h, rental)
+        return document.model_copy(update={"renting": rented}), decision
 
     def checked(self, spec: Any, decision: Any, given: Any, stated: Any) -> Any:
         """What the checker found, as a document."""

@@ -7,6 +7,7 @@ import pytest
 from problems import Setting, build
 
 from optimizer.decision import Plan, Quote
+from optimizer.gangs.added import with_added, with_columns
 from optimizer.policies.hadar import Hadar
 from optimizer.policy import Newcomer
 from optimizer.problem import Problem
@@ -35,9 +36,16 @@ def plan_of(problem: Problem, policy: Hadar | None = None) -> Plan:
     return plan
 
 
+def in_its_terms(problem: Problem, plan: Plan) -> tuple[Problem, Plan]:
+    whole, decision = with_added(problem, plan)
+    assert isinstance(decision, Plan)
+    return whole, decision
+
+
 def use_of(problem: Problem, plan: Plan) -> np.ndarray:
     """Accelerators of each job in each pool (n, p)."""
-    columns = plan.columns or problem.columns
+    whole, plan = in_its_terms(problem, plan)
+    columns = whole.columns
     use = np.zeros((len(problem.jobs), len(problem.pools)))
     for at, column in enumerate(columns.use_column):
         job = columns.job[column]
@@ -89,10 +97,10 @@ def test_a_gang_is_mixed_where_no_single_pool_has_room() -> None:
     blocked = runs_in(problem, 2, 3)
     blocked = replace(blocked, jobs=replace(blocked.jobs, pinned=np.array([False, True, True])))
     plan = plan_of(blocked)
-    assert plan.columns is not None
     assert use_of(blocked, plan).tolist() == [[3, 1], [1, 0], [0, 3]]
-    assert plan.columns.steps_per_s[plan.column[0]] == 4.0
-    slower = plan_of(blocked, Hadar(comm=0.25)).columns
+    assert plan.added is not None
+    assert plan.added.steps_per_s.tolist() == [4.0]
+    slower = plan_of(blocked, Hadar(comm=0.25)).added
     assert slower is not None
     assert slower.steps_per_s[-1] == 3.0
     assert plan_of(blocked, Hadar(mixed=False)).column[0] == -1
@@ -102,7 +110,7 @@ def test_a_gang_is_whole_in_one_pool_while_there_is_room() -> None:
     """At its fastest pool's speed nothing is gained by mixing."""
     setting = Setting(speeds=[[8.0, 4.0]], capacity=[4, 4], gangs=[4], remaining_steps=[8 * HOUR])
     plan = plan_of(problem_of(setting, mixes=True))
-    assert (plan.column.tolist(), plan.columns) == ([0], None)
+    assert (plan.column.tolist(), plan.added) == ([0], None)
 
 
 def test_nobody_is_mixed_who_is_not_marked() -> None:
@@ -110,7 +118,7 @@ def test_nobody_is_mixed_who_is_not_marked() -> None:
     setting = Setting(speeds=[[1.0, 1.0]], capacity=[2, 2], gangs=[3], remaining_steps=[HOUR])
     problem = problem_of(setting)
     plan = plan_of(problem)
-    assert (plan.column.tolist(), plan.columns) == ([-1], None)
+    assert (plan.column.tolist(), plan.added) == ([-1], None)
 
 
 def test_a_job_moves_up_to_a_pool_that_stayed_free() -> None:
@@ -225,8 +233,8 @@ def test_a_job_alone_is_forked_over_the_idle_pools_at_the_sum_of_their_speeds() 
     setting = Setting(speeds=[[4.0, 2.0, None]], capacity=[1, 2, 3], remaining_steps=[8 * HOUR])
     plan = plan_of(forking(problem_of(setting), 3), Hadar(sync=0.1))
     assert use_of(problem_of(setting), plan).tolist() == [[1, 2, 0]]
-    assert plan.columns is not None
-    assert plan.columns.steps_per_s[plan.column[0]] == pytest.approx(0.9 * 8.0)
+    assert plan.added is not None
+    assert plan.added.steps_per_s == pytest.approx([0.9 * 8.0])
 
 
 def test_nobody_is_forked_beyond_what_it_says_or_at_another_jobs_cost() -> None:
@@ -234,7 +242,7 @@ def test_nobody_is_forked_beyond_what_it_says_or_at_another_jobs_cost() -> None:
     setting = Setting(speeds=[[1.0, 1.0], [1.0, 1.0]], capacity=[2, 2], remaining_steps=[8 * HOUR, HOUR])
     use = use_of(problem_of(setting), plan_of(forking(problem_of(setting), 2, 1)))
     assert use.sum(axis=1).tolist() == [2, 1]
-    assert plan_of(forking(problem_of(setting), 1, 1)).columns is None
+    assert plan_of(forking(problem_of(setting), 1, 1)).added is None
 
 
 def test_a_fork_goes_on_and_is_not_begun_for_the_last_minute() -> None:
@@ -242,11 +250,11 @@ def test_a_fork_goes_on_and_is_not_begun_for_the_last_minute() -> None:
     ending = Setting(speeds=[[1.0, 0.8]], capacity=[1, 1], remaining_steps=[60.0])
     problem = forking(problem_of(ending, restart_s=60.0), 2)
     assert use_of(problem, plan_of(runs_in(problem, 0))).tolist() == [[1, 0]]
-    made = plan_of(forking(problem_of(replace(ending, remaining_steps=[HOUR])), 2)).columns
+    made = plan_of(forking(problem_of(replace(ending, remaining_steps=[HOUR])), 2)).added
     assert made is not None
-    held = runs_in(replace(problem, columns=made), 2)
+    held = runs_in(with_columns(problem, made)[0], 2)
     plan = plan_of(held)
-    assert (plan.column.tolist(), plan.columns) == ([2], None)
+    assert (plan.column.tolist(), plan.added) == ([2], None)
 
 
 @pytest.mark.parametrize("seed", range(6))

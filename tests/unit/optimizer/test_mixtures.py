@@ -9,13 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from problems import Setting, build
 
-from optimizer.answer import answer_widened
+from optimizer.answer import answer_as_asked
 from optimizer.checking.mixtures import about_mixtures
-from optimizer.decision import Shares, Status
+from optimizer.decision import Decision, Shares, Status
 from optimizer.documents.answer_reading import decision_of, problem_answered
 from optimizer.documents.answering import answer_of
 from optimizer.documents.checks import check_document
-from optimizer.gangs.mixtures import Mixtures, answer_with_mixtures, widened
+from optimizer.gangs.added import Mixtures, with_added, with_columns
+from optimizer.gangs.mixtures import answer_with_mixtures, helpful_mixtures
 from optimizer.policies.finish_time_fairness import FinishTimeFairness
 from optimizer.policies.makespan import Makespan
 from optimizer.policies.max_min_fairness import MaxMinFairness
@@ -52,7 +53,7 @@ def every_mixture(problem: Problem) -> Problem:
                 use.append(taken)
     if not job:
         return problem
-    return widened(problem, Mixtures(np.array(job), np.array(rate), np.array(use)))
+    return with_columns(problem, Mixtures(np.array(job), np.array(rate), np.array(use)).columns)[0]
 
 
 @st.composite
@@ -78,12 +79,13 @@ def mixing(draw: st.DrawFn) -> Problem:
 @given(mixing())
 def test_made_at_prices_they_are_worth_as_much_as_all_of_them_listed(policy: SharePolicy, problem: Problem):
     """The objective and its bound are those of the problem with every gang over several pools."""
-    found = answer_with_mixtures(policy, problem, None)
+    found, _ = answer_with_mixtures(policy, problem, None)
     listed, _ = policy.decide(every_mixture(problem), None)
-    assert found.complete
-    assert isinstance(found.decision, Shares)
+    whole, shares = with_added(problem, found)
+    assert isinstance(shares, Shares)
+    assert not len(helpful_mixtures(whole, shares))
     assert isinstance(listed, Shares)
-    ours, all_of_them = found.decision.certificate, listed.certificate
+    ours, all_of_them = shares.certificate, listed.certificate
     assert ours.status is all_of_them.status
     if ours.status is Status.OPTIMAL and np.isfinite(all_of_them.objective):
         assert ours.objective == pytest.approx(all_of_them.objective, rel=2e-5, abs=1e-7)
@@ -93,20 +95,21 @@ def test_a_gang_that_fits_no_pool_runs_on_two():
     """Three accelerators of one pool and one of another make a gang of four that no pool could hold."""
     problem = build(Setting(speeds=[[8.0, 4.0]], capacity=[3.0, 1.0], gangs=[4.0], weights=[1.0]))
     problem = replace(problem, jobs=replace(problem.jobs, mixes=np.array([True])))
-    found = answer_with_mixtures(Throughput(normalised=False), problem, None)
-    columns = found.problem.columns
+    found, _ = answer_with_mixtures(Throughput(normalised=False), problem, None)
+    whole, shares = with_added(problem, found)
+    columns = whole.columns
     assert columns.use_count[columns.use_column == 2].tolist() == [3.0, 1.0]
     assert columns.steps_per_s.tolist() == [8.0, 4.0, 4.0]  # at the pace of the slower
-    assert isinstance(found.decision, Shares)
-    assert found.decision.x == pytest.approx([0.0, 0.0, 1.0])
+    assert isinstance(shares, Shares)
+    assert shares.x == pytest.approx([0.0, 0.0, 1.0])
 
 
 def test_who_does_not_mix_is_left_alone():
     """Nothing is made for jobs whose gang stays in one pool."""
     problem = build(Setting(speeds=[[8.0, 4.0]], capacity=[3.0, 3.0], gangs=[4.0], weights=[1.0]))
-    found = answer_with_mixtures(Throughput(), problem, None)
-    assert found.problem is problem
-    assert found.complete
+    found, _ = answer_with_mixtures(Throughput(), problem, None)
+    assert found.added is None
+    assert with_added(problem, found) == (problem, found)
 
 
 def test_a_check_finds_the_gang_that_an_answer_left_out():
@@ -117,8 +120,13 @@ def test_a_check_finds_the_gang_that_an_answer_left_out():
     spec = PolicySpec("throughput")
     narrow, _ = Throughput().decide(problem, None)
     assert [text for text in about_mixtures(problem, spec, narrow) if "better gang" in text]
-    found = answer_with_mixtures(Throughput(), problem, None)
-    assert list(about_mixtures(found.problem, spec, found.decision)) == []
+    found, _ = answer_with_mixtures(Throughput(), problem, None)
+    assert list(about_mixtures(*_asked_again(problem, spec, found))) == []
+
+
+def _asked_again(problem: Problem, spec: PolicySpec, found: Decision) -> tuple[Problem, PolicySpec, Decision]:
+    whole, decision = with_added(problem, found)
+    return whole, spec, decision
 
 
 def test_a_plans_forks_are_listed_and_checked() -> None:
@@ -126,8 +134,9 @@ def test_a_plans_forks_are_listed_and_checked() -> None:
     problem = build(Setting(speeds=[[None, 4.0], [3.0, 1.0]], capacity=[2, 1], remaining_steps=[9000.0, 90000.0]))
     problem = replace(problem, jobs=replace(problem.jobs, fork_max=np.array([1.0, 2.0])))
     spec = PolicySpec("hadar", {})
-    found = answer_widened(make(spec), problem, None, 0.0)
-    document = answer_of(found.problem, spec, found.decision, None, asked=problem)
+    found, _, _ = answer_as_asked(make(spec), problem, None, 0.0)
+    whole, decision = with_added(problem, found)
+    document = answer_of(whole, spec, decision, None, asked=problem)
     assert [(one.id, one.uses, one.steps_per_s) for one in document.mixtures] == [(2, {"pool-0": 2.0}, 0.95 * 6.0)]
     read = problem_answered(document, problem)
     _, plan = decision_of(document, read)
