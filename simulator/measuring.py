@@ -174,7 +174,7 @@ def _speeds(record: _Record) -> tuple[MeasuredSpeed, ...]:
     """The speed that the longest-measured attempt of each cell showed: a median of few windows is noise."""
     seen: dict[tuple[Kind, str, int], tuple[int, float]] = {}
     for attempt in record.attempts.values():
-        if attempt.steps_per_s:
+        if attempt.steps_per_s and len(attempt.placement.by_pool) == 1:
             kind, pool_id = record.requests[attempt.job_id].kind, attempt.placement.pool_id
             key = kind, record.accelerators[pool_id], attempt.placement.accelerators
             seen[key] = max(seen.get(key, (0, 0.0)), (attempt.samples, attempt.steps_per_s))

@@ -94,6 +94,7 @@ class _Holding:
         "accelerators",
         "leased_at",
         "meter",
+        "others",
         "placement",
         "ran_s",
         "running_at",
@@ -102,10 +103,12 @@ class _Holding:
         "usd_before",
     )
 
-    def __init__(self, placement: Placement, meter: PoolMeter, at: float) -> None:
+    def __init__(self, placement: Placement, meter: PoolMeter, accelerators: int, at: float) -> None:
         self.placement = placement
         self.meter = meter
-        self.accelerators = placement.accelerators
+        self.accelerators = accelerators
+        #: What it holds in other pools.
+        self.others: tuple[_Holding, ...] = ()
         self.leased_at = self.settled_at = at
         self.accelerator_s = 0.0
         self.usd = 0.0
@@ -117,6 +120,11 @@ class _Holding:
     @property
     def is_running(self) -> bool:
         return self.running_at == self.running_at
+
+    @property
+    def parts(self) -> "tuple[_Holding, ...]":
+        """One for each of its pools."""
+        return (self, *self.others) if self.others else (self,)
 
 
 #: Takes the measure of each job when it has ended.
@@ -177,15 +185,16 @@ class Metrics:
         for holding in self._holdings.values():
             for part in holding.placement.parts:
                 if part.node_id == event.node_id:
-                    self._charge(event.at, holding)
-                    self._shrink(holding, len(part.devices))
+                    there = next(each for each in holding.parts if each.meter is meter)
+                    self._charge(event.at, there)
+                    self._shrink(there, len(part.devices), is_running=holding.is_running)
 
-    def _shrink(self, holding: _Holding, accelerators: int) -> None:
+    def _shrink(self, there: _Holding, accelerators: int, *, is_running: bool) -> None:
         """A gang lost a machine: it no longer holds what was there."""
-        holding.accelerators -= accelerators
-        holding.meter.held -= accelerators
-        if holding.is_running:
-            holding.meter.running -= accelerators
+        there.accelerators -= accelerators
+        there.meter.held -= accelerators
+        if is_running:
+            there.meter.running -= accelerators
 
     # -- jobs
 
@@ -213,8 +222,9 @@ class Metrics:
         if holding is None:
             return
         if state is AttemptState.RUNNING:
-            holding.meter.settle(now)
-            holding.meter.running += holding.accelerators
+            for there in holding.parts:
+                there.meter.settle(now)
+                there.meter.running += there.accelerators
             holding.running_at = now
             measure = self.open[command.job_id]
             if measure.first_run_at != measure.first_run_at:
@@ -228,19 +238,25 @@ class Metrics:
     def _leased(self, now: float, command: AttemptTransitioned) -> None:
         assert command.placement is not None
         assert command.job_id not in self._holdings, f"job {command.job_id} is granted two attempts at once"
-        meter = self.pools[command.placement.pool_id]
-        meter.settle(now)
-        holding = self._holdings[command.job_id] = _Holding(command.placement, meter, now)
-        place = _first(command.placement)
+        placement, parts = command.placement, []
+        for pool_id, accelerators in placement.by_pool.items():
+            meter = self.pools[pool_id]
+            meter.settle(now)
+            parts.append(_Holding(placement, meter, accelerators, now))
+        holding = self._holdings[command.job_id] = parts[0]
+        holding.others = tuple(parts[1:])
+        place = _first(placement)
         sharers = self._sharers[place] = self._sharers.get(place, 0) + 1
         if sharers == 1:
-            meter.held += holding.accelerators
+            for there in parts:
+                there.meter.held += there.accelerators
         self.open[command.job_id].attempts += 1
 
     def _no_longer_running(self, now: float, holding: _Holding) -> None:
         if holding.is_running:
-            holding.meter.settle(now)
-            holding.meter.running -= holding.accelerators
+            for there in holding.parts:
+                there.meter.settle(now)
+                there.meter.running -= there.accelerators
             holding.ran_s += now - holding.running_at
             holding.running_at = nan
 
@@ -255,17 +271,20 @@ class Metrics:
 
     def _freed(self, now: float, command: AttemptTransitioned, holding: _Holding) -> None:
         del self._holdings[command.job_id]
-        self._charge(now, holding)
-        meter, measure, place = holding.meter, self.open[command.job_id], _first(holding.placement)
+        measure, place = self.open[command.job_id], _first(holding.placement)
         self._sharers[place] -= 1
-        if not self._sharers[place]:
+        is_last = not self._sharers[place]
+        if is_last:
             del self._sharers[place]
-            meter.held -= holding.accelerators
         measure.running_s += holding.ran_s
         measure.overhead_s += now - holding.leased_at - holding.ran_s
-        measure.usd += holding.usd
-        accelerator = meter.pool.shape.accelerator
-        measure.accelerator_s[accelerator] = measure.accelerator_s.get(accelerator, 0.0) + holding.accelerator_s
+        for there in holding.parts:
+            self._charge(now, there)
+            if is_last:
+                there.meter.held -= there.accelerators
+            measure.usd += there.usd
+            accelerator = there.meter.pool.shape.accelerator
+            measure.accelerator_s[accelerator] = measure.accelerator_s.get(accelerator, 0.0) + there.accelerator_s
         lost = command.reason is not None and command.reason.is_infrastructure
         if command.state in _LOSSES or (command.state is AttemptState.PREEMPTED and lost):
             measure.losses += 1

@@ -3,14 +3,14 @@
 The scheduler never reads this: it is told part of it in advance (an oracle) or learns it from what jobs report.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from typing import NamedTuple, Protocol
 
 from walras.errors import ConfigError
 from walras.ids import Kind
-from walras.request import ANY_ACCELERATOR, JobRequest
+from walras.request import ANY_ACCELERATOR, AVERAGING_LOSS, MIXING_LOSS, JobRequest
 
 #: In a speed's key: a gang of any size.
 ANY_COUNT = 0
@@ -55,6 +55,17 @@ class Stretch(NamedTuple):
     until_steps: float = inf
 
 
+@dataclass(frozen=True, slots=True)
+class SpreadPart:
+    """What an attempt holds in one of its pools."""
+
+    accelerator: str
+    #: Accelerators on each machine of a whole gang, were it here alone.
+    machines: tuple[int, ...]
+    #: Whole gangs that it has here; 0: a piece of one.
+    gangs: int
+
+
 class Law(Protocol):
     """How fast jobs of one kind come nearer to their end, where a table cannot say it.
 
@@ -80,6 +91,9 @@ class Truth:
     spread: Mapping[SpeedKey, float] = field(default_factory=dict)
     #: Kinds whose speed follows a law. They need no entry in `speeds`.
     laws: Mapping[Kind, Law] = field(default_factory=dict)
+    #: Part of its speed that a gang over several pools loses by talking between them, and a fork by averaging.
+    mixing_loss: float = MIXING_LOSS
+    averaging_loss: float = AVERAGING_LOSS
 
     def beside(self, kind: Kind, other: Kind, accelerator: str, count: int) -> float:
         """Speed of a gang that shares its accelerators with one of another kind; 0 where they do not go together."""
@@ -95,6 +109,19 @@ class Truth:
         if law is not None:
             return law.stretch(accelerator, parts, steps)
         return Stretch(self._tabled(kind, accelerator, sum(parts), len(parts)))
+
+    def stretch_over(self, kind: Kind, parts: Sequence[SpreadPart], steps: float = 0.0) -> Stretch:
+        """Speed of an attempt over several pools, or of several gangs, with these steps behind it.
+
+        A fork's gangs take steps of their own at the same time, shared between them by speed. One gang over several
+        pools goes, worker by worker, at the pace of the slowest.
+        """
+        found = [self.stretch(kind, part.accelerator, part.machines, steps) for part in parts]
+        until = min(each.until_steps for each in found)
+        if all(part.gangs for part in parts):
+            whole = sum(part.gangs * each.steps_per_s for part, each in zip(parts, found, strict=True))
+            return Stretch(whole * (1.0 - self.averaging_loss), until)
+        return Stretch(min(each.steps_per_s for each in found) * (1.0 - self.mixing_loss), until)
 
     def steps_per_s(self, kind: Kind, accelerator: str, count: int) -> float:
         """Speed of a gang on one machine at the job's beginning; 0 where it cannot run.

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from math import inf
 
+from scheduler.core.classes import count_on
 from scheduler.core.commands import (
     AttemptTransitioned,
     BudgetWarned,
@@ -29,12 +30,14 @@ from scheduler.core.events import (
     Prepared,
     StartRefused,
 )
+from scheduler.core.fleet import split
 from simulator.attempts import SIGTERM, Attempts, Job, Pace, Phase, Run, WorldModel
 from simulator.engine import Engine
 from simulator.job import SimulatedJob
 from simulator.machines import Link, Machines, Part, SimNode
 from simulator.streams import Streams
-from simulator.truth import Costs, Stretch, Truth
+from simulator.truth import Costs, SpreadPart, Stretch, Truth
+from walras.cluster import Placement
 from walras.ids import JobId, Kind
 from walras.request import JobRequest
 from walras.states import JobState
@@ -214,18 +217,34 @@ class World:
         parts = tuple(len(part.devices) for part in placement.parts)
         noise = self._speeds.lognormvariate(0.0, self._model.speed_noise) if self._model.speed_noise else 1.0
 
+        over = self._spread_parts(job.plan.request, placement)
+        if over:
+            return lambda steps: _times(self._truth.stretch_over(kind, over, steps), noise)
         if kind in self._truth.laws:
 
             def law(steps: float) -> Stretch:
-                found = self._truth.stretch(kind, accelerator, parts, steps)
-                return found if noise == 1.0 else Stretch(found.steps_per_s * noise, found.until_steps)
+                return _times(self._truth.stretch(kind, accelerator, parts, steps), noise)
 
             return law
         known = self._tabled.get((kind, accelerator, parts))
         if known is None:
             known = self._tabled[kind, accelerator, parts] = self._truth.stretch(kind, accelerator, parts)
-        steady = known if noise == 1.0 else Stretch(known.steps_per_s * noise, known.until_steps)
+        steady = _times(known, noise)
         return lambda _: steady
+
+    def _spread_parts(self, request: JobRequest, placement: Placement) -> list[SpreadPart]:
+        """What a job that may be spread holds by pool; nothing, if that is one gang in one pool."""
+        if not request.spreads:
+            return []
+        found, whole = [], 0
+        for pool_id, count in placement.by_pool.items():
+            pool = self.machines.pools[pool_id].pool
+            gang = count_on(request.demands, request.nodes, pool)
+            gangs = count // gang if count % gang == 0 else 0
+            machines = tuple(split(gang, request.nodes, pool.shape.accelerators))
+            found.append(SpreadPart(pool.shape.accelerator, machines, gangs))
+            whole += gangs
+        return found if len(found) > 1 or whole > 1 else []
 
     def _costs(self, job: Job, parts: list[Part]) -> Costs:
         costs, noise = self._truth.costs_of(job.plan.request.kind), self._model.cost_noise
@@ -343,6 +362,10 @@ class World:
         self.attempts.over(run)
         job_id, steps = run.job.plan.request.job_id, run.job.steps
         return (AttemptEnded(at, job_id, run.attempt, EndCause.EXITED, signal=SIGTERM, steps=steps),)
+
+
+def _times(stretch: Stretch, noise: float) -> Stretch:
+    return stretch if noise == 1.0 else Stretch(stretch.steps_per_s * noise, stretch.until_steps)
 
 
 def _nothing(_: float, command: Command) -> None:

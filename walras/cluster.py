@@ -58,12 +58,15 @@ class NodeShare:
     node_id: NodeId
     #: Indices of the accelerators on that machine, ascending.
     devices: tuple[int, ...]
+    #: Its pool, where that is not the placement's.
+    pool_id: PoolId | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where an attempt runs: machines in node-rank order, all of one pool unless the gang is mixed."""
+    """Where an attempt runs: machines in node-rank order, all of one pool unless the gang is mixed or forked."""
 
+    #: Pool of the first machine, and of all that name no other.
     pool_id: PoolId
     parts: tuple[NodeShare, ...]
 
@@ -71,6 +74,15 @@ class Placement:
     def accelerators(self) -> int:
         """Accelerators held, over all machines."""
         return sum(len(part.devices) for part in self.parts)
+
+    @property
+    def by_pool(self) -> dict[PoolId, int]:
+        """Accelerators held in each pool, in the order of the machines."""
+        found: dict[PoolId, int] = {}
+        for part in self.parts:
+            pool_id = part.pool_id or self.pool_id
+            found[pool_id] = found.get(pool_id, 0) + len(part.devices)
+        return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,9 @@ from walras.ids import JobId, Kind
 
 #: Stands for "any accelerator type" in a `Demand`.
 ANY_ACCELERATOR = "*"
+#: Part of its speed that a gang over several pools is taken to lose by talking between them, and a fork by averaging.
+MIXING_LOSS = 0.0
+AVERAGING_LOSS = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +44,10 @@ class JobRequest:
     #: Elastic: the gang sizes that a policy may choose among on every acceptable type, ascending, the counts of all
     #: demands among them. Those say what it runs with where nobody chooses. Empty: rigid.
     sizes: tuple[int, ...] = ()
+    #: Its gang may sit in several pools, at the pace of the slowest of them.
+    mixed: bool = False
+    #: Parts that it may be forked into: whole gangs with steps of their own, averaged now and then. 1: never forked.
+    fork_max: int = 1
     project: str = "default"
     user: str = ""
     #: 0-100; see `priority_class`.
@@ -72,6 +79,11 @@ class JobRequest:
     value_usd_per_h: float | None = None
     #: Declared speeds (accelerator type, steps per second of the whole gang): believed until measured.
     declared: tuple[tuple[str, float], ...] = ()
+
+    @property
+    def spreads(self) -> bool:
+        """Whether it may run as something else than one gang in one pool."""
+        return self.mixed or self.fork_max > 1
 
     @property
     def priority_class(self) -> int:

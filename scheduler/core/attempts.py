@@ -20,6 +20,8 @@ from walras.states import AttemptState, JobState
 def start(cycle: Cycle, job: JobRecord, pool: int, place: Place, beside: JobRecord | None = None) -> None:
     """Grant the place to a waiting job: a new attempt, whose number is the fence of everything it will write.
 
+    `pool` is that of the place, of several the first.
+
     A gang on several machines is prepared first; a gang on one machine meets on that machine's loopback and starts
     at once. `beside`: it shares the accelerators that this job was given on one machine.
     """
@@ -33,6 +35,8 @@ def start(cycle: Cycle, job: JobRecord, pool: int, place: Place, beside: JobReco
         job.placement = ledger.fleet.take(job.job_id, place, ledger.classes.forms[job_class.form])
     else:
         job.placement = ledger.fleet.share(job.job_id, beside.job_id, place)
+    parts = ledger.fleet.parts_of(place) if job.request.spreads else ((pool, count),)
+    columns.hold(slot, parts)
     cycle.spending.started(job)
     cycle.spending.close_full()
     job.leased_at, job.running_at, job.start_steps = cycle.now, inf, job.steps
@@ -40,9 +44,7 @@ def start(cycle: Cycle, job: JobRecord, pool: int, place: Place, beside: JobReco
     job.ends_known = -1
     job.prepared.clear()
     job.lost.clear()
-    columns.pool[slot] = pool
-    columns.count[slot] = count
-    runs_as = columns.runs_as[slot] = ledger.class_with(job, pool, count)
+    runs_as = columns.runs_as[slot] = ledger.class_over(job, parts)
     columns.since_at[slot] = cycle.now
     job.opportunist = cycle.discipline is not None and not cycle.discipline.is_entitled(job, pool)
     unknown = not ledger.classes.classes[runs_as].measured[pool]
@@ -108,8 +110,8 @@ def progressed(cycle: Cycle, job: JobRecord, event: AttemptProgressed) -> bool:
     if event.start_s is not None and not job.start_told:
         job.start_told = True  # once a start, however often it is repeated: the kind's median is over starts
         ledger.costs.saw_start(job.request.kind, event.start_s)
-    if event.steps_per_s is None or job.placement is None:
-        return False
+    if event.steps_per_s is None or job.placement is None or ledger.is_spread(job):
+        return False  # what is made of several speeds is no speed of one
     shape = ledger.fleet.pools[int(ledger.columns.pool[job.slot])].pool.shape
     key = (job.request.kind, shape.accelerator, job.placement.accelerators)
     return ledger.table.measure(*key, event.steps_per_s, ledger.classes.nominal)
@@ -158,10 +160,9 @@ def release(cycle: Cycle, job: JobRecord) -> None:
         if machine is not None:
             ledger.fleet.give_back(job.job_id, machine, form, cycle.now)
             cycle.freed[row] = None
-    columns.pool[job.slot] = -1
-    columns.count[job.slot] = 0.0
     columns.since_at[job.slot], columns.steps_at[job.slot] = cycle.now, inf
     cycle.spending.ended(job)
+    columns.let_go(job.slot)
     job.place = ()
     job.ends_known = -1
     job.profiling_until = columns.profiling_until[job.slot] = -inf

@@ -17,7 +17,10 @@ from numpy.typing import NDArray
 from scheduler.core.throughput import Source, ThroughputTable
 from walras.cluster import Pool
 from walras.ids import Kind
-from walras.request import ANY_ACCELERATOR, Demand, JobRequest
+from walras.request import ANY_ACCELERATOR, AVERAGING_LOSS, MIXING_LOSS, Demand, JobRequest
+
+#: (pool row, accelerators) of each pool of an attempt.
+Parts = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +55,9 @@ class JobClass:
     #: Pools it can run on, in their order, and fastest first.
     pools: tuple[int, ...] = ()
     fastest: tuple[int, ...] = ()
+    #: Of attempts over several pools, or of several whole gangs, what they hold in each. Such a class has a speed and a
+    #: count, of all parts together, on the first of these pools alone. Empty: one gang in one pool.
+    parts: Parts = ()
 
 
 def count_on(demands: Sequence[Demand], nodes: int, pool: Pool) -> int:
@@ -111,6 +117,11 @@ class JobClasses:
         like = self.classes[row]
         return self._row(kind, like.demands, like.nodes, like.cpus, like.memory_bytes, like.sizes)
 
+    def spread(self, row: int, parts: Parts) -> int:
+        """Row of the class as which a job of this one runs over these parts."""
+        like = self.classes[row]
+        return self._row(like.kind, like.demands, like.nodes, like.cpus, like.memory_bytes, (), parts)
+
     def options(self, row: int) -> tuple[int, ...]:
         """Rows of the classes among which a decision may choose for a job of this one: itself if it is rigid."""
         found = self._options.get(row)
@@ -143,14 +154,21 @@ class JobClasses:
         return self._row(like.kind, demands, like.nodes, like.cpus, like.memory_bytes, like.sizes)
 
     def _row(
-        self, kind: Kind, demands: tuple[Demand, ...], nodes: int, cpus: float, memory: int, sizes: tuple[int, ...]
+        self,
+        kind: Kind,
+        demands: tuple[Demand, ...],
+        nodes: int,
+        cpus: float,
+        memory: int,
+        sizes: tuple[int, ...],
+        parts: Parts = (),
     ) -> int:
-        key = (kind, demands, nodes, cpus, memory, sizes)
+        key = (kind, demands, nodes, cpus, memory, sizes, parts)
         row = self._index.get(key)
         if row is None:
             row = self._index[key] = len(self.classes)
             self._by_kind.setdefault(kind, []).append(row)
-            new = JobClass(*key, form=-1, rates=np.zeros(0))
+            new = JobClass(kind, demands, nodes, cpus, memory, sizes, form=-1, rates=np.zeros(0), parts=parts)
             self.classes.append(new)
             self._refresh(new)
         return row
@@ -216,7 +234,8 @@ class JobClasses:
             self._refresh(self.classes[row])
 
     def _refresh(self, job_class: JobClass) -> None:
-        counts = tuple(count_on(job_class.demands, job_class.nodes, pool) for pool in self._pools)
+        gangs = tuple(count_on(job_class.demands, job_class.nodes, pool) for pool in self._pools)
+        counts = _all_on_first(job_class.parts, len(gangs)) if job_class.parts else gangs
         form = Form(counts, job_class.nodes, job_class.cpus, job_class.memory_bytes)
         row = self._form_index.get(form)
         if row is None:
@@ -227,8 +246,11 @@ class JobClasses:
             self.elastic_forms.add(row)
         job_class.rates = np.zeros(len(self._pools))
         measured = [False] * len(self._pools)
+        if job_class.parts:
+            first = job_class.parts[0][0]
+            job_class.rates[first], measured[first] = self._rate_over(job_class, gangs), True
         for p, pool in enumerate(self._pools):
-            if counts[p]:
+            if counts[p] and not job_class.parts:
                 speed = self._table.speed(job_class.kind, pool.shape.accelerator, counts[p], self._nominal)
                 job_class.rates[p] = speed.steps_per_s
                 measured[p] = speed.source is Source.MEASURED
@@ -239,3 +261,36 @@ class JobClasses:
         job_class.fastest = tuple(sorted(job_class.pools, key=lambda pool: -job_class.speeds[pool]))
         self._rates = self._counts = self._form_rows = self._all_measured = None
         self.version += 1
+
+    def _rate_over(self, job_class: JobClass, gangs: Sequence[int]) -> float:
+        """Steps/s over several parts, made of what their pools alone would do: it is not measured itself."""
+        alone = []
+        for pool, _ in job_class.parts:
+            accelerator = self._pools[pool].shape.accelerator
+            alone.append(self._table.speed(job_class.kind, accelerator, gangs[pool], self._nominal).steps_per_s)
+        return rate_over(job_class.parts, gangs, alone)
+
+
+def rate_over(parts: Parts, gangs: Sequence[int], alone: Sequence[float]) -> float:
+    """Steps per second of an attempt over several parts: a fork's are added, a mixed gang has the pace of its slowest.
+
+    Args:
+        parts: what it holds.
+        gangs: accelerators of a whole gang, by pool row.
+        alone: speed of a whole gang in each part's pool.
+    """
+    if is_fork(parts, gangs):
+        whole = sum(count // gangs[pool] * rate for (pool, count), rate in zip(parts, alone, strict=True))
+        return whole * (1.0 - AVERAGING_LOSS)
+    return min(alone) * (1.0 - MIXING_LOSS)
+
+
+def is_fork(parts: Parts, gangs: Sequence[int]) -> bool:
+    """Whether these are several whole gangs; else they are one over several pools."""
+    return all(gangs[pool] and count % gangs[pool] == 0 for pool, count in parts)
+
+
+def _all_on_first(parts: Parts, pools: int) -> tuple[int, ...]:
+    """All accelerators counted on the first of the pools."""
+    whole = sum(count for _, count in parts)
+    return tuple(whole if pool == parts[0][0] else 0 for pool in range(pools))

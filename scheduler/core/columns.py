@@ -8,6 +8,8 @@ from math import exp, inf
 import numpy as np
 from numpy.typing import NDArray
 
+from scheduler.core.classes import Parts
+
 
 class Columns:
     """The columns, grown by doubling. Rows of free slots hold leftovers and have `active` False."""
@@ -36,9 +38,11 @@ class Columns:
         self.eligible: NDArray[np.bool_] = np.zeros(size, bool)
         #: Accelerators of the largest gang it may run as.
         self.gang: NDArray[np.float64] = np.ones(size)
-        #: Pool it holds accelerators in (-1: none), how many, and whether it is entitled there.
+        #: Pool it holds accelerators in (-1: none; of several the first), and how many in all.
         self.pool: NDArray[np.int64] = np.full(size, -1, np.int64)
         self.count: NDArray[np.float64] = np.zeros(size)
+        #: Of those that hold accelerators in several pools, what they hold in each, by slot. They are few.
+        self.parts: dict[int, Parts] = {}
         #: When all ranks of its newest attempt were up (inf: they are not), and until when it learns a speed.
         self.running_at: NDArray[np.float64] = np.full(size, inf)
         self.profiling_until: NDArray[np.float64] = np.full(size, -inf)
@@ -89,6 +93,17 @@ class Columns:
         self.delivered = np.hstack([self.delivered, more])
         self.pools = pools
 
+    def hold(self, slot: int, parts: Parts) -> None:
+        """The row's job holds this from now on. Settle first."""
+        self.pool[slot], self.count[slot] = parts[0][0], sum([count for _, count in parts])
+        if len(parts) > 1:
+            self.parts[slot] = parts
+
+    def let_go(self, slot: int) -> None:
+        """It holds nothing any more. Settle first."""
+        self.pool[slot], self.count[slot] = -1, 0.0
+        self.parts.pop(slot, None)
+
     def settle(self, slot: int, at: float) -> None:
         """Bring one row's attained and owed service up to `at`."""
         passed = at - self.settled_at[slot]
@@ -106,9 +121,28 @@ class Columns:
         self.promised[slot] += due
         if pool >= 0:
             self.attained_s[slot] += count * passed
-            if entitled[pool] > 0:
-                self.owed[slot, pool] -= count * passed
-                self.delivered[slot, pool] += count * passed
+            for there, held in self.parts.get(slot, ((pool, count),)):
+                if entitled[there] > 0:
+                    self.owed[slot, there] -= held * passed
+                    self.delivered[slot, there] += held * passed
+
+    def received(
+        self, rows: NDArray[np.int64], passed: NDArray[np.float64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
+        """Accelerator-seconds that these rows (ascending) received in so many seconds, by pool.
+
+        Parallel arrays: place in `rows`, pool, accelerator-seconds. One entry for each part of a row.
+        """
+        place = np.flatnonzero(self.pool[rows] >= 0)
+        if self.parts:
+            place = place[~np.isin(rows[place], list(self.parts))]
+        pool, seconds = self.pool[rows[place]], self.count[rows[place]] * passed[place]
+        if not self.parts:
+            return place, pool, seconds
+        parts = [(slot, *part) for slot, parts in self.parts.items() for part in parts]
+        slots, there, held = (np.array(column, dtype=np.int64) for column in zip(*parts, strict=True))
+        at = np.searchsorted(rows, slots)
+        return np.append(place, at), np.append(pool, there), np.append(seconds, held * passed[at])
 
     def settle_all(self, at: float, limit_s: float) -> None:
         """Bring every active row up to `at`; remember at most `limit_s` seconds of a gang either way.
@@ -127,9 +161,9 @@ class Columns:
         self.owed[rows] += due
         self.promised[rows] += due
         holding = self.pool[rows] >= 0
-        held, pool = rows[holding], self.pool[rows][holding]
-        received = self.count[held] * passed[holding]
-        self.attained_s[held] += received
+        self.attained_s[rows[holding]] += self.count[rows[holding]] * passed[holding]
+        held, pool, received = self.received(rows, passed)
+        held = rows[held]
         counted = self.entitled[held, pool] > 0
         self.owed[held[counted], pool[counted]] -= received[counted]
         self.delivered[held[counted], pool[counted]] += received[counted]

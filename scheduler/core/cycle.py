@@ -32,6 +32,7 @@ class Claim:
     """
 
     job_id: JobId
+    #: Pool of its machines, of several the first.
     pool: int
     #: Accelerators wanted, and those still missing, by machine row.
     wanted: dict[int, int]

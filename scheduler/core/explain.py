@@ -132,7 +132,8 @@ def _places(core: SchedulerCore, job: JobRecord, *, counts_ahead: bool) -> Itera
     ledger, claim = core.ledger, core.cycle.claims.get(job.job_id)
     if claim is not None:
         missing = sum(claim.needs.values())
-        pool_id = ledger.fleet.pools[claim.pool].pool.pool_id
+        rows = [row for row, _ in ledger.fleet.parts_of(claim.wanted.items())]
+        pool_id = " and ".join(ledger.fleet.pools[row].pool.pool_id for row in rows)
         reason = Reason.WAIT_PREEMPTING if claim.exchange else Reason.WAIT_RESERVATION
         yield ReasonLine(
             reason,
@@ -151,11 +152,14 @@ def _place(core: SchedulerCore, job: JobRecord, state: PoolState, *, counts_ahea
     """Why it does not run on one pool."""
     ledger, columns = core.ledger, core.ledger.columns
     form = ledger.classes.forms[ledger.class_of(job).form]
-    count, is_shared = form.counts[state.row], core.cycle.standing.sharing is not None
-    is_planned = core.cycle.standing.plans
+    is_shared, is_planned = core.cycle.standing.sharing is not None, core.cycle.standing.plans
+    planned = dict(ledger.planned_parts(job)) if is_planned else {}
+    count = planned.get(state.row, form.counts[state.row])
     need = f"{state.pool.pool_id}: needs {count}, {state.free} of {state.capacity} free"
     standing = []
-    if is_planned:
+    if state.row in planned:
+        standing.append(f"{count} of the {sum(planned.values())} it is planned on are here")
+    elif is_planned:
         standing.append("planned here" if columns.entitled[job.slot, state.row] > 0 else "not planned here")
     elif is_shared:
         share = float(columns.entitled[job.slot, state.row]) / count

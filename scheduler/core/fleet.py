@@ -5,12 +5,13 @@ the size of a machine, not the size of the fleet. Ties go to the machine that jo
 """
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 from heapq import heappop, heappush
 from math import inf
 
-from scheduler.core.classes import Form
+from scheduler.core.classes import Form, Parts
 from walras.cluster import Market, NodeShare, Placement, Pool
 from walras.ids import JobId, NodeId, PoolId
 
@@ -273,6 +274,8 @@ class Fleet:
     def take(self, job_id: JobId, place: Place, form: Form) -> Placement:
         """Give the place to the job."""
         parts = []
+        first = self.machines[place[0][0]]
+        assert first is not None
         for row, count in place:
             machine = self.machines[row]
             assert machine is not None
@@ -282,10 +285,18 @@ class Fleet:
             machine.holders[job_id] = devices
             machine.ends_known = -1
             self._changed(machine, -count, form)
-            parts.append(NodeShare(machine.node_id, devices))
-        first = self.machines[place[0][0]]
-        assert first is not None
+            elsewhere = None if machine.pool == first.pool else self.pools[machine.pool].pool.pool_id
+            parts.append(NodeShare(machine.node_id, devices, elsewhere))
         return Placement(self.pools[first.pool].pool.pool_id, tuple(parts))
+
+    def parts_of(self, place: Iterable[tuple[int, int]]) -> Parts:
+        """(pool, accelerators) of each pool of a place, in its order; without machines that are gone."""
+        found: dict[int, int] = {}
+        for row, count in place:
+            machine = self.machines[row]
+            if machine is not None:
+                found[machine.pool] = found.get(machine.pool, 0) + count
+        return tuple(found.items())
 
     def share(self, job_id: JobId, beside: JobId, place: Place) -> Placement:
         """Give the job the accelerators that another holds on one machine, beside it."""

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from optimizer.decision import Memory, Quote
 from optimizer.policy import PlanPolicy, PolicySpec, PricingPolicy
-from scheduler.core.classes import JobClass, JobClasses
+from scheduler.core.classes import JobClass, JobClasses, Parts
 from scheduler.core.columns import Columns
 from scheduler.core.events import Proposal
 from scheduler.core.fleet import Fleet, Machine, Place
@@ -144,6 +144,8 @@ class Ledger:
         self.classes = JobClasses(self.table)
         self.columns = Columns()
         self.jobs: dict[JobId, JobRecord] = {}
+        #: How many of them may run over several pools, or be forked.
+        self.spreading = 0
         #: Jobs whose attempt was started to learn a speed.
         self.profiling: set[JobId] = set()
         #: Jobs waiting for the end of another: dependency -> dependents.
@@ -179,6 +181,32 @@ class Ledger:
         if self.count_on(job, pool) == count:
             return job.class_row
         return self.classes.resized(job.class_row, {self.fleet.pools[pool].pool.shape.accelerator: count})
+
+    def class_over(self, job: JobRecord, parts: Parts) -> int:
+        """Row of the class as which the job runs with what it holds in these pools."""
+        (pool, count), *more = parts
+        if not job.request.spreads or (not more and count == self.count_on(job, pool)):
+            return self.class_with(job, pool, count)
+        return self.classes.spread(job.class_row, parts)
+
+    def parts_of(self, job: JobRecord) -> Parts:
+        """(pool, accelerators) of each pool in which the job holds some."""
+        pool = int(self.columns.pool[job.slot])
+        alone = ((pool, int(self.columns.count[job.slot])),) if pool >= 0 else ()
+        return self.columns.parts.get(job.slot, alone)
+
+    def planned_parts(self, job: JobRecord) -> Parts:
+        """What a plan gives the job in each pool, if that is more than one gang in one pool; else nothing."""
+        if not job.request.spreads:
+            return ()
+        # Where capacity was lost since, less than was planned, and maybe nothing.
+        given = np.rint(self.columns.entitled[job.slot])
+        parts = tuple((pool, int(given[pool])) for pool in given.nonzero()[0].tolist())
+        return () if len(parts) == 1 and parts[0][1] == self.count_on(job, parts[0][0]) else parts
+
+    def is_spread(self, job: JobRecord) -> bool:
+        """Whether what it holds is not one gang in one pool."""
+        return bool(self.classes.classes[self.columns.runs_as[job.slot]].parts) and job.holds
 
     def is_resized(self, job: JobRecord) -> bool:
         """Whether it holds another number of accelerators than it is to have there."""
@@ -266,6 +294,7 @@ class Ledger:
         slot = columns.new_slot()
         job = JobRecord(request, slot, self.classes.row(request))
         self.jobs[request.job_id] = job
+        self.spreading += request.spreads
         columns.active[slot] = True
         columns.job_id[slot] = request.job_id
         columns.class_row[slot] = columns.runs_as[slot] = job.class_row
@@ -308,6 +337,7 @@ class Ledger:
         assert not job.place, f"job {job.job_id} ended while holding {job.place}"
         self.columns.free_slot(job.slot)
         del self.jobs[job.job_id]
+        self.spreading -= job.request.spreads
 
     def set_eligible(self, job: JobRecord) -> None:
         """Recompute whether the job takes part in the next problem."""

@@ -19,7 +19,8 @@ from optimizer.policy import PlanPolicy
 from optimizer.problem import BoolArray, IntArray, Problem
 from scheduler.core import resolve
 from scheduler.core.claims import drop_claim
-from scheduler.core.cycle import Cycle
+from scheduler.core.classes import Parts
+from scheduler.core.cycle import Claim, Cycle
 from scheduler.core.discipline import Incumbents
 from scheduler.core.events import Proposal
 from scheduler.core.intake import fill_lines_anew, set_round_timer, take_in
@@ -29,6 +30,7 @@ from scheduler.core.profiling import explore
 from scheduler.core.regrouping import regroup
 from scheduler.core.rounds import compare, fill
 from scheduler.core.rules import RoundRules
+from scheduler.core.spreads import spread_out, with_spreads
 from walras.ids import JobId
 from walras.states import JobState
 
@@ -52,9 +54,10 @@ class ByPlan:
         self.learning: set[JobId] = set()
 
     def _place_of(self, job: JobRecord) -> list[int]:
+        """The pool in which it is planned as one gang; others are placed by `spreads.py`."""
         # Entitlements are never negative. Asked for each job several times a plan: the shortest way counts.
         pools: list[int] = self._ledger.columns.entitled[job.slot].nonzero()[0].tolist()
-        return pools
+        return [] if job.request.spreads and self._ledger.planned_parts(job) else pools
 
     def _rank_of(self, job: JobRecord) -> int:
         """Place in the order of importance; who came after the plan is last."""
@@ -88,12 +91,27 @@ class ByPlan:
                 if columns.pool[job.slot] != pool or self._ledger.is_resized(job):
                     yield job, pool
 
+    def spread(self) -> list[tuple[JobRecord, Parts]]:
+        """(job, parts) of those who are planned over several pools or as several gangs, the most important first."""
+        if not self._ledger.spreading:
+            return []
+        columns, found = self._ledger.columns, []
+        rows = np.flatnonzero(columns.active & columns.eligible & (columns.entitled.max(axis=1, initial=0.0) > 0))
+        for job_id in columns.job_id[rows].tolist():
+            job = self._ledger.jobs[JobId(job_id)]
+            parts = self._ledger.planned_parts(job)
+            if parts:
+                found.append((job, parts))
+        return sorted(found, key=lambda each: (-each[0].request.priority_class, self._rank_of(each[0]), each[0].job_id))
+
     def pools_of(self, job: JobRecord) -> list[int]:
         return self._place_of(job)
 
     def incumbents(self, pool: int, most: int) -> Incumbents:
         columns = self._ledger.columns
-        rows = np.flatnonzero(columns.active & (columns.pool == pool))
+        rows = np.flatnonzero(columns.active & (columns.pool == pool)).tolist()
+        if columns.parts:
+            rows += [slot for slot, (_, *more) in columns.parts.items() if any(there == pool for there, _ in more)]
         jobs = [self._ledger.jobs[JobId(int(columns.job_id[row]))] for row in rows]
         jobs.sort(key=lambda job: (not self._leaves(job, pool), *self._weakness(job)))
         jobs = jobs[:most]
@@ -101,6 +119,9 @@ class ByPlan:
 
     def _leaves(self, job: JobRecord, pool: int) -> bool:
         """Whether the plan gives it another place than the one it has on the pool, or none."""
+        planned = self._ledger.planned_parts(job)
+        if planned:
+            return self._ledger.parts_of(job) != planned
         return not self.is_entitled(job, pool) or self._ledger.is_resized(job)
 
     def _weakness(self, job: JobRecord) -> tuple[int, int, int]:
@@ -136,6 +157,14 @@ class ByPlan:
 
     def is_entitled(self, job: JobRecord, pool: int) -> bool:
         return bool(self._ledger.columns.entitled[job.slot, pool] > 0)
+
+    def is_planned(self, claim: Claim) -> bool:
+        """Whether what is being freed for a job is still where it is planned."""
+        job = self._ledger.jobs[claim.job_id]
+        planned = self._ledger.planned_parts(job)
+        if planned:
+            return self._ledger.fleet.parts_of(claim.wanted.items()) == planned
+        return self.is_entitled(job, claim.pool) and len(self._ledger.fleet.parts_of(claim.wanted.items())) == 1
 
     def alternatives(self, job: JobRecord, pool: int) -> list[int]:
         return []
@@ -177,6 +206,7 @@ class PlannedEvents:
             compare(cycle)
             take_in(cycle)
             regroup(cycle)
+        spread_out(cycle, self._discipline.spread(), may_displace=is_new)
         fill(cycle)
         if is_new:
             self._explore(cycle)
@@ -192,7 +222,7 @@ class PlannedEvents:
     def _drop_old_claims(self, cycle: Cycle) -> None:
         """Places kept for jobs that are planned elsewhere now; and reservations, for others may be complete sooner."""
         for claim in tuple(cycle.claims.values()):
-            if not claim.exchange or not self._discipline.is_entitled(cycle.ledger.jobs[claim.job_id], claim.pool):
+            if not claim.exchange or not self._discipline.is_planned(claim):
                 drop_claim(cycle, claim.job_id)
 
     def _problem(self, ledger: Ledger) -> Problem:
@@ -215,7 +245,7 @@ def plan_problem(ledger: Ledger, discipline: ByPlan) -> Problem:
         or job.job_id in discipline.learning
         for job, there in zip(records, stays.tolist(), strict=True)
     ]
-    return replace(
+    asked = replace(
         problem,
         jobs=replace(
             problem.jobs,
@@ -226,6 +256,7 @@ def plan_problem(ledger: Ledger, discipline: ByPlan) -> Problem:
         columns=replace(problem.columns, running=_running(ledger, problem, slots, stays)),
         finished_s=np.array(ledger.finished_s, dtype=np.float64),
     )
+    return with_spreads(ledger, asked, records) if ledger.spreading else asked
 
 
 def _running(ledger: Ledger, problem: Problem, slots: IntArray, stays: BoolArray) -> BoolArray:

@@ -19,10 +19,8 @@ def realised(ledger: Ledger) -> float | None:
     passed = np.maximum(ledger.now - columns.settled_at[rows], 0.0)
     promised = columns.promised[rows] + columns.entitled[rows] * passed[:, None]
     delivered = columns.delivered[rows].copy()
-    holding = np.flatnonzero(columns.pool[rows] >= 0)
-    held, pool = rows[holding], columns.pool[rows[holding]]
-    received = columns.count[held] * passed[holding]
-    delivered[holding, pool] += np.where(columns.entitled[held, pool] > 0, received, 0.0)
+    held, pool, received = columns.received(rows, passed)
+    delivered[held, pool] += np.where(columns.entitled[rows[held], pool] > 0, received, 0.0)
     total = float(promised.sum())
     if total <= 0:
         return None

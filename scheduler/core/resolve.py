@@ -82,6 +82,9 @@ def build_problem(ledger: Ledger) -> Problem:
     rentable = np.array([float(state.pool.quota) for state in pools]) * size
     way = ways_of(ledger.classes, columns.class_row[rows], np.maximum(capacity, rentable))
     job, pool, count = way.job, way.pool, way.count
+    in_one_pool = columns.pool[rows]
+    if columns.parts:
+        in_one_pool = np.where(np.isin(rows, list(columns.parts)), -1, in_one_pool)
     gang = np.full(len(rows), np.inf)
     np.minimum.at(gang, job, count)
     done = _steps_done(ledger, rows)
@@ -106,7 +109,7 @@ def build_problem(ledger: Ledger) -> Problem:
             use_column=np.arange(len(job)),
             use_pool=pool,
             use_count=count,
-            running=(columns.pool[rows][job] == pool) & (columns.count[rows][job] == count),
+            running=(in_one_pool[job] == pool) & (columns.count[rows][job] == count),
         ),
         pools=Pools(
             pool_id=tuple(state.pool.pool_id for state in pools),

@@ -52,9 +52,10 @@ def _resume_attempt(cycle: Cycle, job: JobRecord, event: JobRestored) -> None:
     job.lost = {part.node_id for part in placement.parts if ledger.fleet.machine(part.node_id) is None}
     job.placement, job.leased_at, job.running_at = placement, event.leased_at, event.running_at
     job.prepared, job.rendezvous, job.revoked = set(event.prepared), event.rendezvous, event.revoked
+    parts = ledger.fleet.parts_of(job.place) if job.request.spreads else ()
+    columns.hold(job.slot, parts or ((pool, placement.accelerators),))
     cycle.spending.started(job)
-    columns.pool[job.slot], columns.count[job.slot] = pool, placement.accelerators
-    columns.runs_as[job.slot] = ledger.class_with(job, pool, placement.accelerators)
+    columns.runs_as[job.slot] = ledger.class_over(job, parts or ((pool, placement.accelerators),))
     columns.since_at[job.slot], columns.running_at[job.slot] = event.leased_at, event.running_at
     if event.running_at < inf:
         columns.steps_at[job.slot] = event.at

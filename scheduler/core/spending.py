@@ -90,12 +90,11 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class _Pays:
-    """What one job pays, and whether the account of everything sees it (rented machines are paid for whole)."""
+    """What one job pays, and how much of it the account of everything sees (rented machines are paid for whole)."""
 
-    pool: int
     usd_per_h: float
     committed_usd: float
-    is_owned: bool
+    owned_usd_per_h: float
 
 
 @dataclass(slots=True)
@@ -190,7 +189,7 @@ class Spending:
         free = [job.job_id for job in self._ledger if job.holds and job.job_id not in self._pays]
         for job_id in (*self._pays, *free):
             job = self._ledger.jobs[job_id]
-            if self._ledger.columns.pool[job.slot] == pool:
+            if any(row == pool for row, _ in self._ledger.parts_of(job)):
                 self._pay(job)
                 for other in self._sharing(job):
                     self._pay(other)
@@ -222,8 +221,8 @@ class Spending:
     def _is_free(self, job: JobRecord) -> bool:
         """Its place costs nothing: no account need hear of it."""
         assert job.placement is not None
-        row = self._ledger.fleet.pool_row(job.placement.pool_id)
-        return row is not None and self._ledger.fleet.pools[row].pool.usd_per_h == 0
+        pools = self._ledger.fleet.pools
+        return not any(pools[row].pool.usd_per_h for row, _ in self._ledger.parts_of(job))
 
     def _sharing(self, job: JobRecord) -> list[JobRecord]:
         """Others that hold the same accelerators of the one machine."""
@@ -240,13 +239,15 @@ class Spending:
         """What the job costs an hour as it is placed now."""
         self._stop_paying(job)
         assert job.placement is not None
-        row = self._ledger.fleet.pool_row(job.placement.pool_id)
-        assert row is not None
-        pool = self._ledger.fleet.pools[row].pool
-        part = job.placement.accelerators / pool.shape.accelerators / (1 + len(self._sharing(job)))
-        usd_per_h = pool.usd_per_h * part
-        stop_s = job.request.grace_s + pool.notice_s + STOP_MARGIN_S
-        pays = _Pays(row, usd_per_h, usd_per_h * stop_s / _HOUR_S, pool.market is Market.OWNED)
+        usd_per_h = committed_usd = owned_usd_per_h = 0.0
+        for row, count in self._ledger.parts_of(job):
+            pool = self._ledger.fleet.pools[row].pool
+            price = pool.usd_per_h * (count / pool.shape.accelerators / (1 + len(self._sharing(job))))
+            stop_s = job.request.grace_s + pool.notice_s + STOP_MARGIN_S
+            usd_per_h += price
+            committed_usd += price * stop_s / _HOUR_S
+            owned_usd_per_h += price if pool.market is Market.OWNED else 0.0
+        pays = _Pays(usd_per_h, committed_usd, owned_usd_per_h)
         self._pays[job.job_id] = pays
         self._add(job, pays, 1)
 
@@ -257,8 +258,7 @@ class Spending:
 
     def _add(self, job: JobRecord, pays: _Pays, sign: int) -> None:
         for account in self.accounts_of(job):
-            is_seen = account is not self.everything or pays.is_owned
-            usd_per_h = pays.usd_per_h if is_seen else 0.0
+            usd_per_h = pays.owned_usd_per_h if account is self.everything else pays.usd_per_h
             account.pay(self._ledger.now, sign * usd_per_h, sign * pays.committed_usd, sign)
             self._touch(account)
 

@@ -44,10 +44,10 @@ def victims_of(
     leaving: dict[int, list[JobRecord]] = {}
     room: dict[int, int] = {}  # accelerators of a machine that would be free, were nothing of it promised
     for incumbent in incumbents:
-        if incumbent is job or not _can_leave(incumbent):
+        if incumbent is job or not can_leave(incumbent):
             continue
         for row, held in incumbent.place:
-            if row in closed or (machine_here := fleet.machines[row]) is None:
+            if row in closed or (machine_here := fleet.machines[row]) is None or machine_here.pool != pool:
                 continue
             if row not in room:
                 if not _is_open(cycle, machine_here, job):
@@ -58,7 +58,7 @@ def victims_of(
             leaving.setdefault(row, []).append(incumbent)
             if len(place) == len(parts) or room[row] < (wanted := parts[len(place)]):
                 continue
-            if _has_room_after(cycle, machine_here, leaving[row], wanted, job):
+            if has_room_after(cycle, machine_here, leaving[row], wanted, job):
                 place.append((row, wanted))
                 closed.add(row)
         if len(place) == len(parts):
@@ -80,7 +80,7 @@ def _place_already(cycle: Cycle, job: JobRecord, pool: int, parts: list[int]) ->
             break
         wanted = parts[len(place)]
         free = len(machine.free) + len(machine.holders.get(job.job_id, ()))
-        if free >= wanted and _has_room_after(cycle, machine, [], wanted, job):
+        if free >= wanted and has_room_after(cycle, machine, [], wanted, job):
             place.append((machine.row, wanted))
     return place
 
@@ -91,7 +91,8 @@ def _own_machines(cycle: Cycle, pool: int, job: JobRecord) -> list[Machine]:
     return [each for each in machines if each is not None and each.pool == pool and each.condition is Condition.UP]
 
 
-def _can_leave(incumbent: JobRecord) -> bool:
+def can_leave(incumbent: JobRecord) -> bool:
+    """Whether a job runs, may be stopped, and has not been asked to go."""
     return incumbent.revoked is None and incumbent.state is JobState.RUNNING and incumbent.request.preemptible
 
 
@@ -103,7 +104,7 @@ def _is_open(cycle: Cycle, machine: Machine, job: JobRecord) -> bool:
     return not claims or all(job_id == job.job_id or cycle.claims[job_id].exchange for job_id in claims)
 
 
-def _has_room_after(cycle: Cycle, machine: Machine, leaving: list[JobRecord], wanted: int, job: JobRecord) -> bool:
+def has_room_after(cycle: Cycle, machine: Machine, leaving: list[JobRecord], wanted: int, job: JobRecord) -> bool:
     """Whether `wanted` accelerators, with their processors and memory, are free once these jobs have left."""
     own = [job] if job.job_id in machine.holders else []  # what its reservation holds there
     promised = _promised(cycle, machine, job)

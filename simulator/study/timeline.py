@@ -21,7 +21,7 @@ from scheduler.core.events import (
     PoolDeclared,
     Solved,
 )
-from walras.cluster import Pool
+from walras.cluster import Placement, Pool
 from walras.ids import JobId, NodeId, PoolId
 from walras.states import AttemptState
 
@@ -69,7 +69,7 @@ class PoolTrack:
 
 @dataclass(slots=True)
 class Span:
-    """One attempt. Instants are nan where the thing did not happen."""
+    """One attempt in one of its pools. Instants are nan where the thing did not happen."""
 
     job_id: JobId
     attempt: int
@@ -113,9 +113,9 @@ class Timeline:
         self._tell = tell
         self._active = 0
         self._pool_of: dict[NodeId, PoolId] = {}
-        self._open: dict[JobId, Span] = {}
-        #: Accelerators that each open attempt holds on each machine.
-        self._parts: dict[JobId, dict[NodeId, int]] = {}
+        self._open: dict[JobId, list[Span]] = {}
+        #: Pool of each machine of each open attempt, and the accelerators that it holds there.
+        self._parts: dict[JobId, dict[NodeId, tuple[PoolId, int]]] = {}
 
     def hear(self, event: Event, commands: list[Command]) -> None:
         """One event and what the scheduler answered."""
@@ -149,11 +149,11 @@ class Timeline:
         track = self.pools[self._pool_of.pop(event.node_id)]
         track.there.add(event.at, -track.pool.shape.accelerators)
         for job_id, parts in self._parts.items():
-            gone = parts.pop(event.node_id, 0)
-            if gone:
-                track.held.add(event.at, -gone)
-                if self._open[job_id].is_up:
-                    track.running.add(event.at, -gone)
+            part = parts.pop(event.node_id, None)
+            if part is not None:
+                track.held.add(event.at, -part[1])
+                if self._open[job_id][0].is_up:
+                    track.running.add(event.at, -part[1])
 
     def _command(self, at: float, command: Command) -> None:
         if isinstance(command, JobTransitioned):
@@ -164,19 +164,29 @@ class Timeline:
     def _attempt(self, at: float, command: AttemptTransitioned) -> None:
         placement, state = command.placement, command.state
         if state is AttemptState.LEASED and placement is not None:
-            span = Span(command.job_id, command.attempt, placement.pool_id, placement.accelerators, at)
-            self._open[command.job_id] = span
-            self._parts[command.job_id] = {part.node_id: len(part.devices) for part in placement.parts}
-            self.pools[placement.pool_id].held.add(at, placement.accelerators)
+            self._leased(at, command, placement)
+        for opened in self._open.get(command.job_id, ()):
+            self._changed(at, command, opened)
+        if state.is_final and command.job_id in self._open:
+            del self._open[command.job_id], self._parts[command.job_id]
+
+    def _leased(self, at: float, command: AttemptTransitioned, placement: Placement) -> None:
+        self._parts[command.job_id] = {
+            part.node_id: (part.pool_id or placement.pool_id, len(part.devices)) for part in placement.parts
+        }
+        self._open[command.job_id] = []
+        for pool_id, accelerators in placement.by_pool.items():
+            span = Span(command.job_id, command.attempt, pool_id, accelerators, at)
+            self._open[command.job_id].append(span)
+            self.pools[pool_id].held.add(at, accelerators)
             if len(self.spans) < SPANS_MAX:
                 self.spans.append(span)
             else:
                 self.spans_left_out += 1
-            return
-        opened = self._open.get(command.job_id)
-        if opened is None:
-            return
-        track, held = self.pools[opened.pool_id], sum(self._parts[command.job_id].values())
+
+    def _changed(self, at: float, command: AttemptTransitioned, opened: Span) -> None:
+        track, state = self.pools[opened.pool_id], command.state
+        held = sum(count for pool_id, count in self._parts[command.job_id].values() if pool_id == opened.pool_id)
         if state is AttemptState.RUNNING:
             opened.running_at = at
             track.running.add(at, held)
@@ -189,7 +199,6 @@ class Timeline:
                 track.running.add(at, -held)
             track.held.add(at, -held)
             opened.ended_at, opened.state = at, state.value
-            del self._open[command.job_id], self._parts[command.job_id]
 
 
 def _rows(event: Event, commands: list[Command]) -> Iterator[EventRow]:

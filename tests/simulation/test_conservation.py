@@ -2,11 +2,13 @@
 
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
+from random import Random
+from typing import Any
 
 import pytest
 
 from optimizer.policy import PolicySpec
-from scheduler.core.commands import AttemptTransitioned, Command
+from scheduler.core.commands import AttemptTransitioned, Command, JobTransitioned
 from scheduler.core.events import AttemptEnded, AttemptStarted, Event, NodeJoined, NodeLost, PoolDeclared
 from scheduler.core.rules import RoundRules
 from simulator.attempts import Attempts, Job, Run
@@ -21,6 +23,7 @@ from walras.request import Demand, JobRequest
 from walras.states import AttemptState, JobState
 
 KIND, SPEED = Kind("cnn"), 3.0
+ROUNDS = RoundRules(round_s=1e4, resolve_min_s=0.0)
 POOL = Pool(PoolId("a100"), Shape("a100", "a100", 2, 8.0, 2**33), usd_per_h=7.31)
 
 
@@ -58,8 +61,10 @@ class Books:
         for pool_id in self.machines.values():
             self.usd[pool_id] += self.pools[pool_id].usd_per_h * passed_s / 3600.0
         for placement in self.held.values():
-            there = [part for part in placement.parts if part.node_id in self.machines]
-            self.held_s[placement.pool_id] += passed_s * sum(len(part.devices) for part in there)
+            for part in placement.parts:
+                if part.node_id in self.machines:
+                    assert self.machines[part.node_id] == (part.pool_id or placement.pool_id)
+                    self.held_s[self.machines[part.node_id]] += passed_s * len(part.devices)
 
     def _nothing_twice(self) -> None:
         taken: set[tuple[NodeId, int]] = set()
@@ -67,7 +72,7 @@ class Books:
             for part in placement.parts:
                 for device in part.devices:
                     assert (part.node_id, device) not in taken, f"{part.node_id}/{device} is held twice"
-                    assert device < self.pools[placement.pool_id].shape.accelerators
+                    assert device < self.pools[part.pool_id or placement.pool_id].shape.accelerators
                     taken.add((part.node_id, device))
 
 
@@ -89,6 +94,44 @@ def test_accelerators_and_money_by_a_second_account(first: int) -> None:
             assert meter.held_s <= meter.there_s * (1 + 1e-9)
             assert abs(meter.usd - books.usd[pool_id]) < 0.005, f"seed {seed}"
             assert result.bills[pool_id] >= meter.usd - 0.005, f"seed {seed}"
+
+
+@pytest.mark.parametrize("policy", ["hadar", "walras"])
+@pytest.mark.parametrize("first", [0, 20])
+def test_forks_and_mixed_gangs_are_held_and_paid_for_by_pool(first: int, policy: str) -> None:
+    """The same books where jobs may be forked and gangs may sit in several pools, among faults: to the cent."""
+    spread: list[Placement] = []
+    for seed in range(first, first + 20):
+        given = scenario_of(seed)
+        priced = tuple(
+            replace(model, pool=replace(model.pool, usd_per_h=1.37 * row)) for row, model in enumerate(given.pools, 1)
+        )
+        books, scenario = Books(), replace(given, pools=priced, policy=PolicySpec(policy))
+
+        def hear(event: Event, commands: list[Command], books: Books = books) -> None:
+            books.hear(event, commands)
+            spread.extend(placement for placement in books.held.values() if len(placement.by_pool) > 1)
+
+        result = simulate(spreading_jobs_of(seed, scenario), scenario, recorder=hear)
+        assert result.violations == [], f"seed {seed}"
+        books.hear(replace_at(result.ended_at), [])
+        for meter in result.pools:
+            pool_id = meter.pool.pool_id
+            assert meter.held_s == pytest.approx(books.held_s[pool_id], rel=1e-9, abs=1e-6), f"seed {seed}"
+            assert abs(meter.usd - books.usd[pool_id]) < 0.005, f"seed {seed}"
+    assert bool(spread) == (policy == "hadar")
+
+
+def spreading_jobs_of(seed: int, scenario: Scenario) -> list[SimulatedJob]:
+    """Four fifths of the rigid jobs may be spread: half of them as forks of up to five parts, half as mixed gangs."""
+    random, jobs = Random(f"{seed}/spread"), []
+    for job in jobs_of(seed, scenario):
+        way, parts = random.random(), random.choice((2, 3, 5))
+        if way < 0.8 and not job.request.sizes:
+            more = {"fork_max": parts} if way < 0.4 else {"mixed": True}
+            job = replace(job, request=replace(job.request, **more))
+        jobs.append(job)
+    return jobs
 
 
 def replace_at(at: float) -> Event:
@@ -169,3 +212,33 @@ def test_service_and_money_that_are_made_up_are_found(part: str, told: str) -> N
     simulation.world.on_end.append(make_up)
     result = simulation.run(jobs)
     assert any(told in violation and POOL.pool_id in violation for violation in result.violations)
+
+
+@pytest.mark.parametrize(
+    ("more", "gang", "rate"),
+    [
+        ({"fork_max": 3}, 1, 0.9 * (2 * SPEED + 1.0)),
+        ({"fork_max": 9}, 1, 0.9 * (2 * SPEED + 2 * 1.0)),
+        ({"mixed": True}, 3, 0.8 * 2.0),
+    ],
+)
+def test_a_fork_has_the_speed_of_its_parts_and_a_mixed_gang_that_of_its_slowest(
+    more: dict[str, Any], gang: int, rate: float
+) -> None:
+    """Work credited is work done: beside a job that cannot be stopped, it ends after its steps over its true speed."""
+    slow = Pool(PoolId("k80"), Shape("k80", "k80", 2, 8.0, 2**33))
+    speeds = {SpeedKey(KIND, "a100"): SPEED, SpeedKey(KIND, "k80"): 1.0, SpeedKey(KIND, "k80", 3): 2.0}
+    truth = Truth(speeds, mixing_loss=0.2, averaging_loss=0.1)
+    there = JobRequest(JobId(1), KIND, (Demand("k80", 2),), steps=5000.0, preemptible=False)
+    spread = JobRequest(JobId(2), KIND, (Demand("a100", gang), Demand("k80", gang)), steps=900.0, **more)
+    jobs = [SimulatedJob(0.0, there, 5000.0), SimulatedJob(1.0, spread, 900.0)]
+    pools = (PoolModel(POOL, machines=2 if gang > 2 else 1), PoolModel(slow, machines=2))
+    ended_at: dict[JobId, float] = {}
+
+    def hear(event: Event, commands: list[Command]) -> None:
+        ended_at.update((each.job_id, event.at) for each in commands if isinstance(each, JobTransitioned))
+
+    busy = JobRequest(JobId(3), KIND, (Demand("a100", 2),), steps=1e5, preemptible=False)
+    jobs += [SimulatedJob(0.0, busy, 1e5)] if gang > 2 else []
+    simulate(sorted(jobs, key=lambda job: job.at), Scenario(pools, truth, PolicySpec("hadar"), ROUNDS), recorder=hear)
+    assert ended_at[JobId(2)] == pytest.approx(1.0 + 900.0 / rate)
