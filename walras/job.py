@@ -16,7 +16,7 @@ from walras.checking import FieldMistake, FileModel, check
 from walras.errors import ConfigError, JobSpecError
 from walras.ids import JobId, Kind
 from walras.instants import parse_instant
-from walras.job_elastic import Batch, Elastic, batch_of, gang_sizes
+from walras.job_elastic import Batch, Elastic, Fork, batch_of, check_spread, gang_sizes
 from walras.job_parts import (
     MAX_NODES,
     Checkpoint,
@@ -116,6 +116,10 @@ class JobSpec(FileModel):
     resources: Resources = Resources()
     #: The gang may have fewer or more accelerators than `resources` says, and change while it runs. None: it may not.
     elastic: Elastic | None = None
+    #: It may be trained in several pools at once, each part with steps of its own. None: it is one gang.
+    fork: Fork | None = None
+    #: The gang may sit in several pools, at the pace of the slowest of its accelerators.
+    mixed: bool = False
     #: Samples of one step over the whole gang, however many ranks it has. None: as the script does it.
     batch: Batch | None = None
     #: Work to do, in steps as the training script counts them.
@@ -166,7 +170,7 @@ class JobSpec(FileModel):
     }  # fmt: skip
     not_yet: ClassVar[frozenset[str]] = frozenset(
         {"setup", "files", "file_mounts", "mounts", "volumes", "image", "image_id", "ports", "gang"}
-        | {"fork", "packable", "target", "array", "matrix", "secrets", "notify", "schedule", "slo", "queue"}
+        | {"packable", "target", "array", "matrix", "secrets", "notify", "schedule", "slo", "queue"}
         | {"utilization", "pool", "infra", "use_spot"}
     )
 
@@ -188,6 +192,13 @@ class JobSpec(FileModel):
                     f"({counted}, num_nodes {self.num_nodes}); write auto: one rank for each accelerator",
                 )
         gang_sizes_of(self)
+        check_spread(
+            fork=self.fork is not None,
+            mixed=self.mixed,
+            elastic=self.elastic is not None,
+            nodes=self.num_nodes,
+            demands=self.resources.accelerators,
+        )
         return self
 
 
@@ -217,6 +228,12 @@ def _to_be_run(spec: JobSpec, source: str) -> JobSpec:
             f"{source}: {field}: a job that runs cannot choose its batch in this version; simulations can",
             field=field,
             fix="remove it; the batch stays `batch.global`",
+        )
+    if spec.fork is not None and any(demand.count > 1 for demand in spec.resources.accelerators):
+        raise JobSpecError(
+            f"{source}: fork: a part that runs is one process on one accelerator; simulations fork whole gangs too",
+            field="fork",
+            fix="ask for one accelerator, and let `fork.max` say how many parts there may be",
         )
     return spec
 
@@ -338,6 +355,8 @@ def to_request(
         kind=kind_of(spec),
         demands=resources.accelerators,
         sizes=gang_sizes_of(spec),
+        mixed=spec.mixed,
+        fork_max=1 if spec.fork is None else spec.fork.max,
         project=project,
         user=user,
         priority=spec.priority,

@@ -1,6 +1,7 @@
-"""The parts of a job spec by which a job may change its size while it lives: `elastic` and `batch`.
+"""The parts of a job spec by which a job may run in more ways than one: `elastic`, `batch`, `fork`.
 
-Decides which gang sizes such a job may be given. Which it is given, and when, is the scheduler's to choose.
+Decides which gang sizes such a job may be given, and who may be spread over pools. What it is given, and when, is the
+scheduler's to choose.
 """
 
 from typing import Annotated
@@ -21,6 +22,13 @@ class Elastic(FileModel):
 
     min: _Size
     max: _Size
+
+
+class Fork(FileModel):
+    """The job may be trained in several places at once, each with steps of its own, averaged now and then."""
+
+    #: Parts at most, each as large as `resources` says.
+    max: Annotated[WholeNumber, Field(ge=2, le=1024)]
 
 
 class Batch(FileModel):
@@ -82,3 +90,17 @@ def gang_sizes(
         doublings = {least * 2**power for power in range(MAX_ACCELERATORS.bit_length())}
         sizes = {size for size in sizes if size in doublings or size in asked or size == max(sizes)}
     return tuple(sorted(sizes))
+
+
+def check_spread(*, fork: bool, mixed: bool, elastic: bool, nodes: int, demands: tuple[Demand, ...]) -> None:
+    """Raises FieldMistake for a job that cannot be forked, or mixed, as it says."""
+    field = "fork" if fork else "mixed"
+    for other, stands in (("mixed", fork and mixed), ("elastic", elastic)):
+        if (fork or mixed) and stands:
+            raise FieldMistake(field, f"stands beside {other}; give one of them: each is a way of its own to grow")
+    if (fork or mixed) and nodes > 1:
+        raise FieldMistake(field, f"stands beside num_nodes {nodes}; leave that out, its parts find their machines")
+    if mixed and len({demand.count for demand in demands}) > 1:
+        raise FieldMistake(
+            "mixed", "the gang is of another size on another type; give all types the same number of accelerators"
+        )

@@ -48,6 +48,9 @@ class TraceJob:
     speeds: tuple[tuple[str, float], ...] = ()
     #: Elastic: gang sizes that a policy may choose among, ascending, `gang` one of them. Empty: it is as it is.
     sizes: tuple[int, ...] = ()
+    #: Parts that it may be forked into, each a whole gang; and whether its gang may sit in several pools.
+    fork_max: int = 1
+    mixed: bool = False
     #: Of an elastic job whose speed no table and no law says: n times the accelerators are n ** scaling as fast.
     scaling: float = 1.0
     #: Machines that the gang is spread over evenly; 1: as few as possible.

@@ -41,7 +41,7 @@ def written(job: TraceJob, column: str) -> Any:
             return dict(value)
         case "failures":
             return [_failure_text(failure) for failure in value]
-        case "preemptible":
+        case "preemptible" | "mixed":
             return "yes" if value else "no"
     return list(value) if isinstance(value, tuple) else value
 
@@ -101,6 +101,11 @@ def _check(row: Row, job: TraceJob) -> None:
         raise row.error("sizes", f"has no {job.gang}, the job's gang", "name it too: it is what the job asks for")
     if job.nodes > 1 and any(size % job.nodes for size in (job.gang, *job.sizes)):
         raise row.error("nodes", f"is {job.nodes}, which cannot share the gang evenly", "give a divisor of every size")
+    if (job.fork_max > 1) + job.mixed + bool(job.sizes) > 1:
+        column = "fork_max" if job.fork_max > 1 else "mixed"
+        raise row.error(column, "stands beside another of sizes, fork_max and mixed", "give one of them")
+    if job.nodes > 1 and (job.fork_max > 1 or job.mixed):
+        raise row.error("nodes", "stands beside fork_max or mixed", "leave it out: parts find their machines")
     if job.cancel_at < job.at:
         raise row.error("cancel_at", f"is {job.cancel_at:g}, before the job arrives", "give an instant, not a length")
     if job.estimate_s is not None and job.estimate_factor != 1.0:

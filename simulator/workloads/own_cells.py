@@ -104,6 +104,8 @@ OPTIONAL: dict[str, Callable[[Row, str], Any]] = {
     "estimate_factor": _not_negative,
     "speeds": _speeds,
     "sizes": _wholes(MAX_GANG),
+    "fork_max": lambda row, column: row.whole(column, most=1024),
+    "mixed": lambda row, column: _one_of("yes", "no")(row, column) == "yes",
     "scaling": lambda row, column: row.number(column, above=0.0, most=1.0),
     "nodes": lambda row, column: row.whole(column, most=MAX_GANG),
     "weight": _above_zero,

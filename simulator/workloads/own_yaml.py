@@ -71,6 +71,8 @@ def _job(path: str, number: int, arrival: Arrival, named: dict[str, str]) -> Tra
         estimate_factor=0.0 if true.steps is not None and request.steps is request.duration_s is None else told,
         speeds=request.declared,
         sizes=request.sizes,
+        fork_max=request.fork_max,
+        mixed=request.mixed,
         nodes=request.nodes,
         weight=request.weight,
         priority=request.priority,

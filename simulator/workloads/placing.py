@@ -104,6 +104,8 @@ class Placing:
             way.kind,
             way.demands,
             sizes=row.sizes,
+            mixed=row.mixed,
+            fork_max=row.fork_max,
             project=row.project,
             user=row.user,
             priority=row.priority,

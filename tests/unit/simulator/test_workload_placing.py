@@ -113,7 +113,10 @@ def test_two_rows_of_a_kind_say_the_same_speed() -> None:
 
 
 def test_a_row_says_all_that_the_scheduler_hears_of_a_job() -> None:
-    """No field of a request is beyond a trace, but its number, what is held, and what a live run alone believes."""
+    """No field of a request is beyond a trace, but its number, what is held, and what a live run alone believes.
+
+    (An elastic job is neither forked nor mixed: the row is tried with these instead.)
+    """
     above = TraceJob(0.0, "first", "cnn", 1, steps=10.0)
     row = TraceJob(
         1.0, "second", "cnn", 2, types=("a100",), steps=240.0, estimate_factor=0.5, sizes=(2, 4), nodes=2, weight=2.0,
@@ -126,6 +129,8 @@ def test_a_row_says_all_that_the_scheduler_hears_of_a_job() -> None:
     job = list(placing.jobs([above, row]))[1]
     plain = JobRequest(JobId(1), Kind("k"), ())
     said = {each.name for each in fields(JobRequest) if getattr(job.request, each.name) != getattr(plain, each.name)}
+    spread = list(_placing().jobs([above, replace(row, sizes=(), fork_max=2, mixed=True)]))[1].request
+    said |= {name for name in ("fork_max", "mixed") if getattr(spread, name) != getattr(plain, name)}
     assert {each.name for each in fields(JobRequest)} - said == {"duration_s", "held", "declared"}
     assert (job.steps, job.request.steps, job.request.depends_on) == (240.0, 120.0, (1,))
     assert (job.cancel_at, job.failures) == (50.0, (PlannedFailure(60.0, 3, 2),))

@@ -11,7 +11,7 @@ from walras.checking import FileModel
 from walras.cli.main import app
 from walras.errors import JobSpecError
 from walras.job import JobSpec, parse_spec
-from walras.job_elastic import Batch, Elastic
+from walras.job_elastic import Batch, Elastic, Fork
 from walras.job_parts import Checkpoint, Limits, Resources, Retry
 from walras.overrides import script_mapping
 
@@ -20,7 +20,7 @@ JOB_SPEC = (ROOT / "docs" / "job-spec.md").read_text()
 CLI = (ROOT / "docs" / "cli.md").read_text()
 GROUPS: dict[str, type[FileModel]] = {
     "": JobSpec, "resources.": Resources, "retry.": Retry, "limits.": Limits, "checkpoint.": Checkpoint,
-    "elastic.": Elastic, "batch.": Batch,
+    "elastic.": Elastic, "batch.": Batch, "fork.": Fork,
 }  # fmt: skip
 
 

@@ -36,9 +36,22 @@ def test_the_sizes_of_an_elastic_job_are_those_that_make_sense() -> None:
     )
 
 
+def test_a_job_says_whether_it_may_be_spread() -> None:
+    """The scheduler hears how many parts there may be, or that a gang may be mixed; else that it is neither."""
+    for text, says in (("", (1, False)), ("fork: {max: 3}", (3, False)), ("mixed: true", (1, True))):
+        request = to_request(parse_spec(f"run: x\n{text}"), JobId(1), user="a", project="p", at=0.0)
+        assert (request.fork_max, request.mixed, request.spreads) == (*says, says != (1, False))
+
+
 @pytest.mark.parametrize(
     ("text", "field", "says"),
     [
+        ("fork: {max: 1}", "fork.max", "greater"),
+        ("fork: {max: 2}\nmixed: true", "fork", "beside mixed"),
+        ("fork: {max: 2}\nelastic: {min: 1, max: 2}", "fork", "beside elastic"),
+        ("mixed: true\nnum_nodes: 2\nresources: {accelerators: 'a100:2'}", "mixed", "num_nodes 2"),
+        ("mixed: true\nresources: {accelerators: {a100: 2, v100: 4}}", "mixed", "another size"),
+        ("fork: {max: 2}\nresources: {accelerators: 'a100:2'}", "fork", "one accelerator"),
         ("elastic: {min: 4, max: 2}", "elastic", "above"),
         ("elastic: {min: 2, max: 4}", "elastic", "asked for"),
         ("elastic: {min: 1}", "elastic.max", "max"),
