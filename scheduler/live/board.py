@@ -158,12 +158,17 @@ class Board:
 
 
 def placement_json(placement: Placement) -> str:
-    return json.dumps([[part.node_id, list(part.devices)] for part in placement.parts])
+    """[node, devices] for every machine, with the pool behind where that is not the placement's."""
+    parts = [[part.node_id, list(part.devices), part.pool_id] for part in placement.parts]
+    return json.dumps([part if part[2] is not None else part[:2] for part in parts])
 
 
 def parse_placement(row: AttemptRow) -> Placement:
-    parts = tuple(NodeShare(NodeId(node_id), tuple(devices)) for node_id, devices in json.loads(row.placement))
-    return Placement(row.pool_id, parts)
+    parts = (
+        NodeShare(NodeId(node_id), tuple(devices), PoolId(pool_id[0]) if pool_id else None)
+        for node_id, devices, *pool_id in json.loads(row.placement)
+    )
+    return Placement(row.pool_id, tuple(parts))
 
 
 def load_board(loaded: Loaded, launches: dict[JobId, Launch], now: float, lease_s: dict[str, float]) -> Board:

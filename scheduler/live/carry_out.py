@@ -243,7 +243,8 @@ def _start(turn: Turn, command: Start) -> None:
 
 def _start_command(turn: Turn, command: Start, node_rank: int, first_rank: int) -> StartCommand:
     job = turn.board.jobs[command.job_id]
-    launch, checkpoint, pool = job.launch, job.checkpoint, turn.board.pools[command.placement.pool_id]
+    launch, checkpoint, part = job.launch, job.checkpoint, command.placement.parts[node_rank]
+    pool = turn.board.pools[part.pool_id or command.placement.pool_id]
     meeting = command.rendezvous
     return StartCommand(
         command_id=turn.next_command_id(),
@@ -254,7 +255,7 @@ def _start_command(turn: Turn, command: Start, node_rank: int, first_rank: int) 
         argv=list(launch.argv),
         env=launch.env,
         workdir=launch.workdir,
-        devices=list(command.placement.parts[node_rank].devices),
+        devices=list(part.devices),
         accelerator=pool.shape.accelerator,
         node_rank=node_rank,
         num_nodes=len(command.placement.parts),

@@ -6,7 +6,7 @@ of it is nobody's. Whatever changes a price closes the charges that are open fir
 price; it is also cut where a month ends. Rows are added in the transaction of the change and never touched again.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -20,11 +20,10 @@ from walras.ids import JobId, NodeId, PoolId
 _HOUR_S = 3600.0
 
 
-def usd_per_h(pool: Pool | None, placement: Placement, sharers: int = 1) -> float:
-    """An hour of this placement, USD: a machine's price, shared by accelerators, and by those on the same ones."""
-    if pool is None:
-        return 0.0
-    return pool.usd_per_h * placement.accelerators / pool.shape.accelerators / sharers
+def usd_per_h(pools: Mapping[PoolId, Pool], placement: Placement, sharers: int = 1) -> float:
+    """An hour of this placement, USD: machines' prices, shared by accelerators, and by those on the same ones."""
+    held = ((pools[pool_id], count) for pool_id, count in placement.by_pool.items() if pool_id in pools)
+    return sum(pool.usd_per_h * count / pool.shape.accelerators / sharers for pool, count in held)
 
 
 def usd_until(row: AttemptRow, at: float) -> float:
@@ -65,7 +64,7 @@ def _set_rate(turn: Turn, job: LiveJob, gone: LiveAttempt | None = None) -> None
     attempt = job.attempt
     assert attempt is not None
     sharers = 1 + sum(other.attempt is not gone for other in _beside(turn.board, attempt))
-    attempt.row.usd_per_h = usd_per_h(turn.board.pools.get(attempt.row.pool_id), attempt.placement, sharers)
+    attempt.row.usd_per_h = usd_per_h(turn.board.pools, attempt.placement, sharers)
     turn.attempt_changed(attempt)
 
 
@@ -121,14 +120,14 @@ def pool_repriced(turn: Turn, pool: Pool) -> None:
         charge_open(turn, {pool_id for pool_id, other in board.pools.items() if other.shape == pool.shape})
     board.pools[pool.pool_id] = pool
     for job in board.jobs.values():
-        if job.attempt is not None and job.attempt.row.pool_id == pool.pool_id:
+        if job.attempt is not None and pool.pool_id in job.attempt.placement.by_pool:
             _set_rate(turn, job)
 
 
 def charge_open(turn: Turn, pools: Collection[PoolId]) -> None:
     """Write what is open until now in these pools."""
     for job in turn.board.jobs.values():
-        if job.attempt is not None and job.attempt.row.pool_id in pools:
+        if job.attempt is not None and not job.attempt.placement.by_pool.keys().isdisjoint(pools):
             _charge_attempt(turn, job)
     for node in turn.board.nodes.values():
         if node.is_member and node.row.pool_id in pools:
@@ -187,13 +186,17 @@ def open_charges(board: Board, at: float) -> list[ChargeRow]:
 def _use(board: Board, job: LiveJob, until_at: float) -> Iterator[ChargeRow]:
     if job.attempt is None:
         return
-    row, pool = job.attempt.row, board.pools[job.attempt.row.pool_id]
-    template = ChargeRow(
-        0, ChargeKind.USE, row.usd_since_at, until_at, row.usd_per_h, 0.0, 0.0, "",
-        row.pool_id, pool.market.value, row.accelerator, float(row.accelerators),
-        NodeId(""), row.job_id, row.attempt, job.row.project, job.row.user,
-    )  # fmt: skip
-    yield from _stretches(board, template, pool)
+    row, by_pool = job.attempt.row, job.attempt.placement.by_pool
+    for pool_id, held in by_pool.items():
+        pool = board.pools[pool_id]
+        # Who holds accelerators in several pools shares them with nobody.
+        rate = row.usd_per_h if len(by_pool) == 1 else pool.usd_per_h * held / pool.shape.accelerators
+        template = ChargeRow(
+            0, ChargeKind.USE, row.usd_since_at, until_at, rate, 0.0, 0.0, "",
+            pool_id, pool.market.value, pool.shape.accelerator, float(held),
+            NodeId(""), row.job_id, row.attempt, job.row.project, job.row.user,
+        )  # fmt: skip
+        yield from _stretches(board, template, pool)
 
 
 def _machine(board: Board, node: LiveNode, until_at: float) -> Iterator[ChargeRow]:

@@ -238,4 +238,5 @@ def _speed(job: LiveJob) -> float | None:
 
 def placement_text(placement: str) -> list[str]:
     """ "node:0,1" for every machine, from the stored placement."""
-    return [f"{node_id}:{','.join(str(device) for device in devices)}" for node_id, devices in json.loads(placement)]
+    parts = json.loads(placement)
+    return [f"{node_id}:{','.join(str(device) for device in devices)}" for node_id, devices, *_ in parts]
