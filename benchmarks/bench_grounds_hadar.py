@@ -27,7 +27,7 @@ _JCT = next(measure for measure in MEASURES if measure.name == "avg_jct_s")
 
 
 def measure(scale: float, row: str | None = None) -> list[Measured]:
-    """A table for every load, or for one. Below a scale of 1 fewer jobs and two seeds: too few for the order to show."""
+    """A table for every load, or for one. Below a scale of 1 jobs and seeds are too few for the order to show."""
     jobs, seeds = max(40, round(_JOBS * scale)), range(5 if scale >= 1 else 2)
     return [_at_load(name, _LOADS[name], jobs, tuple(seeds)) for name in ([row] if row else ROWS)]
 

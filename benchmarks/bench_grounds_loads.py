@@ -16,7 +16,9 @@ from benchmarks.tables import Measured
 from simulator.study.statistics import paired
 
 _CELLS = {
-    f"{'gangs' if gangs else 'single'}-{load}": (gangs, load) for gangs in (False, True) for load in (0.6, 0.8, 0.95, 1.1)
+    f"{'gangs' if gangs else 'single'}-{load}": (gangs, load)
+    for gangs in (False, True)
+    for load in (0.6, 0.8, 0.95, 1.1)
 }
 #: Cells that can be measured alone.
 ROWS = tuple(_CELLS)
