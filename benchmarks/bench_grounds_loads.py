@@ -52,6 +52,8 @@ def _cell(jobs: int, gangs: bool, load: float) -> Measured:
         measured.add(f"{what} against max-min", difference.mean, "%", at_most=0.0)
         measured.add(f"{what} against max-min, lower end", difference.low, "%")
         measured.add(f"{what} against max-min, upper end", difference.high, "%", at_most=0.0)
+        below = sum(mine < other for mine, other in zip(*told, strict=True))
+        measured.add(f"{what} below that of max-min", below, "seeds", at_least=len(_SEEDS))
     worst = max(max(run.slowdowns) for run in ours)
     measured.add("worst slowdown", worst, "", _SLOWDOWN if load < 1 else _SLOWDOWN_OVERLOADED)
     measured.add("worst slowdown under max-min", max(max(run.slowdowns) for run in theirs), "")
