@@ -1,7 +1,8 @@
-"""Runs the benchmarks and prints their tables: `python -m benchmarks [name ...] [--scale 0.1] [--row name]`.
+"""Runs the benchmarks and prints their tables: `python -m benchmarks [name ...] [--scale 0.1] [--row name ...]`.
 
-A benchmark is a module `benchmarks/bench_<name>.py` with `measure(scale) -> list[Measured]`. The exit code is 1 if a
-target was missed.
+A benchmark is a module `benchmarks/bench_<name>.py` with `measure(scale) -> list[Measured]`. Long ones have `ROWS` and
+`measure(scale, row)`: their rows are measured one after the other and printed as they are ready, so that a run that was
+cut short goes on with the rows that are missing. The exit code is 1 if a target was missed.
 """
 
 import argparse
@@ -28,7 +29,7 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks")
     parser.add_argument("names", nargs="*", metavar="name", help=f"one of {', '.join(names())}; none: all")
     parser.add_argument("--scale", type=float, default=1.0, help="shrink the sizes; targets hold for 1 (default)")
-    parser.add_argument("--row", help="only this row, of a benchmark that has rows")
+    parser.add_argument("--row", nargs="+", default=(), help="only these rows, of a benchmark that has rows")
     given = parser.parse_args(arguments)
     unknown = set(given.names) - set(names())
     if unknown or not given.scale > 0:
@@ -38,12 +39,15 @@ def main(arguments: list[str]) -> int:
     met = True
     for name in given.names or names():
         benchmark = importlib.import_module(f"benchmarks.{_PREFIX}{name}")
-        if given.row is not None and given.row not in getattr(benchmark, "ROWS", ()):
-            parser.error(f"{name} has no row {given.row}")
-        results: list[Measured] = benchmark.measure(given.scale, *([given.row] if given.row else []))
-        for measured in results:
-            show(measured, console)
-            met = met and measured.met
+        rows = getattr(benchmark, "ROWS", ())
+        missing = [row for row in given.row if row not in rows]
+        if missing:
+            parser.error(f"{name} has no row {', '.join(missing)}; it has {', '.join(rows) or 'none'}")
+        for row in given.row or rows or (None,):
+            results: list[Measured] = benchmark.measure(given.scale, *(() if row is None else (row,)))
+            for measured in results:
+                show(measured, console)
+                met = met and measured.met
     return 0 if met else 1
 
 

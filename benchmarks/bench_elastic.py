@@ -1,12 +1,14 @@
 """Our elastic policies on the ground of Shockwave, Pollux and Sia (needs `WALRAS_DATA`).
 
-    WALRAS_DATA=... python -m benchmarks elastic [--row shockwave]
+    WALRAS_DATA=... python -m benchmarks elastic [--row shockwave walras-on-pollux ...]
 
-Whole workloads, whatever the scale.
+Each ground under the policy that is made for it, then Pollux's and Sia's under the default policy. Whole workloads,
+whatever the scale.
 """
 
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from benchmarks.elastic_runs import Run, pollux_run, shockwave_run, sia_run
@@ -32,9 +34,9 @@ def _shockwave(data: Path) -> Measured:
     return found
 
 
-def _pollux(data: Path) -> Measured:
-    found = Measured("Pollux's workloads under `pollux`", "160 jobs each, 16 machines of 4 T4, steps of 60 s")
-    runs = {workload: pollux_run(data, "pollux", workload) for workload in POLLUX_S}
+def _pollux(data: Path, policy: str = "pollux") -> Measured:
+    found = Measured(f"Pollux's workloads under `{policy}`", "160 jobs each, 16 machines of 4 T4, steps of 60 s")
+    runs = {workload: pollux_run(data, policy, workload) for workload in POLLUX_S}
     mean_s, theirs_s = (sum(each) / len(POLLUX_S) for each in ([r.avg_jct_s for r in runs.values()], POLLUX_S.values()))
     found.add("average completion time, mean of five", mean_s, "s", at_most=theirs_s)
     for workload, run in runs.items():
@@ -45,12 +47,12 @@ def _pollux(data: Path) -> Measured:
     return found
 
 
-def _sia(data: Path) -> Measured:
-    found = Measured("Sia's philly-1 under `sia`", "160 jobs, 24 T4, 16 A100, 24 RTX 2080 Ti, steps of 60 s")
+def _sia(data: Path, policy: str = "sia") -> Measured:
+    found = Measured(f"Sia's philly-1 under `{policy}`", "160 jobs, 24 T4, 16 A100, 24 RTX 2080 Ti, steps of 60 s")
     if not (data / "restricted" / "sia_profiles").is_dir():
         found.setting = "not measured: the restricted data is not there"
         return found
-    run = sia_run(data, "sia")
+    run = sia_run(data, policy)
     finished = [jct for name, jct in zip(run.names, run.jct_s, strict=True) if name not in UNFINISHED]
     found.add("average completion time of Sia's 158", sum(finished) / len(finished), "s", at_most=1_550.0)
     found.add("average completion time of all", run.avg_jct_s, "s")
@@ -68,7 +70,13 @@ def _tell(found: Measured, run: Run, jobs: int) -> None:
     )
 
 
-_ROWS: dict[str, Callable[[Path], Measured]] = {"shockwave": _shockwave, "pollux": _pollux, "sia": _sia}
+_ROWS: dict[str, Callable[[Path], Measured]] = {
+    "shockwave": _shockwave,
+    "pollux": _pollux,
+    "sia": _sia,
+    "walras-on-pollux": partial(_pollux, policy="walras"),
+    "walras-on-sia": partial(_sia, policy="walras"),
+}
 #: Rows that can be measured alone.
 ROWS = tuple(_ROWS)
 

@@ -1,6 +1,6 @@
 """The jobs of Hadar's simulations, through the scheduler: FIFO > LAS > Hadar > `walras` in mean completion time.
 
-    python -m benchmarks grounds_hadar
+    python -m benchmarks grounds_hadar [--row static load-0.8 load-1.2]
 
 480 generated jobs of `hadar-60`, five seeds, all at once and at .8 and 1.2 of the load that the fluid fleet bears. The
 order must hold for the means, and the intervals of the differences between neighbours are told.
@@ -19,15 +19,17 @@ from simulator.study.statistics import estimate, paired
 _JOBS = 480
 #: Arrivals per hour at which the fluid fleet is just busy (docs/hadar.md).
 _FULL_PER_H = 1.5
-_LOADS = {"all at once": 0.0, "load .8": 0.8 * _FULL_PER_H, "load 1.2": 1.2 * _FULL_PER_H}
+_LOADS = {"static": 0.0, "load-0.8": 0.8 * _FULL_PER_H, "load-1.2": 1.2 * _FULL_PER_H}
+#: Rows that can be measured alone.
+ROWS = tuple(_LOADS)
 _POLICIES = ("fifo", "las", "hadar", "walras")
 _JCT = next(measure for measure in MEASURES if measure.name == "avg_jct_s")
 
 
-def measure(scale: float) -> list[Measured]:
-    """A table for every load. Below a scale of 1 fewer jobs and two seeds: too few for the order to show."""
+def measure(scale: float, row: str | None = None) -> list[Measured]:
+    """A table for every load, or for one. Below a scale of 1 jobs and seeds are too few for the order to show."""
     jobs, seeds = max(40, round(_JOBS * scale)), range(5 if scale >= 1 else 2)
-    return [_at_load(name, rate, jobs, tuple(seeds)) for name, rate in _LOADS.items()]
+    return [_at_load(name, _LOADS[name], jobs, tuple(seeds)) for name in ([row] if row else ROWS)]
 
 
 def _at_load(name: str, rate_per_h: float, jobs: int, seeds: tuple[int, ...]) -> Measured:
@@ -46,7 +48,10 @@ def _at_load(name: str, rate_per_h: float, jobs: int, seeds: tuple[int, ...]) ->
         before = mean
     for slow, fast in pairwise(_POLICIES):
         difference = paired(hours[fast], hours[slow])
-        measured.add(f"{fast} against {slow}, upper end of the interval", difference.high, "h")
-    worst = [row.values["slowdown_max"] for row in found.rows["walras"]]
-    measured.add("walras: worst slowdown, mean of the seeds", sum(worst) / len(worst), "")
+        measured.add(f"{fast} against {slow}", difference.mean, "h")
+        measured.add(f"{fast} against {slow}, lower end", difference.low, "h")
+        measured.add(f"{fast} against {slow}, upper end", difference.high, "h")
+    for policy in _POLICIES:
+        worst = [row.values["slowdown_max"] for row in found.rows[policy]]
+        measured.add(f"{policy}: worst slowdown, mean of the seeds", sum(worst) / len(worst), "")
     return measured

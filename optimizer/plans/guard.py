@@ -18,7 +18,6 @@ from optimizer.decision import Memory
 from optimizer.market.distinct import offsets
 from optimizer.plans.compiled import compiled
 from optimizer.plans.lengths import Lengths
-from optimizer.plans.worth import Worth
 from optimizer.problem import FloatArray, IntArray, Problem
 
 _WHOLE = 1e-9
@@ -60,9 +59,12 @@ def _rows_of(job_id: IntArray, wanted: IntArray) -> list[int]:
 
 
 def place_overdue(
-    problem: Problem, worth: Worth, overdue: list[int], free: FloatArray, column: IntArray, guard: Guard
+    problem: Problem, ends_s: FloatArray, overdue: list[int], free: FloatArray, column: IntArray, guard: Guard
 ) -> None:
-    """Give overdue jobs their places: changes `column` and `free`. Those that cannot be moved count too."""
+    """Give overdue jobs their places: changes `column` and `free`. Those that cannot be moved count too.
+
+    `ends_s`: seconds until the job would end in each column; inf where it may not have it (c,).
+    """
     if not overdue:
         return
     columns = problem.columns
@@ -70,7 +72,7 @@ def place_overdue(
     first = offsets(columns.job, len(problem.jobs))
     use_first = offsets(columns.use_column, len(columns))
     uses = (use_first, columns.use_pool, columns.use_count)
-    _place(np.array(overdue, dtype=np.int64), first, worth.ends_s, *uses, left, left.copy(), free, column)
+    _place(np.array(overdue, dtype=np.int64), first, ends_s, *uses, left, left.copy(), free, column)
 
 
 @compiled

@@ -1,7 +1,8 @@
 """How long jobs have left, by what is known of them: steps, the submitter's guess, or only what others needed.
 
-All in seconds on the job's best configuration. A job of unknown length is taken to have its Gittins rank left: the
-smallest expected service per completion, by the lengths of the jobs that have ended (`optimizer.orders.gittins`).
+All in seconds on the configuration by which the job is measured (`optimizer.plans.reference`). A job of unknown length
+is taken to have its Gittins rank left: the smallest expected service per completion, by the lengths of the jobs that
+have ended (`optimizer.orders.gittins`).
 """
 
 from dataclasses import dataclass

@@ -5,6 +5,10 @@
     D   = s p* / (w (1 + waited / length / patience)^aging)      accelerator-seconds still needed, discounted
     v_c = s D^-gamma (p* / p_c)^eta                              s: accelerators of the best configuration
 
+For an elastic job p* and s are those of its reference, the configuration of most steps per accelerator-second
+(`optimizer.plans.reference`), so that larger gangs are worth more than that: v grows with the root of the speed. At
+prices a job grows to where the next accelerators add less than they cost; arrivals raise prices, and it shrinks.
+
 gamma = eta = 1 is the greedy rate of completion. Small exponents favour short jobs without letting them take the
 places on which others are far more productive. In money, what a place costs is subtracted.
 """
@@ -13,9 +17,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from optimizer.arrays.owners import best_by, sum_by
+from optimizer.arrays.owners import sum_by
 from optimizer.fairness.utility import usable_columns
 from optimizer.plans.lengths import Lengths
+from optimizer.plans.reference import Reference
 from optimizer.problem import BoolArray, FloatArray, IntArray, Problem
 
 #: What is left is counted as this much at least, seconds: who is nearly through is worth a lot, not without bound.
@@ -47,7 +52,7 @@ class Worth:
     size: FloatArray
 
 
-def worth_of(problem: Problem, lengths: Lengths, best_rate: FloatArray, terms: Terms) -> Worth:
+def worth_of(problem: Problem, lengths: Lengths, reference: Reference, terms: Terms) -> Worth:
     """The worth of every column of every job (see above)."""
     jobs, columns = problem.jobs, problem.columns
     n, c = len(jobs), len(columns)
@@ -55,13 +60,16 @@ def worth_of(problem: Problem, lengths: Lengths, best_rate: FloatArray, terms: T
     usable = _allowed(problem)
     ends_s = np.full(c, np.inf)
     ratio = np.zeros(c)
-    np.divide(best_rate[columns.job], columns.steps_per_s, out=ratio, where=usable)
+    np.divide(reference.rate[columns.job], columns.steps_per_s, out=ratio, where=usable)
     restart_s = (jobs.restart_s if len(jobs.restart_s) else np.zeros(n))[columns.job]
     ends_s[usable] = np.maximum((lengths.left_s[columns.job] * ratio)[usable], _LEAST_S)
     ends_s += np.where(columns.running, 0.0, restart_s)
     felt_s = np.where(columns.running, ends_s / (1.0 + terms.stay), ends_s)
     least_s = _least_by(columns.job, felt_s, n)
     best_size = _size_of_best(columns.job, felt_s, least_s, size, n)
+    if reference.elastic.any():
+        least_s = np.where(reference.elastic, np.maximum(lengths.left_s, _LEAST_S), least_s)
+        best_size = np.where(reference.elastic, reference.size, best_size)
     waited = np.maximum(problem.at - jobs.submitted_at, 0.0) / lengths.total_s
     age = (1.0 + waited / terms.patience) ** terms.aging
     need = best_size * least_s / (np.maximum(jobs.weight, 1e-12) * age)
@@ -74,13 +82,6 @@ def worth_of(problem: Problem, lengths: Lengths, best_rate: FloatArray, terms: T
         cost = problem.pools.usd_per_h[columns.use_pool] * columns.use_count
         value = np.maximum(value - terms.usd * sum_by(columns.use_column, cost, c), 0.0)
     return Worth(value, np.where(usable, ends_s, np.inf), size)
-
-
-def best_rates_of(problem: Problem) -> FloatArray:
-    """Steps per second of each job's fastest configuration that the empty fleet could hold; 0: none (n,)."""
-    usable = usable_columns(problem.columns, problem.pools.capacity)
-    columns = problem.columns
-    return best_by(columns.job[usable], columns.steps_per_s[usable], len(problem.jobs))
 
 
 def _allowed(problem: Problem) -> BoolArray:

@@ -71,7 +71,7 @@ class Optimus:
     def _saved_s(self, problem: Problem, facts: Facts) -> FloatArray:
         """Seconds that each column saves, times the weight; 0 where it cannot be used (c,)."""
         from optimizer.plans.lengths import lengths_of  # compiled code: only where something is decided
-        from optimizer.plans.worth import best_rates_of
+        from optimizer.plans.reference import best_rates_of
 
         columns, jobs = problem.columns, problem.jobs
         best_rate = best_rates_of(problem)

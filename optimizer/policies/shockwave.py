@@ -136,7 +136,7 @@ class Shockwave:
 
 def _forecast(problem: Problem, hide_lengths: bool) -> _Forecast:
     from optimizer.plans.lengths import lengths_of  # compiled code: only where something is decided
-    from optimizer.plans.worth import best_rates_of
+    from optimizer.plans.reference import best_rates_of
 
     best_rate = best_rates_of(problem)
     return _Forecast(best_rate, lengths_of(problem, best_rate, hide_lengths))

@@ -7,8 +7,9 @@
 
 So a job's worth is a concave priority (short, heavy and long-waiting jobs first) times the relative efficiency of the
 place. A restart is part of p; a place that a job has counts `stay` more. Jobs that take one accelerator each are
-assigned exactly, gangs by prices and local search. A job runs where its worth minus the price of the place is largest,
-and waits where that is negative.
+assigned exactly, gangs by prices and local search. An elastic job is measured by the configuration of most steps per
+accelerator-second; larger ones are worth more than that, as the root of their speed. A job runs where its worth minus
+the price of the place is largest, and waits where that is negative.
 
 A job whose predicted slowdown exceeds `slowdown` (or `margin` x the mean of all) is overdue until it ends: overdue
 jobs are placed first, in the order in which they became so, in a reserve of `reserve` of every pool. That bounds how
@@ -64,11 +65,11 @@ class Walras:
 
     def decide(self, problem: Problem, memory: Memory) -> tuple[Plan, Memory]:
         """The plan. The memory is the overdue jobs in the order in which they became so."""
-        from optimizer.plans import draft, lengths, worth
+        from optimizer.plans import draft, lengths, reference, worth
 
-        best_rate = worth.best_rates_of(problem)
-        known = lengths.lengths_of(problem, best_rate, self.hide_lengths)
-        values = worth.worth_of(problem, known, best_rate, self._terms())
+        measured_by = reference.reference_of(problem)
+        known = lengths.lengths_of(problem, measured_by.rate, self.hide_lengths)
+        values = worth.worth_of(problem, known, measured_by, self._terms())
         measure = draft.Measure("assignment at prices", "worth of one accelerator")
         plan, overdue = draft.begin(problem), list[int]()
         if len(problem.jobs):
@@ -76,19 +77,20 @@ class Walras:
 
             rules = guard.Guard(self.slowdown, self.margin, self.reserve)
             overdue = guard.overdue_of(problem, known, memory, rules)
-            guard.place_overdue(problem, values, overdue, plan.free, plan.column, rules)
+            ends_s = np.where(reference.modest_columns(problem, measured_by), values.ends_s, np.inf)
+            guard.place_overdue(problem, ends_s, overdue, plan.free, plan.column, rules)
             assign.assign(problem, values, plan)
         told = {"overdue": problem.jobs.job_id[overdue].tolist()}
         return draft.finish(problem, values.value, values.size, plan, measure, overdue), told
 
     def value(self, newcomer: Newcomer, quote: Quote) -> FloatArray:
         """What each configuration would be worth were the newcomer already there (c,)."""
-        from optimizer.plans import lengths, worth
+        from optimizer.plans import lengths, reference, worth
 
         problem = _alone(newcomer)
-        best_rate = worth.best_rates_of(problem)
-        known = lengths.lengths_of(problem, best_rate, self.hide_lengths)
-        return worth.worth_of(problem, known, best_rate, self._terms()).value
+        measured_by = reference.reference_of(problem)
+        known = lengths.lengths_of(problem, measured_by.rate, self.hide_lengths)
+        return worth.worth_of(problem, known, measured_by, self._terms()).value
 
     def _terms(self) -> "Terms":
         from optimizer.plans.worth import Terms

@@ -10,7 +10,7 @@ from optimizer.answer import answer
 from optimizer.certificate import check
 from optimizer.decision import Plan
 from optimizer.plans.lengths import lengths_of
-from optimizer.plans.worth import best_rates_of
+from optimizer.plans.reference import best_rates_of
 from optimizer.policy import Newcomer, PlanPolicy, PolicySpec
 from optimizer.problem import Problem
 from optimizer.registry import make
