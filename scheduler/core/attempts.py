@@ -161,6 +161,8 @@ def release(cycle: Cycle, job: JobRecord) -> None:
         if machine is not None:
             ledger.fleet.give_back(job.job_id, machine, form, cycle.now)
             cycle.freed[row] = None
+            if machine.token:
+                cycle.emptied[row] = None
     columns.pool[job.slot] = -1
     columns.count[job.slot] = 0.0
     columns.since_at[job.slot], columns.steps_at[job.slot] = cycle.now, inf

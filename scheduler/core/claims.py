@@ -50,6 +50,8 @@ def drop_claim(cycle: Cycle, job_id: JobId) -> None:
         if machine is not None and claim.wanted[row] > claim.needs[row]:
             cycle.ledger.fleet.give_back(job_id, machine, form_of(cycle, job), cycle.now)
             cycle.freed[row] = None
+            if machine.token:
+                cycle.emptied[row] = None
     cycle.stale_pools.add(claim.pool)
 
 

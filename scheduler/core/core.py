@@ -9,7 +9,7 @@ from typing import Any
 
 from optimizer.policy import OrderPolicy, Policy, PolicySpec
 from optimizer.registry import make
-from scheduler.core import attempts, budgets, deadlines, endings, jobs, nodes, resolve, restoring
+from scheduler.core import attempts, budgets, deadlines, endings, idle, jobs, nodes, resolve, restoring
 from scheduler.core import events as ev
 from scheduler.core.books import MoneyRestated
 from scheduler.core.claims import settle_claim
@@ -61,6 +61,7 @@ class SchedulerCore:
             deadlines.settle(self._cycle)
             self._cycle.mechanism.settle(self._cycle)
             budgets.settle_starts(self._cycle)
+            idle.settle(self._cycle)
             self._wake()
 
     def _wake(self) -> None:
@@ -84,7 +85,7 @@ class SchedulerCore:
             elif what == "gate":
                 cycle.gate_timer_at = float("inf")
             elif what == "idle":
-                nodes.release_idle(cycle, subject)
+                idle.release(cycle, subject)
             elif what == "rent":
                 nodes.rent_again(cycle, subject)
             elif (job := self.ledger.jobs.get(JobId(subject))) is not None:

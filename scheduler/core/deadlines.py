@@ -187,12 +187,7 @@ def _rent(cycle: Cycle, job: JobRecord, state: PoolState) -> None:
     """Machines for all that wait for this pool, less what is free there and those on their way."""
     if not state.rented or cycle.spending.everything.closed or cycle.now < state.rent_not_before:
         return
-    waiting = [cycle.ledger.jobs[each] for each in cycle.secured if each in cycle.ledger.jobs]
-    count = sum(
-        cycle.ledger.count_on(each, state.row)
-        for each in waiting
-        if each.sure_pool == state.row and not (each.holds and int(cycle.ledger.columns.pool[each.slot]) == state.row)
-    )
+    count = awaits(cycle, state.row)
     coming = sum(state.awaited.values())
     needed = ceil((count - state.free) / state.pool.shape.accelerators) - coming
     missing = min(needed, state.pool.quota - state.machines - coming)
@@ -201,6 +196,17 @@ def _rent(cycle: Cycle, job: JobRecord, state: PoolState) -> None:
         token = f"{state.pool.pool_id}@{cycle.now:.6f}/deadline-{job.job_id}-{state.machines + coming}"
         state.awaited[token] = missing
         cycle.commands.append(Rent(token, state.pool.pool_id, missing))
+
+
+def awaits(cycle: Cycle, row: int) -> int:
+    """Accelerators of a pool for those who were moved there and do not hold any of it yet."""
+    ledger = cycle.ledger
+    jobs = (ledger.jobs[each] for each in cycle.secured if each in ledger.jobs)
+    return sum(
+        ledger.count_on(each, row)
+        for each in jobs
+        if each.sure_pool == row and not (each.holds and int(ledger.columns.pool[each.slot]) == row)
+    )
 
 
 def at_risk_text(found: Outlook) -> str:

@@ -42,6 +42,9 @@ class NodeJoined:
     pool_id: PoolId
     #: The `Rent.token` that this machine answers; empty for owned machines.
     token: str = ""
+    #: Rented: since when it is paid for, if not from now on; and what of that no account of the core has seen, USD.
+    paid_since: float | None = None
+    paid_usd: float = 0.0
 
 
 @dataclass(slots=True)

@@ -82,7 +82,8 @@ def _machine(turn: Turn, node: LiveNode) -> None:
     """A machine as it stands."""
     row = node.row
     state, cordon, detail = row.state, row.cordon, row.detail
-    emit(turn, NodeJoined(turn.at, row.node_id, row.pool_id, row.rent_token))
+    paid_since = money.paid_since(turn.board, node) if row.rent_token else None
+    emit(turn, NodeJoined(turn.at, row.node_id, row.pool_id, row.rent_token, paid_since))
     if cordon == "leaving":
         emit(turn, NodeLeaving(turn.at, row.node_id, inf, Reason.HOLD_ADMIN))
     elif cordon == "quarantined":

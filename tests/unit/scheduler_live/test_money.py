@@ -113,6 +113,33 @@ async def test_a_machine_is_paid_for_at_least_its_minimum(tmp_path: Path) -> Non
         assert ledger(w).total_usd == pytest.approx(1.0 + 2.0)
 
 
+async def test_hours_that_were_begun_are_paid_from_the_rent_on(tmp_path: Path) -> None:
+    """Asked for at 0, joined at 600 s, gone at 4000 s over a restart: two hours, of them ten minutes of boot."""
+    hourly = pool_of("spot", 6.0, quota=4, billing_step_s=3600.0)
+    async with world(tmp_path) as w:
+        await declare(w, hourly)
+
+        def ask(turn: Any) -> None:
+            rent = turn.board.rents["t"] = RentRow("t", hourly.pool_id, 1, turn.at)
+            turn.rent_changed(rent)
+
+        await w.daemon.perform(ask)
+        w.clock.at += 600.0
+        await FakeAgent(w, "n1", "t", market="spot").register()
+        assert ledger(w).total_usd == pytest.approx(1.0)
+        assert w.daemon.core.cycle.spending.everything.usd == pytest.approx(1.0)
+    async with world(tmp_path, at=3000.0) as again:
+        machine = again.daemon.core.ledger.fleet.machine(NodeId("n1"))
+        assert machine is not None
+        assert machine.paid_since == 0.0
+        again.clock.at = 4000.0
+        await again.daemon.perform(lambda turn: lose_node(turn, NodeId("n1"), Reason.POLICY_RELEASED))
+        assert ledger(again).total_usd == pytest.approx(12.0)
+        rows = again.server.store.charges()
+        assert [row.since_at for row in rows[1:]] == [row.until_at for row in rows[:-1]]
+        assert again.daemon.core.cycle.spending.everything.usd == pytest.approx(12.0)
+
+
 async def test_owned_machines_cost_what_is_stated_while_they_are_used(tmp_path: Path) -> None:
     """A rate for owned machines is paid by use alone; without one the use is recorded at price 0."""
     async with world(tmp_path) as w:
