@@ -11,7 +11,7 @@ from optimizer.policy import OrderPolicy, Policy, PolicySpec
 from optimizer.registry import make
 from scheduler.core import attempts, budgets, deadlines, endings, idle, jobs, nodes, resolve, restoring
 from scheduler.core import events as ev
-from scheduler.core.books import MoneyRestated
+from scheduler.core.books import JobBudgetChanged, MoneyRestated
 from scheduler.core.claims import settle_claim
 from scheduler.core.commands import Command, WakeAt
 from scheduler.core.cycle import Cycle
@@ -196,6 +196,9 @@ class SchedulerCore:
     def _job_reprioritised(self, event: ev.JobReprioritised) -> None:
         self._on_job(event, jobs.reprioritised)
 
+    def _job_budget_changed(self, event: JobBudgetChanged) -> None:
+        self._on_job(event, jobs.budget_changed)
+
     def _work_restated(self, event: ev.WorkRestated) -> None:
         self._on_job(event, jobs.work_restated)
 
@@ -277,6 +280,7 @@ _HANDLERS: dict[type, Callable[[SchedulerCore, Any], None]] = {
     ev.JobHeld: SchedulerCore._job_held,
     ev.JobReleased: SchedulerCore._job_released,
     ev.JobReprioritised: SchedulerCore._job_reprioritised,
+    JobBudgetChanged: SchedulerCore._job_budget_changed,
     ev.WorkRestated: SchedulerCore._work_restated,
     ev.Prepared: SchedulerCore._prepared,
     ev.StartRefused: SchedulerCore._start_refused,

@@ -48,7 +48,7 @@ class Account:
     #: No job of it may start.
     closed: bool = False
     warned: bool = False
-    #: The budget of one job, which nobody can raise.
+    #: The budget of one job.
     is_of_job: bool = False
     #: The next instant at which something of this changes by itself.
     due_at: float = inf
@@ -150,14 +150,23 @@ class Spending:
 
     def take_job(self, job: JobRecord, spent_usd: float = 0.0) -> None:
         """A job is known: its own budget, if it has one, and whether it may start."""
-        request = job.request
-        if request.budget_usd < inf:
-            account = Account(f"job {job.job_id}", request.budget_usd, usd=spent_usd, is_of_job=True)
-            account.settled_at = self._ledger.now
-            self._jobs[job.job_id] = account
-            self._is_limited = True
-            self._touch(account)
+        if job.request.budget_usd < inf:
+            self.limit_job(job, spent_usd)
         job.unpaid = self.closed_to(job) is not None
+
+    def limit_job(self, job: JobRecord, spent_usd: float) -> None:
+        """The job's own budget is what its request says. `spent_usd` so far, where it had none before."""
+        account = self._jobs.get(job.job_id)
+        if account is None:
+            account = Account(f"job {job.job_id}", usd=spent_usd, settled_at=self._ledger.now, is_of_job=True)
+            self._jobs[job.job_id] = account
+            pays = self._pays.get(job.job_id)
+            if pays is not None:
+                account.pay(self._ledger.now, pays.usd_per_h, pays.committed_usd, 1)
+        account.settle(self._ledger.now)
+        account.limit_usd, account.warned = job.request.budget_usd, False
+        self._is_limited = True
+        self._touch(account)
 
     def forget_job(self, job: JobRecord) -> None:
         self.held.discard(job.job_id)

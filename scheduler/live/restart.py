@@ -104,7 +104,7 @@ def _restored(at: float, job: LiveJob, request: JobRequest, used: Used) -> JobRe
         held_by = revoked
     return JobRestored(
         at=at,
-        job=replace(request, priority=row.priority),
+        job=replace(request, priority=row.priority, budget_usd=row.budget_usd or request.budget_usd),
         submitted_at=row.submitted_at,
         state=row.state,
         attempt=row.attempts,

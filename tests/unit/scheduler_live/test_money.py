@@ -305,3 +305,55 @@ async def test_budgets_count_what_was_spent_before_a_restart_and_months_begin_an
         await third.daemon.perform(turn_month)
         await third.quiet()
         assert third.state(job_id) == "STARTING"
+
+
+async def test_a_job_held_for_its_budget_goes_on_once_that_is_raised(tmp_path: Path) -> None:
+    """Through the API, for whoever may change the job; a restarted server knows the new budget and what was spent."""
+    async with facing(tmp_path) as f:
+        w = f.world
+        await declare(w, pool_of("owned", 4.0))
+        agent = await FakeAgent(w, "n1").register()
+        job_id = await w.submit({"limits": {"budget_usd": 2.0}})
+        await agent.start_all()
+        await w.advance(3601.0)
+        assert w.state(job_id) == "PREEMPTING"
+        await agent.end(job_id, exit_code=85)
+        assert w.state(job_id) == "HELD"
+        (line,) = explain(w.daemon.core, job_id)
+        assert f"walras update {job_id} --budget" in line.fix
+        path = f"/api/v1/jobs/{job_id}"
+        for wrong in ({}, {"budget_usd": 0}, {"budget_usd": -1.0}, {"budget_usd": "5"}):
+            assert (await f.call("PATCH", path, wrong)).status == 400
+        other = f.token("eve", Role.USER, "vision")
+        assert (await f.call("PATCH", path, {"budget_usd": 9.0}, token=other)).status in (403, 404)
+        assert (await f.call("PATCH", path, {"budget_usd": 1.0})).status == 200
+        assert w.state(job_id) == "HELD"
+        assert (await f.call("PATCH", path, {"budget_usd": 4.0, "priority": 60})).status == 200
+        assert w.state(job_id) == "STARTING"
+        now = w.clock.at
+    async with world(tmp_path, at=now) as again:
+        agent.world = again
+        await agent.beat(resync=True)
+        record = again.daemon.core.ledger.jobs[job_id]
+        assert (record.request.budget_usd, record.request.priority) == (4.0, 60)
+        await agent.start_all()
+        await again.advance(3500.0)
+        assert again.state(job_id) == "RUNNING"
+        await again.advance(200.0)
+        assert again.state(job_id) == "PREEMPTING"
+
+
+async def test_a_budget_given_to_a_running_job_counts_what_it_has_cost(tmp_path: Path) -> None:
+    """Half an hour at 2 USD/h, then a budget of 2 USD: it is held after another half hour."""
+    async with facing(tmp_path) as f:
+        w = f.world
+        await declare(w, pool_of("owned", 4.0))
+        agent = await FakeAgent(w, "n1").register()
+        job_id = await w.submit({})
+        await agent.start_all()
+        await w.advance(1800.0)
+        assert (await f.call("PATCH", f"/api/v1/jobs/{job_id}", {"budget_usd": 2.0})).status == 200
+        await w.advance(1790.0)
+        assert w.state(job_id) == "RUNNING"
+        await w.advance(20.0)
+        assert w.state(job_id) == "PREEMPTING"
