@@ -47,7 +47,7 @@ def _spot(title: str, work: Jobs, on_demand: Summary) -> Measured:
     measured.add("steps lost with them", mixed.lost_steps / mixed.worked_steps, "of 1")
     measured.add("jobs that did not end", mixed.unfinished, "", at_most=0)
     if mixed.deadlines:
-        measured.add("deadlines missed, on demand alone", on_demand.deadline_misses, f"of {mixed.deadlines}")
+        measured.add("deadlines missed, on demand alone", on_demand.deadline_misses, f"of {mixed.deadlines}", at_most=0)
         measured.add("deadlines missed, with spot", mixed.deadline_misses, f"of {mixed.deadlines}", at_most=0)
     return measured
 

@@ -185,6 +185,10 @@ class Client:
         """Give a job that has not ended another priority (0-100)."""
         await self._transport.json(Call("PATCH", f"{_API}/jobs/{job_id:d}", body={"priority": priority}))
 
+    async def rebudget(self, job_id: int, budget_usd: float) -> None:
+        """Let a job that has not ended cost so much in all; one held for its budget goes on if that is more."""
+        await self._transport.json(Call("PATCH", f"{_API}/jobs/{job_id:d}", body={"budget_usd": budget_usd}))
+
     # ------------------------------------------------------------------------------------------------ the cluster
 
     async def nodes(self) -> list[NodeView]:

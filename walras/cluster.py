@@ -2,8 +2,12 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
+from math import ceil
 
 from walras.ids import NodeId, PoolId
+
+#: Part of a billing step that is none: sums of floats.
+_SAME = 1e-9
 
 
 class Market(StrEnum):
@@ -49,6 +53,19 @@ class Pool:
     boot_s: float = 0.0
     #: Time that a rented machine is billed for at least, seconds.
     minimum_billing_s: float = 0.0
+    #: Its time is billed in whole steps of this length, seconds; 0: as long as it is there.
+    billing_step_s: float = 0.0
+
+
+def billed_until(pool: Pool, since_at: float, at: float) -> float:
+    """Until when a rented machine is paid that is paid for since then and is given back at `at`.
+
+    The minimum, and every billing step that has begun; a step begins the moment after the one before has ended.
+    """
+    at = max(at, since_at + pool.minimum_billing_s)
+    if pool.billing_step_s <= 0:
+        return at
+    return max(at, since_at + pool.billing_step_s * ceil((at - since_at) / pool.billing_step_s - _SAME))
 
 
 @dataclass(frozen=True, slots=True)

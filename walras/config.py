@@ -84,6 +84,8 @@ class PoolEntry(FileModel):
     boot: Length = 0.0
     #: Time that a rented machine is billed for at least.
     minimum_billing: Length = 0.0
+    #: Billed in whole steps of this length (`1h`); 0: by the second.
+    billing_step: Length = 0.0
 
     other_words: ClassVar[dict[str, str]] = {
         "type": "accelerator", "gpu": "accelerator", "gpus": "accelerators", "count": "machines", "nodes": "machines",
@@ -126,6 +128,7 @@ class PoolEntry(FileModel):
             notice_s=self.notice,
             boot_s=self.boot,
             minimum_billing_s=self.minimum_billing,
+            billing_step_s=self.billing_step,
         )
 
 

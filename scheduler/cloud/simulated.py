@@ -11,7 +11,7 @@ from math import inf
 
 from scheduler.cloud.provider import Machine, MachineState
 from scheduler.core.events import NodeJoined, NodeLeaving, NodeLost, RentFailed
-from walras.cluster import Market, Pool
+from walras.cluster import Market, Pool, billed_until
 from walras.ids import NodeId, PoolId
 from walras.reasons import Reason
 
@@ -159,11 +159,12 @@ class SimulatedCloud:
         )
 
     def _usd(self, machine: _Rented, at: float) -> float:
-        """One machine's bill: nothing before it is ready, then at least the minimum."""
+        """One machine's bill: nothing before it is ready, then at least the minimum and whole steps."""
         if at <= machine.ready_at:
             return 0.0
         least_s = self._terms.get(machine.pool.pool_id, RentalTerms()).minimum_billing_s
-        until, since = max(at, machine.ready_at + least_s), max(machine.priced_at, machine.ready_at)
+        billed = replace(machine.pool, minimum_billing_s=least_s)
+        until, since = billed_until(billed, machine.ready_at, at), max(machine.priced_at, machine.ready_at)
         return machine.before_usd + machine.pool.usd_per_h * (until - since) / _HOUR_S
 
 

@@ -122,8 +122,11 @@ def checkpointed(cycle: Cycle, job: JobRecord, event: CheckpointRecorded) -> Non
     job.saved, job.loses_work = True, False
     cycle.ledger.columns.loses_work[job.slot] = False
     job.safe_steps = max(job.safe_steps, event.steps)
-    job.steps = max(job.steps, job.safe_steps)
-    cycle.ledger.columns.steps[job.slot] = job.steps
+    if job.safe_steps > job.steps:
+        columns = cycle.ledger.columns
+        job.steps = columns.steps[job.slot] = job.safe_steps
+        if job.running_at < inf:
+            columns.steps_at[job.slot] = cycle.now  # counted on from an older report, they would count twice
     cycle.ledger.costs.saw_checkpoint(job.request.kind, event.took_s)
 
 
@@ -160,6 +163,8 @@ def release(cycle: Cycle, job: JobRecord) -> None:
         if machine is not None:
             ledger.fleet.give_back(job.job_id, machine, form, cycle.now)
             cycle.freed[row] = None
+            if machine.token:
+                cycle.emptied[row] = None
     columns.since_at[job.slot], columns.steps_at[job.slot] = cycle.now, inf
     cycle.spending.ended(job)
     columns.let_go(job.slot)

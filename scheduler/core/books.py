@@ -1,6 +1,10 @@
-"""The event by which the books of a shell reach the core: it meters what happens, they know what happened before."""
+"""What a core is told of money: it meters what happens, the books of a shell know what happened before, and people say
+what a job may cost.
+"""
 
 from dataclasses import dataclass
+
+from walras.ids import JobId
 
 
 @dataclass(slots=True)
@@ -12,3 +16,13 @@ class MoneyRestated:
 
     at: float
     spent: tuple[tuple[str, float, float], ...]
+
+
+@dataclass(slots=True)
+class JobBudgetChanged:
+    """A job may cost so much in all from now on. `spent_usd`: what it has cost, if it had no budget before."""
+
+    at: float
+    job_id: JobId
+    budget_usd: float
+    spent_usd: float = 0.0

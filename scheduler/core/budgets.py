@@ -7,9 +7,9 @@ run out. Jobs held because of a budget go on by themselves once there is room: a
 
 from math import inf
 
-from scheduler.core import jobs
-from scheduler.core.claims import drop_claim, forget_machine
-from scheduler.core.commands import BudgetWarned, ReleaseNode
+from scheduler.core import idle, jobs
+from scheduler.core.claims import drop_claim
+from scheduler.core.commands import BudgetWarned
 from scheduler.core.cycle import Cycle
 from scheduler.core.events import JobHeld, JobReleased
 from scheduler.core.fleet import Condition
@@ -92,7 +92,4 @@ def _give_back_idle(cycle: Cycle) -> None:
     for machine in cycle.ledger.fleet.machines:
         if machine is None or not machine.token or machine.condition is not Condition.UP or machine.holders:
             continue
-        detail = "given back: the budget of the cluster is spent"
-        forget_machine(cycle, machine)
-        cycle.ledger.fleet.set_condition(machine, Condition.RELEASED, detail)
-        cycle.commands.append(ReleaseNode(machine.node_id, detail))
+        idle.give_back(cycle, machine, "given back: the budget of the cluster is spent")

@@ -51,6 +51,8 @@ def drop_claim(cycle: Cycle, job_id: JobId) -> None:
             cycle.ledger.fleet.give_back(job_id, machine, form_of(cycle, job), cycle.now)
             cycle.freed[row] = None
             cycle.stale_pools.add(machine.pool)
+            if machine.token:
+                cycle.emptied[row] = None
     cycle.stale_pools.add(claim.pool)
 
 

@@ -9,9 +9,9 @@ from typing import Any
 
 from optimizer.policy import OrderPolicy, Policy, PolicySpec
 from optimizer.registry import make
-from scheduler.core import attempts, budgets, deadlines, endings, jobs, nodes, resolve, restoring
+from scheduler.core import attempts, budgets, deadlines, endings, idle, jobs, nodes, resolve, restoring
 from scheduler.core import events as ev
-from scheduler.core.books import MoneyRestated
+from scheduler.core.books import JobBudgetChanged, MoneyRestated
 from scheduler.core.claims import settle_claim
 from scheduler.core.commands import Command, WakeAt
 from scheduler.core.cycle import Cycle
@@ -61,6 +61,7 @@ class SchedulerCore:
             deadlines.settle(self._cycle)
             self._cycle.mechanism.settle(self._cycle)
             budgets.settle_starts(self._cycle)
+            idle.settle(self._cycle)
             self._wake()
 
     def _wake(self) -> None:
@@ -84,7 +85,7 @@ class SchedulerCore:
             elif what == "gate":
                 cycle.gate_timer_at = float("inf")
             elif what == "idle":
-                nodes.release_idle(cycle, subject)
+                idle.release(cycle, subject)
             elif what == "rent":
                 nodes.rent_again(cycle, subject)
             elif (job := self.ledger.jobs.get(JobId(subject))) is not None:
@@ -195,6 +196,9 @@ class SchedulerCore:
     def _job_reprioritised(self, event: ev.JobReprioritised) -> None:
         self._on_job(event, jobs.reprioritised)
 
+    def _job_budget_changed(self, event: JobBudgetChanged) -> None:
+        self._on_job(event, jobs.budget_changed)
+
     def _work_restated(self, event: ev.WorkRestated) -> None:
         self._on_job(event, jobs.work_restated)
 
@@ -276,6 +280,7 @@ _HANDLERS: dict[type, Callable[[SchedulerCore, Any], None]] = {
     ev.JobHeld: SchedulerCore._job_held,
     ev.JobReleased: SchedulerCore._job_released,
     ev.JobReprioritised: SchedulerCore._job_reprioritised,
+    JobBudgetChanged: SchedulerCore._job_budget_changed,
     ev.WorkRestated: SchedulerCore._work_restated,
     ev.Prepared: SchedulerCore._prepared,
     ev.StartRefused: SchedulerCore._start_refused,

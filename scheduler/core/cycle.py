@@ -93,6 +93,8 @@ class Cycle:
     discipline: Discipline | None = None
     #: Machines on which something became free in this handle, in order.
     freed: dict[int, None] = field(default_factory=dict)
+    #: Rented machines that may have to go: something was freed there, or they joined, or take no jobs any more.
+    emptied: dict[int, None] = field(default_factory=dict)
     #: Jobs that may start from now on and have not been judged by the arrival rule, in order.
     arrived: list[JobId] = field(default_factory=list)
     #: Pools in which something became free, or somebody came, since they were last filled.

@@ -56,6 +56,11 @@ class Outlook:
         return self.left_s >= self.needs_s
 
     @property
+    def is_safe(self) -> bool:
+        """It would end in time though the work takes a little longer: checkpoints and a warm-up are not in speeds."""
+        return self.left_s >= self.needs_s + _little_s(self.needs_s)
+
+    @property
     def is_at_risk(self) -> bool:
         return not self.is_feasible if self.is_there else self.slack_s <= 0
 
@@ -84,13 +89,13 @@ def entitle(cycle: Cycle) -> None:
 
 
 def outlook(ledger: Ledger, job: JobRecord) -> Outlook | None:
-    """The cheapest sure pool where it would end in time, else where it would end first; None without a deadline, or
-    where length or speed are not known.
+    """The cheapest sure pool where it would end in time, with a little to spare if there is one; else where it would
+    end first. None without a deadline, or where length or speed are not known.
     """
     if job.request.deadline_at == inf or job.request.steps is None or ledger.standing is None:
         return None
     found = [each for state in ledger.fleet.pools if (each := _on(ledger, job, state)) is not None]
-    in_time = [each for each in found if each.is_feasible]
+    in_time = [each for each in found if each.is_safe] or [each for each in found if each.is_feasible]
     if in_time:
         return min(in_time, key=lambda each: (each.usd, -each.slack_s, not each.is_there))
     return max(found, key=lambda each: (each.slack_s, each.is_there), default=None)
@@ -112,7 +117,7 @@ def _on(ledger: Ledger, job: JobRecord, state: PoolState) -> Outlook | None:
     if job.holds and int(ledger.columns.pool[job.slot]) == state.row:
         # Until it is held there for its deadline's sake, the policy may move it: it would have to come back.
         needs_s = ledger.remaining_s(job)
-        margin_s = 2 * restart_s + state.pool.boot_s + _MARGIN_S + _MARGIN_PART * needs_s
+        margin_s = 2 * restart_s + state.pool.boot_s + _little_s(needs_s)
         return Outlook(state.row, state.pool.pool_id, needs_s, margin_s, left_s, needs_s * usd_per_s, True)
     is_free = ledger.fleet.find(state.row, form) is not None
     if not is_free and not state.rented:
@@ -120,8 +125,13 @@ def _on(ledger: Ledger, job: JobRecord, state: PoolState) -> Outlook | None:
     work_s = max(0.0, job.request.steps - job.safe_steps) / rate
     stop_s = job.request.grace_s if job.holds else 0.0
     needs_s = work_s + restart_s + stop_s + (0.0 if is_free else state.pool.boot_s)
-    margin_s = restart_s + _MARGIN_S + _MARGIN_PART * needs_s
+    margin_s = restart_s + _little_s(needs_s)
     return Outlook(state.row, state.pool.pool_id, needs_s, margin_s, left_s, needs_s * usd_per_s, False)
+
+
+def _little_s(needs_s: float) -> float:
+    """What is kept besides for work that takes a little longer than its speed says."""
+    return _MARGIN_S + _MARGIN_PART * needs_s
 
 
 def _may_have(state: PoolState, count: int) -> bool:
@@ -177,12 +187,7 @@ def _rent(cycle: Cycle, job: JobRecord, state: PoolState) -> None:
     """Machines for all that wait for this pool, less what is free there and those on their way."""
     if not state.rented or cycle.spending.everything.closed or cycle.now < state.rent_not_before:
         return
-    waiting = [cycle.ledger.jobs[each] for each in cycle.secured if each in cycle.ledger.jobs]
-    count = sum(
-        cycle.ledger.count_on(each, state.row)
-        for each in waiting
-        if each.sure_pool == state.row and not (each.holds and int(cycle.ledger.columns.pool[each.slot]) == state.row)
-    )
+    count = awaits(cycle, state.row)
     coming = sum(state.awaited.values())
     needed = ceil((count - state.free) / state.pool.shape.accelerators) - coming
     missing = min(needed, state.pool.quota - state.machines - coming)
@@ -191,6 +196,17 @@ def _rent(cycle: Cycle, job: JobRecord, state: PoolState) -> None:
         token = f"{state.pool.pool_id}@{cycle.now:.6f}/deadline-{job.job_id}-{state.machines + coming}"
         state.awaited[token] = missing
         cycle.commands.append(Rent(token, state.pool.pool_id, missing))
+
+
+def awaits(cycle: Cycle, row: int) -> int:
+    """Accelerators of a pool for those who were moved there and do not hold any of it yet."""
+    ledger = cycle.ledger
+    jobs = (ledger.jobs[each] for each in cycle.secured if each in ledger.jobs)
+    return sum(
+        ledger.count_on(each, row)
+        for each in jobs
+        if each.sure_pool == row and not (each.holds and int(ledger.columns.pool[each.slot]) == row)
+    )
 
 
 def at_risk_text(found: Outlook) -> str:

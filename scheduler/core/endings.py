@@ -226,6 +226,8 @@ def _blame(cycle: Cycle, job: JobRecord, node_id: NodeId | None) -> None:
         cycle.ledger.fleet.set_condition(machine, Condition.QUARANTINED, detail)
         cycle.commands.append(NodeCordoned(machine.node_id, detail))
         cycle.dirty = True
+        if machine.token:
+            cycle.emptied[machine.row] = None
 
 
 def _stopped_text(event: AttemptEnded) -> str:

@@ -11,7 +11,7 @@ from math import inf
 from typing import Any
 
 from optimizer.policy import PolicySpec
-from scheduler.core.books import MoneyRestated
+from scheduler.core.books import JobBudgetChanged, MoneyRestated
 from scheduler.core.rules import RoundRules
 from walras.cluster import Placement, Pool, Rendezvous
 from walras.ids import JobId, Kind, NodeId, PoolId
@@ -42,6 +42,9 @@ class NodeJoined:
     pool_id: PoolId
     #: The `Rent.token` that this machine answers; empty for owned machines.
     token: str = ""
+    #: Rented: since when it is paid for, if not from now on; and what of that no account of the core has seen, USD.
+    paid_since: float | None = None
+    paid_usd: float = 0.0
 
 
 @dataclass(slots=True)
@@ -104,10 +107,7 @@ class JobSubmitted:
 
 @dataclass(slots=True)
 class JobRestored:
-    """A job that was active before this core began, as the tables of a restarted server know it.
-
-    A job without a placement waits (or is held); one with a placement has an attempt that may be alive.
-    """
+    """A job that was active before this core began: it waits or is held, or has a placement and may be alive."""
 
     at: float
     job: JobRequest
@@ -383,6 +383,7 @@ Event = (
     | JobHeld
     | JobReleased
     | JobReprioritised
+    | JobBudgetChanged
     | WorkRestated
     | Prepared
     | StartRefused

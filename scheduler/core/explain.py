@@ -108,7 +108,8 @@ def _unpaid(core: SchedulerCore, account: Account, reason: Reason) -> ReasonLine
     """Which budget, with its numbers."""
     spending = core.cycle.spending
     if account.is_of_job:
-        fix = "submit it again with a larger limits.budget_usd; it can go on from its last checkpoint"
+        job_id = account.name.removeprefix("job ")
+        fix = f"it goes on from its last checkpoint once its budget is raised: walras update {job_id} --budget USD"
     else:
         fix = "it goes on by itself when the budget is raised (rules.budgets of the policy), or with the next month"
     return ReasonLine(reason, spending.text(account), fix)

@@ -45,6 +45,8 @@ class Machine:
     #: The `Rent` that brought it; empty for owned machines.
     token: str = ""
     joined_at: float = 0.0
+    #: Rented: since when it is paid for; its billing steps are counted from then.
+    paid_since: float = 0.0
     #: Since when it holds nothing.
     idle_since: float = 0.0
     #: Condition to return to when contact is back.
@@ -151,8 +153,8 @@ class Fleet:
         row = self._machine_row.get(node_id)
         return None if row is None else self.machines[row]
 
-    def join(self, node_id: NodeId, pool: int, at: float, token: str) -> Machine:
-        """A machine is here (again): all its accelerators are free."""
+    def join(self, node_id: NodeId, pool: int, at: float, token: str, paid_since: float | None = None) -> Machine:
+        """A machine is here (again): all its accelerators are free. `paid_since`: if it was paid for before."""
         state = self.pools[pool]
         shape = state.pool.shape
         machine = Machine(
@@ -165,6 +167,7 @@ class Fleet:
             shape.memory_bytes,
             token=token,
             joined_at=at,
+            paid_since=at if paid_since is None else paid_since,
             idle_since=at,
         )
         self._machine_row[node_id] = machine.row

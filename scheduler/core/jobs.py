@@ -5,6 +5,7 @@ from heapq import heappush
 from math import inf
 
 from scheduler.core.attempts import is_prepared, revoke
+from scheduler.core.books import JobBudgetChanged
 from scheduler.core.claims import drop_claim, settle_claim
 from scheduler.core.cycle import Cycle
 from scheduler.core.endings import end_job, enter_lines, stop_unstarted
@@ -116,6 +117,12 @@ def reprioritised(cycle: Cycle, job: JobRecord, event: JobReprioritised) -> None
     cycle.dirty = cycle.refill = True
     if job.waits:
         cycle.arrived.append(job.job_id)
+
+
+def budget_changed(cycle: Cycle, job: JobRecord, event: JobBudgetChanged) -> None:
+    """It may cost more, or less, than was said: whether it may run is settled with every account (`budgets.py`)."""
+    job.request = replace(job.request, budget_usd=event.budget_usd)
+    cycle.spending.limit_job(job, event.spent_usd)
 
 
 def work_restated(cycle: Cycle, job: JobRecord, event: WorkRestated) -> None:

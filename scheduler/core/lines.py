@@ -132,6 +132,6 @@ class Lines:
     def is_waiting(self, job_id: JobId) -> bool:
         """Whether the job may be started from a line."""
         job = self._ledger.jobs.get(job_id)
-        if job is None or job.state is not JobState.PENDING or job.place or job.blocked_by:  # `waits`, looked up once
-            return False
+        if job is None or job.state is not JobState.PENDING or job.place or job.blocked_by or job.unpaid:
+            return False  # `waits`, looked up once
         return job.ready_at <= self._ledger.now and job_id not in self.spoken_for

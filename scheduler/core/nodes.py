@@ -2,9 +2,10 @@
 
 from math import inf
 
+from scheduler.core import idle
 from scheduler.core.attempts import is_prepared, revoke
 from scheduler.core.claims import forget_machine
-from scheduler.core.commands import NodeCordoned, ReleaseNode, Rent
+from scheduler.core.commands import NodeCordoned, Rent
 from scheduler.core.cycle import Cycle
 from scheduler.core.endings import node_lost, stop_unstarted
 from scheduler.core.events import NodeJoined, NodeLeaving, PoolDeclared, Proposal, RentFailed
@@ -36,9 +37,10 @@ def joined(cycle: Cycle, event: NodeJoined) -> None:
     pool = fleet.pool_row(event.pool_id)
     assert pool is not None, f"{event.node_id} joins pool {event.pool_id}, which was never declared"
     assert fleet.machine(event.node_id) is None, f"{event.node_id} joined twice"
-    machine = fleet.join(event.node_id, pool, event.at, event.token)
-    cycle.spending.machine_joined(machine)
+    machine = fleet.join(event.node_id, pool, event.at, event.token, event.paid_since)
+    cycle.spending.machine_joined(machine, event.paid_usd)
     if event.token:
+        cycle.emptied[machine.row] = None
         state = fleet.pools[pool]
         state.rent_failures, state.rent_problem, state.rent_not_before = 0, "", -inf
     cycle.freed[machine.row] = None
@@ -131,7 +133,7 @@ def _jobs_on(cycle: Cycle, machine: Machine) -> list[JobRecord]:
 
 
 def rent_to(cycle: Cycle, proposal: Proposal) -> None:
-    """Ask for the machines that are worth their price; those that are not any more leave once idle."""
+    """Ask for the machines that are worth their price; those that are not any more leave once idle (`idle.py`)."""
     for pool_id, target in zip(proposal.pools, proposal.rent_machines, strict=True):
         row = cycle.ledger.fleet.pool_row(pool_id)
         if row is not None and cycle.ledger.fleet.pools[row].rented:
@@ -156,40 +158,7 @@ def _hold_rented(cycle: Cycle, state: PoolState, target: int) -> None:
         state.awaited[token] = missing
         cycle.commands.append(Rent(token, state.pool.pool_id, missing))
     elif missing < 0:
-        _look_for_idle(cycle, state)
-
-
-def _look_for_idle(cycle: Cycle, state: PoolState) -> None:
-    """Once it may be time to give a machine back; one timer for each pool, however often this is asked."""
-    if state.idle_look_at == inf:
-        state.idle_look_at = cycle.now + cycle.standing.rules.rent_keep_s
-        cycle.timers.set(state.idle_look_at, "idle", state.row)
-
-
-def release_idle(cycle: Cycle, row: int) -> None:
-    """Give back rented machines that have been idle long enough, beyond what the last solve wants."""
-    proposal, rules = cycle.standing.proposal, cycle.standing.rules
-    state = cycle.ledger.fleet.pools[row]
-    state.idle_look_at = inf
-    if proposal is None:
-        return
-    target = dict(zip(proposal.pools, proposal.rent_machines, strict=True)).get(state.pool.pool_id, 0)
-    excess = state.machines - target
-    for machine in cycle.ledger.fleet.machines:
-        if machine is None or machine.pool != row or excess <= 0 or machine.holders or not state.rented:
-            continue
-        idle_s = cycle.now - machine.idle_since
-        if machine.condition is Condition.UP and idle_s >= rules.rent_keep_s:
-            detail = (
-                f"given back: idle for {idle_s:.0f} s, and at {state.pool.usd_per_h:g} USD/h "
-                f"{target} of {state.machines} machines are worth their price"
-            )
-            forget_machine(cycle, machine)
-            cycle.ledger.fleet.set_condition(machine, Condition.RELEASED, detail)
-            cycle.commands.append(ReleaseNode(machine.node_id, detail))
-            excess -= 1
-    if excess > 0:
-        _look_for_idle(cycle, state)
+        idle.look(cycle, state)
 
 
 def rent_failed(cycle: Cycle, event: RentFailed) -> None:

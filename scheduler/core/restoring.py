@@ -91,3 +91,5 @@ def node_quarantined(cycle: Cycle, event: NodeQuarantined) -> None:
     machine = cycle.ledger.fleet.machine(event.node_id)
     if machine is not None and machine.condition is Condition.UP:
         cycle.ledger.fleet.set_condition(machine, Condition.QUARANTINED, event.detail)
+        if machine.token:
+            cycle.emptied[machine.row] = None

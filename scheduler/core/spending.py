@@ -13,7 +13,7 @@ from math import inf
 from scheduler.core.fleet import Machine
 from scheduler.core.ledger import JobRecord, Ledger
 from scheduler.core.rules import Budget
-from walras.cluster import Market, Pool
+from walras.cluster import Market, Pool, billed_until
 from walras.ids import JobId
 from walras.states import JobState
 
@@ -48,7 +48,7 @@ class Account:
     #: No job of it may start.
     closed: bool = False
     warned: bool = False
-    #: The budget of one job, which nobody can raise.
+    #: The budget of one job.
     is_of_job: bool = False
     #: The next instant at which something of this changes by itself.
     due_at: float = inf
@@ -101,8 +101,7 @@ class _Pays:
 class _Rented:
     pool: int
     usd_per_h: float
-    #: Until when it is paid for at least.
-    until_at: float
+    since_at: float
 
 
 class Spending:
@@ -150,14 +149,23 @@ class Spending:
 
     def take_job(self, job: JobRecord, spent_usd: float = 0.0) -> None:
         """A job is known: its own budget, if it has one, and whether it may start."""
-        request = job.request
-        if request.budget_usd < inf:
-            account = Account(f"job {job.job_id}", request.budget_usd, usd=spent_usd, is_of_job=True)
-            account.settled_at = self._ledger.now
-            self._jobs[job.job_id] = account
-            self._is_limited = True
-            self._touch(account)
+        if job.request.budget_usd < inf:
+            self.limit_job(job, spent_usd)
         job.unpaid = self.closed_to(job) is not None
+
+    def limit_job(self, job: JobRecord, spent_usd: float) -> None:
+        """The job's own budget is what its request says. `spent_usd` so far, where it had none before."""
+        account = self._jobs.get(job.job_id)
+        if account is None:
+            account = Account(f"job {job.job_id}", usd=spent_usd, settled_at=self._ledger.now, is_of_job=True)
+            self._jobs[job.job_id] = account
+            pays = self._pays.get(job.job_id)
+            if pays is not None:
+                account.pay(self._ledger.now, pays.usd_per_h, pays.committed_usd, 1)
+        account.settle(self._ledger.now)
+        account.limit_usd, account.warned = job.request.budget_usd, False
+        self._is_limited = True
+        self._touch(account)
 
     def forget_job(self, job: JobRecord) -> None:
         self.held.discard(job.job_id)
@@ -200,22 +208,23 @@ class Spending:
                 machine.usd_per_h = price
         self._touch(self.everything)
 
-    def machine_joined(self, machine: Machine) -> None:
+    def machine_joined(self, machine: Machine, paid_usd: float = 0.0) -> None:
+        """`paid_usd`: what was paid for it until now."""
         pool = self._ledger.fleet.pools[machine.pool].pool
         if not machine.token:
             return
-        until_at = self._ledger.now + pool.minimum_billing_s
-        self._rented[machine.row] = _Rented(machine.pool, pool.usd_per_h, until_at)
+        self._rented[machine.row] = _Rented(machine.pool, pool.usd_per_h, machine.paid_since)
+        self.everything.usd += paid_usd
         self.everything.pay(self._ledger.now, pool.usd_per_h, 0.0, 1)
         self._touch(self.everything)
 
     def machine_gone(self, machine: Machine) -> None:
-        """Its minimum is paid all the same."""
+        """Its minimum, and the step that has begun, are paid all the same."""
         rented = self._rented.pop(machine.row, None)
         if rented is None:
             return
         self.everything.pay(self._ledger.now, -rented.usd_per_h, 0.0, -1)
-        self.everything.usd += rented.usd_per_h * max(0.0, rented.until_at - self._ledger.now) / _HOUR_S
+        self.everything.usd += self._begun_usd(rented)
         self._touch(self.everything)
 
     def _is_free(self, job: JobRecord) -> bool:
@@ -291,12 +300,16 @@ class Spending:
         """What stopping all that runs on an account would still cost; for everything, rented machines included."""
         if account is not self.everything:
             return account.committed_usd
-        now = self._ledger.now
-        minimum = sum(each.usd_per_h * max(0.0, each.until_at - now) for each in self._rented.values())
+        begun = sum(self._begun_usd(each) for each in self._rented.values())
         coming = sum(
             sum(state.awaited.values()) * _first_usd(state.pool) for state in self._ledger.fleet.pools if state.awaited
         )
-        return account.committed_usd + minimum / _HOUR_S + coming
+        return account.committed_usd + begun + coming
+
+    def _begun_usd(self, rented: _Rented) -> float:
+        """What is paid for a machine after now, were it given back now."""
+        pool, now = self._ledger.fleet.pools[rented.pool].pool, self._ledger.now
+        return rented.usd_per_h * max(0.0, billed_until(pool, rented.since_at, now) - now) / _HOUR_S
 
     def spent_now(self, account: Account) -> list[tuple[float, float, str]]:
         """(spent, limit, of what) as of now, with nothing changed: whether somebody asks must not change a bit."""
@@ -372,4 +385,4 @@ class Spending:
 
 def _first_usd(pool: Pool) -> float:
     """What a machine costs at least, once it comes."""
-    return pool.usd_per_h * (pool.minimum_billing_s + STOP_MARGIN_S) / _HOUR_S
+    return pool.usd_per_h * billed_until(pool, 0.0, max(pool.boot_s, pool.minimum_billing_s) + STOP_MARGIN_S) / _HOUR_S

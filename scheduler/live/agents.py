@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from scheduler.core.events import NodeBack, NodeJoined, NodeLost, NodeUnreachable, PoolDeclared
 from scheduler.core.possible import shape_text
+from scheduler.live import money
 from scheduler.live.auth import token_hash
 from scheduler.live.board import LiveNode
 from scheduler.live.carry_out import emit
@@ -140,7 +141,9 @@ class AgentGateway:
         board.credentials[row.credential] = row.node_id
         turn.node_changed(node)
         log.info("%s has joined %s (%s)", row.node_id, row.pool_id, shape_text(turn.board.pools[row.pool_id].shape))
-        emit(turn, NodeJoined(turn.at, row.node_id, row.pool_id, row.rent_token))
+        paid_since = money.paid_since(board, node) if row.rent_token else None
+        paid_usd = money.boot_usd(board, node)
+        emit(turn, NodeJoined(turn.at, row.node_id, row.pool_id, row.rent_token, paid_since, paid_usd))
 
     def node_of(self, credential: str) -> NodeId | None:
         """The machine a credential belongs to."""

@@ -13,9 +13,11 @@ from typing import TypeVar
 
 from scheduler.cloud.provider import CloudProvider, Machine, MachineState, ProblemKind, ProviderProblem
 from scheduler.core.events import RentFailed
+from scheduler.live import money
 from scheduler.live.carry_out import emit
 from scheduler.live.daemon import Daemon
 from scheduler.live.rows import RentRow
+from scheduler.live.turn import Turn
 from walras.cluster import Pool
 from walras.errors import ClusterError
 from walras.ids import NodeId, PoolId
@@ -69,6 +71,8 @@ class Janitor:
         self._call_s = call_s
         self._missing: Counter[NodeId] = Counter()
         self._failures = 0
+        #: Given back before they joined, and listed still: paid for once.
+        self._billed: set[NodeId] = set()
 
     async def watch(self) -> None:
         """Sweep for ever; ever less often while providers do not answer."""
@@ -104,6 +108,7 @@ class Janitor:
                 await self._gone(node_id, Reason.INFRA_NODE_LOST)
         for node_id in set(listed) & set(self._missing):
             del self._missing[node_id]
+        self._billed &= set(listed)
         for machine in self._unwanted(list(listed.values())):
             await self._give_back(provider, machine)
         for rent in [rent for rent in board.rents.values() if rent.pool_id in pools]:
@@ -137,6 +142,11 @@ class Janitor:
             await answer(provider.terminate(machine.node_id), self._call_s)
         except ProviderProblem as problem:
             log.warning("machine %s is not given back yet: %s", machine.node_id, problem)
+            return
+        rent, board = self._daemon.board.rents.get(machine.token), self._daemon.board
+        if rent is not None and machine.node_id not in board.nodes and machine.node_id not in self._billed:
+            self._billed.add(machine.node_id)
+            await self._daemon.perform(lambda turn: _bill(turn, rent, machine.node_id))
 
     async def _give_up(self, rent: RentRow, listed: int) -> None:
         """Machines of a request that should have been here long ago."""
@@ -155,6 +165,12 @@ class Janitor:
     def _is_late(self, rent: RentRow) -> bool:
         pool = self._daemon.board.pools[rent.pool_id]
         return self._daemon.clock.now() - rent.asked_at > boot_limit_s(pool)
+
+
+def _bill(turn: Turn, rent: RentRow, node_id: NodeId) -> None:
+    """What a launch that came to nothing has cost is in the ledger, and every budget knows it."""
+    money.launch_ended(turn, rent, node_id)
+    emit(turn, money.restate(turn))
 
 
 _GONE = MachineState.GONE

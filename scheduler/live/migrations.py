@@ -107,3 +107,9 @@ def keep_charges(db: Database) -> None:
     db.execute("CREATE TRIGGER charges_stay BEFORE UPDATE ON charges BEGIN SELECT raise(ABORT, 'append only'); END")
     db.execute("CREATE TRIGGER charges_last BEFORE DELETE ON charges BEGIN SELECT raise(ABORT, 'append only'); END")
     db.execute("ALTER TABLE nodes ADD COLUMN billed_until_at REAL")
+
+
+@migrations()
+def change_budgets(db: Database) -> None:
+    """What a job may cost can be changed while it is not over."""
+    db.execute("ALTER TABLE jobs ADD COLUMN budget_usd REAL")

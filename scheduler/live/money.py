@@ -1,9 +1,10 @@
 """The ledger of money: what attempts and rented machines cost, at the price of the time of use.
 
 An attempt pays the part of the machine that it holds; two attempts on the same accelerators pay half each. A rented
-machine is paid for as a whole from its joining until it is gone, at least its minimum billing; what attempts do not use
-of it is nobody's. Whatever changes a price closes the charges that are open first, so every row is a stretch at one
-price; it is also cut where a month ends. Rows are added in the transaction of the change and never touched again.
+machine is paid for as a whole from its request until it is gone, in whole billing steps and at least its minimum; what
+attempts do not use of it is nobody's. A boot is paid at the price when it ended, by launches that came to nothing too.
+Whatever changes a price closes the charges that are open first, so every row is a stretch at one price; it is also cut
+where a month ends. Rows are added in the transaction of the change and never touched again.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -12,9 +13,9 @@ from datetime import UTC, datetime
 
 from scheduler.core.books import MoneyRestated
 from scheduler.live.board import Board, LiveAttempt, LiveJob, LiveNode
-from scheduler.live.rows import AttemptRow, ChargeKind, ChargeRow
+from scheduler.live.rows import AttemptRow, ChargeKind, ChargeRow, RentRow
 from scheduler.live.turn import Turn
-from walras.cluster import Market, Placement, Pool
+from walras.cluster import Market, Placement, Pool, billed_until
 from walras.ids import JobId, NodeId, PoolId
 
 _HOUR_S = 3600.0
@@ -100,16 +101,38 @@ def _charge_attempt(turn: Turn, job: LiveJob) -> None:
 
 
 def machine_joined(turn: Turn, node: LiveNode) -> None:
-    """A rented machine is paid for from now on (one that a restarted server knows already goes on)."""
+    """A rented machine is paid for, its boot too (one that a restarted server knows already goes on)."""
     if node.row.rent_token and node.row.billed_until_at is None:
-        node.row.billed_until_at = turn.at
+        node.row.billed_until_at = paid_since(turn.board, node)
+        _charge_machine(turn, node, turn.at)
         turn.node_changed(node)
 
 
+def paid_since(board: Board, node: LiveNode) -> float:
+    """Since when a rented machine is paid for: its request, which no provider's own beginning is before."""
+    rent = board.rents.get(node.row.rent_token)
+    return node.row.joined_at if rent is None else min(rent.asked_at, node.row.joined_at)
+
+
+def boot_usd(board: Board, node: LiveNode) -> float:
+    """What a rented machine has cost that joins now, at its price of now."""
+    if not node.row.rent_token:
+        return 0.0
+    return board.pools[node.row.pool_id].usd_per_h * (node.row.joined_at - paid_since(board, node)) / _HOUR_S
+
+
+def launch_ended(turn: Turn, rent: RentRow, node_id: NodeId) -> None:
+    """A machine ran and never joined: it is paid for from its request until now, when it was given back."""
+    pool = turn.board.pools[rent.pool_id]
+    template = _machine_row(pool, node_id, rent.asked_at, billed_until(pool, rent.asked_at, turn.at))
+    for charge in _stretches(turn.board, template, pool):
+        _write(turn, charge)
+
+
 def machine_gone(turn: Turn, node: LiveNode) -> None:
-    """A rented machine is gone, or given back: the last stretch, at least to the end of its minimum billing."""
+    """A rented machine is gone, or given back: the last stretch, to the end of what was begun to be paid."""
     pool = turn.board.pools[node.row.pool_id]
-    _charge_machine(turn, node, max(turn.at, node.row.joined_at + pool.minimum_billing_s))
+    _charge_machine(turn, node, billed_until(pool, paid_since(turn.board, node), turn.at))
 
 
 def pool_repriced(turn: Turn, pool: Pool) -> None:
@@ -203,12 +226,15 @@ def _machine(board: Board, node: LiveNode, until_at: float) -> Iterator[ChargeRo
     if node.row.billed_until_at is None or not node.row.rent_token:
         return
     pool = board.pools[node.row.pool_id]
-    template = ChargeRow(
-        0, ChargeKind.MACHINE, node.row.billed_until_at, until_at, pool.usd_per_h, 0.0, 0.0, "",
+    yield from _stretches(board, _machine_row(pool, node.row.node_id, node.row.billed_until_at, until_at), pool)
+
+
+def _machine_row(pool: Pool, node_id: NodeId, since_at: float, until_at: float) -> ChargeRow:
+    return ChargeRow(
+        0, ChargeKind.MACHINE, since_at, until_at, pool.usd_per_h, 0.0, 0.0, "",
         pool.pool_id, pool.market.value, pool.shape.accelerator, float(pool.shape.accelerators),
-        node.row.node_id, JobId(0), 0, "", "",
+        node_id, JobId(0), 0, "", "",
     )  # fmt: skip
-    yield from _stretches(board, template, pool)
 
 
 def _stretches(board: Board, template: ChargeRow, pool: Pool) -> Iterator[ChargeRow]:

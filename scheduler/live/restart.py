@@ -82,7 +82,8 @@ def _machine(turn: Turn, node: LiveNode) -> None:
     """A machine as it stands."""
     row = node.row
     state, cordon, detail = row.state, row.cordon, row.detail
-    emit(turn, NodeJoined(turn.at, row.node_id, row.pool_id, row.rent_token))
+    paid_since = money.paid_since(turn.board, node) if row.rent_token else None
+    emit(turn, NodeJoined(turn.at, row.node_id, row.pool_id, row.rent_token, paid_since))
     if cordon == "leaving":
         emit(turn, NodeLeaving(turn.at, row.node_id, inf, Reason.HOLD_ADMIN))
     elif cordon == "quarantined":
@@ -103,7 +104,7 @@ def _restored(at: float, job: LiveJob, request: JobRequest, used: Used) -> JobRe
         held_by = revoked
     return JobRestored(
         at=at,
-        job=replace(request, priority=row.priority),
+        job=replace(request, priority=row.priority, budget_usd=row.budget_usd or request.budget_usd),
         submitted_at=row.submitted_at,
         state=row.state,
         attempt=row.attempts,

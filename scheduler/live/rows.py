@@ -36,6 +36,8 @@ class JobRow:
     first_values: str = "{}"
     last_values: str = "{}"
     labels: str = "{}"
+    #: What it may cost, USD, where that was changed after it was submitted.
+    budget_usd: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
+from scheduler.core.books import JobBudgetChanged
 from scheduler.core.events import (
     JobCancelled,
     JobHeld,
@@ -74,6 +75,7 @@ class Acts:
     held: tuple[JobHeld, ...] = ()
     released: tuple[JobReleased, ...] = ()
     reprioritised: tuple[JobReprioritised, ...] = ()
+    rebudgeted: tuple[JobBudgetChanged, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +129,7 @@ def recording_of(recorded: Sequence[Recorded]) -> Recording:
         tuple(event for event, _ in recorded if isinstance(event, JobHeld)),
         tuple(event for event, _ in recorded if isinstance(event, JobReleased)),
         tuple(event for event, _ in recorded if isinstance(event, JobReprioritised)),
+        tuple(event for event, _ in recorded if isinstance(event, JobBudgetChanged)),
     )
     fleet = tuple(RecordedPool(pool, owned[pool_id]) for pool_id, pool in pools.items())
     # The jobs carry what was measured of each; rows would be counted anew by whoever reads this.

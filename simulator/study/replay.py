@@ -13,6 +13,7 @@ from statistics import median
 
 from optimizer.policy import PolicySpec
 from scheduler.cloud.simulated import RentalTerms
+from scheduler.core.books import JobBudgetChanged
 from scheduler.core.events import Event, JobHeld, JobReleased, JobReprioritised, PolicyChanged
 from scheduler.core.rules import RoundRules
 from simulator.again import world_again
@@ -24,7 +25,7 @@ from simulator.study.recording import Recording
 from simulator.truth import ANY_COUNT, SpeedKey, Truth
 from walras.ids import JobId, Kind, PoolId
 
-Happened = PolicyChanged | JobHeld | JobReleased | JobReprioritised
+Happened = PolicyChanged | JobHeld | JobReleased | JobReprioritised | JobBudgetChanged
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +100,7 @@ def _simulated(recording: Recording, seed: int) -> Result:
     )
     simulation = Simulation(scenario)
     acts = header.acts
-    happened: tuple[Happened, ...] = (*later, *acts.held, *acts.released, *acts.reprioritised)
+    happened: tuple[Happened, ...] = (*later, *acts.held, *acts.released, *acts.reprioritised, *acts.rebudgeted)
     for event in happened:
         simulation.engine.schedule(event.at, _again, event)
     return simulation.run(job.simulated() for job in recording.jobs)

@@ -44,12 +44,24 @@ def release(jobs: Jobs) -> None:
 
 
 def update(
-    jobs: Jobs, priority: Annotated[str, typer.Option("--priority", help="0-100, or low, normal, high.")]
+    jobs: Jobs,
+    priority: Annotated[str | None, typer.Option("--priority", help="0-100, or low, normal, high.")] = None,
+    budget: Annotated[float | None, typer.Option("--budget", min=0.01, max=1e9, help="USD in all.")] = None,
 ) -> None:
     """Change jobs that have not ended."""
-    number = _priority(priority)
-    done = f"has priority {number}"
-    _each(jobs, lambda client, job_id: _then(done, client.reprioritise(job_id, number)))
+    number = None if priority is None else _priority(priority)
+    if number is None and budget is None:
+        raise UserError("nothing to change", field="--priority", fix="give --priority, --budget or both")
+
+    async def change(client: "Client", job_id: int) -> str:
+        if number is not None:
+            await client.reprioritise(job_id, number)
+        if budget is not None:
+            await client.rebudget(job_id, budget)
+        told = (f"has priority {number}" if number is not None else "", f"may cost {budget:g} USD" if budget else "")
+        return " and ".join(filter(None, told))
+
+    _each(jobs, change)
 
 
 def wait(

@@ -51,7 +51,7 @@ def routes() -> list[Route]:
               request=JobSpec, response=DryRun),
         Route("GET", f"{_API}/jobs", jobs.page, "Jobs, newest first", response=JobPage, query=_PAGE_QUERY),
         Route("GET", _JOB, jobs.detail, "One job", _OWN, response=JobDetail),
-        Route("PATCH", _JOB, jobs.reprioritise, "Change a job's priority", role=user, request=jobs.Patch,
+        Route("PATCH", _JOB, jobs.change, "Change a job's priority or budget", role=user, request=jobs.Patch,
               response=JobDetail),
         Route("POST", f"{_JOB}/cancel", jobs.cancel, "Cancel a job", role=user, response=JobDetail),
         Route("POST", f"{_JOB}/hold", jobs.hold, "Hold a job", role=user, response=JobDetail),

@@ -4,8 +4,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from aiohttp import web
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from scheduler.core.books import JobBudgetChanged
 from scheduler.core.conditions import conditions
 from scheduler.core.events import JobCancelled, JobHeld, JobReleased, JobReprioritised
 from scheduler.core.explain import explain
@@ -51,7 +52,15 @@ class Patch(BaseModel):
     """`PATCH /jobs/{id}`."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
-    priority: int = Field(ge=0, le=100)
+    priority: int | None = Field(default=None, ge=0, le=100)
+    #: In all, over all attempts.
+    budget_usd: float | None = Field(default=None, gt=0, le=1e9, allow_inf_nan=False)
+
+    @model_validator(mode="after")
+    def _says_something(self) -> "Patch":
+        if self.priority is None and self.budget_usd is None:
+            raise ValueError("say what to change: priority or budget_usd")
+        return self
 
 
 # ------------------------------------------------------------------------------------------ submit
@@ -336,13 +345,19 @@ async def release(call: Call) -> JobDetail:
     return await _change(call, step)
 
 
-async def reprioritise(call: Call) -> JobDetail:
+async def change(call: Call) -> JobDetail:
+    """Another priority, another budget, or both."""
     patch = await call.model(Patch)
+    before = await detail(call)
 
     def step(turn: Turn, job: LiveJob) -> None:
-        job.row.priority = patch.priority
+        if patch.priority is not None:
+            job.row.priority = patch.priority
+            emit(turn, JobReprioritised(turn.at, job.row.job_id, patch.priority))
+        if patch.budget_usd is not None:
+            job.row.budget_usd = patch.budget_usd
+            emit(turn, JobBudgetChanged(turn.at, job.row.job_id, patch.budget_usd, before.usd))
         turn.job_changed(job)
-        emit(turn, JobReprioritised(turn.at, job.row.job_id, patch.priority))
 
     return await _change(call, step)
 

@@ -1,5 +1,6 @@
 """The life of attempts: gangs, failures, retries, lost machines, cancellation."""
 
+import pytest
 from fake_fleet import cluster, job
 
 from scheduler.core import commands as cmd
@@ -83,6 +84,18 @@ def test_lost_machine_costs_no_retry_and_resumes_from_the_recorded_checkpoint() 
     start = next(c for c in commands if isinstance(c, cmd.Start))
     assert (start.attempt, start.resume_steps, start.placement.parts[0].node_id) == (2, 40.0, "a9")
     assert fleet.core.ledger.jobs[J1].restarts == 0
+
+
+def test_steps_told_by_a_checkpoint_count_once() -> None:
+    """What is left of a job is counted on from its newest report, a checkpoint's as well as a progress report's."""
+    fleet = cluster()
+    fleet.tell(ev.JobSubmitted(0.0, job(1, steps=1000.0)))
+    fleet.tell(ev.AttemptStarted(0.0, J1, 1))
+    record = fleet.core.ledger.jobs[J1]
+    rate = fleet.core.ledger.rate_of(record)
+    assert rate > 0
+    fleet.tell(ev.CheckpointRecorded(100.0, J1, 1, 100.0 * rate, 0.1))
+    assert fleet.core.ledger.remaining_s(record) == pytest.approx(1000.0 / rate - 100.0)
 
 
 def test_stale_attempt_changes_nothing() -> None:

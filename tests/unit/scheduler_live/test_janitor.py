@@ -1,6 +1,7 @@
 """Never a leaked machine: after whatever a cloud does, its list equals our records."""
 
 import asyncio
+from dataclasses import replace
 from math import inf, nan
 from pathlib import Path
 from random import Random
@@ -159,6 +160,28 @@ async def test_what_a_provider_could_not_do_is_told_and_asked_again_later(tmp_pa
             assert line.reason is Reason.WAIT_PROVISIONING
             assert "capacity: ax2/spot/default: none left" in line.detail
         assert waits == [30.0, 60.0, 120.0]
+
+
+async def test_a_launch_that_hangs_is_given_back_and_paid_for_once(tmp_path: Path) -> None:
+    """From the request until it is given back, also where the listing still shows it afterwards."""
+    async with world(tmp_path) as w:
+        cloud, desk = await open_shop(w)
+        cloud.is_well = True
+        await w.emit(lambda at: PoolDeclared(at, replace(SPOT, usd_per_h=3.6)))
+        await ask(w, "t", 1)
+        await calls_end(desk)
+        (machine,) = cloud.held.values()
+        w.clock.at += 1000.0
+        await desk.janitor.sweep()
+        assert cloud.held == {}
+        cloud.held[machine.node_id] = machine
+        await desk.janitor.sweep()
+        rows = w.server.store.charges()
+        assert [(row.node_id, row.since_at, row.until_at) for row in rows] == [(machine.node_id, 0.0, 1000.0)]
+        assert sum(row.usd for row in rows) == pytest.approx(1.0)
+        assert w.daemon.core.cycle.spending.everything.usd == pytest.approx(1.0)
+        (state,) = [each for each in w.daemon.core.ledger.fleet.pools if each.rented]
+        assert not state.awaited
 
 
 async def test_a_listing_that_lags_loses_no_machine(tmp_path: Path) -> None:

@@ -113,6 +113,33 @@ async def test_a_machine_is_paid_for_at_least_its_minimum(tmp_path: Path) -> Non
         assert ledger(w).total_usd == pytest.approx(1.0 + 2.0)
 
 
+async def test_hours_that_were_begun_are_paid_from_the_rent_on(tmp_path: Path) -> None:
+    """Asked for at 0, joined at 600 s, gone at 4000 s over a restart: two hours, of them ten minutes of boot."""
+    hourly = pool_of("spot", 6.0, quota=4, billing_step_s=3600.0)
+    async with world(tmp_path) as w:
+        await declare(w, hourly)
+
+        def ask(turn: Any) -> None:
+            rent = turn.board.rents["t"] = RentRow("t", hourly.pool_id, 1, turn.at)
+            turn.rent_changed(rent)
+
+        await w.daemon.perform(ask)
+        w.clock.at += 600.0
+        await FakeAgent(w, "n1", "t", market="spot").register()
+        assert ledger(w).total_usd == pytest.approx(1.0)
+        assert w.daemon.core.cycle.spending.everything.usd == pytest.approx(1.0)
+    async with world(tmp_path, at=3000.0) as again:
+        machine = again.daemon.core.ledger.fleet.machine(NodeId("n1"))
+        assert machine is not None
+        assert machine.paid_since == 0.0
+        again.clock.at = 4000.0
+        await again.daemon.perform(lambda turn: lose_node(turn, NodeId("n1"), Reason.POLICY_RELEASED))
+        assert ledger(again).total_usd == pytest.approx(12.0)
+        rows = again.server.store.charges()
+        assert [row.since_at for row in rows[1:]] == [row.until_at for row in rows[:-1]]
+        assert again.daemon.core.cycle.spending.everything.usd == pytest.approx(12.0)
+
+
 async def test_owned_machines_cost_what_is_stated_while_they_are_used(tmp_path: Path) -> None:
     """A rate for owned machines is paid by use alone; without one the use is recorded at price 0."""
     async with world(tmp_path) as w:
@@ -278,3 +305,55 @@ async def test_budgets_count_what_was_spent_before_a_restart_and_months_begin_an
         await third.daemon.perform(turn_month)
         await third.quiet()
         assert third.state(job_id) == "STARTING"
+
+
+async def test_a_job_held_for_its_budget_goes_on_once_that_is_raised(tmp_path: Path) -> None:
+    """Through the API, for whoever may change the job; a restarted server knows the new budget and what was spent."""
+    async with facing(tmp_path) as f:
+        w = f.world
+        await declare(w, pool_of("owned", 4.0))
+        agent = await FakeAgent(w, "n1").register()
+        job_id = await w.submit({"limits": {"budget_usd": 2.0}})
+        await agent.start_all()
+        await w.advance(3601.0)
+        assert w.state(job_id) == "PREEMPTING"
+        await agent.end(job_id, exit_code=85)
+        assert w.state(job_id) == "HELD"
+        (line,) = explain(w.daemon.core, job_id)
+        assert f"walras update {job_id} --budget" in line.fix
+        path = f"/api/v1/jobs/{job_id}"
+        for wrong in ({}, {"budget_usd": 0}, {"budget_usd": -1.0}, {"budget_usd": "5"}):
+            assert (await f.call("PATCH", path, wrong)).status == 400
+        other = f.token("eve", Role.USER, "vision")
+        assert (await f.call("PATCH", path, {"budget_usd": 9.0}, token=other)).status in (403, 404)
+        assert (await f.call("PATCH", path, {"budget_usd": 1.0})).status == 200
+        assert w.state(job_id) == "HELD"
+        assert (await f.call("PATCH", path, {"budget_usd": 4.0, "priority": 60})).status == 200
+        assert w.state(job_id) == "STARTING"
+        now = w.clock.at
+    async with world(tmp_path, at=now) as again:
+        agent.world = again
+        await agent.beat(resync=True)
+        record = again.daemon.core.ledger.jobs[job_id]
+        assert (record.request.budget_usd, record.request.priority) == (4.0, 60)
+        await agent.start_all()
+        await again.advance(3500.0)
+        assert again.state(job_id) == "RUNNING"
+        await again.advance(200.0)
+        assert again.state(job_id) == "PREEMPTING"
+
+
+async def test_a_budget_given_to_a_running_job_counts_what_it_has_cost(tmp_path: Path) -> None:
+    """Half an hour at 2 USD/h, then a budget of 2 USD: it is held after another half hour."""
+    async with facing(tmp_path) as f:
+        w = f.world
+        await declare(w, pool_of("owned", 4.0))
+        agent = await FakeAgent(w, "n1").register()
+        job_id = await w.submit({})
+        await agent.start_all()
+        await w.advance(1800.0)
+        assert (await f.call("PATCH", f"/api/v1/jobs/{job_id}", {"budget_usd": 2.0})).status == 200
+        await w.advance(1790.0)
+        assert w.state(job_id) == "RUNNING"
+        await w.advance(20.0)
+        assert w.state(job_id) == "PREEMPTING"

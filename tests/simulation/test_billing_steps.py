@@ -1,0 +1,83 @@
+"""Machines billed by the hour, in virtual time: used up before they go, and the bill to the cent."""
+
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from optimizer.policy import PolicySpec
+from scheduler.cloud.simulated import RentalTerms
+from scheduler.core.commands import Command, ReleaseNode, Rent
+from scheduler.core.core import SchedulerCore
+from scheduler.core.events import Event
+from scheduler.core.rules import RoundRules
+from simulator.engine import Limits
+from simulator.job import SimulatedJob
+from simulator.machines import PoolModel
+from simulator.simulate import Scenario, Simulation
+from simulator.truth import Costs, SpeedKey, Truth
+from walras.cluster import Market, Pool, Shape
+from walras.ids import JobId, Kind, PoolId
+from walras.request import Demand, JobRequest
+from walras.states import JobState
+
+KIND = Kind("cnn")
+HOUR_S = 3600.0
+BOX = Shape("box", "gpu", 1, 8.0, 2**33)
+POOL = Pool(PoolId("box/on_demand/z"), BOX, Market.ON_DEMAND, "z", 2.0, 4, boot_s=100.0)
+
+
+def run(pool: Pool, jobs: list[SimulatedJob]) -> tuple[float, float, int, list[float]]:
+    """The provider's bill, the core's own account, machines asked for, and when machines were given back."""
+    terms = RentalTerms(pool.boot_s, pool.minimum_billing_s)
+    rules = RoundRules(round_s=300.0, resolve_min_s=5.0, restart_default_s=5.0, delay_usd_per_h=50.0, rent_keep_s=120.0)
+    truth = Truth({SpeedKey(KIND, "gpu"): 1.0}, {KIND: Costs(2.0, 1.0, 600.0)})
+    told = Scenario((PoolModel(pool, terms=terms),), truth, PolicySpec("walras"), rules, limits=Limits(60 * HOUR_S))
+    core, asked, given_back = SchedulerCore(), 0, []
+
+    def watch(event: Event, commands: list[Command]) -> None:
+        nonlocal asked
+        for command in commands:
+            if isinstance(command, Rent):
+                asked += command.machines
+            elif isinstance(command, ReleaseNode):
+                given_back.append(event.at)
+
+    result = Simulation(told, core=core).run(jobs, watch)
+    assert result.violations == []
+    assert all(job.state is JobState.SUCCEEDED for job in result.jobs)
+    assert len(result.jobs) == len(jobs)
+    spending = core.cycle.spending
+    spending.everything.settle(core.ledger.now)
+    # A run ends with its last job: of machines that are there then, what is begun is on the bill.
+    account_usd = spending.everything.usd + spending.committed_usd(spending.everything)
+    return result.bills[pool.pool_id], account_usd, asked, given_back
+
+
+def job(number: int, at: float, steps: float) -> SimulatedJob:
+    return SimulatedJob(at, JobRequest(JobId(number), KIND, (Demand("gpu", 1),), steps=steps), steps)
+
+
+@pytest.mark.parametrize(("step_s", "asked"), [(0.0, 3), (HOUR_S, 2)])
+def test_an_hour_that_is_paid_for_serves_the_next_job(step_s: float, asked: int) -> None:
+    """Jobs of 500 s at 0, 2000 and 9000 s: billed by the second each gets a machine; by the hour the first two one."""
+    bill, account, came, given_back = run(
+        replace(POOL, billing_step_s=step_s), [job(1, 0.0, 500.0), job(2, 2000.0, 500.0), job(3, 9000.0, 500.0)]
+    )
+    assert came == asked
+    assert bill == pytest.approx(account, abs=0.005)
+    if step_s:
+        assert bill == pytest.approx(2 * 2.0)
+        assert given_back == [pytest.approx(100.0 + HOUR_S - 30.0)]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_account_is_the_bill_to_the_cent(seed: int) -> None:
+    """Random jobs, minimum billing and steps: what the core counts is what the provider asks."""
+    random = Random(seed)
+    pool = replace(
+        POOL, minimum_billing_s=random.choice((0.0, 60.0, 900.0)), billing_step_s=random.choice((0.0, 60.0, HOUR_S))
+    )
+    jobs = [job(number, random.uniform(0.0, 4 * HOUR_S), random.uniform(30.0, 4000.0)) for number in range(1, 13)]
+    bill, account, _, _ = run(pool, sorted(jobs, key=lambda each: each.at))
+    assert bill == pytest.approx(account, abs=0.005)
