@@ -5,10 +5,11 @@ a round and after each solve, over all active jobs, through arrays.
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain
 from math import inf
+from operator import itemgetter
 
 from scheduler.core.attempts import revoke, start
 from scheduler.core.claims import drop_claim, form_of, lend, open_claim, settle_claim
@@ -16,7 +17,7 @@ from scheduler.core.cycle import Claim, Cycle
 from scheduler.core.discipline import Incumbents
 from scheduler.core.fleet import Machine, Place, split
 from scheduler.core.ledger import JobRecord
-from scheduler.core.lines import Key
+from scheduler.core.lines import Key, Line
 from scheduler.core.room import ANY_ROOM, Room, room_on
 from scheduler.core.rules import Backfill
 from scheduler.core.victims import likely_machines, victims_of
@@ -31,6 +32,10 @@ FAILURES_MAX = 8
 #: Jobs of a form looked at for one that may borrow from a reservation.
 BACKFILL_DEPTH = 64
 
+#: The first of a line: its place there, the job, the pool, the form and the line.
+_Head = tuple[Key, JobRecord, int, int, Line]
+_key_of = itemgetter(0)
+
 
 # ------------------------------------------------------------------------------------------------ fill
 
@@ -42,26 +47,24 @@ def fill(cycle: Cycle) -> None:
     if not (cycle.stale_pools or strict):
         return
     # Under strict order the head of the line may wait for a pool in which nothing changed, and blocks all the same.
-    filling = _Filling(list(range(len(cycle.ledger.fleet.pools))) if strict else sorted(cycle.stale_pools), strict)
+    pools = cycle.lines.busy(range(len(cycle.ledger.fleet.pools)) if strict else sorted(cycle.stale_pools))
     cycle.stale_pools.clear()
+    if not pools:
+        return
+    filling = _Filling(pools, strict)
     while True:
         found = _next_in_line(cycle, filling)
         if found is None:
             return
-        _, job, pool, form_row = found
-        if not strict and pool not in filling.room:
-            filling.room[pool] = room_on(cycle, pool)
-            line = cycle.lines.line(pool, form_row)
-            if not (filling.room[pool].may_hold(line) or _may_shrink(cycle, pool, form_row)):
-                filling.full.add((pool, form_row))
-                continue
+        _, job, pool, form_row, _ = found
+        if not strict and pool not in filling.room and not filling.look_into(cycle, pool, form_row):
+            continue
         place = cycle.ledger.fleet.find(pool, cycle.ledger.classes.forms[form_row]) or _smaller(cycle, job, pool)
         if place is None:
             filling.full.add((pool, form_row))
             if not _reserve_or_lend(cycle, job, pool, filling):
                 return
-            if not strict:
-                filling.room[pool] = room_on(cycle, pool)
+            filling.look_again(cycle)
             continue
         pool, place = _preferred(cycle, job, pool, place)
         drop_claim(cycle, job.job_id)  # a reservation it does not need any more
@@ -89,32 +92,54 @@ class _Filling:
     full: set[tuple[int, int]] = field(default_factory=set)
     #: By pool, once somebody in line there needs it: most fills find nobody in line.
     room: dict[int, Room] = field(default_factory=dict)
+    #: The first in the lines that may have room, as long as nothing has started, was lent or was reserved.
+    heads: list[_Head] | None = None
 
     def look_again(self, cycle: Cycle) -> None:
         """Something started, was lent or was reserved."""
+        self.heads = None
         for pool in self.room:
             self.room[pool] = room_on(cycle, pool)
 
+    def look_into(self, cycle: Cycle, pool: int, form_row: int) -> bool:
+        """Find out what the pool has room for; whether for this form."""
+        room = self.room[pool] = room_on(cycle, pool)
+        if self.heads is not None and room is not ANY_ROOM:
+            self.heads = [head for head in self.heads if head[2] != pool or _may_hold(cycle, room, *head[2:])]
+            if all(head[2] != pool or head[3] != form_row for head in self.heads):
+                self.full.add((pool, form_row))
+                return False
+        return True
 
-def _next_in_line(cycle: Cycle, filling: _Filling) -> tuple[Key, JobRecord, int, int] | None:
+
+def _next_in_line(cycle: Cycle, filling: _Filling) -> _Head | None:
     """The most urgent waiting job over these pools and all forms not known to be full."""
-    best: tuple[Key, JobRecord, int, int] | None = None
+    heads = filling.heads
+    if heads is None:
+        heads = filling.heads = list(_heads(cycle, filling))
+    return min(heads, key=_key_of, default=None)
+
+
+def _heads(cycle: Cycle, filling: _Filling) -> Iterator[_Head]:
+    """The first of every line of these pools that is not known to be full."""
+    full, lines = filling.full, cycle.lines
     for pool in filling.pools:
-        lines = cycle.lines.of(pool)
-        if not lines:
+        in_line = lines.of(pool)
+        if not in_line:
             continue
         room = filling.room.get(pool, ANY_ROOM)
         if not (filling.strict or pool in filling.room or cycle.ledger.fleet.pools[pool].free):
             room = filling.room[pool] = room_on(cycle, pool)
-        for form_row, line in lines:
-            if (pool, form_row) in filling.full:
+        for form_row, line in in_line:
+            if (pool, form_row) in full or not (room is ANY_ROOM or _may_hold(cycle, room, pool, form_row, line)):
                 continue
-            if not (room is ANY_ROOM or room.may_hold(line) or _may_shrink(cycle, pool, form_row)):
-                continue
-            head = cycle.lines.head(pool, form_row, line)
-            if head is not None and (best is None or head[0] < best[0]):
-                best = head[0], head[1], pool, form_row
-    return best
+            head = lines.head(pool, form_row, line)
+            if head is not None:
+                yield head[0], head[1], pool, form_row, line
+
+
+def _may_hold(cycle: Cycle, room: Room, pool: int, form_row: int, line: Line) -> bool:
+    return room.may_hold(line) or _may_shrink(cycle, pool, form_row)
 
 
 def _may_shrink(cycle: Cycle, pool: int, form_row: int) -> bool:
@@ -181,11 +206,13 @@ def reserve(cycle: Cycle, job: JobRecord, pool: int) -> None:
         return
     state = cycle.ledger.fleet.pools[pool]
     parts = split(form.counts[pool], form.nodes, state.pool.shape.accelerators)
-    ready = sorted(
-        (_ready_at(cycle, machine, parts[0]), machine.row)
+    largest = parts[0]
+    ready = [
+        (_ready_at(cycle, machine, largest), machine.row)
         for machine in likely_machines(cycle, pool, job, 0)
-        if machine.size >= parts[0]
-    )
+        if machine.size >= largest
+    ]
+    ready.sort()
     if len(ready) >= len(parts):
         place = tuple((row, count) for (_, row), count in zip(ready, parts, strict=False))
         open_claim(cycle, job, pool, place, exchange=False)
@@ -196,10 +223,11 @@ def _ready_at(cycle: Cycle, machine: Machine, wanted: int) -> float:
     missing = wanted - len(machine.free)
     if missing <= 0:
         return cycle.now
+    now = cycle.now
     for end_at, count in cycle.ledger.ends_on(machine, cycle.standing.rules):
         missing -= count
         if missing <= 0:
-            return end_at if end_at > cycle.now else cycle.now
+            return end_at if end_at > now else now
     return inf
 
 

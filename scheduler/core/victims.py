@@ -25,7 +25,8 @@ def likely_machines(cycle: Cycle, pool: int, job: JobRecord, least: int) -> list
         and machine.condition is Condition.UP
         and (machine.row not in claimed or not _is_claimed_by_others(cycle, machine.row, job))
     ]
-    return sorted(machines, key=lambda machine: (-len(machine.free), machine.row))[:MACHINES_MAX]
+    machines.sort(key=lambda machine: (-len(machine.free), machine.row))
+    return machines[:MACHINES_MAX]
 
 
 def _is_claimed_by_others(cycle: Cycle, row: int, job: JobRecord) -> bool:
@@ -43,8 +44,10 @@ def victims_of(
     closed = {row for row, _ in place}  # machines that are chosen already, or on which nobody need leave
     leaving: dict[int, list[JobRecord]] = {}
     room: dict[int, int] = {}  # accelerators of a machine that would be free, were nothing of it promised
+    running = JobState.RUNNING
     for incumbent in incumbents:
-        if incumbent is job or not _can_leave(incumbent):
+        can_leave = incumbent.revoked is None and incumbent.state is running and incumbent.request.preemptible
+        if not can_leave or incumbent is job:
             continue
         for row, held in incumbent.place:
             if row in closed or (machine_here := fleet.machines[row]) is None:
@@ -89,10 +92,6 @@ def _own_machines(cycle: Cycle, pool: int, job: JobRecord) -> list[Machine]:
     """Machines of the pool on which it runs: what it holds there is room for itself."""
     machines = [cycle.ledger.fleet.machines[row] for row, _ in job.place]
     return [each for each in machines if each is not None and each.pool == pool and each.condition is Condition.UP]
-
-
-def _can_leave(incumbent: JobRecord) -> bool:
-    return incumbent.revoked is None and incumbent.state is JobState.RUNNING and incumbent.request.preemptible
 
 
 def _is_open(cycle: Cycle, machine: Machine, job: JobRecord) -> bool:
