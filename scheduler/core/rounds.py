@@ -5,7 +5,7 @@ a round and after each solve, over all active jobs, through arrays.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import chain
 from math import inf
@@ -17,7 +17,7 @@ from scheduler.core.cycle import Claim, Cycle
 from scheduler.core.discipline import Incumbents
 from scheduler.core.fleet import Machine, Place, split
 from scheduler.core.ledger import JobRecord
-from scheduler.core.lines import Key, Line
+from scheduler.core.lines import Key
 from scheduler.core.room import ANY_ROOM, Room, room_on
 from scheduler.core.rules import Backfill
 from scheduler.core.victims import likely_machines, victims_of
@@ -32,8 +32,8 @@ FAILURES_MAX = 8
 #: Jobs of a form looked at for one that may borrow from a reservation.
 BACKFILL_DEPTH = 64
 
-#: The first of a line: its place there, the job, the pool, the form and the line.
-_Head = tuple[Key, JobRecord, int, int, Line]
+#: The first of a line: its place there, the job, the pool and the form.
+_Head = tuple[Key, JobRecord, int, int]
 _key_of = itemgetter(0)
 
 
@@ -56,20 +56,20 @@ def fill(cycle: Cycle) -> None:
         found = _next_in_line(cycle, filling)
         if found is None:
             return
-        _, job, pool, form_row, _ = found
-        if not strict and pool not in filling.room and not filling.look_into(cycle, pool, form_row):
-            continue
+        key, job, pool, form_row = found
+        if not strict:
+            filling.pass_over(cycle, key, pool)
         place = cycle.ledger.fleet.find(pool, cycle.ledger.classes.forms[form_row]) or _smaller(cycle, job, pool)
         if place is None:
             filling.full.add((pool, form_row))
             if not _reserve_or_lend(cycle, job, pool, filling):
                 return
-            filling.look_again(cycle)
+            filling.look_again()
             continue
         pool, place = _preferred(cycle, job, pool, place)
         drop_claim(cycle, job.job_id)  # a reservation it does not need any more
         start(cycle, job, pool, place)
-        filling.look_again(cycle)
+        filling.look_again()
 
 
 def _smaller(cycle: Cycle, job: JobRecord, pool: int) -> Place | None:
@@ -90,56 +90,54 @@ class _Filling:
     strict: bool
     #: (pool, form) for which there is no place.
     full: set[tuple[int, int]] = field(default_factory=set)
-    #: By pool, once somebody in line there needs it: most fills find nobody in line.
+    #: By pool, as long as nothing has started, was lent or was reserved.
     room: dict[int, Room] = field(default_factory=dict)
-    #: The first in the lines that may have room, as long as nothing has started, was lent or was reserved.
-    heads: list[_Head] | None = None
+    #: Pools whose first in line has been served or passed over.
+    begun: set[int] = field(default_factory=set)
 
-    def look_again(self, cycle: Cycle) -> None:
+    def look_again(self) -> None:
         """Something started, was lent or was reserved."""
-        self.heads = None
-        for pool in self.room:
-            self.room[pool] = room_on(cycle, pool)
+        self.room.clear()
 
-    def look_into(self, cycle: Cycle, pool: int, form_row: int) -> bool:
-        """Find out what the pool has room for; whether for this form."""
-        room = self.room[pool] = room_on(cycle, pool)
-        if self.heads is not None and room is not ANY_ROOM:
-            self.heads = [head for head in self.heads if head[2] != pool or _may_hold(cycle, room, *head[2:])]
-            if all(head[2] != pool or head[3] != form_row for head in self.heads):
-                self.full.add((pool, form_row))
-                return False
-        return True
+    def pass_over(self, cycle: Cycle, key: Key, pool: int) -> None:
+        """Whoever stands first on a pool, before the job with this key there, has no room: its form is full."""
+        if len(self.begun) == len(self.pools):
+            return
+        for other in self.pools:
+            if other in self.begun:
+                continue
+            if cycle.ledger.fleet.pools[other].free:
+                first = min(_heads(cycle, self, other, ANY_ROOM), key=_key_of, default=None)
+                if first is None or (first[0], other) > (key, pool):
+                    continue
+                if first[0] < key or other != pool:
+                    self.full.add((other, first[3]))
+            self.begun.add(other)
 
 
 def _next_in_line(cycle: Cycle, filling: _Filling) -> _Head | None:
-    """The most urgent waiting job over these pools and all forms not known to be full."""
-    heads = filling.heads
-    if heads is None:
-        heads = filling.heads = list(_heads(cycle, filling))
-    return min(heads, key=_key_of, default=None)
-
-
-def _heads(cycle: Cycle, filling: _Filling) -> Iterator[_Head]:
-    """The first of every line of these pools that is not known to be full."""
-    full, lines = filling.full, cycle.lines
+    """The most urgent waiting job over these pools and all forms not known to be full, of those that may have room."""
+    best: _Head | None = None
     for pool in filling.pools:
-        in_line = lines.of(pool)
-        if not in_line:
+        room = filling.room.get(pool)
+        if room is None:
+            room = filling.room[pool] = ANY_ROOM if filling.strict else room_on(cycle, pool)
+        for head in _heads(cycle, filling, pool, room):
+            if best is None or head[0] < best[0]:
+                best = head
+    return best
+
+
+def _heads(cycle: Cycle, filling: _Filling, pool: int, room: Room) -> list[_Head]:
+    """The first of every line of the pool that may have room and is not known to be full."""
+    lines, heads = cycle.lines, list[_Head]()
+    for form_row, line in lines.of(pool):
+        if not (room.may_hold(line) or _may_shrink(cycle, pool, form_row)) or (pool, form_row) in filling.full:
             continue
-        room = filling.room.get(pool, ANY_ROOM)
-        if not (filling.strict or pool in filling.room or cycle.ledger.fleet.pools[pool].free):
-            room = filling.room[pool] = room_on(cycle, pool)
-        for form_row, line in in_line:
-            if (pool, form_row) in full or not (room is ANY_ROOM or _may_hold(cycle, room, pool, form_row, line)):
-                continue
-            head = lines.head(pool, form_row, line)
-            if head is not None:
-                yield head[0], head[1], pool, form_row, line
-
-
-def _may_hold(cycle: Cycle, room: Room, pool: int, form_row: int, line: Line) -> bool:
-    return room.may_hold(line) or _may_shrink(cycle, pool, form_row)
+        head = lines.head(pool, form_row, line)
+        if head is not None:
+            heads.append((*head, pool, form_row))
+    return heads
 
 
 def _may_shrink(cycle: Cycle, pool: int, form_row: int) -> bool:
