@@ -6,7 +6,7 @@ number of forms, not of jobs.
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from heapq import heappop, heappush, merge
 from itertools import islice
 
@@ -98,6 +98,11 @@ class Lines:
 
     def push(self, job: JobRecord, pool: int, key: Key) -> None:
         self.line(pool, self._ledger.class_of(job).form).push(key, job.job_id)
+
+    def busy(self, pools: Iterable[int]) -> list[int]:
+        """Those of the pools where somebody may be in line."""
+        lines = self._lines
+        return [pool for pool in pools if lines[pool]]
 
     def of(self, pool: int) -> list[tuple[int, Line]]:
         """(form, line) of every form that may have somebody in line on this pool."""

@@ -6,8 +6,8 @@ whom.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from math import nan
+from dataclasses import dataclass, field
+from math import inf, nan
 
 import numpy as np
 
@@ -105,35 +105,40 @@ class ByOrder:
 
     def contests(self, most: int) -> Iterator[tuple[JobRecord, int]]:
         columns = self._ledger.columns
-        waiting = self._waiting()
-        if not len(waiting):
+        rows = self._waiting()
+        if not len(rows):
             return
-        keys = self._columns(waiting)
-        order = np.lexsort(keys[::-1])
-        rows, ranks = waiting[order], keys[1][order]
         fits = self._fit(columns.class_row[rows])
+        keys = self._columns(rows)
         if not self.strict:  # under a strict order even a head that outranks nobody holds up the rest
-            fits &= self._outrank_somebody(keys[0][order], ranks)
+            fits &= self._outrank_somebody(keys[0], keys[1])
+        those = fits.any(axis=1).nonzero()[0]
+        if not len(those):
+            return
+        order = those[np.lexsort([column[those] for column in reversed(keys)])]
+        rows, ranks, fits = rows[order], keys[1][order], fits[order]
         first = fits & (fits.cumsum(axis=0) <= most)
-        found = np.flatnonzero(first.any(axis=1))
+        found = first.any(axis=1).nonzero()[0]
         self._keep(rows[found], ranks[found])
-        for at in found.tolist():
-            job = self._ledger.jobs[JobId(int(columns.job_id[rows[at]]))]
+        for job_id, on in zip(columns.job_id[rows[found]].tolist(), first[found].tolist(), strict=True):
+            job = self._ledger.jobs[job_id]
             if job.waits:
-                yield from ((job, pool) for pool in self.pools_of(job) if first[at, pool])
+                yield from [(job, pool) for pool in self.pools_of(job) if on[pool]]
 
     def _outrank_somebody(self, classes: FloatArray, ranks: FloatArray) -> BoolArray:
         """Whether a waiting job ranks before the last of those who hold a place, by pool (n, pools)."""
         columns = self._ledger.columns
         running = (columns.active & (columns.pool >= 0)).nonzero()[0]
         better = np.zeros((len(ranks), columns.pools), dtype=np.bool_)
-        incumbent = self._columns(running)
+        incumbent_classes, incumbent_ranks = self._columns(running)[:2]
+        pools = columns.pool[running]
         for pool in range(columns.pools):
-            there = np.flatnonzero(columns.pool[running] == pool)
+            there = (pools == pool).nonzero()[0]
             if len(there):
-                last = there[np.lexsort((incumbent[1][there], incumbent[0][there]))[-1]]
-                by_class, by_rank = incumbent[0][last], incumbent[1][last]
-                better[:, pool] = (classes < by_class) | ((classes == by_class) & (ranks < by_rank))
+                those = incumbent_classes[there]
+                last = those.max()
+                rank = incumbent_ranks[there][those == last].max()
+                better[:, pool] = (classes < last) | ((classes == last) & (ranks < rank))
         return better
 
     def _fit(self, class_rows: IntArray) -> BoolArray:
@@ -154,37 +159,41 @@ class ByOrder:
         last = np.lexsort(keys[::-1])[::-1][:most]
         columns, slots = ledger.columns, rows[last]
         return _Ranked(
-            columns.job_id[slots],
+            columns.job_id[slots].tolist(),
             self,
-            priority_class=columns.priority_class[slots],
-            rank=keys[1][last],
+            priority_class=columns.priority_class[slots].tolist(),
+            rank=keys[1][last].tolist(),
             settled=~columns.loses_work[slots] & (now >= columns.profiling_until[slots]),
             ran_s=now - columns.running_at[slots],
             stop_s=ledger.stop_costs_s(slots, rules),
             left_s=ledger.left_s(slots),
         )
 
-    def of_ids(self, job_ids: IntArray) -> Iterator[JobRecord]:
-        """The jobs with these numbers, looked up as they are asked for."""
-        return map(self._ledger.jobs.__getitem__, job_ids.tolist())
-
-    def outweighed(self, challenger: JobRecord, there: "_Ranked") -> BoolArray:
+    def weaker_than(self, challenger: JobRecord, there: "_Ranked") -> Iterator[JobRecord]:
         """Whose place the challenger may take.
 
         That of a lower class at once. Inside a class that of a later rank, once the incumbent has run for what an
         exchange costs: `hysteresis` times that cost at least, so restarts never take more than 1/(1 + hysteresis) of
         what the fleet delivers, whatever the order does.
         """
-        rules, own_class = self._rules, challenger.request.priority_class
-        lower: BoolArray = there.priority_class < own_class
-        if not self.compares:
-            return lower
-        cost_s = self._ledger.restart_s(challenger, rules) + there.stop_s
-        later = (there.priority_class == own_class) & (there.rank > self._rank(challenger)) & there.settled
-        ripe = there.ran_s >= np.maximum(rules.min_runtime_s, rules.hysteresis * cost_s)
-        # Else it would be gone as soon as the exchange would be through.
-        found: BoolArray = lower | (later & ripe & (there.left_s > cost_s))
-        return found
+        jobs, own_class = self._ledger.jobs, challenger.request.priority_class
+        own_rank, ripe = inf, there.ripe_after(self._ledger.restart_s(challenger, self._rules), self._rules)
+        if self.compares:
+            own_rank = self._rank(challenger)
+        # The last come first: whoever is not after the challenger has only such behind it.
+        for job_id, other_class, rank, is_ripe in zip(
+            there.job_id, there.priority_class, there.rank, ripe, strict=True
+        ):
+            if other_class < own_class:
+                yield jobs[job_id]
+            elif other_class > own_class or not rank > own_rank:
+                return
+            elif is_ripe:
+                yield jobs[job_id]
+
+    def of_ids(self, job_ids: list[JobId]) -> list[JobRecord]:
+        """The jobs with these numbers."""
+        return list(map(self._ledger.jobs.__getitem__, job_ids))
 
     def may_move(self, job: JobRecord, pool: int) -> bool:
         return False
@@ -208,23 +217,35 @@ class ByOrder:
 
 @dataclass(slots=True)
 class _Ranked:
-    """Incumbents of a pool in columns: a challenger is weighed against all of them at once."""
+    """Incumbents of a pool in columns, the last in the order first."""
 
-    job_id: IntArray
+    job_id: list[JobId]
     order: ByOrder
-    priority_class: IntArray
+    priority_class: list[int]
     #: The policy's first column.
-    rank: FloatArray
+    rank: list[float]
     #: Not learning a speed, and with something saved.
     settled: BoolArray
     #: Seconds since its ranks were up, lost if it is stopped, and left to run.
     ran_s: FloatArray
     stop_s: FloatArray
     left_s: FloatArray
+    #: Who has run for what an exchange costs, by the challenger's part of that cost: few kinds, few costs.
+    ripe: dict[float, list[bool]] = field(default_factory=dict)
 
     @property
     def jobs(self) -> list[JobRecord]:
-        return list(self.order.of_ids(self.job_id))
+        return self.order.of_ids(self.job_id)
+
+    def ripe_after(self, start_s: float, rules: RoundRules) -> list[bool]:
+        """Whose place may be taken by one of the same class whose restart costs so much."""
+        found = self.ripe.get(start_s)
+        if found is None:
+            cost_s = start_s + self.stop_s
+            ran_enough = self.ran_s >= np.maximum(rules.min_runtime_s, rules.hysteresis * cost_s)
+            # Else it would be gone as soon as the exchange would be through.
+            found = self.ripe[start_s] = (self.settled & ran_enough & (self.left_s > cost_s)).tolist()
+        return found
 
     def weaker_than(self, challenger: JobRecord) -> Iterable[JobRecord]:
-        return self.order.of_ids(self.job_id[self.order.outweighed(challenger, self)])
+        return self.order.weaker_than(challenger, self)

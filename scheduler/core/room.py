@@ -3,16 +3,15 @@
 Bounds only: whether a gang really fits is for the fleet to say, and whether it may borrow for `rounds.py`.
 """
 
-from dataclasses import dataclass
 from math import inf
+from typing import NamedTuple
 
 from scheduler.core.claims import waits_for_others
 from scheduler.core.cycle import Cycle
 from scheduler.core.lines import Line
 
 
-@dataclass(frozen=True, slots=True)
-class Room:
+class Room(NamedTuple):
     """What is free at most: on one machine of a pool, on all of them, and to be borrowed from the reservation."""
 
     one: float

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import chain
 from math import inf
+from operator import itemgetter
 
 from scheduler.core.attempts import revoke, start
 from scheduler.core.claims import drop_claim, form_of, lend, open_claim, settle_claim
@@ -31,6 +32,10 @@ FAILURES_MAX = 8
 #: Jobs of a form looked at for one that may borrow from a reservation.
 BACKFILL_DEPTH = 64
 
+#: The first of a line: its place there, the job, the pool and the form.
+_Head = tuple[Key, JobRecord, int, int]
+_key_of = itemgetter(0)
+
 
 # ------------------------------------------------------------------------------------------------ fill
 
@@ -42,31 +47,29 @@ def fill(cycle: Cycle) -> None:
     if not (cycle.stale_pools or strict):
         return
     # Under strict order the head of the line may wait for a pool in which nothing changed, and blocks all the same.
-    filling = _Filling(list(range(len(cycle.ledger.fleet.pools))) if strict else sorted(cycle.stale_pools), strict)
+    pools = cycle.lines.busy(range(len(cycle.ledger.fleet.pools)) if strict else sorted(cycle.stale_pools))
     cycle.stale_pools.clear()
+    if not pools:
+        return
+    filling = _Filling(pools, strict)
     while True:
         found = _next_in_line(cycle, filling)
         if found is None:
             return
-        _, job, pool, form_row = found
-        if not strict and pool not in filling.room:
-            filling.room[pool] = room_on(cycle, pool)
-            line = cycle.lines.line(pool, form_row)
-            if not (filling.room[pool].may_hold(line) or _may_shrink(cycle, pool, form_row)):
-                filling.full.add((pool, form_row))
-                continue
+        key, job, pool, form_row = found
+        if not strict:
+            filling.pass_over(cycle, key, pool)
         place = cycle.ledger.fleet.find(pool, cycle.ledger.classes.forms[form_row]) or _smaller(cycle, job, pool)
         if place is None:
             filling.full.add((pool, form_row))
             if not _reserve_or_lend(cycle, job, pool, filling):
                 return
-            if not strict:
-                filling.room[pool] = room_on(cycle, pool)
+            filling.look_again()
             continue
         pool, place = _preferred(cycle, job, pool, place)
         drop_claim(cycle, job.job_id)  # a reservation it does not need any more
         start(cycle, job, pool, place)
-        filling.look_again(cycle)
+        filling.look_again()
 
 
 def _smaller(cycle: Cycle, job: JobRecord, pool: int) -> Place | None:
@@ -87,34 +90,54 @@ class _Filling:
     strict: bool
     #: (pool, form) for which there is no place.
     full: set[tuple[int, int]] = field(default_factory=set)
-    #: By pool, once somebody in line there needs it: most fills find nobody in line.
+    #: By pool, as long as nothing has started, was lent or was reserved.
     room: dict[int, Room] = field(default_factory=dict)
+    #: Pools whose first in line has been served or passed over.
+    begun: set[int] = field(default_factory=set)
 
-    def look_again(self, cycle: Cycle) -> None:
+    def look_again(self) -> None:
         """Something started, was lent or was reserved."""
-        for pool in self.room:
-            self.room[pool] = room_on(cycle, pool)
+        self.room.clear()
+
+    def pass_over(self, cycle: Cycle, key: Key, pool: int) -> None:
+        """Whoever stands first on a pool, before the job with this key there, has no room: its form is full."""
+        if len(self.begun) == len(self.pools):
+            return
+        for other in self.pools:
+            if other in self.begun:
+                continue
+            if cycle.ledger.fleet.pools[other].free:
+                first = min(_heads(cycle, self, other, ANY_ROOM), key=_key_of, default=None)
+                if first is None or (first[0], other) > (key, pool):
+                    continue
+                if first[0] < key or other != pool:
+                    self.full.add((other, first[3]))
+            self.begun.add(other)
 
 
-def _next_in_line(cycle: Cycle, filling: _Filling) -> tuple[Key, JobRecord, int, int] | None:
-    """The most urgent waiting job over these pools and all forms not known to be full."""
-    best: tuple[Key, JobRecord, int, int] | None = None
+def _next_in_line(cycle: Cycle, filling: _Filling) -> _Head | None:
+    """The most urgent waiting job over these pools and all forms not known to be full, of those that may have room."""
+    best: _Head | None = None
     for pool in filling.pools:
-        lines = cycle.lines.of(pool)
-        if not lines:
-            continue
-        room = filling.room.get(pool, ANY_ROOM)
-        if not (filling.strict or pool in filling.room or cycle.ledger.fleet.pools[pool].free):
-            room = filling.room[pool] = room_on(cycle, pool)
-        for form_row, line in lines:
-            if (pool, form_row) in filling.full:
-                continue
-            if not (room is ANY_ROOM or room.may_hold(line) or _may_shrink(cycle, pool, form_row)):
-                continue
-            head = cycle.lines.head(pool, form_row, line)
-            if head is not None and (best is None or head[0] < best[0]):
-                best = head[0], head[1], pool, form_row
+        room = filling.room.get(pool)
+        if room is None:
+            room = filling.room[pool] = ANY_ROOM if filling.strict else room_on(cycle, pool)
+        for head in _heads(cycle, filling, pool, room):
+            if best is None or head[0] < best[0]:
+                best = head
     return best
+
+
+def _heads(cycle: Cycle, filling: _Filling, pool: int, room: Room) -> list[_Head]:
+    """The first of every line of the pool that may have room and is not known to be full."""
+    lines, heads = cycle.lines, list[_Head]()
+    for form_row, line in lines.of(pool):
+        if not (room.may_hold(line) or _may_shrink(cycle, pool, form_row)) or (pool, form_row) in filling.full:
+            continue
+        head = lines.head(pool, form_row, line)
+        if head is not None:
+            heads.append((*head, pool, form_row))
+    return heads
 
 
 def _may_shrink(cycle: Cycle, pool: int, form_row: int) -> bool:
@@ -181,11 +204,13 @@ def reserve(cycle: Cycle, job: JobRecord, pool: int) -> None:
         return
     state = cycle.ledger.fleet.pools[pool]
     parts = split(form.counts[pool], form.nodes, state.pool.shape.accelerators)
-    ready = sorted(
-        (_ready_at(cycle, machine, parts[0]), machine.row)
+    largest = parts[0]
+    ready = [
+        (_ready_at(cycle, machine, largest), machine.row)
         for machine in likely_machines(cycle, pool, job, 0)
-        if machine.size >= parts[0]
-    )
+        if machine.size >= largest
+    ]
+    ready.sort()
     if len(ready) >= len(parts):
         place = tuple((row, count) for (_, row), count in zip(ready, parts, strict=False))
         open_claim(cycle, job, pool, place, exchange=False)
@@ -196,10 +221,11 @@ def _ready_at(cycle: Cycle, machine: Machine, wanted: int) -> float:
     missing = wanted - len(machine.free)
     if missing <= 0:
         return cycle.now
+    now = cycle.now
     for end_at, count in cycle.ledger.ends_on(machine, cycle.standing.rules):
         missing -= count
         if missing <= 0:
-            return end_at if end_at > cycle.now else cycle.now
+            return end_at if end_at > now else now
     return inf
 
 
