@@ -21,6 +21,7 @@ import numpy as np
 from optimizer.arrays.owners import sum_by
 from optimizer.decision import Status
 from optimizer.filling.climb import climb, gives
+from optimizer.filling.compiled import pays
 from optimizer.filling.proof import Proof
 from optimizer.filling.residual import Part, Residual, Restricted
 from optimizer.market.feasible import make_feasible
@@ -89,15 +90,16 @@ class Filling:
         return level_reached(level.targets, np.where(level.active, self.utility, np.inf), level.z)
 
 
-def fill(market: Market, worth: FloatArray, rule: Rule) -> Filling:
+def fill(market: Market, worth: FloatArray, rule: Rule, columns_before: int = 0) -> Filling:
     """Raise the rule's targets, tier by tier, level by level.
 
     Args:
         market: every class has at least one column.
         worth: utility of each class column, run all the time by one member; > 0 (C,).
         rule: what is to be had.
+        columns_before: how many there were in the fillings before this one, if it is one of a series.
     """
-    run = _Run(market, worth)
+    run = _Run(market, worth, compiled=pays(market.columns + columns_before))
     for tier in range(rule.tiers):
         for _ in range(market.rows + 1):
             if not run.raised(tier, rule):
@@ -108,9 +110,9 @@ def fill(market: Market, worth: FloatArray, rule: Rule) -> Filling:
 class _Run:
     """The state of one filling."""
 
-    def __init__(self, market: Market, worth: FloatArray) -> None:
-        self._market, self._worth, self._owner = market, worth, market.owner()
-        self._residual = Residual(market, worth)
+    def __init__(self, market: Market, worth: FloatArray, *, compiled: bool) -> None:
+        self._market, self._worth, self._owner, self._compiled = market, worth, market.owner(), compiled
+        self._residual = Residual(market, worth, compiled=compiled)
         self._kept = np.zeros(market.classes)
         self._cap = np.maximum.reduceat(worth, market.first[:-1]) if market.classes else np.zeros(0)
         self._settled = np.zeros(market.classes, dtype=bool)
@@ -167,7 +169,7 @@ class _Run:
         """The level of what is left, with prices of all rows; the shares stay with the residual."""
         if not len(part.classes):
             return targets.highest, np.zeros(self._market.rows)
-        found = climb(part.market, part.worth, targets)
+        found = climb(part.market, part.worth, targets, compiled=self._compiled)
         self._work += found.work
         self._paths[found.path] = True
         if found.status is Status.OPTIMAL and gives(part.market, part.worth, found.x, targets.at(found.z)[0]):
@@ -192,17 +194,20 @@ class _Run:
             return prices, targets.highest
         kept = targets.at(z)[0]
         worth = float(prices @ self._market.capacity) or 1.0
-        best, proof = prices, Proof.of(self._market, self._worth, prices)
+        best, proof = prices, self._proof(prices)
         excess = proof.excess(kept)
         for base, earlier in self._bases(prices, worth):
             for power in range(_POWERS if earlier.any() else 0):
                 if best.any() and excess >= -_PAID * worth:
                     return best, proof.bound(targets, z)
                 more = base + earlier * (worth * 10.0**power)
-                other = Proof.of(self._market, self._worth, more)
+                other = self._proof(more)
                 if other.excess(kept) > excess or not best.any():
                     best, proof, excess = more, other, other.excess(kept)
         return best, proof.bound(targets, z)
+
+    def _proof(self, prices: FloatArray) -> Proof:
+        return Proof.of(self._market, self._worth, prices, compiled=self._compiled)
 
     def _bases(self, prices: FloatArray, worth: float) -> Iterator[tuple[FloatArray, FloatArray]]:
         """Prices to start from, and earlier ones to add to them (both r).

@@ -1,4 +1,4 @@
-"""Steps of the interior point method, compiled and not."""
+"""Filling levels, compiled and not."""
 
 from dataclasses import replace
 
@@ -6,9 +6,15 @@ import numpy as np
 import pytest
 from small_markets import market_and_worth
 
-from optimizer.filling import interior
+from optimizer.filling.compiled import columns_before, counted, pays
+from optimizer.filling.fill import fill
+from optimizer.filling.flat import ByWeight
 from optimizer.filling.interior import RisingProgram
+from optimizer.filling.proof import Proof
+from optimizer.filling.residual import Restricted
+from optimizer.filling.response import responses
 from optimizer.filling.step import Step
+from optimizer.market.targets import Capped
 
 step_kernels = pytest.importorskip("optimizer.filling.step_kernels")
 
@@ -56,12 +62,59 @@ def test_a_row_used_twice_by_a_column_counts_twice():
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_the_level_is_the_same(seed: int, monkeypatch):
+def test_the_level_is_the_same(seed: int):
     """Either way the program ends at the same level, to 1e-9."""
     market, worth = market_and_worth(seed)
     rise = np.ones(market.classes)
-    levels = []
-    for columns in (0, 10**9):
-        monkeypatch.setattr(interior, "_COMPILED_FROM", columns)
-        levels.append(RisingProgram(market, worth).solve(0 * rise, rise).theta)
-    assert levels[0] == pytest.approx(levels[1], rel=1e-9)
+    plain = RisingProgram(market, worth).solve(0 * rise, rise)
+    compiled = RisingProgram(market, worth, compiled=True).solve(0 * rise, rise)
+    assert compiled.theta == pytest.approx(plain.theta, rel=1e-9)
+    assert max(plain.error, compiled.error) <= 1e-8
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_compiled_responses_are_the_same(seed: int):
+    """Hulls have the same corners, and targets on, between and above them cost the same."""
+    market, worth = market_and_worth(seed)
+    rng = np.random.default_rng(seed)
+    prices = rng.uniform(0, 1, market.rows) * (rng.random(market.rows) < 0.8)
+    plain, compiled = (responses(market, worth, prices, compiled=which) for which in (False, True))
+    best = np.maximum.reduceat(worth, market.first[:-1])
+    for target in (0 * best, *(rng.uniform(0, 1.1, (8, market.classes)) * best), best, plain.worth[:, 1]):
+        assert compiled.spent(target) == pytest.approx(plain.spent(target), rel=1e-12, abs=1e-14)
+        one, other = (Proof.of(market, worth, prices, compiled=which).excess(target) for which in (False, True))
+        assert other == pytest.approx(one, rel=1e-12, abs=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_compiled_proofs_are_the_same(seed: int):
+    """Prices prove the same level out of reach, for targets with caps and floors, of all classes and of some."""
+    market, worth = market_and_worth(seed)
+    rng = np.random.default_rng(seed)
+    prices, best = rng.uniform(0.1, 1, market.rows), np.maximum.reduceat(worth, market.first[:-1])
+    slope = rng.uniform(0.5, 1, market.classes) * (rng.random(market.classes) < 0.8)
+    targets = Capped(slope, best, 0.1 * best)
+    some = Restricted(targets, np.arange(market.classes), 0.9 * targets.highest)
+    for asked in (targets, some):
+        bounds = [Proof.of(market, worth, prices, compiled=which).bound(asked, 0.0) for which in (False, True)]
+        assert bounds[1] == pytest.approx(bounds[0], rel=1e-11, abs=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(5, 15))
+def test_compiled_levels_are_the_same(seed: int):
+    """A filling that is one of many ends at the same levels and utilities as the same filling alone."""
+    market, worth = market_and_worth(seed)
+    alone, late = (fill(market, worth, ByWeight(np.ones(market.classes)), before) for before in (0, 10**6))
+    assert len(late.levels) == len(alone.levels)
+    assert late.utility == pytest.approx(alone.utility, rel=1e-7, abs=1e-8)
+    assert [level.z for level in late.levels] == pytest.approx([level.z for level in alone.levels], rel=1e-8)
+
+
+def test_a_series_of_solves_counts_its_columns():
+    """Until there were enough to load compiled code for; another policy's memory counts nothing."""
+    memory = counted(None, 300)
+    assert memory == {"columns": 300}
+    assert counted(memory, 10**9) == counted(counted(memory, 10**9), 5)
+    assert columns_before({"of": "another"}) == columns_before(None) == columns_before([1]) == 0
+    assert pays(columns_before(counted(None, 10**9)))
+    assert not pays(9_999)
