@@ -58,11 +58,33 @@ class Summit:
     work: int
 
 
-def climb(market: Market, worth: FloatArray, targets: Targets, *, compiled: bool = False) -> Summit:
-    """Find the largest level. Every class has a column, every column a positive worth, every row some capacity."""
-    rough, work = _rough_prices(market, worth, targets, compiled=compiled)
-    z = Proof.of(market, worth, rough, compiled=compiled).bound(targets, 0.0, _COARSE)
-    best: tuple[float, FloatArray, FloatArray] | None = None
+def climb(
+    market: Market, worth: FloatArray, targets: Targets, near: FloatArray | None = None, *, compiled: bool = False
+) -> Summit:
+    """Find the largest level. Every class has a column, every column a positive worth, every row some capacity.
+
+    Args:
+        near: prices that may prove a level close to the answer, instead of the rough phase (r,).
+        compiled: whether compiled code is to do it.
+    """
+    work = 0
+    for prices in [None] if near is None else [near, None]:
+        if prices is None:
+            prices, iterations = _rough_prices(market, worth, targets, compiled=compiled)
+            work += iterations
+        z = Proof.of(market, worth, prices, compiled=compiled).bound(targets, 0.0, _COARSE)
+        best, iterations = _exactly(market, worth, targets, z, compiled=compiled)
+        work += iterations
+        if best is not None:
+            return Summit(Status.OPTIMAL, *best, "interior", work)
+    return _by_solver(market, worth, targets, work)
+
+
+def _exactly(
+    market: Market, worth: FloatArray, targets: Targets, z: float, *, compiled: bool
+) -> tuple[tuple[float, FloatArray, FloatArray] | None, int]:
+    """From a level proved out of reach down to the answer: level, shares and prices, if they are found; iterations."""
+    work, best = 0, None
     for _ in range(_PROGRAMS):
         found = _tangent(market, worth, targets, z, compiled=compiled)
         if found is None:
@@ -83,9 +105,7 @@ def climb(market: Market, worth: FloatArray, targets: Targets, *, compiled: bool
         if bound >= z * (1 - 1e-9):
             break
         z = bound
-    if best is not None:
-        return Summit(Status.OPTIMAL, *best, "interior", work)
-    return _by_solver(market, worth, targets, work)
+    return best, work
 
 
 def gives(market: Market, worth: FloatArray, x: FloatArray, target: FloatArray) -> bool:

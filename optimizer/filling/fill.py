@@ -21,9 +21,9 @@ import numpy as np
 from optimizer.arrays.owners import sum_by
 from optimizer.decision import Status
 from optimizer.filling.climb import climb, gives
-from optimizer.filling.compiled import pays
 from optimizer.filling.proof import Proof
 from optimizer.filling.residual import Part, Residual, Restricted
+from optimizer.filling.series import Start
 from optimizer.market.feasible import make_feasible
 from optimizer.market.market import Market
 from optimizer.market.objective import Targets
@@ -90,16 +90,16 @@ class Filling:
         return level_reached(level.targets, np.where(level.active, self.utility, np.inf), level.z)
 
 
-def fill(market: Market, worth: FloatArray, rule: Rule, columns_before: int = 0) -> Filling:
+def fill(market: Market, worth: FloatArray, rule: Rule, start: Start | None = None) -> Filling:
     """Raise the rule's targets, tier by tier, level by level.
 
     Args:
         market: every class has at least one column.
         worth: utility of each class column, run all the time by one member; > 0 (C,).
         rule: what is to be had.
-        columns_before: how many there were in the fillings before this one, if it is one of a series.
+        start: where the last filling ended, if this is one of a series.
     """
-    run = _Run(market, worth, compiled=pays(market.columns + columns_before))
+    run = _Run(market, worth, start if start is not None else Start())
     for tier in range(rule.tiers):
         for _ in range(market.rows + 1):
             if not run.raised(tier, rule):
@@ -110,9 +110,10 @@ def fill(market: Market, worth: FloatArray, rule: Rule, columns_before: int = 0)
 class _Run:
     """The state of one filling."""
 
-    def __init__(self, market: Market, worth: FloatArray, *, compiled: bool) -> None:
-        self._market, self._worth, self._owner, self._compiled = market, worth, market.owner(), compiled
-        self._residual = Residual(market, worth, compiled=compiled)
+    def __init__(self, market: Market, worth: FloatArray, start: Start) -> None:
+        self._market, self._worth, self._owner = market, worth, market.owner()
+        self._start, self._compiled = start, start.compiled(market.columns)
+        self._residual = Residual(market, worth, compiled=self._compiled)
         self._kept = np.zeros(market.classes)
         self._cap = np.maximum.reduceat(worth, market.first[:-1]) if market.classes else np.zeros(0)
         self._settled = np.zeros(market.classes, dtype=bool)
@@ -169,7 +170,10 @@ class _Run:
         """The level of what is left, with prices of all rows; the shares stay with the residual."""
         if not len(part.classes):
             return targets.highest, np.zeros(self._market.rows)
-        found = climb(part.market, part.worth, targets, compiled=self._compiled)
+        known, near = self._start.prices, None
+        if not self._levels and known is not None and len(known) == self._market.rows:
+            near = known[part.rows]
+        found = climb(part.market, part.worth, targets, near, compiled=self._compiled)
         self._work += found.work
         self._paths[found.path] = True
         if found.status is Status.OPTIMAL and gives(part.market, part.worth, found.x, targets.at(found.z)[0]):

@@ -21,7 +21,6 @@ from optimizer.decision import Memory, Quote, Shares
 from optimizer.entities.hierarchy import ByTree
 from optimizer.entities.holdings import Holdings, Terms, configured, holdings, own_parts
 from optimizer.fairness.utility import Utility, accelerators_of, fair_share_utility, newcomer_worth
-from optimizer.filling.compiled import counted
 from optimizer.market.class_market import market_of
 from optimizer.parameters import Aware
 from optimizer.policy import Newcomer
@@ -121,7 +120,7 @@ class Hierarchical:
         return cp.Problem(cp.Maximize(water[k]), rows)
 
     def decide(self, problem: Problem, memory: Memory) -> tuple[Shares, Memory]:
-        """Shares of time with prices and certificate. It remembers how much its solves had to do.
+        """Shares of time with prices and certificate. It remembers where the last solve ended.
 
         Raises:
             ProblemError: the problem is malformed, or its entities do not fit the configured terms. Anything else is
@@ -140,8 +139,8 @@ class Hierarchical:
         inside = [weight, place, held.rank, problem.jobs.entity.astype(np.float64) if len(held.limited) else place]
         classes = held.rows(market_of(problem, utility.usable, [utility.worth], inside))
         tree = held.tree(classes, weight, float(problem.pools.capacity.sum()))
-        staged = filled(Asked(problem, utility, classes), ByTree(tree), memory)
-        return _told(staged, held), counted(memory, len(problem.columns))
+        staged, memory = filled(Asked(problem, utility, classes), ByTree(tree), memory)
+        return _told(staged, held), memory
 
     def value(self, newcomer: Newcomer, quote: Quote) -> FloatArray:
         """Worth of each configuration: its fair-share units times the newcomer's weight against the others' mean."""

@@ -13,7 +13,6 @@ from pydantic.dataclasses import dataclass
 
 from optimizer.decision import Memory, Quote, Shares
 from optimizer.fairness.utility import fair_share_utility, newcomer_worth
-from optimizer.filling.compiled import counted
 from optimizer.filling.flat import ByWeight
 from optimizer.market.class_market import market_of
 from optimizer.parameters import Aware
@@ -53,7 +52,7 @@ class WaterFilling:
         return cp.Problem(cp.Maximize(z), [*rows, u >= floor + z * slope])
 
     def decide(self, problem: Problem, memory: Memory) -> tuple[Shares, Memory]:
-        """Shares of time with prices and certificate. It remembers how much its solves had to do.
+        """Shares of time with prices and certificate. It remembers where the last solve ended.
 
         Raises:
             ProblemError: the problem is malformed. Anything else is told by the certificate's status.
@@ -66,8 +65,8 @@ class WaterFilling:
 
         classes = market_of(problem, utility.usable, [utility.worth], [utility.weight])
         asked = Asked(problem, utility, classes)
-        staged = filled(asked, ByWeight(classes.per_class(utility.weight)), memory)
-        return fair_shares(staged, certificate_of(staged, *staged.first())), counted(memory, len(problem.columns))
+        staged, memory = filled(asked, ByWeight(classes.per_class(utility.weight)), memory)
+        return fair_shares(staged, certificate_of(staged, *staged.first())), memory
 
     def value(self, newcomer: Newcomer, quote: Quote) -> FloatArray:
         """Worth of each configuration: its fair-share units times the newcomer's weight against the others' mean."""

@@ -1,18 +1,20 @@
 """Filling levels, compiled and not."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from problems import Setting, build
 from small_markets import market_and_worth
 
-from optimizer.filling.compiled import columns_before, counted, pays
 from optimizer.filling.fill import fill
 from optimizer.filling.flat import ByWeight
 from optimizer.filling.interior import RisingProgram
 from optimizer.filling.proof import Proof
 from optimizer.filling.residual import Restricted
 from optimizer.filling.response import responses
+from optimizer.filling.series import PAYS_FROM, Start, left_by, start_from
 from optimizer.filling.step import Step
 from optimizer.market.targets import Capped
 
@@ -100,21 +102,41 @@ def test_compiled_proofs_are_the_same(seed: int):
         assert bounds[1] == pytest.approx(bounds[0], rel=1e-11, abs=1e-12)
 
 
-@pytest.mark.parametrize("seed", range(5, 15))
-def test_compiled_levels_are_the_same(seed: int):
-    """A filling that is one of many ends at the same levels and utilities as the same filling alone."""
+@pytest.mark.parametrize("seed", range(5, 35))
+@pytest.mark.parametrize("start", ["compiled", "its own prices", "prices of nearby", "prices of nowhere near"])
+def test_a_start_changes_nothing(seed: int, start: str):
+    """A filling that is one of many ends at the same levels and utilities as alone, wherever the last one ended."""
     market, worth = market_and_worth(seed)
-    alone, late = (fill(market, worth, ByWeight(np.ones(market.classes)), before) for before in (0, 10**6))
+    rule = ByWeight(np.ones(market.classes))
+    alone = fill(market, worth, rule)
+    prices, rng = alone.levels[0].prices, np.random.default_rng(seed)
+    known = {
+        "compiled": None,
+        "its own prices": prices,
+        "prices of nearby": prices * rng.uniform(0.9, 1.1, len(prices)),
+        "prices of nowhere near": rng.uniform(0, 1, len(prices)) ** 4,
+    }[start]
+    late = fill(market, worth, rule, Start(PAYS_FROM if start == "compiled" else 0, known))
     assert len(late.levels) == len(alone.levels)
+    assert late.status is alone.status
     assert late.utility == pytest.approx(alone.utility, rel=1e-7, abs=1e-8)
-    assert [level.z for level in late.levels] == pytest.approx([level.z for level in alone.levels], rel=1e-8)
+    assert [level.z for level in late.levels] == pytest.approx([level.z for level in alone.levels], rel=1e-7)
+    assert [level.bound for level in late.levels] == pytest.approx([level.bound for level in alone.levels], rel=1e-7)
 
 
-def test_a_series_of_solves_counts_its_columns():
-    """Until there were enough to load compiled code for; another policy's memory counts nothing."""
-    memory = counted(None, 300)
-    assert memory == {"columns": 300}
-    assert counted(memory, 10**9) == counted(counted(memory, 10**9), 5)
-    assert columns_before({"of": "another"}) == columns_before(None) == columns_before([1]) == 0
-    assert pays(columns_before(counted(None, 10**9)))
-    assert not pays(9_999)
+def test_a_solve_starts_where_the_last_one_ended():
+    """Prices find their pools again; a pool that is new has none; another policy's memory says nothing."""
+    pools = build(Setting([[1, 1]], [1, 1])).pools
+    memory = left_by(None, 300, np.array([0.5, 0.25]), pools)
+    memory = json.loads(json.dumps(left_by(memory, 200, np.array([0.5, 0.25]), pools)))
+    start = start_from(memory, pools)
+    assert start.columns == 500
+    assert start.prices is not None
+    assert start.prices.tolist() == [0.5, 0.25]
+    other = replace(pools, pool_id=("new", pools.pool_id[1]))
+    assert start_from(memory, other).prices.tolist() == [0, 0.25]
+    assert start_from(memory, replace(pools, pool_id=("new", "newer"))).prices is None
+    for foreign in (None, [1], {"of": "another policy"}, {"columns": "many"}):
+        assert start_from(foreign, pools).columns == 0
+    assert not Start().compiled(PAYS_FROM - 1)
+    assert Start(PAYS_FROM).compiled(1)
