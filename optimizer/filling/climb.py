@@ -58,13 +58,35 @@ class Summit:
     work: int
 
 
-def climb(market: Market, worth: FloatArray, targets: Targets) -> Summit:
-    """Find the largest level. Every class has a column, every column a positive worth, every row some capacity."""
-    rough, work = _rough_prices(market, worth, targets)
-    z = Proof.of(market, worth, rough).bound(targets, 0.0, _COARSE)
-    best: tuple[float, FloatArray, FloatArray] | None = None
+def climb(
+    market: Market, worth: FloatArray, targets: Targets, near: FloatArray | None = None, *, compiled: bool = False
+) -> Summit:
+    """Find the largest level. Every class has a column, every column a positive worth, every row some capacity.
+
+    Args:
+        near: prices that may prove a level close to the answer, instead of the rough phase (r,).
+        compiled: whether compiled code is to do it.
+    """
+    work = 0
+    for prices in [None] if near is None else [near, None]:
+        if prices is None:
+            prices, iterations = _rough_prices(market, worth, targets, compiled=compiled)
+            work += iterations
+        z = Proof.of(market, worth, prices, compiled=compiled).bound(targets, 0.0, _COARSE)
+        best, iterations = _exactly(market, worth, targets, z, compiled=compiled)
+        work += iterations
+        if best is not None:
+            return Summit(Status.OPTIMAL, *best, "interior", work)
+    return _by_solver(market, worth, targets, work)
+
+
+def _exactly(
+    market: Market, worth: FloatArray, targets: Targets, z: float, *, compiled: bool
+) -> tuple[tuple[float, FloatArray, FloatArray] | None, int]:
+    """From a level proved out of reach down to the answer: level, shares and prices, if they are found; iterations."""
+    work, best = 0, None
     for _ in range(_PROGRAMS):
-        found = _tangent(market, worth, targets, z)
+        found = _tangent(market, worth, targets, z, compiled=compiled)
         if found is None:
             break
         level, x, prices, iterations, error = found
@@ -74,7 +96,7 @@ def climb(market: Market, worth: FloatArray, targets: Targets) -> Summit:
         if error <= _FEASIBLE and level >= targets.highest * (1 - REACHED):  # nothing that anybody wants is scarce
             best = (targets.highest, x, np.zeros(market.rows))
             break
-        bound = Proof.of(market, worth, prices).bound(targets, level)
+        bound = Proof.of(market, worth, prices, compiled=compiled).bound(targets, level)
         if error <= _FEASIBLE and (bound <= level * (1 + REACHED) or max(bound, level) <= _NOTHING * targets.highest):
             best = (max(level, 0.0), x, prices)
             break
@@ -83,9 +105,7 @@ def climb(market: Market, worth: FloatArray, targets: Targets) -> Summit:
         if bound >= z * (1 - 1e-9):
             break
         z = bound
-    if best is not None:
-        return Summit(Status.OPTIMAL, *best, "interior", work)
-    return _by_solver(market, worth, targets, work)
+    return best, work
 
 
 def gives(market: Market, worth: FloatArray, x: FloatArray, target: FloatArray) -> bool:
@@ -95,18 +115,19 @@ def gives(market: Market, worth: FloatArray, x: FloatArray, target: FloatArray) 
     return bool(fits and np.all(utility >= target * (1 - _HONEST) - _HONEST))
 
 
-def _rough_prices(market: Market, worth: FloatArray, targets: Targets) -> tuple[FloatArray, int]:
+def _rough_prices(market: Market, worth: FloatArray, targets: Targets, *, compiled: bool) -> tuple[FloatArray, int]:
     """Prices at which a sample of the classes meets; equal ones for rows that it does not use."""
     step = -(-market.classes // _SAMPLE)
     part = part_of(market, worth, np.arange(0, market.classes, step), market.capacity / step)
     sampled = Restricted(targets, part.classes, targets.highest)
-    program = RisingProgram(part.market, part.worth, market.columns)
-    z = Proof.of(part.market, part.worth, np.ones(part.market.rows)).bound(sampled, 0.0, _COARSE)
+    program = RisingProgram(part.market, part.worth, compiled=compiled)
+    equal = np.ones(part.market.rows)
+    z = Proof.of(part.market, part.worth, equal, compiled=compiled).bound(sampled, 0.0, _COARSE)
     nothing = np.zeros(part.market.classes)
 
     def watch(prices: FloatArray, theta: float) -> tuple[FloatArray, FloatArray] | None:
         nonlocal z
-        proof = Proof.of(part.market, part.worth, prices)
+        proof = Proof.of(part.market, part.worth, prices, compiled=compiled)
         if proof.excess(sampled.at(z)[0]) > 0:
             z = min(z, proof.bound(sampled, 0.0, _COARSE))
         return (nothing, sampled.at(z)[0]) if theta < _ROUGH else None
@@ -116,7 +137,7 @@ def _rough_prices(market: Market, worth: FloatArray, targets: Targets) -> tuple[
 
 
 def _tangent(
-    market: Market, worth: FloatArray, targets: Targets, z: float
+    market: Market, worth: FloatArray, targets: Targets, z: float, *, compiled: bool
 ) -> tuple[float, FloatArray, FloatArray, int, float] | None:
     """How far one gets if every target goes on as it does just below z: level, shares, prices, iterations, error."""
     target, slope = targets.at(z)
@@ -135,7 +156,7 @@ def _tangent(
         part = part_of(market, worth, np.flatnonzero(~alone), left)
         own, rise = target[part.classes], slope[part.classes] * z
         rise = rise if rise.any() else own  # nobody rises just below z: can they have what they should?
-        found = RisingProgram(part.market, part.worth).solve(own - rise, rise)
+        found = RisingProgram(part.market, part.worth, compiled=compiled).solve(own - rise, rise)
         prices, level, iterations = (
             part.all_rows(found.prices, market.rows) / max(z, 1e-9),
             z * found.theta,

@@ -23,6 +23,7 @@ from optimizer.decision import Status
 from optimizer.filling.climb import climb, gives
 from optimizer.filling.proof import Proof
 from optimizer.filling.residual import Part, Residual, Restricted
+from optimizer.filling.series import Start
 from optimizer.market.feasible import make_feasible
 from optimizer.market.market import Market
 from optimizer.market.objective import Targets
@@ -89,15 +90,16 @@ class Filling:
         return level_reached(level.targets, np.where(level.active, self.utility, np.inf), level.z)
 
 
-def fill(market: Market, worth: FloatArray, rule: Rule) -> Filling:
+def fill(market: Market, worth: FloatArray, rule: Rule, start: Start | None = None) -> Filling:
     """Raise the rule's targets, tier by tier, level by level.
 
     Args:
         market: every class has at least one column.
         worth: utility of each class column, run all the time by one member; > 0 (C,).
         rule: what is to be had.
+        start: where the last filling ended, if this is one of a series.
     """
-    run = _Run(market, worth)
+    run = _Run(market, worth, start if start is not None else Start())
     for tier in range(rule.tiers):
         for _ in range(market.rows + 1):
             if not run.raised(tier, rule):
@@ -108,9 +110,10 @@ def fill(market: Market, worth: FloatArray, rule: Rule) -> Filling:
 class _Run:
     """The state of one filling."""
 
-    def __init__(self, market: Market, worth: FloatArray) -> None:
+    def __init__(self, market: Market, worth: FloatArray, start: Start) -> None:
         self._market, self._worth, self._owner = market, worth, market.owner()
-        self._residual = Residual(market, worth)
+        self._start, self._compiled = start, start.compiled(market.columns)
+        self._residual = Residual(market, worth, compiled=self._compiled)
         self._kept = np.zeros(market.classes)
         self._cap = np.maximum.reduceat(worth, market.first[:-1]) if market.classes else np.zeros(0)
         self._settled = np.zeros(market.classes, dtype=bool)
@@ -167,7 +170,10 @@ class _Run:
         """The level of what is left, with prices of all rows; the shares stay with the residual."""
         if not len(part.classes):
             return targets.highest, np.zeros(self._market.rows)
-        found = climb(part.market, part.worth, targets)
+        known, near = self._start.prices, None
+        if not self._levels and known is not None and len(known) == self._market.rows:
+            near = known[part.rows]
+        found = climb(part.market, part.worth, targets, near, compiled=self._compiled)
         self._work += found.work
         self._paths[found.path] = True
         if found.status is Status.OPTIMAL and gives(part.market, part.worth, found.x, targets.at(found.z)[0]):
@@ -192,17 +198,20 @@ class _Run:
             return prices, targets.highest
         kept = targets.at(z)[0]
         worth = float(prices @ self._market.capacity) or 1.0
-        best, proof = prices, Proof.of(self._market, self._worth, prices)
+        best, proof = prices, self._proof(prices)
         excess = proof.excess(kept)
         for base, earlier in self._bases(prices, worth):
             for power in range(_POWERS if earlier.any() else 0):
                 if best.any() and excess >= -_PAID * worth:
                     return best, proof.bound(targets, z)
                 more = base + earlier * (worth * 10.0**power)
-                other = Proof.of(self._market, self._worth, more)
+                other = self._proof(more)
                 if other.excess(kept) > excess or not best.any():
                     best, proof, excess = more, other, other.excess(kept)
         return best, proof.bound(targets, z)
+
+    def _proof(self, prices: FloatArray) -> Proof:
+        return Proof.of(self._market, self._worth, prices, compiled=self._compiled)
 
     def _bases(self, prices: FloatArray, worth: float) -> Iterator[tuple[FloatArray, FloatArray]]:
         """Prices to start from, and earlier ones to add to them (both r).

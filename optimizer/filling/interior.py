@@ -13,21 +13,19 @@ Inside, everything is scaled: utilities by the class's best column, rows by thei
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.util import find_spec
+from functools import cached_property
 
 import numpy as np
 from scipy import sparse
 
 from optimizer.filling.step import Point, Step
 from optimizer.market.market import Market
-from optimizer.problem import FloatArray
+from optimizer.problem import FloatArray, IntArray
 
 #: Iterations of one level; 20 to 40 are used.
 MOST_ITERATIONS = 100
 #: Duality gap and residuals, in parts of the level, at which the method has converged.
 CONVERGED = 1e-11
-#: Columns above which compiled code pays for being loaded.
-_COMPILED_FROM = 10_000
 #: Iterations without a better iterate after which rounding has won.
 _PATIENCE = 6
 
@@ -53,21 +51,18 @@ Watch = Callable[[FloatArray, float], "tuple[FloatArray, FloatArray] | None"]
 class RisingProgram:
     """The program of one market, scaled. Every class has a column of positive worth; no row has capacity 0.
 
-    `columns`: how many the market has that this one is a sample of.
+    `compiled`: whether iterations are to be so.
     """
 
-    def __init__(self, market: Market, worth: FloatArray, columns: int = 0) -> None:
-        self.market, self._columns = market, max(columns, market.columns)
+    def __init__(self, market: Market, worth: FloatArray, *, compiled: bool = False) -> None:
+        self.market, self._compiled = market, compiled
         self._start_of, self.owner = market.first[:-1], market.owner()
         self._best = np.maximum.reduceat(worth, self._start_of)
         self.worth = worth / self._best[self.owner]
         uses = np.diff(market.use_first)
-        load = np.repeat(market.size[self.owner], uses) * market.use_count / market.capacity[market.use_row]
-        shape = (market.columns, market.rows)
-        self.load = sparse.csr_array((load, market.use_row, market.use_first), shape=shape)
-        self.load_by_row = self.load.T.tocsr()
+        #: Part of its row that each use takes, all members together (U,); and the column it is of.
+        self.load_of_use = np.repeat(market.size[self.owner], uses) * market.use_count / market.capacity[market.use_row]
         self.use_column = np.repeat(np.arange(market.columns), uses)
-        self.use_cell = self.owner[self.use_column] * market.rows + market.use_row
         self.floor, self.rise = np.zeros(market.classes), np.zeros(market.classes)
         ends = np.cumsum([market.columns, market.classes, market.classes, market.rows])
         self._parts = [slice(a, b) for a, b in zip([0, *ends[:-1]], ends, strict=True)]
@@ -83,8 +78,15 @@ class RisingProgram:
             watch: may change floors and rises between iterations, or stop.
         """
         self._aim(floor, rise)
-        point, step_of = self._start(), _steps_for(self._columns)
+        point, step_of = self._start(), Step
         best, best_error, since, done = point, np.inf, 0, 0
+        if self._compiled:
+            from optimizer.filling import step_kernels
+
+            if watch is None:
+                best, done, best_error = step_kernels.iterated(self, point, most, CONVERGED, _PATIENCE)
+                most = done
+            step_of = step_kernels.CompiledStep
         while done < most:
             step = step_of(self, point)
             following = step.taken()
@@ -103,6 +105,24 @@ class RisingProgram:
                 self._aim(*changed)
         return Interior(best.theta, self.split(best.primal)[0], self._prices(best), done, best_error)
 
+    @cached_property
+    def load(self) -> sparse.csr_array:
+        """What each column takes of each row (C, r)."""
+        market = self.market
+        shape = (market.columns, market.rows)
+        return sparse.csr_array((self.load_of_use, market.use_row, market.use_first), shape=shape)
+
+    @cached_property
+    def load_by_row(self) -> sparse.csr_array:
+        """The same, row by row (r, C)."""
+        return self.load.T.tocsr()
+
+    @cached_property
+    def use_cell(self) -> IntArray:
+        """Place of each use in a table of classes and rows (U,)."""
+        cell: IntArray = self.owner[self.use_column] * self.market.rows + self.market.use_row
+        return cell
+
     def _aim(self, floor: FloatArray, rise: FloatArray) -> None:
         self.floor, self.rise = floor / self._best, rise / self._best
 
@@ -120,33 +140,31 @@ class RisingProgram:
     def crossed(self, weight: FloatArray) -> FloatArray:
         """Sum over the columns of weight times load by load (r, r): a diagonal where each uses one row."""
         if self.market.single_use:
-            own = np.bincount(self.market.use_row, weights=weight * self.load.data**2, minlength=self.market.rows)
+            own = np.bincount(self.market.use_row, weights=weight * self.load_of_use**2, minlength=self.market.rows)
             return np.diag(own)
         scaled = self.load_by_row.copy()
         scaled.data = scaled.data * weight[scaled.indices]
         return np.asarray((scaled @ self.load).toarray())
+
+    def _taken(self, x: FloatArray) -> FloatArray:
+        """What shares take of each row (r,)."""
+        load = self.load_of_use * x[self.use_column]
+        return np.bincount(self.market.use_row, weights=load, minlength=self.market.rows).astype(np.float64)
 
     def _start(self) -> Point:
         """An equal part of each column, brought down to half of every row: feasible, far from every boundary."""
         market = self.market
         width = np.diff(market.first)
         x = 0.5 / width[self.owner]
-        crowded = np.maximum(1.0, 2 * (self.load_by_row @ x))
+        crowded = np.maximum(1.0, 2 * self._taken(x))
         x /= np.maximum.reduceat(crowded[market.use_row], market.use_first[:-1])
         utility = self.per_class(self.worth * x)
         theta = 0.5
         spare = np.maximum(utility - self.floor - theta * self.rise, 0.01)
-        primal = [x, 1 - self.per_class(x), spare, 1 - self.load_by_row @ x]
+        primal = [x, 1 - self.per_class(x), spare, 1 - self._taken(x)]
         y = np.full(market.classes, 1.0 / max(float(self.rise.sum()), 1e-300))
         p = np.full(market.rows, 1.0 / market.rows)
-        reduced = self.load @ p + y[self.owner] * (1 - self.worth)
+        reduced = np.add.reduceat(self.load_of_use * p[market.use_row], market.use_first[:-1]) + y[self.owner] * (
+            1 - self.worth
+        )
         return Point(theta, np.concatenate(primal), np.concatenate([reduced, y, y, p]))
-
-
-def _steps_for(columns: int) -> Callable[[RisingProgram, Point], Step]:
-    """Compiled steps where numba is installed and there is enough to do to pay for loading it."""
-    if columns < _COMPILED_FROM or find_spec("numba") is None:
-        return Step
-    from optimizer.filling.step_kernels import CompiledStep
-
-    return CompiledStep

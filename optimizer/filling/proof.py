@@ -6,6 +6,7 @@ rows are worth together.
 
 from dataclasses import dataclass
 
+from optimizer.filling.residual import capped
 from optimizer.filling.response import Responses, responses
 from optimizer.market.market import Market
 from optimizer.market.objective import Targets
@@ -26,15 +27,23 @@ class Proof:
     market: Market
     hulls: Responses
     income: float
+    compiled: bool
 
     @staticmethod
-    def of(market: Market, worth: FloatArray, prices: FloatArray) -> "Proof":
+    def of(market: Market, worth: FloatArray, prices: FloatArray, *, compiled: bool = False) -> "Proof":
         """What these prices have to say."""
-        return Proof(market, responses(market, worth, prices), float(market.capacity @ prices))
+        hulls = responses(market, worth, prices, compiled=compiled)
+        return Proof(market, hulls, float(market.capacity @ prices), compiled)
 
     def excess(self, target: FloatArray) -> float:
         """What the targets cost above all that the rows are worth: positive means out of reach."""
-        return float(self.market.size @ self.hulls.spent(target)) - self.income * (1 + ROUNDING)
+        if self.compiled:
+            from optimizer.filling import response_kernels
+
+            spent = response_kernels.spent_by_all(self.market.size, self.hulls.worth, self.hulls.cost, target)
+        else:
+            spent = self.market.size @ self.hulls.spent(target)
+        return float(spent) - self.income * (1 + ROUNDING)
 
     def bound(self, targets: Targets, reached: float, close: float = _CLOSE) -> float:
         """The smallest level proved to be out of reach, `highest` if none is; at most the part `close` above it.
@@ -42,6 +51,13 @@ class Proof:
         `reached` is known to be possible.
         """
         low, high = min(reached, targets.highest), targets.highest
+        lines = capped(targets) if self.compiled else None
+        if lines is not None:
+            from optimizer.filling import response_kernels
+
+            hull, income = (self.market.size, self.hulls.worth, self.hulls.cost), self.income * (1 + ROUNDING)
+            told = (lines.slope, lines.cap, lines.floor)
+            return response_kernels.cheapest_level(hull, income, told, (low, high), (close, _MOST_STEPS))
         above, below = self.excess(targets.at(high)[0]), self.excess(targets.at(low)[0])
         if above <= 0:
             return high

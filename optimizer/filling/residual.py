@@ -11,6 +11,7 @@ import numpy as np
 from optimizer.filling.response import responses
 from optimizer.market.market import Market
 from optimizer.market.objective import Targets
+from optimizer.market.targets import Capped
 from optimizer.problem import BoolArray, FloatArray, IntArray
 
 #: A column within this part of the class's costs of the cheapest way may be part of one.
@@ -35,6 +36,14 @@ class Restricted:
         """Targets and slopes of those classes."""
         target, slope = self.whole.at(z)
         return target[self.classes], slope[self.classes]
+
+
+def capped(targets: Targets) -> Capped | None:
+    """The straight lines up to a cap that these targets are; None for any others."""
+    if isinstance(targets, Restricted):
+        whole, own = capped(targets.whole), targets.classes
+        return None if whole is None else Capped(whole.slope[own], whole.cap[own], whole.floor[own])
+    return targets if isinstance(targets, Capped) else None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -85,8 +94,8 @@ def _part(market: Market, worth: FloatArray, chosen: BoolArray, capacity: FloatA
 class Residual:
     """Shares so far, and what may still change."""
 
-    def __init__(self, market: Market, worth: FloatArray) -> None:
-        self._market, self._worth, self._owner = market, worth, market.owner()
+    def __init__(self, market: Market, worth: FloatArray, *, compiled: bool = False) -> None:
+        self._market, self._worth, self._owner, self._compiled = market, worth, market.owner(), compiled
         self._use_column = np.repeat(np.arange(market.columns), np.diff(market.use_first))
         self._open = np.ones(market.columns, dtype=bool)
         self._fixed = np.zeros(market.classes, dtype=bool)
@@ -124,7 +133,7 @@ class Residual:
         """Keep of each settling class the columns of its cheapest ways at these prices, of the rising ones the free."""
         market, owner = self._market, self._owner
         cost = market.cost(prices)
-        hulls = responses(market, np.where(self._open, self._worth, 0.0), prices)
+        hulls = responses(market, np.where(self._open, self._worth, 0.0), prices, compiled=self._compiled)
         low_worth, low_cost, high_worth, high_cost = hulls.edge_of(kept)
         rise = np.divide(
             high_cost - low_cost, high_worth - low_worth, out=np.zeros(len(kept)), where=high_worth > low_worth

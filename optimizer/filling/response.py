@@ -49,9 +49,14 @@ class Responses:
         return edge
 
 
-def responses(market: Market, worth: FloatArray, prices: FloatArray) -> Responses:
+def responses(market: Market, worth: FloatArray, prices: FloatArray, *, compiled: bool = False) -> Responses:
     """The hulls of all classes at these prices."""
-    cost, owner = market.cost(prices), market.owner()
+    cost = market.cost(prices)
+    if compiled:
+        from optimizer.filling import response_kernels
+
+        return Responses(*response_kernels.hulls(market.first, worth, cost, _COLLINEAR))
+    owner = market.owner()
     corner_worth, corner_cost = np.zeros(market.classes), np.zeros(market.classes)
     vertices = [(corner_worth, corner_cost)]
     ahead = np.flatnonzero(worth > 0)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from optimizer.filling.interior import RisingProgram
 
 #: Part of the way to the boundary that a step goes.
-_BOUNDARY = 0.9975
+BOUNDARY = 0.9975
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -66,8 +66,8 @@ class Step:
         gap = _dot(point.primal + ahead_p * d_primal, point.dual + ahead_d * d_dual)
         centre = (gap / self.gap) ** 3 * self.gap / len(product)
         d_theta, d_primal, d_dual = self._direction(centre - product - d_primal * d_dual)
-        ahead_p = min(1.0, _BOUNDARY * _reach(point.primal, d_primal))
-        ahead_d = min(1.0, _BOUNDARY * _reach(point.dual, d_dual))
+        ahead_p = min(1.0, BOUNDARY * _reach(point.primal, d_primal))
+        ahead_d = min(1.0, BOUNDARY * _reach(point.dual, d_dual))
         return Point(point.theta + ahead_p * d_theta, point.primal + ahead_p * d_primal, point.dual + ahead_d * d_dual)
 
     def _eliminate(self) -> None:
@@ -84,7 +84,7 @@ class Step:
         self._b11, self._b12 = self._mass + self._rho, self._rho * self._mean
         self._b22 = spread + self._rho * self._mean**2
         self._det = self._b11 * spread + self._mass * self._rho * self._mean**2
-        weighted = stiff[program.use_column] * program.load.data
+        weighted = stiff[program.use_column] * program.load_of_use
         shape = (market.classes, market.rows)
         self._e1 = _table(program.use_cell, weighted, shape)
         moved = -weighted * off[program.use_column]

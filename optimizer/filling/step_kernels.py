@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numba
 import numpy as np
 
-from optimizer.filling.step import Point, Step
-from optimizer.problem import FloatArray
+from optimizer.filling.step import BOUNDARY, Point, Step
 
 if TYPE_CHECKING:
     from optimizer.filling.interior import RisingProgram
@@ -22,29 +21,127 @@ class CompiledStep(Step):
     """The same iteration."""
 
     def __init__(self, program: "RisingProgram", point: Point) -> None:
-        self._program, self._point = program, point
-        market = program.market
-        self._shape = (market.first, market.use_first, market.use_row, program.load.data, program.worth)
-        self._target = (program.floor, program.rise)
+        self._point = point
+        self._shape, self._target, self._rows = _told(program)
         now = (point.theta, point.primal, point.dual)
-        self._missing, self._loss_theta, self.gap, self.error = _residuals(self._shape, self._target, now, market.rows)
+        self._missing, self._loss_theta, self.gap, self.error = _residuals(self._shape, self._target, now, self._rows)
 
-    def _eliminate(self) -> None:
-        point = self._point
-        self._solved, self._system = _eliminate(
-            self._shape, self._target, (point.primal, point.dual), self._program.market.rows
-        )
+    def taken(self) -> Point | None:
+        now = (self._point.theta, self._point.primal, self._point.dual)
+        missed = (self._missing, self._loss_theta, self.gap)
+        fine, theta, primal, dual = _taken(self._shape, self._target, now, missed, self._rows)
+        return Point(theta, primal, dual) if fine else None
 
-    def _direction(self, product: FloatArray) -> tuple[float, FloatArray, FloatArray]:
-        now = (self._point.primal, self._point.dual)
-        pull, free, right = _gathered(
-            self._shape, self._target, now, product, (self._missing, self._loss_theta), self._solved
-        )
-        found = np.linalg.solve(self._system, right)
-        d_primal, d_dual = _scattered(
-            self._shape, self._target, now, (product, pull, free), self._missing, self._solved, found
-        )
-        return float(found[-1]), d_primal, d_dual
+
+def iterated(
+    program: "RisingProgram", point: Point, most: int, converged: float, patience: int
+) -> tuple[Point, int, float]:
+    """Iterations until one is good enough or rounding has won: the best point, how many there were, its error."""
+    shape, target, rows = _told(program)
+    start = (point.theta, point.primal, point.dual)
+    theta, primal, dual, done, error = _iterated(shape, target, start, rows, (most, converged, patience))
+    return Point(theta, primal, dual), done, error
+
+
+def _told(program: "RisingProgram") -> tuple[Any, Any, int]:
+    market = program.market
+    shape = (market.first, market.use_first, market.use_row, program.load_of_use, program.worth)
+    return shape, (program.floor, program.rise), market.rows
+
+
+@numba.njit(**_FAST)
+def _iterated(shape, target, start, rows, limits):  # type: ignore[no-untyped-def]
+    theta, primal, dual = start
+    most, converged, patience = limits
+    best_theta, best_primal, best_dual, best_error = theta, primal, dual, np.inf
+    since, done = 0, 0
+    while done < most:
+        now = (theta, primal, dual)
+        missing, loss_theta, gap, error = _residuals(shape, target, now, rows)
+        if error < best_error:
+            since = 0
+            best_theta, best_primal, best_dual, best_error = theta, primal, dual, error
+        else:
+            since += 1
+        if best_error <= converged or since >= patience:
+            break
+        fine, theta, primal, dual = _taken(shape, target, now, (missing, loss_theta, gap), rows)
+        if not fine:
+            break
+        done += 1
+    return best_theta, best_primal, best_dual, done, best_error
+
+
+@numba.njit(**_FAST)
+def _taken(shape, target, now, missed, rows):  # type: ignore[no-untyped-def]
+    """Predictor and corrector; whether the numbers that come of it are any."""
+    theta, primal, dual = now
+    missing, loss_theta, gap = missed
+    solved, system = _eliminate(shape, target, (primal, dual), rows)
+    product = primal * dual
+    left_over = (missing, loss_theta)
+    _, d_primal, d_dual = _direction(shape, target, (primal, dual), -product, left_over, solved, system)
+    ahead_p, ahead_d = _reach(primal, d_primal), _reach(dual, d_dual)
+    ahead = 0.0
+    for i in range(len(primal)):
+        ahead += (primal[i] + ahead_p * d_primal[i]) * (dual[i] + ahead_d * d_dual[i])
+    centre = (ahead / gap) ** 3 * gap / len(product)
+    for i in range(len(primal)):
+        product[i] = centre - product[i] - d_primal[i] * d_dual[i]
+    d_theta, d_primal, d_dual = _direction(shape, target, (primal, dual), product, left_over, solved, system)
+    ahead_p = min(1.0, BOUNDARY * _reach(primal, d_primal))
+    ahead_d = min(1.0, BOUNDARY * _reach(dual, d_dual))
+    theta += ahead_p * d_theta
+    fine = np.isfinite(theta)
+    for i in range(len(primal)):
+        d_primal[i] = primal[i] + ahead_p * d_primal[i]
+        d_dual[i] = dual[i] + ahead_d * d_dual[i]
+        fine = fine and np.isfinite(d_primal[i]) and np.isfinite(d_dual[i])
+    return fine, theta, d_primal, d_dual
+
+
+@numba.njit(**_FAST)
+def _direction(shape, target, now, product, left_over, solved, system):  # type: ignore[no-untyped-def]
+    pull, free, right = _gathered(shape, target, now, product, left_over, solved)
+    found = _solved(system, right)
+    d_primal, d_dual = _scattered(shape, target, now, (product, pull, free), left_over[0], solved, found)
+    return found[-1], d_primal, d_dual
+
+
+@numba.njit(**_FAST)
+def _reach(values, direction):  # type: ignore[no-untyped-def]
+    """How far one can go before a value turns negative, at most 1e3."""
+    steepest = 1e-3
+    for i in range(len(values)):
+        steepest = max(steepest, -direction[i] / values[i])
+    return 1.0 / steepest
+
+
+@numba.njit(**_FAST)
+def _solved(system, right):  # type: ignore[no-untyped-def]
+    """Gauss with row pivots: the system is too small for a library call. Not a number where it is singular."""
+    a, b = system.copy(), right.copy()
+    n = len(b)
+    for i in range(n):
+        pivot = i
+        for j in range(i + 1, n):
+            if abs(a[j, i]) > abs(a[pivot, i]):
+                pivot = j
+        if pivot != i:
+            for j in range(n):
+                a[i, j], a[pivot, j] = a[pivot, j], a[i, j]
+            b[i], b[pivot] = b[pivot], b[i]
+        for j in range(i + 1, n):
+            factor = a[j, i] / a[i, i]
+            if factor != 0.0:
+                for m in range(i + 1, n):
+                    a[j, m] -= factor * a[i, m]
+                b[j] -= factor * b[i]
+    for i in range(n - 1, -1, -1):
+        for j in range(i + 1, n):
+            b[i] -= a[i, j] * b[j]
+        b[i] /= a[i, i]
+    return b
 
 
 @numba.njit(**_FAST)

@@ -5,6 +5,7 @@ import numpy as np
 from optimizer.arrays.owners import sum_by
 from optimizer.market.market import Market
 from optimizer.market.objective import Level, Objective, Targets, Total
+from optimizer.market.targets import Capped
 from optimizer.prices.bound import multipliers
 from optimizer.problem import FloatArray
 
@@ -31,6 +32,8 @@ def reached(market: Market, objective: Objective, x: FloatArray) -> float:
 def level_reached(targets: Targets, utility: FloatArray, near: float = 0.0) -> float:
     """The largest level whose targets the utilities reach (k,). It is found sooner the closer `near` is to it."""
     utility = utility * (1 + FULL)
+    if isinstance(targets, Capped):  # known without a search
+        return _capped_reached(targets, utility)
     low, high = 0.0, targets.highest
     if np.all(utility >= targets.at(high)[0]):
         return high
@@ -46,6 +49,16 @@ def level_reached(targets: Targets, utility: FloatArray, near: float = 0.0) -> f
         else:
             high = middle
     return low
+
+
+def _capped_reached(targets: Capped, utility: FloatArray) -> float:
+    """Everybody that is not full has its slope times the level; 0 where a floor is not held."""
+    rising = targets.slope > 0
+    if np.any(utility[~rising] < targets.floor[~rising]):
+        return 0.0
+    short = rising & (utility < targets.cap)
+    highest = targets.highest
+    return min(float((utility[short] / targets.slope[short]).min(initial=np.inf)), highest)
 
 
 def in_levels(market: Market, level: Level, prices: FloatArray, z: float) -> FloatArray:

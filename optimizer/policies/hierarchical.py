@@ -120,7 +120,7 @@ class Hierarchical:
         return cp.Problem(cp.Maximize(water[k]), rows)
 
     def decide(self, problem: Problem, memory: Memory) -> tuple[Shares, Memory]:
-        """Shares of time with prices and certificate. The policy keeps no memory.
+        """Shares of time with prices and certificate. It remembers where the last solve ended.
 
         Raises:
             ProblemError: the problem is malformed, or its entities do not fit the configured terms. Anything else is
@@ -132,15 +132,15 @@ class Hierarchical:
         held = holdings(problem, entities)
         utility = _within_limits(fair_share_utility(problem, aware=self.aware), held, problem)
         if not utility.usable.any():
-            return nothing_to_decide(problem), None
+            return nothing_to_decide(problem), memory
         from optimizer.staged.filled import filled  # imports scipy
 
         weight, place = problem.jobs.weight, held.place.astype(np.float64)
         inside = [weight, place, held.rank, problem.jobs.entity.astype(np.float64) if len(held.limited) else place]
         classes = held.rows(market_of(problem, utility.usable, [utility.worth], inside))
         tree = held.tree(classes, weight, float(problem.pools.capacity.sum()))
-        staged = filled(Asked(problem, utility, classes), ByTree(tree))
-        return _told(staged, held), None
+        staged, memory = filled(Asked(problem, utility, classes), ByTree(tree), memory)
+        return _told(staged, held), memory
 
     def value(self, newcomer: Newcomer, quote: Quote) -> FloatArray:
         """Worth of each configuration: its fair-share units times the newcomer's weight against the others' mean."""

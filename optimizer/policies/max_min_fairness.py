@@ -65,7 +65,7 @@ class MaxMinFairness:
         return cp.Problem(cp.Maximize(cp.min(cp.multiply(1 / utility.weight[entitled], u))), shares.rows)
 
     def decide(self, problem: Problem, memory: Memory) -> tuple[Shares, Memory]:
-        """Shares of time with prices and certificate. The policy keeps no memory.
+        """Shares of time with prices and certificate. It remembers where the last solve ended.
 
         Raises:
             ProblemError: the problem is malformed. Anything else is told by the certificate's status.
@@ -73,11 +73,11 @@ class MaxMinFairness:
         validate(problem)
         utility = fair_share_utility(problem, aware=self.aware)
         if not utility.usable.any():
-            return nothing_to_decide(problem), None
+            return nothing_to_decide(problem), memory
         keys = [utility.weight, *sharing_keys(problem, packed=self.packed)]
         classes = market_of(problem, utility.usable, [utility.worth], keys)
-        staged = self._stages(Asked(problem, utility, classes, self.packed))
-        return fair_shares(staged, certificate_of(staged, *staged.first())), None
+        staged, memory = self._stages(Asked(problem, utility, classes, self.packed), memory)
+        return fair_shares(staged, certificate_of(staged, *staged.first())), memory
 
     def value(self, newcomer: Newcomer, quote: Quote) -> FloatArray:
         """Worth of each configuration: what its utility would fetch if the newcomer competed like the mean job.
@@ -88,7 +88,7 @@ class MaxMinFairness:
         worth: FloatArray = quote.exchange * newcomer.weight * newcomer_worth(newcomer, aware=self.aware)
         return worth
 
-    def _stages(self, asked: Asked) -> Staged:
+    def _stages(self, asked: Asked, memory: Memory) -> tuple[Staged, Memory]:
         weight, best = asked.classes.per_class(asked.utility.weight), asked.classes.per_class(asked.utility.best)
         worth, no_floor = asked.classes.per_column(asked.utility.worth), np.zeros(len(best))
         if self.then == "nothing" and weight.any():
@@ -99,12 +99,12 @@ class MaxMinFairness:
             first_full = (best[weight > 0] / weight[weight > 0]).min()
             published = Level(worth, Capped(weight, weight * first_full, no_floor))
             if self.packed:
-                return in_stages(asked, published, leftover=False)
-            return one_stage(asked, published, solve_centrally(asked.classes.market, published))
+                return in_stages(asked, published, leftover=False), memory
+            return one_stage(asked, published, solve_centrally(asked.classes.market, published)), memory
         if self.then == "levels" and not self.packed:
             from optimizer.staged.filled import filled  # imports scipy
 
-            staged = filled(asked, ByWeight(weight))
+            staged, memory = filled(asked, ByWeight(weight), memory)
             if staged.stages:
-                return staged
-        return in_stages(asked, Level(worth, Capped(weight, best, no_floor)))
+                return staged, memory
+        return in_stages(asked, Level(worth, Capped(weight, best, no_floor))), memory

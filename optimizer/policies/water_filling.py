@@ -52,7 +52,7 @@ class WaterFilling:
         return cp.Problem(cp.Maximize(z), [*rows, u >= floor + z * slope])
 
     def decide(self, problem: Problem, memory: Memory) -> tuple[Shares, Memory]:
-        """Shares of time with prices and certificate. The policy keeps no memory.
+        """Shares of time with prices and certificate. It remembers where the last solve ended.
 
         Raises:
             ProblemError: the problem is malformed. Anything else is told by the certificate's status.
@@ -60,13 +60,13 @@ class WaterFilling:
         validate(problem)
         utility = fair_share_utility(problem, aware=self.aware)
         if not utility.usable.any():
-            return nothing_to_decide(problem), None
+            return nothing_to_decide(problem), memory
         from optimizer.staged.filled import filled  # imports scipy
 
         classes = market_of(problem, utility.usable, [utility.worth], [utility.weight])
         asked = Asked(problem, utility, classes)
-        staged = filled(asked, ByWeight(classes.per_class(utility.weight)))
-        return fair_shares(staged, certificate_of(staged, *staged.first())), None
+        staged, memory = filled(asked, ByWeight(classes.per_class(utility.weight)), memory)
+        return fair_shares(staged, certificate_of(staged, *staged.first())), memory
 
     def value(self, newcomer: Newcomer, quote: Quote) -> FloatArray:
         """Worth of each configuration: its fair-share units times the newcomer's weight against the others' mean."""

@@ -1,14 +1,22 @@
-"""Steps of the interior point method, compiled and not."""
+"""Filling levels, compiled and not."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from problems import Setting, build
 from small_markets import market_and_worth
 
-from optimizer.filling import interior
+from optimizer.filling.fill import fill
+from optimizer.filling.flat import ByWeight
 from optimizer.filling.interior import RisingProgram
+from optimizer.filling.proof import Proof
+from optimizer.filling.residual import Restricted
+from optimizer.filling.response import responses
+from optimizer.filling.series import PAYS_FROM, Start, left_by, start_from
 from optimizer.filling.step import Step
+from optimizer.market.targets import Capped
 
 step_kernels = pytest.importorskip("optimizer.filling.step_kernels")
 
@@ -56,12 +64,79 @@ def test_a_row_used_twice_by_a_column_counts_twice():
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_the_level_is_the_same(seed: int, monkeypatch):
+def test_the_level_is_the_same(seed: int):
     """Either way the program ends at the same level, to 1e-9."""
     market, worth = market_and_worth(seed)
     rise = np.ones(market.classes)
-    levels = []
-    for columns in (0, 10**9):
-        monkeypatch.setattr(interior, "_COMPILED_FROM", columns)
-        levels.append(RisingProgram(market, worth).solve(0 * rise, rise).theta)
-    assert levels[0] == pytest.approx(levels[1], rel=1e-9)
+    plain = RisingProgram(market, worth).solve(0 * rise, rise)
+    compiled = RisingProgram(market, worth, compiled=True).solve(0 * rise, rise)
+    assert compiled.theta == pytest.approx(plain.theta, rel=1e-9)
+    assert max(plain.error, compiled.error) <= 1e-8
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_compiled_responses_are_the_same(seed: int):
+    """Hulls have the same corners, and targets on, between and above them cost the same."""
+    market, worth = market_and_worth(seed)
+    rng = np.random.default_rng(seed)
+    prices = rng.uniform(0, 1, market.rows) * (rng.random(market.rows) < 0.8)
+    plain, compiled = (responses(market, worth, prices, compiled=which) for which in (False, True))
+    best = np.maximum.reduceat(worth, market.first[:-1])
+    for target in (0 * best, *(rng.uniform(0, 1.1, (8, market.classes)) * best), best, plain.worth[:, 1]):
+        assert compiled.spent(target) == pytest.approx(plain.spent(target), rel=1e-12, abs=1e-14)
+        one, other = (Proof.of(market, worth, prices, compiled=which).excess(target) for which in (False, True))
+        assert other == pytest.approx(one, rel=1e-12, abs=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_compiled_proofs_are_the_same(seed: int):
+    """Prices prove the same level out of reach, for targets with caps and floors, of all classes and of some."""
+    market, worth = market_and_worth(seed)
+    rng = np.random.default_rng(seed)
+    prices, best = rng.uniform(0.1, 1, market.rows), np.maximum.reduceat(worth, market.first[:-1])
+    slope = rng.uniform(0.5, 1, market.classes) * (rng.random(market.classes) < 0.8)
+    targets = Capped(slope, best, 0.1 * best)
+    some = Restricted(targets, np.arange(market.classes), 0.9 * targets.highest)
+    for asked in (targets, some):
+        bounds = [Proof.of(market, worth, prices, compiled=which).bound(asked, 0.0) for which in (False, True)]
+        assert bounds[1] == pytest.approx(bounds[0], rel=1e-11, abs=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(5, 35))
+@pytest.mark.parametrize("start", ["compiled", "its own prices", "prices of nearby", "prices of nowhere near"])
+def test_a_start_changes_nothing(seed: int, start: str):
+    """A filling that is one of many ends at the same levels and utilities as alone, wherever the last one ended."""
+    market, worth = market_and_worth(seed)
+    rule = ByWeight(np.ones(market.classes))
+    alone = fill(market, worth, rule)
+    prices, rng = alone.levels[0].prices, np.random.default_rng(seed)
+    known = {
+        "compiled": None,
+        "its own prices": prices,
+        "prices of nearby": prices * rng.uniform(0.9, 1.1, len(prices)),
+        "prices of nowhere near": rng.uniform(0, 1, len(prices)) ** 4,
+    }[start]
+    late = fill(market, worth, rule, Start(PAYS_FROM if start == "compiled" else 0, known))
+    assert len(late.levels) == len(alone.levels)
+    assert late.status is alone.status
+    assert late.utility == pytest.approx(alone.utility, rel=1e-7, abs=1e-8)
+    assert [level.z for level in late.levels] == pytest.approx([level.z for level in alone.levels], rel=1e-7)
+    assert [level.bound for level in late.levels] == pytest.approx([level.bound for level in alone.levels], rel=1e-7)
+
+
+def test_a_solve_starts_where_the_last_one_ended():
+    """Prices find their pools again; a pool that is new has none; another policy's memory says nothing."""
+    pools = build(Setting([[1, 1]], [1, 1])).pools
+    memory = left_by(None, 300, np.array([0.5, 0.25]), pools)
+    memory = json.loads(json.dumps(left_by(memory, 200, np.array([0.5, 0.25]), pools)))
+    start = start_from(memory, pools)
+    assert start.columns == 500
+    assert start.prices is not None
+    assert start.prices.tolist() == [0.5, 0.25]
+    other = replace(pools, pool_id=("new", pools.pool_id[1]))
+    assert start_from(memory, other).prices.tolist() == [0, 0.25]
+    assert start_from(memory, replace(pools, pool_id=("new", "newer"))).prices is None
+    for foreign in (None, [1], {"of": "another policy"}, {"columns": "many"}):
+        assert start_from(foreign, pools).columns == 0
+    assert not Start().compiled(PAYS_FROM - 1)
+    assert Start(PAYS_FROM).compiled(1)
