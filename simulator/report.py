@@ -261,9 +261,16 @@ def as_data(summary: Summary) -> dict[str, Any]:
     return data
 
 
-def to_json(summary: Summary, jobs: Sequence[JobMeasure] = (), roster: Roster | None = None) -> str:
-    """The summary, and the jobs if given, as JSON; figures that do not exist are null."""
+def to_json(
+    summary: Summary,
+    jobs: Sequence[JobMeasure] = (),
+    roster: Roster | None = None,
+    run: Mapping[str, Any] | None = None,
+) -> str:
+    """The summary as JSON, and if given what decided the run and the jobs; figures that do not exist are null."""
     body = as_data(summary)
+    if run is not None:
+        body["run"] = finite(dict(run))
     if jobs:
         body["per_job"] = [finite(per_job(job, roster)) for job in jobs]
     return json.dumps(body, indent=2)

@@ -92,15 +92,13 @@ def trace_experiment(trace: Trace, cluster: ClusterConfig, speeds_path: str | Pa
 
     Raises ConfigError for a job that cannot run there, before anything runs.
     """
-    beside = Path(trace.source).parent.parent / "throughputs" / "simulation_throughputs.json"
-    if speeds_path is None and trace.format == "gavel" and beside.exists():
-        speeds_path = beside
+    speeds_path = table_of(trace, speeds_path)
     laws = _trace_laws(speeds_path)
     table = read_throughputs(speeds_path) if speeds_path is not None and laws is None else {}
     missing = {entry.accelerator for entry in cluster.pools} - {key.accelerator for key in table}
     if table and missing:
         raise ConfigError(f"{speeds_path}: no speeds for {', '.join(sorted(missing))} of the cluster", field="speeds")
-    looked = f" (there is none at {beside})" if trace.format == "gavel" and speeds_path is None else ""
+    looked = f" (there is none at {_beside(trace)})" if trace.format == "gavel" and speeds_path is None else ""
     placing = Placing(
         nominal_speeds(cluster),
         declared=cluster.speeds,
@@ -114,6 +112,17 @@ def trace_experiment(trace: Trace, cluster: ClusterConfig, speeds_path: str | Pa
         pass  # all of them once, to hear of a mistake now and not after an hour
     truth = Truth(placing.speeds, laws={} if laws is None else laws.of)
     return Experiment(pool_models(cluster), truth, placing.jobs(trace.jobs))
+
+
+def table_of(trace: Trace, speeds_path: str | Path | None) -> str | Path | None:
+    """The file of speeds: the one that was given, else the table beside a Gavel trace, if that is there."""
+    if speeds_path is None and trace.format == "gavel" and _beside(trace).exists():
+        return _beside(trace)
+    return speeds_path
+
+
+def _beside(trace: Trace) -> Path:
+    return Path(trace.source).parent.parent / "throughputs" / "simulation_throughputs.json"
 
 
 def _trace_laws(path: str | Path | None) -> Laws | None:

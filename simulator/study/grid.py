@@ -6,6 +6,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field, field_validator
 
+from simulator.compat.worlds import WALRAS
 from simulator.study.bounds import BoundsAsked
 from simulator.study.cell import Cell, Made, Source
 from simulator.workloads.source import Reading
@@ -41,8 +42,11 @@ class Grid(FileModel):
     only: str = ""
     speeds: str | None = None
     measured: str | None = None
+    learning: str | None = None
     #: A file of conditions, the same for every run.
     conditions: str | None = None
+    #: Whose rules and physics, the same for every run.
+    world: str = WALRAS
     bounds: BoundsAsked = BoundsAsked.CHEAP
     fairness: bool = False
 
@@ -120,11 +124,13 @@ def cells_of(grid: Grid) -> list[tuple[Place, Cell]]:
             )
         source = replace(source, made=replace(source.made, rate_per_h=rate))
         place = Place(workload, cluster, policy, rate, seed)
-        cells.append((place, Cell(source, cluster, policy, seed, grid.bounds, grid.fairness, grid.conditions)))
+        cells.append(
+            (place, Cell(source, cluster, policy, seed, grid.bounds, grid.fairness, grid.conditions, grid.world))
+        )
     return cells
 
 
 def _source(grid: Grid, workload: str) -> Source:
     reading = Reading(skip_bad_rows=grid.skip_bad_rows, sort=grid.sort, only=grid.only)
     made = Made(grid.trace_jobs, None, grid.gangs, grid.priorities, grid.slos, grid.stretch)
-    return Source(workload, grid.format, reading, grid.speeds, grid.measured, made)
+    return Source(workload, grid.format, reading, grid.speeds, grid.measured, grid.learning, made)

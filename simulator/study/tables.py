@@ -13,9 +13,10 @@ from simulator.study.bounds import Bounds
 _PROJECTS_SHOWN = 30
 
 
-def print_tables(summary: Summary, console: Console) -> None:
-    """The summary of one run."""
-    figures = Table(title=f"{summary.jobs} jobs, run {summary.outcome}", show_header=False)
+def print_tables(summary: Summary, console: Console, world: str = "") -> None:
+    """The summary of one run. `world`: another simulator's, in which it was; "": Walras's own."""
+    where = f" in the world of {world}" if world else ""
+    figures = Table(title=f"{summary.jobs} jobs{where}, run {summary.outcome}", show_header=False)
     for name, text in lines(summary):
         figures.add_row(name, Text(text))
     console.print(figures)
