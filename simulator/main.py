@@ -74,6 +74,9 @@ def run_one(cell: Cell, output: str, out: Path | None = None) -> int:
         print_tables(ran.summary, console, "" if cell.world == WALRAS else cell.world)
         if out is not None:
             console.print(f"report: {out / REPORT}", markup=False, highlight=False, soft_wrap=True)
+    if ran.skipped.count:
+        told = [f"walras: {ran.skipped.count} rows were skipped; the first of them:", *ran.skipped.first]
+        Console(stderr=True).print("\n  ".join(told), markup=False, highlight=False, soft_wrap=True)
     return 0 if ran.result.outcome is Outcome.STOPPED and not ran.summary.violations else 1
 
 

@@ -91,6 +91,8 @@ class Summary:
     projects: tuple[ProjectFigures, ...] = ()
     fairness: Fairness = field(default_factory=Fairness)
     bounds: Bounds = field(default_factory=Bounds)
+    #: Rows of the workload that could not be read and were left out.
+    skipped_rows: int = 0
 
     @property
     def usd_by_market(self) -> dict[str, float]:
@@ -113,6 +115,7 @@ class Beside:
     bounds: BoundsAsked = BoundsAsked.NONE
     #: Completion times of the same jobs under the policy `isolated`, if that was simulated too.
     isolated_jct_s: Mapping[JobId, float] | None = None
+    skipped_rows: int = 0
 
 
 def summarise(result: Result, beside: Beside | None = None) -> Summary:
@@ -188,6 +191,7 @@ def _known_beside(
         "deadline_misses": sum(missed(job, roster) for job in bound_by),
         "fairness": fairness_of(done, rho, roster, beside.isolated_jct_s),
         "bounds": bounds_of(result, roster, beside.bounds),
+        "skipped_rows": beside.skipped_rows,
     }
 
 

@@ -5,7 +5,7 @@ A workload is a Walras workload file (YAML, as the live demo runs it) or a trace
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import inf
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from simulator.machines import PoolModel
 from simulator.measured import MeasuredCosts
 from simulator.truth import SpeedKey, Truth
 from simulator.workloads.formats import WORKLOAD_FILE, format_named, format_of, read_workload
-from simulator.workloads.job import Trace
+from simulator.workloads.job import Skipped, Trace
 from simulator.workloads.placing import Placing, machine_sizes, nominal_speeds
 from simulator.workloads.source import Reading
 from walras.cluster import Market
@@ -39,6 +39,8 @@ class Experiment:
     truth: Truth
     jobs: Iterable[SimulatedJob]
     incidents: tuple[Revocation, ...] = ()
+    #: Rows of a trace that were left out.
+    skipped: Skipped = field(default_factory=Skipped)
 
 
 def load_experiment(
@@ -64,6 +66,11 @@ def load_experiment(
             f"{workload_path}: a workload file takes no --speeds",
             field="speeds",
             fix="write `laws` into it, put speeds into the cluster file, or give --measured",
+        )
+    if known.name == WORKLOAD_FILE and reading not in (None, Reading()):
+        raise ConfigError(
+            f"{workload_path}: a workload file is read whole: --skip-bad-rows, --sort and --only are for traces",
+            fix="leave them out",
         )
     if known.name != WORKLOAD_FILE and measured is not None:
         raise ConfigError(
@@ -111,7 +118,7 @@ def trace_experiment(trace: Trace, cluster: ClusterConfig, speeds_path: str | Pa
     for _ in _that_fit(placing.jobs(trace.jobs), cluster):
         pass  # all of them once, to hear of a mistake now and not after an hour
     truth = Truth(placing.speeds, laws={} if laws is None else laws.of)
-    return Experiment(pool_models(cluster), truth, placing.jobs(trace.jobs))
+    return Experiment(pool_models(cluster), truth, placing.jobs(trace.jobs), skipped=trace.skipped)
 
 
 def table_of(trace: Trace, speeds_path: str | Path | None) -> str | Path | None:

@@ -7,7 +7,7 @@ file, not its name, so a file that was changed is another cell.
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ from simulator.study.shipped import cluster_path, conditions_path, is_file, load
 from simulator.workload import Experiment, load_experiment, trace_experiment
 from simulator.workloads.formats import read_workload
 from simulator.workloads.generate import asked_of, generate
-from simulator.workloads.job import Trace
+from simulator.workloads.job import Skipped, Trace
 from simulator.workloads.source import Reading
 from walras.config import ClusterConfig, load_yaml
 from walras.errors import ConfigError
@@ -43,6 +43,8 @@ from walras.states import JobState
 SCHEMA = 1
 _GENERATE = "generate:"
 _REPORT_S = 60.0
+#: How people call what has another name here.
+_OPTIONS = {"jobs": "trace-jobs", "rate_per_h": "rate"}
 #: What finish-time fairness compares with.
 _REFERENCE = "isolated"
 Recorder = Callable[[Event, list[Command]], None]
@@ -104,6 +106,8 @@ class Prepared:
     scenario: Scenario
     #: How long each takes alone, in a world where speeds and steps do not say it; lower bounds do not hold there.
     alone_s: Mapping[JobId, float] | None = None
+    #: Rows of the workload that could not be read and were left out.
+    skipped: Skipped = field(default_factory=Skipped)
 
 
 @dataclass(slots=True)
@@ -114,6 +118,8 @@ class Ran:
     result: Result
     roster: Roster
     summary: Summary
+    #: Rows of the workload that could not be read and were left out.
+    skipped: Skipped = field(default_factory=Skipped)
 
 
 def run_cell(cell: Cell, recorder: Recorder | None = None) -> Ran:
@@ -123,7 +129,8 @@ def run_cell(cell: Cell, recorder: Recorder | None = None) -> Ran:
     result = simulate(roster.watched(ready.jobs), ready.scenario, recorder=recorder)
     isolated = _isolated_jct_s(cell) if cell.fairness else None
     bounds = cell.bounds if ready.alone_s is None else BoundsAsked.NONE
-    return Ran(cell, result, roster, summarise(result, Beside(roster, bounds, isolated)))
+    beside = Beside(roster, bounds, isolated, ready.skipped.count)
+    return Ran(cell, result, roster, summarise(result, beside), ready.skipped)
 
 
 def _isolated_jct_s(cell: Cell) -> dict[JobId, float]:
@@ -134,6 +141,7 @@ def _isolated_jct_s(cell: Cell) -> dict[JobId, float]:
 
 def prepared(cell: Cell) -> Prepared:
     """The jobs and the scenario. Raises ConfigError for what does not fit together."""
+    _refuse_idle_options(cell.source)
     if cell.world != WALRAS:
         return _elsewhere(cell)
     if cell.source.learning is not None:
@@ -143,7 +151,25 @@ def prepared(cell: Cell) -> Prepared:
     scenario = _scenario(experiment, spec, rules, cell.seed)
     if cell.conditions is not None:
         scenario = _conditions(cell.conditions).applied_to(scenario)
-    return Prepared(experiment.jobs, scenario)
+    return Prepared(experiment.jobs, scenario, skipped=experiment.skipped)
+
+
+def _refuse_idle_options(source: Source) -> None:
+    """What was asked for and would do nothing is a mistake, or a figure that means something else than was thought."""
+    what = "generated jobs are not read" if source.generator is not None else f"{source.name} is read, not generated"
+    idle = (
+        {"format": source.format is not None, **_given(source.reading, Reading())}
+        if source.generator is not None
+        else _given(source.made, Made())
+    )
+    for name, is_given in idle.items():
+        if is_given:
+            option = _OPTIONS.get(name, name.replace("_", "-"))
+            raise ConfigError(f"{what}: --{option} would do nothing", field=name, fix=f"leave --{option} out")
+
+
+def _given(asked: Made | Reading, usual: Made | Reading) -> dict[str, bool]:
+    return {each.name: getattr(asked, each.name) != getattr(usual, each.name) for each in fields(asked)}
 
 
 def _elsewhere(cell: Cell) -> Prepared:
@@ -161,9 +187,10 @@ def _elsewhere(cell: Cell) -> Prepared:
             raise ConfigError(f"world {cell.world!r} {why}", field=option, fix=f"leave --{option} out")
     spec, is_own = _policy_elsewhere(cell)
     cluster = load_yaml(cluster_path(cell.cluster), ClusterConfig)
-    asked = Asked(cell.world, _trace(cell), cluster, spec, is_own, cell.seed, source.speeds, source.learning)
+    trace = _trace(cell)
+    asked = Asked(cell.world, trace, cluster, spec, is_own, cell.seed, source.speeds, source.learning)
     made = foreign_run(world, asked)
-    return Prepared(made.jobs, made.scenario, made.alone_s)
+    return Prepared(made.jobs, made.scenario, made.alone_s, trace.skipped)
 
 
 def _policy_elsewhere(cell: Cell) -> tuple[PolicySpec, bool]:

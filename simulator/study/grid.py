@@ -113,6 +113,7 @@ def cells_of(grid: Grid) -> list[tuple[Place, Cell]]:
         runs *= size
     if not 1 <= runs <= CELLS_MAX:
         raise ConfigError(f"the grid has {runs:,} runs", field="seeds", fix=f"at most {CELLS_MAX:,}, at least one")
+    _refuse_idle(grid)
     cells = []
     for workload, cluster, rate, policy, seed in product(
         grid.workloads, grid.clusters, rates, grid.policies, grid.seeds
@@ -130,7 +131,23 @@ def cells_of(grid: Grid) -> list[tuple[Place, Cell]]:
     return cells
 
 
+def _refuse_idle(grid: Grid) -> None:
+    """Raises ConfigError for what is about generated jobs where there are none, and about files likewise."""
+    generated = [Source(workload).generator is not None for workload in grid.workloads]
+    for there, names, what in (
+        (any(generated), ("trace_jobs", "gangs", "priorities", "slos", "stretch"), "no workload is generated"),
+        (not all(generated), ("format", "skip_bad_rows", "sort", "only"), "every workload is generated"),
+    ):
+        for name in names:
+            if not there and getattr(grid, name) != Grid.model_fields[name].default:
+                raise ConfigError(f"{what}: `{name}` would do nothing", field=name, fix="leave it out")
+
+
 def _source(grid: Grid, workload: str) -> Source:
+    """What is about files goes to files, what is about generated jobs to those: a grid may have both."""
+    speeds = (grid.speeds, grid.measured, grid.learning)
+    if Source(workload).generator is not None:
+        made = Made(grid.trace_jobs, None, grid.gangs, grid.priorities, grid.slos, grid.stretch)
+        return Source(workload, None, Reading(), *speeds, made)
     reading = Reading(skip_bad_rows=grid.skip_bad_rows, sort=grid.sort, only=grid.only)
-    made = Made(grid.trace_jobs, None, grid.gangs, grid.priorities, grid.slos, grid.stretch)
-    return Source(workload, grid.format, reading, grid.speeds, grid.measured, grid.learning, made)
+    return Source(workload, grid.format, reading, *speeds)

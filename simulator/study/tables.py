@@ -69,6 +69,8 @@ def lines(summary: Summary) -> list[tuple[str, str]]:
         ("restart overhead", share(summary.overhead)),
         ("steps lost", f"{summary.lost_steps:.6g} of {summary.worked_steps:.6g}"),
     ]
+    if summary.skipped_rows:
+        lines.insert(0, ("rows skipped", f"{summary.skipped_rows:,} rows of the workload could not be read"))
     if summary.deadlines:
         lines.append(("deadlines missed", f"{summary.deadline_misses} of {summary.deadlines}"))
     return [
