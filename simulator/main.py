@@ -129,8 +129,13 @@ def run_sweep(spec: Path | None, options: dict[str, Any], folder: Path, workers:
     console = _console()
     data = load_mapping(spec) if spec is not None else {}
     grid = check(Grid, {**data, **options}, source=str(spec) if spec is not None else "options")
-    with _bar("runs") as told:
-        swept = sweep(grid, folder, workers, told)
+    try:
+        with _bar("runs") as told:
+            swept = sweep(grid, folder, workers, told)
+    except KeyboardInterrupt:
+        kept = f"walras: broken off; runs that had ended are kept in {folder}, and the same command goes on from there"
+        Console(stderr=True).print(kept, markup=False, highlight=False, soft_wrap=True)
+        raise
     broken = violations(swept.rows)
     if output == "json":
         _print_json(console, _json(sweep_json(swept)))

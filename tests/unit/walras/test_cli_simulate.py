@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from simulator.study import parallel
+from simulator.study.cell import Cell
 from walras.cli.main import app
 
 GENERATED = ("generate:burst", "--cluster", "hadar-60", "--trace-jobs", 8, "--rate", 120, "--stretch", 0.01)
@@ -154,6 +156,28 @@ def test_an_option_that_would_do_nothing_is_refused(tmp_path: Path) -> None:
         done = _run("run", *args, "--cluster", "sia-64", "--policy", "fifo")
         assert done.exit_code == 2
         assert str(args[1]).removeprefix("--") in done.stderr
+
+
+def test_a_sweep_that_is_broken_off_says_so_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C in the second run: exit code 130, the first run is kept, and the same command runs the second alone."""
+    grid = ("--workload", GENERATED[0], *GENERATED[1:5], "--policy", "fifo", "--seeds", "0-1", "--bounds", "none")
+    args = ("sweep", *grid, "--out", tmp_path, "-o", "json")
+    whole, begun = parallel.run_row, 0
+
+    def interrupted(cell: Cell) -> parallel.Row:
+        nonlocal begun
+        begun += 1
+        if begun == 2:
+            raise KeyboardInterrupt
+        return whole(cell)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(parallel, "run_row", interrupted)
+        broken = _run(*args)
+    assert broken.exit_code == 130
+    assert "the same command goes on from there" in broken.stderr
+    told = json.loads(_run(*args).stdout)
+    assert (told["runs"], told["ran"]) == (2, 1)
 
 
 @pytest.mark.parametrize(
