@@ -1,9 +1,10 @@
-"""`walras simulate run|compare|sweep|replay`: from what was asked to what is printed and the exit code."""
+"""`walras simulate run|compare|sweep|replay|worlds`: from what was asked to what is printed and the exit code."""
 
 import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,11 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from simulator.compat.worlds import WALRAS, WORLDS, plan_policies
 from simulator.engine import Outcome
 from simulator.report import to_json
 from simulator.study.bounds import BoundsAsked
-from simulator.study.cell import Cell, Made, Ran, Source, run_cell
+from simulator.study.cell import Cell, Made, Ran, Source, description, run_cell
 from simulator.study.compare import as_json, compare, tables
 from simulator.study.files import events_table, made_folder, write_report, write_run
 from simulator.study.grid import Grid, parse_seeds
@@ -50,6 +52,7 @@ __all__ = [
     "run_replay",
     "run_report",
     "run_sweep",
+    "run_worlds",
 ]
 
 #: `told(done, all)` moves a bar; a terminal's only.
@@ -65,11 +68,15 @@ def run_one(cell: Cell, output: str, out: Path | None = None) -> int:
     console = _console()
     ran = run_cell(cell) if out is None else _run_into(cell, made_folder(out))
     if output == "json":
-        _print_json(console, to_json(ran.summary, [*ran.result.jobs, *ran.result.unfinished], ran.roster))
+        jobs = sorted((*ran.result.jobs, *ran.result.unfinished), key=lambda job: job.job_id)
+        _print_json(console, to_json(ran.summary, jobs, ran.roster, description(cell)))
     else:
-        print_tables(ran.summary, console)
+        print_tables(ran.summary, console, "" if cell.world == WALRAS else cell.world)
         if out is not None:
             console.print(f"report: {out / REPORT}", markup=False, highlight=False, soft_wrap=True)
+    if ran.skipped.count:
+        told = [f"walras: {ran.skipped.count} rows were skipped; the first of them:", *ran.skipped.first]
+        Console(stderr=True).print("\n  ".join(told), markup=False, highlight=False, soft_wrap=True)
     return 0 if ran.result.outcome is Outcome.STOPPED and not ran.summary.violations else 1
 
 
@@ -104,7 +111,9 @@ def run_compare(template: Cell, policies: Sequence[str], seeds: str, workers: Wo
         told(0, runs)
         comparison = compare(template, policies, numbers, workers, one_more)
     if output == "json":
-        _print_json(console, _json(as_json(comparison)))
+        # With the first seed; the others are in `seeds`.
+        decided = {policy: description(replace(template, policy=policy, seed=numbers[0])) for policy in policies}
+        _print_json(console, _json({**as_json(comparison), "runs": decided}))
     else:
         for table in tables(comparison):
             console.print(table)
@@ -120,8 +129,13 @@ def run_sweep(spec: Path | None, options: dict[str, Any], folder: Path, workers:
     console = _console()
     data = load_mapping(spec) if spec is not None else {}
     grid = check(Grid, {**data, **options}, source=str(spec) if spec is not None else "options")
-    with _bar("runs") as told:
-        swept = sweep(grid, folder, workers, told)
+    try:
+        with _bar("runs") as told:
+            swept = sweep(grid, folder, workers, told)
+    except KeyboardInterrupt:
+        kept = f"walras: broken off; runs that had ended are kept in {folder}, and the same command goes on from there"
+        Console(stderr=True).print(kept, markup=False, highlight=False, soft_wrap=True)
+        raise
     broken = violations(swept.rows)
     if output == "json":
         _print_json(console, _json(sweep_json(swept)))
@@ -132,6 +146,26 @@ def run_sweep(spec: Path | None, options: dict[str, Any], folder: Path, workers:
         console.print(f"all figures: {folder / TABLE}", markup=False, highlight=False, soft_wrap=True)
         _print_violations(console, broken)
     return _code([row.outcome for row in swept.rows], broken)
+
+
+def run_worlds(output: str) -> int:
+    """Every world, what it is, and the policies that run there."""
+    console = _console()
+    own = "exact and event-driven: costs, noise, faults and markets as --conditions say"
+    worlds = [(WALRAS, own, ["every policy of Walras"])]
+    worlds += [
+        (each.name, each.told, [*each.policies, *(["plan policies of Walras"] if each.takes_plans else [])])
+        for each in WORLDS.values()
+    ]
+    if output == "json":
+        body = [{"world": name, "what": told, "policies": policies} for name, told, policies in worlds]
+        _print_json(console, _json({"worlds": body, "plan_policies": list(plan_policies())}))
+        return 0
+    for name, told, policies in worlds:
+        console.print(f"{name}: {told}", highlight=False)
+        console.print(f"    policies: {', '.join(policies)}", highlight=False)
+    console.print(f"plan policies of Walras: {', '.join(plan_policies())}", highlight=False)
+    return 0
 
 
 def run_replay(

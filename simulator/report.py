@@ -91,6 +91,8 @@ class Summary:
     projects: tuple[ProjectFigures, ...] = ()
     fairness: Fairness = field(default_factory=Fairness)
     bounds: Bounds = field(default_factory=Bounds)
+    #: Rows of the workload that could not be read and were left out.
+    skipped_rows: int = 0
 
     @property
     def usd_by_market(self) -> dict[str, float]:
@@ -113,6 +115,7 @@ class Beside:
     bounds: BoundsAsked = BoundsAsked.NONE
     #: Completion times of the same jobs under the policy `isolated`, if that was simulated too.
     isolated_jct_s: Mapping[JobId, float] | None = None
+    skipped_rows: int = 0
 
 
 def summarise(result: Result, beside: Beside | None = None) -> Summary:
@@ -188,6 +191,7 @@ def _known_beside(
         "deadline_misses": sum(missed(job, roster) for job in bound_by),
         "fairness": fairness_of(done, rho, roster, beside.isolated_jct_s),
         "bounds": bounds_of(result, roster, beside.bounds),
+        "skipped_rows": beside.skipped_rows,
     }
 
 
@@ -261,9 +265,16 @@ def as_data(summary: Summary) -> dict[str, Any]:
     return data
 
 
-def to_json(summary: Summary, jobs: Sequence[JobMeasure] = (), roster: Roster | None = None) -> str:
-    """The summary, and the jobs if given, as JSON; figures that do not exist are null."""
+def to_json(
+    summary: Summary,
+    jobs: Sequence[JobMeasure] = (),
+    roster: Roster | None = None,
+    run: Mapping[str, Any] | None = None,
+) -> str:
+    """The summary as JSON, and if given what decided the run and the jobs; figures that do not exist are null."""
     body = as_data(summary)
+    if run is not None:
+        body["run"] = finite(dict(run))
     if jobs:
         body["per_job"] = [finite(per_job(job, roster)) for job in jobs]
     return json.dumps(body, indent=2)

@@ -5,7 +5,7 @@ A workload is a Walras workload file (YAML, as the live demo runs it) or a trace
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import inf
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from simulator.machines import PoolModel
 from simulator.measured import MeasuredCosts
 from simulator.truth import SpeedKey, Truth
 from simulator.workloads.formats import WORKLOAD_FILE, format_named, format_of, read_workload
-from simulator.workloads.job import Trace
+from simulator.workloads.job import Skipped, Trace
 from simulator.workloads.placing import Placing, machine_sizes, nominal_speeds
 from simulator.workloads.source import Reading
 from walras.cluster import Market
@@ -39,6 +39,8 @@ class Experiment:
     truth: Truth
     jobs: Iterable[SimulatedJob]
     incidents: tuple[Revocation, ...] = ()
+    #: Rows of a trace that were left out.
+    skipped: Skipped = field(default_factory=Skipped)
 
 
 def load_experiment(
@@ -64,6 +66,11 @@ def load_experiment(
             f"{workload_path}: a workload file takes no --speeds",
             field="speeds",
             fix="write `laws` into it, put speeds into the cluster file, or give --measured",
+        )
+    if known.name == WORKLOAD_FILE and reading not in (None, Reading()):
+        raise ConfigError(
+            f"{workload_path}: a workload file is read whole: --skip-bad-rows, --sort and --only are for traces",
+            fix="leave them out",
         )
     if known.name != WORKLOAD_FILE and measured is not None:
         raise ConfigError(
@@ -92,15 +99,13 @@ def trace_experiment(trace: Trace, cluster: ClusterConfig, speeds_path: str | Pa
 
     Raises ConfigError for a job that cannot run there, before anything runs.
     """
-    beside = Path(trace.source).parent.parent / "throughputs" / "simulation_throughputs.json"
-    if speeds_path is None and trace.format == "gavel" and beside.exists():
-        speeds_path = beside
+    speeds_path = table_of(trace, speeds_path)
     laws = _trace_laws(speeds_path)
     table = read_throughputs(speeds_path) if speeds_path is not None and laws is None else {}
     missing = {entry.accelerator for entry in cluster.pools} - {key.accelerator for key in table}
     if table and missing:
         raise ConfigError(f"{speeds_path}: no speeds for {', '.join(sorted(missing))} of the cluster", field="speeds")
-    looked = f" (there is none at {beside})" if trace.format == "gavel" and speeds_path is None else ""
+    looked = f" (there is none at {_beside(trace)})" if trace.format == "gavel" and speeds_path is None else ""
     placing = Placing(
         nominal_speeds(cluster),
         declared=cluster.speeds,
@@ -113,7 +118,18 @@ def trace_experiment(trace: Trace, cluster: ClusterConfig, speeds_path: str | Pa
     for _ in _that_fit(placing.jobs(trace.jobs), cluster):
         pass  # all of them once, to hear of a mistake now and not after an hour
     truth = Truth(placing.speeds, laws={} if laws is None else laws.of)
-    return Experiment(pool_models(cluster), truth, placing.jobs(trace.jobs))
+    return Experiment(pool_models(cluster), truth, placing.jobs(trace.jobs), skipped=trace.skipped)
+
+
+def table_of(trace: Trace, speeds_path: str | Path | None) -> str | Path | None:
+    """The file of speeds: the one that was given, else the table beside a Gavel trace, if that is there."""
+    if speeds_path is None and trace.format == "gavel" and _beside(trace).exists():
+        return _beside(trace)
+    return speeds_path
+
+
+def _beside(trace: Trace) -> Path:
+    return Path(trace.source).parent.parent / "throughputs" / "simulation_throughputs.json"
 
 
 def _trace_laws(path: str | Path | None) -> Laws | None:

@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from optimizer.problem import Columns, Problem
-from scheduler.core import resolve
 from scheduler.core.cycle import Cycle
 from scheduler.core.fleet import Place
 from scheduler.core.ledger import JobRecord
 from scheduler.core.resolve import build_problem
-from simulator.compat.moving import Move, Moving
+from simulator.compat.asking import AskedSteps
+from simulator.compat.moving import Move
 from walras.ids import JobId
 
 
@@ -39,38 +39,22 @@ Wanted = Mapping[JobId, tuple[int, int]]
 Placing = tuple[set[JobId], Iterator[Move]]
 
 
-class PlannedSteps:
-    """A `RoundMechanism`: at the end of a step ask, then stop and start, and begin the next."""
+class PlannedSteps(AskedSteps):
+    """At the end of a step ask, then stop and start, and begin the next."""
 
     def __init__(self, step_s: float, ways: WaysOf, placer: Callable[[Cycle, Wanted], Placing]) -> None:
+        super().__init__(step_s)
         self._ways = ways
         self._placer = placer
-        self._asked = False
-        self._moving = Moving(step_s)
 
-    def settle(self, cycle: Cycle) -> None:
-        """Nothing to do but where a step has ended, a plan has come, or somebody is being moved."""
-        if cycle.beat is not None:
-            cycle.beat = None
-            self._step_ended(cycle)
-        if self._asked and not cycle.in_flight:
-            self._asked = False
-            self._decide(cycle)
-        self._moving.go_on(cycle)
-
-    def _step_ended(self, cycle: Cycle) -> None:
+    def step_ended(self, cycle: Cycle) -> None:
         ledger, (arrived, cycle.arrived) = cycle.ledger, (cycle.arrived, [])
         for job_id in arrived:
             if job_id in ledger.jobs:
                 ledger.set_eligible(ledger.jobs[job_id])
-        if ledger.jobs:
-            self._asked = True
-            resolve.ask(cycle, problem_of(cycle, self._ways))
-        else:
-            self._moving.begin(cycle, [], [])
+        self.ask(cycle, lambda: problem_of(cycle, self._ways))
 
-    def _decide(self, cycle: Cycle) -> None:
-        """Carry out the plan; what was answered before, where a solve failed."""
+    def decide(self, cycle: Cycle) -> None:
         proposal, jobs = cycle.standing.proposal, cycle.ledger.jobs
         wanted: dict[JobId, tuple[int, int]] = {}
         if proposal is not None:
@@ -80,7 +64,7 @@ class PlannedSteps:
                     wanted[job_id] = pool, count
         kept, moves = self._placer(cycle, wanted)
         stopping = [job for job in cycle.ledger if job.holds and job.job_id not in kept]
-        self._moving.begin(cycle, stopping, moves)
+        self.moving.begin(cycle, stopping, moves)
 
 
 def problem_of(cycle: Cycle, ways: WaysOf) -> Problem:

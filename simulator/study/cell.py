@@ -6,8 +6,8 @@ file, not its name, so a file that was changed is another cell.
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -19,16 +19,20 @@ from scheduler.core.events import Event
 from scheduler.core.policy_file import dump_policy
 from scheduler.core.rules import RoundRules
 from simulator.attempts import WorldModel
+from simulator.compat.foreign import Asked
+from simulator.compat.worlds import WALRAS, fitting, foreign_run, world_named
 from simulator.conditions import Conditions
+from simulator.job import SimulatedJob
 from simulator.measured import load_measured
 from simulator.report import Beside, Summary, summarise
 from simulator.simulate import Result, Scenario, simulate
 from simulator.study.bounds import BoundsAsked
 from simulator.study.roster import Roster
-from simulator.study.shipped import cluster_path, conditions_path, load_policy, workload_path
+from simulator.study.shipped import cluster_path, conditions_path, is_file, load_policy, workload_path
 from simulator.workload import Experiment, load_experiment, trace_experiment
+from simulator.workloads.formats import read_workload
 from simulator.workloads.generate import asked_of, generate
-from simulator.workloads.job import Trace
+from simulator.workloads.job import Skipped, Trace
 from simulator.workloads.source import Reading
 from walras.config import ClusterConfig, load_yaml
 from walras.errors import ConfigError
@@ -39,6 +43,8 @@ from walras.states import JobState
 SCHEMA = 1
 _GENERATE = "generate:"
 _REPORT_S = 60.0
+#: How people call what has another name here.
+_OPTIONS = {"jobs": "trace-jobs", "rate_per_h": "rate"}
 #: What finish-time fairness compares with.
 _REFERENCE = "isolated"
 Recorder = Callable[[Event, list[Command]], None]
@@ -65,6 +71,8 @@ class Source:
     reading: Reading = field(default_factory=Reading)
     speeds: str | None = None
     measured: str | None = None
+    #: Of Sia's world: a folder that says how applications learn; None: the one of their speeds does.
+    learning: str | None = None
     made: Made = field(default_factory=Made)
 
     @property
@@ -86,6 +94,20 @@ class Cell:
     fairness: bool = False
     #: A file of conditions (`simulator.conditions`); None: nothing is random, costs anything or goes wrong.
     conditions: str | None = None
+    #: Whose rules and physics hold (`simulator.compat.worlds`).
+    world: str = WALRAS
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What is simulated. The jobs can be read once."""
+
+    jobs: Iterable[SimulatedJob]
+    scenario: Scenario
+    #: How long each takes alone, in a world where speeds and steps do not say it; lower bounds do not hold there.
+    alone_s: Mapping[JobId, float] | None = None
+    #: Rows of the workload that could not be read and were left out.
+    skipped: Skipped = field(default_factory=Skipped)
 
 
 @dataclass(slots=True)
@@ -96,29 +118,90 @@ class Ran:
     result: Result
     roster: Roster
     summary: Summary
+    #: Rows of the workload that could not be read and were left out.
+    skipped: Skipped = field(default_factory=Skipped)
 
 
 def run_cell(cell: Cell, recorder: Recorder | None = None) -> Ran:
     """Simulate. Raises ConfigError for anything that a person has to mend."""
-    experiment, scenario = prepared(cell)
-    roster = Roster(experiment.pools, experiment.truth)
-    result = simulate(roster.watched(experiment.jobs), scenario, recorder=recorder)
+    ready = prepared(cell)
+    roster = Roster(ready.scenario.pools, ready.scenario.truth, ready.alone_s)
+    result = simulate(roster.watched(ready.jobs), ready.scenario, recorder=recorder)
     isolated = _isolated_jct_s(cell) if cell.fairness else None
-    return Ran(cell, result, roster, summarise(result, Beside(roster, cell.bounds, isolated)))
+    bounds = cell.bounds if ready.alone_s is None else BoundsAsked.NONE
+    beside = Beside(roster, bounds, isolated, ready.skipped.count)
+    return Ran(cell, result, roster, summarise(result, beside), ready.skipped)
 
 
 def _isolated_jct_s(cell: Cell) -> dict[JobId, float]:
-    experiment, scenario = prepared(replace(cell, policy=_REFERENCE))
-    result = simulate(experiment.jobs, scenario)
+    ready = prepared(replace(cell, policy=_REFERENCE))
+    result = simulate(ready.jobs, ready.scenario)
     return {job.job_id: job.jct_s for job in result.jobs if job.state is JobState.SUCCEEDED}
 
 
-def prepared(cell: Cell) -> tuple[Experiment, Scenario]:
-    """The experiment, whose jobs can be read once, and the scenario."""
+def prepared(cell: Cell) -> Prepared:
+    """The jobs and the scenario. Raises ConfigError for what does not fit together."""
+    _refuse_idle_options(cell.source)
+    if cell.world != WALRAS:
+        return _elsewhere(cell)
+    if cell.source.learning is not None:
+        raise ConfigError("only world 'sia' asks how applications learn", field="learning", fix="leave --learning out")
     spec, rules = load_policy(cell.policy)
     experiment = _experiment(cell)
     scenario = _scenario(experiment, spec, rules, cell.seed)
-    return experiment, scenario if cell.conditions is None else _conditions(cell.conditions).applied_to(scenario)
+    if cell.conditions is not None:
+        scenario = _conditions(cell.conditions).applied_to(scenario)
+    return Prepared(experiment.jobs, scenario, skipped=experiment.skipped)
+
+
+def _refuse_idle_options(source: Source) -> None:
+    """What was asked for and would do nothing is a mistake, or a figure that means something else than was thought."""
+    what = "generated jobs are not read" if source.generator is not None else f"{source.name} is read, not generated"
+    idle = (
+        {"format": source.format is not None, **_given(source.reading, Reading())}
+        if source.generator is not None
+        else _given(source.made, Made())
+    )
+    for name, is_given in idle.items():
+        if is_given:
+            option = _OPTIONS.get(name, name.replace("_", "-"))
+            raise ConfigError(f"{what}: --{option} would do nothing", field=name, fix=f"leave --{option} out")
+
+
+def _given(asked: Made | Reading, usual: Made | Reading) -> dict[str, bool]:
+    return {each.name: getattr(asked, each.name) != getattr(usual, each.name) for each in fields(asked)}
+
+
+def _elsewhere(cell: Cell) -> Prepared:
+    """In another simulator's world."""
+    world = world_named(cell.world)
+    source = cell.source
+    for given, option, why in (
+        (cell.conditions is not None, "conditions", "has costs and delays of its own"),
+        (source.measured is not None, "measured", "has costs and speeds of its own"),
+        (cell.fairness and _REFERENCE not in world.policies, "fairness", f"has no policy {_REFERENCE!r}"),
+        (cell.bounds is BoundsAsked.ALL and not world.is_bounded, "bounds", "changes batches, so no lower bound holds"),
+        (source.learning is not None and not world.learns, "learning", "does not ask how applications learn"),
+    ):
+        if given:
+            raise ConfigError(f"world {cell.world!r} {why}", field=option, fix=f"leave --{option} out")
+    spec, is_own = _policy_elsewhere(cell)
+    cluster = load_yaml(cluster_path(cell.cluster), ClusterConfig)
+    trace = _trace(cell)
+    asked = Asked(cell.world, trace, cluster, spec, is_own, cell.seed, source.speeds, source.learning)
+    made = foreign_run(world, asked)
+    return Prepared(made.jobs, made.scenario, made.alone_s, trace.skipped)
+
+
+def _policy_elsewhere(cell: Cell) -> tuple[PolicySpec, bool]:
+    world = world_named(cell.world)
+    try:
+        spec = None if cell.policy in world.policies else load_policy(cell.policy)[0]
+    except ConfigError:
+        if is_file(cell.policy):
+            raise
+        spec = None  # told with the names that this world knows
+    return fitting(world, cell.policy, spec)
 
 
 def _conditions(path: str) -> Conditions:
@@ -135,22 +218,30 @@ def _scenario(experiment: Experiment, spec: PolicySpec, rules: RoundRules, seed:
 
 def _experiment(cell: Cell) -> Experiment:
     source = cell.source
+    if source.generator is not None:
+        trace = _trace(cell)
+        return trace_experiment(trace, load_yaml(cluster_path(cell.cluster), ClusterConfig), source.speeds)
+    return load_experiment(
+        workload_path(source.name),
+        cluster_path(cell.cluster),
+        speeds_path=source.speeds,
+        measured=load_measured(source.measured) if source.measured is not None else None,
+        format=source.format,
+        reading=source.reading,
+    )
+
+
+def _trace(cell: Cell) -> Trace:
+    """Read or generated. Raises ConfigError for a workload file, which is no trace."""
+    source = cell.source
     if source.generator is None:
-        return load_experiment(
-            workload_path(source.name),
-            cluster_path(cell.cluster),
-            speeds_path=source.speeds,
-            measured=load_measured(source.measured) if source.measured is not None else None,
-            format=source.format,
-            reading=source.reading,
-        )
+        path = workload_path(source.name)
+        return read_workload(path, source.format, source.reading)
     if source.measured is not None:
         raise ConfigError("generated jobs were never measured", field="measured", fix="leave --measured out")
     asked = asked_of(source.generator, seed=cell.seed, **asdict(source.made))
     table = source.speeds if source.generator == "gavel" else None
-    jobs = list(generate(source.generator, asked, table))
-    trace = Trace(source.generator, "generated", jobs)
-    return trace_experiment(trace, load_yaml(cluster_path(cell.cluster), ClusterConfig), source.speeds)
+    return Trace(source.generator, "generated", list(generate(source.generator, asked, table)))
 
 
 # ---------------------------------------------------------------------------------------------- the description
@@ -158,24 +249,34 @@ def _experiment(cell: Cell) -> Experiment:
 
 def description(cell: Cell) -> dict[str, Any]:
     """Everything that decides the figures, as plain data. Raises ConfigError for a file or policy that is not there."""
-    spec, rules = load_policy(cell.policy)
-    reference = dump_policy(*load_policy(_REFERENCE)) if cell.fairness else None
     return {
         "schema": SCHEMA,
         "walras": walras.__version__,
         "workload": _source_description(cell),
         "cluster": _digest(cluster_path(cell.cluster)),
-        "policy": dump_policy(spec, rules),
-        "reference": reference,
+        **_policy_description(cell),
         "seed": cell.seed,
         "bounds": cell.bounds.value,
         **({} if cell.conditions is None else {"conditions": _conditions(cell.conditions).model_dump(mode="json")}),
     }
 
 
+def _policy_description(cell: Cell) -> dict[str, Any]:
+    if cell.world == WALRAS:
+        reference = dump_policy(*load_policy(_REFERENCE)) if cell.fairness else None
+        return {"policy": dump_policy(*load_policy(cell.policy)), "reference": reference}
+    spec, is_own = _policy_elsewhere(cell)
+    policy = {"name": spec.name, "parameters": dict(spec.parameters), "own": is_own}
+    return {"world": cell.world, "policy": policy, "reference": _REFERENCE if cell.fairness else None}
+
+
 def _source_description(cell: Cell) -> dict[str, Any]:
     source = cell.source
-    files: Iterable[tuple[str, str | None]] = (("speeds", source.speeds), ("measured", source.measured))
+    files: Iterable[tuple[str, str | None]] = (
+        ("speeds", source.speeds),
+        ("measured", source.measured),
+        ("learning", source.learning),
+    )
     data: dict[str, Any] = {name: _digest(Path(path)) for name, path in files if path is not None}
     if source.generator is not None:
         asked = asked_of(source.generator, seed=cell.seed, **asdict(source.made))
@@ -190,7 +291,7 @@ def _source_description(cell: Cell) -> dict[str, Any]:
 def _digest(path: Path) -> str:
     try:
         if path.is_dir():  # profiles of applications
-            files = sorted(each for each in path.rglob("*.csv") if each.is_file())
+            files = sorted(each for each in path.rglob("*.csv*") if each.is_file())
             named = [f"{each.relative_to(path)} {_digest(each)}" for each in files]
             return hashlib.sha256("\n".join(named).encode()).hexdigest()
         now = path.stat()

@@ -6,6 +6,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field, field_validator
 
+from simulator.compat.worlds import WALRAS
 from simulator.study.bounds import BoundsAsked
 from simulator.study.cell import Cell, Made, Source
 from simulator.workloads.source import Reading
@@ -41,8 +42,11 @@ class Grid(FileModel):
     only: str = ""
     speeds: str | None = None
     measured: str | None = None
+    learning: str | None = None
     #: A file of conditions, the same for every run.
     conditions: str | None = None
+    #: Whose rules and physics, the same for every run.
+    world: str = WALRAS
     bounds: BoundsAsked = BoundsAsked.CHEAP
     fairness: bool = False
 
@@ -109,6 +113,7 @@ def cells_of(grid: Grid) -> list[tuple[Place, Cell]]:
         runs *= size
     if not 1 <= runs <= CELLS_MAX:
         raise ConfigError(f"the grid has {runs:,} runs", field="seeds", fix=f"at most {CELLS_MAX:,}, at least one")
+    _refuse_idle(grid)
     cells = []
     for workload, cluster, rate, policy, seed in product(
         grid.workloads, grid.clusters, rates, grid.policies, grid.seeds
@@ -120,11 +125,29 @@ def cells_of(grid: Grid) -> list[tuple[Place, Cell]]:
             )
         source = replace(source, made=replace(source.made, rate_per_h=rate))
         place = Place(workload, cluster, policy, rate, seed)
-        cells.append((place, Cell(source, cluster, policy, seed, grid.bounds, grid.fairness, grid.conditions)))
+        cells.append(
+            (place, Cell(source, cluster, policy, seed, grid.bounds, grid.fairness, grid.conditions, grid.world))
+        )
     return cells
 
 
+def _refuse_idle(grid: Grid) -> None:
+    """Raises ConfigError for what is about generated jobs where there are none, and about files likewise."""
+    generated = [Source(workload).generator is not None for workload in grid.workloads]
+    for there, names, what in (
+        (any(generated), ("trace_jobs", "gangs", "priorities", "slos", "stretch"), "no workload is generated"),
+        (not all(generated), ("format", "skip_bad_rows", "sort", "only"), "every workload is generated"),
+    ):
+        for name in names:
+            if not there and getattr(grid, name) != Grid.model_fields[name].default:
+                raise ConfigError(f"{what}: `{name}` would do nothing", field=name, fix="leave it out")
+
+
 def _source(grid: Grid, workload: str) -> Source:
+    """What is about files goes to files, what is about generated jobs to those: a grid may have both."""
+    speeds = (grid.speeds, grid.measured, grid.learning)
+    if Source(workload).generator is not None:
+        made = Made(grid.trace_jobs, None, grid.gangs, grid.priorities, grid.slos, grid.stretch)
+        return Source(workload, None, Reading(), *speeds, made)
     reading = Reading(skip_bad_rows=grid.skip_bad_rows, sort=grid.sort, only=grid.only)
-    made = Made(grid.trace_jobs, None, grid.gangs, grid.priorities, grid.slos, grid.stretch)
-    return Source(workload, grid.format, reading, grid.speeds, grid.measured, made)
+    return Source(workload, grid.format, reading, *speeds)

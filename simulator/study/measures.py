@@ -46,6 +46,7 @@ MEASURES: tuple[Measure, ...] = (
     Measure("lost_steps", "steps lost", "steps"),
     Measure("deadline_misses", "deadlines missed", "jobs"),
     Measure("unfinished", "unfinished", "jobs"),
+    Measure("skipped_rows", "rows skipped", "rows", lower_is_better=None),
     Measure("solves", "solves", "", lower_is_better=None),
     Measure("jct_bound_s", "JCT bound by prices", "s", None, "bounds.jct_s"),
     Measure("jct_gap", "JCT above that bound", "part", path="bounds.jct_gap"),

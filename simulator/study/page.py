@@ -31,7 +31,8 @@ td:first-child, th:first-child, td.left { text-align: left; } th { font-weight: 
 def page(story: Story) -> str:
     """The whole report."""
     summary, title = story.summary, f"{story.policy} on {story.workload}"
-    world = f", conditions {story.conditions}" if story.conditions else ""
+    world = f", world {story.world}" if story.world else ""
+    world += f", conditions {story.conditions}" if story.conditions else ""
     body = [
         f"<h1>{_text(title)}</h1>",
         f"<p>Cluster {_text(story.cluster)}{_text(world)}, seed {story.seed}; {summary.jobs:,} jobs,"

@@ -3,7 +3,7 @@
 Noted while the jobs go by on their way into the simulation; memory is a few numbers per job.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import inf, nan
 
 import numpy as np
@@ -20,13 +20,15 @@ from walras.request import ANY_ACCELERATOR, JobRequest
 class Roster:
     """The jobs of one run. Pools count with all they could ever hold: owned machines, and the quota of rented ones."""
 
-    def __init__(self, pools: Sequence[PoolModel], truth: Truth) -> None:
+    def __init__(self, pools: Sequence[PoolModel], truth: Truth, alone_s: Mapping[JobId, float] | None = None) -> None:
+        """`alone_s`: how long each job takes alone, where that does not follow from steps and speeds."""
         self._types = [model.pool.shape.accelerator for model in pools]
         self._capacity = np.array(
             [max(model.machines, model.pool.quota) * model.pool.shape.accelerators for model in pools], dtype=float
         )
         self._machine_size = [model.pool.shape.accelerators for model in pools]
         self._truth = truth
+        self._alone_s = alone_s
         self._ways: dict[object, int] = {}
         #: Of every way to be run: steps per second on each pool, and accelerators.
         self._speeds: list[list[float]] = []
@@ -59,7 +61,8 @@ class Roster:
         if way is None:
             way = self._ways[key] = len(self._gangs)
             self._gangs.append(min((*request.sizes, *(demand.count for demand in request.demands))))
-            self._speeds.append([self._speed(request, pool) for pool in range(len(self._types))])
+            if self._alone_s is None:
+                self._speeds.append([self._speed(request, pool) for pool in range(len(self._types))])
         return way
 
     def _speed(self, request: JobRequest, pool: int) -> float:
@@ -86,6 +89,8 @@ class Roster:
 
     def alone_s(self, job_id: JobId) -> float:
         """How long it takes on its fastest pool, with nobody else there and nothing lost; nan if it runs nowhere."""
+        if self._alone_s is not None:
+            return self._alone_s[job_id]
         row = self._row[job_id]
         best = max(self._speeds[self._way[row]])
         return self._steps[row] / best if best > 0 else nan
@@ -101,7 +106,11 @@ class Roster:
     # -- of all
 
     def instance(self, job_ids: Iterable[JobId]) -> Instance:
-        """These jobs as the lower bounds see them. A gang whose size depends on the type counts with its smallest."""
+        """These jobs as the lower bounds see them. A gang whose size depends on the type counts with its smallest.
+
+        Not where `alone_s` was given: no bound holds there.
+        """
+        assert self._alone_s is None, "no lower bound holds where speeds do not say how long a job takes"
         rows = np.array([self._row[job_id] for job_id in job_ids], dtype=np.int64)
         ways = np.array(self._way, dtype=np.int64)[rows]
         speeds: FloatArray = np.array(self._speeds, dtype=float)[ways]

@@ -25,7 +25,8 @@ def shipped(folder: str, *endings: str) -> dict[str, Path]:
     return {path.stem: path for path in sorted((_CONFIGS / folder).iterdir()) if path.suffix in endings}
 
 
-def _is_file(name: str) -> bool:
+def is_file(name: str) -> bool:
+    """Whether the name is a path, and not that of something known."""
     return "/" in name or "\\" in name or bool(Path(name).suffix)
 
 
@@ -47,7 +48,7 @@ def conditions_path(name: str) -> Path:
 def _found(what: str, name: str, known: dict[str, Path]) -> Path:
     if name in known and not Path(name).is_file():
         return known[name]
-    if _is_file(name) or Path(name).is_file():
+    if is_file(name) or Path(name).is_file():
         return Path(name)  # whether it can be read is told where it is read
     meant = nearest(name, known)
     raise ConfigError(

@@ -10,6 +10,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from simulator.compat.worlds import WALRAS
 from simulator.metrics import JobMeasure
 from simulator.report import Summary
 from simulator.study.cell import Ran
@@ -53,6 +54,8 @@ class Story:
     timeline: Timeline
     #: The file of conditions; "": none.
     conditions: str = ""
+    #: Another simulator's; "": Walras's own.
+    world: str = ""
 
 
 def words_of(ran: Ran) -> dict[str, Any]:
@@ -64,6 +67,7 @@ def words_of(ran: Ran) -> dict[str, Any]:
         "cluster": Path(cell.cluster).name,
         "policy": policy.stem if policy.suffix else cell.policy,
         "seed": cell.seed,
+        **({} if cell.world == WALRAS else {"world": cell.world}),
         **({} if cell.conditions is None else {"conditions": Path(cell.conditions).name}),
     }
 
@@ -105,7 +109,8 @@ def read_story(folder: Path) -> Story:
         figures.pop("usd_by_market")
         known = _SUMMARY.validate_python(figures)
         seed = int(summary["words"]["seed"])
-        words["conditions"] = str(summary["words"].get("conditions", ""))
+        for name in ("conditions", "world"):
+            words[name] = str(summary["words"].get(name, ""))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise _unlike(folder / SUMMARY, error) from None
     return Story(**words, seed=seed, summary=known, jobs=_jobs(folder / JOBS), timeline=_timeline(folder / TIMELINE))

@@ -13,9 +13,10 @@ from simulator.study.bounds import Bounds
 _PROJECTS_SHOWN = 30
 
 
-def print_tables(summary: Summary, console: Console) -> None:
-    """The summary of one run."""
-    figures = Table(title=f"{summary.jobs} jobs, run {summary.outcome}", show_header=False)
+def print_tables(summary: Summary, console: Console, world: str = "") -> None:
+    """The summary of one run. `world`: another simulator's, in which it was; "": Walras's own."""
+    where = f" in the world of {world}" if world else ""
+    figures = Table(title=f"{summary.jobs} jobs{where}, run {summary.outcome}", show_header=False)
     for name, text in lines(summary):
         figures.add_row(name, Text(text))
     console.print(figures)
@@ -68,6 +69,8 @@ def lines(summary: Summary) -> list[tuple[str, str]]:
         ("restart overhead", share(summary.overhead)),
         ("steps lost", f"{summary.lost_steps:.6g} of {summary.worked_steps:.6g}"),
     ]
+    if summary.skipped_rows:
+        lines.insert(0, ("rows skipped", f"{summary.skipped_rows:,} rows of the workload could not be read"))
     if summary.deadlines:
         lines.append(("deadlines missed", f"{summary.deadline_misses} of {summary.deadlines}"))
     return [

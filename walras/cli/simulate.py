@@ -1,4 +1,4 @@
-"""`walras simulate run|report|compare|sweep|replay`: workloads in virtual time.
+"""`walras simulate run|report|compare|sweep|replay|worlds`: workloads in virtual time.
 
 The work is done in `simulator.main`, loaded by name when a command is given.
 """
@@ -46,6 +46,12 @@ Measured = Annotated[str | None, typer.Option("--measured", help="Speeds and cos
 Conditions = Annotated[
     str | None, typer.Option("--conditions", help="A file or a shipped name: costs, noise, faults, markets, ...")
 ]
+World = Annotated[
+    str, typer.Option("--world", help="Whose rules and physics: walras, gavel, pollux, sia, shockwave (see worlds).")
+]
+Learning = Annotated[
+    str | None, typer.Option("--learning", help="Of world sia: how applications learn, if not below --speeds.")
+]
 TraceJobs = Annotated[int | None, typer.Option("--trace-jobs", min=1, help="Of generate:NAME: how many jobs.")]
 Rate = Annotated[float | None, typer.Option("--rate", min=0, help="Of generate:NAME: arrivals per hour; 0: at once.")]
 Gangs = Annotated[bool | None, typer.Option("--gangs/--no-gangs", help="Of generate:NAME: jobs of several, or of one.")]
@@ -86,6 +92,8 @@ def simulate_run(
     stretch: Stretch = 1.0,
     bounds: BoundsAsked = Bounds.CHEAP,
     fairness: Fairness = False,
+    world: World = "walras",
+    learning: Learning = None,
     out: Annotated[
         Path | None, typer.Option("--out", help="Folder for summary, jobs, events, timeline and an HTML report.")
     ] = None,
@@ -95,8 +103,8 @@ def simulate_run(
     main = load(_MAIN)
     reading = main.Reading(skip_bad_rows=skip_bad_rows, sort=sort, only=only)
     made = main.Made(trace_jobs, rate, gangs, priorities, slos, stretch)
-    source = main.Source(workload, format, reading, speeds, measured, made)
-    cell = main.Cell(source, cluster, policy, seed, main.BoundsAsked(bounds.value), fairness, conditions)
+    source = main.Source(workload, format, reading, speeds, measured, learning, made)
+    cell = main.Cell(source, cluster, policy, seed, main.BoundsAsked(bounds.value), fairness, conditions, world)
     _exit(main.run_one(cell, output.value, out))
 
 
@@ -130,6 +138,8 @@ def simulate_compare(
     stretch: Stretch = 1.0,
     bounds: BoundsAsked = Bounds.CHEAP,
     fairness: Fairness = False,
+    world: World = "walras",
+    learning: Learning = None,
     jobs: Jobs = 1,
     backend: BackendOption = Backend.LOKY,
     address: Address = "",
@@ -139,8 +149,8 @@ def simulate_compare(
     main = load(_MAIN)
     reading = main.Reading(skip_bad_rows=skip_bad_rows, sort=sort, only=only)
     made = main.Made(trace_jobs, rate, gangs, priorities, slos, stretch)
-    source = main.Source(workload, format, reading, speeds, measured, made)
-    template = main.Cell(source, cluster, policy[0], 0, main.BoundsAsked(bounds.value), fairness, conditions)
+    source = main.Source(workload, format, reading, speeds, measured, learning, made)
+    template = main.Cell(source, cluster, policy[0], 0, main.BoundsAsked(bounds.value), fairness, conditions, world)
     workers = main.Workers(jobs, main.Backend(backend.value), address)
     _exit(main.run_compare(template, policy, seeds, workers, output.value))
 
@@ -166,6 +176,8 @@ def simulate_sweep(
     fairness: Annotated[
         bool | None, typer.Option("--fairness/--no-fairness", help="Simulate the policy isolated too.")
     ] = None,
+    world: Annotated[str | None, typer.Option("--world", help="Whose rules and physics; see worlds.")] = None,
+    learning: Learning = None,
     jobs: Jobs = 1,
     backend: BackendOption = Backend.LOKY,
     address: Address = "",
@@ -181,6 +193,8 @@ def simulate_sweep(
         "trace_jobs": trace_jobs,
         "speeds": speeds,
         "conditions": conditions,
+        "world": world,
+        "learning": learning,
         "format": format,
         "bounds": bounds.value if bounds is not None else None,
         "fairness": fairness,
@@ -191,6 +205,12 @@ def simulate_sweep(
     main = load(_MAIN)
     workers = main.Workers(jobs, main.Backend(backend.value), address)
     _exit(main.run_sweep(spec, given, out, workers, output.value))
+
+
+@simulate_commands.command("worlds")
+def simulate_worlds(output: Output = OutputFormat.TABLE) -> None:
+    """List the worlds that --world names, and the policies that run there."""
+    _exit(load(_MAIN).run_worlds(output.value))
 
 
 @simulate_commands.command("replay")

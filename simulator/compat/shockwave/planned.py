@@ -13,11 +13,10 @@ from scheduler.core.cycle import Cycle
 from scheduler.core.ledger import JobRecord
 from scheduler.core.mechanism import MECHANISMS
 from scheduler.core.rules import RoundRules
-from simulator.compat.gavel.profile import as_one_machine
 from simulator.compat.planned import PlannedSteps, Way, staying
 from simulator.compat.shockwave.batches import Batching
 from simulator.compat.shockwave.charge import OVERHEAD_S
-from simulator.compat.shockwave.profile import SHOCKWAVE, SHOCKWAVE_RULES
+from simulator.compat.shockwave.profile import SHOCKWAVE, SHOCKWAVE_RULES, one_machine_for
 from simulator.compat.shockwave.steps import ShockwaveSteps
 from simulator.machines import PoolModel
 from simulator.simulate import Scenario, Wiring
@@ -43,8 +42,11 @@ class GangWays:
 def planned_scenario(
     pool: PoolModel, truth: Truth, policy: PolicySpec, batchings: Mapping[JobId, Batching]
 ) -> Scenario:
-    """A run of these jobs in Shockwave's world, on one type of accelerator, whose machines count as one."""
-    whole = as_one_machine(pool)
+    """A run of these jobs in Shockwave's world, on one type of accelerator, whose machines count as one.
+
+    Raises ConfigError for a job larger than the pool.
+    """
+    whole = one_machine_for(pool, batchings)
     ways = GangWays(truth, whole.pool.shape.accelerator)
 
     def rounds(cycle: Cycle, _: Policy, rules: RoundRules) -> PlannedSteps:

@@ -13,7 +13,7 @@ from simulator.compat.gavel.policy import GavelPolicy, answers
 from simulator.compat.gavel.profile import as_one_machine
 from simulator.compat.gavel.programs import MaxMinFairness, MaxSumThroughput, MinTotalDuration, with_solver
 from simulator.compat.gavel.rounds import GavelRounds, GavelRules
-from simulator.compat.shockwave.batches import Batching, batching_of
+from simulator.compat.shockwave.batches import Batching, BatchRule, batching_of
 from simulator.compat.shockwave.charge import received_s
 from simulator.compat.shockwave.policy import GandivaFair
 from simulator.compat.shockwave.steps import ShockwaveSteps
@@ -42,11 +42,30 @@ def policy_names() -> tuple[str, ...]:
 
 
 def batchings_of(rows: Iterable[TraceJob]) -> dict[JobId, Batching]:
-    """How the batch size of every job of a trace lives, by the numbers that `Placing` gives them."""
+    """How the batch size of every job of a trace lives, by the numbers that `Placing` gives them.
+
+    Raises ConfigError naming the line of a job that the profile cannot have.
+    """
     found: dict[JobId, Batching] = {}
     for number, row in enumerate(rows, start=1):
-        found[JobId(number)] = batching_of(row.kind, row.gang, row.batch_rule)
+        try:
+            found[JobId(number)] = batching_of(row.kind, row.gang, row.batch_rule or BatchRule.STATIC)
+        except ConfigError as error:
+            raise ConfigError(f"line {row.line}: job {row.name!r}: {error}", field=error.field, fix=error.fix) from None
     return found
+
+
+def one_machine_for(pool: PoolModel, batchings: Mapping[JobId, Batching]) -> PoolModel:
+    """The pool's machines as one. Raises ConfigError for a job larger than that."""
+    whole = as_one_machine(pool)
+    for job_id, batching in batchings.items():
+        if batching.gang > whole.pool.shape.accelerators:
+            raise ConfigError(
+                f"job {job_id} wants {batching.gang} accelerators, {whole.pool.shape.accelerators} are there",
+                field="scale_factor",
+                fix="choose a larger cluster",
+            )
+    return whole
 
 
 def shockwave_scenario(
@@ -62,14 +81,7 @@ def shockwave_scenario(
 
     Jobs without a batching keep their batch. Raises UnknownPolicyError, and ConfigError for a job larger than the pool.
     """
-    whole = as_one_machine(pool)
-    for job_id, batching in batchings.items():
-        if batching.gang > whole.pool.shape.accelerators:
-            raise ConfigError(
-                f"job {job_id} wants {batching.gang} accelerators, {whole.pool.shape.accelerators} are there",
-                field="scale_factor",
-                fix="choose a larger cluster",
-            )
+    whole = one_machine_for(pool, batchings)
     make_policy = _POLICIES.get(policy)
     if make_policy is None:
         known = ", ".join(_POLICIES)

@@ -7,40 +7,28 @@ from collections import Counter
 
 import numpy as np
 
-from scheduler.core import resolve
 from scheduler.core.cycle import Cycle
 from scheduler.core.fleet import Place
 from scheduler.core.rules import RoundRules
+from simulator.compat.asking import AskedSteps
 from simulator.compat.gavel.problem import gavel_problem
-from simulator.compat.moving import Moving
 from simulator.compat.sia.ranking import Service, number, pick
 from walras.ids import JobId
 
 
-class SiaRounds:
-    """A `RoundMechanism`: ask, rank, move who must move, begin the next step."""
+class SiaRounds(AskedSteps):
+    """Ask, rank, move who must move, begin the next step."""
 
     def __init__(self, rules: RoundRules) -> None:
+        super().__init__(rules.round_s)
         self._rules = rules
         self._service: Service | None = None
         #: Jobs that were admitted and have not ended, with the instant.
         self._known: dict[JobId, float] = {}
         #: Type and accelerators (numbered within it) of the jobs that run.
         self._now_on: dict[JobId, tuple[int, tuple[int, ...]]] = {}
-        self._asked = False
-        self._moving = Moving(rules.round_s)
 
-    def settle(self, cycle: Cycle) -> None:
-        """Nothing to do but where a step has ended, a solve is answered, or somebody is being moved."""
-        if cycle.beat is not None:
-            cycle.beat = None
-            self._step_ended(cycle)
-        if self._asked and not cycle.in_flight:
-            self._asked = False
-            self._decide(cycle)
-        self._moving.go_on(cycle)
-
-    def _step_ended(self, cycle: Cycle) -> None:
+    def step_ended(self, cycle: Cycle) -> None:
         ledger, (arrived, cycle.arrived) = cycle.ledger, (cycle.arrived, [])
         if self._service is None:
             self._service = Service(len(ledger.fleet.pools), self._rules.round_s / 2)
@@ -53,13 +41,9 @@ class SiaRounds:
                 ledger.set_eligible(ledger.jobs[job_id])
                 self._known[job_id] = cycle.now
                 self._service.admit(job_id)
-        if ledger.jobs:
-            self._asked = True
-            resolve.ask(cycle, gavel_problem(ledger, self._known))
-        else:
-            self._moving.begin(cycle, [], [])
+        self.ask(cycle, lambda: gavel_problem(ledger, self._known))
 
-    def _decide(self, cycle: Cycle) -> None:
+    def decide(self, cycle: Cycle) -> None:
         """Rank by the shares that the solve answered (the last ones if it failed), and number the accelerators."""
         assert self._service is not None
         ledger, proposal, pools = cycle.ledger, cycle.standing.proposal, cycle.ledger.fleet.pools
@@ -86,7 +70,7 @@ class SiaRounds:
         staying = {job_id for job_id, (_, place) in places.items() if jobs[job_id].place == place}
         stopping = [job for job in cycle.ledger if job.holds and job.job_id not in staying]
         moves = [(jobs[job_id], *where) for job_id, where in places.items() if job_id not in staying]
-        self._moving.begin(cycle, stopping, moves)
+        self.moving.begin(cycle, stopping, moves)
 
 
 def _place(cycle: Cycle, pool: int, numbers: tuple[int, ...]) -> Place:

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from simulator.study import parallel
+from simulator.study.cell import Cell
 from walras.cli.main import app
 
 GENERATED = ("generate:burst", "--cluster", "hadar-60", "--trace-jobs", 8, "--rate", 120, "--stretch", 0.01)
@@ -154,6 +156,69 @@ def test_an_option_that_would_do_nothing_is_refused(tmp_path: Path) -> None:
         done = _run("run", *args, "--cluster", "sia-64", "--policy", "fifo")
         assert done.exit_code == 2
         assert str(args[1]).removeprefix("--") in done.stderr
+
+
+def test_a_sweep_that_is_broken_off_says_so_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C in the second run: exit code 130, the first run is kept, and the same command runs the second alone."""
+    grid = ("--workload", GENERATED[0], *GENERATED[1:5], "--policy", "fifo", "--seeds", "0-1", "--bounds", "none")
+    args = ("sweep", *grid, "--out", tmp_path, "-o", "json")
+    whole, begun = parallel.run_row, 0
+
+    def interrupted(cell: Cell) -> parallel.Row:
+        nonlocal begun
+        begun += 1
+        if begun == 2:
+            raise KeyboardInterrupt
+        return whole(cell)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(parallel, "run_row", interrupted)
+        broken = _run(*args)
+    assert broken.exit_code == 130
+    assert "the same command goes on from there" in broken.stderr
+    told = json.loads(_run(*args).stdout)
+    assert (told["runs"], told["ran"]) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("args", "option"),
+    [
+        (("bursts", "--trace-jobs", 5), "--trace-jobs"),
+        (("bursts", "--rate", 5), "--rate"),
+        (("bursts", "--slos"), "--slos"),
+        (("bursts", "--stretch", 2), "--stretch"),
+        (("generate:burst", "--sort"), "--sort"),
+        (("generate:burst", "--format", "csv"), "--format"),
+        (("adaptive", "--skip-bad-rows"), "--skip-bad-rows"),
+    ],
+)
+def test_what_is_about_other_workloads_is_refused(args: tuple[object, ...], option: str) -> None:
+    """A file's jobs are as many as they are, and generated ones are not read: who asks otherwise meant something."""
+    done = _run("run", *args, "--cluster", "sia-64", "--policy", "fifo", "--bounds", "none")
+    assert done.exit_code == 2, done.output
+    assert option in done.stderr
+
+
+def test_a_sweep_gives_each_workload_what_is_about_it(tmp_path: Path) -> None:
+    """A file beside generated jobs is fine; what is about no workload at all is refused."""
+    args = ("--cluster", "sia-64", "--policy", "fifo", "--bounds", "none", "--out", tmp_path, "--trace-jobs", 4)
+    refused = _run("sweep", "--workload", "bursts", *args)
+    assert refused.exit_code == 2, refused.output
+    assert "no workload is generated: `trace_jobs` would do nothing" in refused.stderr
+    done = _run("sweep", "--workload", "bursts", "--workload", "generate:burst", *args)
+    assert done.exit_code == 0, done.output
+
+
+def test_rows_that_were_skipped_are_told_wherever_the_figures_are(tmp_path: Path) -> None:
+    """Their number in table, JSON, comparison and sweep, and the first of them by line."""
+    (tmp_path / "t.csv").write_text(TRACE + "0,a,k,1,5\nx,b,k,1,5\n1,c,k,1,5\n")
+    args = (tmp_path / "t.csv", "--skip-bad-rows", "--cluster", "sia-64", "--policy", "fifo")
+    shown = _run("run", *args)
+    assert "rows skipped" in shown.stdout
+    assert "t.csv:3: at is 'x'" in shown.stderr
+    assert json.loads(_run("run", *args, "-o", "json").stdout)["skipped_rows"] == 1
+    assert "rows skipped" in _run("compare", *args).stdout
+    assert "rows skipped" not in _run("compare", "bursts", *args[2:], "--bounds", "none").stdout
 
 
 def test_conditions_are_a_file_or_a_name(tmp_path: Path) -> None:
