@@ -1,11 +1,13 @@
 """One question, one answer: what a policy decides about a problem, after what is to be rented for it."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from optimizer.arrays.owners import best_by
 from optimizer.decision import Decision, Memory, Order, Shares, Status
 from optimizer.gangs.mixtures import Widened, answer_with_mixtures, with_planned
-from optimizer.market.distinct import distinct_jobs
+from optimizer.market.distinct import Distinct, distinct_if_sound, distinct_jobs
 from optimizer.orders.yardstick import with_yardstick
 from optimizer.policy import OrderPolicy, PlanPolicy, Policy, SharePolicy, StatedFacts, TellsApart
 from optimizer.problem import Problem
@@ -29,7 +31,8 @@ def answer(
     Raises:
         ProblemError: the problem is malformed. How well a solve went is told by certificate and rental status.
     """
-    validate(problem)
+    found = _found_unchecked(policy, problem)
+    validate(problem, walked=found is not None)
     rental = rent_machines(problem, delay_usd_per_h)
     if isinstance(policy, PlanPolicy):  # it says what happens now: machines on their way are not there
         return *policy.decide(_kept(problem, rental), memory), rental
@@ -37,7 +40,7 @@ def answer(
         problem = with_rental(problem, rental)
     if isinstance(policy, OrderPolicy):
         return order_of(policy, problem), memory, rental
-    decision, memory = _decided(policy, problem, memory)
+    decision, memory = _decided(policy, problem, memory, found)
     return decision, memory, rental
 
 
@@ -67,12 +70,26 @@ def answer_widened(policy: Policy, problem: Problem, memory: Memory, delay_usd_p
     return Widened(problem, decision, left, complete=True, rental=rental)
 
 
-def _decided(policy: SharePolicy, problem: Problem, memory: Memory) -> tuple[Decision, Memory]:
+def _fields(policy: Policy) -> tuple[str, ...]:
+    """What makes equal jobs different ones to the policy; none where it looks at every job."""
+    return policy.told_apart_by if isinstance(policy, TellsApart) else ()
+
+
+def _found_unchecked(policy: Policy, problem: Problem) -> Distinct | None:
+    """The distinct jobs, where they can be found while the columns are checked."""
+    fields = _fields(policy)
+    return distinct_if_sound(problem, fields) if fields else None
+
+
+def _decided(policy: SharePolicy, problem: Problem, memory: Memory, found: Distinct | None) -> tuple[Decision, Memory]:
     """Equal jobs are decided about once, where the policy says what makes them equal."""
-    fields = policy.told_apart_by if isinstance(policy, TellsApart) else ()
+    fields = _fields(policy)
     if not fields:
         return policy.decide(problem, memory)
-    found = distinct_jobs(problem, fields)
+    if found is None:
+        found = distinct_jobs(problem, fields)
+    else:  # something may be rented since
+        found = replace(found, problem=replace(found.problem, pools=problem.pools))
     decision, memory = policy.decide(found.problem, memory)
     return (found.tell(decision) if isinstance(decision, Shares) else decision), memory
 
