@@ -1,11 +1,13 @@
 """One question, one answer: what a policy decides about a problem, after what is to be rented for it."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from optimizer.arrays.owners import best_by
 from optimizer.decision import Decision, Memory, Order, Shares, Status
 from optimizer.gangs.mixtures import answer_with_mixtures
-from optimizer.market.distinct import distinct_jobs
+from optimizer.market.distinct import Distinct, distinct_if_sound, distinct_jobs
 from optimizer.orders.yardstick import with_yardstick
 from optimizer.policy import OrderPolicy, PlanPolicy, Policy, SharePolicy, StatedFacts, TellsApart
 from optimizer.problem import Problem
@@ -30,7 +32,8 @@ def answer(
     Raises:
         ProblemError: the problem is malformed. How well a solve went is told by certificate and rental status.
     """
-    validate(problem)
+    found = _found_unchecked(policy, problem)
+    validate(problem, walked=found is not None)
     is_for_shares = isinstance(policy, SharePolicy) and not isinstance(policy, PlanPolicy)
     if is_for_shares and problem.jobs.mixes.any():
         return *answer_with_mixtures(policy, problem, memory), None
@@ -41,7 +44,7 @@ def answer(
         problem = with_rental(problem, rental)
     if isinstance(policy, OrderPolicy):
         return order_of(policy, problem), memory, rental
-    decision, memory = _decided(policy, problem, memory)
+    decision, memory = _decided(policy, problem, memory, found)
     return decision, memory, rental
 
 
@@ -62,12 +65,26 @@ def answer_as_asked(
     return *policy.decide(problem, memory), rent_machines(problem, delay_usd_per_h)
 
 
-def _decided(policy: SharePolicy, problem: Problem, memory: Memory) -> tuple[Decision, Memory]:
+def _fields(policy: Policy) -> tuple[str, ...]:
+    """What makes equal jobs different ones to the policy; none where it looks at every job."""
+    return policy.told_apart_by if isinstance(policy, TellsApart) else ()
+
+
+def _found_unchecked(policy: Policy, problem: Problem) -> Distinct | None:
+    """The distinct jobs, where they can be found while the columns are checked."""
+    fields = _fields(policy)
+    return distinct_if_sound(problem, fields) if fields else None
+
+
+def _decided(policy: SharePolicy, problem: Problem, memory: Memory, found: Distinct | None) -> tuple[Decision, Memory]:
     """Equal jobs are decided about once, where the policy says what makes them equal."""
-    fields = policy.told_apart_by if isinstance(policy, TellsApart) else ()
+    fields = _fields(policy)
     if not fields:
         return policy.decide(problem, memory)
-    found = distinct_jobs(problem, fields)
+    if found is None:
+        found = distinct_jobs(problem, fields)
+    else:  # something may be rented since
+        found = replace(found, problem=replace(found.problem, pools=problem.pools))
     decision, memory = policy.decide(found.problem, memory)
     return (found.tell(decision) if isinstance(decision, Shares) else decision), memory
 

@@ -17,14 +17,21 @@ class ProblemError(UserError):
     """The problem is malformed: a number is not finite or negative, or the arrays do not fit together."""
 
 
-def validate(problem: Problem) -> None:
+def validate(problem: Problem, *, walked: bool = False) -> None:
     """Check shapes, ranges and order of a problem.
+
+    Args:
+        problem: any.
+        walked: its columns and their uses were found to hold together (`optimizer.market.distinct.distinct_if_sound`).
 
     Raises:
         ProblemError: names the array in `field`.
     """
     _check_jobs(problem.jobs, len(problem.entities))
-    _check_columns(problem.columns, len(problem.jobs), len(problem.pools))
+    if walked:
+        _length("columns.running", problem.columns.running, len(problem.columns))
+    else:
+        _check_columns(problem.columns, len(problem.jobs), len(problem.pools))
     _check_pools(problem.pools)
     check_entities(problem.entities)
     _check_leaves(problem.entities, problem.jobs.entity)

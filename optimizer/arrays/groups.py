@@ -34,7 +34,7 @@ def bits(values: NDArray[Any]) -> IntArray:
     """A float or integer array as 64-bit integers, equal exactly where the values are equal."""
     if values.dtype == np.float64:
         return np.ascontiguousarray(values).view(np.int64)
-    return values.astype(np.int64)
+    return values.astype(np.int64, copy=False)
 
 
 def mix(state: NDArray[np.uint64]) -> NDArray[np.uint64]:

@@ -3,11 +3,10 @@
 import numba
 import numpy as np
 
+from optimizer.arrays.threads import threads_for
 from optimizer.problem import Columns
 
 _BLOCKS = 64
-#: Columns from which on threads pay.
-_PARALLEL_FROM = 2_000_000
 
 
 def sound(columns: Columns, jobs: int, pools: int) -> bool:
@@ -15,13 +14,9 @@ def sound(columns: Columns, jobs: int, pools: int) -> bool:
 
     The arrays have the lengths that they should have.
     """
-    usual = numba.get_num_threads()
-    numba.set_num_threads(usual if len(columns) >= _PARALLEL_FROM else 1)
-    try:
+    with threads_for(len(columns)):
         fine = _owned(columns.job, jobs, columns.steps_per_s)
         return bool(fine and _used(columns.use_column, len(columns), columns.use_pool, pools, columns.use_count))
-    finally:
-        numba.set_num_threads(usual)
 
 
 @numba.njit(parallel=True, cache=True)

@@ -92,11 +92,38 @@ def distinct_jobs(problem: Problem, job_fields: Sequence[str]) -> Distinct:
     else:
         spans = np.arange(len(columns) + 1) if single else use_first
         member, representative = _group(columns, first, spans, key)
+    return _told(problem, first, use_first, member, representative)
+
+
+def _told(
+    problem: Problem, first: IntArray, use_first: IntArray, member: IntArray, representative: IntArray
+) -> Distinct:
+    n = len(member)
     if len(representative) == n:
         return Distinct(problem, np.ones(n), np.arange(n), np.arange(n), first, first)
     count = np.bincount(member, minlength=len(representative)).astype(np.float64)
     small = _take(problem, representative, count, first, use_first)
     return Distinct(small, count, member, representative, first, offsets(small.columns.job, len(representative)))
+
+
+def distinct_if_sound(problem: Problem, job_fields: Sequence[str]) -> Distinct | None:
+    """The same for a large problem whose columns nobody has checked yet, at once with checking them, in one walk.
+
+    None: the problem is small, some column has several uses, or something may be wrong. Then let `validate` look at it,
+    and `distinct_jobs` after that. Arrays of columns and uses hold together where the answer is not None.
+    """
+    columns, jobs = problem.columns, problem.jobs
+    told = (columns.steps_per_s, columns.use_column, columns.use_pool, columns.use_count)
+    if len(columns) < max(_COMPILED_FROM, 1) or any(len(array) != len(columns) for array in told):
+        return None
+    if any(len(getattr(jobs, name)) != len(jobs) for name in job_fields):
+        return None
+    from optimizer.market.walk_kernels import walk
+
+    found = walk(columns, len(problem.pools), _job_keys(jobs, job_fields))
+    if found is None:
+        return None
+    return _told(problem, found.first, np.zeros(0, dtype=np.int64), found.member, found.representative)
 
 
 def offsets(owner: IntArray, owners: int) -> IntArray:
@@ -109,8 +136,8 @@ def offsets(owner: IntArray, owners: int) -> IntArray:
 
 
 def _job_keys(jobs: Jobs, names: Sequence[str]) -> IntArray:
-    """The bits of the named fields, one row per job (n, f)."""
-    return np.stack([bits(np.asarray(getattr(jobs, name))) for name in names], axis=1)
+    """The bits of the named fields, one row per field (f, n)."""
+    return np.stack([bits(np.asarray(getattr(jobs, name))) for name in names])
 
 
 def _group(columns: Columns, first: IntArray, use_first: IntArray, key: IntArray) -> tuple[IntArray, IntArray]:
@@ -135,14 +162,14 @@ def _codes(columns: Columns, first: IntArray, use_first: IntArray, key: IntArray
     column = mix(wrapping_sums(use, use_first) + bits(columns.steps_per_s).view(np.uint64))
     column = mix(column + places(first).view(np.uint64))
     code = wrapping_sums(column, first)
-    for field_bits in key.T:
-        code = mix(code + np.ascontiguousarray(field_bits).view(np.uint64))
+    for field_bits in key:
+        code = mix(code + field_bits.view(np.uint64))
     return mix(code + np.diff(first).view(np.uint64)) if n else code
 
 
 def _equal(columns: Columns, first: IntArray, use_first: IntArray, key: IntArray, like: IntArray) -> bool:
     """Whether every job says what the job `like[job]` says."""
-    if not (np.array_equal(key, key[like]) and np.array_equal(np.diff(first), np.diff(first)[like])):
+    if not (np.array_equal(key, key[:, like]) and np.array_equal(np.diff(first), np.diff(first)[like])):
         return False
     twin = twins(like, first, first)
     if not np.array_equal(bits(columns.steps_per_s), bits(columns.steps_per_s)[twin]):

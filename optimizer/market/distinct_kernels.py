@@ -3,13 +3,11 @@
 Jobs are cut into a fixed number of blocks, so results do not depend on how many cores there are.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import numba
 import numpy as np
 
 from optimizer.arrays.groups import bits
+from optimizer.arrays.threads import threads_for
 from optimizer.problem import Columns, FloatArray, IntArray
 
 _BLOCKS = 64
@@ -18,8 +16,6 @@ _BLOCK_JOBS = 16_384
 #: Odd numbers that scatter what words are added up of.
 _A, _B = np.uint64(0xD1342543DE82EF95), np.uint64(0xA0761D6478BD642F)
 _C, _D = np.uint64(0xE7037ED1A0B428DB), np.uint64(0x8EBC6AF09C88C6E3)
-#: Columns from which on threads pay: to wait for one whose core is busy elsewhere takes longer than less work does.
-_PARALLEL_FROM = 2_000_000
 
 
 def group(columns: Columns, first: IntArray, use_first: IntArray, key: IntArray) -> tuple[IntArray, IntArray]:
@@ -32,7 +28,7 @@ def group(columns: Columns, first: IntArray, use_first: IntArray, key: IntArray)
     blocks = min(max(n // _BLOCK_JOBS, 1), _BLOCKS)
     step = -(-n // blocks) if n else 1
     slots = 1 << (2 * step - 1).bit_length()
-    with _threads(len(columns)):
+    with threads_for(len(columns)):
         code, member, shown = np.empty(n, dtype=np.uint64), np.empty(n, dtype=np.int64), np.empty(n, dtype=np.int64)
         known = _group_blocks(said, step, np.full((blocks, slots), -1, dtype=np.int32), (code, member, shown))
         if known.min() >= 0:
@@ -45,7 +41,7 @@ def group(columns: Columns, first: IntArray, use_first: IntArray, key: IntArray)
 def offsets(owner: IntArray, owners: int) -> IntArray:
     """Where each owner's entries begin in an ascending array of owners, and the end (owners + 1,)."""
     first = np.empty(owners + 1, dtype=np.int64)  # by numpy, which asks for large pages
-    with _threads(len(owner)):
+    with threads_for(len(owner)):
         _offsets(owner, first)
     return first
 
@@ -53,20 +49,9 @@ def offsets(owner: IntArray, owners: int) -> IntArray:
 def expand(values: FloatArray, member: IntArray, first: IntArray, distinct_first: IntArray) -> FloatArray:
     """Give every column the value of its distinct column (C,) -> (c,)."""
     expanded = np.empty(int(first[-1]))
-    with _threads(len(expanded)):
+    with threads_for(len(expanded)):
         _expand(values, member, first, distinct_first, expanded)
     return expanded
-
-
-@contextmanager
-def _threads(columns: int) -> Iterator[None]:
-    """One thread for so few columns, the caller's number of them for more."""
-    usual = numba.get_num_threads()
-    numba.set_num_threads(usual if columns >= _PARALLEL_FROM else 1)
-    try:
-        yield
-    finally:
-        numba.set_num_threads(usual)
 
 
 @numba.njit(inline="always")
@@ -107,8 +92,8 @@ def _code(said, job):  # type: ignore[no-untyped-def]
             for use in range(uses, use_first[column + 1]):
                 word += _mix(np.uint64(pool[use]) * _B + np.uint64(count[use]) * _C + np.uint64(use - uses) * _D)
             state += _mix(word)
-    for field in range(key.shape[1]):
-        state = _mix(state + np.uint64(key[job, field]))
+    for field in range(key.shape[0]):
+        state = _mix(state + np.uint64(key[field, job]))
     return _mix(state)
 
 
@@ -120,8 +105,8 @@ def _same(said, job, twin):  # type: ignore[no-untyped-def]
     if columns != first[twin + 1] - first[twin]:
         return False
     wrong = 0
-    for field in range(key.shape[1]):
-        wrong += key[job, field] != key[twin, field]
+    for field in range(key.shape[0]):
+        wrong += key[field, job] != key[field, twin]
     for i in range(columns):
         wrong += speed[begin + i] != speed[other + i]
     uses = columns

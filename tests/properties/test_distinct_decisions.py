@@ -1,6 +1,6 @@
 """Deciding about distinct jobs with counts is deciding about the jobs."""
 
-from dataclasses import replace
+from dataclasses import astuple, replace
 
 import numpy as np
 import pytest
@@ -12,9 +12,11 @@ from strategies_problems import settings_of_problems
 from optimizer.answer import answer
 from optimizer.certificate import check
 from optimizer.decision import Shares
+from optimizer.market import distinct
 from optimizer.market.distinct import distinct_jobs
 from optimizer.policy import PolicySpec, SharePolicy, TellsApart
 from optimizer.registry import make, names
+from optimizer.validate import ProblemError
 
 POLICIES = [name for name in names() if isinstance(make(PolicySpec(name)), TellsApart)]
 
@@ -50,3 +52,36 @@ def test_equal_jobs_are_decided_about_once(name: str, setting: Setting, deadline
     member = distinct_jobs(problem, policy.told_apart_by).member
     for group in range(int(member.max(initial=-1)) + 1):
         assert np.ptp(once.surplus[member == group]) == 0
+
+
+@settings(max_examples=25, deadline=None)
+@given(setting=settings_of_problems(max_jobs=12))
+def test_checking_and_grouping_in_one_walk_changes_no_answer(setting: Setting):
+    """A large problem is looked at once where a small one is looked at twice: answers agree to the last bit."""
+    problem, policy, answers = build(setting), make(PolicySpec("throughput")), []
+    for compiled_from in (0, 10**12):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(distinct, "_COMPILED_FROM", compiled_from)
+            answers.append(answer(policy, problem, None, 0.0)[0])
+    walked, plain = answers
+    assert isinstance(walked, Shares)
+    assert isinstance(plain, Shares)
+    assert np.array_equal(walked.x, plain.x)
+    assert np.array_equal(walked.surplus, plain.surplus)
+    assert astuple(walked.certificate) == astuple(plain.certificate)
+
+
+@pytest.mark.parametrize("speed", [-1.0, np.nan, np.inf])
+def test_a_large_malformed_problem_is_named(speed: float, monkeypatch):
+    """What the walk does not vouch for is found and named by the full check."""
+    monkeypatch.setattr(distinct, "_COMPILED_FROM", 0)
+    problem = build(Setting(speeds=[[1.0, 3.0]] * 4, capacity=[4.0, 4.0]))
+    wrong = problem.columns.steps_per_s.copy()
+    wrong[3] = speed
+    with pytest.raises(ProblemError, match=r"columns\.steps_per_s\[3\]"):
+        answer(
+            make(PolicySpec("throughput")),
+            replace(problem, columns=replace(problem.columns, steps_per_s=wrong)),
+            None,
+            0.0,
+        )

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from problems import Setting, build
 from strategies_problems import settings_of_problems
 
-from optimizer.market import distinct, distinct_kernels
-from optimizer.market.distinct import distinct_jobs, offsets
+from optimizer.market import distinct, distinct_kernels, walk_kernels
+from optimizer.market.distinct import distinct_if_sound, distinct_jobs, offsets
 from optimizer.problem import Columns, Problem
 
 FIELDS = ("weight", "gang", "entity")
@@ -84,7 +84,7 @@ def said_by(blocks: int) -> tuple:
     none, bits = np.zeros(0, dtype=np.int64), np.zeros(5, dtype=np.int64)
     step = -(-5 // blocks)
     found = (np.zeros(5, dtype=np.uint64), np.zeros(5, dtype=np.int64), np.zeros(5, dtype=np.int64))
-    return (first, none, bits, pool, bits, np.zeros((5, 1), dtype=np.int64)), step, found
+    return (first, none, bits, pool, bits, np.zeros((1, 5), dtype=np.int64)), step, found
 
 
 @pytest.mark.parametrize("blocks", [1, 2, 3, 5])
@@ -133,3 +133,103 @@ def test_the_number_of_threads_stays_the_callers():
     usual = numba.get_num_threads()
     assert distinct_kernels.offsets(np.array([0, 0, 2]), 3).tolist() == [0, 2, 2, 3]
     assert numba.get_num_threads() == usual
+
+
+def many(seed: int, kinds: int) -> Problem:
+    """Fifty jobs of one to four columns in so many kinds; kinds may differ in what few words do not tell."""
+    rng = np.random.default_rng(seed)
+    kind = rng.integers(0, kinds, 50)
+    width = (rng.integers(1, 5, kinds))[kind]
+    speed, pool = rng.choice([1.0, 2.0], (kinds, 4))[kind], rng.integers(0, 3, (kinds, 4))[kind]
+    used = np.arange(4) < width[:, None]
+    total = int(width.sum())
+    problem = build(Setting(speeds=[[1.0, 2.0, 3.0]] * 50, capacity=[4.0] * 3))
+    columns = Columns(
+        job=np.repeat(np.arange(50), width),
+        steps_per_s=speed[used],
+        use_column=np.arange(total),
+        use_pool=pool[used],
+        use_count=np.ones(total),
+        running=np.zeros(total, dtype=bool),
+    )
+    return replace(problem, columns=columns)
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 10**6), kinds=st.integers(1, 50), block=st.sampled_from([1, 7, 40, 10**6]))
+def test_one_walk_finds_what_checking_and_then_grouping_finds(seed: int, kinds: int, block: int):
+    """The same groups, numbers and first columns to the last bit, however the columns are cut into blocks."""
+    problem = many(seed, kinds)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(distinct, "_COMPILED_FROM", 10**12)
+        expected = distinct_jobs(problem, FIELDS)
+        patch.setattr(distinct, "_COMPILED_FROM", 0)
+        patch.setattr(walk_kernels, "_BLOCK_COLUMNS", block)
+        found = distinct_if_sound(problem, FIELDS)
+    if found is None:  # too many look alike at first
+        assert kinds > 2
+        return
+    for name in ("member", "representative", "first", "distinct_first", "count"):
+        assert np.array_equal(getattr(found, name), getattr(expected, name)), name
+
+
+WRONG = {
+    "a job that does not ascend": ("job", 20, 0),
+    "a job that is skipped": ("job", slice(20, None), None),
+    "a job that is none": ("job", -1, 50),
+    "a speed below 0": ("steps_per_s", 20, -1.0),
+    "a speed that is none": ("steps_per_s", 20, np.nan),
+    "an infinite speed": ("steps_per_s", 20, np.inf),
+    "a column that is used twice": ("use_column", 20, 19),
+    "a pool that is none": ("use_pool", 20, 3),
+    "a pool below 0": ("use_pool", 20, -1),
+    "no accelerators": ("use_count", 20, 0.0),
+    "infinitely many accelerators": ("use_count", 20, np.inf),
+    "accelerators that are no number": ("use_count", 20, np.nan),
+}
+
+
+@pytest.mark.parametrize("wrong", list(WRONG))
+def test_whatever_may_be_wrong_is_left_to_the_full_check(wrong: str, monkeypatch):
+    """The walk vouches for sound columns only."""
+    monkeypatch.setattr(distinct, "_COMPILED_FROM", 0)
+    problem = many(3, 6)
+    assert distinct_if_sound(problem, FIELDS) is not None
+    name, where, value = WRONG[wrong]
+    array = getattr(problem.columns, name).copy()
+    array[where] = array[where] + 1 if value is None else value
+    assert distinct_if_sound(replace(problem, columns=replace(problem.columns, **{name: array})), FIELDS) is None
+
+
+def test_arrays_of_other_lengths_are_not_walked_over(monkeypatch):
+    """A column with two uses, an array too short, a field too short: the general way is taken."""
+    monkeypatch.setattr(distinct, "_COMPILED_FROM", 0)
+    assert distinct_if_sound(mixed(), FIELDS) is None
+    problem = many(3, 6)
+    short = replace(problem, columns=replace(problem.columns, use_pool=problem.columns.use_pool[:-1]))
+    assert distinct_if_sound(short, FIELDS) is None
+    fewer = replace(problem, jobs=replace(problem.jobs, weight=problem.jobs.weight[:-1]))
+    assert distinct_if_sound(fewer, FIELDS) is None
+
+
+def test_jobs_that_few_words_do_not_tell_apart_are_grouped_the_general_way(monkeypatch):
+    """Many jobs that differ only where the walk does not look at first are not compared each with each."""
+    monkeypatch.setattr(distinct, "_COMPILED_FROM", 0)
+    jobs = 400
+    problem = build(Setting(speeds=[[1.0, 2.0, 3.0, 4.0]] * jobs, capacity=[4.0] * 4))
+    speed = problem.columns.steps_per_s.copy()
+    speed[1::4] = np.arange(1.0, jobs + 1)
+    problem = replace(problem, columns=replace(problem.columns, steps_per_s=speed))
+    assert distinct_if_sound(problem, FIELDS) is None
+    assert len(distinct_jobs(problem, FIELDS).count) == jobs
+
+
+def test_minus_zero_is_a_speed():
+    """A speed of -0 is sound, as for the full check."""
+    problem = many(3, 6)
+    speed = problem.columns.steps_per_s.copy()
+    speed[20] = -0.0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(distinct, "_COMPILED_FROM", 0)
+        patched = replace(problem, columns=replace(problem.columns, steps_per_s=speed))
+        assert distinct_if_sound(patched, FIELDS) is not None
