@@ -18,6 +18,7 @@ from scheduler.core.cycle import Cycle
 from scheduler.core.ledger import JobRecord, Ledger, Standing
 from scheduler.core.lines import Lines
 from scheduler.core.mechanism import MECHANISMS, MakeMechanism
+from scheduler.core.speed_events import SpeedsPredicted
 from walras.ids import JobId
 
 
@@ -158,6 +159,12 @@ class SchedulerCore:
             self.ledger.classes.refresh_kind(event.kind)
             self._cycle.dirty = True
 
+    def _speeds_predicted(self, event: SpeedsPredicted) -> None:
+        changed = [told.kind for told in event.speeds if self.ledger.table.predict(told)]
+        for kind in dict.fromkeys(changed):
+            self.ledger.classes.refresh_kind(kind)
+            self._cycle.dirty = True
+
     def _restart_measured(self, event: ev.RestartMeasured) -> None:
         self.ledger.costs.saw_start(event.kind, event.restart_s)
 
@@ -285,6 +292,7 @@ _HANDLERS: dict[type, Callable[[SchedulerCore, Any], None]] = {
     ev.AttemptEnded: SchedulerCore._attempt_ended,
     ev.RoundEnded: SchedulerCore._round_ended,
     ev.ThroughputMeasured: SchedulerCore._throughput_measured,
+    SpeedsPredicted: SchedulerCore._speeds_predicted,
     ev.RestartMeasured: SchedulerCore._restart_measured,
     ev.Woke: SchedulerCore._woke,
     ev.Solved: SchedulerCore._solved,

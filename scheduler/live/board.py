@@ -121,6 +121,8 @@ class Board:
     proposal: Proposal | None = None
     solved_at: float = 0.0
     counters: Counters = field(default_factory=Counters)
+    #: Cells of this generation whose beliefs have been written down, with what was measured.
+    judged: int = 0
     next_job_id: int = 1
     next_command_id: int = 1
     next_charge_id: int = 1

@@ -107,3 +107,14 @@ def keep_charges(db: Database) -> None:
     db.execute("CREATE TRIGGER charges_stay BEFORE UPDATE ON charges BEGIN SELECT raise(ABORT, 'append only'); END")
     db.execute("CREATE TRIGGER charges_last BEFORE DELETE ON charges BEGIN SELECT raise(ABORT, 'append only'); END")
     db.execute("ALTER TABLE nodes ADD COLUMN billed_until_at REAL")
+
+
+@migrations()
+def keep_scores(db: Database) -> None:
+    """What was believed of speeds that were measured later, by source: predictors are weighted by it."""
+    db.execute(
+        """CREATE TABLE scores (
+        kind TEXT NOT NULL, accelerator TEXT NOT NULL, count INTEGER NOT NULL, source TEXT NOT NULL,
+        predicted REAL NOT NULL, measured REAL NOT NULL, low REAL, high REAL,
+        PRIMARY KEY (kind, accelerator, count, source)) WITHOUT ROWID"""
+    )

@@ -141,6 +141,10 @@ def tell_progress(turn: Turn, job: LiveJob, attempt: LiveAttempt) -> None:
             report.start_s,
         ),
     )
+    table = turn.core.ledger.table
+    if table.judged > turn.board.judged:
+        turn.batch.scores += table.scored(since=turn.board.judged)
+        turn.board.judged = table.judged
     if report.start_s is not None:
         keep_restart_cost(turn, job)
 
