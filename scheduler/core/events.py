@@ -13,7 +13,7 @@ from typing import Any
 from optimizer.policy import PolicySpec
 from scheduler.core.books import MoneyRestated
 from scheduler.core.rules import RoundRules
-from scheduler.core.speed_events import SpeedsPredicted
+from scheduler.core.speed_events import SpeedEvent
 from walras.cluster import Placement, Pool, Rendezvous
 from walras.ids import JobId, Kind, NodeId, PoolId
 from walras.reasons import Reason
@@ -392,7 +392,7 @@ Event = (
     | AttemptEnded
     | RoundEnded
     | ThroughputMeasured
-    | SpeedsPredicted
+    | SpeedEvent
     | RestartMeasured
     | Woke
     | Solved

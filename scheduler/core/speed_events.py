@@ -1,8 +1,8 @@
-"""What the shells tell of speeds that nobody has measured yet: what predictors make of them."""
+"""What the shells tell of speeds besides steps: what predictors make of unmeasured ones, and networks of machines."""
 
 from dataclasses import dataclass
 
-from walras.ids import Kind
+from walras.ids import JobId, Kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,3 +32,16 @@ class SpeedsPredicted:
 
     at: float
     speeds: tuple[PredictedSpeed, ...]
+
+
+@dataclass(slots=True)
+class NetworkMeasured:
+    """What the machines of an attempt exchange, bytes per second of one direction: its ranks measured it on meeting."""
+
+    at: float
+    job_id: JobId
+    attempt: int
+    bytes_per_s: float
+
+
+SpeedEvent = SpeedsPredicted | NetworkMeasured

@@ -99,6 +99,8 @@ class ThroughputTable:
         self._cells: dict[Kind, dict[tuple[str, int], _Cell]] = {}
         #: What predictors say of cells that nobody measured.
         self._predicted: dict[tuple[Kind, str, int], PredictedSpeed] = {}
+        #: By kind that differs from another in some cells only: that other.
+        self._like: dict[Kind, Kind] = {}
         #: By cell that was used before it was measured: source, speed and interval of what was believed of it.
         self._believed: dict[tuple[Kind, str, int], tuple[_Belief, ...]] = {}
 
@@ -134,6 +136,17 @@ class ThroughputTable:
             return False
         cells[accelerator, count] = _Cell(steps_per_s, Source.MEASURED, deque([steps_per_s], WINDOW))
         return True
+
+    def derive(self, kind: Kind, like: Kind, cell: tuple[str, int], factor: float, nominal: dict[str, float]) -> None:
+        """This kind is as fast as that one, except in one cell: there by this factor, until it is measured."""
+        self._like[kind] = like
+        cells = self._cells.setdefault(kind, {})
+        if cell not in cells:
+            cells[cell] = _Cell(_quantised(factor * self.speed(like, *cell, nominal).steps_per_s), Source.PREDICTED)
+
+    def derived(self, kind: Kind) -> list[Kind]:
+        """Kinds that are as fast as this one, but for some cells."""
+        return [other for other, like in self._like.items() if like == kind]
 
     def predict(self, told: PredictedSpeed) -> bool:
         """Take in what predictors say of a cell. True if another speed is published for it from now on."""
@@ -177,6 +190,7 @@ class ThroughputTable:
                 (guess.source, guess.steps_per_s, guess.low, guess.high) for guess in (told.fused, *told.parts)
             )
         source = "declared" if (accelerator, count) in cells else "scaled" if cells else "nominal"
+        source = "network" if kind in self._like else source
         return ((source, self.speed(kind, accelerator, count, nominal).steps_per_s, None, None),)
 
     def declare(self, kind: Kind, accelerator: str, count: int, steps_per_s: float) -> bool:
@@ -195,6 +209,8 @@ class ThroughputTable:
         that nobody knows anything about runs at nominal speed.
         """
         cells = self._cells.get(kind)
+        if kind in self._like and (accelerator, count) not in (cells or ()):
+            return self.speed(self._like[kind], accelerator, count, nominal)
         told = self._predicted.get((kind, accelerator, count))
         if told is not None and (accelerator, count) not in (cells or ()):
             guess = told.fused

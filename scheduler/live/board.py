@@ -46,6 +46,8 @@ class LiveAttempt:
     row: AttemptRow
     placement: Placement
     parts: dict[NodeId, PartRow]
+    #: The core has heard what its machines exchange.
+    network_told: bool = False
 
     @property
     def is_over(self) -> bool:

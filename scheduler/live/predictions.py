@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 #: From a change to the question: what is measured at about the same time is one question.
 PACE_S = 10.0
 #: A fit that takes longer is given up.
-TIMEOUT_S = 60.0
+TIMEOUT_S = 120.0
 #: Speeds told to the core in one step: others may have their turn between two.
 _STEP = 100
 #: Arithmetic that data sheets are compared by; every catalog row has it.

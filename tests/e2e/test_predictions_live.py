@@ -33,9 +33,10 @@ async def test_a_cell_is_predicted_once_for_what_is_known(tmp_path: Path) -> Non
         def told() -> int:
             return sum(row.type == "SpeedsPredicted" for row in w.server.store.journal())
 
-        async with asyncio.timeout(60.0):
-            while not told():
-                await asyncio.sleep(0.1)
+        for _ in range(600):
+            if told():
+                break
+            await asyncio.sleep(0.1)
         for _ in range(5):
             await w.quiet()
             await asyncio.sleep(0.2)
@@ -44,4 +45,5 @@ async def test_a_cell_is_predicted_once_for_what_is_known(tmp_path: Path) -> Non
         ledger = w.server.core.ledger
         k80 = ledger.table.speed("cnn", "k80", 1, ledger.classes.nominal)  # type: ignore[arg-type]
     # Data sheets know that a K80 is the slower one; nominal speeds, which nobody gave, do not.
-    assert k80.steps_per_s < 4.0 and k80.low is not None
+    assert k80.steps_per_s < 4.0
+    assert k80.low is not None

@@ -26,7 +26,7 @@ def test_a_prediction_is_used_until_a_measurement_stands() -> None:
     assert table.predict(predicted(1.4))
     told = table.speed(Kind("cnn"), "b", 1, NOMINAL)
     assert (told.steps_per_s, told.source) == (1.4, Source.PREDICTED)
-    assert told.low == pytest.approx(1.12) and told.high == pytest.approx(1.75)
+    assert (told.low, told.high) == (pytest.approx(1.12), pytest.approx(1.75))
     table.measure(Kind("cnn"), "b", 1, 1.5, NOMINAL)
     assert not table.predict(predicted(9.0))
     assert table.speed(Kind("cnn"), "b", 1, NOMINAL).steps_per_s == 1.5
