@@ -139,6 +139,20 @@ class ConditionView(Body):
     detail: str
 
 
+class SpeedView(Body):
+    """What is believed of a job's speed on a pool, steps per second of the whole gang."""
+
+    pool: str
+    accelerator: str
+    accelerators: int
+    steps_per_s: float
+    #: measured | declared | predicted
+    source: str
+    #: The truth lies between them four times out of five; null where nobody says.
+    low: float | None = None
+    high: float | None = None
+
+
 class Explanation(Body):
     """`GET /jobs/{id}/explain`: every cause that holds now, the deciding one first. Empty for a job that runs."""
 
@@ -146,6 +160,8 @@ class Explanation(Body):
     state: JobState
     reasons: list[ReasonView] = Field(default_factory=list)
     conditions: list[ConditionView] = Field(default_factory=list)
+    #: On each pool where it can run, fastest first; none once the job is over.
+    speeds: list[SpeedView] = Field(default_factory=list)
 
 
 class NodeView(Body):

@@ -6,6 +6,7 @@ when it never got a rank running. How an end is judged (whose fault, what next) 
 
 from math import inf
 
+from scheduler.core import networks
 from scheduler.core.commands import Prepare, Revoke, Start
 from scheduler.core.cycle import Cycle
 from scheduler.core.events import AttemptProgressed, CheckpointRecorded, RoundEnded
@@ -113,7 +114,7 @@ def progressed(cycle: Cycle, job: JobRecord, event: AttemptProgressed) -> bool:
     if event.steps_per_s is None or job.placement is None or ledger.is_spread(job):
         return False  # what is made of several speeds is no speed of one
     shape = ledger.fleet.pools[int(ledger.columns.pool[job.slot])].pool.shape
-    key = (job.request.kind, shape.accelerator, job.placement.accelerators)
+    key = (ledger.kind_of(job), shape.accelerator, job.placement.accelerators)
     return ledger.table.measure(*key, event.steps_per_s, ledger.classes.nominal)
 
 
@@ -172,3 +173,4 @@ def release(cycle: Cycle, job: JobRecord) -> None:
     job.ends_known = -1
     job.profiling_until = columns.profiling_until[job.slot] = -inf
     ledger.profiling.discard(job.job_id)
+    networks.forget(cycle, job)

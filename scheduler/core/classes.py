@@ -230,8 +230,9 @@ class JobClasses:
 
     def refresh_kind(self, kind: Kind) -> None:
         """A speed of this kind was published."""
-        for row in self._by_kind.get(kind, ()):
-            self._refresh(self.classes[row])
+        for each in (kind, *self._table.derived(kind)):
+            for row in self._by_kind.get(each, ()):
+                self._refresh(self.classes[row])
 
     def _refresh(self, job_class: JobClass) -> None:
         gangs = tuple(count_on(job_class.demands, job_class.nodes, pool) for pool in self._pools)

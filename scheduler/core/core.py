@@ -9,7 +9,7 @@ from typing import Any
 
 from optimizer.policy import OrderPolicy, Policy, PolicySpec
 from optimizer.registry import make
-from scheduler.core import attempts, budgets, deadlines, endings, idle, jobs, nodes, resolve, restoring
+from scheduler.core import attempts, budgets, deadlines, endings, idle, jobs, networks, nodes, resolve, restoring
 from scheduler.core import events as ev
 from scheduler.core.books import JobBudgetChanged, MoneyRestated
 from scheduler.core.claims import settle_claim
@@ -18,6 +18,7 @@ from scheduler.core.cycle import Cycle
 from scheduler.core.ledger import JobRecord, Ledger, Standing
 from scheduler.core.lines import Lines
 from scheduler.core.mechanism import MECHANISMS, MakeMechanism
+from scheduler.core.speed_events import NetworkMeasured, SpeedsPredicted
 from walras.ids import JobId
 
 
@@ -159,6 +160,16 @@ class SchedulerCore:
             self.ledger.classes.refresh_kind(event.kind)
             self._cycle.dirty = True
 
+    def _speeds_predicted(self, event: SpeedsPredicted) -> None:
+        changed = [told.kind for told in event.speeds if self.ledger.table.predict(told)]
+        for kind in dict.fromkeys(changed):
+            self.ledger.classes.refresh_kind(kind)
+            self._cycle.dirty = True
+
+    def _network_measured(self, event: NetworkMeasured) -> None:
+        if (job := self._current(event)) is not None:
+            networks.measured(self._cycle, job, event)
+
     def _restart_measured(self, event: ev.RestartMeasured) -> None:
         self.ledger.costs.saw_start(event.kind, event.restart_s)
 
@@ -221,7 +232,7 @@ class SchedulerCore:
 
     def _attempt_progressed(self, event: ev.AttemptProgressed) -> None:
         if (job := self._current(event)) is not None and attempts.progressed(self._cycle, job, event):
-            self.ledger.classes.refresh_kind(job.request.kind)
+            self.ledger.classes.refresh_kind(self.ledger.kind_of(job))
             self._cycle.dirty = True
 
     def _checkpoint_recorded(self, event: ev.CheckpointRecorded) -> None:
@@ -290,6 +301,8 @@ _HANDLERS: dict[type, Callable[[SchedulerCore, Any], None]] = {
     ev.AttemptEnded: SchedulerCore._attempt_ended,
     ev.RoundEnded: SchedulerCore._round_ended,
     ev.ThroughputMeasured: SchedulerCore._throughput_measured,
+    SpeedsPredicted: SchedulerCore._speeds_predicted,
+    NetworkMeasured: SchedulerCore._network_measured,
     ev.RestartMeasured: SchedulerCore._restart_measured,
     ev.Woke: SchedulerCore._woke,
     ev.Solved: SchedulerCore._solved,

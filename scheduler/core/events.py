@@ -13,6 +13,7 @@ from typing import Any
 from optimizer.policy import PolicySpec
 from scheduler.core.books import JobBudgetChanged, MoneyRestated
 from scheduler.core.rules import RoundRules
+from scheduler.core.speed_events import SpeedEvent
 from walras.cluster import Placement, Pool, Rendezvous
 from walras.ids import JobId, Kind, NodeId, PoolId
 from walras.reasons import Reason
@@ -280,8 +281,7 @@ class AttemptEnded:
 class RoundEnded:
     """Every attempt has made the steps of its round (`BeginRound`) and stands still, its work saved.
 
-    Parallel sequences: attempts that have not ended, the steps of their jobs, and when each of them stopped. All empty:
-    nothing ran; the beat is that jobs have arrived, or that none will.
+    Parallel: attempts that have not ended, steps of their jobs, when each stopped. Empty: jobs came, or none will.
     """
 
     at: float
@@ -393,6 +393,7 @@ Event = (
     | AttemptEnded
     | RoundEnded
     | ThroughputMeasured
+    | SpeedEvent
     | RestartMeasured
     | Woke
     | Solved

@@ -22,10 +22,11 @@ from scheduler.core.classes import JobClass, JobClasses, Parts
 from scheduler.core.columns import Columns
 from scheduler.core.events import Proposal
 from scheduler.core.fleet import Fleet, Machine, Place
+from scheduler.core.network_plans import Networks
 from scheduler.core.rules import RoundRules
 from scheduler.core.throughput import RestartCosts, ThroughputTable
 from walras.cluster import Placement, Rendezvous
-from walras.ids import JobId, NodeId
+from walras.ids import JobId, Kind, NodeId
 from walras.reasons import Reason
 from walras.request import JobRequest
 from walras.states import JobState
@@ -141,6 +142,7 @@ class Ledger:
         self.fleet = Fleet()
         self.table = ThroughputTable()
         self.costs = RestartCosts()
+        self.networks = Networks()
         self.classes = JobClasses(self.table)
         self.columns = Columns()
         self.jobs: dict[JobId, JobRecord] = {}
@@ -221,6 +223,10 @@ class Ledger:
         """From its next start on the job is one of this class."""
         job.class_row = self.columns.class_row[job.slot] = row
         self.columns.gang[job.slot] = max(demand.count for demand in self.classes.classes[row].demands)
+
+    def kind_of(self, job: JobRecord) -> Kind:
+        """As what its speeds are counted: its own kind, unless its machines are worse than others (`networks.py`)."""
+        return self.classes.classes[job.class_row].kind
 
     def restart_s(self, job: JobRecord, rules: RoundRules) -> float:
         return self.costs.restart_s(job.request.kind, rules.restart_default_s)

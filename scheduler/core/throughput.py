@@ -5,10 +5,14 @@ publication may cause a solve). It does not decide what to measure: see `profili
 """
 
 from collections import deque
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+from itertools import islice
+from math import sqrt
 from statistics import median
 
+from scheduler.core.speed_events import PredictedSpeed
 from walras.ids import Kind
 
 #: A published speed changes only when the median of the newest samples leaves this band around it. Noise below it
@@ -32,6 +36,9 @@ class Speed:
 
     steps_per_s: float
     source: Source
+    #: What the truth lies between four times out of five; None where nobody says.
+    low: float | None = None
+    high: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +48,29 @@ class Scored:
     kind: Kind
     accelerator: str
     count: int
-    #: `declared` by a submitter, `scaled` from another cell of the kind, or `nominal`: nothing of the kind was known.
+    #: `declared` by a submitter, `fused` from predictors (whose own guesses stand beside it under their names),
+    #: `scaled` from another cell of the kind, or `nominal`: nothing of the kind was known.
     source: str
     predicted: float
     measured: float
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A measured cell. `spread`: relative standard deviation of the newest samples."""
+
+    kind: Kind
+    accelerator: str
+    count: int
+    steps_per_s: float
+    spread: float
+    samples: int
+
+
+#: Source, steps per second, and the interval if there is one.
+_Belief = tuple[str, float, float | None, float | None]
 
 
 @dataclass(slots=True)
@@ -59,13 +85,24 @@ def _quantised(steps_per_s: float) -> float:
     return float(f"{steps_per_s:.3g}")
 
 
+def _spread(samples: Sequence[float]) -> float:
+    """Relative standard deviation."""
+    many, mean = len(samples), sum(samples) / len(samples)
+    squares = sum((sample - mean) ** 2 for sample in samples)
+    return sqrt(squares / (many - 1)) / mean if many > 1 and mean > 0 else 0.0
+
+
 class ThroughputTable:
     """(kind, accelerator, count) -> steps per second."""
 
     def __init__(self) -> None:
         self._cells: dict[Kind, dict[tuple[str, int], _Cell]] = {}
-        #: By cell that was used before it was measured: source and speed of what was believed.
-        self._believed: dict[tuple[Kind, str, int], tuple[str, float]] = {}
+        #: What predictors say of cells that nobody measured.
+        self._predicted: dict[tuple[Kind, str, int], PredictedSpeed] = {}
+        #: By kind that differs from another in some cells only: that other.
+        self._like: dict[Kind, Kind] = {}
+        #: By cell that was used before it was measured: source, speed and interval of what was believed of it.
+        self._believed: dict[tuple[Kind, str, int], tuple[_Belief, ...]] = {}
 
     def measure(
         self, kind: Kind, accelerator: str, count: int, steps_per_s: float, nominal: dict[str, float] | None = None
@@ -78,9 +115,8 @@ class ThroughputTable:
         cell = cells.get((accelerator, count))
         if cell is None or cell.source < Source.MEASURED:
             if nominal is not None:
-                source = "declared" if cell is not None else "scaled" if cells else "nominal"
-                believed = self.speed(kind, accelerator, count, nominal).steps_per_s
-                self._believed[kind, accelerator, count] = (source, believed)
+                self._believed[kind, accelerator, count] = self._beliefs(kind, accelerator, count, nominal)
+            self._predicted.pop((kind, accelerator, count), None)
             cell = _Cell(_quantised(steps_per_s), Source.MEASURED)
             cells[accelerator, count] = cell
             cell.recent.append(steps_per_s)
@@ -101,12 +137,61 @@ class ThroughputTable:
         cells[accelerator, count] = _Cell(steps_per_s, Source.MEASURED, deque([steps_per_s], WINDOW))
         return True
 
-    def scored(self) -> list[Scored]:
-        """Every belief that was used and then measured, with the speed that is published now."""
+    def derive(self, kind: Kind, like: Kind, cell: tuple[str, int], factor: float, nominal: dict[str, float]) -> None:
+        """This kind is as fast as that one, except in one cell: there by this factor, until it is measured."""
+        self._like[kind] = like
+        cells = self._cells.setdefault(kind, {})
+        if cell not in cells:
+            cells[cell] = _Cell(_quantised(factor * self.speed(like, *cell, nominal).steps_per_s), Source.PREDICTED)
+
+    def derived(self, kind: Kind) -> list[Kind]:
+        """Kinds that are as fast as this one, but for some cells."""
+        return [other for other, like in self._like.items() if like == kind]
+
+    def predict(self, told: PredictedSpeed) -> bool:
+        """Take in what predictors say of a cell. True if another speed is published for it from now on."""
+        key = (told.kind, told.accelerator, told.count)
+        if key[1:] in self._cells.get(told.kind, ()):
+            return False
+        earlier = self._predicted.get(key)
+        band = 0.0 if earlier is None else REPUBLISH_BAND * earlier.fused.steps_per_s
+        if earlier is not None and abs(told.fused.steps_per_s - earlier.fused.steps_per_s) <= band:
+            return False
+        self._predicted[key] = told
+        return True
+
+    def known(self) -> Iterator[Known]:
+        """Every measured cell, of the newest kinds first."""
+        for kind, cells in reversed(self._cells.items()):
+            for (accelerator, count), cell in cells.items():
+                if cell.source is Source.MEASURED and cell.published > 0:
+                    recent = cell.recent
+                    yield Known(kind, accelerator, count, cell.published, _spread(recent), len(recent))
+
+    @property
+    def judged(self) -> int:
+        """Cells of which something was believed before they were measured."""
+        return len(self._believed)
+
+    def scored(self, since: int = 0) -> list[Scored]:
+        """Every belief that was used and then measured, with the speed that is published now; of cells `since`."""
         return [
-            Scored(*key, source, believed, self._cells[key[0]][key[1:]].published)
-            for key, (source, believed) in self._believed.items()
+            Scored(*key, source, believed, self._cells[key[0]][key[1:]].published, low, high)
+            for key, beliefs in islice(self._believed.items(), since, None)
+            for source, believed, low, high in beliefs
         ]
+
+    def _beliefs(self, kind: Kind, accelerator: str, count: int, nominal: dict[str, float]) -> "tuple[_Belief, ...]":
+        """What is believed of a cell that is not measured: first what is used, then what parts it is made of."""
+        cells = self._cells.get(kind, {})
+        told = self._predicted.get((kind, accelerator, count))
+        if (accelerator, count) not in cells and told is not None:
+            return tuple(
+                (guess.source, guess.steps_per_s, guess.low, guess.high) for guess in (told.fused, *told.parts)
+            )
+        source = "declared" if (accelerator, count) in cells else "scaled" if cells else "nominal"
+        source = "network" if kind in self._like else source
+        return ((source, self.speed(kind, accelerator, count, nominal).steps_per_s, None, None),)
 
     def declare(self, kind: Kind, accelerator: str, count: int, steps_per_s: float) -> bool:
         """Take in a submitter's figure: believed until something is measured. True if it was news."""
@@ -119,10 +204,17 @@ class ThroughputTable:
     def speed(self, kind: Kind, accelerator: str, count: int, nominal: dict[str, float]) -> Speed:
         """Best knowledge of a speed.
 
-        Unknown cells are predicted from the kind's best-known cell, scaled by nominal accelerator speed and (for
-        lack of better) by gang size; a kind that nobody knows anything about runs at nominal speed.
+        Measured and declared cells stand, others are as predictors say. Where those say nothing a cell is taken from
+        the kind's best-known one, scaled by nominal accelerator speed and (for lack of better) by gang size; a kind
+        that nobody knows anything about runs at nominal speed.
         """
         cells = self._cells.get(kind)
+        if kind in self._like and (accelerator, count) not in (cells or ()):
+            return self.speed(self._like[kind], accelerator, count, nominal)
+        told = self._predicted.get((kind, accelerator, count))
+        if told is not None and (accelerator, count) not in (cells or ()):
+            guess = told.fused
+            return Speed(_quantised(guess.steps_per_s), Source.PREDICTED, guess.low, guess.high)
         if not cells:
             return Speed(nominal.get(accelerator, 1.0) * count, Source.PREDICTED)
         cell = cells.get((accelerator, count))

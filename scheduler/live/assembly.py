@@ -36,6 +36,7 @@ from scheduler.live.journal import parse_request
 from scheduler.live.local_provider import AgentLauncher, LocalPool, LocalProvider
 from scheduler.live.logs import LogStore
 from scheduler.live.policy_desk import DEFAULT_POLICY, PolicyDesk, parse_row
+from scheduler.live.predictions import Predictions
 from scheduler.live.providers import ProviderDesk
 from scheduler.live.restart import Used, take_over
 from scheduler.live.rows import Loaded, SpecRow
@@ -127,13 +128,15 @@ def assemble(config: ServerConfig, store: Store) -> Assembled:
     )
     local.on_gone = desk.gone
     solver = SolverPool(daemon, settings.solve_timeout_s)
-    daemon.outlets += [gateway, solver, desk]
+    predictions = Predictions(daemon, loaded.scores)
+    daemon.outlets += [gateway, solver, desk, predictions]
     server = Server(
         daemon=daemon,
         store=store,
         secrets=secrets,
         gateway=gateway,
         solver=solver,
+        predictions=predictions,
         whole_gangs=WholeGangs(solver),
         policies=policies,
         providers=desk,

@@ -46,6 +46,8 @@ class LiveAttempt:
     row: AttemptRow
     placement: Placement
     parts: dict[NodeId, PartRow]
+    #: The core has heard what its machines exchange.
+    network_told: bool = False
 
     @property
     def is_over(self) -> bool:
@@ -121,6 +123,8 @@ class Board:
     proposal: Proposal | None = None
     solved_at: float = 0.0
     counters: Counters = field(default_factory=Counters)
+    #: Cells of this generation whose beliefs have been written down, with what was measured.
+    judged: int = 0
     next_job_id: int = 1
     next_command_id: int = 1
     next_charge_id: int = 1

@@ -113,3 +113,14 @@ def keep_charges(db: Database) -> None:
 def change_budgets(db: Database) -> None:
     """What a job may cost can be changed while it is not over."""
     db.execute("ALTER TABLE jobs ADD COLUMN budget_usd REAL")
+
+
+@migrations()
+def keep_scores(db: Database) -> None:
+    """What was believed of speeds that were measured later, by source: predictors are weighted by it."""
+    db.execute(
+        """CREATE TABLE scores (
+        kind TEXT NOT NULL, accelerator TEXT NOT NULL, count INTEGER NOT NULL, source TEXT NOT NULL,
+        predicted REAL NOT NULL, measured REAL NOT NULL, low REAL, high REAL,
+        PRIMARY KEY (kind, accelerator, count, source)) WITHOUT ROWID"""
+    )

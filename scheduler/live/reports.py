@@ -18,11 +18,13 @@ from scheduler.core.events import (
     Prepared,
     StartRefused,
 )
+from scheduler.core.speed_events import NetworkMeasured
 from scheduler.live.board import LiveAttempt, LiveJob, LiveNode
 from scheduler.live.carry_out import emit, end_part, stop_others
 from scheduler.live.rows import CheckpointRow, PartRow, RestartCostRow, SpeedRow
 from scheduler.live.turn import Turn
 from walras.ids import JobId
+from walras.training.network import NAME as NETWORK
 from walras.wire import (
     AnyReport,
     AttemptReport,
@@ -110,10 +112,18 @@ def _progressed(turn: Turn, job: LiveJob, attempt: LiveAttempt, report: Progress
         job.row.first_values = json.dumps(report.first_values)
     if report.values:
         job.row.last_values = json.dumps(report.values)
+        _tell_network(turn, attempt, report.values.get(NETWORK))
     is_first = earlier is None
     is_first_speed = report.steps_per_s is not None and not job.speed_told
     if is_first or is_first_speed or turn.at >= job.progress_told_at + turn.progress_interval_s:
         tell_progress(turn, job, attempt)
+
+
+def _tell_network(turn: Turn, attempt: LiveAttempt, bytes_per_s: float | None) -> None:
+    """Once an attempt: its ranks measure it when they meet, and repeat it with every report."""
+    if bytes_per_s is not None and not attempt.network_told and len(attempt.parts) > 1:
+        attempt.network_told = True
+        emit(turn, NetworkMeasured(turn.at, attempt.row.job_id, attempt.row.attempt, bytes_per_s))
 
 
 def tell_progress(turn: Turn, job: LiveJob, attempt: LiveAttempt) -> None:
@@ -128,7 +138,8 @@ def tell_progress(turn: Turn, job: LiveJob, attempt: LiveAttempt) -> None:
     if report.steps_per_s is not None:
         job.speed_told = True
         key = (job.launch.kind, attempt.row.accelerator, attempt.row.accelerators)
-        turn.batch.speeds.append(SpeedRow(*key, report.steps_per_s))
+        if _is_usual(turn, job):
+            turn.batch.speeds.append(SpeedRow(*key, report.steps_per_s))
     emit(
         turn,
         AttemptProgressed(
@@ -141,8 +152,18 @@ def tell_progress(turn: Turn, job: LiveJob, attempt: LiveAttempt) -> None:
             report.start_s,
         ),
     )
+    table = turn.core.ledger.table
+    if table.judged > turn.board.judged:
+        turn.batch.scores += table.scored(since=turn.board.judged)
+        turn.board.judged = table.judged
     if report.start_s is not None:
         keep_restart_cost(turn, job)
+
+
+def _is_usual(turn: Turn, job: LiveJob) -> bool:
+    """Whether what the job reaches is what its kind reaches: not on machines that are badly connected."""
+    known = turn.core.ledger.jobs.get(job.row.job_id)
+    return known is None or turn.core.ledger.kind_of(known) == known.request.kind
 
 
 def _committed(turn: Turn, job: LiveJob, attempt: LiveAttempt, report: CommittedReport) -> None:

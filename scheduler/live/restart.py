@@ -58,6 +58,7 @@ def take_over(
     # Charged until now: what the fresh core is told of the books is all that came before it.
     spent = money.restate(turn)
     turn.begin_generation(SchedulerCore())
+    turn.board.judged = 0
     emit(turn, PolicyChanged(turn.at, in_force.spec, in_force.rules))
     emit(turn, spent)
     for pool in list(turn.board.pools.values()):

@@ -7,6 +7,7 @@ The live objects in memory are these rows; what goes to the store is a copy take
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from scheduler.core.throughput import Scored
 from walras.ids import JobId, Kind, NodeId, PoolId
 from walras.reasons import Reason
 from walras.states import AttemptState, JobState
@@ -293,6 +294,7 @@ class Batch:
     rents: list[RentRow] = field(default_factory=list)
     pools: list[PoolRow] = field(default_factory=list)
     speeds: list[SpeedRow] = field(default_factory=list)
+    scores: list[Scored] = field(default_factory=list)
     restart_costs: list[RestartCostRow] = field(default_factory=list)
     charges: list[ChargeRow] = field(default_factory=list)
     policies: list[PolicyRow] = field(default_factory=list)
@@ -319,6 +321,8 @@ class Loaded:
     rents: tuple[RentRow, ...]
     pools: tuple[PoolRow, ...]
     speeds: tuple[SpeedRow, ...]
+    #: What was believed of speeds before they were measured.
+    scores: tuple[Scored, ...]
     restart_costs: tuple[RestartCostRow, ...]
     last_job_id: int
     last_command_id: int

@@ -17,6 +17,7 @@ from scheduler.live.enrolment_tokens import EnrolmentTokens
 from scheduler.live.job_tokens import JobTokens
 from scheduler.live.logs import LogStore
 from scheduler.live.policy_desk import PolicyDesk
+from scheduler.live.predictions import Predictions
 from scheduler.live.providers import ProviderDesk
 from scheduler.live.rows import TokenRow
 from scheduler.live.solver_pool import SolverPool
@@ -49,6 +50,7 @@ class Server:
     secrets: Secrets
     gateway: AgentGateway
     solver: SolverPool
+    predictions: Predictions
     whole_gangs: WholeGangs
     policies: PolicyDesk
     providers: ProviderDesk

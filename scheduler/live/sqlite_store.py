@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from sqlite_utils import Database
 
+from scheduler.core.throughput import Scored
 from scheduler.live.migrations import migrations
 from scheduler.live.rows import (
     MONEY_KEYS,
@@ -71,6 +72,7 @@ _TABLES: tuple[tuple[str, Any], ...] = (
     ("rents", RentRow),
     ("pools", PoolRow),
     ("speeds", SpeedRow),
+    ("scores", Scored),
     ("restart_costs", RestartCostRow),
     ("charges", ChargeRow),
     ("policies", PolicyRow),
@@ -210,6 +212,7 @@ class SqliteStore:
             rents=tuple(self._select("rents", RentRow, "state = 'asked'")),
             pools=tuple(self._select("pools", PoolRow, "1 ORDER BY rowid")),
             speeds=tuple(self._select("speeds", SpeedRow, "1")),
+            scores=tuple(self._select("scores", Scored, "1")),
             restart_costs=tuple(self._select("restart_costs", RestartCostRow, "1")),
             last_job_id=int(self._value("SELECT max(job_id) FROM jobs") or 0),
             last_command_id=int(self._value("SELECT value FROM meta WHERE name = 'last_command_id'") or 0),

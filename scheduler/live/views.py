@@ -6,6 +6,7 @@ from typing import Any
 
 from scheduler.core.explain import first_reason
 from scheduler.core.realised import realised
+from scheduler.core.speeds_of import PoolSpeed
 from scheduler.live import money
 from scheduler.live.board import Board, LiveJob, LiveNode
 from scheduler.live.breath import Breath
@@ -22,6 +23,7 @@ from walras.api import (
     PriceList,
     PriceView,
     ReasonView,
+    SpeedView,
 )
 from walras.cluster import Pool
 from walras.ids import JobId
@@ -217,6 +219,18 @@ class Views:
             market_usd_per_h=pool.usd_per_h,
             rented_machines=sum(bool(node.row.rent_token) for node in members),
             quota_machines=pool.quota,
+        )
+
+    def pool_speed(self, told: PoolSpeed) -> SpeedView:
+        speed = told.speed
+        return SpeedView(
+            pool=told.pool_id,
+            accelerator=told.accelerator,
+            accelerators=told.accelerators,
+            steps_per_s=speed.steps_per_s,
+            source=speed.source.name.lower(),
+            low=speed.low,
+            high=speed.high,
         )
 
     # ---------------------------------------------------------------- policy

@@ -204,6 +204,7 @@ async def world(
             await assembled.server.solver.start()
         yield World(assembled, clock)
     finally:
+        await assembled.server.predictions.close()
         await assembled.server.solver.close()
         loop.cancel()
         await asyncio.gather(loop, return_exceptions=True)

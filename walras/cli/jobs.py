@@ -27,7 +27,7 @@ from walras.states import JobState
 from walras.units import format_count, format_length, format_money
 
 if TYPE_CHECKING:
-    from walras.api import AttemptView, Explanation, JobDetail, JobView
+    from walras.api import AttemptView, Explanation, JobDetail, JobView, SpeedView
     from walras.client import Client
 
 _COLUMNS = (
@@ -111,6 +111,15 @@ def explain(job: Job, output: Output = OutputFormat.TABLE) -> None:
             show_line(f"      to change this: {reason.fix}")
     for condition in answer.conditions:
         show_line(f"  {condition.type}  {condition.detail}")
+    for speed in answer.speeds:
+        show_line(f"  {_speed_text(speed)}")
+
+
+def _speed_text(speed: "SpeedView") -> str:
+    """Where a speed comes from matters as much as the speed."""
+    sure = "" if speed.low is None or speed.high is None else f", {speed.low:.3g} to {speed.high:.3g} 4 times out of 5"
+    where = f"{speed.accelerators} x {speed.accelerator} of {speed.pool}"
+    return f"on {where}: {speed.steps_per_s:.3g} steps/s ({speed.source}{sure})"
 
 
 async def _explained(client: "Client", job_id: int) -> "tuple[Explanation, JobDetail]":

@@ -10,6 +10,7 @@ from scheduler.core.books import JobBudgetChanged
 from scheduler.core.conditions import conditions
 from scheduler.core.events import JobCancelled, JobHeld, JobReleased, JobReprioritised
 from scheduler.core.explain import explain
+from scheduler.core.speeds_of import speeds_of
 from scheduler.live.auth import Role
 from scheduler.live.board import LiveJob
 from scheduler.live.breath import Breath
@@ -315,7 +316,13 @@ async def explanation(call: Call) -> Explanation:
             # What its last attempt came to, which the core does not keep.
             reasons.append(ReasonView(reason=row.reason, detail=row.detail))
     told = [ConditionView(type=each.type, detail=each.detail) for each in conditions(call.server.core, row.job_id)]
-    return Explanation(job_id=row.job_id, state=row.state, reasons=reasons, conditions=told)
+    return Explanation(
+        job_id=row.job_id,
+        state=row.state,
+        reasons=reasons,
+        conditions=told,
+        speeds=[call.server.views.pool_speed(each) for each in speeds_of(call.server.core, row.job_id)],
+    )
 
 
 # ------------------------------------------------------------------------------------------ change

@@ -1,0 +1,47 @@
+"""What the shells tell of speeds besides steps: what predictors make of unmeasured ones, and networks of machines."""
+
+from dataclasses import dataclass
+
+from walras.ids import JobId, Kind
+
+
+@dataclass(frozen=True, slots=True)
+class Guess:
+    """What one source takes a speed to be, steps per second; the truth lies inside four times out of five."""
+
+    source: str
+    steps_per_s: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class PredictedSpeed:
+    """One unmeasured cell: what is to be believed of it, and what each predictor by itself would have said."""
+
+    kind: Kind
+    accelerator: str
+    count: int
+    fused: Guess
+    parts: tuple[Guess, ...] = ()
+
+
+@dataclass(slots=True)
+class SpeedsPredicted:
+    """Speeds of cells that nobody measured. Of a cell that was measured meanwhile nothing is taken."""
+
+    at: float
+    speeds: tuple[PredictedSpeed, ...]
+
+
+@dataclass(slots=True)
+class NetworkMeasured:
+    """What the machines of an attempt exchange, bytes per second of one direction: its ranks measured it on meeting."""
+
+    at: float
+    job_id: JobId
+    attempt: int
+    bytes_per_s: float
+
+
+SpeedEvent = SpeedsPredicted | NetworkMeasured
