@@ -15,6 +15,7 @@ from walras.states import JobState
 
 #: Jobs told one by one: those that took longest.
 _JOBS_SHOWN = 50
+_DECIDED = "The same again gives the same. Files by the SHA-256 of their content; lengths in seconds."
 _STYLE = """
 body { font: 15px/1.45 system-ui, sans-serif; color: #1c1c1c; background: #fff; margin: 2rem auto; max-width: 62rem;
        padding: 0 1rem; }
@@ -43,6 +44,7 @@ def page(story: Story) -> str:
         _section("Pools", "", _pools(summary)),
         _section("Projects", "Sorted by name.", _projects(summary)) if summary.projects else "",
         _section("Jobs", f"The {_JOBS_SHOWN} that took longest; all are in jobs.csv.", _jobs(story)),
+        _section("What decides these figures", _DECIDED, _table(("", ""), story.decided_by)),
     ]
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -103,7 +105,7 @@ def _pools(summary: Summary) -> str:
 
 
 def _projects(summary: Summary) -> str:
-    titles = ("project", "jobs", "succeeded", "mean JCT", "accelerator h", "USD", "rho")
+    titles = ("project", "jobs", "succeeded", "JCT avg", "accelerator h", "USD", "rho")
     rows = [
         (
             each.project,

@@ -12,8 +12,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from simulator.compat.worlds import WALRAS
 from simulator.metrics import JobMeasure
-from simulator.report import Summary
-from simulator.study.cell import Ran
+from simulator.report import Summary, finite
+from simulator.study.cell import Ran, description
 from simulator.study.timeline import Level, PoolTrack, Span, Timeline
 from walras.cluster import Pool
 from walras.errors import ConfigError
@@ -56,6 +56,8 @@ class Story:
     conditions: str = ""
     #: Another simulator's; "": Walras's own.
     world: str = ""
+    #: Everything that decides the figures, by name (`simulator.study.cell.description`).
+    decided_by: tuple[tuple[str, str], ...] = ()
 
 
 def words_of(ran: Ran) -> dict[str, Any]:
@@ -75,7 +77,20 @@ def words_of(ran: Ran) -> dict[str, Any]:
 def story_of(ran: Ran, timeline: Timeline) -> Story:
     """Of a run that has just ended."""
     jobs = (*ran.result.jobs, *ran.result.unfinished)
-    return Story(**words_of(ran), summary=ran.summary, jobs=tuple(_line(ran, job) for job in jobs), timeline=timeline)
+    lines = tuple(_line(ran, job) for job in jobs)
+    decided_by = flat(json.loads(json.dumps(finite(description(ran.cell)))))
+    return Story(**words_of(ran), summary=ran.summary, jobs=lines, timeline=timeline, decided_by=decided_by)
+
+
+def flat(run: Mapping[str, Any], before: str = "") -> tuple[tuple[str, str], ...]:
+    """A description by dotted names; without what was not asked for."""
+    lines: list[tuple[str, str]] = []
+    for name, value in run.items():
+        if isinstance(value, Mapping):
+            lines += flat(value, f"{before}{name}.")
+        elif value not in (None, "", []):
+            lines.append((before + name, value if isinstance(value, str) else json.dumps(value)))
+    return tuple(lines)
 
 
 def _line(ran: Ran, job: JobMeasure) -> JobLine:
@@ -111,9 +126,11 @@ def read_story(folder: Path) -> Story:
         seed = int(summary["words"]["seed"])
         for name in ("conditions", "world"):
             words[name] = str(summary["words"].get(name, ""))
+        decided_by = flat(summary["run"])
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise _unlike(folder / SUMMARY, error) from None
-    return Story(**words, seed=seed, summary=known, jobs=_jobs(folder / JOBS), timeline=_timeline(folder / TIMELINE))
+    jobs, timeline = _jobs(folder / JOBS), _timeline(folder / TIMELINE)
+    return Story(**words, seed=seed, summary=known, jobs=jobs, timeline=timeline, decided_by=decided_by)
 
 
 def _jobs(path: Path) -> tuple[JobLine, ...]:

@@ -117,11 +117,11 @@ def test_the_page_needs_nothing_from_outside(folder: Path) -> None:
 
 
 def test_the_page_has_every_picture(folder: Path) -> None:
-    """Completion times, queueing, utilisation, prices, money, fairness and the timeline."""
+    """Completion times, queueing, utilisation, prices, money, fairness and the timeline; and what decided it all."""
     headings = re.findall(r"<h2>([^<]+)</h2>", (folder / REPORT).read_text())
     assert headings == [
         "Figures", "Completion times", "Queueing", "Utilisation by pool", "Prices", "Money by market",
-        "Fairness by project", "Timeline", "Pools", "Projects", "Jobs",
+        "Fairness by project", "Timeline", "Pools", "Projects", "Jobs", "What decides these figures",
     ]  # fmt: skip
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+import walras
 from simulator.compat.worlds import WORLDS
 from walras.cli.main import app
 
@@ -107,6 +108,7 @@ def test_the_report_says_which_world(tmp_path: Path) -> None:
     assert "60 jobs in the world of gavel, run stopped" in done.stdout
     page = (out / "report.html").read_text()
     assert "world gavel" in page
+    assert f"<td>walras</td><td>{walras.__version__}</td>" in page
     assert _simulate("report", out).exit_code == 0
     assert (out / "report.html").read_text() == page
 
