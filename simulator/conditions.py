@@ -30,7 +30,7 @@ from simulator.lengths import Lengths
 from simulator.machines import PoolModel
 from simulator.mishaps import Mishaps
 from simulator.simulate import Scenario
-from simulator.truth import Costs
+from simulator.truth import Costs, Truth
 from walras.checking import FileModel, nearest
 from walras.cluster import Market
 from walras.errors import ConfigError
@@ -72,8 +72,9 @@ class Conditions(FileModel):
     }  # fmt: skip
 
     def applied_to(self, scenario: Scenario) -> Scenario:
-        """The scenario under these conditions."""
+        """The scenario under these conditions. Raises ConfigError for a pool or a kind of job that it does not have."""
         truth, world = scenario.truth, scenario.world
+        _check_kinds(self.costs_by_kind, truth)
         own, by_kind = self.costs.costs(), {Kind(kind): given.costs() for kind, given in self.costs_by_kind.items()}
         return replace(
             scenario,
@@ -130,6 +131,21 @@ def _fault_model(faults: FaultsGiven) -> FaultModel:
         uncordon_s=faults.uncordon or inf,
         until_at=faults.until or inf,
     )
+
+
+def _check_kinds(named: Mapping[str, object], truth: Truth) -> None:
+    """Costs of a kind that no job has would be forgotten in silence."""
+    if not named:
+        return
+    known = sorted({str(kind) for kind in (*(key.kind for key in truth.speeds), *truth.laws, *truth.costs)})
+    for kind in named:
+        if kind not in known:
+            meant = nearest(kind, known)
+            raise ConfigError(
+                f"costs_by_kind: no job is of kind {kind!r}",
+                field="costs_by_kind",
+                fix=f"did you mean {meant!r}?" if meant else f"known: {', '.join(known[:20]) or 'none'}",
+            )
 
 
 def _under(markets: Mapping[str, MarketGiven], pools: tuple[PoolModel, ...]) -> tuple[PoolModel, ...]:

@@ -136,7 +136,8 @@ class IncidentGiven(FileModel):
     def _one_thing(self) -> "IncidentGiven":
         named = [word for word in ("revoke", "kill", "slow", "market") if getattr(self, word) is not None]
         if len(named) != 1:
-            raise FieldMistake("revoke", f"{len(named)} things happen at once; name one of revoke, kill, slow, market")
+            what = " and ".join(named) + " at once" if named else "nothing happens"
+            raise FieldMistake("revoke", f"{what}; name one of revoke, kill, slow, market")
         if named == ["market"] and self.usd_per_h is None and self.capacity is None:
             raise FieldMistake("market", "changes nothing; add usd_per_h or capacity")
         belongs = {

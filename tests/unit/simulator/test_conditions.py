@@ -30,7 +30,7 @@ from simulator.simulate import Scenario
 from simulator.study.bounds import BoundsAsked
 from simulator.study.cell import Cell, Source, description, key_of, run_cell
 from simulator.study.shipped import shipped
-from simulator.truth import Costs, Truth
+from simulator.truth import Costs, SpeedKey, Truth
 from walras.checking import FileModel, check
 from walras.cluster import Market, Pool, Shape
 from walras.errors import ConfigError
@@ -133,7 +133,7 @@ def test_jobs_starts_and_kinds_have_conditions_too() -> None:
     lengths: {factor: 2}
     end: 1d
     """
-    measured = replace(PLAIN, truth=Truth({}, {Kind("rnn"): Costs(7.0)}))
+    measured = replace(PLAIN, truth=Truth({SpeedKey(Kind("cnn"), "t4"): 1.0}, {Kind("rnn"): Costs(7.0)}))
     scenario = _read(text).applied_to(measured)
     assert scenario.truth.costs == {Kind("cnn"): Costs(9.0, None), Kind("rnn"): Costs(7.0)}
     assert scenario.truth.default_costs == Costs(1.0)
@@ -190,6 +190,7 @@ def test_the_conditions_that_come_along_can_be_run(name: str, workload: str, clu
         ("lengths: {factor: 0}", "lengths.factor"),
         ("starts: {refused: 1}", "starts.refused"),
         ("costs_by_kind: {cnn: {begin: 1}}", "costs_by_kind.cnn.begin"),
+        ("costs_by_kind: {cnnn: {start: 1}}", "costs_by_kind"),
     ],
 )
 def test_a_mistake_is_named_by_its_field(text: str, field: str) -> None:
