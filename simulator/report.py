@@ -1,7 +1,7 @@
 """A run's figures: a summary as data, as a table, as JSON. `docs/metrics.md` defines each."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, field
 from math import isfinite, nan
 from typing import Any
@@ -93,6 +93,8 @@ class Summary:
     bounds: Bounds = field(default_factory=Bounds)
     #: Rows of the workload that could not be read and were left out.
     skipped_rows: int = 0
+    #: Jobs that figures over jobs are over, whatever became of them; 0: nobody counted them apart.
+    measured_jobs: int = 0
 
     @property
     def usd_by_market(self) -> dict[str, float]:
@@ -116,14 +118,25 @@ class Beside:
     #: Completion times of the same jobs under the policy `isolated`, if that was simulated too.
     isolated_jct_s: Mapping[JobId, float] | None = None
     skipped_rows: int = 0
+    #: Figures over jobs are over those with these numbers (from, to), in order of arrival; None: over all.
+    window: tuple[int, int] | None = None
+
+    def counts(self, job: JobMeasure) -> bool:
+        """Whether the job takes part in figures over jobs."""
+        return self.window is None or self.window[0] <= job.job_id <= self.window[1]
+
+
+def _counted(jobs: Sequence[JobMeasure], beside: Beside | None) -> list[JobMeasure]:
+    return [job for job in jobs if beside is None or beside.counts(job)]
 
 
 def summarise(result: Result, beside: Beside | None = None) -> Summary:
     """The figures of a run whose jobs were collected in the result."""
     jobs = [*result.jobs, *result.unfinished]
-    done = [job for job in result.jobs if job.state is JobState.SUCCEEDED]
+    counted = _counted(jobs, beside)
+    done = [job for job in _counted(result.jobs, beside) if job.state is JobState.SUCCEEDED]
     jcts = np.array([job.jct_s for job in done])
-    queueing = np.array([job.queueing_s for job in jobs if isfinite(job.queueing_s)])
+    queueing = np.array([job.queueing_s for job in counted if isfinite(job.queueing_s)])
     rho = _rho(result, jobs, beside)
     pools = tuple(_pool_figures(meter, result.bills[meter.pool.pool_id]) for meter in result.pools)
     there, held, running = (sum(getattr(pool, name) for pool in pools) for name in ("there_h", "held_h", "running_h"))
@@ -165,7 +178,7 @@ def summarise(result: Result, beside: Beside | None = None) -> Summary:
         wall_s=result.wall_s,
         pools=pools,
         violations=tuple(result.violations),
-        projects=_projects(jobs, rho),
+        projects=_projects(jobs, rho, {job.job_id for job in done}),
         **(_known_beside(result, done, rho, beside) if beside is not None else {}),
     )
 
@@ -183,15 +196,17 @@ def _known_beside(
 ) -> dict[str, Any]:
     roster = beside.roster
     slowdowns = np.array([job.jct_s / roster.alone_s(job.job_id) for job in done])
-    bound_by = [job for job in (*result.jobs, *result.unfinished) if isfinite(roster.deadline_at(job.job_id))]
+    counted = _counted([*result.jobs, *result.unfinished], beside)
+    bound_by = [job for job in counted if isfinite(roster.deadline_at(job.job_id))]
     return {
         "slowdown_mean": float(slowdowns.mean()) if len(slowdowns) else nan,
         "slowdown_max": float(slowdowns.max()) if len(slowdowns) else nan,
         "deadlines": len(bound_by),
         "deadline_misses": sum(missed(job, roster) for job in bound_by),
         "fairness": fairness_of(done, rho, roster, beside.isolated_jct_s),
-        "bounds": bounds_of(result, roster, beside.bounds),
+        "bounds": bounds_of(done, roster, beside.bounds, is_whole=beside.window is None),
         "skipped_rows": beside.skipped_rows,
+        "measured_jobs": len(counted),
     }
 
 
@@ -203,20 +218,20 @@ def missed(job: JobMeasure, roster: Roster) -> bool:
     return not (job.state is JobState.SUCCEEDED and job.ended_at <= deadline_at)
 
 
-def _projects(jobs: Sequence[JobMeasure], rho: Mapping[JobId, float]) -> tuple[ProjectFigures, ...]:
+def _projects(jobs: Sequence[JobMeasure], rho: Mapping[JobId, float], done: Set[JobId]) -> tuple[ProjectFigures, ...]:
     by_project: dict[str, list[JobMeasure]] = {}
     for job in jobs:
         by_project.setdefault(job.project, []).append(job)
-    return tuple(_project(name, by_project[name], rho) for name in sorted(by_project))
+    return tuple(_project(name, by_project[name], rho, done) for name in sorted(by_project))
 
 
-def _project(name: str, jobs: Sequence[JobMeasure], rho: Mapping[JobId, float]) -> ProjectFigures:
-    done = [job for job in jobs if job.state is JobState.SUCCEEDED]
+def _project(name: str, jobs: Sequence[JobMeasure], rho: Mapping[JobId, float], done_ids: Set[JobId]) -> ProjectFigures:
+    done = [job for job in jobs if job.job_id in done_ids]
     rhos = [rho[job.job_id] for job in done if job.job_id in rho]
     return ProjectFigures(
         name,
         len(jobs),
-        len(done),
+        sum(job.state is JobState.SUCCEEDED for job in jobs),
         float(np.mean([job.jct_s for job in done])) if done else nan,
         sum(sum(job.accelerator_s.values()) for job in jobs) / 3600.0,
         sum(job.usd for job in jobs),

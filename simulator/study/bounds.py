@@ -4,17 +4,14 @@ They hold for the jobs that succeeded: leaving the others out makes the fleet em
 are the true ones, restarts cost nothing, and rented machines are there up to their quota from the beginning.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from math import nan
-from typing import TYPE_CHECKING
 
 from simulator.bounds.instance import Instance, no_contention_s
+from simulator.metrics import JobMeasure
 from simulator.study.roster import Roster
-from walras.states import JobState
-
-if TYPE_CHECKING:
-    from simulator.simulate import Result
 
 #: Job-pool pairs up to which the linear program is solved, and the priced bound is sought, unless all are asked for.
 FLUID_PAIRS_MAX = 10_000
@@ -49,10 +46,10 @@ class Bounds:
     jct_gap: float = nan
 
 
-def bounds_of(result: "Result", roster: Roster, asked: BoundsAsked) -> Bounds:
-    """The bounds of a run, those that are asked for."""
+def bounds_of(succeeded: Iterable[JobMeasure], roster: Roster, asked: BoundsAsked, *, is_whole: bool = True) -> Bounds:
+    """The bounds of these jobs of a run, those that are asked for. Only all of them have a makespan."""
     # In the order of their numbers, so that policies that end all jobs meet the same bounds to the last bit.
-    done = sorted((job for job in result.jobs if job.state is JobState.SUCCEEDED), key=lambda job: job.job_id)
+    done = sorted(succeeded, key=lambda job: job.job_id)
     if asked is BoundsAsked.NONE or not done:
         return Bounds()
     instance = roster.instance(job.job_id for job in done)
@@ -61,7 +58,7 @@ def bounds_of(result: "Result", roster: Roster, asked: BoundsAsked) -> Bounds:
     ended_s = max(job.ended_at for job in done) - float(instance.arrival_at.min())
     alone_s = no_contention_s(instance)
     fluid_s = priced_s = nan
-    if asked is BoundsAsked.ALL or pairs <= FLUID_PAIRS_MAX:
+    if is_whole and (asked is BoundsAsked.ALL or pairs <= FLUID_PAIRS_MAX):
         from simulator.bounds.fluid import makespan_bound_s
 
         fluid_s = makespan_bound_s(instance)

@@ -96,6 +96,8 @@ class Cell:
     conditions: str | None = None
     #: Whose rules and physics hold (`simulator.compat.worlds`).
     world: str = WALRAS
+    #: `1001-2000`: figures over jobs are over those, in order of arrival. None: over all.
+    window: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,13 +126,28 @@ class Ran:
 
 def run_cell(cell: Cell, recorder: Recorder | None = None) -> Ran:
     """Simulate. Raises ConfigError for anything that a person has to mend."""
+    window = window_of(cell.window)
     ready = prepared(cell)
     roster = Roster(ready.scenario.pools, ready.scenario.truth, ready.alone_s)
     result = simulate(roster.watched(ready.jobs), ready.scenario, recorder=recorder)
     isolated = _isolated_jct_s(cell) if cell.fairness else None
     bounds = cell.bounds if ready.alone_s is None else BoundsAsked.NONE
-    beside = Beside(roster, bounds, isolated, ready.skipped.count)
+    beside = Beside(roster, bounds, isolated, ready.skipped.count, window)
+    if window is not None and window[0] > len(roster):
+        raise ConfigError(f"no job is number {window[0]}: there are {len(roster)}", field="window", fix="begin earlier")
     return Ran(cell, result, roster, summarise(result, beside), ready.skipped)
+
+
+def window_of(text: str | None) -> tuple[int, int] | None:
+    """`1001-2000`, both numbers counted, from 1. Raises ConfigError."""
+    if text is None:
+        return None
+    first, _, last = text.partition("-")
+    if not all(each.isascii() and each.isdigit() and len(each) < 10 for each in (first, last)) or not (
+        1 <= int(first) <= int(last)
+    ):
+        raise ConfigError(f"window {text!r}", field="window", fix="write numbers of jobs, such as 1001-2000")
+    return int(first), int(last)
 
 
 def _isolated_jct_s(cell: Cell) -> dict[JobId, float]:
@@ -257,6 +274,7 @@ def description(cell: Cell) -> dict[str, Any]:
         **_policy_description(cell),
         "seed": cell.seed,
         "bounds": cell.bounds.value,
+        **({} if cell.window is None else {"window": window_of(cell.window)}),
         **({} if cell.conditions is None else {"conditions": _conditions(cell.conditions).model_dump(mode="json")}),
     }
 

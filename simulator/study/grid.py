@@ -47,6 +47,8 @@ class Grid(FileModel):
     conditions: str | None = None
     #: Whose rules and physics, the same for every run.
     world: str = WALRAS
+    #: `1001-2000`: figures over jobs are over those, in order of arrival.
+    window: str | None = None
     bounds: BoundsAsked = BoundsAsked.CHEAP
     fairness: bool = False
 
@@ -125,9 +127,8 @@ def cells_of(grid: Grid) -> list[tuple[Place, Cell]]:
             )
         source = replace(source, made=replace(source.made, rate_per_h=rate))
         place = Place(workload, cluster, policy, rate, seed)
-        cells.append(
-            (place, Cell(source, cluster, policy, seed, grid.bounds, grid.fairness, grid.conditions, grid.world))
-        )
+        asked = (grid.bounds, grid.fairness, grid.conditions, grid.world, grid.window)
+        cells.append((place, Cell(source, cluster, policy, seed, *asked)))
     return cells
 
 

@@ -69,6 +69,9 @@ def lines(summary: Summary) -> list[tuple[str, str]]:
         ("restart overhead", share(summary.overhead)),
         ("steps lost", f"{summary.lost_steps:.6g} of {summary.worked_steps:.6g}"),
     ]
+    if summary.measured_jobs not in (0, summary.jobs):
+        told = f"{summary.measured_jobs:,} of {summary.jobs:,} jobs, in the window"
+        lines.insert(1, ("JCT, slowdown, queueing, fairness of", told))
     if summary.skipped_rows:
         lines.insert(0, ("rows skipped", f"{summary.skipped_rows:,} rows of the workload could not be read"))
     if summary.deadlines:

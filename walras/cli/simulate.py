@@ -52,6 +52,9 @@ World = Annotated[
 Learning = Annotated[
     str | None, typer.Option("--learning", help="Of world sia: how applications learn, if not below --speeds.")
 ]
+Window = Annotated[
+    str | None, typer.Option("--window", help="Figures over jobs 1001-2000 alone, in order of arrival; all run.")
+]
 TraceJobs = Annotated[int | None, typer.Option("--trace-jobs", min=1, help="Of generate:NAME: how many jobs.")]
 Rate = Annotated[float | None, typer.Option("--rate", min=0, help="Of generate:NAME: arrivals per hour; 0: at once.")]
 Gangs = Annotated[bool | None, typer.Option("--gangs/--no-gangs", help="Of generate:NAME: jobs of several, or of one.")]
@@ -94,6 +97,7 @@ def simulate_run(
     fairness: Fairness = False,
     world: World = "walras",
     learning: Learning = None,
+    window: Window = None,
     out: Annotated[
         Path | None, typer.Option("--out", help="Folder for summary, jobs, events, timeline and an HTML report.")
     ] = None,
@@ -104,7 +108,7 @@ def simulate_run(
     reading = main.Reading(skip_bad_rows=skip_bad_rows, sort=sort, only=only)
     made = main.Made(trace_jobs, rate, gangs, priorities, slos, stretch)
     source = main.Source(workload, format, reading, speeds, measured, learning, made)
-    cell = main.Cell(source, cluster, policy, seed, main.BoundsAsked(bounds.value), fairness, conditions, world)
+    cell = main.Cell(source, cluster, policy, seed, main.BoundsAsked(bounds.value), fairness, conditions, world, window)
     _exit(main.run_one(cell, output.value, out))
 
 
@@ -140,6 +144,7 @@ def simulate_compare(
     fairness: Fairness = False,
     world: World = "walras",
     learning: Learning = None,
+    window: Window = None,
     jobs: Jobs = 1,
     backend: BackendOption = Backend.LOKY,
     address: Address = "",
@@ -150,7 +155,9 @@ def simulate_compare(
     reading = main.Reading(skip_bad_rows=skip_bad_rows, sort=sort, only=only)
     made = main.Made(trace_jobs, rate, gangs, priorities, slos, stretch)
     source = main.Source(workload, format, reading, speeds, measured, learning, made)
-    template = main.Cell(source, cluster, policy[0], 0, main.BoundsAsked(bounds.value), fairness, conditions, world)
+    template = main.Cell(
+        source, cluster, policy[0], 0, main.BoundsAsked(bounds.value), fairness, conditions, world, window
+    )
     workers = main.Workers(jobs, main.Backend(backend.value), address)
     _exit(main.run_compare(template, policy, seeds, workers, output.value))
 
@@ -178,6 +185,7 @@ def simulate_sweep(
     ] = None,
     world: Annotated[str | None, typer.Option("--world", help="Whose rules and physics; see worlds.")] = None,
     learning: Learning = None,
+    window: Window = None,
     jobs: Jobs = 1,
     backend: BackendOption = Backend.LOKY,
     address: Address = "",
@@ -195,6 +203,7 @@ def simulate_sweep(
         "conditions": conditions,
         "world": world,
         "learning": learning,
+        "window": window,
         "format": format,
         "bounds": bounds.value if bounds is not None else None,
         "fairness": fairness,

@@ -209,6 +209,23 @@ def test_a_sweep_gives_each_workload_what_is_about_it(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
 
 
+def test_a_window_leaves_out_who_came_before_and_after() -> None:
+    """All jobs run, and the figures over jobs are over those of the window; the makespan stays that of all."""
+    args = ("run", "bursts", "--cluster", "sia-64", "--policy", "fifo", "-o", "json")
+    whole, part = (json.loads(_run(*args, *more).stdout) for more in ((), ("--window", "21-60")))
+    jct_s = [job["jct_s"] for job in whole["per_job"] if 21 <= job["job_id"] <= 60]
+    assert part["avg_jct_s"] == pytest.approx(sum(jct_s) / 40)
+    assert (part["measured_jobs"], part["jobs"], len(part["per_job"])) == (40, 80, 80)
+    assert (whole["measured_jobs"], part["makespan_s"]) == (80, whole["makespan_s"])
+    assert part["bounds"]["makespan_s"] is None
+    assert 0.0 <= part["bounds"]["jct_gap"] <= part["bounds"]["no_contention_gap"]
+    assert part["run"]["window"] == [21, 60]
+    for wrong in ("5", "0-3", "9-4", "81-90"):
+        done = _run(*args, "--window", wrong)
+        assert done.exit_code == 2
+        assert "window" in done.stderr or "there are 80" in done.stderr
+
+
 def test_rows_that_were_skipped_are_told_wherever_the_figures_are(tmp_path: Path) -> None:
     """Their number in table, JSON, comparison and sweep, and the first of them by line."""
     (tmp_path / "t.csv").write_text(TRACE + "0,a,k,1,5\nx,b,k,1,5\n1,c,k,1,5\n")
