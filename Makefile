@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 JOBS ?= 2
 
-.PHONY: help install demo test test-all golden explore lint bench clean
+.PHONY: help install demo test test-all golden browser explore lint bench clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -39,6 +39,10 @@ test-all: lint ## lint and every test, real processes and PyTorch included
 
 golden: .venv/.installed-dev ## add the solver that golden results were recorded with (GPL, for tests alone)
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[golden]'
+
+browser: ## install the browser that reports are opened with in tests (Debian; needs root)
+	command -v chromium >/dev/null && command -v chromedriver >/dev/null || { apt-get update -qq && \
+		DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium chromium-driver >/dev/null; }
 
 explore: .venv/.installed-dev ## property tests on examples that nobody has seen yet
 	HYPOTHESIS_PROFILE=explore $(BIN)/python -m pytest -n $(JOBS) tests/properties -m "not gpu"

@@ -72,7 +72,7 @@ class Outcome(StrEnum):
     """Why a run ended."""
 
     #: Somebody called `stop`: normally because every job has ended.
-    STOPPED = "stopped"
+    COMPLETE = "complete"
     #: Nothing is left that could happen.
     EXHAUSTED = "exhausted"
     #: The scheduler wakes again and again, nothing else is under way, and it decides nothing.
@@ -173,7 +173,7 @@ class Engine:
         heap, until_at, max_events = self._heap, limits.until_at, limits.max_events
         while heap:
             if self._stopped:
-                return Outcome.STOPPED
+                return Outcome.COMPLETE
             if self._quiet_wakes > QUIET_WAKES_MAX:
                 return Outcome.STALLED
             if self.events >= max_events:
@@ -191,7 +191,7 @@ class Engine:
             timer.act = timer.subject = None  # who holds a timer of its own is not held by it: no cycle is left behind
             for event in act(at, subject):
                 self.send(event)
-        return Outcome.STOPPED if self._stopped else Outcome.EXHAUSTED
+        return Outcome.COMPLETE if self._stopped else Outcome.EXHAUSTED
 
     # -- commands that concern time itself
 

@@ -77,7 +77,7 @@ def run_one(cell: Cell, output: str, out: Path | None = None) -> int:
     if ran.skipped.count:
         told = [f"walras: {ran.skipped.count} rows were skipped; the first of them:", *ran.skipped.first]
         Console(stderr=True).print("\n  ".join(told), markup=False, highlight=False, soft_wrap=True)
-    return 0 if ran.result.outcome is Outcome.STOPPED and not ran.summary.violations else 1
+    return 0 if ran.result.outcome is Outcome.COMPLETE and not ran.summary.violations else 1
 
 
 def _run_into(cell: Cell, folder: Path) -> Ran:
@@ -199,7 +199,7 @@ def _console() -> Console:
 
 
 def _code(outcomes: Sequence[str], broken: Sequence[str]) -> int:
-    return 1 if broken or any(outcome != Outcome.STOPPED.value for outcome in outcomes) else 0
+    return 1 if broken or any(outcome != Outcome.COMPLETE.value for outcome in outcomes) else 0
 
 
 def _print_violations(console: Console, broken: Sequence[str]) -> None:

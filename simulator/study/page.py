@@ -21,7 +21,8 @@ body { font: 15px/1.45 system-ui, sans-serif; color: #1c1c1c; background: #fff; 
        padding: 0 1rem; }
 h1 { font-size: 1.5rem; margin-bottom: .2rem; } h2 { font-size: 1.1rem; margin: 2.2rem 0 .4rem; }
 p { margin: .3rem 0; color: #444; }
-table { border-collapse: collapse; font-size: .88rem; margin-top: .5rem; }
+table { border-collapse: collapse; font-size: .88rem; margin-top: .5rem; display: block; overflow-x: auto; }
+h1, p { overflow-wrap: anywhere; }
 td, th { padding: .18rem .9rem .18rem 0; text-align: right; border-bottom: 1px solid #e4e4e4; vertical-align: top; }
 td:first-child, th:first-child, td.left { text-align: left; } th { font-weight: 600; }
 .bad { color: #a3261c; font-weight: 600; } svg { max-width: 100%; height: auto; }

@@ -117,7 +117,7 @@ def _measure(number: int, jct_s: float, state: JobState = JobState.SUCCEEDED) ->
 
 def _result(*jobs: JobMeasure, unfinished: tuple[JobMeasure, ...] = ()) -> Result:
     return Result(
-        Outcome.STOPPED, 300.0, 10.0, 210.0, list(jobs), list(unfinished), [], {}, 100.0, 5.0, 42, SolveStats(), 0.1
+        Outcome.COMPLETE, 300.0, 10.0, 210.0, list(jobs), list(unfinished), [], {}, 100.0, 5.0, 42, SolveStats(), 0.1
     )
 
 

@@ -38,7 +38,7 @@ POLICIES = ["pollux", "sia", "walras"]
 
 def _done(jobs: Sequence[SimulatedJob], scenario: Scenario) -> Result:
     result = simulate(jobs, scenario)
-    assert result.outcome is Outcome.STOPPED
+    assert result.outcome is Outcome.COMPLETE
     assert result.violations == []
     assert len(result.jobs) == len(jobs)
     result.jobs.sort(key=lambda job: job.job_id)

@@ -39,7 +39,7 @@ def _workload(rows: Sequence[Row], application: Application = NET, machines: int
 def _run(policy: str, rows: Sequence[Row], application: Application = NET, machines: int = 2) -> Result:
     workload = _workload(rows, application, machines)
     result = simulate(workload.jobs, pollux_scenario(workload, policy, pool=replace(T4_POOL, machines=machines)))
-    assert result.outcome is Outcome.STOPPED
+    assert result.outcome is Outcome.COMPLETE
     assert result.violations == []
     return result
 

@@ -91,7 +91,19 @@ def result(*jobs: JobMeasure) -> Result:
     meter.there_s = 4 * 200.0
     bills = {PoolId("own"): 7.0}
     return Result(
-        Outcome.STOPPED, 200.0, 0.0, 200.0, list(jobs), [], [meter], bills, 100.0, 5.0, 42, SolveStats(2, 0.5, 0.4), 0.1
+        Outcome.COMPLETE,
+        200.0,
+        0.0,
+        200.0,
+        list(jobs),
+        [],
+        [meter],
+        bills,
+        100.0,
+        5.0,
+        42,
+        SolveStats(2, 0.5, 0.4),
+        0.1,
     )
 
 

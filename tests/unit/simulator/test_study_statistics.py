@@ -55,7 +55,7 @@ def test_no_interval_from_one_value_and_no_mean_from_none() -> None:
 
 def row(**values: float) -> Row:
     named = {measure.name: 1.0 for measure in MEASURES} | values
-    return Row(named, {measure.name: 0.5 for measure in COST_MEASURES}, "stopped", ())
+    return Row(named, {measure.name: 0.5 for measure in COST_MEASURES}, "complete", ())
 
 
 def comparison(first: list[float], second: list[float]) -> Comparison:

@@ -34,7 +34,7 @@ def test_an_attempt_starts_makes_its_steps_and_ends_to_the_instant(bench: Make, 
     b.submit(job(steps=100.0))
     b.start(1.0, 1, 1, {"own-1": (0,)})
     b.transition(60.0, 1, JobState.SUCCEEDED)
-    assert b.run() is Outcome.STOPPED
+    assert b.run() is Outcome.COMPLETE
     assert b.told(AttemptStarted) == [AttemptStarted(4.0, 1, 1)]
     (end,) = b.told(AttemptEnded)
     assert (end.at, end.exit_code, end.steps) == (54.0, 0, 100.0)
@@ -217,5 +217,5 @@ def test_a_run_ends_with_its_last_job(bench: Make, job: Make) -> None:
     b.transition(10.0, 1, JobState.CANCELLED)
     b.transition(20.0, 2, JobState.CANCELLED)
     b.transition(10_000.0, 3, JobState.CANCELLED)
-    assert b.run() is Outcome.STOPPED
+    assert b.run() is Outcome.COMPLETE
     assert b.engine.now == 20.0

@@ -105,7 +105,7 @@ def test_the_report_says_which_world(tmp_path: Path) -> None:
     out = tmp_path / "run"
     done = _simulate("run", *GAVEL, "--policy", "fifo", "--out", out)
     assert done.exit_code == 0, done.output
-    assert "60 jobs in the world of gavel, run stopped" in done.stdout
+    assert "60 jobs in the world of gavel, run complete" in done.stdout
     page = (out / "report.html").read_text()
     assert "world gavel" in page
     assert f"<td>walras</td><td>{walras.__version__}</td>" in page
