@@ -32,7 +32,7 @@ _MOST_JOBS = 12
 _MACHINES = np.array([2.0, 2.0, 1.0])
 _SEEDS = range(5)
 #: Of the simulated ones.
-_SIMULATED_JOBS, _PARTS = 100, 4
+_SIMULATED_JOBS, _PARTS, _SIMULATED_SEEDS = 60, 4, (0, 1, 2)
 _RATES = {"all at once": 0.0, "0.3 jobs/h": 0.3}
 _CLUSTER = Path(__file__).resolve().parents[1] / "configs" / "clusters" / "hadar-60.yaml"
 _SYNC = {"no cost of averaging": 0.0, "5 % for averaging": 0.05, "20 % for averaging": 0.2}
@@ -62,11 +62,11 @@ def _simulated(scale: float) -> Measured:
     """Through scheduler and simulator, at a light load and with all jobs there at the beginning."""
     jobs = max(10, round(_SIMULATED_JOBS * scale))
     measured = Measured(
-        "forks, simulated", f"hadar-60 / small, {jobs} jobs, {len(_SEEDS)} seeds; forks of up to {_PARTS} parts"
+        "forks, simulated", f"hadar-60, {jobs} jobs, {len(_SIMULATED_SEEDS)} seeds; forks of up to {_PARTS} parts"
     )
     for load, rate_per_h in _RATES.items():
         for name, parts in (("whole", 1), ("forked", _PARTS)):
-            runs = [_run(jobs, rate_per_h, seed, parts) for seed in _SEEDS]
+            runs = [_run(jobs, rate_per_h, seed, parts) for seed in _SIMULATED_SEEDS]
             measured.add(f"{load}, {name}: JCT", float(np.mean([_mean_jct_s(run) for run in runs])) / 3600, "h")
             total_s = [run.last_ended_at - run.first_submitted_at for run in runs]
             measured.add(f"{load}, {name}: total time", float(np.mean(total_s)) / 3600, "h")
