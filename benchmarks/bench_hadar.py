@@ -4,8 +4,7 @@
 
 The policy alone in exact rounds: places are decided at the beginning of each and kept to its end, gangs sit anywhere on
 the accelerators of a pool, a change of accelerators costs ten seconds. The jobs and the cluster of `hadar-60`, all at
-once and at .8 and 1.2 of the load that the fluid fleet could just bear. The scheduler starts no mixed gangs, so this is
-where they can be compared.
+once and at .8 and 1.2 of the load that the fluid fleet could just bear.
 """
 
 from dataclasses import dataclass

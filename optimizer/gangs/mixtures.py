@@ -38,14 +38,16 @@ def answer_with_mixtures(policy: SharePolicy, problem: Problem, memory: Memory) 
         ProblemError: the problem is malformed.
     """
     made, asked, place = _none(len(problem.pools)), problem, np.arange(len(problem.columns))
-    for answers in range(MOST_ANSWERS + 1):
-        decision, left = policy.decide(asked, memory)
+    decision, left = policy.decide(asked, memory)
+    for _ in range(MOST_ANSWERS):
         assert isinstance(decision, Shares), "a share policy"
-        helpful = helpful_mixtures(asked, decision) if answers < MOST_ANSWERS else _none(len(problem.pools))
+        helpful = helpful_mixtures(asked, decision)
         if not len(helpful):
             break
         made = _joined([made, helpful])
         asked, place = with_columns(problem, made.columns)
+        decision, left = policy.decide(asked, memory)
+    assert isinstance(decision, Shares), "a share policy"
     return replace(decision, x=decision.x[place], added=made.columns if len(made) else None), left
 
 

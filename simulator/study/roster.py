@@ -33,6 +33,8 @@ class Roster:
         #: Of every way to be run: steps per second on each pool, and accelerators.
         self._speeds: list[list[float]] = []
         self._gangs: list[int] = []
+        #: How many such gangs its parts may be at once.
+        self._forks: list[int] = []
         self._row: dict[JobId, int] = {}
         self._arrival: list[float] = []
         self._steps: list[float] = []
@@ -56,11 +58,12 @@ class Roster:
         return len(self._row)
 
     def _way_of(self, request: JobRequest) -> int:
-        key = (request.kind, request.demands, request.sizes)
+        key = (request.kind, request.demands, request.sizes, request.fork_max)
         way = self._ways.get(key)
         if way is None:
             way = self._ways[key] = len(self._gangs)
             self._gangs.append(min((*request.sizes, *(demand.count for demand in request.demands))))
+            self._forks.append(request.fork_max)
             if self._alone_s is None:
                 self._speeds.append([self._speed(request, pool) for pool in range(len(self._types))])
         return way
@@ -108,17 +111,20 @@ class Roster:
     def instance(self, job_ids: Iterable[JobId]) -> Instance:
         """These jobs as the lower bounds see them. A gang whose size depends on the type counts with its smallest.
 
+        A job that may be forked counts as one gang of all its parts, as fast as they together: no fork of it is faster,
+        and on no accelerator does it come further. Of a mixed gang nothing is more than of one in its fastest pool.
         Not where `alone_s` was given: no bound holds there.
         """
         assert self._alone_s is None, "no lower bound holds where speeds do not say how long a job takes"
         rows = np.array([self._row[job_id] for job_id in job_ids], dtype=np.int64)
         ways = np.array(self._way, dtype=np.int64)[rows]
-        speeds: FloatArray = np.array(self._speeds, dtype=float)[ways]
+        forks = np.array(self._forks, dtype=float)[ways]
+        speeds: FloatArray = np.array(self._speeds, dtype=float)[ways] * forks[:, None]
         there = self._capacity > 0
         return Instance(
             np.array(self._arrival)[rows],
             np.array(self._steps)[rows],
-            np.array(self._gangs, dtype=float)[ways],
+            np.array(self._gangs, dtype=float)[ways] * forks,
             np.ascontiguousarray(speeds[:, there]),
             self._capacity[there],
         )

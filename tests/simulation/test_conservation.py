@@ -15,6 +15,7 @@ from simulator.attempts import Attempts, Job, Run
 from simulator.job import SimulatedJob
 from simulator.machines import PoolModel
 from simulator.simulate import Scenario, Simulation, Wiring, simulate
+from simulator.study.timeline import Timeline
 from simulator.truth import Costs, SpeedKey, Truth
 from tests.simulation.random_scenarios import jobs_of, scenario_of
 from walras.cluster import Placement, Pool, Shape
@@ -108,8 +109,13 @@ def test_forks_and_mixed_gangs_are_held_and_paid_for_by_pool(first: int, policy:
         )
         books, scenario = Books(), replace(given, pools=priced, policy=PolicySpec(policy))
 
-        def hear(event: Event, commands: list[Command], books: Books = books) -> None:
+        timeline = Timeline()
+
+        def hear(event: Event, commands: list[Command], books: Books = books, timeline: Timeline = timeline) -> None:
             books.hear(event, commands)
+            timeline.hear(event, commands)
+            for track in timeline.pools.values():
+                assert 0 <= track.running.now <= track.held.now <= track.there.now
             spread.extend(placement for placement in books.held.values() if len(placement.by_pool) > 1)
 
         result = simulate(spreading_jobs_of(seed, scenario), scenario, recorder=hear)
@@ -119,6 +125,7 @@ def test_forks_and_mixed_gangs_are_held_and_paid_for_by_pool(first: int, policy:
             pool_id = meter.pool.pool_id
             assert meter.held_s == pytest.approx(books.held_s[pool_id], rel=1e-9, abs=1e-6), f"seed {seed}"
             assert abs(meter.usd - books.usd[pool_id]) < 0.005, f"seed {seed}"
+            assert timeline.pools[pool_id].held.now == 0.0, f"seed {seed}"
     assert bool(spread) == (policy == "hadar")
 
 

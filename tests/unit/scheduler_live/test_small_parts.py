@@ -1,5 +1,6 @@
 """Tokens, logs, money, submission order: the parts that need no server."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from hypothesis import strategies as st
 
 from scheduler.live import money
 from scheduler.live.auth import FailureLimit, Role, UserCaller, caller_of, check_grant, new_user_token
+from scheduler.live.board import parse_placement, placement_json
 from scheduler.live.job_tokens import JobTokens
 from scheduler.live.logs import LogStore
 from scheduler.live.main import check_host
@@ -88,8 +90,13 @@ def test_money_is_the_price_at_the_time_of_use() -> None:
     pool = Pool(PoolId("p"), Shape("s", "a", 4, 1.0, 1), usd_per_h=2.0)
     placement = Placement(PoolId("p"), (NodeShare(NodeId("n"), (0, 1)),))
     row = AttemptRow(JobId(1), 1, AttemptState.RUNNING, PoolId("p"), "a", False, 2, 0.0, "[]")
-    row.usd_per_h = money.usd_per_h(pool, placement)
+    row.usd_per_h = money.usd_per_h({pool.pool_id: pool}, placement)
     assert row.usd_per_h == 1.0
+    other = replace(pool, pool_id=PoolId("q"), usd_per_h=8.0)
+    spread = replace(placement, parts=(*placement.parts, NodeShare(NodeId("m"), (3,), other.pool_id)))
+    assert money.usd_per_h({pool.pool_id: pool, other.pool_id: other}, spread) == 1.0 + 2.0
+    row.placement = placement_json(spread)
+    assert parse_placement(row) == spread
     row.usd, row.usd_since_at = money.usd_until(row, 1800.0), 1800.0
     row.usd_per_h = 2.0
     assert money.usd_until(row, 3600.0) == pytest.approx(0.5 + 1.0)

@@ -2,9 +2,11 @@
 
 from dataclasses import astuple
 from math import isfinite, isnan
+from pathlib import Path
 
 import pytest
 
+from simulator.report import Summary
 from simulator.study import bounds as bounding
 from simulator.study.bounds import BoundsAsked, bounds_of
 from simulator.study.cell import Cell, Made, Source, run_cell
@@ -21,6 +23,21 @@ def test_no_run_beats_its_bounds(generator: str) -> None:
         assert min(bounds.no_contention_gap, bounds.makespan_gap, bounds.jct_gap) >= -1e-9
         assert bounds.jct_s >= bounds.no_contention_s * (1 - 1e-12)
     assert len({(each.no_contention_s, each.makespan_s, each.jct_s) for each in found}) == 1
+
+
+def test_forks_do_not_beat_the_bounds(tmp_path: Path) -> None:
+    """Bounds of jobs that may be forked count all their parts; those of the same jobs whole would be beaten."""
+    trace = tmp_path / "forks.csv"
+    rows = [f"{60 * number},job-{number},CycleGAN,1,{3600 + 600 * number},{{parts}}" for number in range(6)]
+
+    def run(parts: int) -> Summary:
+        text = "\n".join(["at,name,kind,gang,steps,fork_max", *rows]).format(parts=parts)
+        trace.write_text(text + "\n")
+        return run_cell(Cell(Source(str(trace)), "hadar-60", "hadar", 0, BoundsAsked.ALL)).summary
+
+    whole, forked = run(1), run(4)
+    assert forked.avg_jct_s < 0.5 * whole.bounds.no_contention_s
+    assert min(forked.bounds.no_contention_gap, forked.bounds.makespan_gap, forked.bounds.jct_gap) >= -1e-9
 
 
 def test_renting_does_not_beat_the_bounds() -> None:
