@@ -2,10 +2,11 @@
 
     python -m benchmarks overhead
 
-Loops take turns in one process, a block of steps each, in an order that rotates: bare, bare again (what two equal
-blocks differ by), in `Loop.steps` with a supervisor that listens, and the same with gradient noise every 50 updates.
-Times are the processor's, which other processes of the machine lengthen least; each figure is the median over rounds of
-a block against the bare block of its round.
+Loops take turns in one process, a short block of steps each, in every order there is, one after the other: bare, bare
+again (what two equal blocks differ by), in `Loop.steps` with a supervisor that listens, and the same with gradient
+noise every 50 updates. Times are the processor's, which other processes of the machine lengthen least. A block is set
+against the mean of the two bare ones of its round, so that what slows a whole round slows both; each figure is the
+median of these ratios over many short rounds, of which a disturbance spoils few. About three minutes.
 """
 
 import os
@@ -14,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
+from itertools import permutations
 from pathlib import Path
 from statistics import median
 from time import process_time
@@ -25,8 +27,11 @@ from torch import nn
 from benchmarks.tables import Measured
 from walras.training import Checkpoint, Loop
 
-_STEPS, _ROUNDS, _NOISE_EVERY = 50, 40, 50
+#: A block has as many steps as gradient noise has updates: every one pays for one comparison.
+_STEPS, _ROUNDS, _NOISE_EVERY = 50, 160, 50
 _WIDTH, _STEP_S = 384, 0.005
+#: Steps of the loop that does nothing.
+_COUNTED = 400_000
 _DRAIN = "import socket,sys; s = socket.socket(fileno=int(sys.argv[1])); c = s.accept()[0]\nwhile c.recv(65536): pass"
 
 
@@ -62,6 +67,8 @@ def _measured(rounds: int, folder: Path) -> Measured:
             lambda: _block(model, gauged, noisy.steps(data)),
         ]
         times = [_round(blocks, turn) for turn in range(rounds + 1)][1:]
+        nothing = range(_COUNTED)
+        counting_s = (_counting_s(loop.steps(nothing)) - _counting_s(nothing)) / _COUNTED
         for drain in drains:
             drain.kill()
             drain.wait()
@@ -73,17 +80,31 @@ def _measured(rounds: int, folder: Path) -> Measured:
         (2, "counting and reporting", 1.0),
         (3, "   and gradient noise every 50", 2.0),
     ):
-        measured.add(what, 100 * median(times_s[block] / times_s[0] - 1.0 for times_s in times), "%", at_most=most)
+        measured.add(what, 100 * median(_over(times_s, block) for times_s in times), "%", at_most=most)
+    measured.add("counting alone, of a step of 5 ms", 100 * counting_s / _STEP_S, "%")
     return measured
 
 
+def _over(times_s: Sequence[float], block: int) -> float:
+    """Part by which a block took longer than the bare ones of its round; of a bare one, than the other."""
+    bare_s = times_s[0] if block == 1 else (times_s[0] + times_s[1]) / 2.0
+    return times_s[block] / bare_s - 1.0
+
+
 def _round(blocks: Sequence[Callable[[], float]], turn: int) -> list[float]:
-    """One of each; who goes first changes from turn to turn."""
-    times = [0.0] * len(blocks)
-    for place in range(len(blocks)):
-        which = (place + turn) % len(blocks)
+    """One of each. From turn to turn in another order: a block finds the caches as the one before it left them."""
+    times, orders = [0.0] * len(blocks), list(permutations(range(len(blocks))))
+    for which in orders[turn % len(orders)]:
         times[which] = blocks[which]()
     return times
+
+
+def _counting_s(steps: Iterable[object]) -> float:
+    """Processor seconds of a loop that does nothing with its steps."""
+    began_s = process_time()
+    for _ in steps:
+        pass
+    return process_time() - began_s
 
 
 def _drain(listening: socket.socket) -> subprocess.Popen[bytes]:

@@ -6,6 +6,7 @@ Standard library and Linux only: used by the supervisor as well as the agent.
 import ctypes
 import os
 import signal
+import socket
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -164,3 +165,11 @@ def _stat(pid: int) -> _Stat | None:
     # The command's name is in parentheses and may hold anything, parentheses and spaces included.
     fields = text[text.rindex(b")") + 2 :].split()
     return _Stat(state=fields[0].decode(), parent=int(fields[1]), start_ticks=int(fields[19]))
+
+
+def free_port() -> int:
+    """One that nobody on this machine listened at a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

@@ -5,10 +5,6 @@ to outlive whoever profiles. Nothing here decides which runs there are.
 """
 
 import json
-import os
-import secrets
-import signal
-import socket
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -18,16 +14,15 @@ from pathlib import Path
 from walras.profiling.errors import NeverStepped, ScriptFailed, TooFewUpdates
 from walras.profiling.runs import Extent, RankTold, Run, RunTold
 from walras.training import probe
-from walras.wire import StartCommand
-from workers import processes
+from workers import local_ranks, processes
 from workers.client_folder import build_client_folder
 from workers.environment import RankSettings, rank_environment
 from workers.evicting import evict
+from workers.local_ranks import LocalRanks, how_ended, last_words
 
 #: Ranks that have told what was asked get so long to end by themselves.
 GRACE_S = 3.0
 _POLL_S = 0.02
-_LAST_WORDS = 2000
 _SITE = '''"""Begins the probe, and then whatever stood here before."""
 import importlib.util, sys
 from importlib.machinery import PathFinder
@@ -65,17 +60,16 @@ class ProfiledJob:
         """
         folder.mkdir(parents=True)
         looked_at, stayed = evict(run.evict)
-        cookie = secrets.token_hex(16)
-        env = self._environment(run, extent, folder, cookie)
-        port = _free_port()
-        ranks: list[subprocess.Popen[bytes]] = []
+        ranks = LocalRanks(ScriptFailed)
+        env = self._environment(run, extent, folder, ranks.cookie)
+        port = processes.free_port()
         try:
             for rank in range(run.ranks):
-                ranks.append(_start(self, env | _of_rank(run, rank, port), folder / f"rank-{rank}.log", ranks))
-            _wait(ranks, folder, extent)
+                ranks.start(self, env | _of_rank(run, rank, port), folder / f"rank-{rank}.log")
+            _wait(ranks.all, folder, extent)
             _let_end(ranks)
         finally:
-            _kill(ranks, cookie)
+            ranks.end()
         told = [_told(folder, rank) for rank in range(run.ranks)]
         listing = folder / "files.txt"
         files = sorted(set(listing.read_text(errors="surrogateescape").splitlines())) if listing.exists() else []
@@ -88,7 +82,8 @@ class ProfiledJob:
         (site / "sitecustomize.py").write_text(_SITE)
         visible = ",".join(self.devices[: run.ranks])
         settings = RankSettings(client, "", cookie, visible, None, max(1, self.cpus // run.ranks))
-        env = rank_environment(self.environ, self._command(run, folder), settings)
+        started = local_ranks.Run(run.ranks, folder / "checkpoints", run.ranks if run.apart else 1)
+        env = rank_environment(self.environ, started.command(self), settings)
         wanted = {
             "folder": str(folder),
             "data": probe.REAL if run.real_data else probe.MADE_UP,
@@ -105,59 +100,10 @@ class ProfiledJob:
             env |= {"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1", "LOCAL_WORLD_SIZE": "1"}
         return env
 
-    def _command(self, run: Run, folder: Path) -> StartCommand:
-        checkpoints = folder / "checkpoints"
-        checkpoints.mkdir()
-        return StartCommand(
-            command_id=0,
-            job_id=0,
-            attempt=1,
-            name=self.name,
-            kind=self.kind,
-            argv=list(self.argv),
-            env=dict(self.env),
-            workdir=self.workdir,
-            devices=list(range(run.ranks)),
-            accelerator="",
-            node_rank=0,
-            num_nodes=run.ranks if run.apart else 1,
-            world_size=run.ranks,
-            first_rank=0,
-            master_address="127.0.0.1",
-            master_port=0,
-            checkpoint_dir=str(checkpoints),
-            resume=None,
-            steps=None,
-            lease_s=0.0,
-            grace_s=0.0,
-            job_token="",
-        )
-
 
 def _of_rank(run: Run, rank: int, port: int) -> dict[str, str]:
     env = {"RANK": str(rank), "LOCAL_RANK": "0" if run.apart else str(rank), "MASTER_PORT": str(port)}
     return env | ({"WALRAS_NODE_RANK": str(rank)} if run.apart else {})
-
-
-def _start(
-    job: ProfiledJob, env: dict[str, str], log: Path, earlier: Sequence[subprocess.Popen[bytes]]
-) -> subprocess.Popen[bytes]:
-    with log.open("wb") as output:
-        try:
-            return subprocess.Popen(
-                job.argv,
-                cwd=job.workdir,
-                env=env,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                process_group=earlier[0].pid if earlier else 0,
-                preexec_fn=processes.die_with_parent,
-            )
-        except OSError as error:
-            raise ScriptFailed(
-                f"cannot start {job.argv[0]!r} in {job.workdir}: {error.strerror}", field="run", fix="check the path"
-            ) from None
 
 
 def _wait(ranks: Sequence[subprocess.Popen[bytes]], folder: Path, extent: Extent) -> None:
@@ -179,10 +125,11 @@ def _wait(ranks: Sequence[subprocess.Popen[bytes]], folder: Path, extent: Extent
 def _gave_up(folder: Path, rank: int, code: int | None, extent: Extent) -> None:
     """Name what went wrong. `code` None: time ran out."""
     done = _updates(folder, rank)
-    log = _last_words(folder / f"rank-{rank}.log")
+    log = last_words(folder / f"rank-{rank}.log")
     if code:
-        how = f"exit code {code}" if code > 0 else signal.Signals(-code).name
-        raise ScriptFailed(f"rank {rank} failed in update {done + 1} ({how}):\n{log}", fix="mend the script")
+        raise ScriptFailed(
+            f"rank {rank} failed in update {done + 1} ({how_ended(code)}):\n{log}", fix="mend the script"
+        )
     how = "ended" if code == 0 else f"had run for {extent.timeout_s:g} s"
     if done == 0:
         raise NeverStepped(
@@ -195,19 +142,10 @@ def _gave_up(folder: Path, rank: int, code: int | None, extent: Extent) -> None:
     )
 
 
-def _let_end(ranks: Sequence[subprocess.Popen[bytes]]) -> None:
+def _let_end(ranks: LocalRanks) -> None:
     until = time.monotonic() + GRACE_S
-    while any(rank.poll() is None for rank in ranks) and time.monotonic() < until:
+    while ranks.are_running and time.monotonic() < until:
         time.sleep(_POLL_S)
-
-
-def _kill(ranks: Sequence[subprocess.Popen[bytes]], cookie: str) -> None:
-    """Nothing is left running, loader workers and their children included."""
-    for rank in ranks:
-        if rank.poll() is None:
-            rank.kill()
-        rank.wait()
-    processes.kill_carriers(cookie, 5.0)
 
 
 def _told(folder: Path, rank: int) -> RankTold:
@@ -222,16 +160,3 @@ def _updates(folder: Path, rank: int) -> int:
         return int((folder / f"rank-{rank}.updates").read_bytes() or b"0")
     except (OSError, ValueError):
         return 0
-
-
-def _last_words(log: Path) -> str:
-    with log.open("rb") as file:
-        file.seek(max(0, os.path.getsize(log) - _LAST_WORDS))
-        return file.read().decode(errors="replace").strip() or "(it said nothing)"
-
-
-def _free_port() -> int:
-    with socket.socket() as probing:
-        probing.bind(("127.0.0.1", 0))
-        port: int = probing.getsockname()[1]
-        return port

@@ -1,7 +1,6 @@
 """The ranks of an attempt on this machine: starting them, signalling them, and learning how each one ended."""
 
 import os
-import socket
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,7 +40,7 @@ class Ranks:
         self.ended: list[Rank] = []
         #: Processor time of everything that was reaped.
         self.cpu_s = 0.0
-        port = plan.master_port or _free_port()
+        port = plan.master_port or processes.free_port()
         self.all = [self._start(rank, port) for rank in plan.ranks]
 
     @property
@@ -120,10 +119,3 @@ class Ranks:
         started.returncode = 0
         self._group = self._group or started.pid
         return started.pid
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

@@ -5,11 +5,7 @@ before it committed, tells its steps, and is asked to save and end. Nothing here
 """
 
 import os
-import secrets
 import selectors
-import signal
-import socket
-import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -18,14 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from walras.searching import Configuration, SearchError
-from walras.wire import Manifest, StartCommand
+from walras.wire import Manifest
 from workers import processes
 from workers.channels import Channels, Role
 from workers.client_folder import build_client_folder
 from workers.environment import RankSettings, rank_environment
+from workers.local_ranks import LocalRanks, Run, how_ended, last_words
 
 _EXIT_CHECKPOINTED = 85
-_LAST_WORDS = 2000
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,47 +94,28 @@ class MovingJob:
         running: "_Attempt",
     ) -> list[dict[str, str]]:
         ranks = configuration.workers
-        checkpoints = self.folder / "checkpoints"
-        checkpoints.mkdir(parents=True, exist_ok=True)
-        command = StartCommand(
-            command_id=0,
-            job_id=0,
-            attempt=number,
-            name=self.name,
-            kind=self.kind,
-            argv=list(self.argv),
-            env=dict(self.env),
-            workdir=self.workdir,
-            devices=list(range(ranks)),
-            accelerator="",
-            node_rank=0,
-            num_nodes=1,
-            world_size=ranks,
-            first_rank=0,
-            master_address="127.0.0.1",
-            master_port=0,
-            checkpoint_dir=str(checkpoints),
-            resume=resume,
-            steps=steps,
-            lease_s=0.0,
-            grace_s=0.0,
-            job_token="",
-        )
+        started = Run(ranks, self.folder / "checkpoints", attempt=number, resume=resume, steps=steps)
         client = build_client_folder(self.folder)
         settings = RankSettings(
-            client, running.rank_socket, running.cookie, ",".join(self.devices[:ranks]), None, running.threads(ranks)
+            client,
+            running.rank_socket,
+            running.ranks.cookie,
+            ",".join(self.devices[:ranks]),
+            None,
+            running.threads(ranks),
         )
-        env = rank_environment(self.environ, command, settings) | {"WALRAS_BATCH": str(configuration.batch)}
-        port = str(_free_port())
+        env = rank_environment(self.environ, started.command(self), settings) | {
+            "WALRAS_BATCH": str(configuration.batch)
+        }
+        port = str(processes.free_port())
         return [env | {"RANK": str(rank), "LOCAL_RANK": str(rank), "MASTER_PORT": port} for rank in range(ranks)]
 
 
 @dataclass
 class _Attempt:
     folder: Path
-    cookie: str = field(default_factory=lambda: secrets.token_hex(16))
     rank_socket: str = ""
-    ranks: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    ranks: LocalRanks = field(default_factory=lambda: LocalRanks(SearchError))
     progress: Progress = field(default_factory=lambda: Progress(0, None, 0, {}))
     checkpoint: Manifest | None = None
     finished: bool = False
@@ -156,29 +133,11 @@ class _Attempt:
     def start(self, job: MovingJob, environments: Sequence[dict[str, str]]) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         for rank, env in enumerate(environments):
-            with self._log(rank).open("wb") as output:
-                try:
-                    started = subprocess.Popen(
-                        job.argv,
-                        cwd=job.workdir,
-                        env=env,
-                        stdin=subprocess.DEVNULL,
-                        stdout=output,
-                        stderr=subprocess.STDOUT,
-                        process_group=self.ranks[0].pid if self.ranks else 0,
-                        preexec_fn=processes.die_with_parent,
-                    )
-                except OSError as error:
-                    raise SearchError(
-                        f"cannot start {job.argv[0]!r} in {job.workdir}: {error.strerror}",
-                        field="run",
-                        fix="check the path",
-                    ) from None
-            self.ranks.append(started)
+            self.ranks.start(job, env, self._log(rank))
 
     def follow(self, enough: Callable[[Progress], bool], until: float, grace_s: float) -> None:
         """Until every rank has ended. A rank that fails ends the rest."""
-        while any(rank.poll() is None for rank in self.ranks):
+        while self.ranks.are_running:
             self._listen_once(0.05)
             self._raise_failed()
             if not self._stopped and enough(self.progress):
@@ -196,7 +155,7 @@ class _Attempt:
         self._raise_failed()
 
     def told(self, wall_s: float) -> AttemptTold:
-        codes = [rank.returncode for rank in self.ranks]
+        codes = [rank.returncode for rank in self.ranks.all]
         self.finished = all(code == 0 for code in codes)
         if not self.finished and self.checkpoint is None:
             raise SearchError(
@@ -207,11 +166,7 @@ class _Attempt:
 
     def end(self) -> None:
         """Nothing is left running, loader workers and their children included."""
-        for rank in self.ranks:
-            if rank.poll() is None:
-                rank.kill()
-            rank.wait()
-        processes.kill_carriers(self.cookie, 5.0)
+        self.ranks.end()
         if self._channels is not None:
             self._channels.close()
         self._selector.close()
@@ -246,27 +201,14 @@ class _Attempt:
             raise SearchError(f"a rank tells what cannot be read ({error})") from None
 
     def _raise_failed(self) -> None:
-        for number, rank in enumerate(self.ranks):
+        for number, rank in enumerate(self.ranks.all):
             code = rank.poll()
             if code not in (None, 0, _EXIT_CHECKPOINTED):
-                how = f"exit code {code}" if code > 0 else signal.Signals(-code).name
+                said = last_words(self._log(number))
                 raise SearchError(
-                    f"rank {number} failed at step {self.progress.steps} ({how}):\n{_last_words(self._log(number))}",
+                    f"rank {number} failed at step {self.progress.steps} ({how_ended(code)}):\n{said}",
                     fix="mend the script",
                 )
 
     def _log(self, rank: int) -> Path:
         return self.folder / f"rank-{rank}.log"
-
-
-def _last_words(log: Path) -> str:
-    with log.open("rb") as file:
-        file.seek(max(0, os.path.getsize(log) - _LAST_WORDS))
-        return file.read().decode(errors="replace").strip() or "(it said nothing)"
-
-
-def _free_port() -> int:
-    with socket.socket() as probing:
-        probing.bind(("127.0.0.1", 0))
-        port: int = probing.getsockname()[1]
-        return port

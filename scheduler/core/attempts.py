@@ -6,7 +6,7 @@ when it never got a rank running. How an end is judged (whose fault, what next) 
 
 from math import inf
 
-from scheduler.core import networks
+from scheduler.core import oddities
 from scheduler.core.commands import Prepare, Revoke, Start
 from scheduler.core.cycle import Cycle
 from scheduler.core.events import AttemptProgressed, CheckpointRecorded, RoundEnded
@@ -173,4 +173,4 @@ def release(cycle: Cycle, job: JobRecord) -> None:
     job.ends_known = -1
     job.profiling_until = columns.profiling_until[job.slot] = -inf
     ledger.profiling.discard(job.job_id)
-    networks.forget(cycle, job)
+    oddities.forget(cycle, job)

@@ -26,3 +26,6 @@ class JobBudgetChanged:
     job_id: JobId
     budget_usd: float
     spent_usd: float = 0.0
+
+
+MoneyEvent = MoneyRestated | JobBudgetChanged

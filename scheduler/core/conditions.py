@@ -1,4 +1,5 @@
-"""What people should know of a job that runs or waits, with its numbers: it may miss its deadline, money runs low.
+"""What people should know of a job that runs or waits, with its numbers: it may miss its deadline, money runs low, its
+speed is not that of its kind.
 
 Computed when asked, from the ledger alone, like reasons.
 """
@@ -9,7 +10,7 @@ from scheduler.core.core import SchedulerCore
 from scheduler.core.deadlines import at_risk_text, outlook
 from walras.ids import JobId
 
-AT_RISK, BUDGET_LOW = "at_risk", "budget_low"
+AT_RISK, BUDGET_LOW, SPEED_DIFFERS = "at_risk", "budget_low", "speed_differs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,4 +31,7 @@ def conditions(core: SchedulerCore, job_id: JobId) -> tuple[Condition, ...]:
     for account in spending.accounts_of(job):
         if any(spent >= account.warn_at * limit for spent, limit, _ in spending.spent_now(account)):
             found.append(Condition(BUDGET_LOW, spending.text(account)))
+    if core.ledger.kind_of(job) != job.request.kind:
+        detail = f"counted as {core.ledger.kind_of(job)!r}; give jobs that differ a `profile` each"
+        found.append(Condition(SPEED_DIFFERS, detail))
     return tuple(found)

@@ -9,7 +9,19 @@ from typing import Any
 
 from optimizer.policy import OrderPolicy, Policy, PolicySpec
 from optimizer.registry import make
-from scheduler.core import attempts, budgets, deadlines, endings, idle, jobs, networks, nodes, resolve, restoring
+from scheduler.core import (
+    attempts,
+    budgets,
+    deadlines,
+    endings,
+    idle,
+    jobs,
+    networks,
+    nodes,
+    oddities,
+    resolve,
+    restoring,
+)
 from scheduler.core import events as ev
 from scheduler.core.books import JobBudgetChanged, MoneyRestated
 from scheduler.core.claims import settle_claim
@@ -18,7 +30,7 @@ from scheduler.core.cycle import Cycle
 from scheduler.core.ledger import JobRecord, Ledger, Standing
 from scheduler.core.lines import Lines
 from scheduler.core.mechanism import MECHANISMS, MakeMechanism
-from scheduler.core.speed_events import NetworkMeasured, SpeedsPredicted
+from scheduler.core.speed_events import NetworkMeasured, SpeedDiffers, SpeedsPredicted
 from walras.ids import JobId
 
 
@@ -170,6 +182,10 @@ class SchedulerCore:
         if (job := self._current(event)) is not None:
             networks.measured(self._cycle, job, event)
 
+    def _speed_differs(self, event: SpeedDiffers) -> None:
+        if (job := self._current(event)) is not None:
+            oddities.differs(self._cycle, job, event)
+
     def _restart_measured(self, event: ev.RestartMeasured) -> None:
         self.ledger.costs.saw_start(event.kind, event.restart_s)
 
@@ -303,6 +319,7 @@ _HANDLERS: dict[type, Callable[[SchedulerCore, Any], None]] = {
     ev.ThroughputMeasured: SchedulerCore._throughput_measured,
     SpeedsPredicted: SchedulerCore._speeds_predicted,
     NetworkMeasured: SchedulerCore._network_measured,
+    SpeedDiffers: SchedulerCore._speed_differs,
     ev.RestartMeasured: SchedulerCore._restart_measured,
     ev.Woke: SchedulerCore._woke,
     ev.Solved: SchedulerCore._solved,

@@ -11,7 +11,7 @@ from math import inf
 from typing import Any
 
 from optimizer.policy import PolicySpec
-from scheduler.core.books import JobBudgetChanged, MoneyRestated
+from scheduler.core.books import MoneyEvent
 from scheduler.core.rules import RoundRules
 from scheduler.core.speed_events import SpeedEvent
 from walras.cluster import Placement, Pool, Rendezvous
@@ -376,14 +376,13 @@ Event = (
     | RentFailed
     | NodeQuarantined
     | RentRestored
-    | MoneyRestated
+    | MoneyEvent
     | JobSubmitted
     | JobRestored
     | JobCancelled
     | JobHeld
     | JobReleased
     | JobReprioritised
-    | JobBudgetChanged
     | WorkRestated
     | Prepared
     | StartRefused

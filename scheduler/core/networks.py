@@ -11,6 +11,7 @@ from math import isfinite
 from optimizer.performance.spatial import Obtained
 from scheduler.core.cycle import Cycle
 from scheduler.core.ledger import JobRecord
+from scheduler.core.oddities import become
 from scheduler.core.speed_events import NetworkMeasured
 from walras.ids import Kind
 
@@ -38,23 +39,8 @@ def measured(cycle: Cycle, job: JobRecord, event: NetworkMeasured) -> None:
     accelerator = ledger.fleet.pools[int(ledger.columns.pool[job.slot])].pool.shape.accelerator
     count = job.placement.accelerators
     slower = 1.0 / (1.0 + EXCHANGE_PART * (1.0 / part - 1.0))
-    ledger.table.derive(kind, job.request.kind, (accelerator, count), slower, ledger.classes.nominal)
+    usual = ledger.table.speed(job.request.kind, accelerator, count, ledger.classes.nominal)
+    ledger.table.derive(kind, job.request.kind)
+    ledger.table.guess(kind, accelerator, count, slower * usual.steps_per_s)
     become(cycle, job, kind)
     cycle.dirty = True
-
-
-def become(cycle: Cycle, job: JobRecord, kind: Kind) -> None:
-    """From now on the job's speeds are those of this kind."""
-    columns, classes = cycle.ledger.columns, cycle.ledger.classes
-    job.class_row = columns.class_row[job.slot] = classes.of_kind(job.class_row, kind)
-    columns.runs_as[job.slot] = classes.of_kind(int(columns.runs_as[job.slot]), kind)
-    job.ends_known = -1
-    for row, _ in job.place:
-        if (machine := cycle.ledger.fleet.machines[row]) is not None:
-            machine.ends_known = -1
-
-
-def forget(cycle: Cycle, job: JobRecord) -> None:
-    """Its machines are given back: elsewhere it is one of its kind again."""
-    if cycle.ledger.kind_of(job) != job.request.kind:
-        become(cycle, job, job.request.kind)

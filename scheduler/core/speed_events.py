@@ -44,4 +44,16 @@ class NetworkMeasured:
     bytes_per_s: float
 
 
-SpeedEvent = SpeedsPredicted | NetworkMeasured
+@dataclass(slots=True)
+class SpeedDiffers:
+    """A job goes at another speed than others of its kind did in the same place, and that is no noise."""
+
+    at: float
+    job_id: JobId
+    attempt: int
+    #: Steps per second: of the others, and its own.
+    usual: float
+    own: float
+
+
+SpeedEvent = SpeedsPredicted | NetworkMeasured | SpeedDiffers

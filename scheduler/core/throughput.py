@@ -49,7 +49,8 @@ class Scored:
     accelerator: str
     count: int
     #: `declared` by a submitter, `fused` from predictors (whose own guesses stand beside it under their names),
-    #: `scaled` from another cell of the kind, or `nominal`: nothing of the kind was known.
+    #: `scaled` from another cell of the kind, `derived` from the kind for a job that differs from it, or `nominal`:
+    #: nothing of the kind was known.
     source: str
     predicted: float
     measured: float
@@ -99,8 +100,8 @@ class ThroughputTable:
         self._cells: dict[Kind, dict[tuple[str, int], _Cell]] = {}
         #: What predictors say of cells that nobody measured.
         self._predicted: dict[tuple[Kind, str, int], PredictedSpeed] = {}
-        #: By kind that differs from another in some cells only: that other.
-        self._like: dict[Kind, Kind] = {}
+        #: By kind that is measured by another: that other, and the factor between them.
+        self._like: dict[Kind, tuple[Kind, float]] = {}
         #: By cell that was used before it was measured: source, speed and interval of what was believed of it.
         self._believed: dict[tuple[Kind, str, int], tuple[_Belief, ...]] = {}
 
@@ -137,16 +138,24 @@ class ThroughputTable:
         cells[accelerator, count] = _Cell(steps_per_s, Source.MEASURED, deque([steps_per_s], WINDOW))
         return True
 
-    def derive(self, kind: Kind, like: Kind, cell: tuple[str, int], factor: float, nominal: dict[str, float]) -> None:
-        """This kind is as fast as that one, except in one cell: there by this factor, until it is measured."""
-        self._like[kind] = like
+    def derive(self, kind: Kind, like: Kind, factor: float = 1.0) -> None:
+        """This kind is faster than that one by this factor, wherever nothing else is known of it."""
+        self._like[kind] = (like, factor)
+
+    def guess(self, kind: Kind, accelerator: str, count: int, steps_per_s: float) -> None:
+        """What a cell of a derived kind is taken to be until it is measured."""
         cells = self._cells.setdefault(kind, {})
-        if cell not in cells:
-            cells[cell] = _Cell(_quantised(factor * self.speed(like, *cell, nominal).steps_per_s), Source.PREDICTED)
+        if (accelerator, count) not in cells:
+            cells[accelerator, count] = _Cell(_quantised(steps_per_s), Source.PREDICTED)
+
+    def measured(self, kind: Kind, accelerator: str, count: int) -> float | None:
+        """The published speed of a cell that was measured; None for another."""
+        cell = self._cells.get(kind, {}).get((accelerator, count))
+        return None if cell is None or cell.source is not Source.MEASURED else cell.published
 
     def derived(self, kind: Kind) -> list[Kind]:
         """Kinds that are as fast as this one, but for some cells."""
-        return [other for other, like in self._like.items() if like == kind]
+        return [other for other, (like, _) in self._like.items() if like == kind]
 
     def predict(self, told: PredictedSpeed) -> bool:
         """Take in what predictors say of a cell. True if another speed is published for it from now on."""
@@ -190,7 +199,7 @@ class ThroughputTable:
                 (guess.source, guess.steps_per_s, guess.low, guess.high) for guess in (told.fused, *told.parts)
             )
         source = "declared" if (accelerator, count) in cells else "scaled" if cells else "nominal"
-        source = "network" if kind in self._like else source
+        source = "derived" if kind in self._like else source
         return ((source, self.speed(kind, accelerator, count, nominal).steps_per_s, None, None),)
 
     def declare(self, kind: Kind, accelerator: str, count: int, steps_per_s: float) -> bool:
@@ -210,7 +219,9 @@ class ThroughputTable:
         """
         cells = self._cells.get(kind)
         if kind in self._like and (accelerator, count) not in (cells or ()):
-            return self.speed(self._like[kind], accelerator, count, nominal)
+            like, factor = self._like[kind]
+            found = self.speed(like, accelerator, count, nominal)
+            return found if factor == 1.0 else Speed(_quantised(factor * found.steps_per_s), Source.PREDICTED)
         told = self._predicted.get((kind, accelerator, count))
         if told is not None and (accelerator, count) not in (cells or ()):
             guess = told.fused

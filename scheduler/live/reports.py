@@ -18,7 +18,8 @@ from scheduler.core.events import (
     Prepared,
     StartRefused,
 )
-from scheduler.core.speed_events import NetworkMeasured
+from scheduler.core.oddities import is_odd
+from scheduler.core.speed_events import NetworkMeasured, SpeedDiffers
 from scheduler.live.board import LiveAttempt, LiveJob, LiveNode
 from scheduler.live.carry_out import emit, end_part, stop_others
 from scheduler.live.rows import CheckpointRow, PartRow, RestartCostRow, SpeedRow
@@ -115,6 +116,8 @@ def _progressed(turn: Turn, job: LiveJob, attempt: LiveAttempt, report: Progress
         _tell_network(turn, attempt, report.values.get(NETWORK))
     is_first = earlier is None
     is_first_speed = report.steps_per_s is not None and not job.speed_told
+    if report.steps_per_s is not None:
+        _tell_odd(turn, job, attempt, report, is_first=is_first_speed)
     if is_first or is_first_speed or turn.at >= job.progress_told_at + turn.progress_interval_s:
         tell_progress(turn, job, attempt)
 
@@ -158,6 +161,17 @@ def tell_progress(turn: Turn, job: LiveJob, attempt: LiveAttempt) -> None:
         turn.board.judged = table.judged
     if report.start_s is not None:
         keep_restart_cost(turn, job)
+
+
+def _tell_odd(turn: Turn, job: LiveJob, attempt: LiveAttempt, report: ProgressReport, *, is_first: bool) -> None:
+    """Compare the job with what others of its kind reached on such accelerators before it came."""
+    row, own = attempt.row, report.steps_per_s
+    if is_first:
+        attempt.usual_steps_per_s = turn.core.ledger.table.measured(job.launch.kind, row.accelerator, row.accelerators)
+    if own is not None and not attempt.is_odd and is_odd(attempt.usual_steps_per_s, own, report.samples):
+        attempt.is_odd = True
+        usual = attempt.usual_steps_per_s or own
+        emit(turn, SpeedDiffers(turn.at, row.job_id, row.attempt, usual, own))
 
 
 def _is_usual(turn: Turn, job: LiveJob) -> bool:

@@ -117,7 +117,9 @@ def explain(job: Job, output: Output = OutputFormat.TABLE) -> None:
 
 def _speed_text(speed: "SpeedView") -> str:
     """Where a speed comes from matters as much as the speed."""
-    sure = "" if speed.low is None or speed.high is None else f", {speed.low:.3g} to {speed.high:.3g} 4 times out of 5"
+    sure = (
+        "" if speed.low is None or speed.high is None else f", four times in five {speed.low:.3g} to {speed.high:.3g}"
+    )
     where = f"{speed.accelerators} x {speed.accelerator} of {speed.pool}"
     return f"on {where}: {speed.steps_per_s:.3g} steps/s ({speed.source}{sure})"
 

@@ -28,13 +28,16 @@ class Meter:
         self._rates: deque[float] = deque(maxlen=WINDOWS_KEPT)
         #: Windows measured so far.
         self.samples = 0
+        #: Median of the rates, found once a window and not once a step; and the longest gap that is still a step.
+        self.steps_per_s: float | None = None
+        self._longest_s = float("inf")
 
     def step(self, at: float) -> None:
         """A step ended at this instant."""
         if self._to_skip > 0:
             self._to_skip -= 1
             return
-        if self._opened_at is None or self._is_pause(at - self._last_at):
+        if self._opened_at is None or at - self._last_at > self._longest_s:
             self._open(at)
             return
         self._steps += 1
@@ -42,23 +45,17 @@ class Meter:
         if at - self._opened_at >= WINDOW_S:
             self._rates.append(self._steps / (at - self._opened_at))
             self.samples += 1
+            self.steps_per_s = median(self._rates)
+            self._longest_s = max(PAUSE_S, PAUSE_STEPS / self.steps_per_s)
             self._open(at)
 
     def disturb(self) -> None:
         """Something else than steps happened (a checkpoint): drop the open window."""
         self._opened_at = None
 
-    @property
-    def steps_per_s(self) -> float | None:
-        return median(self._rates) if self._rates else None
-
     def _open(self, at: float) -> None:
         self._opened_at = self._last_at = at
         self._steps = 0
-
-    def _is_pause(self, gap_s: float) -> bool:
-        rate = self.steps_per_s
-        return rate is not None and gap_s > max(PAUSE_S, PAUSE_STEPS / rate)
 
 
 class Pacer:

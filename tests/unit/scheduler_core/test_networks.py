@@ -95,5 +95,5 @@ def test_what_is_measured_on_a_slow_network_replaces_the_estimate(fleet: FakeFle
     table, nominal = fleet.core.ledger.table, fleet.core.ledger.classes.nominal
     assert table.speed(Kind("k"), "a", 4, nominal).steps_per_s == 16.0
     (scored,) = table.scored()
-    assert (scored.source, scored.measured) == ("network", 12.0)
+    assert (scored.source, scored.measured) == ("derived", 12.0)
     assert table.speed(scored.kind, "b", 4, nominal).source is Source.MEASURED

@@ -1,0 +1,81 @@
+"""Jobs that are not as fast as their kind, as a live server finds them: by their steps, and by their network."""
+
+from pathlib import Path
+
+import pytest
+
+from scheduler.core.conditions import conditions
+from scheduler.core.speeds_of import speeds_of
+from scheduler.live.replay import replay
+from tests.support.live_world import FakeAgent, World, world
+
+
+def told(w: World) -> list[str]:
+    events = ("SpeedDiffers", "NetworkMeasured")
+    return [row.type for row in w.server.store.journal() if row.type in events]
+
+
+async def test_two_kinds_under_one_name_do_not_spoil_each_other(tmp_path: Path) -> None:
+    """Both were declared `cnn`; the second goes half as fast, and is counted with its own speed."""
+    async with world(tmp_path) as w:
+        agent = await FakeAgent(w, "n1").register()
+        first = await w.submit({"profile": "cnn"})
+        await agent.start_all()
+        await agent.beat(agent.progress(first, 1, 5.0, steps_per_s=8.0, samples=20, start_s=1.5))
+        await agent.end(first)
+        second = await w.submit({"profile": "cnn"})
+        await agent.start_all()
+        await agent.beat(agent.progress(second, 1, 5.0, steps_per_s=4.0, samples=12, start_s=1.5))
+        await w.quiet()
+        core = w.server.core
+        assert told(w) == ["SpeedDiffers"]
+        assert [each.speed.steps_per_s for each in speeds_of(core, second)] == [4.0]
+        assert core.ledger.table.measured("cnn", "a", 1) == 8.0  # type: ignore[arg-type]
+        (condition,) = conditions(core, second)
+        assert "cnn at 0.5 times its speed" in condition.detail
+        assert [row.steps_per_s for row in w.server.store.load().speeds] == [8.0]
+        assert replay(w.server.store.journal()).identical
+
+
+async def test_a_few_odd_steps_make_no_kind(tmp_path: Path) -> None:
+    """Noise is not another kind: it takes ten windows of steps, and a factor of one and a half."""
+    async with world(tmp_path) as w:
+        agent = await FakeAgent(w, "n1").register()
+        for steps_per_s, samples in ((8.0, 20), (4.0, 2), (6.5, 30)):
+            job_id = await w.submit({"profile": "cnn"})
+            await agent.start_all()
+            await agent.beat(agent.progress(job_id, 1, 5.0, steps_per_s=steps_per_s, samples=samples))
+            await agent.end(job_id)
+        assert told(w) == []
+
+
+async def test_a_slow_network_is_told_once_and_slows_its_job(tmp_path: Path) -> None:
+    """A scripted network: the second gang gets half of what the first one got, and says so with every report."""
+    async with world(tmp_path) as w:
+        agents = [await FakeAgent(w, "n1").register(), await FakeAgent(w, "n2").register()]
+        jobs = []
+        for bytes_per_s in (1e9, 5e8):
+            job_id = await w.submit({"profile": "gang", "num_nodes": 2, "resources": {"accelerators": "a:4"}})
+            jobs.append(job_id)
+            for agent in agents:
+                await agent.beat()
+                mine = [c for c in agent.commands if c.type == "prepare" and c.job_id == job_id]
+                prepared = {"type": "prepared", "job_id": job_id, "attempt": 1}
+                await agent.beat({**prepared, **({} if mine[0].node_rank else {"address": "10.0.0.1", "port": 4321})})
+            for agent in agents:
+                await agent.start_all()
+            values = {"network_bytes_per_s": bytes_per_s}
+            first = next(a for a in agents if a.here[job_id, 1].first_rank == 0)
+            # Its own steps are counted later: until then its speed is an estimate.
+            speed = {"steps_per_s": 8.0} if bytes_per_s == 1e9 else {}
+            for steps in (5.0, 6.0):
+                await first.beat(first.progress(job_id, 1, steps, samples=20, values=values, **speed))
+            if bytes_per_s == 1e9:
+                for agent in agents:
+                    await agent.end(job_id)
+        await w.quiet()
+        assert told(w) == ["NetworkMeasured", "NetworkMeasured"]
+        (speed_now,) = speeds_of(w.server.core, jobs[1])
+        # Half of a step is taken to be exchange, which takes twice as long.
+        assert speed_now.speed.steps_per_s == pytest.approx(8.0 / 1.5, rel=0.01)
+        assert replay(w.server.store.journal()).identical
