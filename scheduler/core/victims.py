@@ -97,7 +97,8 @@ def _own_machines(cycle: Cycle, pool: int, job: JobRecord) -> list[Machine]:
 
 def can_leave(incumbent: JobRecord) -> bool:
     """Whether a job runs, may be stopped, and has not been asked to go."""
-    return incumbent.revoked is None and incumbent.state is JobState.RUNNING and incumbent.request.preemptible
+    may_leave = incumbent.request.preemptible and not incumbent.secure
+    return incumbent.revoked is None and incumbent.state is JobState.RUNNING and may_leave
 
 
 def _is_open(cycle: Cycle, machine: Machine, job: JobRecord) -> bool:
