@@ -48,7 +48,7 @@ def victims_of(
     for incumbent in incumbents:
         if incumbent.revoked is not None or incumbent.state is not running or not incumbent.request.preemptible:
             continue  # as `can_leave` says, without a call for each of many
-        if incumbent is job:
+        if incumbent is job or incumbent.secure:
             continue
         for row, held in incumbent.place:
             if row in closed or (machine_here := fleet.machines[row]) is None or machine_here.pool != pool:
