@@ -45,6 +45,7 @@ def start(cycle: Cycle, job: JobRecord, pool: int, place: Place, beside: JobReco
     job.ends_known = -1
     job.prepared.clear()
     job.lost.clear()
+    job.secure = job.sure_pool == pool and len(parts) == 1
     runs_as = columns.runs_as[slot] = ledger.class_over(job, parts)
     columns.since_at[slot] = cycle.now
     job.opportunist = cycle.discipline is not None and not cycle.discipline.is_entitled(job, pool)
@@ -169,7 +170,7 @@ def release(cycle: Cycle, job: JobRecord) -> None:
     columns.since_at[job.slot], columns.steps_at[job.slot] = cycle.now, inf
     cycle.spending.ended(job)
     columns.let_go(job.slot)
-    job.place = ()
+    job.place, job.secure = (), False
     job.ends_known = -1
     job.profiling_until = columns.profiling_until[job.slot] = -inf
     ledger.profiling.discard(job.job_id)

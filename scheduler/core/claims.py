@@ -106,8 +106,8 @@ def lend(cycle: Cycle, claim: Claim, borrower: JobRecord) -> bool:
     Not once only borrowers stand between the claimant and its start: whoever borrowed then would be asked to go at
     once, leave, and borrow again, for ever.
     """
-    if not waits_for_others(cycle, claim):
-        return False
+    if borrower.sure_pool >= 0 or not waits_for_others(cycle, claim):
+        return False  # who was moved for its deadline must not be asked to go again
     form = form_of(cycle, borrower)
     count = form.counts[claim.pool]
     claimant = cycle.ledger.jobs[claim.job_id]

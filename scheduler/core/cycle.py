@@ -118,6 +118,8 @@ class Cycle:
     #: (when to look, job) of jobs with a deadline, and those that were given machines which stay.
     deadlines: list[tuple[float, JobId]] = field(default_factory=list)
     secured: set[JobId] = field(default_factory=set)
+    #: Of these, those whose machines do not come: failures of the pool when they were looked at, and when again.
+    stranded: dict[JobId, tuple[int, float]] = field(default_factory=dict)
     #: What is being spent, and who may not start because of it.
     spending: Spending = field(init=False)
 

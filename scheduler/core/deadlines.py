@@ -5,7 +5,8 @@ moved there (or kept there), and machines are rented for it, whatever an hour of
 Sure machines are owned and on-demand ones. Cheapest is what costs least until the job has ended, whole machines: to
 wait longer would save little on spot and leave only faster machines, which cost more. The moment is found from what is
 safe: steps by the newest checkpoint, the speed there, and a margin. It moves on as the job makes progress, so it is
-looked at again only when it has come.
+looked at again only when it has come. Who was moved stays until it has ended: to go back would cost the restarts that
+the margin was kept for. Only machines that do not come are given up for others, at the last moment for these.
 """
 
 from dataclasses import dataclass
@@ -76,7 +77,9 @@ def settle(cycle: Cycle) -> None:
         job = cycle.ledger.jobs.get(job_id)
         if job is None:
             cycle.secured.discard(job_id)
+            cycle.stranded.pop(job_id, None)
         else:
+            _reconsider(cycle, job)
             _move(cycle, job)
 
 
@@ -88,13 +91,14 @@ def entitle(cycle: Cycle) -> None:
             _entitle(cycle, job)
 
 
-def outlook(ledger: Ledger, job: JobRecord) -> Outlook | None:
+def outlook(ledger: Ledger, job: JobRecord, without: int = -1) -> Outlook | None:
     """The cheapest sure pool where it would end in time, with a little to spare if there is one; else where it would
-    end first. None without a deadline, or where length or speed are not known.
+    end first. None without a deadline, or where length or speed are not known. `without`: a pool not to count on.
     """
     if job.request.deadline_at == inf or job.request.steps is None or ledger.standing is None:
         return None
-    found = [each for state in ledger.fleet.pools if (each := _on(ledger, job, state)) is not None]
+    pools = (state for state in ledger.fleet.pools if state.row != without)
+    found = [each for state in pools if (each := _on(ledger, job, state)) is not None]
     in_time = [each for each in found if each.is_safe] or [each for each in found if each.is_feasible]
     if in_time:
         return min(in_time, key=lambda each: (each.usd, -each.slack_s, not each.is_there))
@@ -144,7 +148,7 @@ def _look(cycle: Cycle, job: JobRecord) -> None:
     found, left_s = outlook(cycle.ledger, job), job.request.deadline_at - cycle.now
     is_due = found is not None and found.slack_s <= 0 and left_s > 0
     if found is not None and is_due and cycle.ledger.fleet.pools[found.pool].rented:
-        job.sure_pool = found.pool
+        _secure(cycle, job, found.pool)
         cycle.secured.add(job.job_id)
         _entitle(cycle, job)
         cycle.dirty = True
@@ -153,6 +157,32 @@ def _look(cycle: Cycle, job: JobRecord) -> None:
     if left_s > 0:
         heappush(cycle.deadlines, (cycle.now + min(wait_s, left_s), job.job_id))
         cycle.timers.set(cycle.deadlines[0][0], "deadline")
+
+
+def _secure(cycle: Cycle, job: JobRecord, pool: int) -> None:
+    job.sure_pool = pool
+    job.secure = job.holds and int(cycle.ledger.columns.pool[job.slot]) == pool
+
+
+def _reconsider(cycle: Cycle, job: JobRecord) -> None:
+    """Machines that do not come are asked for until the last moment to take others; then those are."""
+    state = cycle.ledger.fleet.pools[job.sure_pool]
+    if job.secure or not state.rent_failures or state.awaited:
+        return
+    found = outlook(cycle.ledger, job, job.sure_pool)
+    if found is None or not cycle.ledger.fleet.pools[found.pool].rented:
+        return
+    if found.slack_s <= 0 < found.left_s:
+        drop_claim(cycle, job.job_id)
+        _secure(cycle, job, found.pool)
+        _entitle(cycle, job)
+        cycle.dirty = True
+        return
+    failures, look_at = cycle.stranded.get(job.job_id, (0, 0.0))
+    if failures != state.rent_failures or look_at <= cycle.now:
+        look_at = cycle.now + max(found.slack_s, _LOOK_S)
+        cycle.stranded[job.job_id] = state.rent_failures, look_at
+        cycle.timers.set(look_at, "deadline")
 
 
 def _entitle(cycle: Cycle, job: JobRecord) -> None:

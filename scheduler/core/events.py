@@ -322,8 +322,7 @@ class Woke:
 class Proposal:
     """A decision made compact: what a solve sends back, and what the journal keeps. A plan is shares of 1.
 
-    Shares: parallel tuples of the columns with a positive share (job id, pool row, accelerators, share).
-    Pool rows refer to `pools`.
+    Shares: parallel tuples of the columns with a positive share (job id, row in `pools`, accelerators, share).
     """
 
     pools: tuple[PoolId, ...]

@@ -89,6 +89,8 @@ class JobRecord:
 
     #: Row of the pool that it was moved to, or is to be, because its deadline is near; -1: none.
     sure_pool: int = -1
+    #: It holds its place there: nothing but the machines' end and people take that away.
+    secure: bool = False
 
     # -- of a waiting job
     #: Not started before this instant (backoff, not_before).

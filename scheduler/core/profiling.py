@@ -118,7 +118,7 @@ def _may_go(cycle: Cycle, job: JobRecord) -> bool:
         return False
     if job.waits:
         return True
-    can_leave = job.request.preemptible and not job.loses_work
+    can_leave = job.request.preemptible and not job.loses_work and not job.secure
     settled = job.state is JobState.RUNNING and job.revoked is None and can_leave
     return settled and cycle.now - job.running_at >= rules.min_runtime_s and cycle.now >= job.profiling_until
 

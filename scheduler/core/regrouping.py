@@ -102,8 +102,8 @@ class _Regrouping:
         return next((key for pool, key in self._discipline.keys(job) if pool == self._pool), (inf,))
 
     def _can_go(self, job: JobRecord) -> bool:
-        if self._cycle.ledger.is_spread(job):
-            return False  # what it holds elsewhere would have to be found again too
+        if self._cycle.ledger.is_spread(job) or job.secure:
+            return False  # what it holds elsewhere would have to be found again too; and who is secured stays
         return job.state is JobState.RUNNING and job.revoked is None and self._discipline.can_be_stopped(job)
 
     def _cost(self, job: JobRecord) -> float:

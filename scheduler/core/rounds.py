@@ -343,5 +343,6 @@ def _is_movable(cycle: Cycle, job: JobRecord, pool: int) -> bool:
         job.state is JobState.RUNNING
         and job.revoked is None
         and job.request.preemptible
+        and not job.secure
         and cycle.discipline.may_move(job, pool)
     )

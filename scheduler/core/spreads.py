@@ -44,7 +44,8 @@ def spread_out(cycle: Cycle, planned: Iterable[tuple[JobRecord, Parts]], *, may_
 
 def _may_move(cycle: Cycle, job: JobRecord, parts: Parts) -> bool:
     assert cycle.discipline is not None
-    runs = job.state is JobState.RUNNING and job.revoked is None and job.request.preemptible
+    may_leave = job.request.preemptible and not job.secure
+    runs = job.state is JobState.RUNNING and job.revoked is None and may_leave
     return runs and cycle.discipline.may_move(job, parts[0][0])
 
 

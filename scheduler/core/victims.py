@@ -48,7 +48,7 @@ def victims_of(
     for incumbent in incumbents:
         if incumbent.revoked is not None or incumbent.state is not running or not incumbent.request.preemptible:
             continue  # as `can_leave` says, without a call for each of many
-        if incumbent is job:
+        if incumbent is job or incumbent.secure:
             continue
         for row, held in incumbent.place:
             if row in closed or (machine_here := fleet.machines[row]) is None or machine_here.pool != pool:
@@ -97,7 +97,8 @@ def _own_machines(cycle: Cycle, pool: int, job: JobRecord) -> list[Machine]:
 
 def can_leave(incumbent: JobRecord) -> bool:
     """Whether a job runs, may be stopped, and has not been asked to go."""
-    return incumbent.revoked is None and incumbent.state is JobState.RUNNING and incumbent.request.preemptible
+    may_leave = incumbent.request.preemptible and not incumbent.secure
+    return incumbent.revoked is None and incumbent.state is JobState.RUNNING and may_leave
 
 
 def _is_open(cycle: Cycle, machine: Machine, job: JobRecord) -> bool:

@@ -316,7 +316,7 @@ def _end_rent(turn: Turn, node: LiveNode) -> None:
     rent.machines -= 1
     if rent.machines <= 0:
         rent.state = "ended"
-        del turn.board.rents[rent.token]
+        turn.board.end_rent(rent)
     turn.rent_changed(rent)
 
 

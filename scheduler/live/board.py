@@ -106,6 +106,10 @@ class Counters:
     fenced: int = 0
 
 
+#: So many requests that are over are remembered.
+_PAST_RENTS = 1000
+
+
 @dataclass(slots=True)
 class Board:
     """The live rows by name."""
@@ -116,6 +120,8 @@ class Board:
     credentials: dict[str, NodeId] = field(default_factory=dict)
     pools: dict[PoolId, Pool] = field(default_factory=dict)
     rents: dict[str, RentRow] = field(default_factory=dict)
+    #: Requests of this process that are over: a provider may have machines of them still. The oldest leave first.
+    past_rents: dict[str, RentRow] = field(default_factory=dict)
     #: Machines that pools may come to have, whether or not they are here: owned ones of the cluster file, and those
     #: that were here before a restart. For admission, which must not refuse what only has to wait for a machine.
     expected_machines: dict[PoolId, int] = field(default_factory=dict)
@@ -139,6 +145,13 @@ class Board:
     spent_month_usd: dict[tuple[str, str], float] = field(default_factory=dict)
     #: The month that the core has been told of.
     month: str = ""
+
+    def end_rent(self, rent: RentRow) -> None:
+        """The request has failed, or its machines are all gone."""
+        del self.rents[rent.token]
+        self.past_rents[rent.token] = rent
+        if len(self.past_rents) > _PAST_RENTS:
+            del self.past_rents[next(iter(self.past_rents))]
 
     def attempt(self, job_id: JobId, attempt: int) -> LiveAttempt | None:
         """The attempt if it is the job's current one and not over: the fence."""

@@ -82,7 +82,7 @@ def _before(turn: Turn, event: Event) -> None:
         rent.machines = here if event.machines is None else max(here, rent.machines - event.machines)
         if not rent.machines:
             rent.state = "failed"
-            del board.rents[event.token]
+            board.end_rent(rent)
         turn.rent_changed(rent)
     elif isinstance(event, NodeLost):
         _lose(turn, event)

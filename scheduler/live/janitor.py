@@ -143,10 +143,9 @@ class Janitor:
         except ProviderProblem as problem:
             log.warning("machine %s is not given back yet: %s", machine.node_id, problem)
             return
-        rent, board = self._daemon.board.rents.get(machine.token), self._daemon.board
-        if rent is not None and machine.node_id not in board.nodes and machine.node_id not in self._billed:
+        if machine.node_id not in self._billed:
             self._billed.add(machine.node_id)
-            await self._daemon.perform(lambda turn: _bill(turn, rent, machine.node_id))
+            await self._daemon.perform(lambda turn: _bill(turn, machine))
 
     async def _give_up(self, rent: RentRow, listed: int) -> None:
         """Machines of a request that should have been here long ago."""
@@ -167,9 +166,14 @@ class Janitor:
         return self._daemon.clock.now() - rent.asked_at > boot_limit_s(pool)
 
 
-def _bill(turn: Turn, rent: RentRow, node_id: NodeId) -> None:
-    """What a launch that came to nothing has cost is in the ledger, and every budget knows it."""
-    money.launch_ended(turn, rent, node_id)
+def _bill(turn: Turn, machine: Machine) -> None:
+    """What a machine has cost that never joined, or that could not be given back before."""
+    board = turn.board
+    node, rent = board.nodes.get(machine.node_id), board.rents.get(machine.token) or board.past_rents.get(machine.token)
+    if node is not None:
+        money.machine_gone(turn, node)
+    elif rent is not None:
+        money.launch_ended(turn, rent, machine.node_id)
     emit(turn, money.restate(turn))
 
 

@@ -110,7 +110,7 @@ def machine_joined(turn: Turn, node: LiveNode) -> None:
 
 def paid_since(board: Board, node: LiveNode) -> float:
     """Since when a rented machine is paid for: its request, which no provider's own beginning is before."""
-    rent = board.rents.get(node.row.rent_token)
+    rent = board.rents.get(node.row.rent_token) or board.past_rents.get(node.row.rent_token)
     return node.row.joined_at if rent is None else min(rent.asked_at, node.row.joined_at)
 
 
@@ -130,7 +130,7 @@ def launch_ended(turn: Turn, rent: RentRow, node_id: NodeId) -> None:
 
 
 def machine_gone(turn: Turn, node: LiveNode) -> None:
-    """A rented machine is gone, or given back: the last stretch, to the end of what was begun to be paid."""
+    """A rented machine is gone, or given back (at last): the last stretch, to the end of what was begun to be paid."""
     pool = turn.board.pools[node.row.pool_id]
     _charge_machine(turn, node, billed_until(pool, paid_since(turn.board, node), turn.at))
 

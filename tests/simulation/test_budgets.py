@@ -297,4 +297,4 @@ def test_a_larger_budget_lets_held_jobs_go_on() -> None:
     assert held.state is JobState.HELD
     (line,) = explain(core, JobId(2))
     assert "job 2: 0.0" in line.detail
-    assert "larger limits.budget_usd" in line.fix
+    assert "walras update 2 --budget" in line.fix
