@@ -57,7 +57,7 @@ class Proof:
 
             hull, income = (self.market.size, self.hulls.worth, self.hulls.cost), self.income * (1 + ROUNDING)
             told = (lines.slope, lines.cap, lines.floor)
-            return response_kernels.cheapest_level(hull, income, told, (low, high), (close, _MOST_STEPS))
+            return float(response_kernels.cheapest_level(hull, income, told, (low, high), (close, _MOST_STEPS)))
         above, below = self.excess(targets.at(high)[0]), self.excess(targets.at(low)[0])
         if above <= 0:
             return high
