@@ -4,7 +4,7 @@ from importlib.util import find_spec
 
 import numpy as np
 
-from optimizer.problem import Columns, Entities, FloatArray, IntArray, Jobs, Pairs, Pools, Problem
+from optimizer.problem import BoolArray, Columns, Entities, FloatArray, IntArray, Jobs, Pairs, Pools, Problem
 from walras.errors import UserError
 
 #: Sums of fractions are compared with this slack.
@@ -174,7 +174,7 @@ def _check_pairs(pairs: Pairs, n: int, pools: int) -> None:
         raise _error("pairs.first", "lists two kinds and a pool that were listed before", np.sort(order[1:][same]))
 
 
-def _length(name: str, array: FloatArray | IntArray, expected: int) -> None:
+def _length(name: str, array: FloatArray | IntArray | BoolArray, expected: int) -> None:
     if len(array) != expected:
         raise ProblemError(f"{name} has {len(array)} entries, expected {expected}", field=name)
 

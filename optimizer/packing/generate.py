@@ -41,7 +41,7 @@ _CLOSE = 5e-4
 _EXACT = 1e-10
 #: A level is aimed at from this part above where the dual values put it, until the last program, which aims below.
 _ABOVE = 2e-5
-_BELOW = 8e-5
+_BELOW = 5e-5
 #: While little is known, it is aimed at this part of the way to the bound, but no further than this above.
 _TOWARDS = 0.5
 _FAR = 0.03
@@ -54,7 +54,9 @@ _STALLED = 5
 #: parts of all the time that the class runs: enough to be in the last program, too, and for a column alone.
 _STAYS, _RUNS, _OPEN = 1e-4, 1e-3, 1e-4
 #: What programs are solved to while there is so much room to the bound, and afterwards.
-_ROUGHLY, _ROUGH_ROOM, _WELL = 1e-4, 1e-2, 1e-5
+_ROUGHLY, _ROUGH_ROOM, _WELL = 1e-4, 1e-2, 3e-6
+#: So little room is enough for the last program at once; for more, one more round is worth its while.
+_NARROW = 2e-5
 #: Steps in which prices of time are lowered at most.
 _LOWERINGS = 8
 #: Part of its segment's line from which a job is watched, lest it should hold more than half; less is rounding.
@@ -111,25 +113,32 @@ class Packer:
             search.expect(self._coarse.solve(self._groups.objective(objective)))
             likely = self._groups.sides_of_members(self._blocks, self._coarse.promising)
             self._sides = joined([self._sides, likely])
-        greedy, last_try = no_sides(), False  # True: what was left out for speed was missed
+        greedy, was_near = no_sides(), False
+        last_try = False  # True: what was left out for speed was missed
         while search.goes_on:
             found, judged = search.run(self._sides, greedy, _ABOVE, vertex=False)
             if judged is None:
                 return search.answer(search.without(found.status))
             self._promising = self._worth_keeping(judged.merit, found.beside, _PROMISING)
-            if search.room <= _CLOSE / 2 and search.aimed_well:
-                busy = self._busy(found)
-                used = self._sides.take(busy[1] > (_EXACT if last_try else _RUNS))
-                shut = None if last_try else busy[0] < _OPEN
-                search.run(used, used.take(search.meets_itself(used)), -_BELOW, vertex=True, shut=shut)
+            near = search.room <= _CLOSE / 2 and search.aimed_well
+            if near and (was_near or search.room <= _NARROW):
+                self._finish(search, found, with_all=last_try)
                 if search.gap <= _CLOSE:
                     return search.answer(Status.OPTIMAL)
-                last_try = True
+                last_try, near = True, False
+            was_near = near
             greedy = joined([greedy, self._sides.take(search.greedy(self._sides, found.beside))])
             all_stay = search.stalled or len(self._sides) <= _FEW
             kept = self._sides if all_stay else self._worth_keeping(judged.merit, found.beside)
             self._sides = joined([kept, judged.asked, greedy])
         return search.answer(Status.OPTIMAL if search.gap <= _CLOSE else Status.WORK_LIMIT)
+
+    def _finish(self, search: "_Search", found: MasterSolution, *, with_all: bool) -> None:
+        """Look for a vertex among the sides that run for long, or among all that run at all."""
+        alone, beside = self._busy(found)
+        used = self._sides.take(beside > (_EXACT if with_all else _RUNS))
+        shut = None if with_all else alone < _OPEN
+        search.run(used, used.take(search.meets_itself(used)), -_BELOW, vertex=True, shut=shut)
 
     def _with_all(self, search: "_Search") -> PackedSolution:
         """All sides in one program: exact, once no job holds more than half of its segment's line."""

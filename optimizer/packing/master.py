@@ -123,7 +123,7 @@ class Master:
         program = _Program(matrix, -cost / scale, self._right(ask, more), equal)
         found = None
         if not vertex and matrix.shape[1] > _SIMPLEX_COLUMNS:
-            found = self._in_the_middle(program, ask.tolerance)
+            found = self._in_the_middle(program, ask)
         found = found or self._by_highs(program, None if shut is None else np.flatnonzero(shut), ask, vertex=vertex)
         if found.status is not Status.OPTIMAL:
             none = np.zeros(0)
@@ -138,11 +138,16 @@ class Master:
         x, of_sides = found.x[:columns], tied @ found.x[columns : columns + tied.shape[1]]
         return MasterSolution(found.status, found.solver, found.work, x, of_sides, duals)
 
-    def _in_the_middle(self, program: "_Program", tolerance: float) -> "_Found | None":
+    def _in_the_middle(self, program: "_Program", ask: Ask) -> "_Found | None":
+        """A level's price is shared among the classes: counted in such parts, dual values are about 1, and the interior
+        point method takes half the steps."""
         from optimizer.packing.interior import solve_to_the_middle  # Clarabel: only where there is much to solve
 
-        middle = solve_to_the_middle(program.matrix, program.cost, program.right, program.equal, tolerance)
-        return None if middle is None else _Found(Status.OPTIMAL, "clarabel", middle.work, middle.x, middle.saves)
+        unit = float(self._market.classes) if ask.gain else 1.0
+        middle = solve_to_the_middle(program.matrix, program.cost * unit, program.right, program.equal, ask.tolerance)
+        if middle is None:
+            return None
+        return _Found(Status.OPTIMAL, "clarabel", middle.work, middle.x, middle.saves / unit)
 
     def _by_highs(self, program: "_Program", shut: IntArray | None, ask: Ask, *, vertex: bool) -> "_Found":
         solver = self._options(program.matrix.shape[1], vertex)
