@@ -1,6 +1,6 @@
 """`walras` on Gavel's traces, lengths known: in Gavel's own rounds, and at events (needs `WALRAS_DATA`).
 
-    WALRAS_DATA=... python -m benchmarks grounds_traces
+    WALRAS_DATA=... python -m benchmarks grounds_traces [--row static-rounds static-events ... means]
 
 x is taken over the jobs that the reference measured; slowdowns are over all. Targets are for the mean over the traces
 of one accelerator a job, and over those with gangs. Below a scale of 1 only the traces of one fleet of 36 are run.
@@ -8,6 +8,7 @@ of one accelerator a job, and over those with gangs. Below a scale of 1 only the
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from statistics import fmean
 
 from benchmarks.grounds import Served, as_shipped, excess, priced_bound_s, reference_b, serve, traces
@@ -41,12 +42,26 @@ TRACES = (
     Recorded("single_big_seed0_rate3.0", "gavel-36-36-36", 50_636.17, (1000, 1500)),
 )
 _LARGEST_X, _SLOWDOWN, _ABOVE_BOUND = 0.70, 3.0, 2.5
+_SHORT = dict(zip(("static", "small", "weighted", "gangs", "big"), TRACES, strict=True))
+_WAYS: dict[str, Callable[[Scenario], Scenario]] = {"rounds": in_gavel_rounds, "events": as_shipped}
+#: The reference at events takes hours where there are more than 36 accelerators.
+_FLEET = "gavel-12-12-12"
+#: Rows that can be measured alone; the means run whatever of theirs has not been run.
+ROWS = (*(f"{short}-{way}" for way in _WAYS for short in _SHORT), "means")
 
 
-def measure(scale: float) -> list[Measured]:
-    """Rounds, then events with both references."""
-    chosen = [trace for trace in TRACES if scale >= 1 or trace.cluster == "gavel-12-12-12"]
-    return [_rounds(chosen), _events(chosen)]
+def measure(scale: float, row: str | None = None) -> list[Measured]:
+    """A table for each trace and way of deciding, then the means; or one of them."""
+    chosen = [trace for trace in TRACES if scale >= 1 or trace.cluster == _FLEET]
+    found = []
+    for name in [row] if row else ROWS:
+        if name == "means":
+            found.append(_means(chosen))
+            continue
+        short, way = name.split("-")
+        if _SHORT[short] in chosen:
+            found.append(_alone(_SHORT[short], way))
+    return found
 
 
 def source_of(trace: Recorded) -> Source:
@@ -62,50 +77,45 @@ def measured_by(trace: Recorded, served: Served) -> Served:
     return served.over(range(first + trace.window[0], first + trace.window[1]))
 
 
-def _rounds(chosen: list[Recorded]) -> Measured:
-    measured = Measured("Gavel's traces in Gavel's rounds", "360 s, exact speeds, free restarts, x against its record")
-    runs = _against_a(measured, chosen, in_gavel_rounds)
-    _means(measured, chosen, runs, 0.47, 0.20)
+@cache
+def _run(trace: Recorded, way: str) -> Served:
+    return serve(source_of(trace), trace.cluster, "walras", change=_WAYS[way])
+
+
+@cache
+def _x_at_events(trace: Recorded) -> float:
+    """x against max-min at events."""
+    b = serve(source_of(trace), trace.cluster, AWARE, change=reference_b)
+    return excess(_run(trace, "events"), b.mean_s)
+
+
+def _x(trace: Recorded, way: str) -> float:
+    return excess(measured_by(trace, _run(trace, way)), trace.jct_s)
+
+
+def _alone(trace: Recorded, way: str) -> Measured:
+    measured = Measured(f"{trace.name}, {way}", "rounds of 360 s or events, exact speeds, free restarts")
+    served = _run(trace, way)
+    measured.add("JCT of all jobs", served.mean_s, "s")
+    measured.add("x against Gavel's record", _x(trace, way), "", at_most=_LARGEST_X)
+    measured.add("worst slowdown", max(served.slowdowns), "", at_most=_SLOWDOWN)
+    measured.add("preemptions per job", served.moves, "")
+    if way == "rounds":
+        return measured
+    if not trace.gangs and not trace.weighted:  # it divides gangs, and knows no weights
+        bound_s = priced_bound_s(source_of(trace), trace.cluster)
+        measured.add("above the priced bound", 100.0 * (served.mean_s / bound_s - 1.0), "%", at_most=_ABOVE_BOUND)
+    if trace.cluster == _FLEET:
+        measured.add("x against max-min at events", _x_at_events(trace), "", at_most=1.0)
     return measured
 
 
-def _events(chosen: list[Recorded]) -> Measured:
-    measured = Measured("Gavel's traces at events", "exact speeds, free restarts, x against its record and at events")
-    runs = _against_a(measured, chosen, as_shipped)
-    _means(measured, chosen, runs, 0.40, 0.16)
-    for trace in chosen:
-        if not trace.gangs and not trace.weighted:  # it divides gangs, and knows no weights
-            bound_s = priced_bound_s(source_of(trace), trace.cluster)
-            gap = 100.0 * (runs[trace.name].mean_s / bound_s - 1.0)
-            measured.add(f"{trace.name}: above the priced bound", gap, "%", at_most=_ABOVE_BOUND)
-    against_b = []
-    for trace in chosen:
-        if trace.cluster != "gavel-12-12-12":
-            continue  # the reference takes hours there
-        b = serve(source_of(trace), trace.cluster, AWARE, change=reference_b)
-        against_b.append(excess(runs[trace.name], b.mean_s))
-        measured.add(f"{trace.name}: x against max-min at events", against_b[-1], "", at_most=1.0)
+def _means(chosen: list[Recorded]) -> Measured:
+    measured = Measured("Gavel's traces, means", "x over the traces of one accelerator a job, and of gangs")
+    for way, single, gangs in (("rounds", 0.47, 0.20), ("events", 0.40, 0.16)):
+        for title, has_gangs, most in (("one accelerator a job", False, single), ("gangs", True, gangs)):
+            xs = [_x(trace, way) for trace in chosen if trace.gangs == has_gangs and not trace.weighted]
+            measured.add(f"{way}, {title}: mean x against Gavel's record", fmean(xs), "", at_most=most)
+    against_b = [_x_at_events(trace) for trace in chosen if trace.cluster == _FLEET]
     measured.add("mean x against max-min at events", fmean(against_b), "", at_most=0.75)
     return measured
-
-
-def _against_a(measured: Measured, chosen: list[Recorded], change: Callable[[Scenario], Scenario]) -> dict[str, Served]:
-    runs: dict[str, Served] = {}
-    for trace in chosen:
-        served = runs[trace.name] = serve(source_of(trace), trace.cluster, "walras", change=change)
-        x = excess(measured_by(trace, served), trace.jct_s)
-        measured.add(f"{trace.name}: JCT of all jobs", served.mean_s, "s")
-        measured.add(f"{trace.name}: x against Gavel's record", x, "", at_most=_LARGEST_X)
-        measured.add(f"{trace.name}: worst slowdown", max(served.slowdowns), "", at_most=_SLOWDOWN)
-        measured.add(f"{trace.name}: preemptions per job", served.moves, "")
-    return runs
-
-
-def _means(measured: Measured, chosen: list[Recorded], runs: dict[str, Served], single: float, gangs: float) -> None:
-    for title, has_gangs, most in (("one accelerator a job", False, single), ("gangs", True, gangs)):
-        xs = [
-            excess(measured_by(trace, runs[trace.name]), trace.jct_s)
-            for trace in chosen
-            if trace.gangs == has_gangs and not trace.weighted
-        ]
-        measured.add(f"{title}: mean x against Gavel's record", fmean(xs), "", at_most=most)

@@ -96,9 +96,9 @@ def reference_b(scenario: Scenario) -> Scenario:
 
 def priced_bound_s(source: Source, cluster: str) -> float:
     """What no schedule's mean completion time of all jobs can go below, by prices over time."""
-    experiment, _ = prepared(Cell(source, cluster, "walras", 0, BoundsAsked.NONE))
-    roster = Roster(experiment.pools, experiment.truth)
-    ids = [job.request.job_id for job in roster.watched(experiment.jobs)]
+    ready = prepared(Cell(source, cluster, "walras", 0, BoundsAsked.NONE))
+    roster = Roster(ready.scenario.pools, ready.scenario.truth)
+    ids = [job.request.job_id for job in roster.watched(ready.jobs)]
     return flow_time_bound(roster.instance(ids), interval_s=_PRICED_S, steps=_PRICED_STEPS).mean_s
 
 
@@ -117,12 +117,12 @@ def serve(
     `change` is of the world and the scheduler, `retell` of what jobs say of themselves, `hearsay` of what the scheduler
     is told of the world without its being so.
     """
-    experiment, scenario = prepared(Cell(source, cluster, policy, seed, BoundsAsked.NONE))
-    roster = Roster(experiment.pools, experiment.truth)
-    simulation = Simulation(change(scenario))
+    ready = prepared(Cell(source, cluster, policy, seed, BoundsAsked.NONE))
+    roster = Roster(ready.scenario.pools, ready.scenario.truth)
+    simulation = Simulation(change(ready.scenario))
     simulation.scenario = hearsay(simulation.scenario)  # the world is made, the scheduler not yet told of it
     began = process_time()
-    result = simulation.run(retell(roster.watched(experiment.jobs)))
+    result = simulation.run(retell(roster.watched(ready.jobs)))
     cpu_s = process_time() - began
     assert not result.violations, f"{policy}: {result.violations[:3]}"
     assert not result.unfinished, f"{policy}: {len(result.unfinished)} jobs did not end"

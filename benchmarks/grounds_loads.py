@@ -26,9 +26,9 @@ def full_per_h(jobs: int, gangs: bool, seeds: range) -> float:
 
 
 def _full_per_h(jobs: int, gangs: bool, seed: int) -> float:
-    experiment, _ = prepared(Cell(_made(jobs, gangs, 0.0), CLUSTER, "walras", seed, BoundsAsked.NONE))
-    roster = Roster(experiment.pools, experiment.truth)
-    ids = [job.request.job_id for job in roster.watched(experiment.jobs)]
+    ready = prepared(Cell(_made(jobs, gangs, 0.0), CLUSTER, "walras", seed, BoundsAsked.NONE))
+    roster = Roster(ready.scenario.pools, ready.scenario.truth)
+    ids = [job.request.job_id for job in roster.watched(ready.jobs)]
     return jobs * 3600.0 / _busy_s(roster.instance(ids))
 
 

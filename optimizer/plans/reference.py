@@ -71,5 +71,5 @@ def _has_counts(columns: Columns, usable: IntArray, size: FloatArray, jobs: int,
     smallest, largest = np.full(jobs * pools, np.inf), np.zeros(jobs * pools)
     np.minimum.at(smallest, place, size[usable])
     np.maximum.at(largest, place, size[usable])
-    several: BoolArray = (largest > smallest).reshape(jobs, pools).any(axis=1)
+    several: BoolArray = np.any((largest > smallest).reshape(jobs, pools), axis=1)
     return several

@@ -9,7 +9,7 @@ from simulator.simulate import Scenario
 from tests.simulation import random_scenarios, test_random_runs
 from tests.simulation.test_elastic_runs import Story, a_job
 
-POLICIES = ["elasticflow", "optimus", "pollux", "shockwave", "sia"]
+POLICIES = ["elasticflow", "optimus", "pollux", "shockwave", "sia", "walras"]
 
 
 @pytest.mark.parametrize("policy", POLICIES)

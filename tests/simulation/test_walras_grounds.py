@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.bench_grounds_conditions import told_wrong
+from benchmarks.bench_grounds_conditions import paced, told_wrong
 from benchmarks.bench_grounds_traces import TRACES, source_of
 from benchmarks.grounds import excess, serve
 from benchmarks.grounds_pairs import in_pairs
@@ -34,6 +34,16 @@ def test_wrong_lengths_cost_little() -> None:
     known = serve(source_of(STATIC), STATIC.cluster, "walras")
     wrong = serve(source_of(STATIC), STATIC.cluster, "walras", retell=partial(told_wrong, seed=0))
     assert wrong.mean_s < 1.01 * known.mean_s
+
+
+@pytest.mark.slow
+def test_not_knowing_how_fast_each_job_is_costs_little() -> None:
+    """Jobs 10 % slower or faster than their kind take at most 1 % longer on average than if that were known."""
+    known, unknown = (
+        serve(source_of(STATIC), STATIC.cluster, "walras", retell=partial(paced, seed=0, told=told))
+        for told in (True, False)
+    )
+    assert unknown.mean_s < 1.01 * known.mean_s
 
 
 @pytest.mark.slow
