@@ -7,7 +7,7 @@ as a command.
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from math import inf
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from scheduler.core.commands import AttemptTransitioned, Command, JobTransitioned
 from scheduler.core.discipline import Discipline
@@ -20,8 +20,13 @@ from walras.ids import JobId
 from walras.reasons import Reason
 from walras.states import AttemptState, JobState, check_job_transition
 
-if TYPE_CHECKING:
-    from scheduler.core.mechanism import RoundMechanism
+
+class RoundMechanism(Protocol):
+    """Turns a policy's decision into starts and stops: called after every event with what it left in the cycle."""
+
+    def settle(self, cycle: "Cycle") -> None:
+        """Do what is due now; ask for solves."""
+        ...
 
 
 @dataclass(slots=True)
@@ -88,7 +93,7 @@ class Cycle:
     claims_on: dict[int, list[JobId]] = field(default_factory=dict)
     commands: list[Command] = field(default_factory=list)
     #: What settles every event; None before the first policy.
-    mechanism: "RoundMechanism | None" = None
+    mechanism: RoundMechanism | None = None
     #: The order of the lines; None under a mechanism that keeps none.
     discipline: Discipline | None = None
     #: Machines on which something became free in this handle, in order.

@@ -6,11 +6,10 @@ another scheduler's.
 """
 
 from collections.abc import Callable
-from typing import Protocol
 
 from optimizer.policy import OrderPolicy, PlanPolicy, Policy
 from scheduler.core import jobs, resolve
-from scheduler.core.cycle import Cycle
+from scheduler.core.cycle import Cycle, RoundMechanism
 from scheduler.core.discipline import BySharesOwed
 from scheduler.core.intake import fill_lines_anew, set_round_timer, take_in
 from scheduler.core.orders import ByOrder
@@ -18,15 +17,6 @@ from scheduler.core.plans import PlannedEvents
 from scheduler.core.profiling import explore
 from scheduler.core.rounds import compare, fill
 from scheduler.core.rules import OWED, RoundRules
-
-
-class RoundMechanism(Protocol):
-    """Called after every event with what it left in the cycle; starts and stops attempts and asks for solves."""
-
-    def settle(self, cycle: Cycle) -> None:
-        """Do what is due now."""
-        ...
-
 
 #: Makes a mechanism for a policy that has just come into force.
 MakeMechanism = Callable[[Cycle, Policy, RoundRules], RoundMechanism]
