@@ -275,13 +275,17 @@ def test_ranges_and_refusals(run: Run, fake: Any) -> None:
     assert fake.jobs[5]["state"] == "PENDING"
     assert run("update", "5", "--priority", "high").exit_code == 0
     assert fake.jobs[5]["priority"] == 80
+    both = run("update", "5", "--priority", "low", "--budget", "12.5")
+    assert both.stdout == "job 5 has priority 20 and may cost 12.5 USD\n"
+    assert (fake.jobs[5]["priority"], fake.jobs[5]["budget_usd"]) == (20, 12.5)
 
 
 @pytest.mark.parametrize(
     "args",
     [
         ("cancel", "x"), ("cancel", "5-2"), ("cancel", "0"), ("cancel", "1-999999999"), ("cancel", "last"),
-        ("show", "1-2"), ("update", "1", "--priority", "101"), ("update", "1", "--priority", "-1"),
+        ("show", "1-2"), ("update", "1", "--priority", "101"), ("update", "1", "--priority", "-1"), ("update", "1"),
+        ("update", "1", "--budget", "0"),
         ("wait", "1", "--timeout", "soon"), ("cancel",), ("queue", "-w", "-o", "json"), ("no-such-command",),
     ],
 )  # fmt: skip
