@@ -110,7 +110,7 @@ def checked(jobs: list[SimulatedJob], scenario: Scenario) -> Result:
     result = simulate(jobs, scenario, recorder=books.hear)
     books.settle(result.ended_at)
     assert result.violations == []
-    assert result.outcome is Outcome.STOPPED
+    assert result.outcome is Outcome.COMPLETE
     assert {job.job_id for job in result.jobs} == {job.request.job_id for job in jobs}
     assert books.too_fast == []
     plans = {job.request.job_id: job for job in jobs}

@@ -32,7 +32,7 @@ def head_starts_at(rows: list[tuple[int, int]], size: int, start_s: float, backf
         RoundRules(backfill=backfill),
     )
     result = simulate(jobs, scenario)
-    assert result.outcome is Outcome.STOPPED
+    assert result.outcome is Outcome.COMPLETE
     return next(job.first_run_at for job in result.jobs if job.job_id == head)
 
 

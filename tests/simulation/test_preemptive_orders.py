@@ -58,7 +58,7 @@ class Run:
         )  # fmt: skip
         self.revoked: list[tuple[float, int]] = []
         self.result = Simulation(scenario).run(jobs, self._watch)
-        assert self.result.outcome is Outcome.STOPPED
+        assert self.result.outcome is Outcome.COMPLETE
         assert not self.result.violations
         assert not self.result.unfinished
         self.by_id: dict[int, JobMeasure] = {measure.job_id: measure for measure in self.result.jobs}

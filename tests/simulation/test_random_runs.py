@@ -39,7 +39,7 @@ def run_seed(seed: int) -> Result:
     result = Simulation(scenario, core=core).run(jobs)
     invariants.check(core)
     assert result.violations == []
-    assert result.outcome is Outcome.STOPPED, f"{result.outcome}: {result.unfinished}"
+    assert result.outcome is Outcome.COMPLETE, f"{result.outcome}: {result.unfinished}"
     assert {measure.job_id for measure in result.jobs} == {job.request.job_id for job in jobs}
     plans = {job.request.job_id: job for job in jobs}
     for measure in result.jobs:
