@@ -63,9 +63,9 @@ class ByOrder:
         return self._ranks[job.job_id]
 
     def keys(self, job: JobRecord) -> list[tuple[int, Key]]:
-        own = self._policy.key(Facts(self._ledger, slice(job.slot, job.slot + 1)))
-        submitted_at = self._ledger.columns.submitted_at[job.slot]
-        key = (-job.request.priority_class, *(float(column[0]) for column in own), float(submitted_at), job.job_id)
+        slot, columns = job.slot, self._ledger.columns
+        own = [column.item() for column in self._policy.key(Facts(self._ledger, slice(slot, slot + 1)))]
+        key = (-columns.priority_class.item(slot), *own, columns.submitted_at.item(slot), job.job_id)
         return [(pool, key) for pool in self._ledger.class_of(job).pools]
 
     # ------------------------------------------------------------------------------------------ lines
