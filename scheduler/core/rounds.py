@@ -130,9 +130,10 @@ def _next_in_line(cycle: Cycle, filling: _Filling) -> _Head | None:
 
 def _heads(cycle: Cycle, filling: _Filling, pool: int, room: Room) -> list[_Head]:
     """The first of every line of the pool that may have room and is not known to be full."""
-    lines, heads = cycle.lines, list[_Head]()
+    lines, heads, elastic = cycle.lines, list[_Head](), cycle.ledger.classes.elastic_forms
     for form_row, line in lines.of(pool):
-        if not (room.may_hold(line) or _may_shrink(cycle, pool, form_row)) or (pool, form_row) in filling.full:
+        may_start = room.may_hold(line) or (form_row in elastic and _may_shrink(cycle, pool))
+        if not may_start or (pool, form_row) in filling.full:
             continue
         head = lines.head(pool, form_row, line)
         if head is not None:
@@ -140,10 +141,8 @@ def _heads(cycle: Cycle, filling: _Filling, pool: int, room: Room) -> list[_Head
     return heads
 
 
-def _may_shrink(cycle: Cycle, pool: int, form_row: int) -> bool:
-    """Whether somebody in this line could start with a smaller gang."""
-    if form_row not in cycle.ledger.classes.elastic_forms:
-        return False
+def _may_shrink(cycle: Cycle, pool: int) -> bool:
+    """Whether somebody in a line of elastic jobs could start with a smaller gang."""
     assert cycle.discipline is not None
     return cycle.ledger.fleet.pools[pool].free > 0 and cycle.discipline.shrinks
 

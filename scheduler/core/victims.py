@@ -17,12 +17,12 @@ MACHINES_MAX = 64
 
 def likely_machines(cycle: Cycle, pool: int, job: JobRecord, least: int) -> list[Machine]:
     """Machines of a pool with most accelerators free, `least` at least: a gang finds no better place elsewhere."""
-    claimed = cycle.claims_on
+    claimed, job_id, is_up = cycle.claims_on, job.job_id, Condition.UP
     machines = [
         machine
         for machine in cycle.ledger.fleet.pools[pool].members.values()
-        if (len(machine.free) >= least or job.job_id in machine.holders)
-        and machine.condition is Condition.UP
+        if machine.condition is is_up
+        and (len(machine.free) >= least or job_id in machine.holders)
         and (machine.row not in claimed or not _is_claimed_by_others(cycle, machine.row, job))
     ]
     machines.sort(key=lambda machine: (-len(machine.free), machine.row))
