@@ -20,7 +20,7 @@ from scheduler.core.ledger import JobRecord
 from scheduler.core.lines import Key
 from scheduler.core.room import ANY_ROOM, Room, room_on
 from scheduler.core.rules import Backfill
-from scheduler.core.victims import likely_machines, victims_of
+from scheduler.core.victims import MACHINES_MAX, likely_machines, open_machines, victims_of
 from walras.reasons import Reason
 from walras.states import JobState
 
@@ -204,11 +204,10 @@ def reserve(cycle: Cycle, job: JobRecord, pool: int) -> None:
     state = cycle.ledger.fleet.pools[pool]
     parts = split(form.counts[pool], form.nodes, state.pool.shape.accelerators)
     largest = parts[0]
-    ready = [
-        (_ready_at(cycle, machine, largest), machine.row)
-        for machine in likely_machines(cycle, pool, job, 0)
-        if machine.size >= largest
-    ]
+    machines = open_machines(cycle, pool, job, 0)
+    if len(machines) > MACHINES_MAX:
+        machines = likely_machines(cycle, pool, job, 0)
+    ready = [(_ready_at(cycle, each, largest), each.row) for each in machines if each.size >= largest]
     ready.sort()
     if len(ready) >= len(parts):
         place = tuple((row, count) for (_, row), count in zip(ready, parts, strict=False))
