@@ -112,13 +112,13 @@ class ByOrder:
         keys = self._columns(rows)
         if not self.strict:  # under a strict order even a head that outranks nobody holds up the rest
             fits &= self._outrank_somebody(keys[0], keys[1])
-        those = fits.any(axis=1).nonzero()[0]
+        those = np.flatnonzero(fits.any(axis=1))
         if not len(those):
             return
         order = those[np.lexsort([column[those] for column in reversed(keys)])]
         rows, ranks, fits = rows[order], keys[1][order], fits[order]
         first = fits & (fits.cumsum(axis=0) <= most)
-        found = first.any(axis=1).nonzero()[0]
+        found = np.flatnonzero(first.any(axis=1))
         self._keep(rows[found], ranks[found])
         for job_id, on in zip(columns.job_id[rows[found]].tolist(), first[found].tolist(), strict=True):
             job = self._ledger.jobs[job_id]
