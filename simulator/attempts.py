@@ -74,7 +74,7 @@ class Job:
     def __init__(self, plan: SimulatedJob) -> None:
         self.plan = plan
         self.run: Run | None = None
-        #: Machines of its newest attempt.
+        #: Machines of its newest attempt, where it costs something to change them.
         self.ran_on: frozenset[NodeId] = frozenset()
         #: Steps behind it now, and by its last recorded checkpoint.
         self.steps = 0.0
@@ -157,7 +157,7 @@ class Run:
     @property
     def pace(self) -> float:
         """A gang goes at the pace of its slowest machine, and at its own."""
-        return min(node.pace for node, _ in self.parts) * self.own_pace
+        return min([node.pace for node, _ in self.parts]) * self.own_pace
 
 
 class Attempts:

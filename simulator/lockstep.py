@@ -110,7 +110,10 @@ class Lockstep(Attempts):
 
     def _round_of(self, now: float, run: Run) -> tuple[float, float]:
         """Steps that the attempt makes in the round that begins now, and when it stops."""
-        steps = min(self._whole(run), run.job.plan.steps - run.job.steps)
+        steps: float = self._whole(run)
+        left = run.job.plan.steps - run.job.steps
+        if left < steps:
+            steps = left
         stops_at = now + steps / run.rate
         if run.partner is not None:  # a pair is through with its slower member
             other = run.partner

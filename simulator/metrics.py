@@ -13,7 +13,7 @@ from simulator.engine import Engine
 from walras.cluster import Placement, Pool
 from walras.ids import JobId, NodeId, PoolId
 from walras.reasons import Reason
-from walras.states import AttemptState, JobState
+from walras.states import FINAL_ATTEMPT_STATES, FINAL_JOB_STATES, AttemptState, JobState
 
 
 @dataclass(slots=True)
@@ -207,8 +207,9 @@ class Metrics:
     def job(self, now: float, command: JobTransitioned) -> None:
         """A job's state changed (the world calls this, after it has done its own part)."""
         measure = self.open[command.job_id]
-        measure.state, measure.reason = command.state, command.reason
-        if command.state.is_final:
+        state = command.state
+        measure.state, measure.reason = state, command.reason
+        if state in FINAL_JOB_STATES:
             measure.ended_at = self.last_ended_at = now
             del self.open[command.job_id]
             self._sink(measure)
@@ -231,7 +232,7 @@ class Metrics:
                 measure.first_run_at = now
         elif state is AttemptState.STOPPING:
             self._no_longer_running(now, holding)
-        elif state.is_final:
+        elif state in FINAL_ATTEMPT_STATES:
             self._no_longer_running(now, holding)
             self._freed(now, command, holding)
 

@@ -40,7 +40,7 @@ from simulator.truth import Costs, SpreadPart, Stretch, Truth
 from walras.cluster import Placement
 from walras.ids import JobId, Kind
 from walras.request import JobRequest
-from walras.states import JobState
+from walras.states import FINAL_JOB_STATES, JobState
 
 #: Makes the time model of a run: how attempts live.
 MakeAttempts = Callable[[Engine, Machines, WorldModel, Streams], Attempts]
@@ -75,7 +75,7 @@ class World:
         self._refusals = streams.stream("refusals")
         self._arrivals_open = True
         #: Speeds that do not change, by kind, type and accelerators on each machine.
-        self._tabled: dict[tuple[Kind, str, tuple[int, ...]], Stretch] = {}
+        self._tabled: dict[tuple[Kind, str, tuple[int, ...]], Pace] = {}
         machines.on_gone.append(self._node_gone)
         engine.on_command.update(
             {
@@ -136,7 +136,7 @@ class World:
 
     def transitioned(self, now: float, command: JobTransitioned) -> None:
         """A job's state changed: one that has ended is forgotten, and with the last one the run is over."""
-        if not command.state.is_final:
+        if command.state not in FINAL_JOB_STATES:
             return
         job = self.jobs.pop(command.job_id)
         if command.state is not JobState.SUCCEEDED:
@@ -214,7 +214,7 @@ class World:
     def _law(self, job: Job, command: Start) -> Pace:
         placement, kind = command.placement, job.plan.request.kind
         accelerator = self.machines.pools[placement.pool_id].pool.shape.accelerator
-        parts = tuple(len(part.devices) for part in placement.parts)
+        parts = tuple([len(part.devices) for part in placement.parts])
         noise = self._speeds.lognormvariate(0.0, self._model.speed_noise) if self._model.speed_noise else 1.0
 
         over = self._spread_parts(job.plan.request, placement)
@@ -228,9 +228,12 @@ class World:
             return law
         known = self._tabled.get((kind, accelerator, parts))
         if known is None:
-            known = self._tabled[kind, accelerator, parts] = self._truth.stretch(kind, accelerator, parts)
-        steady = _times(known, noise)
-        return lambda _: steady
+            steady = self._truth.stretch(kind, accelerator, parts)
+            known = self._tabled[kind, accelerator, parts] = lambda _: steady
+        if noise == 1.0:
+            return known
+        uneven = _times(known(0.0), noise)
+        return lambda _: uneven
 
     def _spread_parts(self, request: JobRequest, placement: Placement) -> list[SpreadPart]:
         """What a job that may be spread holds by pool; nothing, if that is one gang in one pool."""
@@ -248,10 +251,11 @@ class World:
 
     def _costs(self, job: Job, parts: list[Part]) -> Costs:
         costs, noise = self._truth.costs_of(job.plan.request.kind), self._model.cost_noise
-        machines = frozenset(node.node_id for node, _ in parts)
-        if costs.migrate_s and job.ran_on and machines != job.ran_on:
-            costs = replace(costs, start_s=costs.start_s + costs.migrate_s)
-        job.ran_on = machines
+        if costs.migrate_s:
+            machines = frozenset([node.node_id for node, _ in parts])
+            if job.ran_on and machines != job.ran_on:
+                costs = replace(costs, start_s=costs.start_s + costs.migrate_s)
+            job.ran_on = machines
         if not noise:
             return costs
         starting, exiting = self._delays.lognormvariate(0.0, noise), self._delays.lognormvariate(0.0, noise)

@@ -69,12 +69,16 @@ class SchedulerCore:
     # -------------------------------------------------------------------------------------------- after an event
 
     def _settle(self) -> None:
-        if self._cycle.mechanism is not None:
-            budgets.settle(self._cycle)
-            deadlines.settle(self._cycle)
-            self._cycle.mechanism.settle(self._cycle)
-            budgets.settle_starts(self._cycle)
-            idle.settle(self._cycle)
+        cycle = self._cycle
+        if cycle.mechanism is not None:
+            if cycle.spending.has_news:
+                budgets.settle(cycle)
+            if cycle.deadlines or cycle.secured:
+                deadlines.settle(cycle)
+            cycle.mechanism.settle(cycle)
+            if cycle.spending.has_news:
+                budgets.settle_starts(cycle)
+            idle.settle(cycle)
             self._wake()
 
     def _wake(self) -> None:
@@ -88,6 +92,8 @@ class SchedulerCore:
 
     def _run_timers(self) -> None:
         cycle = self._cycle
+        if cycle.timers.next_at > cycle.now:
+            return
         while (due := cycle.timers.due(self.ledger.now)) is not None:
             what, subject, number = due
             if what == "round":

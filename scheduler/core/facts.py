@@ -1,6 +1,5 @@
 """What the ledger knows of some jobs now, for an order policy to rank them by. Reads only; nothing is settled."""
 
-from functools import cached_property
 from math import inf
 
 import numpy as np
@@ -16,6 +15,8 @@ class Facts:
         self._ledger = ledger
         self._columns = ledger.columns
         self._rows = rows
+        self._attained_s: FloatArray | None = None
+        self._remaining_s: FloatArray | None = None
 
     @property
     def submitted_at(self) -> FloatArray:
@@ -33,13 +34,14 @@ class Facts:
     def deadline_at(self) -> FloatArray:
         return self._columns.deadline_at[self._rows]
 
-    @cached_property
+    @property
     def attained_s(self) -> FloatArray:
-        columns, rows = self._columns, self._rows
-        # `count` is 0 for a job that holds nothing.
-        since_s = np.maximum(self._ledger.now - columns.settled_at[rows], 0.0)
-        attained: FloatArray = columns.attained_s[rows] + columns.count[rows] * since_s
-        return attained
+        if self._attained_s is None:
+            columns, rows = self._columns, self._rows
+            # `count` is 0 for a job that holds nothing.
+            since_s = np.maximum(self._ledger.now - columns.settled_at[rows], 0.0)
+            self._attained_s = columns.attained_s[rows] + columns.count[rows] * since_s
+        return self._attained_s
 
     @property
     def served_s(self) -> FloatArray:
@@ -50,9 +52,14 @@ class Facts:
         columns, rows = self._columns, self._rows
         return np.where(columns.pool[rows] >= 0, 0.0, self._ledger.now - columns.since_at[rows])
 
-    @cached_property
+    @property
     def remaining_s(self) -> FloatArray:
         """By steps and speed, else by the submitter's guess; inf without either."""
+        if self._remaining_s is None:
+            self._remaining_s = self._left_s()
+        return self._remaining_s
+
+    def _left_s(self) -> FloatArray:
         columns, rows = self._columns, self._rows
         if not columns.pools:
             return np.full(len(columns.gang[rows]), inf)

@@ -47,7 +47,8 @@ class OwedRounds:
             explore(cycle)
             take_in(cycle)
             fill(cycle)
-        resolve.ask_if_due(cycle)
+        if cycle.dirty and cycle.standing.sharing is not None:
+            resolve.ask_if_due(cycle)
         set_round_timer(cycle)
 
 

@@ -63,9 +63,9 @@ class ByOrder:
         return self._ranks[job.job_id]
 
     def keys(self, job: JobRecord) -> list[tuple[int, Key]]:
-        own = self._policy.key(Facts(self._ledger, slice(job.slot, job.slot + 1)))
-        submitted_at = self._ledger.columns.submitted_at[job.slot]
-        key = (-job.request.priority_class, *(float(column[0]) for column in own), float(submitted_at), job.job_id)
+        slot, columns = job.slot, self._ledger.columns
+        own = [column.item() for column in self._policy.key(Facts(self._ledger, slice(slot, slot + 1)))]
+        key = (-columns.priority_class.item(slot), *own, columns.submitted_at.item(slot), job.job_id)
         return [(pool, key) for pool in self._ledger.class_of(job).pools]
 
     # ------------------------------------------------------------------------------------------ lines
@@ -112,13 +112,13 @@ class ByOrder:
         keys = self._columns(rows)
         if not self.strict:  # under a strict order even a head that outranks nobody holds up the rest
             fits &= self._outrank_somebody(keys[0], keys[1])
-        those = fits.any(axis=1).nonzero()[0]
+        those = np.flatnonzero(fits.any(axis=1))
         if not len(those):
             return
         order = those[np.lexsort([column[those] for column in reversed(keys)])]
         rows, ranks, fits = rows[order], keys[1][order], fits[order]
         first = fits & (fits.cumsum(axis=0) <= most)
-        found = first.any(axis=1).nonzero()[0]
+        found = np.flatnonzero(first.any(axis=1))
         self._keep(rows[found], ranks[found])
         for job_id, on in zip(columns.job_id[rows[found]].tolist(), first[found].tolist(), strict=True):
             job = self._ledger.jobs[job_id]

@@ -20,7 +20,7 @@ from scheduler.core.ledger import JobRecord
 from scheduler.core.lines import Key
 from scheduler.core.room import ANY_ROOM, Room, room_on
 from scheduler.core.rules import Backfill
-from scheduler.core.victims import likely_machines, victims_of
+from scheduler.core.victims import MACHINES_MAX, likely_machines, open_machines, victims_of
 from walras.reasons import Reason
 from walras.states import JobState
 
@@ -130,20 +130,21 @@ def _next_in_line(cycle: Cycle, filling: _Filling) -> _Head | None:
 
 def _heads(cycle: Cycle, filling: _Filling, pool: int, room: Room) -> list[_Head]:
     """The first of every line of the pool that may have room and is not known to be full."""
-    lines, heads = cycle.lines, list[_Head]()
+    lines, heads, elastic = cycle.lines, list[_Head](), cycle.ledger.classes.elastic_forms
+    # Once a fill, lines without room too drop those who have gone: one who came back would stand there by an old key.
+    cleans = pool not in filling.begun and cycle.ledger.fleet.pools[pool].free > 0
     for form_row, line in lines.of(pool):
-        if not (room.may_hold(line) or _may_shrink(cycle, pool, form_row)) or (pool, form_row) in filling.full:
+        may_start = room.may_hold(line) or (form_row in elastic and _may_shrink(cycle, pool))
+        if not (may_start or cleans) or (pool, form_row) in filling.full:
             continue
         head = lines.head(pool, form_row, line)
-        if head is not None:
+        if head is not None and may_start:
             heads.append((*head, pool, form_row))
     return heads
 
 
-def _may_shrink(cycle: Cycle, pool: int, form_row: int) -> bool:
-    """Whether somebody in this line could start with a smaller gang."""
-    if form_row not in cycle.ledger.classes.elastic_forms:
-        return False
+def _may_shrink(cycle: Cycle, pool: int) -> bool:
+    """Whether somebody in a line of elastic jobs could start with a smaller gang."""
     assert cycle.discipline is not None
     return cycle.ledger.fleet.pools[pool].free > 0 and cycle.discipline.shrinks
 
@@ -205,11 +206,10 @@ def reserve(cycle: Cycle, job: JobRecord, pool: int) -> None:
     state = cycle.ledger.fleet.pools[pool]
     parts = split(form.counts[pool], form.nodes, state.pool.shape.accelerators)
     largest = parts[0]
-    ready = [
-        (_ready_at(cycle, machine, largest), machine.row)
-        for machine in likely_machines(cycle, pool, job, 0)
-        if machine.size >= largest
-    ]
+    machines = open_machines(cycle, pool, job, 0)
+    if len(machines) > MACHINES_MAX:
+        machines = likely_machines(cycle, pool, job, 0)
+    ready = [(_ready_at(cycle, each, largest), each.row) for each in machines if each.size >= largest]
     ready.sort()
     if len(ready) >= len(parts):
         place = tuple((row, count) for (_, row), count in zip(ready, parts, strict=False))

@@ -346,6 +346,11 @@ class Spending:
 
     # ---------------------------------------------------------------- what changed
 
+    @property
+    def has_news(self) -> bool:
+        """Whether anything is to be looked at: an account changed, its time has come, or nothing may be spent."""
+        return bool(self._touched or self.everything.closed or (self._due and self._due[0][0] <= self._ledger.now))
+
     def take_changed(self) -> list[Account]:
         """Accounts with a limit of which something changed, by an event or by time."""
         now = self._ledger.now

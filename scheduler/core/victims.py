@@ -17,16 +17,21 @@ MACHINES_MAX = 64
 
 def likely_machines(cycle: Cycle, pool: int, job: JobRecord, least: int) -> list[Machine]:
     """Machines of a pool with most accelerators free, `least` at least: a gang finds no better place elsewhere."""
-    claimed = cycle.claims_on
-    machines = [
-        machine
-        for machine in cycle.ledger.fleet.pools[pool].members.values()
-        if (len(machine.free) >= least or job.job_id in machine.holders)
-        and machine.condition is Condition.UP
-        and (machine.row not in claimed or not _is_claimed_by_others(cycle, machine.row, job))
-    ]
+    machines = open_machines(cycle, pool, job, least)
     machines.sort(key=lambda machine: (-len(machine.free), machine.row))
     return machines[:MACHINES_MAX]
+
+
+def open_machines(cycle: Cycle, pool: int, job: JobRecord, least: int) -> list[Machine]:
+    """Machines of a pool that are spoken for by nobody else and have so many accelerators free, or hold the job."""
+    claimed, job_id, is_up = cycle.claims_on, job.job_id, Condition.UP
+    return [
+        machine
+        for machine in cycle.ledger.fleet.pools[pool].members.values()
+        if machine.condition is is_up
+        and (len(machine.free) >= least or job_id in machine.holders)
+        and (machine.row not in claimed or not _is_claimed_by_others(cycle, machine.row, job))
+    ]
 
 
 def _is_claimed_by_others(cycle: Cycle, row: int, job: JobRecord) -> bool:

@@ -142,15 +142,17 @@ class GavelRounds:
         stopped_at.update(self._ended_at)
         self._ended_at = {}
         received: list[tuple[int | None, int, float]] = []
-        for job_id, at in sorted(stopped_at.items(), key=lambda item: (-item[1], item[0])):
-            pool, other = self._now_on.get(job_id, (-1, ALONE))
+        known, started, now_on, row_of = self._known, self._started, self._now_on, self._rows.row
+        began_at, received_in = self._began_at, self._gavel.received_s
+        for behind_s, job_id in sorted([(-at, job_id) for job_id, at in stopped_at.items()]):
+            pool, other = now_on.get(job_id, (-1, ALONE))
             if pool < 0 or (other != ALONE and other < job_id):
                 continue
-            is_known = job_id in self._known and (other == ALONE or other in self._known)
-            ran_s = at - self._began_at
-            self._changed = self._changed or ran_s <= 0.0
-            received_s = self._gavel.received_s(ran_s, job_id in self._started)
-            received.append((self._rows.row(job_id, other) if is_known else None, pool, received_s))
+            is_known = job_id in known and (other == ALONE or other in known)
+            ran_s = -behind_s - began_at
+            if ran_s <= 0.0:
+                self._changed = True
+            received.append((row_of(job_id, other) if is_known else None, pool, received_in(ran_s, job_id in started)))
         self._rows.credit(received)
 
     def _admit(self, cycle: Cycle) -> None:
