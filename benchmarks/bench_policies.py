@@ -63,7 +63,7 @@ def _daily(scale: float) -> Measured:
 
 def _rows(measured: Measured, problem: Problem, policies: Sequence[tuple[str, dict[str, object], float]]) -> None:
     for policy, parameters, target in policies:
-        seconds, gap = timed(policy, parameters, problem, 3)
+        seconds, gap = timed(policy, parameters, problem)
         measured.add(policy, seconds, "s", at_most=target)
         measured.add("   gap", gap, "", at_most=1e-4)
 
