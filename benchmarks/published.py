@@ -17,6 +17,8 @@ OFFERS = (
     Offer("g3.16xlarge", 1.5676, 8),
     Offer("p2.8xlarge", 2.16, 5),
 )
+#: The same on demand, USD/h (EC2, as the paper has them).
+ON_DEMAND_USD = (3.06, 1.20, 2.28, 4.56, 7.20)
 _SPEEDS = (1885.0, 750.0, 1018.0, 1995.0, 2115.0)
 _BATCHES = (1024.0, 1024.0, 512.0, 512.0, 1024.0)
 _ACCELERATORS = (1, 1, 2, 4, 8)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.published import LINK, OFFERS, resnet_110, update_speeds
+from benchmarks.published import LINK, OFFERS, ON_DEMAND_USD, PLANS, resnet_110, update_speeds
 from optimizer.performance.choice import (
     Goal,
     Offer,
@@ -44,6 +44,22 @@ def test_plans_for_resnet_110_are_those_of_the_paper(
     every = choose((o for o in exhaustive(OFFERS, job.time_s) if within(o.counts)), goal)
     assert every is not None
     assert every.option == found.option
+
+
+@pytest.mark.parametrize(("loss", "deadline_s", "paper"), PLANS)
+def test_every_deadline_of_the_paper_is_met_for_no_more_than_its_plan_costs(
+    loss: float, deadline_s: float, paper: tuple[int, ...]
+) -> None:
+    """And for at least 68.1 % less than the cheapest machines on demand that would meet it."""
+    job, goal = resnet_110(loss), Goal(deadline_s=deadline_s)
+    found = choose(windows(OFFERS, job.time_s, update_speeds(job), MOST), goal)
+    sure = [replace(offer, usd_per_h=usd) for offer, usd in zip(OFFERS, ON_DEMAND_USD, strict=True)]
+    on_demand = choose((o for o in exhaustive(sure, job.time_s) if within(o.counts)), goal)
+    assert found is not None
+    assert on_demand is not None
+    assert found.option.time_s <= deadline_s
+    assert found.option.usd <= option_of(OFFERS, paper, job.time_s(paper)).usd
+    assert found.option.usd <= (1 - 0.681) * on_demand.option.usd
 
 
 @pytest.mark.parametrize(
