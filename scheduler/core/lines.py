@@ -1,8 +1,8 @@
 """Waiting jobs in line: one line per (pool, form), most urgent first.
 
 A line is what a round plan sorted (an array walked once) plus a heap of those who came since. Both are cleaned lazily:
-an entry whose job no longer waits is dropped when it comes to the front. So a free place finds its next job in the
-number of forms, not of jobs.
+an entry whose job no longer waits, or has come again since by another key, is dropped when it comes to the front. So a
+free place finds its next job in the number of forms, not of jobs.
 """
 
 from bisect import bisect_left
@@ -21,7 +21,7 @@ Key = tuple[float, ...]
 class Line:
     """One pool's queue of jobs of one form."""
 
-    __slots__ = ("_at", "_late", "_planned", "count", "part")
+    __slots__ = ("_at", "_late", "_newest", "_planned", "count", "part")
 
     def __init__(self, count: int, part: int) -> None:
         #: Accelerators of its gangs: of all of them, and on one machine at most.
@@ -30,21 +30,31 @@ class Line:
         self._planned: list[tuple[Key, JobId]] = []
         self._at = 0
         self._late: list[tuple[Key, JobId]] = []
+        #: Keys by which those stand who came since: one who left and came back stands by no other.
+        self._newest: dict[JobId, Key] = {}
 
     def plan(self, entries: list[tuple[Key, JobId]]) -> None:
         """Replace everything by these entries, sorted."""
         self._planned, self._at = entries, 0
         self._late.clear()
+        self._newest.clear()
 
     def push(self, key: Key, job_id: JobId) -> None:
         heappush(self._late, (key, job_id))
+        self._newest[job_id] = key
 
     def head(self, is_waiting: Callable[[JobId], bool]) -> tuple[Key, JobId] | None:
         """The most urgent entry whose job still waits."""
-        planned, late = self._planned, self._late
-        while self._at < len(planned) and not is_waiting(planned[self._at][1]):
+        planned, late, newest = self._planned, self._late, self._newest
+        while self._at < len(planned) and (planned[self._at][1] in newest or not is_waiting(planned[self._at][1])):
             self._at += 1
-        while late and not is_waiting(late[0][1]):
+        while late:
+            key, job_id = late[0]
+            is_newest = newest.get(job_id) == key
+            if is_newest and is_waiting(job_id):
+                break
+            if is_newest:
+                del newest[job_id]
             heappop(late)
         if self._at < len(planned) and (not late or planned[self._at] <= late[0]):
             return planned[self._at]

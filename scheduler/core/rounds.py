@@ -131,14 +131,12 @@ def _next_in_line(cycle: Cycle, filling: _Filling) -> _Head | None:
 def _heads(cycle: Cycle, filling: _Filling, pool: int, room: Room) -> list[_Head]:
     """The first of every line of the pool that may have room and is not known to be full."""
     lines, heads, elastic = cycle.lines, list[_Head](), cycle.ledger.classes.elastic_forms
-    # Once a fill, lines without room too drop those who have gone: one who came back would stand there by an old key.
-    cleans = pool not in filling.begun and cycle.ledger.fleet.pools[pool].free > 0
     for form_row, line in lines.of(pool):
         may_start = room.may_hold(line) or (form_row in elastic and _may_shrink(cycle, pool))
-        if not (may_start or cleans) or (pool, form_row) in filling.full:
+        if not may_start or (pool, form_row) in filling.full:
             continue
         head = lines.head(pool, form_row, line)
-        if head is not None and may_start:
+        if head is not None:
             heads.append((*head, pool, form_row))
     return heads
 
