@@ -37,12 +37,6 @@ def differs(cycle: Cycle, job: JobRecord, event: SpeedDiffers) -> None:
     cycle.dirty = True
 
 
-def _shares(cycle: Cycle, job: JobRecord) -> bool:
-    """Whether another job runs on its accelerators."""
-    machines = (cycle.ledger.fleet.machines[row] for row, _ in job.place)
-    return any(each is not None and each.holders.get(job.job_id) in each.shared for each in machines)
-
-
 def become(cycle: Cycle, job: JobRecord, kind: Kind) -> None:
     """From now on the job's speeds are those of this kind."""
     columns, classes = cycle.ledger.columns, cycle.ledger.classes
