@@ -109,6 +109,26 @@ def test_files_and_functions_stay_short() -> None:
     assert set(LONG_WITH_REASON) - set(found) == set(), "waivers that nothing needs any more"
 
 
+def private_names(tree: ast.Module) -> Iterator[str]:
+    """Functions, classes and constants of a module that begin with one underscore, but for what a decorator takes."""
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and not node.decorator_list:
+            yield node.name
+        elif isinstance(node, ast.Assign):
+            yield from (target.id for target in node.targets if isinstance(target, ast.Name))
+
+
+def test_what_is_private_is_used_where_it_stands() -> None:
+    """A helper or constant that its own file does not name again is left over, or was never called."""
+    places = [
+        f"{name_of(path)}:{name}"
+        for path in package_sources()
+        for name in private_names(ast.parse(path.read_text()))
+        if re.fullmatch(r"_[^_].*", name) and len(re.findall(rf"\b{name}\b", path.read_text())) < 2
+    ]
+    assert places == []
+
+
 def test_only_faces_print() -> None:
     """Libraries and daemons log or return; only commands, the demo, benchmarks and example scripts print."""
     places = [

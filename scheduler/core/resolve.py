@@ -26,9 +26,6 @@ from scheduler.core.risk import Runs, lasting
 from walras.cluster import Market
 from walras.ids import JobId
 
-_HOUR_S = 3600.0
-
-
 # ------------------------------------------------------------------------------------------------ asking
 
 
