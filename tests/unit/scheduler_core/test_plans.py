@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from fake_fleet import FakeFleet, cluster, job, pool
+from planned_fleet import carried_out, measured
 
 from scheduler.core import commands as cmd
 from scheduler.core import events as ev
@@ -19,21 +20,7 @@ J1, J2, J3 = JobId(1), JobId(2), JobId(3)
 def planning(machines: str = "a", rules: RoundRules = QUICK, **parameters: object) -> FakeFleet:
     """A fleet under walras that knows every speed: a is fast, b half as fast, c a quarter."""
     fleet = cluster("walras", rules=rules, machines=machines, **parameters)
-    for name, steps_per_s in (("a", 4.0), ("b", 2.0), ("c", 1.0)):
-        for count in (1, 2, 4):
-            fleet.tell(ev.ThroughputMeasured(fleet.at, Kind("k"), name, count, steps_per_s * count))
-    return fleet
-
-
-def carried_out(fleet: FakeFleet) -> list[cmd.Command]:
-    """Answer what is asked, by the policy itself, until nothing is asked any more."""
-    done: list[cmd.Command] = []
-    for _ in range(20):
-        if not fleet.solves:
-            return done
-        asked = fleet.solves.pop()
-        done += fleet.tell(ev.Solved(fleet.at, asked.request_id, solve(asked), 0.1))
-    raise AssertionError("the core asks without end")
+    return measured(fleet)
 
 
 def starts(commands: list[cmd.Command]) -> dict[int, str]:
