@@ -4,6 +4,7 @@ import ast
 import re
 import subprocess
 from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -210,6 +211,19 @@ def test_no_dead_modules() -> None:
         # Loaded by name: "scheduler.live.server" as a string, alone or before a colon.
         used |= set(re.findall(r"""["']([a-z_]+(?:\.[a-z_0-9]+)+)(?=["':])""", text))
     assert sorted(modules - used - set(ENTRY_POINTS)) == []
+
+
+def test_no_two_modules_import_each_other() -> None:
+    """Modules form no rings, not even of imports for types or inside functions: what two share has its own home."""
+    modules = {name_of(path)[:-3].replace("/", ".").removesuffix(".__init__"): path for path in package_sources()}
+    imports: dict[str, set[str]] = {}
+    for module, path in modules.items():
+        found = imported_modules(ast.parse(path.read_text()), name_of(path)) & modules.keys()
+        imports[module] = {other for other in found if not f"{module}.".startswith(f"{other}.")}  # not its own package
+    try:
+        TopologicalSorter(imports).prepare()
+    except CycleError as error:
+        pytest.fail("modules import each other: " + " <- ".join(error.args[1]))
 
 
 def imported_modules(tree: ast.Module, name: str) -> set[str]:

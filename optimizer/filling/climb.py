@@ -17,9 +17,10 @@ import numpy as np
 
 from optimizer.arrays.owners import sum_by
 from optimizer.decision import Status
-from optimizer.filling.interior import RisingProgram
+from optimizer.filling.interior import solve
 from optimizer.filling.proof import Proof
 from optimizer.filling.residual import Restricted, part_of
+from optimizer.filling.rising import RisingProgram
 from optimizer.market.market import Market
 from optimizer.market.objective import Level, Targets
 from optimizer.problem import FloatArray
@@ -120,7 +121,7 @@ def _rough_prices(market: Market, worth: FloatArray, targets: Targets, *, compil
     step = -(-market.classes // _SAMPLE)
     part = part_of(market, worth, np.arange(0, market.classes, step), market.capacity / step)
     sampled = Restricted(targets, part.classes, targets.highest)
-    program = RisingProgram(part.market, part.worth, compiled=compiled)
+    program = RisingProgram(part.market, part.worth)
     equal = np.ones(part.market.rows)
     z = Proof.of(part.market, part.worth, equal, compiled=compiled).bound(sampled, 0.0, _COARSE)
     nothing = np.zeros(part.market.classes)
@@ -132,7 +133,7 @@ def _rough_prices(market: Market, worth: FloatArray, targets: Targets, *, compil
             z = min(z, proof.bound(sampled, 0.0, _COARSE))
         return (nothing, sampled.at(z)[0]) if theta < _ROUGH else None
 
-    found = program.solve(nothing, sampled.at(z)[0], most=_ROUGH_ITERATIONS, watch=watch)
+    found = solve(program, nothing, sampled.at(z)[0], most=_ROUGH_ITERATIONS, watch=watch, compiled=compiled)
     return part.all_rows(found.prices, market.rows), found.iterations
 
 
@@ -156,7 +157,7 @@ def _tangent(
         part = part_of(market, worth, np.flatnonzero(~alone), left)
         own, rise = target[part.classes], slope[part.classes] * z
         rise = rise if rise.any() else own  # nobody rises just below z: can they have what they should?
-        found = RisingProgram(part.market, part.worth, compiled=compiled).solve(own - rise, rise)
+        found = solve(RisingProgram(part.market, part.worth), own - rise, rise, compiled=compiled)
         prices, level, iterations = (
             part.all_rows(found.prices, market.rows) / max(z, 1e-9),
             z * found.theta,

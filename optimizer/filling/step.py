@@ -4,33 +4,19 @@ The classes of a market meet only in its rows: eliminating each class's two equa
 (rows + 1). This is the definition; `optimizer.filling.step_kernels` is the same, compiled.
 """
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
 import numpy as np
 
+from optimizer.filling.rising import Point, RisingProgram
 from optimizer.problem import FloatArray, IntArray
-
-if TYPE_CHECKING:
-    from optimizer.filling.interior import RisingProgram
 
 #: Part of the way to the boundary that a step goes.
 BOUNDARY = 0.9975
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Point:
-    """Variables (x, idle, spare, left) in one vector, and their multipliers (reduced cost, mu, y, p)."""
-
-    theta: float
-    primal: FloatArray
-    dual: FloatArray
-
-
 class Step:
     """One iteration: residuals of the optimality conditions, and the direction in which they shrink."""
 
-    def __init__(self, program: "RisingProgram", point: Point) -> None:
+    def __init__(self, program: RisingProgram, point: Point) -> None:
         self._program, self._point = program, point
         x, idle, spare, left = program.split(point.primal)
         reduced, mu, y, p = program.split(point.dual)

@@ -4,15 +4,13 @@ Vectors hold C shares, k idle times, k spare utilities, r rows' rests, one after
 them. Sums over classes are added in their order, so results depend on nothing but the problem.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numba
 import numpy as np
 
-from optimizer.filling.step import BOUNDARY, Point, Step
-
-if TYPE_CHECKING:
-    from optimizer.filling.interior import RisingProgram
+from optimizer.filling.rising import Point, RisingProgram
+from optimizer.filling.step import BOUNDARY, Step
 
 _FAST: dict[str, Any] = {"error_model": "numpy", "cache": True}
 
@@ -20,7 +18,7 @@ _FAST: dict[str, Any] = {"error_model": "numpy", "cache": True}
 class CompiledStep(Step):
     """The same iteration."""
 
-    def __init__(self, program: "RisingProgram", point: Point) -> None:
+    def __init__(self, program: RisingProgram, point: Point) -> None:
         self._point = point
         self._shape, self._target, self._rows = _told(program)
         now = (point.theta, point.primal, point.dual)
@@ -34,7 +32,7 @@ class CompiledStep(Step):
 
 
 def iterated(
-    program: "RisingProgram", point: Point, most: int, converged: float, patience: int
+    program: RisingProgram, point: Point, most: int, converged: float, patience: int
 ) -> tuple[Point, int, float]:
     """Iterations until one is good enough or rounding has won: the best point, how many there were, its error."""
     shape, target, rows = _told(program)
@@ -43,7 +41,7 @@ def iterated(
     return Point(theta, primal, dual), done, error
 
 
-def _told(program: "RisingProgram") -> tuple[Any, Any, int]:
+def _told(program: RisingProgram) -> tuple[Any, Any, int]:
     market = program.market
     shape = (market.first, market.use_first, market.use_row, program.load_of_use, program.worth)
     return shape, (program.floor, program.rise), market.rows

@@ -25,7 +25,8 @@ from optimizer.market.class_market import market_of
 from optimizer.parameters import Aware
 from optimizer.policy import Newcomer
 from optimizer.problem import Entities, FloatArray, Problem
-from optimizer.staged.stages import Asked, Staged, certificate_of, fair_shares, nothing_to_decide
+from optimizer.staged.stages import certificate_of, fair_shares, nothing_to_decide
+from optimizer.staged.told import Asked, Staged
 from optimizer.validate import check_entities, validate
 
 _Fraction = Annotated[float, Field(ge=0, le=1)]

@@ -29,7 +29,8 @@ from optimizer.packing.blocks import sharing_keys
 from optimizer.parameters import Aware, Packing, Then
 from optimizer.policy import Newcomer
 from optimizer.problem import FloatArray, Problem
-from optimizer.staged.stages import Asked, Staged, certificate_of, fair_shares, in_stages, nothing_to_decide
+from optimizer.staged.stages import certificate_of, fair_shares, in_stages, nothing_to_decide
+from optimizer.staged.told import Asked, Staged
 from optimizer.validate import validate
 
 #: Seconds at equal-split speed that a job is believed to need where nobody's length is known.

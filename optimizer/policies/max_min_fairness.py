@@ -28,7 +28,8 @@ from optimizer.packing.blocks import sharing_keys
 from optimizer.parameters import Aware, Packing
 from optimizer.policy import Newcomer
 from optimizer.problem import FloatArray, Problem
-from optimizer.staged.stages import Asked, Staged, certificate_of, fair_shares, in_stages, nothing_to_decide, one_stage
+from optimizer.staged.stages import certificate_of, fair_shares, in_stages, nothing_to_decide, one_stage
+from optimizer.staged.told import Asked, Staged
 from optimizer.validate import validate
 
 

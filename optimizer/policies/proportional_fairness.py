@@ -26,7 +26,8 @@ from optimizer.market.objective import Nash
 from optimizer.parameters import Aware
 from optimizer.policy import Newcomer
 from optimizer.problem import FloatArray, Problem
-from optimizer.staged.stages import Asked, Staged, certificate_of, fair_shares, in_stages, nothing_to_decide
+from optimizer.staged.stages import certificate_of, fair_shares, in_stages, nothing_to_decide
+from optimizer.staged.told import Asked, Staged
 from optimizer.validate import validate
 
 

@@ -18,7 +18,8 @@ from optimizer.market.class_market import market_of
 from optimizer.parameters import Aware
 from optimizer.policy import Newcomer
 from optimizer.problem import FloatArray, Problem
-from optimizer.staged.stages import Asked, certificate_of, fair_shares, nothing_to_decide
+from optimizer.staged.stages import certificate_of, fair_shares, nothing_to_decide
+from optimizer.staged.told import Asked
 from optimizer.validate import validate
 
 

@@ -9,7 +9,7 @@ from optimizer.filling.fill import Rule, fill
 from optimizer.filling.series import left_by, start_from
 from optimizer.market.objective import Level, Solution
 from optimizer.market.reached import in_levels
-from optimizer.staged.stages import Asked, Staged, told
+from optimizer.staged.told import Asked, Staged, told
 
 
 def filled(asked: Asked, rule: Rule, memory: Memory) -> tuple[Staged, Memory]:

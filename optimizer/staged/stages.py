@@ -5,27 +5,26 @@
 
 What the first stage's prices bind is the same in all its optima (complementary slackness: a pool with a price is used
 up, by jobs that reach their target and no more). So there is room only where a job that is not full could run on pools
-that cost nothing, and mostly there is none. Decides how stages follow each other and how they are told per job.
+that cost nothing, and mostly there is none. Decides how stages follow each other.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import replace
 
 import numpy as np
 
 from optimizer.arrays.owners import best_by, sum_by
-from optimizer.decision import Certificate, Packed, Quote, Shares, Stage, StageKind, Status, nobody_packed
+from optimizer.decision import Certificate, Quote, Shares, StageKind, Status
 from optimizer.fairness.equal_shares import equal_shares
-from optimizer.fairness.utility import Utility
-from optimizer.market.class_market import ClassMarket
 from optimizer.market.feasible import relative_gap
 from optimizer.market.market import Market
 from optimizer.market.objective import Level, Nash, Objective, Solution, Total
 from optimizer.market.reached import FULL, reached
 from optimizer.packing.shares import over_columns, violation_of_packed
 from optimizer.prices.bound import bound_at
-from optimizer.problem import BoolArray, FloatArray, IntArray, Problem
+from optimizer.problem import FloatArray, IntArray, Problem
 from optimizer.programs.route import solve
 from optimizer.staged.quoting import FAIR_UNIT, fair_prices, mean_exchange, scarce, surplus_of
+from optimizer.staged.told import Asked, Staged, rising, told
 
 #: A gap up to this is called optimal. It is 1e-8 or less where the exact program was solved, except where a job is full
 #: and another pool is almost as good for it: the solver's rounding is then magnified by how close the two are.
@@ -35,40 +34,6 @@ _SLACK = 1e-10
 #: A stage that takes more than this part of what it was to keep is not used.
 _KEPT = 1e-7
 NOBODY: IntArray = np.zeros(0, dtype=np.int64)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Asked:
-    """What a policy solves: a problem of n jobs and c columns, its utilities, its k classes with C columns."""
-
-    problem: Problem
-    utility: Utility
-    classes: ClassMarket
-    #: True: jobs may be packed two by two; the classes are then of one kind each.
-    packed: bool = False
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Staged:
-    """How the stages of one decision ended: shares per column of the problem (c,), and the stages told per job."""
-
-    asked: Asked
-    status: Status
-    path: str
-    x: FloatArray
-    stages: tuple[Stage, ...]
-    #: Shares of jobs that run two by two, beside those in `x`.
-    packed: Packed = field(default_factory=nobody_packed)
-
-    def worth_of(self, worth: FloatArray) -> FloatArray:
-        """What the shares are worth to each job, at so much for each column run all the time: (c,) -> (n,)."""
-        problem = self.asked.problem
-        gives, _ = over_columns(problem, self.asked.utility.usable, self.x, self.packed)
-        return sum_by(problem.columns.job, worth * gives, len(problem.jobs))
-
-    def first(self) -> tuple[float, float]:
-        """What the first stage reached and what is proved about it; 0 where there was nothing to reach."""
-        return (self.stages[0].objective, self.stages[0].bound) if self.stages else (0.0, 0.0)
 
 
 # ------------------------------------------------------------------------------------------------ solving
@@ -83,13 +48,16 @@ def in_stages(asked: Asked, objective: Objective, *, leftover: bool = True) -> S
         leftover: False: the first stage's shares as they are.
     """
     if asked.packed and not isinstance(objective, Nash):
-        from optimizer.packing.stages import packed_in_stages  # imports highspy: only where something is to be solved
+        from optimizer.staged.packed import packed_in_stages  # imports highspy: only where something is to be solved
 
-        return packed_in_stages(asked, objective, leftover=leftover)
+        packed = packed_in_stages(asked, objective, leftover=leftover)
+        if packed is not None:
+            return packed
+        asked = replace(asked, packed=False)
     market = asked.classes.market
     stages, x, kept = [], np.zeros(market.columns), np.zeros(market.classes)
     status, path = Status.OPTIMAL, "nobody is entitled"
-    if _rising(market, objective).any():
+    if rising(market, objective).any():
         found = _or_split(asked, objective, solve(market, objective))
         x, status, path = found.x, found.status, found.path
         kept = _promised(market, objective, found)
@@ -120,27 +88,6 @@ def _or_split(asked: Asked, objective: Objective, found: Solution) -> Solution:
     x = asked.classes.per_column(equal_shares(asked.problem, asked.classes.classes.class_column >= 0))
     value, bound = reached(market, objective, x), bound_at(market, objective, nothing)
     return Solution(Status.FAILED, x, nothing, value, bound, "equal shares; no solver answered", found.work)
-
-
-def told(classes: ClassMarket, found: Solution, objective: Objective) -> Stage:
-    """A solution over classes as a stage over jobs."""
-    market = classes.market
-    kind, floor = StageKind.LOG, np.zeros(market.classes)
-    cap = best_by(market.owner(), objective.worth, market.classes)
-    if isinstance(objective, Level):
-        targets = objective.targets
-        kind, floor, cap = StageKind.LEVEL, targets.at(0.0)[0], targets.at(targets.highest)[0]
-    elif isinstance(objective, Total):
-        kind, floor = StageKind.SUM, objective.floor
-    return Stage(
-        kind=kind,
-        active=classes.to_jobs(_rising(market, objective).astype(np.float64)) > 0,
-        floor=classes.to_jobs(floor),
-        cap=classes.to_jobs(cap),
-        prices=found.prices,
-        objective=found.objective,
-        bound=found.bound,
-    )
 
 
 # ------------------------------------------------------------------------------------------------ answering
@@ -210,16 +157,6 @@ def nothing_to_decide(problem: Problem, unit: str = FAIR_UNIT, *, maximise: bool
 
 def _utility(market: Market, worth: FloatArray, x: FloatArray) -> FloatArray:
     return sum_by(market.owner(), worth * x, market.classes)
-
-
-def _rising(market: Market, objective: Objective) -> BoolArray:
-    """Classes that the objective does something for (k,)."""
-    if isinstance(objective, Level):
-        targets = objective.targets
-        return np.asarray(targets.at(targets.highest)[0] > targets.at(0.0)[0])
-    if isinstance(objective, Nash):
-        return np.asarray(objective.weight > 0)
-    return np.ones(market.classes, dtype=bool)
 
 
 def _promised(market: Market, objective: Objective, found: Solution) -> FloatArray:

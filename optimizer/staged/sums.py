@@ -18,7 +18,8 @@ from optimizer.market.objective import Total
 from optimizer.packing.blocks import sharing_keys
 from optimizer.problem import FloatArray, IntArray, Problem
 from optimizer.programs.route import solve
-from optimizer.staged.stages import Asked, Staged, certificate_of, in_stages, one_stage, shares_of
+from optimizer.staged.stages import certificate_of, in_stages, one_stage, shares_of
+from optimizer.staged.told import Asked, Staged
 
 #: A floor missed by less than this part is held.
 _HELD = 1e-6

@@ -11,7 +11,7 @@ from optimizer.market.reached import FULL
 from optimizer.market.targets import Capped
 from optimizer.packing.shares import violation_of_packed
 from optimizer.problem import Problem
-from optimizer.staged.stages import Staged
+from optimizer.staged.told import Staged
 
 
 def runs(problem: Problem) -> bool:

@@ -14,9 +14,9 @@ from optimizer.market.class_market import market_of
 from optimizer.market.objective import Level, Targets, Total
 from optimizer.market.targets import Capped
 from optimizer.packing.blocks import sharing_keys
-from optimizer.packing.stages import packed_in_stages
 from optimizer.problem import Pairs, Problem
-from optimizer.staged.stages import Asked, Staged
+from optimizer.staged.stages import in_stages
+from optimizer.staged.told import Asked, Staged
 
 Listed = tuple[int, int, int, float, float]
 
@@ -109,7 +109,7 @@ def asked_of(problem: Problem, *keys: np.ndarray) -> Asked:
     """The classes of a problem whose jobs may be packed, by weight and other keys."""
     utility = fair_share_utility(problem, aware=True)
     job_keys = [utility.weight, *sharing_keys(problem, packed=True), *keys]
-    return Asked(problem, utility, market_of(problem, utility.usable, [utility.worth], job_keys))
+    return Asked(problem, utility, market_of(problem, utility.usable, [utility.worth], job_keys), packed=True)
 
 
 def max_min(problem: Problem, *, leftover: bool = False) -> tuple[Staged, Targets]:
@@ -118,11 +118,11 @@ def max_min(problem: Problem, *, leftover: bool = False) -> tuple[Staged, Target
     weight, best = asked.utility.weight, asked.utility.best
     per_class, worth = asked.classes.per_class, asked.classes.per_column(asked.utility.worth)
     targets = Capped(per_class(weight), per_class(best), np.zeros(len(asked.classes.classes)))
-    return packed_in_stages(asked, Level(worth, targets), leftover=leftover), Capped(weight, best, np.zeros(len(best)))
+    return in_stages(asked, Level(worth, targets), leftover=leftover), Capped(weight, best, np.zeros(len(best)))
 
 
 def throughput(problem: Problem) -> Staged:
     """The largest sum of utilities with space sharing."""
     asked = asked_of(problem)
     worth = asked.classes.per_column(asked.utility.worth)
-    return packed_in_stages(asked, Total(worth, worth, np.zeros(len(asked.classes.classes))))
+    return in_stages(asked, Total(worth, worth, np.zeros(len(asked.classes.classes))))

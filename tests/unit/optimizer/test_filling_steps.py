@@ -10,10 +10,11 @@ from small_markets import market_and_worth
 
 from optimizer.filling.fill import fill
 from optimizer.filling.flat import ByWeight
-from optimizer.filling.interior import RisingProgram
+from optimizer.filling.interior import solve
 from optimizer.filling.proof import Proof
 from optimizer.filling.residual import Restricted
 from optimizer.filling.response import responses
+from optimizer.filling.rising import RisingProgram
 from optimizer.filling.series import PAYS_FROM, Start, left_by, start_from
 from optimizer.filling.step import Step
 from optimizer.market.targets import Capped
@@ -28,8 +29,8 @@ def test_a_compiled_step_is_the_same_step(seed: int):
     program = RisingProgram(market, worth)
     rng = np.random.default_rng(seed)
     floor, rise = rng.uniform(0, 0.1, market.classes), rng.uniform(0.1, 1, market.classes)
-    program.solve(floor, rise, most=0)
-    point = program._start()
+    program.aim(floor, rise)
+    point = program.start()
     for _ in range(6):
         plain, compiled = Step(program, point), step_kernels.CompiledStep(program, point)
         assert compiled.error == pytest.approx(plain.error, rel=1e-9, abs=1e-12)
@@ -58,8 +59,8 @@ def test_a_row_used_twice_by_a_column_counts_twice():
     steps = []
     for one in (market, halved):
         program = RisingProgram(one, worth)
-        program.solve(0 * rise, rise, most=0)
-        steps.append(step_kernels.CompiledStep(program, program._start()).taken())
+        program.aim(0 * rise, rise)
+        steps.append(step_kernels.CompiledStep(program, program.start()).taken())
     assert np.allclose(steps[0].primal, steps[1].primal, rtol=1e-9)
 
 
@@ -68,8 +69,8 @@ def test_the_level_is_the_same(seed: int):
     """Either way the program ends at the same level, to 1e-9."""
     market, worth = market_and_worth(seed)
     rise = np.ones(market.classes)
-    plain = RisingProgram(market, worth).solve(0 * rise, rise)
-    compiled = RisingProgram(market, worth, compiled=True).solve(0 * rise, rise)
+    plain = solve(RisingProgram(market, worth), 0 * rise, rise)
+    compiled = solve(RisingProgram(market, worth), 0 * rise, rise, compiled=True)
     assert compiled.theta == pytest.approx(plain.theta, rel=1e-9)
     assert max(plain.error, compiled.error) <= 1e-8
 

@@ -17,9 +17,9 @@ from optimizer.market.reached import FULL
 from optimizer.packing.blocks import Block, blocks_of, spell
 from optimizer.packing.generate import PackedSolution, Packer
 from optimizer.packing.spread import pairs_of
-from optimizer.problem import BoolArray, FloatArray
+from optimizer.problem import FloatArray
 from optimizer.staged.quoting import scarce
-from optimizer.staged.stages import Asked, Staged, in_stages, told
+from optimizer.staged.told import Asked, Staged, rising, told
 
 #: Floors are held with this slack, so that rounding cannot make the next program infeasible.
 _SLACK = 1e-9
@@ -27,10 +27,10 @@ _SLACK = 1e-9
 _KEPT = 1e-7
 
 
-def packed_in_stages(asked: Asked, objective: Level | Total, *, leftover: bool = True) -> Staged:
+def packed_in_stages(asked: Asked, objective: Level | Total, *, leftover: bool = True) -> Staged | None:
     """The objective's optimum, then (if `leftover`) the largest sum of utilities that takes nothing of it from anybody.
 
-    Where nothing may be packed, or no solver answers, it is the decision without packing.
+    None where nothing may be packed, or no solver answers: the decision is then the one without packing.
 
     Args:
         asked: the problem and its classes, each of one kind.
@@ -39,12 +39,12 @@ def packed_in_stages(asked: Asked, objective: Level | Total, *, leftover: bool =
     """
     market = asked.classes.market
     blocks = blocks_of(asked.problem, asked.classes, asked.classes.classes.class_column >= 0)
-    if not blocks or (isinstance(objective, Level) and not _rising(objective).any()):
-        return in_stages(replace(asked, packed=False), objective, leftover=leftover)
+    if not blocks or (isinstance(objective, Level) and not rising(market, objective).any()):
+        return None
     packer = Packer(market, blocks)
     found = packer.solve(objective)
     if found.status not in (Status.OPTIMAL, Status.WORK_LIMIT) or not np.isfinite(found.objective):
-        return in_stages(replace(asked, packed=False), objective, leftover=leftover)
+        return None
     stages = [_told(asked, objective, found)]
     shown = found
     if leftover and isinstance(objective, Level):
@@ -74,11 +74,6 @@ def _utility(market: Market, blocks: tuple[Block, ...], worth: FloatArray, found
     sides = spell(found.sides, blocks)
     beside = sum_by(sides.member, sides.keeps * worth[sides.column] * found.beside, market.classes)
     return sum_by(market.owner(), worth * found.x, market.classes) + beside
-
-
-def _rising(objective: Level) -> BoolArray:
-    targets = objective.targets
-    return np.asarray(targets.at(targets.highest)[0] > targets.at(0.0)[0])
 
 
 def _room(market: Market, objective: Level, kept: FloatArray, prices: FloatArray) -> bool:
