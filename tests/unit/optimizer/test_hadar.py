@@ -10,7 +10,7 @@ from optimizer.decision import Plan, Quote
 from optimizer.gangs.added import with_added, with_columns
 from optimizer.policies.hadar import Hadar
 from optimizer.policy import Newcomer
-from optimizer.problem import Problem
+from optimizer.problem import Columns, Problem
 
 HOUR = 3600.0
 
@@ -141,6 +141,20 @@ def test_pinned_jobs_stay() -> None:
     problem = runs_in(problem_of(setting), 0)
     problem = replace(problem, jobs=replace(problem.jobs, pinned=np.array([True, False])))
     assert plan_of(problem).column.tolist() == [0, -1]
+
+
+def test_a_job_of_several_sizes_runs_with_the_smallest() -> None:
+    """Prices decide who runs where, never how wide: three times as fast on four idle accelerators changes nothing."""
+    problem = problem_of(Setting(speeds=[[1.0]], capacity=[4], remaining_steps=[8 * HOUR]))
+    columns = Columns(
+        job=np.zeros(3, dtype=np.int64),
+        steps_per_s=np.array([1.0, 1.8, 3.0]),
+        use_column=np.arange(3),
+        use_pool=np.zeros(3, dtype=np.int64),
+        use_count=np.array([1.0, 2.0, 4.0]),
+        running=np.zeros(3, dtype=np.bool_),
+    )
+    assert plan_of(replace(problem, columns=columns)).column.tolist() == [0]
 
 
 def test_ties_go_to_the_earlier_job() -> None:
