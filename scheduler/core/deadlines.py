@@ -19,6 +19,7 @@ from scheduler.core.commands import Rent
 from scheduler.core.cycle import Cycle
 from scheduler.core.fleet import PoolState
 from scheduler.core.ledger import JobRecord, Ledger
+from scheduler.core.remaining import left_here_s
 from walras.cluster import Market
 from walras.ids import PoolId
 from walras.reasons import Reason
@@ -120,7 +121,7 @@ def _on(ledger: Ledger, job: JobRecord, state: PoolState) -> Outlook | None:
     restart_s = ledger.restart_s(job, ledger.standing.rules)
     if job.holds and int(ledger.columns.pool[job.slot]) == state.row:
         # Until it is held there for its deadline's sake, the policy may move it: it would have to come back.
-        needs_s = ledger.remaining_s(job)
+        needs_s = left_here_s(ledger, job)
         margin_s = 2 * restart_s + state.pool.boot_s + _little_s(needs_s)
         return Outlook(state.row, state.pool.pool_id, needs_s, margin_s, left_s, needs_s * usd_per_s, True)
     is_free = ledger.fleet.find(state.row, form) is not None

@@ -13,6 +13,7 @@ import numpy as np
 from optimizer.problem import BoolArray, FloatArray, IntArray
 from scheduler.core.ledger import JobRecord, Ledger
 from scheduler.core.lines import Key, Lines
+from scheduler.core.remaining import all_left_here_s, left_here_s
 from scheduler.core.rules import RoundRules
 from walras.ids import JobId
 
@@ -218,7 +219,7 @@ class BySharesOwed:
             guest=opportunist & (columns.entitled[slots, pool] <= 0),
             ran_s=now - columns.running_at[slots],
             stop_s=ledger.stop_costs_s(slots, self._rules),
-            left_s=ledger.left_s(slots),
+            left_s=all_left_here_s(ledger, slots),
         )
 
     def outweighed(self, challenger: JobRecord, pool: int, there: "_OwedIncumbents") -> BoolArray:
@@ -239,7 +240,7 @@ class BySharesOwed:
         here = int(columns.pool[job.slot])
         if now - job.running_at < rules.min_runtime_s or now < job.profiling_until:
             return False
-        if self._ledger.remaining_s(job) <= rules.hysteresis * self._ledger.restart_s(job, rules):
+        if left_here_s(self._ledger, job) <= rules.hysteresis * self._ledger.restart_s(job, rules):
             return False  # too near its end for another start to pay
         # What it is owed beyond its gang where it runs already is what a larger gang would have given it.
         counts_here = pool != here and columns.entitled[job.slot, here] > 0

@@ -1,11 +1,10 @@
 """What the ledger knows of some jobs now, for an order policy to rank them by. Reads only; nothing is settled."""
 
-from math import inf
-
 import numpy as np
 
 from optimizer.problem import FloatArray, IntArray
 from scheduler.core.ledger import Ledger
+from scheduler.core.remaining import left_on_best_s
 
 
 class Facts:
@@ -56,18 +55,5 @@ class Facts:
     def remaining_s(self) -> FloatArray:
         """By steps and speed, else by the submitter's guess; inf without either."""
         if self._remaining_s is None:
-            self._remaining_s = self._left_s()
+            self._remaining_s = left_on_best_s(self._ledger, self._rows, self.attained_s)
         return self._remaining_s
-
-    def _left_s(self) -> FloatArray:
-        columns, rows = self._columns, self._rows
-        if not columns.pools:
-            return np.full(len(columns.gang[rows]), inf)
-        rates = self._ledger.classes.rates[columns.class_row[rows]]
-        best = rates.max(axis=1, initial=0.0)
-        here = self._ledger.classes.rates[columns.runs_as[rows], columns.pool[rows]]  # of a waiting job: never used
-        done = columns.steps[rows] + here * np.maximum(self._ledger.now - columns.steps_at[rows], 0.0)
-        by_steps = np.full(len(best), inf)
-        np.divide(np.maximum(columns.steps_total[rows] - done, 0.0), best, out=by_steps, where=best > 0)
-        by_guess = np.maximum(columns.duration_s[rows] - self.attained_s / columns.gang[rows], 0.0)
-        return np.where(np.isfinite(columns.steps_total[rows]), by_steps, by_guess)

@@ -53,7 +53,7 @@ class Machine:
     before: Condition = Condition.UP
     holders: dict[JobId, tuple[int, ...]] = field(default_factory=dict)
     #: When its holders will leave by themselves, the first first, with what they hold; and what was known when that
-    #: was worked out (`Ledger.ends_on`).
+    #: was worked out (`remaining.foreseen_ends_on`).
     ends: list[tuple[float, int]] = field(default_factory=list)
     ends_known: int = -1
     #: Of these accelerators those that two jobs hold.

@@ -21,7 +21,7 @@ from optimizer.policy import PlanPolicy, PolicySpec, PricingPolicy
 from scheduler.core.classes import JobClass, JobClasses, Parts
 from scheduler.core.columns import Columns
 from scheduler.core.events import Proposal
-from scheduler.core.fleet import Fleet, Machine, Place
+from scheduler.core.fleet import Fleet, Place
 from scheduler.core.network_plans import Networks
 from scheduler.core.rules import RoundRules
 from scheduler.core.throughput import RestartCosts, ThroughputTable
@@ -33,9 +33,6 @@ from walras.states import JobState
 
 #: Finished jobs whose lengths are remembered.
 FINISHED_MAX = 512
-#: A job that has done so many times the steps it was said to have is believed to be of unknown length: it must not
-#: keep its place for ever by being always about to end.
-OVERDUE = 1.1
 
 
 @dataclass(slots=True)
@@ -81,7 +78,7 @@ class JobRecord:
     opportunist: bool = False
     #: Started to learn a speed: protected from challengers until this instant.
     profiling_until: float = -inf
-    #: When it will end if left alone, and what was known when that was worked out (`Ledger.end_at`).
+    #: When it will end if left alone, and what was known when that was worked out (`remaining.foreseen_end_at`).
     ends_at: float = inf
     ends_known: int = -1
     #: Machines of the attempt that are lost.
@@ -249,52 +246,6 @@ class Ledger:
         costs_s: NDArray[np.float64] = self._restarts_s[columns.class_row[rows]]
         costs_s += np.where(columns.loses_work[rows], self.now - columns.since_at[rows], 0.0)
         return costs_s
-
-    def remaining_s(self, job: JobRecord) -> float:
-        """Seconds that a running job has left where it runs, by its own report and its kind's speed; inf if unknown."""
-        total, rate = job.request.steps, self.rate_of(job)
-        if total is None or rate <= 0:
-            return inf
-        done = job.steps + rate * max(0.0, self.now - float(self.columns.steps_at[job.slot]))
-        if done > OVERDUE * total:
-            return inf  # what was said of its length is not true
-        return max(0.0, total - done) / rate
-
-    def end_at(self, job: JobRecord, rules: RoundRules) -> float:
-        """When a running job will have ended if left alone, by its known length and speed; inf if unknown.
-
-        It stays what it is while the attempt lasts and no speed or cost becomes another: worked out once.
-        """
-        known = self.classes.version + self.costs.version  # neither ever goes back
-        if job.ends_known != known:
-            total, rate = job.request.steps, self.rate_of(job)
-            job.ends_known = known
-            if total is None or rate <= 0:
-                job.ends_at = inf
-            else:
-                began, left = job.leased_at + self.restart_s(job, rules), total - job.start_steps
-                job.ends_at = began + left / rate if left > 0 else began
-        return job.ends_at
-
-    def ends_on(self, machine: Machine, rules: RoundRules) -> list[tuple[float, int]]:
-        """(when, accelerators) of those who hold accelerators of the machine, were they left alone; the first first."""
-        known = self.classes.version + self.costs.version
-        if machine.ends_known != known:
-            jobs = self.jobs
-            machine.ends = [(self.end_at(jobs[job_id], rules), len(held)) for job_id, held in machine.holders.items()]
-            machine.ends.sort()
-            machine.ends_known = known
-        return machine.ends
-
-    def left_s(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
-        """`remaining_s` of the running jobs in these slots."""
-        columns = self.columns
-        rate, total = self.classes.rates[columns.runs_as[rows], columns.pool[rows]], columns.steps_total[rows]
-        done = columns.steps[rows] + rate * np.maximum(0.0, self.now - columns.steps_at[rows])
-        is_known = (rate > 0) & (done <= OVERDUE * total)
-        steps = np.maximum(0.0, total - done)
-        left: NDArray[np.float64] = np.divide(steps, rate, out=np.full(len(rows), inf), where=is_known)
-        return left
 
     def add(self, request: JobRequest, at: float) -> JobRecord:
         """A row for a new job."""

@@ -17,6 +17,7 @@ from scheduler.core.discipline import Incumbents
 from scheduler.core.facts import Facts
 from scheduler.core.ledger import JobRecord, Ledger
 from scheduler.core.lines import Key, Lines
+from scheduler.core.remaining import all_left_here_s
 from scheduler.core.rules import RoundRules
 from walras.ids import JobId
 
@@ -166,7 +167,7 @@ class ByOrder:
             settled=~columns.loses_work[slots] & (now >= columns.profiling_until[slots]),
             ran_s=now - columns.running_at[slots],
             stop_s=ledger.stop_costs_s(slots, rules),
-            left_s=ledger.left_s(slots),
+            left_s=all_left_here_s(ledger, slots),
         )
 
     def weaker_than(self, challenger: JobRecord, there: "_Ranked") -> Iterator[JobRecord]:

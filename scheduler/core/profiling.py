@@ -15,14 +15,13 @@ from scheduler.core.cycle import Cycle
 from scheduler.core.discipline import Discipline
 from scheduler.core.fleet import Place
 from scheduler.core.ledger import JobRecord
+from scheduler.core.remaining import UNKNOWN_LENGTH_S, work_on_best_s
 from scheduler.core.rounds import INCUMBENTS_MAX
 from scheduler.core.victims import victims_of
 from walras.ids import JobId
 from walras.reasons import Reason
 from walras.states import JobState
 
-#: What a job of unknown length is taken to have left.
-UNKNOWN_LENGTH_S = 3600.0
 #: Cells tried in one round, and jobs tried for each: the first that fit are as good as any.
 CELLS_MAX = 8
 CANDIDATES_MAX = 4
@@ -101,20 +100,12 @@ def _candidates(cycle: Cycle, discipline: Discipline, class_row: int, pool: int)
     return found[:CANDIDATES_MAX]
 
 
-def _remaining_s(cycle: Cycle, job: JobRecord) -> float:
-    """Seconds left on the best pool."""
-    best = cycle.ledger.class_of(job).best_rate
-    if best <= 0:
-        return 0.0
-    return UNKNOWN_LENGTH_S if job.request.steps is None else max(0.0, job.request.steps - job.steps) / best
-
-
 def _may_go(cycle: Cycle, job: JobRecord) -> bool:
     """Waiting, or running long enough elsewhere, with work left to make the trip worth while."""
     rules = cycle.standing.rules
     if job.job_id in cycle.lines.spoken_for or job.ready_at > cycle.now:
         return False
-    if _remaining_s(cycle, job) < rules.profiling_s + cycle.ledger.restart_s(job, rules):
+    if work_on_best_s(cycle.ledger, job) < rules.profiling_s + cycle.ledger.restart_s(job, rules):
         return False
     if job.waits:
         return True
@@ -155,5 +146,5 @@ def _may_disturb(cycle: Cycle, job: JobRecord, incumbent: JobRecord) -> bool:
         and incumbent.request.priority_class <= job.request.priority_class
         and ran_s >= rules.min_runtime_s
         and cycle.now >= incumbent.profiling_until
-        and _remaining_s(cycle, incumbent) >= cycle.ledger.restart_s(incumbent, rules)
+        and work_on_best_s(cycle.ledger, incumbent) >= cycle.ledger.restart_s(incumbent, rules)
     )

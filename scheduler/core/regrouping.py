@@ -15,7 +15,7 @@ from scheduler.core.cycle import Cycle
 from scheduler.core.discipline import Discipline
 from scheduler.core.fleet import Condition, Machine, split
 from scheduler.core.ledger import JobRecord
-from scheduler.core.rounds import expected_end
+from scheduler.core.remaining import foreseen_end_at
 from walras.reasons import Reason
 from walras.states import JobState
 
@@ -178,8 +178,9 @@ class _Regrouping:
 
     def _ready_at(self, machine: Machine, part: int) -> float:
         """When so many accelerators of the machine will be free if nobody is asked to go."""
-        missing, ready_at = part - len(machine.free), self._cycle.now
-        ends = sorted((expected_end(self._cycle, each), each.job_id) for each in self._holders(machine))
+        ledger, rules, now = self._cycle.ledger, self._cycle.standing.rules, self._cycle.now
+        missing, ready_at = part - len(machine.free), now
+        ends = sorted((max(foreseen_end_at(ledger, each, rules), now), each.job_id) for each in self._holders(machine))
         for end_at, job_id in ends:
             if missing <= 0:
                 break

@@ -18,6 +18,7 @@ from scheduler.core.discipline import Incumbents
 from scheduler.core.fleet import Machine, Place, split
 from scheduler.core.ledger import JobRecord
 from scheduler.core.lines import Key
+from scheduler.core.remaining import foreseen_ends_on
 from scheduler.core.room import ANY_ROOM, Room, room_on
 from scheduler.core.rules import Backfill
 from scheduler.core.victims import MACHINES_MAX, likely_machines, open_machines, victims_of
@@ -220,17 +221,11 @@ def _ready_at(cycle: Cycle, machine: Machine, wanted: int) -> float:
     if missing <= 0:
         return cycle.now
     now = cycle.now
-    for end_at, count in cycle.ledger.ends_on(machine, cycle.standing.rules):
+    for end_at, count in foreseen_ends_on(cycle.ledger, machine, cycle.standing.rules):
         missing -= count
         if missing <= 0:
             return end_at if end_at > now else now
     return inf
-
-
-def expected_end(cycle: Cycle, job: JobRecord) -> float:
-    """When a running job will end if left alone, by its known length and speed; inf if unknown."""
-    end_at = cycle.ledger.end_at(job, cycle.standing.rules)
-    return end_at if end_at > cycle.now else cycle.now
 
 
 def _lend_to_first(cycle: Cycle, reservation: Claim, jobs: Iterable[JobRecord]) -> bool:

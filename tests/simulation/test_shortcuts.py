@@ -12,6 +12,7 @@ from scheduler.core.core import SchedulerCore
 from scheduler.core.cycle import Cycle
 from scheduler.core.events import Event, RoundEnded, Woke
 from scheduler.core.ledger import JobRecord
+from scheduler.core.remaining import all_left_here_s, foreseen_ends_on, left_here_s
 from scheduler.core.room import ANY_ROOM, Room
 from simulator.simulate import Simulation
 from tests.simulation.random_scenarios import jobs_of, scenario_of
@@ -50,7 +51,7 @@ class Comparing(SchedulerCore):
         if isinstance(event, Woke | RoundEnded):
             running = [job for job in ledger if int(ledger.columns.pool[job.slot]) >= 0]
             slots = np.array([job.slot for job in running], np.int64)
-            assert ledger.left_s(slots).tolist() == [ledger.remaining_s(job) for job in running]
+            assert all_left_here_s(ledger, slots).tolist() == [left_here_s(ledger, job) for job in running]
             self.compared += len(slots)
             self._compare_costs(running, slots)
         self._compare_ends()
@@ -68,7 +69,8 @@ class Comparing(SchedulerCore):
         for machine in ledger.fleet.machines:
             if machine is not None and ledger.standing is not None:
                 holders = [(ledger.jobs[job_id], len(held)) for job_id, held in machine.holders.items()]
-                assert ledger.ends_on(machine, ledger.standing.rules) == sorted((self._end(j), n) for j, n in holders)
+                anew = sorted((self._end(job), count) for job, count in holders)
+                assert foreseen_ends_on(ledger, machine, ledger.standing.rules) == anew
 
     def _end(self, job: JobRecord) -> float:
         rate, rules = self.ledger.rate_of(job), self.cycle.standing.rules

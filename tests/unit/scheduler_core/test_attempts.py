@@ -5,6 +5,7 @@ from fake_fleet import cluster, job
 
 from scheduler.core import commands as cmd
 from scheduler.core import events as ev
+from scheduler.core.remaining import left_here_s
 from scheduler.core.rules import RoundRules
 from walras.ids import JobId, Kind, NodeId
 from walras.reasons import Reason
@@ -95,7 +96,7 @@ def test_steps_told_by_a_checkpoint_count_once() -> None:
     rate = fleet.core.ledger.rate_of(record)
     assert rate > 0
     fleet.tell(ev.CheckpointRecorded(100.0, J1, 1, 100.0 * rate, 0.1))
-    assert fleet.core.ledger.remaining_s(record) == pytest.approx(1000.0 / rate - 100.0)
+    assert left_here_s(fleet.core.ledger, record) == pytest.approx(1000.0 / rate - 100.0)
 
 
 def test_stale_attempt_changes_nothing() -> None:
@@ -260,5 +261,5 @@ def test_restated_work_has_the_speed_and_length_of_its_new_kind() -> None:
     ledger = fleet.core.ledger
     record = ledger.jobs[J1]
     assert record.holds
-    assert ledger.remaining_s(record) == 300.0 / 6.0
+    assert left_here_s(ledger, record) == 300.0 / 6.0
     assert fleet.tell(ev.WorkRestated(41.0, JobId(9), Kind("large"), 1.0, 0.0)) == []

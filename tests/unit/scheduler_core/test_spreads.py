@@ -9,6 +9,7 @@ from planned_fleet import carried_out, measured
 from scheduler.core import commands as cmd
 from scheduler.core import events as ev
 from scheduler.core.explain import explain
+from scheduler.core.remaining import left_here_s
 from scheduler.core.rules import RoundRules
 from walras.ids import JobId, Kind, NodeId, PoolId
 from walras.reasons import Reason
@@ -48,7 +49,7 @@ def test_a_fork_holds_a_gang_in_each_of_its_pools() -> None:
     assert held(fleet, J1) == {"a": 4, "b": 1}
     record = fleet.core.ledger.jobs[J1]
     assert fleet.core.ledger.rate_of(record) == pytest.approx(0.95 * (4 * 4.0 + 2.0))
-    assert fleet.core.ledger.remaining_s(record) == pytest.approx(1e6 / (0.95 * 18.0))
+    assert left_here_s(fleet.core.ledger, record) == pytest.approx(1e6 / (0.95 * 18.0))
 
 
 def test_several_gangs_in_one_pool_are_a_fork_too() -> None:
