@@ -51,7 +51,6 @@ ENTRY_POINTS = {
     "optimizer.performance.fusion": "likewise",
     "optimizer.performance.learned": "likewise",
     "optimizer.performance.loss_curve": "for jobs with a target: likewise",
-    "optimizer.performance.noise": "for jobs that may change their batch: likewise",
     "optimizer.performance.search": "loaded by name by `walras search`",
     "optimizer.performance.spot_training": "a way to choose that is chosen likewise",
     "workers.search_main": "loaded by name by `walras search`",

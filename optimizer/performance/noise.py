@@ -2,8 +2,11 @@
 
     E|g_B|^2 = |G|^2 + S/B            g_B: gradient of B samples; S: trace of its covariance for one sample
     phi = S / |G|^2                   the noise scale, in samples (McCandlish et al. 2018)
-    efficiency(B) = (phi + B_0) / (phi + B)          of a sample against one of the initial batch (Pollux, OSDI 2021)
+    gain(B) = (V + |G|^2) / (V B_0/B + |G|^2)        of an update in those of the initial batch B_0, V = S/B_0 (Pollux,
+                                                     OSDI 2021)
+    efficiency(B) = gain(B) B_0/B = (phi + B_0) / (phi + B)      of a sample against one of the initial batch
 
+The one home of this law: what is measured of a running job, and what is true of one in the simulator, goes by it.
 Two batches tell S and |G|^2 apart: those of single workers and their mean. Both are averaged over steps before they
 are divided, because a quotient of noisy figures is biased.
 """
@@ -52,8 +55,16 @@ class GradientNoise:
         return self.spread_sum / self.signal_sum if self.signal_sum > 0.0 else inf
 
 
+def gain(signal: float, spread: float, times: float) -> float:
+    """Steps at the initial batch that one update with a batch so many times as large is worth.
+
+    `signal`: |G|^2; `spread`: V, variance of the initial batch's gradient, in the same unit.
+    """
+    return (spread + signal) / (spread / times + signal)
+
+
 def efficiency(scale: float, batch: float, initial: float) -> float:
-    """Of one sample against one of the initial batch: 1 there, less for larger batches."""
+    """Of one sample against one of the initial batch: 1 there, less for larger batches. The same law by phi."""
     return 1.0 if scale == inf else (scale + initial) / (scale + batch)
 
 

@@ -3,9 +3,8 @@
     goodput = throughput x statistical efficiency
 
 Throughput is samples per second, by placement and batch. Efficiency is what a sample of a large batch is worth against
-one of the initial batch; it follows from the noise of the gradient (McCandlish et al. 2018; Pollux, OSDI 2021). Goodput
-is told in steps at the initial batch per second, so that work and progress have one unit whatever batches a job runs
-through.
+one of the initial batch; it follows from the noise of the gradient (`optimizer.performance.noise`). Goodput is told in
+steps at the initial batch per second, so that work and progress have one unit whatever batches a job runs through.
 
 Laws only: who chooses batch and gang, and what a restart costs, is decided elsewhere.
 """
@@ -14,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from optimizer.performance import noise
 from simulator.goodput.errors import OutsideTable
 from simulator.goodput.placement import Placement
 
@@ -37,10 +37,14 @@ class StepLaw(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """Squared norm of the gradient and variance of its estimate, as measured at one batch."""
+    """Squared norm of the gradient and variance of the initial batch's estimate of it, as measured at one batch."""
 
     grad_sqr: float
     grad_var: float
+
+    def gain(self, times: float) -> float:
+        """Steps at the initial batch that one update with a batch so many times as large is worth."""
+        return noise.gain(self.grad_sqr, self.grad_var, times)
 
 
 class Learning(Protocol):
@@ -132,8 +136,7 @@ def step_time(application: Application, accelerator: str, placement: Placement, 
 
 def gain(application: Application, batch: int, epoch: int) -> float:
     """Steps at the initial batch that one update with this batch is worth, in this epoch."""
-    noise, scale = application.learning.noise(batch, epoch), batch / application.batch_initial
-    return (noise.grad_var + noise.grad_sqr) / (noise.grad_var / scale + noise.grad_sqr)
+    return application.learning.noise(batch, epoch).gain(batch / application.batch_initial)
 
 
 def efficiency(application: Application, batch: int, epoch: int) -> float:

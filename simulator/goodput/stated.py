@@ -71,8 +71,7 @@ class StatedLearning:
     def updates(self, batch: int, epochs: int) -> float:
         total = 0.0
         for epoch in range(epochs):
-            noise, scale = self.noise(batch, epoch), batch / self._initial
-            gain = (noise.grad_var + noise.grad_sqr) / (noise.grad_var / scale + noise.grad_sqr)
+            gain = self.noise(batch, epoch).gain(batch / self._initial)
             total += (self._work[epoch + 1] - self._work[epoch]) / gain
         return total
 

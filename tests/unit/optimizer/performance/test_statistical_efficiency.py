@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from benchmarks.bench_performance import BATCHES, LAWS, WORKERS, noisy_laws
 from optimizer.performance.choice import Goal, Option, choose, pareto_front
 from optimizer.performance.loss_curve import LossCurve, fit_loss_curve
-from optimizer.performance.noise import GradientNoise, efficiency, goodput, heterogeneity
+from optimizer.performance.noise import GradientNoise, efficiency, gain, goodput, heterogeneity
 from optimizer.performance.predictor import CannotPredict
 from optimizer.performance.scavenger import ShortRun, corners, fit_laws
 
@@ -54,6 +54,13 @@ def test_efficiency_is_between_the_ratio_of_batches_and_one(scale: float, initia
     worth = efficiency(scale, initial * times, initial)
     assert 1.0 / times - 1e-9 <= worth <= 1.0
     assert goodput(2.0, scale, initial * times, initial) >= 2.0 - 1e-9
+
+
+@given(st.floats(1e-3, 1e3), st.floats(0.0, 1e3), st.integers(1, 1000), st.floats(1.0, 100.0))
+def test_one_law_by_the_scale_and_by_its_two_parts(signal: float, spread: float, initial: int, times: float) -> None:
+    """What an update gains is what its samples are worth, times as many as they are."""
+    scale = spread * initial / signal
+    assert gain(signal, spread, times) == pytest.approx(times * efficiency(scale, initial * times, initial))
 
 
 def true_option(counts: tuple[int, ...]) -> Option:
