@@ -5,7 +5,6 @@ This file and what it imports load nothing heavy: the client, the models and the
 needs them.
 """
 
-import os
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -17,6 +16,7 @@ import walras
 from walras.cli import cluster, control, daemons, jobs, logs, money, offers, recommend, search, solve, submit
 from walras.cli.admin import admin_commands
 from walras.cli.output import show_line, warn
+from walras.cli.piped import ends_with_its_reader
 from walras.cli.plan import plan_commands
 from walras.cli.policy import policy_commands
 from walras.cli.profile import profile_commands
@@ -45,10 +45,6 @@ class ErrorsToExitCodes(TyperGroup):
             raise typer.Exit(EXIT_FAILED) from None
         except KeyboardInterrupt:
             raise typer.Exit(EXIT_INTERRUPTED) from None
-        except BrokenPipeError:
-            # The reader of a pipe (`| head`) has enough. Nothing more can be written, not even at interpreter exit.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            raise typer.Exit(0) from None
 
 
 app = typer.Typer(
@@ -105,7 +101,8 @@ app.add_typer(profile_commands, name="profile")
 
 def main() -> None:
     """The console script."""
-    try:
-        app()
-    except KeyboardInterrupt:
-        sys.exit(EXIT_INTERRUPTED)
+    with ends_with_its_reader():
+        try:
+            app()
+        except KeyboardInterrupt:
+            sys.exit(EXIT_INTERRUPTED)
