@@ -13,7 +13,7 @@ from functools import cache
 from optimizer.performance.observation import AcceleratorFacts
 from scheduler.cloud.recommending import facts_of
 from scheduler.core.events import Event
-from scheduler.core.predicting import Question, predict_speeds, question_of
+from scheduler.core.predicting import Question, news_of, predict_speeds, question_of
 from scheduler.core.speed_events import PredictedSpeed, SpeedsPredicted
 from scheduler.core.throughput import Scored
 from scheduler.live.carry_out import emit
@@ -65,20 +65,19 @@ class Predictions:
         self._pace_s = pace_s
         self._timeout_s = timeout_s
         self._find = find
-        self._seen = -1
+        self._seen = (-1, -1, -1)
         self._asked: Question | None = None
         self._task: asyncio.Task[None] | None = None
 
     def deliver(self, effects: Effects) -> None:
-        """Called in the loop: a comparison of two numbers where nothing is new."""
-        version = self._daemon.core.ledger.classes.version
-        if version != self._seen and (self._task is None or self._task.done()):
+        """Called in the loop: a comparison of a few numbers where nothing is new."""
+        if news_of(self._daemon.core.ledger) != self._seen and (self._task is None or self._task.done()):
             self._task = asyncio.ensure_future(self._follow())
 
     async def _follow(self) -> None:
         await asyncio.sleep(self._pace_s)
         ledger = self._daemon.core.ledger
-        self._seen = ledger.classes.version
+        self._seen = news_of(ledger)
         question = question_of(ledger, self._past)
         if question.is_empty or question == self._asked:
             return
