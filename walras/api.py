@@ -151,6 +151,17 @@ class SpeedView(Body):
     #: The truth lies between them four times out of five; null where nobody says.
     low: float | None = None
     high: float | None = None
+    #: Of a prediction: the predictors that could tell, such as `analytic`.
+    by: list[str] = []
+
+
+class FactsView(Body):
+    """What is believed of one kind of job besides its speed."""
+
+    kind: str
+    #: counted (by a job of the kind) | stated (by people)
+    source: str
+    facts: dict[str, float]
 
 
 class Explanation(Body):

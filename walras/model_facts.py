@@ -70,7 +70,7 @@ class StatedFacts(FileModel):
         """
         if self.flops_per_sample is not None and batch is None and self.batch_per_accelerator is None:
             raise FieldMistake(
-                "batch_per_accelerator",
+                "facts.batch_per_accelerator",
                 "the samples of a step are unknown, so FLOPs of a sample say nothing of a step; "
                 "write `batch_per_accelerator: 64`, or `batch: {global: 256}` of the job",
             )

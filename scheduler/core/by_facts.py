@@ -79,10 +79,11 @@ def _networks(ledger: Ledger) -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True)
 class FromFacts:
-    """The predictor. `accelerators`: their facts; others are not told of."""
+    """The predictor. `accelerators`: their facts; others are not told of. `is_rated`: only ratios of them are true."""
 
     told: Told
     accelerators: Mapping[str, AcceleratorFacts]
+    is_rated: bool = False
     law: Analytic = Analytic()
 
     @property
@@ -103,7 +104,8 @@ class FromFacts:
             for observation in observations
             if cells.knows(observation.cell.kind.name, observation.cell.accelerator.name)
         ]
-        return FromFactsModel(cells, self.law.fit([*measured, *stated]))
+        model = self.law.fit([*measured, *stated])
+        return FromFactsModel(cells, model, frozenset(model.of_kind) if self.is_rated else None)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -112,8 +114,12 @@ class FromFactsModel:
 
     cells: "_Cells"
     model: AnalyticModel
+    #: Kinds that may be told of; None: all with facts.
+    only: frozenset[str] | None
 
     def predict(self, cell: Cell) -> Prediction:
+        if self.only is not None and cell.kind.name not in self.only:
+            raise CannotPredict(f"no speed of {cell.kind.name} was measured, and no data sheet of an accelerator is known")
         if not self.cells.knows(cell.kind.name, cell.accelerator.name):
             raise CannotPredict(f"the FLOPs of {cell.kind.name} or the facts of {cell.accelerator.name} are unknown")
         return self.model.predict(self.cells.like(cell))

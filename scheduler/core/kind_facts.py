@@ -7,6 +7,9 @@ believed one does not know is taken from the other, if both mean the same by a s
 from walras.ids import Kind
 from walras.model_facts import ModelFacts, filled
 
+#: Kinds whose facts are kept; the one told of longest ago is forgotten.
+KINDS_MOST = 10_000
+
 
 class KindFactsBook:
     """Kind -> facts."""
@@ -22,9 +25,16 @@ class KindFactsBook:
         book = self._counted if counted else self._stated
         if book.get(kind) == facts:
             return False
+        book.pop(kind, None)
         book[kind] = facts
+        if len(book) > KINDS_MOST:
+            del book[next(iter(book))]
         self.version += 1
         return True
+
+    def has(self, kind: Kind, facts: ModelFacts, *, counted: bool) -> bool:
+        """Whether these would be no news."""
+        return (self._counted if counted else self._stated).get(kind) == facts
 
     def of(self, kind: Kind) -> ModelFacts | None:
         """What is believed of the kind; None: nothing is known."""

@@ -108,14 +108,14 @@ def _members(question: Question, sheets: Mapping[str, AcceleratorFacts]) -> tupl
     analytic = [Ratios("sheets", rated)] if rated else []
     if len(rated) < len(question.types) or len(set(nominal.values())) > 1:
         analytic.append(Ratios("nominal", nominal))
-    by_facts = [FromFacts(question.facts, _accelerators(question, sheets))] if question.facts.kinds else []
+    by_facts = [_by_facts(question, sheets)] if question.facts.kinds else []
     return (*analytic, *by_facts, Completion(), Learned(), Boosted())
 
 
-def _accelerators(question: Question, sheets: Mapping[str, AcceleratorFacts]) -> dict[str, AcceleratorFacts]:
-    """Types with a data sheet; where a fleet has none at all, as they are rated against each other."""
-    found = {name: sheets[name] for name in question.types if name in sheets}
-    return found or _rated(question)
+def _by_facts(question: Question, sheets: Mapping[str, AcceleratorFacts]) -> FromFacts:
+    """On types with a data sheet; where a fleet has none at all, on types as they are rated against each other."""
+    known = {name: sheets[name] for name in question.types if name in sheets}
+    return FromFacts(question.facts, known or _rated(question), is_rated=not known)
 
 
 def _rated(question: Question) -> dict[str, AcceleratorFacts]:
