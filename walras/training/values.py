@@ -15,6 +15,8 @@ class Values:
     def __init__(self) -> None:
         self._newest: dict[str, Any] = {}
         self._first: dict[str, float] = {}
+        #: Of the model, once they were counted.
+        self.facts: dict[str, float] = {}
 
     def take(self, values: Mapping[str, Any]) -> None:
         """Tensors are kept as they are; the first of each name is read at once."""
@@ -26,8 +28,9 @@ class Values:
                 self._newest[name] = number
 
     def told(self) -> dict[str, dict[str, float]]:
-        """Both, as fields of a message."""
-        return {"values": _finite(self._newest), "first_values": _finite(self._first)}
+        """Both, as fields of a message, and the facts."""
+        told = {"values": _finite(self._newest), "first_values": _finite(self._first)}
+        return told | {"facts": self.facts} if self.facts else told
 
 
 def _finite(values: Mapping[str, Any]) -> dict[str, float]:
