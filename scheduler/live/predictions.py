@@ -11,7 +11,7 @@ from concurrent.futures.process import BrokenProcessPool
 from functools import cache
 
 from optimizer.performance.observation import AcceleratorFacts
-from scheduler.cloud.recommending import facts_of
+from scheduler.cloud.recommending import sheets_of
 from scheduler.core.events import Event
 from scheduler.core.predicting import Question, news_of, predict_speeds, question_of
 from scheduler.core.speed_events import PredictedSpeed, SpeedsPredicted
@@ -21,7 +21,7 @@ from scheduler.live.daemon import Daemon
 from scheduler.live.journal import plain
 from scheduler.live.solver_pool import end, new_process
 from scheduler.live.turn import Effects, Turn
-from walras.catalog import SHIPPED, load_catalog
+from walras.catalog import load_catalog
 
 log = logging.getLogger(__name__)
 
@@ -31,17 +31,13 @@ PACE_S = 10.0
 TIMEOUT_S = 120.0
 #: Speeds told to the core in one step: others may have their turn between two.
 _STEP = 100
-#: Arithmetic that data sheets are compared by; every catalog row has it.
-_PRECISION = "fp32"
 
 Find = Callable[[Question], tuple[PredictedSpeed, ...]]
 
 
 @cache
 def _sheets() -> dict[str, AcceleratorFacts]:
-    catalog = load_catalog([SHIPPED])
-    found = {name: facts_of(sheet, _PRECISION) for name, sheet in catalog.accelerators.items()}
-    return {name: facts for name, facts in found.items() if isinstance(facts, AcceleratorFacts)}
+    return sheets_of(load_catalog())
 
 
 def answer(question: Question) -> tuple[PredictedSpeed, ...]:
