@@ -134,7 +134,7 @@ class ReasonView(Body):
 class ConditionView(Body):
     """Something people should know of a job that runs or waits: it changes neither."""
 
-    #: at_risk (of missing its deadline) | budget_low | speed_differs (from that of its kind)
+    #: at_risk (of missing its deadline) | budget_low | speed_differs (from that of its kind) | no_steps
     type: str
     detail: str
 
