@@ -10,8 +10,9 @@ from dataclasses import replace
 from math import inf
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
+from scheduler.cloud.recommending import sheets_of
 from simulator.attempts import WorldModel
 from simulator.conditions_given import (
     CancellationsGiven,
@@ -29,13 +30,16 @@ from simulator.faults import FaultModel, Incident
 from simulator.lengths import Lengths
 from simulator.machines import PoolModel
 from simulator.mishaps import Mishaps
+from simulator.predicting import Forecasts
 from simulator.simulate import Scenario
 from simulator.truth import Costs, Truth
-from walras.checking import FileModel, nearest
+from walras.catalog import load_catalog
+from walras.checking import FieldMistake, FileModel, nearest
 from walras.cluster import Market
 from walras.errors import ConfigError
 from walras.ids import Kind, PoolId
 from walras.job_parts import Length, PositiveLength
+from walras.model_facts import StatedFacts
 from walras.names import ShownName
 
 #: Ten years.
@@ -63,6 +67,10 @@ class Conditions(FileModel):
     speeds_told: bool = True
     #: How often jobs report; None: never.
     report_every: PositiveLength | None = None
+    #: Speeds that nobody measured are predicted, so long after something new at the earliest; None: they are not.
+    predict_every: PositiveLength | None = None
+    #: Of kinds, from which speeds are predicted; samples of a step are those of each accelerator.
+    facts: Annotated[dict[ShownName, StatedFacts], Field(max_length=10_000)] = Field(default_factory=dict)
     #: The run ends then, whatever is unfinished; None: when every job has ended.
     end: PositiveLength | None = None
 
@@ -71,10 +79,24 @@ class Conditions(FileModel):
         "spot": "markets.spot", "solver": "solve", "cancelled": "cancellations",
     }  # fmt: skip
 
+    @model_validator(mode="after")
+    def _something_to_predict(self) -> "Conditions":
+        if self.predict_every is not None and self.speeds_told:
+            raise FieldMistake("predict_every", "speeds that are told need no prediction; add `speeds_told: false`")
+        if self.facts and self.predict_every is None:
+            raise FieldMistake("facts", "nothing is predicted from them; add `predict_every: 5m`")
+        for kind, stated in self.facts.items():
+            if stated.flops_per_sample is not None and stated.batch_per_accelerator is None:
+                raise FieldMistake(
+                    f"facts.{kind}.batch_per_accelerator", "the samples of a step are unknown; write how many there are"
+                )
+        return self
+
     def applied_to(self, scenario: Scenario) -> Scenario:
         """The scenario under these conditions. Raises ConfigError for a pool or a kind of job that it does not have."""
         truth, world = scenario.truth, scenario.world
-        _check_kinds(self.costs_by_kind, truth)
+        _check_kinds("costs_by_kind", self.costs_by_kind, truth)
+        _check_kinds("facts", self.facts, truth)
         own, by_kind = self.costs.costs(), {Kind(kind): given.costs() for kind, given in self.costs_by_kind.items()}
         return replace(
             scenario,
@@ -104,7 +126,14 @@ class Conditions(FileModel):
             if self.solve == "measured"
             else SolveTime(SolveClock.FIXED if self.solve else SolveClock.ZERO, self.solve),
             oracle=self.speeds_told,
+            forecasts=self._forecasts(),
         )  # fmt: skip
+
+    def _forecasts(self) -> Forecasts:
+        if self.predict_every is None:
+            return Forecasts()
+        facts = {Kind(kind): stated.facts(None) for kind, stated in self.facts.items()}
+        return Forecasts(self.predict_every, sheets_of(load_catalog()), facts)
 
     def _limits(self, limits: Limits) -> Limits:
         """Where chance goes on for ever, a run in which nothing can get on is still to end."""
@@ -133,8 +162,8 @@ def _fault_model(faults: FaultsGiven) -> FaultModel:
     )
 
 
-def _check_kinds(named: Mapping[str, object], truth: Truth) -> None:
-    """Costs of a kind that no job has would be forgotten in silence."""
+def _check_kinds(field: str, named: Mapping[str, object], truth: Truth) -> None:
+    """What is said of a kind that no job has would be forgotten in silence."""
     if not named:
         return
     known = sorted({str(kind) for kind in (*(key.kind for key in truth.speeds), *truth.laws, *truth.costs)})
@@ -142,8 +171,8 @@ def _check_kinds(named: Mapping[str, object], truth: Truth) -> None:
         if kind not in known:
             meant = nearest(kind, known)
             raise ConfigError(
-                f"costs_by_kind: no job is of kind {kind!r}",
-                field="costs_by_kind",
+                f"{field}: no job is of kind {kind!r}",
+                field=field,
                 fix=f"did you mean {meant!r}?" if meant else f"known: {', '.join(known[:20]) or 'none'}",
             )
 

@@ -4,6 +4,7 @@ import gc
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from math import inf
 from time import perf_counter
 
 from optimizer.policy import PolicySpec
@@ -13,6 +14,7 @@ from scheduler.core.events import Event, PolicyChanged, Proposal, RestartMeasure
 from scheduler.core.fleet import split
 from scheduler.core.rules import RoundRules
 from scheduler.core.solving import solve
+from scheduler.core.throughput import Scored
 from simulator.attempts import Attempts, Job, WorldModel
 from simulator.engine import Core, Engine, Limits, Outcome, SolveStats, SolveTime
 from simulator.faults import FaultModel, Faults, Incident
@@ -21,6 +23,7 @@ from simulator.lengths import Lengths, as_told
 from simulator.machines import Machines, PoolModel
 from simulator.metrics import JobMeasure, Metrics, PoolMeter, Sink
 from simulator.mishaps import Mishaps, befallen
+from simulator.predicting import Forecasts, Predicting
 from simulator.streams import Streams
 from simulator.truth import SpeedKey, Truth
 from simulator.world import MakeAttempts, World
@@ -62,6 +65,7 @@ class Scenario:
     #: True: the scheduler is told speeds and restart costs before a job of the kind is submitted.
     #: False: it learns them from what jobs report (needs `world.report_s`).
     oracle: bool = True
+    forecasts: Forecasts = field(default_factory=Forecasts)
     wiring: Wiring = field(default_factory=Wiring)
 
 
@@ -88,6 +92,8 @@ class Result:
     wall_s: float
     #: Conservation laws that did not hold, in words. Anything here is a mistake of ours.
     violations: list[str] = field(default_factory=list)
+    #: What was believed of speeds before they were measured; nothing where they were told.
+    scored: list[Scored] = field(default_factory=list)
 
 
 class Simulation:
@@ -104,6 +110,8 @@ class Simulation:
         self.machines = Machines(self.engine, scenario.pools, streams.stream("boots"))
         self.world = World(self.engine, self.machines, scenario.truth, scenario.world, streams, wiring.pace)
         self.faults = Faults(self.engine, self.machines, self.world, scenario.faults, streams)
+        asks = scenario.forecasts.every_s < inf and isinstance(self.core, SchedulerCore)
+        self.predicting = Predicting(self.engine, self.core, scenario.forecasts) if asks else None
         self.engine.on_command[JobTransitioned] = self._transitioned
         self.world.on_end.append(self._job_ended)
         self._worked_steps = 0.0
@@ -120,6 +128,8 @@ class Simulation:
         engine.recorder = recorder
         began = perf_counter()
         engine.schedule(0.0, _first, PolicyChanged(0.0, scenario.policy, scenario.rules))
+        if self.predicting is not None:
+            self.predicting.begin()
         self.machines.begin(0.0)
         self.faults.script(scenario.incidents)
         jobs = befallen(workload, scenario.mishaps, self._streams)
@@ -144,6 +154,7 @@ class Simulation:
             engine.solve_stats,
             perf_counter() - began,
             self._violations,
+            self.core.ledger.table.scored() if isinstance(self.core, SchedulerCore) else [],
         )
 
     def _transitioned(self, now: float, command: JobTransitioned) -> None:

@@ -134,7 +134,7 @@ class ReasonView(Body):
 class ConditionView(Body):
     """Something people should know of a job that runs or waits: it changes neither."""
 
-    #: at_risk (of missing its deadline) | budget_low | speed_differs (from that of its kind)
+    #: at_risk (of missing its deadline) | budget_low | speed_differs (from that of its kind) | no_steps
     type: str
     detail: str
 
@@ -151,6 +151,17 @@ class SpeedView(Body):
     #: The truth lies between them four times out of five; null where nobody says.
     low: float | None = None
     high: float | None = None
+    #: Of a prediction: the predictors that could tell, such as `analytic`.
+    by: list[str] = []
+
+
+class FactsView(Body):
+    """What is believed of one kind of job besides its speed."""
+
+    kind: str
+    #: counted (by a job of the kind) | stated (by people)
+    source: str
+    facts: dict[str, float]
 
 
 class Explanation(Body):

@@ -21,6 +21,7 @@ from walras.api import (
     BatchResult,
     DryRun,
     Explanation,
+    FactsView,
     Health,
     JobDetail,
     JobPage,
@@ -43,6 +44,7 @@ _PAGE = 500
 BodyT = TypeVar("BodyT", bound=BaseModel)
 AnySpec = JobSpec | Mapping[str, Any]
 _attempts: TypeAdapter[list[AttemptView]] = TypeAdapter(list[AttemptView])
+_facts: TypeAdapter[list[FactsView]] = TypeAdapter(list[FactsView])
 _nodes: TypeAdapter[list[NodeView]] = TypeAdapter(list[NodeView])
 
 
@@ -214,6 +216,16 @@ class Client:
         asked = {"by": by, "month": month, "project": project}
         query = {name: value for name, value in asked.items() if value}
         return await self._body(MoneyReport, Call("GET", f"{_API}/money", query=query))
+
+    async def state_facts(self, kind: str, facts: Mapping[str, Any], batch: float | None = None) -> FactsView:
+        """State facts of a kind of jobs (`walras.model_facts.StatedFacts`); what is believed of it now."""
+        body = {"kind": kind, "facts": dict(facts), "batch": batch}
+        return await self._body(FactsView, Call("POST", f"{_API}/facts", body=body))
+
+    async def facts(self, kind: str | None = None) -> list[FactsView]:
+        """What the server knows of one kind of jobs besides its speed, or of all."""
+        query = {} if kind is None else {"kind": kind}
+        return _facts.validate_python(await self._transport.json(Call("GET", f"{_API}/facts", query=query)))
 
     async def revoke_pool(self, pool_id: str, notice_s: float) -> None:
         """Have a provider take the pool's rented machines away after a notice, for drills (administrators)."""

@@ -36,6 +36,7 @@ from walras.job_parts import (
     checked_text,
     shown_accelerator,
 )
+from walras.model_facts import StatedFacts
 from walras.names import ShownName, shown_name
 from walras.request import JobRequest, RetryRule
 from walras.yaml_text import dump_yaml, parse_yaml
@@ -128,6 +129,8 @@ class JobSpec(FileModel):
     estimated_duration: PositiveLength | None = None
     #: Jobs with the same profile share their measured speeds. None: worked out from command, folder and size.
     profile: ShownName | None = None
+    #: What is known of the model, for predictors of speed; in a job file also the name of a profile's file.
+    facts: StatedFacts | None = None
     #: Declared speeds in steps per second of the whole gang, by accelerator type; believed until measured.
     throughput: Annotated[DeclaredThroughput, Field(max_length=64)] = Field(default_factory=dict)
     retry: Retry = Retry()
@@ -192,6 +195,8 @@ class JobSpec(FileModel):
                     f"({counted}, num_nodes {self.num_nodes}); write auto: one rank for each accelerator",
                 )
         gang_sizes_of(self)
+        if self.facts is not None:
+            self.facts.facts(batch_of(self.batch))
         check_spread(
             fork=self.fork is not None,
             mixed=self.mixed,

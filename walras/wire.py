@@ -6,9 +6,13 @@ commands and the lease down. Delivery is at least once in both directions: the a
 already handled. Instants never cross machines: a lease travels as a length.
 """
 
+from itertools import islice
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+#: Facts of a model in one report, and characters of a name.
+_FACTS_MOST, _NAME_MOST = 16, 64
 
 
 class Message(BaseModel):
@@ -55,6 +59,14 @@ class Registered(Message):
 # ------------------------------------------------------------------------------------------------ reports (up)
 
 
+def _numbers(given: object) -> object:
+    """What is no number is left out: a job's words about its model must not cost it its report of steps."""
+    if not isinstance(given, dict):
+        return {}
+    numbers = ((name, value) for name, value in given.items() if isinstance(name, str) and len(name) <= _NAME_MOST)
+    return dict(islice(((name, value) for name, value in numbers if type(value) in (int, float)), _FACTS_MOST))
+
+
 class Report(Message):
     """Increases by one per agent, kept durably until acknowledged."""
 
@@ -96,6 +108,8 @@ class ProgressReport(AttemptReport):
     #: Named values of the job, such as its loss: newest, and the first ones seen in this attempt.
     values: dict[str, float] = Field(default_factory=dict, max_length=32)
     first_values: dict[str, float] = Field(default_factory=dict, max_length=32)
+    #: What the job counted of its model at its first update; names are those of `walras.model_facts.counted`.
+    facts: Annotated[dict[str, float], BeforeValidator(_numbers)] = Field(default_factory=dict, max_length=32)
 
 
 class Manifest(Message):

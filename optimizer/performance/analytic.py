@@ -4,7 +4,7 @@
     step_s = max((a + 1) pass_s + exposed synchronisation, (a + 1) input_s)      a: passes summed up locally
 
 Slowness is how far a kind stays behind the roofline. It is all that is fitted: of each kind from what was measured on
-single accelerators, of an unseen kind from the others. Synchronisation is never scaled by it. Interconnects whose
+single accelerators (of gangs, less their synchronisation, where there is none), of an unseen kind from the others. Synchronisation is never scaled by it. Interconnects whose
 bandwidth was measured after launch come in as facts (`dataclasses.replace` of the accelerator's).
 """
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from math import exp, log, sqrt
 from statistics import fmean, median
 
-from optimizer.performance.communication import exposed_s, hierarchical_all_reduce_s
+from optimizer.performance.communication import BACKWARD, exposed_s, hierarchical_all_reduce_s
 from optimizer.performance.observation import AcceleratorFacts, Cell, Layout, Observation
 from optimizer.performance.predictor import CannotPredict, Prediction, around
 
@@ -96,16 +96,36 @@ class Analytic:
 
     def fit(self, observations: Sequence[Observation]) -> "AnalyticModel":
         """Needs nothing: without observations every kind is taken to reach half of the roofline."""
-        by_kind: dict[str, list[float]] = {}
+        alone: dict[str, list[float]] = {}
+        gangs: dict[str, list[float]] = {}
         for observation in observations:
             cell = observation.cell
-            if cell.layout.accelerators == 1 and cell.kind.flops_per_sample is not None:
-                pass_s = 1.0 / (observation.steps_per_s * (cell.layout.accumulated + 1))
+            pass_s = self._pass_s(observation)
+            if pass_s is not None and cell.kind.flops_per_sample is not None:
+                by_kind = alone if cell.layout.accelerators == 1 else gangs
                 by_kind.setdefault(cell.kind.name, []).append(log(pass_s / roofline_pass_s(cell)))
+        by_kind = gangs | alone
         of_kind = {name: median(values) for name, values in by_kind.items()}
         general = median(of_kind.values()) if of_kind else SLOWNESS
         bare = AnalyticModel(self, of_kind, general, SPREAD, _between(list(of_kind.values()), general))
         return AnalyticModel(self, of_kind, general, _residual(bare, observations), bare.unseen_sd)
+
+
+    def _pass_s(self, observation: Observation) -> float | None:
+        """Seconds of a pass in a step that was measured; None where links are unknown, or said to be slower than that.
+
+        The inverse of `StepParts.step_s`, its input left out: all of the step if the pass hides its synchronisation.
+        """
+        cell, step_s = observation.cell, 1.0 / observation.steps_per_s
+        passes = cell.layout.accumulated + 1
+        try:
+            whole_s = sync_s(cell.kind.gradient_bytes, cell.accelerator, cell.layout, self.latency_s)
+        except CannotPredict:
+            return None
+        if exposed_s(whole_s, step_s / passes, self.overlap) == 0.0:
+            return step_s / passes
+        left_s = step_s - whole_s
+        return left_s / (passes - self.overlap * BACKWARD) if left_s > 0.0 else None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -4,6 +4,7 @@ Decides how facts of a catalog become facts of a machine, what is left out and w
 catalog's typical ones; spot machines are counted with the work that revocations cost.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -165,6 +166,19 @@ def facts_of(sheet: Sheet | None, precision: str) -> AcceleratorFacts | str:
         link_bytes_per_s=link,
         host_bytes_per_s=_SLOT.get(sheet.link or ""),
     )
+
+
+def sheets_of(catalog: Catalog) -> dict[str, AcceleratorFacts]:
+    """Data sheets of the accelerators that a catalog knows, at the precision that every row has.
+
+    Who says `a100` and not which of them is taken to mean the one with the least memory.
+    """
+    told = ((name, facts_of(sheet, Terms().precision)) for name, sheet in catalog.accelerators.items())
+    found = {name: facts for name, facts in told if isinstance(facts, AcceleratorFacts)}
+    for name, facts in sorted(found.items(), key=lambda each: each[1].memory_bytes or 0.0):
+        if (short := re.fullmatch(r"(.+)-\d+gb", name)) is not None:
+            found.setdefault(short[1], replace(facts, name=short[1]))
+    return found
 
 
 def kind_facts(profile: ProfileFile) -> KindFacts:

@@ -228,6 +228,10 @@ class JobClasses:
         for job_class in self.classes:
             self._refresh(job_class)
 
+    def of(self, kind: Kind) -> list[JobClass]:
+        """Classes of this kind."""
+        return [self.classes[row] for row in self._by_kind.get(kind, ())]
+
     def refresh_kind(self, kind: Kind) -> None:
         """A speed of this kind was published."""
         for each in (kind, *self._table.derived(kind)):

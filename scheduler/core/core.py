@@ -30,7 +30,7 @@ from scheduler.core.cycle import Cycle
 from scheduler.core.ledger import JobRecord, Ledger, Standing
 from scheduler.core.lines import Lines
 from scheduler.core.mechanism import MECHANISMS, MakeMechanism
-from scheduler.core.speed_events import NetworkMeasured, SpeedDiffers, SpeedsPredicted
+from scheduler.core.speed_events import FactsTold, NetworkMeasured, SpeedDiffers, SpeedsPredicted
 from walras.ids import JobId
 
 
@@ -184,6 +184,9 @@ class SchedulerCore:
             self.ledger.classes.refresh_kind(kind)
             self._cycle.dirty = True
 
+    def _facts_told(self, event: FactsTold) -> None:
+        self.ledger.facts.tell(event.kind, event.facts, counted=event.counted)
+
     def _network_measured(self, event: NetworkMeasured) -> None:
         if (job := self._current(event)) is not None:
             networks.measured(self._cycle, job, event)
@@ -324,6 +327,7 @@ _HANDLERS: dict[type, Callable[[SchedulerCore, Any], None]] = {
     ev.RoundEnded: SchedulerCore._round_ended,
     ev.ThroughputMeasured: SchedulerCore._throughput_measured,
     SpeedsPredicted: SchedulerCore._speeds_predicted,
+    FactsTold: SchedulerCore._facts_told,
     NetworkMeasured: SchedulerCore._network_measured,
     SpeedDiffers: SchedulerCore._speed_differs,
     ev.RestartMeasured: SchedulerCore._restart_measured,

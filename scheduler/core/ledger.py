@@ -22,6 +22,7 @@ from scheduler.core.classes import JobClass, JobClasses, Parts
 from scheduler.core.columns import Columns
 from scheduler.core.events import Proposal
 from scheduler.core.fleet import Fleet, Place
+from scheduler.core.kind_facts import KindFactsBook
 from scheduler.core.network_plans import Networks
 from scheduler.core.rules import RoundRules
 from scheduler.core.throughput import RestartCosts, ThroughputTable
@@ -142,6 +143,7 @@ class Ledger:
         self.table = ThroughputTable()
         self.costs = RestartCosts()
         self.networks = Networks()
+        self.facts = KindFactsBook()
         self.classes = JobClasses(self.table)
         self.columns = Columns()
         self.jobs: dict[JobId, JobRecord] = {}

@@ -14,6 +14,8 @@ class Networks:
 
     def __init__(self) -> None:
         self._got: dict[PoolId, deque[float]] = {}
+        #: Another number whenever something was measured.
+        self.version = 0
 
     def planned(self, pool_id: PoolId) -> float | None:
         """Bytes per second; None where nothing was measured yet."""
@@ -22,3 +24,4 @@ class Networks:
 
     def saw(self, pool_id: PoolId, bytes_per_s: float) -> None:
         self._got.setdefault(pool_id, deque(maxlen=_KEPT)).append(bytes_per_s)
+        self.version += 1

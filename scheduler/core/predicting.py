@@ -1,7 +1,8 @@
 """Speeds of cells that nobody measured, from all that was measured: what to ask, and the answer. Pure.
 
 A server answers in another process and tells the core with a `SpeedsPredicted`, which the journal keeps: a replay needs
-no predictor. Cells of a kind of which nothing was measured are not asked about; for those the table has a rule.
+no predictor. Cells of a kind of which nothing was measured, and no facts are known, are not asked about; for those the
+table has a rule.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,6 +16,7 @@ from optimizer.performance.learned import Learned
 from optimizer.performance.observation import AcceleratorFacts, Cell, KindFacts, Layout, Observation
 from optimizer.performance.predictor import CannotPredict, Model, Prediction, Predictor
 from optimizer.performance.ratios import Ratios, sheet_speed
+from scheduler.core.by_facts import FromFacts, Told, told_of
 from scheduler.core.ledger import Ledger
 from scheduler.core.speed_events import Guess, PredictedSpeed
 from scheduler.core.throughput import Known, Scored
@@ -36,21 +38,29 @@ class Question:
     wanted: tuple[tuple[Kind, str, int], ...]
     nominal: tuple[tuple[str, float], ...]
     past: tuple[Scored, ...]
+    #: Of kinds whose facts are known.
+    facts: Told = Told()
 
     @property
     def is_empty(self) -> bool:
-        return not self.known or not self.wanted
+        return not self.wanted
 
     @property
     def types(self) -> list[str]:
         """Accelerators that it is about."""
-        return sorted({each.accelerator for each in self.known} | {accelerator for _, accelerator, _ in self.wanted})
+        known = {each.accelerator for each in (*self.known, *self.facts.declared)}
+        return sorted(known | {accelerator for _, accelerator, _ in self.wanted})
+
+
+def news_of(ledger: Ledger) -> tuple[int, int, int]:
+    """Others than before wherever another question may be due."""
+    return ledger.classes.version, ledger.facts.version, ledger.networks.version
 
 
 def question_of(ledger: Ledger, past: Sequence[Scored]) -> Question:
     """What is to be predicted now. `past`: what was believed before this core began, and what was measured then."""
     known = tuple(islice(ledger.table.known(), KNOWN_MOST))[::-1]
-    kinds = {each.kind for each in known}
+    kinds = {each.kind for each in known} | set(ledger.facts.kinds())
     pools = [(pool.row, pool.pool.shape.accelerator) for pool in ledger.fleet.pools]
     wanted: dict[tuple[Kind, str, int], None] = {}
     for job_class in ledger.classes.classes:
@@ -61,7 +71,8 @@ def question_of(ledger: Ledger, past: Sequence[Scored]) -> Question:
             if counts[row] and not job_class.measured[row]:
                 wanted[job_class.kind, accelerator, counts[row]] = None
     nominal = tuple(sorted(ledger.classes.nominal.items()))
-    return Question(known, tuple(wanted), nominal, (*past, *ledger.table.scored())[-PAST_MOST:])
+    scored = (*past, *ledger.table.scored())[-PAST_MOST:]
+    return Question(known, tuple(wanted), nominal, scored, told_of(ledger, [each.kind for each in known], wanted))
 
 
 def predict_speeds(question: Question, sheets: Mapping[str, AcceleratorFacts]) -> tuple[PredictedSpeed, ...]:
@@ -97,22 +108,30 @@ def _members(question: Question, sheets: Mapping[str, AcceleratorFacts]) -> tupl
     analytic = [Ratios("sheets", rated)] if rated else []
     if len(rated) < len(question.types) or len(set(nominal.values())) > 1:
         analytic.append(Ratios("nominal", nominal))
-    return (*analytic, Completion(), Learned(), Boosted())
+    by_facts = [_by_facts(question, sheets)] if question.facts.kinds else []
+    return (*analytic, *by_facts, Completion(), Learned(), Boosted())
+
+
+def _by_facts(question: Question, sheets: Mapping[str, AcceleratorFacts]) -> FromFacts:
+    """On types with a data sheet; where a fleet has none at all, on types as they are rated against each other."""
+    known = {name: sheets[name] for name in question.types if name in sheets}
+    return FromFacts(question.facts, known or _rated(question), is_rated=not known)
+
+
+def _rated(question: Question) -> dict[str, AcceleratorFacts]:
+    """Types as an administrator rates them: only ratios of these facts mean something."""
+    worth = {name: dict(question.nominal).get(name, 1.0) for name in question.types}
+    return {
+        name: AcceleratorFacts(name, _FLOPS_PER_S * speed, _BYTES_PER_S * speed) for name, speed in worth.items()
+    }
 
 
 class _Facts:
     """Cells as predictors see them: data sheets where all types have one, else nominal speeds for all of them."""
 
     def __init__(self, question: Question, sheets: Mapping[str, AcceleratorFacts]) -> None:
-        types, nominal = question.types, dict(question.nominal)
-        if all(name in sheets for name in types):
-            self._of = {name: sheets[name] for name in types}
-        else:
-            worth = {name: nominal.get(name, 1.0) for name in types}
-            self._of = {
-                name: AcceleratorFacts(name, _FLOPS_PER_S * speed, _BYTES_PER_S * speed)
-                for name, speed in worth.items()
-            }
+        is_known = all(name in sheets for name in question.types)
+        self._of = {name: sheets[name] for name in question.types} if is_known else _rated(question)
 
     def cell(self, kind: Kind, accelerator: str, count: int) -> Cell:
         return Cell(KindFacts(kind, flops_per_sample=_FLOPS), self._of[accelerator], Layout(float(count), count))

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from walras.ids import JobId, Kind
+from walras.model_facts import ModelFacts
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,4 +57,14 @@ class SpeedDiffers:
     own: float
 
 
-SpeedEvent = SpeedsPredicted | NetworkMeasured | SpeedDiffers
+@dataclass(slots=True)
+class FactsTold:
+    """What is known of a kind of job; the newest is believed. `counted`: by a job of the kind, else stated by people."""
+
+    at: float
+    kind: Kind
+    facts: ModelFacts
+    counted: bool = False
+
+
+SpeedEvent = SpeedsPredicted | NetworkMeasured | SpeedDiffers | FactsTold

@@ -39,6 +39,8 @@ class Speed:
     #: What the truth lies between four times out of five; None where nobody says.
     low: float | None = None
     high: float | None = None
+    #: Of a prediction: the predictors that could tell.
+    by: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,13 +171,14 @@ class ThroughputTable:
         self._predicted[key] = told
         return True
 
-    def known(self) -> Iterator[Known]:
-        """Every measured cell, of the newest kinds first."""
+    def known(self, source: Source = Source.MEASURED) -> Iterator[Known]:
+        """Every cell that was measured (or is of another source), of the newest kinds first."""
         for kind, cells in reversed(self._cells.items()):
             for (accelerator, count), cell in cells.items():
-                if cell.source is Source.MEASURED and cell.published > 0:
+                if cell.source is source and cell.published > 0:
                     recent = cell.recent
-                    yield Known(kind, accelerator, count, cell.published, _spread(recent), len(recent))
+                    spread = _spread(recent) if recent else 0.0
+                    yield Known(kind, accelerator, count, cell.published, spread, max(1, len(recent)))
 
     @property
     def judged(self) -> int:
@@ -225,7 +228,8 @@ class ThroughputTable:
         told = self._predicted.get((kind, accelerator, count))
         if told is not None and (accelerator, count) not in (cells or ()):
             guess = told.fused
-            return Speed(_quantised(guess.steps_per_s), Source.PREDICTED, guess.low, guess.high)
+            by = tuple(part.source for part in told.parts)
+            return Speed(_quantised(guess.steps_per_s), Source.PREDICTED, guess.low, guess.high, by)
         if not cells:
             return Speed(nominal.get(accelerator, 1.0) * count, Source.PREDICTED)
         cell = cells.get((accelerator, count))

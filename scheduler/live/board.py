@@ -48,6 +48,8 @@ class LiveAttempt:
     parts: dict[NodeId, PartRow]
     #: The core has heard what its machines exchange.
     network_told: bool = False
+    #: What it counted of its model has been taken in.
+    facts_told: bool = False
     #: What its kind was measured to reach here before this attempt reported a speed; None: nobody had measured it.
     usual_steps_per_s: float | None = None
     #: The core has heard that it differs from that.

@@ -17,11 +17,13 @@ from scheduler.core.commands import Command, Solve
 from scheduler.core.events import Event
 from scheduler.live.rows import JournalRow
 from walras.cluster import Pool
+from walras.model_facts import ModelFacts
 from walras.request import JobRequest
 
 _EVENTS: Mapping[str, type] = {event.__name__: event for event in get_args(Event)}
 _COMMANDS: Mapping[str, type] = {command.__name__: command for command in get_args(Command)}
 _REQUEST: TypeAdapter[JobRequest] = TypeAdapter(JobRequest)
+_FACTS: TypeAdapter[ModelFacts] = TypeAdapter(ModelFacts)
 _POOL: TypeAdapter[Pool] = TypeAdapter(Pool)
 #: Marks the rows from which a fresh core begins.
 GENERATION = "generation"
@@ -61,6 +63,14 @@ def dump_request(request: JobRequest) -> str:
 
 def parse_request(text: str) -> JobRequest:
     return _REQUEST.validate_python(json.loads(text))
+
+
+def dump_facts(facts: ModelFacts) -> str:
+    return json.dumps(_FACTS.dump_python(facts, mode="json"), separators=(",", ":"))
+
+
+def parse_facts(text: str) -> ModelFacts:
+    return _FACTS.validate_python(json.loads(text))
 
 
 def dump_pool(pool: Pool) -> str:

@@ -124,3 +124,13 @@ def keep_scores(db: Database) -> None:
         predicted REAL NOT NULL, measured REAL NOT NULL, low REAL, high REAL,
         PRIMARY KEY (kind, accelerator, count, source)) WITHOUT ROWID"""
     )
+
+
+@migrations()
+def keep_facts(db: Database) -> None:
+    """What is known of kinds of jobs, as jobs counted it and as people stated it: speeds are predicted from it."""
+    db.execute(
+        """CREATE TABLE facts (
+        kind TEXT NOT NULL, counted INTEGER NOT NULL, body TEXT NOT NULL, told_at REAL NOT NULL, told_by TEXT NOT NULL,
+        PRIMARY KEY (kind, counted)) WITHOUT ROWID"""
+    )

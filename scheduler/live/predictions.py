@@ -11,9 +11,9 @@ from concurrent.futures.process import BrokenProcessPool
 from functools import cache
 
 from optimizer.performance.observation import AcceleratorFacts
-from scheduler.cloud.recommending import facts_of
+from scheduler.cloud.recommending import sheets_of
 from scheduler.core.events import Event
-from scheduler.core.predicting import Question, predict_speeds, question_of
+from scheduler.core.predicting import Question, news_of, predict_speeds, question_of
 from scheduler.core.speed_events import PredictedSpeed, SpeedsPredicted
 from scheduler.core.throughput import Scored
 from scheduler.live.carry_out import emit
@@ -21,7 +21,7 @@ from scheduler.live.daemon import Daemon
 from scheduler.live.journal import plain
 from scheduler.live.solver_pool import end, new_process
 from scheduler.live.turn import Effects, Turn
-from walras.catalog import SHIPPED, load_catalog
+from walras.catalog import load_catalog
 
 log = logging.getLogger(__name__)
 
@@ -31,17 +31,13 @@ PACE_S = 10.0
 TIMEOUT_S = 120.0
 #: Speeds told to the core in one step: others may have their turn between two.
 _STEP = 100
-#: Arithmetic that data sheets are compared by; every catalog row has it.
-_PRECISION = "fp32"
 
 Find = Callable[[Question], tuple[PredictedSpeed, ...]]
 
 
 @cache
 def _sheets() -> dict[str, AcceleratorFacts]:
-    catalog = load_catalog([SHIPPED])
-    found = {name: facts_of(sheet, _PRECISION) for name, sheet in catalog.accelerators.items()}
-    return {name: facts for name, facts in found.items() if isinstance(facts, AcceleratorFacts)}
+    return sheets_of(load_catalog())
 
 
 def answer(question: Question) -> tuple[PredictedSpeed, ...]:
@@ -65,20 +61,19 @@ class Predictions:
         self._pace_s = pace_s
         self._timeout_s = timeout_s
         self._find = find
-        self._seen = -1
+        self._seen = (-1, -1, -1)
         self._asked: Question | None = None
         self._task: asyncio.Task[None] | None = None
 
     def deliver(self, effects: Effects) -> None:
-        """Called in the loop: a comparison of two numbers where nothing is new."""
-        version = self._daemon.core.ledger.classes.version
-        if version != self._seen and (self._task is None or self._task.done()):
+        """Called in the loop: a comparison of a few numbers where nothing is new."""
+        if news_of(self._daemon.core.ledger) != self._seen and (self._task is None or self._task.done()):
             self._task = asyncio.ensure_future(self._follow())
 
     async def _follow(self) -> None:
         await asyncio.sleep(self._pace_s)
         ledger = self._daemon.core.ledger
-        self._seen = ledger.classes.version
+        self._seen = news_of(ledger)
         question = question_of(ledger, self._past)
         if question.is_empty or question == self._asked:
             return

@@ -22,6 +22,7 @@ from scheduler.core.oddities import is_odd
 from scheduler.core.speed_events import NetworkMeasured, SpeedDiffers
 from scheduler.live.board import LiveAttempt, LiveJob, LiveNode
 from scheduler.live.carry_out import emit, end_part, stop_others
+from scheduler.live.kinds import take_counted
 from scheduler.live.rows import CheckpointRow, PartRow, RestartCostRow, SpeedRow
 from scheduler.live.turn import Turn
 from walras.ids import JobId
@@ -114,6 +115,8 @@ def _progressed(turn: Turn, job: LiveJob, attempt: LiveAttempt, report: Progress
     if report.values:
         job.row.last_values = json.dumps(report.values)
         _tell_network(turn, attempt, report.values.get(NETWORK))
+    if report.facts:
+        take_counted(turn, job, attempt, report.facts)
     is_first = earlier is None
     is_first_speed = report.steps_per_s is not None and not job.speed_told
     if report.steps_per_s is not None:

@@ -26,9 +26,11 @@ from scheduler.core.events import (
     RestartMeasured,
     ThroughputMeasured,
 )
+from scheduler.core.speed_events import FactsTold
 from scheduler.live import money
 from scheduler.live.board import LiveAttempt, LiveJob, LiveNode
 from scheduler.live.carry_out import emit
+from scheduler.live.journal import parse_facts
 from scheduler.live.policy_desk import PolicyInForce
 from scheduler.live.rows import Loaded
 from scheduler.live.turn import Turn
@@ -63,6 +65,8 @@ def take_over(
     emit(turn, spent)
     for pool in list(turn.board.pools.values()):
         emit(turn, PoolDeclared(turn.at, pool))
+    for known in loaded.facts:
+        emit(turn, FactsTold(turn.at, known.kind, parse_facts(known.body), known.counted))
     for speed in loaded.speeds:
         emit(turn, ThroughputMeasured(turn.at, speed.kind, speed.accelerator, speed.count, speed.steps_per_s))
     for cost in loaded.restart_costs:

@@ -223,6 +223,18 @@ class SpeedRow:
 
 
 @dataclass(frozen=True, slots=True)
+class FactsRow:
+    """`body`: JSON of `walras.model_facts.ModelFacts`, the newest that jobs counted, or that people stated."""
+
+    kind: Kind
+    counted: bool
+    body: str
+    told_at: float
+    #: Who stated it; empty for a job.
+    told_by: str
+
+
+@dataclass(frozen=True, slots=True)
 class RestartCostRow:
     """What a restart of the kind costs, as far as the core knows."""
 
@@ -295,6 +307,7 @@ class Batch:
     pools: list[PoolRow] = field(default_factory=list)
     speeds: list[SpeedRow] = field(default_factory=list)
     scores: list[Scored] = field(default_factory=list)
+    facts: list[FactsRow] = field(default_factory=list)
     restart_costs: list[RestartCostRow] = field(default_factory=list)
     charges: list[ChargeRow] = field(default_factory=list)
     policies: list[PolicyRow] = field(default_factory=list)
@@ -323,6 +336,8 @@ class Loaded:
     speeds: tuple[SpeedRow, ...]
     #: What was believed of speeds before they were measured.
     scores: tuple[Scored, ...]
+    #: Of the kinds of which something was told last.
+    facts: tuple[FactsRow, ...]
     restart_costs: tuple[RestartCostRow, ...]
     last_job_id: int
     last_command_id: int

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from sqlite_utils import Database
 
+from scheduler.core.kind_facts import KINDS_MOST
 from scheduler.core.throughput import Scored
 from scheduler.live.migrations import migrations
 from scheduler.live.rows import (
@@ -26,6 +27,7 @@ from scheduler.live.rows import (
     ChargeRow,
     CheckpointRow,
     JobQuery,
+    FactsRow,
     JobRow,
     JournalRow,
     Loaded,
@@ -73,6 +75,7 @@ _TABLES: tuple[tuple[str, Any], ...] = (
     ("pools", PoolRow),
     ("speeds", SpeedRow),
     ("scores", Scored),
+    ("facts", FactsRow),
     ("restart_costs", RestartCostRow),
     ("charges", ChargeRow),
     ("policies", PolicyRow),
@@ -213,6 +216,7 @@ class SqliteStore:
             pools=tuple(self._select("pools", PoolRow, "1 ORDER BY rowid")),
             speeds=tuple(self._select("speeds", SpeedRow, "1")),
             scores=tuple(self._select("scores", Scored, "1")),
+            facts=tuple(self._select("facts", FactsRow, f"1 ORDER BY told_at DESC LIMIT {2 * KINDS_MOST}"))[::-1],
             restart_costs=tuple(self._select("restart_costs", RestartCostRow, "1")),
             last_job_id=int(self._value("SELECT max(job_id) FROM jobs") or 0),
             last_command_id=int(self._value("SELECT value FROM meta WHERE name = 'last_command_id'") or 0),

@@ -23,12 +23,14 @@ from scheduler.live.board import Board, Launch, LiveJob
 from scheduler.live.carry_out import emit
 from scheduler.live.clock import Clock
 from scheduler.live.journal import dump_request
+from scheduler.live.kinds import state_facts
 from scheduler.live.rows import AnswerRow, JobRow, SpecRow
 from scheduler.live.turn import Turn
 from walras.api import SubmitResult
 from walras.errors import Forbidden, JobSpecError, UserError
 from walras.ids import JobId
 from walras.job import JobSpec, argv_of, env_of, kind_of, parse_spec, spec_mapping, to_request
+from walras.job_elastic import batch_of
 from walras.request import JobRequest
 from walras.states import JobState
 
@@ -153,6 +155,8 @@ class Admission:
         board.jobs[job_id] = job
         turn.job_changed(job)
         turn.batch.specs.append(SpecRow(job_id, json.dumps(spec_mapping(spec)), dump_request(request)))
+        if spec.facts is not None:
+            state_facts(turn, request.kind, spec.facts.facts(batch_of(spec.batch)), user)
         emit(turn, JobSubmitted(turn.at, request))
         return job_id
 

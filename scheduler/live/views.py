@@ -231,6 +231,7 @@ class Views:
             source=speed.source.name.lower(),
             low=speed.low,
             high=speed.high,
+            by=list(speed.by),
         )
 
     # ---------------------------------------------------------------- policy

@@ -15,7 +15,7 @@ from simulator.metrics import JobMeasure
 from simulator.report import as_data, finite, per_job
 from simulator.study.cell import Ran, description
 from simulator.study.page import page
-from simulator.study.story import EVENTS, JOBS, REPORT, SUMMARY, TIMELINE, Story, pool_data, story_of, words_of
+from simulator.study.story import EVENTS, JOBS, REPORT, SCORED, SUMMARY, TIMELINE, Story, pool_data, story_of, words_of
 from simulator.study.timeline import EventRow, Timeline
 from walras.errors import ConfigError
 
@@ -67,6 +67,8 @@ def write_run(folder: Path, ran: Ran, timeline: Timeline) -> None:
             writer.writerow(_JOB_TITLES)
             for job in sorted((*ran.result.jobs, *ran.result.unfinished), key=lambda job: job.job_id):
                 writer.writerow(_job(ran, job))
+        scored = json.dumps([asdict(each) for each in ran.result.scored], indent=0)
+        (folder / SCORED).write_text(scored + "\n", encoding="utf-8")
         write_report(folder / REPORT, story_of(ran, timeline))
 
 

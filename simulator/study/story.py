@@ -20,6 +20,8 @@ from walras.errors import ConfigError
 from walras.ids import PoolId
 
 SUMMARY, JOBS, EVENTS, TIMELINE, REPORT = "summary.json", "jobs.csv", "events.csv.gz", "timeline.json", "report.html"
+#: What was believed of speeds before they were measured, for `walras profile report`.
+SCORED = "scored.json"
 _BYTES_MAX = 1024 * 1024 * 1024
 #: Columns of a job that are no numbers.
 _WORDS = frozenset({"name", "project", "state"})

@@ -120,8 +120,9 @@ def _speed_text(speed: "SpeedView") -> str:
     sure = (
         "" if speed.low is None or speed.high is None else f", four times in five {speed.low:.3g} to {speed.high:.3g}"
     )
+    by = f" by {', '.join(speed.by)}" if speed.by else ""
     where = f"{speed.accelerators} x {speed.accelerator} of {speed.pool}"
-    return f"on {where}: {speed.steps_per_s:.3g} steps/s ({speed.source}{sure})"
+    return f"on {where}: {speed.steps_per_s:.3g} steps/s ({speed.source}{by}{sure})"
 
 
 async def _explained(client: "Client", job_id: int) -> "tuple[Explanation, JobDetail]":

@@ -1,13 +1,14 @@
-"""`walras profile run|report`: where a job's time goes, and how good predictions of speed were."""
+"""`walras profile run|publish|facts|report`: where a job's time goes, what is known of its kind, how good predictions were."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from walras.cli.loading import load
 from walras.cli.options import Output, length_s
 from walras.cli.output import Column, Listing, OutputFormat, show_json, show_line, show_listing
+from walras.cli.session import with_client
 from walras.errors import UserError
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ def profile_run(
         Path | None, typer.Option("--profile", help="Write what `walras recommend` reads: a profile of this kind.")
     ] = None,
     picture: Annotated[Path | None, typer.Option("--picture", help="Stacked bars: .svg, .png or .pdf.")] = None,
+    publish: Annotated[bool, typer.Option("--publish", help="Tell the server the facts of this kind.")] = False,
     output: Output = OutputFormat.TABLE,
 ) -> None:
     """Run a job's script for some steps, several times over, and tell what its steps wait for."""
@@ -52,6 +54,48 @@ def profile_run(
         show_json(as_json(profile))
     else:
         _show(profile)
+    if publish:
+        from walras.job_elastic import batch_of
+
+        _publish(as_profile_file(profile), "the profile", batch_of(spec.batch), quiet=output is OutputFormat.JSON)
+
+
+@profile_commands.command("publish")
+def profile_publish(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="What `walras profile run --profile` wrote.")],
+) -> None:
+    """Tell the server what a profile says of its kind's model: speeds that nobody measured are predicted from it."""
+    from walras.cli.problem_files import read_document
+    from walras.profile_file import ProfileFile
+
+    _publish(read_document(file, ProfileFile).model_dump(exclude_none=True), str(file), None, quiet=False)
+
+
+@profile_commands.command("facts")
+def profile_facts(
+    kind: Annotated[str | None, typer.Argument(metavar="[KIND]", help="Only of this kind.")] = None,
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """Show what the server knows of kinds of jobs besides their speed, and from whom."""
+    found = with_client(lambda client: client.facts(kind))
+    columns = (Column("KIND"), Column("SOURCE"), Column("FACTS", shrinks=True))
+    rows = [
+        (each.kind, each.source, ", ".join(f"{name} {value:g}" for name, value in each.facts.items())) for each in found
+    ]
+    show_listing(Listing(columns, rows, [each.model_dump(mode="json") for each in found]), output)
+
+
+def _publish(data: dict[str, Any], source: str, batch: int | None, *, quiet: bool) -> None:
+    from walras.checking import check
+    from walras.cli.facts import check_publishable, stated
+    from walras.profile_file import ProfileFile
+
+    profile = check(ProfileFile, data, source=source)
+    check_publishable(profile, source)
+    believed = with_client(lambda client: client.state_facts(profile.kind, stated(profile), batch))
+    if not quiet:
+        why = "; a job of the kind has counted others, which go before" if believed.source == "counted" else ""
+        show_line(f"the server knows kind {believed.kind} now{why}")
 
 
 @profile_commands.command("report")

@@ -14,15 +14,20 @@ from walras.errors import UserError
 Judged = Any
 Line = Any
 
+#: In the folder that `walras simulate run --out` left.
+SCORED = "scored.json"
 _MAX_BYTES = 64 * 1024**2
 
 
 def read_judged(source: Path) -> list[Judged]:
     """Raises UserError for something that is neither, or holds nothing."""
-    judged = _of_folder(source) if source.is_dir() else _of_file(source)
+    run = source / SCORED
+    judged = _of_file(run if run.is_file() else source) if run.is_file() or not source.is_dir() else _of_folder(source)
     if not judged:
         raise UserError(
-            f"{source}: no predicted speed was measured yet", field="SOURCE", fix="let jobs run on accelerators"
+            f"{source}: no predicted speed was measured yet",
+            field="SOURCE",
+            fix="let jobs run on accelerators; a simulation measures under the condition `speeds_told: false`",
         )
     return judged
 
@@ -30,7 +35,15 @@ def read_judged(source: Path) -> list[Judged]:
 def _of_folder(folder: Path) -> list[Judged]:
     scoring = load("optimizer.performance.scoring")
     return [
-        scoring.Judged(each.source, each.kind, f"{each.count} x {each.accelerator}", each.predicted, each.measured)
+        scoring.Judged(
+            each.source,
+            each.kind,
+            f"{each.count} x {each.accelerator}",
+            each.predicted,
+            each.measured,
+            each.low,
+            each.high,
+        )
         for each in load("scheduler.live.scoring").scored_folder(folder)
         if each.predicted > 0 and each.measured > 0
     ]
@@ -48,6 +61,7 @@ def _of_file(file: Path) -> list[Judged]:
         for row in rows:
             numbers = {name: None if row.get(name) is None else float(row[name]) for name in ("low", "high")}
             words = [str(row[name]) for name in ("source", "kind", "accelerator")]
+            words[2] = f"{row['count']} x {words[2]}" if "count" in row else words[2]
             found.append(scoring.Judged(*words, float(row["predicted"]), float(row["measured"]), **numbers))
     except OSError as error:
         raise UserError(f"{file}: {error.strerror}", field="SOURCE", fix="a folder or a file that exists") from None

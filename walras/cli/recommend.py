@@ -69,6 +69,7 @@ def recommend(
     for problem in known.problems:
         warn(f"walras: left out: {problem}")
     profiles = [read_document(path, ProfileFile) for path in profile or ()]
+    _check_kinds(profile or [], [str(each.kind) for each in profiles])
     spec = parse_spec(_text(job), source=str(job))
     found = room.recommended(spec, profiles, known, terms, goal, batch or ())
     if found.recommendation is None:
@@ -81,6 +82,17 @@ def recommend(
         _show(found, verdict)
     if not found.recommendation.kept:
         raise typer.Exit(EXIT_NOT_KEPT)
+
+
+def _check_kinds(paths: list[Path], kinds: list[str]) -> None:
+    """Facts of two profiles of one kind would be mixed. Raises UserError."""
+    for place, kind in enumerate(kinds):
+        if (first := kinds.index(kind)) < place:
+            raise UserError(
+                f"{paths[first]} and {paths[place]} are both of kind {kind!r}",
+                field="--profile",
+                fix="give the newer one alone, or write another `kind` into the profile of another job",
+            )
 
 
 def _bytes_per_s(gbit: float | None) -> float | None:

@@ -11,7 +11,7 @@ import typer
 
 from walras.cli.loading import load
 from walras.cli.options import Output
-from walras.cli.output import OutputFormat, show_json, show_line
+from walras.cli.output import OutputFormat, show_json, show_line, warn
 from walras.errors import UserError
 
 EXIT_DOES_NOT_HOLD = 1
@@ -54,6 +54,7 @@ def solve(
             "no problem is given", field="PROBLEM", fix="give a file such as configs/problems/three_pools.json"
         )
     question = _Question(problem)
+    _tell_of_standstill(question.document, problem)
     spec = problem_files.policy_named(policy, parameters or [])
     given = problem_files.read_memory(memory) if memory is not None else None
     answer, decision = question.answered_by(spec, given, delay_usd_per_h)
@@ -94,6 +95,17 @@ def check(
         show_check(document, found)
     if not found.holds:
         raise typer.Exit(EXIT_DOES_NOT_HOLD)
+
+
+def _tell_of_standstill(document: Any, path: Path) -> None:
+    """A speed of 0 means that a job cannot run there; if it can run nowhere, that may be a mistake of the file."""
+    for position, job in enumerate(document.jobs):
+        if job.configurations and not any(each.steps_per_s for each in job.configurations):
+            name = f" ({job.name})" if job.name else ""
+            warn(
+                f"walras: {path}: jobs[{position}].configurations{name}: every steps_per_s is 0, so it is given nothing",
+                "fix: write the speeds that it has; 0 stands for where it cannot run",
+            )
 
 
 class _Question:

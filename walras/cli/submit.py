@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from walras.cli import settings
+from walras.cli.facts import with_facts
 from walras.cli.options import Output
 from walras.cli.output import Column, Listing, OutputFormat, dash, show_json, show_line, show_listing
 from walras.cli.session import with_client
@@ -72,7 +73,7 @@ def read_job(file: str, command: list[str], changes: list[str], env: list[str]) 
         mapping["run"] = command
     if file != "-":
         mapping.setdefault("name", Path(file).stem or "job")
-    spec = parse_spec(_with_whole_workdir(mapping), source=name)
+    spec = parse_spec(with_facts(_with_whole_workdir(mapping)), source=name)
     for variable in missing_envs(spec):
         raise JobSpecError(
             f"{name}: the variable {variable} has no value", field=f"envs.{variable}", fix=f"--env {variable}=VALUE"

@@ -14,7 +14,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from walras.training import network, rng
+from walras.training import facts, network, rng
 from walras.training.checkpoint import Checkpoint, rank_values, read_json, read_state, write_json, write_state
 from walras.training.data import Source, default_seed, resumable, same_place, samples_in
 from walras.training.fork import Fork
@@ -83,6 +83,7 @@ class Loop:
         self._pacer = Pacer(self._settings.pace) if self._settings.pace else None
         self._sources: list[tuple[Any, Source]] = []
         self._values = Values()
+        self._facts = facts.FactsGauge(self._values, self._settings, is_wanted=fork is None)
         self._readers = 1  # ranks that read batches of their own at each position; the parts of a fork share theirs
         self._saved_step = -1
         self._saved_at = self._polled_at = self._reported_at = 0.0
@@ -118,6 +119,7 @@ class Loop:
         # A script with an epoch loop of its own calls steps() once per epoch: that count is its epoch then.
         epoch = self.epoch if self._in_epochs else part
         iterator = source.begin(epoch, skip) if self._fork is None else self._own_batches(self._fork, source, epoch)
+        iterator = self._facts.watch(iterator, source)
         self._batch = skip
         if is_resuming:
             self._resume_from = None

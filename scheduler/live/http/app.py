@@ -8,7 +8,7 @@ from typing import Any
 from aiohttp import web
 
 from scheduler.live.auth import Role
-from scheduler.live.http import agents, fleet, jobs, logs, money, people
+from scheduler.live.http import agents, fleet, jobs, kinds, logs, money, people
 from scheduler.live.http.gate import Gate
 from scheduler.live.http.openapi import describe
 from scheduler.live.http.routing import Audience, Call, Route
@@ -18,6 +18,7 @@ from walras.api import (
     BatchResult,
     DryRun,
     Explanation,
+    FactsView,
     Health,
     JobDetail,
     JobPage,
@@ -70,6 +71,10 @@ def routes() -> list[Route]:
               query=("whole",)),
         Route("GET", f"{_API}/money", money.show, "What was spent", response=MoneyReport,
               query=("by", "month", "project")),
+        Route("POST", f"{_API}/facts", kinds.state, "State facts of a kind of jobs", role=user,
+              request=kinds.KindStated, response=FactsView),
+        Route("GET", f"{_API}/facts", kinds.show, "What is known of kinds of jobs", response=list[FactsView],
+              query=("kind",)),
         Route("GET", f"{_API}/policy", fleet.policy, "The policy in force", response=PolicyView),
         Route("PUT", f"{_API}/policy", fleet.put_policy, "Change the policy", role=admin, response=PolicyView,
               query=("dry_run",)),

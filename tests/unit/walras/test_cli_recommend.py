@@ -115,3 +115,13 @@ def test_a_network_far_below_plan_has_the_job_planned_anew(tmp_path: Path) -> No
     assert "planned anew" in _run(*terms, "--obtained", "0.05").stdout
     alone = _run(_JOB, "--profile", _PROFILE, "--obtained", "9")
     assert (alone.exit_code, "add --network" in alone.stderr) == (2, True)
+
+
+def test_two_profiles_of_one_kind_are_refused(tmp_path: Path) -> None:
+    """Facts of the one and speeds of the other would make a forecast of neither."""
+    other = tmp_path / "other.yaml"
+    other.write_text(_PROFILE.read_text())
+    found = _run(_JOB, "--profile", _PROFILE, "--profile", other, "--deadline", "36h")
+    assert found.exit_code == 2
+    assert "are both of kind" in found.stderr
+    assert "--profile" in found.stderr or "give the newer one alone" in found.stderr

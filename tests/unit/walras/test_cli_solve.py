@@ -287,3 +287,29 @@ def test_gangs_over_several_pools_are_made_told_and_checked(tmp_path: Path) -> N
     refused = run("check", problem, stated)
     assert refused.exit_code == 2
     assert "the speed of its slowest pool" in refused.stderr
+
+
+@pytest.mark.parametrize("policy", [*POLICIES, "walras", "hadar", "fifo"])
+def test_a_job_that_makes_no_step_anywhere_is_named(tmp_path: Path, policy: str) -> None:
+    """A speed of 0 means that it cannot run there: it is given nothing, which is said with the field and the fix."""
+    jobs = [
+        {"name": name, "remaining_steps": 10, "configurations": [{"pool": "a", "accelerators": 1, "steps_per_s": speed}]}
+        for name, speed in (("stuck", 0), ("works", 2))
+    ]
+    path = tmp_path / "zero.json"
+    path.write_text(json.dumps({"pools": {"a": {"capacity": 1, "usd_per_h": 1}}, "jobs": jobs}))
+    result = run("solve", path, "--policy", policy)
+    assert result.exit_code == 0, result.stderr
+    assert "jobs[0].configurations (stuck): every steps_per_s is 0" in result.stderr
+    assert "fix: write the speeds" in result.stderr
+    assert "works" not in result.stderr
+
+
+@pytest.mark.parametrize("policy", [*POLICIES, "walras", "hadar", "fifo"])
+def test_a_problem_of_zero_rates_alone_is_answered(tmp_path: Path, policy: str) -> None:
+    """Nobody is given anything; nothing is divided by it."""
+    jobs = [{"configurations": [{"pool": "a", "accelerators": 1, "steps_per_s": 0}]} for _ in range(2)]
+    path = tmp_path / "zero.json"
+    path.write_text(json.dumps({"pools": {"a": {"capacity": 1, "usd_per_h": 1}}, "jobs": jobs}))
+    result = run("solve", path, "--policy", policy, "--check")
+    assert result.exit_code == 0, result.stdout + result.stderr

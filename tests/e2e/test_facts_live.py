@@ -1,0 +1,99 @@
+"""Real jobs that count their models, crash, or lose their loss, under a real server and agent."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.real_server import FIFO, WALRAS, RealServer, wait_for
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+POOL = {"shape": "cpux2", "accelerator": "cpu", "accelerators": 2, "cpus": 2, "memory": "4GB"}
+SCRIPT = """
+import os, sys, time, torch
+from walras.training import Loop
+import torch.distributed as dist
+torch.set_num_threads(1)
+model = torch.nn.Linear(100, 50, bias=False)
+if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+    dist.init_process_group("gloo")
+    model = torch.nn.parallel.DistributedDataParallel(model)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+loop = Loop()
+data = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.randn(16 * 4000, 100)), batch_size=16)
+for epoch in loop.epochs():
+    for (batch,) in loop.steps(data):
+        if loop.step == int(os.environ.get("CRASH", "-1")):
+            raise RuntimeError("no more data")
+        loss = model(batch).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        loop.report(loss=loss * float(os.environ.get("SCALE", "1")))
+        time.sleep(0.01)
+"""
+#: Forward, and the gradient of the weight, for one sample.
+FLOPS = 2 * 2 * 100 * 50
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[RealServer]:
+    (tmp_path / "train.py").write_text(SCRIPT)
+    server = RealServer(tmp_path, [{**POOL, "emulated": False}], FIFO)
+    try:
+        server.start()
+        server.start_agent("n1", {**POOL, "emulated": False})
+        yield server
+    finally:
+        server.close()
+
+
+def submit(server: RealServer, kind: str, ranks: int = 1, **more: Any) -> int:
+    accelerators = {"accelerators": {"cpu": ranks}}
+    return server.submit(run=[sys.executable, "train.py"], profile=kind, resources=accelerators, **more)
+
+
+def facts(server: RealServer, kind: str) -> dict[str, Any]:
+    status, found = server.call("GET", f"/facts?kind={kind}")
+    return dict(found[0]) if status == 200 else {}
+
+
+def test_a_job_counts_its_model_for_the_server(cluster: RealServer) -> None:
+    """One rank and two ranks of DDP; the figures survive the server, and people are shown them."""
+    alone = submit(cluster, "alone", steps=200)
+    wait_for(lambda: facts(cluster, "alone"), 60, "the job has counted")
+    cluster.until_state(alone, "SUCCEEDED", 60)
+    gang = submit(cluster, "gang", 2, steps=300)
+    told = wait_for(lambda: facts(cluster, "gang"), 60, "the gang has counted")
+    cluster.until_state(gang, "SUCCEEDED", 60)
+    assert (told["source"], told["facts"]["batch_per_accelerator"]) == ("counted", 16)
+    assert told["facts"]["flops_per_sample"] == FLOPS
+    assert told["facts"]["gradient_bytes"] == 100 * 50 * 4
+    cluster.kill()
+    cluster.start()
+    assert facts(cluster, "gang") == told
+    env = {"WALRAS_SERVER": cluster.url, "WALRAS_TOKEN_FILE": str(cluster.data / "admin.token")}
+    shown = subprocess.run(
+        [WALRAS, "profile", "facts"], env=os.environ | env, capture_output=True, text=True, timeout=60
+    )
+    assert shown.returncode == 0, shown.stderr
+    assert "alone" in shown.stdout
+    assert "counted" in shown.stdout
+
+
+def test_a_crash_in_step_3_and_a_lost_loss_are_told(cluster: RealServer) -> None:
+    """The one fails with its exit code and the script's words in its log; the other trains on, and says so once."""
+    crash = submit(cluster, "crash", steps=100, envs={"CRASH": "2"})
+    cluster.until_state(crash, "FAILED", 60)
+    found = cluster.job(crash)
+    assert found["attempt_list"][-1]["exit_code"] == 1
+    assert found["steps"] == 3, "the step that it crashed in"
+    assert "RuntimeError: no more data" in cluster.log(crash, 1)
+    lost = submit(cluster, "lost", steps=200, envs={"SCALE": "nan"})
+    cluster.until_state(lost, "SUCCEEDED", 60)
+    assert cluster.log(lost, 1).count("walras: loss is nan: it is not shown") == 1

@@ -1,0 +1,242 @@
+"""Facts of kinds of jobs in a live server: from job files and from running jobs, believed in order, kept, predicted from."""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from optimizer.performance.observation import AcceleratorFacts
+from scheduler.core.predicting import predict_speeds, question_of
+from scheduler.core.speed_events import NetworkMeasured, PredictedSpeed, SpeedsPredicted
+from scheduler.core.speeds_of import speeds_of
+from scheduler.live.journal import plain
+from scheduler.live.replay import replay
+from tests.support.live_world import FakeAgent, World, world
+from walras.errors import JobSpecError
+from walras.ids import JobId, Kind
+
+CNN = Kind("cnn")
+POOLS = {
+    "pools": [
+        {"shape": "slow", "accelerator": "slow", "accelerators": 2, "cpus": 8, "memory": "16GiB"},
+        {"shape": "quick", "accelerator": "quick", "accelerators": 2, "cpus": 8, "memory": "16GiB"},
+    ]
+}
+#: The quick one has three times the arithmetic; its data sheet says so.
+SHEETS = {
+    "slow": AcceleratorFacts("slow", 1e13, 1e12, link_bytes_per_s=5e10),
+    "quick": AcceleratorFacts("quick", 3e13, 3e12, link_bytes_per_s=5e10),
+}
+FACTS = {"flops_per_sample": 1e10, "gradient_bytes": 4e8, "batch_per_accelerator": 64}
+COUNTED = {"flops": 64e10, "samples": 64.0, "gradient_bytes": 4e8, "layers": 50.0}
+
+
+async def agents(w: World) -> list[FakeAgent]:
+    """Two machines of each type."""
+    return [
+        await FakeAgent(w, f"{name}{n}", shape=name, accelerator=name, accelerators=2).register()
+        for name in ("slow", "quick")
+        for n in range(2)
+    ]
+
+
+async def run_one(w: World, agent: FakeAgent, steps_per_s: float, **more: Any) -> int:
+    """A job of the kind runs on one slow accelerator."""
+    job_id = await w.submit({"profile": "cnn", "resources": {"accelerators": {"slow": 1}}, **more})
+    await agent.start_all()
+    await agent.beat(agent.progress(job_id, 1, 5.0, steps_per_s=steps_per_s, start_s=1.0, **more.pop("told", {})))
+    return job_id
+
+
+async def predict(w: World) -> dict[tuple[str, int], PredictedSpeed]:
+    """What the outlet does, without its process."""
+    speeds = predict_speeds(question_of(w.server.core.ledger, w.assembled.loaded.scores), SHEETS)
+    await w.emit(lambda at: plain(SpeedsPredicted(at, speeds)))
+    return {(each.accelerator, each.count): each for each in speeds}
+
+
+def analytic(told: PredictedSpeed) -> float:
+    return next(part.steps_per_s for part in told.parts if part.source == "analytic")
+
+
+async def ask_for_more(w: World) -> JobId:
+    """Waiting jobs of the kind: one accelerator, one machine, two machines."""
+    for count in (1, 2):
+        await w.submit({"profile": "cnn", "resources": {"accelerators": {"quick": count}}, "hold": True})
+    wide = {"accelerators": {"quick": 4}}
+    return await w.submit({"profile": "cnn", "resources": wide, "num_nodes": 2, "hold": True})
+
+
+async def test_facts_of_a_job_file_tell_of_other_types_and_of_gangs_over_machines(tmp_path: Path) -> None:
+    """Measured on one type alone: the roofline tells of the other, and the measured network what two machines cost."""
+    async with world(tmp_path, cluster=POOLS) as w:
+        slow, *_ = await agents(w)
+        await run_one(w, slow, 5.0, facts=FACTS)
+        wide = await ask_for_more(w)
+        told = await predict(w)
+        assert analytic(told["quick", 1]) == pytest.approx(15.0, rel=0.01)
+        assert analytic(told["quick", 2]) == pytest.approx(15.0, rel=0.05)
+        # Nobody has measured a network: the analytic predictor does not tell of gangs over machines.
+        assert "analytic" not in [part.source for part in told["quick", 4].parts]
+        pool = next(pool for pool in w.server.core.ledger.fleet.pools if pool.pool.shape.accelerator == "quick")
+        w.server.core.ledger.networks.saw(pool.pool.pool_id, 1e9)
+        told = await predict(w)
+        # 4e8 bytes between two machines, at 1e9 a second: .4 s, of which the backward pass hides some .04.
+        assert analytic(told["quick", 4]) == pytest.approx(1 / (1 / 15 + 0.4 - 0.036), rel=0.05)
+        fused = told["quick", 4].fused
+        assert fused.low < fused.steps_per_s < fused.high
+        shown = {each.accelerators: w.server.views.pool_speed(each) for each in speeds_of(w.server.core, wide)}
+        assert (shown[4].source, "analytic" in shown[4].by) == ("predicted", True)
+        assert replay(list(w.server.store.journal())).identical
+
+
+async def test_an_analytic_prediction_that_was_wrong_counts_less(tmp_path: Path) -> None:
+    """Kinds that stayed far behind their facts on the quick type: the next is believed to do what ratios say."""
+    async with world(tmp_path, cluster=POOLS) as w:
+        slow, _, quick, _ = await agents(w)
+        await run_one(w, slow, 5.0, facts=FACTS)
+        await ask_for_more(w)
+        before = (await predict(w))["quick", 1]
+        for n in range(6):
+            kind = f"other{n}"
+            await run_one(w, slow, 5.0, facts=FACTS, profile=kind)
+            waiting = await w.submit({"profile": kind, "resources": {"accelerators": {"quick": 1}}})
+            await predict(w)
+            await quick.start_all()
+            await quick.beat(quick.progress(waiting, 1, 5.0, steps_per_s=1.0, start_s=1.0))
+            for agent in (slow, quick):
+                for job_id, attempt in list(agent.here):
+                    await agent.end(job_id, attempt)
+        scored = [each for each in w.server.core.ledger.table.scored() if each.source == "analytic"]
+        assert len(scored) >= 5
+        after = (await predict(w))["quick", 1]
+        assert before.fused.steps_per_s > 10.0
+        assert after.fused.steps_per_s < 4.0
+
+
+async def test_a_kind_that_never_ran_is_predicted_from_its_facts(tmp_path: Path) -> None:
+    """Half of the peak, give or take; without facts nothing is said of it."""
+    async with world(tmp_path, cluster=POOLS) as w:
+        await agents(w)
+        await w.submit({"profile": "bare", "resources": {"accelerators": {"quick": 1}}, "hold": True})
+        await w.submit({"profile": "cnn", "resources": {"accelerators": {"quick": 1}}, "facts": FACTS, "hold": True})
+        told = await predict(w)
+        assert [each.kind for each in told.values()] == ["cnn"]
+        assert told["quick", 1].fused.steps_per_s == pytest.approx(3e13 / 64e10 / 2, rel=0.01)
+
+
+async def test_without_a_data_sheet_only_ratios_of_types_are_told(tmp_path: Path) -> None:
+    """Nominal speeds say nothing of steps per second: a kind that never ran is left to the table's own rule."""
+    async with world(tmp_path, cluster=POOLS) as w:
+        slow, *_ = await agents(w)
+        await w.submit({"profile": "bare", "resources": {"accelerators": {"quick": 1}}, "facts": FACTS, "hold": True})
+        await run_one(w, slow, 5.0, facts=FACTS)
+        await ask_for_more(w)
+        told = predict_speeds(question_of(w.server.core.ledger, ()), {})
+        assert {each.kind for each in told} == {"cnn"}
+        assert analytic(told[0]) == pytest.approx(5.0, rel=0.01)
+
+
+async def test_a_declared_speed_says_how_far_a_kind_stays_behind_its_facts(tmp_path: Path) -> None:
+    """Or the other type would be judged by the peak, and that one by its submitter."""
+    async with world(tmp_path, cluster=POOLS) as w:
+        await agents(w)
+        either = {"accelerators": {"slow": 1, "quick": 1}}
+        given = {"profile": "cnn", "resources": either, "facts": FACTS, "throughput": {"slow": 2.0}, "hold": True}
+        await w.submit(given)
+        assert analytic((await predict(w))["quick", 1]) == pytest.approx(6.0, rel=0.01)
+
+
+async def test_what_a_job_counted_goes_before_what_was_stated(tmp_path: Path) -> None:
+    """And stays so when somebody states something else later; a restarted server knows both."""
+    async with world(tmp_path, cluster=POOLS) as w:
+        slow, *_ = await agents(w)
+        job_id = await run_one(w, slow, 5.0, facts={**FACTS, "flops_per_sample": 7e10, "input_bytes": 600})
+        assert w.server.core.ledger.facts.of(CNN).flops_per_sample == 7e10  # type: ignore[union-attr]
+        await slow.beat(slow.progress(job_id, 1, 6.0, facts=COUNTED))
+        await w.submit({"profile": "cnn", "facts": {**FACTS, "flops_per_sample": 9e10, "input_bytes": 600}, "hold": True,
+                        "resources": {"accelerators": {"slow": 1}}})  # fmt: skip
+        found = w.server.core.ledger.facts.of(CNN)
+        assert found is not None
+        assert (found.flops_per_sample, found.gradient_bytes, found.layers) == (1e10, 4e8, 50)
+        assert found.input_bytes == 600  # which nobody counted
+    async with world(tmp_path, cluster=POOLS) as w:
+        assert w.server.core.ledger.facts.of(CNN) == found
+        assert w.server.core.ledger.facts.is_counted(CNN)
+
+
+async def test_the_newest_count_of_a_kind_is_believed(tmp_path: Path) -> None:
+    """A script that was changed counts itself again with its next job."""
+    async with world(tmp_path, cluster=POOLS) as w:
+        slow, *_ = await agents(w)
+        for flops in (64e10, 32e10):
+            job_id = await run_one(w, slow, 5.0)
+            await slow.beat(slow.progress(job_id, 1, 6.0, facts={**COUNTED, "flops": flops}))
+            await slow.end(job_id)
+        assert w.server.core.ledger.facts.of(CNN).flops_per_sample == 0.5e10  # type: ignore[union-attr]
+
+
+async def test_a_job_of_a_stated_batch_counts_for_the_whole_gang(tmp_path: Path) -> None:
+    """A larger gang then computes less on each accelerator."""
+    async with world(tmp_path, cluster=POOLS) as w:
+        slow, *_ = await agents(w)
+        job_id = await run_one(w, slow, 5.0, batch={"global": 64})
+        await slow.beat(slow.progress(job_id, 1, 6.0, facts=COUNTED))
+        found = w.server.core.ledger.facts.of(CNN)
+        assert found is not None
+        assert (found.samples(1), found.samples(2)) == (64, 64)
+
+
+@pytest.mark.parametrize("bad", [-1.0, float("nan"), float("inf"), 1e40, 0.0])
+async def test_what_cannot_be_believed_of_a_job_is_left_out_and_told(
+    tmp_path: Path, bad: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By the name of the fact, in the log; the rest, and the job's report of steps, are taken."""
+    async with world(tmp_path, cluster=POOLS) as w:
+        slow, *_ = await agents(w)
+        with caplog.at_level(logging.WARNING):
+            job_id = await run_one(w, slow, 5.0)
+            await slow.beat(slow.progress(job_id, 1, 6.0, facts={**COUNTED, "flops": bad, "layers": "many"}))
+        found = w.server.core.ledger.facts.of(CNN)
+        assert found is not None
+        assert (found.flops_per_sample, found.gradient_bytes, found.layers) == (None, 4e8, None)
+        assert w.board.jobs[job_id].progress.steps == 6.0
+    assert "a fact of kind cnn is not believed: flops is" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("facts", "field"),
+    [
+        ({"flops_per_sample": -1}, "facts.flops_per_sample"),
+        ({"flops_per_sample": 1e40, "batch_per_accelerator": 1}, "facts.flops_per_sample"),
+        ({"gradient_bytes": float("nan")}, "facts.gradient_bytes"),
+        ({"layers": 0}, "facts.layers"),
+        ({"flops": 1e9}, "facts.flops"),
+        ({"flops_per_sample": 1e9}, "facts.batch_per_accelerator"),
+        ("resnet.json", "facts"),
+    ],
+)
+async def test_bad_facts_of_a_job_file_are_refused_by_name(tmp_path: Path, facts: Any, field: str) -> None:
+    """With the fix; the job is not submitted."""
+    async with world(tmp_path, cluster=POOLS) as w:
+        with pytest.raises(JobSpecError) as refused:
+            await w.submit({"resources": {"accelerators": {"slow": 1}}, "facts": facts})
+        assert refused.value.field == field
+        assert refused.value.fix
+
+
+async def test_a_network_that_was_measured_asks_anew(tmp_path: Path) -> None:
+    """By a gang over two machines: its pool's figure becomes part of the question."""
+    async with world(tmp_path, cluster=POOLS) as w:
+        first, second, *_ = await agents(w)
+        await run_one(w, first, 5.0, facts=FACTS)
+        before = question_of(w.server.core.ledger, ())
+        wide = {"profile": "wide", "resources": {"accelerators": {"slow": 2}}, "num_nodes": 2}
+        job_id = await w.submit(wide)
+        await first.beat()
+        await second.beat()
+        await w.emit(lambda at: NetworkMeasured(at, job_id, 1, 2.345e9))
+        after = question_of(w.server.core.ledger, ())
+    assert before.facts.networks == ()
+    assert dict(after.facts.networks) == {"slow": 2.3e9, "quick": 2.3e9}

@@ -1,0 +1,110 @@
+"""What a scheduled job counts of its model in one of its first steps."""
+
+import sys
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from walras.training import Checkpoint, Loop  # noqa: E402
+
+SAMPLES, INPUTS, OUTPUTS = 16, 100, 50
+#: Forward, and the gradient of the weight.
+FLOPS = 2 * 2 * SAMPLES * INPUTS * OUTPUTS
+WEIGHTS = INPUTS * OUTPUTS * 4
+
+
+@pytest.fixture(autouse=True)
+def scheduled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Below a supervisor that does not answer."""
+    for name in ("WALRAS_RESUME", "WALRAS_CHECKPOINT_DIR", "WALRAS_STEPS", "WALRAS_PACE", "RANK", "WALRAS_COUNT_FACTS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("WALRAS_SOCKET", "/nonexistent/socket")
+
+
+def train(batches: int = 6, *, every: int = 1, loop: Loop | None = None, fail_at: int = -1) -> tuple[Loop, Any]:
+    model = torch.nn.Linear(INPUTS, OUTPUTS, bias=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    loop = loop or Loop(Checkpoint(model=model, optimizer=optimizer))
+    data = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.randn(SAMPLES * batches, INPUTS)), SAMPLES)
+    for number, (batch,) in enumerate(loop.steps(data)):
+        if number == fail_at:
+            raise RuntimeError("the script's own")
+        model(batch).square().mean().backward()
+        if (number + 1) % every == 0:
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+    return loop, model
+
+
+def is_watched() -> bool:
+    """Whether somebody still listens to torch's operations, its modules or its optimizers."""
+    from torch.optim.optimizer import _global_optimizer_post_hooks
+    from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+
+    return bool(_get_current_dispatch_mode_stack() or _global_optimizer_post_hooks)
+
+
+def test_one_step_is_counted_and_reported() -> None:
+    """Operations, samples, bytes exchanged, and bytes that stay: weights, gradients, momentum. Nothing listens on."""
+    loop, _ = train()
+    assert loop._values.told()["facts"] == {
+        "flops": FLOPS, "layers": 1, "gradient_bytes": WEIGHTS, "resident_bytes": 3 * WEIGHTS, "samples": SAMPLES,
+    }  # fmt: skip
+    assert not is_watched()
+
+
+def test_where_gradients_are_summed_up_a_step_is_still_one_batch() -> None:
+    """Four batches to an update: they are counted together, and told as one."""
+    loop, _ = train(12, every=4)
+    assert loop._values.facts["flops"] == FLOPS
+
+
+def test_counting_changes_nothing_of_training() -> None:
+    """The same weights, to the bit, with and without a scheduler."""
+    weights = []
+    for socket in ("/nonexistent/socket", ""):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("WALRAS_SOCKET", socket)
+            torch.manual_seed(1)
+            weights.append(train()[1].weight)
+    assert torch.equal(*weights)
+
+
+@pytest.mark.parametrize("name", ["WALRAS_COUNT_FACTS", "RANK", "WALRAS_SOCKET"])
+def test_others_do_not_count(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who was told not to, ranks that do not report, and scripts without a scheduler."""
+    monkeypatch.setenv(name, {"WALRAS_COUNT_FACTS": "0", "RANK": "1", "WALRAS_SOCKET": ""}[name])
+    loop, _ = train()
+    assert "facts" not in loop._values.told()
+
+
+def test_compiled_scripts_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A counter around it would have torch compile everything again."""
+    import torch._dynamo.utils
+
+    monkeypatch.setitem(torch._dynamo.utils.counters["frames"], "total", 1)
+    loop, _ = train()
+    assert loop._values.facts == {}
+
+
+def test_a_script_that_fails_or_breaks_off_in_the_counted_step_leaves_nothing_behind() -> None:
+    """What it catches, it may go on from."""
+    with pytest.raises(RuntimeError, match="own"):
+        train(fail_at=1)
+    assert not is_watched()
+    loop = Loop()
+    for number, _ in enumerate(loop.steps(range(5))):
+        if number == 1:
+            break
+    assert not is_watched()
+    assert loop._values.facts == {}
+
+
+def test_a_script_without_torch_counts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is imported for it."""
+    monkeypatch.delitem(sys.modules, "torch")
+    loop = Loop()
+    assert list(loop.steps(range(4))) == [0, 1, 2, 3]
+    assert loop._values.facts == {}
