@@ -60,6 +60,7 @@ class SchedulerCore:
         cycle = self._cycle
         assert event.at >= self.ledger.now, f"time went back: {event} at {self.ledger.now}"
         self.ledger.now = cycle.now = event.at
+        self.ledger.turn += 1
         cycle.commands = []
         self._run_timers()
         _HANDLERS[type(event)](self, event)

@@ -139,6 +139,8 @@ class Ledger:
 
     def __init__(self) -> None:
         self.now = 0.0
+        #: Number of the event in hand: what was worked out from all jobs holds for one.
+        self.turn = 0
         self.fleet = Fleet()
         self.table = ThroughputTable()
         self.costs = RestartCosts()

@@ -40,6 +40,7 @@ class ByOrder:
         #: Rank of jobs looked at in this instant's comparison.
         self._ranks: dict[JobId, float] = {}
         self._ranked_at = nan
+        self._ranking: _Ranking | None = None
 
     # ------------------------------------------------------------------------------------------ keys
 
@@ -69,20 +70,29 @@ class ByOrder:
         key = (-columns.priority_class.item(slot), *own, columns.submitted_at.item(slot), job.job_id)
         return [(pool, key) for pool in self._ledger.class_of(job).pools]
 
+    def _rank_all(self) -> "_Ranking":
+        """All active jobs in order, worked out once an event: a round end asks three times."""
+        turn = self._ledger.turn
+        if self._ranking is None or self._ranking.turn != turn:
+            rows = self._ledger.columns.active.nonzero()[0]
+            keys = self._columns(rows)
+            order = np.lexsort(keys[::-1])
+            self._ranking = _Ranking(turn, rows[order], [column[order] for column in keys])
+        return self._ranking
+
     # ------------------------------------------------------------------------------------------ lines
 
     def fill_lines(self, lines: Lines) -> None:
         """Put every waiting job in line, anew, after the policy has said whose service it counts anew."""
         ledger = self._ledger
-        rows = self._waiting()
-        if not len(rows):
+        self._renew()
+        ranking = self._rank_all()
+        those = self._waiting(ranking.rows).nonzero()[0]
+        if not len(those):
             return
-        self._renew(rows)
-        keys = self._columns(rows)
-        order = np.lexsort(keys[::-1])
-        ids = ledger.columns.job_id[rows[order]].tolist()
-        entries = list(zip(zip(*(column[order].tolist() for column in keys), strict=True), ids, strict=True))
-        class_rows = ledger.columns.class_row[rows[order]]
+        ids = ledger.columns.job_id[ranking.rows[those]].tolist()
+        entries = list(zip(zip(*(column[those].tolist() for column in ranking.keys), strict=True), ids, strict=True))
+        class_rows = ledger.columns.class_row[ranking.rows[those]]
         forms = ledger.classes.form_rows[class_rows]
         runs_on = ledger.classes.rates[class_rows] > 0
         for pool in range(ledger.columns.pools):
@@ -91,55 +101,53 @@ class ByOrder:
                 those = (runs & (forms == form)).nonzero()[0].tolist()
                 lines.line(pool, form).plan([entries[at] for at in those])
 
-    def _waiting(self) -> IntArray:
-        """Slots of the jobs that miss nothing but a place; some may have one promised."""
+    def _waiting(self, rows: IntArray) -> BoolArray:
+        """Which of these active jobs miss nothing but a place; some may have one promised (n,)."""
         columns = self._ledger.columns
-        return (columns.active & columns.eligible & (columns.pool < 0)).nonzero()[0]
+        waiting: BoolArray = columns.eligible[rows] & (columns.pool[rows] < 0)
+        return waiting
 
-    def _renew(self, rows: IntArray) -> None:
+    def _renew(self) -> None:
+        columns = self._ledger.columns
         if self._renewing is not None:
-            facts, columns = Facts(self._ledger, rows), self._ledger.columns
+            self._ranking = None
+            active = columns.active.nonzero()[0]
+            rows = active[self._waiting(active)]
+            facts = Facts(self._ledger, rows)
             again = self._renewing.renews(facts)
             columns.renewed_at_s[rows[again]] = facts.attained_s[again]
 
     # ------------------------------------------------------------------------------------------ exchanges
 
     def contests(self, most: int) -> Iterator[tuple[JobRecord, int]]:
-        columns = self._ledger.columns
-        rows = self._waiting()
-        if not len(rows):
-            return
-        fits = self._fit(columns.class_row[rows])
-        keys = self._columns(rows)
-        if not self.strict:  # under a strict order even a head that outranks nobody holds up the rest
-            fits &= self._outrank_somebody(keys[0], keys[1])
-        those = np.flatnonzero(fits.any(axis=1))
+        columns, ranking = self._ledger.columns, self._rank_all()
+        those = self._waiting(ranking.rows).nonzero()[0]
         if not len(those):
             return
-        order = those[np.lexsort([column[those] for column in reversed(keys)])]
-        rows, ranks, fits = rows[order], keys[1][order], fits[order]
+        rows, ranks = ranking.rows[those], ranking.keys[1][those]
+        fits = self._fit(columns.class_row[rows])
+        if not self.strict:  # under a strict order even a head that outranks nobody holds up the rest
+            fits &= self._outrank_somebody(ranking, those)
         first = fits & (fits.cumsum(axis=0) <= most)
-        found = np.flatnonzero(first.any(axis=1))
+        found = first.any(axis=1).nonzero()[0]
+        if not len(found):
+            return
         self._keep(rows[found], ranks[found])
         for job_id, on in zip(columns.job_id[rows[found]].tolist(), first[found].tolist(), strict=True):
             job = self._ledger.jobs[job_id]
             if job.waits:
                 yield from [(job, pool) for pool in self.pools_of(job) if on[pool]]
 
-    def _outrank_somebody(self, classes: FloatArray, ranks: FloatArray) -> BoolArray:
-        """Whether a waiting job ranks before the last of those who hold a place, by pool (n, pools)."""
-        columns = self._ledger.columns
-        running = (columns.active & (columns.pool >= 0)).nonzero()[0]
-        better = np.zeros((len(ranks), columns.pools), dtype=np.bool_)
-        incumbent_classes, incumbent_ranks = self._columns(running)[:2]
-        pools = columns.pool[running]
-        for pool in range(columns.pools):
+    def _outrank_somebody(self, ranking: "_Ranking", those: IntArray) -> BoolArray:
+        """Which of those waiting jobs rank before the last of those who hold a place, by pool (n, pools)."""
+        classes, ranks = ranking.keys[:2]
+        pools = self._ledger.columns.pool[ranking.rows]
+        better = np.zeros((len(those), self._ledger.columns.pools), dtype=np.bool_)
+        for pool in range(better.shape[1]):
             there = (pools == pool).nonzero()[0]
             if len(there):
-                those = incumbent_classes[there]
-                last = those.max()
-                rank = incumbent_ranks[there][those == last].max()
-                better[:, pool] = (classes < last) | ((classes == last) & (ranks < rank))
+                last, rank = classes[there[-1]], ranks[there[-1]]
+                better[:, pool] = (classes[those] < last) | ((classes[those] == last) & (ranks[those] < rank))
         return better
 
     def _fit(self, class_rows: IntArray) -> BoolArray:
@@ -155,15 +163,14 @@ class ByOrder:
 
     def incumbents(self, pool: int, most: int) -> Incumbents:
         ledger, rules, now = self._ledger, self._rules, self._ledger.now
-        rows = (ledger.columns.active & (ledger.columns.pool == pool)).nonzero()[0]
-        keys = self._columns(rows)
-        last = np.lexsort(keys[::-1])[::-1][:most]
-        columns, slots = ledger.columns, rows[last]
+        columns, ranking = ledger.columns, self._rank_all()
+        last = (columns.pool[ranking.rows] == pool).nonzero()[0][::-1][:most]
+        slots = ranking.rows[last]
         return _Ranked(
             columns.job_id[slots].tolist(),
             self,
             priority_class=columns.priority_class[slots].tolist(),
-            rank=keys[1][last].tolist(),
+            rank=ranking.keys[1][last].tolist(),
             settled=~columns.loses_work[slots] & (now >= columns.profiling_until[slots]),
             ran_s=now - columns.running_at[slots],
             stop_s=ledger.stop_costs_s(slots, rules),
@@ -214,6 +221,17 @@ class ByOrder:
 
     def may_learn(self, job: JobRecord, pool: int) -> bool:
         return False
+
+
+@dataclass(slots=True)
+class _Ranking:
+    """All active jobs in the order they had at an event. Who of them waits and who runs may have changed since."""
+
+    #: The event (`Ledger.turn`).
+    turn: int
+    #: Slots, the first to go first, and their keys in columns, most significant first.
+    rows: IntArray
+    keys: list[FloatArray]
 
 
 @dataclass(slots=True)
