@@ -1,42 +1,53 @@
 """Step time as a line in the batch, for kinds that were measured, across places (an accelerator, and how many of it):
 what every step costs, and what every sample costs (Scavenger's law).
 
-    t = (o_k A_p exp(d_ka) + w_k b C_p exp(e_ka)) exp(f_kp) + s_0 + s_1 layers + s_2 bytes      s: where ranks exchange
+    t = (o_k A_p R_a^-u exp(d_ka) + w_k b C_p R_a^-v exp(e_ka)) exp(f_kp) + s_0 + s_1 layers + s_2 bytes
 
-k: kind, a: accelerator, p: place, b: samples per accelerator and pass. A_p and C_p are how much dearer a step's fixed
-part and its samples are at a place than at the one that was measured most. Kinds differ from that by d and e on an
-accelerator, however many of it there are (what an accelerator costs a step before it computes, such as waking its
-threads, is a matter of the kind: d is larger than e), and by the smaller f at a place. All are found at once, by least
-squares of log time with priors; intervals follow from how well the observations pin a cell's time down, scaled by how
-the law tells observations from the others.
+k: kind, a: accelerator, p: place, b: samples per accelerator and pass; s: where ranks exchange. R_a is what an
+accelerator is worth (`ratios.sheet_speed`): samples cost about so much less on it (v near 1), a step's fixed part, half of
+which is its host's, less less (u near 1/2). A_p and C_p are what a place differs from that by. Kinds differ by d and e
+on an accelerator, however many of it there are (what an accelerator costs a step before it computes, such as waking
+its threads, is a matter of the kind: d is larger than e), and by the smaller f at a place. All are found at once, by
+least squares of log time with priors; intervals follow from how well the observations pin a cell's time down, scaled
+by how the law tells observations from the others. An accelerator that nobody measured is told by its worth.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import sqrt
+from math import log, sqrt
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import least_squares
 
+from optimizer.performance.arrow import Array, Arrow, Rows, arrow
 from optimizer.performance.observation import Cell, Observation
 from optimizer.performance.predictor import INTERVAL, Z80, CannotPredict, Prediction, around
+from optimizer.performance.ratios import sheet_speed
 
-Array = NDArray[np.float64]
 Place = tuple[str, int]
+#: Parameters: (kinds, own) o, w, d, e, f and (shared,) log A, log C, u, v, log s.
+Parameters = tuple[Array, Array]
 
 #: Standard deviations (log): of a measurement beside its own spread, and of what kinds differ by in the fixed part of a
 #: step on an accelerator. Those are taken with which observations are told best from the others.
 _NOISES, _OWNS = (0.02, 0.05, 0.1), (0.2, 0.4, 0.8)
 #: What kinds differ by in the cost of samples, and at a place beside its accelerator, over that.
 _SAMPLE_SHARE, _PLACE_SHARE = 0.25, 0.25
-#: Of places.
-_PLACES = 0.8
+#: Of places, beside what their accelerators are worth; of one nobody measured, before others tell how much they do.
+_PLACES, _UNMEASURED = 0.8, log(1.5)
+#: How much a place that was measured counts against that guess.
+_GUESS_COUNTS = 3.0
+#: Powers of an accelerator's worth in the fixed part and in samples, and how badly they are known.
+_POWERS, _POWERS_SD = (0.5, 1.0), 0.25
 #: Fixed and sample costs of a kind, and costs of exchange, are known this badly before anything is measured.
 _WIDE = 2.0
 _EXCHANGE_S = np.log([1e-4, 3e-5, 1e-10])
 _LEAST_SCALE, _MOST_SCALE = 1.0, 3.0
 _FEWEST = 6
+#: Kinds that standard deviations are chosen on: each choice is a fit.
+_CHOOSE_ON = 40
+_NEAR_0 = 1e-6
+_ROUNDS, _SETTLED = 60, 1e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,50 +59,29 @@ class Affine:
         return "affine"
 
     def fit(self, observations: Sequence[Observation]) -> "AffineModel":
-        """Raises CannotPredict for fewer than six observations."""
+        """Raises CannotPredict for fewer than six observations. Time grows in proportion to the number of kinds."""
         if len(observations) < _FEWEST:
             raise CannotPredict(f"{len(observations)} observations are too few for lines in the batch")
-        names = _Names.of(observations)
-        columns = names.columns([observation.cell for observation in observations])
-        times = -np.log([observation.steps_per_s for observation in observations])
-        spreads = np.array([observation.spread / sqrt(observation.samples) for observation in observations])
-        fits = [_fitted(names, columns, (times, spreads), noise, own) for noise in _NOISES for own in _OWNS]
-        return max(fits, key=lambda fit: fit[0])[1]
-
-
-def _fitted(
-    names: "_Names", columns: "_Columns", seen: tuple[Array, Array], noise_sd: float, own_sd: float
-) -> "tuple[float, AffineModel]":
-    """With these standard deviations: how likely each observation is, told from the others, and the model."""
-    times, spreads = seen
-    noise = np.sqrt(noise_sd**2 + spreads**2)
-    centre, width = names.prior(columns, times, own_sd)
-
-    def surprises(parameters: Array) -> Array:
-        return np.concatenate([(names.log_times(parameters, columns) - times) / noise, (parameters - centre) / width])
-
-    def slopes(parameters: Array) -> Array:
-        return np.concatenate([names.slopes(parameters, columns) / noise[:, None], np.diag(1.0 / width)])
-
-    found = least_squares(surprises, centre, jac=slopes, method="trf", x_scale=width, max_nfev=100)
-    jacobian = slopes(found.x)
-    covariance = np.asarray(np.linalg.inv(jacobian.T @ jacobian), dtype=np.float64)
-    rows = jacobian[: len(times)]
-    left = 1.0 - np.minimum(0.99, np.einsum("ij,jk,ik->i", rows, covariance, rows))
-    # Leave-one-out surprises of a linear model, in the standard deviations it would then have stated.
-    alone = np.abs(found.fun[: len(times)]) / np.sqrt(left)
-    likely = -float((0.5 * alone**2 + np.log(noise / np.sqrt(left))).sum())
-    scale = min(_MOST_SCALE, max(_LEAST_SCALE, float(np.quantile(alone, INTERVAL)) / Z80))
-    return likely, AffineModel(names, np.asarray(found.x), covariance, noise_sd, scale)
+        kinds = sorted({observation.cell.kind.name for observation in observations})
+        few = set(kinds[:: -(-len(kinds) // _CHOOSE_ON)])
+        chosen = [observation for observation in observations if observation.cell.kind.name in few]
+        choices = [(noise, own) for noise in _NOISES for own in _OWNS]
+        fits = [_Law.of(chosen, noise, own).fitted(chosen) for noise, own in choices]
+        best = max(range(len(fits)), key=lambda place: fits[place][0])
+        if len(few) == len(kinds):
+            return fits[best][1]
+        return _Law.of(observations, *choices[best]).fitted(observations)[1]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Columns:
-    """Cells as columns."""
+    """Cells as columns. Whatever nobody measured is the last place, on the last accelerator."""
 
     kinds: NDArray[np.int64]
     places: NDArray[np.int64]
     accelerators: NDArray[np.int64]
+    #: Log of what the accelerator is worth.
+    worth: Array
     samples: Array
     passes: Array
     #: (n, 3): 1, layers and gradient bytes where ranks exchange, else 0.
@@ -99,94 +89,143 @@ class _Columns:
 
 
 @dataclass(frozen=True, slots=True)
-class _Names:
-    """Positions of kinds, places, accelerators in a vector of parameters. The first place is the one measured most."""
+class _Law:
+    """Positions of kinds, places and accelerators in vectors of parameters, and the standard deviations chosen."""
 
     kinds: dict[str, int]
     places: dict[Place, int]
     accelerators: dict[str, int]
+    #: Log worth of a middling accelerator: kinds' costs are what they would be on that one.
+    middle: float
+    noise_sd: float
+    own_sd: float
 
     @classmethod
-    def of(cls, observations: Sequence[Observation]) -> "_Names":
-        kinds = sorted({observation.cell.kind.name for observation in observations})
-        counts: dict[Place, int] = {}
-        for observation in observations:
-            place = _place(observation.cell)
-            counts[place] = counts.get(place, 0) + 1
-        places = sorted(counts, key=lambda place: (-counts[place], place))
-        accelerators = dict.fromkeys(accelerator for accelerator, _ in places)
+    def of(cls, observations: Sequence[Observation], noise_sd: float, own_sd: float) -> "_Law":
+        cells = [observation.cell for observation in observations]
+        kinds = sorted({cell.kind.name for cell in cells})
+        places = sorted({_place(cell) for cell in cells})
+        worths = {(cell.accelerator.name, log(sheet_speed(cell.accelerator))) for cell in cells}
         return cls(
             {kind: n for n, kind in enumerate(kinds)},
             {place: n for n, place in enumerate(places)},
-            {accelerator: n for n, accelerator in enumerate(accelerators)},
+            {name: n for n, name in enumerate(sorted({accelerator for accelerator, _ in places}))},
+            float(np.mean([each for _, each in sorted(worths)])),
+            noise_sd,
+            own_sd,
         )
 
-    @property
-    def _cuts(self) -> tuple[int, ...]:
-        """Where the parts of a parameter vector begin: w, A, C, d, e, f, s."""
-        kinds, places, accelerators = len(self.kinds), len(self.places), len(self.accelerators)
-        own = kinds * accelerators
-        return tuple(np.cumsum([kinds, kinds, places, places, own, own, kinds * places]).tolist())
+    def tells(self, place: Place) -> bool:
+        """Whether it was measured, or its accelerator never was but gangs of that size were."""
+        accelerator, count = place
+        return place in self.places or (
+            accelerator not in self.accelerators and any(size == count for _, size in self.places)
+        )
 
     def columns(self, cells: Sequence[Cell]) -> _Columns:
         return _Columns(
             np.array([self.kinds[cell.kind.name] for cell in cells]),
-            np.array([self.places[_place(cell)] for cell in cells]),
-            np.array([self.accelerators[cell.accelerator.name] for cell in cells]),
+            np.array([self.places.get(_place(cell), len(self.places)) for cell in cells]),
+            np.array([self.accelerators.get(cell.accelerator.name, len(self.accelerators)) for cell in cells]),
+            np.log([sheet_speed(cell.accelerator) for cell in cells]) - self.middle,
             np.array([cell.layout.local for cell in cells]),
             np.array([cell.layout.accumulated + 1.0 for cell in cells]),
             np.array([_exchanged(cell) for cell in cells]),
         )
 
-    def prior(self, columns: _Columns, times: Array, own_sd: float) -> tuple[Array, Array]:
+    def prior(self, columns: _Columns, times: Array) -> tuple[Parameters, Parameters]:
         """Centre and standard deviation of every parameter before the fit."""
-        kinds, places = len(self.kinds), len(self.places)
-        fixed, sample = np.zeros(kinds), np.zeros(kinds)
+        kinds, places, accelerators = len(self.kinds), len(self.places) + 1, len(self.accelerators) + 1
+        own = np.zeros((kinds, 2 + 2 * accelerators + places))
         for kind in range(kinds):
-            own = columns.kinds == kind
-            fixed[kind] = times[own].min() - np.log(2.0)
-            sample[kind] = np.median(times[own] - np.log(columns.samples[own])) - np.log(2.0)
-        first = np.where(np.arange(places) == 0, 1e-6, _PLACES)
-        # The first accelerator and the first place are what the others are compared with.
-        on_accelerator, at_place = np.full((kinds, len(self.accelerators)), own_sd), np.full((kinds, places), own_sd)
-        on_accelerator[:, 0] = at_place[:, 0] = 1e-6
-        own = (on_accelerator, _SAMPLE_SHARE * on_accelerator, _PLACE_SHARE * at_place)
-        centre = np.concatenate([fixed, sample, np.zeros(2 * places + sum(each.size for each in own)), _EXCHANGE_S])
-        width = np.concatenate(
-            [np.full(2 * kinds, _WIDE), first, first, *(each.ravel() for each in own), np.full(3, _WIDE)]
-        )
-        return centre, width
+            at = columns.kinds == kind
+            own[kind, 0] = (times[at] + _POWERS[0] * columns.worth[at]).min() - log(2.0)
+            by_sample = times[at] + _POWERS[1] * columns.worth[at] - np.log(columns.samples[at])
+            own[kind, 1] = np.median(by_sample) - log(2.0)
+        shares = np.repeat([1.0, _SAMPLE_SHARE, _PLACE_SHARE], [accelerators, accelerators, places])
+        widths = np.concatenate([np.full(2, _WIDE), self.own_sd * shares])
+        # The accelerator and the place that were measured most are what kinds are compared with elsewhere.
+        first = 2 + np.bincount(columns.accelerators).argmax()
+        widths[[first, first + accelerators]] = _NEAR_0
+        widths[2 + 2 * accelerators + np.bincount(columns.places).argmax()] = _NEAR_0
+        shared = np.concatenate([np.zeros(2 * places), _POWERS, _EXCHANGE_S])
+        wide = np.repeat([_PLACES, _POWERS_SD, _WIDE], [2 * places, 2, 3])
+        # How unlike the others an unmeasured place may be is found after the fit.
+        wide[[places - 1, 2 * places - 1]] = _NEAR_0
+        return (own, shared), (np.tile(widths, (kinds, 1)), wide)
 
-    def log_times(self, parameters: Array, columns: _Columns) -> Array:
-        """Of every cell."""
-        fixed, samples, exchange = self._parts(parameters, columns)
-        return np.asarray(np.log(fixed + samples + exchange.sum(axis=1)))
-
-    def slopes(self, parameters: Array, columns: _Columns) -> Array:
-        """(n, parameters): of log times."""
-        fixed, samples, exchange = self._parts(parameters, columns)
+    def told(self, parameters: Parameters, columns: _Columns) -> tuple[Array, Rows]:
+        """Log times of cells at places that were measured, and their slopes."""
+        own, shared = parameters
+        k, a, p = columns.kinds, columns.accelerators, columns.places
+        accelerators, places = len(self.accelerators) + 1, len(self.places) + 1
+        zero = np.zeros_like(k)
+        own_at = np.stack([zero, zero + 1, 2 + a, 2 + accelerators + a, 2 + 2 * accelerators + p], axis=1)
+        last = 2 * places + np.arange(5)
+        shared_at = np.hstack([np.stack([p, places + p], axis=1), np.tile(last, (len(k), 1))])
+        both = columns.passes * np.exp(own[k, own_at[:, 4]])
+        u, v = shared[last[:2]]
+        fixed = both * np.exp(own[k, 0] + own[k, own_at[:, 2]] + shared[p] - u * columns.worth)
+        cost = own[k, 1] + own[k, own_at[:, 3]] + shared[places + p] - v * columns.worth
+        samples = both * columns.samples * np.exp(cost)
+        exchange = columns.exchange * np.exp(shared[last[2:]])
         whole = fixed + samples + exchange.sum(axis=1)
-        row, k, p = np.arange(len(whole)), columns.kinds, columns.places
-        w, step_at, sample_at, d, e, f, s = self._cuts
-        at = k * len(self.accelerators) + columns.accelerators
-        found = np.zeros((len(whole), len(parameters)))
-        found[row, k] = found[row, step_at + p] = found[row, d + at] = fixed / whole
-        found[row, w + k] = found[row, sample_at + p] = found[row, e + at] = samples / whole
-        found[row, f + k * len(self.places) + p] = (fixed + samples) / whole
-        found[:, s:] = exchange / whole[:, None]
-        return found
+        f, s = fixed / whole, samples / whole
+        by_shared = np.stack([f, s, -f * columns.worth, -s * columns.worth], axis=1)
+        slopes = np.hstack([by_shared, exchange / whole[:, None]])
+        return np.log(whole), Rows(k, own_at, np.stack([f, s, f, s, f + s], axis=1), shared_at, slopes)
 
-    def _parts(self, parameters: Array, columns: _Columns) -> tuple[Array, Array, Array]:
-        """Seconds of every cell: fixed, of its samples, and (n, 3) of exchange."""
-        fixed, sample, step_at, sample_at, own_fixed, own_sample, own, exchange = np.split(parameters, self._cuts)
-        k, p = columns.kinds, columns.places
-        at = k * len(self.accelerators) + columns.accelerators
-        both = columns.passes * np.exp(own[k * len(self.places) + p])
-        return (
-            both * np.exp(fixed[k] + step_at[p] + own_fixed[at]),
-            both * columns.samples * np.exp(sample[k] + sample_at[p] + own_sample[at]),
-            columns.exchange * np.exp(exchange),
-        )
+    def fitted(self, observations: Sequence[Observation]) -> "tuple[float, AffineModel]":
+        """How likely each observation is, told from the others, and the model."""
+        columns = self.columns([observation.cell for observation in observations])
+        times = -np.log([observation.steps_per_s for observation in observations])
+        spreads = np.array([observation.spread / sqrt(observation.samples) for observation in observations])
+        noise = np.sqrt(self.noise_sd**2 + spreads**2)
+        found, slopes, whole = self._least(columns, times, noise)
+        surprises = (self.told(found, columns)[0] - times) / noise
+        left = 1.0 - np.minimum(0.99, whole.variances(slopes))
+        # Leave-one-out surprises of a linear model, in the standard deviations it would then have stated.
+        alone = np.abs(surprises) / np.sqrt(left)
+        likely = -float((0.5 * alone**2 + np.log(noise / np.sqrt(left))).mean())
+        scale = min(_MOST_SCALE, max(_LEAST_SCALE, float(np.quantile(alone, INTERVAL)) / Z80))
+        return likely, AffineModel(self, found, whole, scale, self._elsewhere(found[1]))
+
+    def _elsewhere(self, shared: Array) -> Array:
+        """Variances of A and C at a place that nobody measured."""
+        measured = shared[: 2 * len(self.places) + 2].reshape(2, -1)[:, :-1]
+        known = (measured**2).sum(axis=1) + _GUESS_COUNTS * _UNMEASURED**2
+        return np.asarray(known / (len(self.places) + _GUESS_COUNTS))
+
+    def _least(self, columns: _Columns, times: Array, noise: Array) -> tuple[Parameters, Rows, Arrow]:
+        """Parameters, slopes there in standard deviations, and the inverse normal matrix (Levenberg-Marquardt)."""
+        (own, shared), (own_sd, shared_sd) = self.prior(columns, times)
+        centre, sizes = (own, shared), (*own.shape, len(shared))
+        precision = own_sd**-2, shared_sd**-2
+
+        def cost(log_times: Array, own: Array, shared: Array) -> float:
+            away = float((precision[0] * (own - centre[0]) ** 2).sum() + precision[1] @ (shared - centre[1]) ** 2)
+            return float((((log_times - times) / noise) ** 2).sum()) + away
+
+        log_times, rows = self.told((own, shared), columns)
+        worst, damping = cost(log_times, own, shared), 0.1
+        for _ in range(_ROUNDS):
+            over = rows.over(noise)
+            down_own, down_shared = over.times((times - log_times) / noise, *sizes)
+            down_own -= precision[0] * (own - centre[0])
+            down_shared -= precision[1] * (shared - centre[1])
+            whole = arrow(over, (1.0 + damping) * precision[0], (1.0 + damping) * precision[1])
+            step_own, step_shared = whole.solve(down_own, down_shared)
+            told, moved = self.told((own + step_own, shared + step_shared), columns)
+            better = cost(told, own + step_own, shared + step_shared)
+            if better <= worst:
+                own, shared, log_times, rows = own + step_own, shared + step_shared, told, moved
+                settled, worst, damping = worst - better <= _SETTLED * worst, better, damping / 10.0
+                if settled:
+                    break
+            else:
+                damping *= 10.0
+        over = rows.over(noise)
+        return (own, shared), over, arrow(over, *precision)
 
 
 def _place(cell: Cell) -> Place:
@@ -203,17 +242,20 @@ def _exchanged(cell: Cell) -> tuple[float, float, float]:
 class AffineModel:
     """Fitted lines."""
 
-    names: _Names
-    parameters: Array
-    covariance: Array
-    noise_sd: float
-    #: Factor of the standard deviations that the covariance gives.
+    law: _Law
+    parameters: Parameters
+    whole: Arrow
+    #: Factor of the standard deviations that the inverse normal matrix gives.
     scale: float
+    #: Variances of A and C at a place that nobody measured: what those that were measured differ by.
+    elsewhere: Array
 
     def predict(self, cell: Cell) -> Prediction:
-        if cell.kind.name not in self.names.kinds or _place(cell) not in self.names.places:
+        law = self.law
+        if cell.kind.name not in law.kinds or not law.tells(_place(cell)):
             raise CannotPredict(f"{cell.kind.name} or {cell.accelerator.name} x {cell.layout.accelerators} is unknown")
-        columns = self.names.columns([cell])
-        told = float(self.names.log_times(self.parameters, columns)[0])
-        slope = self.names.slopes(self.parameters, columns)[0]
-        return around(-told, self.scale * sqrt(float(slope @ self.covariance @ slope) + self.noise_sd**2))
+        told, rows = law.told(self.parameters, law.columns([cell]))
+        variance = float(self.whole.variances(rows)[0]) + law.noise_sd**2
+        if _place(cell) not in law.places:
+            variance += float(rows.shared[0, :2] ** 2 @ self.elsewhere)
+        return around(-float(told[0]), self.scale * sqrt(variance))

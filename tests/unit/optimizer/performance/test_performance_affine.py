@@ -6,7 +6,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from optimizer.performance.affine import Affine, _Names
+from optimizer.performance.affine import Affine, _Law
 from optimizer.performance.observation import AcceleratorFacts, Cell, KindFacts, Layout, Observation
 from optimizer.performance.predictor import CannotPredict, score
 
@@ -69,16 +69,51 @@ def test_what_was_never_measured_is_refused() -> None:
         Affine().fit(known[:3])
 
 
+def test_an_accelerator_that_nobody_measured_is_told_by_its_worth() -> None:
+    """Samples cost less where the data sheet promises more; nobody is sure of that."""
+    random = Random(4)
+    known = [observed(cell(kind, SLOW, batch, 1), random) for kind in KINDS for batch in (8, 32, 64)]
+    model = Affine().fit(known)
+    asked = cell(KINDS[7], AcceleratorFacts("cpu-4", 2e11, 4e10), 64, 1)
+    told, here = model.predict(asked), model.predict(cell(KINDS[7], SLOW, 64, 1))
+    assert 2.0 < told.steps_per_s / here.steps_per_s < 4.5
+    assert told.high / told.low > 1.5 * here.high / here.low
+
+
+def test_costs_of_kinds_that_standard_deviations_were_not_chosen_on_are_found() -> None:
+    """With more kinds than choices are tried on, all are told, each by its own line."""
+    random = Random(5)
+    kinds = [KindFacts(f"many-{n:03}") for n in range(90)]
+
+    def truth(kind: KindFacts, batch: int) -> Observation:
+        step_s = 1e-3 * (1 + kinds.index(kind) % 7) + 1e-5 * batch * (1 + kinds.index(kind) % 5)
+        return Observation(cell(kind, SLOW, batch, 1), 1.0 / (step_s * random.gauss(1.0, 0.01)))
+
+    model = Affine().fit([truth(kind, batch) for kind in kinds for batch in (8, 64)])
+    found = score(model, [truth(kind, 32) for kind in kinds])
+    assert found.refused == 0
+    assert found.median_error <= 0.06
+
+
 def test_slopes_are_those_of_the_times() -> None:
     """Every derivative that the fit and the intervals use is the one that differences give."""
     random = Random(2)
     cells = [cell(kind, place, 16, ranks) for kind in KINDS[:3] for place in (SLOW, FAST) for ranks in (1, 2)]
-    names = _Names.of([observed(each, random) for each in cells])
-    columns = names.columns(cells)
-    parameters = names.prior(columns, np.array([log(step_s(each)) for each in cells]), 0.2)[0]
-    slopes = names.slopes(parameters, columns)
-    for at in range(len(parameters)):
-        moved = parameters.copy()
+    law = _Law.of([observed(each, random) for each in cells], 0.05, 0.2)
+    columns = law.columns(cells)
+    (own, shared), _ = law.prior(columns, np.array([log(step_s(each)) for each in cells]))
+    log_times, rows = law.told((own, shared), columns)
+    by_own, by_shared = np.zeros((len(cells), *own.shape)), np.zeros((len(cells), len(shared)))
+    each = np.arange(len(cells))[:, None]
+    by_own[each, rows.groups[:, None], rows.own_at] = rows.own
+    by_shared[each, rows.shared_at] = rows.shared
+    for at in np.ndindex(own.shape):
+        moved = own.copy()
         moved[at] += 1e-6
-        differences = (names.log_times(moved, columns) - names.log_times(parameters, columns)) / 1e-6
-        assert slopes[:, at] == pytest.approx(differences, abs=1e-4)
+        differences = (law.told((moved, shared), columns)[0] - log_times) / 1e-6
+        assert by_own[(slice(None), *at)] == pytest.approx(differences, abs=1e-4)
+    for place in range(len(shared)):
+        moved = shared.copy()
+        moved[place] += 1e-6
+        differences = (law.told((own, moved), columns)[0] - log_times) / 1e-6
+        assert by_shared[:, place] == pytest.approx(differences, abs=1e-4)
