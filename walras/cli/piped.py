@@ -15,7 +15,7 @@ from typing import Any
 class _Output(io.FileIO):
     """Raises SystemExit(0) where a write fails because nobody reads any more."""
 
-    def write(self, data: Any, /) -> int | None:
+    def write(self, data: Any, /) -> int:
         try:
             return super().write(data)
         except BrokenPipeError:
