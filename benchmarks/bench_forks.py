@@ -19,8 +19,8 @@ import numpy as np
 from benchmarks.bench_hadar import Served, Work, serve, work_of
 from benchmarks.tables import Measured
 from optimizer.policies.hadar import Hadar
+from simulator.shipped import load_policy
 from simulator.simulate import Result, Scenario, simulate
-from simulator.study.shipped import load_policy
 from simulator.truth import Costs
 from simulator.workload import trace_experiment
 from simulator.workloads.generate import asked_of, generate

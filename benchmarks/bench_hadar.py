@@ -14,8 +14,8 @@ import numpy as np
 import yaml
 
 from benchmarks.tables import Measured
+from optimizer.added import with_added
 from optimizer.decision import Plan
-from optimizer.gangs.added import with_added
 from optimizer.policies.hadar import Hadar
 from optimizer.problem import Columns, Entities, FloatArray, Jobs, Pools, Problem
 from simulator.workloads.generate import asked_of, generate

@@ -26,8 +26,8 @@ from simulator.gavel import read_throughputs
 from simulator.job import SimulatedJob
 from simulator.machines import PoolModel
 from simulator.metrics import JobMeasure
+from simulator.shipped import cluster_path
 from simulator.simulate import Scenario, simulate
-from simulator.study.shipped import cluster_path
 from simulator.truth import Costs, Truth
 from simulator.workload import pool_models
 from simulator.workloads.formats import read_workload

@@ -183,7 +183,7 @@ class Plan:
     yardstick: Yardstick | None = None
     no_yardstick: str = ""
     #: Configurations besides the problem's, which the policy made for jobs that take them (`Jobs.mixes`,
-    #: `Jobs.fork_max`), with rows of their own; `column` counts them after the problem's (`optimizer.gangs.added`).
+    #: `Jobs.fork_max`), with rows of their own; `column` counts them after the problem's (`optimizer.added`).
     added: Columns | None = None
 
 

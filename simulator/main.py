@@ -15,6 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from simulator.compat.worlds import WALRAS, WORLDS, plan_policies
 from simulator.engine import Outcome
 from simulator.report import to_json
+from simulator.shipped import load_policy
 from simulator.study.bounds import BoundsAsked
 from simulator.study.cell import Cell, Made, Ran, Source, description, run_cell
 from simulator.study.compare import as_json, compare, tables
@@ -24,7 +25,6 @@ from simulator.study.parallel import Backend, Workers
 from simulator.study.recording import Recording, read_recording, recording_of, write_recording
 from simulator.study.replay import another_policy, replay
 from simulator.study.replay_table import replay_json, replay_table
-from simulator.study.shipped import load_policy
 from simulator.study.story import REPORT, read_story
 from simulator.study.sweep import TABLE, sweep, violations
 from simulator.study.sweep_table import sweep_json, sweep_table

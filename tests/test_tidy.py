@@ -3,6 +3,7 @@
 import ast
 import re
 import subprocess
+from collections import defaultdict
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -212,17 +213,43 @@ def test_no_dead_modules() -> None:
     assert sorted(modules - used - set(ENTRY_POINTS)) == []
 
 
-def test_no_two_modules_import_each_other() -> None:
-    """Modules form no rings, not even of imports for types or inside functions: what two share has its own home."""
+def imports_of_modules() -> dict[str, set[str]]:
+    """What each of our modules imports of ours, for types alone and inside functions too; its own package left out."""
     modules = {name_of(path)[:-3].replace("/", ".").removesuffix(".__init__"): path for path in package_sources()}
     imports: dict[str, set[str]] = {}
     for module, path in modules.items():
         found = imported_modules(ast.parse(path.read_text()), name_of(path)) & modules.keys()
-        imports[module] = {other for other in found if not f"{module}.".startswith(f"{other}.")}  # not its own package
+        imports[module] = {other for other in found if not f"{module}.".startswith(f"{other}.")}
+    return imports
+
+
+def ring(imports: dict[str, set[str]]) -> str:
+    """One that the imports form, spelt out; empty where there is none."""
     try:
         TopologicalSorter(imports).prepare()
     except CycleError as error:
-        pytest.fail("modules import each other: " + " <- ".join(error.args[1]))
+        return " <- ".join(error.args[1])
+    return ""
+
+
+def test_no_two_modules_import_each_other() -> None:
+    """Modules form no rings: what two of them share has a home of its own."""
+    assert ring(imports_of_modules()) == ""
+
+
+def test_no_two_rooms_import_each_other() -> None:
+    """Nor do the folders of a package, each with all that is below it; what lies beside them belongs to none."""
+    rooms: dict[str, set[str]] = defaultdict(set)
+    for module, found in imports_of_modules().items():
+        room, others = room_of(module), {room_of(other) for other in found}
+        if room:
+            rooms[room] |= others - {room, ""}
+    assert ring(rooms) == ""
+
+
+def room_of(module: str) -> str:
+    parts = module.split(".")
+    return ".".join(parts[:2]) if len(parts) > 2 else ""
 
 
 def imported_modules(tree: ast.Module, name: str) -> set[str]:

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from optimizer.added import Mixtures
 from optimizer.certificate import facts_of
 from optimizer.checking.facts import Facts
 from optimizer.checking.responses import cheapest
 from optimizer.decision import Decision, Shares, Status
-from optimizer.gangs.added import Mixtures
 from optimizer.policy import PolicySpec
 from optimizer.problem import FloatArray, Problem
 

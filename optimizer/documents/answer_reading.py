@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
+from optimizer.added import Mixtures, with_columns
 from optimizer.checking.mixtures import wrong_mixtures
 from optimizer.decision import Certificate, Decision, Order, Packed, Plan, Quote, Shares, Stage, Yardstick
 from optimizer.documents.answer import (
@@ -21,7 +22,6 @@ from optimizer.documents.answer import (
 )
 from optimizer.documents.answering import digest
 from optimizer.documents.writing import uses_of
-from optimizer.gangs.added import Mixtures, with_columns
 from optimizer.policy import PolicySpec
 from optimizer.problem import FloatArray, IntArray, Problem
 from walras.errors import ConfigError

@@ -14,10 +14,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from optimizer.added import Mixtures, with_columns
 from optimizer.decision import Memory, Shares
 from optimizer.fairness.utility import usable_columns
 from optimizer.filling.response import Responses, responses
-from optimizer.gangs.added import Mixtures, with_columns
 from optimizer.market.class_market import market_of
 from optimizer.policy import SharePolicy
 from optimizer.problem import FloatArray, Problem

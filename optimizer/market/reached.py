@@ -1,4 +1,4 @@
-"""What shares reach of an objective, and prices in its unit. Decides nothing."""
+"""What shares reach of an objective. Decides nothing."""
 
 import numpy as np
 
@@ -6,7 +6,6 @@ from optimizer.arrays.owners import sum_by
 from optimizer.market.market import Market
 from optimizer.market.objective import Level, Objective, Targets, Total
 from optimizer.market.targets import Capped
-from optimizer.prices.bound import multipliers
 from optimizer.problem import FloatArray
 
 #: A utility within this part of its target has reached it, so that rounding cannot make a full job look starved.
@@ -59,9 +58,3 @@ def _capped_reached(targets: Capped, utility: FloatArray) -> float:
     short = rising & (utility < targets.cap)
     highest = targets.highest
     return min(float((utility[short] / targets.slope[short]).min(initial=np.inf)), highest)
-
-
-def in_levels(market: Market, level: Level, prices: FloatArray, z: float) -> FloatArray:
-    """Prices in units of the level: such that a little less of it, just below z, saves as much as it is less (r,)."""
-    cost = float(market.size @ (multipliers(market, level, prices, z) * level.targets.at(z)[1]))
-    return prices / cost if cost > 0 else prices

@@ -10,8 +10,8 @@ import numpy as np
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
+from optimizer.added import Mixtures
 from optimizer.decision import Memory, Plan, Quote, Yardstick
-from optimizer.gangs.added import Mixtures
 from optimizer.hadar.facts import Facts, facts_of, needed_s, worth
 from optimizer.hadar.planning import Round, Ways, plan_round
 from optimizer.market.feasible import relative_gap

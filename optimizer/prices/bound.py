@@ -67,6 +67,12 @@ def multipliers(market: Market, objective: Objective, prices: FloatArray, z: flo
             return cheapest(market, objective.worth, cost, objective.targets.at(z)[0]).slope
 
 
+def in_levels(market: Market, level: Level, prices: FloatArray, z: float) -> FloatArray:
+    """Prices in units of the level: such that a little less of it, just below z, saves as much as it is less (r,)."""
+    cost = float(market.size @ (multipliers(market, level, prices, z) * level.targets.at(z)[1]))
+    return prices / cost if cost > 0 else prices
+
+
 def reach(worth_most: FloatArray, targets: Targets) -> float:
     """A level that no class passes whatever it is given: the highest at which each has a column good enough.
 

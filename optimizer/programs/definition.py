@@ -21,8 +21,8 @@ from optimizer.decision import Status
 from optimizer.market.feasible import make_feasible
 from optimizer.market.market import Market
 from optimizer.market.objective import Level, Nash, Objective, Solution, Total
-from optimizer.market.reached import in_levels, reached
-from optimizer.prices.bound import bound_at
+from optimizer.market.reached import reached
+from optimizer.prices.bound import bound_at, in_levels
 from optimizer.problem import FloatArray, IntArray
 from optimizer.programs.linear import NOTHING, LinearProgram, LinearSolution
 from optimizer.programs.solver import solve_by_clarabel, solve_program

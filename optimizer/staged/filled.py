@@ -8,7 +8,7 @@ from optimizer.decision import Memory
 from optimizer.filling.fill import Rule, fill
 from optimizer.filling.series import left_by, start_from
 from optimizer.market.objective import Level, Solution
-from optimizer.market.reached import in_levels
+from optimizer.prices.bound import in_levels
 from optimizer.staged.told import Asked, Staged, told
 
 

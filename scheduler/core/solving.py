@@ -2,9 +2,9 @@
 
 import numpy as np
 
+from optimizer.added import with_added
 from optimizer.answer import answer
 from optimizer.decision import Memory, Plan, Shares, Status
-from optimizer.gangs.added import with_added
 from optimizer.gangs.whole import integral_bound
 from optimizer.problem import FloatArray, IntArray, Problem
 from optimizer.registry import make

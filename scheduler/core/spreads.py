@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from optimizer.gangs.added import Mixtures, with_columns
+from optimizer.added import Mixtures, with_columns
 from optimizer.problem import Problem
 from scheduler.core.attempts import revoke, start
 from scheduler.core.claims import drop_claim, form_of, open_claim, settle_claim

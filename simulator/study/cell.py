@@ -25,10 +25,10 @@ from simulator.conditions import Conditions
 from simulator.job import SimulatedJob
 from simulator.measured import load_measured
 from simulator.report import Beside, Summary, summarise
+from simulator.shipped import cluster_path, conditions_path, is_file, load_policy, workload_path
 from simulator.simulate import Result, Scenario, simulate
 from simulator.study.bounds import BoundsAsked
 from simulator.study.roster import Roster
-from simulator.study.shipped import cluster_path, conditions_path, is_file, load_policy, workload_path
 from simulator.workload import Experiment, load_experiment, trace_experiment
 from simulator.workloads.formats import read_workload
 from simulator.workloads.generate import asked_of, generate

@@ -7,7 +7,7 @@ from typing import Any
 
 from simulator.gavel import read_throughputs
 from simulator.goodput.laws import is_law_file, read_laws
-from simulator.study.shipped import cluster_path, workload_path
+from simulator.shipped import cluster_path, workload_path
 from simulator.workloads.describe import QUANTILES, Description, Spread, as_json, described, shares
 from simulator.workloads.formats import FORMATS, WORKLOAD_FILE, WRITERS, read_workload, write_trace
 from simulator.workloads.generate import GENERATORS, asked_of, generate

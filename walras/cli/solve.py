@@ -124,7 +124,7 @@ class _Question:
         policy = load("optimizer.registry").make(spec)
         asked = self.problem
         decision, memory, rental = load("optimizer.answer").answer_as_asked(policy, asked, given, delay_usd_per_h)
-        self.problem, decision = load("optimizer.gangs.added").with_added(asked, decision)
+        self.problem, decision = load("optimizer.added").with_added(asked, decision)
         whole = load("optimizer.gangs.whole").integral_bound(self.problem, spec, decision, given)
         document = load("optimizer.documents.answering").answer_of(
             self.problem, spec, decision, memory, names=self.names, integral_bound=whole, asked=asked

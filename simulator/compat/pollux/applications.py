@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from simulator.compat.pollux.training import Training
+from simulator.compat.profiles import local_range, read_learning, read_steps
 from simulator.goodput.application import Application, Profile
 from simulator.goodput.placement import packed
-from simulator.goodput.tables import local_range, read_learning, read_steps
 from simulator.job import SimulatedJob
 from simulator.workloads.job import TraceJob
 from walras.checking import nearest

@@ -4,9 +4,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from simulator.compat.profiles import local_range, read_learning, read_steps
 from simulator.compat.sia.training import SiaApplication, SiaTraining
 from simulator.goodput.application import Application, Profile
-from simulator.goodput.tables import local_range, read_learning, read_steps
 from simulator.job import SimulatedJob
 from simulator.machines import PoolModel
 from simulator.workloads.job import TraceJob

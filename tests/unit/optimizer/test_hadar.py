@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from problems import Setting, build
 
+from optimizer.added import with_added, with_columns
 from optimizer.decision import Plan, Quote
-from optimizer.gangs.added import with_added, with_columns
 from optimizer.policies.hadar import Hadar
 from optimizer.policy import Newcomer
 from optimizer.problem import Columns, Problem

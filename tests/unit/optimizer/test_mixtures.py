@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from problems import Setting, build
 
+from optimizer.added import Mixtures, with_added, with_columns
 from optimizer.answer import answer_as_asked
 from optimizer.checking.mixtures import about_mixtures
 from optimizer.decision import Decision, Shares, Status
 from optimizer.documents.answer_reading import decision_of, problem_answered
 from optimizer.documents.answering import answer_of
 from optimizer.documents.checks import check_document
-from optimizer.gangs.added import Mixtures, with_added, with_columns
 from optimizer.gangs.mixtures import answer_with_mixtures, helpful_mixtures
 from optimizer.policies.finish_time_fairness import FinishTimeFairness
 from optimizer.policies.makespan import Makespan

@@ -26,10 +26,10 @@ from simulator.engine import Outcome, SolveClock, SolveTime
 from simulator.faults import Death, MarketChange, Revocation, Slowness
 from simulator.machines import PoolModel
 from simulator.mishaps import Mishaps
+from simulator.shipped import shipped
 from simulator.simulate import Scenario
 from simulator.study.bounds import BoundsAsked
 from simulator.study.cell import Cell, Source, description, key_of, run_cell
-from simulator.study.shipped import shipped
 from simulator.truth import Costs, SpeedKey, Truth
 from walras.checking import FileModel, check
 from walras.cluster import Market, Pool, Shape

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from simulator.shipped import cluster_path, load_policy, shipped, workload_path
 from simulator.study import sweep as sweeps
 from simulator.study.bounds import BoundsAsked
 from simulator.study.cell import Cell, Made, Source, description, key_of, run_cell
@@ -15,7 +16,6 @@ from simulator.study.compare import as_json, compare
 from simulator.study.grid import Grid, cells_of, parse_seeds
 from simulator.study.measures import MEASURES, values_of
 from simulator.study.parallel import Backend, Workers, run_row, run_rows
-from simulator.study.shipped import cluster_path, load_policy, shipped, workload_path
 from simulator.study.sweep import TABLE, sweep, violations
 from simulator.study.sweep_table import sweep_json, sweep_table
 from walras.checking import check

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from simulator.compat.profiles import local_range, read_learning, read_steps
 from simulator.goodput.application import StepTimes
 from simulator.goodput.errors import OutsideTable
 from simulator.goodput.learning import Recorded, RecordedLearning
 from simulator.goodput.placement import Placement
 from simulator.goodput.step_tables import Curve, MeasuredSteps
-from simulator.goodput.tables import local_range, read_learning, read_steps
 from walras.errors import ConfigError
 
 PLACEMENTS = "placement,local_bsz,step_time,sync_time\n"
