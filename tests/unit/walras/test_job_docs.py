@@ -13,6 +13,7 @@ from walras.errors import JobSpecError
 from walras.job import JobSpec, parse_spec
 from walras.job_elastic import Batch, Elastic, Fork
 from walras.job_parts import Checkpoint, Limits, Resources, Retry
+from walras.model_facts import StatedFacts
 from walras.overrides import script_mapping
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -20,7 +21,7 @@ JOB_SPEC = (ROOT / "docs" / "job-spec.md").read_text()
 CLI = (ROOT / "docs" / "cli.md").read_text()
 GROUPS: dict[str, type[FileModel]] = {
     "": JobSpec, "resources.": Resources, "retry.": Retry, "limits.": Limits, "checkpoint.": Checkpoint,
-    "elastic.": Elastic, "batch.": Batch, "fork.": Fork,
+    "elastic.": Elastic, "batch.": Batch, "fork.": Fork, "facts.": StatedFacts,
 }  # fmt: skip
 
 
