@@ -110,8 +110,9 @@ class Simulation:
         self.machines = Machines(self.engine, scenario.pools, streams.stream("boots"))
         self.world = World(self.engine, self.machines, scenario.truth, scenario.world, streams, wiring.pace)
         self.faults = Faults(self.engine, self.machines, self.world, scenario.faults, streams)
-        asks = scenario.forecasts.every_s < inf and isinstance(self.core, SchedulerCore)
-        self.predicting = Predicting(self.engine, self.core, scenario.forecasts) if asks else None
+        self.predicting: Predicting | None = None
+        if scenario.forecasts.every_s < inf and isinstance(self.core, SchedulerCore):
+            self.predicting = Predicting(self.engine, self.core, scenario.forecasts)
         self.engine.on_command[JobTransitioned] = self._transitioned
         self.world.on_end.append(self._job_ended)
         self._worked_steps = 0.0

@@ -97,7 +97,7 @@ _REPORTED = {
 
 
 def counted(told: Mapping[str, float], ranks: int, batch: float | None) -> Counted:
-    """Facts from what rank 0 counted at its first update; `batch`: samples of a step over the gang, if the job states it.
+    """Facts from what rank 0 counted in a step; `batch`: samples of a step over the gang, if the job states it.
 
     Nothing of it is trusted: a value that is no number above 0 (bytes: or 0), or absurd, is left out and told.
     """

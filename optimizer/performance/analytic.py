@@ -4,8 +4,9 @@
     step_s = max((a + 1) pass_s + exposed synchronisation, (a + 1) input_s)      a: passes summed up locally
 
 Slowness is how far a kind stays behind the roofline. It is all that is fitted: of each kind from what was measured on
-single accelerators (of gangs, less their synchronisation, where there is none), of an unseen kind from the others. Synchronisation is never scaled by it. Interconnects whose
-bandwidth was measured after launch come in as facts (`dataclasses.replace` of the accelerator's).
+single accelerators (of gangs, less their synchronisation, where it ran on none), of an unseen kind from the others.
+Synchronisation is never scaled by it. Interconnects whose bandwidth was measured after launch come in as facts
+(`dataclasses.replace` of the accelerator's).
 """
 
 from collections.abc import Mapping, Sequence
@@ -109,7 +110,6 @@ class Analytic:
         general = median(of_kind.values()) if of_kind else SLOWNESS
         bare = AnalyticModel(self, of_kind, general, SPREAD, _between(list(of_kind.values()), general))
         return AnalyticModel(self, of_kind, general, _residual(bare, observations), bare.unseen_sd)
-
 
     def _pass_s(self, observation: Observation) -> float | None:
         """Seconds of a pass in a step that was measured; None where links are unknown, or said to be slower than that.

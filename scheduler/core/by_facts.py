@@ -6,7 +6,7 @@ slowest that was measured anywhere.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from statistics import median
 
 from optimizer.performance.analytic import Analytic, AnalyticModel
@@ -59,9 +59,7 @@ def _machines(ledger: Ledger, key: CellKey) -> int:
     """Fewest machines of the type that hold such a gang of the kind."""
     kind, accelerator, count = key
     nodes = min((each.nodes for each in ledger.classes.of(kind)), default=1)
-    sizes = [
-        pool.pool.shape.accelerators for pool in ledger.fleet.pools if pool.pool.shape.accelerator == accelerator
-    ]
+    sizes = [pool.pool.shape.accelerators for pool in ledger.fleet.pools if pool.pool.shape.accelerator == accelerator]
     return min(count, max(nodes, -(-count // max(sizes, default=count))))
 
 
@@ -84,7 +82,7 @@ class FromFacts:
     told: Told
     accelerators: Mapping[str, AcceleratorFacts]
     is_rated: bool = False
-    law: Analytic = Analytic()
+    law: Analytic = field(default_factory=Analytic)
 
     @property
     def name(self) -> str:
@@ -119,7 +117,9 @@ class FromFactsModel:
 
     def predict(self, cell: Cell) -> Prediction:
         if self.only is not None and cell.kind.name not in self.only:
-            raise CannotPredict(f"no speed of {cell.kind.name} was measured, and no data sheet of an accelerator is known")
+            raise CannotPredict(
+                f"no speed of {cell.kind.name} was measured, and no data sheet of an accelerator is known"
+            )
         if not self.cells.knows(cell.kind.name, cell.accelerator.name):
             raise CannotPredict(f"the FLOPs of {cell.kind.name} or the facts of {cell.accelerator.name} are unknown")
         return self.model.predict(self.cells.like(cell))

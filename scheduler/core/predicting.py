@@ -6,7 +6,7 @@ table has a rule.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 
 from optimizer.performance.boosted import Boosted
@@ -39,7 +39,7 @@ class Question:
     nominal: tuple[tuple[str, float], ...]
     past: tuple[Scored, ...]
     #: Of kinds whose facts are known.
-    facts: Told = Told()
+    facts: Told = field(default_factory=Told)
 
     @property
     def is_empty(self) -> bool:
@@ -121,9 +121,7 @@ def _by_facts(question: Question, sheets: Mapping[str, AcceleratorFacts]) -> Fro
 def _rated(question: Question) -> dict[str, AcceleratorFacts]:
     """Types as an administrator rates them: only ratios of these facts mean something."""
     worth = {name: dict(question.nominal).get(name, 1.0) for name in question.types}
-    return {
-        name: AcceleratorFacts(name, _FLOPS_PER_S * speed, _BYTES_PER_S * speed) for name, speed in worth.items()
-    }
+    return {name: AcceleratorFacts(name, _FLOPS_PER_S * speed, _BYTES_PER_S * speed) for name, speed in worth.items()}
 
 
 class _Facts:

@@ -59,7 +59,7 @@ class SpeedDiffers:
 
 @dataclass(slots=True)
 class FactsTold:
-    """What is known of a kind of job; the newest is believed. `counted`: by a job of the kind, else stated by people."""
+    """What is known of a kind of job. `counted`: by a job of the kind; else people stated it."""
 
     at: float
     kind: Kind

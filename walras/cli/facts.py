@@ -48,5 +48,7 @@ def check_publishable(profile: "ProfileFile", source: str) -> None:
         )
     if not {name for name in stated(profile) if name != "batch_per_accelerator"}:
         raise UserError(
-            f"{source}: no fact of the model is stated", field="flops_per_sample", fix="profile the job with a DataLoader"
+            f"{source}: no fact of the model is stated",
+            field="flops_per_sample",
+            fix="profile the job with a DataLoader",
         )

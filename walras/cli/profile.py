@@ -1,4 +1,4 @@
-"""`walras profile run|publish|facts|report`: where a job's time goes, what is known of its kind, how good predictions were."""
+"""`walras profile run|publish|facts|report`: where a job's time goes, facts of its kind, how good predictions were."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any

@@ -102,8 +102,9 @@ def _tell_of_standstill(document: Any, path: Path) -> None:
     for position, job in enumerate(document.jobs):
         if job.configurations and not any(each.steps_per_s for each in job.configurations):
             name = f" ({job.name})" if job.name else ""
+            place = f"{path}: jobs[{position}].configurations{name}"
             warn(
-                f"walras: {path}: jobs[{position}].configurations{name}: every steps_per_s is 0, so it is given nothing",
+                f"walras: {place}: every steps_per_s is 0, so it is given nothing",
                 "fix: write the speeds that it has; 0 stands for where it cannot run",
             )
 

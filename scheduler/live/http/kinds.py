@@ -17,7 +17,7 @@ from walras.names import ShownName
 
 
 class KindStated(FileModel):
-    """`POST /facts`. `batch`: samples of one step over a gang of whatever size; else those of each accelerator count."""
+    """`POST /facts`. `batch`: samples of one step over a gang of whatever size; else those of each accelerator."""
 
     kind: ShownName
     facts: StatedFacts

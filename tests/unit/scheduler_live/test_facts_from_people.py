@@ -75,7 +75,7 @@ async def test_bad_facts_are_refused_by_name(face: Face, body: Any, field: str) 
 
 
 async def test_a_published_profile_is_known_to_the_server(face: Face, tmp_path: Path) -> None:
-    """Samples of a step on each accelerator are those of its measured row; `facts` shows what is believed, and of whom."""
+    """Samples of a step on each accelerator are those of its measured row; `facts` shows what is believed, and why."""
     told = await walras(face, tmp_path, "profile", "publish", written(tmp_path, PROFILE))
     assert (told.exit_code, told.stdout) == (0, "the server knows kind cnn now\n")
     facts = face.world.server.core.ledger.facts.of(Kind("cnn"))

@@ -1,4 +1,4 @@
-"""Facts of kinds of jobs in a live server: from job files and from running jobs, believed in order, kept, predicted from."""
+"""Facts of kinds in a live server: from job files and from running jobs, believed in order, kept, predicted from."""
 
 import logging
 from pathlib import Path
@@ -155,8 +155,8 @@ async def test_what_a_job_counted_goes_before_what_was_stated(tmp_path: Path) ->
         job_id = await run_one(w, slow, 5.0, facts={**FACTS, "flops_per_sample": 7e10, "input_bytes": 600})
         assert w.server.core.ledger.facts.of(CNN).flops_per_sample == 7e10  # type: ignore[union-attr]
         await slow.beat(slow.progress(job_id, 1, 6.0, facts=COUNTED))
-        await w.submit({"profile": "cnn", "facts": {**FACTS, "flops_per_sample": 9e10, "input_bytes": 600}, "hold": True,
-                        "resources": {"accelerators": {"slow": 1}}})  # fmt: skip
+        later = {**FACTS, "flops_per_sample": 9e10, "input_bytes": 600}
+        await w.submit({"profile": "cnn", "facts": later, "hold": True, "resources": {"accelerators": {"slow": 1}}})
         found = w.server.core.ledger.facts.of(CNN)
         assert found is not None
         assert (found.flops_per_sample, found.gradient_bytes, found.layers) == (1e10, 4e8, 50)

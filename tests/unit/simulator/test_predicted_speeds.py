@@ -1,7 +1,6 @@
 """Predictions in a simulated run: the scheduler's own question and answer, and a score of what came of them."""
 
 import json
-from dataclasses import replace
 from math import inf
 from pathlib import Path
 
