@@ -7,6 +7,7 @@ slowest that was measured anywhere.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from statistics import median
 
 from optimizer.performance.analytic import Analytic, AnalyticModel
@@ -19,8 +20,8 @@ from walras.model_facts import ModelFacts
 
 #: A cell of the table.
 CellKey = tuple[Kind, str, int]
-#: Kinds with facts that are taken into one question, the newest of them.
-_KINDS_MOST = 500
+#: Kinds with facts that are taken into one question, the newest of them; and declared speeds.
+_KINDS_MOST, _DECLARED_MOST = 500, 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,17 +37,17 @@ class Told:
     networks: tuple[tuple[str, float], ...] = ()
 
 
-def told_of(ledger: Ledger, measured: Iterable[Kind], wanted: Iterable[CellKey]) -> Told:
-    """What the ledger knows that a question about these cells needs."""
+def told_of(ledger: Ledger, known: Sequence[Known], wanted: Iterable[CellKey]) -> Told:
+    """What the ledger knows that a question about these cells needs. `known`: the measured ones that it goes by."""
     kinds = {kind: facts for kind in ledger.facts.kinds()[-_KINDS_MOST:] if (facts := ledger.facts.of(kind))}
     if not kinds:
         return Told()
-    seen = set(measured)
-    declared = tuple(
-        each for each in ledger.table.known(Source.DECLARED) if each.kind in kinds and each.kind not in seen
-    )
-    cells = [(each.kind, each.accelerator, each.count) for each in (*ledger.table.known(), *declared)]
-    spread = {key: _machines(ledger, key) for key in (*cells, *wanted) if key[0] in kinds}
+    seen = {each.kind for each in known}
+    stated = (each for each in ledger.table.known(Source.DECLARED) if each.kind in kinds and each.kind not in seen)
+    declared = tuple(islice(stated, _DECLARED_MOST))
+    cells = [(each.kind, each.accelerator, each.count) for each in (*known, *declared)]
+    gangs = _Gangs(ledger)
+    spread = {key: gangs.machines(key) for key in (*cells, *wanted) if key[0] in kinds and key[2] > 1}
     return Told(
         tuple(kinds.items()),
         declared,
@@ -55,12 +56,24 @@ def told_of(ledger: Ledger, measured: Iterable[Kind], wanted: Iterable[CellKey])
     )
 
 
-def _machines(ledger: Ledger, key: CellKey) -> int:
-    """Fewest machines of the type that hold such a gang of the kind."""
-    kind, accelerator, count = key
-    nodes = min((each.nodes for each in ledger.classes.of(kind)), default=1)
-    sizes = [pool.pool.shape.accelerators for pool in ledger.fleet.pools if pool.pool.shape.accelerator == accelerator]
-    return min(count, max(nodes, -(-count // max(sizes, default=count))))
+class _Gangs:
+    """Over how many machines gangs lie."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._classes = ledger.classes
+        #: Accelerators of the largest machine of a type; machines that a kind's gang is spread over at least.
+        self._sizes: dict[str, int] = {}
+        self._nodes: dict[Kind, int] = {}
+        for pool in ledger.fleet.pools:
+            shape = pool.pool.shape
+            self._sizes[shape.accelerator] = max(shape.accelerators, self._sizes.get(shape.accelerator, 0))
+
+    def machines(self, key: CellKey) -> int:
+        """Fewest machines of the type that hold such a gang of the kind."""
+        kind, accelerator, count = key
+        if kind not in self._nodes:
+            self._nodes[kind] = min((each.nodes for each in self._classes.of(kind)), default=1)
+        return min(count, max(self._nodes[kind], -(-count // self._sizes.get(accelerator, count))))
 
 
 def _networks(ledger: Ledger) -> dict[str, float]:

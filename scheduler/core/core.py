@@ -30,7 +30,7 @@ from scheduler.core.cycle import Cycle
 from scheduler.core.ledger import JobRecord, Ledger, Standing
 from scheduler.core.lines import Lines
 from scheduler.core.mechanism import MECHANISMS, MakeMechanism
-from scheduler.core.speed_events import FactsTold, NetworkMeasured, SpeedDiffers, SpeedsPredicted
+from scheduler.core.speed_events import FactsTold, NetworkKnown, NetworkMeasured, SpeedDiffers, SpeedsPredicted
 from walras.ids import JobId
 
 
@@ -192,6 +192,9 @@ class SchedulerCore:
         if (job := self._current(event)) is not None:
             networks.measured(self._cycle, job, event)
 
+    def _network_known(self, event: NetworkKnown) -> None:
+        self.ledger.networks.saw(event.pool_id, event.bytes_per_s)
+
     def _speed_differs(self, event: SpeedDiffers) -> None:
         if (job := self._current(event)) is not None:
             oddities.differs(self._cycle, job, event)
@@ -330,6 +333,7 @@ _HANDLERS: dict[type, Callable[[SchedulerCore, Any], None]] = {
     SpeedsPredicted: SchedulerCore._speeds_predicted,
     FactsTold: SchedulerCore._facts_told,
     NetworkMeasured: SchedulerCore._network_measured,
+    NetworkKnown: SchedulerCore._network_known,
     SpeedDiffers: SchedulerCore._speed_differs,
     ev.RestartMeasured: SchedulerCore._restart_measured,
     ev.Woke: SchedulerCore._woke,

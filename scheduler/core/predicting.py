@@ -60,7 +60,9 @@ def news_of(ledger: Ledger) -> tuple[int, int, int]:
 def question_of(ledger: Ledger, past: Sequence[Scored]) -> Question:
     """What is to be predicted now. `past`: what was believed before this core began, and what was measured then."""
     known = tuple(islice(ledger.table.known(), KNOWN_MOST))[::-1]
-    kinds = {each.kind for each in known} | set(ledger.facts.kinds())
+    # A kind whose measured cells are not among those is left to what the table scales from them.
+    by_facts = (kind for kind in ledger.facts.kinds() if not ledger.table.is_measured(kind))
+    kinds = {each.kind for each in known} | set(by_facts)
     pools = [(pool.row, pool.pool.shape.accelerator) for pool in ledger.fleet.pools]
     wanted: dict[tuple[Kind, str, int], None] = {}
     for job_class in ledger.classes.classes:
@@ -72,7 +74,7 @@ def question_of(ledger: Ledger, past: Sequence[Scored]) -> Question:
                 wanted[job_class.kind, accelerator, counts[row]] = None
     nominal = tuple(sorted(ledger.classes.nominal.items()))
     scored = (*past, *ledger.table.scored())[-PAST_MOST:]
-    return Question(known, tuple(wanted), nominal, scored, told_of(ledger, [each.kind for each in known], wanted))
+    return Question(known, tuple(wanted), nominal, scored, told_of(ledger, known, wanted))
 
 
 def predict_speeds(question: Question, sheets: Mapping[str, AcceleratorFacts]) -> tuple[PredictedSpeed, ...]:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from walras.ids import JobId, Kind
+from walras.ids import JobId, Kind, PoolId
 from walras.model_facts import ModelFacts
 
 
@@ -46,6 +46,15 @@ class NetworkMeasured:
 
 
 @dataclass(slots=True)
+class NetworkKnown:
+    """What gangs that met in a pool exchanged, as measured before this core began: bytes per second of one direction."""
+
+    at: float
+    pool_id: PoolId
+    bytes_per_s: float
+
+
+@dataclass(slots=True)
 class SpeedDiffers:
     """A job goes at another speed than others of its kind did in the same place, and that is no noise."""
 
@@ -67,4 +76,4 @@ class FactsTold:
     counted: bool = False
 
 
-SpeedEvent = SpeedsPredicted | NetworkMeasured | SpeedDiffers | FactsTold
+SpeedEvent = SpeedsPredicted | NetworkMeasured | NetworkKnown | SpeedDiffers | FactsTold

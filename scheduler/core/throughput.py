@@ -155,6 +155,10 @@ class ThroughputTable:
         cell = self._cells.get(kind, {}).get((accelerator, count))
         return None if cell is None or cell.source is not Source.MEASURED else cell.published
 
+    def is_measured(self, kind: Kind) -> bool:
+        """Whether any cell of the kind was."""
+        return any(cell.source is Source.MEASURED for cell in self._cells.get(kind, {}).values())
+
     def derived(self, kind: Kind) -> list[Kind]:
         """Kinds that are as fast as this one, but for some cells."""
         return [other for other, (like, _) in self._like.items() if like == kind]

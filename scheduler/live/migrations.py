@@ -134,3 +134,9 @@ def keep_facts(db: Database) -> None:
         kind TEXT NOT NULL, counted INTEGER NOT NULL, body TEXT NOT NULL, told_at REAL NOT NULL, told_by TEXT NOT NULL,
         PRIMARY KEY (kind, counted)) WITHOUT ROWID"""
     )
+
+
+@migrations()
+def keep_networks(db: Database) -> None:
+    """What gangs over several machines of a pool got, for the next start."""
+    db.execute("CREATE TABLE networks (pool_id TEXT PRIMARY KEY, bytes_per_s REAL NOT NULL) WITHOUT ROWID")

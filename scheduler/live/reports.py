@@ -23,7 +23,7 @@ from scheduler.core.speed_events import NetworkMeasured, SpeedDiffers
 from scheduler.live.board import LiveAttempt, LiveJob, LiveNode
 from scheduler.live.carry_out import emit, end_part, stop_others
 from scheduler.live.kinds import take_counted
-from scheduler.live.rows import CheckpointRow, PartRow, RestartCostRow, SpeedRow
+from scheduler.live.rows import CheckpointRow, NetworkRow, PartRow, RestartCostRow, SpeedRow
 from scheduler.live.turn import Turn
 from walras.ids import JobId
 from walras.training.network import NAME as NETWORK
@@ -130,6 +130,9 @@ def _tell_network(turn: Turn, attempt: LiveAttempt, bytes_per_s: float | None) -
     if bytes_per_s is not None and not attempt.network_told and len(attempt.parts) > 1:
         attempt.network_told = True
         emit(turn, NetworkMeasured(turn.at, attempt.row.job_id, attempt.row.attempt, bytes_per_s))
+        planned = turn.core.ledger.networks.planned(attempt.row.pool_id)
+        if planned is not None:
+            turn.batch.networks.append(NetworkRow(attempt.row.pool_id, planned))
 
 
 def tell_progress(turn: Turn, job: LiveJob, attempt: LiveAttempt) -> None:

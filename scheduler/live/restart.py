@@ -26,7 +26,7 @@ from scheduler.core.events import (
     RestartMeasured,
     ThroughputMeasured,
 )
-from scheduler.core.speed_events import FactsTold
+from scheduler.core.speed_events import FactsTold, NetworkKnown
 from scheduler.live import money
 from scheduler.live.board import LiveAttempt, LiveJob, LiveNode
 from scheduler.live.carry_out import emit
@@ -65,6 +65,8 @@ def take_over(
     emit(turn, spent)
     for pool in list(turn.board.pools.values()):
         emit(turn, PoolDeclared(turn.at, pool))
+    for network in loaded.networks:
+        emit(turn, NetworkKnown(turn.at, network.pool_id, network.bytes_per_s))
     for known in loaded.facts:
         emit(turn, FactsTold(turn.at, known.kind, parse_facts(known.body), known.counted))
     for speed in loaded.speeds:

@@ -223,6 +223,14 @@ class SpeedRow:
 
 
 @dataclass(frozen=True, slots=True)
+class NetworkRow:
+    """What gangs over several machines of the pool get: the median of the newest measurements."""
+
+    pool_id: PoolId
+    bytes_per_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class FactsRow:
     """`body`: JSON of `walras.model_facts.ModelFacts`, the newest that jobs counted, or that people stated."""
 
@@ -308,6 +316,7 @@ class Batch:
     speeds: list[SpeedRow] = field(default_factory=list)
     scores: list[Scored] = field(default_factory=list)
     facts: list[FactsRow] = field(default_factory=list)
+    networks: list[NetworkRow] = field(default_factory=list)
     restart_costs: list[RestartCostRow] = field(default_factory=list)
     charges: list[ChargeRow] = field(default_factory=list)
     policies: list[PolicyRow] = field(default_factory=list)
@@ -338,6 +347,7 @@ class Loaded:
     scores: tuple[Scored, ...]
     #: Of the kinds of which something was told last.
     facts: tuple[FactsRow, ...]
+    networks: tuple[NetworkRow, ...]
     restart_costs: tuple[RestartCostRow, ...]
     last_job_id: int
     last_command_id: int

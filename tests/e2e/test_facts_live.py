@@ -1,5 +1,6 @@
 """Real jobs that count their models, crash, or lose their loss, under a real server and agent."""
 
+import json
 import os
 import subprocess
 import sys
@@ -63,6 +64,23 @@ def facts(server: RealServer, kind: str) -> dict[str, Any]:
     return dict(found[0]) if status == 200 else {}
 
 
+def walras(server: RealServer, *args: str) -> subprocess.CompletedProcess[str]:
+    env = {"WALRAS_SERVER": server.url, "WALRAS_TOKEN_FILE": str(server.data / "admin.token")}
+    return subprocess.run([WALRAS, *args], env=os.environ | env, capture_output=True, text=True, timeout=200)
+
+
+def test_a_profile_is_published_as_it_is_made(cluster: RealServer) -> None:
+    """`walras profile run --publish` tells the server the facts of the job's kind before any job of it has run."""
+    job = {"run": [sys.executable, "train.py"], "workdir": str(cluster.folder), "profile": "profiled"}
+    (cluster.folder / "job.yaml").write_text(json.dumps(job))
+    told = walras(cluster, "profile", "run", str(cluster.folder / "job.yaml"), "--steps", "10", "--publish")
+    assert told.returncode == 0, told.stderr
+    assert "the server knows kind profiled now" in told.stdout
+    found = facts(cluster, "profiled")
+    assert (found["source"], found["facts"]["flops_per_sample"]) == ("stated", FLOPS)
+    assert found["facts"]["batch_per_accelerator"] == 16
+
+
 def test_a_job_counts_its_model_for_the_server(cluster: RealServer) -> None:
     """One rank and two ranks of DDP; the figures survive the server, and people are shown them."""
     alone = submit(cluster, "alone", steps=200)
@@ -77,10 +95,7 @@ def test_a_job_counts_its_model_for_the_server(cluster: RealServer) -> None:
     cluster.kill()
     cluster.start()
     assert facts(cluster, "gang") == told
-    env = {"WALRAS_SERVER": cluster.url, "WALRAS_TOKEN_FILE": str(cluster.data / "admin.token")}
-    shown = subprocess.run(
-        [WALRAS, "profile", "facts"], env=os.environ | env, capture_output=True, text=True, timeout=60
-    )
+    shown = walras(cluster, "profile", "facts")
     assert shown.returncode == 0, shown.stderr
     assert "alone" in shown.stdout
     assert "counted" in shown.stdout

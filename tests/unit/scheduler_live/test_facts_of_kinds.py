@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from optimizer.performance.observation import AcceleratorFacts
-from scheduler.core.predicting import predict_speeds, question_of
-from scheduler.core.speed_events import NetworkMeasured, PredictedSpeed, SpeedsPredicted
+from scheduler.core.events import ThroughputMeasured
+from scheduler.core.predicting import KNOWN_MOST, predict_speeds, question_of
+from scheduler.core.speed_events import PredictedSpeed, SpeedsPredicted
 from scheduler.core.speeds_of import speeds_of
 from scheduler.live.journal import plain
 from scheduler.live.replay import replay
@@ -227,16 +228,37 @@ async def test_bad_facts_of_a_job_file_are_refused_by_name(tmp_path: Path, facts
 
 
 async def test_a_network_that_was_measured_asks_anew(tmp_path: Path) -> None:
-    """By a gang over two machines: its pool's figure becomes part of the question."""
+    """By a gang over two machines: its pool's figure becomes part of the question, also after a restart."""
     async with world(tmp_path, cluster=POOLS) as w:
         first, second, *_ = await agents(w)
         await run_one(w, first, 5.0, facts=FACTS)
         before = question_of(w.server.core.ledger, ())
         wide = {"profile": "wide", "resources": {"accelerators": {"slow": 2}}, "num_nodes": 2}
         job_id = await w.submit(wide)
-        await first.beat()
-        await second.beat()
-        await w.emit(lambda at: NetworkMeasured(at, job_id, 1, 2.345e9))
+        for agent in (first, second):
+            await agent.beat()
+        for agent in (first, second):
+            await agent.beat({"type": "prepared", "job_id": job_id, "attempt": 1})
+        for agent in (first, second):
+            await agent.start_all()
+        values = {"network_bytes_per_s": 2.345e9}
+        await first.beat(first.progress(job_id, 1, 1.0, values=values))
+        await second.beat(second.progress(job_id, 1, 1.0, values=values))
         after = question_of(w.server.core.ledger, ())
     assert before.facts.networks == ()
     assert dict(after.facts.networks) == {"slow": 2.3e9, "quick": 2.3e9}
+    async with world(tmp_path, cluster=POOLS) as w:
+        again = question_of(w.server.core.ledger, ())
+        assert again.facts.networks == after.facts.networks
+
+
+async def test_a_kind_that_was_measured_long_ago_is_not_judged_by_its_facts_alone(tmp_path: Path) -> None:
+    """Only the newest measured cells are learned from; the others are still better scaled than forgotten."""
+    async with world(tmp_path, cluster=POOLS) as w:
+        slow, *_ = await agents(w)
+        await run_one(w, slow, 5.0, facts=FACTS)
+        await ask_for_more(w)
+        at = w.server.core.ledger.now
+        for n in range(KNOWN_MOST):
+            await w.emit(lambda _, n=n: ThroughputMeasured(at, Kind(f"newer{n}"), "slow", 1, 1.0))
+        assert [kind for kind, *_ in question_of(w.server.core.ledger, ()).wanted] == []
