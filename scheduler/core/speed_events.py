@@ -47,7 +47,7 @@ class NetworkMeasured:
 
 @dataclass(slots=True)
 class NetworkKnown:
-    """What gangs that met in a pool exchanged, as measured before this core began: bytes per second of one direction."""
+    """What gangs that met in a pool exchanged before this core began: bytes per second of one direction."""
 
     at: float
     pool_id: PoolId
