@@ -278,12 +278,14 @@ class Ledger:
                 job.ends_at = began + left / rate if left > 0 else began
         return job.ends_at
 
-    def ends_on(self, machine: Machine, rules: RoundRules) -> list[tuple[float, int]]:
-        """(when, accelerators) of those who hold accelerators of the machine, were they left alone; the first first."""
+    def ends_on(self, machine: Machine, rules: RoundRules) -> list[float]:
+        """When each accelerator that is held on the machine will be free, were its holder left alone; ascending."""
         known = self.classes.version + self.costs.version
         if machine.ends_known != known:
             jobs = self.jobs
-            machine.ends = [(self.end_at(jobs[job_id], rules), len(held)) for job_id, held in machine.holders.items()]
+            machine.ends = []
+            for job_id, held in machine.holders.items():
+                machine.ends.extend([self.end_at(jobs[job_id], rules)] * len(held))
             machine.ends.sort()
             machine.ends_known = known
         return machine.ends

@@ -67,8 +67,8 @@ class Comparing(SchedulerCore):
         ledger = self.ledger
         for machine in ledger.fleet.machines:
             if machine is not None and ledger.standing is not None:
-                holders = [(ledger.jobs[job_id], len(held)) for job_id, held in machine.holders.items()]
-                assert ledger.ends_on(machine, ledger.standing.rules) == sorted((self._end(j), n) for j, n in holders)
+                holders = [ledger.jobs[job_id] for job_id, held in machine.holders.items() for _ in held]
+                assert ledger.ends_on(machine, ledger.standing.rules) == sorted(map(self._end, holders))
 
     def _end(self, job: JobRecord) -> float:
         rate, rules = self.ledger.rate_of(job), self.cycle.standing.rules
