@@ -5,8 +5,10 @@ looked at when somebody wants its place. Between equals nobody moves: the first 
 whom.
 """
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, compress
 from math import inf, nan
 
 import numpy as np
@@ -85,11 +87,12 @@ class ByOrder:
     def fill_lines(self, lines: Lines) -> None:
         """Put every waiting job in line, anew, after the policy has said whose service it counts anew."""
         ledger = self._ledger
-        self._renew()
-        ranking = self._rank_all()
-        those = self._waiting(ranking.rows).nonzero()[0]
-        if not len(those):
+        waiting = self._waiting()
+        if not waiting.any():
             return
+        self._renew(waiting.nonzero()[0])
+        ranking = self._rank_all()
+        those = waiting[ranking.rows].nonzero()[0]
         ids = ledger.columns.job_id[ranking.rows[those]].tolist()
         entries = list(zip(zip(*(column[those].tolist() for column in ranking.keys), strict=True), ids, strict=True))
         class_rows = ledger.columns.class_row[ranking.rows[those]]
@@ -101,29 +104,27 @@ class ByOrder:
                 those = (runs & (forms == form)).nonzero()[0].tolist()
                 lines.line(pool, form).plan([entries[at] for at in those])
 
-    def _waiting(self, rows: IntArray) -> BoolArray:
-        """Which of these active jobs miss nothing but a place; some may have one promised (n,)."""
+    def _waiting(self) -> BoolArray:
+        """Slots of the jobs that miss nothing but a place; some may have one promised (slots,)."""
         columns = self._ledger.columns
-        waiting: BoolArray = columns.eligible[rows] & (columns.pool[rows] < 0)
+        waiting: BoolArray = columns.eligible & (columns.pool < 0)  # eligible: active too
         return waiting
 
-    def _renew(self) -> None:
-        columns = self._ledger.columns
+    def _renew(self, rows: IntArray) -> None:
         if self._renewing is not None:
             self._ranking = None
-            active = columns.active.nonzero()[0]
-            rows = active[self._waiting(active)]
-            facts = Facts(self._ledger, rows)
+            facts, columns = Facts(self._ledger, rows), self._ledger.columns
             again = self._renewing.renews(facts)
             columns.renewed_at_s[rows[again]] = facts.attained_s[again]
 
     # ------------------------------------------------------------------------------------------ exchanges
 
     def contests(self, most: int) -> Iterator[tuple[JobRecord, int]]:
-        columns, ranking = self._ledger.columns, self._rank_all()
-        those = self._waiting(ranking.rows).nonzero()[0]
-        if not len(those):
+        columns, waiting = self._ledger.columns, self._waiting()
+        if not waiting.any():
             return
+        ranking = self._rank_all()
+        those = waiting[ranking.rows].nonzero()[0]
         rows, ranks = ranking.rows[those], ranking.keys[1][those]
         fits = self._fit(columns.class_row[rows])
         if not self.strict:  # under a strict order even a head that outranks nobody holds up the rest
@@ -167,41 +168,31 @@ class ByOrder:
         last = (columns.pool[ranking.rows] == pool).nonzero()[0][::-1][:most]
         slots = ranking.rows[last]
         return _Ranked(
-            columns.job_id[slots].tolist(),
+            [ledger.jobs[job_id] for job_id in columns.job_id[slots].tolist()],
             self,
             priority_class=columns.priority_class[slots].tolist(),
-            rank=ranking.keys[1][last].tolist(),
+            before=(-ranking.keys[1][last]).tolist(),
             settled=~columns.loses_work[slots] & (now >= columns.profiling_until[slots]),
             ran_s=now - columns.running_at[slots],
             stop_s=ledger.stop_costs_s(slots, rules),
             left_s=all_left_here_s(ledger, slots),
         )
 
-    def weaker_than(self, challenger: JobRecord, there: "_Ranked") -> Iterator[JobRecord]:
+    def weaker_than(self, challenger: JobRecord, there: "_Ranked") -> Iterable[JobRecord]:
         """Whose place the challenger may take.
 
         That of a lower class at once. Inside a class that of a later rank, once the incumbent has run for what an
         exchange costs: `hysteresis` times that cost at least, so restarts never take more than 1/(1 + hysteresis) of
         what the fleet delivers, whatever the order does.
         """
-        jobs, own_class = self._ledger.jobs, challenger.request.priority_class
+        own_class = challenger.request.priority_class
         own_rank, ripe = inf, there.ripe_after(self._ledger.restart_s(challenger, self._rules), self._rules)
         if self.compares:
             own_rank = self._rank(challenger)
-        # The last come first: whoever is not after the challenger has only such behind it.
-        for job_id, other_class, rank, is_ripe in zip(
-            there.job_id, there.priority_class, there.rank, ripe, strict=True
-        ):
-            if other_class < own_class:
-                yield jobs[job_id]
-            elif other_class > own_class or not rank > own_rank:
-                return
-            elif is_ripe:
-                yield jobs[job_id]
-
-    def of_ids(self, job_ids: list[JobId]) -> list[JobRecord]:
-        """The jobs with these numbers."""
-        return list(map(self._ledger.jobs.__getitem__, job_ids))
+        # The last come first: lower classes before its own, and of its own those of the latest ranks.
+        lower, own = bisect_left(there.priority_class, own_class), bisect_right(there.priority_class, own_class)
+        end = bisect_left(there.before, -own_rank, lower, own)
+        return chain(there.jobs[:lower], compress(there.jobs[lower:end], ripe[lower:end]))
 
     def may_move(self, job: JobRecord, pool: int) -> bool:
         return False
@@ -238,11 +229,11 @@ class _Ranking:
 class _Ranked:
     """Incumbents of a pool in columns, the last in the order first."""
 
-    job_id: list[JobId]
+    jobs: list[JobRecord]
     order: ByOrder
+    #: Ascending; and inside a class the policy's first column, negated, ascending too.
     priority_class: list[int]
-    #: The policy's first column.
-    rank: list[float]
+    before: list[float]
     #: Not learning a speed, and with something saved.
     settled: BoolArray
     #: Seconds since its ranks were up, lost if it is stopped, and left to run.
@@ -251,10 +242,6 @@ class _Ranked:
     left_s: FloatArray
     #: Who has run for what an exchange costs, by the challenger's part of that cost: few kinds, few costs.
     ripe: dict[float, list[bool]] = field(default_factory=dict)
-
-    @property
-    def jobs(self) -> list[JobRecord]:
-        return self.order.of_ids(self.job_id)
 
     def ripe_after(self, start_s: float, rules: RoundRules) -> list[bool]:
         """Whose place may be taken by one of the same class whose restart costs so much."""

@@ -68,9 +68,8 @@ class Comparing(SchedulerCore):
         ledger = self.ledger
         for machine in ledger.fleet.machines:
             if machine is not None and ledger.standing is not None:
-                holders = [(ledger.jobs[job_id], len(held)) for job_id, held in machine.holders.items()]
-                anew = sorted((self._end(job), count) for job, count in holders)
-                assert foreseen_ends_on(ledger, machine, ledger.standing.rules) == anew
+                holders = [ledger.jobs[job_id] for job_id, held in machine.holders.items() for _ in held]
+                assert foreseen_ends_on(ledger, machine, ledger.standing.rules) == sorted(map(self._end, holders))
 
     def _end(self, job: JobRecord) -> float:
         rate, rules = self.ledger.rate_of(job), self.cycle.standing.rules
