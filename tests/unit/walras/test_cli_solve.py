@@ -293,11 +293,7 @@ def test_gangs_over_several_pools_are_made_told_and_checked(tmp_path: Path) -> N
 def test_a_job_that_makes_no_step_anywhere_is_named(tmp_path: Path, policy: str) -> None:
     """A speed of 0 means that it cannot run there: it is given nothing, which is said with the field and the fix."""
     jobs = [
-        {
-            "name": name,
-            "remaining_steps": 10,
-            "configurations": [{"pool": "a", "accelerators": 1, "steps_per_s": speed}],
-        }
+        {"name": name, "remaining_steps": 10, "configurations": [{"pool": "a", "accelerators": 1, "steps_per_s": speed}]}
         for name, speed in (("stuck", 0), ("works", 2))
     ]
     path = tmp_path / "zero.json"
