@@ -217,10 +217,23 @@ class AffineModel:
     #: Factor of the standard deviations that the inverse normal matrix gives.
     scale: float
 
+    def knows(self, cell: Cell) -> bool:
+        """Whether kind and place were both measured, if not together."""
+        return cell.kind.name in self.law.kinds and _place(cell) in self.law.places
+
     def predict(self, cell: Cell) -> Prediction:
-        law = self.law
-        if cell.kind.name not in law.kinds or _place(cell) not in law.places:
+        if not self.knows(cell):
             raise CannotPredict(f"{cell.kind.name} or {cell.accelerator.name} x {cell.layout.accelerators} is unknown")
-        told, rows = law.told(self.parameters, law.columns([cell]))
-        sd = sqrt(float(self.whole.variances(rows)[0]) + law.noise_sd**2)
-        return around(-float(told[0]), self.scale * sd)
+        return self._told([cell])[0]
+
+    def predict_many(self, cells: Sequence[Cell]) -> list[Prediction | None]:
+        """In order; None for a cell of which kind or place was never measured."""
+        told = iter(self._told([cell for cell in cells if self.knows(cell)]))
+        return [next(told) if self.knows(cell) else None for cell in cells]
+
+    def _told(self, cells: Sequence[Cell]) -> list[Prediction]:
+        if not cells:
+            return []
+        told, rows = self.law.told(self.parameters, self.law.columns(cells))
+        deviations = self.scale * np.sqrt(self.whole.variances(rows) + self.law.noise_sd**2)
+        return [around(-time, sd) for time, sd in zip(told.tolist(), deviations.tolist(), strict=True)]

@@ -11,10 +11,10 @@ from itertools import islice
 
 from optimizer.performance.boosted import Boosted
 from optimizer.performance.completion import Completion
-from optimizer.performance.fusion import Fusion, Outcome
+from optimizer.performance.fusion import Fusion, Outcome, told_by
 from optimizer.performance.learned import Learned
 from optimizer.performance.observation import AcceleratorFacts, Cell, KindFacts, Layout, Observation
-from optimizer.performance.predictor import CannotPredict, Model, Prediction, Predictor
+from optimizer.performance.predictor import CannotPredict, Prediction, Predictor
 from optimizer.performance.ratios import Ratios, sheet_speed
 from scheduler.core.by_facts import FromFacts, Told, told_of
 from scheduler.core.ledger import Ledger
@@ -87,14 +87,14 @@ def predict_speeds(question: Question, sheets: Mapping[str, AcceleratorFacts]) -
         model = fusion.fit(observations)
     except CannotPredict:
         return ()
+    cells = [facts.cell(*wanted) for wanted in question.wanted]
+    told = told_by(model.models, cells)
     found = []
-    for kind, accelerator, count in question.wanted:
-        cell = facts.cell(kind, accelerator, count)
-        fused = _told(model, cell)
+    for place, (wanted, fused) in enumerate(zip(question.wanted, model.fused(told, cells), strict=True)):
         if fused is not None:
-            each = ((name, _told(member, cell)) for name, member in sorted(model.models.items()))
+            each = ((name, told[name][place]) for name in sorted(told))
             parts = tuple(_guess(name, prediction) for name, prediction in each if prediction is not None)
-            found.append(PredictedSpeed(kind, accelerator, count, _guess(fusion.name, fused), parts))
+            found.append(PredictedSpeed(*wanted, _guess(fusion.name, fused), parts))
     return tuple(found)
 
 
@@ -121,9 +121,7 @@ def _by_facts(question: Question, sheets: Mapping[str, AcceleratorFacts]) -> Fro
 def _rated(question: Question) -> dict[str, AcceleratorFacts]:
     """Types as an administrator rates them: only ratios of these facts mean something."""
     worth = {name: dict(question.nominal).get(name, 1.0) for name in question.types}
-    return {
-        name: AcceleratorFacts(name, _FLOPS_PER_S * speed, _BYTES_PER_S * speed) for name, speed in worth.items()
-    }
+    return {name: AcceleratorFacts(name, _FLOPS_PER_S * speed, _BYTES_PER_S * speed) for name, speed in worth.items()}
 
 
 class _Facts:
@@ -143,13 +141,6 @@ def _outcomes(past: Iterable[Scored]) -> Iterable[Outcome]:
         if each.low is not None and each.high is not None and each.measured > 0:
             prediction = Prediction(each.predicted, each.low, each.high)
             yield Outcome(each.source, each.kind, each.accelerator, prediction, each.measured)
-
-
-def _told(model: Model, cell: Cell) -> Prediction | None:
-    try:
-        return model.predict(cell)
-    except CannotPredict:
-        return None
 
 
 def _guess(source: str, prediction: Prediction) -> Guess:
