@@ -65,6 +65,14 @@ def _achieved(facts: AcceleratorFacts) -> tuple[float, float]:
     return facts.achieves * facts.flops_per_s, facts.achieves * facts.memory_bytes_per_s
 
 
+def own_variances(points: Points, parameters: Array) -> Array:
+    """Of each point by itself: the diagonal of its covariance with all of them."""
+    facts = np.einsum("ij,ij->i", points.facts, points.facts)
+    ones = np.ones_like(facts)
+    shared = Alike(ones, ones, facts, np.zeros_like(facts))
+    return shared.covariance(parameters)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Alike:
     """What two sets of points share, before any weight: computed once, weighted often."""

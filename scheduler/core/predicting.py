@@ -23,7 +23,7 @@ from scheduler.core.throughput import Known, Scored
 from walras.ids import Kind
 
 #: Cells asked about at once, measured ones learned from, and outcomes remembered: what a fit of seconds can take.
-WANTED_MOST, KNOWN_MOST, PAST_MOST = 4000, 200, 2000
+WANTED_MOST, KNOWN_MOST, PAST_MOST = 4000, 2000, 2000
 #: An accelerator of nominal speed 1, where no data sheet is known: only ratios of these matter.
 _FLOPS_PER_S, _BYTES_PER_S = 1e13, 1e12
 #: What a job is taken to be where nobody counted: of each accelerator one sample a step.
