@@ -2,10 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import exp, log
 from statistics import median
 from zlib import crc32
 
-from benchmarks.profiles import pair, without
+from benchmarks.profiles import achieving, over_sheets, pair, without
+from benchmarks.published_speeds import achieved, publications, published
 from optimizer.performance.learned import Learned
 from optimizer.performance.observation import Observation
 from optimizer.performance.predictor import error_of
@@ -46,6 +48,32 @@ def each_type_left_out(observations: Sequence[Observation], probes: int) -> dict
         if len(held) > probes:
             answers[accelerator] = told([*known, *held[:probes]], held[probes:])
     return answers
+
+
+def best_factors(observations: Sequence[Observation]) -> Told:
+    """What no knowledge of an accelerator as a whole can beat: each type left out, and then all that was told of it
+    multiplied by the one number that is best when its truths are known."""
+    errors: list[float] = []
+    for accelerator in sorted({o.cell.accelerator.name for o in observations}):
+        known, held = without(observations, accelerator)
+        if held:
+            model = Learned().fit(known)
+            predictions = model.predict_all([o.cell for o in held])
+            ratios = [o.steps_per_s / each.steps_per_s for o, each in zip(held, predictions, strict=True)]
+            logs = sorted(log(ratio) for ratio in ratios)
+            told = ([abs(ratio / exp(factor) - 1.0) for ratio in ratios] for factor in logs)
+            errors += min(told, key=median)
+    return Told(tuple(errors), ())
+
+
+def with_publications(observations: Sequence[Observation]) -> list[Observation]:
+    """With what publications say that accelerators achieve, as the catalog ships it."""
+    return achieving(observations, published())
+
+
+def with_tables(observations: Sequence[Observation], others: Sequence[Sequence[Observation]]) -> list[Observation]:
+    """With what publications and other tables say that accelerators achieve."""
+    return achieving(observations, achieved([*publications(), *(over_sheets(each) for each in others)]))
 
 
 def pooled(answers: dict[str, Told]) -> Told:

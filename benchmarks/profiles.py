@@ -6,12 +6,17 @@ TFLOP/s, fp32 and fp16, and memory bandwidth in GB/s; of one accelerator of a bo
 
 import csv
 import gzip
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from math import log
 from pathlib import Path
 from statistics import median
 from zlib import crc32
 
+import numpy as np
+
 from optimizer.performance.observation import AcceleratorFacts, Cell, KindFacts, Layout, Observation
+from optimizer.performance.ratios import sheet_speed
 
 _SHEETS: dict[str, tuple[float, float, float]] = {
     "K80": (4.37, 4.37, 240),
@@ -53,6 +58,33 @@ def _cell(row: dict[str, str]) -> Cell:
     peak = half if row["precision"] == "fp16" else single
     accelerator = AcceleratorFacts(row["gpu_type"], peak * 1e12, memory * 1e9)
     return Cell(KindFacts(f"{row['model']} {row['precision']}"), accelerator, Layout(float(row["batch_size"])))
+
+
+def achieving(observations: Sequence[Observation], achieved: Mapping[str, float]) -> list[Observation]:
+    """With what is known of how far accelerators (by canonical name) stay behind their data sheets."""
+    found = []
+    for observation in observations:
+        cell = observation.cell
+        facts = replace(cell.accelerator, achieves=achieved.get(canonical(cell.accelerator.name), 1.0))
+        found.append(replace(observation, cell=replace(cell, accelerator=facts)))
+    return found
+
+
+def canonical(name: str) -> str:
+    """As the catalog has it; memory that does not matter for speed is left out."""
+    return name.lower().removeprefix("quadro").removesuffix("-32gb")
+
+
+def over_sheets(observations: Sequence[Observation]) -> dict[str, float]:
+    """By accelerator, logs of speed over what data sheets promise, up to a constant, on the same cells."""
+    names = sorted({canonical(o.cell.accelerator.name) for o in observations})
+    pairs = sorted({(o.cell.kind.name, o.cell.layout.batch) for o in observations})
+    rows = np.zeros((len(observations), len(names) + len(pairs)))
+    for row, o in zip(rows, observations, strict=True):
+        row[names.index(canonical(o.cell.accelerator.name))] = 1.0
+        row[len(names) + pairs.index((o.cell.kind.name, o.cell.layout.batch))] = 1.0
+    values = [log(o.steps_per_s / sheet_speed(replace(o.cell.accelerator, achieves=1.0))) for o in observations]
+    return dict(zip(names, np.linalg.lstsq(rows, np.array(values), rcond=None)[0].tolist(), strict=False))
 
 
 def parted(

@@ -43,6 +43,8 @@ class AcceleratorFacts(FileModel):
     #: To the other accelerators of the machine, and the sum of both directions.
     link: PoolWord | None = None
     link_bytes_per_s: PerSecond | None = None
+    #: What middling training gets of what the data sheet promises, against a V100, as published.
+    achieves: Annotated[Number, Field(gt=0, le=10)] = 1
     as_of: date
     source: ShownName
 

@@ -1,15 +1,14 @@
 """Step time as a line in the batch, for kinds that were measured, across places (an accelerator, and how many of it):
 what every step costs, and what every sample costs (Scavenger's law).
 
-    t = (o_k A_p R_a^-u exp(d_ka) + w_k b C_p R_a^-v exp(e_ka)) exp(f_kp) + s_0 + s_1 layers + s_2 bytes
+    t = (o_k A_p exp(d_ka) + w_k b C_p exp(e_ka)) exp(f_kp) + s_0 + s_1 layers + s_2 bytes      s: where ranks exchange
 
-k: kind, a: accelerator, p: place, b: samples per accelerator and pass; s: where ranks exchange. R_a is what an
-accelerator is worth (`ratios.sheet_speed`): samples cost about so much less on it (v near 1), a step's fixed part, half of
-which is its host's, less less (u near 1/2). A_p and C_p are what a place differs from that by. Kinds differ by d and e
-on an accelerator, however many of it there are (what an accelerator costs a step before it computes, such as waking
-its threads, is a matter of the kind: d is larger than e), and by the smaller f at a place. All are found at once, by
-least squares of log time with priors; intervals follow from how well the observations pin a cell's time down, scaled
-by how the law tells observations from the others. An accelerator that nobody measured is told by its worth.
+k: kind, a: accelerator, p: place, b: samples per accelerator and pass. A_p and C_p are how much dearer a step's fixed
+part and its samples are at a place than at a middling one. Kinds differ from that by d and e on an accelerator, however
+many of it there are (what an accelerator costs a step before it computes, such as waking its threads, is a matter of
+the kind: d is larger than e), and by the smaller f at a place. All are found at once, by least squares of log time with
+priors; intervals follow from how well the observations pin a cell's time down, scaled by how the law tells observations
+from the others. Places that nobody measured are left to predictors that read data sheets.
 """
 
 from collections.abc import Sequence
@@ -22,10 +21,9 @@ from numpy.typing import NDArray
 from optimizer.performance.arrow import Array, Arrow, Rows, arrow
 from optimizer.performance.observation import Cell, Observation
 from optimizer.performance.predictor import INTERVAL, Z80, CannotPredict, Prediction, around
-from optimizer.performance.ratios import sheet_speed
 
 Place = tuple[str, int]
-#: Parameters: (kinds, own) o, w, d, e, f and (shared,) log A, log C, u, v, log s.
+#: Parameters: (kinds, own) o, w, d, e, f and (shared,) log A, log C, log s.
 Parameters = tuple[Array, Array]
 
 #: Standard deviations (log): of a measurement beside its own spread, and of what kinds differ by in the fixed part of a
@@ -33,12 +31,8 @@ Parameters = tuple[Array, Array]
 _NOISES, _OWNS = (0.02, 0.05, 0.1), (0.2, 0.4, 0.8)
 #: What kinds differ by in the cost of samples, and at a place beside its accelerator, over that.
 _SAMPLE_SHARE, _PLACE_SHARE = 0.25, 0.25
-#: Of places, beside what their accelerators are worth; of one nobody measured, before others tell how much they do.
-_PLACES, _UNMEASURED = 0.8, log(1.5)
-#: How much a place that was measured counts against that guess.
-_GUESS_COUNTS = 3.0
-#: Powers of an accelerator's worth in the fixed part and in samples, and how badly they are known.
-_POWERS, _POWERS_SD = (0.5, 1.0), 0.25
+#: Of places.
+_PLACES = 0.8
 #: Fixed and sample costs of a kind, and costs of exchange, are known this badly before anything is measured.
 _WIDE = 2.0
 _EXCHANGE_S = np.log([1e-4, 3e-5, 1e-10])
@@ -75,13 +69,11 @@ class Affine:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Columns:
-    """Cells as columns. Whatever nobody measured is the last place, on the last accelerator."""
+    """Cells as columns."""
 
     kinds: NDArray[np.int64]
     places: NDArray[np.int64]
     accelerators: NDArray[np.int64]
-    #: Log of what the accelerator is worth.
-    worth: Array
     samples: Array
     passes: Array
     #: (n, 3): 1, layers and gradient bytes where ranks exchange, else 0.
@@ -95,8 +87,6 @@ class _Law:
     kinds: dict[str, int]
     places: dict[Place, int]
     accelerators: dict[str, int]
-    #: Log worth of a middling accelerator: kinds' costs are what they would be on that one.
-    middle: float
     noise_sd: float
     own_sd: float
 
@@ -105,29 +95,19 @@ class _Law:
         cells = [observation.cell for observation in observations]
         kinds = sorted({cell.kind.name for cell in cells})
         places = sorted({_place(cell) for cell in cells})
-        worths = {(cell.accelerator.name, log(sheet_speed(cell.accelerator))) for cell in cells}
         return cls(
             {kind: n for n, kind in enumerate(kinds)},
             {place: n for n, place in enumerate(places)},
             {name: n for n, name in enumerate(sorted({accelerator for accelerator, _ in places}))},
-            float(np.mean([each for _, each in sorted(worths)])),
             noise_sd,
             own_sd,
-        )
-
-    def tells(self, place: Place) -> bool:
-        """Whether it was measured, or its accelerator never was but gangs of that size were."""
-        accelerator, count = place
-        return place in self.places or (
-            accelerator not in self.accelerators and any(size == count for _, size in self.places)
         )
 
     def columns(self, cells: Sequence[Cell]) -> _Columns:
         return _Columns(
             np.array([self.kinds[cell.kind.name] for cell in cells]),
-            np.array([self.places.get(_place(cell), len(self.places)) for cell in cells]),
-            np.array([self.accelerators.get(cell.accelerator.name, len(self.accelerators)) for cell in cells]),
-            np.log([sheet_speed(cell.accelerator) for cell in cells]) - self.middle,
+            np.array([self.places[_place(cell)] for cell in cells]),
+            np.array([self.accelerators[cell.accelerator.name] for cell in cells]),
             np.array([cell.layout.local for cell in cells]),
             np.array([cell.layout.accumulated + 1.0 for cell in cells]),
             np.array([_exchanged(cell) for cell in cells]),
@@ -135,44 +115,39 @@ class _Law:
 
     def prior(self, columns: _Columns, times: Array) -> tuple[Parameters, Parameters]:
         """Centre and standard deviation of every parameter before the fit."""
-        kinds, places, accelerators = len(self.kinds), len(self.places) + 1, len(self.accelerators) + 1
+        kinds, places, accelerators = len(self.kinds), len(self.places), len(self.accelerators)
         own = np.zeros((kinds, 2 + 2 * accelerators + places))
         for kind in range(kinds):
             at = columns.kinds == kind
-            own[kind, 0] = (times[at] + _POWERS[0] * columns.worth[at]).min() - log(2.0)
-            by_sample = times[at] + _POWERS[1] * columns.worth[at] - np.log(columns.samples[at])
-            own[kind, 1] = np.median(by_sample) - log(2.0)
+            own[kind, 0] = times[at].min() - log(2.0)
+            own[kind, 1] = np.median(times[at] - np.log(columns.samples[at])) - log(2.0)
         shares = np.repeat([1.0, _SAMPLE_SHARE, _PLACE_SHARE], [accelerators, accelerators, places])
         widths = np.concatenate([np.full(2, _WIDE), self.own_sd * shares])
         # The accelerator and the place that were measured most are what kinds are compared with elsewhere.
         first = 2 + np.bincount(columns.accelerators).argmax()
         widths[[first, first + accelerators]] = _NEAR_0
         widths[2 + 2 * accelerators + np.bincount(columns.places).argmax()] = _NEAR_0
-        shared = np.concatenate([np.zeros(2 * places), _POWERS, _EXCHANGE_S])
-        wide = np.repeat([_PLACES, _POWERS_SD, _WIDE], [2 * places, 2, 3])
-        # How unlike the others an unmeasured place may be is found after the fit.
-        wide[[places - 1, 2 * places - 1]] = _NEAR_0
+        shared = np.concatenate([np.zeros(2 * places), _EXCHANGE_S])
+        wide = np.repeat([_PLACES, _WIDE], [2 * places, 3])
         return (own, shared), (np.tile(widths, (kinds, 1)), wide)
 
     def told(self, parameters: Parameters, columns: _Columns) -> tuple[Array, Rows]:
-        """Log times of cells at places that were measured, and their slopes."""
+        """Log times of cells, and their slopes."""
         own, shared = parameters
         k, a, p = columns.kinds, columns.accelerators, columns.places
-        accelerators, places = len(self.accelerators) + 1, len(self.places) + 1
+        accelerators, places = len(self.accelerators), len(self.places)
         zero = np.zeros_like(k)
         own_at = np.stack([zero, zero + 1, 2 + a, 2 + accelerators + a, 2 + 2 * accelerators + p], axis=1)
-        last = 2 * places + np.arange(5)
+        last = 2 * places + np.arange(3)
         shared_at = np.hstack([np.stack([p, places + p], axis=1), np.tile(last, (len(k), 1))])
         both = columns.passes * np.exp(own[k, own_at[:, 4]])
-        u, v = shared[last[:2]]
-        fixed = both * np.exp(own[k, 0] + own[k, own_at[:, 2]] + shared[p] - u * columns.worth)
-        cost = own[k, 1] + own[k, own_at[:, 3]] + shared[places + p] - v * columns.worth
+        fixed = both * np.exp(own[k, 0] + own[k, own_at[:, 2]] + shared[p])
+        cost = own[k, 1] + own[k, own_at[:, 3]] + shared[places + p]
         samples = both * columns.samples * np.exp(cost)
-        exchange = columns.exchange * np.exp(shared[last[2:]])
+        exchange = columns.exchange * np.exp(shared[last])
         whole = fixed + samples + exchange.sum(axis=1)
         f, s = fixed / whole, samples / whole
-        by_shared = np.stack([f, s, -f * columns.worth, -s * columns.worth], axis=1)
-        slopes = np.hstack([by_shared, exchange / whole[:, None]])
+        slopes = np.hstack([np.stack([f, s], axis=1), exchange / whole[:, None]])
         return np.log(whole), Rows(k, own_at, np.stack([f, s, f, s, f + s], axis=1), shared_at, slopes)
 
     def fitted(self, observations: Sequence[Observation]) -> "tuple[float, AffineModel]":
@@ -188,13 +163,7 @@ class _Law:
         alone = np.abs(surprises) / np.sqrt(left)
         likely = -float((0.5 * alone**2 + np.log(noise / np.sqrt(left))).mean())
         scale = min(_MOST_SCALE, max(_LEAST_SCALE, float(np.quantile(alone, INTERVAL)) / Z80))
-        return likely, AffineModel(self, found, whole, scale, self._elsewhere(found[1]))
-
-    def _elsewhere(self, shared: Array) -> Array:
-        """Variances of A and C at a place that nobody measured."""
-        measured = shared[: 2 * len(self.places) + 2].reshape(2, -1)[:, :-1]
-        known = (measured**2).sum(axis=1) + _GUESS_COUNTS * _UNMEASURED**2
-        return np.asarray(known / (len(self.places) + _GUESS_COUNTS))
+        return likely, AffineModel(self, found, whole, scale)
 
     def _least(self, columns: _Columns, times: Array, noise: Array) -> tuple[Parameters, Rows, Arrow]:
         """Parameters, slopes there in standard deviations, and the inverse normal matrix (Levenberg-Marquardt)."""
@@ -247,15 +216,24 @@ class AffineModel:
     whole: Arrow
     #: Factor of the standard deviations that the inverse normal matrix gives.
     scale: float
-    #: Variances of A and C at a place that nobody measured: what those that were measured differ by.
-    elsewhere: Array
+
+    def knows(self, cell: Cell) -> bool:
+        """Whether kind and place were both measured, if not together."""
+        return cell.kind.name in self.law.kinds and _place(cell) in self.law.places
 
     def predict(self, cell: Cell) -> Prediction:
-        law = self.law
-        if cell.kind.name not in law.kinds or not law.tells(_place(cell)):
+        if not self.knows(cell):
             raise CannotPredict(f"{cell.kind.name} or {cell.accelerator.name} x {cell.layout.accelerators} is unknown")
-        told, rows = law.told(self.parameters, law.columns([cell]))
-        variance = float(self.whole.variances(rows)[0]) + law.noise_sd**2
-        if _place(cell) not in law.places:
-            variance += float(rows.shared[0, :2] ** 2 @ self.elsewhere)
-        return around(-float(told[0]), self.scale * sqrt(variance))
+        return self._told([cell])[0]
+
+    def predict_many(self, cells: Sequence[Cell]) -> list[Prediction | None]:
+        """In order; None for a cell of which kind or place was never measured."""
+        told = iter(self._told([cell for cell in cells if self.knows(cell)]))
+        return [next(told) if self.knows(cell) else None for cell in cells]
+
+    def _told(self, cells: Sequence[Cell]) -> list[Prediction]:
+        if not cells:
+            return []
+        told, rows = self.law.told(self.parameters, self.law.columns(cells))
+        deviations = self.scale * np.sqrt(self.whole.variances(rows) + self.law.noise_sd**2)
+        return [around(-time, sd) for time, sd in zip(told.tolist(), deviations.tolist(), strict=True)]

@@ -29,6 +29,8 @@ class Boosted:
     trees: int = 200
     depth: int = 4
     rate: float = 0.1
+    #: Trees grow on at most so many observations, evenly taken: time grows with each.
+    fit_to: int = 1000
 
     @property
     def name(self) -> str:
@@ -39,28 +41,44 @@ class Boosted:
         if len(observations) < _FEWEST:
             raise CannotPredict(f"{len(observations)} observations are too few to grow trees from")
         errors: list[float] = []
+        few = self._few(observations)
         for part in range(_PARTS):
-            held = [o for n, o in enumerate(observations) if n % _PARTS == part]
-            model = self._grown([o for n, o in enumerate(observations) if n % _PARTS != part], 1.0)
-            errors += [abs(model.log_time(o.cell) + np.log(o.steps_per_s)) for o in held if model.knows(o.cell)]
+            model = self._grown([o for n, o in enumerate(few) if n % _PARTS != part], 1.0)
+            held = [o for n, o in enumerate(few) if n % _PARTS == part and model.knows(o.cell)]
+            if held:
+                told = model.log_times([o.cell for o in held])
+                errors += np.abs(told + np.log([o.steps_per_s for o in held])).tolist()
         sd = float(np.quantile(errors, INTERVAL)) / Z80 if errors else 1.0
         return self._grown(observations, max(_LEAST_SD, sd))
+
+    def _few(self, observations: Sequence[Observation]) -> list[Observation]:
+        every = np.unique(np.linspace(0, len(observations) - 1, min(self.fit_to, len(observations))).astype(int))
+        return [observations[place] for place in every]
 
     def _grown(self, observations: Sequence[Observation], sd: float) -> "BoostedModel":
         from sklearn.ensemble import GradientBoostingRegressor
 
-        cells = [observation.cell for observation in observations]
-        times = -np.log([observation.steps_per_s for observation in observations]) - _line(cells)
-        values: dict[str, list[float]] = {}
-        for cell, value in zip(cells, times, strict=True):
-            values.setdefault(cell.kind.name, []).append(float(value))
-        usual = {name: float(np.median(found)) for name, found in values.items()}
-        accelerators = {name: float(n) for n, name in enumerate(sorted({cell.accelerator.name for cell in cells}))}
+        usual = _usual(observations)
+        names = sorted({observation.cell.accelerator.name for observation in observations})
+        accelerators = {name: float(n) for n, name in enumerate(names)}
+        few = self._few(observations)
+        cells = [observation.cell for observation in few]
+        times = -np.log([observation.steps_per_s for observation in few]) - _line(cells)
         trees = GradientBoostingRegressor(
             n_estimators=self.trees, max_depth=self.depth, learning_rate=self.rate, random_state=0
         )
         trees.fit(_columns(cells, usual, accelerators), times - np.array([usual[cell.kind.name] for cell in cells]))
         return BoostedModel(trees, usual, accelerators, sd)
+
+
+def _usual(observations: Sequence[Observation]) -> dict[str, float]:
+    """By kind, the median of log step time beside the line of theory."""
+    times = -np.log([observation.steps_per_s for observation in observations])
+    times = times - _line([observation.cell for observation in observations])
+    values: dict[str, list[float]] = {}
+    for observation, value in zip(observations, times.tolist(), strict=True):
+        values.setdefault(observation.cell.kind.name, []).append(value)
+    return {name: float(np.median(found)) for name, found in values.items()}
 
 
 def _line(cells: Sequence[Cell]) -> Array:
@@ -89,12 +107,18 @@ class BoostedModel:
         """Whether kind and accelerator were both measured, if not together."""
         return cell.kind.name in self.usual and cell.accelerator.name in self.accelerators
 
-    def log_time(self, cell: Cell) -> float:
-        """Of one step, for a cell that it knows."""
-        told = self.trees.predict(_columns([cell], self.usual, self.accelerators))[0]
-        return float(told + _line([cell])[0] + self.usual[cell.kind.name])
+    def log_times(self, cells: Sequence[Cell]) -> Array:
+        """Of one step, for cells that it knows."""
+        told = self.trees.predict(_columns(cells, self.usual, self.accelerators))
+        return np.asarray(told + _line(cells) + np.array([self.usual[cell.kind.name] for cell in cells]))
 
     def predict(self, cell: Cell) -> Prediction:
         if not self.knows(cell):
             raise CannotPredict(f"{cell.kind.name} or {cell.accelerator.name} was never measured")
-        return around(-self.log_time(cell), self.sd)
+        return around(-float(self.log_times([cell])[0]), self.sd)
+
+    def predict_many(self, cells: Sequence[Cell]) -> list[Prediction | None]:
+        """In order; None for a cell of which kind or accelerator was never measured."""
+        known = [cell for cell in cells if self.knows(cell)]
+        times = iter(self.log_times(known).tolist() if known else [])
+        return [around(-next(times), self.sd) if self.knows(cell) else None for cell in cells]

@@ -12,7 +12,16 @@ from dataclasses import dataclass
 from math import log, pi, sqrt
 
 from optimizer.performance.observation import Cell, Observation
-from optimizer.performance.predictor import INTERVAL, Z80, CannotPredict, Model, Prediction, Predictor, around
+from optimizer.performance.predictor import (
+    INTERVAL,
+    Z80,
+    CannotPredict,
+    Model,
+    Prediction,
+    Predictor,
+    around,
+    predicted,
+)
 
 #: How many outcomes of one accelerator count as much as the record over all of them.
 _SHRINK = 5.0
@@ -85,18 +94,22 @@ class Fusion:
     def fit(self, observations: Sequence[Observation]) -> "FusedModel":
         """Members that cannot fit are left out. Raises CannotPredict where none can."""
         parts = [(self._models(known), held) for known, held in _parts(observations)]
-        tried = [
-            outcome
-            for models, held in parts
-            for name, model in models.items()
-            for outcome in outcomes_of(name, model, held)
-        ]
+        told = [(told_by(models, [truth.cell for truth in held]), held) for models, held in parts]
         models = self._models(observations)
         if not models:
             raise CannotPredict("no predictor can learn from these observations")
+        tried = [
+            outcome
+            for by_name, held in told
+            for name, predictions in by_name.items()
+            for outcome in _outcomes(name, predictions, held)
+        ]
         found = records([*self.past, *tried])
+        apart = FusedModel({}, found)
         together = [
-            outcome for models, held in parts for outcome in outcomes_of(self.name, FusedModel(models, found), held)
+            outcome
+            for by_name, held in told
+            for outcome in _outcomes(self.name, apart.fused(by_name, [truth.cell for truth in held]), held)
         ]
         return FusedModel(models, found, _scale(together))
 
@@ -129,15 +142,20 @@ def _scale(outcomes: Sequence[Outcome]) -> float:
 
 def outcomes_of(source: str, model: Model, truths: Sequence[Observation]) -> list[Outcome]:
     """What a model would have said of cells whose truth is known; what it cannot tell is left out."""
-    found = []
-    for truth in truths:
-        cell = truth.cell
-        try:
-            prediction = model.predict(cell)
-        except CannotPredict:
-            continue
-        found.append(Outcome(source, cell.kind.name, cell.accelerator.name, prediction, truth.steps_per_s))
-    return found
+    return _outcomes(source, predicted(model, [truth.cell for truth in truths]), truths)
+
+
+def _outcomes(source: str, told: Sequence[Prediction | None], truths: Sequence[Observation]) -> list[Outcome]:
+    return [
+        Outcome(source, truth.cell.kind.name, truth.cell.accelerator.name, prediction, truth.steps_per_s)
+        for prediction, truth in zip(told, truths, strict=True)
+        if prediction is not None
+    ]
+
+
+def told_by(models: Mapping[str, Model], cells: Sequence[Cell]) -> dict[str, list[Prediction | None]]:
+    """What each model says of each cell."""
+    return {name: predicted(model, cells) for name, model in models.items()}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -150,18 +168,35 @@ class FusedModel:
     scale: float = 1.0
 
     def predict(self, cell: Cell) -> Prediction:
-        told = list(self._told(cell).values())
-        if not told:
+        found = self.predict_many([cell])[0]
+        if found is None:
             reasons = "; ".join(dict.fromkeys(self._reasons(cell)))
             raise CannotPredict(f"no predictor knows {cell.kind.name} on {cell.accelerator.name}: {reasons}")
-        fused = fuse(told)
-        return around(log(fused.steps_per_s), self.scale * fused.log_sd)
+        return found
+
+    def predict_many(self, cells: Sequence[Cell]) -> list[Prediction | None]:
+        """In order; None for a cell that no member can tell."""
+        return self.fused(told_by(self.models, cells), cells)
+
+    def fused(self, told: Mapping[str, Sequence[Prediction | None]], cells: Sequence[Cell]) -> list[Prediction | None]:
+        """Of what members said of these cells."""
+        found: list[Prediction | None] = []
+        for place, cell in enumerate(cells):
+            said = {name: prediction for name, each in told.items() if (prediction := each[place]) is not None}
+            found.append(self._fused(list(self._corrected(said, cell).values())) if said else None)
+        return found
 
     def weights(self, cell: Cell) -> dict[str, float]:
         """How much each member that can tell counts for this cell; they sum to 1."""
-        precise = {name: sd**-2 for name, (_, sd) in self._told(cell).items()}
+        told = {name: each[0] for name, each in told_by(self.models, [cell]).items()}
+        said = {name: prediction for name, prediction in told.items() if prediction is not None}
+        precise = {name: sd**-2 for name, (_, sd) in self._corrected(said, cell).items()}
         total = sum(precise.values())
         return {name: weight / total for name, weight in precise.items()}
+
+    def _fused(self, told: Sequence[tuple[float, float]]) -> Prediction:
+        fused = fuse(told)
+        return around(log(fused.steps_per_s), self.scale * fused.log_sd)
 
     def _reasons(self, cell: Cell) -> Iterator[str]:
         for model in self.models.values():
@@ -170,18 +205,14 @@ class FusedModel:
             except CannotPredict as reason:
                 yield str(reason)
 
-    def _told(self, cell: Cell) -> dict[str, tuple[float, float]]:
-        """Log speed and corrected standard deviation, by member that can tell."""
-        told = {}
-        for name, model in self.models.items():
-            try:
-                prediction = model.predict(cell)
-            except CannotPredict:
-                continue
+    def _corrected(self, said: Mapping[str, Prediction], cell: Cell) -> dict[str, tuple[float, float]]:
+        """Log speed and standard deviation, stretched by the member's record."""
+        found = {}
+        for name, prediction in said.items():
             record = self.records.get(name)
             stretch = record.stretch(cell.accelerator.name) if record else 1.0
-            told[name] = (log(prediction.steps_per_s), max(_LEAST_SD, prediction.log_sd * stretch))
-        return told
+            found[name] = (log(prediction.steps_per_s), max(_LEAST_SD, prediction.log_sd * stretch))
+        return found
 
 
 def fuse(told: Sequence[tuple[float, float]]) -> Prediction:

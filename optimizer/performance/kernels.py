@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from optimizer.performance.observation import Cell
+from optimizer.performance.observation import AcceleratorFacts, Cell
 
 Array = NDArray[np.float64]
 
@@ -40,7 +40,7 @@ class Points:
 
     kinds: NDArray[Any]
     accelerators: NDArray[Any]
-    #: (n, 2) logs of peak arithmetic and memory bandwidth, against a middling accelerator.
+    #: (n, 2) logs of arithmetic and memory bandwidth, as far as they are achieved, against a middling accelerator.
     facts: Array
     #: (n, 4) logs of samples per pass, accelerators, machines, passes.
     layouts: Array
@@ -51,8 +51,7 @@ def points_of(cells: Sequence[Cell]) -> Points:
     return Points(
         kinds=np.array([cell.kind.name for cell in cells], dtype=object),
         accelerators=np.array([cell.accelerator.name for cell in cells], dtype=object),
-        facts=np.log([[cell.accelerator.flops_per_s, cell.accelerator.memory_bytes_per_s] for cell in cells])
-        - np.log([1e13, 5e11]),
+        facts=np.log([_achieved(cell.accelerator) for cell in cells]) - np.log([1e13, 5e11]),
         layouts=np.log(
             [
                 [layout.local, layout.accelerators, layout.machines, layout.accumulated + 1.0]
@@ -60,6 +59,18 @@ def points_of(cells: Sequence[Cell]) -> Points:
             ]
         ),
     )
+
+
+def _achieved(facts: AcceleratorFacts) -> tuple[float, float]:
+    return facts.achieves * facts.flops_per_s, facts.achieves * facts.memory_bytes_per_s
+
+
+def own_variances(points: Points, parameters: Array) -> Array:
+    """Of each point by itself: the diagonal of its covariance with all of them."""
+    facts = np.einsum("ij,ij->i", points.facts, points.facts)
+    ones = np.ones_like(facts)
+    shared = Alike(ones, ones, facts, np.zeros_like(facts))
+    return shared.covariance(parameters)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

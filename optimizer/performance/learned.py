@@ -2,12 +2,13 @@
 
 It models the logarithm of step time as a line that theory gives (time grows with the samples of a pass and falls with
 the speed of the accelerator) plus deviations with the covariances of `kernels.py`. Weights are found by likelihood on
-at most `fit_to` observations, evenly taken; all observations are conditioned on. Its intervals are widened or narrowed
-by how its own errors compare with what it expected: leaving out one observation, and, for accelerators that nobody
-measured, leaving out all of one accelerator.
+at most `fit_to` observations, evenly taken. Up to `condition_on` observations, all are conditioned on; of more, so
+many, evenly taken, and all of the kind that is asked about, so that time grows in proportion to them. Intervals are
+widened or narrowed by how its own errors compare with what it expected: leaving out one observation, and, for
+accelerators that nobody measured, leaving out all of one accelerator.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import sqrt
 from typing import Any
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve
 from scipy.optimize import minimize
 
-from optimizer.performance.kernels import NOISE, START, Alike, Array, Points, alike, points_of
+from optimizer.performance.kernels import NOISE, START, Alike, Array, Points, alike, own_variances, points_of
 from optimizer.performance.observation import Cell, Observation
 from optimizer.performance.predictor import INTERVAL, Z80, CannotPredict, Prediction, around
 
@@ -28,6 +29,8 @@ _REACH = 3.0
 _LEAST_SCALE, _MOST_SCALE = 0.3, 4.0
 #: So many accelerators must be known before their data sheets can be trusted to tell of another.
 _FEW = 4
+#: Cells told at once: memory is this times what is conditioned on.
+_BATCH = 500
 
 
 def _line(points: Points) -> Array:
@@ -41,6 +44,7 @@ class Learned:
     """The predictor."""
 
     fit_to: int = 250
+    condition_on: int = 1000
     rounds: int = 40
 
     @property
@@ -58,9 +62,10 @@ class Learned:
         every = np.unique(np.linspace(0, len(times) - 1, min(self.fit_to, len(times))).astype(int))
         parameters = self._weights(_taken(points, every), times[every] - middle, spreads[every])
         few = _taken(points, every)
-        known = _condition(points, times - middle, spreads, parameters)
+        core = np.unique(np.linspace(0, len(times) - 1, min(self.condition_on, len(times))).astype(int))
         return LearnedModel(
-            known,
+            _condition(_taken(points, core), times[core] - middle, spreads[core], parameters),
+            _by_kind(points, times - middle, spreads, np.setdiff1d(np.arange(len(times)), core)),
             middle,
             frozenset(points.accelerators),
             _unseen(few, times[every] - middle, spreads[every], parameters),
@@ -84,6 +89,23 @@ class Learned:
         bounds = [(start - _REACH, start + _REACH) for start in START]
         found = minimize(unlikely, START, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": self.rounds})
         return np.asarray(found.x)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Seen:
+    """Observations of one kind that are conditioned on only where that kind is asked about."""
+
+    points: Points
+    times: Array
+    spreads: Array
+
+
+def _by_kind(points: Points, times: Array, spreads: Array, rows: NDArray[np.signedinteger[Any]]) -> dict[str, _Seen]:
+    of_kind: dict[str, list[int]] = {}
+    for row in rows.tolist():
+        of_kind.setdefault(points.kinds[row], []).append(row)
+    taken = {kind: np.array(own) for kind, own in of_kind.items()}
+    return {kind: _Seen(_taken(points, own), times[own], spreads[own]) for kind, own in taken.items()}
 
 
 def _taken(points: Points, rows: NDArray[np.signedinteger[Any]]) -> Points:
@@ -135,12 +157,23 @@ class _Known:
     #: Factor of standard deviations where kind and accelerator are known.
     scale: float
 
-    def means(self, asked: Points) -> tuple[Array, Array]:
-        """Expected deviations from the line, and their standard deviations, unscaled."""
-        shared = alike(asked, self.points).covariance(self.parameters)
-        own = np.diag(alike(asked, asked).covariance(self.parameters)) + np.exp(2.0 * self.parameters[NOISE])
-        variances = np.maximum(own - np.einsum("ij,ji->i", shared, cho_solve(self.factor, shared.T)), 1e-6)
-        return shared @ self.weights, np.sqrt(variances)
+    def means(self, asked: Points, more: _Seen | None = None) -> tuple[Array, Array]:
+        """Expected deviations from the line, and their standard deviations, unscaled; with `more` known too."""
+        shared = self._with(asked, self.points)
+        own = own_variances(asked, self.parameters) + np.exp(2.0 * self.parameters[NOISE])
+        means, variances = shared @ self.weights, own - np.einsum("ij,ji->i", shared, cho_solve(self.factor, shared.T))
+        if more is not None:
+            theirs = self._with(more.points, self.points)
+            pulled = cho_solve(self.factor, theirs.T)
+            noise = np.diag(np.exp(2.0 * self.parameters[NOISE]) + more.spreads**2)
+            factor = cho_factor(self._with(more.points, more.points) + noise - theirs @ pulled, lower=True)
+            left = self._with(asked, more.points) - shared @ pulled
+            means = means + left @ cho_solve(factor, more.times - theirs @ self.weights)
+            variances = variances - np.einsum("ij,ji->i", left, cho_solve(factor, left.T))
+        return means, np.sqrt(np.maximum(variances, 1e-6))
+
+    def _with(self, some: Points, others: Points) -> Array:
+        return alike(some, others).covariance(self.parameters)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -148,6 +181,7 @@ class LearnedModel:
     """Conditioned on observations."""
 
     known: _Known
+    more: Mapping[str, _Seen]
     middle: float
     accelerators: frozenset[str]
     #: Factor of standard deviations on accelerators that nobody measured.
@@ -156,10 +190,25 @@ class LearnedModel:
     def predict(self, cell: Cell) -> Prediction:
         return self.predict_all([cell])[0]
 
+    def predict_many(self, cells: Sequence[Cell]) -> list[Prediction | None]:
+        """In order; nothing is refused."""
+        return [*self.predict_all(cells)]
+
     def predict_all(self, cells: Sequence[Cell]) -> list[Prediction]:
         """Of many cells at once, which is faster than one by one."""
         asked = points_of(cells)
-        means, deviations = self.known.means(asked)
+        means, deviations = np.empty(len(cells)), np.empty(len(cells))
+        for rows, more in self._batches(asked):
+            means[rows], deviations[rows] = self.known.means(_taken(asked, rows), more)
         means = means + _line(asked) + self.middle
         scales = [self.known.scale if name in self.accelerators else self.unseen_scale for name in asked.accelerators]
         return [around(-float(m), float(s * d)) for m, d, s in zip(means, deviations, scales, strict=True)]
+
+    def _batches(self, asked: Points) -> Iterator[tuple[NDArray[np.signedinteger[Any]], _Seen | None]]:
+        """Rows to tell at once, and what is known of their kind beside what is known for all."""
+        special = np.isin(asked.kinds, list(self.more))
+        plain = np.flatnonzero(~special)
+        for first in range(0, len(plain), _BATCH):
+            yield plain[first : first + _BATCH], None
+        for kind in dict.fromkeys(asked.kinds[special]):
+            yield np.flatnonzero(asked.kinds == kind), self.more[kind]

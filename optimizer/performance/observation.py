@@ -42,6 +42,8 @@ class AcceleratorFacts:
     link_bytes_per_s: float | None = None
     host_bytes_per_s: float | None = None
     network_bytes_per_s: float | None = None
+    #: What middling training gets of what the data sheet promises, against other accelerators.
+    achieves: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)

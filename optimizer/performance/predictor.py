@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import exp, isfinite, log
 from statistics import median
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from optimizer.performance.observation import Cell, Observation
 
@@ -59,6 +59,29 @@ class Model(Protocol):
         ...
 
 
+@runtime_checkable
+class ManyModel(Protocol):
+    """A model that tells many cells in much less time than one by one."""
+
+    def predict_many(self, cells: Sequence[Cell]) -> "list[Prediction | None]":
+        """In order; None for a cell that `predict` refuses."""
+        ...
+
+
+def predicted(model: Model, cells: Sequence[Cell]) -> "list[Prediction | None]":
+    """In order; None for a cell of which too little is known."""
+    if isinstance(model, ManyModel):
+        return model.predict_many(cells) if cells else []
+    return [_or_none(model, cell) for cell in cells]
+
+
+def _or_none(model: Model, cell: Cell) -> "Prediction | None":
+    try:
+        return model.predict(cell)
+    except CannotPredict:
+        return None
+
+
 class Predictor(Protocol):
     """A way to tell speeds. What implements it is a frozen dataclass."""
 
@@ -94,10 +117,8 @@ def score(model: Model, truths: Sequence[Observation]) -> Score:
     """Of a model on cells that it was not fitted to. Figures are 0 where nothing could be predicted."""
     errors: list[float] = []
     held = 0
-    for truth in truths:
-        try:
-            prediction = model.predict(truth.cell)
-        except CannotPredict:
+    for truth, prediction in zip(truths, predicted(model, [truth.cell for truth in truths]), strict=True):
+        if prediction is None:
             continue
         errors.append(error_of(prediction, truth.steps_per_s))
         held += prediction.holds(truth.steps_per_s)

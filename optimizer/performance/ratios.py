@@ -25,8 +25,8 @@ _SAME = 1e-9
 
 
 def sheet_speed(facts: AcceleratorFacts) -> float:
-    """What a data sheet promises a middling model: half of its time is arithmetic, half of it memory."""
-    return sqrt(facts.flops_per_s * facts.memory_bytes_per_s)
+    """Of a middling model: half of its time is arithmetic, half of it memory, as far as the data sheet is achieved."""
+    return facts.achieves * sqrt(facts.flops_per_s * facts.memory_bytes_per_s)
 
 
 @dataclass(frozen=True, slots=True)

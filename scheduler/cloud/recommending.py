@@ -165,6 +165,7 @@ def facts_of(sheet: Sheet | None, precision: str) -> AcceleratorFacts | str:
         memory_bytes=float(sheet.memory),
         link_bytes_per_s=link,
         host_bytes_per_s=_SLOT.get(sheet.link or ""),
+        achieves=float(sheet.achieves),
     )
 
 

@@ -11,10 +11,10 @@ from itertools import islice
 
 from optimizer.performance.boosted import Boosted
 from optimizer.performance.completion import Completion
-from optimizer.performance.fusion import Fusion, Outcome
+from optimizer.performance.fusion import Fusion, Outcome, told_by
 from optimizer.performance.learned import Learned
 from optimizer.performance.observation import AcceleratorFacts, Cell, KindFacts, Layout, Observation
-from optimizer.performance.predictor import CannotPredict, Model, Prediction, Predictor
+from optimizer.performance.predictor import CannotPredict, Prediction, Predictor
 from optimizer.performance.ratios import Ratios, sheet_speed
 from scheduler.core.by_facts import FromFacts, Told, told_of
 from scheduler.core.ledger import Ledger
@@ -23,7 +23,7 @@ from scheduler.core.throughput import Known, Scored
 from walras.ids import Kind
 
 #: Cells asked about at once, measured ones learned from, and outcomes remembered: what a fit of seconds can take.
-WANTED_MOST, KNOWN_MOST, PAST_MOST = 4000, 200, 2000
+WANTED_MOST, KNOWN_MOST, PAST_MOST = 4000, 2000, 2000
 #: An accelerator of nominal speed 1, where no data sheet is known: only ratios of these matter.
 _FLOPS_PER_S, _BYTES_PER_S = 1e13, 1e12
 #: What a job is taken to be where nobody counted: of each accelerator one sample a step.
@@ -89,14 +89,14 @@ def predict_speeds(question: Question, sheets: Mapping[str, AcceleratorFacts]) -
         model = fusion.fit(observations)
     except CannotPredict:
         return ()
+    cells = [facts.cell(*wanted) for wanted in question.wanted]
+    told = told_by(model.models, cells)
     found = []
-    for kind, accelerator, count in question.wanted:
-        cell = facts.cell(kind, accelerator, count)
-        fused = _told(model, cell)
+    for place, (wanted, fused) in enumerate(zip(question.wanted, model.fused(told, cells), strict=True)):
         if fused is not None:
-            each = ((name, _told(member, cell)) for name, member in sorted(model.models.items()))
+            each = ((name, told[name][place]) for name in sorted(told))
             parts = tuple(_guess(name, prediction) for name, prediction in each if prediction is not None)
-            found.append(PredictedSpeed(kind, accelerator, count, _guess(fusion.name, fused), parts))
+            found.append(PredictedSpeed(*wanted, _guess(fusion.name, fused), parts))
     return tuple(found)
 
 
@@ -143,13 +143,6 @@ def _outcomes(past: Iterable[Scored]) -> Iterable[Outcome]:
         if each.low is not None and each.high is not None and each.measured > 0:
             prediction = Prediction(each.predicted, each.low, each.high)
             yield Outcome(each.source, each.kind, each.accelerator, prediction, each.measured)
-
-
-def _told(model: Model, cell: Cell) -> Prediction | None:
-    try:
-        return model.predict(cell)
-    except CannotPredict:
-        return None
 
 
 def _guess(source: str, prediction: Prediction) -> Guess:

@@ -36,6 +36,16 @@ def test_cells_between_measured_ones_are_told() -> None:
     assert found.coverage >= 0.7
 
 
+def test_what_is_known_of_a_kind_counts_as_if_all_were_conditioned_on() -> None:
+    """With few for all kinds, and the rest only where their kind is asked about, answers stay nearly as good."""
+    held = [crc32(str(n).encode()) % 10 < 3 for n in range(len(WORLD))]
+    known = [o for o, out in zip(WORLD, held, strict=True) if not out]
+    asked = [o for o, out in zip(WORLD, held, strict=True) if out]
+    whole, parts = (score(Learned(condition_on=most).fit(known), asked) for most in (1000, 60))
+    assert parts.median_error < min(0.05, 1.3 * whole.median_error)
+    assert parts.coverage >= 0.6
+
+
 def test_the_same_observations_give_the_same_model() -> None:
     """No chance is drawn."""
     cell = WORLD[7].cell
