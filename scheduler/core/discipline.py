@@ -20,7 +20,7 @@ from walras.ids import JobId
 #: A job is entitled to a pool, may use it while free, or may not use it.
 ENTITLED, OPPORTUNIST, UNWANTED = 0.0, 1.0, 2.0
 #: The most that is tolerated of what is remembered of owed time (`RoundRules.owed_limit_rounds`). With all of it, a job
-#: owed as much as can be remembered would claim nothing, and could wait for ever.
+#: owed as much as can be remembered would have no arrears, and could wait for ever.
 _TOLERATED_MAX = 0.5
 #: Accelerator-seconds that an exchange must gain however little a restart costs: equals would swap for ever.
 _LEAST_ADVANTAGE_S = 1.0
@@ -107,7 +107,7 @@ def _quantised(owed_s: float) -> float:
 class BySharesOwed:
     """Shares of time: whoever is owed most goes first; exchanges must pay for the restarts they cause (design 2).
 
-    What counts for those who wait is their *claim*: what they are owed beyond a tolerated part of what they have
+    What counts for those who wait is their *arrears*: what they are owed beyond a tolerated part of what they have
     received (`RoundRules.tolerated_lag`), and that part is at most half of what is remembered. Those who run are
     weighed by what they are owed. So a newcomer is served as soon as it is owed the cost of the exchange, and between
     equals who run and wait in turns a turn is as long as it takes to fall behind by that part: each makes what one has
@@ -157,7 +157,7 @@ class BySharesOwed:
         return (
             -job.request.priority_class,
             tier,
-            -_quantised(self._claim_s(job, pool)),
+            -_quantised(self._arrears_s(job, pool)),
             float(columns.submitted_at[job.slot]),
             job.job_id,
         )
@@ -178,9 +178,9 @@ class BySharesOwed:
             entitled = columns.entitled[rows, pool] > 0
             tier = np.where(entitled, ENTITLED, OPPORTUNIST)
             wanted = entitled | ((rates[:, pool] > 0) & (rates[:, pool] >= enough))
-            claim = np.round(columns.owed[rows, pool] - tolerated_s) + 0.0
+            arrears = np.round(columns.owed[rows, pool] - tolerated_s) + 0.0
             order = np.lexsort(
-                (columns.job_id[rows], columns.submitted_at[rows], -claim, tier, -columns.priority_class[rows])
+                (columns.job_id[rows], columns.submitted_at[rows], -arrears, tier, -columns.priority_class[rows])
             )
             order = order[wanted[order]]
             for form in sorted(set(forms[order].tolist())):
@@ -189,14 +189,14 @@ class BySharesOwed:
                 keys = zip(
                     (-columns.priority_class[rows[those]]).tolist(),
                     tier[those].tolist(),
-                    (-claim[those]).tolist(),
+                    (-arrears[those]).tolist(),
                     columns.submitted_at[rows[those]].tolist(),
                     ids,
                     strict=True,
                 )
                 lines.line(pool, form).plan(list(zip(keys, ids, strict=True)))
 
-    def _claim_s(self, job: JobRecord, pool: int) -> float:
+    def _arrears_s(self, job: JobRecord, pool: int) -> float:
         """Accelerator-seconds that the job is owed on the pool beyond what is tolerated."""
         columns, slot = self._ledger.columns, job.slot
         part, most_s = self._tolerance
@@ -224,8 +224,8 @@ class BySharesOwed:
         rows = np.flatnonzero(columns.active & columns.eligible & (columns.entitled[:, pool] > 0))
         wanted = self._ledger.classes.counts[columns.class_row[rows], pool]
         rows = rows[(columns.pool[rows] != pool) | (columns.count[rows] < wanted)]
-        claim = np.round(columns.owed[rows, pool] - self._tolerated_s(rows))
-        order = np.lexsort((columns.job_id[rows], columns.submitted_at[rows], -claim, -columns.priority_class[rows]))[
+        arrears = np.round(columns.owed[rows, pool] - self._tolerated_s(rows))
+        order = np.lexsort((columns.job_id[rows], columns.submitted_at[rows], -arrears, -columns.priority_class[rows]))[
             :most
         ]
         return [self._ledger.jobs[JobId(int(columns.job_id[row]))] for row in rows[order]]
@@ -260,7 +260,7 @@ class BySharesOwed:
         ledger, rules = self._ledger, self._rules
         own_class, count = challenger.request.priority_class, ledger.count_on(challenger, pool)
         cost_s = ledger.restart_s(challenger, rules) + there.stop_s
-        advantage = np.round(self._claim_s(challenger, pool) - there.owed)
+        advantage = np.round(self._arrears_s(challenger, pool) - there.owed)
         pays = advantage >= np.maximum(_LEAST_ADVANTAGE_S, rules.hysteresis * count * cost_s)
         # Else it will be gone as soon as the exchange would be through.
         ripe = (there.ran_s >= rules.min_runtime_s) & (there.left_s > cost_s)
@@ -277,7 +277,7 @@ class BySharesOwed:
             return False  # too near its end for another start to pay
         # What it is owed beyond its gang where it runs already is what a larger gang would have given it.
         counts_here = pool != here and columns.entitled[job.slot, here] > 0
-        advantage = self._claim_s(job, pool) - (columns.owed[job.slot, here] if counts_here else 0.0)
+        advantage = self._arrears_s(job, pool) - (columns.owed[job.slot, here] if counts_here else 0.0)
         count = self._ledger.count_on(job, pool)
         cost = self._ledger.stop_cost_s(job, rules)
         return _quantised(float(advantage)) >= max(_LEAST_ADVANTAGE_S, rules.hysteresis * count * cost)

@@ -50,8 +50,8 @@ class RoundRules:
     #: A challenger must be owed this many times the cost of the exchange more than the incumbent. Under an order: the
     #: incumbent must have run this many times that long.
     hysteresis: float = 2.0
-    #: Under shares: the part of what a job has received by which it may lag behind its share while others keep the place
-    #: that it waits for; at most half of what is remembered of owed time. 0: none, whatever the length of the jobs.
+    #: Under shares: the part of what a job has received by which it may lag behind its share while others keep the
+    #: place that it waits for; at most half of what is remembered of owed time. 0: none, however long the jobs are.
     tolerated_lag: Annotated[float, Field(ge=0.0, le=1.0)] = 0.05
     #: An incumbent is safe from challengers of its class for this long.
     min_runtime_s: float = 60.0
