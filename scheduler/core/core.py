@@ -100,7 +100,7 @@ class SchedulerCore:
             if what == "round":
                 cycle.round_timer_at = float("inf")
                 cycle.round_ended = self._cycle.refill = True
-                limit_s = cycle.standing.rules.owed_limit_rounds * cycle.standing.rules.round_s
+                limit_s = cycle.standing.rules.owed_limit_s
                 self.ledger.columns.settle_all(self.ledger.now, limit_s)
             elif what == "gate":
                 cycle.gate_timer_at = float("inf")

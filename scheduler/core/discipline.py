@@ -19,6 +19,9 @@ from walras.ids import JobId
 
 #: A job is entitled to a pool, may use it while free, or may not use it.
 ENTITLED, OPPORTUNIST, UNWANTED = 0.0, 1.0, 2.0
+#: The most that is tolerated of what is remembered of owed time (`RoundRules.owed_limit_rounds`). With all of it, a job
+#: owed as much as can be remembered would have no arrears, and could wait for ever.
+_TOLERATED_MAX = 0.5
 #: Accelerator-seconds that an exchange must gain however little a restart costs: equals would swap for ever.
 _LEAST_ADVANTAGE_S = 1.0
 
@@ -102,7 +105,22 @@ def _quantised(owed_s: float) -> float:
 
 
 class BySharesOwed:
-    """Shares of time: whoever is owed most goes first; exchanges must pay for the restarts they cause (design 2)."""
+    """Shares of time: whoever is owed most goes first; exchanges must pay for the restarts they cause (design 2).
+
+    What counts for those who wait is their *arrears*: what they are owed beyond a tolerated part of what they have
+    received (`RoundRules.tolerated_lag`), and that part is at most half of what is remembered. Those who run are
+    weighed by what they are owed. So a newcomer is served as soon as it is owed the cost of the exchange, and between
+    equals who run and wait in turns a turn is as long as it takes to fall behind by that part: each makes what one has
+    received grow by the same factor, and starts are logarithmic in a job's length, until its turns are as long as the
+    limit allows.
+
+    The bound on lag: while a job waits and one of its class and gang g, which runs and may be displaced, has the place,
+    it is owed less than
+
+        min(tolerated_lag * received, limit / 2) + hysteresis * g * (both restarts) + what a round adds to either
+
+    more than that one. With a part of 0 this is the bound that hysteresis alone keeps.
+    """
 
     compares = True
     strict = False
@@ -114,6 +132,8 @@ class BySharesOwed:
     def __init__(self, ledger: Ledger, rules: RoundRules) -> None:
         self._ledger = ledger
         self._rules = rules
+        #: Tolerated part of what was received, and the most that is tolerated of each accelerator of a gang, seconds.
+        self._tolerance = rules.tolerated_lag, _TOLERATED_MAX * rules.owed_limit_s
 
     def tier(self, job: JobRecord, pool: int) -> float:
         """ENTITLED, OPPORTUNIST (fast enough to use the pool while it is free) or UNWANTED."""
@@ -134,11 +154,10 @@ class BySharesOwed:
             return None
         columns = self._ledger.columns
         columns.settle(job.slot, self._ledger.now)
-        owed = _quantised(float(columns.owed[job.slot, pool]))
         return (
             -job.request.priority_class,
             tier,
-            -owed,
+            -_quantised(self._arrears_s(job, pool)),
             float(columns.submitted_at[job.slot]),
             job.job_id,
         )
@@ -154,13 +173,14 @@ class BySharesOwed:
         rates = ledger.classes.rates[class_rows]
         forms = ledger.classes.form_rows[class_rows]
         enough = self._rules.opportunistic_rate * rates.max(axis=1, initial=0.0)
+        tolerated_s = self._tolerated_s(rows)
         for pool in range(columns.pools):
             entitled = columns.entitled[rows, pool] > 0
             tier = np.where(entitled, ENTITLED, OPPORTUNIST)
             wanted = entitled | ((rates[:, pool] > 0) & (rates[:, pool] >= enough))
-            owed = np.round(columns.owed[rows, pool]) + 0.0
+            arrears = np.round(columns.owed[rows, pool] - tolerated_s) + 0.0
             order = np.lexsort(
-                (columns.job_id[rows], columns.submitted_at[rows], -owed, tier, -columns.priority_class[rows])
+                (columns.job_id[rows], columns.submitted_at[rows], -arrears, tier, -columns.priority_class[rows])
             )
             order = order[wanted[order]]
             for form in sorted(set(forms[order].tolist())):
@@ -169,12 +189,25 @@ class BySharesOwed:
                 keys = zip(
                     (-columns.priority_class[rows[those]]).tolist(),
                     tier[those].tolist(),
-                    (-owed[those]).tolist(),
+                    (-arrears[those]).tolist(),
                     columns.submitted_at[rows[those]].tolist(),
                     ids,
                     strict=True,
                 )
                 lines.line(pool, form).plan(list(zip(keys, ids, strict=True)))
+
+    def _arrears_s(self, job: JobRecord, pool: int) -> float:
+        """Accelerator-seconds that the job is owed on the pool beyond what is tolerated."""
+        columns, slot = self._ledger.columns, job.slot
+        part, most_s = self._tolerance
+        return float(columns.owed[slot, pool] - min(part * columns.attained_s[slot], most_s * columns.gang[slot]))
+
+    def _tolerated_s(self, rows: IntArray) -> FloatArray:
+        """The lag that is tolerated of the jobs in these slots, accelerator-seconds."""
+        columns = self._ledger.columns
+        part, most_s = self._tolerance
+        tolerated_s: FloatArray = np.minimum(part * columns.attained_s[rows], most_s * columns.gang[rows])
+        return tolerated_s
 
     def contests(self, most: int) -> Iterator[tuple[JobRecord, int]]:
         for state in self._ledger.fleet.pools:
@@ -191,8 +224,8 @@ class BySharesOwed:
         rows = np.flatnonzero(columns.active & columns.eligible & (columns.entitled[:, pool] > 0))
         wanted = self._ledger.classes.counts[columns.class_row[rows], pool]
         rows = rows[(columns.pool[rows] != pool) | (columns.count[rows] < wanted)]
-        owed = np.round(columns.owed[rows, pool])
-        order = np.lexsort((columns.job_id[rows], columns.submitted_at[rows], -owed, -columns.priority_class[rows]))[
+        arrears = np.round(columns.owed[rows, pool] - self._tolerated_s(rows))
+        order = np.lexsort((columns.job_id[rows], columns.submitted_at[rows], -arrears, -columns.priority_class[rows]))[
             :most
         ]
         return [self._ledger.jobs[JobId(int(columns.job_id[row]))] for row in rows[order]]
@@ -227,7 +260,7 @@ class BySharesOwed:
         ledger, rules = self._ledger, self._rules
         own_class, count = challenger.request.priority_class, ledger.count_on(challenger, pool)
         cost_s = ledger.restart_s(challenger, rules) + there.stop_s
-        advantage = np.round(ledger.columns.owed[challenger.slot, pool] - there.owed)
+        advantage = np.round(self._arrears_s(challenger, pool) - there.owed)
         pays = advantage >= np.maximum(_LEAST_ADVANTAGE_S, rules.hysteresis * count * cost_s)
         # Else it will be gone as soon as the exchange would be through.
         ripe = (there.ran_s >= rules.min_runtime_s) & (there.left_s > cost_s)
@@ -244,7 +277,7 @@ class BySharesOwed:
             return False  # too near its end for another start to pay
         # What it is owed beyond its gang where it runs already is what a larger gang would have given it.
         counts_here = pool != here and columns.entitled[job.slot, here] > 0
-        advantage = columns.owed[job.slot, pool] - (columns.owed[job.slot, here] if counts_here else 0.0)
+        advantage = self._arrears_s(job, pool) - (columns.owed[job.slot, here] if counts_here else 0.0)
         count = self._ledger.count_on(job, pool)
         cost = self._ledger.stop_cost_s(job, rules)
         return _quantised(float(advantage)) >= max(_LEAST_ADVANTAGE_S, rules.hysteresis * count * cost)

@@ -185,7 +185,7 @@ def apply_answer(cycle: Cycle, event: Solved) -> bool:
         cycle.dirty = True
         return False
     proposal, standing = event.proposal, cycle.standing
-    limit_s = standing.rules.owed_limit_rounds * max(standing.rules.round_s, 1.0)
+    limit_s = standing.rules.owed_limit_s
     cycle.ledger.columns.settle_all(cycle.now, limit_s)
     _resize(cycle, proposal)
     _entitle(cycle.ledger, proposal)

@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Annotated
+
+from pydantic import Field
 
 
 class Backfill(StrEnum):
@@ -47,6 +50,9 @@ class RoundRules:
     #: A challenger must be owed this many times the cost of the exchange more than the incumbent. Under an order: the
     #: incumbent must have run this many times that long.
     hysteresis: float = 2.0
+    #: Under shares: the part of what a job has received by which it may lag behind its share while others keep the
+    #: place that it waits for; at most half of what is remembered of owed time. 0: none, however long the jobs are.
+    tolerated_lag: Annotated[float, Field(ge=0.0, le=1.0)] = 0.05
     #: An incumbent is safe from challengers of its class for this long.
     min_runtime_s: float = 60.0
     #: Reservations for gangs that fit nowhere, per pool.
@@ -79,3 +85,8 @@ class RoundRules:
     rent_backoff_max_s: float = 1800.0
     #: What may be spent; a job may have a budget of its own besides.
     budgets: tuple[Budget, ...] = ()
+
+    @property
+    def owed_limit_s(self) -> float:
+        """Seconds of a gang that are remembered of owed time, either way."""
+        return self.owed_limit_rounds * max(self.round_s, 1.0)

@@ -21,6 +21,8 @@ from walras.request import Demand, JobRequest
 
 KIND = Kind("k")
 URGENT, ORDINARY = 90, 50
+#: Commands by which one accelerator changes hands: one is asked to go and leaves, the other starts and is up.
+EXCHANGE = 10
 #: Every policy with parameters that make it as restless as it can be on jobs of a minute.
 PARAMETERS: dict[str, dict[str, object]] = {
     "walras": {"stay": 0.0, "slowdown": 1.0, "margin": 0.0},
@@ -92,7 +94,7 @@ def test_a_due_reservation_and_urgent_single_jobs_do_not_chase_each_other(policy
     result, busiest = run(jobs, scenario(policy, machines=2, size=2, costs=costs))
     assert result.outcome is Outcome.COMPLETE, result.outcome
     assert not result.violations
-    assert busiest <= 40
+    assert busiest <= 4 * EXCHANGE + 2  # every accelerator changes hands once; a solve and a wake-up besides
 
 
 @given(

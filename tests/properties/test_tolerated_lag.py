@@ -1,0 +1,166 @@
+"""What is tolerated of lag: who waits falls behind those who run by no more than was said, and starts become few."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from fake_fleet import cluster, job, pool
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from optimizer.policy import PolicySpec
+from scheduler.core import events as ev
+from scheduler.core.commands import Command, Start
+from scheduler.core.core import SchedulerCore
+from scheduler.core.discipline import BySharesOwed
+from scheduler.core.ledger import JobRecord, Ledger
+from scheduler.core.rules import RoundRules
+from simulator.attempts import WorldModel
+from simulator.engine import Limits
+from simulator.job import SimulatedJob
+from simulator.machines import PoolModel
+from simulator.simulate import Scenario, Simulation
+from simulator.truth import Costs, SpeedKey, Truth
+from walras.ids import JobId, Kind
+from walras.states import JobState
+
+KIND = Kind("k")
+RESTART_S = 10.0
+#: Rounds that one may wait besides: a place is asked for at a round's end, what is owed is reckoned at such ends, and
+#: an incumbent may have just come.
+ROUNDS = 3
+
+
+def rules_of(part: float) -> RoundRules:
+    return RoundRules(round_s=60, resolve_min_s=60, min_runtime_s=60, profiling_share=0, tolerated_lag=part)
+
+
+def scenario(machines: int, rules: RoundRules, until_at: float) -> Scenario:
+    """One pool of machines of one accelerator, speeds known, restarts of 10 s."""
+    truth = Truth({SpeedKey(KIND, "a"): 1.0}, {KIND: Costs(RESTART_S - 2.0, 2.0)})
+    return Scenario(
+        (PoolModel(pool("a", 1), machines),), truth, PolicySpec("max_min_fairness"), rules, WorldModel(),
+        limits=Limits(until_at=until_at),
+    )  # fmt: skip
+
+
+def exceeded_s(ledger: Ledger, rules: RoundRules) -> float:
+    """By how much the worst lag of a waiting job behind one that runs is above its bound; accelerator-seconds."""
+    columns, worst = ledger.columns, -np.inf
+    ran_s = rules.min_runtime_s + ROUNDS * rules.round_s
+    running = [each for each in ledger if _displaceable(each) and ledger.now - each.running_at >= ran_s]
+    for waiting in (each for each in ledger if each.waits):
+        slot = waiting.slot
+        tolerated_s = min(rules.tolerated_lag * columns.attained_s[slot], rules.owed_limit_s / 2)
+        bound_s = tolerated_s + rules.hysteresis * 2 * RESTART_S + ROUNDS * rules.round_s + 1.0
+        for there in running:
+            worst = max(worst, columns.owed[slot, 0] - columns.owed[there.slot, 0] - bound_s)
+    return float(worst)
+
+
+def _displaceable(record: JobRecord) -> bool:
+    return record.state is JobState.RUNNING and record.revoked is None
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    jobs=st.integers(2, 9),
+    machines=st.integers(1, 4),
+    part=st.sampled_from([0.0, 0.01, 0.05, 0.2, 1.0]),
+    gap_s=st.sampled_from([0.0, 700.0]),
+)
+def test_nobody_who_waits_lags_by_more_than_is_tolerated(jobs: int, machines: int, part: float, gap_s: float) -> None:
+    """At every instant of five hours: tolerated lag, the cost of the exchange and three rounds, and no more."""
+    rules = rules_of(part)
+    simulation = Simulation(scenario(machines, rules, until_at=18_000.0))
+    worst = -np.inf
+
+    def watch(_: ev.Event, __: list[Command]) -> None:
+        nonlocal worst
+        assert isinstance(simulation.core, SchedulerCore)
+        worst = max(worst, exceeded_s(simulation.core.ledger, rules))
+
+    work = [SimulatedJob(number * gap_s, job(number + 1, "a", steps=1e6), 1e6) for number in range(jobs)]
+    simulation.run(work, watch)
+    assert worst <= 0.0
+
+
+def starts_of(part: float, hours: int) -> dict[int, int]:
+    """Starts by job: six long jobs that share two accelerators."""
+    starts: dict[int, int] = {}
+
+    def watch(_: ev.Event, commands: list[Command]) -> None:
+        for command in commands:
+            if isinstance(command, Start):
+                starts[command.job_id] = starts.get(command.job_id, 0) + 1
+
+    jobs = [SimulatedJob(0.0, job(number, "a", steps=1e6), 1e6) for number in range(1, 7)]
+    rules = RoundRules(
+        round_s=60, resolve_min_s=60, min_runtime_s=60, profiling_share=0, tolerated_lag=part, owed_limit_rounds=1e4
+    )
+    Simulation(scenario(2, rules, hours * 3600.0)).run(jobs, watch)
+    return starts
+
+
+def test_starts_are_logarithmic_in_the_length_of_a_job() -> None:
+    """Turns grow with what was received: as many starts again in twice the time."""
+    tolerant = [max(starts_of(0.2, hours).values()) for hours in (4, 8, 16)]
+    added = [later - earlier for earlier, later in pairwise(tolerant)]
+    assert max(added) <= 6  # each start is of a fifth more than was received: log(2) / log(1.2) = 3.8, and rounds
+    strict = [max(starts_of(0.0, hours).values()) for hours in (4, 8)]
+    assert strict[1] - strict[0] > 5 * max(added)  # one start in so many rounds, for ever
+
+
+# ------------------------------------------------------------------------------------------------ who outweighs whom
+
+seconds = st.floats(0.0, 1e5, allow_nan=False)
+
+
+def ledger_of(owed: list[float], received: list[float], running: int) -> Ledger:
+    """Equals, each entitled to a part of one pool; the first `running` of them have its accelerators."""
+    fleet = cluster("max_min_fairness", rules=RoundRules(profiling_share=0), machines="c" * running)
+    for number in range(len(owed)):
+        fleet.tell(ev.JobSubmitted(0.0, job(number + 1, "c")))
+        if JobId(number + 1) in fleet.attempts:
+            fleet.tell(ev.AttemptStarted(0.0, JobId(number + 1), fleet.attempts[JobId(number + 1)].number))
+    ledger = fleet.core.ledger
+    ledger.now = 1000.0
+    for record, owed_s, received_s in zip(ledger, owed, received, strict=True):
+        ledger.columns.owed[record.slot, :] = owed_s
+        ledger.columns.attained_s[record.slot] = received_s
+        ledger.columns.settled_at[record.slot] = ledger.now
+        ledger.columns.entitled[record.slot, :] = 0.5
+    return ledger
+
+
+def displaced(ledger: Ledger, part: float, pool_row: int) -> dict[JobId, set[JobId]]:
+    """By waiting job: those that it outweighs."""
+    discipline = BySharesOwed(ledger, RoundRules(tolerated_lag=part))
+    there = discipline.incumbents(pool_row, 100)
+    return {each.job_id: {weak.job_id for weak in there.weaker_than(each)} for each in ledger if each.waits}
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.tuples(st.floats(-3600.0, 3600.0), seconds), min_size=3, max_size=8), st.floats(0, 1), st.floats(0, 1)
+)
+def test_more_tolerance_never_lets_anybody_take_another_place(
+    rows: list[tuple[float, float]], one: float, other: float
+) -> None:
+    """Whom a job may displace with a larger tolerated part, it may displace with less; with 0 received, as with 0."""
+    owed, received = [row[0] for row in rows], [row[1] for row in rows]
+    ledger = ledger_of(owed, received, running=2)
+    row = next(state.row for state in ledger.fleet.pools if state.capacity)
+    strict, tolerant = displaced(ledger, min(one, other), row), displaced(ledger, max(one, other), row)
+    assert all(tolerant[job_id] <= strict[job_id] for job_id in strict)
+    ledger.columns.attained_s[:] = 0.0
+    assert displaced(ledger, 1.0, row) == displaced(ledger, 0.0, row)
+
+
+@pytest.mark.parametrize("advantage_s", [239.0, 240.0, 241.0])
+def test_with_a_part_of_nothing_only_the_exchange_counts(advantage_s: float) -> None:
+    """Part 0: owed against owed, whatever either has received; hysteresis 2 and two restarts of 60 s."""
+    ledger = ledger_of([0.0, 0.0, advantage_s], [7e4, 100.0, 9e4], running=2)
+    row = next(state.row for state in ledger.fleet.pools if state.capacity)
+    assert displaced(ledger, 0.0, row)[JobId(3)] == ({JobId(1), JobId(2)} if advantage_s >= 240.0 else set())
+    assert displaced(ledger, 0.01, row)[JobId(3)] == set()  # 900 s are tolerated after 25 hours
