@@ -42,6 +42,7 @@ batch: {global: 64}
 steps: 1e4
 estimated_duration: 1h30m
 profile: resnet50
+facts: {gradient_bytes: 102e6, layers: 50}
 throughput: {A100-40GB: 12.0}
 retry: {max_restarts: 2, on_exit_codes: 3}
 limits: {max_runtime: 2d, max_queue_time: 12h}
