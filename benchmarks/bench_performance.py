@@ -7,11 +7,11 @@ Without the data only the figures of published tables and synthetic jobs are tol
 
 import os
 from dataclasses import replace
-from math import sqrt
+from math import exp, sqrt
 from pathlib import Path
 from random import Random
 from statistics import median
-from time import perf_counter
+from time import perf_counter, process_time
 
 from benchmarks.performance_scores import (
     best_factors,
@@ -30,8 +30,10 @@ from optimizer.performance.choice import Goal, choose, exhaustive, option_of, wi
 from optimizer.performance.completion import Completion
 from optimizer.performance.fusion import Fusion
 from optimizer.performance.learned import Learned
+from optimizer.performance.observation import AcceleratorFacts, Cell, KindFacts, Layout, Observation
 from optimizer.performance.parameter_server import fit_saturation
 from optimizer.performance.predictor import score
+from optimizer.performance.ratios import sheet_speed
 from optimizer.performance.scavenger import Laws, ShortRun, corners, fit_laws
 
 _HELD = 30
@@ -44,7 +46,7 @@ LAWS = Laws((0.2, 0.012, 0.08), (0.55, 4.0), (60.0, 190.0), 50_000.0)
 def measure(scale: float) -> list[Measured]:
     """Tables in the order of the docstring; those of measured data only where there is some."""
     given = os.environ.get("WALRAS_DATA", "")
-    measured = [_published(), _spot(), _scavenger(max(2, round(200 * scale)))]
+    measured = [_published(), _spot(), _scavenger(max(2, round(200 * scale))), _cost(scale)]
     if given:
         measured += [_unseen(Path(given)), _left_out(Path(given)), _by_what_is_known(Path(given))]
     return measured
@@ -140,6 +142,41 @@ def _spot() -> Measured:
     choose(windows(offers, job.time_s, update_speeds(job), job.link.most_workers), Goal(deadline_s=3700))
     measured.add(f"{_MANY * len(offers)} instances: time of a plan", perf_counter() - began, "s", at_most=0.05)
     return measured
+
+
+def _cost(scale: float) -> Measured:
+    """Of learning and telling, as a server does after something new was measured."""
+    measured = Measured(
+        "time of a fit and of telling 2,000 cells", "one process; made-up kinds, six types, four counts"
+    )
+    for many in (200, 600, 2000, 4000):
+        known, asked, truths = made_up(max(50, round(scale * many)), 2000)
+        began = process_time()
+        model = Fusion((Completion(), Learned(), Boosted())).fit(known)
+        told = model.predict_many(asked)
+        seconds = process_time() - began
+        errors = [abs(truth / each.steps_per_s - 1.0) for truth, each in zip(truths, told, strict=True) if each]
+        measured.add(f"{len(known)} known: CPU time", seconds, "s", at_most=60 if many == 2000 else None)
+        measured.add("   median error", 100 * median(errors), "%")
+    return measured
+
+
+def made_up(known: int, asked: int) -> tuple[list[Observation], list[Cell], list[float]]:
+    """Known cells, others of the same kinds, and the others' speeds. Kinds like some types more; 3 % of noise."""
+    random = Random(1)
+    types = [AcceleratorFacts(f"type-{n}", 4e12 * 2.0**n, 2e11 * 1.6**n) for n in range(6)]
+    cells, speeds = [], []
+    for number in range(known // 5):
+        base = random.gauss(0.0, 1.5)
+        for facts in types:
+            taste = random.gauss(0.0, 0.15)
+            for count in (1, 2, 4, 8):
+                cells.append(Cell(KindFacts(f"kind-{number}"), facts, Layout(float(count), count)))
+                speeds.append(exp(base + taste) * sheet_speed(facts) / 1e12 * count**0.9)
+    order = random.sample(range(len(cells)), len(cells))
+    observations = [Observation(cells[n], speeds[n] * random.gauss(1.0, 0.03), 0.03, 4) for n in order[:known]]
+    rest = order[known : known + asked]
+    return observations, [cells[n] for n in rest], [speeds[n] for n in rest]
 
 
 def _scavenger(seeds: int) -> Measured:

@@ -73,6 +73,7 @@ def arrow(rows: Rows, own_precision: Array, shared_precision: Array) -> Arrow:
     to = rows.shared_at[:, None, :]
     np.add.at(across, (group, left, to), rows.own[:, :, None] * rows.shared[:, None, :])
     np.add.at(common, (rows.shared_at[:, :, None], to), rows.shared[:, :, None] * rows.shared[:, None, :])
-    alone = np.linalg.inv(corner)
+    alone = np.asarray(np.linalg.inv(corner), dtype=np.float64)
     flat = across.reshape(-1, shared)
-    return Arrow(alone, across, np.linalg.inv(common - flat.T @ (alone @ across).reshape(-1, shared)))
+    middle = np.linalg.inv(common - flat.T @ (alone @ across).reshape(-1, shared))
+    return Arrow(alone, across, np.asarray(middle, dtype=np.float64))

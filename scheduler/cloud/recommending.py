@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from optimizer.performance.affine import Affine
 from optimizer.performance.analytic import Analytic
 from optimizer.performance.boosted import Boosted
 from optimizer.performance.choice import Goal, Offer
@@ -217,4 +218,4 @@ def observations_of(profile: ProfileFile, catalog: Catalog, terms: Terms) -> tup
 
 def model_of(observations: Sequence[Observation]) -> Model:
     """The predictors, each believed by its record on these observations."""
-    return Fusion((Analytic(), Learned(), Boosted())).fit(observations)
+    return Fusion((Analytic(), Affine(), Learned(), Boosted())).fit(observations)
