@@ -173,17 +173,18 @@ class Machines:
 
     def parts(self, placement: Placement) -> list[Part]:
         """The machines of a placement that are there, each with the accelerators it gives."""
-        nodes = ((self.nodes.get(part.node_id), part.devices) for part in placement.parts)
-        return [(node, devices) for node, devices in nodes if node is not None]
+        nodes = self.nodes
+        return [(nodes[part.node_id], part.devices) for part in placement.parts if part.node_id in nodes]
 
     def hold(self, job_id: JobId, parts: list[Part], beside: JobId | None = None) -> None:
         """An attempt of the job takes its accelerators, or shares those of the job beside it."""
         for node, devices in parts:
+            holders = node.devices
             for device in devices:
-                holder = node.devices[device]
+                holder = holders[device]
                 assert holder == beside, f"{node.node_id}[{device}] is granted to job {job_id}; job {holder} holds it"
                 if beside is None:
-                    node.devices[device] = job_id
+                    holders[device] = job_id
                 else:
                     assert device not in node.guests, f"{node.node_id}[{device}] is granted to three jobs"
                     node.guests[device] = job_id
@@ -193,12 +194,13 @@ class Machines:
         """No process of the attempt is left; machines that are gone have nothing to free."""
         for node, devices in parts:
             if node.link is not Link.GONE:
+                holders, guests = node.devices, node.guests
                 for device in devices:
-                    if node.guests.get(device) == job_id:
-                        del node.guests[device]
+                    if guests and guests.get(device) == job_id:
+                        del guests[device]
                         continue
-                    assert node.devices[device] == job_id, f"{node.node_id}[{device}] is not held by job {job_id}"
-                    node.devices[device] = node.guests.pop(device, None)
+                    assert holders[device] == job_id, f"{node.node_id}[{device}] is not held by job {job_id}"
+                    holders[device] = guests.pop(device, None) if guests else None
                 del node.runs[job_id]
 
     # -- renting

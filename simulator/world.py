@@ -196,7 +196,7 @@ class World:
         self.attempts.begin(now, run)
         for listener in self.on_begin:
             listener(now, run)
-        if len(parts) < len(command.placement.parts) or any(node.link is Link.DOWN for node, _ in parts):
+        if is_gang and (len(parts) < len(command.placement.parts) or any(node.link is Link.DOWN for node, _ in parts)):
             # Its ranks wait for one that will never come.
             self.attempts.kill(now, run)
             self._engine.schedule(now, self._remains, run)

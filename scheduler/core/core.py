@@ -62,7 +62,8 @@ class SchedulerCore:
         self.ledger.now = cycle.now = event.at
         self.ledger.turn += 1
         cycle.commands = []
-        self._run_timers()
+        if cycle.timers.next_at <= event.at:
+            self._run_timers()
         _HANDLERS[type(event)](self, event)
         self._settle()
         return cycle.commands
@@ -79,7 +80,8 @@ class SchedulerCore:
             cycle.mechanism.settle(cycle)
             if cycle.spending.has_news:
                 budgets.settle_starts(cycle)
-            idle.settle(cycle)
+            if cycle.emptied:
+                idle.settle(cycle)
             self._wake()
 
     def _wake(self) -> None:
@@ -93,8 +95,6 @@ class SchedulerCore:
 
     def _run_timers(self) -> None:
         cycle = self._cycle
-        if cycle.timers.next_at > cycle.now:
-            return
         while (due := cycle.timers.due(self.ledger.now)) is not None:
             what, subject, number = due
             if what == "round":

@@ -52,9 +52,9 @@ class Machine:
     #: Condition to return to when contact is back.
     before: Condition = Condition.UP
     holders: dict[JobId, tuple[int, ...]] = field(default_factory=dict)
-    #: When its holders will leave by themselves, the first first, with what they hold; and what was known when that
-    #: was worked out (`remaining.foreseen_ends_on`).
-    ends: list[tuple[float, int]] = field(default_factory=list)
+    #: When each accelerator that is held will be free by itself, and what was known when that was worked out
+    #: (`remaining.foreseen_ends_on`).
+    ends: list[float] = field(default_factory=list)
     ends_known: int = -1
     #: Of these accelerators those that two jobs hold.
     shared: set[tuple[int, ...]] = field(default_factory=set)

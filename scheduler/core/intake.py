@@ -1,5 +1,7 @@
 """What every mechanism of ours does at an event, whatever it decides: freed machines, newcomers, the round timer."""
 
+from math import inf
+
 from scheduler.core import jobs
 from scheduler.core.claims import offer
 from scheduler.core.cycle import Cycle
@@ -37,13 +39,13 @@ def fill_lines_anew(cycle: Cycle) -> None:
 def set_round_timer(cycle: Cycle) -> None:
     """A round is worth a timer only if somebody waits, or is owed time on another pool."""
     rules, now = cycle.standing.rules, cycle.now
-    if rules.round_s <= 0 or (cycle.round_timer_at > now and cycle.round_timer_at < float("inf")):
+    if now < cycle.round_timer_at < inf or rules.round_s <= 0:
         return
     discipline = cycle.discipline
     if discipline is None or not (discipline.compares or rules.idle_to_round_end):
         return
     if not cycle.ledger.jobs:
-        cycle.round_timer_at = float("inf")
+        cycle.round_timer_at = inf
         return
     cycle.round_timer_at = (now // rules.round_s + 1) * rules.round_s
     cycle.timers.set(cycle.round_timer_at, "round")

@@ -67,12 +67,13 @@ def foreseen_end_at(ledger: Ledger, job: JobRecord, rules: RoundRules) -> float:
     return job.ends_at
 
 
-def foreseen_ends_on(ledger: Ledger, machine: Machine, rules: RoundRules) -> list[tuple[float, int]]:
-    """(when, accelerators) of those who hold accelerators of the machine, were they left alone; the first first."""
+def foreseen_ends_on(ledger: Ledger, machine: Machine, rules: RoundRules) -> list[float]:
+    """When each accelerator that is held on the machine will be free, were its holder left alone; ascending."""
     known = ledger.classes.version + ledger.costs.version
     if machine.ends_known != known:
-        jobs, holders = ledger.jobs, machine.holders.items()
-        machine.ends = [(foreseen_end_at(ledger, jobs[job_id], rules), len(held)) for job_id, held in holders]
+        machine.ends = []
+        for job_id, held in machine.holders.items():
+            machine.ends.extend([foreseen_end_at(ledger, ledger.jobs[job_id], rules)] * len(held))
         machine.ends.sort()
         machine.ends_known = known
     return machine.ends

@@ -24,19 +24,24 @@ class Room(NamedTuple):
         return (line.part <= self.one and count <= self.several) or count <= self.lent
 
 
-#: Everybody may have to be looked at.
+#: Everybody may have to be looked at; nobody needs to be.
 ANY_ROOM = Room(inf, inf, inf)
+NO_ROOM = Room(0, 0, 0)
 
 
 def room_on(cycle: Cycle, pool: int) -> Room:
     """What may start on the pool. Everybody, as long as the first who finds no place would get a reservation."""
     fleet = cycle.ledger.fleet
     free, held = fleet.pools[pool].free, 0
-    reserved = cycle.reservations.get(pool, {}).values()
+    reserved = cycle.reservations[pool].values() if pool in cycle.reservations else ()
     for claim in reserved:
+        needs = claim.needs
         for row, wanted in claim.wanted.items():
-            held = max(held, wanted - claim.needs[row])
-    if (free or held) and len(reserved) < cycle.standing.rules.max_reservations:
+            if wanted - needs[row] > held:
+                held = wanted - needs[row]
+    if not (free or held):
+        return NO_ROOM
+    if len(reserved) < cycle.standing.rules.max_reservations:
         return ANY_ROOM
     lends = held and any(waits_for_others(cycle, claim) for claim in reserved)
     return Room(fleet.most_free(pool) if free else 0, free, held if lends else 0)

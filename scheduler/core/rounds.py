@@ -19,7 +19,7 @@ from scheduler.core.fleet import Machine, Place, split
 from scheduler.core.ledger import JobRecord
 from scheduler.core.lines import Key
 from scheduler.core.remaining import foreseen_ends_on
-from scheduler.core.room import ANY_ROOM, Room, room_on
+from scheduler.core.room import ANY_ROOM, NO_ROOM, Room, room_on
 from scheduler.core.rules import Backfill
 from scheduler.core.victims import MACHINES_MAX, likely_machines, open_machines, victims_of
 from walras.reasons import Reason
@@ -132,6 +132,8 @@ def _next_in_line(cycle: Cycle, filling: _Filling) -> _Head | None:
 def _heads(cycle: Cycle, filling: _Filling, pool: int, room: Room) -> list[_Head]:
     """The first of every line of the pool that may have room and is not known to be full."""
     lines, heads, elastic = cycle.lines, list[_Head](), cycle.ledger.classes.elastic_forms
+    if room is NO_ROOM:
+        return heads
     for form_row, line in lines.of(pool):
         may_start = room.may_hold(line) or (form_row in elastic and _may_shrink(cycle, pool))
         if not may_start or (pool, form_row) in filling.full:
@@ -220,12 +222,11 @@ def _ready_at(cycle: Cycle, machine: Machine, wanted: int) -> float:
     missing = wanted - len(machine.free)
     if missing <= 0:
         return cycle.now
-    now = cycle.now
-    for end_at, count in foreseen_ends_on(cycle.ledger, machine, cycle.standing.rules):
-        missing -= count
-        if missing <= 0:
-            return end_at if end_at > now else now
-    return inf
+    ends = foreseen_ends_on(cycle.ledger, machine, cycle.standing.rules)
+    if missing > len(ends):
+        return inf
+    end_at = ends[missing - 1]
+    return end_at if end_at > cycle.now else cycle.now
 
 
 def _lend_to_first(cycle: Cycle, reservation: Claim, jobs: Iterable[JobRecord]) -> bool:

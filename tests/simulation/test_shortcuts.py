@@ -68,8 +68,8 @@ class Comparing(SchedulerCore):
         ledger = self.ledger
         for machine in ledger.fleet.machines:
             if machine is not None and ledger.standing is not None:
-                holders = [(ledger.jobs[job_id], len(held)) for job_id, held in machine.holders.items()]
-                anew = sorted((self._end(job), count) for job, count in holders)
+                holders = [ledger.jobs[job_id] for job_id, held in machine.holders.items() for _ in held]
+                anew = sorted(map(self._end, holders))
                 assert foreseen_ends_on(ledger, machine, ledger.standing.rules) == anew
 
     def _end(self, job: JobRecord) -> float:
