@@ -87,14 +87,13 @@ class PoolMeter:
 
 
 class _Holding:
-    """The accelerators of an attempt that has not ended."""
+    """The accelerators of an attempt that has not ended, in one pool. When it runs is in that of its first pool."""
 
     __slots__ = (
         "accelerator_s",
         "accelerators",
         "leased_at",
         "meter",
-        "others",
         "placement",
         "ran_s",
         "running_at",
@@ -107,8 +106,6 @@ class _Holding:
         self.placement = placement
         self.meter = meter
         self.accelerators = accelerators
-        #: What it holds in other pools.
-        self.others: tuple[_Holding, ...] = ()
         self.leased_at = self.settled_at = at
         self.accelerator_s = 0.0
         self.usd = 0.0
@@ -120,11 +117,6 @@ class _Holding:
     @property
     def is_running(self) -> bool:
         return self.running_at == self.running_at
-
-    @property
-    def parts(self) -> "tuple[_Holding, ...]":
-        """One for each of its pools."""
-        return (self, *self.others) if self.others else (self,)
 
 
 #: Takes the measure of each job when it has ended.
@@ -143,7 +135,8 @@ class Metrics:
         self.first_submitted_at = nan
         self.last_ended_at = nan
         self._sink = sink
-        self._holdings: dict[JobId, _Holding] = {}
+        #: Of each attempt what it holds, by pool.
+        self._holdings: dict[JobId, list[_Holding]] = {}
         #: Attempts on the same accelerators: two jobs may share theirs.
         self._sharers: dict[tuple[NodeId, tuple[int, ...]], int] = {}
         self._pool_of: dict[NodeId, PoolId] = {}
@@ -182,12 +175,12 @@ class Metrics:
         meter = self.pools[self._pool_of.pop(event.node_id)]
         meter.settle(event.at)
         meter.machines -= 1
-        for holding in self._holdings.values():
-            for part in holding.placement.parts:
+        for parts in self._holdings.values():
+            for part in parts[0].placement.parts:
                 if part.node_id == event.node_id:
-                    there = next(each for each in holding.parts if each.meter is meter)
+                    there = next(each for each in parts if each.meter is meter)
                     self._charge(event.at, there)
-                    self._shrink(there, len(part.devices), is_running=holding.is_running)
+                    self._shrink(there, len(part.devices), is_running=parts[0].is_running)
 
     def _shrink(self, there: _Holding, accelerators: int, *, is_running: bool) -> None:
         """A gang lost a machine: it no longer holds what was there."""
@@ -219,33 +212,32 @@ class Metrics:
         if state is AttemptState.LEASED:
             self._leased(now, command)
             return
-        holding = self._holdings.get(command.job_id)
-        if holding is None:
+        parts = self._holdings.get(command.job_id)
+        if parts is None:
             return
         if state is AttemptState.RUNNING:
-            for there in holding.parts:
+            for there in parts:
                 there.meter.settle(now)
                 there.meter.running += there.accelerators
-            holding.running_at = now
+            parts[0].running_at = now
             measure = self.open[command.job_id]
             if measure.first_run_at != measure.first_run_at:
                 measure.first_run_at = now
         elif state is AttemptState.STOPPING:
-            self._no_longer_running(now, holding)
+            self._no_longer_running(now, parts)
         elif state in FINAL_ATTEMPT_STATES:
-            self._no_longer_running(now, holding)
-            self._freed(now, command, holding)
+            self._no_longer_running(now, parts)
+            self._freed(now, command, parts)
 
     def _leased(self, now: float, command: AttemptTransitioned) -> None:
         assert command.placement is not None
         assert command.job_id not in self._holdings, f"job {command.job_id} is granted two attempts at once"
-        placement, parts = command.placement, []
+        placement, parts = command.placement, list[_Holding]()
         for pool_id, accelerators in placement.by_pool.items():
             meter = self.pools[pool_id]
             meter.settle(now)
             parts.append(_Holding(placement, meter, accelerators, now))
-        holding = self._holdings[command.job_id] = parts[0]
-        holding.others = tuple(parts[1:])
+        self._holdings[command.job_id] = parts
         place = _first(placement)
         sharers = self._sharers[place] = self._sharers.get(place, 0) + 1
         if sharers == 1:
@@ -253,9 +245,10 @@ class Metrics:
                 there.meter.held += there.accelerators
         self.open[command.job_id].attempts += 1
 
-    def _no_longer_running(self, now: float, holding: _Holding) -> None:
+    def _no_longer_running(self, now: float, parts: list[_Holding]) -> None:
+        holding = parts[0]
         if holding.is_running:
-            for there in holding.parts:
+            for there in parts:
                 there.meter.settle(now)
                 there.meter.running -= there.accelerators
             holding.ran_s += now - holding.running_at
@@ -270,8 +263,9 @@ class Metrics:
         holding.usd += holding.accelerators * (meter.usd_per_accelerator - holding.usd_before)
         holding.usd_before = meter.usd_per_accelerator
 
-    def _freed(self, now: float, command: AttemptTransitioned, holding: _Holding) -> None:
+    def _freed(self, now: float, command: AttemptTransitioned, parts: list[_Holding]) -> None:
         del self._holdings[command.job_id]
+        holding = parts[0]
         measure, place = self.open[command.job_id], _first(holding.placement)
         self._sharers[place] -= 1
         is_last = not self._sharers[place]
@@ -279,18 +273,19 @@ class Metrics:
             del self._sharers[place]
         measure.running_s += holding.ran_s
         measure.overhead_s += now - holding.leased_at - holding.ran_s
-        for there in holding.parts:
+        for there in parts:
             self._charge(now, there)
             if is_last:
                 there.meter.held -= there.accelerators
             measure.usd += there.usd
             accelerator = there.meter.pool.shape.accelerator
             measure.accelerator_s[accelerator] = measure.accelerator_s.get(accelerator, 0.0) + there.accelerator_s
-        lost = command.reason is not None and command.reason.is_infrastructure
-        if command.state in _LOSSES or (command.state is AttemptState.PREEMPTED and lost):
+        if command.state in _LOSSES:
             measure.losses += 1
         elif command.state is AttemptState.PREEMPTED:
-            measure.preemptions += 1
+            lost = command.reason is not None and command.reason.is_infrastructure
+            measure.losses += lost
+            measure.preemptions += not lost
 
 
 def _first(placement: Placement) -> tuple[NodeId, tuple[int, ...]]:

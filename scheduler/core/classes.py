@@ -9,7 +9,7 @@ pool, so they compete for a place on equal terms whatever their speed.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,6 +58,11 @@ class JobClass:
     #: Of attempts over several pools, or of several whole gangs, what they hold in each. Such a class has a speed and a
     #: count, of all parts together, on the first of these pools alone. Empty: one gang in one pool.
     parts: Parts = ()
+    #: Accelerators of its largest gang.
+    gang: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.gang = max((demand.count for demand in self.demands), default=1)
 
 
 def count_on(demands: Sequence[Demand], nodes: int, pool: Pool) -> int:

@@ -154,7 +154,7 @@ class Columns:
         self.settled_at[rows] = at
         columns = (self.entitled, self.owed, self.promised, self.delivered)
         if not (self.counts_owed and any(column.any() for column in columns)):
-            self.attained_s[rows] += np.where(self.pool[rows] >= 0, self.count[rows] * passed, 0.0)
+            self.attained_s[rows] += self.count[rows] * passed  # who holds nothing counts for nothing
             self._forgotten_at = at
             return  # an order: nobody is entitled to anything
         due = self.entitled[rows] * passed[:, None]

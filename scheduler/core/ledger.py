@@ -190,7 +190,9 @@ class Ledger:
     def class_over(self, job: JobRecord, parts: Parts) -> int:
         """Row of the class as which the job runs with what it holds in these pools."""
         (pool, count), *more = parts
-        if not job.request.spreads or (not more and count == self.count_on(job, pool)):
+        if not more and count == self.count_on(job, pool):
+            return job.class_row
+        if not job.request.spreads:
             return self.class_with(job, pool, count)
         return self.classes.spread(job.class_row, parts)
 
@@ -225,7 +227,7 @@ class Ledger:
     def reclass(self, job: JobRecord, row: int) -> None:
         """From its next start on the job is one of this class."""
         job.class_row = self.columns.class_row[job.slot] = row
-        self.columns.gang[job.slot] = max(demand.count for demand in self.classes.classes[row].demands)
+        self.columns.gang[job.slot] = self.classes.classes[row].gang
 
     def kind_of(self, job: JobRecord) -> Kind:
         """As what its speeds are counted: its own kind, unless its machines are worse than others (`networks.py`)."""
@@ -272,7 +274,7 @@ class Ledger:
         columns.steps_at[slot] = inf
         columns.duration_s[slot] = inf if request.duration_s is None else request.duration_s
         columns.eligible[slot] = False
-        columns.gang[slot] = max((demand.count for demand in request.demands), default=1)
+        columns.gang[slot] = self.classes.classes[job.class_row].gang
         columns.pool[slot] = -1
         columns.count[slot] = 0.0
         columns.running_at[slot] = inf

@@ -5,8 +5,10 @@ looked at when somebody wants its place. Between equals nobody moves: the first 
 whom.
 """
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, compress
 from math import inf, nan
 
 import numpy as np
@@ -167,41 +169,31 @@ class ByOrder:
         last = (columns.pool[ranking.rows] == pool).nonzero()[0][::-1][:most]
         slots = ranking.rows[last]
         return _Ranked(
-            columns.job_id[slots].tolist(),
+            [ledger.jobs[job_id] for job_id in columns.job_id[slots].tolist()],
             self,
             priority_class=columns.priority_class[slots].tolist(),
-            rank=ranking.keys[1][last].tolist(),
+            before=(-ranking.keys[1][last]).tolist(),
             settled=~columns.loses_work[slots] & (now >= columns.profiling_until[slots]),
             ran_s=now - columns.running_at[slots],
             stop_s=ledger.stop_costs_s(slots, rules),
             left_s=all_left_here_s(ledger, slots),
         )
 
-    def weaker_than(self, challenger: JobRecord, there: "_Ranked") -> Iterator[JobRecord]:
+    def weaker_than(self, challenger: JobRecord, there: "_Ranked") -> Iterable[JobRecord]:
         """Whose place the challenger may take.
 
         That of a lower class at once. Inside a class that of a later rank, once the incumbent has run for what an
         exchange costs: `hysteresis` times that cost at least, so restarts never take more than 1/(1 + hysteresis) of
         what the fleet delivers, whatever the order does.
         """
-        jobs, own_class = self._ledger.jobs, challenger.request.priority_class
+        own_class = challenger.request.priority_class
         own_rank, ripe = inf, there.ripe_after(self._ledger.restart_s(challenger, self._rules), self._rules)
         if self.compares:
             own_rank = self._rank(challenger)
-        # The last come first: whoever is not after the challenger has only such behind it.
-        for job_id, other_class, rank, is_ripe in zip(
-            there.job_id, there.priority_class, there.rank, ripe, strict=True
-        ):
-            if other_class < own_class:
-                yield jobs[job_id]
-            elif other_class > own_class or not rank > own_rank:
-                return
-            elif is_ripe:
-                yield jobs[job_id]
-
-    def of_ids(self, job_ids: list[JobId]) -> list[JobRecord]:
-        """The jobs with these numbers."""
-        return list(map(self._ledger.jobs.__getitem__, job_ids))
+        # The last come first: lower classes before its own, and of its own those of the latest ranks.
+        lower, own = bisect_left(there.priority_class, own_class), bisect_right(there.priority_class, own_class)
+        end = bisect_left(there.before, -own_rank, lower, own)
+        return chain(there.jobs[:lower], compress(there.jobs[lower:end], ripe[lower:end]))
 
     def may_move(self, job: JobRecord, pool: int) -> bool:
         return False
@@ -238,11 +230,11 @@ class _Ranking:
 class _Ranked:
     """Incumbents of a pool in columns, the last in the order first."""
 
-    job_id: list[JobId]
+    jobs: list[JobRecord]
     order: ByOrder
+    #: Ascending; and inside a class the policy's first column, negated, ascending too.
     priority_class: list[int]
-    #: The policy's first column.
-    rank: list[float]
+    before: list[float]
     #: Not learning a speed, and with something saved.
     settled: BoolArray
     #: Seconds since its ranks were up, lost if it is stopped, and left to run.
@@ -251,10 +243,6 @@ class _Ranked:
     left_s: FloatArray
     #: Who has run for what an exchange costs, by the challenger's part of that cost: few kinds, few costs.
     ripe: dict[float, list[bool]] = field(default_factory=dict)
-
-    @property
-    def jobs(self) -> list[JobRecord]:
-        return self.order.of_ids(self.job_id)
 
     def ripe_after(self, start_s: float, rules: RoundRules) -> list[bool]:
         """Whose place may be taken by one of the same class whose restart costs so much."""

@@ -259,8 +259,11 @@ class RestartCosts:
         self._know(kind)
 
     def saw_checkpoint(self, kind: Kind, took_s: float) -> None:
-        self._checkpoints.setdefault(kind, deque(maxlen=WINDOW)).append(took_s)
-        self._know(kind)
+        seen = self._checkpoints.setdefault(kind, deque(maxlen=WINDOW))
+        is_the_same = len(seen) == WINDOW and seen[0] == took_s  # as the one that it displaces
+        seen.append(took_s)
+        if not is_the_same:
+            self._know(kind)
 
     def _know(self, kind: Kind) -> None:
         starts, checkpoints = self._starts.get(kind), self._checkpoints.get(kind)
