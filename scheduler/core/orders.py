@@ -87,11 +87,12 @@ class ByOrder:
     def fill_lines(self, lines: Lines) -> None:
         """Put every waiting job in line, anew, after the policy has said whose service it counts anew."""
         ledger = self._ledger
-        self._renew()
-        ranking = self._rank_all()
-        those = self._waiting(ranking.rows).nonzero()[0]
-        if not len(those):
+        waiting = self._waiting()
+        if not waiting.any():
             return
+        self._renew(waiting.nonzero()[0])
+        ranking = self._rank_all()
+        those = waiting[ranking.rows].nonzero()[0]
         ids = ledger.columns.job_id[ranking.rows[those]].tolist()
         entries = list(zip(zip(*(column[those].tolist() for column in ranking.keys), strict=True), ids, strict=True))
         class_rows = ledger.columns.class_row[ranking.rows[those]]
@@ -103,29 +104,27 @@ class ByOrder:
                 those = (runs & (forms == form)).nonzero()[0].tolist()
                 lines.line(pool, form).plan([entries[at] for at in those])
 
-    def _waiting(self, rows: IntArray) -> BoolArray:
-        """Which of these active jobs miss nothing but a place; some may have one promised (n,)."""
+    def _waiting(self) -> BoolArray:
+        """Slots of the jobs that miss nothing but a place; some may have one promised (slots,)."""
         columns = self._ledger.columns
-        waiting: BoolArray = columns.eligible[rows] & (columns.pool[rows] < 0)
+        waiting: BoolArray = columns.eligible & (columns.pool < 0)  # eligible: active too
         return waiting
 
-    def _renew(self) -> None:
-        columns = self._ledger.columns
+    def _renew(self, rows: IntArray) -> None:
         if self._renewing is not None:
             self._ranking = None
-            active = columns.active.nonzero()[0]
-            rows = active[self._waiting(active)]
-            facts = Facts(self._ledger, rows)
+            facts, columns = Facts(self._ledger, rows), self._ledger.columns
             again = self._renewing.renews(facts)
             columns.renewed_at_s[rows[again]] = facts.attained_s[again]
 
     # ------------------------------------------------------------------------------------------ exchanges
 
     def contests(self, most: int) -> Iterator[tuple[JobRecord, int]]:
-        columns, ranking = self._ledger.columns, self._rank_all()
-        those = self._waiting(ranking.rows).nonzero()[0]
-        if not len(those):
+        columns, waiting = self._ledger.columns, self._waiting()
+        if not waiting.any():
             return
+        ranking = self._rank_all()
+        those = waiting[ranking.rows].nonzero()[0]
         rows, ranks = ranking.rows[those], ranking.keys[1][those]
         fits = self._fit(columns.class_row[rows])
         if not self.strict:  # under a strict order even a head that outranks nobody holds up the rest
