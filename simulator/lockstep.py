@@ -110,8 +110,9 @@ class Lockstep(Attempts):
 
     def _round_of(self, now: float, run: Run) -> tuple[float, float]:
         """Steps that the attempt makes in the round that begins now, and when it stops."""
+        job = run.job
         steps: float = self._whole(run)
-        left = run.job.plan.steps - run.job.steps
+        left = job.plan.steps - job.steps
         if left < steps:
             steps = left
         stops_at = now + steps / run.rate

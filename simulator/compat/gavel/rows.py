@@ -34,7 +34,7 @@ class Rows:
 
     def __init__(self, pools: int, prior_s: float) -> None:
         self._prior_s = prior_s
-        self._index: dict[tuple[JobId, JobId], int] = {}
+        self._index: dict[tuple[int, int], int] = {}
         self.first: IntArray = np.zeros(0, np.int64)
         self.second: IntArray = np.zeros(0, np.int64)
         self.count: IntArray = np.zeros(0, np.int64)
@@ -47,6 +47,8 @@ class Rows:
         self.share: FloatArray = np.zeros((0, pools))
         #: The last solve was about the members.
         self.allocated: BoolArray = np.zeros(0, bool)
+        #: (members, gang, allocated) of every row, as the greedy pass reads them; made anew when rows or shares change.
+        self._plain: list[tuple[int, int, int, bool]] = []
 
     def __len__(self) -> int:
         return len(self.first)
@@ -70,15 +72,22 @@ class Rows:
 
     def drop(self, ended: Collection[JobId]) -> None:
         """These jobs are over: their rows go, and those of every pair they were in."""
-        gone = np.isin(self.first, list(ended)) | np.isin(self.second, list(ended))
-        self.first, self.second, self.count = self.first[~gone], self.second[~gone], self.count[~gone]
-        self.runs, self.time_s, self.deficit_s = self.runs[~gone], self.time_s[~gone], self.deficit_s[~gone]
-        self.share, self.allocated = self.share[~gone], self.allocated[~gone]
+        stays = np.ones(len(self), bool)
+        for job_id in ended:  # hardly ever more than one in a round
+            stays &= (self.first != job_id) & (self.second != job_id)
+        self.first, self.second, self.count = self.first[stays], self.second[stays], self.count[stays]
+        self.runs, self.time_s, self.deficit_s = self.runs[stays], self.time_s[stays], self.deficit_s[stays]
+        self.share, self.allocated = self.share[stays], self.allocated[stays]
         self._reindex()
 
     def _reindex(self) -> None:
         pairs = zip(self.first.tolist(), self.second.tolist(), strict=True)
-        self._index = {(JobId(first), JobId(second)): row for row, (first, second) in enumerate(pairs)}
+        self._index = {pair: row for row, pair in enumerate(pairs)}
+        self._list_plainly()
+
+    def _list_plainly(self) -> None:
+        columns = (self.first.tolist(), self.second.tolist(), self.count.tolist(), self.allocated.tolist())
+        self._plain = list(zip(*columns, strict=True))
 
     def row(self, first: JobId, second: JobId = ALONE) -> int:
         """Row of a job or of a pair (members in either order)."""
@@ -110,6 +119,7 @@ class Rows:
         """The answer of a solve: shares of (row, pool), and whom it was about."""
         known = np.isin(self.first, list(asked))
         self.allocated = known & ((self.second == ALONE) | np.isin(self.second, list(asked)))
+        self._list_plainly()
         self.share[:] = 0.0
         if cells:
             rows, pools = np.array(cells).T
@@ -128,8 +138,7 @@ class Rows:
         order = np.lexsort((-self.share, -self.deficit_s, -priority), axis=0)
         taken: set[int] = set()
         chosen: Selection = {}
-        columns = (self.first.tolist(), self.second.tolist(), self.count.tolist(), self.allocated.tolist())
-        rows = list(zip(*columns, strict=True))
+        rows = self._plain
         for pool in pools:
             ranked = order[:, pool]
             _fill(pool, free[pool], [rows[row] for row in ranked[allowed[ranked, pool]].tolist()], taken, chosen)
