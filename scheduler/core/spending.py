@@ -231,10 +231,7 @@ class Spending:
         """Its place costs nothing: no account need hear of it."""
         assert job.placement is not None
         pools = self._ledger.fleet.pools
-        for row, _ in self._ledger.parts_of(job):
-            if pools[row].pool.usd_per_h:
-                return False
-        return True
+        return not any(pools[row].pool.usd_per_h for row, _ in self._ledger.parts_of(job))
 
     def _sharing(self, job: JobRecord) -> list[JobRecord]:
         """Others that hold the same accelerators of the one machine."""
