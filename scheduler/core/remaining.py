@@ -71,10 +71,9 @@ def foreseen_ends_on(ledger: Ledger, machine: Machine, rules: RoundRules) -> lis
     """When each accelerator that is held on the machine will be free, were its holder left alone; ascending."""
     known = ledger.classes.version + ledger.costs.version
     if machine.ends_known != known:
-        jobs = ledger.jobs
         machine.ends = []
         for job_id, held in machine.holders.items():
-            machine.ends.extend([foreseen_end_at(ledger, jobs[job_id], rules)] * len(held))
+            machine.ends.extend([foreseen_end_at(ledger, ledger.jobs[job_id], rules)] * len(held))
         machine.ends.sort()
         machine.ends_known = known
     return machine.ends

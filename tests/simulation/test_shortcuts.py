@@ -69,7 +69,8 @@ class Comparing(SchedulerCore):
         for machine in ledger.fleet.machines:
             if machine is not None and ledger.standing is not None:
                 holders = [ledger.jobs[job_id] for job_id, held in machine.holders.items() for _ in held]
-                assert foreseen_ends_on(ledger, machine, ledger.standing.rules) == sorted(map(self._end, holders))
+                anew = sorted(map(self._end, holders))
+                assert foreseen_ends_on(ledger, machine, ledger.standing.rules) == anew
 
     def _end(self, job: JobRecord) -> float:
         rate, rules = self.ledger.rate_of(job), self.cycle.standing.rules
