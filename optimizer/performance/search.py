@@ -23,6 +23,8 @@ from walras.searching import Aim, Configuration, Expected, Next, Trial
 Samples = Callable[[int], float]
 #: The law is never believed more closely than this.
 _LAW_ERROR_LEAST = 0.02
+#: Nor than this, where it was tried in no more places than it has coefficients, and so meets all of them.
+_LAW_ERROR_UNTOLD = 0.05
 _HOUR_S = 3600.0
 
 
@@ -115,7 +117,7 @@ class Search:
         off = [iteration_s(law, workers, batch) / seconds - 1.0 for workers, batch, seconds in runs]
         # Three coefficients are fitted: the residuals of n runs are those of n - 3.
         error = float(np.sqrt(sum(each * each for each in off) / max(1, len(off) - 3)))
-        return law, max(error, _LAW_ERROR_LEAST)
+        return law, max(error, _LAW_ERROR_LEAST if len(off) > 3 else _LAW_ERROR_UNTOLD)
 
     def _next_without_law(self, tried: dict[Configuration, float], trials: Sequence[Trial], left: float) -> Next:
         """A range of one or two values tells no law: what lies in the middle of the largest gap, else what was best."""
