@@ -65,6 +65,7 @@ class MovingJob:
         )
         env = rank_environment(self.environ, started.command(self), settings)
         env["WALRAS_BATCH"] = str(configuration.batch)
+        env.setdefault("WALRAS_COUNT_FACTS", "0")  # nobody asks here what the model is
         port = str(processes.free_port())
         return [env | {"RANK": str(rank), "LOCAL_RANK": str(rank), "MASTER_PORT": port} for rank in range(ranks)]
 
