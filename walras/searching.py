@@ -43,6 +43,8 @@ class Trial:
     iteration_s: float
     #: Seconds that were no steps: starting, loading the checkpoint, saving it, ending.
     move_s: float
+    #: Seconds before those that its workers needed to start, while the part before it still trained.
+    standby_s: float = 0.0
     #: Noise scale of the gradient as the script reported it last, in samples; None: it does not.
     noise_scale: float | None = None
 

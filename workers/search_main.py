@@ -1,20 +1,23 @@
 """What `walras search` starts: one job that moves between configurations of this machine until the best is found.
 
-Each trial is a part of the job: it goes on from the checkpoint of the one before, and its steps count. Where the job
+Each trial is a part of the job: it goes on from where the one before it was, and its steps count. Where the job
 goes is decided by whoever calls; how long a trial is, and what of it is believed, is decided here.
 """
 
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol
 
 from walras.errors import JobSpecError
 from walras.job import JobSpec, argv_of, env_of, kind_of
 from walras.searching import Configuration, Decide, Next, SearchError, Trial
 from walras.wire import Manifest
 from workers.gpus import detect_accelerators
-from workers.trial_runs import AttemptTold, MovingJob, Progress
+from workers.trial_attempts import Progress
+from workers.trial_runs import Enough, MovingJob, Part
+from workers.trial_runs import Limit as StepsLimit
 
 #: As `walras.training.Loop.report` names it.
 _NOISE = "gradient_noise"
@@ -22,7 +25,7 @@ _NOISE = "gradient_noise"
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """How long a trial is: so many undisturbed half seconds; and how long an attempt may take at most."""
+    """How long a trial is: so many undisturbed half seconds; and how long one may take at most."""
 
     windows: int = 4
     timeout_s: float = 300.0
@@ -33,13 +36,16 @@ class Extent:
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """One attempt of the search: where it ran, and what it told."""
+    """One part of the job: where it ran, and what it told."""
 
     configuration: Configuration
     steps: int
     wall_s: float
     iteration_s: float | None
     loss: float | None
+    #: Of its seconds, those without steps; and those that its ranks needed to start, while others still trained.
+    move_s: float = 0.0
+    standby_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +58,24 @@ class Searched:
     checkpoint: Manifest | None
     finished: bool
     steps: int
+    #: Seconds that workers were held, each counted by itself.
+    worker_s: float
+
+
+class Movable(Protocol):
+    """A job under way that can be moved."""
+
+    parts: list[Part]
+    checkpoint: Manifest | None
+    worker_s: float
+
+    def stretch(self, configuration: Configuration, limit: StepsLimit, enough: Enough, timeout_s: float) -> bool:
+        """Train on in this configuration until it was `enough`, and go on training; true: the job has ended."""
+        ...
+
+    def halt(self) -> None:
+        """Save and end."""
+        ...
 
 
 #: Steps to do in all, given those done, in this configuration with this part of the job left; None: the script's.
@@ -62,48 +86,68 @@ def search_job(
     job: MovingJob, decide: Decide, limit: Limit, extent: Extent, tell: Callable[[Next, Moved], None]
 ) -> Searched:
     """Try until `decide` has settled. Raises SearchError."""
-    trials: list[Trial] = []
-    moves: list[Moved] = []
-    checkpoint: Manifest | None = None
-    done = 0
+    with job.begin() as moves:
+        return search_along(moves, decide, limit, extent, tell)
+
+
+def search_along(
+    moves: Movable, decide: Decide, limit: Limit, extent: Extent, tell: Callable[[Next, Moved], None]
+) -> Searched:
+    """The same, of a job that can be moved by whatever means."""
+    tried = 0
     while True:
-        ahead = decide(trials)
+        ahead = decide(_trials(moves.parts[:tried]))
         if ahead.settled and not extent.to_the_end:
-            return Searched(ahead, tuple(moves), tuple(trials), checkpoint, False, done)
+            moves.halt()
+            return _searched(ahead, moves, tried, False)
 
         def enough(progress: Progress, ends: bool = not ahead.settled) -> bool:
             return ends and progress.windows >= extent.windows
 
+        def steps(done: int, ahead: Next = ahead, tried: int = tried) -> int | None:
+            # Since it was decided where to go, the job went on where it was.
+            left = decide(_trials(moves.parts[:tried])).left
+            return limit(done, replace(ahead, left=left))
+
         timeout_s = extent.finish_timeout_s if ahead.settled else extent.timeout_s
-        number, steps = len(moves) + 1, limit(done, ahead)
-        told = job.attempt(number, ahead.configuration, checkpoint, steps, enough, timeout_s)
-        moved = _moved(ahead.configuration, told, done)
-        moves.append(moved)
-        tell(ahead, moved)
-        checkpoint = told.checkpoint or checkpoint
-        done += moved.steps
-        if told.finished or ahead.settled:
-            return Searched(ahead if ahead.settled else None, tuple(moves), tuple(trials), checkpoint, True, done)
-        trials.append(_trial(moved, told))
+        has_ended = moves.stretch(ahead.configuration, steps, enough, timeout_s)
+        tell(ahead, _moved(moves.parts[-1]))
+        if has_ended:
+            return _searched(ahead if ahead.settled else None, moves, tried, True)
+        tried = len(moves.parts)
 
 
-def _moved(configuration: Configuration, told: AttemptTold, before: int) -> Moved:
-    rate = told.progress.steps_per_s
-    # What a resumed attempt counts are the steps of all attempts; those after its checkpoint would be done again.
-    steps = told.progress.steps if told.finished or told.checkpoint is None else int(told.checkpoint.step)
-    loss = told.progress.values.get("loss")
-    return Moved(configuration, max(0, steps - before), told.wall_s, 1.0 / rate if rate else None, loss)
+def _searched(found: Next | None, moves: Movable, tried: int, finished: bool) -> Searched:
+    parts, trials = moves.parts, _trials(moves.parts[:tried])
+    return Searched(
+        found,
+        tuple(_moved(part) for part in parts),
+        tuple(trials),
+        moves.checkpoint,
+        finished,
+        parts[-1].to_step if parts else 0,
+        moves.worker_s,
+    )
 
 
-def _trial(moved: Moved, told: AttemptTold) -> Trial:
-    if moved.iteration_s is None:
+def _moved(part: Part) -> Moved:
+    return Moved(part.configuration, part.steps, part.wall_s, part.iteration_s, part.loss, part.move_s, part.standby_s)
+
+
+def _trials(parts: Sequence[Part]) -> list[Trial]:
+    return [_trial(part) for part in parts]
+
+
+def _trial(part: Part) -> Trial:
+    if part.iteration_s is None:
         raise SearchError("its steps were too few to time", fix="longer trials: --windows")
     return Trial(
-        configuration=moved.configuration,
-        steps=moved.steps,
-        iteration_s=moved.iteration_s,
-        move_s=max(0.0, moved.wall_s - moved.steps * moved.iteration_s),
-        noise_scale=told.progress.values.get(_NOISE),
+        configuration=part.configuration,
+        steps=part.steps,
+        iteration_s=part.iteration_s,
+        move_s=part.move_s,
+        standby_s=part.standby_s,
+        noise_scale=(part.values or {}).get(_NOISE),
     )
 
 

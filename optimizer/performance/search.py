@@ -1,8 +1,10 @@
 """Which configuration to try next while a job trains, and when to stop trying (Scavenger's partial online search).
 
-The four ends of the ranges of workers and batch first. Then the seconds of an iteration follow a law, and what is best
-is a forecast: the job moves there, which it would have to do anyway, and is measured there. It stays unless somewhere
-that nobody tried could still be better by more than a move is worth, given how far the law was off where it was tried.
+Another batch is had at once, other workers have to start. So the smallest gang goes first through the ends of the range
+of batches and to what is best between them; then the largest gang is tried, once, where it would be best if it scaled
+without loss. Then the seconds of an iteration follow a law, and what is best is a forecast: the job moves there, which
+it would have to do anyway, and is measured there. It stays unless somewhere that nobody tried could still be better by
+more than a move is worth, given how far the law was off where it was tried.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,13 +16,15 @@ import numpy as np
 
 from optimizer.performance.choice import Goal, Option, choose
 from optimizer.performance.predictor import CannotPredict
-from optimizer.performance.scavenger import corners, fit_iteration, iteration_s
+from optimizer.performance.scavenger import fit_iteration, iteration_s
 from walras.searching import Aim, Configuration, Expected, Next, Trial
 
 #: Samples to the end of the whole job, by batch.
 Samples = Callable[[int], float]
 #: The law is never believed more closely than this.
 _LAW_ERROR_LEAST = 0.02
+#: Nor than this, where it was tried in no more places than it has coefficients, and so meets all of them.
+_LAW_ERROR_UNTOLD = 0.05
 _HOUR_S = 3600.0
 
 
@@ -58,9 +62,9 @@ class Search:
     def __call__(self, trials: Sequence[Trial]) -> Next:
         left = self.left(trials)
         tried = {trial.configuration: trial.iteration_s for trial in trials}
-        first = next((each for each in self._corners() if each not in tried), None)
-        if first is not None and len(trials) < self.space.trials_most and left > 0.0:
-            return Next(first, False, "an end of the ranges", left=left)
+        opening = self._opening(tried)
+        if opening is not None and len(trials) < self.space.trials_most and left > 0.0:
+            return Next(opening[0], False, opening[1], left=left)
         try:
             law, error = self._law(tried)
         except CannotPredict:
@@ -82,15 +86,30 @@ class Search:
         done = sum(t.steps * t.configuration.batch / self.samples(t.configuration.batch) for t in trials)
         return max(0.0, 1.0 - done)
 
-    def _corners(self) -> list[Configuration]:
-        """In an order in which neighbours differ in one thing, smallest gang first."""
-        every = self.space.all
-        ends = {
-            min(every, key=lambda each: (abs(each.workers - workers), abs(each.batch - batch)))
-            for workers, batch in corners(self.space.workers, self.space.batches)
-        }
-        rows = [sorted(e for e in ends if e.workers == count) for count in sorted({e.workers for e in ends})]
-        return [each for index, row in enumerate(rows) for each in (row if index % 2 == 0 else reversed(row))]
+    def _opening(self, tried: dict[Configuration, float]) -> tuple[Configuration, str] | None:
+        """What is tried whatever comes of it, and why; None: that is done."""
+        smallest, largest = self.space.all[0].workers, self.space.all[-1].workers
+        row = [each for each in self.space.all if each.workers == smallest]
+        for end in (row[0], row[-1]):
+            if end not in tried:
+                return end, "an end of the range of batches"
+        if len(row) > 1:
+            low, high = row[0], row[-1]
+            per_sample = (tried[high] - tried[low]) / (high.batch - low.batch)
+
+            def seconds(each: Configuration) -> float:
+                """If a worker's samples were all that mattered."""
+                each_has = each.batch / each.workers - low.batch / low.workers
+                tau = tried.get(each) or max(0.0, tried[low] + per_sample * smallest * each_has)
+                return self.samples(each.batch) / each.batch * tau
+
+            best = min(row, key=lambda each: (seconds(each), each))
+            if best not in tried:
+                return best, "the best batch by what its ends take"
+            if largest > smallest and not any(each.workers == largest for each in tried):
+                gang = [each for each in self.space.all if each.workers == largest]
+                return min(gang, key=lambda each: (seconds(each), each)), "the largest gang, where it could be best"
+        return None
 
     def _law(self, tried: dict[Configuration, float]) -> tuple[tuple[float, float, float], float]:
         runs = [(each.workers, float(each.batch), seconds) for each, seconds in tried.items()]
@@ -98,7 +117,7 @@ class Search:
         off = [iteration_s(law, workers, batch) / seconds - 1.0 for workers, batch, seconds in runs]
         # Three coefficients are fitted: the residuals of n runs are those of n - 3.
         error = float(np.sqrt(sum(each * each for each in off) / max(1, len(off) - 3)))
-        return law, max(error, _LAW_ERROR_LEAST)
+        return law, max(error, _LAW_ERROR_LEAST if len(off) > 3 else _LAW_ERROR_UNTOLD)
 
     def _next_without_law(self, tried: dict[Configuration, float], trials: Sequence[Trial], left: float) -> Next:
         """A range of one or two values tells no law: what lies in the middle of the largest gap, else what was best."""
@@ -119,11 +138,11 @@ class Search:
         left: float,
     ) -> tuple[Expected, ...]:
         here = trials[-1].configuration
-        move_s = float(np.median([trial.move_s for trial in trials]))
         told = []
         for each, iteration in seconds.items():
-            time_s = left * self.samples(each.batch) / each.batch * iteration + (0.0 if each == here else move_s)
-            told.append(Expected(each, time_s, self._usd(each, time_s), each in tried))
+            move_s, standby_s = (0.0, 0.0) if each == here else _move_s(here, each, trials)
+            time_s = left * self.samples(each.batch) / each.batch * iteration + move_s
+            told.append(Expected(each, time_s, self._usd(each, time_s + standby_s), each in tried))
         return tuple(sorted(told, key=lambda each: (each.time_s, each.configuration)))
 
     def _usd(self, configuration: Configuration, time_s: float) -> float:
@@ -158,18 +177,30 @@ class Search:
         return {Aim.TIME: time, Aim.MONEY: money, Aim.KNEE: (time + money) / 2.0}[self.space.aim]
 
 
-def samples_by_root(earlier: Sequence[tuple[int, float]]) -> Samples:
-    """Samples to the target from finished runs, (batch, samples) each: epochs linear in the noise of the gradient, and
-    that noise linear in 1/sqrt(batch), make them a + c/sqrt(batch). One run, or one batch: the same for every batch.
+def _move_s(here: Configuration, there: Configuration, trials: Sequence[Trial]) -> tuple[float, float]:
+    """What such a move has taken, in which the workers change or the batch alone: seconds without steps, and seconds
+    that the next workers start beside these. Where there was none such yet, all moves tell."""
+    changes = here.workers != there.workers
+    moves = [(before.configuration.workers != after.configuration.workers, after) for before, after in pairwise(trials)]
+    like = [after for changed, after in moves if changed == changes] or list(trials)
+    return float(np.median([each.move_s for each in like])), float(np.median([each.standby_s for each in like]))
+
+
+def samples_by_power(earlier: Sequence[tuple[int, float]]) -> Samples:
+    """Samples to the target from finished runs, (batch, samples) each: a power of the batch. One run, or one batch: the
+    same for every batch.
+
+    Small batches need as many samples as any, large ones as many steps, and over the wide range in between a straight
+    line in both logarithms tells what lies between two runs. Of what the noise of the gradient would make of it, a +
+    c/sqrt(batch) (Scavenger) lies above it there, and a (1 + batch/phi) (McCandlish) below.
     """
     batches = {batch for batch, _ in earlier}
     if not earlier or min(count for _, count in earlier) <= 0.0:
         raise CannotPredict("no finished run tells how many samples the job needs")
-    counts = np.array([count for _, count in earlier])
+    counts = np.log([count for _, count in earlier])
     if len(batches) < 2:
-        mean = float(counts.mean())
+        mean = float(np.exp(counts.mean()))
         return lambda batch: mean
-    design = np.array([[1.0, batch**-0.5] for batch, _ in earlier])
-    base, slope = np.linalg.lstsq(design / counts[:, None], np.ones(len(counts)), rcond=None)[0]
-    least = 0.1 * float(counts.min())
-    return lambda batch: max(least, float(base + slope * batch**-0.5))
+    design = np.array([[1.0, np.log(batch)] for batch, _ in earlier])
+    base, slope = np.linalg.lstsq(design, counts, rcond=None)[0]
+    return lambda batch: float(np.exp(base + slope * np.log(batch)))

@@ -30,7 +30,10 @@ def along_the_path(trials: Sequence[Trial]) -> Next:
 
 
 def test_a_job_that_is_moved_goes_on_learning(tmp_path: Path) -> None:
-    """Through other batches and other numbers of workers the loss goes on falling, no step is lost, the job ends."""
+    """Through other batches and other numbers of workers the loss goes on falling, no step is lost, the job ends.
+
+    Another batch starts no process, and neither does coming back to the smaller gang, which waited.
+    """
     told: list[Moved] = []
     found = search_job(
         job(tmp_path, "--until-loss", "0.3", "--rate", "0.01"),
@@ -41,13 +44,16 @@ def test_a_job_that_is_moved_goes_on_learning(tmp_path: Path) -> None:
     )
     assert found.finished
     assert [moved.configuration for moved in told] == list(_PATH)
+    assert [moved.configuration for moved in found.moves] == list(_PATH)
     assert all(moved.steps > 0 for moved in told)
-    assert sum(moved.steps for moved in told) == found.steps
+    assert sum(moved.steps for moved in found.moves) == found.steps
     losses = [moved.loss for moved in told if moved.loss is not None]
     assert len(losses) == 4
     assert losses == sorted(losses, reverse=True), "each attempt goes on where the one before it ended"
     assert losses[-1] < 0.35 < losses[0]
-    last_words = (tmp_path / "attempt-4-ranks/rank-0.log").read_text()
+    assert sorted(path.name for path in tmp_path.glob("attempt-*-ranks")) == ["attempt-1-ranks", "attempt-2-ranks"]
+    assert found.worker_s < 2.0 * sum(moved.wall_s for moved in found.moves)
+    last_words = (tmp_path / "attempt-1-ranks/rank-0.log").read_text()
     assert f"step {found.steps}:" in last_words, "the script counts the steps of all attempts"
     assert "torn" not in last_words
 
@@ -66,6 +72,49 @@ def test_steps_of_the_job_end_it_wherever_it_is(tmp_path: Path) -> None:
     assert found.moves[-1].steps == 40
     assert found.checkpoint is not None
     assert found.checkpoint.step == found.steps
+    assert set(processes.descendants(os.getpid())) <= others
+
+
+_PLAIN = """
+import time
+from walras.training import Checkpoint, Loop
+loop = Loop(Checkpoint(), seed=0)
+for epoch in loop.epochs(1):
+    for number in loop.steps(range(2000)):
+        time.sleep(0.002)
+        loop.report(loss=2000 - number)
+print("step", loop.step)
+"""
+
+
+def test_a_script_that_says_nothing_of_changes_is_started_again(tmp_path: Path) -> None:
+    """The next ranks start while the last ones train on, and go on where those saved; each move is another attempt."""
+    script = tmp_path / "plain.py"
+    script.write_text(_PLAIN)
+    path = (Configuration(1, 32), Configuration(1, 64), Configuration(2, 64))
+    found = search_job(
+        job(tmp_path / "runs", script=str(script)),
+        lambda trials: Next(path[min(len(trials), 2)], len(trials) >= 2, "as the test says"),
+        lambda done, ahead: None,
+        Extent(windows=1, timeout_s=60.0, to_the_end=True, finish_timeout_s=60.0),
+        lambda ahead, moved: None,
+    )
+    assert found.finished
+    assert [moved.configuration for moved in found.moves] == list(path)
+    assert sum(moved.steps for moved in found.moves) == found.steps == 2000
+    assert all(moved.standby_s > 0.0 for moved in found.moves[1:])
+    assert len(list((tmp_path / "runs").glob("attempt-*-ranks"))) == 3
+
+
+def test_a_job_that_ends_while_the_next_ranks_start_is_over(tmp_path: Path) -> None:
+    """Nothing waits for ranks that nobody needs any more, and none is left."""
+    script = tmp_path / "plain.py"
+    script.write_text(_PLAIN.replace("range(2000)", "range(260)"))
+    others = set(processes.descendants(os.getpid()))
+    with job(tmp_path / "runs", script=str(script)).begin() as moves:
+        assert not moves.stretch(Configuration(1, 32), lambda done: None, lambda progress: progress.steps > 200, 60.0)
+        assert moves.stretch(Configuration(2, 32), lambda done: None, lambda progress: False, 60.0)
+        assert sum(part.steps for part in moves.parts) == 260
     assert set(processes.descendants(os.getpid())) <= others
 
 

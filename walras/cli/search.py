@@ -97,7 +97,7 @@ def _samples(
             field="--earlier",
             fix="--earlier BATCH=SAMPLES twice, or one of --batches only",
         )
-    found: Callable[[int], float] = optimizer.samples_by_root(told)
+    found: Callable[[int], float] = optimizer.samples_by_power(told)
     return found
 
 

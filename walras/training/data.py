@@ -47,6 +47,10 @@ class Source:
     def load_state(self, state: Any) -> None:
         assert state is None
 
+    def resize(self, batch_size: int) -> bool:
+        """From the next `begin` on, batches of so many samples; false where that is not to be had."""
+        return batch_size == self.batch_size
+
 
 class UnskippableSource(Source):
     can_skip = False
@@ -94,6 +98,17 @@ class LoaderSource(Source):
     def count(self) -> int | None:
         return len(self._view)
 
+    def resize(self, batch_size: int) -> bool:
+        torch: Any = sys.modules["torch"]
+        if type(self._sampler) is not torch.utils.data.BatchSampler:
+            return super().resize(batch_size)
+        self._sampler = copy.copy(self._sampler)  # it may be the script's own
+        self._sampler.batch_size = self.batch_size = batch_size
+        self._skipping = _Skipping(self._sampler)
+        object.__setattr__(self._view, "batch_sampler", self._skipping)
+        self._view._iterator = None  # worker processes that persist would read on by the old sampler
+        return True
+
     def begin(self, epoch: int, skip: int) -> Iterator[Any]:
         self._view.generator.manual_seed(_mix(self._seed, epoch, "workers"))
         if self._shuffler is not None:
@@ -127,6 +142,27 @@ def resumable(batches: Any, seed: int) -> Source:
         return LoaderSource(batches, seed)
     is_sequence = hasattr(batches, "__getitem__") and hasattr(batches, "__len__") and not hasattr(batches, "keys")
     return Source(batches) if is_sequence else UnskippableSource(batches)
+
+
+class Sources:
+    """What a script iterates over, wrapped; the last few of them."""
+
+    def __init__(self) -> None:
+        self._known: list[tuple[Any, Source]] = []
+
+    @property
+    def last(self) -> Source | None:
+        """The newest; None before the first."""
+        return self._known[-1][1] if self._known else None
+
+    def of(self, batches: Any, seed: int) -> Source:
+        """The same one for the same object."""
+        for known, source in self._known:
+            if known is batches:
+                return source
+        source = resumable(batches, seed)
+        self._known = [*self._known[-7:], (batches, source)]
+        return source
 
 
 def same_place(batch: int, saved_by: tuple[int, int | None], read_by: tuple[int, int | None]) -> int:

@@ -18,8 +18,14 @@ MAX_STEPS_BETWEEN = 256
 class Wish:
     """What one rank wants, and after a meeting what all do."""
 
-    stop: bool
-    save: bool
+    stop: bool = False
+    save: bool = False
+    #: Save, and then wait in memory instead of ending.
+    park: bool = False
+    #: Go on with batches of so many samples over all ranks, and end after so many steps of all; 0: as it was. Of rank
+    #: 0 alone.
+    samples: int = 0
+    limit: int = 0
 
 
 class Gang:
@@ -53,11 +59,12 @@ class Gang:
         if self.is_alone:
             return wish
         if step < self._next_meeting:
-            return Wish(stop=False, save=False)
+            return Wish()
         between = min(max(1, int((steps_per_s or 1.0) / MEETINGS_PER_S)), MAX_STEPS_BETWEEN)
-        stop, save, between = self._largest([int(wish.stop), int(wish.save), between])
+        own = [int(wish.stop), int(wish.save), int(wish.park), wish.samples, wish.limit]
+        stop, save, park, samples, limit, between = self._largest([*own, between])
         self._next_meeting = step + between
-        return Wish(stop=bool(stop), save=bool(save))
+        return Wish(bool(stop), bool(save), bool(park), samples, limit)
 
     def all_succeeded(self, succeeded: bool) -> bool:
         """Wait for every rank; true if all of them say so."""

@@ -3,6 +3,8 @@
 Sent: hello, progress, commit, note, finished (the loop is over: from now on a stop is a signal).
 Received: stop (checkpoint now), save (the same, and go on), lease (its end, as CLOCK_BOOTTIME, which every process of
 this machine shares), recorded (the server has a checkpoint: older ones may go).
+From whoever moves a job while it trains also: park (checkpoint, and wait in memory), batch (another one from now on).
+Both sides say who waits: standby, answered by go (from this checkpoint, in this attempt, as far as that).
 """
 
 from __future__ import annotations
@@ -11,11 +13,27 @@ import json
 import select
 import socket
 import time
+from dataclasses import dataclass
 from typing import Any
+
+from walras.training.manifest import Reference
 
 #: What waits for a supervisor that does not read. Progress beyond it is dropped, commits are not.
 MAX_BACKLOG_BYTES = 64 * 1024
 _MAX_LINE_BYTES = 64 * 1024
+
+
+@dataclass(frozen=True)
+class Go:
+    """From here on it is this process that trains the job."""
+
+    attempt: int
+    #: The checkpoint to go on from; None: from the beginning.
+    resume: Reference | None
+    #: Steps the job is to do in all.
+    steps: int | None
+    #: Samples of a step over all ranks; None: as the process was started with.
+    samples: int | None
 
 
 class Link:
@@ -26,6 +44,11 @@ class Link:
         self.stop_requested = False
         #: Set when a checkpoint is wanted soon; whoever saves unsets it.
         self.save_requested = False
+        #: Save and wait in memory, rather than end.
+        self.park_requested = False
+        #: Samples of a step from now on, and the steps in all (0: as it was); whoever takes it unsets it.
+        self.batch_requested: tuple[int, int] | None = None
+        self._go: Go | None = None
         #: CLOCK_BOOTTIME at which the lease ends; None until told.
         self.lease_until: float | None = None
         #: Digests of checkpoints that the server has recorded.
@@ -76,6 +99,15 @@ class Link:
             elif select.select([self._socket], [], [], left)[0]:
                 self.poll()
 
+    def stand_by(self) -> Go | None:
+        """Say that this process waits, and wait; None: it is to end."""
+        self.park_requested, self._go = False, None
+        self.send({"type": "standby"})
+        while self._go is None and not self.stop_requested and self._socket is not None:
+            select.select([self._socket], [], [], 60.0)
+            self.poll()
+        return None if self.stop_requested else self._go
+
     def drain(self, seconds: float) -> None:
         """Give a slow supervisor this long to take what is still to be sent."""
         until = time.monotonic() + seconds
@@ -95,6 +127,12 @@ class Link:
                 self.lease_until = float(message["until"])
             elif kind == "recorded":
                 self.recorded.add(str(message["digest"]))
+            elif kind == "park":
+                self.park_requested = True
+            elif kind == "batch":
+                self.batch_requested = int(message["samples"]), int(message["steps"] or 0)
+            elif kind == "go":
+                self._go = _go(message)
         except (ValueError, KeyError, TypeError):
             return  # a supervisor of another version: what is not understood is left alone
 
@@ -114,6 +152,18 @@ class Link:
             self._socket.close()
         self._socket = None
         self._backlog = b""
+
+
+def _go(message: dict[str, Any]) -> Go:
+    resume = message["resume"]
+    reference = None if resume is None else Reference(str(resume["path"]), str(resume["digest"]), int(resume["step"]))
+    steps, samples = message["steps"], message["samples"]
+    return Go(
+        int(message["attempt"]),
+        reference,
+        None if steps is None else int(steps),
+        None if samples is None else int(samples),
+    )
 
 
 def _connect(path: str) -> socket.socket | None:

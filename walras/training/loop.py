@@ -9,19 +9,22 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from walras.training import facts, network, rng
-from walras.training.checkpoint import Checkpoint, rank_values, read_json, read_state, write_json, write_state
-from walras.training.data import Source, default_seed, resumable, same_place, samples_in
+from walras.training.checkpoint import Checkpoint, rank_values
+from walras.training.data import Source, Sources, default_seed, same_place, samples_in
 from walras.training.fork import Fork
 from walras.training.gang import Gang, Wish
-from walras.training.link import Link
+from walras.training.link import Go, Link
 from walras.training.noise import gauge_of
+from walras.training.place import Place, bring, read_place
 from walras.training.rates import Meter, Pacer
+from walras.training.saving import Saver
 from walras.training.settings import read_settings
 from walras.training.values import Values
 
@@ -33,6 +36,8 @@ EXIT_STOPPED = 143
 REPORT_EVERY_S = 0.5
 POLL_EVERY_S = 0.02
 DRAIN_S = 2.0
+#: There is no further batch.
+_NOTHING = object()
 
 
 class Loop:
@@ -45,6 +50,9 @@ class Loop:
         noise_every: measure the noise of the gradient every so many updates of the checkpoint's optimizer, and report
             it as `gradient_noise` (samples). Default: never.
         fork: the ranks are parts of a fork: each takes steps of its own, and all of them count.
+        on_change: the script bears being moved while it trains. Called with the samples of a step over all ranks
+            before the first step, and again whenever the loop goes on with another batch or from a later checkpoint:
+            sets what follows from the batch (the learning rate) and from `checkpoint.values`. Needs `epochs`.
     """
 
     def __init__(
@@ -55,9 +63,10 @@ class Loop:
         seed: int | None = None,
         noise_every: int | None = None,
         fork: Fork | None = None,
+        on_change: Callable[[int], None] | None = None,
     ):
         self._settings = read_settings(os.environ)
-        self._checkpoint, self._fork = checkpoint, fork
+        self._checkpoint, self._fork, self._on_change = checkpoint, fork, on_change
         self._limit = steps if steps is not None else self._settings.steps
         self._seed = default_seed() if seed is None else seed
         self._seed_was_given = seed is not None
@@ -68,21 +77,21 @@ class Loop:
         self.epoch = 0
         self._batch = 0  # batches done in this call of steps(); together with part and epoch, the position
         self._part = 0  # how many times steps() was called in this epoch
-        self._resume_from: tuple[int, int, int] | None = None  # epoch, part, batch
-        self._saved_by: tuple[int, int | None] = (1, None)  # ranks, samples in each batch of a rank
+        self._place: Place | None = None  # to go on from
         self._resumed: Path | None = None
+        self._new_samples = 0  # of a step over all ranks, from the next one on; 0: as it is
+        self._has_changed, self._is_parking = True, False
         self._is_ready = self._in_epochs = self._is_finished = False
         self._epoch_count: int | None = None
         #: All ranks have agreed to stop, and have saved what could be. A job that was at its end ends as if nobody had.
         self._is_ending = False
         # Both stand in until the first step: by then the script has initialised torch.distributed, if it ever does.
-        if fork is not None and noise_every is not None:
-            raise ValueError("noise_every: the noise of a gradient is not measured in a fork")
+        if fork is not None and (noise_every is not None or on_change is not None):
+            raise ValueError("noise_every, on_change: the parts of a fork have neither one gradient nor one batch")
         self._link, self._gang, self._meter = Link("", 0, 0), Gang(self._settings.rank), Meter()
         self._noise = gauge_of(checkpoint.objects if checkpoint else (), noise_every, self._settings.rank)
         self._pacer = Pacer(self._settings.pace) if self._settings.pace else None
-        self._sources: list[tuple[Any, Source]] = []
-        self._values = Values()
+        self._sources, self._values = Sources(), Values()
         self._facts = facts.FactsGauge(self._values, self._settings, is_wanted=fork is None)
         self._readers = 1  # ranks that read batches of their own at each position; the parts of a fork share theirs
         self._saved_step = -1
@@ -109,31 +118,23 @@ class Loop:
         (SystemExit, raised here), unless that was the last step of all.
         """
         self.resume()
-        resume_epoch, resume_part, resume_batch = self._resume_from or (-1, -1, 0)
         part, self._part = self._part, self._part + 1
-        is_resuming = self.epoch == resume_epoch
-        if is_resuming and part < resume_part:
+        if self._place is not None and self._place.epoch == self.epoch and part < self._place.part:
             return
-        source = self._source(batches)
-        skip = self._prepare(source, resume_batch) if is_resuming else 0
-        # A script with an epoch loop of its own calls steps() once per epoch: that count is its epoch then.
-        epoch = self.epoch if self._in_epochs else part
-        iterator = source.begin(epoch, skip) if self._fork is None else self._own_batches(self._fork, source, epoch)
-        iterator = self._facts.watch(iterator, source)
-        self._batch = skip
-        if is_resuming:
-            self._resume_from = None
-            self._restore_rng()
+        source = self._sources.of(batches, self._seed)
+        self._batch = 0
+        iterator = self._begin(source, part)
         try:
             while not self._is_at_limit:
-                try:
-                    batch = next(iterator)
-                except StopIteration:
-                    if self._is_ending and not self._may_be_done:
-                        self._stop()
-                    break
-                if self._is_ending:
+                if self._new_samples:
+                    iterator = self._begin(source, part)
+                batch = next(iterator, _NOTHING)
+                if self._is_ending and (batch is not _NOTHING or not self._may_be_done):
                     self._stop()
+                    iterator = self._begin(source, part)  # parked, and going on elsewhere
+                    continue
+                if batch is _NOTHING:
+                    break
                 if self._noise is not None and self._noise.samples is None:
                     self._noise.samples = self._samples(source, batch)
                 yield batch
@@ -166,8 +167,11 @@ class Loop:
         if self._gang.is_alone and self._gang.rank != 0:
             self._saved_step = self.step
             return True  # ranks that do not know each other: the first one's state stands for all
-        started_at = time.monotonic()
-        is_saved = self._save(self._checkpoint, started_at)
+        source = self._sources.last
+        size = None if source is None else source.batch_size
+        place = Place(self.epoch, max(0, self._part - 1), self._batch, self._readers, size)
+        saver = Saver(self._checkpoint, self._gang, self._link, self._say, self._settings.is_scheduled)
+        is_saved = saver.save(self.step, place, self._seed, source)
         self._meter.disturb()
         self._saved_at = time.monotonic()
         if is_saved:
@@ -190,57 +194,75 @@ class Loop:
         self._values.take(network.measure(self._gang, self._settings))
         self._readers = self._gang.world_size if self._fork is None else 1
         self._link = Link(self._settings.socket, self._gang.rank, os.getpid())
-        self._saved_at = time.monotonic()
+        if not self._settings.stands_by:
+            self._open()
+        elif (go := self._link.stand_by()) is not None:
+            self._take_over(go)
+        else:
+            sys.exit(EXIT_STOPPED)
+        if self._fork is not None:
+            self._fork.join(self._gang, self._seed)
+
+    def _take_over(self, go: Go) -> None:
+        """Train on from where another process saved."""
+        self._settings = replace(self._settings, attempt=go.attempt, resume=go.resume)
+        self._limit = self._limit if go.steps is None else go.steps
+        self._new_samples = go.samples or 0
+        self._open()
+
+    def _open(self) -> None:
+        self._saved_at, self._meter = time.monotonic(), Meter()
         checkpoint = self._checkpoint
         reference = checkpoint.open(self._settings, self._say) if checkpoint is not None else None
         # Nobody saves before everybody has looked at what there was to resume from.
         self._gang.all_succeeded(True)
-        if checkpoint is not None and reference is not None:
-            self._restore(checkpoint, Path(reference.path))
-        if self._fork is not None:
-            self._fork.join(self._gang, self._seed)
-
-    def _restore(self, checkpoint: Checkpoint, folder: Path) -> None:
-        self._resumed = folder
+        if checkpoint is None or reference is None:
+            return
+        self._resumed, self._has_changed = (folder := Path(reference.path)), True
         checkpoint.load_shared(folder)
-        saved = read_json(folder, "loop")
-        checkpoint.values.update(saved["values"])
-        self.step = self._saved_step = int(saved["step"])
-        self.epoch = int(saved["epoch"])
-        self._resume_from = (self.epoch, int(saved["part"]), int(saved["batch"]))
-        self._saved_by = (int(saved["world_size"]), saved.get("batch_size"))
+        self._place, self.step, values = read_place(folder)
+        checkpoint.values.update(values)
+        self._saved_step, self.epoch = self.step, self._place.epoch
         if not self._seed_was_given and (own := rank_values(folder, self._gang.rank)) is not None:
             self._seed = int(own["seed"])
 
-    def _source(self, batches: Any) -> Source:
-        for known, source in self._sources:
-            if known is batches:
-                return source
-        source = resumable(batches, self._seed)
-        self._sources = [*self._sources[-7:], (batches, source)]
-        return source
+    def _begin(self, source: Source, part: int) -> Iterator[Any]:
+        """The batches of this epoch from where the job stands, in the batch it is to have."""
+        place, folder, self._place = self._place, None, None
+        if place is not None and place.epoch == self.epoch:
+            folder = self._resumed
+            assert folder is not None
+            self._batch = bring(source, place, folder, self._gang.rank, self._readers, self._say)
+        if self._new_samples:
+            self._resize(source, self._new_samples)
+        # A script with an epoch loop of its own calls steps() once per epoch: that count is its epoch then.
+        epoch = self.epoch if self._in_epochs else part
+        own = source.begin(epoch, self._batch) if self._fork is None else self._own_batches(self._fork, source, epoch)
+        iterator = self._facts.watch(own, source)
+        # Last of all: the skipping before must not have drawn from the generators.
+        if folder is not None and (saved := rank_values(folder, self._gang.rank)) is not None:
+            rng.restore(saved["rng"])
+        if self._on_change is not None and self._has_changed:
+            self._change(self._on_change, source)
+        return iterator
 
-    def _prepare(self, source: Source, batch: int) -> int:
-        """Bring a source to where the checkpoint was made; returns how many batches that skips."""
-        assert self._resumed is not None
-        name = f"loader-{self._gang.rank}"
-        batch = same_place(batch, self._saved_by, (self._readers, source.batch_size))
-        if self._saved_by[0] != self._readers:
-            self._say(f"saved by {self._saved_by[0]} ranks, resumed by {self._readers}: at batch {batch}")
-        if (self._resumed / f"{name}.pt").exists() or (self._resumed / f"{name}.json").exists():
-            source.load_state(read_state(self._resumed, name))
-            return batch
-        if source.can_skip:
-            return batch
-        if batch > 0:
-            self._say(f"this data cannot be resumed in mid-epoch: epoch {self.epoch} begins again at its first batch")
-        return 0
+    def _resize(self, source: Source, samples: int) -> None:
+        self._new_samples, before = 0, source.batch_size
+        each, rest = divmod(samples, self._gang.world_size)
+        if rest or not source.resize(each):
+            self._say(f"this data cannot be had in batches of {samples}: they stay as they are")
+        self._batch = same_place(self._batch, (self._readers, before), (self._readers, source.batch_size))
+        self._meter, self._has_changed = Meter(), True
+        if self._noise is not None:
+            self._noise.resize(self._samples(source))
 
-    def _restore_rng(self) -> None:
-        """Last of all: the skipping before must not have drawn from the generators."""
-        assert self._resumed is not None
-        if (own := rank_values(self._resumed, self._gang.rank)) is not None:
-            rng.restore(own["rng"])
+    def _change(self, on_change: Callable[[int], None], source: Source) -> None:
+        if (samples := self._samples(source)) is None:
+            raise TypeError("on_change: it is not known how many samples are in a batch of this data")
+        self._has_changed = False
+        on_change(samples)
+        if self._gang.rank == 0:
+            self._link.send({"type": "batch", "samples": samples, "step": self.step})
 
     # ------------------------------------------------------------------------------------------- every step
 
@@ -248,7 +270,7 @@ class Loop:
     def _is_at_limit(self) -> bool:
         return self._limit is not None and self.step >= self._limit
 
-    def _samples(self, source: Source, batch: Any) -> int | None:
+    def _samples(self, source: Source, batch: Any = None) -> int | None:
         """In one batch, over all ranks."""
         each = source.batch_size or samples_in(batch)
         return None if each is None else each * self._gang.world_size
@@ -300,14 +322,26 @@ class Loop:
         every_s, every_steps = (checkpoint.every_s, checkpoint.every_steps) if checkpoint and can_save else (None, None)
         is_due = every_s is not None and now - self._saved_at >= every_s
         is_due = is_due or (can_save and self._link.save_requested)
-        wish = Wish(stop=self._link.stop_requested, save=is_due and self._gang.rank == 0)
-        wish = self._gang.agree(self.step, wish, self._meter.steps_per_s)
+        wish = self._gang.agree(self.step, self._wish(is_due), self._meter.steps_per_s)
         if wish.save:
             self._link.save_requested = False
-        is_due = wish.stop or wish.save or (every_steps is not None and self.step % every_steps < self._stride)
+        if wish.samples:
+            self._new_samples, self._link.batch_requested = wish.samples, None
+            self._limit = wish.limit or self._limit
+        self._is_parking = self._is_parking or wish.park
+        is_due = (
+            wish.stop or wish.park or wish.save or (every_steps is not None and self.step % every_steps < self._stride)
+        )
         if is_due and self._saved_step != self.step:
             self.save()
-        self._is_ending = self._is_ending or wish.stop
+        self._is_ending = self._is_ending or wish.stop or wish.park
+
+    def _wish(self, is_due: bool) -> Wish:
+        link, is_first = self._link, self._gang.rank == 0
+        can_move = self._on_change is not None and self._in_epochs
+        samples, limit = link.batch_requested if link.batch_requested and can_move and is_first else (0, 0)
+        stop = link.stop_requested or (link.park_requested and not can_move)
+        return Wish(stop, is_due and is_first, link.park_requested and can_move, samples, limit)
 
     @property
     def _may_be_done(self) -> bool:
@@ -316,8 +350,17 @@ class Loop:
         return is_last or not self._in_epochs
 
     def _stop(self) -> None:
+        """Ends the process, or waits in memory until the job is to go on from here."""
         saved = self._saved_step == self.step
         self._report(time.monotonic())
+        if saved and self._is_parking and not self._link.stop_requested:
+            self._is_ending = self._is_parking = False
+            if (go := self._link.stand_by()) is not None:
+                self._take_over(go)
+                if self._place is not None and self._place.part == self._part - 1:
+                    return
+                self._say("saved in another part of the epoch: this process cannot go on from there")
+        self._link.send({"type": "stopped", "step": self.step})
         self._link.drain(DRAIN_S)
         if not saved:
             self._say("asked to stop: nothing could be saved, this attempt's work is lost")
@@ -331,50 +374,6 @@ class Loop:
         self._is_finished = True
         self._link.send({"type": "finished"})
         self._link.drain(DRAIN_S)
-
-    # ------------------------------------------------------------------------------------------- saving
-
-    def _save(self, checkpoint: Checkpoint, started_at: float) -> bool:
-        """Every rank writes its part, then rank 0 commits; all ranks learn whether it worked."""
-        is_written = True
-        try:
-            self._write(checkpoint)
-        except OSError as error:
-            is_written = False
-            self._say(f"checkpoint at step {self.step} failed: {error}")
-        if not self._gang.all_succeeded(is_written):
-            return False
-        return self._gang.all_succeeded(self._gang.rank != 0 or self._commit(checkpoint, started_at))
-
-    def _write(self, checkpoint: Checkpoint) -> None:
-        folder = checkpoint.partial(self.step)
-        rank = self._gang.rank
-        write_json(folder, f"rank-{rank}", {"rng": rng.capture(), "seed": self._seed})
-        if self._sources and (state := self._sources[-1][1].state()) is not None:
-            write_state(folder, f"loader-{rank}", state)
-        if rank != 0:
-            return
-        checkpoint.write_shared(folder)
-        position = {"step": self.step, "epoch": self.epoch, "part": max(0, self._part - 1), "batch": self._batch}
-        batch_size = self._sources[-1][1].batch_size if self._sources else None
-        sizes = {"world_size": self._readers, "batch_size": batch_size}
-        write_json(folder, "loop", {**position, **sizes, "values": checkpoint.values})
-
-    def _commit(self, checkpoint: Checkpoint, started_at: float) -> bool:
-        self._link.poll()
-        if self._link.lease_has_ended:
-            self._say("the lease has ended: this checkpoint is not committed")
-            return False
-        try:
-            reference = checkpoint.commit(self.step)
-        except OSError as error:
-            self._say(f"checkpoint at step {self.step} failed: {error}")
-            return False
-        took_s = time.monotonic() - started_at
-        fields = {"step": reference.step, "path": reference.path, "digest": reference.digest, "took_s": took_s}
-        self._link.send({"type": "commit", **fields})
-        checkpoint.prune(self._link.recorded if self._settings.is_scheduled else None)
-        return True
 
     # ------------------------------------------------------------------------------------------- telling
 

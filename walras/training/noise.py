@@ -52,6 +52,10 @@ class NoiseGauge:
         self._fresh.clear()
         return max(0.0, self._spread) / self._signal if self._signal > 0.0 else None
 
+    def resize(self, samples: int | None) -> None:
+        """Batches have so many samples from now on; a batch of the old size is not compared with one of the new."""
+        self.samples, self._kept = samples, None
+
     def _before_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         self._updates += 1
         turn = self._updates % self._every

@@ -33,6 +33,8 @@ class Settings:
     ranks_per_machine: int = 1
     #: Samples of one step over all ranks, as the job file states them.
     batch: int | None = None
+    #: Wait, with everything made, until told to go on from a checkpoint that does not exist yet.
+    stands_by: bool = False
 
     @property
     def is_scheduled(self) -> bool:
@@ -54,6 +56,7 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
         machines=int(_number(environ, "WALRAS_NUM_NODES") or 1),
         ranks_per_machine=int(_number(environ, "LOCAL_WORLD_SIZE") or 1),
         batch=_whole(_number(environ, "WALRAS_BATCH")),
+        stands_by=environ.get("WALRAS_STANDBY") == "1",
     )
 
 

@@ -3,7 +3,8 @@
     python digits_cnn.py --until-loss 0.05
 
 The batch is the job's (`batch: {global: N}`), else 64, and is shared evenly by however many ranks there are. An attempt
-may have other ranks and another batch than the one before it: it goes on from where that one saved.
+may have other ranks and another batch than the one before it: it goes on from where that one saved. The batch may also
+change while it trains.
 """
 
 import argparse
@@ -58,15 +59,19 @@ def main() -> None:
     if ranks > 1:
         dist.init_process_group("gloo", timeout=timedelta(seconds=60))
         model = DistributedDataParallel(model)
-    rate = arguments.rate * (each * ranks / 64) ** 0.5
-    optimizer = torch.optim.SGD(model.parameters(), lr=rate)
+    optimizer = torch.optim.SGD(model.parameters(), lr=arguments.rate)
     checkpoint = Checkpoint(model=model, optimizer=optimizer)
-    loop = Loop(checkpoint)
-    loop.resume()
-    for group in optimizer.param_groups:  # the checkpoint's is that of the batch it was saved with
-        group["lr"] = rate
-    keep, every = _KEEP ** (each * ranks / 1000), max(1, _AGREE // (each * ranks))
-    mean = torch.tensor(float(checkpoint.values.get("mean_loss", 3.0)))
+    mean, keep, every = torch.tensor(3.0), 0.0, 1
+
+    def suit(batch: int) -> None:
+        """What follows from the samples of a step, and from the checkpoint that the loop goes on from."""
+        nonlocal mean, keep, every
+        for group in optimizer.param_groups:  # the checkpoint's is that of the batch it was saved with
+            group["lr"] = arguments.rate * (batch / 64) ** 0.5
+        keep, every = _KEEP ** (batch / 1000), max(1, _AGREE // batch)
+        mean = torch.tensor(float(checkpoint.values.get("mean_loss", mean)))
+
+    loop = Loop(checkpoint, on_change=suit)
     is_low = False
     for _epoch in loop.epochs(arguments.epochs):
         for batch, targets in loop.steps(loader):

@@ -152,3 +152,22 @@ def test_a_loss_that_requires_grad_is_reported_without_a_warning() -> None:
         loop.report(loss=(weights * weights).sum(), norm=weights.norm().reshape(1))
     assert loop._values.told()["first_values"] == {"loss": 3.0, "norm": pytest.approx(3**0.5)}
     assert not any(value.requires_grad for value in loop._values._newest.values())
+
+
+def test_batches_of_another_size_go_on_at_the_same_sample() -> None:
+    """A resized loader gives the same order in other pieces, and the script's own loader is left as it is."""
+    from walras.training.data import resumable
+
+    for name, loader in loaders().items():
+        source = resumable(loader, seed=3)
+        size = source.batch_size
+        assert size is not None
+        whole = [int(x) for batch in source.begin(2, 0) for x in batch]
+        if not source.resize(2 * size):
+            continue
+        assert source.batch_size == 2 * size
+        resized = [[int(x) for x in batch] for batch in source.begin(2, 1)]
+        assert [x for batch in resized for x in batch] == whole[2 * size :][: sum(map(len, resized))], name
+        assert {len(batch) for batch in resized[:-1]} <= {2 * size}
+        assert loader.batch_size == size
+        assert next(len(batch) for batch in loader) == size

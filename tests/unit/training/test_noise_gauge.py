@@ -57,6 +57,21 @@ def test_accumulated_passes_make_a_larger_batch() -> None:
     assert gauge.scale == pytest.approx(3 * BATCH * 0.5)
 
 
+def test_batches_of_two_sizes_are_not_compared() -> None:
+    """Where the batch changes between two updates, nothing is told by them."""
+    weights = torch.nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.SGD([weights], lr=0.0)
+    gauge = NoiseGauge(optimizer, 2)
+    gauge.samples = BATCH
+    for gradient in (torch.tensor([1.0, 0.0]), torch.tensor([1.0, 1.0])):
+        weights.grad = gradient
+        gauge.batches += 1
+        optimizer.step()
+        gauge.resize(2 * BATCH)
+    assert gauge.scale is None
+    assert gauge.samples == 2 * BATCH
+
+
 def test_the_loop_reports_it(capsys: pytest.CaptureFixture[str]) -> None:
     """With `noise_every` the loop reports `gradient_noise` beside the script's own values."""
     torch.manual_seed(0)
