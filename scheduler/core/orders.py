@@ -130,7 +130,7 @@ class ByOrder:
         if not self.strict:  # under a strict order even a head that outranks nobody holds up the rest
             fits &= self._outrank_somebody(ranking, those)
         first = fits & (fits.cumsum(axis=0) <= most)
-        found = first.any(axis=1).nonzero()[0]
+        found = np.flatnonzero(first.any(axis=1))
         if not len(found):
             return
         self._keep(rows[found], ranks[found])
