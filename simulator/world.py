@@ -67,6 +67,8 @@ class World:
         self.on_begin: list[Callable[[float, Run], None]] = []
         #: Jobs that ended without success: some that are yet to come may depend on them.
         self._failed: set[JobId] = set()
+        #: Gangs that machines are held for, and that were neither started nor let go of yet.
+        self._preparing: dict[JobId, Prepare] = {}
         self._engine = engine
         self._truth = truth
         self._model = model
@@ -139,6 +141,7 @@ class World:
         if command.state not in FINAL_JOB_STATES:
             return
         job = self.jobs.pop(command.job_id)
+        self._preparing.pop(command.job_id, None)
         if command.state is not JobState.SUCCEEDED:
             self._failed.add(command.job_id)
         assert job.run is None, f"job {command.job_id} ended while it runs"
@@ -153,6 +156,7 @@ class World:
     # -- commands
 
     def _prepare(self, now: float, command: Prepare) -> None:
+        self._preparing[command.job_id] = command
         for rank, part in enumerate(command.placement.parts):
             node = self.machines.nodes.get(part.node_id)
             if node is None or node.link is not Link.UP:
@@ -174,6 +178,7 @@ class World:
 
     def _start(self, now: float, command: Start) -> None:
         job = self.jobs[command.job_id]
+        self._preparing.pop(command.job_id, None)
         parts = self.machines.parts(command.placement)
         if not parts or not self._hears(parts, command):
             return
@@ -271,6 +276,17 @@ class World:
         run = job.run if job is not None else None
         if run is not None and run.attempt == command.attempt and self._hears(run.parts, command):
             self.attempts.stop(now, run, command.grace_s)
+        elif (asked := self._preparing.get(command.job_id)) is not None and asked.attempt == command.attempt:
+            self._let_go(now, asked)
+
+    def _let_go(self, now: float, command: Prepare) -> None:
+        """The machines of a gang that was not started tell that nothing runs there, if all of them can."""
+        del self._preparing[command.job_id]
+        nodes = [self.machines.nodes.get(part.node_id) for part in command.placement.parts]
+        held = [node for node in nodes if node is not None and node.link is Link.UP]
+        if len(held) == len(nodes):
+            ended = AttemptEnded(now, command.job_id, command.attempt, EndCause.EXITED, signal=SIGTERM)
+            self._engine.schedule(now, self._answer, (held[0], ended))
 
     def _refuses(self) -> bool:
         return self._model.refused > 0 and self._refusals.random() < self._model.refused

@@ -12,7 +12,6 @@ from itertools import islice
 from optimizer.performance.boosted import Boosted
 from optimizer.performance.completion import Completion
 from optimizer.performance.fusion import Fusion, Outcome, told_by
-from optimizer.performance.learned import Learned
 from optimizer.performance.observation import AcceleratorFacts, Cell, KindFacts, Layout, Observation
 from optimizer.performance.predictor import CannotPredict, Prediction, Predictor
 from optimizer.performance.ratios import Ratios, sheet_speed
@@ -105,6 +104,8 @@ def _members(question: Question, sheets: Mapping[str, AcceleratorFacts]) -> tupl
 
     Nominal speeds that are all the same were given by nobody: they say nothing against data sheets.
     """
+    from optimizer.performance.learned import Learned  # brings SciPy: half a second that only who predicts should pay
+
     nominal = dict(question.nominal)
     rated = {name: sheet_speed(sheets[name]) for name in question.types if name in sheets}
     analytic = [Ratios("sheets", rated)] if rated else []

@@ -1,6 +1,8 @@
 """Predictions in a simulated run: the scheduler's own question and answer, and a score of what came of them."""
 
 import json
+import subprocess
+import sys
 from math import inf
 from pathlib import Path
 
@@ -132,3 +134,9 @@ def test_a_simulated_run_is_judged_by_the_command(tmp_path: Path) -> None:
     assert report.exit_code == 0, report.output
     (judged,) = json.loads(report.stdout)["predictions"]
     assert (judged["source"], judged["accelerator"], judged["measured"]) == ("nominal", "1 x a100", 16.0)
+
+
+def test_a_run_that_predicts_nothing_loads_no_learner() -> None:
+    """SciPy takes half a second and 40 MiB: runs whose speeds are told do without."""
+    code = "import sys, simulator.simulate; sys.exit(any(m.split('.')[0] in ('scipy', 'sklearn') for m in sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0

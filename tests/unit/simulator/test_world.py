@@ -156,6 +156,19 @@ def test_a_gang_is_prepared_on_every_machine_and_the_first_tells_where_to_meet(b
     assert [(a.at, a.node_id, bool(a.address)) for a in answers] == [(1.5, "own-1", True), (1.5, "own-2", False)]
 
 
+def test_a_gang_that_is_revoked_while_machines_are_held_for_it_is_told_to_be_over(bench: Make, job: Make) -> None:
+    """Nobody waits until the time limit of preparing for what never starts; told once, of that attempt alone."""
+    b = bench(model=WorldModel(prepare_s=0.5))
+    b.submit(job())
+    b.prepare(1.0, 1, 1, {"own-1": (0, 1), "own-2": (0, 1)})
+    b.revoke(1.2, 1, 0, Reason.POLICY_PREEMPTED)
+    b.revoke(1.5, 1, 1, Reason.POLICY_PREEMPTED)
+    b.revoke(1.6, 1, 1, Reason.POLICY_PREEMPTED)
+    b.run()
+    (end,) = b.told(AttemptEnded)
+    assert (end.at, end.job_id, end.attempt, end.exit_code) == (1.5, 1, 1, None)
+
+
 def test_machines_may_refuse(bench: Make, job: Make) -> None:
     """A refusal names the machine, and no rank runs."""
     b = bench(model=WorldModel(refused=1.0))
