@@ -277,7 +277,7 @@ class BySharesOwed:
             return False  # too near its end for another start to pay
         # What it is owed beyond its gang where it runs already is what a larger gang would have given it.
         counts_here = pool != here and columns.entitled[job.slot, here] > 0
-        advantage = self._arrears_s(job, pool) - (columns.owed[job.slot, here] if counts_here else 0.0)
+        advantage = columns.owed[job.slot, pool] - (columns.owed[job.slot, here] if counts_here else 0.0)
         count = self._ledger.count_on(job, pool)
         cost = self._ledger.stop_cost_s(job, rules)
         return _quantised(float(advantage)) >= max(_LEAST_ADVANTAGE_S, rules.hysteresis * count * cost)

@@ -46,7 +46,7 @@ POLICY = parse_policy(
     {
         "policy": {"name": "max_min_fairness"},
         "rules": {"round_s": 12, "resolve_min_s": 4, "min_runtime_s": 12, "restart_default_s": 5, "profiling_s": 8,
-                  "delay_usd_per_h": 3, "rent_keep_s": 20},
+                  "delay_usd_per_h": 3, "rent_keep_s": 20, "tolerated_lag": 0},
     }
 )  # fmt: skip
 #: The world in which the run happens.

@@ -30,13 +30,13 @@ def test_a_run_of_what_comes_with_walras() -> None:
 
 
 def test_a_run_leaves_its_files(tmp_path: Path) -> None:
-    """Five of them, the report among them."""
+    """Six of them, the report among them."""
     out = tmp_path / "run"
     done = _run("run", *GENERATED, "--policy", "fifo", "--bounds", "none", "--out", out)
     assert done.exit_code == 0, done.output
     assert "finish-time fairness" in done.stdout
     names = {path.name for path in out.iterdir()}
-    assert names == {"summary.json", "jobs.csv", "events.csv.gz", "timeline.json", "report.html"}
+    assert names == {"summary.json", "jobs.csv", "events.csv.gz", "timeline.json", "scored.json", "report.html"}
 
 
 @pytest.mark.parametrize(
