@@ -36,7 +36,7 @@ def test_a_job_that_is_moved_goes_on_learning(tmp_path: Path) -> None:
     """
     told: list[Moved] = []
     found = search_job(
-        job(tmp_path, "--until-loss", "0.3", "--rate", "0.01"),
+        job(tmp_path, "--until-loss", "0.3", "--rate", "0.002"),
         along_the_path,
         lambda done, ahead: None,
         Extent(windows=1, timeout_s=120.0, to_the_end=True, finish_timeout_s=120.0),
