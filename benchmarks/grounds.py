@@ -89,8 +89,9 @@ def as_told(jobs: Iterable[SimulatedJob]) -> Iterable[SimulatedJob]:
 
 
 def reference_b(scenario: Scenario) -> Scenario:
-    """No gate and no patience: the reference decides at events as we do."""
-    rules = replace(scenario.rules, resolve_min_s=0.0, restart_default_s=0.0, min_runtime_s=0.0)
+    """No gate, no patience and no lag: the reference decides at events as we do."""
+    rules = scenario.rules
+    rules = replace(rules, resolve_min_s=0.0, restart_default_s=0.0, min_runtime_s=0.0, tolerated_lag=0.0)
     return replace(scenario, rules=rules)
 
 

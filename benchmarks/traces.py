@@ -104,12 +104,16 @@ def _backfill(data: Path, scale: float) -> Prepared:
 
 
 def _max_min(data: Path, scale: float) -> Prepared:
+    return on_three_types(_philly(data, scale), RoundRules(round_s=360.0, resolve_min_s=360.0))
+
+
+def on_three_types(rows: Iterable[TraceJob], rules: RoundRules) -> Prepared:
+    """Jobs of Philly on half a thousand accelerators of three types, by max-min fairness with speeds."""
     pools = tuple(
         PoolModel(Pool(PoolId(name), Shape(name, name, size, 64.0, 2**39, nominal_speed=speed)), machines=machines)
         for name, (machines, size, speed) in THREE_TYPES.items()
     )
-    rows = with_seeded_speeds(_philly(data, scale), {name: speed for name, (_, _, speed) in THREE_TYPES.items()})
-    rules = RoundRules(round_s=360.0, resolve_min_s=360.0)
+    rows = with_seeded_speeds(rows, {name: speed for name, (_, _, speed) in THREE_TYPES.items()})
     return _case(rows, pools, PolicySpec("max_min_fairness", {"aware": True}), rules, restart_s=60.0)
 
 
