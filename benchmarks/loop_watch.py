@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from heapq import heappushpop
 from typing import Any
 
-_KEPT = 10
+_KEPT = 20
 
 
 @dataclass(slots=True)
