@@ -28,11 +28,7 @@ MAY_PRINT = ("walras/cli/", "walras/demo/", "simulator/main.py", "benchmarks/", 
 #: Modules that nobody imports because something outside Python names them.
 ENTRY_POINTS = {
     "walras.cli.main": "the console script of pyproject.toml",
-    "walras.demo.main": "loaded by name by `walras demo`",
-    "simulator.main": "loaded by name by `walras simulate` and `walras demo`",
     "scheduler.core.invariants": "holds the core to its promises in every test run; a server does not pay for it",
-    "scheduler.live.aws_market": "loaded by name by `walras offers --market`",
-    "scheduler.cloud.simulated": "a provider in virtual time, held to the same contract as the real ones by tests",
     "scheduler.cloud.checkpointing": "a model of the market that tests hold to its figures, for whoever rents",
     "scheduler.cloud.job_collections": "plans for collections of jobs, held to their bounds by benchmarks and tests",
     "scheduler.cloud.omniscient": "the yardstick of spot policies, in benchmarks and tests",
@@ -44,27 +40,9 @@ ENTRY_POINTS = {
     "scheduler.cloud.zones": "for one job on spot machines of several zones; likewise on recorded markets",
     "optimizer.admission.online": "a theorem that runs: benchmarks and tests hold it to its proof",
     "optimizer.admission.offline": "what online admission is measured by, in benchmarks and tests",
-    "optimizer.performance.affine": "a predictor is chosen by whoever profiles or recommends",
-    "optimizer.performance.analytic": "a predictor is chosen by whoever profiles or recommends",
-    "optimizer.performance.balance": "for gangs of unlike workers: likewise",
-    "optimizer.performance.boosted": "a predictor: likewise",
-    "optimizer.performance.completion": "likewise",
-    "optimizer.performance.fusion": "likewise",
-    "optimizer.performance.learned": "likewise",
-    "optimizer.performance.loss_curve": "for jobs with a target: likewise",
-    "optimizer.performance.search": "loaded by name by `walras search`",
-    "optimizer.performance.spot_training": "a way to choose that is chosen likewise",
-    "workers.search_main": "loaded by name by `walras search`",
+    "optimizer.performance.loss_curve": "for programs that know a target loss; no command asks it yet",
+    "optimizer.performance.spot_training": "spotDNN's plans, held to the published ones by benchmarks and tests",
     "optimizer.prices.update": "for programs that keep one market certified while jobs come and go",
-    "simulator.goodput.law": "a law of the truth is chosen by whoever studies adaptive jobs; tests simulate with it",
-    "simulator.compat.gavel.profile": "a profile is chosen by whoever reproduces: tests hold it to the recorded runs",
-    "simulator.compat.pollux.profile": "a profile is chosen by whoever reproduces: tests hold it to the recorded runs",
-    "simulator.compat.shockwave.profile": "likewise",
-    "simulator.compat.shockwave.fairness": "a measure beside the profile, for whoever compares with published figures",
-    "simulator.compat.sia.profile": "likewise",
-    "simulator.compat.pollux.adaptive": "a world for our policies: benchmarks and tests hold them to published figures",
-    "simulator.compat.shockwave.planned": "likewise",
-    "simulator.compat.sia.adaptive": "likewise",
 }
 
 
@@ -211,6 +189,7 @@ def test_no_dead_modules() -> None:
         # Loaded by name: "scheduler.live.server" as a string, alone or before a colon.
         used |= set(re.findall(r"""["']([a-z_]+(?:\.[a-z_0-9]+)+)(?=["':])""", text))
     assert sorted(modules - used - set(ENTRY_POINTS)) == []
+    assert sorted(used & set(ENTRY_POINTS)) == [], "imported, so no exception"
 
 
 def imports_of_modules() -> dict[str, set[str]]:

@@ -13,6 +13,7 @@ from pydantic import Field
 
 from walras.checking import FieldMistake, FileModel
 from walras.job_parts import Number, WholeNumber
+from walras.sample_facts import SampleFacts
 
 #: Largest values that are believed: far beyond anything that runs, so that a wrong unit is found out.
 MOST_FLOPS, MOST_BYTES, MOST_LAYERS, MOST_SAMPLES = 1e18, 1e15, 1_000_000, 2**31
@@ -21,21 +22,10 @@ _Bytes = Annotated[Number, Field(ge=0, le=MOST_BYTES)]
 _Samples = Annotated[Number, Field(gt=0, le=MOST_SAMPLES)]
 
 
-@dataclass(frozen=True, slots=True)
-class ModelFacts:
-    """One kind of job; None: nobody knows. Where no batch is known, a sample is what one accelerator does in a step."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFacts(SampleFacts):
+    """One kind of job. Where no batch is known, a sample is what one accelerator does in a step."""
 
-    #: Floating-point operations of forward and backward pass, and bytes that they move to and from memory.
-    flops_per_sample: float | None = None
-    memory_bytes_per_sample: float | None = None
-    #: What workers exchange at each update.
-    gradient_bytes: float | None = None
-    layers: int | None = None
-    #: On an accelerator whatever the batch, and more for each sample of it.
-    resident_bytes: float | None = None
-    activation_bytes: float | None = None
-    #: What the host hands over for one sample.
-    input_bytes: float | None = None
     #: Samples of one step over the whole gang, whatever its size; else of each of its accelerators.
     batch: float | None = None
     batch_per_accelerator: float | None = None

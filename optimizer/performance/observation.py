@@ -5,27 +5,22 @@ Values only. Where the facts come from (a profiler, a catalog, a file) is decide
 is None, and each predictor says what it cannot do without.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from math import isfinite
+
+from walras.sample_facts import SampleFacts
 
 
 @dataclass(frozen=True, slots=True)
-class KindFacts:
+class KindFacts(SampleFacts):
     """A kind of job. `name` tells kinds apart; the rest describes a model that may never have run here."""
 
     name: str
-    #: Floating-point operations of forward and backward pass, for one sample.
-    flops_per_sample: float | None = None
-    #: Bytes moved to and from the accelerator's memory by these passes, for one sample.
-    memory_bytes_per_sample: float | None = None
-    #: What workers exchange at each update.
-    gradient_bytes: float | None = None
-    layers: int | None = None
-    #: Bytes that stay on an accelerator whatever the batch (weights, optimizer state), and more for each sample of it.
-    resident_bytes: float | None = None
-    activation_bytes: float | None = None
-    #: Bytes of input that the host hands over for one sample.
-    input_bytes: float | None = None
+
+    @classmethod
+    def of(cls, name: str, facts: SampleFacts) -> "KindFacts":
+        """The kind with these facts."""
+        return cls(name, **{field.name: getattr(facts, field.name) for field in fields(SampleFacts)})
 
 
 @dataclass(frozen=True, slots=True)

@@ -161,15 +161,5 @@ class _Cells:
     def of(self, kind: Kind, accelerator: str, count: int) -> Cell:
         """Only of what it `knows`."""
         facts = self._kinds[kind]
-        model = KindFacts(
-            kind,
-            facts.flops_per_sample,
-            facts.memory_bytes_per_sample,
-            facts.gradient_bytes,
-            facts.layers,
-            facts.resident_bytes,
-            facts.activation_bytes,
-            facts.input_bytes,
-        )
         layout = Layout(facts.samples(count), count, self._machines.get((kind, accelerator, count), 1))
-        return Cell(model, self._accelerators[accelerator], layout)
+        return Cell(KindFacts.of(kind, facts), self._accelerators[accelerator], layout)

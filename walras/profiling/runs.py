@@ -44,7 +44,7 @@ class Extent:
 
 
 @dataclass(frozen=True, slots=True)
-class ModelFacts:
+class UpdateFacts:
     """Of one rank and one update. `flops`: of forward and backward pass, as far as torch can count them."""
 
     parameters: int
@@ -71,7 +71,7 @@ class RankTold:
     device: str
     threads: int
     peak_memory_bytes: int
-    facts: ModelFacts | None
+    facts: UpdateFacts | None
 
     @classmethod
     def parse(cls, told: dict[str, Any]) -> "RankTold":
@@ -88,7 +88,7 @@ class RankTold:
             device=str(told["device"]),
             threads=int(told["threads"]),
             peak_memory_bytes=int(told["peak_memory_bytes"]),
-            facts=None if facts is None else ModelFacts(**{name: int(value) for name, value in facts.items()}),
+            facts=None if facts is None else UpdateFacts(**{name: int(value) for name, value in facts.items()}),
         )
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from walras.profiling.runs import Extent, ModelFacts, Run, Runner, RunTold
+from walras.profiling.runs import Extent, Run, Runner, RunTold, UpdateFacts
 
 #: More of the files than this staying in memory makes no run cold.
 STAYED_MAX = 0.1
@@ -69,7 +69,7 @@ class Profile:
         return next(told for told in self.runs if told.run.name == name)
 
     @property
-    def facts(self) -> ModelFacts:
+    def facts(self) -> UpdateFacts:
         """Counted in the run of a single rank."""
         facts = self.run("alone").ranks[0].facts
         assert facts is not None, "the run alone counts them"

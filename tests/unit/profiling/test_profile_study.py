@@ -11,10 +11,10 @@ from walras.checking import check
 from walras.profile_file import ProfileFile
 from walras.profiling.documents import as_json, as_profile_file, draw
 from walras.profiling.errors import LossNotFinite, NoSpeed
-from walras.profiling.runs import Extent, ModelFacts, RankTold, Run, RunTold, typical_s
+from walras.profiling.runs import Extent, RankTold, Run, RunTold, UpdateFacts, typical_s
 from walras.profiling.study import Profile, Question, study
 
-FACTS = ModelFacts(
+FACTS = UpdateFacts(
     parameters=10, parameter_bytes=40, gradient_bytes=40, state_bytes=80, layers=2, flops=1000, activation_bytes=64
 )
 RANK = RankTold(
