@@ -1,8 +1,8 @@
 """Speeds that nobody measured, predicted while a simulated run goes on: the question and the answer of a live server.
 
 Decides when to ask: some time after a job reported or came, and at most once in a given time. What is asked and what is
-answered are the scheduler's own (`scheduler.core.predicting`); the core hears a `SpeedsPredicted`, as it does in life.
-Answers take no virtual time.
+answered are the scheduler's own (`scheduler.core.speeds.predicting`); the core hears a `SpeedsPredicted`, as it does in
+life. Answers take no virtual time.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,8 +13,8 @@ from typing import Any
 from optimizer.performance.observation import AcceleratorFacts
 from scheduler.core.core import SchedulerCore
 from scheduler.core.events import AttemptProgressed, Event, JobSubmitted
-from scheduler.core.predicting import Question, news_of, predict_speeds, question_of
 from scheduler.core.speed_events import FactsTold, SpeedsPredicted
+from scheduler.core.speeds.predicting import Question, news_of, predict_speeds, question_of
 from simulator.engine import Engine
 from walras.ids import Kind
 from walras.model_facts import ModelFacts

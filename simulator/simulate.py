@@ -11,10 +11,10 @@ from optimizer.policy import PolicySpec
 from scheduler.core.commands import Command, JobTransitioned, Solve
 from scheduler.core.core import SchedulerCore
 from scheduler.core.events import Event, PolicyChanged, Proposal, RestartMeasured, ThroughputMeasured
-from scheduler.core.fleet import split
+from scheduler.core.ledger.fleet import split
+from scheduler.core.ledger.throughput import Scored
 from scheduler.core.rules import RoundRules
 from scheduler.core.solving import solve
-from scheduler.core.throughput import Scored
 from simulator.attempts import Attempts, Job, WorldModel
 from simulator.engine import Core, Engine, Limits, Outcome, SolveStats, SolveTime
 from simulator.faults import FaultModel, Faults, Incident

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from math import inf
 
-from scheduler.core.classes import count_on
 from scheduler.core.commands import (
     AttemptTransitioned,
     BudgetWarned,
@@ -30,7 +29,8 @@ from scheduler.core.events import (
     Prepared,
     StartRefused,
 )
-from scheduler.core.fleet import split
+from scheduler.core.ledger.classes import count_on
+from scheduler.core.ledger.fleet import split
 from simulator.attempts import SIGTERM, Attempts, Job, Pace, Phase, Run, WorldModel
 from simulator.engine import Engine
 from simulator.job import SimulatedJob

@@ -216,19 +216,21 @@ def test_no_two_modules_import_each_other() -> None:
     assert ring(imports_of_modules()) == ""
 
 
-def test_no_two_rooms_import_each_other() -> None:
-    """Nor do the folders of a package, each with all that is below it; what lies beside them belongs to none."""
+@pytest.mark.parametrize("depth", [2, 3])
+def test_no_two_rooms_import_each_other(depth: int) -> None:
+    """Nor do the folders of a package, each with all that is below it, nor the folders in those; what lies beside them
+    belongs to none."""
     rooms: dict[str, set[str]] = defaultdict(set)
     for module, found in imports_of_modules().items():
-        room, others = room_of(module), {room_of(other) for other in found}
+        room, others = room_of(module, depth), {room_of(other, depth) for other in found}
         if room:
             rooms[room] |= others - {room, ""}
     assert ring(rooms) == ""
 
 
-def room_of(module: str) -> str:
+def room_of(module: str, depth: int) -> str:
     parts = module.split(".")
-    return ".".join(parts[:2]) if len(parts) > 2 else ""
+    return ".".join(parts[:depth]) if len(parts) > depth else ""
 
 
 def imported_modules(tree: ast.Module, name: str) -> set[str]:

@@ -1,7 +1,8 @@
 """What is known of one kind of job besides its speed: how much a sample costs, and what workers exchange.
 
 People state such facts in a job file or a profile, jobs count them at their first update; predictors of speed work out
-from them what nobody measured. This file says what a fact may be; who is believed is `scheduler.core.kind_facts`.
+from them what nobody measured. This file says what a fact may be; `scheduler.core.ledger.kind_facts` says who is
+believed.
 """
 
 from collections.abc import Mapping

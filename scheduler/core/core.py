@@ -9,28 +9,19 @@ from typing import Any
 
 from optimizer.policy import OrderPolicy, Policy, PolicySpec
 from optimizer.registry import make
-from scheduler.core import (
-    attempts,
-    budgets,
-    deadlines,
-    endings,
-    idle,
-    jobs,
-    networks,
-    nodes,
-    oddities,
-    resolve,
-    restoring,
-)
 from scheduler.core import events as ev
+from scheduler.core import resolve
 from scheduler.core.books import JobBudgetChanged, MoneyRestated
-from scheduler.core.claims import settle_claim
 from scheduler.core.commands import Command, WakeAt
 from scheduler.core.cycle import Cycle
-from scheduler.core.ledger import JobRecord, Ledger, Standing
-from scheduler.core.lines import Lines
+from scheduler.core.handlers import budgets, deadlines, endings, idle, jobs, nodes, restoring
+from scheduler.core.ledger.ledger import JobRecord, Ledger, Standing
+from scheduler.core.ledger.lines import Lines
 from scheduler.core.mechanism import MECHANISMS, MakeMechanism
+from scheduler.core.placement import attempts
+from scheduler.core.placement.claims import settle_claim
 from scheduler.core.speed_events import FactsTold, NetworkKnown, NetworkMeasured, SpeedDiffers, SpeedsPredicted
+from scheduler.core.speeds import networks, oddities
 from walras.ids import JobId
 
 

@@ -12,9 +12,9 @@ from typing import Protocol
 from scheduler.core.commands import AttemptTransitioned, Command, JobTransitioned
 from scheduler.core.discipline import Discipline
 from scheduler.core.events import RoundEnded
-from scheduler.core.ledger import JobRecord, Ledger, Standing
-from scheduler.core.lines import Lines
-from scheduler.core.spending import Spending
+from scheduler.core.ledger.ledger import JobRecord, Ledger, Standing
+from scheduler.core.ledger.lines import Lines
+from scheduler.core.ledger.spending import Spending
 from walras.cluster import Placement
 from walras.ids import JobId
 from walras.reasons import Reason

@@ -11,9 +11,9 @@ from typing import Protocol
 import numpy as np
 
 from optimizer.problem import BoolArray, FloatArray, IntArray
-from scheduler.core.ledger import JobRecord, Ledger
-from scheduler.core.lines import Key, Lines
-from scheduler.core.remaining import all_left_here_s, left_here_s
+from scheduler.core.ledger.ledger import JobRecord, Ledger
+from scheduler.core.ledger.lines import Key, Lines
+from scheduler.core.ledger.remaining import all_left_here_s, left_here_s
 from scheduler.core.rules import RoundRules
 from walras.ids import JobId
 

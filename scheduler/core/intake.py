@@ -2,10 +2,10 @@
 
 from math import inf
 
-from scheduler.core import jobs
-from scheduler.core.claims import offer
 from scheduler.core.cycle import Cycle
-from scheduler.core.ledger import JobRecord
+from scheduler.core.handlers import jobs
+from scheduler.core.ledger.ledger import JobRecord
+from scheduler.core.placement.claims import offer
 
 
 def take_in(cycle: Cycle) -> list[JobRecord]:

@@ -3,7 +3,7 @@
 from collections import Counter
 
 from scheduler.core.core import SchedulerCore
-from scheduler.core.fleet import Condition
+from scheduler.core.ledger.fleet import Condition
 from walras.states import JobState
 
 

@@ -8,9 +8,10 @@ another scheduler's.
 from collections.abc import Callable
 
 from optimizer.policy import OrderPolicy, PlanPolicy, Policy
-from scheduler.core import jobs, resolve
+from scheduler.core import resolve
 from scheduler.core.cycle import Cycle, RoundMechanism
 from scheduler.core.discipline import BySharesOwed
+from scheduler.core.handlers import jobs
 from scheduler.core.intake import fill_lines_anew, set_round_timer, take_in
 from scheduler.core.orders import ByOrder
 from scheduler.core.plans import PlannedEvents

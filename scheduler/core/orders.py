@@ -16,10 +16,10 @@ import numpy as np
 from optimizer.policy import OrderPolicy, Renewing
 from optimizer.problem import BoolArray, FloatArray, IntArray
 from scheduler.core.discipline import Incumbents
-from scheduler.core.facts import Facts
-from scheduler.core.ledger import JobRecord, Ledger
-from scheduler.core.lines import Key, Lines
-from scheduler.core.remaining import all_left_here_s
+from scheduler.core.ledger.facts import Facts
+from scheduler.core.ledger.ledger import JobRecord, Ledger
+from scheduler.core.ledger.lines import Key, Lines
+from scheduler.core.ledger.remaining import all_left_here_s
 from scheduler.core.rules import RoundRules
 from walras.ids import JobId
 

@@ -18,19 +18,19 @@ import numpy as np
 from optimizer.policy import PlanPolicy
 from optimizer.problem import BoolArray, IntArray, Problem
 from scheduler.core import resolve
-from scheduler.core.claims import drop_claim
-from scheduler.core.classes import Parts
 from scheduler.core.cycle import Claim, Cycle
 from scheduler.core.discipline import Incumbents
 from scheduler.core.events import Proposal
 from scheduler.core.intake import fill_lines_anew, set_round_timer, take_in
-from scheduler.core.ledger import JobRecord, Ledger
-from scheduler.core.lines import Key, Lines
+from scheduler.core.ledger.classes import Parts
+from scheduler.core.ledger.ledger import JobRecord, Ledger
+from scheduler.core.ledger.lines import Key, Lines
+from scheduler.core.placement.claims import drop_claim
+from scheduler.core.placement.regrouping import regroup
+from scheduler.core.placement.spreads import spread_out, with_spreads
 from scheduler.core.profiling import explore
-from scheduler.core.regrouping import regroup
 from scheduler.core.rounds import compare, fill
 from scheduler.core.rules import RoundRules
-from scheduler.core.spreads import spread_out, with_spreads
 from walras.ids import JobId
 from walras.states import JobState
 

@@ -9,15 +9,15 @@ from math import inf
 
 import numpy as np
 
-from scheduler.core.attempts import revoke
-from scheduler.core.claims import drop_claim, form_of, open_claim, settle_claim
 from scheduler.core.cycle import Cycle
 from scheduler.core.discipline import Discipline
-from scheduler.core.fleet import Place
-from scheduler.core.ledger import JobRecord
-from scheduler.core.remaining import UNKNOWN_LENGTH_S, work_on_best_s
+from scheduler.core.ledger.fleet import Place
+from scheduler.core.ledger.ledger import JobRecord
+from scheduler.core.ledger.remaining import UNKNOWN_LENGTH_S, work_on_best_s
+from scheduler.core.placement.attempts import revoke
+from scheduler.core.placement.claims import drop_claim, form_of, open_claim, settle_claim
+from scheduler.core.placement.victims import victims_of
 from scheduler.core.rounds import INCUMBENTS_MAX
-from scheduler.core.victims import victims_of
 from walras.ids import JobId
 from walras.reasons import Reason
 from walras.states import JobState

@@ -15,14 +15,14 @@ from optimizer.arrival import choose
 from optimizer.decision import Quote
 from optimizer.policy import Newcomer
 from optimizer.problem import Columns, Entities, FloatArray, IntArray, Jobs, Pools, Problem
-from scheduler.core.attempts import start
-from scheduler.core.claims import drop_claim
-from scheduler.core.classes import JobClasses
 from scheduler.core.commands import Solve
 from scheduler.core.cycle import Cycle
 from scheduler.core.events import Proposal, Solved
-from scheduler.core.ledger import JobRecord, Ledger
-from scheduler.core.risk import Runs, lasting
+from scheduler.core.ledger.classes import JobClasses
+from scheduler.core.ledger.ledger import JobRecord, Ledger
+from scheduler.core.ledger.risk import Runs, lasting
+from scheduler.core.placement.attempts import start
+from scheduler.core.placement.claims import drop_claim
 from walras.cluster import Market
 from walras.ids import JobId
 

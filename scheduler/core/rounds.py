@@ -11,17 +11,17 @@ from itertools import chain
 from math import inf
 from operator import itemgetter
 
-from scheduler.core.attempts import revoke, start
-from scheduler.core.claims import drop_claim, form_of, lend, open_claim, settle_claim
 from scheduler.core.cycle import Claim, Cycle
 from scheduler.core.discipline import Incumbents
-from scheduler.core.fleet import Machine, Place, split
-from scheduler.core.ledger import JobRecord
-from scheduler.core.lines import Key
-from scheduler.core.remaining import foreseen_ends_on
-from scheduler.core.room import ANY_ROOM, NO_ROOM, Room, room_on
+from scheduler.core.ledger.fleet import Machine, Place, split
+from scheduler.core.ledger.ledger import JobRecord
+from scheduler.core.ledger.lines import Key
+from scheduler.core.ledger.remaining import foreseen_ends_on
+from scheduler.core.placement.attempts import revoke, start
+from scheduler.core.placement.claims import drop_claim, form_of, lend, open_claim, settle_claim
+from scheduler.core.placement.room import ANY_ROOM, NO_ROOM, Room, room_on
+from scheduler.core.placement.victims import MACHINES_MAX, likely_machines, open_machines, victims_of
 from scheduler.core.rules import Backfill
-from scheduler.core.victims import MACHINES_MAX, likely_machines, open_machines, victims_of
 from walras.reasons import Reason
 from walras.states import JobState
 

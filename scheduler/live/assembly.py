@@ -21,33 +21,33 @@ import yaml
 import walras
 from scheduler.core.core import SchedulerCore
 from scheduler.core.events import PoolDeclared
-from scheduler.live.agents import AgentGateway
-from scheduler.live.auth import ALL_PROJECTS, Role, caller_of, new_user_token
-from scheduler.live.aws_calls import Ec2Calls, make_client
-from scheduler.live.aws_provider import AwsProvider
-from scheduler.live.board import load_board
-from scheduler.live.carry_out import emit
-from scheduler.live.clock import Clock
-from scheduler.live.daemon import Daemon
-from scheduler.live.data_folder import DataFolder, write_private
-from scheduler.live.enrolment_tokens import EnrolmentTokens
-from scheduler.live.job_tokens import JobTokens
-from scheduler.live.journal import parse_request
-from scheduler.live.local_provider import AgentLauncher, LocalPool, LocalProvider
-from scheduler.live.logs import LogStore
-from scheduler.live.policy_desk import DEFAULT_POLICY, PolicyDesk, parse_row
-from scheduler.live.predictions import Predictions
-from scheduler.live.providers import ProviderDesk
+from scheduler.live.access.auth import ALL_PROJECTS, Role, caller_of, new_user_token
+from scheduler.live.access.enrolment_tokens import EnrolmentTokens
+from scheduler.live.access.job_tokens import JobTokens
+from scheduler.live.desks.agents import AgentGateway
+from scheduler.live.desks.policy_desk import DEFAULT_POLICY, PolicyDesk, parse_row
+from scheduler.live.desks.submit import Admission
+from scheduler.live.desks.views import Views
+from scheduler.live.providers.aws_calls import Ec2Calls, make_client
+from scheduler.live.providers.aws_provider import AwsProvider
+from scheduler.live.providers.local_provider import AgentLauncher, LocalPool, LocalProvider
+from scheduler.live.providers.rented import ProviderDesk
+from scheduler.live.records.data_folder import DataFolder, write_private
+from scheduler.live.records.journal import parse_request
+from scheduler.live.records.logs import LogStore
+from scheduler.live.records.rows import Loaded, SpecRow
+from scheduler.live.records.store import Store
 from scheduler.live.restart import Used, take_over
-from scheduler.live.rows import Loaded, SpecRow
 from scheduler.live.server import Secrets, Server
 from scheduler.live.settings import LiveSettings
-from scheduler.live.solver_pool import SolverPool
-from scheduler.live.store import Store
-from scheduler.live.submit import Admission
-from scheduler.live.turn import Turn
-from scheduler.live.views import Views
-from scheduler.live.whole_gangs import WholeGangs
+from scheduler.live.turns.board import load_board
+from scheduler.live.turns.carry_out import emit
+from scheduler.live.turns.clock import Clock
+from scheduler.live.turns.daemon import Daemon
+from scheduler.live.turns.predictions import Predictions
+from scheduler.live.turns.solver_pool import SolverPool
+from scheduler.live.turns.turn import Turn
+from scheduler.live.turns.whole_gangs import WholeGangs
 from walras.config import ClusterConfig
 from walras.ids import JobId
 from walras.job import parse_spec

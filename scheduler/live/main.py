@@ -12,13 +12,13 @@ from typing import Any
 from aiohttp import web
 
 from scheduler.live.assembly import Assembled, ServerConfig, assemble, bring_up_to_date, settings_for
-from scheduler.live.breath import keep_still, sweep
-from scheduler.live.data_folder import DataFolder
 from scheduler.live.http.app import make_app
-from scheduler.live.market_script import play
-from scheduler.live.market_watch import MarketWatch
-from scheduler.live.months import keep_months
-from scheduler.live.sqlite_store import SqliteStore
+from scheduler.live.providers.market_script import play
+from scheduler.live.providers.market_watch import MarketWatch
+from scheduler.live.records.data_folder import DataFolder
+from scheduler.live.records.sqlite_store import SqliteStore
+from scheduler.live.turns.breath import keep_still, sweep
+from scheduler.live.turns.months import keep_months
 from walras.config import ClusterConfig, load_mapping, load_yaml
 from walras.errors import ConfigError
 

@@ -27,13 +27,13 @@ from scheduler.core.events import (
     ThroughputMeasured,
 )
 from scheduler.core.speed_events import FactsTold, NetworkKnown
-from scheduler.live import money
-from scheduler.live.board import LiveAttempt, LiveJob, LiveNode
-from scheduler.live.carry_out import emit
-from scheduler.live.journal import parse_facts
-from scheduler.live.policy_desk import PolicyInForce
-from scheduler.live.rows import Loaded
-from scheduler.live.turn import Turn
+from scheduler.live.desks.policy_desk import PolicyInForce
+from scheduler.live.records.journal import parse_facts
+from scheduler.live.records.rows import Loaded
+from scheduler.live.turns import money
+from scheduler.live.turns.board import LiveAttempt, LiveJob, LiveNode
+from scheduler.live.turns.carry_out import emit
+from scheduler.live.turns.turn import Turn
 from walras.cluster import Rendezvous
 from walras.ids import JobId
 from walras.reasons import Reason

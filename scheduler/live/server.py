@@ -9,22 +9,22 @@ from dataclasses import dataclass, field
 from typing import ParamSpec, TypeVar
 
 from scheduler.core.core import SchedulerCore
-from scheduler.live.agents import AgentGateway
-from scheduler.live.auth import AgentCaller, Caller, JobCaller, JoinCaller, caller_of, same, token_hash
-from scheduler.live.board import Board
-from scheduler.live.daemon import Daemon
-from scheduler.live.enrolment_tokens import EnrolmentTokens
-from scheduler.live.job_tokens import JobTokens
-from scheduler.live.logs import LogStore
-from scheduler.live.policy_desk import PolicyDesk
-from scheduler.live.predictions import Predictions
-from scheduler.live.providers import ProviderDesk
-from scheduler.live.rows import TokenRow
-from scheduler.live.solver_pool import SolverPool
-from scheduler.live.store import Store
-from scheduler.live.submit import Admission
-from scheduler.live.views import Views
-from scheduler.live.whole_gangs import WholeGangs
+from scheduler.live.access.auth import AgentCaller, Caller, JobCaller, JoinCaller, caller_of, same, token_hash
+from scheduler.live.access.enrolment_tokens import EnrolmentTokens
+from scheduler.live.access.job_tokens import JobTokens
+from scheduler.live.desks.agents import AgentGateway
+from scheduler.live.desks.policy_desk import PolicyDesk
+from scheduler.live.desks.submit import Admission
+from scheduler.live.desks.views import Views
+from scheduler.live.providers.rented import ProviderDesk
+from scheduler.live.records.logs import LogStore
+from scheduler.live.records.rows import TokenRow
+from scheduler.live.records.store import Store
+from scheduler.live.turns.board import Board
+from scheduler.live.turns.daemon import Daemon
+from scheduler.live.turns.predictions import Predictions
+from scheduler.live.turns.solver_pool import SolverPool
+from scheduler.live.turns.whole_gangs import WholeGangs
 
 P = ParamSpec("P")
 R = TypeVar("R")

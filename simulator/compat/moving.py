@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable, Iterator
 
-from scheduler.core.attempts import is_prepared, revoke, start
 from scheduler.core.commands import BeginRound
 from scheduler.core.cycle import Cycle
-from scheduler.core.fleet import Place
-from scheduler.core.ledger import JobRecord
+from scheduler.core.ledger.fleet import Place
+from scheduler.core.ledger.ledger import JobRecord
+from scheduler.core.placement.attempts import is_prepared, revoke, start
 from walras.reasons import Reason
 
 #: A job, the row of a pool, and its place there.

@@ -12,8 +12,8 @@ import numpy as np
 
 from optimizer.problem import Columns, Problem
 from scheduler.core.cycle import Cycle
-from scheduler.core.fleet import Place
-from scheduler.core.ledger import JobRecord
+from scheduler.core.ledger.fleet import Place
+from scheduler.core.ledger.ledger import JobRecord
 from scheduler.core.resolve import build_problem
 from simulator.compat.asking import AskedSteps
 from simulator.compat.moving import Move

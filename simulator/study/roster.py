@@ -8,7 +8,7 @@ from math import inf, nan
 
 import numpy as np
 
-from scheduler.core.fleet import split
+from scheduler.core.ledger.fleet import split
 from simulator.bounds.instance import FloatArray, Instance
 from simulator.job import SimulatedJob
 from simulator.machines import PoolModel

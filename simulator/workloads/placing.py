@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import product
 from math import inf
 
-from scheduler.core.fleet import split
+from scheduler.core.ledger.fleet import split
 from simulator.goodput.laws import Laws, laws_of
 from simulator.job import PlannedFailure, SimulatedJob
 from simulator.truth import SpeedKey

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from benchmarks.loop_watch import LoopWatch, watched
-from scheduler.live.breath import keep_still
+from scheduler.live.turns.breath import keep_still
 from tests.support.http_face import Face, facing
 from tests.support.live_world import FakeAgent
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.live.predictions import Predictions
+from scheduler.live.turns.predictions import Predictions
 from tests.support.live_world import FakeAgent, world
 
 pytestmark = pytest.mark.slow

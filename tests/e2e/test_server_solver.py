@@ -10,8 +10,8 @@ import pytest
 
 from scheduler.core.commands import Solve
 from scheduler.core.events import Solved, SolveFailed
-from scheduler.live.solver_pool import SolverPool
-from scheduler.live.whole_gangs import WholeGangs
+from scheduler.live.turns.solver_pool import SolverPool
+from scheduler.live.turns.whole_gangs import WholeGangs
 from tests.support.http_face import Face, facing
 from tests.support.live_world import FakeAgent, world
 

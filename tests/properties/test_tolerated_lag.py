@@ -13,7 +13,7 @@ from scheduler.core import events as ev
 from scheduler.core.commands import Command, Start
 from scheduler.core.core import SchedulerCore
 from scheduler.core.discipline import BySharesOwed
-from scheduler.core.ledger import JobRecord, Ledger
+from scheduler.core.ledger.ledger import JobRecord, Ledger
 from scheduler.core.rules import RoundRules
 from simulator.attempts import WorldModel
 from simulator.engine import Limits

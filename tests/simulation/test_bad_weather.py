@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from scheduler.cloud.provider import Machine, MachineState, Offer, ProblemKind, ProviderProblem
+from scheduler.core.answers.explain import explain
 from scheduler.core.events import PoolDeclared
-from scheduler.core.explain import explain
-from scheduler.live import money
-from scheduler.live.market_watch import MarketWatch
-from scheduler.live.money_report import report, sums_of
-from scheduler.live.providers import ProviderDesk
-from scheduler.live.rows import MoneyQuery
+from scheduler.live.desks.money_report import report, sums_of
+from scheduler.live.providers.market_watch import MarketWatch
+from scheduler.live.providers.rented import ProviderDesk
+from scheduler.live.records.rows import MoneyQuery
+from scheduler.live.turns import money
 from tests.support.live_world import FakeAgent, World, world
 from walras.cluster import Market, Pool, Shape
 from walras.errors import UserError

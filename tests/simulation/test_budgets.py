@@ -8,11 +8,11 @@ import pytest
 
 from optimizer.policy import PolicySpec
 from scheduler.cloud.simulated import RentalTerms
+from scheduler.core.answers.explain import explain
 from scheduler.core.books import MoneyRestated
 from scheduler.core.commands import AttemptTransitioned, BudgetWarned, Command, JobTransitioned
 from scheduler.core.core import SchedulerCore
 from scheduler.core.events import Event, PolicyChanged, PoolDeclared
-from scheduler.core.explain import explain
 from scheduler.core.rules import Budget, RoundRules
 from simulator.engine import Limits
 from simulator.faults import Incident, MarketChange

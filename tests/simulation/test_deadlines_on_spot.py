@@ -7,8 +7,8 @@ import pytest
 
 from optimizer.policy import PolicySpec
 from scheduler.cloud.simulated import RentalTerms
+from scheduler.core.answers.conditions import AT_RISK, conditions
 from scheduler.core.commands import AttemptTransitioned, Command, Rent
-from scheduler.core.conditions import AT_RISK, conditions
 from scheduler.core.core import SchedulerCore
 from scheduler.core.events import Event, Woke
 from scheduler.core.rules import RoundRules

@@ -6,7 +6,7 @@ from optimizer.policy import PolicySpec
 from scheduler.core.commands import Solve
 from scheduler.core.core import SchedulerCore
 from scheduler.core.events import Proposal
-from scheduler.core.realised import realised
+from scheduler.core.ledger.realised import realised
 from scheduler.core.rules import RoundRules
 from scheduler.core.solving import solve, whole_gangs
 from simulator.engine import Limits

@@ -11,9 +11,9 @@ from scheduler.core.commands import Command
 from scheduler.core.core import SchedulerCore
 from scheduler.core.cycle import Cycle
 from scheduler.core.events import Event, RoundEnded, Woke
-from scheduler.core.ledger import JobRecord
-from scheduler.core.remaining import all_left_here_s, foreseen_ends_on, left_here_s
-from scheduler.core.room import ANY_ROOM, Room
+from scheduler.core.ledger.ledger import JobRecord
+from scheduler.core.ledger.remaining import all_left_here_s, foreseen_ends_on, left_here_s
+from scheduler.core.placement.room import ANY_ROOM, Room
 from simulator.simulate import Simulation
 from tests.simulation.random_scenarios import jobs_of, scenario_of
 

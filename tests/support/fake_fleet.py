@@ -8,9 +8,9 @@ from optimizer.policy import PolicySpec
 from scheduler.core import commands as cmd
 from scheduler.core import events as ev
 from scheduler.core.core import SchedulerCore
-from scheduler.core.fleet import Condition
 from scheduler.core.invariants import check
-from scheduler.core.ledger import JobRecord, Ledger
+from scheduler.core.ledger.fleet import Condition
+from scheduler.core.ledger.ledger import JobRecord, Ledger
 from scheduler.core.rules import RoundRules
 from walras.cluster import Market, Placement, Pool, Shape
 from walras.ids import JobId, Kind, NodeId, PoolId

@@ -11,7 +11,7 @@ from typing import Any
 from aiohttp import ClientResponse
 from aiohttp.test_utils import TestClient, TestServer
 
-from scheduler.live.auth import Role, new_user_token
+from scheduler.live.access.auth import Role, new_user_token
 from scheduler.live.http.app import make_app
 from tests.support.live_world import FIFO, World, world
 

@@ -10,17 +10,17 @@ from typing import Any
 
 from scheduler.core.events import Solved, Woke
 from scheduler.core.solving import solve
+from scheduler.live.access.auth import ALL_PROJECTS, Role, UserCaller
 from scheduler.live.assembly import Assembled, ServerConfig, assemble, bring_up_to_date
-from scheduler.live.auth import ALL_PROJECTS, Role, UserCaller
-from scheduler.live.carry_out import emit
-from scheduler.live.clock import Clock
-from scheduler.live.daemon import Daemon
-from scheduler.live.data_folder import DataFolder
-from scheduler.live.journal import plain
+from scheduler.live.desks.submit import draft
+from scheduler.live.records.data_folder import DataFolder
+from scheduler.live.records.journal import plain
+from scheduler.live.records.sqlite_store import SqliteStore
 from scheduler.live.settings import LiveSettings
-from scheduler.live.sqlite_store import SqliteStore
-from scheduler.live.submit import draft
-from scheduler.live.turn import Effects, Turn
+from scheduler.live.turns.carry_out import emit
+from scheduler.live.turns.clock import Clock
+from scheduler.live.turns.daemon import Daemon
+from scheduler.live.turns.turn import Effects, Turn
 from walras.checking import check
 from walras.config import ClusterConfig
 from walras.ids import JobId

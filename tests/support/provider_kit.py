@@ -11,10 +11,10 @@ import pytest
 from scheduler.cloud.provider import CloudProvider, Machine, Offer, ProblemKind, ProviderProblem
 from scheduler.cloud.simulated import RentalTerms, SimulatedCloud
 from scheduler.core.events import RentFailed
-from scheduler.live.aws_calls import Ec2Calls
-from scheduler.live.aws_provider import AwsProvider
-from scheduler.live.enrolment_tokens import EnrolmentTokens
-from scheduler.live.local_provider import AgentLauncher, LocalPool, LocalProvider
+from scheduler.live.access.enrolment_tokens import EnrolmentTokens
+from scheduler.live.providers.aws_calls import Ec2Calls
+from scheduler.live.providers.aws_provider import AwsProvider
+from scheduler.live.providers.local_provider import AgentLauncher, LocalPool, LocalProvider
 from walras.cluster import Market, Pool, Shape
 from walras.config import AwsSettings
 from walras.ids import NodeId, PoolId

@@ -57,7 +57,7 @@ def replay(
     data: Annotated[Path, typer.Option("--data", help="Folder of a server, running or not.")],
 ) -> None:
     """Feed a server's journal through a fresh scheduler and compare the commands. Exit code 1 if they differ."""
-    report = load("scheduler.live.replay").replay_folder(data)
+    report = load("scheduler.live.records.replay").replay_folder(data)
     show_line(f"{report.events} events, {report.commands} commands, {report.generations} starts of the server")
     if not report.identical:
         first = report.differences[0]

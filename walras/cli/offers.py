@@ -66,7 +66,7 @@ def offers(
 def _show_market(cluster: Path | None, since: str, output: OutputFormat, *, header: bool) -> None:
     if cluster is None:
         raise UserError("prices of a market are those of a cluster's pools", fix="give both --market and --cluster")
-    points = load("scheduler.live.aws_market").recorded_prices(cluster, length_s(since, "--since") or 0.0)
+    points = load("scheduler.live.providers.aws_market").recorded_prices(cluster, length_s(since, "--since") or 0.0)
     columns = (Column("POOL", shrinks=True), Column("SINCE"), Column("USD/H", right=True))
     rows = [[point.pool_id, point.since.isoformat(timespec="seconds"), f"{point.usd_per_h:g}"] for point in points]
     data = [{"pool": point.pool_id, "since": point.since.isoformat(), "usd_per_h": point.usd_per_h} for point in points]

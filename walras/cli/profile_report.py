@@ -44,7 +44,7 @@ def _of_folder(folder: Path) -> list[Judged]:
             each.low,
             each.high,
         )
-        for each in load("scheduler.live.scoring").scored_folder(folder)
+        for each in load("scheduler.live.records.scoring").scored_folder(folder)
         if each.predicted > 0 and each.measured > 0
     ]
 

@@ -239,7 +239,7 @@ def simulate_replay(
     """Simulate a live run again from its journal, maybe under another policy, and compare the completion times."""
     main = load(_MAIN)
     if source.is_dir():
-        recording = main.recording_of(list(load("scheduler.live.replay").read_run(source)))
+        recording = main.recording_of(list(load("scheduler.live.records.replay").read_run(source)))
     else:
         recording = main.read_recording(source)
     from_s = length_s(from_, "--from") or 0.0

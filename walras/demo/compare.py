@@ -32,7 +32,7 @@ class Compared(Protocol):
 
 def simulated_again(stage: Stage, load: Load) -> list[Compared]:
     """Every job of the run beside its simulations; leaves what was measured in the folder, for `walras simulate`."""
-    recorded = list(load("scheduler.live.replay").read_run(stage.server))
+    recorded = list(load("scheduler.live.records.replay").read_run(stage.server))
     stage.measured_path.write_text(load("simulator.measuring").measure(recorded).model_dump_json(indent=1))
     policy = load("simulator.main").load_policy(str(stage.policy_path))
     compared: list[Compared] = load("simulator.again").simulate_again(recorded, stage.workload, stage.cluster, policy)

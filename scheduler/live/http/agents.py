@@ -1,7 +1,7 @@
 """The agents' endpoints."""
 
-from scheduler.live.agents import check_owner
-from scheduler.live.auth import AgentCaller, JoinCaller
+from scheduler.live.access.auth import AgentCaller, JoinCaller
+from scheduler.live.desks.agents import check_owner
 from scheduler.live.http.routing import LARGE_BODY_BYTES, Call
 from walras.wire import Heartbeat, HeartbeatAnswer, Register, Registered
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from aiohttp import web
 
-from scheduler.live.auth import Role
+from scheduler.live.access.auth import Role
 from scheduler.live.http import agents, fleet, jobs, kinds, logs, money, people
 from scheduler.live.http.gate import Gate
 from scheduler.live.http.openapi import describe

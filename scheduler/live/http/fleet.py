@@ -8,14 +8,14 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from scheduler.core.events import NodeLeaving, NodeUncordoned
 from scheduler.core.policy_file import dump_policy
-from scheduler.live.board import LiveNode
-from scheduler.live.carry_out import emit
-from scheduler.live.dry_run import dry_run
+from scheduler.live.desks.dry_run import dry_run
+from scheduler.live.desks.policy_desk import PolicyInForce
+from scheduler.live.desks.submit import check_possible, draft
 from scheduler.live.http.routing import Call, json_list, parse_json
-from scheduler.live.policy_desk import PolicyInForce
-from scheduler.live.rows import PolicyRow
-from scheduler.live.submit import check_possible, draft
-from scheduler.live.turn import Turn
+from scheduler.live.records.rows import PolicyRow
+from scheduler.live.turns.board import LiveNode
+from scheduler.live.turns.carry_out import emit
+from scheduler.live.turns.turn import Turn
 from walras.api import DryRun, Health, NodeView, PolicyView, PriceList
 from walras.errors import JobSpecError, NotFound
 from walras.ids import JobId, NodeId, PoolId

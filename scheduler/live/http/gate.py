@@ -8,7 +8,7 @@ from typing import Any
 from aiohttp import web
 from pydantic import BaseModel
 
-from scheduler.live.auth import AgentCaller, Caller, FailureLimit, JobCaller, JoinCaller, UserCaller
+from scheduler.live.access.auth import AgentCaller, Caller, FailureLimit, JobCaller, JoinCaller, UserCaller
 from scheduler.live.http.problems import answer, problem_of, too_many, unauthorised
 from scheduler.live.http.routing import Audience, Call, Route
 from scheduler.live.server import Server

@@ -6,19 +6,13 @@ from typing import Any
 from aiohttp import web
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from scheduler.core.answers.conditions import conditions
+from scheduler.core.answers.explain import explain
 from scheduler.core.books import JobBudgetChanged
-from scheduler.core.conditions import conditions
 from scheduler.core.events import JobCancelled, JobHeld, JobReleased, JobReprioritised
-from scheduler.core.explain import explain
-from scheduler.core.speeds_of import speeds_of
-from scheduler.live.auth import Role
-from scheduler.live.board import LiveJob
-from scheduler.live.breath import Breath
-from scheduler.live.carry_out import emit
-from scheduler.live.http.problems import problem_of
-from scheduler.live.http.routing import LARGE_BODY_BYTES, Call, json_list, parse_json
-from scheduler.live.rows import AnswerRow, JobQuery, JobRow
-from scheduler.live.submit import (
+from scheduler.core.speeds.speeds_of import speeds_of
+from scheduler.live.access.auth import Role
+from scheduler.live.desks.submit import (
     BATCH_LIMIT,
     Draft,
     body_digest,
@@ -29,7 +23,13 @@ from scheduler.live.submit import (
     sibling_positions,
     submission_order,
 )
-from scheduler.live.turn import Turn
+from scheduler.live.http.problems import problem_of
+from scheduler.live.http.routing import LARGE_BODY_BYTES, Call, json_list, parse_json
+from scheduler.live.records.rows import AnswerRow, JobQuery, JobRow
+from scheduler.live.turns.board import LiveJob
+from scheduler.live.turns.breath import Breath
+from scheduler.live.turns.carry_out import emit
+from scheduler.live.turns.turn import Turn
 from walras.api import BatchResult, ConditionView, Explanation, JobDetail, JobPage, ReasonView, SubmitResult
 from walras.errors import Conflict, Forbidden, JobSpecError, NotFound, UserError
 from walras.ids import JobId

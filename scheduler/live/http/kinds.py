@@ -5,9 +5,9 @@ from dataclasses import asdict
 from aiohttp import web
 from pydantic import Field
 
+from scheduler.live.desks.kinds import state_facts
 from scheduler.live.http.routing import Call, json_list, parse_json
-from scheduler.live.kinds import state_facts
-from scheduler.live.turn import Turn
+from scheduler.live.turns.turn import Turn
 from walras.api import FactsView
 from walras.checking import FileModel, check
 from walras.errors import NotFound

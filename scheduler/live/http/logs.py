@@ -4,7 +4,7 @@ import asyncio
 
 from aiohttp import web
 
-from scheduler.live.auth import AgentCaller
+from scheduler.live.access.auth import AgentCaller
 from scheduler.live.http.jobs import visible_row
 from scheduler.live.http.routing import BODY_BYTES, Call
 from walras.errors import Forbidden, NotFound

@@ -2,10 +2,10 @@
 
 import re
 
-from scheduler.live import money
+from scheduler.live.desks.money_report import report, sums_of
 from scheduler.live.http.routing import Call
-from scheduler.live.money_report import report, sums_of
-from scheduler.live.rows import MONEY_KEYS, MoneyQuery
+from scheduler.live.records.rows import MONEY_KEYS, MoneyQuery
+from scheduler.live.turns import money
 from walras.api import MoneyReport
 from walras.errors import UserError
 

@@ -4,10 +4,10 @@ import json
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from scheduler.live.auth import caller_of, check_grant, new_user_token, parse_role
+from scheduler.live.access.auth import caller_of, check_grant, new_user_token, parse_role
 from scheduler.live.http.routing import Call
-from scheduler.live.rows import TokenRow
-from scheduler.live.turn import Turn
+from scheduler.live.records.rows import TokenRow
+from scheduler.live.turns.turn import Turn
 from walras.api import TokenCreated
 from walras.errors import NotFound
 from walras.names import ShownName

@@ -2,9 +2,9 @@
 
 from aiohttp import web
 
-from scheduler.live.daemon import Overloaded
+from scheduler.live.desks.submit import KeyReused
 from scheduler.live.http.routing import TooLarge
-from scheduler.live.submit import KeyReused
+from scheduler.live.turns.daemon import Overloaded
 from walras.api import ProblemDetail
 from walras.errors import (
     ConfigError,

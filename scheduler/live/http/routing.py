@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from aiohttp import web
 from pydantic import BaseModel, ValidationError
 
-from scheduler.live.auth import Caller, Role, UserCaller
+from scheduler.live.access.auth import Caller, Role, UserCaller
 from scheduler.live.server import Server
 from walras.errors import NotFound, UserError
 from walras.ids import JobId

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, fields
 import numpy as np
 
 from optimizer.problem import FloatArray, IntArray, Problem
-from scheduler.core.ledger import Ledger
+from scheduler.core.ledger.ledger import Ledger
 from scheduler.core.resolve import build_problem
 from walras.ids import JobId, Kind
 

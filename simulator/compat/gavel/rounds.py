@@ -17,11 +17,11 @@ from typing import Protocol
 import numpy as np
 
 from scheduler.core import resolve
-from scheduler.core.attempts import revoke, start
-from scheduler.core.claims import form_of
 from scheduler.core.commands import BeginRound
 from scheduler.core.cycle import Cycle
-from scheduler.core.ledger import JobRecord
+from scheduler.core.ledger.ledger import JobRecord
+from scheduler.core.placement.attempts import revoke, start
+from scheduler.core.placement.claims import form_of
 from scheduler.core.rules import RoundRules
 from simulator.compat.gavel.problem import gavel_problem
 from simulator.compat.gavel.rows import ALONE, NewRow, Rows, Selection

@@ -12,7 +12,7 @@ from functools import partial
 from optimizer.policy import Policy, PolicySpec
 from scheduler.core.core import SchedulerCore
 from scheduler.core.cycle import Cycle
-from scheduler.core.ledger import JobRecord
+from scheduler.core.ledger.ledger import JobRecord
 from scheduler.core.mechanism import MECHANISMS
 from scheduler.core.rules import RoundRules
 from simulator.compat.adapting import TrainingLaw, best_goodput, sizes_of

@@ -8,8 +8,8 @@ closer together.
 from collections.abc import Iterator
 
 from scheduler.core.cycle import Cycle
-from scheduler.core.fleet import Condition, Machine, Place
-from scheduler.core.ledger import JobRecord
+from scheduler.core.ledger.fleet import Condition, Machine, Place
+from scheduler.core.ledger.ledger import JobRecord
 from scheduler.core.rules import RoundRules
 from simulator.compat.moving import Move, Moving
 from simulator.compat.pollux.policy import ActiveJob, Fleet, PolluxPolicy

@@ -8,7 +8,7 @@ from collections import Counter
 import numpy as np
 
 from scheduler.core.cycle import Cycle
-from scheduler.core.fleet import Place
+from scheduler.core.ledger.fleet import Place
 from scheduler.core.rules import RoundRules
 from simulator.compat.asking import AskedSteps
 from simulator.compat.gavel.problem import gavel_problem

@@ -5,7 +5,7 @@ from fake_fleet import cluster, job
 
 from scheduler.core import commands as cmd
 from scheduler.core import events as ev
-from scheduler.core.remaining import left_here_s
+from scheduler.core.ledger.remaining import left_here_s
 from scheduler.core.rules import RoundRules
 from walras.ids import JobId, Kind, NodeId
 from walras.reasons import Reason

@@ -7,7 +7,7 @@ from fake_fleet import FakeFleet, job, pool
 
 from optimizer.policy import PolicySpec
 from scheduler.core import events as ev
-from scheduler.core.deadlines import outlook
+from scheduler.core.handlers.deadlines import outlook
 from scheduler.core.rules import RoundRules
 from walras.cluster import Market
 from walras.ids import JobId, NodeId, PoolId

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.core.lines import Line
+from scheduler.core.ledger.lines import Line
 from walras.ids import JobId
 
 A, B = JobId(1), JobId(2)

@@ -4,9 +4,9 @@ from optimizer.policy import Policy, PolicySpec
 from scheduler.core import events as ev
 from scheduler.core.core import SchedulerCore
 from scheduler.core.cycle import Cycle
+from scheduler.core.ledger.throughput import Source, ThroughputTable
 from scheduler.core.mechanism import MECHANISMS
 from scheduler.core.rules import RoundRules
-from scheduler.core.throughput import Source, ThroughputTable
 from walras.ids import JobId, Kind
 from walras.request import Demand, JobRequest
 

@@ -7,10 +7,10 @@ from fake_fleet import FakeFleet, cluster, job
 
 from scheduler.core import commands as cmd
 from scheduler.core import events as ev
+from scheduler.core.ledger.throughput import Source
 from scheduler.core.rules import RoundRules
 from scheduler.core.solving import solve
 from scheduler.core.speed_events import NetworkMeasured
-from scheduler.core.throughput import Source
 from walras.ids import JobId, Kind
 from walras.reasons import Reason
 

@@ -6,7 +6,7 @@ from fake_fleet import FakeFleet, cluster, job
 from optimizer.policy import PolicySpec
 from scheduler.core import commands as cmd
 from scheduler.core import events as ev
-from scheduler.core.explain import explain
+from scheduler.core.answers.explain import explain
 from scheduler.core.rules import RoundRules
 from walras.ids import JobId, Kind
 from walras.reasons import Reason

@@ -7,7 +7,7 @@ from planned_fleet import carried_out, measured
 
 from scheduler.core import commands as cmd
 from scheduler.core import events as ev
-from scheduler.core.explain import explain
+from scheduler.core.answers.explain import explain
 from scheduler.core.rules import RoundRules
 from scheduler.core.solving import solve
 from walras.ids import JobId, Kind, NodeId, PoolId

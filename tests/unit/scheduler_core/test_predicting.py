@@ -5,9 +5,9 @@ from math import exp
 import numpy as np
 import pytest
 
-from scheduler.core.predicting import Question, predict_speeds
+from scheduler.core.ledger.throughput import Known, Scored, Source, ThroughputTable
 from scheduler.core.speed_events import Guess, PredictedSpeed
-from scheduler.core.throughput import Known, Scored, Source, ThroughputTable
+from scheduler.core.speeds.predicting import Question, predict_speeds
 from walras.ids import Kind
 
 NOMINAL = {"a": 1.0, "b": 2.0, "c": 4.0}

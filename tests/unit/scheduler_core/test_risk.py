@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from scheduler.core.fleet import PoolState
-from scheduler.core.risk import Runs, lasting, risks
+from scheduler.core.ledger.fleet import PoolState
+from scheduler.core.ledger.risk import Runs, lasting, risks
 from walras.cluster import Market, Pool, Shape
 from walras.ids import PoolId
 

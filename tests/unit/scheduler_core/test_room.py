@@ -4,8 +4,8 @@ from fake_fleet import FakeFleet, cluster, job
 
 from scheduler.core import commands as cmd
 from scheduler.core import events as ev
-from scheduler.core.lines import Line
-from scheduler.core.room import Room
+from scheduler.core.ledger.lines import Line
+from scheduler.core.placement.room import Room
 from scheduler.core.rules import RoundRules
 from walras.ids import JobId, Kind
 

@@ -8,7 +8,7 @@ from fake_fleet import FakeFleet, cluster, job, pool
 from optimizer.policy import PolicySpec
 from scheduler.core import commands as cmd
 from scheduler.core import events as ev
-from scheduler.core.explain import explain, first_reason
+from scheduler.core.answers.explain import explain, first_reason
 from scheduler.core.rules import Backfill, RoundRules
 from walras.cluster import Market
 from walras.ids import JobId, Kind, NodeId

@@ -8,8 +8,8 @@ from planned_fleet import carried_out, measured
 
 from scheduler.core import commands as cmd
 from scheduler.core import events as ev
-from scheduler.core.explain import explain
-from scheduler.core.remaining import left_here_s
+from scheduler.core.answers.explain import explain
+from scheduler.core.ledger.remaining import left_here_s
 from scheduler.core.rules import RoundRules
 from walras.ids import JobId, Kind, NodeId, PoolId
 from walras.reasons import Reason

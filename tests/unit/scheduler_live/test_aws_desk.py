@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from scheduler.cloud.provider import ProblemKind, ProviderProblem
-from scheduler.live.aws_provider import AwsProvider
-from scheduler.live.market_watch import MarketWatch
+from scheduler.live.providers.aws_provider import AwsProvider
+from scheduler.live.providers.market_watch import MarketWatch
 from tests.support.http_face import Face, facing
 from tests.support.live_world import FakeAgent
 from tests.support.provider_kit import IMAGE, SPOT, ec2_client, stand_in_of_ec2

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from scheduler.cloud.provider import ProblemKind, ProviderProblem
-from scheduler.live.aws_calls import Ec2Calls, classify
-from scheduler.live.enrolment_tokens import EnrolmentTokens
+from scheduler.live.access.enrolment_tokens import EnrolmentTokens
+from scheduler.live.providers.aws_calls import Ec2Calls, classify
 from tests.support.provider_kit import ON_DEMAND, SPOT, aws_provider, ec2_client, stand_in_of_ec2
 from walras.checking import check
 from walras.config import AwsSettings, ClusterConfig
@@ -169,7 +169,7 @@ async def test_throttling_is_waited_out() -> None:
     """A 503 is repeated after a pause by the client that a server uses."""
     from aiohttp import web
 
-    from scheduler.live.aws_calls import make_client
+    from scheduler.live.providers.aws_calls import make_client
 
     seen: list[int] = []
 
@@ -231,7 +231,7 @@ def test_without_boto3_the_fix_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path
     """An optional part that is missing is named with the command that brings it."""
     import sys
 
-    from scheduler.live.aws_calls import make_client
+    from scheduler.live.providers.aws_calls import make_client
 
     monkeypatch.setitem(sys.modules, "boto3", None)
     with pytest.raises(ConfigError) as told:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from scheduler.live.auth import Role
+from scheduler.live.access.auth import Role
 from tests.support.http_face import Face, facing
 from walras.cli.main import app
 from walras.ids import Kind

@@ -8,11 +8,11 @@ import pytest
 
 from optimizer.performance.observation import AcceleratorFacts
 from scheduler.core.events import ThroughputMeasured
-from scheduler.core.predicting import KNOWN_MOST, predict_speeds, question_of
 from scheduler.core.speed_events import PredictedSpeed, SpeedsPredicted
-from scheduler.core.speeds_of import speeds_of
-from scheduler.live.journal import plain
-from scheduler.live.replay import replay
+from scheduler.core.speeds.predicting import KNOWN_MOST, predict_speeds, question_of
+from scheduler.core.speeds.speeds_of import speeds_of
+from scheduler.live.records.journal import plain
+from scheduler.live.records.replay import replay
 from tests.support.live_world import FakeAgent, World, world
 from walras.errors import JobSpecError
 from walras.ids import JobId, Kind

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from scheduler.live.auth import Role
+from scheduler.live.access.auth import Role
 from scheduler.live.http.app import routes
 from scheduler.live.http.openapi import plain_path
 from scheduler.live.http.routing import Audience

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
+from scheduler.core.answers.explain import explain
 from scheduler.core.commands import Rent
 from scheduler.core.events import JobSubmitted, PoolDeclared, RentRestored
-from scheduler.core.explain import explain
-from scheduler.live.agents import lose_node
-from scheduler.live.market_script import play
-from scheduler.live.market_watch import MarketWatch
-from scheduler.live.providers import ProviderDesk
-from scheduler.live.rows import RentRow
+from scheduler.live.desks.agents import lose_node
+from scheduler.live.providers.market_script import play
+from scheduler.live.providers.market_watch import MarketWatch
+from scheduler.live.providers.rented import ProviderDesk
+from scheduler.live.records.rows import RentRow
 from tests.support.flaky_cloud import FlakyCloud
 from tests.support.live_world import FakeAgent, World, world
 from walras.cluster import Market, Pool, Shape
@@ -41,7 +41,7 @@ async def ask(w: World, token: str, machines: int) -> None:
     """As the core would."""
 
     def step(turn: Any) -> None:
-        from scheduler.live.carry_out import emit
+        from scheduler.live.turns.carry_out import emit
 
         rent = turn.board.rents[token] = RentRow(token, SPOT.pool_id, machines, turn.at)
         turn.rent_changed(rent)

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from scheduler.core.conditions import NO_STEPS, SPEED_DIFFERS, conditions
-from scheduler.core.speeds_of import speeds_of
+from scheduler.core.answers.conditions import NO_STEPS, SPEED_DIFFERS, conditions
+from scheduler.core.speeds.speeds_of import speeds_of
 from tests.support.live_world import FakeAgent, world
 
 

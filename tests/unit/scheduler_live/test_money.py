@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
+from scheduler.core.answers.explain import explain
 from scheduler.core.events import PoolDeclared
-from scheduler.core.explain import explain
-from scheduler.live import money
-from scheduler.live.agents import lose_node
-from scheduler.live.auth import Role
-from scheduler.live.money_report import report, sums_of
-from scheduler.live.months import turn_month
-from scheduler.live.rows import ChargeKind, MoneyQuery, RentRow
+from scheduler.live.access.auth import Role
+from scheduler.live.desks.agents import lose_node
+from scheduler.live.desks.money_report import report, sums_of
+from scheduler.live.records.rows import ChargeKind, MoneyQuery, RentRow
+from scheduler.live.turns import money
+from scheduler.live.turns.months import turn_month
 from tests.support.http_face import facing
 from tests.support.live_world import FIFO, FakeAgent, World, world
 from walras.api import MoneyReport

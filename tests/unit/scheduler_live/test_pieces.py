@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
-from scheduler.live.turn import Turn
+from scheduler.live.turns.turn import Turn
 from tests.support.live_world import world
 
 PIECES = 5

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from scheduler.core.predicting import predict_speeds, question_of
 from scheduler.core.speed_events import SpeedsPredicted
-from scheduler.core.speeds_of import speeds_of
-from scheduler.live.journal import decode_event, plain
-from scheduler.live.replay import replay
-from scheduler.live.scoring import scored_folder
+from scheduler.core.speeds.predicting import predict_speeds, question_of
+from scheduler.core.speeds.speeds_of import speeds_of
+from scheduler.live.records.journal import decode_event, plain
+from scheduler.live.records.replay import replay
+from scheduler.live.records.scoring import scored_folder
 from tests.support.live_world import FakeAgent, World, world
 
 TWO_POOLS = {

@@ -13,11 +13,11 @@ from scheduler.core.events import (
     RentFailed,
     Woke,
 )
-from scheduler.live.agents import lose_node
-from scheduler.live.journal import decode_event, encode_event
-from scheduler.live.replay import replay
-from scheduler.live.rows import JournalRow
-from scheduler.live.sqlite_store import read_journal
+from scheduler.live.desks.agents import lose_node
+from scheduler.live.records.journal import decode_event, encode_event
+from scheduler.live.records.replay import replay
+from scheduler.live.records.rows import JournalRow
+from scheduler.live.records.sqlite_store import read_journal
 from tests.support.live_world import FakeAgent, World, world
 from walras.cluster import Market, Pool, Shape
 from walras.ids import Kind, NodeId, PoolId

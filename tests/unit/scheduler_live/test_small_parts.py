@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.live import money
-from scheduler.live.auth import FailureLimit, Role, UserCaller, caller_of, check_grant, new_user_token
-from scheduler.live.board import parse_placement, placement_json
-from scheduler.live.job_tokens import JobTokens
-from scheduler.live.logs import LogStore
+from scheduler.live.access.auth import FailureLimit, Role, UserCaller, caller_of, check_grant, new_user_token
+from scheduler.live.access.job_tokens import JobTokens
+from scheduler.live.desks.submit import sibling_positions, submission_order
 from scheduler.live.main import check_host
-from scheduler.live.rows import AttemptRow
-from scheduler.live.submit import sibling_positions, submission_order
+from scheduler.live.records.logs import LogStore
+from scheduler.live.records.rows import AttemptRow
+from scheduler.live.turns import money
+from scheduler.live.turns.board import parse_placement, placement_json
 from walras.cluster import NodeShare, Placement, Pool, Shape
 from walras.errors import ConfigError, Forbidden
 from walras.ids import JobId, NodeId, PoolId

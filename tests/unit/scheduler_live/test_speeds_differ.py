@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.core.conditions import conditions
-from scheduler.core.speeds_of import speeds_of
-from scheduler.live.replay import replay
+from scheduler.core.answers.conditions import conditions
+from scheduler.core.speeds.speeds_of import speeds_of
+from scheduler.live.records.replay import replay
 from tests.support.live_world import FakeAgent, World, world
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.live.rows import (
+from scheduler.live.records.rows import (
     AnswerRow,
     AttemptRow,
     Batch,
@@ -18,8 +18,8 @@ from scheduler.live.rows import (
     PartRow,
     SpecRow,
 )
-from scheduler.live.sqlite_store import SqliteStore
-from scheduler.live.store import Store
+from scheduler.live.records.sqlite_store import SqliteStore
+from scheduler.live.records.store import Store
 from walras.errors import Conflict
 from walras.ids import JobId, NodeId, PoolId
 from walras.reasons import Reason

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from scheduler.core.commands import ReleaseNode
-from scheduler.live import submit
-from scheduler.live.turn import Effects
+from scheduler.live.desks import submit
+from scheduler.live.turns.turn import Effects
 from tests.support.http_face import facing
 from tests.support.live_world import FakeAgent, world
 from walras.ids import NodeId

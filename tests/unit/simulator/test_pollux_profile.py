@@ -8,7 +8,7 @@ from training import steady
 
 from scheduler.core.commands import AttemptTransitioned, Command
 from scheduler.core.events import Event, RoundEnded
-from scheduler.core.fleet import Machine
+from scheduler.core.ledger.fleet import Machine
 from scheduler.core.policy_file import parse_policy
 from simulator.compat.pollux.applications import Workload, workload_of
 from simulator.compat.pollux.policy import ActiveJob, Fleet, Optimus

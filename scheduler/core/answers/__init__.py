@@ -1,0 +1,1 @@
+"""What people ask of the core: why, what is wrong, whether ever."""

@@ -1,0 +1,246 @@
+"""Deadlines held by machines that nobody takes away: while there is time a job runs where the policy has it; at the
+last moment from which it would still end in time on the cheapest sure machines, boot and one restart included, it is
+moved there (or kept there), and machines are rented for it, whatever an hour of it is worth.
+
+Sure machines are owned and on-demand ones. Cheapest is what costs least until the job has ended, whole machines: to
+wait longer would save little on spot and leave only faster machines, which cost more. The moment is found from what is
+safe: steps by the newest checkpoint, the speed there, and a margin. It moves on as the job makes progress, so it is
+looked at again only when it has come. Who was moved stays until it has ended: to go back would cost the restarts that
+the margin was kept for. Only machines that do not come are given up for others, at the last moment for these.
+"""
+
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from math import ceil, inf
+
+from scheduler.core.commands import Rent
+from scheduler.core.cycle import Cycle
+from scheduler.core.ledger.fleet import PoolState
+from scheduler.core.ledger.ledger import JobRecord, Ledger
+from scheduler.core.ledger.remaining import left_here_s
+from scheduler.core.placement.attempts import revoke, start
+from scheduler.core.placement.claims import drop_claim, open_claim
+from walras.cluster import Market
+from walras.ids import PoolId
+from walras.reasons import Reason
+from walras.states import JobState
+
+#: Kept besides one restart: this part of what is needed, and this long.
+_MARGIN_PART = 0.05
+_MARGIN_S = 30.0
+#: Looked at again at least this much later.
+_LOOK_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """How a job with a deadline would end in time for sure."""
+
+    pool: int
+    pool_id: PoolId
+    #: From now to its end there, moving and booting included; what is kept besides; and the time left.
+    needs_s: float
+    margin_s: float
+    left_s: float
+    #: Of its machines until it has ended; 0 on owned ones.
+    usd: float
+    #: It runs there already.
+    is_there: bool
+
+    @property
+    def slack_s(self) -> float:
+        """Until the last moment to move."""
+        return self.left_s - self.needs_s - self.margin_s
+
+    @property
+    def is_feasible(self) -> bool:
+        """It would end in time, margin used up or not."""
+        return self.left_s >= self.needs_s
+
+    @property
+    def is_safe(self) -> bool:
+        """It would end in time though the work takes a little longer: checkpoints and a warm-up are not in speeds."""
+        return self.left_s >= self.needs_s + _little_s(self.needs_s)
+
+    @property
+    def is_at_risk(self) -> bool:
+        return not self.is_feasible if self.is_there else self.slack_s <= 0
+
+
+def settle(cycle: Cycle) -> None:
+    """Before anything else is started: those whose last moment has come get machines that stay."""
+    heap = cycle.deadlines
+    while heap and heap[0][0] <= cycle.now:
+        job = cycle.ledger.jobs.get(heappop(heap)[1])
+        if job is not None and job.sure_pool < 0:
+            _look(cycle, job)
+    for job_id in sorted(cycle.secured):
+        job = cycle.ledger.jobs.get(job_id)
+        if job is None:
+            cycle.secured.discard(job_id)
+            cycle.stranded.pop(job_id, None)
+        else:
+            _reconsider(cycle, job)
+            _move(cycle, job)
+
+
+def entitle(cycle: Cycle) -> None:
+    """An answer has come: those who were moved keep their right to where they are moved to, and to nothing else."""
+    for job_id in sorted(cycle.secured):
+        job = cycle.ledger.jobs.get(job_id)
+        if job is not None:
+            _entitle(cycle, job)
+
+
+def outlook(ledger: Ledger, job: JobRecord, without: int = -1) -> Outlook | None:
+    """The cheapest sure pool where it would end in time, with a little to spare if there is one; else where it would
+    end first. None without a deadline, or where length or speed are not known. `without`: a pool not to count on.
+    """
+    if job.request.deadline_at == inf or job.request.steps is None or ledger.standing is None:
+        return None
+    pools = (state for state in ledger.fleet.pools if state.row != without)
+    found = [each for state in pools if (each := _on(ledger, job, state)) is not None]
+    in_time = [each for each in found if each.is_safe] or [each for each in found if each.is_feasible]
+    if in_time:
+        return min(in_time, key=lambda each: (each.usd, -each.slack_s, not each.is_there))
+    return max(found, key=lambda each: (each.slack_s, each.is_there), default=None)
+
+
+def _on(ledger: Ledger, job: JobRecord, state: PoolState) -> Outlook | None:
+    """What the job would need on this pool; None where it cannot run, or nothing is sure."""
+    job_class = ledger.class_of(job)
+    form = ledger.classes.forms[job_class.form]
+    rate, count = float(job_class.rates[state.row]), int(form.counts[state.row])
+    if rate <= 0 or not count or state.pool.market is Market.SPOT or not _may_have(state, count):
+        return None
+    left_s = job.request.deadline_at - ledger.now
+    machines = ceil(count / state.pool.shape.accelerators)
+    usd_per_s = machines * state.pool.usd_per_h / 3600.0 if state.rented else 0.0
+    assert ledger.standing is not None, "asked above"
+    assert job.request.steps is not None, "asked above"
+    restart_s = ledger.restart_s(job, ledger.standing.rules)
+    if job.holds and int(ledger.columns.pool[job.slot]) == state.row:
+        # Until it is held there for its deadline's sake, the policy may move it: it would have to come back.
+        needs_s = left_here_s(ledger, job)
+        margin_s = 2 * restart_s + state.pool.boot_s + _little_s(needs_s)
+        return Outlook(state.row, state.pool.pool_id, needs_s, margin_s, left_s, needs_s * usd_per_s, True)
+    is_free = ledger.fleet.find(state.row, form) is not None
+    if not is_free and not state.rented:
+        return None  # others hold the owned ones
+    work_s = max(0.0, job.request.steps - job.safe_steps) / rate
+    stop_s = job.request.grace_s if job.holds else 0.0
+    needs_s = work_s + restart_s + stop_s + (0.0 if is_free else state.pool.boot_s)
+    margin_s = restart_s + _little_s(needs_s)
+    return Outlook(state.row, state.pool.pool_id, needs_s, margin_s, left_s, needs_s * usd_per_s, False)
+
+
+def _little_s(needs_s: float) -> float:
+    """What is kept besides for work that takes a little longer than its speed says."""
+    return _MARGIN_S + _MARGIN_PART * needs_s
+
+
+def _may_have(state: PoolState, count: int) -> bool:
+    machines = max(state.pool.quota, state.machines) if state.rented else state.machines
+    return machines * state.pool.shape.accelerators >= count
+
+
+def _look(cycle: Cycle, job: JobRecord) -> None:
+    """Secure the job if it is time, else say when to look again."""
+    found, left_s = outlook(cycle.ledger, job), job.request.deadline_at - cycle.now
+    is_due = found is not None and found.slack_s <= 0 and left_s > 0
+    if found is not None and is_due and cycle.ledger.fleet.pools[found.pool].rented:
+        _secure(cycle, job, found.pool)
+        cycle.secured.add(job.job_id)
+        _entitle(cycle, job)
+        cycle.dirty = True
+        return
+    wait_s = _LOOK_S + (left_s / 10 if found is None or found.slack_s <= 0 else found.slack_s)
+    if left_s > 0:
+        heappush(cycle.deadlines, (cycle.now + min(wait_s, left_s), job.job_id))
+        cycle.timers.set(cycle.deadlines[0][0], "deadline")
+
+
+def _secure(cycle: Cycle, job: JobRecord, pool: int) -> None:
+    job.sure_pool = pool
+    job.secure = job.holds and int(cycle.ledger.columns.pool[job.slot]) == pool
+
+
+def _reconsider(cycle: Cycle, job: JobRecord) -> None:
+    """Machines that do not come are asked for until the last moment to take others; then those are."""
+    state = cycle.ledger.fleet.pools[job.sure_pool]
+    if job.secure or not state.rent_failures or state.awaited:
+        return
+    found = outlook(cycle.ledger, job, job.sure_pool)
+    if found is None or not cycle.ledger.fleet.pools[found.pool].rented:
+        return
+    if found.slack_s <= 0 < found.left_s:
+        drop_claim(cycle, job.job_id)
+        _secure(cycle, job, found.pool)
+        _entitle(cycle, job)
+        cycle.dirty = True
+        return
+    failures, look_at = cycle.stranded.get(job.job_id, (0, 0.0))
+    if failures != state.rent_failures or look_at <= cycle.now:
+        look_at = cycle.now + max(found.slack_s, _LOOK_S)
+        cycle.stranded[job.job_id] = state.rent_failures, look_at
+        cycle.timers.set(look_at, "deadline")
+
+
+def _entitle(cycle: Cycle, job: JobRecord) -> None:
+    columns = cycle.ledger.columns
+    columns.settle(job.slot, cycle.now)
+    columns.entitled[job.slot] = 0.0
+    columns.entitled[job.slot, job.sure_pool] = cycle.ledger.count_on(job, job.sure_pool)
+
+
+def _move(cycle: Cycle, job: JobRecord) -> None:
+    """Onto its sure pool if there is a place, else rent one; until it is there the job goes on where it is."""
+    ledger, row = cycle.ledger, job.sure_pool
+    if job.holds and (int(ledger.columns.pool[job.slot]) == row or job.revoked is not None):
+        return
+    claim = cycle.claims.get(job.job_id)
+    if claim is not None and claim.pool == row:
+        return
+    place = ledger.fleet.find(row, ledger.classes.forms[ledger.class_of(job).form])
+    if place is None:
+        _rent(cycle, job, ledger.fleet.pools[row])
+    elif job.waits and job.ready_at <= cycle.now:
+        drop_claim(cycle, job.job_id)
+        start(cycle, job, row, place)
+    elif job.state is JobState.RUNNING and job.request.preemptible:
+        drop_claim(cycle, job.job_id)
+        open_claim(cycle, job, row, place, exchange=True)
+        pool_id = ledger.fleet.pools[row].pool.pool_id
+        revoke(cycle, job, Reason.POLICY_MOVED, detail=f"to {pool_id}, to end before its deadline")
+
+
+def _rent(cycle: Cycle, job: JobRecord, state: PoolState) -> None:
+    """Machines for all that wait for this pool, less what is free there and those on their way."""
+    if not state.rented or cycle.spending.everything.closed or cycle.now < state.rent_not_before:
+        return
+    count = awaits(cycle, state.row)
+    coming = sum(state.awaited.values())
+    needed = ceil((count - state.free) / state.pool.shape.accelerators) - coming
+    missing = min(needed, state.pool.quota - state.machines - coming)
+    if missing > 0:
+        # Unique, though several jobs may ask at one instant, or one may ask again: a cloud answers a token once.
+        token = f"{state.pool.pool_id}@{cycle.now:.6f}/deadline-{job.job_id}-{state.machines + coming}"
+        state.awaited[token] = missing
+        cycle.commands.append(Rent(token, state.pool.pool_id, missing))
+
+
+def awaits(cycle: Cycle, row: int) -> int:
+    """Accelerators of a pool for those who were moved there and do not hold any of it yet."""
+    ledger = cycle.ledger
+    jobs = (ledger.jobs[each] for each in cycle.secured if each in ledger.jobs)
+    return sum(
+        ledger.count_on(each, row)
+        for each in jobs
+        if each.sure_pool == row and not (each.holds and int(ledger.columns.pool[each.slot]) == row)
+    )
+
+
+def at_risk_text(found: Outlook) -> str:
+    """The numbers, in hours."""
+    where = f"on {found.pool_id}" + ("" if found.is_there else ", moving there included")
+    return f"needs {found.needs_s / 3600.0:.2f} h more {where}; has {found.left_s / 3600.0:.2f} h left"

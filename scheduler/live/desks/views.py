@@ -1,0 +1,257 @@
+"""Rows as the bodies of the API. Reads only; instants become text here and nowhere else."""
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from scheduler.core.answers.explain import first_reason
+from scheduler.core.ledger.realised import realised
+from scheduler.core.speeds.speeds_of import PoolSpeed
+from scheduler.live.records.rows import AttemptRow, JobRow, PolicyRow, Usage
+from scheduler.live.turns import money
+from scheduler.live.turns.board import Board, LiveJob, LiveNode
+from scheduler.live.turns.breath import Breath
+from scheduler.live.turns.clock import Clock
+from scheduler.live.turns.daemon import Daemon
+from walras.api import (
+    AttemptView,
+    CertificateView,
+    JobDetail,
+    JobView,
+    NodeView,
+    PolicyView,
+    PriceList,
+    PriceView,
+    ReasonView,
+    SpeedView,
+)
+from walras.cluster import Pool
+from walras.ids import JobId
+from walras.reasons import Reason
+from walras.states import JobState
+
+_LOOK = "look at `walras logs {job_id}`"
+#: What helps against an end, for people.
+_END_FIXES = {
+    Reason.USER_EXIT_CODE: f"{_LOOK}; `retry.max_restarts` would have it tried again",
+    Reason.USER_SIGNAL: f"{_LOOK}; where it ran out of memory, ask for more `resources.memory`",
+    Reason.USER_DEPENDENCY_FAILED: "look at the job it depended on, or depend with `condition: finished`",
+    Reason.POLICY_MAX_RUNTIME: "raise `limits.max_runtime`, or submit it again to go on from its last checkpoint",
+    Reason.POLICY_MAX_QUEUE_TIME: "raise `limits.max_queue_time`, or its priority",
+}
+
+
+class Views:
+    """Needs the clock for instants, and the loop's board and core for what is newer than the rows."""
+
+    def __init__(self, clock: Clock, daemon: Daemon) -> None:
+        self._clock = clock
+        self._daemon = daemon
+
+    @property
+    def _board(self) -> Board:
+        return self._daemon.board
+
+    # ---------------------------------------------------------------- jobs
+
+    async def jobs(self, rows: Iterable[JobRow], usage: Iterable[Usage]) -> list[JobView]:
+        """Many jobs, giving way to others between them."""
+        by_job: dict[JobId, list[Usage]] = {}
+        for used in usage:
+            by_job.setdefault(used.job_id, []).append(used)
+        found, breath = [], Breath()
+        for row in rows:
+            found.append(JobView(**self._job(row, by_job.get(row.job_id, []))))
+            await breath.take()
+        return found
+
+    def detail(self, row: JobRow, usage: Iterable[Usage], spec: str, attempts: Iterable[AttemptRow]) -> JobDetail:
+        views = [self.attempt(attempt) for attempt in attempts]
+        return JobDetail(**self._job(row, list(usage)), spec=json.loads(spec), attempt_list=views)
+
+    def _job(self, row: JobRow, usage: list[Usage]) -> dict[str, Any]:
+        live = self._board.jobs.get(row.job_id)
+        progress = live.progress if live is not None else None
+        attempt = live.attempt if live is not None else None
+        reason, detail = self._why(row)
+        return {
+            "id": row.job_id,
+            "name": row.name,
+            "project": row.project,
+            "user": row.user,
+            "kind": row.kind,
+            "state": row.state,
+            "reason": reason,
+            "detail": detail,
+            "priority": row.priority,
+            "accelerators": row.accelerators,
+            "attempts": row.attempts,
+            "restarts": row.restarts,
+            "pool": attempt.row.pool_id if attempt is not None else None,
+            "accelerator": attempt.row.accelerator if attempt is not None else None,
+            "steps": row.steps if progress is None else max(row.steps, progress.steps),
+            "steps_total": row.steps_total,
+            # Of a job that is not over: the running attempt's own, not what it did elsewhere before.
+            "steps_per_s": row.steps_per_s if live is None else _speed(live),
+            "submitted_at": self._clock.shown(row.submitted_at),
+            "started_at": self._clock.shown_or_none(row.started_at),
+            "ended_at": self._clock.shown_or_none(row.ended_at),
+            "accelerator_s": {used.accelerator: used.accelerator_s for used in usage},
+            "usd": sum(used.usd for used in usage),
+            "first_values": json.loads(row.first_values if live is None else live.row.first_values),
+            "last_values": json.loads(row.last_values if live is None else live.row.last_values),
+            "labels": json.loads(row.labels),
+        }
+
+    def _why(self, row: JobRow) -> tuple[Reason | None, str]:
+        """Why the job is where it is: for one that waits what holds now, else what was written down."""
+        if row.state is not JobState.PENDING:
+            return row.reason, row.detail
+        line = first_reason(self._daemon.core, row.job_id, self._board.expected_machines)
+        if line is None:
+            return row.reason, row.detail
+        told = f"{row.detail}; {line.detail}" if row.detail and line.reason is row.reason else line.detail
+        return line.reason, told
+
+    def ending(self, row: JobRow) -> list[ReasonView]:
+        """Why a job ended as it did, and what may be done about it."""
+        if row.reason is None:
+            return []
+        fix = _END_FIXES.get(row.reason, "").format(job_id=row.job_id)
+        return [ReasonView(reason=row.reason, detail=row.detail, fix=fix)]
+
+    def attempt(self, row: AttemptRow) -> AttemptView:
+        now = self._clock.now()
+        return AttemptView(
+            job_id=row.job_id,
+            attempt=row.attempt,
+            state=row.state,
+            reason=row.reason,
+            pool=row.pool_id,
+            accelerator=row.accelerator,
+            emulated=row.emulated,
+            placement=placement_text(row.placement),
+            accelerators=row.accelerators,
+            leased_at=self._clock.shown(row.leased_at),
+            started_at=self._clock.shown_or_none(row.started_at),
+            ended_at=self._clock.shown_or_none(row.ended_at),
+            exit_code=row.exit_code,
+            signal=row.signal,
+            failed_rank=row.failed_rank,
+            checkpoint_step=row.checkpoint_step,
+            profiling=row.profiling,
+            accelerator_s=money.accelerator_s(row, now),
+            usd=money.usd_until(row, now),
+        )
+
+    # ---------------------------------------------------------------- machines and prices
+
+    def nodes(self) -> list[NodeView]:
+        return [self._node(node) for _, node in sorted(self._board.nodes.items())]
+
+    def _node(self, node: LiveNode) -> NodeView:
+        pool = self._board.pools.get(node.row.pool_id)
+        return NodeView(
+            node_id=node.row.node_id,
+            pool=node.row.pool_id,
+            accelerator=node.facts.accelerator,
+            emulated=node.facts.emulated,
+            market=node.facts.market,
+            zone=pool.zone if pool is not None else node.facts.zone,
+            state=node.shown_state,
+            detail=node.row.detail or self._silence(node),
+            accelerators=node.facts.accelerators,
+            free=self._free(node),
+            jobs=sorted({job_id for job_id, _ in node.expected}),
+            last_heard_s=max(0.0, self._clock.now() - node.heard_at),
+        )
+
+    def _silence(self, node: LiveNode) -> str:
+        """What will become of a machine that does not answer."""
+        if node.row.state != "unreachable":
+            return ""
+        left_s = max(0.0, node.leased_until + self._daemon.settings.lease_margin_s - self._clock.now())
+        return f"no heartbeat; lost in {left_s:.0f} s unless it comes back"
+
+    def _free(self, node: LiveNode) -> int:
+        """Accelerators that nobody holds; none on a machine that takes no jobs."""
+        if node.row.state != "up":
+            return 0
+        held = 0
+        for job_id, number in node.expected:
+            attempt = self._board.attempt(job_id, number)
+            if attempt is not None:
+                held += sum(len(p.devices) for p in attempt.placement.parts if p.node_id == node.row.node_id)
+        return node.facts.accelerators - held
+
+    def prices(self) -> PriceList:
+        proposal = self._board.proposal
+        rows = {} if proposal is None else {pool_id: row for row, pool_id in enumerate(proposal.pools)}
+        items = []
+        for pool_id, pool in sorted(self._board.pools.items()):
+            row = rows.get(pool_id)
+            known = proposal is not None and row is not None and row < len(proposal.prices)
+            price = proposal.prices[row] if known and proposal is not None and row is not None else 0.0
+            items.append(self._price(pool, price, "" if proposal is None else proposal.price_unit))
+        certificate = None
+        if proposal is not None:
+            certificate = CertificateView(
+                status=proposal.status,
+                objective=proposal.objective,
+                bound=proposal.bound,
+                gap=proposal.gap,
+                path=proposal.path,
+                solved_at=self._clock.shown(self._board.solved_at),
+                realised=realised(self._daemon.core.ledger),
+            )
+        return PriceList(items=items, certificate=certificate)
+
+    def _price(self, pool: Pool, price: float, unit: str) -> PriceView:
+        members = [node for node in self._board.nodes.values() if node.row.pool_id == pool.pool_id and node.is_member]
+        return PriceView(
+            pool=pool.pool_id,
+            accelerator=pool.shape.accelerator,
+            market=pool.market,
+            capacity=float(sum(node.facts.accelerators for node in members if not node.row.cordon)),
+            free=float(sum(self._free(node) for node in members if not node.row.cordon)),
+            price=price,
+            unit=unit,
+            market_usd_per_h=pool.usd_per_h,
+            rented_machines=sum(bool(node.row.rent_token) for node in members),
+            quota_machines=pool.quota,
+        )
+
+    def pool_speed(self, told: PoolSpeed) -> SpeedView:
+        speed = told.speed
+        return SpeedView(
+            pool=told.pool_id,
+            accelerator=told.accelerator,
+            accelerators=told.accelerators,
+            steps_per_s=speed.steps_per_s,
+            source=speed.source.name.lower(),
+            low=speed.low,
+            high=speed.high,
+            by=list(speed.by),
+        )
+
+    # ---------------------------------------------------------------- policy
+
+    def policy(self, row: PolicyRow, name: str, parameters: dict[str, Any], rules: dict[str, Any]) -> PolicyView:
+        return PolicyView(
+            version=row.version,
+            name=name,
+            parameters=parameters,
+            rules=rules,
+            changed_at=self._clock.shown(row.changed_at),
+            changed_by=row.changed_by,
+        )
+
+
+def _speed(job: LiveJob) -> float | None:
+    return None if job.attempt is None or job.progress is None else job.progress.steps_per_s
+
+
+def placement_text(placement: str) -> list[str]:
+    """ "node:0,1" for every machine, from the stored placement."""
+    parts = json.loads(placement)
+    return [f"{node_id}:{','.join(str(device) for device in devices)}" for node_id, devices, *_ in parts]

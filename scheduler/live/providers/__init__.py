@@ -1,0 +1,1 @@
+"""Machines from outside: rented, priced, watched, given back."""

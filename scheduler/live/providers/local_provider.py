@@ -1,0 +1,216 @@
+"""A cloud on this machine: every rented machine is an agent process with a folder of its own.
+
+DIR/machines/<node> is the machine's disk: state of the agent, its log, the notice. An agent that dies alone is started
+again, as a machine would do; a machine that is taken away loses agent, supervisors and ranks at once.
+"""
+
+import asyncio
+import contextlib
+import hashlib
+import logging
+import os
+import shutil
+import subprocess
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from scheduler.cloud.provider import Machine, MachineState, Offer, ProblemKind, ProviderProblem
+from scheduler.live.providers.agent_line import agent_line
+from scheduler.live.providers.machine_processes import agent_process, kill_machine
+from walras.cluster import Pool
+from walras.ids import NodeId, PoolId
+from walras.reasons import Reason
+
+log = logging.getLogger(__name__)
+
+#: An agent that dies this often is not started again: the machine is given up.
+_RESTARTS_MAX = 5
+_WATCH_S = 0.5
+#: What an agent needs of the server's environment; never its tokens.
+_INHERITED = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "VIRTUAL_ENV")
+
+
+@dataclass(frozen=True, slots=True)
+class LocalPool:
+    """A pool that this provider rents out."""
+
+    pool: Pool
+    boot_s: float = 0.0
+
+
+@dataclass(slots=True)
+class _LocalMachine:
+    machine: Machine
+    folder: Path
+    process: "subprocess.Popen[bytes] | None" = None
+    restarts: int = 0
+    leaving: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AgentLauncher:
+    """How an agent is started."""
+
+    #: The `walras` command.
+    command: tuple[str, ...]
+    join_token_file: Path
+    #: Speeds of emulated accelerators; None: nothing is emulated.
+    speeds_file: Path | None = None
+    environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
+
+    def start(self, server_url: str, machine: Machine, pool: Pool, folder: Path) -> "subprocess.Popen[bytes]":
+        """Start the agent in a session of its own: it outlives the server, and the machine's janitor finds it."""
+        token_file = folder / "rent.token"
+        token_file.write_text(machine.token, encoding="utf-8")
+        line = agent_line(
+            self.command,
+            server_url,
+            pool,
+            state=folder,
+            join_token_file=self.join_token_file,
+            rent_token_file=token_file,
+        )
+        line += ["--node", machine.node_id]
+        if pool.shape.emulated and self.speeds_file is not None:
+            line += ["--speeds", str(self.speeds_file)]
+        with open(folder / "agent.log", "ab") as output:
+            return subprocess.Popen(
+                line,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env={name: self.environment[name] for name in _INHERITED if name in self.environment},
+                start_new_session=True,
+                close_fds=True,
+            )
+
+
+class LocalProvider:
+    """`CloudProvider` (and revocable) over agent processes."""
+
+    def __init__(self, folder: Path, pools: Mapping[PoolId, LocalPool], launcher: AgentLauncher) -> None:
+        self._folder = folder
+        self.pools = dict(pools)
+        self._launcher = launcher
+        self._machines: dict[NodeId, _LocalMachine] = {}
+        self.server_url = ""
+        #: Told of machines that are gone without having been given back.
+        self.on_gone: Callable[[NodeId, Reason, str], Awaitable[None]] | None = None
+
+    # ---------------------------------------------------------------- CloudProvider
+
+    async def offers(self) -> tuple[Offer, ...]:
+        return tuple(Offer(pool_id, each.pool.usd_per_h, each.pool.quota) for pool_id, each in self.pools.items())
+
+    async def request(self, token: str, pool: Pool, machines: int) -> tuple[Machine, ...]:
+        known = [each.machine for each in self._machines.values() if each.machine.token == token]
+        if known:
+            return tuple(known)
+        held = sum(each.machine.pool_id == pool.pool_id for each in self._machines.values())
+        if held + machines > pool.quota:
+            problem = f"the quota of {pool.pool_id} is {pool.quota} machines, {held} are held"
+            raise ProviderProblem(ProblemKind.QUOTA, problem)
+        found = []
+        for index in range(machines):
+            # Tokens are not made for names; a machine's name must differ from all that ever were.
+            serial = hashlib.sha256(token.encode()).hexdigest()[:8]
+            node_id = NodeId(f"{pool.shape.name}-{pool.market.value}-{serial}-{index}")
+            machine = Machine(node_id, pool.pool_id, token, MachineState.BOOTING)
+            self._machines[node_id] = _LocalMachine(machine, self._folder / node_id)
+            found.append(machine)
+        await asyncio.sleep(self.pools[pool.pool_id].boot_s)
+        for machine in found:
+            if machine.node_id in self._machines:
+                await self._boot(self._machines[machine.node_id], pool, fresh=True)
+        return tuple(found)
+
+    async def describe(self) -> tuple[Machine, ...]:
+        """Machines held, those included that a former server started and that still run."""
+        loop = asyncio.get_running_loop()
+        for folder in sorted(self._folder.iterdir()) if self._folder.is_dir() else []:
+            node_id = NodeId(folder.name)
+            if node_id in self._machines or not (folder / "rent.token").is_file():
+                continue
+            if await loop.run_in_executor(None, agent_process, folder) is not None:
+                token = (folder / "rent.token").read_text(encoding="utf-8")
+                pool_id = PoolId((folder / "pool").read_text(encoding="utf-8"))
+                machine = Machine(node_id, pool_id, token, MachineState.RUNNING)
+                self._machines[node_id] = _LocalMachine(machine, folder)
+            else:
+                # Its agent is gone; whatever it left behind goes too.
+                await loop.run_in_executor(None, self._wipe, folder)
+        return tuple(each.machine for each in self._machines.values())
+
+    async def terminate(self, node_id: NodeId) -> None:
+        machine = self._machines.pop(node_id, None)
+        if machine is not None:
+            await asyncio.get_running_loop().run_in_executor(None, self._end, machine)
+
+    # ---------------------------------------------------------------- drills, watch, stop
+
+    async def revoke(self, node_id: NodeId, notice_s: float) -> None:
+        """Write the notice, wait, and take the machine away with all that runs on it."""
+        machine = self._machines.get(node_id)
+        if machine is None or machine.leaving:
+            return
+        machine.leaving = True
+        _write_whole(machine.folder / "notice", f"{notice_s:g}\n")
+        await asyncio.sleep(notice_s)
+        await self.terminate(node_id)
+
+    async def watch(self) -> None:
+        """Start agents again that died alone, for ever."""
+        while True:
+            await asyncio.sleep(_WATCH_S)
+            for node_id, machine in list(self._machines.items()):
+                if machine.process is None or machine.process.poll() is None or machine.leaving:
+                    continue
+                machine.restarts += 1
+                if machine.restarts <= _RESTARTS_MAX:
+                    log.warning("agent %s ended with %s: started again", node_id, machine.process.returncode)
+                    await self._boot(machine, self.pools[machine.machine.pool_id].pool, fresh=False)
+                else:
+                    log.error("agent %s does not stay up: the machine is given up", node_id)
+                    await self.terminate(node_id)
+                    if self.on_gone is not None:
+                        await self.on_gone(node_id, Reason.INFRA_NODE_LOST, machine.machine.token)
+
+    async def close(self) -> None:
+        """The provider ends with its server: no process of a machine is left."""
+        for node_id in list(self._machines):
+            await self.terminate(node_id)
+
+    async def _boot(self, machine: _LocalMachine, pool: Pool, *, fresh: bool) -> None:
+        def boot() -> "subprocess.Popen[bytes]":
+            if fresh:
+                shutil.rmtree(machine.folder, ignore_errors=True)
+            machine.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            (machine.folder / "pool").write_text(pool.pool_id, encoding="utf-8")
+            return self._launcher.start(self.server_url, machine.machine, pool, machine.folder)
+
+        try:
+            machine.process = await asyncio.get_running_loop().run_in_executor(None, boot)
+        except OSError as error:
+            self._machines.pop(machine.machine.node_id, None)
+            raise ProviderProblem(ProblemKind.UNAVAILABLE, f"cannot start an agent: {error}") from error
+
+    def _end(self, machine: _LocalMachine) -> None:
+        if not kill_machine(machine.folder):
+            log.error("processes of %s survive", machine.machine.node_id)
+        if machine.process is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                machine.process.wait(5.0)
+        # The disk of a machine that is gone is gone too; its agent's log is kept for those who wonder.
+        (machine.folder / "rent.token").unlink(missing_ok=True)
+
+    def _wipe(self, folder: Path) -> None:
+        kill_machine(folder)
+        (folder / "rent.token").unlink(missing_ok=True)
+
+
+def _write_whole(path: Path, text: str) -> None:
+    """Readers see all of it or nothing."""
+    draft = path.with_suffix(".draft")
+    draft.write_text(text, encoding="utf-8")
+    os.replace(draft, path)

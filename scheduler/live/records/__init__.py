@@ -1,0 +1,1 @@
+"""What the server writes down, and reads again: the store, the journal, the logs."""
