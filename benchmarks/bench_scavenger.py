@@ -27,7 +27,7 @@ from benchmarks.tables import Measured
 from optimizer.performance.choice import Goal, Option, choose
 from optimizer.performance.search import Search, Space, samples_by_power
 from walras.searching import Aim, Configuration, Trial
-from workers.search_main import Extent, search_job
+from workers.trials.search_main import Extent, search_job
 
 _USD_PER_H = 0.13402
 _RATE = 0.00045

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from walras.searching import Configuration
-from workers.trial_attempts import Progress
-from workers.trial_runs import MovingJob
+from workers.trials.trial_attempts import Progress
+from workers.trials.trial_runs import MovingJob
 
 _SCRIPTS = Path(__file__).parents[1] / "configs/jobs/training"
 #: Where it ends.

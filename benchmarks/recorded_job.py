@@ -22,9 +22,9 @@ from optimizer.performance.choice import Goal, Option, choose
 from optimizer.performance.search import Search, Space, samples_by_power
 from walras.searching import Aim, Configuration
 from walras.wire import Manifest
-from workers.search_main import Extent, search_along
-from workers.trial_attempts import Progress
-from workers.trial_runs import Enough, Limit, Part
+from workers.trials.search_main import Extent, search_along
+from workers.trials.trial_attempts import Progress
+from workers.trials.trial_runs import Enough, Limit, Part
 
 TABLE = Path(__file__).with_name("digits_table.json")
 #: Of learning, when the table was recorded; and how much longer the job is that is made of it.
@@ -73,7 +73,7 @@ class Recorded:
 
 @dataclass
 class RecordedMoves:
-    """As `workers.trial_runs.Moves`, in virtual time."""
+    """As `workers.trials.trial_runs.Moves`, in virtual time."""
 
     recorded: Recorded
     #: Where the job ends.

@@ -10,7 +10,7 @@ import torch
 from optimizer.performance.stalls import Runs, attribute
 from walras.profiling.runs import Extent
 from walras.profiling.study import Profile, Question, study
-from workers.profile_runs import ProfiledJob
+from workers.trials.profile_runs import ProfiledJob
 
 SCRIPT = Path(__file__).parents[1] / "tests" / "support" / "planted_job.py"
 #: Which stall the seconds of each plant have to be found in.

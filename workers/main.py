@@ -12,16 +12,16 @@ import aiohttp
 from walras import __version__
 from walras.errors import ConfigError, Forbidden
 from walras.wire import Register, ShapeFacts
-from workers.agent import Agent
-from workers.enrolment import Enrolment
+from workers.agent.agent import Agent
+from workers.agent.enrolment import Enrolment
+from workers.agent.launch import Machine
+from workers.agent.options import AgentOptions
+from workers.agent.rendezvous import own_address
+from workers.agent.server_client import ServerClient
+from workers.agent.speeds import load_speeds
+from workers.agent.spot_notices import SpotNotices
+from workers.agent.store import AgentStore
 from workers.gpus import Accelerators, Host, detect_accelerators, detect_host
-from workers.launch import Machine
-from workers.options import AgentOptions
-from workers.rendezvous import own_address
-from workers.server_client import ServerClient
-from workers.speeds import load_speeds
-from workers.spot_notices import SpotNotices
-from workers.store import AgentStore
 
 __all__ = ["AgentOptions", "run_agent"]
 

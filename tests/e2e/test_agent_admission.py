@@ -8,8 +8,8 @@ import pytest
 from tests.support.agent_commands import LOOP, Begin, a_start, a_stop, next_command_id
 from tests.support.fake_agent_server import FakeAgentServer
 from walras.wire import PrepareCommand
+from workers.agent.store import AgentStore, Phase
 from workers.plan import read_plan
-from workers.store import AgentStore, Phase
 
 pytestmark = pytest.mark.slow
 

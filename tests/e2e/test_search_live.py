@@ -10,8 +10,8 @@ import pytest
 import walras
 from walras.searching import Configuration, Next, SearchError, Trial
 from workers import processes
-from workers.search_main import Extent, Moved, search_job
-from workers.trial_runs import MovingJob
+from workers.trials.search_main import Extent, Moved, search_job
+from workers.trials.trial_runs import MovingJob
 
 pytestmark = pytest.mark.slow
 

@@ -14,7 +14,7 @@ from workers.plan import PLAN_FILE, read_plan
 _RUN = """
 import json, logging, sys
 from pathlib import Path
-from workers.options import AgentOptions
+from workers.agent.options import AgentOptions
 from workers.main import run_agent
 logging.basicConfig(level="INFO")
 fields = json.loads(sys.argv[1])

@@ -42,7 +42,7 @@ def profile_run(
     timeout_s = length_s(timeout, "--timeout")
     assert timeout_s is not None
     spec = read_job(file, [], [], [])
-    main = load("workers.profile_main")
+    main = load("workers.trials.profile_main")
     profile = main.profile_job(spec, ranks, Extent(warm_up, steps, timeout_s), _attribute())
     if json_file is not None:
         _write(json_file, json.dumps(as_json(profile), indent=2) + "\n")

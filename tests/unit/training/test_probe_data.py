@@ -62,7 +62,7 @@ def test_samples_of_nested_batches() -> None:
 
 def test_forgotten_files_are_read_from_the_device(tmp_path: Path) -> None:
     """A file that was evicted is not in memory any more, where the file system lets go of it at all."""
-    from workers.evicting import evict
+    from workers.trials.evicting import evict
 
     names = []
     for number in range(3):

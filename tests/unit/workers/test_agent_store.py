@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from walras.wire import EndedReport, NoticeReport, ProgressReport, StartedReport
-from workers.outbox import Outbox
-from workers.store import AgentStore, KnownAttempt, Phase
+from workers.agent.outbox import Outbox
+from workers.agent.store import AgentStore, KnownAttempt, Phase
 
 
 def test_reports_stay_until_acknowledged_and_ids_only_grow(tmp_path: Path) -> None:

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from walras.errors import ConfigError
+from workers.agent.holds import Hold, Holds
+from workers.agent.notice import read_notice
+from workers.agent.rendezvous import bind_port, own_address
+from workers.agent.speeds import load_speeds, pace_of
 from workers.gpus import Accelerators, canonical_name
-from workers.holds import Hold, Holds
-from workers.notice import read_notice
-from workers.rendezvous import bind_port, own_address
-from workers.speeds import load_speeds, pace_of
 
 GIB = 2**30
 

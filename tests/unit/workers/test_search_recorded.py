@@ -7,7 +7,7 @@ import pytest
 from benchmarks.digits_jobs import LOSS
 from benchmarks.recorded_job import RecordedMoves, recorded_job, searched_in_virtual_time
 from walras.searching import Configuration, Next
-from workers.search_main import Extent, search_along
+from workers.trials.search_main import Extent, search_along
 
 
 def test_the_search_ends_within_its_targets_of_the_oracle() -> None:

@@ -7,8 +7,8 @@ import aiohttp
 import pytest
 
 from tests.support.metadata_service import Metadata, metadata_service
-from workers.notice import read_notice
-from workers.spot_notices import SpotNotices
+from workers.agent.notice import read_notice
+from workers.agent.spot_notices import SpotNotices
 
 
 @pytest.fixture
@@ -91,7 +91,7 @@ async def test_where_nobody_answers_it_is_asked_ever_less_often(
         if len(pauses) == 6:
             raise Enough
 
-    monkeypatch.setattr("workers.spot_notices.asyncio.sleep", pause)
+    monkeypatch.setattr("workers.agent.spot_notices.asyncio.sleep", pause)
     async with aiohttp.ClientSession() as session:
         nobody = SpotNotices(session, "http://127.0.0.1:9")
         with pytest.raises(Enough):

@@ -3,7 +3,7 @@
 import asyncio
 
 from walras.wire import AnyReport, ProgressReport
-from workers.store import AgentStore, Phase
+from workers.agent.store import AgentStore, Phase
 
 MAX_PER_CALL = 500
 

@@ -20,8 +20,8 @@ from walras.wire import Manifest
 from workers import processes
 from workers.client_folder import build_client_folder
 from workers.environment import RankSettings, rank_environment
-from workers.local_ranks import LocalRanks, Run
-from workers.trial_attempts import Attempt, Progress
+from workers.trials.local_ranks import LocalRanks, Run
+from workers.trials.trial_attempts import Attempt, Progress
 
 _POLL_S = 0.02
 #: Steps the job is to do in all, given those done; None: the script's.

@@ -10,7 +10,7 @@ from walras.job_elastic import batch_of
 from walras.profiling.runs import Extent
 from walras.profiling.study import Attribute, Profile, Question, study
 from workers.gpus import detect_accelerators, detect_host
-from workers.profile_runs import ProfiledJob
+from workers.trials.profile_runs import ProfiledJob
 
 RANKS_MAX = 64
 

@@ -20,12 +20,12 @@ from walras.wire import (
     ProgressReport,
 )
 from workers import processes
+from workers.agent.logs import LogShipper
+from workers.agent.outbox import Outbox
+from workers.agent.store import Phase
 from workers.journal import JournalEvent, read_journal
-from workers.logs import LogShipper
-from workers.outbox import Outbox
 from workers.plan import JOURNAL_FILE, SUPERVISOR_FILE, Plan
 from workers.processes import ProcessName
-from workers.store import Phase
 
 log = logging.getLogger(__name__)
 

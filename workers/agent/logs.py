@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from walras.errors import Forbidden, ServerUnreachable
-from workers.server_client import ServerClient
+from workers.agent.server_client import ServerClient
 
 CHUNK_BYTES = 256 * 1024
 SHIP_EVERY_S = 0.5

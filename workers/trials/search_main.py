@@ -15,9 +15,9 @@ from walras.job import JobSpec, argv_of, env_of, kind_of
 from walras.searching import Configuration, Decide, Next, SearchError, Trial
 from walras.wire import Manifest
 from workers.gpus import detect_accelerators
-from workers.trial_attempts import Progress
-from workers.trial_runs import Enough, MovingJob, Part
-from workers.trial_runs import Limit as StepsLimit
+from workers.trials.trial_attempts import Progress
+from workers.trials.trial_runs import Enough, MovingJob, Part
+from workers.trials.trial_runs import Limit as StepsLimit
 
 #: As `walras.training.Loop.report` names it.
 _NOISE = "gradient_noise"

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from walras.errors import ConfigError
 from walras.wire import Register, Registered
+from workers.agent.server_client import ServerClient
 from workers.journal import write_durably
-from workers.server_client import ServerClient
 
 CREDENTIAL_FILE = "credential.json"
 

@@ -13,11 +13,11 @@ from pathlib import Path
 import workers
 from walras.wire import StartCommand
 from workers import processes
+from workers.agent.speeds import Speeds, pace_of
 from workers.client_folder import build_client_folder
 from workers.environment import RankSettings, rank_environment
 from workers.gpus import Accelerators, Host
 from workers.plan import SUPERVISOR_LOG, Plan, write_plan
-from workers.speeds import Speeds, pace_of
 
 LOG_CAP_BYTES = 64 * 1024**2
 #: Below this much free space no attempt starts: it could neither log nor checkpoint.

@@ -1,7 +1,8 @@
 """What EC2 tells a spot machine about its end: the notice, two minutes ahead, and the hint that one may come.
 
 Asked of the machine's metadata service (version 2: a session token first). A notice becomes the notice file that the
-agent watches anyway (`workers.notice`); a hint is passed on. Where no such service answers, it is asked less and less.
+agent watches anyway (`workers.agent.notice`); a hint is passed on. Where no such service answers, it is asked less and
+less.
 """
 
 import asyncio
@@ -14,7 +15,7 @@ from pathlib import Path
 
 import aiohttp
 
-from workers.notice import read_notice, write_notice
+from workers.agent.notice import read_notice, write_notice
 
 log = logging.getLogger(__name__)
 

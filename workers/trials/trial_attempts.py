@@ -13,7 +13,7 @@ from typing import Any
 from walras.searching import Configuration, SearchError
 from walras.wire import Manifest
 from workers.channels import Channels, Role
-from workers.local_ranks import LocalRanks, Script, how_ended, last_words
+from workers.trials.local_ranks import LocalRanks, Script, how_ended, last_words
 
 _EXIT_CHECKPOINTED = 85
 

@@ -29,18 +29,18 @@ from walras.wire import (
     StopCommand,
 )
 from workers import processes
-from workers.enrolment import Enrolment
-from workers.follower import Follower
-from workers.holds import AttemptKey, Hold, Holds
-from workers.launch import Machine, launch, make_plan, refusal
-from workers.logs import LogShipper
-from workers.notice import next_notice
-from workers.outbox import Outbox
+from workers.agent.enrolment import Enrolment
+from workers.agent.follower import Follower
+from workers.agent.holds import AttemptKey, Hold, Holds
+from workers.agent.launch import Machine, launch, make_plan, refusal
+from workers.agent.logs import LogShipper
+from workers.agent.notice import next_notice
+from workers.agent.outbox import Outbox
+from workers.agent.rendezvous import bind_port
+from workers.agent.server_client import ServerClient
+from workers.agent.spot_notices import SpotNotices
+from workers.agent.store import AgentStore, KnownAttempt, Phase
 from workers.plan import SUPERVISOR_FILE, Plan, rank_log, read_plan
-from workers.rendezvous import bind_port
-from workers.server_client import ServerClient
-from workers.spot_notices import SpotNotices
-from workers.store import AgentStore, KnownAttempt, Phase
 
 log = logging.getLogger(__name__)
 

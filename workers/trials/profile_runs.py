@@ -14,11 +14,12 @@ from pathlib import Path
 from walras.profiling.errors import NeverStepped, ScriptFailed, TooFewUpdates
 from walras.profiling.runs import Extent, RankTold, Run, RunTold
 from walras.training import probe
-from workers import local_ranks, processes
+from workers import processes
 from workers.client_folder import build_client_folder
 from workers.environment import RankSettings, rank_environment
-from workers.evicting import evict
-from workers.local_ranks import LocalRanks, how_ended, last_words
+from workers.trials import local_ranks
+from workers.trials.evicting import evict
+from workers.trials.local_ranks import LocalRanks, how_ended, last_words
 
 #: Ranks that have told what was asked get so long to end by themselves.
 GRACE_S = 3.0
