@@ -24,17 +24,17 @@ from benchmarks.performance_scores import (
 from benchmarks.profiles import pair, pair_on_type, parted, singles
 from benchmarks.published import OFFERS, P100_ONE_SERVER, P100_TWO_SERVERS, PLANS, resnet_110, update_speeds
 from benchmarks.tables import Measured
-from optimizer.performance.affine import Affine
-from optimizer.performance.boosted import Boosted
-from optimizer.performance.choice import Goal, choose, exhaustive, option_of, windows
-from optimizer.performance.completion import Completion
-from optimizer.performance.fusion import Fusion
-from optimizer.performance.learned import Learned
-from optimizer.performance.observation import AcceleratorFacts, Cell, KindFacts, Layout, Observation
-from optimizer.performance.parameter_server import fit_saturation
-from optimizer.performance.predictor import score
-from optimizer.performance.ratios import sheet_speed
-from optimizer.performance.scavenger import Laws, ShortRun, corners, fit_laws
+from optimizer.performance.choosing.choice import Goal, choose, exhaustive, option_of, windows
+from optimizer.performance.choosing.scavenger import Laws, ShortRun, corners, fit_laws
+from optimizer.performance.predicting.affine import Affine
+from optimizer.performance.predicting.boosted import Boosted
+from optimizer.performance.predicting.completion import Completion
+from optimizer.performance.predicting.fusion import Fusion
+from optimizer.performance.predicting.learned import Learned
+from optimizer.performance.predicting.observation import AcceleratorFacts, Cell, KindFacts, Layout, Observation
+from optimizer.performance.predicting.parameter_server import fit_saturation
+from optimizer.performance.predicting.predictor import score
+from optimizer.performance.predicting.ratios import sheet_speed
 
 _HELD = 30
 _MANY = 14

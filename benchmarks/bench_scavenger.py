@@ -24,8 +24,8 @@ from statistics import median
 from benchmarks.digits_jobs import LOSS, Truth, digits_job, timed, whole
 from benchmarks.recorded_job import searched_in_virtual_time
 from benchmarks.tables import Measured
-from optimizer.performance.choice import Goal, Option, choose
-from optimizer.performance.search import Search, Space, samples_by_power
+from optimizer.performance.choosing.choice import Goal, Option, choose
+from optimizer.performance.choosing.search import Search, Space, samples_by_power
 from walras.searching import Aim, Configuration, Trial
 from workers.trials.search_main import Extent, search_job
 

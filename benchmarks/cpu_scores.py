@@ -11,12 +11,12 @@ from statistics import fmean, median
 from typing import Any
 
 from benchmarks.cpu_matrix import BATCHES, CpuCell
-from optimizer.performance.affine import Affine
-from optimizer.performance.boosted import Boosted
-from optimizer.performance.fusion import Fusion
-from optimizer.performance.learned import Learned
-from optimizer.performance.observation import AcceleratorFacts, Cell, KindFacts, Layout, Observation
-from optimizer.performance.predictor import CannotPredict, Predictor, error_of
+from optimizer.performance.predicting.affine import Affine
+from optimizer.performance.predicting.boosted import Boosted
+from optimizer.performance.predicting.fusion import Fusion
+from optimizer.performance.predicting.learned import Learned
+from optimizer.performance.predicting.observation import AcceleratorFacts, Cell, KindFacts, Layout, Observation
+from optimizer.performance.predicting.predictor import CannotPredict, Predictor, error_of
 
 #: Nominal: a core's peak and the bandwidth of its memory. What a rank's accelerator is, is its number of threads.
 _CORE_FLOPS, _CORE_BYTES = 5e10, 1e10

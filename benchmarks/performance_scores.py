@@ -8,9 +8,9 @@ from zlib import crc32
 
 from benchmarks.profiles import achieving, over_sheets, pair, without
 from benchmarks.published_speeds import achieved, publications, published
-from optimizer.performance.learned import Learned
-from optimizer.performance.observation import Observation
-from optimizer.performance.predictor import error_of
+from optimizer.performance.predicting.learned import Learned
+from optimizer.performance.predicting.observation import Observation
+from optimizer.performance.predicting.predictor import error_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,8 @@ from zlib import crc32
 
 import numpy as np
 
-from optimizer.performance.observation import AcceleratorFacts, Cell, KindFacts, Layout, Observation
-from optimizer.performance.ratios import sheet_speed
+from optimizer.performance.predicting.observation import AcceleratorFacts, Cell, KindFacts, Layout, Observation
+from optimizer.performance.predicting.ratios import sheet_speed
 
 _SHEETS: dict[str, tuple[float, float, float]] = {
     "K80": (4.37, 4.37, 240),

@@ -1,7 +1,7 @@
 """Parameters and results that papers state, against which models are held by benchmarks and tests."""
 
-from optimizer.performance.choice import Offer
-from optimizer.performance.parameter_server import ServerLink
+from optimizer.performance.choosing.choice import Offer
+from optimizer.performance.predicting.parameter_server import ServerLink
 from optimizer.performance.spot_training import LossLaw, SpotTraining, worker_measured
 
 #: Updates per second of 1 to 8 workers, ResNet-32 (CM-DARE, ICDCS 2020): type, parameter servers.

@@ -18,8 +18,8 @@ from statistics import median
 from typing import Any
 
 from benchmarks.digits_jobs import LOSS, Truth, digits_job, timed, whole
-from optimizer.performance.choice import Goal, Option, choose
-from optimizer.performance.search import Search, Space, samples_by_power
+from optimizer.performance.choosing.choice import Goal, Option, choose
+from optimizer.performance.choosing.search import Search, Space, samples_by_power
 from walras.searching import Aim, Configuration
 from walras.wire import Manifest
 from workers.trials.search_main import Extent, search_along

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Any
 
-from optimizer.performance.observation import AcceleratorFacts
+from optimizer.performance.predicting.observation import AcceleratorFacts
 from scheduler.core.core import SchedulerCore
 from scheduler.core.events import AttemptProgressed, Event, JobSubmitted
 from scheduler.core.speed_events import FactsTold, SpeedsPredicted

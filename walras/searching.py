@@ -1,6 +1,6 @@
 """Searching for the batch and the workers of one job while it trains: what is tried, what came of it, what is next.
 
-The words that whoever decides (`optimizer.performance.search`) and whoever runs (`workers.search`) have in common.
+The words that whoever decides (`optimizer.performance.choosing.search`) and whoever runs (`workers.trials`) share.
 """
 
 from collections.abc import Callable, Sequence

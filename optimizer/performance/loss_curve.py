@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
-from optimizer.performance.predictor import CannotPredict
+from optimizer.performance.predicting.predictor import CannotPredict
 
 #: Points that a fit needs.
 _LEAST_POINTS = 5

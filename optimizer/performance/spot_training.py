@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf, sqrt
 
-from optimizer.performance.parameter_server import ServerLink, exchange_s
+from optimizer.performance.predicting.parameter_server import ServerLink, exchange_s
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Which machines to rent for one job: catalog and profiles brought together for `optimizer.performance.setups`.
+"""Which machines to rent for one job: catalog and profiles for `optimizer.performance.choosing.setups`.
 
 Decides how facts of a catalog become facts of a machine, what is left out and why, and who predicts. Prices are the
 catalog's typical ones; spot machines are counted with the work that revocations cost.
@@ -8,15 +8,15 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from optimizer.performance.affine import Affine
-from optimizer.performance.analytic import Analytic
-from optimizer.performance.boosted import Boosted
-from optimizer.performance.choice import Goal, Offer
-from optimizer.performance.fusion import Fusion
-from optimizer.performance.learned import Learned
-from optimizer.performance.observation import AcceleratorFacts, Cell, KindFacts, Layout, Observation
-from optimizer.performance.predictor import Model
-from optimizer.performance.setups import Forecasts, Machine, Recommendation, Work, recommend
+from optimizer.performance.choosing.choice import Goal, Offer
+from optimizer.performance.choosing.setups import Forecasts, Machine, Recommendation, Work, recommend
+from optimizer.performance.predicting.affine import Affine
+from optimizer.performance.predicting.analytic import Analytic
+from optimizer.performance.predicting.boosted import Boosted
+from optimizer.performance.predicting.fusion import Fusion
+from optimizer.performance.predicting.learned import Learned
+from optimizer.performance.predicting.observation import AcceleratorFacts, Cell, KindFacts, Layout, Observation
+from optimizer.performance.predicting.predictor import Model
 from optimizer.renting.risk import Costs, useful_part
 from walras.catalog import AcceleratorFacts as Sheet
 from walras.catalog import Catalog, Instance

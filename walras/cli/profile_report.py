@@ -10,7 +10,7 @@ from walras.cli.loading import load
 from walras.cli.output import Column, Listing, OutputFormat, show_json, show_line, show_listing
 from walras.errors import UserError
 
-#: `optimizer.performance.scoring.Judged` and `Line`, which are loaded by name: what lies above this package.
+#: `optimizer.performance.predicting.scoring.Judged` and `Line`, which are loaded by name: what lies above this package.
 Judged = Any
 Line = Any
 
@@ -33,7 +33,7 @@ def read_judged(source: Path) -> list[Judged]:
 
 
 def _of_folder(folder: Path) -> list[Judged]:
-    scoring = load("optimizer.performance.scoring")
+    scoring = load("optimizer.performance.predicting.scoring")
     return [
         scoring.Judged(
             each.source,
@@ -51,7 +51,7 @@ def _of_folder(folder: Path) -> list[Judged]:
 
 def _of_file(file: Path) -> list[Judged]:
     """A list of objects with source, kind, accelerator, predicted, measured and maybe low and high; or our own JSON."""
-    scoring = load("optimizer.performance.scoring")
+    scoring = load("optimizer.performance.predicting.scoring")
     try:
         if file.stat().st_size > _MAX_BYTES:
             raise UserError(f"{file}: more than {_MAX_BYTES:,} bytes", field="SOURCE", fix="split it")
@@ -76,7 +76,7 @@ def _of_file(file: Path) -> list[Judged]:
 
 def show_report(judged: list[Judged], output: OutputFormat) -> None:
     """By source with weights, then by accelerator, then by kind."""
-    scoring = load("optimizer.performance.scoring")
+    scoring = load("optimizer.performance.predicting.scoring")
     weights: dict[str, float] = scoring.weights(judged)
     groups: dict[str, list[Line]] = {
         "source": scoring.lines(judged, lambda each: each.source),

@@ -54,7 +54,7 @@ def recommend(
     from walras.profile_file import ProfileFile
 
     room = load("scheduler.cloud.recommending")
-    goal = load("optimizer.performance.choice").Goal(length_s(deadline, "--deadline"), budget)
+    goal = load("optimizer.performance.choosing.choice").Goal(length_s(deadline, "--deadline"), budget)
     terms = room.Terms(
         precision=precision,
         spot=spot,
@@ -105,7 +105,7 @@ def _verdict(network: float | None, obtained: float | None) -> Any:
         return None
     if network is None:
         raise UserError("what was obtained is compared with what was planned", field="--obtained", fix="add --network")
-    return load("optimizer.performance.spatial").Obtained(network * _GBIT, obtained * _GBIT)
+    return load("optimizer.performance.choosing.spatial").Obtained(network * _GBIT, obtained * _GBIT)
 
 
 def _text(path: Path) -> bytes:

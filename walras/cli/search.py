@@ -44,7 +44,7 @@ def search(
     sizes = _numbers(batches, "--batches") if batches else (asked,) if asked else ()
     if not sizes:
         raise JobSpecError("no batch is given", field="batch", fix="batch: {global: N} in the job file, or --batches")
-    optimizer, runner = load("optimizer.performance.search"), load("workers.trials.search_main")
+    optimizer, runner = load("optimizer.performance.choosing.search"), load("workers.trials.search_main")
     space = optimizer.Space(counts, sizes, usd_per_h, aim, trials)
     if not space.all:
         raise UserError("no batch can be shared evenly by any number of workers", field="--batches", fix="multiples")

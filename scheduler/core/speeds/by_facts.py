@@ -1,4 +1,4 @@
-"""Speeds from facts of a kind: roofline and all-reduce (`optimizer.performance.analytic`) as one of the predictors.
+"""Speeds from facts of a kind: roofline and all-reduce (`predicting/analytic.py`) as one of the predictors.
 
 The other predictors know a cell by kind, accelerator and count alone; here it becomes a cell of a real model on real
 machines. Networks between machines are as gangs measured them on the pools of a type; where none did, as slow as the
@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from statistics import median
 
-from optimizer.performance.analytic import Analytic, AnalyticModel
-from optimizer.performance.observation import AcceleratorFacts, Cell, KindFacts, Layout, Observation
-from optimizer.performance.predictor import CannotPredict, Prediction
+from optimizer.performance.predicting.analytic import Analytic, AnalyticModel
+from optimizer.performance.predicting.observation import AcceleratorFacts, Cell, KindFacts, Layout, Observation
+from optimizer.performance.predicting.predictor import CannotPredict, Prediction
 from scheduler.core.ledger.ledger import Ledger
 from scheduler.core.ledger.throughput import Known, Source
 from walras.ids import Kind

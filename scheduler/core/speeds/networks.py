@@ -8,7 +8,7 @@ is measured on a bad network is not held against the kind. How much slower is an
 
 from math import isfinite
 
-from optimizer.performance.spatial import Obtained
+from optimizer.performance.choosing.spatial import Obtained
 from scheduler.core.cycle import Cycle
 from scheduler.core.ledger.ledger import JobRecord
 from scheduler.core.speed_events import NetworkMeasured

@@ -9,12 +9,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
-from optimizer.performance.boosted import Boosted
-from optimizer.performance.completion import Completion
-from optimizer.performance.fusion import Fusion, Outcome, told_by
-from optimizer.performance.observation import AcceleratorFacts, Cell, KindFacts, Layout, Observation
-from optimizer.performance.predictor import CannotPredict, Prediction, Predictor
-from optimizer.performance.ratios import Ratios, sheet_speed
+from optimizer.performance.predicting.boosted import Boosted
+from optimizer.performance.predicting.completion import Completion
+from optimizer.performance.predicting.fusion import Fusion, Outcome, told_by
+from optimizer.performance.predicting.observation import AcceleratorFacts, Cell, KindFacts, Layout, Observation
+from optimizer.performance.predicting.predictor import CannotPredict, Prediction, Predictor
+from optimizer.performance.predicting.ratios import Ratios, sheet_speed
 from scheduler.core.ledger.ledger import Ledger
 from scheduler.core.ledger.throughput import Known, Scored
 from scheduler.core.speed_events import Guess, PredictedSpeed
@@ -104,7 +104,8 @@ def _members(question: Question, sheets: Mapping[str, AcceleratorFacts]) -> tupl
 
     Nominal speeds that are all the same were given by nobody: they say nothing against data sheets.
     """
-    from optimizer.performance.learned import Learned  # brings SciPy: half a second that only who predicts should pay
+    # Brings SciPy: half a second that only who predicts should pay.
+    from optimizer.performance.predicting.learned import Learned
 
     nominal = dict(question.nominal)
     rated = {name: sheet_speed(sheets[name]) for name in question.types if name in sheets}

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from functools import cache
 
-from optimizer.performance.observation import AcceleratorFacts
+from optimizer.performance.predicting.observation import AcceleratorFacts
 from scheduler.cloud.recommending import sheets_of
 from scheduler.core.events import Event
 from scheduler.core.ledger.throughput import Scored

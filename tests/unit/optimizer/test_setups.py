@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optimizer.performance.analytic import Analytic
-from optimizer.performance.choice import Goal, Offer
-from optimizer.performance.observation import AcceleratorFacts, KindFacts
-from optimizer.performance.setups import Forecasts, Machine, Setup, Work, recommend
+from optimizer.performance.choosing.choice import Goal, Offer
+from optimizer.performance.choosing.setups import Forecasts, Machine, Setup, Work, recommend
+from optimizer.performance.predicting.analytic import Analytic
+from optimizer.performance.predicting.observation import AcceleratorFacts, KindFacts
 
 _NETWORK = 3e9
 _FAST = AcceleratorFacts("fast", 1e14, 1e12, 40e9, 2e11, 3e10, _NETWORK)

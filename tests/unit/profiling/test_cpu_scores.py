@@ -10,7 +10,7 @@ from threadpoolctl import threadpool_limits
 
 from benchmarks.cpu_matrix import BATCHES, RECORDED, CpuCell
 from benchmarks.cpu_scores import SHARE, Recorded, baseline, chosen, floor, judged, predictors, read
-from optimizer.performance.affine import Affine
+from optimizer.performance.predicting.affine import Affine
 
 
 def document(noise: float) -> dict[str, Any]:

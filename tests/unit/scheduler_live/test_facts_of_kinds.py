@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from optimizer.performance.observation import AcceleratorFacts
+from optimizer.performance.predicting.observation import AcceleratorFacts
 from scheduler.core.events import ThroughputMeasured
 from scheduler.core.speed_events import PredictedSpeed, SpeedsPredicted
 from scheduler.core.speeds.predicting import KNOWN_MOST, predict_speeds, question_of

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from optimizer.performance.observation import AcceleratorFacts
+from optimizer.performance.predicting.observation import AcceleratorFacts
 from optimizer.policy import PolicySpec
 from scheduler.core.events import Event
 from scheduler.core.speed_events import SpeedsPredicted

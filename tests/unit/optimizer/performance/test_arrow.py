@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from optimizer.performance.arrow import Rows, arrow
+from optimizer.performance.predicting.arrow import Rows, arrow
 
 GROUPS, OWN, SHARED, MANY = 4, 3, 5, 30
 

@@ -5,9 +5,9 @@ from zlib import crc32
 
 import pytest
 
-from optimizer.performance.boosted import Boosted
-from optimizer.performance.observation import AcceleratorFacts, Cell, KindFacts, Layout, Observation
-from optimizer.performance.predictor import CannotPredict, score
+from optimizer.performance.predicting.boosted import Boosted
+from optimizer.performance.predicting.observation import AcceleratorFacts, Cell, KindFacts, Layout, Observation
+from optimizer.performance.predicting.predictor import CannotPredict, score
 
 TYPES = tuple(AcceleratorFacts(f"type-{n}", 1e12 * 2.0**n, 1e11 * 2.0**n) for n in range(4))
 FEW = Boosted(trees=200)

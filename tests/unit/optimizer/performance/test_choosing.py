@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.published import LINK, OFFERS, ON_DEMAND_USD, PLANS, resnet_110, update_speeds
-from optimizer.performance.choice import (
+from optimizer.performance.choosing.choice import (
     Goal,
     Offer,
     Option,

@@ -7,10 +7,10 @@ from random import Random
 
 import pytest
 
-from optimizer.performance.completion import Completion
-from optimizer.performance.fusion import Fusion, Outcome, fuse, outcomes_of, records
-from optimizer.performance.observation import AcceleratorFacts, Cell, KindFacts, Layout, Observation
-from optimizer.performance.predictor import CannotPredict, Model, Prediction, around, score
+from optimizer.performance.predicting.completion import Completion
+from optimizer.performance.predicting.fusion import Fusion, Outcome, fuse, outcomes_of, records
+from optimizer.performance.predicting.observation import AcceleratorFacts, Cell, KindFacts, Layout, Observation
+from optimizer.performance.predicting.predictor import CannotPredict, Model, Prediction, around, score
 
 TYPES = tuple(AcceleratorFacts(f"type-{n}", 1e12, 1e11) for n in range(6))
 

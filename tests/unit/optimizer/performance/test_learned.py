@@ -6,10 +6,10 @@ from zlib import crc32
 import numpy as np
 import pytest
 
-from optimizer.performance.kernels import NOISE, START, Array, alike, points_of
-from optimizer.performance.learned import Learned
-from optimizer.performance.observation import AcceleratorFacts, Cell, KindFacts, Layout, Observation
-from optimizer.performance.predictor import CannotPredict, score
+from optimizer.performance.predicting.kernels import NOISE, START, Array, alike, points_of
+from optimizer.performance.predicting.learned import Learned
+from optimizer.performance.predicting.observation import AcceleratorFacts, Cell, KindFacts, Layout, Observation
+from optimizer.performance.predicting.predictor import CannotPredict, score
 
 TYPES = tuple(AcceleratorFacts(f"type-{n}", 1e12 * 2.0**n, 1e11 * 2.0**n) for n in range(5))
 BATCHES = (8, 16, 32, 64)

@@ -6,11 +6,11 @@ import pytest
 
 from benchmarks.performance_scores import each_type_left_out, pooled, told
 from benchmarks.profiles import pair, pair_on_type, parted, singles
-from optimizer.performance.boosted import Boosted
-from optimizer.performance.completion import Completion
-from optimizer.performance.fusion import Fusion
-from optimizer.performance.learned import Learned
-from optimizer.performance.predictor import score
+from optimizer.performance.predicting.boosted import Boosted
+from optimizer.performance.predicting.completion import Completion
+from optimizer.performance.predicting.fusion import Fusion
+from optimizer.performance.predicting.learned import Learned
+from optimizer.performance.predicting.predictor import score
 
 pytestmark = pytest.mark.slow
 

@@ -6,9 +6,9 @@ from random import Random
 import numpy as np
 import pytest
 
-from optimizer.performance.affine import Affine, _Law
-from optimizer.performance.observation import AcceleratorFacts, Cell, KindFacts, Layout, Observation
-from optimizer.performance.predictor import CannotPredict, score
+from optimizer.performance.predicting.affine import Affine, _Law
+from optimizer.performance.predicting.observation import AcceleratorFacts, Cell, KindFacts, Layout, Observation
+from optimizer.performance.predicting.predictor import CannotPredict, score
 
 SLOW, FAST = AcceleratorFacts("cpu-1", 5e10, 1e10), AcceleratorFacts("cpu-2", 1e11, 2e10)
 KINDS = [KindFacts(f"net-{n}", gradient_bytes=4e5 * (n + 1), layers=3 + n) for n in range(8)]

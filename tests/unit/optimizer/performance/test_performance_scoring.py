@@ -2,7 +2,7 @@
 
 import pytest
 
-from optimizer.performance.scoring import Judged, lines, weights
+from optimizer.performance.predicting.scoring import Judged, lines, weights
 
 
 def judged(source: str, error: float, width: float | None = None) -> Judged:

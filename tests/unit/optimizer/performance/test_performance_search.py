@@ -5,8 +5,8 @@ from random import Random
 
 import pytest
 
-from optimizer.performance.predictor import CannotPredict
-from optimizer.performance.search import Search, Space, samples_by_power
+from optimizer.performance.choosing.search import Search, Space, samples_by_power
+from optimizer.performance.predicting.predictor import CannotPredict
 from walras.searching import Aim, Configuration, Next, Trial
 
 WORKERS, BATCHES = (1, 2, 4, 8), (64, 128, 256, 512)

@@ -4,8 +4,8 @@ from math import log
 
 import pytest
 
-from optimizer.performance.observation import AcceleratorFacts, Cell, KindFacts, Layout, Observation
-from optimizer.performance.predictor import CannotPredict, Prediction, around, score
+from optimizer.performance.predicting.observation import AcceleratorFacts, Cell, KindFacts, Layout, Observation
+from optimizer.performance.predicting.predictor import CannotPredict, Prediction, around, score
 
 ACCELERATOR = AcceleratorFacts("t4", 8e12, 300e9)
 

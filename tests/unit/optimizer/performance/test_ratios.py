@@ -2,9 +2,9 @@
 
 import pytest
 
-from optimizer.performance.observation import AcceleratorFacts, Cell, KindFacts, Layout, Observation
-from optimizer.performance.predictor import CannotPredict
-from optimizer.performance.ratios import Ratios, sheet_speed
+from optimizer.performance.predicting.observation import AcceleratorFacts, Cell, KindFacts, Layout, Observation
+from optimizer.performance.predicting.predictor import CannotPredict
+from optimizer.performance.predicting.ratios import Ratios, sheet_speed
 
 RULE = Ratios("nominal", {"k80": 1.0, "p100": 3.0, "v100": 6.0})
 

@@ -4,9 +4,9 @@ from math import inf, nan
 
 import pytest
 
-from optimizer.performance.analytic import Analytic
-from optimizer.performance.observation import AcceleratorFacts, Cell, KindFacts, Layout
-from optimizer.performance.spatial import Obtained
+from optimizer.performance.choosing.spatial import Obtained
+from optimizer.performance.predicting.analytic import Analytic
+from optimizer.performance.predicting.observation import AcceleratorFacts, Cell, KindFacts, Layout
 
 
 @pytest.mark.parametrize(("measured", "replan"), [(2e9, False), (1e9, False), (0.85e9, False), (0.84e9, True)])

@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.bench_performance import BATCHES, LAWS, WORKERS, noisy_laws
-from optimizer.performance.choice import Goal, Option, choose, pareto_front
+from optimizer.performance.choosing.choice import Goal, Option, choose, pareto_front
+from optimizer.performance.choosing.scavenger import ShortRun, corners, fit_laws
 from optimizer.performance.loss_curve import LossCurve, fit_loss_curve
 from optimizer.performance.noise import GradientNoise, efficiency, gain, goodput, heterogeneity
-from optimizer.performance.predictor import CannotPredict
-from optimizer.performance.scavenger import ShortRun, corners, fit_laws
+from optimizer.performance.predicting.predictor import CannotPredict
 
 USD_PER_H = 0.13402
 

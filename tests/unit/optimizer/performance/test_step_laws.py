@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.published import K80_ONE_SERVER, P100_ONE_SERVER, P100_TWO_SERVERS
-from optimizer.performance.analytic import Analytic, roofline_pass_s
-from optimizer.performance.communication import exposed_s, hierarchical_all_reduce_s, ring_all_reduce_s
-from optimizer.performance.observation import AcceleratorFacts, Cell, KindFacts, Layout, Observation
-from optimizer.performance.parameter_server import ServerLink, exchange_s, fit_saturation
-from optimizer.performance.predictor import CannotPredict
+from optimizer.performance.predicting.analytic import Analytic, roofline_pass_s
+from optimizer.performance.predicting.communication import exposed_s, hierarchical_all_reduce_s, ring_all_reduce_s
+from optimizer.performance.predicting.observation import AcceleratorFacts, Cell, KindFacts, Layout, Observation
+from optimizer.performance.predicting.parameter_server import ServerLink, exchange_s, fit_saturation
+from optimizer.performance.predicting.predictor import CannotPredict
 
 T4 = AcceleratorFacts("t4", 8e12, 300e9, link_bytes_per_s=12e9, host_bytes_per_s=12e9, network_bytes_per_s=3e9)
 CNN = KindFacts("cnn", flops_per_sample=8e9, memory_bytes_per_sample=1e8, gradient_bytes=1e8, input_bytes=6e5)

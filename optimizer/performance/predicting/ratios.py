@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from math import hypot, log, sqrt
 from statistics import fmean
 
-from optimizer.performance.observation import AcceleratorFacts, Cell, Observation
-from optimizer.performance.predictor import CannotPredict, Prediction, around
+from optimizer.performance.predicting.observation import AcceleratorFacts, Cell, Observation
+from optimizer.performance.predicting.predictor import CannotPredict, Prediction, around
 
 #: What such a rule is taken to err by (log) before anything was seen of it.
 _SPREAD = log(1.5)

@@ -13,8 +13,8 @@ from math import sqrt
 import numpy as np
 from numpy.typing import NDArray
 
-from optimizer.performance.observation import Cell, Observation
-from optimizer.performance.predictor import CannotPredict, Prediction, around
+from optimizer.performance.predicting.observation import Cell, Observation
+from optimizer.performance.predicting.predictor import CannotPredict, Prediction, around
 
 Array = NDArray[np.float64]
 _Row = tuple[str, float, int, int, int]

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from optimizer.performance.kernels import Array, points_of
-from optimizer.performance.observation import Cell, Observation
-from optimizer.performance.predictor import INTERVAL, Z80, CannotPredict, Prediction, around
+from optimizer.performance.predicting.kernels import Array, points_of
+from optimizer.performance.predicting.observation import Cell, Observation
+from optimizer.performance.predicting.predictor import INTERVAL, Z80, CannotPredict, Prediction, around
 
 _PARTS = 4
 _LEAST_SD = 0.01

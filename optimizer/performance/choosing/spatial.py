@@ -6,7 +6,7 @@ measured after launch; predictions go on from the measured figure in any case.
 
 from dataclasses import dataclass, replace
 
-from optimizer.performance.observation import AcceleratorFacts
+from optimizer.performance.predicting.observation import AcceleratorFacts
 
 #: This part below what was planned, and another set of machines, or of counts, may be worth its move.
 TOLERATED = 0.15

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from optimizer.performance.observation import AcceleratorFacts, Cell
+from optimizer.performance.predicting.observation import AcceleratorFacts, Cell
 
 Array = NDArray[np.float64]
 

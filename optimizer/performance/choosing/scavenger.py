@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from optimizer.performance.choice import Offer, Option, option_of
-from optimizer.performance.predictor import CannotPredict
+from optimizer.performance.choosing.choice import Offer, Option, option_of
+from optimizer.performance.predicting.predictor import CannotPredict
 
 
 @dataclass(frozen=True, slots=True)

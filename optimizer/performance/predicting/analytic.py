@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from math import exp, log, sqrt
 from statistics import fmean, median
 
-from optimizer.performance.communication import BACKWARD, exposed_s, hierarchical_all_reduce_s
-from optimizer.performance.observation import AcceleratorFacts, Cell, Layout, Observation
-from optimizer.performance.predictor import CannotPredict, Prediction, around
+from optimizer.performance.predicting.communication import BACKWARD, exposed_s, hierarchical_all_reduce_s
+from optimizer.performance.predicting.observation import AcceleratorFacts, Cell, Layout, Observation
+from optimizer.performance.predicting.predictor import CannotPredict, Prediction, around
 
 #: Where nothing at all was measured: half of the peak, give or take a factor of two.
 SLOWNESS = log(2.0)

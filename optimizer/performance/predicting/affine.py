@@ -18,9 +18,9 @@ from math import log, sqrt
 import numpy as np
 from numpy.typing import NDArray
 
-from optimizer.performance.arrow import Array, Arrow, Rows, arrow
-from optimizer.performance.observation import Cell, Observation
-from optimizer.performance.predictor import INTERVAL, Z80, CannotPredict, Prediction, around
+from optimizer.performance.predicting.arrow import Array, Arrow, Rows, arrow
+from optimizer.performance.predicting.observation import Cell, Observation
+from optimizer.performance.predicting.predictor import INTERVAL, Z80, CannotPredict, Prediction, around
 
 Place = tuple[str, int]
 #: Parameters: (kinds, own) o, w, d, e, f and (shared,) log A, log C, log s.

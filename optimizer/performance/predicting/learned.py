@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve
 from scipy.optimize import minimize
 
-from optimizer.performance.kernels import NOISE, START, Alike, Array, Points, alike, own_variances, points_of
-from optimizer.performance.observation import Cell, Observation
-from optimizer.performance.predictor import INTERVAL, Z80, CannotPredict, Prediction, around
+from optimizer.performance.predicting.kernels import NOISE, START, Alike, Array, Points, alike, own_variances, points_of
+from optimizer.performance.predicting.observation import Cell, Observation
+from optimizer.performance.predicting.predictor import INTERVAL, Z80, CannotPredict, Prediction, around
 
 #: A weight may move so far from where it starts (log): few observations then do not run away.
 _PULL = 1.0

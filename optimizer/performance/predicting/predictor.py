@@ -11,7 +11,7 @@ from math import exp, isfinite, log
 from statistics import median
 from typing import Protocol, runtime_checkable
 
-from optimizer.performance.observation import Cell, Observation
+from optimizer.performance.predicting.observation import Cell, Observation
 
 #: Share of truths that should lie inside an interval.
 INTERVAL = 0.8

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from math import log, sqrt
 from statistics import fmean, median
 
-from optimizer.performance.fusion import Outcome, records
-from optimizer.performance.predictor import Prediction
+from optimizer.performance.predicting.fusion import Outcome, records
+from optimizer.performance.predicting.predictor import Prediction
 
 #: A source is taken to have erred by this much (log) once besides what it did, so that one lucky guess is not all.
 _DOUBT = log(1.5)

@@ -14,9 +14,9 @@ from math import inf
 
 import numpy as np
 
-from optimizer.performance.choice import Goal, Option, choose
-from optimizer.performance.predictor import CannotPredict
-from optimizer.performance.scavenger import fit_iteration, iteration_s
+from optimizer.performance.choosing.choice import Goal, Option, choose
+from optimizer.performance.choosing.scavenger import fit_iteration, iteration_s
+from optimizer.performance.predicting.predictor import CannotPredict
 from walras.searching import Aim, Configuration, Expected, Next, Trial
 
 #: Samples to the end of the whole job, by batch.

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, floor, inf, isinf, sqrt
 
-from optimizer.performance.predictor import CannotPredict
+from optimizer.performance.predicting.predictor import CannotPredict
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import log, pi, sqrt
 
-from optimizer.performance.observation import Cell, Observation
-from optimizer.performance.predictor import (
+from optimizer.performance.predicting.observation import Cell, Observation
+from optimizer.performance.predicting.predictor import (
     INTERVAL,
     Z80,
     CannotPredict,
