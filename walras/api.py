@@ -162,6 +162,8 @@ class FactsView(Body):
     #: counted (by a job of the kind) | stated (by people)
     source: str
     facts: dict[str, float]
+    #: Arithmetic of most operations; None: nobody knows.
+    precision: str | None = None
 
 
 class Explanation(Body):

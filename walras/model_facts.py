@@ -8,7 +8,7 @@ believed.
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from math import isfinite
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -22,6 +22,22 @@ _Flops = Annotated[Number, Field(gt=0, le=MOST_FLOPS)]
 _Bytes = Annotated[Number, Field(ge=0, le=MOST_BYTES)]
 _Samples = Annotated[Number, Field(gt=0, le=MOST_SAMPLES)]
 
+#: Arithmetic in which training is done, as catalogs write it.
+Precision = Literal["fp64", "fp32", "tf32", "bf16", "fp16"]
+#: By its bits, and those of its exponent.
+_PRECISIONS: dict[tuple[float, float], Precision] = {
+    (64, 11): "fp64",
+    (32, 8): "fp32",
+    (19, 8): "tf32",
+    (16, 8): "bf16",
+    (16, 5): "fp16",
+}
+
+
+def precision_of(bits: float, exponent_bits: float) -> Precision | None:
+    """The arithmetic that has them: jobs count in numbers. None: no such is known."""
+    return _PRECISIONS.get((bits, exponent_bits))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFacts(SampleFacts):
@@ -30,6 +46,8 @@ class ModelFacts(SampleFacts):
     #: Samples of one step over the whole gang, whatever its size; else of each of its accelerators.
     batch: float | None = None
     batch_per_accelerator: float | None = None
+    #: Of most operations. Where nobody knows it, machines are compared by fp32.
+    precision: Precision | None = None
 
     @property
     def unit(self) -> tuple[float | None, float | None]:
@@ -51,6 +69,7 @@ class StatedFacts(FileModel):
     resident_bytes: _Bytes | None = None
     activation_bytes: _Bytes | None = None
     input_bytes: _Bytes | None = None
+    precision: Precision | None = None
     #: Samples of one step on each accelerator; a job that states `batch` does not need it.
     batch_per_accelerator: _Samples | None = None
 
@@ -114,6 +133,7 @@ def counted(told: Mapping[str, float], ranks: int, batch: float | None) -> Count
         gradient_bytes=kept.get("gradient_bytes"),
         layers=int(kept["layers"]) if "layers" in kept else None,
         resident_bytes=kept.get("resident_bytes"),
+        precision=precision_of(told.get("bits", 0.0), told.get("exponent_bits", 0.0)),
         batch=batch,
         batch_per_accelerator=None if batch is not None else samples,
     )

@@ -9,6 +9,7 @@ from pydantic import Field
 
 from walras.checking import FieldMistake, FileModel
 from walras.job_parts import MAX_ACCELERATORS, Number, WholeNumber
+from walras.model_facts import Precision
 from walras.names import AcceleratorName, ShownName
 
 _Fact = Annotated[Number, Field(gt=0, le=1e24)]
@@ -59,6 +60,8 @@ class ProfileFile(FileModel):
     resident_bytes: _Some | None = None
     activation_bytes: _Some | None = None
     input_bytes: _Some | None = None
+    #: Of most operations.
+    precision: Precision | None = None
     #: Noise scale of the gradient, in samples (McCandlish et al. 2018).
     noise_scale: _Some | None = None
     accelerators: Annotated[tuple[KnownAccelerator, ...], Field(max_length=64)] = ()

@@ -15,7 +15,7 @@ from optimizer.performance.predicting.analytic import Analytic
 from optimizer.performance.predicting.boosted import Boosted
 from optimizer.performance.predicting.fusion import Fusion
 from optimizer.performance.predicting.learned import Learned
-from optimizer.performance.predicting.observation import AcceleratorFacts, Cell, KindFacts, Layout, Observation
+from optimizer.performance.predicting.observation import AcceleratorFacts, Cell, KindFacts, Layout, Observation, peak_of
 from optimizer.performance.predicting.predictor import Model
 from optimizer.renting.risk import Costs, useful_part
 from walras.catalog import AcceleratorFacts as Sheet
@@ -28,6 +28,8 @@ from walras.request import ANY_ACCELERATOR
 
 #: One direction of a slot of sixteen lanes, bytes per second.
 _SLOT = {"pcie3": 15.75e9, "pcie4": 31.5e9, "pcie5": 63e9}
+#: Arithmetic of a job of which nobody told it.
+_USUAL = "fp32"
 #: A minute for a checkpoint, five from a revocation to the next step.
 _COSTS = Costs(checkpoint_h=60 / 3600, restart_h=300 / 3600)
 
@@ -36,8 +38,8 @@ _COSTS = Costs(checkpoint_h=60 / 3600, restart_h=300 / 3600)
 class Terms:
     """What may be rented, and on which terms."""
 
-    #: Arithmetic of the job, as catalogs write it.
-    precision: str = "fp32"
+    #: Arithmetic of the job, as catalogs write it; None: as the job's profile or facts say, else fp32.
+    precision: str | None = None
     on_demand: bool = True
     spot: bool = False
     #: One direction, of machines whose catalog row says nothing; None: such machines work alone.
@@ -74,6 +76,7 @@ def recommended(
     Raises JobSpecError naming the field without which nothing can be told.
     """
     own = next((profile for profile in profiles if profile.kind == kind_of(job)), None)
+    terms = replace(terms, precision=terms.precision or _precision(job, own))
     work = _work(job, own, batches)
     machines, left_out = machines_of(catalog, (demand.accelerator for demand in job.resources.accelerators), terms)
     observations: list[Observation] = list(_declared(job, work, catalog, terms))
@@ -146,11 +149,18 @@ def _sold(entry: Instance, facts: AcceleratorFacts, terms: Terms) -> Iterator[Ma
         yield Machine(offer, facts, entry.accelerators, terms.revocations_per_h)
 
 
-def facts_of(sheet: Sheet | None, precision: str) -> AcceleratorFacts | str:
-    """Of an accelerator, at this precision; or why it cannot be judged."""
+def _precision(job: JobSpec, own: ProfileFile | None) -> str | None:
+    stated = None if own is None else own.precision
+    return stated or (None if job.facts is None else job.facts.precision)
+
+
+def facts_of(sheet: Sheet | None, precision: str | None) -> AcceleratorFacts | str:
+    """Of an accelerator, at this precision (None: the usual one); or why it cannot be judged."""
+    precision = precision or _USUAL
     if sheet is None:
         return "no catalog knows its accelerator"
-    peak = sheet.peak_flops.get(precision)
+    peaks = tuple(sheet.peak_flops.items())
+    peak = peak_of(peaks, precision)
     if peak is None:
         return (
             f"the peak of {sheet.name} in {precision} is unknown; the catalog has {', '.join(sheet.peak_flops) or '-'}"
@@ -167,15 +177,16 @@ def facts_of(sheet: Sheet | None, precision: str) -> AcceleratorFacts | str:
         link_bytes_per_s=link,
         host_bytes_per_s=_SLOT.get(sheet.link or ""),
         achieves=float(sheet.achieves),
+        peaks=peaks,
     )
 
 
 def sheets_of(catalog: Catalog) -> dict[str, AcceleratorFacts]:
-    """Data sheets of the accelerators that a catalog knows, at the precision that every row has.
+    """Data sheets of the accelerators that a catalog knows, at the precision that nearly every row has.
 
     Who says `a100` and not which of them is taken to mean the one with the least memory.
     """
-    told = ((name, facts_of(sheet, Terms().precision)) for name, sheet in catalog.accelerators.items())
+    told = ((name, facts_of(sheet, _USUAL)) for name, sheet in catalog.accelerators.items())
     found = {name: facts for name, facts in told if isinstance(facts, AcceleratorFacts)}
     for name, facts in sorted(found.items(), key=lambda each: each[1].memory_bytes or 0.0):
         if (short := re.fullmatch(r"(.+)-\d+gb", name)) is not None:
@@ -200,12 +211,13 @@ def kind_facts(profile: ProfileFile) -> KindFacts:
 def observations_of(profile: ProfileFile, catalog: Catalog, terms: Terms) -> tuple[list[Observation], dict[str, str]]:
     """What a profile measured; and accelerators whose rows teach nothing, because nobody knows their facts."""
     kind = kind_facts(profile)
+    precision = profile.precision or terms.precision
     known: Mapping[str, AcceleratorFacts] = {
         stated.name: AcceleratorFacts(**stated.model_dump()) for stated in profile.accelerators
     }
     found, unknown = [], {}
     for row in profile.measured:
-        facts = known.get(row.accelerator) or facts_of(catalog.accelerators.get(row.accelerator), terms.precision)
+        facts = known.get(row.accelerator) or facts_of(catalog.accelerators.get(row.accelerator), precision)
         if isinstance(facts, str):
             unknown[row.accelerator] = facts
             continue

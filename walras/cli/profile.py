@@ -12,6 +12,7 @@ from walras.cli.session import with_client
 from walras.errors import UserError
 
 if TYPE_CHECKING:
+    from walras.api import FactsView
     from walras.profiling.study import Attribute, Parts, Profile
 
 profile_commands = typer.Typer(help="Measure jobs, and judge predictions of their speed.", no_args_is_help=True)
@@ -79,10 +80,13 @@ def profile_facts(
     """Show what the server knows of kinds of jobs besides their speed, and from whom."""
     found = with_client(lambda client: client.facts(kind))
     columns = (Column("KIND"), Column("SOURCE"), Column("FACTS", shrinks=True))
-    rows = [
-        (each.kind, each.source, ", ".join(f"{name} {value:g}" for name, value in each.facts.items())) for each in found
-    ]
+    rows = [(each.kind, each.source, _facts_line(each)) for each in found]
     show_listing(Listing(columns, rows, [each.model_dump(mode="json") for each in found]), output)
+
+
+def _facts_line(view: "FactsView") -> str:
+    facts = [f"{name} {value:g}" for name, value in view.facts.items()]
+    return ", ".join(facts + ([f"precision {view.precision}"] if view.precision else []))
 
 
 def _publish(data: dict[str, Any], source: str, batch: int | None, *, quiet: bool) -> None:

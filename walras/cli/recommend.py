@@ -28,8 +28,8 @@ def recommend(
     ] = None,
     cloud: Annotated[str | None, typer.Option("--cloud", help="Only this cloud's machines.")] = None,
     precision: Annotated[
-        str, typer.Option("--precision", help="Arithmetic of the job: fp32, tf32, bf16, fp16.")
-    ] = "fp32",
+        str | None, typer.Option("--precision", help="Arithmetic: fp32, tf32, bf16, fp16. Else as --profile says.")
+    ] = None,
     machines: Annotated[int, typer.Option("--machines", min=1, max=64, help="Of the gang at most.")] = 8,
     mixed: Annotated[bool, typer.Option("--mixed", help="Also gangs of several types.")] = False,
     batch: Annotated[list[int] | None, typer.Option("--batch", min=1, help="Also try this global batch.")] = None,

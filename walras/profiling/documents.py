@@ -5,6 +5,7 @@ from statistics import fmean, pstdev
 from typing import Any
 
 from walras.errors import UserError
+from walras.model_facts import precision_of
 from walras.profiling.runs import RunTold, blocks
 from walras.profiling.study import Profile
 
@@ -39,6 +40,7 @@ def as_json(profile: Profile) -> dict[str, Any]:
             "layers": facts.layers,
             "flops_per_step_and_rank": facts.flops,
             "activation_bytes": facts.activation_bytes,
+            "precision": precision_of(facts.bits, facts.exponent_bits),
             "peak_memory_bytes": rank.peak_memory_bytes,
         },
         "runs": {told.run.name: _run(told) for told in profile.runs},
@@ -54,6 +56,7 @@ def as_profile_file(profile: Profile) -> dict[str, Any]:
         "kind": profile.kind,
         "gradient_bytes": facts.gradient_bytes,
         "layers": facts.layers or None,
+        "precision": precision_of(facts.bits, facts.exponent_bits),
         "resident_bytes": facts.parameter_bytes + facts.gradient_bytes + facts.state_bytes,
     }
     samples, passes = rank.samples_per_batch, max(1, round(rank.batches_per_update))

@@ -56,6 +56,9 @@ class UpdateFacts:
     flops: int
     #: Kept from the forward for the backward pass, parameters left out.
     activation_bytes: int
+    #: Of the arithmetic of most layers; 0: it has none.
+    bits: int
+    exponent_bits: int
 
 
 @dataclass(frozen=True, slots=True)

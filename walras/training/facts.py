@@ -93,6 +93,7 @@ class _Counting:
         whole = {name: sum(each[name] for each in found) for name in _SUMMED}
         last = self._counter.found(_Nothing)
         told: dict[str, float] = {"flops": last["flops"] / self.batches, "layers": last["layers"]}
+        told |= {name: last[name] for name in ("bits", "exponent_bits") if last[name]}
         told["gradient_bytes"] = whole["gradient_bytes"]
         told["resident_bytes"] = sum(whole.values())
         if self.samples is not None:

@@ -5,7 +5,8 @@ Values only. Where the facts come from (a profiler, a catalog, a file) is decide
 is None, and each predictor says what it cannot do without.
 """
 
-from dataclasses import dataclass, fields
+from collections.abc import Iterable
+from dataclasses import dataclass, fields, replace
 from math import isfinite
 
 from walras.sample_facts import SampleFacts
@@ -39,6 +40,21 @@ class AcceleratorFacts:
     network_bytes_per_s: float | None = None
     #: What middling training gets of what the data sheet promises, against other accelerators.
     achieves: float = 1.0
+    #: Peaks by arithmetic, where they are known; empty: `flops_per_s` stands for any.
+    peaks: tuple[tuple[str, float], ...] = ()
+
+    def doing(self, precision: str | None) -> "AcceleratorFacts | None":
+        """The same for a job of this arithmetic (None: as it stands); None where nobody knows the peak."""
+        if precision is None or not self.peaks:
+            return self
+        peak = peak_of(self.peaks, precision)
+        return None if peak is None else replace(self, flops_per_s=peak)
+
+
+def peak_of(peaks: Iterable[tuple[str, float]], precision: str) -> float | None:
+    """Of arithmetic, None where it is unknown. Where there is no tf32, torch does fp32 in its place."""
+    known = dict(peaks)
+    return known.get(precision, known.get("fp32") if precision == "tf32" else None)
 
 
 @dataclass(frozen=True, slots=True)

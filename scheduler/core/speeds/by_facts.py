@@ -134,7 +134,7 @@ class FromFactsModel:
                 f"no speed of {cell.kind.name} was measured, and no data sheet of an accelerator is known"
             )
         if not self.cells.knows(cell.kind.name, cell.accelerator.name):
-            raise CannotPredict(f"the FLOPs of {cell.kind.name} or the facts of {cell.accelerator.name} are unknown")
+            raise CannotPredict(f"the FLOPs of {cell.kind.name} or its peak on {cell.accelerator.name} are unknown")
         return self.model.predict(self.cells.like(cell))
 
 
@@ -151,8 +151,10 @@ class _Cells:
 
     def knows(self, kind: str, accelerator: str) -> bool:
         """Whether there is anything to tell from."""
-        facts = self._kinds.get(kind)
-        return facts is not None and facts.flops_per_sample is not None and accelerator in self._accelerators
+        facts, of_type = self._kinds.get(kind), self._accelerators.get(accelerator)
+        if facts is None or of_type is None or facts.flops_per_sample is None:
+            return False
+        return of_type.doing(facts.precision) is not None
 
     def like(self, cell: Cell) -> Cell:
         """The same with facts."""
@@ -161,5 +163,7 @@ class _Cells:
     def of(self, kind: Kind, accelerator: str, count: int) -> Cell:
         """Only of what it `knows`."""
         facts = self._kinds[kind]
+        own = self._accelerators[accelerator].doing(facts.precision)
+        assert own is not None, "it is known"
         layout = Layout(facts.samples(count), count, self._machines.get((kind, accelerator, count), 1))
-        return Cell(KindFacts.of(kind, facts), self._accelerators[accelerator], layout)
+        return Cell(KindFacts.of(kind, facts), own, layout)

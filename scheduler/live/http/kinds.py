@@ -52,5 +52,6 @@ def _view(call: Call, kind: Kind) -> FactsView:
     book = call.server.core.ledger.facts
     facts = book.of(kind)
     assert facts is not None, f"nothing is known of {kind}"
-    known = {name: float(value) for name, value in asdict(facts).items() if value is not None}
-    return FactsView(kind=kind, source="counted" if book.is_counted(kind) else "stated", facts=known)
+    known = {name: value for name, value in asdict(facts).items() if isinstance(value, int | float)}
+    source = "counted" if book.is_counted(kind) else "stated"
+    return FactsView(kind=kind, source=source, facts=known, precision=facts.precision)

@@ -15,7 +15,15 @@ from walras.profiling.runs import Extent, RankTold, Run, RunTold, UpdateFacts, t
 from walras.profiling.study import Profile, Question, study
 
 FACTS = UpdateFacts(
-    parameters=10, parameter_bytes=40, gradient_bytes=40, state_bytes=80, layers=2, flops=1000, activation_bytes=64
+    parameters=10,
+    parameter_bytes=40,
+    gradient_bytes=40,
+    state_bytes=80,
+    layers=2,
+    flops=1000,
+    activation_bytes=64,
+    bits=16,
+    exponent_bits=8,
 )
 RANK = RankTold(
     rank=0,
@@ -110,6 +118,7 @@ def test_the_profile_file_is_one_that_recommending_reads() -> None:
     """What is written for `walras recommend` is a checked profile with the facts of one sample and one measured row."""
     written = check(ProfileFile, as_profile_file(studied(2, Planned(STEP_S))), source="profile")
     assert (written.kind, written.resident_bytes, written.flops_per_sample) == ("net", 160, 125.0)
+    assert written.precision == "bf16"
     (row,) = written.measured
     assert (row.accelerator, row.batch, row.accelerators) == ("cpu", 16, 2)
     assert row.steps_per_s == pytest.approx(1 / 0.018)

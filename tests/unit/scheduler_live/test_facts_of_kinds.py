@@ -26,8 +26,8 @@ POOLS = {
 }
 #: The quick one has three times the arithmetic; its data sheet says so.
 SHEETS = {
-    "slow": AcceleratorFacts("slow", 1e13, 1e12, link_bytes_per_s=5e10),
-    "quick": AcceleratorFacts("quick", 3e13, 3e12, link_bytes_per_s=5e10),
+    "slow": AcceleratorFacts("slow", 1e13, 1e12, link_bytes_per_s=5e10, peaks=(("fp32", 1e13), ("bf16", 2e13))),
+    "quick": AcceleratorFacts("quick", 3e13, 3e12, link_bytes_per_s=5e10, peaks=(("fp32", 3e13), ("bf16", 24e13))),
 }
 FACTS = {"flops_per_sample": 1e10, "gradient_bytes": 4e8, "batch_per_accelerator": 64}
 COUNTED = {"flops": 64e10, "samples": 64.0, "gradient_bytes": 4e8, "layers": 50.0}
@@ -46,7 +46,7 @@ async def run_one(w: World, agent: FakeAgent, steps_per_s: float, **more: Any) -
     """A job of the kind runs on one slow accelerator."""
     job_id = await w.submit({"profile": "cnn", "resources": {"accelerators": {"slow": 1}}, **more})
     await agent.start_all()
-    await agent.beat(agent.progress(job_id, 1, 5.0, steps_per_s=steps_per_s, start_s=1.0, **more.pop("told", {})))
+    await agent.beat(agent.progress(job_id, 1, 5.0, steps_per_s=steps_per_s, start_s=1.0))
     return job_id
 
 
@@ -90,6 +90,23 @@ async def test_facts_of_a_job_file_tell_of_other_types_and_of_gangs_over_machine
         shown = {each.accelerators: w.server.views.pool_speed(each) for each in speeds_of(w.server.core, wide)}
         assert (shown[4].source, "analytic" in shown[4].by) == ("predicted", True)
         assert replay(list(w.server.store.journal())).identical
+
+
+@pytest.mark.parametrize(("precision", "times"), [("fp32", 3.0), ("tf32", 3.0), ("bf16", 12.0), ("fp16", None)])
+async def test_types_are_compared_by_the_arithmetic_of_the_job(tmp_path: Path, precision: str, times: float) -> None:
+    """Stated or counted. Where there is no tf32, fp32 is done; of a peak that nobody knows nothing is told."""
+    bits = {"fp32": (32, 8), "tf32": (19, 8), "bf16": (16, 8), "fp16": (16, 5)}[precision]
+    counted_too = COUNTED | dict(zip(("bits", "exponent_bits"), map(float, bits), strict=True))
+    for stated, told_of in (({"facts": {**FACTS, "precision": precision}}, {}), ({}, counted_too)):
+        async with world(tmp_path / str(bool(stated)), cluster=POOLS) as w:
+            slow, *_ = await agents(w)
+            job_id = await run_one(w, slow, 5.0, **stated)
+            await slow.beat(slow.progress(job_id, 1, 6.0, facts=told_of))
+            await ask_for_more(w)
+            assert w.server.core.ledger.facts.of(CNN).precision == precision  # type: ignore[union-attr]
+            told = (await predict(w))["quick", 1]
+            parts = {part.source: part.steps_per_s for part in told.parts}
+            assert parts.get("analytic") == (times and pytest.approx(5.0 * times, rel=0.01))
 
 
 async def test_an_analytic_prediction_that_was_wrong_counts_less(tmp_path: Path) -> None:

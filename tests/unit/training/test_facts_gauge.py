@@ -51,8 +51,17 @@ def test_one_step_is_counted_and_reported() -> None:
     loop, _ = train()
     assert loop._values.told()["facts"] == {
         "flops": FLOPS, "layers": 1, "gradient_bytes": WEIGHTS, "resident_bytes": 3 * WEIGHTS, "samples": SAMPLES,
+        "bits": 32, "exponent_bits": 8,
     }  # fmt: skip
     assert not is_watched()
+
+
+@pytest.mark.parametrize(("dtype", "exponent_bits"), [(torch.bfloat16, 8), (torch.float16, 5)])
+def test_the_arithmetic_is_what_autocast_makes_of_the_weights(dtype: Any, exponent_bits: int) -> None:
+    """Most layers decide: they are called in the narrower type, whatever the weights are kept in."""
+    with torch.autocast("cpu", dtype=dtype):
+        loop, _ = train()
+    assert (loop._values.facts["bits"], loop._values.facts["exponent_bits"]) == (16, exponent_bits)
 
 
 def test_where_gradients_are_summed_up_a_step_is_still_one_batch() -> None:
