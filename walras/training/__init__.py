@@ -17,5 +17,6 @@ from walras.training.fork import Fork
 from walras.training.loop import Loop
 from walras.training.manifest import TornCheckpoint
 from walras.training.settings import batch_per_rank
+from walras.training.shares import Shares
 
-__all__ = ["Checkpoint", "Fork", "Loop", "TornCheckpoint", "batch_per_rank"]
+__all__ = ["Checkpoint", "Fork", "Loop", "Shares", "TornCheckpoint", "batch_per_rank"]

@@ -93,6 +93,14 @@ class Checkpoint:
         """True once there is a place to save to."""
         return self._root is not None
 
+    def is_due(self, seconds: float) -> bool:
+        """So long after the last one."""
+        return self.every_s is not None and seconds >= self.every_s
+
+    def is_due_at(self, step: int, counted: int) -> bool:
+        """At this step, the last of so many counted at once."""
+        return self.every_steps is not None and step % self.every_steps < counted
+
     def partial(self, step: int) -> Path:
         """Make the folder that the files of a checkpoint at this step are written to."""
         path = manifest.partial_folder(self._attempt_dir, step)

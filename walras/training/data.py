@@ -16,7 +16,8 @@ from __future__ import annotations
 import copy
 import hashlib
 import sys
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any
 
@@ -27,6 +28,8 @@ class Source:
     can_skip = True
     #: Samples in each batch; None where that cannot be told.
     batch_size: int | None = None
+    #: Parts are chosen before they are read: other parts need a new beginning.
+    is_cut_ahead = False
 
     def __init__(self, batches: Any) -> None:
         self._batches = batches
@@ -39,6 +42,21 @@ class Source:
     def begin(self, epoch: int, skip: int) -> Iterator[Any]:
         """The batches of an epoch after the first `skip`. Where `can_skip` is false, all of them."""
         return islice(iter(self._batches), skip, None)
+
+    def parts(self, epoch: int, skip: int, own: Callable[[int], range]) -> Iterator[tuple[Any, int]]:
+        """As `begin`, but only those samples of each batch that `own` says, which is told how many there are; and
+        that number.
+
+        Raises:
+            TypeError: it cannot be told how many there are.
+        """
+        for batch in self.begin(epoch, skip):
+            whole = samples_in(batch)
+            if whole is None and isinstance(batch, list | tuple):
+                whole = len(batch)
+            if whole is None:
+                raise TypeError(f"a batch that is a {type(batch).__name__} cannot be shared: it holds no tensor")
+            yield part_of(batch, whole, own(whole)), whole
 
     def state(self) -> Any:
         """State of its own to go into the checkpoint; None if it has none."""
@@ -109,6 +127,25 @@ class LoaderSource(Source):
         self._view._iterator = None  # worker processes that persist would read on by the old sampler
         return True
 
+    @property
+    def is_cut_ahead(self) -> bool:  # type: ignore[override]
+        return self._view.batch_sampler is not None
+
+    def parts(self, epoch: int, skip: int, own: Callable[[int], range]) -> Iterator[tuple[Any, int]]:
+        """Only those samples are read."""
+        if not self.is_cut_ahead:
+            yield from super().parts(epoch, skip, own)
+            return
+        drawn: deque[int] = deque()
+
+        def cut(indices: Any) -> list[Any]:
+            drawn.append(len(indices))
+            return [indices[place] for place in own(len(indices))]
+
+        self._skipping.cut = cut
+        for batch in self.begin(epoch, skip):
+            yield batch, drawn.popleft()
+
     def begin(self, epoch: int, skip: int) -> Iterator[Any]:
         self._view.generator.manual_seed(_mix(self._seed, epoch, "workers"))
         if self._shuffler is not None:
@@ -120,15 +157,17 @@ class LoaderSource(Source):
 
 
 class _Skipping:
-    """A sampler that leaves out its first `skip` items, once."""
+    """A sampler that leaves out its first `skip` items, once, and of the others what `cut` leaves out, if given."""
 
     def __init__(self, sampler: Any) -> None:
         self._sampler = sampler
         self.skip = 0
+        self.cut: Callable[[Any], Any] | None = None
 
     def __iter__(self) -> Iterator[Any]:
         skip, self.skip = self.skip, 0
-        return islice(iter(self._sampler), skip, None)
+        rest = islice(iter(self._sampler), skip, None)
+        return rest if self.cut is None else map(self.cut, rest)
 
     def __len__(self) -> int:
         return len(self._sampler)
@@ -185,6 +224,20 @@ def samples_in(batch: Any) -> int | None:
         return int(batch.shape[0]) if len(batch.shape) else None
     parts = batch.values() if isinstance(batch, dict) else batch if isinstance(batch, list | tuple) else ()
     return next((found for part in parts if (found := samples_in(part)) is not None), None)
+
+
+def part_of(batch: Any, whole: int, own: range) -> Any:
+    """Those of its samples: rows of every tensor and items of every list that has one for each of them."""
+    if hasattr(batch, "shape"):
+        return batch[own.start : own.stop] if len(batch.shape) and batch.shape[0] == whole else batch
+    if isinstance(batch, dict):
+        return {name: part_of(part, whole, own) for name, part in batch.items()}
+    if not isinstance(batch, list | tuple):
+        return batch
+    if samples_in(batch) is None:
+        return batch[own.start : own.stop] if len(batch) == whole else batch
+    parts = [part_of(part, whole, own) for part in batch]
+    return type(batch)(*parts) if hasattr(batch, "_fields") else type(batch)(parts)
 
 
 def _is_map_style_loader(batches: Any) -> bool:

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from walras.training.data import Source, samples_in
+from walras.training.data import samples_in
 from walras.training.probe_facts import FactCounter
 from walras.training.settings import Settings
 from walras.training.values import Values
@@ -32,11 +32,11 @@ class FactsGauge:
         self._is_wanted = is_wanted and is_first and os.environ.get("WALRAS_COUNT_FACTS") != "0"
         self._seen = 0
 
-    def watch(self, batches: Iterator[Any], source: Source) -> Iterator[Any]:
-        """The same batches."""
-        return self._watched(batches, source) if self._is_wanted else batches
+    def watch(self, batches: Iterator[Any], batch_size: int | None) -> Iterator[Any]:
+        """The same batches. `batch_size`: samples in each of them; None: those of its first tensor."""
+        return self._watched(batches, batch_size) if self._is_wanted else batches
 
-    def _watched(self, batches: Iterator[Any], source: Source) -> Iterator[Any]:
+    def _watched(self, batches: Iterator[Any], batch_size: int | None) -> Iterator[Any]:
         counted: _Counting | None = None
         try:
             for batch in batches:
@@ -45,7 +45,7 @@ class FactsGauge:
                     self._is_wanted = False
                 if counted is not None:
                     counted.batches += 1
-                    counted.samples = source.batch_size or samples_in(batch)
+                    counted.samples = batch_size or samples_in(batch)
                 yield batch
                 if counted is not None and (counted.has_stepped or counted.batches >= _MOST):
                     self._is_wanted = False

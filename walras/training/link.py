@@ -16,6 +16,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+from walras.training.gang import Wish
 from walras.training.manifest import Reference
 
 #: What waits for a supervisor that does not read. Progress beyond it is dropped, commits are not.
@@ -62,6 +63,12 @@ class Link:
     def lease_has_ended(self) -> bool:
         """True after a lease that was not renewed: nothing that happens now counts any more."""
         return self.lease_until is not None and time.clock_gettime(time.CLOCK_BOOTTIME) >= self.lease_until
+
+    def wish(self, *, is_due: bool, is_first: bool, can_move: bool) -> Wish:
+        """What is asked of this rank. `is_due`: to save now; `can_move`: it can wait in memory, or change batch."""
+        samples, limit = self.batch_requested if self.batch_requested and can_move and is_first else (0, 0)
+        stop = self.stop_requested or (self.park_requested and not can_move)
+        return Wish(stop, is_due and is_first, self.park_requested and can_move, samples, limit)
 
     def send(self, message: dict[str, Any], *, may_drop: bool = False) -> None:
         if self._socket is None or (may_drop and len(self._backlog) > MAX_BACKLOG_BYTES):

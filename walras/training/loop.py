@@ -19,13 +19,14 @@ from walras.training import facts, network, rng
 from walras.training.checkpoint import Checkpoint, rank_values
 from walras.training.data import Source, Sources, default_seed, same_place, samples_in
 from walras.training.fork import Fork
-from walras.training.gang import Gang, Wish
+from walras.training.gang import Gang
 from walras.training.link import Go, Link
 from walras.training.noise import gauge_of
 from walras.training.place import Place, bring, read_place
 from walras.training.rates import Meter, Pacer
 from walras.training.saving import Saver
 from walras.training.settings import read_settings
+from walras.training.shares import Shares
 from walras.training.values import Values
 
 #: "Checkpointed, requeue me."
@@ -50,6 +51,7 @@ class Loop:
         noise_every: measure the noise of the gradient every so many updates of the checkpoint's optimizer, and report
             it as `gradient_noise` (samples). Default: never.
         fork: the ranks are parts of a fork: each takes steps of its own, and all of them count.
+        shares: the ranks share each batch by speed; `steps` is given whole batches, and yields this rank's parts.
         on_change: the script bears being moved while it trains. Called with the samples of a step over all ranks
             before the first step, and again whenever the loop goes on with another batch or from a later checkpoint:
             sets what follows from the batch (the learning rate) and from `checkpoint.values`. Needs `epochs`.
@@ -63,10 +65,11 @@ class Loop:
         seed: int | None = None,
         noise_every: int | None = None,
         fork: Fork | None = None,
+        shares: Shares | None = None,
         on_change: Callable[[int], None] | None = None,
     ):
         self._settings = read_settings(os.environ)
-        self._checkpoint, self._fork, self._on_change = checkpoint, fork, on_change
+        self._checkpoint, self._fork, self._shares, self._on_change = checkpoint, fork, shares, on_change
         self._limit = steps if steps is not None else self._settings.steps
         self._seed = default_seed() if seed is None else seed
         self._seed_was_given = seed is not None
@@ -88,12 +91,16 @@ class Loop:
         # Both stand in until the first step: by then the script has initialised torch.distributed, if it ever does.
         if fork is not None and (noise_every is not None or on_change is not None):
             raise ValueError("noise_every, on_change: the parts of a fork have neither one gradient nor one batch")
+        if shares is not None and (fork is not None or on_change is not None):
+            raise ValueError(
+                "shares: their batch stays what it is, and each step is a step of all: no fork, no on_change"
+            )
         self._link, self._gang, self._meter = Link("", 0, 0), Gang(self._settings.rank), Meter()
         self._noise = gauge_of(checkpoint.objects if checkpoint else (), noise_every, self._settings.rank)
         self._pacer = Pacer(self._settings.pace) if self._settings.pace else None
         self._sources, self._values = Sources(), Values()
         self._facts = facts.FactsGauge(self._values, self._settings, is_wanted=fork is None)
-        self._readers = 1  # ranks that read batches of their own at each position; the parts of a fork share theirs
+        self._readers = 1  # ranks that read batches of their own at each position; those of forks and shares do not
         self._saved_step = -1
         self._saved_at = self._polled_at = self._reported_at = 0.0
 
@@ -192,7 +199,7 @@ class Loop:
         self._gang = Gang(self._settings.rank)
         self._gang.meet()
         self._values.take(network.measure(self._gang, self._settings))
-        self._readers = self._gang.world_size if self._fork is None else 1
+        self._readers = self._gang.world_size if self._fork is None and self._shares is None else 1
         self._link = Link(self._settings.socket, self._gang.rank, os.getpid())
         if not self._settings.stands_by:
             self._open()
@@ -202,6 +209,8 @@ class Loop:
             sys.exit(EXIT_STOPPED)
         if self._fork is not None:
             self._fork.join(self._gang, self._seed)
+        if self._shares is not None:
+            self._seed = self._shares.join(self._gang, self._seed, self._settings.pace, self._values, self._say)
 
     def _take_over(self, go: Go) -> None:
         """Train on from where another process saved."""
@@ -232,13 +241,19 @@ class Loop:
         if place is not None and place.epoch == self.epoch:
             folder = self._resumed
             assert folder is not None
-            self._batch = bring(source, place, folder, self._gang.rank, self._readers, self._say)
+            reader = self._gang.rank if self._shares is None else 0  # all have read the same
+            self._batch = bring(source, place, folder, reader, self._readers, self._say)
         if self._new_samples:
             self._resize(source, self._new_samples)
         # A script with an epoch loop of its own calls steps() once per epoch: that count is its epoch then.
         epoch = self.epoch if self._in_epochs else part
-        own = source.begin(epoch, self._batch) if self._fork is None else self._own_batches(self._fork, source, epoch)
-        iterator = self._facts.watch(own, source)
+        if self._fork is not None:
+            own = self._own_batches(self._fork, source, epoch)
+        elif self._shares is not None:
+            own = self._shares.batches(source, epoch, self._batch)
+        else:
+            own = source.begin(epoch, self._batch)
+        iterator = self._facts.watch(own, source.batch_size if self._shares is None else None)
         # Last of all: the skipping before must not have drawn from the generators.
         if folder is not None and (saved := rank_values(folder, self._gang.rank)) is not None:
             rng.restore(saved["rng"])
@@ -272,8 +287,8 @@ class Loop:
 
     def _samples(self, source: Source, batch: Any = None) -> int | None:
         """In one batch, over all ranks."""
-        each = source.batch_size or samples_in(batch)
-        return None if each is None else each * self._gang.world_size
+        each = source.batch_size or (self._shares.whole if self._shares is not None else samples_in(batch))
+        return None if each is None else each * self._readers
 
     def _count(self, at: float) -> None:
         if self._fork is None:
@@ -301,7 +316,7 @@ class Loop:
     def _end_step(self) -> None:
         now = time.monotonic()
         if self._pacer is not None:
-            wait_s = self._pacer.wait_s(now)
+            wait_s = self._pacer.wait_s(now, 1.0 if self._shares is None else self._shares.weight)
             if wait_s > 0:
                 self._link.wait(wait_s)
                 now = time.monotonic()
@@ -315,33 +330,23 @@ class Loop:
             self._save_or_stop(now)
 
     def _save_or_stop(self, now: float) -> None:
-        checkpoint = self._checkpoint
-        if not self._settings.is_scheduled and checkpoint is None:
+        if not self._settings.is_scheduled and self._checkpoint is None:
             return
-        can_save = checkpoint is not None and checkpoint.is_open
-        every_s, every_steps = (checkpoint.every_s, checkpoint.every_steps) if checkpoint and can_save else (None, None)
-        is_due = every_s is not None and now - self._saved_at >= every_s
-        is_due = is_due or (can_save and self._link.save_requested)
-        wish = self._gang.agree(self.step, self._wish(is_due), self._meter.steps_per_s)
+        opened = self._checkpoint if self._checkpoint is not None and self._checkpoint.is_open else None
+        is_due = opened is not None and (self._link.save_requested or opened.is_due(now - self._saved_at))
+        can_move = self._on_change is not None and self._in_epochs
+        own = self._link.wish(is_due=is_due, is_first=self._gang.rank == 0, can_move=can_move)
+        wish = self._gang.agree(self.step, own, self._meter.steps_per_s)
         if wish.save:
             self._link.save_requested = False
         if wish.samples:
             self._new_samples, self._link.batch_requested = wish.samples, None
             self._limit = wish.limit or self._limit
         self._is_parking = self._is_parking or wish.park
-        is_due = (
-            wish.stop or wish.park or wish.save or (every_steps is not None and self.step % every_steps < self._stride)
-        )
-        if is_due and self._saved_step != self.step:
+        is_due = wish.save or (opened is not None and opened.is_due_at(self.step, self._stride))
+        if (is_due or wish.stop or wish.park) and self._saved_step != self.step:
             self.save()
         self._is_ending = self._is_ending or wish.stop or wish.park
-
-    def _wish(self, is_due: bool) -> Wish:
-        link, is_first = self._link, self._gang.rank == 0
-        can_move = self._on_change is not None and self._in_epochs
-        samples, limit = link.batch_requested if link.batch_requested and can_move and is_first else (0, 0)
-        stop = link.stop_requested or (link.park_requested and not can_move)
-        return Wish(stop, is_due and is_first, link.park_requested and can_move, samples, limit)
 
     @property
     def _may_be_done(self) -> bool:
@@ -384,15 +389,9 @@ class Loop:
         if self._noise is not None and (scale := self._noise.scale) is not None:
             self._values.take({"gradient_noise": scale})
         rate = self._fork or self._meter
-        message = {
-            "type": "progress",
-            "steps": self.step,
-            "steps_per_s": rate.steps_per_s,
-            "samples": rate.samples,
-            "pace": self._settings.pace,
-            **self._values.told(),
-        }
-        self._link.send(message, may_drop=True)
+        progress = {"steps": self.step, "steps_per_s": rate.steps_per_s, "samples": rate.samples}
+        told = {"type": "progress", **progress, "pace": self._settings.pace, **self._values.told()}
+        self._link.send(told, may_drop=True)
 
     def _say(self, text: str) -> None:
         print(f"walras: {text}", file=sys.stderr, flush=True)

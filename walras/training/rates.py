@@ -70,9 +70,9 @@ class Pacer:
         """Steps begin now: what was waited for before is not made up for."""
         self._due_at = at
 
-    def wait_s(self, at: float) -> float:
-        """How long the step that has done its work at this instant still has to last."""
-        due_at = at if self._due_at is None else self._due_at + self._step_s
+    def wait_s(self, at: float, part: float = 1.0) -> float:
+        """How long the step that has done its work at this instant still has to last. `part`: of a usual step."""
+        due_at = at if self._due_at is None else self._due_at + part * self._step_s
         # Time lost to a suspension or a checkpoint is lost; jitter is made up for.
         self._due_at = max(due_at, at - CATCH_UP_S)
         return max(0.0, self._due_at - at)

@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil, inf, isfinite
 
-from optimizer.performance.balance import Room, split
 from optimizer.performance.choosing.choice import Choice, Goal, Offer, Option, choose, option_of, windows
 from optimizer.performance.noise import efficiency
 from optimizer.performance.predicting.analytic import Analytic, sync_s
 from optimizer.performance.predicting.communication import exposed_s
 from optimizer.performance.predicting.observation import AcceleratorFacts, Cell, KindFacts, Layout
 from optimizer.performance.predicting.predictor import CannotPredict, Model, Prediction
+from walras.training.balance import Room, split
 
 #: Passes of one update beyond which a machine is too small for the job.
 PASSES_MOST = 64

@@ -4,14 +4,17 @@
     b_k <- b_k mean(t) / t_k             then: by how long each took, smoothed
 
 The global batch stays what it is, because learning depends on it; gradients are weighted by b_k / sum b. Shares change
-only when one would move by more than the dead band, because every change costs a restart of the input.
+only when the step becomes shorter by more than the dead band: every change costs a restart of the input, and where
+shares are few samples, rounding would follow every noise.
 """
+
+from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import floor
 
-#: Least relative change of any share that is worth making.
+#: Part by which a step must become shorter for other shares to be worth it.
 DEAD_BAND = 0.05
 
 
@@ -57,8 +60,11 @@ def _clamped(factor: float, speeds: Sequence[float], rooms: Sequence[Room]) -> l
 
 
 def rebalanced(shares: Sequence[int], times_s: Sequence[float], rooms: Sequence[Room]) -> tuple[int, ...]:
-    """New shares by how long each worker took over its own (smoothed by the caller); the same inside the dead band."""
+    """New shares by how long each worker took over its own (smoothed by the caller); the same inside the dead band.
+
+    Shares and times are positive, and the shares keep to the rooms.
+    """
     speeds = [share / time_s for share, time_s in zip(shares, times_s, strict=True)]
     found = split(sum(shares), speeds, rooms)
-    moved = max(abs(new - old) / old for new, old in zip(found, shares, strict=True))
-    return found if moved > DEAD_BAND else tuple(shares)
+    step_s = max(share / speed for share, speed in zip(found, speeds, strict=True))
+    return found if step_s < (1.0 - DEAD_BAND) * max(times_s) else tuple(shares)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optimizer.performance.balance import Room, rebalanced, split
+from walras.training.balance import Room, rebalanced, split
 
 workers_drawn = st.lists(
     st.tuples(st.floats(0.1, 100.0), st.integers(1, 20), st.integers(0, 500)), min_size=1, max_size=8
