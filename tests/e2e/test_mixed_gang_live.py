@@ -1,4 +1,4 @@
-"""One gang over two unlike pools: a real server, real agents, PyTorch's DistributedDataParallel over gloo."""
+"""One gang over two unlike pools that shares each batch by speed: a real server, real agents, DDP over gloo."""
 
 import json
 import os
@@ -22,9 +22,10 @@ PAIR = A | {"shape": "ax2", "accelerators": 2, "cpus": 4, "memory": "2GB"}
 B = A | {"shape": "bx1", "accelerator": "b"}
 #: Steps per second on the two types: slow enough to stop the job in the middle.
 PACES = {"a": 20.0, "b": 10.0}
-#: Of each batch of 12, by pace; the one process runs faster, and has all of it.
-ALONE = 1000.0
-PARTS = {20.0: 8, 10.0: 4, ALONE: 12}
+#: Of each batch of 12, by pace; every 21st batch has half of that.
+BY_PACE = [(8, 4), (4, 2)]
+#: What a sample costs on the second type, which nobody was told: five times as much as its pace says.
+COST_S = 0.083
 STEPS = 120
 HADAR = {"policy": {"name": "hadar"}, "rules": {"round_s": 2, "resolve_min_s": 1, "backoff_s": 1, "profiling_s": 1}}
 
@@ -49,21 +50,24 @@ def _machines(attempt: dict[str, Any]) -> list[str]:
 
 
 class Trained:
-    """What the ranks wrote down: samples of every step over all of them; by attempt its ranks' paces, and its steps."""
+    """What the ranks wrote down: samples of every step over all of them; by attempt and rank, how many in each step."""
 
     def __init__(self, folder: Path) -> None:
         self.samples: dict[int, list[int]] = defaultdict(list)
-        self.paces: dict[int, set[float]] = defaultdict(set)
-        self.steps: dict[int, set[int]] = defaultdict(set)
+        self.parts: dict[tuple[int, int], dict[int, int]] = {}
         for path in folder.glob("samples-*"):
-            attempt = int(path.name.split("-")[1])
-            for line in path.read_text().splitlines():
-                step, pace, own = json.loads(line)
-                assert len(own) == PARTS[pace]
+            attempt, rank = map(int, path.name.split("-")[1:])
+            lines = [json.loads(line) for line in path.read_text().splitlines()]
+            self.parts[attempt, rank] = {step: len(own) for step, _, own in lines}
+            for step, _, own in lines:
                 self.samples[step] = sorted(self.samples[step] + own)
-                self.paces[attempt].add(pace)
-                self.steps[attempt].add(step)
         self._weights = folder / "weights"
+
+    def shares(self, attempt: int) -> list[tuple[int, int]]:
+        """Samples of both ranks in every step that this attempt took, in their order."""
+        first, second = self.parts[attempt, 0], self.parts[attempt, 1]
+        assert first.keys() == second.keys()
+        return [(first[step], second[step]) for step in sorted(first)]
 
     def has_learnt_what(self, other: "Trained") -> bool:
         """But for rounding: ranks add up what one process adds up in another order."""
@@ -75,14 +79,15 @@ class Trained:
 
 def _alone(folder: Path) -> Trained:
     folder.mkdir()
-    env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "WALRAS_PACE": str(ALONE)}
+    env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "WALRAS_STEPS": str(STEPS)}
     subprocess.run([sys.executable, str(JOB), str(folder)], env=env, timeout=60, check=True)
     return Trained(folder)
 
 
 def test_one_gang_trains_over_two_unlike_pools_and_resumes_there(server: RealServer, tmp_path: Path) -> None:
-    """Ranks of one attempt on both types, each with its part of every batch. Stopped in the middle it goes on with the
-    next step, and what it has learnt in the end is what one process learns."""
+    """Ranks of one attempt on both types, whose parts of every batch begin by pace and then follow what a sample really
+    costs. Stopped in the middle it goes on with the next step, and what it has learnt in the end is what one process
+    learns."""
     out, speeds = tmp_path / "out", tmp_path / "speeds.json"
     out.mkdir()
     speeds.write_text(json.dumps({"mixed_mlp": PACES}))
@@ -93,22 +98,29 @@ def test_one_gang_trains_over_two_unlike_pools_and_resumes_there(server: RealSer
     (free,) = {"b1", "b2"} - {_occupy(server, "b")}
     job = server.submit(
         name="mixed", profile="mixed_mlp", steps=STEPS, throughput=PACES, mixed=True, grace_period="20s",
-        run=[sys.executable, str(JOB), str(out)], resources={"accelerators": "any:2"},
+        run=[sys.executable, str(JOB), str(out), "0", str(COST_S)], resources={"accelerators": "any:2"},
     )  # fmt: skip
-    server.until_step(job, 20, 60.0)
+    server.until_step(job, 30, 60.0)
     assert _machines(server.attempt(job)) == ["a1", free]
+    values = server.job(job)["last_values"]
+    assert values["share_0"] >= 10.0
+    assert values["share_0"] + values["share_1"] == 12.0
+    assert server.job(job)["first_values"] | {"share_0": 8.0, "share_1": 4.0} == server.job(job)["first_values"]
 
     assert server.call("POST", f"/nodes/{free}/drain")[0] == 200
     wait_for(lambda: server.state(job) == "PENDING", 30.0, f"the job stops; {server.job(job)}")
     ((_, stopped_at, _),) = server.recorded(job)
-    assert 20 <= stopped_at < STEPS
+    assert 30 <= stopped_at < STEPS
     assert server.call("POST", f"/nodes/{free}/resume")[0] == 200
     server.until_state(job, "SUCCEEDED", 120.0)
 
     first, second = server.job(job)["attempt_list"]
     assert _machines(first) == _machines(second) == ["a1", free]
     found, alone = Trained(out), _alone(tmp_path / "alone")
-    assert found.paces == {1: set(PACES.values()), 2: set(PACES.values())}
-    assert found.steps == {1: set(range(stopped_at)), 2: set(range(stopped_at, STEPS))}
+    for attempt, steps in ((1, range(stopped_at)), (2, range(stopped_at, STEPS))):
+        assert found.parts[attempt, 0].keys() == set(steps)
+        shares = found.shares(attempt)
+        assert set(shares[:10]) <= set(BY_PACE)
+        assert not set(shares[10:]) & set(BY_PACE)
     assert found.samples == alone.samples
     assert found.has_learnt_what(alone)

@@ -48,6 +48,8 @@ def _within(batch: float, speeds: Sequence[float], rooms: Sequence[Room]) -> lis
     low, high = 0.0, max(room.most / speed for room, speed in zip(rooms, speeds, strict=True))
     for _ in range(200):
         middle = 0.5 * (low + high)
+        if middle in (low, high):
+            break
         if sum(_clamped(middle, speeds, rooms)) < batch:
             low = middle
         else:

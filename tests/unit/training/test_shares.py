@@ -1,0 +1,270 @@
+"""Sharing each batch by speed: every sample once, shares that settle, and the same shares on every rank.
+
+Ranks run one after another in one thread: what a rank is told by the others follows from the shares that all have.
+"""
+
+from collections import namedtuple
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils.data import DataLoader
+
+from walras.training import Checkpoint, Fork, Loop, Shares, own_time
+from walras.training.balance import DEAD_BAND, Room, split
+from walras.training.data import part_of, resumable
+from walras.training.gang import Gang
+from walras.training.own_time import OwnTime
+from walras.training.values import Values
+
+Cost = Callable[[int, int, int], float]
+
+
+class Nothing:
+    """A model without parameters: nothing is timed."""
+
+    def parameters(self) -> list[Any]:
+        return []
+
+
+class Told(Gang):
+    """Rank `rank` of several. Seconds of a step cost(rank, share, meeting) are what they tell each other."""
+
+    def __init__(self, rank: int, paces: list[float], cost: Cost, whole: int, rooms: list[Room] | None = None) -> None:
+        super().__init__(rank)
+        self.world_size = len(paces)
+        self._cost, self._whole, self._meeting = cost, whole, 0
+        self._rows = [
+            [pace, float(room.least), float(room.most), 0.0, 7.0]
+            for pace, room in zip(paces, rooms or [Room()] * len(paces), strict=True)
+        ]
+        self.shares: Shares | None = None
+
+    @property
+    def is_alone(self) -> bool:
+        return self.world_size == 1
+
+    def gather(self, numbers: list[float]) -> list[list[float]]:
+        if len(numbers) > 1:
+            return self._rows
+        assert self.shares is not None
+        self._meeting += 1
+        shares = self.shares.of(self._whole)
+        return [[self._cost(rank, share, self._meeting) / max(1, share)] for rank, share in enumerate(shares)]
+
+
+def together(paces: list[float], cost: Cost, whole: int, rooms: list[Room] | None = None) -> list[Shares]:
+    """All ranks of a gang."""
+    found = []
+    for rank in range(len(paces)):
+        gang, shares = Told(rank, paces, cost, whole, rooms), Shares(Nothing(), every=10)
+        gang.shares = shares
+        assert shares.join(gang, 7, None, Values(), lambda _: None) == 7
+        found.append(shares)
+    return found
+
+
+def linear(speeds: list[float], overhead_s: float = 0.0) -> Cost:
+    return lambda rank, share, _meeting: overhead_s + share / speeds[rank]
+
+
+def batches_of(count: int, size: int, last: int) -> list[list[int]]:
+    whole = list(range(count * size + last))
+    return [whole[first : first + size] for first in range(0, len(whole), size)]
+
+
+speeds_drawn = st.lists(st.floats(1.0, 10.0), min_size=2, max_size=5)
+
+
+@given(speeds_drawn, st.integers(1, 40), st.integers(0, 39), st.integers(5, 45), st.integers(0, 1000))
+@settings(max_examples=60)
+def test_every_sample_of_a_batch_is_one_ranks_own(
+    speeds: list[float], size: int, last: int, count: int, stop_at: int
+) -> None:
+    """In every step the parts make up the batch, in its order, and weigh as much as their samples; also where shares
+    move, the last batch is a small one, and other ranks go on with the rest of an epoch."""
+    data = batches_of(count, size, min(last, size - 1))
+    stop_at %= len(data)
+    ranks = together([0.0] * len(speeds), linear(speeds), size)
+    first = [iter(shares.batches(resumable(data, 0), 0, 0)) for shares in ranks]
+    others = together([1.0] * (len(speeds) - 1), linear(speeds), size)
+    rest = [iter(shares.batches(resumable(data, 0), 0, stop_at)) for shares in others]
+    seen: list[int] = []
+    for step, batch in enumerate(data):
+        gang, iterators = (ranks, first) if step < stop_at else (others, rest)
+        parts = [next(iterator) for iterator in iterators]
+        weights = [shares.weight for shares in gang]
+        own = [part for part, weight in zip(parts, weights, strict=True) if weight]
+        assert [sample for part in own for sample in part] == batch
+        assert weights == pytest.approx(
+            [len(gang) * len(part) / len(batch) if weight else 0.0 for part, weight in zip(parts, weights, strict=True)]
+        )
+        assert all(parts), "everybody has something to go through, be it for nothing"
+        seen += [sample for part in own for sample in part]
+    assert seen == list(range(len(seen)))
+    assert [next(iterator, None) for iterator in rest] == [None] * len(rest)
+
+
+@given(speeds_drawn, st.integers(8, 40), st.floats(0.0, 0.5), st.randoms(use_true_random=False))
+@settings(max_examples=60)
+def test_shares_settle_where_hardly_anybody_waits(speeds: list[float], each: int, overhead: float, chance: Any) -> None:
+    """With times that are noisy by 1 % and no more than partly proportional to the share, a few corrections end within
+    the dead band of the best split, and later ones change nothing."""
+    whole = each * len(speeds)
+    overhead_s = overhead * each / max(speeds)
+    exact = linear(speeds, overhead_s)
+    noise = {(rank, meeting): chance.uniform(0.99, 1.01) for rank in range(5) for meeting in range(1, 200)}
+    cost: Cost = lambda rank, share, meeting: noise[rank, meeting] * exact(rank, share, 0)  # noqa: E731
+    (shares, *_) = together([0.0] * len(speeds), cost, whole)
+
+    seen = []
+    for _ in shares.batches(resumable([list(range(whole))] * 150, 0), 0, 0):
+        if not seen or seen[-1] != shares.of(whole):
+            seen.append(shares.of(whole))
+            assert sum(seen[-1]) == whole
+    assert len(seen) <= 8
+    assert len(set(seen)) == len(seen), "no shares are left and come back to"
+    # No split is through earlier than the real numbers that leave nobody waiting, nor can samples be cut.
+    ideal_s = (whole + overhead_s * sum(speeds)) / sum(speeds)
+    step_s = max(exact(rank, share, 0) for rank, share in enumerate(seen[-1]))
+    assert step_s <= ideal_s * (1 + DEAD_BAND) / 0.97 + 1.0 / min(speeds)
+
+
+def test_shares_begin_by_pace_and_keep_to_what_a_rank_can_hold() -> None:
+    """60 and 20 steps/s: three parts and one; where the first holds 30 at most, the other has the rest, for good."""
+    assert together([60.0, 20.0], linear([3.0, 1.0]), 48)[0].of(48) == (36, 12)
+    held = together([60.0, 20.0], linear([3.0, 1.0]), 48, [Room(1, 30), Room(4)])[1]
+    assert [held.of(whole) for whole in (48, 5, 2, 1)] == [(30, 18), (1, 4), (1, 1), (1, 0)]
+    assert all(len(part) == 18 for part in held.batches(resumable([[0] * 48] * 30, 0), 0, 0))
+    full = together([1.0, 1.0], linear([1.0, 1.0]), 8, [Room(1, 3), Room(1, 4)])[0]
+    with pytest.raises(ValueError, match="a batch of 8 does not fit"):
+        full.of(8)
+
+
+def test_one_rank_says_what_became_of_the_shares() -> None:
+    """As values, from the first on, and in the log when they change; not a word where nothing changes."""
+    for speeds, said_of_it in (
+        ([3.0, 1.0], ["a batch of 8 is shared 6 + 2 from now on, 4 + 4 before"]),
+        ([1.0, 1.0], []),
+    ):
+        gang, values, said = Told(0, [0.0, 0.0], linear(speeds), 8), Values(), list[str]()
+        gang.shares = shares = Shares(Nothing())
+        shares.join(gang, 0, None, values, said.append)
+        for _ in shares.batches(resumable([[0] * 8] * 40, 0), 0, 0):
+            pass
+        assert said == said_of_it
+        told = values.told()
+        assert told["first_values"] == {"share_0": 4.0, "share_1": 4.0}
+        assert told["values"] == dict(zip(("share_0", "share_1"), map(float, shares.of(8)), strict=True))
+
+
+def test_ranks_with_unlike_seeds_read_in_the_order_of_the_first() -> None:
+    """A script that gave no seed has another one on every rank."""
+    gang = Told(1, [0.0, 0.0], linear([1.0, 1.0]), 8)
+    gang._rows = [[0.0, 1.0, 8.0, float(high), float(low)] for high, low in ((2, 5), (0, 7))]
+    assert Shares(Nothing()).join(gang, 7, None, Values(), lambda _: None) == 2 * 2**32 + 5
+
+
+class Recording:
+    """A map-style dataset that remembers what was read."""
+
+    def __init__(self) -> None:
+        self.read: list[int] = []
+
+    def __len__(self) -> int:
+        return 20 * 8
+
+    def __getitem__(self, index: int) -> int:
+        self.read.append(index)
+        return index
+
+
+@pytest.mark.parametrize("batch_size", [8, None])
+def test_a_loader_reads_this_ranks_samples_and_no_others(batch_size: int | None) -> None:
+    """Also behind a change of shares, where parts that were chosen before must not be used; shuffled by the epoch. A
+    sampler of whole batches without a batch sampler is cut when it was read."""
+    read = []
+    for rank in range(2):
+        gang, data = Told(rank, [0.0, 0.0], linear([3.0, 1.0]), 8), Recording()
+        gang.shares = shares = Shares(Nothing(), every=10)
+        shares.join(gang, 7, None, Values(), lambda _: None)
+        if batch_size is None:
+            lists = [torch.arange(first, first + 8) for first in range(0, 160, 8)]
+            source = resumable(DataLoader(lists, batch_size=None, shuffle=True), 7)  # type: ignore[arg-type]
+        else:
+            source = resumable(DataLoader(data, batch_size=batch_size, shuffle=True), 7)  # type: ignore[arg-type]
+        parts = [part.tolist() for part in shares.batches(source, 3, 0)]
+        assert {len(part) for part in parts[:10]} == {4}
+        assert {len(part) for part in parts[10:]} == {6 if rank == 0 else 2}
+        own = [sample for part in parts for sample in part]
+        assert batch_size is None or data.read == own
+        read += own
+    assert sorted(read) == list(range(160))
+    assert read != sorted(read)
+
+
+def test_parts_are_cut_from_whatever_has_one_thing_for_each_sample() -> None:
+    """Tensors, lists of names, dictionaries and named tuples; what belongs to the whole batch stays."""
+    pair = namedtuple("pair", ["images", "names"])
+    batch = {"both": pair(torch.arange(6).reshape(3, 2), ["a", "b", "c"]), "scale": torch.tensor(2.0), "kind": "train"}
+    found = part_of(batch, 3, range(1, 3))
+    assert found["both"].images.tolist() == [[2, 3], [4, 5]]
+    assert (found["both"].names, found["scale"], found["kind"]) == (["b", "c"], 2.0, "train")
+    with pytest.raises(TypeError, match="str cannot be shared"):
+        next(resumable(["abc"], 0).parts(0, 0, lambda whole: range(whole)))
+
+
+def test_own_time_ends_with_the_last_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a rank does, and waits for, behind it is not its own; and outside of timed steps there are no hooks."""
+    now = [0.0]
+    monkeypatch.setattr(own_time.time, "monotonic", lambda: now[0])
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 1))
+    timer = OwnTime(model)
+    for seconds in (3.0, 9.0, 3.2):
+        timer.start()
+        now[0] += seconds
+        model(torch.ones(4, 2)).sum().backward()
+        now[0] += 100.0
+        timer.stop(4)
+    timer.start()
+    timer.stop(4)  # no gradient: left out
+    assert all(parameter._post_accumulate_grad_hooks for parameter in model.parameters())
+    timer.rest()
+    assert not any(parameter._post_accumulate_grad_hooks for parameter in model.parameters())
+    assert timer.take_sample_s() == pytest.approx(0.8)
+    assert timer.take_sample_s() is None
+
+
+def test_a_gang_of_one_is_an_ordinary_loop(tmp_path: Any) -> None:
+    """Whole batches, weight 1, no hooks; and its position is counted in whole batches of no rank in particular."""
+    model = torch.nn.Linear(1, 1)
+    shares = Shares(model)
+    loop = Loop(Checkpoint(tmp_path, model=model, every_s=None), shares=shares, steps=12)
+    assert [batch for _ in loop.epochs() for batch in loop.steps([[1, 2, 3], [4]] * 4)] == [[1, 2, 3], [4]] * 6
+    assert shares.weight == 1.0
+    assert not model.weight._post_accumulate_grad_hooks
+    (saved,) = tmp_path.glob("attempt-*/step-*/loop.json")
+    assert '"world_size": 1' in saved.read_text()
+
+
+def test_what_cannot_be_is_refused() -> None:
+    """Corrections at every step, a rank that takes nothing, and two ways of spreading at once."""
+    with pytest.raises(ValueError, match="at least 10 steps"):
+        Shares(Nothing(), every=9)
+    for least, most in ((0, None), (3, 2)):
+        with pytest.raises(ValueError, match="at least one sample"):
+            Shares(Nothing(), least=least, most=most)
+    model = torch.nn.Linear(1, 1)
+    with pytest.raises(ValueError, match="no fork"):
+        Loop(shares=Shares(model), fork=Fork(model))
+    with pytest.raises(ValueError, match="no on_change"):
+        Loop(shares=Shares(model), on_change=lambda _: None)
+
+
+@given(st.integers(0, 100), st.lists(st.integers(1, 50), min_size=1, max_size=5))
+def test_shares_split_what_they_sum_to_as_themselves(more: int, shares: list[int]) -> None:
+    """Shares serve as speeds for batches of other sizes, so they must give themselves back."""
+    assert split(sum(shares), [float(share) for share in shares], [Room(1, 50 + more)] * len(shares)) == tuple(shares)
