@@ -56,7 +56,8 @@ class Source:
                 whole = len(batch)
             if whole is None:
                 raise TypeError(f"a batch that is a {type(batch).__name__} cannot be shared: it holds no tensor")
-            yield part_of(batch, whole, own(whole)), whole
+            part = own(whole)
+            yield batch if len(part) == whole else part_of(batch, whole, part), whole
 
     def state(self) -> Any:
         """State of its own to go into the checkpoint; None if it has none."""
@@ -157,7 +158,10 @@ class LoaderSource(Source):
 
 
 class _Skipping:
-    """A sampler that leaves out its first `skip` items, once, and of the others what `cut` leaves out, if given."""
+    """A sampler that leaves out its first `skip` items, and of the others what `cut` leaves out, if given.
+
+    However often it is asked for an iterator: a loader with worker processes asks twice, and goes on with the second.
+    """
 
     def __init__(self, sampler: Any) -> None:
         self._sampler = sampler
@@ -165,8 +169,7 @@ class _Skipping:
         self.cut: Callable[[Any], Any] | None = None
 
     def __iter__(self) -> Iterator[Any]:
-        skip, self.skip = self.skip, 0
-        rest = islice(iter(self._sampler), skip, None)
+        rest = islice(iter(self._sampler), self.skip, None)
         return rest if self.cut is None else map(self.cut, rest)
 
     def __len__(self) -> int:

@@ -171,3 +171,30 @@ def test_batches_of_another_size_go_on_at_the_same_sample() -> None:
         assert {len(batch) for batch in resized[:-1]} <= {2 * size}
         assert loader.batch_size == size
         assert next(len(batch) for batch in loader) == size
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_worker_processes_skip_what_was_done(persistent: bool) -> None:
+    """Also in the first epoch of a process, which is where a resumed job begins."""
+    from torch.utils.data import DataLoader
+
+    loader = DataLoader(Recording(), batch_size=3, shuffle=True, num_workers=1, persistent_workers=persistent)  # type: ignore[arg-type]
+    rest = batches(loader, epoch=2, skip=2)
+    assert rest == batches(loaders()["shuffled"], epoch=2)[2:]
+    assert batches(loader, epoch=2)[2:] == rest
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_worker_processes_read_on_by_other_parts(persistent: bool) -> None:
+    """Parts that workers have read ahead are dropped where shares change: each sample comes once, in its step."""
+    from torch.utils.data import DataLoader
+
+    from walras.training.data import resumable
+
+    loader = DataLoader(Recording(), batch_size=4, num_workers=1, persistent_workers=persistent)  # type: ignore[arg-type]
+    source, own = resumable(loader, seed=3), range(1)
+    parts = source.parts(0, 0, lambda whole: own)
+    found = [[int(x) for x in next(parts)[0]] for _ in range(2)]
+    own = range(2, 4)
+    found += [[int(x) for x in batch] for batch, _ in source.parts(0, 2, lambda whole: own)]
+    assert found == [[0], [4], [10, 11], [14, 15], [18, 19]]
