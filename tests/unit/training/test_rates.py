@@ -64,3 +64,11 @@ def test_a_suspension_is_not_made_up_for() -> None:
     at = paced(pacer, at + 10.0, 1, 0.001)
     after = paced(pacer, at, 100, 0.001)
     assert after - at == pytest.approx(100 / 50, abs=0.3)
+
+
+def test_a_part_of_the_work_takes_that_part_of_the_time() -> None:
+    """A rank with a third of a usual share is through in a third of a step."""
+    pacer = Pacer(50.0)
+    pacer.begin(10.0)
+    assert pacer.wait_s(10.0, 1 / 3) == pytest.approx(0.02 / 3)
+    assert pacer.wait_s(10.02) == pytest.approx(0.02 / 3)
