@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
-from walras.training import Checkpoint, Fork, Loop, Shares, own_time
+from walras.training import Checkpoint, Fork, Loop, Shares
 from walras.training.balance import DEAD_BAND, Room, split
 from walras.training.data import part_of, resumable
 from walras.training.gang import Gang
@@ -121,7 +121,7 @@ def test_shares_settle_where_hardly_anybody_waits(speeds: list[float], each: int
     cost: Cost = lambda rank, share, meeting: noise[rank, meeting] * exact(rank, share, 0)  # noqa: E731
     (shares, *_) = together([0.0] * len(speeds), cost, whole)
 
-    seen = []
+    seen: list[tuple[int, ...]] = []
     for _ in shares.batches(resumable([list(range(whole))] * 100, 0), 0, 0):
         if not seen or seen[-1] != shares.of(whole):
             seen.append(shares.of(whole))
@@ -132,6 +132,14 @@ def test_shares_settle_where_hardly_anybody_waits(speeds: list[float], each: int
     ideal_s = (whole + overhead_s * sum(speeds)) / sum(speeds)
     step_s = max(exact(rank, share, 0) for rank, share in enumerate(seen[-1]))
     assert step_s <= ideal_s * (1 + DEAD_BAND) / 0.97 + 1.0 / min(speeds)
+
+
+def test_shares_follow_a_machine_that_becomes_slower() -> None:
+    """Equal for eight meetings; then one takes three times as long, and a few meetings later has a third as much."""
+    (shares, _) = together([0.0, 0.0], lambda rank, share, meeting: share * (3.0 if rank and meeting > 8 else 1.0), 16)
+    seen = [shares.of(16) for _ in shares.batches(resumable([[0] * 16] * 130, 0), 0, 0)]
+    assert set(seen[:90]) == {(8, 8)}
+    assert set(seen[120:]) == {(12, 4)}
 
 
 def test_shares_begin_by_pace_and_keep_to_what_a_rank_can_hold() -> None:
@@ -221,7 +229,7 @@ def test_parts_are_cut_from_whatever_has_one_thing_for_each_sample() -> None:
 def test_own_time_ends_with_the_last_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a rank does, and waits for, behind it is not its own; and outside of timed steps there are no hooks."""
     now = [0.0]
-    monkeypatch.setattr(own_time.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr("walras.training.own_time.time.monotonic", lambda: now[0])
     model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 1))
     timer = OwnTime(model)
     for seconds in (3.0, 9.0, 3.2):
