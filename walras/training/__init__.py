@@ -16,7 +16,7 @@ from walras.training.checkpoint import Checkpoint
 from walras.training.fork import Fork
 from walras.training.loop import Loop
 from walras.training.manifest import TornCheckpoint
-from walras.training.settings import batch_per_rank
+from walras.training.settings import batch_per_rank, whole_batch
 from walras.training.shares import Shares
 
-__all__ = ["Checkpoint", "Fork", "Loop", "Shares", "TornCheckpoint", "batch_per_rank"]
+__all__ = ["Checkpoint", "Fork", "Loop", "Shares", "TornCheckpoint", "batch_per_rank", "whole_batch"]

@@ -144,8 +144,11 @@ class LoaderSource(Source):
             return [indices[place] for place in own(len(indices))]
 
         self._skipping.cut = cut
+        whole = self.batch_size or 0
         for batch in self.begin(epoch, skip):
-            yield batch, drawn.popleft()
+            # A profile run gives batches again without drawing them.
+            whole = drawn.popleft() if drawn else whole
+            yield batch, whole
 
     def begin(self, epoch: int, skip: int) -> Iterator[Any]:
         self._view.generator.manual_seed(_mix(self._seed, epoch, "workers"))

@@ -60,14 +60,18 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
     )
 
 
+def whole_batch(whole: int, environ: Mapping[str, str] = os.environ) -> int:
+    """Samples of a step over all ranks: those of the job file's `batch: {global: N}`, or else `whole`."""
+    return read_settings(environ).batch or whole
+
+
 def batch_per_rank(whole: int, environ: Mapping[str, str] = os.environ) -> int:
     """Samples that each rank has in a step of `whole` samples (the job file's `batch: {global: N}` comes first).
 
     However many ranks an elastic job has, a step is then the same step. Raises ValueError where it cannot be shared
     evenly.
     """
-    settings = read_settings(environ)
-    whole = settings.batch or whole
+    settings, whole = read_settings(environ), whole_batch(whole, environ)
     each, rest = divmod(whole, settings.world_size)
     if rest or not each:
         raise ValueError(f"{settings.world_size} ranks cannot share a batch of {whole} evenly")

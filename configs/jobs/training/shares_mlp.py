@@ -1,4 +1,4 @@
-"""Train a perceptron on handwritten digits over unlike machines in step: each rank takes a part of every batch by speed.
+"""Train a perceptron on handwritten digits over unlike machines in step: each rank has its share of every batch.
 
 By hand, two ranks of which the second is three times as slow:
 
@@ -22,9 +22,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 
-from walras.training import Checkpoint, Loop, Shares
-
-BATCH = 48
+from walras.training import Checkpoint, Loop, Shares, whole_batch
 
 
 def main() -> None:
@@ -36,8 +34,9 @@ def main() -> None:
     torch.set_num_threads(1)
     torch.manual_seed(arguments.seed)
     images, labels = digits()
+    batch_size = whole_batch(48)
     # No DistributedSampler: the loader makes whole batches, and each rank is given its part of them.
-    loader = DataLoader(TensorDataset(images, labels), batch_size=BATCH, shuffle=True)
+    loader = DataLoader(TensorDataset(images, labels), batch_size=batch_size, shuffle=True)
     model: nn.Module = nn.Sequential(nn.Flatten(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
     if "WORLD_SIZE" in os.environ:
         # A rank that never appears must not be waited for: the default is half an hour.
@@ -60,7 +59,8 @@ def main() -> None:
     took_s = time.monotonic() - began_at
     with torch.no_grad():
         final = nn.functional.cross_entropy(model(images), labels).item()
-    print(json.dumps({"steps": loop.step, "shares": shares.of(BATCH), "took_s": took_s, "loss": final}), flush=True)
+    said = {"steps": loop.step, "shares": shares.of(batch_size), "took_s": took_s, "loss": final}
+    print(json.dumps(said), flush=True)
     if dist.is_initialized():
         dist.destroy_process_group()
 

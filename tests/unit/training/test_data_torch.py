@@ -198,3 +198,20 @@ def test_worker_processes_read_on_by_other_parts(persistent: bool) -> None:
     own = range(2, 4)
     found += [[int(x) for x in batch] for batch, _ in source.parts(0, 2, lambda whole: own)]
     assert found == [[0], [4], [10, 11], [14, 15], [18, 19]]
+
+
+def test_a_profile_run_gives_parts_again_without_drawing_them() -> None:
+    """Made-up data stand for a loader whose batches are shared, too: each is as large as the one it repeats."""
+    from torch.utils.data import DataLoader
+
+    from walras.training.data import resumable
+    from walras.training.probe_data import LoaderWatch
+
+    class Own(DataLoader[int]):
+        """Watched alone: the class of everybody else stays as it is."""
+
+    LoaderWatch(Own, made_up=True)
+    source = resumable(Own(Recording(), batch_size=4), seed=3)  # type: ignore[arg-type]
+    for _ in range(2):
+        found = [([int(x) for x in batch], whole) for batch, whole in source.parts(0, 0, lambda whole: range(1, 3))]
+        assert found == [([1, 2], 4), ([5, 6], 4), ([1, 2], 4), ([5, 6], 4), ([1, 2], 4)]

@@ -5,7 +5,7 @@ import pytest
 from walras.errors import JobSpecError
 from walras.ids import JobId
 from walras.job import env_of, gang_sizes_of, kind_of, parse_spec, to_request
-from walras.training import batch_per_rank
+from walras.training import batch_per_rank, whole_batch
 
 
 def sizes_of(text: str) -> tuple[int, ...]:
@@ -83,6 +83,7 @@ def test_the_scheduler_hears_the_sizes_and_the_ranks_the_batch() -> None:
 def test_ranks_share_the_whole_batch_evenly() -> None:
     """What the job file states comes first; alone, on a laptop, one rank has all of it."""
     assert batch_per_rank(512, {}) == 512
+    assert [whole_batch(512, {}), whole_batch(512, {"WALRAS_BATCH": "64", "WORLD_SIZE": "3"})] == [512, 64]
     assert batch_per_rank(512, {"WORLD_SIZE": "4"}) == 128
     assert batch_per_rank(512, {"WORLD_SIZE": "4", "WALRAS_BATCH": "64"}) == 16
     with pytest.raises(ValueError, match="3 ranks cannot share a batch of 64"):
