@@ -263,3 +263,14 @@ def test_an_agent_with_bad_options_does_not_start(monkeypatch: pytest.MonkeyPatc
     result = CliRunner().invoke(app, agent.split())
     assert result.exit_code == 2
     assert more.split()[0] in result.stderr
+
+
+def test_a_folder_that_cannot_be_made_is_an_error_of_the_users(tmp_path: Path) -> None:
+    """It names the path and what the system said, not the lines of our code that met it."""
+    (tmp_path / "file").write_text("")
+    words = ("agent", "--server", "http://127.0.0.1:9", "--node", "n1", "--shape", "s", "--state")
+    answer = CliRunner().invoke(app, [*words, str(tmp_path / "file" / "below")])
+    assert answer.exit_code == 2
+    assert answer.stderr.startswith(f"walras: {tmp_path / 'file'}")
+    assert "Not a directory" in answer.stderr
+    assert "fix: " in answer.stderr
