@@ -8,7 +8,7 @@ from aiohttp import web
 
 from walras.errors import Forbidden
 from walras.wire import Heartbeat
-from workers.server_client import ServerClient
+from workers.agent.server_client import ServerClient
 
 
 async def refusal_of(body: str) -> Forbidden:
