@@ -178,7 +178,7 @@ def _place(core: SchedulerCore, job: JobRecord, state: PoolState, *, counts_ahea
     if state.free < count:
         reason, *more = _missing(state, count, ledger.now)
         if counts_ahead:
-            more += _machines(core, state.row)
+            more += _machines(core, job, state)
         fix = _taking_jobs_again(state) if counts_ahead else ""
         return ReasonLine(reason, "; ".join((need, *more, *standing)), fix)
     if ledger.fleet.find(state.row, form) is None:
@@ -224,10 +224,10 @@ def _missing(state: PoolState, count: int, now: float) -> tuple[Reason, *tuple[s
     return (Reason.WAIT_CAPACITY,)
 
 
-def _machines(core: SchedulerCore, pool: int) -> list[str]:
-    """Who holds the machines of a pool, and which of them take no jobs: the first few."""
-    machines = [each for each in core.ledger.fleet.machines if each is not None and each.pool == pool]
-    holders = sorted({job_id for each in machines for job_id in each.holders})
+def _machines(core: SchedulerCore, job: JobRecord, state: PoolState) -> list[str]:
+    """Who else holds the machines of a pool, and which of them take no jobs: the first few."""
+    machines = state.members.values()
+    holders = sorted({job_id for each in machines for job_id in each.holders} - {job.job_id})
     away = [f"{each.node_id} is {each.condition.value}" for each in machines if each.condition is not Condition.UP]
     more = ", ..." if len(holders) > _NAMED_MOST else ""
     held = [f"held by job {', '.join(map(str, holders[:_NAMED_MOST]))}{more}"] if holders else []

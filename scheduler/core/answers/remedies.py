@@ -29,7 +29,7 @@ def free_when(core: SchedulerCore, claim: Claim) -> str:
         ends = foreseen_ends_on(ledger, machine, core.cycle.standing.rules)
         free_at = ends[missing - 1] if missing <= len(ends) else inf
         if free_at == inf:
-            return f"jobs on {machine.node_id} did not say how long they take (`steps`)"
+            return f"when jobs on {machine.node_id} end is not known: they state no `steps`"
         longest_s = max(longest_s, free_at - ledger.now)
     return f"free in {format_length(longest_s)} if those there take as long as foreseen"
 

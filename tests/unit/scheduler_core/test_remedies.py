@@ -37,6 +37,7 @@ def test_a_gang_that_waits_is_told_what_would_fit_now() -> None:
         "submit it with a:2, which would fit now; or let it stop others: walras update 9 --priority high"
     )
     assert not any(line.fix for line in others)
+    assert "held by job 1;" in others[0].detail  # and by itself, what it has reserved already
     listed = first_reason(fleet.core, J9)
     assert listed is not None
     assert not listed.fix
@@ -59,7 +60,7 @@ def test_a_higher_class_helps_only_where_somebody_can_be_stopped() -> None:
 
 def test_when_a_reserved_place_is_free_is_told_where_it_is_known() -> None:
     """By the length that those there stated; who stated none is the reason why nobody knows."""
-    assert "did not say how long they take (`steps`)" in explain(held_up().core, J9)[0].detail
+    assert "when jobs on a1 end is not known: they state no `steps`" in explain(held_up().core, J9)[0].detail
     fleet = held_up(steps=800.0)  # 8 steps/s
     assert "free in 1m40s if those there take as long as foreseen" in explain(fleet.core, J9)[0].detail
 
