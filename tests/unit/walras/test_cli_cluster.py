@@ -48,7 +48,9 @@ def test_policy(fake: Any, tmp_path: Path) -> None:
     assert "round_s: 12.0" in shown
     file = tmp_path / "p.yaml"
     file.write_text("policy: {name: fifo}\n")
-    assert "nothing was changed" in run(fake, "policy", "set", str(file), "--dry-run").stdout
+    tried = run(fake, "policy", "set", str(file), "--dry-run").stdout
+    assert "nothing was changed" in tried
+    assert "in force" not in tried
     assert fake.requests[-1][:2] == ("PUT", "/api/v1/policy?dry_run=true")
     assert json.loads(run(fake, "policy", "set", str(file), "-o", "json").stdout)["name"] == "fifo"
     assert fake.requests[-1] == ("PUT", "/api/v1/policy", {"policy": {"name": "fifo"}})
