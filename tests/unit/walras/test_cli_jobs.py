@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from walras.cli.main import app
+from walras.transport import Patience
 
 Run = Callable[..., Any]
 
@@ -339,6 +340,21 @@ def test_wait_outlives_an_outage(run: Run, fake: Any, monkeypatch: pytest.Monkey
     fake.on_request = advance
     assert run("wait", "1", "--timeout", "20s").exit_code == 0
     assert len(fake.requests) >= 6
+
+
+def test_who_follows_a_log_outlasts_a_restart_of_the_server(
+    run: Run, fake: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once it has answered; other commands, and an address where nobody answers, fail soon."""
+    monkeypatch.setattr(Patience, "pause_s", lambda self, tried: 0.0)
+    fake.add(state="SUCCEEDED")
+    fake.attempts[1] = [attempt(state="SUCCEEDED")]
+    away = [503] * 10
+    fake.script = [200, *away]
+    assert run("logs", "-f", "1").exit_code == 0
+    for command in (("show", "1"), ("logs", "1"), ("logs", "-f", "1")):
+        fake.script = list(away)
+        assert run(*command).exit_code == 75
 
 
 def test_explain_tells_where_a_running_job_is_and_how_far(run: Run, fake: Any) -> None:
