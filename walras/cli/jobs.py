@@ -33,15 +33,15 @@ if TYPE_CHECKING:
 _COLUMNS = (
     Column("JOB", right=True),
     Column("NAME", shrinks=True),
-    Column("USER", shrinks=True),
-    Column("PROJECT", shrinks=True),
+    Column("USER", shrinks=True, spare=1),
+    Column("PROJECT", shrinks=True, spare=5),
     Column("STATE"),
-    Column("REASON", shrinks=True),
-    Column("ACC", right=True),
-    Column("ON", shrinks=True),
+    Column("REASON", shrinks=True, least=24),
+    Column("ACC", right=True, spare=3),
+    Column("ON", shrinks=True, spare=2),
     Column("PROGRESS", right=True),
-    Column("TRIES", right=True),
-    Column("SPENT", right=True),
+    Column("TRIES", right=True, spare=6),
+    Column("SPENT", right=True, spare=4),
     Column("AGE", right=True),
 )
 _WATCH_S = 2.0
@@ -187,7 +187,7 @@ async def _watch(client: "Client", user: str | None, project: str | None, limit:
     with Live(console=console(), auto_refresh=False) as live:
         while True:
             found = await _collect(client, (), user, project, True, limit)
-            live.update(rendered(_listing(found[:limit]), header=header), refresh=True)
+            live.update(rendered(_listing(found[:limit]), live.console.width, header=header), refresh=True)
             await pause(_WATCH_S)
 
 

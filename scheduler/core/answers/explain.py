@@ -12,7 +12,7 @@ import numpy as np
 from scheduler.core.answers.possible import limits, obstacle
 from scheduler.core.answers.remedies import free_when, remedies
 from scheduler.core.core import SchedulerCore
-from scheduler.core.ledger.fleet import Condition, PoolState
+from scheduler.core.ledger.fleet import Condition, Machine, PoolState
 from scheduler.core.ledger.ledger import JobRecord
 from scheduler.core.ledger.spending import Account
 from scheduler.core.resolve import newcomer_of, ways_of
@@ -228,10 +228,14 @@ def _machines(core: SchedulerCore, job: JobRecord, state: PoolState) -> list[str
     """Who else holds the machines of a pool, and which of them take no jobs: the first few."""
     machines = state.members.values()
     holders = sorted({job_id for each in machines for job_id in each.holders} - {job.job_id})
-    away = [f"{each.node_id} is {each.condition.value}" for each in machines if each.condition is not Condition.UP]
+    away = [_away_text(each) for each in machines if each.condition is not Condition.UP]
     more = ", ..." if len(holders) > _NAMED_MOST else ""
     held = [f"held by job {', '.join(map(str, holders[:_NAMED_MOST]))}{more}"] if holders else []
     return held + away[:_NAMED_MOST]
+
+
+def _away_text(machine: Machine) -> str:
+    return f"{machine.node_id} is {machine.condition.value}" + (f" ({machine.detail})" if machine.detail else "")
 
 
 def _taking_jobs_again(state: PoolState) -> str:

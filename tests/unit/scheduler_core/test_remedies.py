@@ -73,7 +73,7 @@ def test_a_quarantined_machine_is_named_with_the_command_that_brings_it_back() -
     fleet.tell(ev.JobSubmitted(0.0, job(2, "a", 4)))
     fleet.tell(ev.JobSubmitted(0.0, job(9, "a", 4)))
     (line,) = explain(fleet.core, J9)
-    assert "a1 is quarantined" in line.detail
+    assert "a1 is quarantined (1 distinct jobs failed here within 3600 s)" in line.detail
     assert line.fix == "see why jobs fail there, then: walras admin resume a1"
 
 
