@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TypeGuard
 
 from simulator.truth import SpeedKey
-from simulator.workloads.source import opened_text
+from simulator.workloads.source import opened_text, whole
 from walras.errors import ConfigError
 from walras.ids import Kind
 
@@ -59,11 +59,12 @@ def _is_speed(value: object) -> TypeGuard[float]:
 
 def _table(path: str | Path) -> Iterator[tuple[SpeedKey, Mapping[str, object], str]]:
     """The entries of every kind and gang on every accelerator, with the place they were read from."""
-    with opened_text(path) as file:
-        try:
-            table = json.loads(file.read(_MAX_TABLE))
-        except (ValueError, RecursionError) as error:
-            raise ConfigError(f"{path}: not JSON: {error}") from None
+    with opened_text(path) as file, whole(f"{path}: broken off"):
+        text = file.read(_MAX_TABLE)
+    try:
+        table = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{path}: not JSON: {error}") from None
     if not isinstance(table, Mapping):
         raise ConfigError(f"{path}: a table of accelerators is expected")
     for accelerator, rows in table.items():

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import typer.main
+from typer.testing import CliRunner
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -168,6 +169,32 @@ def test_documents_name_files_that_exist() -> None:
             if span.startswith(roots) and not found:
                 missing.append(f"{name_of(document)}: {span}")
     assert missing == []
+
+
+def test_every_room_is_on_the_map() -> None:
+    """Each folder of the packages, two deep, is named in ARCHITECTURE.md."""
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    packages = [ROOT / name for name in ("walras", "optimizer", "scheduler", "workers", "simulator")]
+    rooms = [path.parent for package in packages for path in (*package.glob("*/__init__.py"),)]
+    rooms += [path.parent for path in (ROOT / "scheduler").glob("*/*/__init__.py")]
+    assert [name_of(room) for room in rooms if f"`{room.name}/`" not in text and f"/{room.name}/`" not in text] == []
+
+
+#: What these do, they do with files that come with Walras alone, and at once.
+NEED_NOTHING = ("simulate", "solve", "recommend", "plan")
+
+
+@pytest.mark.slow
+def test_commands_of_the_readme_run_as_they_stand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that need no server, in a checkout: whoever copies one sees what it promises, not an error."""
+    from walras.cli.main import app
+
+    monkeypatch.chdir(ROOT)
+    commands = [words[1:] for words in written_commands((ROOT / "README.md").read_text())]
+    ready = [words for words in commands if words[0] in NEED_NOTHING]
+    assert {words[0] for words in ready} == set(NEED_NOTHING)
+    failed = {" ".join(words): answer.output for words in ready if (answer := CliRunner().invoke(app, words)).exit_code}
+    assert failed == {}
 
 
 KINDS_OF_FILES = ("jobs", "clusters", "workloads")

@@ -5,6 +5,7 @@ import contextlib
 import logging
 import os
 import signal
+import sys
 from collections.abc import Mapping
 
 import aiohttp
@@ -34,6 +35,7 @@ def run_agent(options: AgentOptions) -> int:
     Raises:
         UserError: options that do not hold together.
     """
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     machine = _machine(options, os.environ)
     try:
         store = AgentStore(options.state)
@@ -58,7 +60,7 @@ async def _run(options: AgentOptions, machine: Machine, store: AgentStore) -> in
             with contextlib.suppress(asyncio.CancelledError):
                 await running
         except Forbidden as error:
-            log.error("the server does not accept this machine: %s", error)
+            log.error("the server does not accept this machine: %s%s", error, f"; {error.fix}" if error.fix else "")
             return 1
     return 0
 

@@ -22,6 +22,8 @@ ENTITLED, OPPORTUNIST, UNWANTED = 0.0, 1.0, 2.0
 #: The most that is tolerated of what is remembered of owed time (`RoundRules.owed_limit_rounds`). With all of it, a job
 #: owed as much as can be remembered would have no arrears, and could wait for ever.
 _TOLERATED_MAX = 0.5
+#: Part of the most that one can be owed and another have had too much which an exchange may ask for.
+_REACHED = 0.9
 #: Accelerator-seconds that an exchange must gain however little a restart costs: equals would swap for ever.
 _LEAST_ADVANTAGE_S = 1.0
 
@@ -253,6 +255,8 @@ class BySharesOwed:
             ran_s=now - columns.running_at[slots],
             stop_s=ledger.stop_costs_s(slots, self._rules),
             left_s=all_left_here_s(ledger, slots),
+            gang=columns.gang[slots],
+            loses_work=columns.loses_work[slots],
         )
 
     def outweighed(self, challenger: JobRecord, pool: int, there: "_OwedIncumbents") -> BoolArray:
@@ -261,12 +265,28 @@ class BySharesOwed:
         own_class, count = challenger.request.priority_class, ledger.count_on(challenger, pool)
         cost_s = ledger.restart_s(challenger, rules) + there.stop_s
         advantage = np.round(self._arrears_s(challenger, pool) - there.owed)
-        pays = advantage >= np.maximum(_LEAST_ADVANTAGE_S, rules.hysteresis * count * cost_s)
+        pays = advantage >= np.maximum(_LEAST_ADVANTAGE_S, self._price_s(challenger, there, count * cost_s))
         # Else it will be gone as soon as the exchange would be through.
         ripe = (there.ran_s >= rules.min_runtime_s) & (there.left_s > cost_s)
         equal = (there.priority_class == own_class) & ~there.learns & (there.guest | (ripe & pays))
         found: BoolArray = (there.priority_class < own_class) | equal
         return found
+
+    def _price_s(self, challenger: JobRecord, there: "_OwedIncumbents", cost_s: FloatArray) -> FloatArray:
+        """What an exchange must gain: several times what it costs, but no more than waiting brings about in the end.
+
+        Owed time is remembered up to a limit: behind restarts so dear that nobody can be owed enough, a gang would wait
+        for ever. That holds for none whose work so far would be lost: they would never be done.
+        """
+        columns, slot = self._ledger.columns, challenger.slot
+        price_s: FloatArray = self._rules.hysteresis * cost_s
+        part, most_s = self._tolerance
+        limit_s, gang = self._rules.owed_limit_s, float(columns.gang[slot])
+        own_s = limit_s * gang - min(part * float(columns.attained_s[slot]), most_s * gang)
+        if price_s.max(initial=0.0) > _REACHED * own_s:
+            reached_s = _REACHED * (own_s + limit_s * there.gang)
+            price_s = np.minimum(price_s, np.where(there.loses_work, np.inf, reached_s))
+        return price_s
 
     def may_move(self, job: JobRecord, pool: int) -> bool:
         now, columns, rules = self._ledger.now, self._ledger.columns, self._rules
@@ -312,6 +332,9 @@ class _OwedIncumbents:
     ran_s: FloatArray
     stop_s: FloatArray
     left_s: FloatArray
+    gang: FloatArray
+    #: Of a job that cannot save its work, what it has done is lost.
+    loses_work: BoolArray
 
     def weaker_than(self, challenger: JobRecord) -> Iterable[JobRecord]:
         outweighed = self.discipline.outweighed(challenger, self.pool, self)

@@ -72,7 +72,8 @@ class RoundRules:
     prepare_timeout_s: float = 60.0
     #: Wait after a failed attempt: this long, doubled with each failure, at most 32 times.
     backoff_s: float = 5.0
-    #: A machine on which this many distinct jobs failed within `quarantine_window_s` takes no more jobs.
+    #: A machine on which this many distinct jobs failed within `quarantine_window_s`, and none succeeded since, takes
+    #: no more jobs; at most a quarter of a pool's owned machines.
     quarantine_jobs: int = 3
     quarantine_window_s: float = 3600.0
     #: What an hour of a job is worth, USD, where neither job nor project says; 0: never rent for it.

@@ -44,16 +44,24 @@ def _mended(path: Path) -> Iterator[None]:
 
 @contextmanager
 def events_table(folder: Path) -> Iterator[Callable[[EventRow], object]]:
-    """Takes the rows of the events' table one by one, as they happen. Equal runs leave equal bytes."""
-    with (
-        _mended(folder / EVENTS),
-        (folder / EVENTS).open("wb") as raw,
-        gzip.GzipFile("", "wb", fileobj=raw, mtime=0) as packed,
-        io.TextIOWrapper(packed, encoding="utf-8", newline="") as text,
-    ):
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(_EVENT_TITLES)
-        yield lambda row: writer.writerow((repr(row[0]), *row[1:]))
+    """Takes the rows of the events' table one by one, as they happen. Equal runs leave equal bytes.
+
+    The table bears its name once it is whole: a run that ends before its time leaves nothing.
+    """
+    unfinished = folder / f"{EVENTS}.unfinished"
+    with _mended(folder / EVENTS):
+        try:
+            with (
+                unfinished.open("wb") as raw,
+                gzip.GzipFile("", "wb", fileobj=raw, mtime=0) as packed,
+                io.TextIOWrapper(packed, encoding="utf-8", newline="") as text,
+            ):
+                writer = csv.writer(text, lineterminator="\n")
+                writer.writerow(_EVENT_TITLES)
+                yield lambda row: writer.writerow((repr(row[0]), *row[1:]))
+            unfinished.replace(folder / EVENTS)
+        finally:
+            unfinished.unlink(missing_ok=True)
 
 
 def write_run(folder: Path, ran: Ran, timeline: Timeline) -> None:

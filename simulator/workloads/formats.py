@@ -23,7 +23,7 @@ from simulator.workloads.own_yaml import read_workload_file
 from simulator.workloads.philly import read_philly
 from simulator.workloads.pollux import read_pollux
 from simulator.workloads.shockwave import read_shockwave
-from simulator.workloads.source import Reading, Source, cut_csv, opened_text
+from simulator.workloads.source import Reading, Source, cut_csv, opened_text, whole
 from simulator.workloads.swf import read_swf
 from walras.checking import nearest
 from walras.errors import ConfigError
@@ -119,7 +119,7 @@ def format_of(path: str | Path) -> Format:
     if len(candidates) == 1:
         return candidates[0]
     if candidates:
-        with opened_text(path) as file:
+        with opened_text(path) as file, whole(f"{path}: broken off in its first line"):
             line = file.readline(4096).rstrip("\r\n")
         for each in candidates:
             if (each.header and set(each.header) <= _titles(line)) or (each.tabs and line.count("\t") + 1 == each.tabs):

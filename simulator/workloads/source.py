@@ -9,6 +9,7 @@ import gzip
 import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from math import inf, isfinite
@@ -163,12 +164,8 @@ class Source:
         with opened_text(self.path) as file:
             number = 0
             while True:
-                try:
+                with whole(f"{self.path}: broken off after line {number}"):
                     line = file.readline(MAX_LINE + 1)
-                except (OSError, EOFError, zlib.error) as error:
-                    raise ConfigError(
-                        f"{self.path}: broken off after line {number}: {error}", fix="fetch the file again"
-                    ) from None
                 if not line:
                     return
                 number += 1
@@ -287,6 +284,15 @@ def opened_text(path: str | Path) -> TextIO:
         return Path(path).open(encoding="utf-8-sig", errors="replace")
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror or error}", fix="check the path") from None
+
+
+@contextmanager
+def whole(broken: str) -> Iterator[None]:
+    """Inside, a file of `opened_text` is read. Raises ConfigError, said so, where its packing has no good end."""
+    try:
+        yield
+    except (OSError, EOFError, zlib.error) as error:
+        raise ConfigError(f"{broken}: {error}", fix="fetch the file again") from None
 
 
 def _quoted(text: str) -> str:

@@ -40,7 +40,7 @@ def token(
 
 @admin_commands.command("drain")
 def drain(node: Node) -> None:
-    """Give a machine no new jobs; those on it end or move away."""
+    """Give a machine no new jobs; those on it checkpoint and go on elsewhere."""
     with_client(lambda client: client.drain_node(node))
     show_line(f"node {node} takes no new jobs")
 

@@ -5,7 +5,7 @@
 
 from typing import Any
 
-from walras.cli.output import Column, Listing, console, dash, rendered, show_line
+from walras.cli.output import Column, Listing, OutputFormat, dash, show_line, show_listing
 
 #: A part that rounds to 0.0 % is left out.
 _SHOWN = 5e-4
@@ -216,7 +216,7 @@ def _show_plan(answer: Any) -> None:
 
 
 def _table(columns: list[Column], rows: list[list[str]]) -> None:
-    console().print(rendered(Listing(columns, rows, None)))
+    show_listing(Listing(columns, rows, None), OutputFormat.TABLE)
 
 
 def _uses(uses: dict[str, float]) -> str:

@@ -19,13 +19,13 @@ def nodes(output: Output = OutputFormat.TABLE, no_header: NoHeader = False) -> N
     columns = (
         Column("NODE", shrinks=True),
         Column("ACCELERATOR"),
-        Column("MARKET"),
-        Column("ZONE", shrinks=True),
+        Column("MARKET", spare=2),
+        Column("ZONE", shrinks=True, spare=3),
         Column("STATE"),
         Column("FREE", right=True),
         Column("OF", right=True),
         Column("JOBS", shrinks=True),
-        Column("HEARD", right=True),
+        Column("HEARD", right=True, spare=1),
         Column("DETAIL", shrinks=True),
     )
     data = [node.model_dump(mode="json") for node in found]
@@ -60,14 +60,14 @@ def prices(
     found = with_client(lambda client: client.prices(whole=whole))
     columns = (
         Column("POOL", shrinks=True),
-        Column("ACCELERATOR"),
-        Column("MARKET"),
+        Column("ACCELERATOR", spare=3),
+        Column("MARKET", spare=2),
         Column("PRICE", right=True),
         Column("UNIT", shrinks=True),
         Column("MARKET PRICE", right=True),
         Column("FREE", right=True),
         Column("OF", right=True),
-        Column("RENTED", right=True),
+        Column("RENTED", right=True, spare=1),
     )
     data = found.model_dump(mode="json")
     show_listing(Listing(columns, [_price_row(price) for price in found.items], data), output, header=not no_header)

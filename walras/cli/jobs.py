@@ -33,15 +33,15 @@ if TYPE_CHECKING:
 _COLUMNS = (
     Column("JOB", right=True),
     Column("NAME", shrinks=True),
-    Column("USER", shrinks=True),
-    Column("PROJECT", shrinks=True),
+    Column("USER", shrinks=True, spare=1),
+    Column("PROJECT", shrinks=True, spare=5),
     Column("STATE"),
-    Column("REASON", shrinks=True),
-    Column("ACC", right=True),
-    Column("ON", shrinks=True),
+    Column("REASON", shrinks=True, least=24),
+    Column("ACC", right=True, spare=3),
+    Column("ON", shrinks=True, spare=2),
     Column("PROGRESS", right=True),
-    Column("TRIES", right=True),
-    Column("SPENT", right=True),
+    Column("TRIES", right=True, spare=6),
+    Column("SPENT", right=True, spare=4),
     Column("AGE", right=True),
 )
 _WATCH_S = 2.0
@@ -103,7 +103,7 @@ def explain(job: Job, output: Output = OutputFormat.TABLE) -> None:
         show_json(answer.model_dump(mode="json"))
         return
     show_line(f"job {answer.job_id} is {answer.state}")
-    for line in _network(answer.state, detail):
+    for line in (*_doing(answer.state, detail), *_network(answer.state, detail)):
         show_line(f"  {line}")
     for reason in answer.reasons:
         show_line(f"  {reason.reason}  {reason.detail}".rstrip())
@@ -127,6 +127,25 @@ def _speed_text(speed: "SpeedView") -> str:
 
 async def _explained(client: "Client", job_id: int) -> "tuple[Explanation, JobDetail]":
     return await client.explain(job_id), await client.job(job_id)
+
+
+def _doing(state: JobState, detail: "JobDetail") -> list[str]:
+    """Where a running job is, since when, how far it has come, and how long the rest takes at its measured speed."""
+    attempt = detail.attempt_list[-1] if detail.attempt_list else None
+    if state is not JobState.RUNNING or attempt is None or attempt.started_at is None:
+        return []
+    since = format_length(max(time.time() - _instant(attempt.started_at), 0.0))
+    told = [f"attempt {attempt.attempt} on {' '.join(attempt.placement)} for {since}"]
+    if detail.steps_total or detail.steps:
+        told.append(f"{_steps(detail)} steps")
+    if detail.steps_total and detail.steps_per_s:
+        left_s = max(detail.steps_total - detail.steps, 0.0) / detail.steps_per_s
+        told.append(f"at {detail.steps_per_s:.3g} steps/s about {format_length(left_s)} left")
+    return ["; ".join(told)]
+
+
+def _steps(job: "JobDetail") -> str:
+    return format_count(job.steps) + (f" of {format_count(job.steps_total)}" if job.steps_total else "")
 
 
 def _network(state: JobState, detail: "JobDetail") -> list[str]:
@@ -168,7 +187,7 @@ async def _watch(client: "Client", user: str | None, project: str | None, limit:
     with Live(console=console(), auto_refresh=False) as live:
         while True:
             found = await _collect(client, (), user, project, True, limit)
-            live.update(rendered(_listing(found[:limit]), header=header), refresh=True)
+            live.update(rendered(_listing(found[:limit]), live.console.width, header=header), refresh=True)
             await pause(_WATCH_S)
 
 
@@ -227,7 +246,7 @@ def _instant(text: str) -> float:
 
 def _facts(job: "JobDetail") -> list[list[str]]:
     speed = f"{job.steps_per_s:.4g} steps/s" if job.steps_per_s is not None else "-"
-    steps = format_count(job.steps) + (f" of {format_count(job.steps_total)}" if job.steps_total else "")
+    steps = _steps(job)
     used = ", ".join(f"{name} {format_length(seconds)}" for name, seconds in sorted(job.accelerator_s.items()))
     values = ", ".join(
         f"{name} {job.first_values.get(name, value):.4g} -> {value:.4g}" for name, value in job.last_values.items()

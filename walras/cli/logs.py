@@ -52,7 +52,7 @@ def logs(
             return 0
         return exit_code_of([(await client.job(job_id)).state])
 
-    code = with_client(print_all)
+    code = with_client(print_all, stays=follow)
     if code:
         raise typer.Exit(code)
 

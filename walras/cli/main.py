@@ -43,6 +43,12 @@ class ErrorsToExitCodes(TyperGroup):
         except WalrasError as error:
             warn(f"walras: {error}")
             raise typer.Exit(EXIT_FAILED) from None
+        except OSError as error:
+            # A path somebody gave, or a disk: what names no file is a mistake of ours, and keeps its traceback.
+            if error.filename is None:
+                raise
+            warn(f"walras: {error.filename}: {error.strerror}", "fix: check the path, its permissions and its disk")
+            raise typer.Exit(EXIT_USER) from None
         except KeyboardInterrupt:
             raise typer.Exit(EXIT_INTERRUPTED) from None
 

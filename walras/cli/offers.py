@@ -48,15 +48,15 @@ def offers(
     found = known.offers(cloud, wanted)
     columns = (
         Column("CLOUD"),
-        Column("INSTANCE", shrinks=True),
-        Column("REGION"),
+        Column("INSTANCE", shrinks=True, least=16),
+        Column("REGION", spare=1),
         Column("ACCELERATOR"),
         Column("OF", right=True),
-        Column("MEMORY EACH", right=True),
+        Column("MEMORY EACH", right=True, spare=2),
         Column("ON DEMAND", right=True),
         Column("SPOT", right=True),
         Column("PER ACCELERATOR", right=True),
-        Column("AS OF"),
+        Column("AS OF", spare=3),
     )
     rows = [_row(entry, known) for entry in found]
     data = [entry.model_dump(mode="json") for entry in found]

@@ -12,8 +12,9 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, Literal
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -34,6 +35,8 @@ _BEGINS_ESCAPE = re.compile(r"[\x1b\x9b\x9d\x90\x98\x9e\x9f]")
 _LONGEST_ESCAPE = 256
 #: Rows of a table that goes into a pipe are not cut to a width.
 _PIPE_WIDTH = 10_000
+#: Blanks between two columns.
+_BETWEEN = 2
 
 
 def safe_text(text: str, *, lines: bool = False) -> str:
@@ -88,11 +91,16 @@ class LogText:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a table. `right`: numbers; `shrinks`: may be cut where the terminal is narrow."""
+    """A column of a table. `right`: numbers; `shrinks`: may be cut to `least` characters in a narrow terminal.
+
+    `spare`: left out where that is too narrow even so, the highest first; 0: never.
+    """
 
     title: str
     right: bool = False
     shrinks: bool = False
+    least: int = 8
+    spare: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,23 +144,52 @@ def show_listing(listing: Listing, output: OutputFormat, *, header: bool = True)
     if output is OutputFormat.JSON:
         show_json(listing.data)
     else:
-        console().print(rendered(listing, header=header))
+        page = console()
+        page.print(rendered(listing, page.width, header=header))
 
 
-def rendered(listing: Listing, *, header: bool = True) -> Table:
-    """The table, every cell made safe; cells are never read as markup."""
+def rendered(listing: Listing, width: int, *, header: bool = True) -> Table:
+    """The table, every cell made safe; cells are never read as markup.
+
+    In a narrow terminal columns are cut that may be, and others left out: half a number misleads.
+    """
+    rows = [[Text(safe_text(cell), style=listing.styles.get(cell, "")) for cell in row] for row in listing.rows]
+    titles = [cell_len(column.title) if header else 0 for column in listing.columns]
+    longest = [max(title, *(row[at].cell_len for row in rows)) if rows else title for at, title in enumerate(titles)]
+    least = [
+        min(full, max(title, column.least)) if column.shrinks else full
+        for column, title, full in zip(listing.columns, titles, longest, strict=True)
+    ]
+    shown = _shown(listing.columns, least, width)
     table = Table(box=None, pad_edge=False, show_header=header, header_style="bold")
-    for column in listing.columns:
-        table.add_column(
-            column.title,
-            justify="right" if column.right else "left",
-            no_wrap=True,
-            overflow="ellipsis",
-            min_width=None if column.shrinks else len(column.title),
-        )
-    for row in listing.rows:
-        table.add_row(*(Text(safe_text(cell), style=listing.styles.get(cell, "")) for cell in row))
+    for at, taken in _widths(shown, least, longest, width).items():
+        column = listing.columns[at]
+        justify: Literal["left", "right"] = "right" if column.right else "left"
+        table.add_column(column.title, justify=justify, no_wrap=True, overflow="ellipsis", width=taken)
+    for row in rows:
+        table.add_row(*(row[at] for at in shown))
     return table
+
+
+def _shown(columns: Sequence[Column], least: Sequence[int], width: int) -> list[int]:
+    """The columns that there is room for."""
+    shown = list(range(len(columns)))
+    spare = sorted((at for at in shown if columns[at].spare), key=lambda at: columns[at].spare)
+    while spare and sum(least[at] + _BETWEEN for at in shown) - _BETWEEN > width:
+        shown.remove(spare.pop())
+    return shown
+
+
+def _widths(shown: Sequence[int], least: Sequence[int], longest: Sequence[int], width: int) -> dict[int, int]:
+    """The width of each column: what is left above the least goes to those that want more, in equal parts."""
+    widths = {at: least[at] for at in shown}
+    left = max(0, width - sum(widths.values()) - _BETWEEN * (len(shown) - 1))
+    wanting = sorted((at for at in shown if longest[at] > least[at]), key=lambda at: longest[at] - least[at])
+    for number, at in enumerate(wanting):
+        more = min(longest[at] - least[at], left // (len(wanting) - number))
+        widths[at] += more
+        left -= more
+    return widths
 
 
 def show_json(data: Any) -> None:

@@ -45,7 +45,7 @@ def set_policy(
 
     written = load_mapping(file)
     view = with_client(lambda client: client.set_policy(written, dry_run=dry_run))
-    _show(view, output)
+    _show(view, output, dry_run=dry_run)
     if output is OutputFormat.TABLE:
         show_line("# valid; nothing was changed" if dry_run else f"# version {view.version} is in force")
 
@@ -68,14 +68,14 @@ def list_policies(output: Output = OutputFormat.TABLE, no_header: NoHeader = Fal
     show_listing(Listing(columns, rows, data), output, header=not no_header)
 
 
-def _show(view: "PolicyView", output: OutputFormat) -> None:
+def _show(view: "PolicyView", output: OutputFormat, *, dry_run: bool = False) -> None:
     if output is OutputFormat.JSON:
         show_json(view.model_dump(mode="json"))
         return
     from walras.yaml_text import dump_yaml
 
     by = f" by {view.changed_by}" if view.changed_by else ""
-    show_line(f"# version {view.version}, in force since {view.changed_at}{by}")
+    show_line(f"# version {view.version}" + (", if set" if dry_run else f", in force since {view.changed_at}{by}"))
     written = {"policy": {"name": view.name, "parameters": view.parameters}, "rules": view.rules}
     for line in dump_yaml(written).splitlines():
         show_line(line)

@@ -7,7 +7,7 @@ import typer
 
 from walras.cli.loading import load
 from walras.cli.options import Output, length_s
-from walras.cli.output import Column, Listing, OutputFormat, console, rendered, show_json, show_line, warn
+from walras.cli.output import Column, Listing, OutputFormat, show_json, show_line, show_listing, warn
 from walras.errors import UserError
 from walras.units import format_length, format_money
 
@@ -136,7 +136,7 @@ def _show(found: Any, verdict: Any) -> None:
     rows = [[">" if setup == taken.setup else "", *_cells(found, setup)] for setup in _with(taken.front, taken.setup)]
     if verdict is not None:
         show_line(verdict.why)
-    console().print(rendered(Listing(columns, rows, None)))
+    show_listing(Listing(columns, rows, None), OutputFormat.TABLE)
     show_line("")
     show_line(f"take {_named(found, taken.setup)}: {taken.why}")
     show_line(

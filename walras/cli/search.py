@@ -8,7 +8,7 @@ import typer
 
 from walras.cli.loading import load
 from walras.cli.options import Output, length_s
-from walras.cli.output import Column, Listing, OutputFormat, console, rendered, show_json, show_line, warn
+from walras.cli.output import Column, Listing, OutputFormat, show_json, show_line, show_listing, warn
 from walras.errors import JobSpecError, UserError
 from walras.searching import Aim, Next
 from walras.units import format_length, format_money
@@ -137,7 +137,7 @@ def _show(searched: Any) -> None:
         ]
         for each in found.expected
     ]
-    console().print(rendered(Listing(columns, rows, None)))
+    show_listing(Listing(columns, rows, None), OutputFormat.TABLE)
     show_line("")
     show_line(f"take {found.configuration}: {found.why}")
     if searched.finished:

@@ -13,14 +13,27 @@ if TYPE_CHECKING:
 ResultT = TypeVar("ResultT")
 
 
-def with_client(work: "Callable[[Client], Awaitable[ResultT]]") -> ResultT:
-    """The result of `work` with an open client. The client's library is loaded only here: `--help` stays quick."""
+#: Tries of a command that waits in any case: a minute or so, in which a server that restarts is back.
+STAYING_TRIES = 16
+
+
+def with_client(work: "Callable[[Client], Awaitable[ResultT]]", *, stays: bool = False) -> ResultT:
+    """The result of `work` with an open client. The client's library is loaded only here: `--help` stays quick.
+
+    `stays`: once the server has answered, its absence is waited out, as long as a restart may take.
+    """
     from walras.client import Client
+    from walras.transport import Patience
 
     access = settings.access()
 
     async def whole() -> ResultT:
-        async with Client(access.url, access.token) as client:
+        patience = None
+        if stays:
+            async with Client(access.url, access.token) as client:
+                await client.health()
+            patience = Patience(tries=STAYING_TRIES)
+        async with Client(access.url, access.token, patience=patience) as client:
             return await work(client)
 
     return asyncio.run(whole())

@@ -10,8 +10,7 @@ import typer
 
 from walras.cli.loading import load
 from walras.cli.options import Output
-from walras.cli.output import Column, Listing, OutputFormat, rendered, show_json, show_line, show_listing, warn
-from walras.cli.output import console as output_console
+from walras.cli.output import Column, Listing, OutputFormat, show_json, show_line, show_listing, warn
 
 workload_commands = typer.Typer(help="Traces of jobs for the simulator.", no_args_is_help=True)
 
@@ -117,7 +116,7 @@ def describe_workload(
             show_line("")
         else:
             columns = [Column("what"), Column("")]
-        output_console().print(rendered(Listing(columns, part.rows, None), header=bool(part.title)))
+        show_listing(Listing(columns, part.rows, None), OutputFormat.TABLE, header=bool(part.title))
     if plot is not None:
         show_line("")
         show_line(f"drawn in {plot}")

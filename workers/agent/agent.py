@@ -80,6 +80,7 @@ class Agent:
     async def run(self) -> None:
         """Raises Forbidden or ConfigError when this machine cannot be registered at all."""
         await self._enrol()
+        log.info("%s has joined", self._enrolment.node_id)
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
             self._find_attempts()

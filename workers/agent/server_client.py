@@ -5,12 +5,14 @@ from typing import TypeVar
 import aiohttp
 from pydantic import BaseModel, ValidationError
 
+from walras.api import ProblemDetail
 from walras.errors import Forbidden, ServerUnreachable
 from walras.wire import Heartbeat, HeartbeatAnswer, Register, Registered
 
 CALL_TIMEOUT_S = 10.0
 #: Answers that asking again does not change: no such token, no such machine, or one known with other facts.
 REFUSALS = frozenset({400, 401, 403, 404, 409, 413, 422})
+_LONGEST_DETAIL = 2000
 
 Answer = TypeVar("Answer", bound=BaseModel)
 
@@ -59,10 +61,19 @@ class ServerClient:
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise ServerUnreachable(f"{url}: {error or type(error).__name__}") from None
         if answer.status in REFUSALS:
-            raise Forbidden(f"{url}: {answer.status} {body[:200].decode(errors='replace')}")
+            raise _refusal(url, answer.status, body)
         if answer.status != 200:
             raise ServerUnreachable(f"{url}: {answer.status} {body[:200].decode(errors='replace')}")
         return body
+
+
+def _refusal(url: str, status: int, body: bytes) -> Forbidden:
+    """What the server said, for a person to read; its first words where it is no server of ours."""
+    try:
+        problem = ProblemDetail.model_validate_json(body)
+    except ValidationError:
+        return Forbidden(f"{url}: {status} {body[:200].decode(errors='replace')}")
+    return Forbidden((problem.detail or problem.title)[:_LONGEST_DETAIL], field=problem.field, fix=problem.fix)
 
 
 class _LogAnswer(BaseModel):

@@ -4,14 +4,15 @@ Computed when asked, from the ledger alone. Reasons that no waiting will cure (`
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 import numpy as np
 
 from scheduler.core.answers.possible import limits, obstacle
+from scheduler.core.answers.remedies import free_when, remedies
 from scheduler.core.core import SchedulerCore
-from scheduler.core.ledger.fleet import Condition, PoolState
+from scheduler.core.ledger.fleet import Condition, Machine, PoolState
 from scheduler.core.ledger.ledger import JobRecord
 from scheduler.core.ledger.spending import Account
 from scheduler.core.resolve import newcomer_of, ways_of
@@ -131,22 +132,27 @@ def _gates(core: SchedulerCore, job: JobRecord) -> Iterator[ReasonLine]:
 
 def _places(core: SchedulerCore, job: JobRecord, *, counts_ahead: bool) -> Iterator[ReasonLine]:
     ledger, claim = core.ledger, core.cycle.claims.get(job.job_id)
+    # What would help is said once, with the most binding reason, and where somebody asks about this job.
+    fix = remedies(core, job) if counts_ahead else ""
     if claim is not None:
         missing = sum(claim.needs.values())
         rows = [row for row, _ in ledger.fleet.parts_of(claim.wanted.items())]
         pool_id = " and ".join(ledger.fleet.pools[row].pool.pool_id for row in rows)
         reason = Reason.WAIT_PREEMPTING if claim.exchange else Reason.WAIT_RESERVATION
-        yield ReasonLine(
-            reason,
-            f"{missing} of {sum(claim.wanted.values())} accelerators of its place on {pool_id} are not free yet",
-        )
+        detail = f"{missing} of {sum(claim.wanted.values())} accelerators of its place on {pool_id} are not free yet"
+        if counts_ahead and not claim.exchange:
+            detail += f"; {free_when(core, claim)}"
+        yield ReasonLine(reason, detail, fix)
+        fix = ""
     job_class, worth = ledger.class_of(job), _worth(core, job)
     counts, entitled = ledger.classes.forms[job_class.form].counts, ledger.columns.entitled[job.slot]
     # Where it has a share comes first, then where it is fastest.
     for row in np.lexsort((-job_class.rates, -entitled)).tolist():
         if counts[row]:
             line = _place(core, job, ledger.fleet.pools[row], counts_ahead=counts_ahead)
-            yield line if row not in worth else _at_price(line, *worth[row])
+            line = line if row not in worth else _at_price(line, *worth[row])
+            yield replace(line, fix="; or ".join(filter(None, (line.fix, fix))))
+            fix = ""
 
 
 def _place(core: SchedulerCore, job: JobRecord, state: PoolState, *, counts_ahead: bool) -> ReasonLine:
@@ -172,8 +178,9 @@ def _place(core: SchedulerCore, job: JobRecord, state: PoolState, *, counts_ahea
     if state.free < count:
         reason, *more = _missing(state, count, ledger.now)
         if counts_ahead:
-            more += _machines(core, state.row)
-        return ReasonLine(reason, "; ".join((need, *more, *standing)))
+            more += _machines(core, job, state)
+        fix = _taking_jobs_again(state) if counts_ahead else ""
+        return ReasonLine(reason, "; ".join((need, *more, *standing)), fix)
     if ledger.fleet.find(state.row, form) is None:
         return ReasonLine(Reason.WAIT_FRAGMENTED, "; ".join((f"{need}, but not on few enough machines", *standing)))
     reason = Reason.WAIT_PRICE if is_shared else Reason.WAIT_PRIORITY
@@ -217,14 +224,24 @@ def _missing(state: PoolState, count: int, now: float) -> tuple[Reason, *tuple[s
     return (Reason.WAIT_CAPACITY,)
 
 
-def _machines(core: SchedulerCore, pool: int) -> list[str]:
-    """Who holds the machines of a pool, and which of them take no jobs: the first few."""
-    machines = [each for each in core.ledger.fleet.machines if each is not None and each.pool == pool]
-    holders = sorted({job_id for each in machines for job_id in each.holders})
-    away = [f"{each.node_id} is {each.condition.value}" for each in machines if each.condition is not Condition.UP]
+def _machines(core: SchedulerCore, job: JobRecord, state: PoolState) -> list[str]:
+    """Who else holds the machines of a pool, and which of them take no jobs: the first few."""
+    machines = state.members.values()
+    holders = sorted({job_id for each in machines for job_id in each.holders} - {job.job_id})
+    away = [_away_text(each) for each in machines if each.condition is not Condition.UP]
     more = ", ..." if len(holders) > _NAMED_MOST else ""
     held = [f"held by job {', '.join(map(str, holders[:_NAMED_MOST]))}{more}"] if holders else []
     return held + away[:_NAMED_MOST]
+
+
+def _away_text(machine: Machine) -> str:
+    return f"{machine.node_id} is {machine.condition.value}" + (f" ({machine.detail})" if machine.detail else "")
+
+
+def _taking_jobs_again(state: PoolState) -> str:
+    """Machines that an administrator could let take jobs."""
+    aside = [each.node_id for each in state.members.values() if each.condition is Condition.QUARANTINED]
+    return f"see why jobs fail there, then: walras admin resume {aside[0]}" if aside else ""
 
 
 def _price(core: SchedulerCore, pool: int) -> tuple[str, ...]:

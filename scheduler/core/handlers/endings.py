@@ -25,6 +25,8 @@ IDLE_YIELDS_MAX = 5
 REFUSALS_MAX = 5
 #: Backoff doubles up to this factor.
 BACKOFF_MAX = 32
+#: Of a pool's owned machines at most one in so many (one of fewer) is put aside for the failures of jobs.
+PUT_ASIDE_ONE_IN = 4
 
 _SIGKILL = 9
 
@@ -35,6 +37,8 @@ def attempt_ended(cycle: Cycle, job: JobRecord, event: AttemptEnded) -> None:
         count_steps(cycle, job, event.steps)
     reason, node_id = job.revoked, event.node_id
     succeeded = event.cause is EndCause.EXITED and event.exit_code == 0 and event.signal is None
+    if succeeded:
+        _vouch(cycle, job)
     release(cycle, job)
     if succeeded:
         end_job(cycle, job, JobState.SUCCEEDED, AttemptState.SUCCEEDED)
@@ -214,20 +218,42 @@ def _back_off(cycle: Cycle, job: JobRecord, times: int) -> None:
 
 
 def _blame(cycle: Cycle, job: JobRecord, node_id: NodeId | None) -> None:
-    """Remember where it failed: a machine on which distinct jobs fail takes no more of them."""
+    """Remember where it failed: a machine on which distinct jobs fail, and none succeeds, takes no more of them."""
     machine = None if node_id is None else cycle.ledger.fleet.machine(node_id)
     if machine is None:
         return
     rules = cycle.standing.rules
     machine.failures.append((cycle.now, job.job_id))
     recent = {job_id for at, job_id in machine.failures if at >= cycle.now - rules.quarantine_window_s}
-    if len(recent) >= rules.quarantine_jobs and machine.condition is Condition.UP:
+    if len(recent) >= rules.quarantine_jobs and machine.condition is Condition.UP and _can_be_spared(cycle, machine):
         detail = f"{len(recent)} distinct jobs failed here within {rules.quarantine_window_s:g} s"
         cycle.ledger.fleet.set_condition(machine, Condition.QUARANTINED, detail)
         cycle.commands.append(NodeCordoned(machine.node_id, detail))
         cycle.dirty = True
         if machine.token:
             cycle.emptied[machine.row] = None
+
+
+def _can_be_spared(cycle: Cycle, machine: Machine) -> bool:
+    """Whether others would carry on: where jobs fail on all machines alike, it is the jobs.
+
+    A rented machine is given back for another. Of those that are owned, somebody's mistakes must not take away the last
+    or the most.
+    """
+    if machine.token:
+        return True
+    members = cycle.ledger.fleet.pools[machine.pool].members.values()
+    others_up = any(each.condition is Condition.UP for each in members if each is not machine)
+    aside = sum(each.condition is Condition.QUARANTINED for each in members)
+    return others_up and aside < max(1, len(members) // PUT_ASIDE_ONE_IN)
+
+
+def _vouch(cycle: Cycle, job: JobRecord) -> None:
+    """A job succeeded there: what failed before it says nothing of its machines any more."""
+    for row, _ in job.place:
+        machine = cycle.ledger.fleet.machines[row]
+        if machine is not None:
+            machine.failures.clear()
 
 
 def _stopped_text(event: AttemptEnded) -> str:

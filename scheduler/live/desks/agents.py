@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import logging
 import secrets
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from scheduler.core.answers.possible import shape_text
 from scheduler.core.events import NodeBack, NodeJoined, NodeLost, NodeUnreachable, PoolDeclared
@@ -48,6 +48,16 @@ def pool_of(message: Register) -> Pool:
         emulated=facts.emulated,
     )
     return Pool(PoolId(f"{facts.shape}/{facts.market}/{facts.zone}"), shape, Market(facts.market), facts.zone)
+
+
+def _differences(known: Shape, joining: Shape) -> str:
+    """What is otherwise on a machine that joins, in the words of `walras agent`'s options."""
+    told = [
+        f"{each.name} is {getattr(joining, each.name)} here, {getattr(known, each.name)} there"
+        for each in fields(Shape)
+        if getattr(joining, each.name) != getattr(known, each.name)
+    ]
+    return ", ".join(told)
 
 
 @dataclass(slots=True)
@@ -104,10 +114,9 @@ class AgentGateway:
         declared = board.pools.get(pool.pool_id)
         if declared is not None and declared.shape != pool.shape:
             raise Conflict(
-                f"pool {pool.pool_id} has machines of the kind {shape_text(declared.shape)}; "
-                f"this one is {shape_text(pool.shape)}",
+                f"pool {pool.pool_id} has other machines: {_differences(declared.shape, pool.shape)}",
                 field="facts",
-                fix="give the shape another name",
+                fix="start the agent with what they have, or give its shape another name (--shape)",
             )
         if message.rent_token and message.rent_token not in board.rents:
             raise Conflict("nobody asked for this machine, or it has been released", field="rent_token")

@@ -46,7 +46,7 @@ from scheduler.live.records.rows import (
     TokenRow,
     Usage,
 )
-from walras.errors import Conflict, NotFound
+from walras.errors import ConfigError, Conflict, NotFound
 from walras.ids import JobId, NodeId
 from walras.reasons import Reason
 from walras.states import AttemptState, JobState
@@ -137,6 +137,18 @@ class FolderLock:
         self._file.close()
 
 
+def _opened(path: Path) -> Database:
+    """The database with its tables of today."""
+    # Calls come one at a time, from the writer thread; the thread that opens is another one.
+    connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
+    os.chmod(path, 0o600)
+    connection.execute("PRAGMA journal_mode=WAL")
+    connection.execute("PRAGMA synchronous=FULL")
+    database = Database(connection)
+    migrations.apply(database)
+    return database
+
+
 class SqliteStore:
     """`Store` on `folder/walras.db`."""
 
@@ -144,13 +156,12 @@ class SqliteStore:
         folder.mkdir(parents=True, exist_ok=True)
         self._lock = FolderLock(folder)
         self._path = folder / "walras.db"
-        # Calls come one at a time, from the writer thread; the thread that opens is another one.
-        connection = sqlite3.connect(self._path, check_same_thread=False, isolation_level=None)
-        os.chmod(self._path, 0o600)
-        connection.execute("PRAGMA journal_mode=WAL")
-        connection.execute("PRAGMA synchronous=FULL")
-        self._db = Database(connection)
-        migrations.apply(self._db)
+        try:
+            self._db = _opened(self._path)
+        except sqlite3.DatabaseError as error:
+            self._lock.release()
+            fix = "restore it from a backup (docs/operations.md), or choose another --data"
+            raise ConfigError(f"{self._path}: {error}", field="--data", fix=fix) from None
         self._local = threading.local()
         self._readers: list[sqlite3.Connection] = []
         self._readers_lock = threading.Lock()

@@ -1,7 +1,7 @@
 """The life of attempts: gangs, failures, retries, lost machines, cancellation."""
 
 import pytest
-from fake_fleet import cluster, job
+from fake_fleet import FakeFleet, cluster, job
 
 from scheduler.core import commands as cmd
 from scheduler.core import events as ev
@@ -157,20 +157,45 @@ def test_cancelled_job_on_a_lost_machine_is_cancelled_not_requeued() -> None:
     assert fleet.states[J1][-1] == "CANCELLED"
 
 
+def one_fails(fleet: FakeFleet, number: int) -> list[cmd.Command]:
+    """A job of pool a fails, on the first of its machines that takes jobs."""
+    fleet.tell(ev.JobSubmitted(1.0, job(number, "a", 4)))
+    return fleet.end(JobId(number), exit_code=1)
+
+
 def test_machine_on_which_distinct_jobs_fail_is_quarantined() -> None:
     """Three jobs, not three attempts of one, put a machine aside."""
-    fleet = cluster(rules=RoundRules(quarantine_jobs=3, backoff_s=0))
-    fleet.tell(ev.JobSubmitted(0.0, job(1, "a", retry=RetryRule(4))))
+    fleet = cluster(machines="aa", rules=RoundRules(quarantine_jobs=3, backoff_s=0))
+    fleet.tell(ev.JobSubmitted(0.0, job(1, "a", retry=RetryRule(3))))
     for _ in range(4):
         fleet.end(J1, exit_code=1)
-    assert fleet.core.ledger.fleet.pools[0].capacity == 4
+    assert fleet.core.ledger.fleet.pools[0].capacity == 8
     for number in (2, 3):
-        fleet.tell(ev.JobSubmitted(1.0, job(number, "a")))
-        commands = fleet.end(JobId(number), exit_code=1)
+        commands = one_fails(fleet, number)
     assert any(isinstance(c, cmd.NodeCordoned) for c in commands)
-    assert fleet.core.ledger.fleet.pools[0].capacity == 0
-    fleet.tell(ev.NodeUncordoned(2.0, NodeId("a1")))
     assert fleet.core.ledger.fleet.pools[0].capacity == 4
+    fleet.tell(ev.NodeUncordoned(2.0, NodeId("a1")))
+    assert fleet.core.ledger.fleet.pools[0].capacity == 8
+
+
+def test_success_on_a_machine_clears_it_of_earlier_failures() -> None:
+    """Where some jobs succeed, others failed by themselves."""
+    fleet = cluster(machines="aa", rules=RoundRules(quarantine_jobs=3))
+    one_fails(fleet, 1)
+    one_fails(fleet, 2)
+    fleet.tell(ev.JobSubmitted(1.0, job(3, "a", 4)))
+    fleet.end(J3)
+    assert one_fails(fleet, 4)
+    assert fleet.core.ledger.fleet.pools[0].capacity == 8
+
+
+def test_jobs_that_fail_everywhere_do_not_take_the_fleet_away() -> None:
+    """One machine of two or three may be put aside, a quarter of more, the only one never: then it is the jobs."""
+    for machines, left in (("a", 1), ("aa", 1), ("aaa", 2), ("a" * 8, 6)):
+        fleet = cluster(machines=machines, rules=RoundRules(quarantine_jobs=1))
+        for number in range(1, 2 * len(machines) + 1):
+            one_fails(fleet, number)
+        assert fleet.core.ledger.fleet.pools[0].capacity == 4 * left, machines
 
 
 def test_dependents_follow_success_and_are_cancelled_by_failure() -> None:

@@ -132,7 +132,9 @@ def test_an_owned_machine_on_which_jobs_fail_stays_for_an_administrator() -> Non
     fleet = FakeFleet()
     fleet.tell(ev.PolicyChanged(0.0, PolicySpec("fifo"), RoundRules(quarantine_jobs=1)))
     fleet.tell(ev.PoolDeclared(0.0, pool("a")))
-    fleet.tell(ev.NodeJoined(0.0, NodeId("a1"), pool("a").pool_id))
+    for name in ("a1", "a2"):
+        fleet.tell(ev.NodeJoined(0.0, NodeId(name), pool("a").pool_id))
     fleet.tell(ev.JobSubmitted(1.0, job(1, "a")))
-    fleet.end(JobId(1), exit_code=3)
+    commands = fleet.end(JobId(1), exit_code=3)
+    assert any(isinstance(c, cmd.NodeCordoned) for c in commands)
     assert fleet.released == []

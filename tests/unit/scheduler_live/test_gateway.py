@@ -196,7 +196,9 @@ async def test_a_machine_cannot_change_what_it_is(tmp_path: Path) -> None:
         await FakeAgent(w, "n1").register()
         with pytest.raises(Conflict, match="another machine"):
             await FakeAgent(w, "n1", shape="bx4", accelerators=4).register()
-        with pytest.raises(Conflict, match="machines of"):
+        with pytest.raises(Conflict, match=r"has other machines: accelerators is 4 here, 2 there$"):
             await FakeAgent(w, "n2", accelerators=4).register()
+        with pytest.raises(Conflict, match=r"has other machines: nominal_speed is 3.5 here, "):
+            await FakeAgent(w, "n2", nominal_speed=3.5).register()
         with pytest.raises(Conflict, match="nobody asked"):
             await FakeAgent(w, "n3", rent_token="rent-99").register()

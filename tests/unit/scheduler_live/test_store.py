@@ -20,7 +20,7 @@ from scheduler.live.records.rows import (
 )
 from scheduler.live.records.sqlite_store import SqliteStore
 from scheduler.live.records.store import Store
-from walras.errors import Conflict
+from walras.errors import ConfigError, Conflict
 from walras.ids import JobId, NodeId, PoolId
 from walras.reasons import Reason
 from walras.states import AttemptState, JobState
@@ -136,4 +136,14 @@ def test_a_second_server_on_the_same_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Conflict, match=r"pid \d+"):
         SqliteStore(tmp_path)
     first.close()
+    SqliteStore(tmp_path).close()
+
+
+def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
+    """By its name, with what helps, and without holding the folder."""
+    (tmp_path / "walras.db").write_text("overwritten by a mistake")
+    with pytest.raises(ConfigError, match=r"walras\.db: file is not a database") as refused:
+        SqliteStore(tmp_path)
+    assert "backup" in refused.value.fix
+    (tmp_path / "walras.db").unlink()
     SqliteStore(tmp_path).close()

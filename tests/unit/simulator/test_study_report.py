@@ -154,6 +154,21 @@ def test_the_tables_hold_every_job_and_every_event(folder: Path) -> None:
         json.loads((folder / name).read_text(), parse_constant=lambda constant: pytest.fail(constant))
 
 
+def test_a_run_that_ends_before_its_time_leaves_no_table(tmp_path: Path) -> None:
+    """Half a table of events could be taken for a whole one; that of an earlier run stays."""
+    (tmp_path / EVENTS).write_text("earlier")
+
+    def broken_off() -> None:
+        with events_table(tmp_path) as tell:
+            tell((0.0, "job submitted", "1", "", "", ""))
+            raise ConfigError("a job that no machine can run")
+
+    with pytest.raises(ConfigError):
+        broken_off()
+    assert [path.name for path in tmp_path.iterdir()] == [EVENTS]
+    assert (tmp_path / EVENTS).read_text() == "earlier"
+
+
 def test_equal_runs_leave_equal_files(tmp_path: Path, folder: Path) -> None:
     """All but the figures of this machine's clock: the events, the jobs and the timeline to the last byte."""
     written(tmp_path)

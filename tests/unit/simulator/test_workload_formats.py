@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from simulator.gavel import read_throughputs
 from simulator.workloads import source
 from simulator.workloads.formats import FORMATS, read_workload
 from simulator.workloads.job import TraceJob
@@ -223,12 +224,20 @@ def test_packed_files_are_unpacked(tmp_path: Path) -> None:
         assert [job.at for job in read_workload(tmp_path / name).jobs] == [7.0]
 
 
-def test_a_packed_file_that_is_broken_off_is_named(tmp_path: Path) -> None:
-    """Not a traceback."""
+@pytest.mark.parametrize(("kept", "where"), [(-2000, r"after line \d+"), (12, "in its first line")])
+def test_a_packed_file_that_is_broken_off_is_named(tmp_path: Path, kept: int, where: str) -> None:
+    """Not a traceback; even where nothing of it can be read."""
     rows = "".join(f"a{number},u,7,1,{number + 1},,,c\n" for number in range(5000))
-    (tmp_path / "t.csv.gz").write_bytes(gzip.compress((PHILLY + rows).encode())[:-2000])
-    with pytest.raises(ConfigError, match=r"t\.csv\.gz: broken off after line \d+"):
+    (tmp_path / "t.csv.gz").write_bytes(gzip.compress((PHILLY + rows).encode())[:kept])
+    with pytest.raises(ConfigError, match=rf"t\.csv\.gz: broken off {where}"):
         read_workload(tmp_path / "t.csv.gz")
+
+
+def test_a_packed_table_of_speeds_that_is_broken_off_is_named(tmp_path: Path) -> None:
+    """As a trace is."""
+    (tmp_path / "speeds.json").write_bytes(gzip.compress(b'{"v100": {}}')[:-4])
+    with pytest.raises(ConfigError, match=r"speeds\.json: broken off"):
+        read_throughputs(tmp_path / "speeds.json")
 
 
 def test_a_file_that_unpacks_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,7 +48,9 @@ def test_policy(fake: Any, tmp_path: Path) -> None:
     assert "round_s: 12.0" in shown
     file = tmp_path / "p.yaml"
     file.write_text("policy: {name: fifo}\n")
-    assert "nothing was changed" in run(fake, "policy", "set", str(file), "--dry-run").stdout
+    tried = run(fake, "policy", "set", str(file), "--dry-run").stdout
+    assert "nothing was changed" in tried
+    assert "in force" not in tried
     assert fake.requests[-1][:2] == ("PUT", "/api/v1/policy?dry_run=true")
     assert json.loads(run(fake, "policy", "set", str(file), "-o", "json").stdout)["name"] == "fifo"
     assert fake.requests[-1] == ("PUT", "/api/v1/policy", {"policy": {"name": "fifo"}})
@@ -263,3 +265,14 @@ def test_an_agent_with_bad_options_does_not_start(monkeypatch: pytest.MonkeyPatc
     result = CliRunner().invoke(app, agent.split())
     assert result.exit_code == 2
     assert more.split()[0] in result.stderr
+
+
+def test_a_folder_that_cannot_be_made_is_an_error_of_the_users(tmp_path: Path) -> None:
+    """It names the path and what the system said, not the lines of our code that met it."""
+    (tmp_path / "file").write_text("")
+    words = ("agent", "--server", "http://127.0.0.1:9", "--node", "n1", "--shape", "s", "--state")
+    answer = CliRunner().invoke(app, [*words, str(tmp_path / "file" / "below")])
+    assert answer.exit_code == 2
+    assert answer.stderr.startswith(f"walras: {tmp_path / 'file'}")
+    assert "Not a directory" in answer.stderr
+    assert "fix: " in answer.stderr

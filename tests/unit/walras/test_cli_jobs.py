@@ -1,6 +1,7 @@
 """The commands about jobs, run against a server, as a person or a program would run them."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from walras.cli.main import app
+from walras.transport import Patience
 
 Run = Callable[..., Any]
 
@@ -338,6 +340,33 @@ def test_wait_outlives_an_outage(run: Run, fake: Any, monkeypatch: pytest.Monkey
     fake.on_request = advance
     assert run("wait", "1", "--timeout", "20s").exit_code == 0
     assert len(fake.requests) >= 6
+
+
+def test_who_follows_a_log_outlasts_a_restart_of_the_server(
+    run: Run, fake: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once it has answered; other commands, and an address where nobody answers, fail soon."""
+    monkeypatch.setattr(Patience, "pause_s", lambda self, tried: 0.0)
+    fake.add(state="SUCCEEDED")
+    fake.attempts[1] = [attempt(state="SUCCEEDED")]
+    away = [503] * 10
+    fake.script = [200, *away]
+    assert run("logs", "-f", "1").exit_code == 0
+    for command in (("show", "1"), ("logs", "1"), ("logs", "-f", "1")):
+        fake.script = list(away)
+        assert run(*command).exit_code == 75
+
+
+def test_explain_tells_where_a_running_job_is_and_how_far(run: Run, fake: Any) -> None:
+    """Its machines, since when, its steps and how long the rest takes; nothing that is not known."""
+    fake.add(state="RUNNING", steps=50, steps_total=200, steps_per_s=2.5)
+    fake.add(state="RUNNING")
+    for job_id in (1, 2):
+        fake.attempts[job_id] = [attempt(placement=["n1:0,1"], started_at="2026-11-05T18:00:00Z")]
+    lines = run("explain", "1").stdout.splitlines()
+    assert lines[0] == "job 1 is RUNNING"
+    assert re.fullmatch(r"  attempt 1 on n1:0,1 for .*; 50 of 200 steps; at 2.5 steps/s about 1m00s left", lines[1])
+    assert re.fullmatch(r"  attempt 1 on n1:0,1 for [^;]*", run("explain", "2").stdout.splitlines()[1])
 
 
 def test_explain_tells_the_network_that_a_gang_got(run: Run, fake: Any) -> None:

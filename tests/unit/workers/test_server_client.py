@@ -1,0 +1,48 @@
+"""What the agent makes of a server's refusal."""
+
+import json
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from walras.errors import Forbidden
+from walras.wire import Heartbeat
+from workers.agent.server_client import ServerClient
+
+
+async def refusal_of(body: str) -> Forbidden:
+    """What the client raises where a server refuses a heartbeat with this body."""
+
+    async def refuse(request: web.Request) -> web.Response:
+        return web.Response(status=409, text=body)
+
+    app = web.Application()
+    app.router.add_post("/agent/v1/heartbeat", refuse)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        async with aiohttp.ClientSession() as session:
+            client = ServerClient(session, f"http://127.0.0.1:{runner.addresses[0][1]}")
+            with pytest.raises(Forbidden) as refused:
+                await client.heartbeat(Heartbeat(node_id="n1"))
+    finally:
+        await runner.cleanup()
+    return refused.value
+
+
+async def test_a_refusal_is_told_in_the_servers_words() -> None:
+    """Whole, with what would mend it: whoever started the agent reads it in a terminal."""
+    detail = "pool p has other machines: " + ", ".join(f"cpus is {number} here" for number in range(30))
+    problem = {"title": "Conflict", "status": 409, "code": "conflict", "detail": detail, "fix": "give its shape a name"}
+    error = await refusal_of(json.dumps(problem))
+    assert str(error) == detail
+    assert error.fix == "give its shape a name"
+
+
+async def test_what_is_no_server_of_ours_is_quoted() -> None:
+    """A proxy's page, cut to its first words."""
+    error = await refusal_of("<html>" + "x" * 5000)
+    assert "409 <html>xxx" in str(error)
+    assert len(str(error)) < 400
