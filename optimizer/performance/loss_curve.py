@@ -21,6 +21,8 @@ from optimizer.problem import FloatArray
 LEAST_POINTS = 5
 #: Misses that are larger, as a part of the largest loss, count in proportion, not squared.
 _LARGE_MISS = 0.05
+#: Losses and targets that differ by a larger factor are not compared.
+_FURTHEST_APART = 1e9
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +45,15 @@ class LossCurve:
 
 
 def fit_loss_curve(points: Sequence[tuple[float, float]]) -> LossCurve:
-    """From (step, loss). Raises CannotPredict for fewer than five, for losses that are not positive numbers, and for
-    losses that do not fall."""
+    """From (step, loss). Raises CannotPredict for fewer than five, for losses that are not positive numbers or that are
+    a billion times each other, and for losses that do not fall."""
     if len(points) < LEAST_POINTS:
         raise CannotPredict(f"{len(points)} losses are too few to fit a curve to")
     if not all(isfinite(loss) and loss > 0.0 and step >= 0.0 for step, loss in points):
         raise CannotPredict("a loss is not a number above 0")
     steps, losses, length, height = _scaled(points)
+    if losses.min() < 1.0 / _FURTHEST_APART:
+        raise CannotPredict("the losses lie too far apart for one curve")
     half = len(points) // 2
     if np.median(losses[np.argsort(steps)][half:]) >= np.median(losses[np.argsort(steps)][:half]):
         raise CannotPredict("the loss does not fall")
@@ -72,7 +76,7 @@ def fit_curve_that_reaches(points: Sequence[tuple[float, float]], target: float,
     its fall there: b_0 = p / ((target - f) within), b_1 = (1 - p) / (target - f).
     """
     steps, losses, length, height = _scaled(points)
-    aim, end = target / height, within / length
+    aim, end = max(target / height, 1.0 / _FURTHEST_APART), within / length
 
     def coefficients(logs: FloatArray) -> tuple[float, float, float]:
         rest, above = np.exp(logs)  # 1 - p, and how much of the target the floor leaves

@@ -9,8 +9,8 @@ from math import fsum, isfinite
 
 #: Points that are kept; one more, and neighbours become one.
 MOST_POINTS = 64
-#: What lies beyond is no count of steps.
-_MOST_STEPS = 1e15
+#: What lies beyond is no count of steps, and no loss.
+_MOST = 1e15
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,15 +39,15 @@ class ValueSeries:
 
         A value that is not finite, and a step that is none, tell nothing; nor does a value that stays exactly as it is,
         because a script may look at it less often than it reports. A job that goes on from an earlier step has lost
-        what it did after that: so has the series. Values of 0 and below belong on no curve of losses, and make no point.
+        what it did after that: so has the series. Values of 0, below and beyond make no point: they are on no curve.
         """
-        if not (isfinite(value) and 0.0 <= step <= _MOST_STEPS):
+        if not (isfinite(value) and 0.0 <= step <= _MOST):
             return self
         kept = self if step >= self.newest_step else self._until(step)
         if kept.newest is not None and (step <= kept.newest_step or value == kept.newest):
             return kept
         reached = step if kept.reached_step is None and value <= at_most else kept.reached_step
-        points = kept.points if value <= 0.0 else _thinned(_joined(kept.points, Stretch(step, value, 1, step)))
+        points = _with(kept.points, Stretch(step, value, 1, step)) if 0.0 < value <= _MOST else kept.points
         return ValueSeries(points, value, step, reached)
 
     def _until(self, step: float) -> "ValueSeries":
@@ -61,17 +61,13 @@ class ValueSeries:
         )
 
 
-def _joined(points: tuple[Stretch, ...], new: Stretch) -> tuple[Stretch, ...]:
-    """The last point takes in new reports until it stands for as many as the first."""
+def _with(points: tuple[Stretch, ...], new: Stretch) -> tuple[Stretch, ...]:
+    """The last point takes in new reports until it stands for as many as the first; of too many, two become one."""
     if len(points) > 1 and points[-1].reports < points[0].reports:
         return (*points[:-1], _mean((points[-1], new)))
-    return (*points, new)
-
-
-def _thinned(points: tuple[Stretch, ...]) -> tuple[Stretch, ...]:
-    if len(points) <= MOST_POINTS:
-        return points
-    return tuple(_mean(points[at : at + 2]) for at in range(0, len(points), 2))
+    if len(points) < MOST_POINTS:
+        return (*points, new)
+    return (*(_mean(points[at : at + 2]) for at in range(0, MOST_POINTS, 2)), new)
 
 
 def _mean(parts: tuple[Stretch, ...]) -> Stretch:
