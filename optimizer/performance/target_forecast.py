@@ -15,8 +15,11 @@ from optimizer.performance.predicting.predictor import CannotPredict
 FAR = 100.0
 #: By so much worse, in twice the logarithm of the likelihood, a curve fits that nobody needs to believe.
 _CLEARLY_WORSE = 10.0
-#: Misses below this part of the largest loss are not noise, but that the law is not quite theirs.
-_LAW_MISS = 1e-3
+#: Nobody is accused of being late before this part of the steps that would have to suffice, nor of a floor before all
+#: but this part of the fall to it.
+_EARLY = 0.25
+#: Smaller relative misses are not noise, but that the law is not quite theirs.
+_LAW_MISS = 5e-3
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +49,12 @@ def forecast(
     except CannotPredict as error:
         return TargetForecast(at_step, why_not=str(error))
     ever, steps = max(FAR * at_step, declared or 0.0), curve.steps_to(target)
-    is_out_of_reach = steps > ever and _misses(points, curve, target, ever)
+    has_levelled = points[-1][1] - curve.floor <= _EARLY * (points[0][1] - curve.floor)
+    is_out_of_reach = steps > ever and has_levelled and _misses(points, curve, target, ever)
     is_late = declared is not None and steps > declared
     if is_late and declared is not None and declared > at_step:
-        is_late = is_out_of_reach or _misses(points, curve, target, declared)
+        could_tell = at_step >= _EARLY * declared
+        is_late = is_out_of_reach or (could_tell and _misses(points, curve, target, declared))
     return TargetForecast(
         at_step, steps if steps <= ever else None, curve.floor, is_out_of_reach=is_out_of_reach, is_late=is_late
     )

@@ -99,7 +99,7 @@ async def test_what_cannot_be_foreseen_says_why(tmp_path: Path) -> None:
         await agent.beat(agent.progress(job_id, 1, 5.0, values={"lr": 0.1, "acc": 0.5}))
         assert (await told(w, job_id)).detail.endswith("and tells lr, acc")
         await train(agent, job_id, 10, 30, every=10)
-        assert "3 values are too few to tell when, 5 are needed" in (await told(w, job_id)).detail
+        assert "3 values are too few to tell when, 8 are needed" in (await told(w, job_id)).detail
         for step in range(40, 100, 10):
             await agent.beat(agent.progress(job_id, 1, float(step), values={"loss": 5.0 + step}))
         await foresee(w)

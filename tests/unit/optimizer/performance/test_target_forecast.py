@@ -1,6 +1,7 @@
 """Values that jobs report, thinned; and when they will be at their targets."""
 
-from math import inf, nan
+from collections.abc import Callable
+from math import exp, inf, nan
 from random import Random
 
 import pytest
@@ -105,6 +106,28 @@ def test_a_target_below_the_floor_is_out_of_reach() -> None:
     found = foreseen(LEVELLED, 2000, 0.27, declared=None, noise=0.002)
     assert (found.steps, found.is_out_of_reach, found.is_late) == (None, True, False)
     assert foreseen(LEVELLED, 2000, 0.27, declared=9000, noise=0.002).is_late
+
+
+LAWS: dict[str, Callable[[float], float]] = {
+    "exponential": lambda k: exp(-k / 1500) + 0.1,
+    "root": lambda k: 2.0 * (k + 50.0) ** -0.5 + 0.1,
+    "inverse": LossCurve(2e-3, 0.4, 0.3).loss,
+    "slow at first": lambda k: 1.3 / (1.0 + (k / 800.0) ** 1.6) + 0.05,
+}
+
+
+@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("noise", [0.0, 0.02])
+def test_curves_of_other_laws_are_met_too(law: str, noise: float) -> None:
+    """From three fifths of the way within 20 %; and at no time is a job that will be in time said to be late."""
+    random, target = Random(11), LAWS[law](3000.0)
+    points = [(float(k), LAWS[law](k) * random.gauss(1.0, noise)) for k in range(25, 3000, 25)]
+    for part in (0.2, 0.4, 0.6, 0.8):
+        seen = [point for point in points if point[0] <= part * 3000]
+        found = forecast(seen, seen[-1][0], target, 3300)
+        assert (found.is_late, found.is_out_of_reach) == (False, False)
+        if part >= 0.6:
+            assert found.steps == pytest.approx(3000, rel=0.2)
 
 
 @pytest.mark.parametrize("seed", range(5))
