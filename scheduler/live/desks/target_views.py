@@ -52,7 +52,7 @@ def view_target(target: JobTarget, standing: Standing) -> TargetView:
         reached_step=series.reached_step,
         steps_expected=expected,
         steps_declared=standing.declared,
-        left_s=standing.left_s(expected),
+        left_s=None if target.is_overdue else standing.left_s(expected),
         levels_off_at=None if foreseen is None else foreseen.floor,
         points=len(series.points),
         foreseen_at_step=None if foreseen is None else foreseen.at_step,
@@ -80,6 +80,8 @@ def _told(target: JobTarget, standing: Standing, foreseen: TargetForecast | None
         return TargetOutlook.UNKNOWN, f"{now}: {few if many < LEAST_POINTS else 'not worked out yet'}"
     if foreseen.floor is None:
         return TargetOutlook.UNKNOWN, f"{now}: nobody can tell when, as {foreseen.why_not}"
+    if target.is_overdue and foreseen.steps is not None:
+        return TargetOutlook.UNCLEAR, f"{now}: was expected at step {_count(foreseen.steps)}; worked out again soon"
     outlook, rest = _by_curve(foreseen, foreseen.floor, standing)
     return outlook, f"{now}: {rest}"
 

@@ -21,7 +21,7 @@ from walras.ids import JobId
 log = logging.getLogger(__name__)
 
 #: From the first series that grew to the question: those that grow at about the same time are one question.
-PACE_S = 10.0
+PACE_S = 5.0
 #: An answer that takes longer is given up.
 TIMEOUT_S = 120.0
 #: Jobs in one question; the others come next.

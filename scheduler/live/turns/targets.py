@@ -12,8 +12,8 @@ from optimizer.performance.loss_curve import LEAST_POINTS
 from optimizer.performance.target_forecast import TargetForecast
 from optimizer.performance.value_series import ValueSeries
 
-#: A forecast is made anew once the job has done so many times the steps that it knew of.
-_GROWTH = 1.1
+#: A forecast is made anew once the job has done so many times the steps that it knew of; one that was wrong, sooner.
+_GROWTH, _GROWTH_IF_WRONG = 1.1, 1.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,14 @@ class JobTarget:
         if len(self.series.points) < LEAST_POINTS or self.series.reached_step is not None:
             return False
         known = self.forecast
-        return known is None or not known.at_step <= self.series.newest_step < _GROWTH * known.at_step
+        growth = _GROWTH_IF_WRONG if self.is_overdue else _GROWTH
+        return known is None or not known.at_step <= self.series.newest_step < growth * known.at_step
+
+    @property
+    def is_overdue(self) -> bool:
+        """The job has come to the step at which the target was expected, and is not there."""
+        steps = None if self.forecast is None else self.forecast.steps
+        return steps is not None and self.series.reached_step is None and self.series.newest_step >= steps
 
 
 _TARGET: TypeAdapter[JobTarget] = TypeAdapter(JobTarget)

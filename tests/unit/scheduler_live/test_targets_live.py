@@ -178,6 +178,20 @@ async def test_a_job_without_a_target_has_none(tmp_path: Path) -> None:
     assert row.target == ""
 
 
+async def test_an_expectation_that_was_wrong_is_said_to_be(tmp_path: Path) -> None:
+    """Past the step that was expected there is no time left to tell, and the curve is fitted again."""
+    async with world(tmp_path) as w:
+        agent, job_id = await begun(w, steps=5000)
+        await train(agent, job_id, 25, 1000)
+        await foresee(w)
+        stuck = {"loss": TRUTH.loss(1000) - 0.001}
+        await agent.beat(agent.progress(job_id, 1, 3200.0, steps_per_s=25.0, values=stuck))
+        found = await told(w, job_id)
+        assert list(w.board.to_foresee) == [job_id]
+    assert "was expected at step 3,0" in found.detail
+    assert (found.outlook, found.left_s, found.expected_at) == (TargetOutlook.UNCLEAR, None, None)
+
+
 async def test_a_curve_is_fitted_again_when_the_job_has_gone_on(tmp_path: Path) -> None:
     """A tenth more steps than the last forecast knew of; not before."""
     async with world(tmp_path) as w:
