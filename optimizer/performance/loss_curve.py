@@ -11,7 +11,7 @@ hang on it alone. How surely a curve misses its target is for `target_forecast.p
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import inf, isfinite
+from math import exp, inf, isfinite, log
 
 import numpy as np
 from scipy.optimize import least_squares
@@ -25,6 +25,8 @@ LEAST_POINTS = 8
 _LARGE_MISS = 0.05
 #: Losses and targets that differ by a larger factor are not compared.
 _FURTHEST_APART = 1e9
+#: Of numbers that leave room to be divided.
+_LARGEST_LOG = 600.0
 #: Logarithms between which p lies.
 _BENDS = (-1.1, 1.4)
 
@@ -40,13 +42,15 @@ class LossCurve:
 
     def loss(self, step: float) -> float:
         """Expected at that step."""
-        return (self.fall * step + self.start) ** -self.power + self.floor
+        return exp(-self.power * log(self.fall * step + self.start)) + self.floor
 
     def steps_to(self, target: float) -> float:
-        """Steps from the beginning until the target; infinite where the floor lies above it."""
+        """Steps from the beginning until the target; infinite where the floor lies above it, or so near that no number
+        is large enough."""
         if target <= self.floor:
             return inf
-        return max(0.0, ((target - self.floor) ** (-1.0 / self.power) - self.start) / self.fall)
+        digits = -log(target - self.floor) / self.power
+        return max(0.0, (exp(digits) - self.start) / self.fall) if digits < _LARGEST_LOG else inf
 
 
 def fit_loss_curve(points: Sequence[tuple[float, float]]) -> LossCurve:
