@@ -8,6 +8,7 @@ import typer
 from walras.cli.loading import load
 from walras.cli.options import Output, length_s
 from walras.cli.output import Column, Listing, OutputFormat, console, rendered, show_json, show_line, warn
+from walras.cli.target_steps import with_steps_of
 from walras.errors import UserError
 from walras.units import format_length, format_money
 
@@ -44,10 +45,16 @@ def recommend(
         float | None,
         typer.Option("--obtained", metavar="GBIT/S", min=0.001, help="Measured there after launch: is --network kept?"),
     ] = None,
+    steps_of: Annotated[
+        str | None, typer.Option("--steps-of", metavar="JOB", help="The work: what this job takes to its target.")
+    ] = None,
     picture: Annotated[Path | None, typer.Option("--picture", help="Draw it: a .png or .svg file.")] = None,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Recommend machines for a job. Exit code 1 where nothing surely keeps the deadline and the budget. No server."""
+    """Recommend machines for a job. Exit code 1 where nothing surely keeps the deadline and the budget.
+
+    Needs no server but for --steps-of.
+    """
     from walras.catalog import load_catalog
     from walras.cli.problem_files import read_document
     from walras.job import parse_spec
@@ -71,6 +78,9 @@ def recommend(
     profiles = [read_document(path, ProfileFile) for path in profile or ()]
     _check_kinds(profile or [], [str(each.kind) for each in profiles])
     spec = parse_spec(_text(job), source=str(job))
+    if steps_of is not None:
+        spec, told = with_steps_of(steps_of, spec)
+        warn(f"walras: {told}")
     found = room.recommended(spec, profiles, known, terms, goal, batch or ())
     if found.recommendation is None:
         raise UserError(_nothing(found), field="JOB", fix="profile the job (--profile), or widen what may be rented")
