@@ -25,7 +25,7 @@ PACE_S = 5.0
 #: An answer that takes longer is given up.
 TIMEOUT_S = 120.0
 #: Jobs in one question; the others come next.
-_MOST_JOBS = 50
+_MOST_JOBS = 200
 
 
 @dataclass(frozen=True, slots=True)
