@@ -40,7 +40,6 @@ ENTRY_POINTS = {
     "scheduler.cloud.zones": "for one job on spot machines of several zones; likewise on recorded markets",
     "optimizer.admission.online": "a theorem that runs: benchmarks and tests hold it to its proof",
     "optimizer.admission.offline": "what online admission is measured by, in benchmarks and tests",
-    "optimizer.performance.loss_curve": "for programs that know a target loss; no command asks it yet",
     "optimizer.performance.spot_training": "spotDNN's plans, held to the published ones by benchmarks and tests",
     "optimizer.prices.update": "for programs that keep one market certified while jobs come and go",
 }

@@ -4,6 +4,7 @@ Instants are RFC 3339 text in UTC; lengths are seconds; money is USD. Errors are
 Lists are pages: `items` and an opaque `next` cursor (absent on the last page).
 """
 
+from enum import StrEnum
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -55,6 +56,46 @@ class AttemptView(Body):
     usd: float = 0.0
 
 
+class TargetOutlook(StrEnum):
+    """What may be said of a job's target."""
+
+    #: Nothing: no value or too few, they do not fall, or the job is over; `detail` says which.
+    UNKNOWN = "unknown"
+    #: The best curve says that it will be late or not at all, and others that say better fit nearly as well.
+    UNCLEAR = "unclear"
+    EXPECTED = "expected"
+    #: After the steps that the job declares.
+    LATE = "late"
+    OUT_OF_REACH = "out_of_reach"
+    REACHED = "reached"
+
+
+class TargetView(Body):
+    """How far a job is from its target. Steps are counted from the beginning of the job."""
+
+    #: Name of the value that the job reports, and what it shall fall to.
+    value: str
+    at_most: float
+    outlook: TargetOutlook
+    #: All of it in one line.
+    detail: str
+    newest: float | None = None
+    newest_step: float | None = None
+    #: The first step at which the value was at the target.
+    reached_step: float | None = None
+    #: At which step it will be, by its curve; null: none is foreseen.
+    steps_expected: float | None = None
+    steps_declared: float | None = None
+    #: Until then at the rate of the attempt that runs, and the instant.
+    left_s: float | None = None
+    expected_at: str | None = None
+    #: What the curve does not fall below.
+    levels_off_at: float | None = None
+    #: Points that the curve is fitted to, and the step of the newest report that it knows of.
+    points: int = 0
+    foreseen_at_step: float | None = None
+
+
 class JobView(Body):
     id: int
     name: str
@@ -90,6 +131,8 @@ class JobDetail(JobView):
     """`GET /jobs/{id}`."""
 
     spec: dict[str, Any]
+    #: Null: the job has none.
+    target: TargetView | None = None
     attempt_list: list[AttemptView] = Field(default_factory=list)
 
 
@@ -134,7 +177,8 @@ class ReasonView(Body):
 class ConditionView(Body):
     """Something people should know of a job that runs or waits: it changes neither."""
 
-    #: at_risk (of missing its deadline) | budget_low | speed_differs (from that of its kind) | no_steps
+    #: at_risk (of missing its deadline) | budget_low | speed_differs (from that of its kind) | no_steps |
+    #: target_late (after the declared steps) | target_out_of_reach
     type: str
     detail: str
 
@@ -173,6 +217,8 @@ class Explanation(Body):
     state: JobState
     reasons: list[ReasonView] = Field(default_factory=list)
     conditions: list[ConditionView] = Field(default_factory=list)
+    #: Null: the job has none.
+    target: TargetView | None = None
     #: On each pool where it can run, fastest first; none once the job is over.
     speeds: list[SpeedView] = Field(default_factory=list)
 

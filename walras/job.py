@@ -21,6 +21,7 @@ from walras.job_parts import (
     MAX_NODES,
     Checkpoint,
     DeclaredThroughput,
+    Dependencies,
     EnvName,
     EnvValue,
     InstantText,
@@ -31,13 +32,14 @@ from walras.job_parts import (
     Priority,
     Resources,
     Retry,
+    Target,
     WholeNumber,
     WorkingFolder,
     checked_text,
     shown_accelerator,
 )
 from walras.model_facts import StatedFacts
-from walras.names import ShownName, shown_name
+from walras.names import ShownName
 from walras.request import JobRequest, RetryRule
 from walras.yaml_text import dump_yaml, parse_yaml
 
@@ -75,23 +77,6 @@ def _nproc(value: object) -> object:
     raise ValueError("is neither 'auto' nor a count from 1 to 1024; write auto")
 
 
-def _dependency(value: object) -> object:
-    """A job by its number or by its name."""
-    if isinstance(value, bool) or not isinstance(value, str | int):
-        raise ValueError("is neither a job number nor a job name; write such as `depends_on: [12, prepare]`")
-    if isinstance(value, str) and re.fullmatch(r"[0-9]{1,18}", value, re.ASCII):
-        value = int(value)
-    if isinstance(value, int) and not 1 <= value < 2**63:
-        raise ValueError(f"{value} is no job number; job numbers begin at 1")
-    if isinstance(value, str) and not 1 <= len(shown_name(value)) <= 200:
-        raise ValueError("is no job name; write a name of 1 to 200 characters, or a job number")
-    return value
-
-
-def _some_list(value: object) -> object:
-    return (value,) if isinstance(value, str | int) else value
-
-
 class JobSpec(FileModel):
     """A job as its submitter describes it. Only `run` is required."""
 
@@ -125,6 +110,8 @@ class JobSpec(FileModel):
     batch: Batch | None = None
     #: Work to do, in steps as the training script counts them.
     steps: Annotated[Number, Field(gt=0, le=1e15)] | None = None
+    #: A value that the script reports, and what it shall fall to: people are told when that will be.
+    target: Target | None = None
     #: The submitter's guess of the run time on the best acceptable accelerator.
     estimated_duration: PositiveLength | None = None
     #: Jobs with the same profile share their measured speeds. None: worked out from command, folder and size.
@@ -142,11 +129,7 @@ class JobSpec(FileModel):
     #: Not started before: written as `deadline`.
     not_before: InstantText | None = None
     #: Jobs, by number or name, that have to end first.
-    depends_on: Annotated[
-        tuple[Annotated[int | str, BeforeValidator(_dependency)], ...],
-        Field(max_length=1000),
-        BeforeValidator(_some_list),
-    ] = ()
+    depends_on: Dependencies = ()
     #: How those jobs have to end: with success, or in any way.
     condition: Literal["succeeded", "finished"] = "succeeded"
     checkpoint: Checkpoint = Checkpoint()
@@ -173,7 +156,7 @@ class JobSpec(FileModel):
     }  # fmt: skip
     not_yet: ClassVar[frozenset[str]] = frozenset(
         {"setup", "files", "file_mounts", "mounts", "volumes", "image", "image_id", "ports", "gang"}
-        | {"packable", "target", "array", "matrix", "secrets", "notify", "schedule", "slo", "queue"}
+        | {"packable", "array", "matrix", "secrets", "notify", "schedule", "slo", "queue"}
         | {"utilization", "pool", "infra", "use_spot"}
     )
 

@@ -7,11 +7,11 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, ClassVar
 
-from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, WithJsonSchema
+from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, WithJsonSchema, model_validator
 
-from walras.checking import FileModel
+from walras.checking import FieldMistake, FileModel
 from walras.instants import parse_instant
-from walras.names import AcceleratorName, canonical_accelerator
+from walras.names import AcceleratorName, ShownName, canonical_accelerator, shown_name
 from walras.request import ANY_ACCELERATOR, Demand
 from walras.units import parse_length, parse_minimum_count, parse_minimum_size
 from walras.yaml_text import written_text
@@ -158,6 +158,23 @@ def demands_as_mapping(demands: tuple[Demand, ...]) -> dict[str, int]:
     return {shown_accelerator(demand.accelerator): demand.count for demand in demands}
 
 
+def _dependency(value: object) -> object:
+    """A job by its number or by its name."""
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        raise ValueError("is neither a job number nor a job name; write such as `depends_on: [12, prepare]`")
+    if isinstance(value, str) and re.fullmatch(r"[0-9]{1,18}", value, re.ASCII):
+        value = int(value)
+    if isinstance(value, int) and not 1 <= value < 2**63:
+        raise ValueError(f"{value} is no job number; job numbers begin at 1")
+    if isinstance(value, str) and not 1 <= len(shown_name(value)) <= 200:
+        raise ValueError("is no job name; write a name of 1 to 200 characters, or a job number")
+    return value
+
+
+def _some_list(value: object) -> object:
+    return (value,) if isinstance(value, str | int) else value
+
+
 _LENGTH_SCHEMA = {"type": ["number", "string"], "description": "seconds, or text such as '10m', '1h30m'"}
 _DEMANDS_SCHEMA = {
     "anyOf": [
@@ -183,6 +200,11 @@ InstantText = Annotated[str, Field(max_length=40), AfterValidator(_instant_text)
 EnvName = Annotated[str, AfterValidator(_env_name)]
 EnvValue = Annotated[str, BeforeValidator(_text_of_scalar), AfterValidator(checked_text)]
 LabelText = Annotated[str, BeforeValidator(_text_of_scalar), Field(max_length=200), AfterValidator(checked_text)]
+Dependencies = Annotated[
+    tuple[Annotated[int | str, BeforeValidator(_dependency)], ...],
+    Field(max_length=1000),
+    BeforeValidator(_some_list),
+]
 Demands = Annotated[
     tuple[Demand, ...],
     BeforeValidator(parse_demands),
@@ -234,6 +256,33 @@ class Retry(FileModel):
         "exit_codes": "on_exit_codes",
     }
     not_yet: ClassVar[frozenset[str]] = frozenset({"on", "on_events"})
+
+
+class Target(FileModel):
+    """What the job is to reach: a value that its script reports with `loop.report(NAME=...)`, and a number for it."""
+
+    #: The name under which it is reported.
+    value: Annotated[ShownName, Field(max_length=64)]
+    #: It shall fall to this. Curves of losses fall to 0 at best.
+    at_most: Annotated[Number, Field(gt=0, le=1e15)]
+
+    other_words: ClassVar[Mapping[str, str]] = {
+        "metric": "value",
+        "name": "value",
+        "below": "at_most",
+        "max": "at_most",
+        "until": "at_most",
+    }
+
+    @model_validator(mode="before")
+    @classmethod
+    def _falls(cls, given: object) -> object:
+        if isinstance(given, Mapping) and "at_least" in given:
+            raise FieldMistake(
+                "at_least",
+                "the value has to be one that falls; report what it lacks, such as `1 - accuracy`, and give `at_most`",
+            )
+        return given
 
 
 class Limits(FileModel):

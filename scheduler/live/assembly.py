@@ -44,6 +44,7 @@ from scheduler.live.turns.board import load_board
 from scheduler.live.turns.carry_out import emit
 from scheduler.live.turns.clock import Clock
 from scheduler.live.turns.daemon import Daemon
+from scheduler.live.turns.forecasts import Forecasts
 from scheduler.live.turns.predictions import Predictions
 from scheduler.live.turns.solver_pool import SolverPool
 from scheduler.live.turns.turn import Turn
@@ -129,7 +130,8 @@ def assemble(config: ServerConfig, store: Store) -> Assembled:
     local.on_gone = desk.gone
     solver = SolverPool(daemon, settings.solve_timeout_s)
     predictions = Predictions(daemon, loaded.scores)
-    daemon.outlets += [gateway, solver, desk, predictions]
+    forecasts = Forecasts(daemon)
+    daemon.outlets += [gateway, solver, desk, predictions, forecasts]
     server = Server(
         daemon=daemon,
         store=store,
@@ -137,6 +139,7 @@ def assemble(config: ServerConfig, store: Store) -> Assembled:
         gateway=gateway,
         solver=solver,
         predictions=predictions,
+        forecasts=forecasts,
         whole_gangs=WholeGangs(solver),
         policies=policies,
         providers=desk,

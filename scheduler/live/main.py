@@ -172,6 +172,7 @@ async def _shut_down(assembled: Assembled, runner: web.AppRunner | None, tasks: 
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
     await server.predictions.close()
+    await server.forecasts.close()
     await server.solver.close()
     server.daemon.close()
     server.readers.shutdown(wait=True)

@@ -22,6 +22,7 @@ from scheduler.live.records.rows import TokenRow
 from scheduler.live.records.store import Store
 from scheduler.live.turns.board import Board
 from scheduler.live.turns.daemon import Daemon
+from scheduler.live.turns.forecasts import Forecasts
 from scheduler.live.turns.predictions import Predictions
 from scheduler.live.turns.solver_pool import SolverPool
 from scheduler.live.turns.whole_gangs import WholeGangs
@@ -51,6 +52,7 @@ class Server:
     gateway: AgentGateway
     solver: SolverPool
     predictions: Predictions
+    forecasts: Forecasts
     whole_gangs: WholeGangs
     policies: PolicyDesk
     providers: ProviderDesk

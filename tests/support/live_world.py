@@ -205,6 +205,7 @@ async def world(
         yield World(assembled, clock)
     finally:
         await assembled.server.predictions.close()
+        await assembled.server.forecasts.close()
         await assembled.server.solver.close()
         loop.cancel()
         await asyncio.gather(loop, return_exceptions=True)

@@ -27,7 +27,7 @@ from walras.states import JobState
 from walras.units import format_count, format_length, format_money
 
 if TYPE_CHECKING:
-    from walras.api import AttemptView, Explanation, JobDetail, JobView, SpeedView
+    from walras.api import AttemptView, Explanation, JobDetail, JobView, SpeedView, TargetView
     from walras.client import Client
 
 _COLUMNS = (
@@ -111,8 +111,15 @@ def explain(job: Job, output: Output = OutputFormat.TABLE) -> None:
             show_line(f"      to change this: {reason.fix}")
     for condition in answer.conditions:
         show_line(f"  {condition.type}  {condition.detail}")
+    if answer.target is not None:
+        show_line(f"  {_target_text(answer.target)}")
     for speed in answer.speeds:
         show_line(f"  {_speed_text(speed)}")
+
+
+def _target_text(target: "TargetView") -> str:
+    """One line, with the time at which the value is expected to be there."""
+    return target.detail + (f", about {target.expected_at}" if target.expected_at is not None else "")
 
 
 def _speed_text(speed: "SpeedView") -> str:
@@ -264,6 +271,7 @@ def _facts(job: "JobDetail") -> list[list[str]]:
         ("steps", steps),
         ("speed", speed),
         ("values", values),
+        ("target", "" if job.target is None else _target_text(job.target)),
         ("attempts", f"{job.attempts}, restarts after failures {job.restarts}"),
         ("used", used),
         ("spent", format_money(job.usd)),

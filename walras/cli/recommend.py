@@ -44,13 +44,16 @@ def recommend(
         float | None,
         typer.Option("--obtained", metavar="GBIT/S", min=0.001, help="Measured there after launch: is --network kept?"),
     ] = None,
+    steps_of: Annotated[
+        str | None,
+        typer.Option("--steps-of", metavar="JOB", help="The work: what this job of a server takes to its target."),
+    ] = None,
     picture: Annotated[Path | None, typer.Option("--picture", help="Draw it: a .png or .svg file.")] = None,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Recommend machines for a job. Exit code 1 where nothing surely keeps the deadline and the budget. No server."""
+    """Recommend machines for a job. Exit code 1: nothing surely keeps the deadline and the budget. Needs no server."""
     from walras.catalog import load_catalog
     from walras.cli.problem_files import read_document
-    from walras.job import parse_spec
     from walras.profile_file import ProfileFile
 
     room = load("scheduler.cloud.recommending")
@@ -70,8 +73,7 @@ def recommend(
         warn(f"walras: left out: {problem}")
     profiles = [read_document(path, ProfileFile) for path in profile or ()]
     _check_kinds(profile or [], [str(each.kind) for each in profiles])
-    spec = parse_spec(_text(job), source=str(job))
-    found = room.recommended(spec, profiles, known, terms, goal, batch or ())
+    found = room.recommended(_spec(job, steps_of), profiles, known, terms, goal, batch or ())
     if found.recommendation is None:
         raise UserError(_nothing(found), field="JOB", fix="profile the job (--profile), or widen what may be rented")
     if picture is not None:
@@ -82,6 +84,20 @@ def recommend(
         _show(found, verdict)
     if not found.recommendation.kept:
         raise typer.Exit(EXIT_NOT_KEPT)
+
+
+def _spec(path: Path, steps_of: str | None) -> Any:
+    """What the file says, with the work of another job if one is named."""
+    from walras.job import parse_spec
+
+    spec = parse_spec(_text(path), source=str(path))
+    if steps_of is None:
+        return spec
+    from walras.cli.target_steps import with_steps_of
+
+    spec, told = with_steps_of(steps_of, spec)
+    warn(f"walras: {told}")
+    return spec
 
 
 def _check_kinds(paths: list[Path], kinds: list[str]) -> None:

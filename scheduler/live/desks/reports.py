@@ -115,6 +115,7 @@ def _progressed(turn: Turn, job: LiveJob, attempt: LiveAttempt, report: Progress
     if report.values:
         job.row.last_values = json.dumps(report.values)
         _tell_network(turn, attempt, report.values.get(NETWORK))
+        _follow_target(turn, job, report)
     if report.facts:
         take_counted(turn, job, attempt, report.facts)
     is_first = earlier is None
@@ -123,6 +124,14 @@ def _progressed(turn: Turn, job: LiveJob, attempt: LiveAttempt, report: Progress
         _tell_odd(turn, job, attempt, report, is_first=is_first_speed)
     if is_first or is_first_speed or turn.at >= job.progress_told_at + turn.progress_interval_s:
         tell_progress(turn, job, attempt)
+
+
+def _follow_target(turn: Turn, job: LiveJob, report: ProgressReport) -> None:
+    """In memory at once; written down as often as its progress is."""
+    if job.target is not None:
+        job.target = job.target.with_report(report.steps, report.values)
+        if job.target.is_worth_a_forecast:
+            turn.board.to_foresee.setdefault(job.row.job_id)
 
 
 def _tell_network(turn: Turn, attempt: LiveAttempt, bytes_per_s: float | None) -> None:
@@ -144,6 +153,7 @@ def tell_progress(turn: Turn, job: LiveJob, attempt: LiveAttempt) -> None:
     job.row.steps = max(job.row.steps, report.steps)
     job.row.steps_per_s = report.steps_per_s
     turn.job_changed(job)
+    turn.target_changed(job)
     if report.steps_per_s is not None:
         job.speed_told = True
         key = (job.launch.kind, attempt.row.accelerator, attempt.row.accelerators)

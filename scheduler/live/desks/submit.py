@@ -25,6 +25,7 @@ from scheduler.live.records.rows import AnswerRow, JobRow, SpecRow
 from scheduler.live.turns.board import Board, Launch, LiveJob
 from scheduler.live.turns.carry_out import emit
 from scheduler.live.turns.clock import Clock
+from scheduler.live.turns.targets import JobTarget
 from scheduler.live.turns.turn import Turn
 from walras.api import SubmitResult
 from walras.errors import Forbidden, JobSpecError, UserError
@@ -152,8 +153,11 @@ class Admission:
             labels=json.dumps(spec.labels),
         )
         job = LiveJob(row, self.launch(job_id, drafted.project, spec))
+        if spec.target is not None:
+            job.target = JobTarget(spec.target.value, spec.target.at_most)
         board.jobs[job_id] = job
         turn.job_changed(job)
+        turn.target_changed(job)
         turn.batch.specs.append(SpecRow(job_id, json.dumps(spec_mapping(spec)), dump_request(request)))
         if spec.facts is not None:
             state_facts(turn, request.kind, spec.facts.facts(batch_of(spec.batch)), user)

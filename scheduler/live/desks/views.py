@@ -7,12 +7,14 @@ from typing import Any
 from scheduler.core.answers.explain import first_reason
 from scheduler.core.ledger.realised import realised
 from scheduler.core.speeds.speeds_of import PoolSpeed
+from scheduler.live.desks.target_views import Standing, view_target
 from scheduler.live.records.rows import AttemptRow, JobRow, PolicyRow, Usage
 from scheduler.live.turns import money
 from scheduler.live.turns.board import Board, LiveJob, LiveNode
 from scheduler.live.turns.breath import Breath
 from scheduler.live.turns.clock import Clock
 from scheduler.live.turns.daemon import Daemon
+from scheduler.live.turns.targets import parse_target
 from walras.api import (
     AttemptView,
     CertificateView,
@@ -24,6 +26,7 @@ from walras.api import (
     PriceView,
     ReasonView,
     SpeedView,
+    TargetView,
 )
 from walras.cluster import Pool
 from walras.ids import JobId
@@ -67,7 +70,23 @@ class Views:
 
     def detail(self, row: JobRow, usage: Iterable[Usage], spec: str, attempts: Iterable[AttemptRow]) -> JobDetail:
         views = [self.attempt(attempt) for attempt in attempts]
-        return JobDetail(**self._job(row, list(usage)), spec=json.loads(spec), attempt_list=views)
+        return JobDetail(
+            **self._job(row, list(usage)), spec=json.loads(spec), target=self.target(row), attempt_list=views
+        )
+
+    def target(self, row: JobRow) -> TargetView | None:
+        """How far the job is from its target; None where it has none."""
+        live = self._board.jobs.get(row.job_id)
+        target = parse_target(row.target) if live is None else live.target
+        if target is None:
+            return None
+        done = row.steps if live is None or live.progress is None else max(row.steps, live.progress.steps)
+        speed = None if live is None else _speed(live)
+        reported = tuple(json.loads(row.last_values if live is None else live.row.last_values))
+        view = view_target(target, Standing(done, row.steps_total, speed, reported, is_over=live is None))
+        if view.left_s is None:
+            return view
+        return view.model_copy(update={"expected_at": self._clock.shown(self._clock.now() + view.left_s)})
 
     def _job(self, row: JobRow, usage: list[Usage]) -> dict[str, Any]:
         live = self._board.jobs.get(row.job_id)

@@ -23,6 +23,7 @@ from scheduler.live.desks.submit import (
     sibling_positions,
     submission_order,
 )
+from scheduler.live.desks.target_views import conditions_of
 from scheduler.live.http.problems import problem_of
 from scheduler.live.http.routing import LARGE_BODY_BYTES, Call, json_list, parse_json
 from scheduler.live.records.rows import AnswerRow, JobQuery, JobRow
@@ -316,11 +317,13 @@ async def explanation(call: Call) -> Explanation:
             # What its last attempt came to, which the core does not keep.
             reasons.append(ReasonView(reason=row.reason, detail=row.detail))
     told = [ConditionView(type=each.type, detail=each.detail) for each in conditions(call.server.core, row.job_id)]
+    target = call.server.views.target(row)
     return Explanation(
         job_id=row.job_id,
         state=row.state,
         reasons=reasons,
-        conditions=told,
+        conditions=told + ([] if target is None else conditions_of(target)),
+        target=target,
         speeds=[call.server.views.pool_speed(each) for each in speeds_of(call.server.core, row.job_id)],
     )
 

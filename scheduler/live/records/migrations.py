@@ -140,3 +140,9 @@ def keep_facts(db: Database) -> None:
 def keep_networks(db: Database) -> None:
     """What gangs over several machines of a pool got, for the next start."""
     db.execute("CREATE TABLE networks (pool_id TEXT PRIMARY KEY, bytes_per_s REAL NOT NULL) WITHOUT ROWID")
+
+
+@migrations()
+def keep_targets(db: Database) -> None:
+    """What jobs with a target reported of it, and what was foreseen."""
+    db.execute("ALTER TABLE jobs ADD COLUMN target TEXT NOT NULL DEFAULT ''")

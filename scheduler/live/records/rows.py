@@ -39,6 +39,8 @@ class JobRow:
     labels: str = "{}"
     #: What it may cost, USD, where that was changed after it was submitted.
     budget_usd: float | None = None
+    #: JSON of `scheduler.live.turns.targets.JobTarget`; empty where the job has none.
+    target: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from pydantic import TypeAdapter
 from scheduler.core.events import Proposal
 from scheduler.live.records.journal import parse_pool
 from scheduler.live.records.rows import AnswerRow, AttemptRow, CheckpointRow, JobRow, Loaded, NodeRow, PartRow, RentRow
+from scheduler.live.turns.targets import JobTarget, parse_target
 from walras.cluster import NodeShare, Placement, Pool
 from walras.ids import JobId, Kind, NodeId, PoolId
 from walras.states import JobState
@@ -72,6 +73,8 @@ class LiveJob:
     progress_told: bool = True
     progress_told_at: float = -inf
     speed_told: bool = False
+    #: What it is to reach, if anything, and how far it is. The row has it as it was written last.
+    target: JobTarget | None = None
 
 
 @dataclass(slots=True)
@@ -135,6 +138,8 @@ class Board:
     proposal: Proposal | None = None
     solved_at: float = 0.0
     counters: Counters = field(default_factory=Counters)
+    #: Jobs of whose target something new may be foreseen, those that have waited longest first.
+    to_foresee: dict[JobId, None] = field(default_factory=dict)
     #: Cells of this generation whose beliefs have been written down, with what was measured.
     judged: int = 0
     next_job_id: int = 1
@@ -199,7 +204,9 @@ def load_board(loaded: Loaded, launches: dict[JobId, Launch], now: float, lease_
     board = Board(next_job_id=loaded.last_job_id + 1, next_command_id=loaded.last_command_id + 1)
     board.next_charge_id = loaded.last_charge_id + 1
     for job in loaded.jobs:
-        board.jobs[job.job_id] = LiveJob(job, launches[job.job_id])
+        board.jobs[job.job_id] = LiveJob(job, launches[job.job_id], target=parse_target(job.target))
+        if job.target:
+            board.to_foresee[job.job_id] = None
     for node in loaded.nodes:
         facts = ShapeFacts.model_validate_json(node.facts)
         until = now + lease_s[facts.market]

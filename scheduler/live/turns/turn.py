@@ -23,6 +23,7 @@ from scheduler.live.records.rows import (
     RentRow,
 )
 from scheduler.live.turns.board import Board, LiveAttempt, LiveJob, LiveNode
+from scheduler.live.turns.targets import dump_target
 from walras.ids import JobId, NodeId
 from walras.wire import AgentCommand
 
@@ -79,6 +80,12 @@ class Turn:
 
     def job_changed(self, job: LiveJob) -> None:
         self._jobs[job.row.job_id] = job.row
+
+    def target_changed(self, job: LiveJob) -> None:
+        """What is known of the job's target; nothing where it has none."""
+        if job.target is not None:
+            job.row.target = dump_target(job.target)
+            self.job_changed(job)
 
     def attempt_changed(self, attempt: LiveAttempt) -> None:
         self._attempts[attempt.row.job_id, attempt.row.attempt] = attempt.row

@@ -154,7 +154,8 @@ class FakeServer:
     async def _explain(self, request: web.Request) -> web.Response:
         job = self.found(request)
         reasons = [{"reason": job["reason"], "detail": job["detail"], "fix": "accept v100 too"}]
-        return web.json_response({"job_id": job["id"], "state": job["state"], "reasons": reasons})
+        body = {"job_id": job["id"], "state": job["state"], "reasons": reasons, "target": job.get("target")}
+        return web.json_response(body)
 
     async def _act(self, request: web.Request) -> web.Response:
         job, verb = self.found(request), request.match_info["verb"]

@@ -375,3 +375,17 @@ def test_explain_tells_the_network_that_a_gang_got(run: Run, fake: Any) -> None:
         fake.add(state=state, last_values={"network_bytes_per_s": 1.25e9})
     assert "10 Gbit/s (the slowest link" in run("explain", "1").stdout
     assert "Gbit/s" not in run("explain", "2").stdout
+
+
+def test_a_target_is_told_by_show_and_explain(run: Run, fake: Any) -> None:
+    """The server's line, with the instant; as fields for programs; nothing of a job that has none."""
+    detail = "loss 0.52 at step 400, target 0.35: expected at step 910 of 2,000 (in 3m24s at 2.5 steps/s)"
+    target = {"value": "loss", "at_most": 0.35, "outlook": "expected", "detail": detail, "steps_expected": 910.0}
+    fake.add(state="RUNNING", target=target | {"expected_at": "2026-11-05T18:00:00Z"})
+    fake.add(state="RUNNING")
+    for command in ("show", "explain"):
+        flat = " ".join(run(command, "1").stdout.split())
+        assert f"{detail}, about 2026-11-05T18:00:00Z" in flat
+        assert json.loads(run(command, "1", "-o", "json").stdout)["target"]["steps_expected"] == 910.0
+        assert json.loads(run(command, "2", "-o", "json").stdout)["target"] is None
+        assert "loss" not in run(command, "2").stdout

@@ -21,7 +21,7 @@ from walras.job import (
     spec_mapping,
     to_request,
 )
-from walras.job_parts import Checkpoint, Limits, Resources, Retry
+from walras.job_parts import Checkpoint, Limits, Resources, Retry, Target
 from walras.overrides import script_mapping, with_settings
 from walras.request import Demand, RetryRule
 
@@ -40,6 +40,7 @@ resources: {accelerators: [A100-SXM4-40GB:2, v100:2], cpus: 4+, memory: 24GB+}
 elastic: {min: 1, max: 4}
 batch: {global: 64}
 steps: 1e4
+target: {value: loss, at_most: 0.35}
 estimated_duration: 1h30m
 profile: resnet50
 facts: {gradient_bytes: 102e6, layers: 50}
@@ -73,6 +74,7 @@ def test_every_field_is_read() -> None:
     assert spec.limits == Limits(max_runtime=172_800, max_queue_time=43_200)
     assert spec.checkpoint == Checkpoint(dir="resnet", keep=5, interval=600)
     assert spec.depends_on == (12, "prepare")
+    assert spec.target == Target(value="loss", at_most=0.35)
     assert spec.labels == {"paper": "3", "team": "vision"}
     assert spec.throughput == {"a100-40gb": 12.0}
 
@@ -107,6 +109,14 @@ BAD = [
     ("run: x\nresources: {acelerators: a100}", "resources.acelerators", "did you mean `resources.accelerators`"),
     ("run: x\ncheckpoint: {directory: a}", "checkpoint.directory", "`checkpoint.dir`"),
     ("run: x\ngpus: 2", "gpus", "`resources.accelerators`"),
+    ("run: x\ntarget: {metric: loss, at_most: 1}", "target.metric", "`target.value`"),
+    ("run: x\ntarget: {value: loss}", "target.at_most", "add `target.at_most:`"),
+    ("run: x\ntarget: {value: loss, at_most: 0}", "target.at_most", "a number above 0"),
+    ("run: x\ntarget: {value: loss, at_most: .nan}", "target.at_most", "a finite number"),
+    ("run: x\ntarget: {value: '', at_most: 1}", "target.value", "must not be empty"),
+    ('run: x\ntarget: {value: "a\\eb", at_most: 1}', "target.value", "control and formatting"),
+    ("run: x\ntarget: {value: accuracy, at_least: 0.9}", "target.at_least", "`1 - accuracy`"),
+    ("run: x\ntarget: loss", "target", "write its fields below it: value, at_most"),
     ("run: x\ncolour: red", "colour", "known fields"),
     ("run: x\ngang: mixed", "gang", "this version does not carry it out"),
     ("run: x\nsecrets: {A: b}", "secrets", "this version does not carry it out"),

@@ -12,7 +12,7 @@ from walras.cli.main import app
 from walras.errors import JobSpecError
 from walras.job import JobSpec, parse_spec
 from walras.job_elastic import Batch, Elastic, Fork
-from walras.job_parts import Checkpoint, Limits, Resources, Retry
+from walras.job_parts import Checkpoint, Limits, Resources, Retry, Target
 from walras.model_facts import StatedFacts
 from walras.overrides import script_mapping
 
@@ -22,6 +22,7 @@ CLI = (ROOT / "docs" / "cli.md").read_text()
 GROUPS: dict[str, type[FileModel]] = {
     "": JobSpec, "resources.": Resources, "retry.": Retry, "limits.": Limits, "checkpoint.": Checkpoint,
     "elastic.": Elastic, "batch.": Batch, "fork.": Fork, "facts.": StatedFacts,
+    "target.": Target,
 }  # fmt: skip
 
 

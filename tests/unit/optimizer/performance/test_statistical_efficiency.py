@@ -126,6 +126,7 @@ def test_a_loss_curve_tells_when_a_target_is_reached() -> None:
 def test_a_target_below_the_floor_is_never_reached() -> None:
     """Infinite, not an error: the job may be told so."""
     assert isinf(LossCurve(1e-3, 1.0, 0.3).steps_to(0.3))
+    assert isinf(LossCurve(1e-3, 1.0, 0.0, power=0.34).steps_to(1e-300))
 
 
 @pytest.mark.parametrize(
