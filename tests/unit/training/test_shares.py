@@ -81,7 +81,7 @@ speeds_drawn = st.lists(st.floats(1.0, 10.0), min_size=2, max_size=5)
 
 
 @given(speeds_drawn, st.integers(1, 40), st.integers(0, 39), st.integers(5, 45), st.integers(0, 1000))
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 def test_every_sample_of_a_batch_is_one_ranks_own(
     speeds: list[float], size: int, last: int, count: int, stop_at: int
 ) -> None:
@@ -110,7 +110,7 @@ def test_every_sample_of_a_batch_is_one_ranks_own(
 
 
 @given(speeds_drawn, st.integers(8, 40), st.floats(0.0, 0.5), st.randoms(use_true_random=False))
-@settings(max_examples=20)
+@settings(max_examples=20, deadline=None)
 def test_shares_settle_where_hardly_anybody_waits(speeds: list[float], each: int, overhead: float, chance: Any) -> None:
     """With times that are noisy by 1 % and no more than partly proportional to the share, a few corrections end within
     the dead band of the best split, and later ones change nothing."""
