@@ -5,7 +5,6 @@ import os
 import secrets
 import shutil
 import sys
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from pathlib import Path
 import workers
 from walras.wire import StartCommand
 from workers import processes
+from workers.agent.socket_folder import socket_folder
 from workers.agent.speeds import Speeds, pace_of
 from workers.client_folder import build_client_folder
 from workers.environment import RankSettings, rank_environment
@@ -22,8 +22,6 @@ from workers.plan import SUPERVISOR_LOG, Plan, write_plan
 LOG_CAP_BYTES = 64 * 1024**2
 #: Below this much free space no attempt starts: it could neither log nor checkpoint.
 MIN_FREE_BYTES = 256 * 1024**2
-#: The kernel's limit for the path of a Unix socket is 107 bytes.
-MAX_SOCKET_FOLDER_BYTES = 80
 LAUNCH_TIMEOUT_S = 30.0
 #: Characters of a failed supervisor's last line that go with the refusal.
 LAST_WORDS = 500
@@ -65,7 +63,7 @@ def refusal(machine: Machine, command: StartCommand, lease_until: float) -> str:
 
 def make_plan(machine: Machine, command: StartCommand, lease_until: float) -> Plan:
     """Everything the supervisor needs; makes the attempt's socket folder."""
-    sockets = _socket_folder(machine.state)
+    sockets = socket_folder(machine.state)
     stem = f"{command.job_id}-{command.attempt}"
     rank_socket = str(sockets / f"{stem}.r")
     cookie = secrets.token_hex(16)
@@ -137,16 +135,3 @@ def _write_folder(folder: Path, plan: Plan) -> None:
     folder.mkdir(parents=True, mode=0o700)
     (folder / "work").mkdir()
     write_plan(folder, plan)
-
-
-def _socket_folder(state: Path) -> Path:
-    """Below the state folder, or, where that path is too long for a socket, in a folder of /tmp that is named there."""
-    folder = state / "s"
-    if len(os.fsencode(folder)) <= MAX_SOCKET_FOLDER_BYTES:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        return folder
-    link = state / "socket-folder"
-    if not link.is_dir():
-        link.unlink(missing_ok=True)
-        link.symlink_to(tempfile.mkdtemp(prefix="walras-", dir="/tmp"))
-    return Path(os.readlink(link))
