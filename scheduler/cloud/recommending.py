@@ -20,7 +20,7 @@ from optimizer.performance.predicting.predictor import Model
 from optimizer.renting.risk import Costs, useful_part
 from walras.catalog import AcceleratorFacts as Sheet
 from walras.catalog import Catalog, Instance
-from walras.errors import JobSpecError
+from walras.errors import ConfigError, JobSpecError
 from walras.job import JobSpec, kind_of
 from walras.job_elastic import batch_of
 from walras.profile_file import ProfileFile
@@ -77,6 +77,7 @@ def recommended(
     """
     own = next((profile for profile in profiles if profile.kind == kind_of(job)), None)
     terms = replace(terms, precision=terms.precision or _precision(job, own))
+    _check_precision(terms.precision, catalog)
     work = _work(job, own, batches)
     machines, left_out = machines_of(catalog, (demand.accelerator for demand in job.resources.accelerators), terms)
     observations: list[Observation] = list(_declared(job, work, catalog, terms))
@@ -152,6 +153,15 @@ def _sold(entry: Instance, facts: AcceleratorFacts, terms: Terms) -> Iterator[Ma
 def _precision(job: JobSpec, own: ProfileFile | None) -> str | None:
     stated = None if own is None else own.precision
     return stated or (None if job.facts is None else job.facts.precision)
+
+
+def _check_precision(precision: str | None, catalog: Catalog) -> None:
+    """Raises ConfigError for arithmetic of which no accelerator's peak is known: a slip, or not of this catalog."""
+    peaks = [tuple(sheet.peak_flops.items()) for sheet in catalog.accelerators.values()]
+    if precision is not None and all(peak_of(each, precision) is None for each in peaks):
+        known = sorted({name for each in peaks for name, _ in each})
+        fix = f"choose from {', '.join(known)}"
+        raise ConfigError(f"no accelerator's peak is known in {precision!r}", field="--precision", fix=fix)
 
 
 def facts_of(sheet: Sheet | None, precision: str | None) -> AcceleratorFacts | str:

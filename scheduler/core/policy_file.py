@@ -98,4 +98,4 @@ def _refuse_unknown(data: Mapping[Any, Any], known: tuple[str, ...], prefix: str
         if key not in known:
             near = get_close_matches(str(key), known, 1)
             hint = f"did you mean `{near[0]}`?" if near else f"known: {', '.join(known)}"
-            raise ConfigError(f"{prefix}{key}: unknown field; {hint}", field=f"{prefix}{key}", fix=hint)
+            raise ConfigError(f"{prefix}{key}: unknown field", field=f"{prefix}{key}", fix=hint)

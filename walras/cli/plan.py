@@ -30,7 +30,8 @@ def plan() -> None:
 def plan_capacity(
     trace: Annotated[Path | None, typer.Argument(metavar="TRACE", help="Jobs to plan for, in any format.")] = None,
     arrivals_per_h: Annotated[
-        float | None, typer.Option("--arrivals-per-h", help="Without a trace: single-accelerator jobs per hour.")
+        float | None,
+        typer.Option("--arrivals-per-h", min=0.0, help="Without a trace: single-accelerator jobs per hour."),
     ] = None,
     job_length: Annotated[str | None, typer.Option("--job-length", help="With it: their mean, such as 6h.")] = None,
     reserved_price: Annotated[

@@ -66,7 +66,7 @@ def test_no_plan_is_cheaper_than_its_bound(trace: Path) -> None:
     [
         ((), "price of a reserved hour"),
         (("--reserved-price", 0.4), "nothing to plan for"),
-        (("--reserved-price", 0.4, "--arrivals-per-h", -1, "--job-length", "1h"), "nothing to plan for"),
+        (("--reserved-price", 0.4, "--arrivals-per-h", -1, "--job-length", "1h"), "--arrivals-per-h"),
         (("--reserved-price", 1.4), "at most 1"),
         (("--on-demand", 1, "--reserved", 0), "above 0"),
         (("--reserved-price", 0.4, "--reserved", 1), "two prices"),

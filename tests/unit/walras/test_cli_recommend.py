@@ -84,7 +84,7 @@ def test_the_front_is_drawn(tmp_path: Path, ending: str) -> None:
         ({"batch": None}, [], "batch.global"),
         ({}, ["--batch", "512"], "--batch"),
         ({}, ["--picture", "front.txt"], "--picture"),
-        ({}, ["--precision", "fp12"], "the catalog has"),
+        ({}, ["--precision", "fp12"], "choose from"),
         ({"profile": "unheard-of"}, [], "FLOPs"),
     ],
 )
