@@ -7,7 +7,7 @@ needs them.
 
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
@@ -56,7 +56,6 @@ class ErrorsToExitCodes(TyperGroup):
 app = typer.Typer(
     name="walras",
     cls=ErrorsToExitCodes,
-    help="Schedule PyTorch jobs on unlike accelerators, by prices.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -68,6 +67,22 @@ app = typer.Typer(
 def version() -> None:
     """Print the version."""
     show_line(walras.__version__)
+
+
+def _version_and_done(asked: bool) -> None:
+    if asked:
+        version()
+        raise typer.Exit
+
+
+@app.callback(help="Schedule PyTorch jobs on unlike accelerators, by prices.")
+def _before_every_command(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_version_and_done, is_eager=True, help="Print the version, and stop."),
+    ] = False,
+) -> None:
+    """What may stand before a command."""
 
 
 _COMMANDS: tuple[Callable[..., None], ...] = (

@@ -74,7 +74,8 @@ def test_admin(fake: Any) -> None:
 
 def test_version_and_help() -> None:
     """The version is printed, and every command explains itself."""
-    assert CliRunner().invoke(app, ["version"]).stdout == f"{walras.__version__}\n"
+    for word in ("version", "--version"):
+        assert CliRunner().invoke(app, [word]).stdout == f"{walras.__version__}\n"
     assert CliRunner().invoke(app, ["submit", "-h"]).exit_code == 0
 
 
