@@ -3,6 +3,7 @@
 import asyncio
 import ipaddress
 import logging
+import os
 import signal
 import sys
 from collections.abc import Coroutine
@@ -124,7 +125,10 @@ async def _listen(runner: web.AppRunner, host: str, port: int, *, exact: bool) -
         await site.start()
     except OSError as error:
         if exact:
-            raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror}", field="--port") from None
+            fix = "choose another --port, or 0 for any that is free"
+            raise ConfigError(
+                f"cannot listen on {host}:{port}: {os.strerror(error.errno)}", field="--port", fix=fix
+            ) from None
         site = web.TCPSite(runner, host, 0)
         await site.start()
     bound = runner.addresses[0][1]

@@ -73,7 +73,9 @@ def _refusal(url: str, status: int, body: bytes) -> Forbidden:
         problem = ProblemDetail.model_validate_json(body)
     except ValidationError:
         return Forbidden(f"{url}: {status} {body[:200].decode(errors='replace')}")
-    return Forbidden((problem.detail or problem.title)[:_LONGEST_DETAIL], field=problem.field, fix=problem.fix)
+    # The server speaks to people with a token of their own; a machine has another way to one.
+    fix = "copy the server's join.token here anew (--join-token-file)" if status == 401 else problem.fix
+    return Forbidden((problem.detail or problem.title)[:_LONGEST_DETAIL], field=problem.field, fix=fix)
 
 
 class _LogAnswer(BaseModel):

@@ -11,11 +11,11 @@ from walras.wire import Heartbeat
 from workers.agent.server_client import ServerClient
 
 
-async def refusal_of(body: str) -> Forbidden:
+async def refusal_of(body: str, status: int = 409) -> Forbidden:
     """What the client raises where a server refuses a heartbeat with this body."""
 
     async def refuse(request: web.Request) -> web.Response:
-        return web.Response(status=409, text=body)
+        return web.Response(status=status, text=body)
 
     app = web.Application()
     app.router.add_post("/agent/v1/heartbeat", refuse)
@@ -39,6 +39,14 @@ async def test_a_refusal_is_told_in_the_servers_words() -> None:
     error = await refusal_of(json.dumps(problem))
     assert str(error) == detail
     assert error.fix == "give its shape a name"
+
+
+async def test_a_token_that_is_not_accepted_is_one_to_copy_anew() -> None:
+    """Not one that the environment of a person's commands would hold."""
+    problem = {"title": "No", "status": 401, "code": "unauthorised", "detail": "no token", "fix": "set WALRAS_TOKEN"}
+    assert (
+        await refusal_of(json.dumps(problem), 401)
+    ).fix == "copy the server's join.token here anew (--join-token-file)"
 
 
 async def test_what_is_no_server_of_ours_is_quoted() -> None:
