@@ -153,24 +153,6 @@ def test_exchange_waits_until_it_pays_for_both_restarts() -> None:
     assert starts(fleet.end(J1, exit_code=85)) == [2]
 
 
-def test_a_gang_has_its_turn_where_an_exchange_costs_more_than_is_remembered() -> None:
-    """Owed time is remembered up to a limit; jobs that never end must not keep their places for ever behind it."""
-    # h = 16, gang 4, restarts 5 + 5: 640 accelerator-seconds. It can be owed 240 at most, and they 60 too much.
-    dear = replace(QUICK, hysteresis=16.0, restart_default_s=5.0, owed_limit_rounds=6.0)
-    fleet = shared("a", dear)
-    for number in (1, 2, 3, 4):
-        fleet.tell(ev.JobSubmitted(0.0, job(number, "a", 1)))
-        running(fleet, JobId(number), 0.0)
-    fleet.tell(ev.JobSubmitted(0.0, job(5, "a", 4)))
-    equal = {number: {"a": 0.5} for number in range(1, 6)}
-    stopped: dict[int, Reason] = {}
-    while fleet.at < 400 and not stopped:
-        while fleet.solves:
-            fleet.answer(equal)
-        stopped = revoked(fleet.wake())
-    assert stopped == dict.fromkeys((1, 2, 3, 4), Reason.POLICY_PREEMPTED)
-
-
 def test_place_freed_by_an_exchange_cannot_be_stolen() -> None:
     """Whoever comes while the incumbent leaves does not get the place it leaves."""
     fleet = shared("c")
