@@ -125,10 +125,9 @@ async def _listen(runner: web.AppRunner, host: str, port: int, *, exact: bool) -
         await site.start()
     except OSError as error:
         if exact:
+            why = os.strerror(error.errno) if error.errno else error
             fix = "choose another --port, or 0 for any that is free"
-            raise ConfigError(
-                f"cannot listen on {host}:{port}: {os.strerror(error.errno)}", field="--port", fix=fix
-            ) from None
+            raise ConfigError(f"cannot listen on {host}:{port}: {why}", field="--port", fix=fix) from None
         site = web.TCPSite(runner, host, 0)
         await site.start()
     bound = runner.addresses[0][1]
