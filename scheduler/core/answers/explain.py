@@ -3,7 +3,7 @@
 Computed when asked, from the ledger alone. Reasons that no waiting will cure (`CONFIG:*`) come first.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
@@ -231,7 +231,19 @@ def _machines(core: SchedulerCore, job: JobRecord, state: PoolState) -> list[str
     away = [_away_text(each) for each in machines if each.condition is not Condition.UP]
     more = ", ..." if len(holders) > _NAMED_MOST else ""
     held = [f"held by job {', '.join(map(str, holders[:_NAMED_MOST]))}{more}"] if holders else []
-    return held + away[:_NAMED_MOST]
+    return held + _staying(core, holders) + away[:_NAMED_MOST]
+
+
+def _staying(core: SchedulerCore, holders: Sequence[JobId]) -> list[str]:
+    """Under a plan, which stops whom it moves: those that it must leave where they are, whatever waits."""
+    discipline, jobs = core.cycle.discipline, core.ledger.jobs
+    if discipline is None or not core.cycle.standing.plans:
+        return []
+    staying = [job_id for job_id in holders if jobs[job_id].holds and not discipline.can_be_stopped(jobs[job_id])]
+    if not staying:
+        return []
+    named = ", ".join(map(str, staying[:_NAMED_MOST])) + (", ..." if len(staying) > _NAMED_MOST else "")
+    return [f"job {named} cannot be stopped now (`preemptible: false`, no checkpoint, or its speed is being learnt)"]
 
 
 def _away_text(machine: Machine) -> str:

@@ -141,6 +141,19 @@ def test_who_waits_is_told_what_its_place_is_worth_and_costs() -> None:
     assert "price" in line.detail
 
 
+def test_who_waits_is_told_who_cannot_be_stopped_for_it() -> None:
+    """A higher class, too, waits for a job that may not be stopped; of one that may nothing is said."""
+    for preemptible in (True, False):
+        fleet = planning()
+        fleet.tell(ev.JobSubmitted(0.0, job(1, "a", 2, steps=100.0, preemptible=preemptible)))
+        carried_out(fleet)
+        running(fleet, J1)
+        fleet.tell(ev.JobSubmitted(1.0, job(2, "a", 4, steps=1e6, priority=90 if not preemptible else 50)))
+        carried_out(fleet)
+        (line,) = explain(fleet.core, J2)
+        assert ("job 1 cannot be stopped now" in line.detail) == (not preemptible)
+
+
 def test_without_moves_whoever_runs_stays_to_its_end() -> None:
     """`moves: false`: all who run are pinned."""
     fleet = planning("a", moves=False)
