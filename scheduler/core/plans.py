@@ -132,9 +132,9 @@ class ByPlan:
 
     def can_be_stopped(self, job: JobRecord) -> bool:
         can_save = job.request.preemptible and not job.loses_work
-        return self._moves and can_save and self._ledger.now >= self._learns_until(job)
+        return self._moves and can_save and self._ledger.now >= self.learns_until(job)
 
-    def _learns_until(self, job: JobRecord) -> float:
+    def learns_until(self, job: JobRecord) -> float:
         """A lease on an unmeasured pool lasts from the first rank on: no plan may end it while it starts."""
         if job.profiling_until == -inf:
             return -inf
@@ -187,6 +187,8 @@ class PlannedEvents:
     def __init__(self, cycle: Cycle, policy: PlanPolicy, rules: RoundRules) -> None:
         self._discipline = cycle.discipline = ByPlan(cycle.ledger, policy.moves)
         self._carried_out: Proposal | None = None
+        #: When the next lease ends, as far as is known.
+        self._lease_ends_at = inf
 
     def settle(self, cycle: Cycle) -> None:
         """A new plan carried out, free places given to those planned there, a plan asked for."""
@@ -197,6 +199,8 @@ class PlannedEvents:
         elif cycle.round_ended:
             cycle.dirty = True
         cycle.round_ended = False
+        if cycle.ledger.profiling:
+            self._watch_leases(cycle)
         self._discipline.learning.intersection_update(cycle.claims)
         if is_new or cycle.freed:
             self._drop_old_claims(cycle)
@@ -212,6 +216,16 @@ class PlannedEvents:
             self._explore(cycle)
         resolve.ask_if_due(cycle, self._problem)
         set_round_timer(cycle)
+
+    def _watch_leases(self, cycle: Cycle) -> None:
+        """Who learns a speed cannot be stopped before its lease ends: from then on there is another plan to ask for."""
+        if cycle.now >= self._lease_ends_at:
+            self._lease_ends_at, cycle.dirty = inf, True
+        learners = (self._discipline.learns_until(cycle.ledger.jobs[job_id]) for job_id in cycle.ledger.profiling)
+        ends_at = min((until for until in learners if until > cycle.now), default=inf)
+        if ends_at < self._lease_ends_at:
+            self._lease_ends_at = ends_at
+            cycle.timers.set(ends_at, "lease")
 
     def _explore(self, cycle: Cycle) -> None:
         """Leases to learn speeds: the plan has given everybody a place, and is told of these at its next turn."""

@@ -132,8 +132,10 @@ def _gates(core: SchedulerCore, job: JobRecord) -> Iterator[ReasonLine]:
 
 def _places(core: SchedulerCore, job: JobRecord, *, counts_ahead: bool) -> Iterator[ReasonLine]:
     ledger, claim = core.ledger, core.cycle.claims.get(job.job_id)
-    # What would help is said once, with the most binding reason, and where somebody asks about this job.
-    fix = remedies(core, job) if counts_ahead else ""
+    # What would help is said once, with the most binding reason, and where somebody asks about this job. While others
+    # leave for it nothing does but the seconds that they take.
+    is_exchange = claim is not None and claim.exchange
+    fix = remedies(core, job) if counts_ahead and not is_exchange else ""
     if claim is not None:
         missing = sum(claim.needs.values())
         rows = [row for row, _ in ledger.fleet.parts_of(claim.wanted.items())]

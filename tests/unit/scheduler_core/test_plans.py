@@ -270,3 +270,17 @@ def test_a_lease_that_is_planned_for_is_kept_by_the_next_plan() -> None:
     assert problem.columns.running[problem.columns.job == 0].tolist() == [False, True]
     assert revoked(carried_out(fleet)) == {}
     assert starts(fleet.end(J1, 85, 100.0)) == {1: "b"}
+
+
+def test_who_needs_the_place_of_a_lease_has_it_once_that_ends() -> None:
+    """No plan may end a lease; when it ends a plan is asked for, however long the round still lasts."""
+    rules = replace(QUICK, round_s=3600.0, profiling_s=60.0)
+    fleet = cluster("walras", rules=rules)
+    fleet.tell(ev.JobSubmitted(0.0, job(1, "a", 4, steps=1e6)))
+    carried_out(fleet)
+    running(fleet, J1)
+    fleet.tell(ev.JobSubmitted(10.0, job(2, "a", 4, steps=10.0, priority=90)))
+    assert revoked(carried_out(fleet)) == {}
+    fleet.wake()
+    assert fleet.at == 60.0
+    assert revoked(carried_out(fleet)) == {1: Reason.POLICY_PREEMPTED}

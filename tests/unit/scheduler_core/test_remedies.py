@@ -86,3 +86,13 @@ def test_asking_changes_nothing() -> None:
         fleet.lose(NodeId("a1"))
     assert asked.states == silent.states
     assert asked.attempts == silent.attempts
+
+
+def test_while_others_leave_for_it_nothing_else_is_advised() -> None:
+    """They save their work and go: whoever asked for less now would only begin to wait anew."""
+    fleet = held_up("ab")
+    fleet.tell(ev.JobReprioritised(1.0, J9, 90))
+    fleet.wake()
+    lines = explain(fleet.core, J9)
+    assert lines[0].reason is Reason.WAIT_PREEMPTING
+    assert not any(line.fix for line in lines)
