@@ -14,12 +14,11 @@ from scheduler.cloud.deadline_job import DeadlineJob, Outcome, SpotPolicy, run
 from scheduler.cloud.omniscient import Omniscient
 from scheduler.cloud.slack_plan import SlackPlan, plan_slack
 from scheduler.cloud.spot_market import SpotMarket, fit_markets
+from scheduler.cloud.spot_terms import MOST_HYPOTHESES
 from scheduler.cloud.zones import ZoneChoice, run_in_zones, together
 
 #: Whether there is a machine: zone by zone, slot by slot.
 Zones = tuple[tuple[bool, ...], ...]
-#: Groups of zones that our plan is made for at most, each a hypothesis about the market.
-_MOST_GROUPS = 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +131,8 @@ def teach(job: DeadlineJob, history: Sequence[tuple[bool, ...]], zones: int, ran
     markets = fit_markets(history)
     if zones == 1:
         return Taught(markets, plan_slack(job, markets))
-    if comb(len(history), zones) > _MOST_GROUPS:
-        groups = [random.sample(history, zones) for _ in range(_MOST_GROUPS)]
+    if comb(len(history), zones) > MOST_HYPOTHESES:
+        groups = [random.sample(history, zones) for _ in range(MOST_HYPOTHESES)]
     else:
         groups = [list(group) for group in combinations(history, zones)]
     laid = [together(group) for group in groups]

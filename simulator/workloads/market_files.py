@@ -11,7 +11,7 @@ from simulator.workloads.source import Reading, Row, Source, header_table
 from walras.errors import ConfigError
 
 #: Of one file, all its traces together.
-_MOST_SLOTS = 5_000_000
+_MOST_SLOTS = 1_000_000
 _MOST_LIVES = 100_000
 _LONGEST_S = 100 * 365.25 * 86_400.0
 

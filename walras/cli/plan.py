@@ -1,4 +1,5 @@
-"""`walras plan capacity`: how much to reserve, beside all on demand and beside what nobody can beat.
+"""`walras plan`: what to rent and how. Here `plan capacity`: how much to reserve, beside all on demand and beside what
+nobody can beat; the other plans have files of their own.
 
 The work is done in `simulator.workloads.reserving`, loaded by name when the command is given.
 """
@@ -12,10 +13,11 @@ import typer
 from walras.cli.loading import load
 from walras.cli.options import Output, length_s
 from walras.cli.output import Column, Listing, OutputFormat, show_json, show_line, show_listing
+from walras.cli.plan_spot import plan_spot
 from walras.errors import UserError
 from walras.units import format_length
 
-plan_commands = typer.Typer(help="Plan what to reserve.", no_args_is_help=True)
+plan_commands = typer.Typer(help="Plan what to rent, and how.", no_args_is_help=True)
 
 _FACE = "simulator.workloads.reserving"
 _HOUR_S = 3600.0
@@ -23,7 +25,10 @@ _HOUR_S = 3600.0
 
 @plan_commands.callback()
 def plan() -> None:
-    """Plan what to reserve."""
+    """Plan what to rent, and how."""
+
+
+plan_commands.command("spot")(plan_spot)
 
 
 @plan_commands.command("capacity")
