@@ -67,7 +67,7 @@ def read_lives(path: str | Path) -> list[tuple[float, bool]]:
     table = header_table(source, lines, ("lifetime_s",))
     found: list[tuple[float, bool]] = []
     for row in source.rows(lines, table):
-        life_s = row.number("lifetime_s", above=0, most=_LONGEST_S)
+        life_s = row.number("lifetime_s", least=0, most=_LONGEST_S)
         found.append((life_s, row.whole("taken", least=0, most=1, default=1) == 1))
         if len(found) > _MOST_LIVES:
             raise row.error("lifetime_s", f"is one of more than {_MOST_LIVES:,}", "give fewer machines")
