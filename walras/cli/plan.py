@@ -14,6 +14,7 @@ from walras.cli.loading import load
 from walras.cli.options import Output, length_s
 from walras.cli.output import Column, Listing, OutputFormat, show_json, show_line, show_listing
 from walras.cli.plan_checkpoint import plan_checkpoint
+from walras.cli.plan_collection import plan_collection
 from walras.cli.plan_spot import plan_spot
 from walras.errors import UserError
 from walras.units import format_length
@@ -31,6 +32,7 @@ def plan() -> None:
 
 plan_commands.command("spot")(plan_spot)
 plan_commands.command("checkpoint")(plan_checkpoint)
+plan_commands.command("collection")(plan_collection)
 
 
 @plan_commands.command("capacity")
