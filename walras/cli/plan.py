@@ -16,6 +16,7 @@ from walras.cli.output import Column, Listing, OutputFormat, show_json, show_lin
 from walras.cli.plan_checkpoint import plan_checkpoint
 from walras.cli.plan_collection import plan_collection
 from walras.cli.plan_spot import plan_spot
+from walras.cli.plan_workers import plan_workers
 from walras.errors import UserError
 from walras.units import format_length
 
@@ -33,6 +34,7 @@ def plan() -> None:
 plan_commands.command("spot")(plan_spot)
 plan_commands.command("checkpoint")(plan_checkpoint)
 plan_commands.command("collection")(plan_collection)
+plan_commands.command("workers")(plan_workers)
 
 
 @plan_commands.command("capacity")
