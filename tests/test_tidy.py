@@ -29,7 +29,6 @@ MAY_PRINT = ("walras/cli/", "walras/demo/", "simulator/main.py", "benchmarks/", 
 ENTRY_POINTS = {
     "walras.cli.main": "the console script of pyproject.toml",
     "scheduler.core.invariants": "holds the core to its promises in every test run; a server does not pay for it",
-    "scheduler.cloud.price_ladder": "replayed on recorded prices by benchmarks and tests",
     "optimizer.admission.online": "a theorem that runs: benchmarks and tests hold it to its proof",
     "optimizer.admission.offline": "what online admission is measured by, in benchmarks and tests",
     "optimizer.performance.spot_training": "spotDNN's plans, held to the published ones by benchmarks and tests",

@@ -1,4 +1,4 @@
-"""Files that say what a rented machine's market was like: when spot machines could be had, and how long they lived.
+"""Files that say what a market was like: when spot machines could be had, how long they lived, what they cost.
 
 CSV with a header, plain or gzip, read with the same bounds and complaints as a trace of jobs.
 """
@@ -13,6 +13,7 @@ from walras.errors import ConfigError
 #: Of one file, all its traces together.
 _MOST_SLOTS = 1_000_000
 _MOST_LIVES = 100_000
+_MOST_CHANGES = 20_000
 _LONGEST_S = 100 * 365.25 * 86_400.0
 
 
@@ -73,4 +74,23 @@ def read_lives(path: str | Path) -> list[tuple[float, bool]]:
             raise row.error("lifetime_s", f"is one of more than {_MOST_LIVES:,}", "give fewer machines")
     if not any(taken for _, taken in found):
         raise ConfigError(f"{path}: no machine was taken", field="taken", fix="give at least one that was")
+    return found
+
+
+def read_prices(path: str | Path) -> dict[str, list[tuple[float, float]]]:
+    """Price changes of places, as (instant in seconds, USD per hour from then on), in the order of the file.
+
+    Columns: `place`, `at_s`, `usd_per_h`.
+
+    Raises:
+        ConfigError: naming the file, the line and the column of what is wrong.
+    """
+    source, found = Source(path, Reading()), dict[str, list[tuple[float, float]]]()
+    lines = source.lines()
+    table = header_table(source, lines, ("place", "at_s", "usd_per_h"))
+    for many, row in enumerate(source.rows(lines, table), 1):
+        change = row.number("at_s"), row.number("usd_per_h", least=0, most=1e6)
+        found.setdefault(row.name("place"), []).append(change)
+        if many > _MOST_CHANGES:
+            raise row.error("at_s", f"is one of more than {_MOST_CHANGES:,}", "give fewer changes")
     return found

@@ -15,6 +15,7 @@ from walras.cli.options import Output, length_s
 from walras.cli.output import Column, Listing, OutputFormat, show_json, show_line, show_listing
 from walras.cli.plan_checkpoint import plan_checkpoint
 from walras.cli.plan_collection import plan_collection
+from walras.cli.plan_moves import plan_moves
 from walras.cli.plan_spot import plan_spot
 from walras.cli.plan_workers import plan_workers
 from walras.errors import UserError
@@ -35,6 +36,7 @@ plan_commands.command("spot")(plan_spot)
 plan_commands.command("checkpoint")(plan_checkpoint)
 plan_commands.command("collection")(plan_collection)
 plan_commands.command("workers")(plan_workers)
+plan_commands.command("moves")(plan_moves)
 
 
 @plan_commands.command("capacity")
