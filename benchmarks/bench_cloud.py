@@ -17,8 +17,7 @@ from benchmarks.revocation_runs import Weather, losses
 from benchmarks.spot_runs import JOB, ON_DEMAND_ALONE, Total, fitted, judged, starts, total, totalled
 from benchmarks.tables import Measured
 from benchmarks.transient_runs import ON_DEMAND_USD, SERVERS, STEPS, kinds, one_on_demand
-from scheduler.cloud.deadline_job import run
-from scheduler.cloud.omniscient import Omniscient
+from scheduler.cloud.omniscient import run_knowing
 from scheduler.cloud.price_ladder import Place
 from scheduler.cloud.slack_plan import SlackPlan, SlackPolicy, plan_slack
 from scheduler.cloud.spot_market import fit_markets
@@ -113,8 +112,8 @@ def informed(plan: SlackPlan, start: Start) -> SlackPolicy:
 
 def _against_program(start: Start) -> float:
     """How far the integer program, in whole slots, lies above the exact optimum."""
-    exact = run(JOB, Omniscient.of(JOB, start.anywhere), start.anywhere).cost
-    program = spot_optimum(JOB, start.anywhere, gap=1e-3)
+    exact = run_knowing(JOB, start.ahead).cost
+    program = spot_optimum(JOB, start.ahead[0], gap=1e-3)
     return ON_DEMAND_ALONE if program is None else abs(program - exact)
 
 

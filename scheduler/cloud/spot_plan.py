@@ -187,11 +187,8 @@ def does(held: Held) -> str:
 
 
 def _bound(terms: SpotTerms, job: DeadlineJob, optimum: Replayed, zones: int) -> SpotBound:
-    name = "the optimum, the trace known beforehand"
-    if zones > 1:
-        name = "the optimum, the traces known beforehand and changes of zone free"
     return SpotBound(
-        name,
+        f"the optimum, the {'trace' if zones == 1 else 'traces'} known beforehand",
         optimum.cost * terms.usd,
         terms.hours(job, optimum.spot_work),
         terms.hours(job, optimum.on_demand_work),

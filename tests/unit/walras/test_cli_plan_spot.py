@@ -63,10 +63,12 @@ def test_two_zones_of_the_example_are_judged_against_their_bound() -> None:
     assert checked["at_least_usd"] <= checked["program_usd"]
 
 
-def test_the_bound_of_one_zone_is_the_integer_program_s() -> None:
-    """Which counts whole slots: never below, and at most one slot on demand above."""
-    checked = _told(EXAMPLE, *JOB, "--zone", "zone-b", "--starts", 4, "--check")["checked"]
+@pytest.mark.parametrize("only", [("--zone", "zone-b"), ()])
+def test_the_bound_is_the_integer_program_s(only: tuple[str, ...]) -> None:
+    """Which counts whole slots: never below, and at most one slot on demand above, in one zone or two."""
+    checked = _told(EXAMPLE, *JOB, *only, "--starts", 4, "--check")["checked"]
     assert 0 <= checked["program_usd"] - checked["bound_usd"] + 1e-9 <= 3 / 6
+    assert checked["at_least_usd"] <= checked["bound_usd"] + 1e-9
 
 
 def test_a_market_that_is_always_there_costs_spot_alone(always: Path) -> None:
