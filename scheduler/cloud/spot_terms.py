@@ -17,6 +17,7 @@ _FINEST = 10
 #: Entries of our plan's table for each market.
 _MOST_ENTRIES = 8_000_000
 _ROUNDING = 1e-9
+_DEAREST_USD = 1e6
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,7 @@ class SpotTerms:
         Raises:
             UserError: not even an on-demand machine from the first moment on is in time; or spot is no cheaper.
         """
-        if not 0 < self.spot_usd_per_h < self.on_demand_usd_per_h:
+        if not 0 < self.spot_usd_per_h < self.on_demand_usd_per_h <= _DEAREST_USD:
             raise UserError(
                 f"spot at {self.spot_usd_per_h:g} and on demand at {self.on_demand_usd_per_h:g} USD/h leave no choice",
                 field="--spot",

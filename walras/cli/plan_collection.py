@@ -4,6 +4,7 @@ The work is done in `scheduler.cloud.collection_plan`, loaded by name when the c
 """
 
 from dataclasses import asdict
+from math import isfinite
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -34,6 +35,8 @@ def plan_collection(
         raise UserError(
             "either money or time is minimised", field="--deadline", fix="give one of --deadline and --budget"
         )
+    if budget is not None and not isfinite(budget):
+        raise UserError(f"{budget} is no budget", field="--budget", fix="an amount in USD, such as 140")
     within_s = length_s(deadline, "--deadline")
     if within_s == 0:
         raise UserError("a deadline is above 0", field="--deadline", fix="such as --deadline 24h")

@@ -97,6 +97,7 @@ def test_people_see_every_job_and_the_bounds(two: Path) -> None:
         (("--deadline", "8h", "--budget", 10), "either money or time"),
         (("--deadline", "0h"), "above 0"),
         (("--deadline", "1h"), "cannot all be done within 1h00m; the fastest plan takes"),
+        (("--budget", "inf"), "--budget"),
         (("--budget", 20), "fix: at least 24.00"),
     ],
 )

@@ -80,6 +80,11 @@ def test_a_market_that_is_always_there_costs_spot_alone(always: Path) -> None:
         assert policy["with_spot"] == "spot"
 
 
+def test_a_restart_may_cost_nothing(always: Path) -> None:
+    """Then the work is all that is paid."""
+    assert _told(always, *JOB, "--restart", "0s", "--starts", 1)["bound"]["usd"] == pytest.approx(4)
+
+
 def test_what_to_do_now_follows_from_what_is_left(always: Path) -> None:
     """With slack it waits for a spot machine, no longer than its threshold; without it goes on demand at once."""
     patient = {each["name"]: each for each in _told(always, *JOB, "--starts", 2)["policies"]}
@@ -139,6 +144,8 @@ def test_a_trace_that_cannot_be_read_is_named_with_its_line(tmp_path: Path, text
         (("--work", "6h"), "--deadline"),
         (("--spot", 3), "--spot"),
         (("--spot", 0), "--spot"),
+        (("--spot", "nan"), "--spot"),
+        (("--on-demand", "inf"), "--spot"),
         (("--work", "0"), "--work"),
         (("--slot", "soon"), "--slot"),
         (("--slot", "1s"), "--slot"),
