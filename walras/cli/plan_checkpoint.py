@@ -134,12 +134,12 @@ def _data(name: str, plan: Any) -> dict[str, Any]:
 def _show(plans: dict[str, Any], work_h: float, life_h: float, young_daly_h: float) -> None:
     columns = [
         Column("PLAN"),
-        Column("CHECKPOINTS", right=True),
+        Column("CHECKPOINTS", right=True, spare=2),
         Column("EXPECTED", right=True),
         Column("OVER THE WORK", right=True),
         Column("LOST", right=True),
         Column("WRITING", right=True),
-        Column("REVOCATIONS", right=True),
+        Column("REVOCATIONS", right=True, spare=1),
     ]
     show_listing(Listing(columns, [_row(*each, work_h) for each in plans.items()], None), OutputFormat.TABLE)
     show_line(f"Best: save after {_spelt(plans['best'].segments_h)} of work.")

@@ -113,7 +113,7 @@ def _show(found: Any, now: Any) -> None:
         Column("ON DEMAND", right=True),
         Column("USD", right=True),
         Column("ABOVE BOUND", right=True),
-        Column("MACHINES", right=True),
+        Column("MACHINES", right=True, spare=1),
         Column("LATE", right=True),
     ]
     rows = [_row(each, place == 0, found.starts) for place, each in enumerate(found.policies)]

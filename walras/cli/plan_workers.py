@@ -93,10 +93,10 @@ def _show(found: Any, most: int) -> None:
     columns = [
         Column(""),
         Column("CLUSTER"),
-        Column("WORKERS"),
+        Column("WORKERS", shrinks=True),
         Column("TIME", right=True),
         Column("USD", right=True),
-        Column("LOSSES", right=True),
+        Column("LOSSES", right=True, spare=1),
         Column("SAVED", right=True),
     ]
     rows = [
