@@ -17,7 +17,7 @@ IntArray = NDArray[np.int64]
 #: Chances below this count as this: a segment that nothing outlasts is merely never chosen.
 _RAREST = 1e-12
 #: Parts of a step in which ages are counted at most, and how near the checkpoint then has to be to whole ones.
-_FINEST, _NEAR = 60, 0.01
+_FINEST, _NEAR = 120, 0.01
 #: What would take longer does not end.
 _LONGEST_H = 1e8
 

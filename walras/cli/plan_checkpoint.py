@@ -40,19 +40,17 @@ def plan_checkpoint(
         typer.Option("--bathtub", help="With bathtub: part that dies early, then lengths: early, late, cap."),
     ] = _PUBLISHED_BATHTUB,
     age: Annotated[str, typer.Option("--age", help="Of the machine at the start of the job.")] = "0s",
-    step: Annotated[str | None, typer.Option("--step", help="Work is planned in steps of this; none: 120.")] = None,
+    step: Annotated[
+        str | None, typer.Option("--step", help="Work is planned in steps of this; none: 120 to 240.")
+    ] = None,
     output: Output = OutputFormat.TABLE,
 ) -> None:
     """Say how often to write checkpoints, beside Young and Daly's interval and none at all. Needs no server."""
     work_h, write_h = _hours(work, "--work"), _hours(write, "--write")
-    step_h = work_h / _STEPS if step is None else _hours(step, "--step")
     if not 0 < write_h < work_h:
         raise UserError(
             "a checkpoint has to take some time, and less than the work", field="--write", fix="such as 20s"
         )
-    if not work_h / _MOST_STEPS - 1e-9 <= step_h <= work_h:
-        fix = f"between {format_length(work_h * _HOUR_S / _MOST_STEPS)} and {work}"
-        raise UserError(f"work of {work} in steps of {format_length(step_h * _HOUR_S)}", field="--step", fix=fix)
     law, until_h = _law(lifetime, mean_life, bathtub)
     room, age_h = load("scheduler.cloud.checkpointing"), _hours(age, "--age")
     if law.survival(age_h) <= 0:
@@ -61,6 +59,7 @@ def plan_checkpoint(
     risk = load("optimizer.renting.risk")
     costs = risk.Costs(write_h, _hours(restart, "--restart"))
     young_daly_h = risk.young_daly_h(write_h, life_h)
+    step_h = _step_h(None if step is None else _hours(step, "--step"), work_h, young_daly_h)
     plans = {
         name: room.plan_checkpoints(law, work_h, costs, age_h, step_h, interval_h)
         for name, interval_h in (("best", None), ("Young-Daly", young_daly_h), ("no checkpoints", work_h))
@@ -79,6 +78,30 @@ def plan_checkpoint(
 
 def _hours(text: str, option: str) -> float:
     return (length_s(text, option) or 0.0) / _HOUR_S
+
+
+def _step_h(asked_h: float | None, work_h: float, young_daly_h: float) -> float:
+    """In which work is planned: Young and Daly's interval should be two steps, or no plan could tell it from others.
+
+    Raises UserError for work that is too long for that, and for a step that will not do.
+    """
+    least_h = work_h / _MOST_STEPS
+    if asked_h is None:
+        found_h = max(min(work_h / _STEPS, young_daly_h / 2), least_h)
+        if found_h <= young_daly_h:
+            return found_h
+        part = format_length(_MOST_STEPS * young_daly_h / 2 * _HOUR_S)
+        raise UserError(
+            f"work of {format_length(work_h * _HOUR_S)} is too long to plan in steps below "
+            f"{format_length(young_daly_h * _HOUR_S)}, Young and Daly's interval",
+            field="--work",
+            fix=f"plan a part, such as --work {part}: what is saved is behind it; or give --step",
+        )
+    if not least_h - 1e-9 <= asked_h <= work_h:
+        least, most = (format_length(hours * _HOUR_S) for hours in (least_h, work_h))
+        told = f"work of {most} in steps of {format_length(asked_h * _HOUR_S)}"
+        raise UserError(told, field="--step", fix=f"between {least} and {most}")
+    return asked_h
 
 
 def _law(lifetime: str, mean_life: str | None, bathtub: str) -> tuple[Any, float]:

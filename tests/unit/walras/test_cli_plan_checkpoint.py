@@ -64,10 +64,11 @@ def test_in_a_bathtub_saving_is_for_the_young_and_the_old() -> None:
 
 def test_work_that_no_machine_outlasts_never_ends_unsaved() -> None:
     """Thirty hours without a checkpoint on machines of a day: never, for people; null, for programs."""
-    _, plans = _told("--lifetime", "bathtub", "--write", "20s", "--work", "30h")
+    job = ("--lifetime", "bathtub", "--write", "5m", "--work", "30h", "--step", "30m")
+    _, plans = _told(*job)
     assert plans["no checkpoints"]["expected_h"] is None
     assert plans["best"]["expected_h"] < 36
-    assert "never" in _run("--lifetime", "bathtub", "--write", "20s", "--work", "30h").stdout
+    assert "never" in _run(*job).stdout
 
 
 def test_lives_may_come_from_a_file(tmp_path: Path) -> None:
@@ -88,6 +89,15 @@ def test_people_are_told_when_to_save() -> None:
     shown = _run("--lifetime", "bathtub", *JOB).stdout
     assert "Best: save after 4 x 10m00s" in shown
     assert "No plan in steps of 5m00s is expected to end sooner than the best one." in shown
+
+
+def test_work_that_is_too_long_is_planned_in_parts() -> None:
+    """Four days on machines of an hour: no step is short enough, unless one is asked for."""
+    job = ("--lifetime", "exponential", "--mean-life", "1h", "--write", "20s", "--work", "96h")
+    refused = _run(*job)
+    assert refused.exit_code == 2
+    assert "fix: plan a part, such as --work 12h38m" in refused.stderr
+    assert _run(*job, "--step", "2h").exit_code == 0
 
 
 @pytest.mark.parametrize(
