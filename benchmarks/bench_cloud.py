@@ -14,15 +14,15 @@ from benchmarks import zone_runs
 from benchmarks.collection_runs import measure_collections
 from benchmarks.price_runs import ladder, places
 from benchmarks.revocation_runs import Weather, losses
-from benchmarks.spot_runs import JOB, ON_DEMAND_ALONE, Start, Total, fitted, judged, starts, total
+from benchmarks.spot_runs import JOB, ON_DEMAND_ALONE, Total, fitted, judged, starts, total, totalled
 from benchmarks.tables import Measured
 from benchmarks.transient_runs import ON_DEMAND_USD, SERVERS, STEPS, kinds, one_on_demand
-from scheduler.cloud.deadline_job import run
-from scheduler.cloud.omniscient import Omniscient
+from scheduler.cloud.omniscient import run_knowing
 from scheduler.cloud.price_ladder import Place
 from scheduler.cloud.slack_plan import SlackPlan, SlackPolicy, plan_slack
 from scheduler.cloud.spot_market import fit_markets
 from scheduler.cloud.spot_program import spot_optimum
+from scheduler.cloud.spot_replay import Start, least
 from scheduler.cloud.transient_cluster import cheapest_within, expect
 from scheduler.cloud.uniform_progress import Greedy, UniformProgress
 from scheduler.cloud.waiting_game import Load, reserve_without_waiting
@@ -54,10 +54,10 @@ def _spot(data: Path, each: int) -> Measured:
     plans = _plans(data)
     greedy = total(begun, lambda _: Greedy())
     uniform = total(begun, lambda _: UniformProgress())
-    ours = total(begun, lambda start: plans[start.available].policy())
-    told = total(begun, lambda start: informed(plans[start.available], start))
+    ours = total(begun, lambda start: plans[start.zones[0]].policy())
+    told = total(begun, lambda start: informed(plans[start.zones[0]], start))
     own = [_of_its_own(begun[first : first + each]) for first in range(0, len(begun), each)]
-    optimum = total(begun, lambda start: Omniscient.of(JOB, start.ahead))
+    optimum = totalled(least(JOB, begun))
     measured = Measured("one job with a deadline on spot machines", f"8 traces, {each} random starts on each")
     for name, found in (("greedy", greedy), ("Uniform Progress", uniform), ("ours", ours), ("optimum", optimum)):
         target = 22.9 if found is uniform else None
@@ -94,7 +94,7 @@ def _plans(data: Path) -> dict[tuple[bool, ...], SlackPlan]:
 
 def _of_its_own(begun: Sequence[Start]) -> Total:
     """Starts on one trace under a plan that was fitted on that very trace: what knowing its chances is worth."""
-    plan = plan_slack(JOB, fit_markets([begun[0].available]))
+    plan = plan_slack(JOB, fit_markets([begun[0].zones[0]]))
     return total(begun, lambda _: plan.policy())
 
 
@@ -106,14 +106,14 @@ def closed(before: Total, found: Total, optimum: Total) -> float:
 def informed(plan: SlackPlan, start: Start) -> SlackPolicy:
     """Our policy where the zone was watched before the job came."""
     policy = plan.policy()
-    policy.watch(start.available[max(0, start.first - _WEEK) : start.first])
+    policy.watch(start.zones[0][max(0, start.first - _WEEK) : start.first])
     return policy
 
 
 def _against_program(start: Start) -> float:
     """How far the integer program, in whole slots, lies above the exact optimum."""
-    exact = run(JOB, Omniscient.of(JOB, start.ahead), start.ahead).cost
-    program = spot_optimum(JOB, start.ahead, gap=1e-3)
+    exact = run_knowing(JOB, start.ahead).cost
+    program = spot_optimum(JOB, start.ahead[0], gap=1e-3)
     return ON_DEMAND_ALONE if program is None else abs(program - exact)
 
 

@@ -5,14 +5,14 @@ spot, .2 h for every start. Of its eight traces of October 2022 the four of us-w
 us-west-2b that were taken a month later stand in for the others.
 """
 
-import csv
-import gzip
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
-from scheduler.cloud.deadline_job import DeadlineJob, Outcome, SpotPolicy, run
+from scheduler.cloud.deadline_job import DeadlineJob, SpotPolicy
+from scheduler.cloud.spot_replay import Replayed, Start, draw_starts, replay
+from simulator.workloads.market_files import read_availability
 
 #: Units of 120 s: a slot of 600 s is 5, the changeover of .2 h is 6.
 UNITS_PER_H = 30
@@ -22,19 +22,6 @@ _SLOT_S = 600.0
 _JUDGED = ("availability/1-node/aws-10-26-2022/", "availability/1-node/aws-2022-11-28/")
 #: What our policy is fitted on besides the judged sets of other times, and mostly other zones.
 _FITTED = ("availability/1-node/aws-2022-12-13/", "availability/1-node/aws-02-15-2023/")
-
-
-@dataclass(frozen=True, slots=True)
-class Start:
-    """A trace, and the slot at which a job begins on it."""
-
-    available: tuple[bool, ...]
-    first: int
-
-    @property
-    def ahead(self) -> tuple[bool, ...]:
-        """The slots until the deadline."""
-        return self.available[self.first : self.first + JOB.slots]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,41 +56,27 @@ def traces(data: Path, prefixes: tuple[str, ...]) -> list[tuple[bool, ...]]:
 
 def named(data: Path, prefixes: tuple[str, ...]) -> dict[str, tuple[bool, ...]]:
     """The same by name."""
-    spans: dict[str, list[tuple[float, bool]]] = {}
-    with gzip.open(data / "spot" / "capacity_traces_rle.csv.gz", "rt", encoding="utf-8") as file:
-        for row in csv.DictReader(file):
-            if row["trace_id"].startswith(prefixes):
-                spans.setdefault(row["trace_id"], []).append((float(row["end_s"]), int(row["available_nodes"]) > 0))
-    return {name: tuple(_slots(rows)) for name, rows in sorted(spans.items())}
-
-
-def _slots(rows: Sequence[tuple[float, bool]]) -> Iterator[bool]:
-    """What holds at the start of each slot."""
-    at = 0.0
-    for end, available in rows:
-        while at < end:
-            yield available
-            at += _SLOT_S
+    file = data / "spot" / "capacity_traces_rle.csv.gz"
+    return read_availability(file, _SLOT_S, lambda name: name.startswith(prefixes))
 
 
 def starts(traces: Sequence[tuple[bool, ...]], each: int, seed: int = 0) -> list[Start]:
     """Random starts: one in each of so many equal parts of every trace, so that none of its weather is left out."""
     random = Random(seed)
-    found = []
-    for trace in traces:
-        width = (len(trace) - JOB.slots + 1) / each
-        found += [Start(trace, int((part + random.random()) * width)) for part in range(each)]
-    return found
+    return [start for trace in traces for start in draw_starts((trace,), JOB.slots, each, random)]
 
 
 def total(begun: Sequence[Start], policy: Callable[[Start], SpotPolicy]) -> Total:
     """Run a policy, made anew for each start."""
-    outcomes: list[Outcome] = [run(JOB, policy(start), start.ahead) for start in begun]
-    many = len(outcomes)
+    return totalled(replay(JOB, begun, policy))
+
+
+def totalled(found: Replayed) -> Total:
+    """In hours and parts of on-demand alone."""
     return Total(
-        spot_h=sum(outcome.spot_work for outcome in outcomes) / many / UNITS_PER_H,
-        on_demand_h=sum(outcome.on_demand_work for outcome in outcomes) / many / UNITS_PER_H,
-        cost=sum(outcome.cost for outcome in outcomes) / many / ON_DEMAND_ALONE,
-        starts=sum(outcome.starts for outcome in outcomes) / many,
-        late=sum(outcome.late > 0 for outcome in outcomes),
+        spot_h=found.spot_work / UNITS_PER_H,
+        on_demand_h=found.on_demand_work / UNITS_PER_H,
+        cost=found.cost / ON_DEMAND_ALONE,
+        starts=found.starts,
+        late=found.late,
     )

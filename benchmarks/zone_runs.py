@@ -13,21 +13,18 @@ from statistics import fmean
 
 from benchmarks.spot_runs import JOB, ON_DEMAND_ALONE, named, traces
 from benchmarks.tables import Measured
-from scheduler.cloud.deadline_job import Outcome, SpotPolicy, run
+from scheduler.cloud.deadline_job import SpotPolicy
 from scheduler.cloud.slack_plan import plan_slack
-from scheduler.cloud.spot_market import SpotMarket, fit_markets
+from scheduler.cloud.spot_market import SpotMarket
 from scheduler.cloud.spot_program import zones_optimum
+from scheduler.cloud.spot_replay import Replayed, Start, Zones, draw_starts, least, replay, teach
 from scheduler.cloud.uniform_progress import UniformProgress
-from scheduler.cloud.zones import ZoneChoice, run_in_zones, together
 
 _SET = "availability/1-node/aws-02-15-2023/"
 REGIONS = {"us-west-2": ("us-west-2a", "us-west-2c"), "us-east-1": ("us-east-1a", "us-east-1d")}
 _BEFORE = tuple(f"availability/1-node/{name}/" for name in ("aws-10-26-2022", "aws-2022-11-28", "aws-2022-12-13"))
-#: Regions of two zones that are made up for fitting.
-_MADE_UP = 24
 #: The integer program stops when it is proven to be this near.
 _GAP = 2e-3
-Zones = tuple[tuple[bool, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,53 +45,47 @@ def region(data: Path, name: str) -> Zones:
 def fitted(data: Path) -> Fitted:
     """Our plans, from the traces of 2022."""
     before = [trace for trace in traces(data, _BEFORE) if any(trace)]
-    random = Random(0)
-    pairs = [together(random.sample(before, 2)) for _ in range(_MADE_UP)]
-    markets = fit_markets(before)
-    one = plan_slack(JOB, markets)
-    two = plan_slack(JOB, fit_markets([pair.any for pair in pairs]), [pair.taken for pair in pairs])
-    return Fitted(markets, one.policy, two.policy)
+    both = teach(JOB, before, 2, Random(0))
+    return Fitted(both.markets, plan_slack(JOB, both.markets).policy, both.plan.policy)
 
 
-def begun(zones: Zones, each: int, seed: int = 0) -> list[Zones]:
-    """What lies ahead of random starts, one in each of so many equal parts of the time."""
-    random = Random(seed)
-    width = (min(map(len, zones)) - JOB.slots + 1) / each
-    firsts = [int((part + random.random()) * width) for part in range(each)]
-    return [tuple(zone[first : first + JOB.slots] for zone in zones) for first in firsts]
+def begun(zones: Zones, each: int, seed: int = 0) -> list[Start]:
+    """Random starts over all zones at once."""
+    return draw_starts(zones, JOB.slots, each, Random(seed))
 
 
-def alone(ahead: Sequence[Zones], make: Callable[[], SpotPolicy]) -> list[Outcome]:
+def alone(starts: Sequence[Start], make: Callable[[], SpotPolicy]) -> Replayed:
     """A policy in each zone by itself."""
-    return [run(JOB, make(), zone) for zones in ahead for zone in zones]
+    single = [Start((zone,), start.first, start.slots) for start in starts for zone in start.zones]
+    return replay(JOB, single, lambda _: make())
 
 
-def across(ahead: Sequence[Zones], make: Callable[[], SpotPolicy], markets: Sequence[SpotMarket]) -> list[Outcome]:
+def across(starts: Sequence[Start], make: Callable[[], SpotPolicy], markets: Sequence[SpotMarket]) -> Replayed:
     """A policy over all zones."""
-    return [run_in_zones(JOB, make(), ZoneChoice(markets, len(zones)), zones) for zones in ahead]
+    return replay(JOB, starts, lambda _: make(), markets)
 
 
 def measure_zones(data: Path, name: str, each: int, ours: Fitted) -> Measured:
     """The table of one region."""
-    ahead = begun(region(data, name), each)
+    starts = begun(region(data, name), each)
     measured = Measured(f"one job with a deadline, zones of {name}", f"{each} random starts, one V100, 2023")
     found = {
-        "Uniform Progress, one zone": alone(ahead, UniformProgress),
-        "ours, one zone": alone(ahead, ours.one),
-        "Uniform Progress over zones": across(ahead, UniformProgress, ours.markets),
-        "ours over zones": across(ahead, ours.two, ours.markets),
+        "Uniform Progress, one zone": alone(starts, UniformProgress),
+        "ours, one zone": alone(starts, ours.one),
+        "Uniform Progress over zones": across(starts, UniformProgress, ours.markets),
+        "ours over zones": across(starts, ours.two, ours.markets),
     }
-    cost = {who: fmean(outcome.cost for outcome in outcomes) for who, outcomes in found.items()}
-    for who, outcomes in found.items():
+    cost = {who: replayed.cost for who, replayed in found.items()}
+    for who, replayed in found.items():
         measured.add(f"{who}, cost of on-demand alone", 100 * cost[who] / ON_DEMAND_ALONE, "%")
-        measured.add(f"{who}, late", sum(outcome.late > 0 for outcome in outcomes), "jobs", at_most=0)
-    solved = [plan for zones in ahead if (plan := zones_optimum(JOB, zones, _GAP)) is not None]
+        measured.add(f"{who}, late", replayed.late, "jobs", at_most=0)
+    solved = [plan for start in starts if (plan := zones_optimum(JOB, start.ahead, _GAP)) is not None]
     best, proven = fmean(plan.usd for plan in solved), fmean(plan.at_least for plan in solved)
     measured.add("optimum over zones, integer program, whole slots", 100 * best / ON_DEMAND_ALONE, "%")
     measured.add("the same, proven not below", 100 * proven / ON_DEMAND_ALONE, "%")
-    measured.add("starts without a plan", len(ahead) - len(solved), "", at_most=0)
-    # The program pays for whole slots, so its proven bound less one slot is below every exact cost.
-    bound = proven - JOB.on_demand_price
+    bound = least(JOB, starts).cost
+    measured.add("optimum over zones, exact", 100 * bound / ON_DEMAND_ALONE, "%")
+    measured.add("starts without a plan", len(starts) - len(solved), "", at_most=0)
     before, after = cost["Uniform Progress, one zone"], cost["ours over zones"]
     measured.add(
         "closed by ours over zones, from one zone's Uniform Progress",

@@ -146,8 +146,8 @@ def stay_sooner(given: Collection, budget_usd: float) -> Stay | None:
     free = least_time(given, budget_usd)
     if free is None:
         return None
-    # All jobs one after another on their cheapest machines: if that is too dear, every such plan is.
-    longest = float(np.sum(given.work / _rate_of_cheapest(given)))
+    # If that is too dear, every such plan is.
+    longest = longest_h(given)
     most_usd = budget_usd * (1 + _ROUNDING)
 
     def relaxed(within_h: float) -> bool:
@@ -165,6 +165,11 @@ def stay_sooner(given: Collection, budget_usd: float) -> Stay | None:
     found = _packed(_whole(given, within_h), within_h)
     assert found is not None, "the search ended where one fits"
     return _stated(given, found, over=lambda usd, time_h: time_h / bound)
+
+
+def longest_h(given: Collection) -> float:
+    """Within this time each job gets its cheapest machine: all of them could run there one after another."""
+    return float(np.sum(given.work / _rate_of_cheapest(given)))
 
 
 def _between(fits: Callable[[float], bool], low: float, high: float) -> tuple[float, float]:

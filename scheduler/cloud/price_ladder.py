@@ -59,6 +59,16 @@ def stick(places: Sequence[Place], steps: float, at: float) -> Bill:
     return Bill(place.price.integral(at, at + took_s) / _HOUR_S, took_s, (place.name,))
 
 
+def pays(here: Place, there: Place, steps: float, at: float, moving: Moving) -> bool:
+    """Whether going there saves more on the steps that are left than it costs, at the prices of an instant."""
+    going = there.usd_per_step(at) * steps + _moving_usd(there, at, moving)
+    return going < here.usd_per_step(at) * steps * (1 - _HYSTERESIS)
+
+
+def _moving_usd(there: Place, at: float, moving: Moving) -> float:
+    return there.price.at(at) * moving.pause_s / _HOUR_S + moving.usd
+
+
 def follow(places: Sequence[Place], steps: float, at: float, moving: Moving) -> Bill:
     """Choose again whenever a price changes, and move where that pays for itself on the steps that are left."""
     place, started_at, usd, chosen = cheapest(places, at), at, 0.0, []
@@ -75,11 +85,9 @@ def follow(places: Sequence[Place], steps: float, at: float, moving: Moving) -> 
         steps -= (until - at) * place.steps_per_s
         at = until
         better = cheapest(places, at)
-        pause_usd = better.price.at(at) * moving.pause_s / _HOUR_S
-        staying = place.usd_per_step(at) * steps
-        if better.usd_per_step(at) * steps + pause_usd + moving.usd < staying * (1 - _HYSTERESIS):
+        if pays(place, better, steps, at, moving):
             place = better
             chosen.append(place.name)
-            usd += pause_usd + moving.usd
+            usd += _moving_usd(better, at, moving)
             at += moving.pause_s
     return Bill(usd, at - started_at, tuple(chosen))

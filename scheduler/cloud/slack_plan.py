@@ -70,6 +70,14 @@ class SlackPolicy:
     def hold(self, job: DeadlineJob, now: Standing) -> Held:
         """See `SpotPolicy`."""
         self._belief.see(now.spot)
+        worth = self.worth(job, now)
+        return min(worth, key=lambda held: worth[held])
+
+    def worth(self, job: DeadlineJob, now: Standing) -> dict[Held, float]:
+        """Money until the end, in slots of spot and in the mean, of each choice in the slot that was seen last.
+
+        What may miss the deadline is worth more than any bill: the chance of it times `slack_value.NEVER`.
+        """
         weights, state = self._belief.weights, self._belief.state
         after = self._plan.ahead[:, now.time_left // job.slot - 1]
         worth: dict[Held, float] = {}
@@ -79,4 +87,4 @@ class SlackPolicy:
             ended = move.held is not Held.NOTHING and now.work_left <= move.work
             to_come = 0.0 if ended else float(weights @ after[:, now.slack - move.slack, move.mode, state])
             worth[move.held] = float(move.usd(job, np.array([float(now.work_left)]))[0]) + to_come
-        return min(worth, key=lambda held: worth[held])
+        return worth

@@ -1,4 +1,4 @@
-"""The omniscient bound as an integer program: an independent check of `omniscient`, for tests and benchmarks.
+"""The omniscient bound as an integer program: an independent check of `omniscient`.
 
     min sum_t s_t + k v_t   s.t.  s_t + v_t <= 1,  s_t <= a_t,  starts counted from s and v,
                                   slot sum_t (s_t + v_t) >= work + changeover * starts          (Wu and others, 2024)
@@ -8,6 +8,7 @@ In whole slots: what the last slot does not need is paid, so it is above the exa
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 
 import numpy as np
 from scipy import sparse
@@ -30,8 +31,13 @@ def spot_optimum(job: DeadlineJob, available: Sequence[bool], gap: float = 0.0) 
     return None if found is None else found.usd
 
 
-def zones_optimum(job: DeadlineJob, zones: Sequence[Sequence[bool]], gap: float = 0.0) -> Optimum | None:
-    """The same with a spot machine in one of several zones: a zone is a market of its own, so a change is a start."""
+def zones_optimum(
+    job: DeadlineJob, zones: Sequence[Sequence[bool]], gap: float = 0.0, limit_s: float = inf
+) -> Optimum | None:
+    """The same with a spot machine in one of several zones: a zone is a market of its own, so a change is a start.
+
+    `limit_s`: None, too, if it is not solved within so long.
+    """
     many, kinds = job.slots, len(zones) + 1
     columns = kinds * many
     held = sparse.identity(columns)
@@ -51,6 +57,6 @@ def zones_optimum(job: DeadlineJob, zones: Sequence[Sequence[bool]], gap: float 
         integrality=np.concatenate([np.ones(columns), np.zeros(columns)]),
         bounds=Bounds(np.zeros(2 * columns), np.concatenate([can, np.ones(columns)])),
         constraints=LinearConstraint(matrix.tocsr(), -np.inf, upper),
-        options={"mip_rel_gap": gap},
+        options={"mip_rel_gap": gap, "time_limit": limit_s},
     )
     return Optimum(float(found.fun), float(found.mip_dual_bound)) if found.status == 0 else None

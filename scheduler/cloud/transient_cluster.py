@@ -5,7 +5,7 @@ curve; a worker is lost with the chance that its law of survival gives for the r
 works, only its own part of the speed is missing (asynchronous training goes on).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations_with_replacement
 
@@ -82,10 +82,14 @@ def cheapest_within(
     kinds: Sequence[WorkerKind], servers: Servers, steps: float, most: int, limit_s: float
 ) -> tuple[tuple[WorkerKind, ...], Expected] | None:
     """The cheapest of all clusters of up to `most` workers that take no longer than `limit_s`; None if none is."""
-    best: tuple[tuple[WorkerKind, ...], Expected] | None = None
+    fast = [found for found in clusters(kinds, servers, steps, most) if found[1].took_s <= limit_s]
+    return min(fast, key=lambda found: found[1].usd, default=None)
+
+
+def clusters(
+    kinds: Sequence[WorkerKind], servers: Servers, steps: float, most: int
+) -> Iterator[tuple[tuple[WorkerKind, ...], Expected]]:
+    """Every cluster of up to `most` workers, the smallest first, with what it comes to."""
     for number in range(1, most + 1):
         for workers in combinations_with_replacement(kinds, number):
-            found = expect(workers, servers, steps)
-            if found.took_s <= limit_s and (best is None or found.usd < best[1].usd):
-                best = workers, found
-    return best
+            yield workers, expect(workers, servers, steps)

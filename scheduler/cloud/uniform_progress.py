@@ -17,9 +17,17 @@ class _SafetyNet:
     sprung: bool = False
 
     def holds(self, job: DeadlineJob, now: Standing) -> bool:
-        if now.held is not Held.ON_DEMAND and now.slack < job.margin:
+        if now.slack < job.margin:
             self.sprung = True
         return self.sprung
+
+
+class OnDemandAlone:
+    """No spot machine ever: what there is to save from."""
+
+    def hold(self, job: DeadlineJob, now: Standing) -> Held:
+        """See `SpotPolicy`."""
+        return Held.ON_DEMAND
 
 
 @dataclass(slots=True)
@@ -46,7 +54,7 @@ class UniformProgress:
         if self._net.holds(job, now):
             return Held.ON_DEMAND
         if now.held is Held.ON_DEMAND:
-            ahead = self._ahead(job, now, 2 * job.changeover) and now.slack >= job.margin
+            ahead = self._ahead(job, now, 2 * job.changeover)
             return Held.SPOT if now.spot and ahead else Held.ON_DEMAND
         if now.spot:
             return Held.SPOT

@@ -1,4 +1,5 @@
-"""`walras plan capacity`: how much to reserve, beside all on demand and beside what nobody can beat.
+"""`walras plan`: what to rent and how. Here `plan capacity`: how much to reserve, beside all on demand and beside what
+nobody can beat; the other plans have files of their own.
 
 The work is done in `simulator.workloads.reserving`, loaded by name when the command is given.
 """
@@ -12,10 +13,15 @@ import typer
 from walras.cli.loading import load
 from walras.cli.options import Output, length_s
 from walras.cli.output import Column, Listing, OutputFormat, show_json, show_line, show_listing
+from walras.cli.plan_checkpoint import plan_checkpoint
+from walras.cli.plan_collection import plan_collection
+from walras.cli.plan_moves import plan_moves
+from walras.cli.plan_spot import plan_spot
+from walras.cli.plan_workers import plan_workers
 from walras.errors import UserError
 from walras.units import format_length
 
-plan_commands = typer.Typer(help="Plan what to reserve.", no_args_is_help=True)
+plan_commands = typer.Typer(help="Plan what to rent, and how.", no_args_is_help=True)
 
 _FACE = "simulator.workloads.reserving"
 _HOUR_S = 3600.0
@@ -23,7 +29,14 @@ _HOUR_S = 3600.0
 
 @plan_commands.callback()
 def plan() -> None:
-    """Plan what to reserve."""
+    """Plan what to rent, and how."""
+
+
+plan_commands.command("spot")(plan_spot)
+plan_commands.command("checkpoint")(plan_checkpoint)
+plan_commands.command("collection")(plan_collection)
+plan_commands.command("workers")(plan_workers)
+plan_commands.command("moves")(plan_moves)
 
 
 @plan_commands.command("capacity")
