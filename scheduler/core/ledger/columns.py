@@ -151,6 +151,9 @@ class Columns:
         """
         rows = self.active.nonzero()[0]
         passed = np.maximum(at - self.settled_at[rows], 0.0)
+        if self._forgotten_at == at and not passed.any():  # a round's end and a solve fall together
+            self._clip(rows, limit_s)
+            return
         self.settled_at[rows] = at
         columns = (self.entitled, self.owed, self.promised, self.delivered)
         if not (self.counts_owed and any(column.any() for column in columns)):
@@ -171,5 +174,10 @@ class Columns:
         self._forgotten_at = at
         self.promised[rows] *= kept
         self.delivered[rows] *= kept
-        bound = limit_s * self.gang[rows][:, None]
-        self.owed[rows] = np.clip(self.owed[rows], -bound, bound)
+        self._clip(rows, limit_s)
+
+    def _clip(self, rows: NDArray[np.int64], limit_s: float) -> None:
+        """Remember at most so many seconds of a gang either way."""
+        if limit_s < inf:
+            bound = limit_s * self.gang[rows][:, None]
+            self.owed[rows] = np.clip(self.owed[rows], -bound, bound)
