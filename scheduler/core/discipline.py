@@ -171,32 +171,27 @@ class BySharesOwed:
             rows = rows[~np.isin(columns.job_id[rows], list(lines.spoken_for))]
         if not len(rows):
             return
-        class_rows = columns.class_row[rows]
-        rates = ledger.classes.rates[class_rows]
-        forms = ledger.classes.form_rows[class_rows]
+        class_rows, ids = columns.class_row[rows], columns.job_id[rows]
+        rates, forms = ledger.classes.rates[class_rows], ledger.classes.form_rows[class_rows]
         enough = self._rules.opportunistic_rate * rates.max(axis=1, initial=0.0)
         tolerated_s = self._tolerated_s(rows)
+        priority, submitted_at = -columns.priority_class[rows], columns.submitted_at[rows]
         for pool in range(columns.pools):
             entitled = columns.entitled[rows, pool] > 0
             tier = np.where(entitled, ENTITLED, OPPORTUNIST)
             wanted = entitled | ((rates[:, pool] > 0) & (rates[:, pool] >= enough))
             arrears = np.round(columns.owed[rows, pool] - tolerated_s) + 0.0
-            order = np.lexsort(
-                (columns.job_id[rows], columns.submitted_at[rows], -arrears, tier, -columns.priority_class[rows])
-            )
+            key = (priority, tier, -arrears, submitted_at, ids)
+            order = np.lexsort((*reversed(key), forms))
             order = order[wanted[order]]
-            for form in sorted(set(forms[order].tolist())):
-                those = order[forms[order] == form]
-                ids = columns.job_id[rows[those]].tolist()
-                keys = zip(
-                    (-columns.priority_class[rows[those]]).tolist(),
-                    tier[those].tolist(),
-                    (-arrears[those]).tolist(),
-                    columns.submitted_at[rows[those]].tolist(),
-                    ids,
-                    strict=True,
-                )
-                lines.line(pool, form).plan(list(zip(keys, ids, strict=True)))
+            of_form = forms[order]
+            parts = [column[order].tolist() for column in key]
+            ends = [*((of_form[1:] != of_form[:-1]).nonzero()[0] + 1).tolist(), len(order)]
+            first = 0
+            for end in ends if len(order) else ():
+                own = [part[first:end] for part in parts]
+                lines.line(pool, int(of_form[first])).plan(zip(zip(*own, strict=True), own[-1], strict=True))
+                first = end
 
     def _arrears_s(self, job: JobRecord, pool: int) -> float:
         """Accelerator-seconds that the job is owed on the pool beyond what is tolerated."""
