@@ -75,6 +75,16 @@ class Columns:
         self.eligible[slot] = False
         self._free.append(slot)
 
+    def slots_of(self, job_ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The slots of these jobs; -1 for those that are none any more."""
+        rows = self.active.nonzero()[0]
+        if not len(rows):
+            return np.full(len(job_ids), -1)
+        rows = rows[self.job_id[rows].argsort()]
+        ids = self.job_id[rows]
+        at = np.minimum(ids.searchsorted(job_ids), len(rows) - 1)
+        return np.where(ids[at] == job_ids, rows[at], -1)
+
     def _grow(self) -> None:
         size = len(self.active)
         for name, column in vars(self).items():
