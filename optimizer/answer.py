@@ -34,7 +34,7 @@ def answer(
     """
     found = _found_unchecked(policy, problem)
     validate(problem, walked=found is not None)
-    if isinstance(policy, SharePolicy) and not isinstance(policy, PlanPolicy) and problem.jobs.mixes.any():
+    if problem.jobs.mixes.any() and isinstance(policy, SharePolicy) and not isinstance(policy, PlanPolicy):
         return *answer_with_mixtures(policy, problem, memory), None
     rental = rent_machines(problem, delay_usd_per_h)
     if isinstance(policy, PlanPolicy):  # it says what happens now: machines on their way are not there

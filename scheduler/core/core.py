@@ -149,12 +149,12 @@ class SchedulerCore:
         if resolve.apply_answer(self._cycle, event):
             deadlines.entitle(self._cycle)
             nodes.rent_to(self._cycle, event.proposal)
-            self._cycle.refill = self._cycle.round_ended = True
+            self._cycle.refill = self._cycle.round_ended = self._cycle.answered = True
 
     def _solve_failed(self, event: ev.SolveFailed) -> None:
         if event.request_id == self._cycle.in_flight:
             self._cycle.in_flight = 0
-            self._cycle.dirty = True
+            self._cycle.dirty = self._cycle.round_ended = self._cycle.answered = True
 
     def _rent_failed(self, event: ev.RentFailed) -> None:
         nodes.rent_failed(self._cycle, event)

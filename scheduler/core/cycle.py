@@ -106,8 +106,9 @@ class Cycle:
     stale_pools: set[int] = field(default_factory=set)
     #: Every line must be filled afresh: pools, forms, keys or the policy changed, or a round ended.
     refill: bool = False
-    #: Running jobs are to be compared with waiting ones: a round ended, or a solve was answered.
+    #: Running jobs are to be compared with waiting ones: a round ended, or a solve was answered (or failed).
     round_ended: bool = False
+    answered: bool = False
     #: The end of a round in step, until the mechanism has taken it in.
     beat: RoundEnded | None = None
     #: Something changed that a solve should know about.

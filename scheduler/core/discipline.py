@@ -6,6 +6,7 @@ shares here and the one in `orders.py`; the round mechanism asks them and never 
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Protocol
 
 import numpy as np
@@ -26,6 +27,8 @@ _TOLERATED_MAX = 0.5
 _REACHED = 0.9
 #: Accelerator-seconds that an exchange must gain however little a restart costs: equals would swap for ever.
 _LEAST_ADVANTAGE_S = 1.0
+#: Entries of a line that are made at once when one is looked at.
+_DRAWN = 16
 
 
 class Incumbents(Protocol):
@@ -106,6 +109,20 @@ def _quantised(owed_s: float) -> float:
     return float(round(owed_s))
 
 
+def _runs(of_form: IntArray) -> list[tuple[int, int]]:
+    """Where equals that stand together begin and end."""
+    if not len(of_form):
+        return []
+    return list(pairwise([0, *((of_form[1:] != of_form[:-1]).nonzero()[0] + 1).tolist(), len(of_form)]))
+
+
+def _entries(key: tuple[FloatArray | IntArray, ...], first: int, end: int) -> Iterator[tuple[Key, JobId]]:
+    """Entries of a line from these columns of keys, the last of which is the job: made as they are drawn."""
+    for at in range(first, end, _DRAWN):
+        part = [column[at : min(at + _DRAWN, end)].tolist() for column in key]
+        yield from zip(zip(*part, strict=True), part[-1], strict=True)
+
+
 class BySharesOwed:
     """Shares of time: whoever is owed most goes first; exchanges must pay for the restarts they cause (design 2).
 
@@ -171,32 +188,25 @@ class BySharesOwed:
             rows = rows[~np.isin(columns.job_id[rows], list(lines.spoken_for))]
         if not len(rows):
             return
-        class_rows = columns.class_row[rows]
-        rates = ledger.classes.rates[class_rows]
-        forms = ledger.classes.form_rows[class_rows]
+        forms = ledger.classes.form_rows[columns.class_row[rows]]
+        keys = columns.job_id[rows], columns.submitted_at[rows], -columns.priority_class[rows], forms
+        order = np.lexsort(keys)  # what no pool sorts otherwise; those of one form and priority are a group
+        rows, forms = rows[order], forms[order]
+        priority = -columns.priority_class[rows]
+        group = np.append(0, ((forms[1:] != forms[:-1]) | (priority[1:] != priority[:-1])).cumsum())
+        rates = ledger.classes.rates[columns.class_row[rows]]
         enough = self._rules.opportunistic_rate * rates.max(axis=1, initial=0.0)
         tolerated_s = self._tolerated_s(rows)
         for pool in range(columns.pools):
             entitled = columns.entitled[rows, pool] > 0
-            tier = np.where(entitled, ENTITLED, OPPORTUNIST)
-            wanted = entitled | ((rates[:, pool] > 0) & (rates[:, pool] >= enough))
-            arrears = np.round(columns.owed[rows, pool] - tolerated_s) + 0.0
-            order = np.lexsort(
-                (columns.job_id[rows], columns.submitted_at[rows], -arrears, tier, -columns.priority_class[rows])
-            )
-            order = order[wanted[order]]
-            for form in sorted(set(forms[order].tolist())):
-                those = order[forms[order] == form]
-                ids = columns.job_id[rows[those]].tolist()
-                keys = zip(
-                    (-columns.priority_class[rows[those]]).tolist(),
-                    tier[those].tolist(),
-                    (-arrears[those]).tolist(),
-                    columns.submitted_at[rows[those]].tolist(),
-                    ids,
-                    strict=True,
-                )
-                lines.line(pool, form).plan(list(zip(keys, ids, strict=True)))
+            those = (entitled | ((rates[:, pool] > 0) & (rates[:, pool] >= enough))).nonzero()[0]
+            tier = np.where(entitled[those], ENTITLED, OPPORTUNIST)
+            behind = -(np.round(columns.owed[rows[those], pool] - tolerated_s[those]) + 0.0)
+            order = np.lexsort((behind, 2 * group[those] + tier))
+            those, tier, behind = those[order], tier[order], behind[order]
+            key = priority[those], tier, behind, columns.submitted_at[rows[those]], columns.job_id[rows[those]]
+            for first, end in _runs(forms[those]):
+                lines.line(pool, int(forms[those[first]])).plan(_entries(key, first, end))
 
     def _arrears_s(self, job: JobRecord, pool: int) -> float:
         """Accelerator-seconds that the job is owed on the pool beyond what is tolerated."""
@@ -230,7 +240,7 @@ class BySharesOwed:
         order = np.lexsort((columns.job_id[rows], columns.submitted_at[rows], -arrears, -columns.priority_class[rows]))[
             :most
         ]
-        return [self._ledger.jobs[JobId(int(columns.job_id[row]))] for row in rows[order]]
+        return list(map(self._ledger.jobs.__getitem__, columns.job_id[rows[order]].tolist()))
 
     def incumbents(self, pool: int, most: int) -> Incumbents:
         columns = self._ledger.columns
@@ -241,7 +251,7 @@ class BySharesOwed:
             (-columns.job_id[rows], -columns.submitted_at[rows], owed, entitled, columns.priority_class[rows])
         )
         ledger, now, slots = self._ledger, self._ledger.now, rows[order[:most]]
-        jobs = [ledger.jobs[JobId(job_id)] for job_id in columns.job_id[slots].tolist()]
+        jobs = list(map(ledger.jobs.__getitem__, columns.job_id[slots].tolist()))
         # One that never had a right to its place earns none by sitting there.
         opportunist = np.array([job.opportunist for job in jobs], np.bool_) & ~columns.loses_work[slots]
         return _OwedIncumbents(

@@ -42,15 +42,25 @@ class OwedRounds:
             fill(cycle)
         for job in pressing:
             jobs.press(cycle, job)
-        if cycle.round_ended or rules.round_s == 0:
-            cycle.round_ended = False
+        if rules.round_s == 0 or (cycle.round_ended and not self._awaits_answer(cycle)):
             compare(cycle)
             explore(cycle)
             take_in(cycle)
             fill(cycle)
+        cycle.round_ended = cycle.answered = False
         if cycle.dirty and cycle.standing.sharing is not None:
             resolve.ask_if_due(cycle)
         set_round_timer(cycle)
+
+    def _awaits_answer(self, cycle: Cycle) -> bool:
+        """Whether a solve is asked for at this round's end: its answer, or its failure, is when jobs are compared.
+
+        Exchanges by shares that are about to be replaced would cost restarts in vain. An answer that is not here when
+        the next round ends is waited for no longer.
+        """
+        if not cycle.answered and cycle.dirty and cycle.standing.sharing is not None:
+            resolve.ask_if_due(cycle)
+        return not cycle.answered and cycle.in_flight > 0 and cycle.asked_at == cycle.now
 
 
 def _ours(cycle: Cycle, policy: Policy, rules: RoundRules) -> RoundMechanism:

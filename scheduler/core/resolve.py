@@ -224,14 +224,15 @@ def _resize(cycle: Cycle, proposal: Proposal) -> None:
 
 def _entitle(ledger: Ledger, proposal: Proposal) -> None:
     """Replace the entitlements of the jobs that were asked about; owed time follows them to their new pools."""
-    columns, jobs = ledger.columns, ledger.jobs
+    columns = ledger.columns
     if not columns.counts_owed:
         return
-    asked = np.array([jobs[job_id].slot for job_id in proposal.asked if job_id in jobs], np.int64)
+    asked = columns.slots_of(np.array(proposal.asked, np.int64))
+    asked = asked[asked >= 0]
     fresh = np.zeros_like(columns.entitled)
     row_of = [ledger.fleet.pool_row(pool_id) for pool_id in proposal.pools]
     rows = np.array([-1 if row is None else row for row in row_of], np.int64)[np.array(proposal.pool_rows, np.int64)]
-    slots = np.array([jobs[job_id].slot if job_id in jobs else -1 for job_id in proposal.job_ids], np.int64)
+    slots = columns.slots_of(np.array(proposal.job_ids, np.int64))
     kept = (slots >= 0) & (rows >= 0)
     given = np.array(proposal.counts, np.float64) * np.array(proposal.shares, np.float64)
     np.add.at(fresh, (slots[kept], rows[kept]), given[kept])

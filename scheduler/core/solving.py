@@ -29,11 +29,11 @@ def solve(command: Solve) -> Proposal:
     certificate = decision.certificate
     return Proposal(
         pools=tuple(PoolId(pool_id) for pool_id in problem.pools.pool_id),
-        job_ids=tuple(JobId(i) for i in problem.jobs.job_id[problem.columns.job[column]].tolist()),
+        job_ids=tuple(problem.jobs.job_id[problem.columns.job[column]].tolist()),
         pool_rows=tuple(problem.columns.use_pool[kept].tolist()),
-        counts=tuple(int(count) for count in problem.columns.use_count[kept]),
+        counts=tuple(problem.columns.use_count[kept].astype(np.int64).tolist()),
         shares=tuple(np.round(decision.x[column], 6).tolist()),
-        asked=tuple(JobId(i) for i in problem.jobs.job_id.tolist()),
+        asked=tuple(problem.jobs.job_id.tolist()),
         prices=tuple(np.asarray(decision.quote.prices, float).tolist()),
         price_unit=decision.quote.unit,
         exchange=float(decision.quote.exchange),

@@ -1,5 +1,6 @@
 """What is tolerated of lag: who waits falls behind those who run by no more than was said, and starts become few."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -13,7 +14,9 @@ from scheduler.core import events as ev
 from scheduler.core.commands import Command, Start
 from scheduler.core.core import SchedulerCore
 from scheduler.core.discipline import BySharesOwed
+from scheduler.core.ledger.columns import Columns
 from scheduler.core.ledger.ledger import JobRecord, Ledger
+from scheduler.core.ledger.lines import Key, Lines
 from scheduler.core.rules import RoundRules
 from simulator.attempts import WorldModel
 from simulator.engine import Limits
@@ -164,3 +167,55 @@ def test_with_a_part_of_nothing_only_the_exchange_counts(advantage_s: float) -> 
     row = next(state.row for state in ledger.fleet.pools if state.capacity)
     assert displaced(ledger, 0.0, row)[JobId(3)] == ({JobId(1), JobId(2)} if advantage_s >= 240.0 else set())
     assert displaced(ledger, 0.01, row)[JobId(3)] == set()  # 900 s are tolerated after 25 hours
+
+
+# ------------------------------------------------------------------------------------------------ lines
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.tuples(st.floats(-3600.0, 3600.0), seconds, st.integers(1, 3)), min_size=3, max_size=40),
+    st.floats(0, 1),
+)
+def test_lines_are_the_keys_of_those_who_wait(rows: list[tuple[float, float, int]], part: float) -> None:
+    """What a round sorts in columns is what each job by itself would be put in line with, in order."""
+    ledger = ledger_of([row[0] for row in rows], [row[1] for row in rows], running=2)
+    for record, (*_, turn) in zip(ledger, rows, strict=True):
+        if turn == 1 and record.waits:
+            ledger.columns.entitled[record.slot, :] = 0.0
+        record.request = replace(record.request, priority=(10, 50, 90)[turn - 1])
+        ledger.columns.priority_class[record.slot] = record.request.priority_class
+    discipline, lines = BySharesOwed(ledger, RoundRules(tolerated_lag=part)), Lines(ledger)
+    lines.clear()
+    discipline.fill_lines(lines)
+    expected: dict[int, list[tuple[Key, JobId]]] = {}
+    for record in (each for each in ledger if each.waits):
+        for pool_row, key in discipline.keys(record):
+            expected.setdefault(pool_row, []).append((key, record.job_id))
+    found = {row: [entry for _, line in lines.of(row) for entry in line.first(99)] for row in expected}
+    assert found == {row: sorted(entries) for row, entries in expected.items()}
+
+
+@given(st.lists(st.integers(1, 9), max_size=12), st.sets(st.integers(0, 11)))
+def test_slots_are_those_of_active_jobs(wanted: list[int], gone: set[int]) -> None:
+    """-1 for a job that is none any more, though its row still holds its number."""
+    columns = Columns()
+    slots = {number: columns.new_slot() for number in (7, 2, 9, 4)}
+    for number, slot in slots.items():
+        columns.job_id[slot], columns.active[slot] = number, number not in gone
+    expected = [slots[number] if number in slots and number not in gone else -1 for number in wanted]
+    assert columns.slots_of(np.array(wanted, np.int64)).tolist() == expected
+
+
+@given(st.floats(0.0, 1e4), st.floats(1.0, 1e3), st.booleans())
+def test_what_is_settled_twice_at_one_instant_is_settled_once(passed_s: float, limit_s: float, first: bool) -> None:
+    """A round's end, the problem and the answer all settle: nothing is added or forgotten again, the limit holds."""
+    ledger, once = (ledger_of([500.0, -500.0, 90.0], [1e3, 0.0, 5.0], running=2) for _ in range(2))
+    at = ledger.now + passed_s
+    ledger.columns.settle_all(at, limit_s if first else np.inf)
+    ledger.columns.settle_all(at, limit_s)
+    once.columns.settle_all(at, limit_s)
+    assert np.array_equal(ledger.columns.owed, once.columns.owed)
+    assert np.array_equal(ledger.columns.attained_s, once.columns.attained_s)
+    if first:
+        assert np.array_equal(ledger.columns.delivered, once.columns.delivered)

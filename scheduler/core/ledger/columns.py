@@ -75,6 +75,16 @@ class Columns:
         self.eligible[slot] = False
         self._free.append(slot)
 
+    def slots_of(self, job_ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The slots of these jobs; -1 for those that are none any more."""
+        rows = self.active.nonzero()[0]
+        if not len(rows):
+            return np.full(len(job_ids), -1)
+        rows = rows[self.job_id[rows].argsort()]
+        ids = self.job_id[rows]
+        at = np.minimum(ids.searchsorted(job_ids), len(rows) - 1)
+        return np.where(ids[at] == job_ids, rows[at], -1)
+
     def _grow(self) -> None:
         size = len(self.active)
         for name, column in vars(self).items():
@@ -151,6 +161,9 @@ class Columns:
         """
         rows = self.active.nonzero()[0]
         passed = np.maximum(at - self.settled_at[rows], 0.0)
+        if self._forgotten_at == at and not passed.any():  # a round's end and a solve fall together
+            self._clip(rows, limit_s)
+            return
         self.settled_at[rows] = at
         columns = (self.entitled, self.owed, self.promised, self.delivered)
         if not (self.counts_owed and any(column.any() for column in columns)):
@@ -171,5 +184,10 @@ class Columns:
         self._forgotten_at = at
         self.promised[rows] *= kept
         self.delivered[rows] *= kept
-        bound = limit_s * self.gang[rows][:, None]
-        self.owed[rows] = np.clip(self.owed[rows], -bound, bound)
+        self._clip(rows, limit_s)
+
+    def _clip(self, rows: NDArray[np.int64], limit_s: float) -> None:
+        """Remember at most so many seconds of a gang either way."""
+        if limit_s < inf:
+            bound = limit_s * self.gang[rows][:, None]
+            self.owed[rows] = np.clip(self.owed[rows], -bound, bound)

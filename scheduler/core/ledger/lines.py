@@ -21,21 +21,23 @@ Key = tuple[float, ...]
 class Line:
     """One pool's queue of jobs of one form."""
 
-    __slots__ = ("_at", "_late", "_newest", "_planned", "count", "part")
+    __slots__ = ("_at", "_coming", "_late", "_newest", "_planned", "count", "part")
 
     def __init__(self, count: int, part: int) -> None:
         #: Accelerators of its gangs: of all of them, and on one machine at most.
         self.count = count
         self.part = part
+        #: What a plan sorted: as much of it as somebody has looked at, and the rest.
         self._planned: list[tuple[Key, JobId]] = []
+        self._coming: Iterator[tuple[Key, JobId]] = iter(())
         self._at = 0
         self._late: list[tuple[Key, JobId]] = []
         #: Keys by which those stand who came since: one who left and came back stands by no other.
         self._newest: dict[JobId, Key] = {}
 
-    def plan(self, entries: list[tuple[Key, JobId]]) -> None:
-        """Replace everything by these entries, sorted."""
-        self._planned, self._at = entries, 0
+    def plan(self, entries: Iterable[tuple[Key, JobId]]) -> None:
+        """Replace everything by these entries, sorted. They are drawn as they are looked at: of most lines, a few."""
+        self._planned, self._coming, self._at = [], iter(entries), 0
         self._late.clear()
         self._newest.clear()
 
@@ -46,7 +48,10 @@ class Line:
     def head(self, is_waiting: Callable[[JobId], bool]) -> tuple[Key, JobId] | None:
         """The most urgent entry whose job still waits."""
         planned, late, newest = self._planned, self._late, self._newest
-        while self._at < len(planned) and (planned[self._at][1] in newest or not is_waiting(planned[self._at][1])):
+        while self._at < len(planned) or self._draws():
+            job_id = planned[self._at][1]
+            if job_id not in newest and is_waiting(job_id):
+                break
             self._at += 1
         while late:
             key, job_id = late[0]
@@ -60,13 +65,23 @@ class Line:
             return planned[self._at]
         return late[0] if late else None
 
+    def _draws(self) -> bool:
+        """Draw one more entry of the plan. False: there is none."""
+        entry = next(self._coming, None)
+        if entry is None:
+            return False
+        self._planned.append(entry)
+        return True
+
     def first(self, most: int) -> Iterator[tuple[Key, JobId]]:
         """The first entries in order, stale ones included and counted."""
+        self._planned.extend(islice(self._coming, max(0, self._at + most - len(self._planned))))
         planned = self._planned[self._at : self._at + most]
         yield from islice(merge(planned, _ascending(self._late)), most)
 
     def before(self, key: Key) -> Iterator[JobId]:
         """Entries before this key in no order, stale ones included."""
+        self._planned.extend(self._coming)
         end = bisect_left(self._planned, (key,), lo=self._at)
         yield from (job_id for _, job_id in islice(self._planned, self._at, end))
         yield from (job_id for other, job_id in self._late if other < key)

@@ -48,3 +48,16 @@ def test_the_first_is_the_same_however_often_somebody_looks(happened: list[tuple
         elif what == "looked":
             expected = min(((key, job) for job, key in waiting.items()), default=None)
             assert line.head(lambda one: one in waiting) == expected
+
+
+@given(st.lists(st.integers(0, 9), max_size=8), st.integers(0, 8), st.integers(1, 8))
+def test_how_far_a_plan_was_drawn_shows_nowhere(keys: list[int], gone: int, most: int) -> None:
+    """After the first have left, the next in order and those before a key are as if the plan were a list."""
+    entries = sorted(((float(key), number), JobId(number)) for number, key in enumerate(keys))
+    line, left = Line(1, 1), entries[gone:]
+    line.plan(iter(entries))
+    here = {job_id for _, job_id in left}
+    assert line.head(here.__contains__) == (left[0] if left else None)
+    assert list(line.first(most)) == left[:most]
+    assert list(line.before((5.0,))) == [job_id for key, job_id in left if key < (5.0,)]
+    assert list(line.first(most)) == left[:most]
