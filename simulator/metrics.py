@@ -267,15 +267,14 @@ class Metrics:
         del self._holdings[command.job_id]
         holding = parts[0]
         measure, place = self.open[command.job_id], _first(holding.placement)
-        self._sharers[place] -= 1
-        is_last = not self._sharers[place]
-        if is_last:
-            del self._sharers[place]
+        others = self._sharers.pop(place) - 1
+        if others:
+            self._sharers[place] = others
         measure.running_s += holding.ran_s
         measure.overhead_s += now - holding.leased_at - holding.ran_s
         for there in parts:
             self._charge(now, there)
-            if is_last:
+            if not others:
                 there.meter.held -= there.accelerators
             measure.usd += there.usd
             accelerator = there.meter.pool.shape.accelerator

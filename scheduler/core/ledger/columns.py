@@ -106,21 +106,20 @@ class Columns:
 
     def settle(self, slot: int, at: float) -> None:
         """Bring one row's attained and owed service up to `at`."""
-        passed = at - self.settled_at[slot]
+        passed = at - self.settled_at.item(slot)
         if passed <= 0:
             return
         self.settled_at[slot] = at
-        pool, count = self.pool[slot], self.count[slot]
+        pool, count = self.pool.item(slot), self.count.item(slot)
+        if pool >= 0:
+            self.attained_s[slot] += count * passed
         if not self.counts_owed:
-            if pool >= 0:
-                self.attained_s[slot] += count * passed
             return
         entitled = self.entitled[slot]
         due = entitled * passed
         self.owed[slot] += due
         self.promised[slot] += due
         if pool >= 0:
-            self.attained_s[slot] += count * passed
             for there, held in self.parts.get(slot, ((pool, count),)):
                 if entitled[there] > 0:
                     self.owed[slot, there] -= held * passed
