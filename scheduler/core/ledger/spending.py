@@ -231,7 +231,7 @@ class Spending:
         """Its place costs nothing: no account need hear of it."""
         assert job.placement is not None
         pools = self._ledger.fleet.pools
-        return not any([pools[row].pool.usd_per_h for row, _ in self._ledger.parts_of(job)])
+        return not any(pools[row].pool.usd_per_h for row, _ in self._ledger.parts_of(job))
 
     def _sharing(self, job: JobRecord) -> list[JobRecord]:
         """Others that hold the same accelerators of the one machine."""
