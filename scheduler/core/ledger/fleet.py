@@ -129,6 +129,8 @@ class Fleet:
     def __init__(self) -> None:
         self.pools: list[PoolState] = []
         self.machines: list[Machine | None] = []
+        #: Whether the machines of any pool cost something.
+        self.has_prices = False
         self._pool_row: dict[PoolId, int] = {}
         self._machine_row: dict[NodeId, int] = {}
 
@@ -137,6 +139,7 @@ class Fleet:
     def declare(self, pool: Pool) -> bool:
         """Add a pool, or replace its price and quota. True if it is new."""
         row = self._pool_row.get(pool.pool_id)
+        self.has_prices = self.has_prices or pool.usd_per_h > 0
         if row is not None:
             self.pools[row].pool = pool
             return False

@@ -219,13 +219,14 @@ class GavelRounds:
             only_shares=self._gavel.only_shares,
         )
         jobs = cycle.ledger.jobs
-        held = {job_id: where for job_id, where in self._now_on.items() if job_id in jobs}
-        self._now_on = {
-            job_id: where
-            for job_id, where in held.items()
-            if self._next.get(job_id) == where and (where[1] == ALONE or where[1] in held)
-        }
-        self._stopping = [jobs[job_id] for job_id in held if job_id not in self._now_on]
+        before, self._now_on, self._stopping = self._now_on, {}, []
+        for job_id, where in before.items():
+            if job_id not in jobs:
+                continue
+            if self._next.get(job_id) == where and (where[1] == ALONE or where[1] in jobs):
+                self._now_on[job_id] = where
+            else:
+                self._stopping.append(jobs[job_id])
         for job in self._stopping:
             revoke(cycle, job, Reason.POLICY_PREEMPTED)
         self._is_planning = True
@@ -242,9 +243,9 @@ class GavelRounds:
         self._started = set() if self._is_first else self._next.keys() - self._now_on.keys()
         self._is_first = self._is_first and not self._next
         for job_id, (pool, other) in self._next.items():
-            job = jobs[job_id]
             if job_id in self._now_on:
                 continue
+            job = jobs[job_id]
             if other in self._now_on:
                 start(cycle, job, pool, jobs[other].place, beside=jobs[other])
             else:
