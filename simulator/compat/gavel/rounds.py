@@ -142,17 +142,16 @@ class GavelRounds:
         stopped_at.update(self._ended_at)
         self._ended_at = {}
         received: list[tuple[int | None, int, float]] = []
-        known, started, now_on, row_of = self._known, self._started, self._now_on, self._rows.row
+        started, now_on, row_of = self._started, self._now_on, self._rows.find
         began_at, received_in = self._began_at, self._gavel.received_s
-        for behind_s, job_id in sorted([(-at, job_id) for job_id, at in stopped_at.items()]):
-            pool, other = now_on.get(job_id, (-1, ALONE))
-            if pool < 0 or (other != ALONE and other < job_id):
+        for behind_s, job_id in sorted([(-at, job_id) for job_id, at in stopped_at.items() if job_id in now_on]):
+            pool, other = now_on[job_id]
+            if other != ALONE and other < job_id:
                 continue
-            is_known = job_id in known and (other == ALONE or other in known)
             ran_s = -behind_s - began_at
             if ran_s <= 0.0:
                 self._changed = True
-            received.append((row_of(job_id, other) if is_known else None, pool, received_in(ran_s, job_id in started)))
+            received.append((row_of(job_id, other), pool, received_in(ran_s, job_id in started)))
         self._rows.credit(received)
 
     def _admit(self, cycle: Cycle) -> None:

@@ -89,6 +89,10 @@ class Rows:
         columns = (self.first.tolist(), self.second.tolist(), self.count.tolist(), self.allocated.tolist())
         self._plain = list(zip(*columns, strict=True))
 
+    def find(self, first: JobId, second: JobId) -> int | None:
+        """Row of a job, or of a pair in the order of their numbers; None if it is gone."""
+        return self._index.get((first, second))
+
     def row(self, first: JobId, second: JobId = ALONE) -> int:
         """Row of a job or of a pair (members in either order)."""
         return self._index[first, second] if second == ALONE or first < second else self._index[second, first]
