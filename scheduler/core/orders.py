@@ -204,7 +204,7 @@ class ByOrder:
 
     def alternatives(self, job: JobRecord, pool: int) -> list[int]:
         job_class = self._ledger.class_of(job)
-        rates = job_class.rates
+        rates = job_class.speeds
         if not self._policy.aware or rates[pool] >= job_class.best_rate:
             return []
         return [other for other in job_class.fastest if rates[other] > rates[pool]]

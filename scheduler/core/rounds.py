@@ -42,7 +42,7 @@ _Head = tuple[Key, JobRecord, int, int]
 def fill(cycle: Cycle) -> None:
     """Give free places of the stale pools to the most urgent jobs that fit; keep one place for a gang that does not."""
     assert cycle.discipline is not None
-    strict = _strict(cycle)
+    strict = cycle.discipline.strict or cycle.standing.rules.backfill is Backfill.NONE
     if not (cycle.stale_pools or strict):
         return
     # Under strict order the head of the line may wait for a pool in which nothing changed, and blocks all the same.
@@ -148,11 +148,6 @@ def _may_shrink(cycle: Cycle, pool: int) -> bool:
     """Whether somebody in a line of elastic jobs could start with a smaller gang."""
     assert cycle.discipline is not None
     return cycle.ledger.fleet.pools[pool].free > 0 and cycle.discipline.shrinks
-
-
-def _strict(cycle: Cycle) -> bool:
-    assert cycle.discipline is not None
-    return cycle.discipline.strict or cycle.standing.rules.backfill is Backfill.NONE
 
 
 def _preferred(cycle: Cycle, job: JobRecord, pool: int, place: Place) -> tuple[int, Place]:

@@ -148,14 +148,16 @@ class Columns:
 
         What was promised and delivered is forgotten at the same pace: `limit_s` seconds ago counts 1/e.
         """
+        columns = (self.entitled, self.owed, self.promised, self.delivered)
+        if not (self.counts_owed and any(column.any() for column in columns)):
+            # Under an order nobody is entitled to anything; who holds nothing, and a free row, counts for nothing.
+            self.attained_s += self.count * np.maximum(at - self.settled_at, 0.0)
+            self.settled_at[:] = at
+            self._forgotten_at = at
+            return
         rows = self.active.nonzero()[0]
         passed = np.maximum(at - self.settled_at[rows], 0.0)
         self.settled_at[rows] = at
-        columns = (self.entitled, self.owed, self.promised, self.delivered)
-        if not (self.counts_owed and any(column.any() for column in columns)):
-            self.attained_s[rows] += self.count[rows] * passed  # who holds nothing counts for nothing
-            self._forgotten_at = at
-            return  # an order: nobody is entitled to anything
         due = self.entitled[rows] * passed[:, None]
         self.owed[rows] += due
         self.promised[rows] += due
