@@ -6,6 +6,7 @@ whom.
 """
 
 from bisect import bisect_left, bisect_right
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, compress
@@ -97,10 +98,10 @@ class ByOrder:
         class_rows = ledger.columns.class_row[ranking.rows[those]]
         forms = ledger.classes.form_rows[class_rows].tolist()
         for pool, rates in enumerate(ledger.classes.rates[class_rows].T.tolist()):
-            by_form: dict[int, list[tuple[Key, JobId]]] = {}
+            by_form = defaultdict[int, list[tuple[Key, JobId]]](list)
             for form, rate, entry in zip(forms, rates, entries, strict=True):
                 if rate > 0:
-                    by_form.setdefault(form, []).append(entry)
+                    by_form[form].append(entry)
             for form in sorted(by_form):
                 lines.line(pool, form).plan(by_form[form])
 
