@@ -158,8 +158,9 @@ class Engine:
         commands = self.core.handle(event)
         if self.recorder is not None:
             self.recorder(event, commands)
+        at, carry_out = event.at, self.on_command
         for command in commands:
-            self.on_command[type(command)](event.at, command)
+            carry_out[type(command)](at, command)
 
     def stop(self) -> None:
         """End the run after the present event."""

@@ -150,6 +150,11 @@ class Metrics:
             }
         )
         engine.on_command[AttemptTransitioned] = self._attempt
+        self._on_state = {
+            AttemptState.RUNNING: self._began_to_run,
+            AttemptState.STOPPING: self._no_longer_running,
+            **dict.fromkeys(FINAL_ATTEMPT_STATES, self._freed),
+        }
 
     def settle(self, at: float) -> None:
         """Bring every pool up to `at`; once, at the end."""
@@ -208,31 +213,16 @@ class Metrics:
             self._sink(measure)
 
     def _attempt(self, now: float, command: AttemptTransitioned) -> None:
-        state = command.state
-        if state is AttemptState.LEASED:
-            self._leased(now, command)
+        if command.placement is not None:
+            self._leased(now, command, command.placement)
             return
-        parts = self._holdings.get(command.job_id)
-        if parts is None:
-            return
-        if state is AttemptState.RUNNING:
-            for there in parts:
-                there.meter.settle(now)
-                there.meter.running += there.accelerators
-            parts[0].running_at = now
-            measure = self.open[command.job_id]
-            if measure.first_run_at != measure.first_run_at:
-                measure.first_run_at = now
-        elif state is AttemptState.STOPPING:
-            self._no_longer_running(now, parts)
-        elif state in FINAL_ATTEMPT_STATES:
-            self._no_longer_running(now, parts)
-            self._freed(now, command, parts)
+        parts, what = self._holdings.get(command.job_id), self._on_state.get(command.state)
+        if parts is not None and what is not None:
+            what(now, command, parts)
 
-    def _leased(self, now: float, command: AttemptTransitioned) -> None:
-        assert command.placement is not None
+    def _leased(self, now: float, command: AttemptTransitioned, placement: Placement) -> None:
         assert command.job_id not in self._holdings, f"job {command.job_id} is granted two attempts at once"
-        placement, parts = command.placement, list[_Holding]()
+        parts = list[_Holding]()
         for pool_id, accelerators in placement.by_pool.items():
             meter = self.pools[pool_id]
             meter.settle(now)
@@ -245,7 +235,16 @@ class Metrics:
                 there.meter.held += there.accelerators
         self.open[command.job_id].attempts += 1
 
-    def _no_longer_running(self, now: float, parts: list[_Holding]) -> None:
+    def _began_to_run(self, now: float, command: AttemptTransitioned, parts: list[_Holding]) -> None:
+        for there in parts:
+            there.meter.settle(now)
+            there.meter.running += there.accelerators
+        parts[0].running_at = now
+        measure = self.open[command.job_id]
+        if measure.first_run_at != measure.first_run_at:
+            measure.first_run_at = now
+
+    def _no_longer_running(self, now: float, _: AttemptTransitioned, parts: list[_Holding]) -> None:
         holding = parts[0]
         if holding.is_running:
             for there in parts:
@@ -264,18 +263,18 @@ class Metrics:
         holding.usd_before = meter.usd_per_accelerator
 
     def _freed(self, now: float, command: AttemptTransitioned, parts: list[_Holding]) -> None:
+        self._no_longer_running(now, command, parts)
         del self._holdings[command.job_id]
         holding = parts[0]
         measure, place = self.open[command.job_id], _first(holding.placement)
-        self._sharers[place] -= 1
-        is_last = not self._sharers[place]
-        if is_last:
-            del self._sharers[place]
+        others = self._sharers.pop(place) - 1
+        if others:
+            self._sharers[place] = others
         measure.running_s += holding.ran_s
         measure.overhead_s += now - holding.leased_at - holding.ran_s
         for there in parts:
             self._charge(now, there)
-            if is_last:
+            if not others:
                 there.meter.held -= there.accelerators
             measure.usd += there.usd
             accelerator = there.meter.pool.shape.accelerator

@@ -234,12 +234,17 @@ class _Oracle:
 
 @contextmanager
 def _few_collections() -> Iterator[None]:
-    """A run makes many small objects and hardly a cycle among them: looking for cycles so often finds nothing."""
+    """A run makes many small objects and hardly a cycle among them: looking for cycles so often finds nothing.
+
+    What was there before, such as the jobs of a trace, is not looked at again and again.
+    """
     before = gc.get_threshold()
     gc.set_threshold(max(before[0], _YOUNG_MAX) if before[0] else 0, *before[1:])
+    gc.freeze()
     try:
         yield
     finally:
+        gc.unfreeze()
         gc.set_threshold(*before)
 
 

@@ -222,7 +222,7 @@ class World:
         parts = tuple([len(part.devices) for part in placement.parts])
         noise = self._speeds.lognormvariate(0.0, self._model.speed_noise) if self._model.speed_noise else 1.0
 
-        over = self._spread_parts(job.plan.request, placement)
+        over = self._spread_parts(job.plan.request, placement) if job.plan.request.spreads else ()
         if over:
             return lambda steps: _times(self._truth.stretch_over(kind, over, steps), noise)
         if kind in self._truth.laws:
@@ -242,8 +242,6 @@ class World:
 
     def _spread_parts(self, request: JobRequest, placement: Placement) -> list[SpreadPart]:
         """What a job that may be spread holds by pool; nothing, if that is one gang in one pool."""
-        if not request.spreads:
-            return []
         found, whole = [], 0
         for pool_id, count in placement.by_pool.items():
             pool = self.machines.pools[pool_id].pool

@@ -14,7 +14,6 @@ from optimizer.performance.predicting.affine import Affine
 from optimizer.performance.predicting.analytic import Analytic
 from optimizer.performance.predicting.boosted import Boosted
 from optimizer.performance.predicting.fusion import Fusion
-from optimizer.performance.predicting.learned import Learned
 from optimizer.performance.predicting.observation import AcceleratorFacts, Cell, KindFacts, Layout, Observation, peak_of
 from optimizer.performance.predicting.predictor import Model
 from optimizer.renting.risk import Costs, useful_part
@@ -240,4 +239,7 @@ def observations_of(profile: ProfileFile, catalog: Catalog, terms: Terms) -> tup
 
 def model_of(observations: Sequence[Observation]) -> Model:
     """The predictors, each believed by its record on these observations."""
+    # It brings SciPy: half a second that only who predicts should pay.
+    from optimizer.performance.predicting.learned import Learned
+
     return Fusion((Analytic(), Affine(), Learned(), Boosted())).fit(observations)

@@ -5,6 +5,7 @@ starts, stops and solves (`mechanism.py`), and the shells are told when to wake 
 """
 
 from collections.abc import Callable, Mapping
+from math import inf
 from typing import Any
 
 from optimizer.policy import OrderPolicy, Policy, PolicySpec
@@ -13,7 +14,7 @@ from scheduler.core import events as ev
 from scheduler.core import resolve
 from scheduler.core.books import JobBudgetChanged, MoneyRestated
 from scheduler.core.commands import Command, WakeAt
-from scheduler.core.cycle import Cycle
+from scheduler.core.cycle import Cycle, RoundMechanism
 from scheduler.core.handlers import budgets, deadlines, endings, idle, jobs, nodes, restoring
 from scheduler.core.ledger.ledger import JobRecord, Ledger, Standing
 from scheduler.core.ledger.lines import Lines
@@ -48,39 +49,35 @@ class SchedulerCore:
 
     def handle(self, event: ev.Event) -> list[Command]:
         """Take in one event; what is to be done about it, in order."""
-        cycle = self._cycle
-        assert event.at >= self.ledger.now, f"time went back: {event} at {self.ledger.now}"
-        self.ledger.now = cycle.now = event.at
-        self.ledger.turn += 1
+        cycle, ledger, at = self._cycle, self.ledger, event.at
+        assert at >= ledger.now, f"time went back: {event} at {ledger.now}"
+        ledger.now = cycle.now = at
+        ledger.turn += 1
         cycle.commands = []
-        if cycle.timers.next_at <= event.at:
+        if cycle.timers.next_at <= at:
             self._run_timers()
         _HANDLERS[type(event)](self, event)
-        self._settle()
+        if cycle.mechanism is not None:
+            self._settle(cycle, cycle.mechanism)
         return cycle.commands
 
     # -------------------------------------------------------------------------------------------- after an event
 
-    def _settle(self) -> None:
-        cycle = self._cycle
-        if cycle.mechanism is not None:
-            if cycle.spending.has_news:
-                budgets.settle(cycle)
-            if cycle.deadlines or cycle.secured:
-                deadlines.settle(cycle)
-            cycle.mechanism.settle(cycle)
-            if cycle.spending.has_news:
-                budgets.settle_starts(cycle)
-            if cycle.emptied:
-                idle.settle(cycle)
-            self._wake()
-
-    def _wake(self) -> None:
-        timers = self._cycle.timers
-        if timers.next_at < timers.asked_at or timers.asked_at <= self.ledger.now:
+    def _settle(self, cycle: Cycle, mechanism: RoundMechanism) -> None:
+        if cycle.spending.has_news:
+            budgets.settle(cycle)
+        if cycle.deadlines or cycle.secured:
+            deadlines.settle(cycle)
+        mechanism.settle(cycle)
+        if cycle.spending.has_news:
+            budgets.settle_starts(cycle)
+        if cycle.emptied:
+            idle.settle(cycle)
+        timers = cycle.timers
+        if timers.next_at < timers.asked_at or timers.asked_at <= cycle.now:
             timers.asked_at = timers.next_at
-            if timers.next_at < float("inf"):
-                self._cycle.commands.append(WakeAt(timers.next_at))
+            if timers.next_at < inf:
+                cycle.commands.append(WakeAt(timers.next_at))
 
     # -------------------------------------------------------------------------------------------- timers
 
@@ -89,12 +86,12 @@ class SchedulerCore:
         while (due := cycle.timers.due(self.ledger.now)) is not None:
             what, subject, number = due
             if what == "round":
-                cycle.round_timer_at = float("inf")
+                cycle.round_timer_at = inf
                 cycle.round_ended = self._cycle.refill = True
                 limit_s = cycle.standing.rules.owed_limit_s
                 self.ledger.columns.settle_all(self.ledger.now, limit_s)
             elif what == "gate":
-                cycle.gate_timer_at = float("inf")
+                cycle.gate_timer_at = inf
             elif what == "idle":
                 idle.release(cycle, subject)
             elif what == "rent":
@@ -131,14 +128,14 @@ class SchedulerCore:
             if job.request.sizes:  # until the new policy says something else it is to run as it asked to
                 self.ledger.reclass(job, self.ledger.classes.row(job.request))
         columns = self.ledger.columns
-        columns.settle_all(event.at, float("inf"))
+        columns.settle_all(event.at, inf)
         columns.entitled[:] = 0.0
         columns.owed[:] = 0.0
         columns.promised[:] = 0.0
         columns.delivered[:] = 0.0
         cycle.void_up_to = cycle.last_request
         cycle.dirty = True
-        cycle.asked_at = -float("inf")
+        cycle.asked_at = -inf
         self._cycle.refill = True
 
     def _pool_declared(self, event: ev.PoolDeclared) -> None:
@@ -161,7 +158,7 @@ class SchedulerCore:
 
     def _woke(self, event: ev.Woke) -> None:
         """Timers have run already. Whatever was asked for is spent: ask for the next instant again."""
-        self._cycle.timers.asked_at = float("inf")
+        self._cycle.timers.asked_at = inf
 
     # -------------------------------------------------------------------------------------------- speeds
 

@@ -38,8 +38,10 @@ def fill_lines_anew(cycle: Cycle) -> None:
 
 def set_round_timer(cycle: Cycle) -> None:
     """A round is worth a timer only if somebody waits, or is owed time on another pool."""
-    rules, now = cycle.standing.rules, cycle.now
-    if now < cycle.round_timer_at < inf or rules.round_s <= 0:
+    if cycle.now < cycle.round_timer_at < inf:
+        return
+    rules = cycle.standing.rules
+    if rules.round_s <= 0:
         return
     discipline = cycle.discipline
     if discipline is None or not (discipline.compares or rules.idle_to_round_end):
@@ -47,5 +49,5 @@ def set_round_timer(cycle: Cycle) -> None:
     if not cycle.ledger.jobs:
         cycle.round_timer_at = inf
         return
-    cycle.round_timer_at = (now // rules.round_s + 1) * rules.round_s
+    cycle.round_timer_at = (cycle.now // rules.round_s + 1) * rules.round_s
     cycle.timers.set(cycle.round_timer_at, "round")

@@ -6,6 +6,7 @@ whom.
 """
 
 from bisect import bisect_left, bisect_right
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, compress
@@ -53,22 +54,21 @@ class ByOrder:
         last = (columns.submitted_at[rows], columns.job_id[rows].astype(np.float64))
         return [-columns.priority_class[rows].astype(np.float64), *own, *last]
 
-    def _keep(self, rows: IntArray | slice, ranks: FloatArray) -> None:
+    def _remember(self, job_id: JobId, rank: float) -> None:
         if self._ranked_at != self._ledger.now:
             self._ranks.clear()
             self._ranked_at = self._ledger.now
-        job_ids = self._ledger.columns.job_id[rows].tolist()
-        self._ranks.update(zip(map(JobId, job_ids), ranks.tolist(), strict=True))
+        self._ranks[job_id] = rank
 
     def _rank(self, job: JobRecord) -> float:
         if self._ranked_at != self._ledger.now or job.job_id not in self._ranks:
-            row = slice(job.slot, job.slot + 1)
-            self._keep(row, self._columns(row)[1])
+            self._remember(job.job_id, self._columns(slice(job.slot, job.slot + 1))[1].item())
         return self._ranks[job.job_id]
 
     def keys(self, job: JobRecord) -> list[tuple[int, Key]]:
         slot, columns = job.slot, self._ledger.columns
-        own = [column.item() for column in self._policy.key(Facts(self._ledger, slice(slot, slot + 1)))]
+        facts = Facts(self._ledger, slice(slot, slot + 1), idle=not job.place)
+        own = [column.item() for column in self._policy.key(facts)]
         key = (-columns.priority_class.item(slot), *own, columns.submitted_at.item(slot), job.job_id)
         return [(pool, key) for pool in self._ledger.class_of(job).pools]
 
@@ -96,13 +96,14 @@ class ByOrder:
         ids = ledger.columns.job_id[ranking.rows[those]].tolist()
         entries = list(zip(zip(*(column[those].tolist() for column in ranking.keys), strict=True), ids, strict=True))
         class_rows = ledger.columns.class_row[ranking.rows[those]]
-        forms = ledger.classes.form_rows[class_rows]
-        runs_on = ledger.classes.rates[class_rows] > 0
-        for pool in range(ledger.columns.pools):
-            runs = runs_on[:, pool]
-            for form in sorted(set(forms[runs].tolist())):
-                those = (runs & (forms == form)).nonzero()[0].tolist()
-                lines.line(pool, form).plan([entries[at] for at in those])
+        forms = ledger.classes.form_rows[class_rows].tolist()
+        for pool, rates in enumerate(ledger.classes.rates[class_rows].T.tolist()):
+            by_form = defaultdict[int, list[tuple[Key, JobId]]](list)
+            for form, rate, entry in zip(forms, rates, entries, strict=True):
+                if rate > 0:
+                    by_form[form].append(entry)
+            for form in sorted(by_form):
+                lines.line(pool, form).plan(by_form[form])
 
     def _waiting(self) -> BoolArray:
         """Slots of the jobs that miss nothing but a place; some may have one promised (slots,)."""
@@ -120,43 +121,42 @@ class ByOrder:
     # ------------------------------------------------------------------------------------------ exchanges
 
     def contests(self, most: int) -> Iterator[tuple[JobRecord, int]]:
-        columns, waiting = self._ledger.columns, self._waiting()
+        ledger, waiting = self._ledger, self._waiting()
         if not waiting.any():
             return
         ranking = self._rank_all()
         those = waiting[ranking.rows].nonzero()[0]
-        rows, ranks = ranking.rows[those], ranking.keys[1][those]
-        fits = self._fit(columns.class_row[rows])
-        if not self.strict:  # under a strict order even a head that outranks nobody holds up the rest
-            fits &= self._outrank_somebody(ranking, those)
-        first = fits & (fits.cumsum(axis=0) <= most)
-        found = np.flatnonzero(first.any(axis=1))
-        if not len(found):
-            return
-        self._keep(rows[found], ranks[found])
-        for job_id, on in zip(columns.job_id[rows[found]].tolist(), first[found].tolist(), strict=True):
-            job = self._ledger.jobs[job_id]
-            if job.waits:
-                yield from [(job, pool) for pool in self.pools_of(job) if on[pool]]
+        rows = ranking.rows[those]
+        job_ids, class_rows = ledger.columns.job_id[rows].tolist(), ledger.columns.class_row[rows].tolist()
+        ranks = zip(*(column[those].tolist() for column in ranking.keys[:2]), strict=True)
+        large_enough = {class_row: self._pools_large_enough(class_row) for class_row in set(class_rows)}
+        lasts = self._last_ranks(ranking)
+        last_of_all, looked_at = max(lasts, default=(-inf, -inf)), [0] * len(lasts)
+        for job_id, class_row, rank in zip(job_ids, class_rows, ranks, strict=True):
+            # Under a strict order even a head that outranks nobody holds up the rest.
+            if not self.strict and rank >= last_of_all:
+                return
+            fits = [pool for pool in large_enough[class_row] if self.strict or rank < lasts[pool]]
+            on = [pool for pool in fits if looked_at[pool] < most]
+            for pool in on:
+                looked_at[pool] += 1
+            job = ledger.jobs[job_id]
+            if on and job.waits:
+                self._remember(JobId(job_id), rank[1])
+                yield from [(job, pool) for pool in self.pools_of(job) if pool in on]
 
-    def _outrank_somebody(self, ranking: "_Ranking", those: IntArray) -> BoolArray:
-        """Which of those waiting jobs rank before the last of those who hold a place, by pool (n, pools)."""
+    def _last_ranks(self, ranking: "_Ranking") -> list[tuple[float, float]]:
+        """Class and rank of the last of those who hold a place, by pool; where nobody does, before everybody's."""
         classes, ranks = ranking.keys[:2]
         pools = self._ledger.columns.pool[ranking.rows]
-        better = np.zeros((len(those), self._ledger.columns.pools), dtype=np.bool_)
-        for pool in range(better.shape[1]):
-            there = (pools == pool).nonzero()[0]
-            if len(there):
-                last, rank = classes[there[-1]], ranks[there[-1]]
-                better[:, pool] = (classes[those] < last) | ((classes[those] == last) & (ranks[those] < rank))
-        return better
+        places = [(pools == pool).nonzero()[0] for pool in range(self._ledger.columns.pools)]
+        return [(classes.item(at[-1]), ranks.item(at[-1])) if len(at) else (-inf, -inf) for at in places]
 
-    def _fit(self, class_rows: IntArray) -> BoolArray:
-        """Pools on which jobs of these classes could run, were they empty (n, pools)."""
-        classes, capacity = self._ledger.classes, np.array([state.capacity for state in self._ledger.fleet.pools])
-        counts = classes.counts
-        fit: BoolArray = ((classes.rates > 0) & (counts > 0) & (counts <= capacity))[class_rows]
-        return fit
+    def _pools_large_enough(self, class_row: int) -> list[int]:
+        """Pools on which jobs of this class could run, were they empty."""
+        job_class, pools = self._ledger.classes.classes[class_row], self._ledger.fleet.pools
+        counts = self._ledger.classes.forms[job_class.form].counts
+        return [pool for pool in job_class.pools if 0 < counts[pool] <= pools[pool].capacity]
 
     def pools_of(self, job: JobRecord) -> Sequence[int]:
         job_class = self._ledger.class_of(job)
@@ -205,7 +205,7 @@ class ByOrder:
 
     def alternatives(self, job: JobRecord, pool: int) -> list[int]:
         job_class = self._ledger.class_of(job)
-        rates = job_class.rates
+        rates = job_class.speeds
         if not self._policy.aware or rates[pool] >= job_class.best_rate:
             return []
         return [other for other in job_class.fastest if rates[other] > rates[pool]]

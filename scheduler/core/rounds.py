@@ -9,7 +9,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import chain
 from math import inf
-from operator import itemgetter
 
 from scheduler.core.cycle import Claim, Cycle
 from scheduler.core.discipline import Incumbents
@@ -35,7 +34,6 @@ BACKFILL_DEPTH = 64
 
 #: The first of a line: its place there, the job, the pool and the form.
 _Head = tuple[Key, JobRecord, int, int]
-_key_of = itemgetter(0)
 
 
 # ------------------------------------------------------------------------------------------------ fill
@@ -44,7 +42,7 @@ _key_of = itemgetter(0)
 def fill(cycle: Cycle) -> None:
     """Give free places of the stale pools to the most urgent jobs that fit; keep one place for a gang that does not."""
     assert cycle.discipline is not None
-    strict = _strict(cycle)
+    strict = cycle.discipline.strict or cycle.standing.rules.backfill is Backfill.NONE
     if not (cycle.stale_pools or strict):
         return
     # Under strict order the head of the line may wait for a pool in which nothing changed, and blocks all the same.
@@ -107,8 +105,9 @@ class _Filling:
         for other in self.pools:
             if other in self.begun:
                 continue
-            if cycle.ledger.fleet.pools[other].free:
-                first = min(_heads(cycle, self, other, ANY_ROOM), key=_key_of, default=None)
+            is_first = other == pool and self.room[pool] is ANY_ROOM  # all who wait there were looked at
+            if not is_first and cycle.ledger.fleet.pools[other].free:
+                first = _first_on(cycle, self, other, ANY_ROOM)
                 if first is None or (first[0], other) > (key, pool):
                     continue
                 if first[0] < key or other != pool:
@@ -123,36 +122,32 @@ def _next_in_line(cycle: Cycle, filling: _Filling) -> _Head | None:
         room = filling.room.get(pool)
         if room is None:
             room = filling.room[pool] = ANY_ROOM if filling.strict else room_on(cycle, pool)
-        for head in _heads(cycle, filling, pool, room):
-            if best is None or head[0] < best[0]:
-                best = head
+        first = _first_on(cycle, filling, pool, room)
+        if first is not None and (best is None or first[0] < best[0]):
+            best = first
     return best
 
 
-def _heads(cycle: Cycle, filling: _Filling, pool: int, room: Room) -> list[_Head]:
-    """The first of every line of the pool that may have room and is not known to be full."""
-    lines, heads, elastic = cycle.lines, list[_Head](), cycle.ledger.classes.elastic_forms
+def _first_on(cycle: Cycle, filling: _Filling, pool: int, room: Room) -> _Head | None:
+    """The most urgent waiting job of the pool's lines that may have room and are not known to be full."""
     if room is NO_ROOM:
-        return heads
-    for form_row, line in lines.of(pool):
+        return None
+    best: _Head | None = None
+    elastic = cycle.ledger.classes.elastic_forms
+    for form_row, line in cycle.lines.of(pool):
         may_start = room.may_hold(line) or (form_row in elastic and _may_shrink(cycle, pool))
         if not may_start or (pool, form_row) in filling.full:
             continue
-        head = lines.head(pool, form_row, line)
-        if head is not None:
-            heads.append((*head, pool, form_row))
-    return heads
+        head = cycle.lines.head(pool, form_row, line)
+        if head is not None and (best is None or head[0] < best[0]):
+            best = *head, pool, form_row
+    return best
 
 
 def _may_shrink(cycle: Cycle, pool: int) -> bool:
     """Whether somebody in a line of elastic jobs could start with a smaller gang."""
     assert cycle.discipline is not None
     return cycle.ledger.fleet.pools[pool].free > 0 and cycle.discipline.shrinks
-
-
-def _strict(cycle: Cycle) -> bool:
-    assert cycle.discipline is not None
-    return cycle.discipline.strict or cycle.standing.rules.backfill is Backfill.NONE
 
 
 def _preferred(cycle: Cycle, job: JobRecord, pool: int, place: Place) -> tuple[int, Place]:

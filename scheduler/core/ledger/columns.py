@@ -116,21 +116,20 @@ class Columns:
 
     def settle(self, slot: int, at: float) -> None:
         """Bring one row's attained and owed service up to `at`."""
-        passed = at - self.settled_at[slot]
+        passed = at - self.settled_at.item(slot)
         if passed <= 0:
             return
         self.settled_at[slot] = at
-        pool, count = self.pool[slot], self.count[slot]
+        pool, count = self.pool.item(slot), self.count.item(slot)
+        if pool >= 0:
+            self.attained_s[slot] += count * passed
         if not self.counts_owed:
-            if pool >= 0:
-                self.attained_s[slot] += count * passed
             return
         entitled = self.entitled[slot]
         due = entitled * passed
         self.owed[slot] += due
         self.promised[slot] += due
         if pool >= 0:
-            self.attained_s[slot] += count * passed
             for there, held in self.parts.get(slot, ((pool, count),)):
                 if entitled[there] > 0:
                     self.owed[slot, there] -= held * passed
@@ -159,17 +158,19 @@ class Columns:
 
         What was promised and delivered is forgotten at the same pace: `limit_s` seconds ago counts 1/e.
         """
+        columns = (self.entitled, self.owed, self.promised, self.delivered)
+        if not (self.counts_owed and any(column.any() for column in columns)):
+            # Under an order nobody is entitled to anything; who holds nothing, and a free row, counts for nothing.
+            self.attained_s += self.count * np.maximum(at - self.settled_at, 0.0)
+            self.settled_at[:] = at
+            self._forgotten_at = at
+            return
         rows = self.active.nonzero()[0]
         passed = np.maximum(at - self.settled_at[rows], 0.0)
         if self._forgotten_at == at and not passed.any():  # a round's end and a solve fall together
             self._clip(rows, limit_s)
             return
         self.settled_at[rows] = at
-        columns = (self.entitled, self.owed, self.promised, self.delivered)
-        if not (self.counts_owed and any(column.any() for column in columns)):
-            self.attained_s[rows] += self.count[rows] * passed  # who holds nothing counts for nothing
-            self._forgotten_at = at
-            return  # an order: nobody is entitled to anything
         due = self.entitled[rows] * passed[:, None]
         self.owed[rows] += due
         self.promised[rows] += due

@@ -8,10 +8,14 @@ from scheduler.core.ledger.remaining import left_on_best_s
 
 
 class Facts:
-    """`OrderFacts` of these slots (a slice of one: of one job). Each fact is worked out when it is asked for."""
+    """`OrderFacts` of these slots (a slice of one: of one job). Each fact is worked out when it is asked for.
 
-    def __init__(self, ledger: Ledger, rows: IntArray | slice) -> None:
+    `idle`: they hold nothing, so what they have received stands still.
+    """
+
+    def __init__(self, ledger: Ledger, rows: IntArray | slice, *, idle: bool = False) -> None:
         self._ledger = ledger
+        self._idle = idle
         self._columns = ledger.columns
         self._rows = rows
         self._attained_s: FloatArray | None = None
@@ -37,9 +41,10 @@ class Facts:
     def attained_s(self) -> FloatArray:
         if self._attained_s is None:
             columns, rows = self._columns, self._rows
-            # `count` is 0 for a job that holds nothing.
-            since_s = np.maximum(self._ledger.now - columns.settled_at[rows], 0.0)
-            self._attained_s = columns.attained_s[rows] + columns.count[rows] * since_s
+            self._attained_s = columns.attained_s[rows]
+            if not self._idle:  # `count` is 0 for a job that holds nothing
+                since_s = np.maximum(self._ledger.now - columns.settled_at[rows], 0.0)
+                self._attained_s = self._attained_s + columns.count[rows] * since_s
         return self._attained_s
 
     @property

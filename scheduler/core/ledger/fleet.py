@@ -129,6 +129,8 @@ class Fleet:
     def __init__(self) -> None:
         self.pools: list[PoolState] = []
         self.machines: list[Machine | None] = []
+        #: Whether the machines of any pool cost something.
+        self.has_prices = False
         self._pool_row: dict[PoolId, int] = {}
         self._machine_row: dict[NodeId, int] = {}
 
@@ -137,6 +139,7 @@ class Fleet:
     def declare(self, pool: Pool) -> bool:
         """Add a pool, or replace its price and quota. True if it is new."""
         row = self._pool_row.get(pool.pool_id)
+        self.has_prices = self.has_prices or pool.usd_per_h > 0
         if row is not None:
             self.pools[row].pool = pool
             return False
@@ -282,15 +285,19 @@ class Fleet:
         for row, count in place:
             machine = self.machines[row]
             assert machine is not None
-            assert len(machine.free) >= count, f"{machine.node_id} has {machine.free}, wanted {count}"
-            devices = tuple(machine.free[:count])
-            del machine.free[:count]
-            machine.holders[job_id] = devices
-            machine.ends_known = -1
-            self._changed(machine, -count, form)
+            devices = self.hold(job_id, machine, count, form)
             elsewhere = None if machine.pool == first.pool else self.pools[machine.pool].pool.pool_id
             parts.append(NodeShare(machine.node_id, devices, elsewhere))
         return Placement(self.pools[first.pool].pool.pool_id, tuple(parts))
+
+    def hold(self, job_id: JobId, machine: Machine, count: int, form: Form) -> tuple[int, ...]:
+        """Let the job have so many accelerators of this machine; which they are."""
+        assert len(machine.free) >= count, f"{machine.node_id} has {machine.free}, wanted {count}"
+        devices = machine.holders[job_id] = tuple(machine.free[:count])
+        del machine.free[:count]
+        machine.ends_known = -1
+        self._changed(machine, -count, form)
+        return devices
 
     def parts_of(self, place: Iterable[tuple[int, int]]) -> Parts:
         """(pool, accelerators) of each pool of a place, in its order; without machines that are gone."""

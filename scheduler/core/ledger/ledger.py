@@ -34,6 +34,8 @@ from walras.states import JobState
 
 #: Finished jobs whose lengths are remembered.
 FINISHED_MAX = 512
+#: States of jobs that wait for accelerators or run.
+_TAKES_PART = frozenset({JobState.PENDING, JobState.STARTING, JobState.RUNNING, JobState.PREEMPTING})
 
 
 @dataclass(slots=True)
@@ -198,9 +200,11 @@ class Ledger:
 
     def parts_of(self, job: JobRecord) -> Parts:
         """(pool, accelerators) of each pool in which the job holds some."""
-        pool = int(self.columns.pool[job.slot])
-        alone = ((pool, int(self.columns.count[job.slot])),) if pool >= 0 else ()
-        return self.columns.parts.get(job.slot, alone)
+        several = self.columns.parts.get(job.slot)
+        if several is not None:
+            return several
+        pool = self.columns.pool.item(job.slot)
+        return ((pool, int(self.columns.count.item(job.slot))),) if pool >= 0 else ()
 
     def planned_parts(self, job: JobRecord) -> Parts:
         """What a plan gives the job in each pool, if that is more than one gang in one pool; else nothing."""
@@ -307,7 +311,7 @@ class Ledger:
     def set_eligible(self, job: JobRecord) -> None:
         """Recompute whether the job takes part in the next problem."""
         self.columns.eligible[job.slot] = (
-            job.state in (JobState.PENDING, JobState.STARTING, JobState.RUNNING, JobState.PREEMPTING)
+            job.state in _TAKES_PART
             and not job.blocked_by
             and not job.unpaid
             and job.hold_reason is None

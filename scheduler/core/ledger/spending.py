@@ -229,9 +229,9 @@ class Spending:
 
     def _is_free(self, job: JobRecord) -> bool:
         """Its place costs nothing: no account need hear of it."""
-        assert job.placement is not None
-        pools = self._ledger.fleet.pools
-        return not any(pools[row].pool.usd_per_h for row, _ in self._ledger.parts_of(job))
+        fleet = self._ledger.fleet
+        parts = self._ledger.parts_of(job) if fleet.has_prices else ()
+        return not any(fleet.pools[row].pool.usd_per_h for row, _ in parts)
 
     def _sharing(self, job: JobRecord) -> list[JobRecord]:
         """Others that hold the same accelerators of the one machine."""

@@ -146,7 +146,7 @@ def _hold(cycle: Cycle, claim: Claim, row: int) -> None:
     while most > held and not fits(machine, most, form):
         most -= 1
     if most:
-        fleet.take(claim.job_id, ((row, most),), form)
+        fleet.hold(claim.job_id, machine, most, form)
     claim.needs[row] = claim.wanted[row] - most
 
 

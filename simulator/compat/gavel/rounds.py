@@ -142,17 +142,16 @@ class GavelRounds:
         stopped_at.update(self._ended_at)
         self._ended_at = {}
         received: list[tuple[int | None, int, float]] = []
-        known, started, now_on, row_of = self._known, self._started, self._now_on, self._rows.row
+        started, now_on, row_of = self._started, self._now_on, self._rows.find
         began_at, received_in = self._began_at, self._gavel.received_s
-        for behind_s, job_id in sorted([(-at, job_id) for job_id, at in stopped_at.items()]):
-            pool, other = now_on.get(job_id, (-1, ALONE))
-            if pool < 0 or (other != ALONE and other < job_id):
+        for behind_s, job_id in sorted([(-at, job_id) for job_id, at in stopped_at.items() if job_id in now_on]):
+            pool, other = now_on[job_id]
+            if other != ALONE and other < job_id:
                 continue
-            is_known = job_id in known and (other == ALONE or other in known)
             ran_s = -behind_s - began_at
             if ran_s <= 0.0:
                 self._changed = True
-            received.append((row_of(job_id, other) if is_known else None, pool, received_in(ran_s, job_id in started)))
+            received.append((row_of(job_id, other), pool, received_in(ran_s, job_id in started)))
         self._rows.credit(received)
 
     def _admit(self, cycle: Cycle) -> None:
@@ -219,13 +218,14 @@ class GavelRounds:
             only_shares=self._gavel.only_shares,
         )
         jobs = cycle.ledger.jobs
-        held = {job_id: where for job_id, where in self._now_on.items() if job_id in jobs}
-        self._now_on = {
-            job_id: where
-            for job_id, where in held.items()
-            if self._next.get(job_id) == where and (where[1] == ALONE or where[1] in held)
-        }
-        self._stopping = [jobs[job_id] for job_id in held if job_id not in self._now_on]
+        before, self._now_on, self._stopping = self._now_on, {}, []
+        for job_id, where in before.items():
+            if job_id not in jobs:
+                continue
+            if self._next.get(job_id) == where and (where[1] == ALONE or where[1] in jobs):
+                self._now_on[job_id] = where
+            else:
+                self._stopping.append(jobs[job_id])
         for job in self._stopping:
             revoke(cycle, job, Reason.POLICY_PREEMPTED)
         self._is_planning = True
@@ -242,9 +242,9 @@ class GavelRounds:
         self._started = set() if self._is_first else self._next.keys() - self._now_on.keys()
         self._is_first = self._is_first and not self._next
         for job_id, (pool, other) in self._next.items():
-            job = jobs[job_id]
             if job_id in self._now_on:
                 continue
+            job = jobs[job_id]
             if other in self._now_on:
                 start(cycle, job, pool, jobs[other].place, beside=jobs[other])
             else:

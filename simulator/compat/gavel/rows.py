@@ -89,6 +89,10 @@ class Rows:
         columns = (self.first.tolist(), self.second.tolist(), self.count.tolist(), self.allocated.tolist())
         self._plain = list(zip(*columns, strict=True))
 
+    def find(self, first: JobId, second: JobId) -> int | None:
+        """Row of a job, or of a pair in the order of their numbers; None if it is gone."""
+        return self._index.get((first, second))
+
     def row(self, first: JobId, second: JobId = ALONE) -> int:
         """Row of a job or of a pair (members in either order)."""
         return self._index[first, second] if second == ALONE or first < second else self._index[second, first]
@@ -117,8 +121,9 @@ class Rows:
 
     def allocate(self, asked: Iterable[JobId], cells: Sequence[tuple[int, int]], shares: Sequence[float]) -> None:
         """The answer of a solve: shares of (row, pool), and whom it was about."""
-        known = np.isin(self.first, list(asked))
-        self.allocated = known & ((self.second == ALONE) | np.isin(self.second, list(asked)))
+        known = {ALONE, *asked}
+        members = zip(self.first.tolist(), self.second.tolist(), strict=True)
+        self.allocated = np.array([first in known and second in known for first, second in members], bool)
         self._list_plainly()
         self.share[:] = 0.0
         if cells:
@@ -133,7 +138,7 @@ class Rows:
         """
         # Divided twice, as in Gavel: shares that differ in the last digit may be equal afterwards, or not.
         part = self.time_s / np.maximum(self.busy_s, self._prior_s)
-        priority = np.divide(self.share, part, out=np.zeros_like(self.share), where=part > 0)
+        priority = np.divide(self.share, part, out=np.zeros(part.shape), where=part > 0)
         allowed = self.runs & (priority > 0) if only_shares else self.runs
         order = np.lexsort((-self.share, -self.deficit_s, -priority), axis=0)
         taken: set[int] = set()

@@ -138,5 +138,6 @@ def test_a_simulated_run_is_judged_by_the_command(tmp_path: Path) -> None:
 
 def test_a_run_that_predicts_nothing_loads_no_learner() -> None:
     """SciPy takes half a second and 40 MiB: runs whose speeds are told do without."""
-    code = "import sys, simulator.simulate; sys.exit(any(m.split('.')[0] in ('scipy', 'sklearn') for m in sys.modules))"
+    learners = "any(m.split('.')[0] in ('scipy', 'sklearn') for m in sys.modules)"
+    code = f"import sys, simulator.study.parallel; sys.exit({learners})"
     assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0
