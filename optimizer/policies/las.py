@@ -1,9 +1,13 @@
 """LAS: whoever has had least goes first, in steps of a quantum so that equals do not swap for ever.
 
-    key: floor(accelerator-seconds received / quantum)
+    key: floor(log(1 + growth * received / quantum) / log(1 + growth))          received: accelerator-seconds
+         floor(received / quantum)                                              growth 0
+
+Level 0 is a quantum wide, each further one wider by `growth`. With levels of one width long jobs would change places as
+often as short ones, though an hour matters little to who has had a hundred: a restart each time for nobody's good.
 
 Source: Gu et al., "Tiresias: A GPU Cluster Manager for Distributed Deep Learning", NSDI 2019, section 3.2
-(two-dimensional: accelerators times time), with linear levels.
+(two-dimensional: accelerators times time); its queues, too, are wider the more their jobs have had.
 """
 
 from typing import Annotated
@@ -21,13 +25,18 @@ from optimizer.problem import FloatArray
 class Las:
     """Least attained service: the jobs that have received fewest accelerator-seconds go first.
 
-    Needs no lengths. Short jobs end early, long ones take turns, a quantum at a time. Preempts at round ends.
+    Needs no lengths. Short jobs end early, long ones take turns, the longer the more they have had. Preempts at round
+    ends.
     """
 
     quantum_s: Annotated[
         float,
         Field(gt=0, description="Accelerator-seconds in one level; jobs in the same level never displace each other."),
     ] = 3600.0
+    growth: Annotated[
+        float,
+        Field(ge=0, le=10, description="By what part each level is wider than the one before; 0: all are as wide."),
+    ] = 0.1
     aware: FastestFirst = True
     strict: Strict = False
 
@@ -38,4 +47,5 @@ class Las:
 
     def key(self, jobs: OrderFacts) -> tuple[FloatArray, ...]:
         """Level of attained service."""
-        return (np.floor(jobs.attained_s / self.quantum_s),)
+        had = jobs.attained_s / self.quantum_s
+        return (np.floor(np.log1p(self.growth * had) / np.log1p(self.growth) if self.growth else had),)

@@ -81,6 +81,16 @@ def test_las_ranks_by_levels_of_a_quantum() -> None:
     assert outranks(Las(quantum_s=60.0), jobs, 0, 1)
 
 
+def test_las_makes_levels_wider_the_more_a_job_has_had() -> None:
+    """By a tenth each: from 0 h, 1 h, 2.1 h, 3.31 h ... on. An hour decides between newcomers, not between old ones."""
+    had_h = [0.99, 1.01, 2.09, 2.11, 3.30, 3.32, 100.0, 101.0]
+    jobs = facts(8, attained_s=[hours * HOUR for hours in had_h])
+    (levels,) = Las(quantum_s=HOUR).key(jobs)
+    assert levels.tolist() == [0, 1, 1, 2, 2, 3, 25, 25]
+    (even,) = Las(quantum_s=HOUR, growth=0.0).key(jobs)
+    assert even.tolist() == [0, 1, 2, 2, 3, 3, 100, 101]
+
+
 def test_srtf_ranks_by_time_left_and_displaces_only_for_a_clear_gain() -> None:
     """5 % shorter goes first in line, but moves nobody."""
     jobs = facts(3, remaining_s=[1000.0, 980.0, 500.0])
