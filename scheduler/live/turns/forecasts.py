@@ -5,20 +5,16 @@ hangs on it. An answer that takes too long, or a process that dies, leaves what 
 """
 
 import asyncio
-import logging
 from collections.abc import Callable
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
 from itertools import islice
 
 from optimizer.performance.target_forecast import TargetForecast, forecast
 from scheduler.live.turns.board import Board
 from scheduler.live.turns.daemon import Daemon
-from scheduler.live.turns.solver_pool import end, new_process
+from scheduler.live.turns.own_process import Errand, answered_if_possible
 from scheduler.live.turns.turn import Effects, Turn
 from walras.ids import JobId
-
-log = logging.getLogger(__name__)
 
 #: From the first series that grew to the question: those that grow at about the same time are one question.
 PACE_S = 5.0
@@ -71,40 +67,25 @@ class Forecasts:
         self._pace_s = pace_s
         self._timeout_s = timeout_s
         self._foresee = foresee
-        self._task: asyncio.Task[None] | None = None
+        self._errand = Errand()
 
     def deliver(self, effects: Effects) -> None:
         """Called in the loop; almost always there is nothing to do."""
-        if self._daemon.board.to_foresee and (self._task is None or self._task.done()):
-            self._task = asyncio.ensure_future(self._follow())
+        if self._daemon.board.to_foresee and not self._errand.is_under_way:
+            self._errand.begin(self._follow())
 
     async def _follow(self) -> None:
         await asyncio.sleep(self._pace_s)
         asked = questions(self._daemon.board)
-        found = await self._found(asked) if asked else ()
+        if not asked:
+            return
+        found = await answered_if_possible(self._foresee, asked, self._timeout_s, "foreseeing targets")
         if found:
             await self._daemon.perform(lambda turn: keep(turn, asked, found))
 
-    async def _found(self, asked: tuple[Asked, ...]) -> Answer:
-        process = new_process()
-        try:
-            work = asyncio.get_running_loop().run_in_executor(process, self._foresee, asked)
-            return await asyncio.wait_for(work, self._timeout_s)
-        except TimeoutError:
-            log.warning("no forecast of %d targets within %g s", len(asked), self._timeout_s)
-        except BrokenProcessPool:
-            log.warning("the process that foresees targets has died")
-        except Exception:  # the outermost place of that process: whatever it was, nothing depends on it
-            log.warning("targets could not be foreseen", exc_info=True)
-        finally:
-            end(process)
-        return ()
-
     async def close(self) -> None:
         """Give up what is under way."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await self._errand.close()
 
 
 def keep(turn: Turn, asked: tuple[Asked, ...], found: Answer) -> None:

@@ -5,9 +5,7 @@ too long, or a process that dies, leaves what was believed before; the next chan
 """
 
 import asyncio
-import logging
 from collections.abc import Callable, Sequence
-from concurrent.futures.process import BrokenProcessPool
 from functools import cache
 
 from optimizer.performance.predicting.observation import AcceleratorFacts
@@ -19,11 +17,9 @@ from scheduler.core.speeds.predicting import Question, news_of, predict_speeds, 
 from scheduler.live.records.journal import plain
 from scheduler.live.turns.carry_out import emit
 from scheduler.live.turns.daemon import Daemon
-from scheduler.live.turns.solver_pool import end, new_process
+from scheduler.live.turns.own_process import Errand, answered_if_possible
 from scheduler.live.turns.turn import Effects, Turn
 from walras.catalog import load_catalog
-
-log = logging.getLogger(__name__)
 
 #: From a change to the question: what is measured at about the same time is one question.
 PACE_S = 10.0
@@ -63,12 +59,12 @@ class Predictions:
         self._find = find
         self._seen = (-1, -1, -1)
         self._asked: Question | None = None
-        self._task: asyncio.Task[None] | None = None
+        self._errand = Errand()
 
     def deliver(self, effects: Effects) -> None:
         """Called in the loop: a comparison of a few numbers where nothing is new."""
-        if news_of(self._daemon.core.ledger) != self._seen and (self._task is None or self._task.done()):
-            self._task = asyncio.ensure_future(self._follow())
+        if news_of(self._daemon.core.ledger) != self._seen and not self._errand.is_under_way:
+            self._errand.begin(self._follow())
 
     async def _follow(self) -> None:
         await asyncio.sleep(self._pace_s)
@@ -78,7 +74,7 @@ class Predictions:
         if question.is_empty or question == self._asked:
             return
         self._asked = question
-        speeds = await self._found(question)
+        speeds = await answered_if_possible(self._find, question, self._timeout_s, "predicting speeds") or ()
         for first in range(0, len(speeds), _STEP):
             event = SpeedsPredicted(0.0, speeds[first : first + _STEP])
             await self._tell(await asyncio.get_running_loop().run_in_executor(None, plain, event))
@@ -90,23 +86,6 @@ class Predictions:
 
         await self._daemon.perform(step)
 
-    async def _found(self, question: Question) -> tuple[PredictedSpeed, ...]:
-        process = new_process()
-        try:
-            work = asyncio.get_running_loop().run_in_executor(process, self._find, question)
-            return await asyncio.wait_for(work, self._timeout_s)
-        except TimeoutError:
-            log.warning("no predictions of %d speeds within %g s", len(question.wanted), self._timeout_s)
-        except BrokenProcessPool:
-            log.warning("the process that predicts speeds has died")
-        except Exception:  # the outermost place of that process: whatever it was, the table has its own rule
-            log.warning("speeds could not be predicted", exc_info=True)
-        finally:
-            end(process)
-        return ()
-
     async def close(self) -> None:
         """Give up what is under way."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await self._errand.close()

@@ -5,15 +5,9 @@ answered by `SolveFailed`; the next one finds a new process.
 """
 
 import asyncio
-import multiprocessing
-import os
-import signal
-import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from multiprocessing.connection import wait
 
 from optimizer.gangs.whole import LARGEST_FLEET
 from scheduler.core.commands import Solve
@@ -22,38 +16,13 @@ from scheduler.core.solving import solve
 from scheduler.live.records.journal import plain
 from scheduler.live.turns.carry_out import emit_in_pieces
 from scheduler.live.turns.daemon import Daemon
+from scheduler.live.turns.own_process import end, new_process
 from scheduler.live.turns.turn import Effects, Turn
-
-
-def _live_with_parent() -> None:
-    """In the solver's process: a server that was killed must leave no solver behind, and Ctrl-C is for the server."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-
-    def watch() -> None:
-        wait([parent.sentinel])
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
 
 
 def _warm_up() -> bool:
     """Nothing to do: importing this module in the child is the work."""
     return True
-
-
-def new_process() -> ProcessPoolExecutor:
-    """One process that ends with this one."""
-    context = multiprocessing.get_context("spawn")
-    return ProcessPoolExecutor(1, mp_context=context, initializer=_live_with_parent)
-
-
-def end(pool: ProcessPoolExecutor) -> None:
-    """Kill the process, whatever it is doing."""
-    for process in list((pool._processes or {}).values()):
-        process.kill()
-    pool.shutdown(wait=False, cancel_futures=True)
 
 
 class SolverPool:

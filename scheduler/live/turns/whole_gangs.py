@@ -10,7 +10,8 @@ from concurrent.futures.process import BrokenProcessPool
 
 from scheduler.core.commands import Solve
 from scheduler.core.solving import whole_gangs
-from scheduler.live.turns.solver_pool import SolverPool, end, new_process
+from scheduler.live.turns.own_process import answered
+from scheduler.live.turns.solver_pool import SolverPool
 
 #: A search that takes longer is given up. People who ask over HTTP wait 30 s.
 TIMEOUT_S = 20.0
@@ -43,11 +44,7 @@ class WholeGangs:
             return self._known[1]
 
     async def _found(self, question: Solve) -> float | None:
-        process = new_process()
         try:
-            work = asyncio.get_running_loop().run_in_executor(process, self._find, question)
-            return await asyncio.wait_for(work, self._timeout_s)
+            return await answered(self._find, question, self._timeout_s)
         except (TimeoutError, BrokenProcessPool):
             return None
-        finally:
-            end(process)
