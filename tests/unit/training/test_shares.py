@@ -5,6 +5,7 @@ Ranks run one after another in one thread: what a rank is told by the others fol
 
 from collections import namedtuple
 from collections.abc import Callable
+from random import Random
 from types import SimpleNamespace
 from typing import Any
 
@@ -109,14 +110,15 @@ def test_every_sample_of_a_batch_is_one_ranks_own(
     assert [next(iterator, None) for iterator in rest] == [None] * len(rest)
 
 
-@given(speeds_drawn, st.integers(8, 40), st.floats(0.0, 0.5), st.randoms(use_true_random=False))
+@given(speeds_drawn, st.integers(8, 40), st.floats(0.0, 0.5), st.integers(0, 2**32 - 1))
 @settings(max_examples=20, deadline=None)
-def test_shares_settle_where_hardly_anybody_waits(speeds: list[float], each: int, overhead: float, chance: Any) -> None:
+def test_shares_settle_where_hardly_anybody_waits(speeds: list[float], each: int, overhead: float, seed: int) -> None:
     """With times that are noisy by 1 % and no more than partly proportional to the share, a few corrections end within
     the dead band of the best split, and later ones change nothing."""
     whole = each * len(speeds)
     overhead_s = overhead * each / max(speeds)
     exact = linear(speeds, overhead_s)
+    chance = Random(seed)
     noise = {(rank, meeting): chance.uniform(0.99, 1.01) for rank in range(5) for meeting in range(1, 200)}
     cost: Cost = lambda rank, share, meeting: noise[rank, meeting] * exact(rank, share, 0)  # noqa: E731
     (shares, *_) = together([0.0] * len(speeds), cost, whole)
