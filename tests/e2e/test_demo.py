@@ -51,6 +51,11 @@ def test_the_demo_keeps_its_promises(tmp_path: Path) -> None:
     assert left_over(folder) == []
 
 
+def _heed_control_c() -> None:
+    """Whoever runs the tests in the background may have been told to ignore it, and their children with them."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 @pytest.mark.timeout(180)
 def test_an_interrupted_demo_leaves_no_process(tmp_path: Path) -> None:
     """Ctrl-C while jobs run: exit code 130, and server, agents, supervisors and ranks are gone."""
@@ -62,6 +67,7 @@ def test_an_interrupted_demo_leaves_no_process(tmp_path: Path) -> None:
             stderr=subprocess.STDOUT,
             cwd=tmp_path,
             start_new_session=True,
+            preexec_fn=_heed_control_c,
         )
     try:
         deadline = time.monotonic() + 90
