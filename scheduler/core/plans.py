@@ -225,7 +225,7 @@ class PlannedEvents:
         ends_at = min((until for until in learners if until > cycle.now), default=inf)
         if ends_at < self._lease_ends_at:
             self._lease_ends_at = ends_at
-            cycle.timers.set(ends_at, "lease")
+            cycle.timers.set(ends_at, "lease")  # to be awake then is all: nobody's timer
 
     def _explore(self, cycle: Cycle) -> None:
         """Leases to learn speeds: the plan has given everybody a place, and is told of these at its next turn."""
