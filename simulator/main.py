@@ -16,13 +16,12 @@ from simulator.compat.worlds import WALRAS, WORLDS, plan_policies
 from simulator.engine import Outcome
 from simulator.report import to_json
 from simulator.shipped import load_policy
-from simulator.study.bounds import BoundsAsked
-from simulator.study.cell import Cell, Made, Ran, Source, description, run_cell
+from simulator.study.cell import Cell, Ran, description, run_cell
 from simulator.study.compare import as_json, compare, tables
 from simulator.study.files import events_table, made_folder, write_report, write_run
 from simulator.study.grid import Grid, parse_seeds
-from simulator.study.parallel import Backend, Workers
-from simulator.study.recording import Recording, read_recording, recording_of, write_recording
+from simulator.study.parallel import Workers
+from simulator.study.recording import Recording, write_recording
 from simulator.study.replay import another_policy, replay
 from simulator.study.replay_table import replay_json, replay_table
 from simulator.study.story import REPORT, read_story
@@ -30,30 +29,9 @@ from simulator.study.sweep import TABLE, sweep, violations
 from simulator.study.sweep_table import sweep_json, sweep_table
 from simulator.study.tables import print_tables
 from simulator.study.timeline import Timeline
-from simulator.workloads.source import Reading
 from walras.checking import check
 from walras.config import load_mapping
 from walras.errors import ConfigError
-
-__all__ = [
-    "Backend",
-    "BoundsAsked",
-    "Cell",
-    "Made",
-    "Reading",
-    "Recording",
-    "Source",
-    "Workers",
-    "load_policy",
-    "read_recording",
-    "recording_of",
-    "run_compare",
-    "run_one",
-    "run_replay",
-    "run_report",
-    "run_sweep",
-    "run_worlds",
-]
 
 #: `told(done, all)` moves a bar; a terminal's only.
 _Told = Callable[[int, int], None]

@@ -24,8 +24,6 @@ from workers.agent.spot_notices import SpotNotices
 from workers.agent.store import AgentStore
 from workers.gpus import Accelerators, Host, detect_accelerators, detect_host
 
-__all__ = ["AgentOptions", "run_agent"]
-
 log = logging.getLogger(__name__)
 
 

@@ -71,11 +71,6 @@ class Seeded:
     seed: int
 
 
-def reading_of(*, skip_bad_rows: bool, sort: bool, only: str) -> Reading:
-    """How a file is to be read."""
-    return Reading(skip_bad_rows=skip_bad_rows, sort=sort, only=only)
-
-
 def describe_file(
     path: str | Path,
     *,

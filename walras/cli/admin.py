@@ -5,7 +5,6 @@ from typing import Annotated
 
 import typer
 
-from walras.cli.loading import load
 from walras.cli.options import Output, length_s
 from walras.cli.output import OutputFormat, show_json, show_line, warn
 from walras.cli.session import with_client
@@ -16,7 +15,7 @@ Node = Annotated[str, typer.Argument(metavar="NODE", help="A machine, as `walras
 
 
 @admin_commands.command("token")
-def token(
+def admin_token_command(
     user: Annotated[str, typer.Argument(metavar="USER", help="Whose token it is.")],
     role: Annotated[str, typer.Option("--role", help="viewer, user, operator or admin.")] = "user",
     project: Annotated[
@@ -39,25 +38,27 @@ def token(
 
 
 @admin_commands.command("drain")
-def drain(node: Node) -> None:
+def admin_drain_command(node: Node) -> None:
     """Give a machine no new jobs; those on it checkpoint and go on elsewhere."""
     with_client(lambda client: client.drain_node(node))
     show_line(f"node {node} takes no new jobs")
 
 
 @admin_commands.command("resume")
-def resume(node: Node) -> None:
+def admin_resume_command(node: Node) -> None:
     """Use a drained or quarantined machine again."""
     with_client(lambda client: client.resume_node(node))
     show_line(f"node {node} takes jobs again")
 
 
 @admin_commands.command("replay")
-def replay(
+def admin_replay_command(
     data: Annotated[Path, typer.Option("--data", help="Folder of a server, running or not.")],
 ) -> None:
     """Feed a server's journal through a fresh scheduler and compare the commands. Exit code 1 if they differ."""
-    report = load("scheduler.live.records.replay").replay_folder(data)
+    from scheduler.live.records.replay import replay_folder
+
+    report = replay_folder(data)
     show_line(f"{report.events} events, {report.commands} commands, {report.generations} starts of the server")
     if not report.identical:
         first = report.differences[0]

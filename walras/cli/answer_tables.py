@@ -1,24 +1,34 @@
-"""How an answer looks to a person: who gets what, at which prices, how good that is, stage by stage.
+"""How an answer looks to a person: who gets what, at which prices, how good that is, stage by stage."""
 
-`answer` and `problem` are the documents of `optimizer.documents`, which this package does not import.
-"""
-
-from typing import Any
+from typing import TYPE_CHECKING
 
 from walras.cli.output import Column, Listing, OutputFormat, dash, show_line, show_listing
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from optimizer.documents.answer import (
+        AnswerDocument,
+        CertificateDocument,
+        CheckDocument,
+        OrderDocument,
+        PlanDocument,
+        SharesDocument,
+    )
+    from optimizer.documents.problem import ProblemDocument
 
 #: A part that rounds to 0.0 % is left out.
 _SHOWN = 5e-4
 
 
-def show_answer(problem: Any, answer: Any) -> None:
+def show_answer(problem: "ProblemDocument", answer: "AnswerDocument") -> None:
     """The whole answer."""
     if answer.order is not None:
-        _show_order(problem, answer)
+        _show_order(problem, answer, answer.order)
     elif answer.plan is not None:
-        _show_plan(answer)
-    else:
-        _show_shares(problem, answer)
+        _show_plan(answer, answer.plan)
+    elif answer.shares is not None:
+        _show_shares(problem, answer, answer.shares)
     if answer.renting:
         _show_renting(answer)
     if answer.check is not None:
@@ -26,7 +36,7 @@ def show_answer(problem: Any, answer: Any) -> None:
         show_check(answer, answer.check)
 
 
-def show_check(answer: Any, check: Any) -> None:
+def show_check(answer: "AnswerDocument", check: "CheckDocument") -> None:
     """What the checker found, beside what is stated."""
     show_line("checked: it holds" if check.holds else f"checked: it does not hold ({_count(len(check.complaints))})")
     if answer.shares is not None:
@@ -47,8 +57,7 @@ def _count(complaints: int) -> str:
 # ------------------------------------------------------------------------------------------------------- shares
 
 
-def _show_shares(problem: Any, answer: Any) -> None:
-    shares = answer.shares
+def _show_shares(problem: "ProblemDocument", answer: "AnswerDocument", shares: "SharesDocument") -> None:
     _show_head(answer, shares.certificate)
     show_line("")
     _show_jobs(shares)
@@ -65,7 +74,7 @@ def _show_shares(problem: Any, answer: Any) -> None:
     _show_left_out("cannot meet their deadline and were asked for less", shares.relaxed)
 
 
-def _show_head(answer: Any, certificate: Any) -> None:
+def _show_head(answer: "AnswerDocument", certificate: "CertificateDocument") -> None:
     parameters = ", ".join(f"{name}={value}" for name, value in answer.policy.parameters.items())
     show_line(
         f"{answer.policy.name}{f' ({parameters})' if parameters else ''}: {certificate.status}, {certificate.path}"
@@ -74,20 +83,19 @@ def _show_head(answer: Any, certificate: Any) -> None:
     bound = "no bound" if certificate.bound is None else f"{relation} {_number(certificate.bound)} at best"
     gap = "" if certificate.gap is None else f", gap {_gap(certificate.gap)}"
     show_line(f"objective {_number(certificate.objective)} {bound}{gap}, violation {certificate.violation:.1g}")
-    if certificate.integral_bound is not None:
-        show_line(_whole_gangs(certificate))
+    if certificate.integral_bound is not None and certificate.bound is not None:
+        show_line(_whole_gangs(certificate.bound, certificate.integral_bound, certificate.maximise))
 
 
-def _whole_gangs(certificate: Any) -> str:
+def _whole_gangs(bound: float, whole: float, maximise: bool) -> str:
     """What is lost at least because gangs are whole, as a part of what the prices leave possible."""
-    bound, whole = certificate.bound, certificate.integral_bound
-    most, side = ("at most", "below") if certificate.maximise else ("at least", "above")
+    most, side = ("at most", "below") if maximise else ("at least", "above")
     lost = abs(whole - bound) / max(abs(bound), 1e-12)
     told = f"{_gap(lost)} {side}" if lost >= _SHOWN else "no tighter"
     return f"integral bound of the round, for whole gangs: {most} {_number(whole)}, {told}"
 
 
-def _show_jobs(shares: Any) -> None:
+def _show_jobs(shares: "SharesDocument") -> None:
     columns = [
         Column("JOB", right=True), Column("NAME", shrinks=True), Column("CONFIGURATION", shrinks=True),
         Column("SHARE", right=True), Column("STEPS/S", right=True), Column("OF BEST", right=True),
@@ -103,7 +111,7 @@ def _show_jobs(shares: Any) -> None:
     _table(columns, rows)
 
 
-def _show_pools(problem: Any, shares: Any) -> None:
+def _show_pools(problem: "ProblemDocument", shares: "SharesDocument") -> None:
     columns = [
         Column("POOL", shrinks=True),
         Column("ACCELERATORS", right=True),
@@ -120,7 +128,7 @@ def _show_pools(problem: Any, shares: Any) -> None:
     show_line(f"unit of prices: {shares.prices.unit}")
 
 
-def _show_renting(answer: Any) -> None:
+def _show_renting(answer: "AnswerDocument") -> None:
     """In dollars an hour of a whole machine."""
     columns = [
         Column("RENT", shrinks=True),
@@ -137,7 +145,7 @@ def _show_renting(answer: Any) -> None:
     _table(columns, rows)
 
 
-def _show_stages(shares: Any) -> None:
+def _show_stages(shares: "SharesDocument") -> None:
     columns = [
         Column("STAGE", right=True), Column("MAXIMISES"), Column("JOBS", right=True), Column("OBJECTIVE", right=True),
         Column("BOUND", right=True), Column("SCARCE", shrinks=True), Column("DUAL VALUE", right=True),
@@ -151,7 +159,7 @@ def _show_stages(shares: Any) -> None:
     _table(columns, rows)
 
 
-def _show_left_out(what: str, ids: Any) -> None:
+def _show_left_out(what: str, ids: "Iterable[int]") -> None:
     if ids:
         show_line(f"{what}: {', '.join(map(str, ids))}")
 
@@ -159,7 +167,7 @@ def _show_left_out(what: str, ids: Any) -> None:
 # -------------------------------------------------------------------------------------------------------- order
 
 
-def _show_order(problem: Any, answer: Any) -> None:
+def _show_order(problem: "ProblemDocument", answer: "AnswerDocument", order: "OrderDocument") -> None:
     show_line(f"{answer.policy.name}: an order; the first is placed first")
     show_line("")
     listed = {job.id: job for job in problem.jobs} if problem.jobs and problem.jobs[0].id is not None else {}
@@ -171,16 +179,16 @@ def _show_order(problem: Any, answer: Any) -> None:
         Column("FIRST CHOICE", shrinks=True),
     ]
     rows = []
-    for place, job in enumerate(answer.order.jobs, start=1):
+    for place, job in enumerate(order.jobs, start=1):
         configurations = by_number[job.id].configurations
         chosen = _uses(configurations[job.preference[0]].held()) if job.preference else "-"
         rows.append([str(place), str(job.id), dash(job.name), chosen])
     _table(columns, rows)
     show_line("")
-    _show_yardstick(answer.order)
+    _show_yardstick(order)
 
 
-def _show_yardstick(decision: Any) -> None:
+def _show_yardstick(decision: "OrderDocument | PlanDocument") -> None:
     yardstick = decision.yardstick
     if yardstick is None:
         show_line(f"no yardstick: {decision.no_yardstick or 'none is stated'}")
@@ -191,7 +199,7 @@ def _show_yardstick(decision: Any) -> None:
         show_line(f"{yardstick.name}: {reached} {yardstick.unit}; {limit}, gap {gap}")
 
 
-def _show_plan(answer: Any) -> None:
+def _show_plan(answer: "AnswerDocument", plan: "PlanDocument") -> None:
     show_line(f"{answer.policy.name}: a plan; the first is the most important")
     show_line("")
     columns = [
@@ -202,14 +210,14 @@ def _show_plan(answer: Any) -> None:
     ]
     rows = [
         [str(job.id), dash(job.name), _uses(job.uses) if job.configuration is not None else "-", _number(job.surplus)]
-        for job in answer.plan.jobs
+        for job in plan.jobs
     ]
     _table(columns, rows)
     show_line("")
-    prices = sorted(answer.plan.prices.pools.items())
+    prices = sorted(plan.prices.pools.items())
     _table([Column("POOL", shrinks=True), Column("PRICE", right=True)], [[name, _number(at)] for name, at in prices])
-    show_line(f"unit of prices: {answer.plan.prices.unit}")
-    _show_yardstick(answer.plan)
+    show_line(f"unit of prices: {plan.prices.unit}")
+    _show_yardstick(plan)
 
 
 # -------------------------------------------------------------------------------------------------------- cells
@@ -219,7 +227,7 @@ def _table(columns: list[Column], rows: list[list[str]]) -> None:
     show_listing(Listing(columns, rows, None), OutputFormat.TABLE)
 
 
-def _uses(uses: dict[str, float]) -> str:
+def _uses(uses: "Mapping[str, float]") -> str:
     return " + ".join(f"{count:g} {pool}" for pool, count in uses.items())
 
 

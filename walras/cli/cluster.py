@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from walras.api import CertificateView, NodeView, PriceView
 
 
-def nodes(output: Output = OutputFormat.TABLE, no_header: NoHeader = False) -> None:
+def nodes_command(output: Output = OutputFormat.TABLE, no_header: NoHeader = False) -> None:
     """List machines, what is free on them, and which jobs they run."""
     found = with_client(lambda client: client.nodes())
     columns = (
@@ -49,7 +49,7 @@ def _node_row(node: "NodeView") -> list[str]:
     ]
 
 
-def prices(
+def prices_command(
     whole: Annotated[
         bool, typer.Option("--whole", help="Also what whole gangs can reach at best (up to 64 accelerators; seconds).")
     ] = False,

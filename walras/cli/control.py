@@ -23,7 +23,7 @@ _EXIT_CODES = {JobState.SUCCEEDED: 0, JobState.FAILED: 100, JobState.CANCELLED: 
 _CLASSES = {"low": 20, "normal": 50, "high": 80}
 
 
-def cancel(jobs: Jobs) -> None:
+def cancel_command(jobs: Jobs) -> None:
     """End jobs, whatever they do at the moment."""
 
     async def cancel_one(client: "Client", job_id: int) -> str:
@@ -33,17 +33,17 @@ def cancel(jobs: Jobs) -> None:
     _each(jobs, cancel_one)
 
 
-def hold(jobs: Jobs) -> None:
+def hold_command(jobs: Jobs) -> None:
     """Keep waiting jobs from starting."""
     _each(jobs, lambda client, job_id: _then("is held", client.hold(job_id)))
 
 
-def release(jobs: Jobs) -> None:
+def release_command(jobs: Jobs) -> None:
     """Let held jobs start."""
     _each(jobs, lambda client, job_id: _then("is released", client.release(job_id)))
 
 
-def update(
+def update_command(
     jobs: Jobs,
     priority: Annotated[str | None, typer.Option("--priority", help="0-100, or low, normal, high.")] = None,
     budget: Annotated[float | None, typer.Option("--budget", min=0.01, max=1e9, help="USD in all.")] = None,
@@ -64,7 +64,7 @@ def update(
     _each(jobs, change)
 
 
-def wait(
+def wait_command(
     jobs: Jobs,
     timeout: Annotated[str | None, typer.Option("--timeout", help="Give up after this long: 30s, 10m, 2h.")] = None,
     output: Output = OutputFormat.TABLE,

@@ -1,24 +1,28 @@
-"""`walras server`, `agent`, `demo`: starting what lies above this package.
-
-They are loaded by name, after the check that the names lead to our own files (`walras.cli.loading`).
-"""
+"""`walras server`, `agent`, `demo`: starting the daemons and the demo."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
-from walras.cli.loading import load
+from walras.cli.loading import check_generic_names
 from walras.errors import UserError
 from walras.units import parse_size
 
+#: What `--market` may say.
+_MARKETS: dict[str, Literal["owned", "on_demand", "spot"]] = {
+    "owned": "owned",
+    "on_demand": "on_demand",
+    "spot": "spot",
+}
 
-def _exit(code: object) -> None:
+
+def _exit(code: int) -> None:
     if code:
-        raise typer.Exit(int(str(code)))
+        raise typer.Exit(code)
 
 
-def server(
+def server_command(
     data: Annotated[Path, typer.Option("--data", help="Folder of the database, the tokens and the logs.")],
     host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", min=0, max=65_535, help="0: any free one.")] = 0,
@@ -26,10 +30,12 @@ def server(
     policy: Annotated[Path | None, typer.Option("--policy", help="A policy file.")] = None,
 ) -> None:
     """Run the server, until SIGTERM or Ctrl-C."""
-    _exit(load("scheduler.live.main").run_server(data=data, host=host, port=port, cluster=cluster, policy=policy))
+    from scheduler.live.main import run_server
+
+    _exit(run_server(data=data, host=host, port=port, cluster=cluster, policy=policy))
 
 
-def agent(
+def agent_command(
     server: Annotated[str, typer.Option("--server", help="Address of the server.")],
     state: Annotated[Path, typer.Option("--state", help="Folder of this agent; it survives restarts.")],
     node: Annotated[str, typer.Option("--node", help="Name of this machine.")],
@@ -63,16 +69,20 @@ def agent(
 
     if speeds is not None and not emulated:
         raise UserError("speeds are for emulated accelerators", field="--speeds", fix="add --emulated")
+    if market not in _MARKETS:
+        raise UserError(f"{market[:40]!r} is no market", field="--market", fix=f"choose from {', '.join(_MARKETS)}")
     try:
         memory_bytes = parse_size(memory) if memory is not None else None
         accelerator = canonical_accelerator(accelerator) if accelerator is not None else None
     except ValueError as error:
         told, _, fix = str(error).partition("; ")
         raise UserError(told, field="--memory / --accelerator", fix=fix) from None
-    main = load("workers.main")
+    from workers.agent.options import AgentOptions
+    from workers.main import run_agent
+
     _exit(
-        main.run_agent(
-            main.AgentOptions(
+        run_agent(
+            AgentOptions(
                 server=server,
                 join_token_file=join_token_file,
                 state=state,
@@ -82,7 +92,7 @@ def agent(
                 accelerators=accelerators,
                 cpus=cpus,
                 memory_bytes=memory_bytes,
-                market=market,
+                market=_MARKETS[market],
                 zone=zone,
                 nominal_speed=nominal_speed,
                 emulated=emulated,
@@ -95,10 +105,13 @@ def agent(
     )
 
 
-def demo(
+def demo_command(
     data: Annotated[Path | None, typer.Option("--data", help="Folder to work in; default: one below demo-run.")] = None,
     keep: Annotated[bool, typer.Option("--keep", help="Leave the database and checkpoints behind.")] = False,
     no_live: Annotated[bool, typer.Option("--no-live", help="Plain lines instead of a live view.")] = False,
 ) -> None:
     """Run the whole system on this machine: server, agents and real PyTorch jobs (about three minutes)."""
-    _exit(load("walras.demo.main").run_demo(data=data, keep=keep, live=not no_live))
+    check_generic_names()  # at once: the demo imports the simulator only at its end
+    from walras.demo.main import run_demo
+
+    _exit(run_demo(data=data, keep=keep, live=not no_live))

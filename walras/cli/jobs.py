@@ -47,7 +47,7 @@ _COLUMNS = (
 _WATCH_S = 2.0
 
 
-def queue(
+def queue_command(
     user: User = None,
     project: Project = None,
     limit: Limit = 1000,
@@ -65,7 +65,7 @@ def queue(
     _show(found, limit, output, not no_header)
 
 
-def jobs(
+def jobs_command(
     user: User = None,
     project: Project = None,
     state: Annotated[
@@ -81,7 +81,7 @@ def jobs(
     _show(found, limit, output, not no_header)
 
 
-def show(job: Job, output: Output = OutputFormat.TABLE) -> None:
+def show_command(job: Job, output: Output = OutputFormat.TABLE) -> None:
     """Show all about one job, its attempts included."""
     job_id = job_named(job)
     detail = with_client(lambda client: client.job(job_id))
@@ -95,7 +95,7 @@ def show(job: Job, output: Output = OutputFormat.TABLE) -> None:
         show_listing(_attempt_listing(detail.attempt_list), output)
 
 
-def explain(job: Job, output: Output = OutputFormat.TABLE) -> None:
+def explain_command(job: Job, output: Output = OutputFormat.TABLE) -> None:
     """Say why a job is where it is, and what would change that."""
     job_id = job_named(job)
     answer, detail = with_client(lambda client: _explained(client, job_id))

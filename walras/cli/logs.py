@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from walras.client import Client
 
 
-def logs(
+def logs_command(
     job: Job,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Go on until the job ends; then exit as `wait` does.")

@@ -13,14 +13,25 @@ import typer
 from typer.core import TyperGroup
 
 import walras
-from walras.cli import cluster, control, daemons, jobs, logs, money, offers, recommend, search, solve, submit
 from walras.cli.admin import admin_commands
+from walras.cli.cluster import nodes_command, prices_command
+from walras.cli.control import cancel_command, hold_command, release_command, update_command, wait_command
+from walras.cli.daemons import agent_command, demo_command, server_command
+from walras.cli.jobs import explain_command, jobs_command, queue_command, show_command
+from walras.cli.loading import own_packages
+from walras.cli.logs import logs_command
+from walras.cli.money import money_command
+from walras.cli.offers import offers_command
 from walras.cli.output import show_line, warn
 from walras.cli.piped import ends_with_its_reader
 from walras.cli.plan import plan_commands
 from walras.cli.policy import policy_commands
 from walras.cli.profile import profile_commands
+from walras.cli.recommend import recommend_command
+from walras.cli.search import search_command
 from walras.cli.simulate import simulate_commands
+from walras.cli.solve import check_command, solve_command
+from walras.cli.submit import submit_command
 from walras.cli.workload import workload_commands
 from walras.errors import ServerUnreachable, UserError, WalrasError
 
@@ -32,7 +43,8 @@ class ErrorsToExitCodes(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         try:
-            return super().invoke(ctx)
+            with own_packages():
+                return super().invoke(ctx)
         except UserError as error:
             field = [f"field: {error.field}"] if error.field and error.field not in str(error) else []
             warn(f"walras: {error}", *field, *([f"fix: {error.fix}"] if error.fix else []))
@@ -64,14 +76,14 @@ app = typer.Typer(
 )
 
 
-def version() -> None:
+def version_command() -> None:
     """Print the version."""
     show_line(walras.__version__)
 
 
 def _version_and_done(asked: bool) -> None:
     if asked:
-        version()
+        version_command()
         raise typer.Exit
 
 
@@ -85,33 +97,33 @@ def _before_every_command(
     """What may stand before a command."""
 
 
-_COMMANDS: tuple[Callable[..., None], ...] = (
-    submit.submit,
-    jobs.queue,
-    jobs.jobs,
-    jobs.show,
-    logs.logs,
-    jobs.explain,
-    control.wait,
-    control.cancel,
-    control.hold,
-    control.release,
-    control.update,
-    cluster.nodes,
-    cluster.prices,
-    money.money,
-    offers.offers,
-    recommend.recommend,
-    search.search,
-    solve.solve,
-    solve.check,
-    daemons.server,
-    daemons.agent,
-    daemons.demo,
-    version,
-)
-for _command in _COMMANDS:
-    app.command(_command.__name__)(_command)
+_COMMANDS: dict[str, Callable[..., None]] = {
+    "submit": submit_command,
+    "queue": queue_command,
+    "jobs": jobs_command,
+    "show": show_command,
+    "logs": logs_command,
+    "explain": explain_command,
+    "wait": wait_command,
+    "cancel": cancel_command,
+    "hold": hold_command,
+    "release": release_command,
+    "update": update_command,
+    "nodes": nodes_command,
+    "prices": prices_command,
+    "money": money_command,
+    "offers": offers_command,
+    "recommend": recommend_command,
+    "search": search_command,
+    "solve": solve_command,
+    "check": check_command,
+    "server": server_command,
+    "agent": agent_command,
+    "demo": demo_command,
+    "version": version_command,
+}
+for _name, _command in _COMMANDS.items():
+    app.command(_name)(_command)
 app.add_typer(plan_commands, name="plan")
 app.add_typer(policy_commands, name="policy")
 app.add_typer(admin_commands, name="admin")

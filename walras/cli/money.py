@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from walras.api import MoneyReport, MoneyRow
 
 
-def money(
+def money_command(
     by: Annotated[str, typer.Option("--by", help="Sum by project, user, job, pool or month.")] = "project",
     month: Annotated[str, typer.Option("--month", help="Only this month (UTC), such as 2026-11.")] = "",
     project: Project = None,

@@ -5,17 +5,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from walras.cli.loading import load
 from walras.cli.options import NoHeader, Output, length_s
 from walras.cli.output import Column, Listing, OutputFormat, show_listing, warn
 from walras.errors import UserError
 from walras.units import format_money, format_size
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from walras.catalog import Catalog, Instance
 
 
-def offers(
+def offers_command(
     cloud: Annotated[str | None, typer.Option("--cloud", help="Only this cloud's machines.")] = None,
     accelerator: Annotated[str | None, typer.Option("--accelerator", "-a", help="Only machines with this one.")] = None,
     catalog: Annotated[
@@ -33,7 +34,6 @@ def offers(
     if market or cluster is not None:
         _show_market(cluster if market else None, since, output, header=not no_header)
         return
-    from walras.catalog import load_catalog
     from walras.names import canonical_accelerator
 
     wanted = accelerator
@@ -42,9 +42,7 @@ def offers(
             wanted = canonical_accelerator(accelerator)
         except ValueError as error:
             raise typer.BadParameter(str(error), param_hint="--accelerator") from None
-    known = load_catalog(catalog or ())
-    for problem in known.problems:
-        warn(f"walras: left out: {problem}")
+    known = read_catalog(catalog or ())
     found = known.offers(cloud, wanted)
     columns = (
         Column("CLOUD"),
@@ -63,10 +61,22 @@ def offers(
     show_listing(Listing(columns, rows, data), output, header=not no_header)
 
 
+def read_catalog(paths: "Iterable[Path]") -> "Catalog":
+    """The catalog that comes with Walras, and those files and folders; rows that do not hold are left out, aloud."""
+    from walras.catalog import load_catalog
+
+    known = load_catalog(paths)
+    for problem in known.problems:
+        warn(f"walras: left out: {problem}")
+    return known
+
+
 def _show_market(cluster: Path | None, since: str, output: OutputFormat, *, header: bool) -> None:
     if cluster is None:
         raise UserError("prices of a market are those of a cluster's pools", fix="give both --market and --cluster")
-    points = load("scheduler.live.providers.aws_market").recorded_prices(cluster, length_s(since, "--since") or 0.0)
+    from scheduler.live.providers.aws_market import recorded_prices
+
+    points = recorded_prices(cluster, length_s(since, "--since"))
     columns = (Column("POOL", shrinks=True), Column("SINCE"), Column("USD/H", right=True))
     rows = [[point.pool_id, point.since.isoformat(timespec="seconds"), f"{point.usd_per_h:g}"] for point in points]
     data = [{"pool": point.pool_id, "since": point.since.isoformat(), "usd_per_h": point.usd_per_h} for point in points]

@@ -1,6 +1,6 @@
 """Arguments and options that several commands share, so that they are spelt and explained alike."""
 
-from typing import Annotated
+from typing import Annotated, overload
 
 import typer
 
@@ -17,6 +17,10 @@ Job = Annotated[str, typer.Argument(metavar="JOB", help="A number, or `last`.")]
 Limit = Annotated[int, typer.Option("--limit", "-n", min=1, max=1_000_000, help="Show at most so many jobs.")]
 
 
+@overload
+def length_s(text: str, option: str) -> float: ...
+@overload
+def length_s(text: str | None, option: str) -> float | None: ...
 def length_s(text: str | None, option: str) -> float | None:
     """Seconds of an option's length. Raises UserError naming the option."""
     if text is None:

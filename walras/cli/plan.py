@@ -1,46 +1,46 @@
 """`walras plan`: what to rent and how. Here `plan capacity`: how much to reserve, beside all on demand and beside what
 nobody can beat; the other plans have files of their own.
-
-The work is done in `simulator.workloads.reserving`, loaded by name when the command is given.
 """
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from walras.cli.loading import load
 from walras.cli.options import Output, length_s
 from walras.cli.output import Column, Listing, OutputFormat, show_json, show_line, show_listing
-from walras.cli.plan_checkpoint import plan_checkpoint
-from walras.cli.plan_collection import plan_collection
-from walras.cli.plan_moves import plan_moves
-from walras.cli.plan_spot import plan_spot
-from walras.cli.plan_workers import plan_workers
+from walras.cli.plan_checkpoint import plan_checkpoint_command
+from walras.cli.plan_collection import plan_collection_command
+from walras.cli.plan_moves import plan_moves_command
+from walras.cli.plan_spot import plan_spot_command
+from walras.cli.plan_workers import plan_workers_command
 from walras.errors import UserError
 from walras.units import format_length
 
+if TYPE_CHECKING:
+    from scheduler.cloud.capacity import Defection
+    from simulator.workloads.reserving import CapacityPlans, Plan
+
 plan_commands = typer.Typer(help="Plan what to rent, and how.", no_args_is_help=True)
 
-_FACE = "simulator.workloads.reserving"
 _HOUR_S = 3600.0
 
 
 @plan_commands.callback()
-def plan() -> None:
+def _plan() -> None:
     """Plan what to rent, and how."""
 
 
-plan_commands.command("spot")(plan_spot)
-plan_commands.command("checkpoint")(plan_checkpoint)
-plan_commands.command("collection")(plan_collection)
-plan_commands.command("workers")(plan_workers)
-plan_commands.command("moves")(plan_moves)
+plan_commands.command("spot")(plan_spot_command)
+plan_commands.command("checkpoint")(plan_checkpoint_command)
+plan_commands.command("collection")(plan_collection_command)
+plan_commands.command("workers")(plan_workers_command)
+plan_commands.command("moves")(plan_moves_command)
 
 
 @plan_commands.command("capacity")
-def plan_capacity(
+def plan_capacity_command(
     trace: Annotated[Path | None, typer.Argument(metavar="TRACE", help="Jobs to plan for, in any format.")] = None,
     arrivals_per_h: Annotated[
         float | None,
@@ -72,20 +72,22 @@ def plan_capacity(
     """Say how many accelerators to reserve for a workload, and what that costs whom. Needs no server."""
     if accelerators is not None and trace is None:
         raise UserError("a given number is tried on a trace", field="--accelerators", fix="name a trace")
+    from scheduler.cloud.capacity import Terms
+    from simulator.workloads.reserving import plans_for_rates, plans_for_trace
+
     price = _price(reserved_price, on_demand, reserved)
-    terms = load("scheduler.cloud.capacity").Terms(
+    terms = Terms(
         reserved_price=price,
-        longest_wait_h=(length_s(longest_wait, "--longest-wait") or 0.0) / _HOUR_S,
-        short_h=(length_s(short, "--short") or 0.0) / _HOUR_S,
+        longest_wait_h=length_s(longest_wait, "--longest-wait") / _HOUR_S,
+        short_h=length_s(short, "--short") / _HOUR_S,
         lot=lot,
     )
-    face = load(_FACE)
     if trace is not None:
         if arrivals_per_h is not None or job_length is not None:
             raise UserError(
                 "a trace has its own arrivals and lengths", field="--arrivals-per-h", fix="give one of both"
             )
-        found = face.plans_for_trace(trace, terms, leave_above, accelerators)
+        found = plans_for_trace(trace, terms, leave_above, accelerators)
     else:
         length = length_s(job_length, "--job-length")
         if not arrivals_per_h or not length or arrivals_per_h < 0:
@@ -94,7 +96,7 @@ def plan_capacity(
                 field="TRACE",
                 fix="name a trace, or give --arrivals-per-h and --job-length",
             )
-        found = face.plans_for_rates(arrivals_per_h, length / _HOUR_S, terms)
+        found = plans_for_rates(arrivals_per_h, length / _HOUR_S, terms)
     if output is OutputFormat.JSON:
         show_json({"reserved_price": price, "on_demand_usd_per_h": on_demand, **_data(found)})
     else:
@@ -117,7 +119,7 @@ def _price(part: float | None, on_demand: float | None, reserved: float | None) 
     return part
 
 
-def _data(found: Any) -> dict[str, Any]:
+def _data(found: "CapacityPlans") -> dict[str, Any]:
     defection = None if found.defection is None else asdict(found.defection)
     if defection is not None and defection["after"] is not None:
         del defection["after"]["slowdowns"]  # one per user; what is said of them is who stayed
@@ -128,7 +130,7 @@ def _data(found: Any) -> dict[str, Any]:
     }
 
 
-def _show(found: Any, on_demand_usd: float | None) -> None:
+def _show(found: "CapacityPlans", on_demand_usd: float | None) -> None:
     columns = [
         Column("PLAN"),
         Column("RESERVED", right=True),
@@ -151,7 +153,7 @@ def _show(found: Any, on_demand_usd: float | None) -> None:
         show_line(_told(found.defection))
 
 
-def _row(each: Any, on_demand_usd: float | None) -> list[str]:
+def _row(each: "Plan", on_demand_usd: float | None) -> list[str]:
     row = [
         each.name,
         str(each.accelerators),
@@ -168,7 +170,7 @@ def _wait(hours: float) -> str:
     return format_length(round(hours * _HOUR_S)) if hours > 0 else "0s"
 
 
-def _told(defection: Any) -> str:
+def _told(defection: "Defection") -> str:
     if defection.stayed == defection.users:
         return "No user would leave for waiting too long."
     if defection.after is None:

@@ -1,21 +1,21 @@
-"""`walras plan checkpoint`: how often a job on machines that are taken back should save, and what that costs.
-
-The work is done in `scheduler.cloud.checkpointing`, loaded by name when the command is given.
-"""
+"""`walras plan checkpoint`: how often a job on machines that are taken back should save, and what that costs."""
 
 from dataclasses import asdict
 from itertools import groupby
 from math import isfinite
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from walras.cli.loading import load
 from walras.cli.options import Output, length_s
 from walras.cli.output import Column, Listing, OutputFormat, show_json, show_line, show_listing
 from walras.errors import UserError
 from walras.units import format_length
+
+if TYPE_CHECKING:
+    from scheduler.cloud.checkpointing import CheckpointPlan
+    from scheduler.cloud.lifetimes import Bathtub, Lifetime
 
 _HOUR_S = 3600.0
 #: Steps of work that are planned in unless --step says otherwise, and at most.
@@ -25,7 +25,7 @@ _PUBLISHED_BATHTUB = "0.4137,54m,45m36s,24h"
 _SHOWN_MOST = 8
 
 
-def plan_checkpoint(
+def plan_checkpoint_command(
     lifetime: Annotated[
         str, typer.Option("--lifetime", metavar="LAW", help="exponential, bathtub, or a file of machines' lives.")
     ],
@@ -46,38 +46,41 @@ def plan_checkpoint(
     output: Output = OutputFormat.TABLE,
 ) -> None:
     """Say how often to write checkpoints, beside Young and Daly's interval and none at all. Needs no server."""
+    from optimizer.renting.risk import Costs, young_daly_h
+    from scheduler.cloud.checkpointing import plan_checkpoints, reuse
+    from scheduler.cloud.lifetimes import mean_life as mean_life_h
+
     work_h, write_h = _hours(work, "--work"), _hours(write, "--write")
     if not 0 < write_h < work_h:
         raise UserError(
             "a checkpoint has to take some time, and less than the work", field="--write", fix="such as 20s"
         )
     law, until_h = _law(lifetime, mean_life, bathtub)
-    room, age_h = load("scheduler.cloud.checkpointing"), _hours(age, "--age")
+    age_h = _hours(age, "--age")
     if law.survival(age_h) <= 0:
         raise UserError(f"no machine gets {age} old by this law", field="--age", fix="give a lower one")
-    life_h = load("scheduler.cloud.lifetimes").mean_life(law, until_h)
-    risk = load("optimizer.renting.risk")
-    costs = risk.Costs(write_h, _hours(restart, "--restart"))
-    young_daly_h = risk.young_daly_h(write_h, life_h)
-    step_h = _step_h(None if step is None else _hours(step, "--step"), work_h, young_daly_h)
+    life_h = mean_life_h(law, until_h)
+    costs = Costs(write_h, _hours(restart, "--restart"))
+    interval_h = young_daly_h(write_h, life_h)
+    step_h = _step_h(None if step is None else _hours(step, "--step"), work_h, interval_h)
     plans = {
-        name: room.plan_checkpoints(law, work_h, costs, age_h, step_h, interval_h)
-        for name, interval_h in (("best", None), ("Young-Daly", young_daly_h), ("no checkpoints", work_h))
+        name: plan_checkpoints(law, work_h, costs, age_h, step_h, segment_h)
+        for name, segment_h in (("best", None), ("Young-Daly", interval_h), ("no checkpoints", work_h))
     }
-    reuse = room.reuse(law, work_h, age_h) if age_h > 0 else None
+    is_better = reuse(law, work_h, age_h) if age_h > 0 else None
     if output is OutputFormat.JSON:
-        terms = {"work_h": work_h, "step_h": step_h, "mean_life_h": life_h, "young_daly_h": young_daly_h}
-        show_json({**terms, "better_than_a_new_machine": reuse, "plans": [_data(*each) for each in plans.items()]})
+        terms = {"work_h": work_h, "step_h": step_h, "mean_life_h": life_h, "young_daly_h": interval_h}
+        show_json({**terms, "better_than_a_new_machine": is_better, "plans": [_data(*each) for each in plans.items()]})
     else:
-        _show(plans, work_h, life_h, young_daly_h)
+        _show(plans, work_h, life_h, interval_h)
         show_line(f"No plan in steps of {format_length(step_h * _HOUR_S)} is expected to end sooner than the best one.")
-        if reuse is not None:
-            told = "likelier" if reuse else "no likelier"
+        if is_better is not None:
+            told = "likelier" if is_better else "no likelier"
             show_line(f"A machine that is {age} old is {told} to outlast the work than a new one.")
 
 
 def _hours(text: str, option: str) -> float:
-    return (length_s(text, option) or 0.0) / _HOUR_S
+    return length_s(text, option) / _HOUR_S
 
 
 def _step_h(asked_h: float | None, work_h: float, young_daly_h: float) -> float:
@@ -104,31 +107,35 @@ def _step_h(asked_h: float | None, work_h: float, young_daly_h: float) -> float:
     return asked_h
 
 
-def _law(lifetime: str, mean_life: str | None, bathtub: str) -> tuple[Any, float]:
+def _law(lifetime: str, mean_life: str | None, bathtub: str) -> "tuple[Lifetime, float]":
     """The law, and the age until which its mean is taken. Raises UserError."""
-    laws = load("scheduler.cloud.lifetimes")
+    from scheduler.cloud.lifetimes import Empirical, Exponential
+    from simulator.workloads.market_files import read_lives
+
     if lifetime == "exponential":
         mean_h = _hours(mean_life or "0", "--mean-life")
         if mean_h <= 0:
             raise UserError("how long machines live is not known", field="--mean-life", fix="such as --mean-life 8h")
         # Hardly one in 10^13 gets older than thirty mean lives.
-        return laws.Exponential(1.0 / mean_h), 30.0 * mean_h
+        return Exponential(1.0 / mean_h), 30.0 * mean_h
     if mean_life is not None:
         raise UserError("a mean says all of exponential lives only", field="--mean-life", fix="--lifetime exponential")
     if lifetime == "bathtub":
-        law = _bathtub(laws, bathtub)
+        law = _bathtub(bathtub)
         return law, law.cap_h
     if not Path(lifetime).exists():
         raise UserError(
             f"{lifetime[:100]!r} is neither a law nor a file", field="--lifetime", fix="exponential, bathtub, or a file"
         )
-    lives = load("simulator.workloads.market_files").read_lives(Path(lifetime))
+    lives = read_lives(Path(lifetime))
     taken = [life_s / _HOUR_S for life_s, was_taken in lives if was_taken]
     alive = [life_s / _HOUR_S for life_s, was_taken in lives if not was_taken]
-    return laws.Empirical.of(taken, alive), max(life_s for life_s, _ in lives) / _HOUR_S
+    return Empirical.of(taken, alive), max(life_s for life_s, _ in lives) / _HOUR_S
 
 
-def _bathtub(laws: Any, text: str) -> Any:
+def _bathtub(text: str) -> "Bathtub":
+    from scheduler.cloud.lifetimes import Bathtub
+
     part, *lengths = text.split(",")
     try:
         scale = float(part)
@@ -141,10 +148,10 @@ def _bathtub(laws: Any, text: str) -> Any:
     early_h, late_h, cap_h = (_hours(length, "--bathtub") for length in lengths)
     if min(early_h, late_h, cap_h) <= 0:
         raise UserError("a bathtub's lengths are above 0", field="--bathtub", fix=f"such as {_PUBLISHED_BATHTUB}")
-    return laws.Bathtub(scale, early_h, late_h, cap_h)
+    return Bathtub(scale, early_h, late_h, cap_h)
 
 
-def _data(name: str, plan: Any) -> dict[str, Any]:
+def _data(name: str, plan: "CheckpointPlan") -> dict[str, Any]:
     """What would be infinite is null."""
     told = {key: value for key, value in asdict(plan).items() if key != "segments_h"}
     return {
@@ -154,7 +161,7 @@ def _data(name: str, plan: Any) -> dict[str, Any]:
     }
 
 
-def _show(plans: dict[str, Any], work_h: float, life_h: float, young_daly_h: float) -> None:
+def _show(plans: "dict[str, CheckpointPlan]", work_h: float, life_h: float, young_daly_h: float) -> None:
     columns = [
         Column("PLAN"),
         Column("CHECKPOINTS", right=True, spare=2),
@@ -172,7 +179,7 @@ def _show(plans: dict[str, Any], work_h: float, life_h: float, young_daly_h: flo
     )
 
 
-def _row(name: str, plan: Any, work_h: float) -> list[str]:
+def _row(name: str, plan: "CheckpointPlan", work_h: float) -> list[str]:
     many = str(len(plan.segments_h))
     if not isfinite(plan.expected_h):
         return [name, many, "never", "-", "-", "-", "-"]

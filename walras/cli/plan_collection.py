@@ -1,25 +1,24 @@
-"""`walras plan collection`: which machines to rent for a collection of jobs, within a deadline or a budget.
-
-The work is done in `scheduler.cloud.collection_plan`, loaded by name when the command is given.
-"""
+"""`walras plan collection`: which machines to rent for a collection of jobs, within a deadline or a budget."""
 
 from dataclasses import asdict
 from math import isfinite
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from walras.cli.loading import load
 from walras.cli.options import Output, length_s
 from walras.cli.output import Column, Listing, OutputFormat, dash, show_json, show_line, show_listing
 from walras.errors import UserError
 from walras.units import format_length, format_money
 
+if TYPE_CHECKING:
+    from scheduler.cloud.collection_plan import CollectionPlan, Sum
+
 _HOUR_S = 3600.0
 
 
-def plan_collection(
+def plan_collection_command(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Jobs with their speeds, and machines with prices.")],
     deadline: Annotated[str | None, typer.Option("--deadline", help="The least money, all done within: 24h.")] = None,
     budget: Annotated[
@@ -28,6 +27,8 @@ def plan_collection(
     output: Output = OutputFormat.TABLE,
 ) -> None:
     """Say which machine each job of a collection should get, and what no plan can beat. Needs no server."""
+    from scheduler.cloud.collection_plan import CollectedJob, plan_collection
+    from scheduler.cloud.job_collections import Offer
     from walras.cli.problem_files import read_document
     from walras.collection_file import CollectionFile
 
@@ -40,11 +41,10 @@ def plan_collection(
     within_s = length_s(deadline, "--deadline")
     if within_s == 0:
         raise UserError("a deadline is above 0", field="--deadline", fix="such as --deadline 24h")
-    given, room = read_document(file, CollectionFile), load("scheduler.cloud.collection_plan")
-    offer = load("scheduler.cloud.job_collections").Offer
-    found = room.plan_collection(
-        [offer(machine.name, machine.usd_per_h, machine.count) for machine in given.machines],
-        [room.CollectedJob(job.name, job.steps, job.steps_per_s) for job in given.jobs],
+    given = read_document(file, CollectionFile)
+    found = plan_collection(
+        [Offer(machine.name, machine.usd_per_h, machine.count) for machine in given.machines],
+        [CollectedJob(job.name, job.steps, job.steps_per_s) for job in given.jobs],
         within_h=None if within_s is None else within_s / _HOUR_S,
         budget_usd=budget,
     )
@@ -56,7 +56,7 @@ def plan_collection(
         _show(found, "time" if deadline is None else "money")
 
 
-def _show(found: Any, minimised: str) -> None:
+def _show(found: "CollectionPlan", minimised: str) -> None:
     columns = [
         Column("JOB", shrinks=True),
         Column("MACHINE"),
@@ -83,7 +83,7 @@ def _show(found: Any, minimised: str) -> None:
     show_line(f"At most {found.above_bound:.1%} more {minimised} than the best plan in which no job moves.")
 
 
-def _sum(each: Any, name: str) -> list[str]:
+def _sum(each: "Sum", name: str) -> list[str]:
     usd = None if each.usd is None else format_money(each.usd)
     return [name, dash(usd), dash(None if each.time_h is None else _length(each.time_h))]
 

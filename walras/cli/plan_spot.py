@@ -1,24 +1,23 @@
-"""`walras plan spot`: what one job with a deadline should do on spot machines, judged on recorded markets.
-
-The work is done in `scheduler.cloud.spot_plan`, loaded by name when the command is given.
-"""
+"""`walras plan spot`: what one job with a deadline should do on spot machines, judged on recorded markets."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
 from random import Random
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from walras.cli.loading import load
 from walras.cli.options import Output, length_s
 from walras.cli.output import Column, Listing, OutputFormat, show_json, show_line, show_listing
 from walras.errors import UserError
 from walras.units import format_length, format_money
 
-_READER = "simulator.workloads.market_files"
+if TYPE_CHECKING:
+    from scheduler.cloud.spot_plan import Checked, PolicyResult, SpotPlan
+    from scheduler.cloud.spot_terms import Present
+
 _HOUR_S = 3600.0
 _MOST_ZONES = 8
 
@@ -31,7 +30,7 @@ class Holding(StrEnum):
     ON_DEMAND = "on-demand"
 
 
-def plan_spot(
+def plan_spot_command(
     traces: Annotated[
         list[Path], typer.Argument(metavar="TRACE...", help="When spot machines could be had; each trace is a zone.")
     ],
@@ -57,20 +56,23 @@ def plan_spot(
     output: Output = OutputFormat.TABLE,
 ) -> None:
     """Say whether to be on spot, on demand or on nothing, and what that saved on recorded markets. No server."""
-    room = load("scheduler.cloud.spot_plan")
+    from scheduler.cloud.deadline_job import Held
+    from scheduler.cloud.spot_plan import plan_spot
+    from scheduler.cloud.spot_terms import Present, SpotTerms
+    from simulator.workloads.market_files import read_availability
+
     slot_s, work_s, deadline_s = _above_0(slot, "--slot"), _above_0(work, "--work"), _above_0(deadline, "--deadline")
-    stated = load("scheduler.cloud.spot_terms")
-    terms = stated.SpotTerms(work_s, deadline_s, length_s(restart, "--restart"), slot_s, spot, on_demand)
+    terms = SpotTerms(work_s, deadline_s, length_s(restart, "--restart"), slot_s, spot, on_demand)
     # What cannot be planned at all is told before files are read.
     terms.job()
-    now = stated.Present(
+    now = Present(
         work_s if work_left is None else _above_0(work_left, "--work-left"),
         deadline_s if time_left is None else _above_0(time_left, "--time-left"),
-        load("scheduler.cloud.deadline_job").Held[held.name],
+        Held[held.name],
     )
     zones = _zones(traces, slot_s, zone or [])
-    before = [trace for path in history or [] for trace in load(_READER).read_availability(path, slot_s).values()]
-    found = room.plan_spot(terms, tuple(zones.values()), before, starts, Random(seed), now, check)
+    before = [trace for path in history or [] for trace in read_availability(path, slot_s).values()]
+    found = plan_spot(terms, tuple(zones.values()), before, starts, Random(seed), now, check)
     if output is OutputFormat.JSON:
         show_json({"traces": list(zones), "learnt_from": "history" if before else "first halves", **asdict(found)})
     else:
@@ -78,7 +80,7 @@ def plan_spot(
 
 
 def _above_0(text: str, option: str) -> float:
-    found = length_s(text, option) or 0.0
+    found = length_s(text, option)
     if found <= 0:
         raise UserError(f"{option} is {text!r}", field=option, fix="a length above 0, such as 10m")
     return found
@@ -86,9 +88,11 @@ def _above_0(text: str, option: str) -> float:
 
 def _zones(paths: Sequence[Path], slot_s: float, only: Sequence[str]) -> dict[str, tuple[bool, ...]]:
     """Every trace of the files, or those that are named. Raises UserError."""
+    from simulator.workloads.market_files import read_availability
+
     found: dict[str, tuple[bool, ...]] = {}
     for path in paths:
-        for name, trace in load(_READER).read_availability(path, slot_s).items():
+        for name, trace in read_availability(path, slot_s).items():
             if name in found:
                 raise UserError(
                     f"{path}: a second trace {name!r}", field="TRACE", fix="give each zone a name of its own"
@@ -105,7 +109,7 @@ def _zones(paths: Sequence[Path], slot_s: float, only: Sequence[str]) -> dict[st
     return chosen
 
 
-def _show(found: Any, now: Any) -> None:
+def _show(found: "SpotPlan", now: "Present") -> None:
     columns = [
         Column(""),
         Column("POLICY"),
@@ -138,7 +142,7 @@ def _show(found: Any, now: Any) -> None:
         show_line(f"Ours expects to pay until the end, {'one there' if there else 'none there'}: {told}.")
 
 
-def _row(each: Any, best: bool, starts: int) -> list[str]:
+def _row(each: "PolicyResult", best: bool, starts: int) -> list[str]:
     return [
         ">" if best else "",
         each.name,
@@ -159,11 +163,11 @@ def _counted(zones: int) -> str:
     return "one zone" if zones == 1 else f"{zones} zones"
 
 
-def _waits(each: Any) -> str:
+def _waits(each: "PolicyResult") -> str:
     return "-" if each.without_spot == "on demand" else f"at most {format_length(each.waits_h * _HOUR_S)}"
 
 
-def _told(checked: Any) -> str:
+def _told(checked: "Checked") -> str:
     return (
         f"Checked on {checked.starts} of them: the bound is {format_money(checked.bound_usd)}; an integer program in "
         f"whole slots has a plan for {format_money(checked.program_usd)} and proves that none is below "

@@ -1,30 +1,28 @@
-"""`walras plan workers`: a training cluster of workers that may be taken back, around parameter servers that are not.
-
-The work is done in `scheduler.cloud.worker_plan`, loaded by name when the command is given.
-"""
+"""`walras plan workers`: a training cluster of spot workers around parameter servers that stay."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from walras.cli.loading import load
 from walras.cli.options import Output, length_s
 from walras.cli.output import Column, Listing, OutputFormat, show_json, show_line, show_listing
 from walras.errors import UserError
 from walras.units import format_length, format_money
 
 if TYPE_CHECKING:
+    from scheduler.cloud.lifetimes import Lifetime
+    from scheduler.cloud.worker_plan import WorkerPlan
     from walras.worker_file import WorkerEntry
 
 _HOUR_S = 3600.0
 _MOST_ASKED = 999
 
 
-def plan_workers(
+def plan_workers_command(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The run, kinds of workers, and parameter servers.")],
     most: Annotated[int, typer.Option("--most", min=1, max=64, help="Workers.")] = 8,
     within: Annotated[str | None, typer.Option("--within", help="Done in this time: 31m.")] = None,
@@ -34,15 +32,16 @@ def plan_workers(
     output: Output = OutputFormat.TABLE,
 ) -> None:
     """Say which cluster of spot workers does a run for the least money, and what it takes. Needs no server."""
+    from scheduler.cloud.worker_plan import WorkerOffer, plan_workers
     from walras.cli.problem_files import read_document
     from walras.worker_file import WorkerFile
 
     within_s = length_s(within, "--within")
     if within_s == 0:
         raise UserError("a time is above 0", field="--within", fix="such as --within 31m")
-    given, room = read_document(file, WorkerFile), load("scheduler.cloud.worker_plan")
+    given = read_document(file, WorkerFile)
     offers = [
-        room.WorkerOffer(
+        WorkerOffer(
             each.name,
             each.steps_per_s,
             each.spot_usd_per_h,
@@ -58,7 +57,7 @@ def plan_workers(
         points = [(point.alone, point.through) for point in given.servers.saturation]
     asked = _asked(cluster or [], [each.name for each in given.workers])
     limit_s = inf if within_s is None else within_s
-    found = room.plan_workers(offers, servers_usd, points, given.steps, most=most, within_s=limit_s, asked=asked)
+    found = plan_workers(offers, servers_usd, points, given.steps, most=most, within_s=limit_s, asked=asked)
     if output is OutputFormat.JSON:
         show_json({"steps": given.steps, "within_s": within_s, **asdict(found)})
     else:
@@ -77,19 +76,21 @@ def _asked(parts: Sequence[str], known: Sequence[str]) -> list[str]:
     return found
 
 
-def _law(file: Path, worker: "WorkerEntry") -> Any:
-    laws = load("scheduler.cloud.lifetimes")
+def _law(file: Path, worker: "WorkerEntry") -> "Lifetime":
+    from scheduler.cloud.lifetimes import Empirical, Exponential
+    from simulator.workloads.market_files import read_lives
+
     if worker.lives is None:
         assert worker.mean_life is not None, "the file says one of both"
-        return laws.Exponential(_HOUR_S / worker.mean_life)
-    lives = load("simulator.workloads.market_files").read_lives(file.parent / worker.lives)
-    return laws.Empirical.of(
+        return Exponential(_HOUR_S / worker.mean_life)
+    lives = read_lives(file.parent / worker.lives)
+    return Empirical.of(
         [life_s / _HOUR_S for life_s, taken in lives if taken],
         [life_s / _HOUR_S for life_s, taken in lives if not taken],
     )
 
 
-def _show(found: Any, most: int) -> None:
+def _show(found: "WorkerPlan", most: int) -> None:
     columns = [
         Column(""),
         Column("CLUSTER"),

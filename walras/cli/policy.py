@@ -1,23 +1,24 @@
 """`walras policy show|set|list`: the policies that there are, the one in force, and changing it without a restart."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from walras.cli.loading import load
 from walras.cli.options import NoHeader, Output
 from walras.cli.output import Column, Listing, OutputFormat, dash, show_json, show_line, show_listing
 from walras.cli.session import with_client
 
 if TYPE_CHECKING:
+    from optimizer.describing import PolicyDescription
     from walras.api import PolicyView
 
 policy_commands = typer.Typer(help="Policies: which there are, and which is in force.", no_args_is_help=True)
 
 
 @policy_commands.command("show")
-def show_policy(
+def policy_show_command(
     name: Annotated[
         str | None, typer.Argument(metavar="[NAME]", help="A policy to describe; without it: the one in force.")
     ] = None,
@@ -27,15 +28,17 @@ def show_policy(
     if name is None:
         _show(with_client(lambda client: client.policy()), output)
         return
-    described = load("optimizer.describing").describe(name)
+    from optimizer.describing import describe
+
+    described = describe(name)
     if output is OutputFormat.JSON:
-        show_json(_plain(described))
+        show_json(asdict(described))
     else:
         _show_description(described)
 
 
 @policy_commands.command("set")
-def set_policy(
+def policy_set_command(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A policy file.")],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check it; change nothing.")] = False,
     output: Output = OutputFormat.TABLE,
@@ -51,10 +54,12 @@ def set_policy(
 
 
 @policy_commands.command("list")
-def list_policies(output: Output = OutputFormat.TABLE, no_header: NoHeader = False) -> None:
+def policy_list_command(output: Output = OutputFormat.TABLE, no_header: NoHeader = False) -> None:
     """List the policies that this installation knows. No server is needed."""
-    describe = load("optimizer.describing").describe
-    described = [describe(name) for name in sorted(load("optimizer.registry").names())]
+    from optimizer.describing import describe
+    from optimizer.registry import names
+
+    described = [describe(name) for name in sorted(names())]
     columns = [
         Column("POLICY"),
         Column("FAMILY"),
@@ -81,7 +86,7 @@ def _show(view: "PolicyView", output: OutputFormat, *, dry_run: bool = False) ->
         show_line(line)
 
 
-def _show_description(described: Any) -> None:
+def _show_description(described: "PolicyDescription") -> None:
     prices = f"; prices in {described.price_unit}" if described.price_unit else ""
     show_line(f"{described.name} ({described.family}{prices})")
     show_line("")
@@ -101,9 +106,3 @@ def _default(value: Any) -> str:
     from walras.yaml_text import dump_yaml
 
     return dump_yaml([value])[2:].strip().replace("\n", " ") if not isinstance(value, list) else str(value)
-
-
-def _plain(described: Any) -> dict[str, Any]:
-    from dataclasses import asdict
-
-    return asdict(described)

@@ -1,21 +1,25 @@
 """Reading the files of `walras solve` and `walras check`: problems, answers, memories; and naming a policy."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from walras.cli.loading import load
 from walras.config import MAX_FILE_BYTES, load_mapping
 from walras.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from optimizer.policy import PolicySpec
+    from walras.checking import FileModel
+
+ModelT = TypeVar("ModelT", bound="FileModel")
+
 _YAML_ENDINGS = (".yaml", ".yml")
 #: Names of policies are short words; anything else is a file.
 _LOOKS_LIKE_A_FILE = ("/", ".yaml", ".yml", ".json")
 
 
-def read_document(path: Path, model: Any) -> Any:
+def read_document(path: Path, model: type[ModelT]) -> ModelT:
     """The checked document in a JSON file (or YAML, by its ending). Raises ConfigError naming field and fix."""
     from walras.checking import check
 
@@ -28,19 +32,22 @@ def read_memory(path: Path) -> Any:
     return data["memory"] if isinstance(data, dict) and {"policy", "memory"} <= data.keys() else data
 
 
-def policy_named(text: str, settings: "Sequence[str]") -> Any:
+def policy_named(text: str, settings: "Sequence[str]") -> "PolicySpec":
     """The spec of a policy given by name or policy file, parameters replaced by `name=value` settings.
 
     Raises ConfigError or UnknownPolicyError.
     """
-    spec = load("optimizer.policy").PolicySpec(text)
+    from optimizer.policy import PolicySpec
+
+    spec = PolicySpec(text)
     if any(part in text for part in _LOOKS_LIKE_A_FILE):
-        spec, _ = load("scheduler.core.policy_file").parse_policy(load_mapping(text))
+        from scheduler.core.policy_file import parse_policy
+
+        spec, _ = parse_policy(load_mapping(text))
     if settings:
         from walras.overrides import with_settings
 
-        changed = with_settings(spec.parameters, settings, source="--parameter")
-        spec = load("optimizer.policy").PolicySpec(spec.name, changed)
+        spec = PolicySpec(spec.name, with_settings(spec.parameters, settings, source="--parameter"))
     return spec
 
 

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from walras.cli.loading import load
 from walras.cli.options import Output, length_s
 from walras.cli.output import Column, Listing, OutputFormat, show_json, show_line, show_listing
 from walras.cli.session import with_client
@@ -19,7 +18,7 @@ profile_commands = typer.Typer(help="Measure jobs, and judge predictions of thei
 
 
 @profile_commands.command("run")
-def profile_run(
+def profile_run_command(
     file: Annotated[str, typer.Argument(metavar="FILE", help="A job file, a shell script, or - for standard input.")],
     steps: Annotated[int, typer.Option("--steps", min=5, max=100_000, help="Steps to time in each run.")] = 40,
     warm_up: Annotated[int, typer.Option("--warm-up", min=1, max=100_000, help="Steps before those.")] = 5,
@@ -39,12 +38,11 @@ def profile_run(
     from walras.cli.submit import read_job
     from walras.profiling.documents import as_json, as_profile_file, draw
     from walras.profiling.runs import Extent
+    from workers.trials.profile_main import profile_job
 
     timeout_s = length_s(timeout, "--timeout")
-    assert timeout_s is not None
     spec = read_job(file, [], [], [])
-    main = load("workers.trials.profile_main")
-    profile = main.profile_job(spec, ranks, Extent(warm_up, steps, timeout_s), _attribute())
+    profile = profile_job(spec, ranks, Extent(warm_up, steps, timeout_s), _attribute())
     if json_file is not None:
         _write(json_file, json.dumps(as_json(profile), indent=2) + "\n")
     if profile_file is not None:
@@ -62,7 +60,7 @@ def profile_run(
 
 
 @profile_commands.command("publish")
-def profile_publish(
+def profile_publish_command(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="What `walras profile run --profile` wrote.")],
 ) -> None:
     """Tell the server what a profile says of its kind's model: speeds that nobody measured are predicted from it."""
@@ -73,7 +71,7 @@ def profile_publish(
 
 
 @profile_commands.command("facts")
-def profile_facts(
+def profile_facts_command(
     kind: Annotated[str | None, typer.Argument(metavar="[KIND]", help="Only of this kind.")] = None,
     output: Output = OutputFormat.TABLE,
 ) -> None:
@@ -103,7 +101,7 @@ def _publish(data: dict[str, Any], source: str, batch: int | None, *, quiet: boo
 
 
 @profile_commands.command("report")
-def profile_report(
+def profile_report_command(
     source: Annotated[
         Path, typer.Argument(metavar="SOURCE", help="A server's data folder, or a JSON file of scored predictions.")
     ],
@@ -117,13 +115,14 @@ def profile_report(
 
 
 def _attribute() -> "Attribute":
-    stalls = load("optimizer.performance.stalls")
+    from optimizer.performance.stalls import Runs, attribute
 
-    def attribute(alone_s: float, together_s: float, warm_s: float, cold_s: float, apart_s: float | None) -> "Parts":
-        parts: Parts = stalls.attribute(stalls.Runs(alone_s, together_s, warm_s, cold_s, apart_s))
-        return parts
+    def attribute_stalls(
+        alone_s: float, together_s: float, warm_s: float, cold_s: float, apart_s: float | None
+    ) -> "Parts":
+        return attribute(Runs(alone_s, together_s, warm_s, cold_s, apart_s))
 
-    return attribute
+    return attribute_stalls
 
 
 def _write(path: Path, text: str) -> None:

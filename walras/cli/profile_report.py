@@ -4,22 +4,20 @@ import json
 from dataclasses import asdict
 from math import isfinite
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-from walras.cli.loading import load
 from walras.cli.output import Column, Listing, OutputFormat, show_json, show_line, show_listing
 from walras.errors import UserError
 
-#: `optimizer.performance.predicting.scoring.Judged` and `Line`, which are loaded by name: what lies above this package.
-Judged = Any
-Line = Any
+if TYPE_CHECKING:
+    from optimizer.performance.predicting.scoring import Judged, Line
 
 #: In the folder that `walras simulate run --out` left.
 SCORED = "scored.json"
 _MAX_BYTES = 64 * 1024**2
 
 
-def read_judged(source: Path) -> list[Judged]:
+def read_judged(source: Path) -> "list[Judged]":
     """Raises UserError for something that is neither, or holds nothing."""
     run = source / SCORED
     judged = _of_file(run if run.is_file() else source) if run.is_file() or not source.is_dir() else _of_folder(source)
@@ -32,10 +30,12 @@ def read_judged(source: Path) -> list[Judged]:
     return judged
 
 
-def _of_folder(folder: Path) -> list[Judged]:
-    scoring = load("optimizer.performance.predicting.scoring")
+def _of_folder(folder: Path) -> "list[Judged]":
+    from optimizer.performance.predicting.scoring import Judged
+    from scheduler.live.records.scoring import scored_folder
+
     return [
-        scoring.Judged(
+        Judged(
             each.source,
             each.kind,
             f"{each.count} x {each.accelerator}",
@@ -44,14 +44,15 @@ def _of_folder(folder: Path) -> list[Judged]:
             each.low,
             each.high,
         )
-        for each in load("scheduler.live.records.scoring").scored_folder(folder)
+        for each in scored_folder(folder)
         if each.predicted > 0 and each.measured > 0
     ]
 
 
-def _of_file(file: Path) -> list[Judged]:
+def _of_file(file: Path) -> "list[Judged]":
     """A list of objects with source, kind, accelerator, predicted, measured and maybe low and high; or our own JSON."""
-    scoring = load("optimizer.performance.predicting.scoring")
+    from optimizer.performance.predicting.scoring import Judged
+
     try:
         if file.stat().st_size > _MAX_BYTES:
             raise UserError(f"{file}: more than {_MAX_BYTES:,} bytes", field="SOURCE", fix="split it")
@@ -59,10 +60,11 @@ def _of_file(file: Path) -> list[Judged]:
         rows = data["predictions"] if isinstance(data, dict) else data
         found = []
         for row in rows:
-            numbers = {name: None if row.get(name) is None else float(row[name]) for name in ("low", "high")}
-            words = [str(row[name]) for name in ("source", "kind", "accelerator")]
-            words[2] = f"{row['count']} x {words[2]}" if "count" in row else words[2]
-            found.append(scoring.Judged(*words, float(row["predicted"]), float(row["measured"]), **numbers))
+            low, high = (None if row.get(name) is None else float(row[name]) for name in ("low", "high"))
+            source, kind, accelerator = (str(row[name]) for name in ("source", "kind", "accelerator"))
+            if "count" in row:
+                accelerator = f"{row['count']} x {accelerator}"
+            found.append(Judged(source, kind, accelerator, float(row["predicted"]), float(row["measured"]), low, high))
     except OSError as error:
         raise UserError(f"{file}: {error.strerror}", field="SOURCE", fix="a folder or a file that exists") from None
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
@@ -74,14 +76,16 @@ def _of_file(file: Path) -> list[Judged]:
     return found
 
 
-def show_report(judged: list[Judged], output: OutputFormat) -> None:
+def show_report(judged: "list[Judged]", output: OutputFormat) -> None:
     """By source with weights, then by accelerator, then by kind."""
-    scoring = load("optimizer.performance.predicting.scoring")
-    weights: dict[str, float] = scoring.weights(judged)
-    groups: dict[str, list[Line]] = {
-        "source": scoring.lines(judged, lambda each: each.source),
-        "accelerator": scoring.lines(judged, lambda each: each.accelerator),
-        "kind": scoring.lines(judged, lambda each: each.kind),
+    from optimizer.performance.predicting.scoring import lines as lines_by
+    from optimizer.performance.predicting.scoring import weights as weights_of
+
+    weights = weights_of(judged)
+    groups = {
+        "source": lines_by(judged, lambda each: each.source),
+        "accelerator": lines_by(judged, lambda each: each.accelerator),
+        "kind": lines_by(judged, lambda each: each.kind),
     }
     if output is OutputFormat.JSON:
         tables = {name: [asdict(line) for line in lines] for name, lines in groups.items()}
@@ -95,7 +99,7 @@ def show_report(judged: list[Judged], output: OutputFormat) -> None:
         show_line("")
 
 
-def _cells(line: Line, weight: float | None) -> list[str]:
+def _cells(line: "Line", weight: float | None) -> list[str]:
     coverage = "-" if line.coverage is None or not isfinite(line.coverage) else f"{100 * line.coverage:.0f}"
     errors = [f"{100 * line.median_error:.1f}", f"{100 * line.mean_error:.1f}"]
     return [line.name, str(line.predictions), *errors, coverage, *([] if weight is None else [f"{weight:.2f}"])]

@@ -1,22 +1,30 @@
 """`walras recommend`: which machines to rent for one job, by a deadline or a budget, and what else could be had."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from walras.cli.loading import load
+from walras.cli.offers import read_catalog
 from walras.cli.options import Output, length_s
 from walras.cli.output import Column, Listing, OutputFormat, show_json, show_line, show_listing, warn
 from walras.errors import UserError
 from walras.units import format_length, format_money
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from optimizer.performance.choosing.setups import Setup
+    from optimizer.performance.choosing.spatial import Obtained
+    from scheduler.cloud.recommending import Found
+    from walras.job import JobSpec
 
 EXIT_NOT_KEPT = 1
 _GBIT = 1e9 / 8.0
 _LEFT_OUT_MOST = 5
 
 
-def recommend(
+def recommend_command(
     job: Annotated[Path, typer.Argument(metavar="JOB", help="A job file, with `steps` and `batch: {global}`.")],
     deadline: Annotated[str | None, typer.Option("--deadline", help="Done within: 6h, 90m.")] = None,
     budget: Annotated[float | None, typer.Option("--budget", min=0, help="For no more than, USD.")] = None,
@@ -52,13 +60,13 @@ def recommend(
     output: Output = OutputFormat.TABLE,
 ) -> None:
     """Recommend machines for a job. Exit code 1: nothing surely keeps the deadline and the budget. Needs no server."""
-    from walras.catalog import load_catalog
+    from optimizer.performance.choosing.choice import Goal
+    from scheduler.cloud.recommending import Terms, recommended
     from walras.cli.problem_files import read_document
     from walras.profile_file import ProfileFile
 
-    room = load("scheduler.cloud.recommending")
-    goal = load("optimizer.performance.choosing.choice").Goal(length_s(deadline, "--deadline"), budget)
-    terms = room.Terms(
+    goal = Goal(length_s(deadline, "--deadline"), budget)
+    terms = Terms(
         precision=precision,
         spot=spot,
         network_bytes_per_s=_bytes_per_s(network if obtained is None else obtained),
@@ -68,16 +76,16 @@ def recommend(
         cloud=cloud,
     )
     verdict = _verdict(network, obtained)
-    known = load_catalog(catalog or ())
-    for problem in known.problems:
-        warn(f"walras: left out: {problem}")
+    known = read_catalog(catalog or ())
     profiles = [read_document(path, ProfileFile) for path in profile or ()]
     _check_kinds(profile or [], [str(each.kind) for each in profiles])
-    found = room.recommended(_spec(job, steps_of), profiles, known, terms, goal, batch or ())
+    found = recommended(_spec(job, steps_of), profiles, known, terms, goal, batch or ())
     if found.recommendation is None:
         raise UserError(_nothing(found), field="JOB", fix="profile the job (--profile), or widen what may be rented")
     if picture is not None:
-        load("walras.cli.recommend_picture").draw(picture, found, goal)
+        from walras.cli.recommend_picture import draw
+
+        draw(picture, found, goal)
     if output is OutputFormat.JSON:
         show_json(_data(found, verdict))
     else:
@@ -86,7 +94,7 @@ def recommend(
         raise typer.Exit(EXIT_NOT_KEPT)
 
 
-def _spec(path: Path, steps_of: str | None) -> Any:
+def _spec(path: Path, steps_of: str | None) -> "JobSpec":
     """What the file says, with the work of another job if one is named."""
     from walras.job import parse_spec
 
@@ -115,13 +123,15 @@ def _bytes_per_s(gbit: float | None) -> float | None:
     return None if gbit is None else gbit * _GBIT
 
 
-def _verdict(network: float | None, obtained: float | None) -> Any:
+def _verdict(network: float | None, obtained: float | None) -> "Obtained | None":
     """Whether machines that run already are connected as planned; None: nobody asks."""
     if obtained is None:
         return None
     if network is None:
         raise UserError("what was obtained is compared with what was planned", field="--obtained", fix="add --network")
-    return load("optimizer.performance.choosing.spatial").Obtained(network * _GBIT, obtained * _GBIT)
+    from optimizer.performance.choosing.spatial import Obtained
+
+    return Obtained(network * _GBIT, obtained * _GBIT)
 
 
 def _text(path: Path) -> bytes:
@@ -131,12 +141,12 @@ def _text(path: Path) -> bytes:
         raise UserError(f"{path}: {error.strerror or error}", field="JOB", fix="check the path") from None
 
 
-def _nothing(found: Any) -> str:
+def _nothing(found: "Found") -> str:
     reasons = "".join(f"\n  {name}: {why}" for name, why in list(found.left_out.items())[:_LEFT_OUT_MOST])
     return f"nothing that may be rented is known to run {found.work.kind.name}{reasons}"
 
 
-def _show(found: Any, verdict: Any) -> None:
+def _show(found: "Found", verdict: "Obtained | None") -> None:
     taken = found.recommendation
     assert taken is not None, "shown only where there is something to take"
     columns = (
@@ -167,12 +177,12 @@ def _show(found: Any, verdict: Any) -> None:
         show_line(f"  and {len(found.left_out) - _LEFT_OUT_MOST} more, all in -o json")
 
 
-def _with(front: Any, taken: Any) -> list[Any]:
+def _with(front: "Iterable[Setup]", taken: "Setup") -> "list[Setup]":
     """The front, and what was taken where the sure choice is not on it; fastest first."""
     return sorted({*front, taken}, key=lambda setup: (setup.time_s, setup.usd))
 
 
-def _cells(found: Any, setup: Any) -> list[str]:
+def _cells(found: "Found", setup: "Setup") -> list[str]:
     return [
         _named(found, setup),
         str(setup.batch),
@@ -184,12 +194,12 @@ def _cells(found: Any, setup: Any) -> list[str]:
     ]
 
 
-def _named(found: Any, setup: Any) -> str:
+def _named(found: "Found", setup: "Setup") -> str:
     parts = [f"{count} x {m.offer.name}" for count, m in zip(setup.counts, found.machines, strict=True) if count]
     return " + ".join(parts)
 
 
-def _data(found: Any, verdict: Any) -> dict[str, Any]:
+def _data(found: "Found", verdict: "Obtained | None") -> dict[str, Any]:
     taken = found.recommendation
     assert taken is not None, "shown only where there is something to take"
     return {
@@ -203,7 +213,7 @@ def _data(found: Any, verdict: Any) -> dict[str, Any]:
     }
 
 
-def _setup_data(found: Any, setup: Any) -> dict[str, Any]:
+def _setup_data(found: "Found", setup: "Setup") -> dict[str, Any]:
     used = [
         {"machine": machine.offer.name, "count": count, "samples_per_accelerator": share}
         for count, share, machine in zip(setup.counts, setup.shares, found.machines, strict=True)

@@ -1,15 +1,19 @@
 """The picture of `walras recommend`: time against money. Here alone that command loads matplotlib."""
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from walras.errors import ConfigError
+
+if TYPE_CHECKING:
+    from optimizer.performance.choosing.choice import Goal
+    from scheduler.cloud.recommending import Found
 
 _ENDINGS = (".png", ".svg")
 _HOUR_S = 3600.0
 
 
-def draw(path: Path, found: Any, goal: Any) -> None:
+def draw(path: Path, found: "Found", goal: "Goal") -> None:
     """The front with its intervals, the limits, and what was taken. Raises ConfigError for another ending."""
     taken = found.recommendation
     assert taken is not None, "drawn only where there is something to take"

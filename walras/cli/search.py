@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from walras.cli.loading import load
 from walras.cli.options import Output, length_s
 from walras.cli.output import Column, Listing, OutputFormat, show_json, show_line, show_listing, warn
 from walras.errors import JobSpecError, UserError
@@ -15,9 +14,11 @@ from walras.units import format_length, format_money
 
 if TYPE_CHECKING:
     from walras.job import JobSpec
+    from walras.searching import Configuration
+    from workers.trials.search_main import Searched
 
 
-def search(
+def search_command(
     file: Annotated[str, typer.Argument(metavar="FILE", help="A job file, with `batch: {global}`.")],
     folder: Annotated[Path, typer.Option("--folder", help="A new folder for checkpoints and logs; it stays.")],
     workers: Annotated[str, typer.Option("--workers", metavar="N,N", help="Numbers of workers to choose from.")] = "1",
@@ -35,8 +36,10 @@ def search(
     output: Output = OutputFormat.TABLE,
 ) -> None:
     """Train a job here, moving it through checkpoints, until it is known which batch and workers suit it. No server."""
+    from optimizer.performance.choosing.search import Search, Space
     from walras.cli.submit import read_job
     from walras.job_elastic import batch_of
+    from workers.trials.search_main import Extent, moving_job, search_job
 
     spec = read_job(file, [], [], [])
     asked = batch_of(spec.batch)
@@ -44,20 +47,18 @@ def search(
     sizes = _numbers(batches, "--batches") if batches else (asked,) if asked else ()
     if not sizes:
         raise JobSpecError("no batch is given", field="batch", fix="batch: {global: N} in the job file, or --batches")
-    optimizer, runner = load("optimizer.performance.choosing.search"), load("workers.trials.search_main")
-    space = optimizer.Space(counts, sizes, usd_per_h, aim, trials)
+    space = Space(counts, sizes, usd_per_h, aim, trials)
     if not space.all:
         raise UserError("no batch can be shared evenly by any number of workers", field="--batches", fix="multiples")
-    samples = _samples(optimizer, spec, asked, sizes, earlier or [])
+    samples = _samples(spec, asked, sizes, earlier or [])
     timeout_s = length_s(timeout, "--timeout")
-    assert timeout_s is not None, "it has a default"
     folder.mkdir(parents=True, exist_ok=True)
-    job = runner.moving_job(spec, folder, max(counts))
-    searched = runner.search_job(
+    job = moving_job(spec, folder, max(counts))
+    searched = search_job(
         job,
-        optimizer.Search(space, samples),
+        Search(space, samples),
         _limit(spec, samples),
-        runner.Extent(windows, timeout_s, train),
+        Extent(windows, timeout_s, train),
         lambda ahead, moved: warn(f"{moved.configuration}: {moved.steps} steps in {moved.wall_s:.1f} s ({ahead.why})"),
     )
     if output is OutputFormat.JSON:
@@ -74,9 +75,11 @@ def _numbers(text: str, option: str) -> tuple[int, ...]:
 
 
 def _samples(
-    optimizer: Any, spec: "JobSpec", asked: int | None, sizes: Sequence[int], earlier: Sequence[str]
+    spec: "JobSpec", asked: int | None, sizes: Sequence[int], earlier: Sequence[str]
 ) -> Callable[[int], float]:
     """What is known of how many samples the job needs: of finished runs, else of its own `steps`."""
+    from optimizer.performance.choosing.search import samples_by_power
+
     told = []
     for text in earlier:
         batch, _, count = text.partition("=")
@@ -97,8 +100,7 @@ def _samples(
             field="--earlier",
             fix="--earlier BATCH=SAMPLES twice, or one of --batches only",
         )
-    found: Callable[[int], float] = optimizer.samples_by_power(told)
-    return found
+    return samples_by_power(told)
 
 
 def _limit(spec: "JobSpec", samples: Callable[[int], float]) -> Callable[[int, Next], int | None]:
@@ -113,7 +115,7 @@ def _limit(spec: "JobSpec", samples: Callable[[int], float]) -> Callable[[int, N
     return limit
 
 
-def _show(searched: Any) -> None:
+def _show(searched: "Searched") -> None:
     found = searched.found
     if found is None:
         show_line(f"the job ended after {searched.steps} steps, before anything was decided")
@@ -146,7 +148,7 @@ def _show(searched: Any) -> None:
         show_line(f"  {1 - found.left:.0%} of the job is done: {searched.steps} steps, in {searched.checkpoint.path}")
 
 
-def _data(searched: Any) -> dict[str, Any]:
+def _data(searched: "Searched") -> dict[str, Any]:
     found = searched.found
     return {
         "finished": searched.finished,
@@ -167,5 +169,5 @@ def _data(searched: Any) -> dict[str, Any]:
     }
 
 
-def _of(configuration: Any) -> dict[str, Any]:
+def _of(configuration: "Configuration") -> dict[str, Any]:
     return {"workers": configuration.workers, "batch": configuration.batch}

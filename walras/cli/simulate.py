@@ -1,7 +1,4 @@
-"""`walras simulate run|report|compare|sweep|replay|worlds`: workloads in virtual time.
-
-The work is done in `simulator.main`, loaded by name when a command is given.
-"""
+"""`walras simulate run|report|compare|sweep|replay|worlds`: workloads in virtual time."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -9,23 +6,20 @@ from typing import Annotated, Any
 
 import typer
 
-from walras.cli.loading import load
 from walras.cli.options import Output, length_s
 from walras.cli.output import OutputFormat
 from walras.errors import UserError
 
 simulate_commands = typer.Typer(help="Run workloads in virtual time.", no_args_is_help=True)
 
-_MAIN = "simulator.main"
 
-
-class Bounds(StrEnum):
+class BoundsName(StrEnum):
     NONE = "none"
     CHEAP = "cheap"
     ALL = "all"
 
 
-class Backend(StrEnum):
+class BackendName(StrEnum):
     LOKY = "loky"
     DASK = "dask"
 
@@ -61,21 +55,23 @@ Gangs = Annotated[bool | None, typer.Option("--gangs/--no-gangs", help="Of gener
 Priorities = Annotated[bool, typer.Option("--priorities", help="Of generate:NAME: weight 5 for one job in five.")]
 Slos = Annotated[bool, typer.Option("--slos", help="Of generate:NAME: deadlines.")]
 Stretch = Annotated[float, typer.Option("--stretch", help="Of generate:NAME: multiply durations by this.")]
-BoundsAsked = Annotated[Bounds, typer.Option("--bounds", help="Lower bounds: none, those cheap at this size, or all.")]
+BoundsOption = Annotated[
+    BoundsName, typer.Option("--bounds", help="Lower bounds: none, those cheap at this size, or all.")
+]
 Fairness = Annotated[bool, typer.Option("--fairness", help="Simulate the policy isolated too, to be compared with.")]
 Seeds = Annotated[str, typer.Option("--seeds", help="0-4, or 1,3,5: one run each.")]
 Jobs = Annotated[int, typer.Option("--jobs", "-j", min=1, max=1024, help="Runs at a time.")]
-BackendOption = Annotated[Backend, typer.Option("--backend", help="Processes of this machine, or a Dask cluster.")]
+BackendOption = Annotated[BackendName, typer.Option("--backend", help="Processes of this machine, or a Dask cluster.")]
 Address = Annotated[str, typer.Option("--address", help="Of the Dask scheduler: tcp://HOST:PORT.")]
 
 
-def _exit(code: object) -> None:
+def _exit(code: int) -> None:
     if code:
-        raise typer.Exit(int(str(code)))
+        raise typer.Exit(code)
 
 
 @simulate_commands.command("run")
-def simulate_run(
+def simulate_run_command(
     workload: Workload,
     cluster: Cluster,
     policy: Policy = "walras",
@@ -93,7 +89,7 @@ def simulate_run(
     priorities: Priorities = False,
     slos: Slos = False,
     stretch: Stretch = 1.0,
-    bounds: BoundsAsked = Bounds.CHEAP,
+    bounds: BoundsOption = BoundsName.CHEAP,
     fairness: Fairness = False,
     world: World = "walras",
     learning: Learning = None,
@@ -104,25 +100,31 @@ def simulate_run(
     output: Output = OutputFormat.TABLE,
 ) -> None:
     """Run a workload through the scheduler in virtual time, and print what came of it."""
-    main = load(_MAIN)
-    reading = main.Reading(skip_bad_rows=skip_bad_rows, sort=sort, only=only)
-    made = main.Made(trace_jobs, rate, gangs, priorities, slos, stretch)
-    source = main.Source(workload, format, reading, speeds, measured, learning, made)
-    cell = main.Cell(source, cluster, policy, seed, main.BoundsAsked(bounds.value), fairness, conditions, world, window)
-    _exit(main.run_one(cell, output.value, out))
+    from simulator.main import run_one
+    from simulator.study.bounds import BoundsAsked
+    from simulator.study.cell import Cell, Made, Source
+    from simulator.workloads.source import Reading
+
+    reading = Reading(skip_bad_rows=skip_bad_rows, sort=sort, only=only)
+    made = Made(trace_jobs, rate, gangs, priorities, slos, stretch)
+    source = Source(workload, format, reading, speeds, measured, learning, made)
+    cell = Cell(source, cluster, policy, seed, BoundsAsked(bounds.value), fairness, conditions, world, window)
+    _exit(run_one(cell, output.value, out))
 
 
 @simulate_commands.command("report")
-def simulate_report(
+def simulate_report_command(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="What `walras simulate run --out` left.")],
     out: Annotated[Path | None, typer.Option("--out", help="The HTML file; else report.html in the folder.")] = None,
 ) -> None:
     """Write the HTML report of a run again, without running it."""
-    _exit(load(_MAIN).run_report(folder, out))
+    from simulator.main import run_report
+
+    _exit(run_report(folder, out))
 
 
 @simulate_commands.command("compare")
-def simulate_compare(
+def simulate_compare_command(
     workload: Workload,
     cluster: Cluster,
     policy: Annotated[list[str], typer.Option("--policy", help="A name or a file; give several.")],
@@ -140,30 +142,33 @@ def simulate_compare(
     priorities: Priorities = False,
     slos: Slos = False,
     stretch: Stretch = 1.0,
-    bounds: BoundsAsked = Bounds.CHEAP,
+    bounds: BoundsOption = BoundsName.CHEAP,
     fairness: Fairness = False,
     world: World = "walras",
     learning: Learning = None,
     window: Window = None,
     jobs: Jobs = 1,
-    backend: BackendOption = Backend.LOKY,
+    backend: BackendOption = BackendName.LOKY,
     address: Address = "",
     output: Output = OutputFormat.TABLE,
 ) -> None:
     """Run several policies on the same jobs and the same chance, seed by seed, and tell what differs."""
-    main = load(_MAIN)
-    reading = main.Reading(skip_bad_rows=skip_bad_rows, sort=sort, only=only)
-    made = main.Made(trace_jobs, rate, gangs, priorities, slos, stretch)
-    source = main.Source(workload, format, reading, speeds, measured, learning, made)
-    template = main.Cell(
-        source, cluster, policy[0], 0, main.BoundsAsked(bounds.value), fairness, conditions, world, window
-    )
-    workers = main.Workers(jobs, main.Backend(backend.value), address)
-    _exit(main.run_compare(template, policy, seeds, workers, output.value))
+    from simulator.main import run_compare
+    from simulator.study.bounds import BoundsAsked
+    from simulator.study.cell import Cell, Made, Source
+    from simulator.study.parallel import Backend, Workers
+    from simulator.workloads.source import Reading
+
+    reading = Reading(skip_bad_rows=skip_bad_rows, sort=sort, only=only)
+    made = Made(trace_jobs, rate, gangs, priorities, slos, stretch)
+    source = Source(workload, format, reading, speeds, measured, learning, made)
+    template = Cell(source, cluster, policy[0], 0, BoundsAsked(bounds.value), fairness, conditions, world, window)
+    workers = Workers(jobs, Backend(backend.value), address)
+    _exit(run_compare(template, policy, seeds, workers, output.value))
 
 
 @simulate_commands.command("sweep")
-def simulate_sweep(
+def simulate_sweep_command(
     spec: Annotated[
         Path | None, typer.Argument(metavar="[SPEC]", help="A grid in a YAML file; options replace what it says.")
     ] = None,
@@ -179,7 +184,7 @@ def simulate_sweep(
     speeds: Speeds = None,
     conditions: Conditions = None,
     format: Format = None,
-    bounds: Annotated[Bounds | None, typer.Option("--bounds", help="Lower bounds: none, cheap, all.")] = None,
+    bounds: Annotated[BoundsName | None, typer.Option("--bounds", help="Lower bounds: none, cheap, all.")] = None,
     fairness: Annotated[
         bool | None, typer.Option("--fairness/--no-fairness", help="Simulate the policy isolated too.")
     ] = None,
@@ -187,7 +192,7 @@ def simulate_sweep(
     learning: Learning = None,
     window: Window = None,
     jobs: Jobs = 1,
-    backend: BackendOption = Backend.LOKY,
+    backend: BackendOption = BackendName.LOKY,
     address: Address = "",
     output: Output = OutputFormat.TABLE,
 ) -> None:
@@ -211,19 +216,23 @@ def simulate_sweep(
     given = {name: value for name, value in options.items() if value not in (None, [])}
     if spec is None and not given:
         raise UserError("nothing to run", field="SPEC", fix="give a grid in a YAML file, or --workload, --cluster ...")
-    main = load(_MAIN)
-    workers = main.Workers(jobs, main.Backend(backend.value), address)
-    _exit(main.run_sweep(spec, given, out, workers, output.value))
+    from simulator.main import run_sweep
+    from simulator.study.parallel import Backend, Workers
+
+    workers = Workers(jobs, Backend(backend.value), address)
+    _exit(run_sweep(spec, given, out, workers, output.value))
 
 
 @simulate_commands.command("worlds")
-def simulate_worlds(output: Output = OutputFormat.TABLE) -> None:
+def simulate_worlds_command(output: Output = OutputFormat.TABLE) -> None:
     """List the worlds that --world names, and the policies that run there."""
-    _exit(load(_MAIN).run_worlds(output.value))
+    from simulator.main import run_worlds
+
+    _exit(run_worlds(output.value))
 
 
 @simulate_commands.command("replay")
-def simulate_replay(
+def simulate_replay_command(
     source: Annotated[Path, typer.Argument(metavar="SOURCE", help="A server's folder, or a file made by --export.")],
     policy: Annotated[str | None, typer.Option("--policy", help="Another policy than the run's own.")] = None,
     from_: Annotated[
@@ -237,10 +246,14 @@ def simulate_replay(
     output: Output = OutputFormat.TABLE,
 ) -> None:
     """Simulate a live run again from its journal, maybe under another policy, and compare the completion times."""
-    main = load(_MAIN)
+    from simulator.main import run_replay
+    from simulator.study.recording import read_recording, recording_of
+
     if source.is_dir():
-        recording = main.recording_of(list(load("scheduler.live.records.replay").read_run(source)))
+        from scheduler.live.records.replay import read_run
+
+        recording = recording_of(list(read_run(source)))
     else:
-        recording = main.read_recording(source)
+        recording = read_recording(source)
     from_s = length_s(from_, "--from") or 0.0
-    _exit(main.run_replay(recording, policy=policy, from_s=from_s, seeds=seeds, export=export, output=output.value))
+    _exit(run_replay(recording, policy=policy, from_s=from_s, seeds=seeds, export=export, output=output.value))

@@ -5,27 +5,32 @@ Neither needs a server. What solves is loaded only once there is a question.
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from walras.cli.loading import load
 from walras.cli.options import Output
 from walras.cli.output import OutputFormat, show_json, show_line, warn
 from walras.errors import UserError
 
+if TYPE_CHECKING:
+    from optimizer.decision import Decision, Memory
+    from optimizer.documents.answer import AnswerDocument, CheckDocument
+    from optimizer.documents.problem import ProblemDocument
+    from optimizer.policy import PolicySpec
+
 EXIT_DOES_NOT_HOLD = 1
-Memory = Annotated[
+MemoryFile = Annotated[
     Path | None, typer.Option("--memory", metavar="FILE", help="What the policy left last time: JSON, or an answer.")
 ]
 
 
-class Schema(StrEnum):
+class DocumentKind(StrEnum):
     PROBLEM = "problem"
     ANSWER = "answer"
 
 
-def solve(
+def solve_command(
     problem: Annotated[Path | None, typer.Argument(metavar="PROBLEM", help="A problem file, JSON or YAML.")] = None,
     policy: Annotated[
         str, typer.Option("--policy", "-P", metavar="NAME|FILE", help="A policy, or a policy file.")
@@ -33,13 +38,14 @@ def solve(
     parameters: Annotated[
         list[str] | None, typer.Option("--parameter", "-s", metavar="NAME=VALUE", help="Set a parameter of it.")
     ] = None,
-    memory: Memory = None,
+    memory: MemoryFile = None,
     delay_usd_per_h: Annotated[
         float, typer.Option("--delay-usd-per-h", min=0, help="Worth of a job's hour where nobody said; 0: never rent.")
     ] = 0.0,
     check: Annotated[bool, typer.Option("--check", help="Recompute everything, and say what was found.")] = False,
     schema: Annotated[
-        Schema | None, typer.Option("--schema", help="Print the JSON schema of problem or answer files, and stop.")
+        DocumentKind | None,
+        typer.Option("--schema", help="Print the JSON schema of problem or answer files, and stop."),
     ] = None,
     output: Output = OutputFormat.TABLE,
 ) -> None:
@@ -47,7 +53,9 @@ def solve(
     from walras.cli import problem_files
 
     if schema is not None:
-        show_json(load("optimizer.documents.schemas").schema(schema.value))
+        from optimizer.documents.schemas import schema as schema_of
+
+        show_json(schema_of(schema.value))
         return
     if problem is None:
         raise UserError(
@@ -70,20 +78,21 @@ def solve(
         raise typer.Exit(EXIT_DOES_NOT_HOLD)
 
 
-def check(
+def check_command(
     problem: Annotated[Path, typer.Argument(metavar="PROBLEM", help="A problem file.")],
     answer: Annotated[Path, typer.Argument(metavar="ANSWER", help="An answer to it, from whomever.")],
-    memory: Memory = None,
+    memory: MemoryFile = None,
     output: Output = OutputFormat.TABLE,
 ) -> None:
     """Say whether an answer holds: recompute everything from the problem; exit code 1 if it does not."""
+    from optimizer.documents.answer import AnswerDocument
+    from optimizer.documents.answer_reading import decision_of, problem_answered
     from walras.cli import problem_files
 
     question = _Question(problem)
-    document = problem_files.read_document(answer, load("optimizer.documents.answer").AnswerDocument)
-    reading = load("optimizer.documents.answer_reading")
-    question.problem = reading.problem_answered(document, question.problem)
-    spec, decision = reading.decision_of(document, question.problem)
+    document = problem_files.read_document(answer, AnswerDocument)
+    question.problem = problem_answered(document, question.problem)
+    spec, decision = decision_of(document, question.problem)
     given = problem_files.read_memory(memory) if memory is not None else None
     found = question.checked(spec, decision, given, document)
     if output is OutputFormat.JSON:
@@ -97,7 +106,7 @@ def check(
         raise typer.Exit(EXIT_DOES_NOT_HOLD)
 
 
-def _tell_of_standstill(document: Any, path: Path) -> None:
+def _tell_of_standstill(document: "ProblemDocument", path: Path) -> None:
     """A speed of 0 means that a job cannot run there; if it can run nowhere, that may be a mistake of the file."""
     for position, job in enumerate(document.jobs):
         if job.configurations and not any(each.steps_per_s for each in job.configurations):
@@ -113,26 +122,37 @@ class _Question:
     """A problem file, read; with what the optimizer says about it."""
 
     def __init__(self, path: Path) -> None:
+        from optimizer.documents.problem import ProblemDocument
+        from optimizer.documents.reading import jobs_in_order, problem_of
         from walras.cli.problem_files import read_document
 
-        self.document = read_document(path, load("optimizer.documents.problem").ProblemDocument)
-        reading = load("optimizer.documents.reading")
-        self.problem = reading.problem_of(self.document)
-        self.names = {job_id: job.name for job_id, job in reading.jobs_in_order(self.document) if job.name is not None}
+        self.document = read_document(path, ProblemDocument)
+        self.problem = problem_of(self.document)
+        self.names = {job_id: job.name for job_id, job in jobs_in_order(self.document) if job.name is not None}
 
-    def answered_by(self, spec: Any, given: Any, delay_usd_per_h: float) -> tuple[Any, Any]:
+    def answered_by(
+        self, spec: "PolicySpec", given: "Memory", delay_usd_per_h: float
+    ) -> "tuple[AnswerDocument, Decision]":
         """(answer document, decision) of a policy."""
-        policy = load("optimizer.registry").make(spec)
+        from optimizer.added import with_added
+        from optimizer.answer import answer_as_asked
+        from optimizer.documents.answering import answer_of
+        from optimizer.documents.renting import renting_of
+        from optimizer.gangs.whole import integral_bound
+        from optimizer.registry import make
+
         asked = self.problem
-        decision, memory, rental = load("optimizer.answer").answer_as_asked(policy, asked, given, delay_usd_per_h)
-        self.problem, decision = load("optimizer.added").with_added(asked, decision)
-        whole = load("optimizer.gangs.whole").integral_bound(self.problem, spec, decision, given)
-        document = load("optimizer.documents.answering").answer_of(
-            self.problem, spec, decision, memory, names=self.names, integral_bound=whole, asked=asked
-        )
-        rented = load("optimizer.documents.renting").renting_of(asked, delay_usd_per_h, rental)
+        decision, memory, rental = answer_as_asked(make(spec), asked, given, delay_usd_per_h)
+        self.problem, decision = with_added(asked, decision)
+        whole = integral_bound(self.problem, spec, decision, given)
+        document = answer_of(self.problem, spec, decision, memory, names=self.names, integral_bound=whole, asked=asked)
+        rented = renting_of(asked, delay_usd_per_h, rental)
         return document.model_copy(update={"renting": rented}), decision
 
-    def checked(self, spec: Any, decision: Any, given: Any, stated: Any) -> Any:
+    def checked(
+        self, spec: "PolicySpec", decision: "Decision", given: "Memory", stated: "AnswerDocument"
+    ) -> "CheckDocument":
         """What the checker found, as a document."""
-        return load("optimizer.documents.checks").check_document(self.problem, spec, decision, given, stated)
+        from optimizer.documents.checks import check_document
+
+        return check_document(self.problem, spec, decision, given, stated)

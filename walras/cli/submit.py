@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _SCRIPT_ENDINGS = (".sh", ".bash")
 
 
-def submit(
+def submit_command(
     file: Annotated[str, typer.Argument(metavar="FILE", help="A job file, a shell script, or - for standard input.")],
     command: Annotated[
         list[str] | None, typer.Argument(metavar="[-- COMMAND...]", help="Run this instead of the file's `run`.")

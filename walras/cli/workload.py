@@ -1,20 +1,17 @@
-"""`walras workload generate|convert|describe|list`: traces made up, brought into our own form, and looked at.
-
-The work is done in `simulator.workloads.face`, loaded by name when a command is given.
-"""
+"""`walras workload generate|convert|describe|list`: traces made up, brought into our own form, and looked at."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from walras.cli.loading import load
 from walras.cli.options import Output
 from walras.cli.output import Column, Listing, OutputFormat, show_json, show_line, show_listing, warn
 
-workload_commands = typer.Typer(help="Traces of jobs for the simulator.", no_args_is_help=True)
+if TYPE_CHECKING:
+    from simulator.workloads.job import Skipped
 
-_FACE = "simulator.workloads.face"
+workload_commands = typer.Typer(help="Traces of jobs for the simulator.", no_args_is_help=True)
 
 From = Annotated[
     str | None, typer.Option("--from", help="The file's format, where its ending and first line do not tell.")
@@ -29,7 +26,7 @@ Force = Annotated[bool, typer.Option("--force", help="Replace a file that exists
 
 
 @workload_commands.command("generate")
-def generate_workload(
+def workload_generate_command(
     name: Annotated[str, typer.Argument(metavar="NAME", help="A generator; `walras workload list` names them.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="File to write: .csv or .jsonl, maybe with .gz.")],
     jobs: Annotated[int | None, typer.Option("--jobs", min=1, help="How many.")] = None,
@@ -45,7 +42,9 @@ def generate_workload(
     force: Force = False,
 ) -> None:
     """Make jobs up from a stated distribution. The same seed gives the same file."""
-    written = load(_FACE).generate_file(
+    from simulator.workloads.face import generate_file
+
+    written = generate_file(
         name,
         out,
         speeds=speeds,
@@ -62,7 +61,7 @@ def generate_workload(
 
 
 @workload_commands.command("convert")
-def convert_workload(
+def workload_convert_command(
     file: Annotated[str, typer.Argument(metavar="IN", help="A trace, a workload file, or a shipped name.")],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="File to write: .csv or .jsonl, maybe with .gz.")],
     from_format: From = None,
@@ -78,16 +77,18 @@ def convert_workload(
     force: Force = False,
 ) -> None:
     """Bring a trace into Walras' own form."""
-    face = load(_FACE)
-    reading = face.reading_of(skip_bad_rows=skip_bad_rows, sort=sort, only=only)
-    seeded = face.Seeded(seeded_speeds, kinds, seed) if seeded_speeds is not None else None
-    written = face.convert_file(file, out, format=from_format, reading=reading, seeded=seeded, force=force)
+    from simulator.workloads.face import Seeded, convert_file
+    from simulator.workloads.source import Reading
+
+    reading = Reading(skip_bad_rows=skip_bad_rows, sort=sort, only=only)
+    seeded = Seeded(seeded_speeds, kinds, seed) if seeded_speeds is not None else None
+    written = convert_file(file, out, format=from_format, reading=reading, seeded=seeded, force=force)
     _tell_skipped(written.skipped)
     show_line(f"{written.jobs} jobs of {file} ({written.format}) in {out}")
 
 
 @workload_commands.command("describe")
-def describe_workload(
+def workload_describe_command(
     file: Annotated[str, typer.Argument(metavar="FILE", help="A trace, a workload file, or a shipped name.")],
     cluster: Annotated[
         str | None, typer.Option("--cluster", help="A cluster file or a shipped name: the load on it is told.")
@@ -101,16 +102,18 @@ def describe_workload(
     output: Output = OutputFormat.TABLE,
 ) -> None:
     """Tell what a trace is like: jobs, arrivals, gangs, lengths, kinds, load."""
-    face = load(_FACE)
-    reading = face.reading_of(skip_bad_rows=skip_bad_rows, sort=sort, only=only)
-    description, skipped = face.describe_file(
+    from simulator.workloads.face import describe_file, description_json, description_parts
+    from simulator.workloads.source import Reading
+
+    reading = Reading(skip_bad_rows=skip_bad_rows, sort=sort, only=only)
+    description, skipped = describe_file(
         file, format=from_format, reading=reading, cluster=cluster, speeds=speeds, plot=plot
     )
     _tell_skipped(skipped)
     if output is OutputFormat.JSON:
-        show_json(face.description_json(description))
+        show_json(description_json(description))
         return
-    for part in face.description_parts(description):
+    for part in description_parts(description):
         columns = [Column(title, right=bool(position)) for position, title in enumerate(part.columns)]
         if part.title:
             show_line("")
@@ -123,13 +126,15 @@ def describe_workload(
 
 
 @workload_commands.command("list")
-def list_formats(output: Output = OutputFormat.TABLE) -> None:
+def workload_list_command(output: Output = OutputFormat.TABLE) -> None:
     """List the formats that can be read and the generators."""
-    rows: list[tuple[str, str, str]] = load(_FACE).catalogue()
+    from simulator.workloads.face import catalogue
+
+    rows = catalogue()
     data = [{"what": what, "name": name, "about": about} for what, name, about in rows]
     show_listing(Listing([Column("WHAT"), Column("NAME"), Column("ABOUT")], rows, data), output)
 
 
-def _tell_skipped(skipped: Any) -> None:
+def _tell_skipped(skipped: "Skipped") -> None:
     if skipped.count:
         warn(f"walras: {skipped.count} rows were skipped; the first of them:", *skipped.first)

@@ -2,8 +2,7 @@
 
 from collections.abc import Sequence
 from statistics import median
-from types import ModuleType
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from rich.markup import escape
 from rich.table import Table
@@ -11,35 +10,23 @@ from rich.table import Table
 from walras.demo.recording import Recording
 from walras.demo.stage import Stage
 
-
-class Load(Protocol):
-    """Imports one of our own modules by name, after checking that the name leads to ours."""
-
-    def __call__(self, name: str) -> ModuleType: ...
+if TYPE_CHECKING:
+    from simulator.again import JobAgain
 
 
-class Compared(Protocol):
-    """A job as `simulator.again` compares it: completion times in seconds."""
-
-    job_id: int
-    run_s: float
-    #: Median over seeds, the least and the most.
-    simulated_s: float
-    least_s: float
-    most_s: float
-    error: float
-
-
-def simulated_again(stage: Stage, load: Load) -> list[Compared]:
+def simulated_again(stage: Stage) -> "list[JobAgain]":
     """Every job of the run beside its simulations; leaves what was measured in the folder, for `walras simulate`."""
-    recorded = list(load("scheduler.live.records.replay").read_run(stage.server))
-    stage.measured_path.write_text(load("simulator.measuring").measure(recorded).model_dump_json(indent=1))
-    policy = load("simulator.main").load_policy(str(stage.policy_path))
-    compared: list[Compared] = load("simulator.again").simulate_again(recorded, stage.workload, stage.cluster, policy)
-    return compared
+    from scheduler.live.records.replay import read_run
+    from simulator.again import simulate_again
+    from simulator.measuring import measure
+    from simulator.shipped import load_policy
+
+    recorded = list(read_run(stage.server))
+    stage.measured_path.write_text(measure(recorded).model_dump_json(indent=1))
+    return simulate_again(recorded, stage.workload, stage.cluster, load_policy(str(stage.policy_path)))
 
 
-def comparison_table(recording: Recording, compared: Sequence[Compared]) -> Table:
+def comparison_table(recording: Recording, compared: "Sequence[JobAgain]") -> Table:
     middle = f"{median(job.error for job in compared):.1%}" if compared else "-"
     table = Table(title=f"completion times, run and simulated: median error {middle} (goal 15 %)", title_justify="left")
     table.add_column("job", justify="right")

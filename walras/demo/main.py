@@ -17,7 +17,6 @@ from statistics import mean
 import psutil
 from rich.console import Console
 
-from walras.cli.loading import load
 from walras.demo.checks import Cast, Check, check_all
 from walras.demo.cluster import Cluster
 from walras.demo.compare import comparison_table, simulated_again
@@ -129,7 +128,7 @@ def tell(console: Console, stage: Stage, story: Story, began: float) -> list[Che
         )
     draw_timeline(recording, stage.picture)
     console.print(f"timeline: {stage.picture}", highlight=False, soft_wrap=True)
-    compared_jobs = simulated_again(stage, load)
+    compared_jobs = simulated_again(stage)
     show(console, comparison_table(recording, compared_jobs))
     checks = check_all(recording, cast, losses, time.monotonic() - began)
     all_compared = len(compared_jobs) == len(story.job_ids)

@@ -1,5 +1,6 @@
 """The commands about the cluster, its policy and its administration; settings, exit codes, and what gets loaded."""
 
+import importlib
 import json
 import os
 import subprocess
@@ -11,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 import walras
-from walras.cli import daemons, loading
+from walras.cli import loading
 from walras.cli.main import app
 from walras.cli.output import LogText, safe_text
 from walras.cli.settings import access, last_job, remember_last
@@ -212,9 +213,19 @@ def test_a_file_that_hides_ours_is_named(tmp_path: Path, name: str) -> None:
 
 def test_a_package_that_is_not_installed_is_named() -> None:
     """A missing part or a missing library is a message with a command, not a traceback."""
-    with pytest.raises(UserError, match=r"no scheduler\.nothing"):
-        loading.load("scheduler.nothing")
-    assert loading.load("scheduler.core.rules").RoundRules().round_s > 0
+    with pytest.raises(UserError, match=r"no scheduler\.nothing"), loading.own_packages():
+        importlib.import_module("scheduler.nothing")
+
+
+def test_a_library_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The message says who needs it, and how to install it."""
+    monkeypatch.setitem(sys.modules, "psutil", None)
+    monkeypatch.delitem(sys.modules, "walras.demo.main", raising=False)
+    monkeypatch.delitem(sys.modules, "walras.demo.processes", raising=False)
+    result = CliRunner().invoke(app, ["demo"])
+    assert result.exit_code == 2
+    assert "walras.demo.main needs psutil, which is not installed" in result.stderr
+    assert "fix: pip install 'walras[all]'" in result.stderr
 
 
 class Recorder:
@@ -228,40 +239,31 @@ class Recorder:
         self.started.append((args, options))
         return self.code
 
-    run_server = run_agent = run_demo = run = start
-
-    @staticmethod
-    def AgentOptions(**options: Any) -> dict[str, Any]:  # noqa: N802
-        return options
-
 
 def test_daemons_get_their_options(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each flag arrives in the right unit, and the daemon's exit code is the command's."""
-    daemon, loaded = Recorder(code=3), []
-
-    def load(name: str) -> Recorder:
-        loaded.append(name)
-        return daemon
-
-    monkeypatch.setattr(daemons, "load", load)
+    daemon = Recorder(code=3)
+    for name in ("scheduler.live.main.run_server", "workers.main.run_agent", "walras.demo.main.run_demo"):
+        monkeypatch.setattr(name, daemon.start)
     runner = CliRunner()
     assert runner.invoke(app, ["server", "--data", "d", "--port", "80"]).exit_code == 3
     agent = "agent --server http://h:1 --join-token-file j --state s --node n --shape a100x2 --accelerator A100"
     agent += " --accelerators 2 --cpus 2 --memory 4GB --emulated --speeds f --nominal-speed 4 --market spot"
     assert runner.invoke(app, agent.split()).exit_code == 3
     assert runner.invoke(app, ["demo", "--keep", "--no-live"]).exit_code == 3
-    assert loaded == ["scheduler.live.main", "workers.main", "walras.demo.main"]
     (_, server), ((options,), _), (_, demo) = daemon.started
     assert server == {"data": Path("d"), "host": "127.0.0.1", "port": 80, "cluster": None, "policy": None}
-    assert (options["node_id"], options["join_token_file"]) == ("n", Path("j"))
-    assert (options["accelerator"], options["memory_bytes"], options["market"]) == ("a100", 4 * 10**9, "spot")
+    assert (options.node_id, options.join_token_file) == ("n", Path("j"))
+    assert (options.accelerator, options.memory_bytes, options.market) == ("a100", 4 * 10**9, "spot")
     assert demo == {"data": None, "keep": True, "live": False}
 
 
-@pytest.mark.parametrize("more", ["--memory lots", "--accelerator a/b", "--speeds f", "--accelerators 0"])
+@pytest.mark.parametrize(
+    "more", ["--memory lots", "--accelerator a/b", "--speeds f", "--accelerators 0", "--market none"]
+)
 def test_an_agent_with_bad_options_does_not_start(monkeypatch: pytest.MonkeyPatch, more: str) -> None:
-    """Exit code 2 and the option's name, before anything is loaded."""
-    monkeypatch.setattr(daemons, "load", lambda name: pytest.fail("started"))
+    """Exit code 2 and the option's name, and no agent."""
+    monkeypatch.setattr("workers.main.run_agent", lambda options: pytest.fail("started"))
     agent = f"agent --server http://h:1 --join-token-file j --state s --node n --shape x {more}"
     result = CliRunner().invoke(app, agent.split())
     assert result.exit_code == 2
