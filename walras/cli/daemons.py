@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from walras.cli.loading import check_generic_names
+from walras.cli.output import exit_with
 from walras.errors import UserError
 from walras.units import parse_size
 
@@ -15,11 +15,6 @@ _MARKETS: dict[str, Literal["owned", "on_demand", "spot"]] = {
     "on_demand": "on_demand",
     "spot": "spot",
 }
-
-
-def _exit(code: int) -> None:
-    if code:
-        raise typer.Exit(code)
 
 
 def server_command(
@@ -32,7 +27,7 @@ def server_command(
     """Run the server, until SIGTERM or Ctrl-C."""
     from scheduler.live.main import run_server
 
-    _exit(run_server(data=data, host=host, port=port, cluster=cluster, policy=policy))
+    exit_with(run_server(data=data, host=host, port=port, cluster=cluster, policy=policy))
 
 
 def agent_command(
@@ -80,7 +75,7 @@ def agent_command(
     from workers.agent.options import AgentOptions
     from workers.main import run_agent
 
-    _exit(
+    exit_with(
         run_agent(
             AgentOptions(
                 server=server,
@@ -111,7 +106,6 @@ def demo_command(
     no_live: Annotated[bool, typer.Option("--no-live", help="Plain lines instead of a live view.")] = False,
 ) -> None:
     """Run the whole system on this machine: server, agents and real PyTorch jobs (about three minutes)."""
-    check_generic_names()  # at once: the demo imports the simulator only at its end
     from walras.demo.main import run_demo
 
-    _exit(run_demo(data=data, keep=keep, live=not no_live))
+    exit_with(run_demo(data=data, keep=keep, live=not no_live))

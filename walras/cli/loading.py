@@ -41,12 +41,6 @@ def own_packages() -> Iterator[None]:
         sys.meta_path.remove(check)
 
 
-def check_generic_names() -> None:
-    """Raise UserError if a generic name leads to a file of somebody else, which it names."""
-    for name in GENERIC_NAMES:
-        _check_ours(name)
-
-
 class _ShadowCheck(MetaPathFinder):
     """Checks all generic names once, at the first import of one of them. It never finds a module itself."""
 
@@ -58,7 +52,8 @@ class _ShadowCheck(MetaPathFinder):
     ) -> ModuleSpec | None:
         if fullname in GENERIC_NAMES and not self._is_done:
             self._is_done = True  # before the search for the packages below, which asks this finder again
-            check_generic_names()
+            for name in GENERIC_NAMES:
+                _check_ours(name)
         return None
 
 

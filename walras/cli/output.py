@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal
 
+import typer
 from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
@@ -206,6 +207,12 @@ def warn(text: str, *hints: str) -> None:
     """A message on standard error, made safe; hints are indented below it."""
     for line in (*text.splitlines(), *(f"  {hint}" for hint in hints)):
         sys.stderr.write(safe_text(line) + "\n")
+
+
+def exit_with(code: int) -> None:
+    """End the command with an exit code; 0 goes on."""
+    if code:
+        raise typer.Exit(code)
 
 
 def dash(value: object) -> str:

@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from walras.config import MAX_FILE_BYTES, load_mapping
 from walras.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -42,6 +41,7 @@ def policy_named(text: str, settings: "Sequence[str]") -> "PolicySpec":
     spec = PolicySpec(text)
     if any(part in text for part in _LOOKS_LIKE_A_FILE):
         from scheduler.core.policy_file import parse_policy
+        from walras.config import load_mapping
 
         spec, _ = parse_policy(load_mapping(text))
     if settings:
@@ -52,6 +52,8 @@ def policy_named(text: str, settings: "Sequence[str]") -> "PolicySpec":
 
 
 def _data(path: Path) -> Any:
+    from walras.config import MAX_FILE_BYTES, load_mapping
+
     if path.suffix in _YAML_ENDINGS:
         return load_mapping(path)
     from walras.json_text import parse_json

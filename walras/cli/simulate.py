@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from walras.cli.options import Output, length_s
-from walras.cli.output import OutputFormat
+from walras.cli.output import OutputFormat, exit_with
 from walras.errors import UserError
 
 simulate_commands = typer.Typer(help="Run workloads in virtual time.", no_args_is_help=True)
@@ -65,11 +65,6 @@ BackendOption = Annotated[BackendName, typer.Option("--backend", help="Processes
 Address = Annotated[str, typer.Option("--address", help="Of the Dask scheduler: tcp://HOST:PORT.")]
 
 
-def _exit(code: int) -> None:
-    if code:
-        raise typer.Exit(code)
-
-
 @simulate_commands.command("run")
 def simulate_run_command(
     workload: Workload,
@@ -109,7 +104,7 @@ def simulate_run_command(
     made = Made(trace_jobs, rate, gangs, priorities, slos, stretch)
     source = Source(workload, format, reading, speeds, measured, learning, made)
     cell = Cell(source, cluster, policy, seed, BoundsAsked(bounds.value), fairness, conditions, world, window)
-    _exit(run_one(cell, output.value, out))
+    exit_with(run_one(cell, output.value, out))
 
 
 @simulate_commands.command("report")
@@ -120,7 +115,7 @@ def simulate_report_command(
     """Write the HTML report of a run again, without running it."""
     from simulator.main import run_report
 
-    _exit(run_report(folder, out))
+    exit_with(run_report(folder, out))
 
 
 @simulate_commands.command("compare")
@@ -164,7 +159,7 @@ def simulate_compare_command(
     source = Source(workload, format, reading, speeds, measured, learning, made)
     template = Cell(source, cluster, policy[0], 0, BoundsAsked(bounds.value), fairness, conditions, world, window)
     workers = Workers(jobs, Backend(backend.value), address)
-    _exit(run_compare(template, policy, seeds, workers, output.value))
+    exit_with(run_compare(template, policy, seeds, workers, output.value))
 
 
 @simulate_commands.command("sweep")
@@ -220,7 +215,7 @@ def simulate_sweep_command(
     from simulator.study.parallel import Backend, Workers
 
     workers = Workers(jobs, Backend(backend.value), address)
-    _exit(run_sweep(spec, given, out, workers, output.value))
+    exit_with(run_sweep(spec, given, out, workers, output.value))
 
 
 @simulate_commands.command("worlds")
@@ -228,7 +223,7 @@ def simulate_worlds_command(output: Output = OutputFormat.TABLE) -> None:
     """List the worlds that --world names, and the policies that run there."""
     from simulator.main import run_worlds
 
-    _exit(run_worlds(output.value))
+    exit_with(run_worlds(output.value))
 
 
 @simulate_commands.command("replay")
@@ -256,4 +251,4 @@ def simulate_replay_command(
     else:
         recording = read_recording(source)
     from_s = length_s(from_, "--from") or 0.0
-    _exit(run_replay(recording, policy=policy, from_s=from_s, seeds=seeds, export=export, output=output.value))
+    exit_with(run_replay(recording, policy=policy, from_s=from_s, seeds=seeds, export=export, output=output.value))

@@ -2,31 +2,26 @@
 
 from collections.abc import Sequence
 from statistics import median
-from typing import TYPE_CHECKING
 
 from rich.markup import escape
 from rich.table import Table
 
+from scheduler.live.records.replay import read_run
+from simulator.again import JobAgain, simulate_again
+from simulator.measuring import measure
+from simulator.shipped import load_policy
 from walras.demo.recording import Recording
 from walras.demo.stage import Stage
 
-if TYPE_CHECKING:
-    from simulator.again import JobAgain
 
-
-def simulated_again(stage: Stage) -> "list[JobAgain]":
+def simulated_again(stage: Stage) -> list[JobAgain]:
     """Every job of the run beside its simulations; leaves what was measured in the folder, for `walras simulate`."""
-    from scheduler.live.records.replay import read_run
-    from simulator.again import simulate_again
-    from simulator.measuring import measure
-    from simulator.shipped import load_policy
-
     recorded = list(read_run(stage.server))
     stage.measured_path.write_text(measure(recorded).model_dump_json(indent=1))
     return simulate_again(recorded, stage.workload, stage.cluster, load_policy(str(stage.policy_path)))
 
 
-def comparison_table(recording: Recording, compared: "Sequence[JobAgain]") -> Table:
+def comparison_table(recording: Recording, compared: Sequence[JobAgain]) -> Table:
     middle = f"{median(job.error for job in compared):.1%}" if compared else "-"
     table = Table(title=f"completion times, run and simulated: median error {middle} (goal 15 %)", title_justify="left")
     table.add_column("job", justify="right")
