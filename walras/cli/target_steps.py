@@ -4,7 +4,6 @@ from typing import TYPE_CHECKING
 
 from walras.cli.session import job_named, with_client
 from walras.errors import UserError
-from walras.job_elastic import batch_of
 from walras.units import format_count
 
 if TYPE_CHECKING:
@@ -37,6 +36,8 @@ def with_steps_of(word: str, spec: "JobSpec") -> "tuple[JobSpec, str]":
 
 def _checked(detail: "JobDetail", spec: "JobSpec") -> "TargetView":
     """Steps of another batch are other work, and to another target others."""
+    from walras.job_elastic import batch_of
+
     if detail.target is None:
         raise UserError(f"job {detail.id} has no target", field=_OPTION, fix="name a job whose file has `target:`")
     wanted = spec.target
