@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from walras.cli.problem_files import read_document
 from walras.errors import JobSpecError, UserError
 
 if TYPE_CHECKING:
@@ -17,7 +18,6 @@ def with_facts(mapping: dict[str, Any]) -> dict[str, Any]:
     named = mapping.get("facts")
     if not isinstance(named, str):
         return mapping
-    from walras.cli.problem_files import read_document
     from walras.profile_file import ProfileFile
 
     if not Path(named).is_file():

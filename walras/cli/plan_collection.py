@@ -9,6 +9,7 @@ import typer
 
 from walras.cli.options import Output, length_s
 from walras.cli.output import Column, Listing, OutputFormat, dash, show_json, show_line, show_listing
+from walras.cli.problem_files import read_document
 from walras.errors import UserError
 from walras.units import format_length, format_money
 
@@ -29,7 +30,6 @@ def plan_collection_command(
     """Say which machine each job of a collection should get, and what no plan can beat. Needs no server."""
     from scheduler.cloud.collection_plan import CollectedJob, plan_collection
     from scheduler.cloud.job_collections import Offer
-    from walras.cli.problem_files import read_document
     from walras.collection_file import CollectionFile
 
     if (deadline is None) == (budget is None):

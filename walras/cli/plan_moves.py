@@ -8,6 +8,7 @@ import typer
 
 from walras.cli.options import Output
 from walras.cli.output import Column, Listing, OutputFormat, show_json, show_line, show_listing
+from walras.cli.problem_files import read_document
 from walras.errors import ConfigError, UserError
 from walras.units import format_length, format_money
 
@@ -27,7 +28,6 @@ def plan_moves_command(
     """Say where to run a job as prices change, and what moving it saved on recorded prices. Needs no server."""
     from scheduler.cloud.move_plan import plan_moves
     from scheduler.cloud.price_ladder import Moving
-    from walras.cli.problem_files import read_document
     from walras.places_file import PlacesFile
 
     given = read_document(file, PlacesFile)

@@ -10,6 +10,7 @@ import typer
 
 from walras.cli.options import Output, length_s
 from walras.cli.output import Column, Listing, OutputFormat, show_json, show_line, show_listing
+from walras.cli.problem_files import read_document
 from walras.errors import UserError
 from walras.units import format_length, format_money
 
@@ -33,7 +34,6 @@ def plan_workers_command(
 ) -> None:
     """Say which cluster of spot workers does a run for the least money, and what it takes. Needs no server."""
     from scheduler.cloud.worker_plan import WorkerOffer, plan_workers
-    from walras.cli.problem_files import read_document
     from walras.worker_file import WorkerFile
 
     within_s = length_s(within, "--within")

@@ -5,9 +5,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from walras.cli.facts import check_publishable, stated
 from walras.cli.options import Output, length_s
 from walras.cli.output import Column, Listing, OutputFormat, show_json, show_line, show_listing
+from walras.cli.problem_files import read_document
+from walras.cli.profile_report import read_judged, show_report
 from walras.cli.session import with_client
+from walras.cli.submit import read_job
 from walras.errors import UserError
 
 if TYPE_CHECKING:
@@ -35,7 +39,6 @@ def profile_run_command(
     """Run a job's script for some steps, several times over, and tell what its steps wait for."""
     import json
 
-    from walras.cli.submit import read_job
     from walras.profiling.documents import as_json, as_profile_file, draw
     from walras.profiling.runs import Extent
     from workers.trials.profile_main import profile_job
@@ -64,7 +67,6 @@ def profile_publish_command(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="What `walras profile run --profile` wrote.")],
 ) -> None:
     """Tell the server what a profile says of its kind's model: speeds that nobody measured are predicted from it."""
-    from walras.cli.problem_files import read_document
     from walras.profile_file import ProfileFile
 
     _publish(read_document(file, ProfileFile).model_dump(exclude_none=True), str(file), None, quiet=False)
@@ -89,7 +91,6 @@ def _facts_line(view: "FactsView") -> str:
 
 def _publish(data: dict[str, Any], source: str, batch: int | None, *, quiet: bool) -> None:
     from walras.checking import check
-    from walras.cli.facts import check_publishable, stated
     from walras.profile_file import ProfileFile
 
     profile = check(ProfileFile, data, source=source)
@@ -108,7 +109,6 @@ def profile_report_command(
     output: Output = OutputFormat.TABLE,
 ) -> None:
     """Tell how far predicted speeds were from measured ones, and how much each source is to be believed."""
-    from walras.cli.profile_report import read_judged, show_report
 
     judged = read_judged(source)
     show_report(judged, output)

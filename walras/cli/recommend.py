@@ -8,6 +8,9 @@ import typer
 from walras.cli.offers import read_catalog
 from walras.cli.options import Output, length_s
 from walras.cli.output import Column, Listing, OutputFormat, show_json, show_line, show_listing, warn
+from walras.cli.problem_files import read_document
+from walras.cli.recommend_picture import draw
+from walras.cli.target_steps import with_steps_of
 from walras.errors import UserError
 from walras.units import format_length, format_money
 
@@ -62,7 +65,6 @@ def recommend_command(
     """Recommend machines for a job. Exit code 1: nothing surely keeps the deadline and the budget. Needs no server."""
     from optimizer.performance.choosing.choice import Goal
     from scheduler.cloud.recommending import Terms, recommended
-    from walras.cli.problem_files import read_document
     from walras.profile_file import ProfileFile
 
     goal = Goal(length_s(deadline, "--deadline"), budget)
@@ -83,8 +85,6 @@ def recommend_command(
     if found.recommendation is None:
         raise UserError(_nothing(found), field="JOB", fix="profile the job (--profile), or widen what may be rented")
     if picture is not None:
-        from walras.cli.recommend_picture import draw
-
         draw(picture, found, goal)
     if output is OutputFormat.JSON:
         show_json(_data(found, verdict))
@@ -101,7 +101,6 @@ def _spec(path: Path, steps_of: str | None) -> "JobSpec":
     spec = parse_spec(_text(path), source=str(path))
     if steps_of is None:
         return spec
-    from walras.cli.target_steps import with_steps_of
 
     spec, told = with_steps_of(steps_of, spec)
     warn(f"walras: {told}")

@@ -8,6 +8,7 @@ import typer
 
 from walras.cli.options import Output, length_s
 from walras.cli.output import Column, Listing, OutputFormat, show_json, show_line, show_listing, warn
+from walras.cli.submit import read_job
 from walras.errors import JobSpecError, UserError
 from walras.searching import Aim, Next
 from walras.units import format_length, format_money
@@ -37,7 +38,6 @@ def search_command(
 ) -> None:
     """Train a job here, moving it through checkpoints, until it is known which batch and workers suit it. No server."""
     from optimizer.performance.choosing.search import Search, Space
-    from walras.cli.submit import read_job
     from walras.job_elastic import batch_of
     from workers.trials.search_main import Extent, moving_job, search_job
 

@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeVar
 
-from walras.cli import settings
 from walras.cli.job_ids import one_job_id, parse_job_ids
+from walras.cli.settings import access, last_job
 
 if TYPE_CHECKING:
     from walras.client import Client
@@ -25,15 +25,15 @@ def with_client(work: "Callable[[Client], Awaitable[ResultT]]", *, stays: bool =
     from walras.client import Client
     from walras.transport import Patience
 
-    access = settings.access()
+    server = access()
 
     async def whole() -> ResultT:
         patience = None
         if stays:
-            async with Client(access.url, access.token) as client:
+            async with Client(server.url, server.token) as client:
                 await client.health()
             patience = Patience(tries=STAYING_TRIES)
-        async with Client(access.url, access.token, patience=patience) as client:
+        async with Client(server.url, server.token, patience=patience) as client:
             return await work(client)
 
     return asyncio.run(whole())
@@ -41,9 +41,9 @@ def with_client(work: "Callable[[Client], Awaitable[ResultT]]", *, stays: bool =
 
 def jobs_named(words: list[str]) -> list[int]:
     """The job numbers meant by the words of a command line."""
-    return parse_job_ids(words, lambda: settings.last_job(settings.access().url))
+    return parse_job_ids(words, lambda: last_job(access().url))
 
 
 def job_named(word: str) -> int:
     """The one job number meant by a word."""
-    return one_job_id(word, lambda: settings.last_job(settings.access().url))
+    return one_job_id(word, lambda: last_job(access().url))

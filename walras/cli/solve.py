@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from walras.cli.answer_tables import show_answer, show_check
 from walras.cli.options import Output
 from walras.cli.output import OutputFormat, show_json, show_line, warn
+from walras.cli.problem_files import policy_named, read_document, read_memory
 from walras.errors import UserError
 
 if TYPE_CHECKING:
@@ -50,7 +52,6 @@ def solve_command(
     output: Output = OutputFormat.TABLE,
 ) -> None:
     """Solve a problem file: shares or order, prices, and how good that is."""
-    from walras.cli import problem_files
 
     if schema is not None:
         from optimizer.documents.schemas import schema as schema_of
@@ -63,16 +64,14 @@ def solve_command(
         )
     question = _Question(problem)
     _tell_of_standstill(question.document, problem)
-    spec = problem_files.policy_named(policy, parameters or [])
-    given = problem_files.read_memory(memory) if memory is not None else None
+    spec = policy_named(policy, parameters or [])
+    given = read_memory(memory) if memory is not None else None
     answer, decision = question.answered_by(spec, given, delay_usd_per_h)
     if check:
         answer = answer.model_copy(update={"check": question.checked(spec, decision, given, answer)})
     if output is OutputFormat.JSON:
         show_json(answer.model_dump(mode="json"))
     else:
-        from walras.cli.answer_tables import show_answer
-
         show_answer(question.document, answer)
     if answer.check is not None and not answer.check.holds:
         raise typer.Exit(EXIT_DOES_NOT_HOLD)
@@ -87,19 +86,16 @@ def check_command(
     """Say whether an answer holds: recompute everything from the problem; exit code 1 if it does not."""
     from optimizer.documents.answer import AnswerDocument
     from optimizer.documents.answer_reading import decision_of, problem_answered
-    from walras.cli import problem_files
 
     question = _Question(problem)
-    document = problem_files.read_document(answer, AnswerDocument)
+    document = read_document(answer, AnswerDocument)
     question.problem = problem_answered(document, question.problem)
     spec, decision = decision_of(document, question.problem)
-    given = problem_files.read_memory(memory) if memory is not None else None
+    given = read_memory(memory) if memory is not None else None
     found = question.checked(spec, decision, given, document)
     if output is OutputFormat.JSON:
         show_json(found.model_dump(mode="json"))
     else:
-        from walras.cli.answer_tables import show_check
-
         show_line(f"{spec.name}, answering {problem}")
         show_check(document, found)
     if not found.holds:
@@ -124,7 +120,6 @@ class _Question:
     def __init__(self, path: Path) -> None:
         from optimizer.documents.problem import ProblemDocument
         from optimizer.documents.reading import jobs_in_order, problem_of
-        from walras.cli.problem_files import read_document
 
         self.document = read_document(path, ProblemDocument)
         self.problem = problem_of(self.document)

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from walras.cli import settings
 from walras.cli.facts import with_facts
 from walras.cli.options import Output
 from walras.cli.output import Column, Listing, OutputFormat, dash, show_json, show_line, show_listing
 from walras.cli.session import with_client
+from walras.cli.settings import access, remember_last
 from walras.errors import JobSpecError
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def submit_command(
         return
     submitted = with_client(lambda client: client.submit(spec))
     assert submitted.id is not None
-    settings.remember_last(settings.access().url, submitted.id)
+    remember_last(access().url, submitted.id)
     if output is OutputFormat.JSON:
         show_json(submitted.model_dump(mode="json"))
     elif quiet:
