@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from optimizer.admission.instance import Applicant, Instance
+from optimizer.assignment.admission_schedules import AdmissionInstance, Applicant
 
 _ROUND_S = 360.0
 _RESTART_S = 10.0
@@ -20,7 +20,7 @@ class Size:
     gang: int
 
 
-def instance_of(size: Size, seed: int) -> Instance:
+def instance_of(size: Size, seed: int) -> AdmissionInstance:
     """Jobs of half a round to four rounds on their best pool, that come over the first half of the rounds."""
     rng = np.random.default_rng(seed)
     gangs = [2**power for power in range(4) if 2**power <= size.gang]
@@ -38,4 +38,4 @@ def instance_of(size: Size, seed: int) -> Instance:
                 steps_per_s=(float(speeds[0]), float(speeds[1])),
             )
         )
-    return Instance(size.rounds, _ROUND_S, _RESTART_S, (size.capacity, size.capacity), tuple(applicants))
+    return AdmissionInstance(size.rounds, _ROUND_S, _RESTART_S, (size.capacity, size.capacity), tuple(applicants))

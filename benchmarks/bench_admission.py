@@ -10,9 +10,7 @@ from dataclasses import dataclass
 
 from benchmarks.admissions import Size, instance_of
 from benchmarks.tables import Measured
-from optimizer.admission.curve import Saturation
-from optimizer.admission.offline import offline_optimum
-from optimizer.admission.online import Proof, admit
+from optimizer.assignment.online_admission import AdmissionProof, PriceSaturation, admit_online, offline_optimum
 
 _INSTANCES = 20
 #: Part of them where gangs fill a pool: their integer programs take a minute each.
@@ -20,12 +18,12 @@ _OF_HARD = 0.2
 #: Of the optimum: gangs of four make integer programs whose last percent takes minutes.
 _GAP = 0.02
 ROWS = (
-    (Size(6, 4, 8, 1), Saturation.FULL),
-    (Size(6, 4, 10, 2), Saturation.FULL),
-    (Size(6, 4, 10, 2), Saturation.PROVABLE),
-    (Size(5, 8, 16, 2), Saturation.PROVABLE),
-    (Size(5, 16, 40, 1), Saturation.PROVABLE),
-    (Size(5, 4, 12, 4), Saturation.FULL),
+    (Size(6, 4, 8, 1), PriceSaturation.FULL),
+    (Size(6, 4, 10, 2), PriceSaturation.FULL),
+    (Size(6, 4, 10, 2), PriceSaturation.PROVABLE),
+    (Size(5, 8, 16, 2), PriceSaturation.PROVABLE),
+    (Size(5, 16, 40, 1), PriceSaturation.PROVABLE),
+    (Size(5, 4, 12, 4), PriceSaturation.FULL),
 )
 
 
@@ -33,7 +31,7 @@ ROWS = (
 class Outcome:
     """One instance: its proof, and the bound proved on the offline optimum."""
 
-    proof: Proof
+    proof: AdmissionProof
     optimum: float
 
     @property
@@ -47,10 +45,10 @@ class Outcome:
         return (self.proof.final_dual - self.proof.initial_dual) / self.proof.value
 
 
-def outcome(size: Size, saturation: Saturation, seed: int) -> Outcome:
+def outcome(size: Size, saturation: PriceSaturation, seed: int) -> Outcome:
     """Admit online and solve offline."""
     instance = instance_of(size, seed)
-    return Outcome(admit(instance, saturation).proof, offline_optimum(instance, _GAP).bound)
+    return Outcome(admit_online(instance, saturation).proof, offline_optimum(instance, _GAP).bound)
 
 
 def measure(scale: float) -> list[Measured]:
@@ -59,7 +57,7 @@ def measure(scale: float) -> list[Measured]:
     return [_row(size, saturation, many if size.gang < size.capacity else few) for size, saturation in ROWS]
 
 
-def _row(size: Size, saturation: Saturation, instances: int) -> Measured:
+def _row(size: Size, saturation: PriceSaturation, instances: int) -> Measured:
     outcomes = [outcome(size, saturation, seed) for seed in range(instances)]
     proofs = [entry.proof for entry in outcomes]
     part = 100.0 / instances

@@ -17,16 +17,13 @@ from benchmarks.revocation_runs import Weather, losses
 from benchmarks.spot_runs import JOB, ON_DEMAND_ALONE, Total, fitted, judged, starts, total, totalled
 from benchmarks.tables import Measured
 from benchmarks.transient_runs import ON_DEMAND_USD, SERVERS, STEPS, kinds, one_on_demand
-from scheduler.cloud.omniscient import run_knowing
-from scheduler.cloud.price_ladder import Place
-from scheduler.cloud.slack_plan import SlackPlan, SlackPolicy, plan_slack
-from scheduler.cloud.spot_market import fit_markets
-from scheduler.cloud.spot_program import spot_optimum
-from scheduler.cloud.spot_replay import Start, least
-from scheduler.cloud.transient_cluster import cheapest_within, expect
-from scheduler.cloud.uniform_progress import Greedy, UniformProgress
-from scheduler.cloud.waiting_game import Load, reserve_without_waiting
-from simulator.truth import Costs
+from optimizer.planning.deadline_job import GreedySpotPolicy, UniformProgress
+from optimizer.planning.price_moves import PricedPlace
+from optimizer.planning.reserved_capacity import QueueLoad, reserve_without_waiting
+from optimizer.planning.slack_policy import SlackPlan, SlackPolicy, fit_spot_markets, plan_slack
+from optimizer.planning.spot_replay import ReplayStart, replay_optimum, run_omniscient, spot_optimum
+from optimizer.planning.worker_clusters import cheapest_cluster, expected_run
+from simulator.ground_truth import AttemptCosts
 
 _STARTS_EACH = 60
 _JOBS = 60
@@ -52,12 +49,12 @@ def measure(scale: float) -> list[Measured]:
 def _spot(data: Path, each: int) -> Measured:
     begun = starts(judged(data), each)
     plans = _plans(data)
-    greedy = total(begun, lambda _: Greedy())
+    greedy = total(begun, lambda _: GreedySpotPolicy())
     uniform = total(begun, lambda _: UniformProgress())
     ours = total(begun, lambda start: plans[start.zones[0]].policy())
     told = total(begun, lambda start: informed(plans[start.zones[0]], start))
     own = [_of_its_own(begun[first : first + each]) for first in range(0, len(begun), each)]
-    optimum = totalled(least(JOB, begun))
+    optimum = totalled(replay_optimum(JOB, begun))
     measured = Measured("one job with a deadline on spot machines", f"8 traces, {each} random starts on each")
     for name, found in (("greedy", greedy), ("Uniform Progress", uniform), ("ours", ours), ("optimum", optimum)):
         target = 22.9 if found is uniform else None
@@ -87,14 +84,14 @@ def _plans(data: Path) -> dict[tuple[bool, ...], SlackPlan]:
     made: dict[int, SlackPlan] = {}
     for trace, others in zip(judged(data), fitted(data), strict=True):
         if id(others) not in made:
-            made[id(others)] = plan_slack(JOB, fit_markets(others))
+            made[id(others)] = plan_slack(JOB, fit_spot_markets(others))
         found[trace] = made[id(others)]
     return found
 
 
-def _of_its_own(begun: Sequence[Start]) -> Total:
+def _of_its_own(begun: Sequence[ReplayStart]) -> Total:
     """Starts on one trace under a plan that was fitted on that very trace: what knowing its chances is worth."""
-    plan = plan_slack(JOB, fit_markets([begun[0].zones[0]]))
+    plan = plan_slack(JOB, fit_spot_markets([begun[0].zones[0]]))
     return total(begun, lambda _: plan.policy())
 
 
@@ -103,21 +100,21 @@ def closed(before: Total, found: Total, optimum: Total) -> float:
     return (before.cost - found.cost) / (before.cost - optimum.cost)
 
 
-def informed(plan: SlackPlan, start: Start) -> SlackPolicy:
+def informed(plan: SlackPlan, start: ReplayStart) -> SlackPolicy:
     """Our policy where the zone was watched before the job came."""
     policy = plan.policy()
     policy.watch(start.zones[0][max(0, start.first - _WEEK) : start.first])
     return policy
 
 
-def _against_program(start: Start) -> float:
+def _against_program(start: ReplayStart) -> float:
     """How far the integer program, in whole slots, lies above the exact optimum."""
-    exact = run_knowing(JOB, start.ahead).cost
+    exact = run_omniscient(JOB, start.ahead).cost
     program = spot_optimum(JOB, start.ahead[0], gap=1e-3)
     return ON_DEMAND_ALONE if program is None else abs(program - exact)
 
 
-def _ladder(known: Sequence[Place], days: int) -> Measured:
+def _ladder(known: Sequence[PricedPlace], days: int) -> Measured:
     rungs = ladder(known, days)
     measured = Measured("where a job is cheapest as prices change", f"{days} days on one A100, GCP spot prices 2024-26")
     for number, rung in enumerate(rungs):
@@ -129,11 +126,11 @@ def _ladder(known: Sequence[Place], days: int) -> Measured:
 
 def _transient(data: Path) -> Measured:
     k80, p100 = kinds(data)
-    eight, one = expect([k80] * 8, SERVERS, STEPS), expect([one_on_demand()], SERVERS, STEPS)
+    eight, one = expected_run([k80] * 8, SERVERS, STEPS), expected_run([one_on_demand()], SERVERS, STEPS)
     measured = Measured("ResNet-32 on transient workers", "64,000 steps, one server, lives and prices of early 2019")
     measured.add("eight K80 against one", one.took_s / eight.took_s, "x", at_most=8.47, at_least=6.93)
     measured.add("saved against eight on demand", 100 * (1 - eight.usd / ON_DEMAND_USD), "%", 69.2, 56.6)
-    ours = cheapest_within([k80, p100], SERVERS, STEPS, 8, eight.took_s)
+    ours = cheapest_cluster([k80, p100], SERVERS, STEPS, 8, eight.took_s)
     if ours is not None:
         measured.add("saved by the cheapest as fast", 100 * (1 - ours[1].usd / ON_DEMAND_USD), "%", at_least=65)
         measured.add("its time", ours[1].took_s, "s", at_most=eight.took_s)
@@ -142,7 +139,7 @@ def _transient(data: Path) -> Measured:
 
 def _lost(scale: float) -> Measured:
     every_s = 600.0
-    costs = Costs(start_s=30, warm_up_s=20, checkpoint_s=15, checkpoint_every_s=every_s, exit_s=1)
+    costs = AttemptCosts(start_s=30, warm_up_s=20, checkpoint_s=15, checkpoint_every_s=every_s, exit_s=1)
     weather = Weather(max(5, round(40 * scale)), 24 * 3600.0, 3600.0, costs)
     lost_s = losses(weather)
     measured = Measured(
@@ -157,7 +154,7 @@ def _lost(scale: float) -> Measured:
 
 
 def _reserved() -> Measured:
-    best = reserve_without_waiting(Load(0.2, 0.002), 0.4)
+    best = reserve_without_waiting(QueueLoad(0.2, 0.002), 0.4)
     measured = Measured("servers to reserve, none waits", "arrivals .2, service .002, reserved at .4")
     measured.add("servers", best.servers, "servers", at_most=108, at_least=108)
     measured.add("price", best.price, "of on demand", at_most=0.4675, at_least=0.4665)

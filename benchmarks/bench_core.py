@@ -20,12 +20,11 @@ from scheduler.core.events import (
     NodeJoined,
     PolicyChanged,
     PoolDeclared,
-    ThroughputMeasured,
 )
 from scheduler.core.rules import RoundRules
-from walras.cluster import Pool, Shape
-from walras.ids import JobId, Kind, NodeId, PoolId
-from walras.request import Demand, JobRequest
+from scheduler.core.speed_events import ThroughputMeasured
+from walras.cluster import NodeId, Pool, PoolId, Shape
+from walras.job_request import Demand, JobId, JobRequest, Kind
 
 #: Mean microseconds of one `handle`, on the machine that runs the benchmark.
 TARGET_US = 60.0

@@ -19,13 +19,14 @@ import numpy as np
 from benchmarks.bench_hadar import Served, Work, serve, work_of
 from benchmarks.tables import Measured
 from optimizer.policies.hadar import Hadar
-from simulator.shipped import load_policy
-from simulator.simulate import Result, Scenario, simulate
-from simulator.truth import Costs
-from simulator.workload import trace_experiment
-from simulator.workloads.generate import asked_of, generate
-from simulator.workloads.job import Trace
-from walras.config import ClusterConfig, load_yaml
+from simulator.experiment import trace_experiment
+from simulator.ground_truth import AttemptCosts
+from simulator.shipped_configs import load_named_policy
+from simulator.simulation import Scenario, SimulationResult, simulate
+from simulator.workloads.generators import generate_jobs, generator_request
+from simulator.workloads.trace import Trace
+from walras.spec.cluster_file import ClusterConfig
+from walras.spec.file_model import load_yaml
 
 _MOST_JOBS = 12
 #: Machines of one accelerator each, of the types of hadar-60.
@@ -74,20 +75,20 @@ def _simulated(scale: float) -> Measured:
     return measured
 
 
-def _mean_jct_s(run: Result) -> float:
+def _mean_jct_s(run: SimulationResult) -> float:
     return float(np.mean([job.jct_s for job in run.jobs]))
 
 
-def _used(run: Result) -> float:
+def _used(run: SimulationResult) -> float:
     return 100 * sum(pool.running_s for pool in run.pools) / sum(pool.there_s for pool in run.pools)
 
 
-def _run(jobs: int, rate_per_h: float, seed: int, parts: int) -> Result:
-    asked = asked_of("hadar-60", jobs=jobs, rate_per_h=rate_per_h, seed=seed)
-    made = [replace(job, fork_max=parts) for job in generate("hadar-60", asked)]
+def _run(jobs: int, rate_per_h: float, seed: int, parts: int) -> SimulationResult:
+    asked = generator_request("hadar-60", jobs=jobs, rate_per_h=rate_per_h, seed=seed)
+    made = [replace(job, fork_max=parts) for job in generate_jobs("hadar-60", asked)]
     experiment = trace_experiment(Trace("hadar-60", "generated", made), load_yaml(_CLUSTER, ClusterConfig))
-    policy, rules = load_policy("hadar")
-    truth = replace(experiment.truth, default_costs=Costs(start_s=60.0))
+    policy, rules = load_named_policy("hadar")
+    truth = replace(experiment.truth, default_costs=AttemptCosts(start_s=60.0))
     result = simulate(experiment.jobs, Scenario(experiment.pools, truth, policy, rules, seed=seed))
     assert not result.violations, result.violations
     return result

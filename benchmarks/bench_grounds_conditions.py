@@ -25,10 +25,10 @@ from benchmarks.bench_grounds_traces import AWARE, TRACES, Recorded, source_of
 from benchmarks.grounds import Served, as_shipped, as_told, reference_b, serve
 from benchmarks.tables import Measured
 from optimizer.policy import PolicySpec
-from simulator.job import SimulatedJob
-from simulator.simulate import Scenario
-from simulator.study.statistics import estimate
-from simulator.truth import Costs
+from simulator.ground_truth import AttemptCosts
+from simulator.reports.repeated_runs import estimate_mean
+from simulator.simulated_jobs import SimulatedJob
+from simulator.simulation import Scenario
 
 #: Seconds to start, and how much more the mean may be with it.
 STARTS = {30.0: 0.5, 60.0: 1.0, 180.0: 3.0}
@@ -117,7 +117,7 @@ _MEASURES: dict[str, Callable[[Measured, Recorded, Iterable[int]], None]] = dict
 
 def _mean(measured: Measured, what: str, percent: list[float], most: float | None) -> None:
     """The mean over seeds, and its interval where there are several."""
-    found = estimate(percent)
+    found = estimate_mean(percent)
     measured.add(f"{what}, mean of {found.n}", fmean(percent), "%", at_most=most)
     if found.n > 1:
         measured.add(f"{what}: half of the 95 % interval", found.half, "%")
@@ -140,7 +140,7 @@ def _more(served: Served, known: Served) -> float:
 
 
 def _starting(scenario: Scenario, start_s: float) -> Scenario:
-    return replace(scenario, truth=replace(scenario.truth, default_costs=Costs(start_s=start_s)))
+    return replace(scenario, truth=replace(scenario.truth, default_costs=AttemptCosts(start_s=start_s)))
 
 
 def _noisy(scenario: Scenario) -> Scenario:

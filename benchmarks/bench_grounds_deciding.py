@@ -14,7 +14,7 @@ import numpy as np
 
 from benchmarks.problems import Size, random_problem
 from benchmarks.tables import Measured
-from optimizer.answer import answer
+from optimizer.answer import answer_problem
 from optimizer.decision import Plan
 from optimizer.policy import PolicySpec
 from optimizer.problem import Problem
@@ -73,10 +73,10 @@ def problem_of(case: Case, gangs: bool) -> Problem:
 
 def _decided_ms(problem: Problem) -> float:
     policy, taken = make(PolicySpec("walras")), []
-    answer(policy, problem, None, 0.0)  # loads compiled code
+    answer_problem(policy, problem, None, 0.0)  # loads compiled code
     for _ in range(_REPEATS):
         began = process_time()
-        plan, _, _ = answer(policy, problem, None, 0.0)
+        plan, _, _ = answer_problem(policy, problem, None, 0.0)
         taken.append(1e3 * (process_time() - began))
         assert isinstance(plan, Plan)
     return median(taken)

@@ -9,12 +9,11 @@ order must hold for the means, and the intervals of the differences between neig
 from itertools import pairwise
 
 from benchmarks.tables import Measured
-from simulator.study.bounds import BoundsAsked
-from simulator.study.cell import Cell, Made, Source
-from simulator.study.compare import compare
-from simulator.study.measures import MEASURES
-from simulator.study.parallel import Workers
-from simulator.study.statistics import estimate, paired
+from simulator.reports.baselines import BoundsChoice
+from simulator.reports.policy_comparison import compare_policies
+from simulator.reports.repeated_runs import ParallelWorkers, estimate_mean, paired_difference
+from simulator.reports.run_spec import GeneratorOptions, RunSpec, WorkloadSource
+from simulator.reports.run_summary import RUN_METRICS
 
 _JOBS = 480
 #: Arrivals per hour at which the fluid fleet is just busy (docs/hadar.md).
@@ -23,7 +22,7 @@ _LOADS = {"static": 0.0, "load-0.8": 0.8 * _FULL_PER_H, "load-1.2": 1.2 * _FULL_
 #: Rows that can be measured alone.
 ROWS = tuple(_LOADS)
 _POLICIES = ("fifo", "las", "hadar", "walras")
-_JCT = next(measure for measure in MEASURES if measure.name == "avg_jct_s")
+_JCT = next(measure for measure in RUN_METRICS if measure.name == "avg_jct_s")
 
 
 def measure(scale: float, row: str | None = None) -> list[Measured]:
@@ -34,20 +33,22 @@ def measure(scale: float, row: str | None = None) -> list[Measured]:
 
 def _at_load(name: str, rate_per_h: float, jobs: int, seeds: tuple[int, ...]) -> Measured:
     measured = Measured(f"hadar-60, {name}", f"{jobs} jobs, mean of {len(seeds)} seeds, 95 % intervals")
-    cell = Cell(
-        Source("generate:hadar-60", made=Made(jobs=jobs, rate_per_h=rate_per_h)), "hadar-60", "fifo",
-        bounds=BoundsAsked.NONE,
-    )  # fmt: skip
-    found = compare(cell, _POLICIES, seeds, Workers())
+    cell = RunSpec(
+        WorkloadSource("generate:hadar-60", made=GeneratorOptions(jobs=jobs, rate_per_h=rate_per_h)),
+        "hadar-60",
+        "fifo",
+        bounds=BoundsChoice.NONE,
+    )
+    found = compare_policies(cell, _POLICIES, seeds, ParallelWorkers())
     assert found.violations == []
     hours = {policy: [row.values[_JCT.name] / 3600 for row in found.rows[policy]] for policy in _POLICIES}
     before = None
     for policy in _POLICIES:
-        mean = estimate(hours[policy]).mean
+        mean = estimate_mean(hours[policy]).mean
         measured.add(f"{policy}: JCT", mean, "h", at_most=before)
         before = mean
     for slow, fast in pairwise(_POLICIES):
-        difference = paired(hours[fast], hours[slow])
+        difference = paired_difference(hours[fast], hours[slow])
         measured.add(f"{fast} against {slow}", difference.mean, "h")
         measured.add(f"{fast} against {slow}, lower end", difference.low, "h")
         measured.add(f"{fast} against {slow}, upper end", difference.high, "h")

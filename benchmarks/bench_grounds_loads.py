@@ -13,7 +13,7 @@ from statistics import fmean
 from benchmarks.grounds import reference_b, serve
 from benchmarks.grounds_loads import CLUSTER, at_load, full_per_h
 from benchmarks.tables import Measured
-from simulator.study.statistics import paired
+from simulator.reports.repeated_runs import paired_difference
 
 _CELLS = {
     f"{'gangs' if gangs else 'single'}-{load}": (gangs, load)
@@ -48,7 +48,7 @@ def _cell(jobs: int, gangs: bool, load: float) -> Measured:
         ("mean slowdown", [[fmean(run.slowdowns) for run in runs] for runs in (ours, theirs)]),
     ):
         scale = 100.0 / fmean(told[1])
-        difference = paired([scale * value for value in told[0]], [scale * value for value in told[1]])
+        difference = paired_difference([scale * value for value in told[0]], [scale * value for value in told[1]])
         measured.add(f"{what} against max-min", difference.mean, "%", at_most=0.0)
         measured.add(f"{what} against max-min, lower end", difference.low, "%")
         measured.add(f"{what} against max-min, upper end", difference.high, "%", at_most=0.0)

@@ -9,7 +9,7 @@ policy's shares in Gavel's rounds, because our scheduler starts no pairs. The fl
 from benchmarks.grounds import serve, traces
 from benchmarks.grounds_pairs import in_pairs
 from benchmarks.tables import Measured
-from simulator.study.cell import Source
+from simulator.reports.run_spec import WorkloadSource
 
 CLUSTER = "gavel-8-16-24"
 _ALONE_S, _PAIRS_S = 64_150.0, 60_000.0
@@ -18,7 +18,7 @@ _ALONE_S, _PAIRS_S = 64_150.0, 60_000.0
 def measure(scale: float) -> list[Measured]:
     """It is small: the same at every scale."""
     measured = Measured("makespan", f"minimize_makespan, {CLUSTER}, exact speeds, free restarts")
-    source = Source(str(traces() / "minimize_makespan.tsv"))
+    source = WorkloadSource(str(traces() / "minimize_makespan.tsv"))
     alone = serve(source, CLUSTER, "makespan")
     measured.add("rigid, unpacked", alone.makespan_s, "s", at_most=_ALONE_S)
     measured.add("   preemptions per job", alone.moves, "")

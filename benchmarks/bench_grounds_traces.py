@@ -14,8 +14,8 @@ from statistics import fmean
 from benchmarks.grounds import Served, as_shipped, excess, priced_bound_s, reference_b, serve, traces
 from benchmarks.grounds_rounds import in_gavel_rounds
 from benchmarks.tables import Measured
-from simulator.simulate import Scenario
-from simulator.study.cell import Source
+from simulator.reports.run_spec import WorkloadSource
+from simulator.simulation import Scenario
 
 AWARE = "max_min_fairness"
 
@@ -64,9 +64,9 @@ def measure(scale: float, row: str | None = None) -> list[Measured]:
     return found
 
 
-def source_of(trace: Recorded) -> Source:
+def source_of(trace: Recorded) -> WorkloadSource:
     """Where its jobs are."""
-    return Source(str(traces() / f"{trace.name}.tsv"))
+    return WorkloadSource(str(traces() / f"{trace.name}.tsv"))
 
 
 def measured_by(trace: Recorded, served: Served) -> Served:

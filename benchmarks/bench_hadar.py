@@ -14,11 +14,10 @@ import numpy as np
 import yaml
 
 from benchmarks.tables import Measured
-from optimizer.added import with_added
-from optimizer.decision import Plan
+from optimizer.decision import Plan, with_added
 from optimizer.policies.hadar import Hadar
 from optimizer.problem import Columns, Entities, FloatArray, Jobs, Pools, Problem
-from simulator.workloads.generate import asked_of, generate
+from simulator.workloads.generators import generate_jobs, generator_request
 
 _JOBS = 480
 _ROUND_S, _RESTART_S = 360.0, 10.0
@@ -84,7 +83,7 @@ def work_of(jobs: int, rate_per_h: float, seed: int) -> Work:
     """Jobs of the generator on the cluster of its name."""
     cluster = yaml.safe_load(_CLUSTER.read_text())
     pools = cluster["pools"]
-    trace = list(generate("hadar-60", asked_of("hadar-60", jobs=jobs, rate_per_h=rate_per_h, seed=seed)))
+    trace = list(generate_jobs("hadar-60", generator_request("hadar-60", jobs=jobs, rate_per_h=rate_per_h, seed=seed)))
     speeds = [[cluster["speeds"][job.kind][pool["accelerator"]] for pool in pools] for job in trace]
     return Work(
         arrived_at=np.array([job.at for job in trace]),

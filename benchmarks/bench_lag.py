@@ -15,11 +15,10 @@ import numpy as np
 from benchmarks.tables import Measured
 from benchmarks.traces import on_three_types
 from scheduler.core.rules import RoundRules
-from simulator.metrics import JobMeasure
-from simulator.simulate import simulate
-from simulator.study.fairness import themis_rho
-from simulator.study.roster import Roster
-from simulator.workloads.formats import read_workload
+from simulator.metrics import JobMetrics
+from simulator.reports.baselines import JobBaselines, themis_rho
+from simulator.simulation import simulate
+from simulator.workloads.formats import read_trace
 
 FIRST, JOBS = 2000, 4000
 
@@ -34,10 +33,10 @@ def measure(scale: float) -> list[Measured]:
 
 
 def _run(data: Path, lag: float, count: int) -> Measured:
-    rows = islice(read_workload(data / "jobs" / "philly_2017.csv.gz").jobs, FIRST, FIRST + count)
+    rows = islice(read_trace(data / "jobs" / "philly_2017.csv.gz").jobs, FIRST, FIRST + count)
     prepared = on_three_types(rows, RoundRules(round_s=360.0, resolve_min_s=360.0, tolerated_lag=lag))
-    roster = Roster(prepared.scenario.pools, prepared.scenario.truth)
-    ended: list[JobMeasure] = []
+    roster = JobBaselines(prepared.scenario.pools, prepared.scenario.truth)
+    ended: list[JobMetrics] = []
     result = simulate(list(roster.watched(prepared.jobs)), prepared.scenario, sink=ended.append)
     held_s = sum(meter.held_s for meter in result.pools)
     running_s = sum(meter.running_s for meter in result.pools)

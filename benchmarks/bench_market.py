@@ -5,7 +5,7 @@ from math import inf
 
 from benchmarks.market_runs import Jobs, fixed, rented, run, trace, with_deadlines
 from benchmarks.tables import Measured
-from simulator.report import Summary
+from simulator.reports.run_summary import RunSummary
 
 _JOBS = 60
 #: What an hour of a job is worth, USD.
@@ -35,7 +35,7 @@ def measure(scale: float) -> list[Measured]:
     ]
 
 
-def _spot(title: str, work: Jobs, on_demand: Summary) -> Measured:
+def _spot(title: str, work: Jobs, on_demand: RunSummary) -> Measured:
     mixed = run(work, rented(spot=True), _DELAY)
     measured = Measured(title, f"{len(work.jobs)} jobs of Philly, {_DELAY:g} USD/h each")
     measured.add("on demand alone: cost", on_demand.usd, "USD")
@@ -52,7 +52,7 @@ def _spot(title: str, work: Jobs, on_demand: Summary) -> Measured:
     return measured
 
 
-def _sweep(work: Jobs, ours: Summary) -> Measured:
+def _sweep(work: Jobs, ours: RunSummary) -> Measured:
     """The best fixed cluster is the one whose machines and waiting together cost least."""
     found = []
     for counts in product(*_SWEEP.values()):
@@ -72,5 +72,5 @@ def _sweep(work: Jobs, ours: Summary) -> Measured:
     return measured
 
 
-def _whole_usd(work: Jobs, summary: Summary) -> float:
+def _whole_usd(work: Jobs, summary: RunSummary) -> float:
     return summary.usd + _DELAY * len(work.jobs) * summary.avg_jct_s / 3600

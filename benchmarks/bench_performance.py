@@ -24,23 +24,21 @@ from benchmarks.performance_scores import (
 from benchmarks.profiles import pair, pair_on_type, parted, singles
 from benchmarks.published import OFFERS, P100_ONE_SERVER, P100_TWO_SERVERS, PLANS, resnet_110, update_speeds
 from benchmarks.tables import Measured
-from optimizer.performance.choosing.choice import Goal, choose, exhaustive, option_of, windows
-from optimizer.performance.choosing.scavenger import Laws, ShortRun, corners, fit_laws
-from optimizer.performance.predicting.affine import Affine
-from optimizer.performance.predicting.boosted import Boosted
-from optimizer.performance.predicting.completion import Completion
-from optimizer.performance.predicting.fusion import Fusion
-from optimizer.performance.predicting.learned import Learned
-from optimizer.performance.predicting.observation import AcceleratorFacts, Cell, KindFacts, Layout, Observation
-from optimizer.performance.predicting.parameter_server import fit_saturation
-from optimizer.performance.predicting.predictor import score
-from optimizer.performance.predicting.ratios import sheet_speed
+from optimizer.planning.machine_choice import RunGoal, all_options, choose_option, option_of, speed_windows
+from optimizer.planning.online_search import ScalingLaws, ShortRun, corner_runs, fit_scaling_laws
+from optimizer.planning.spot_training import fit_saturation
+from optimizer.prediction.affine_law import AffinePredictor
+from optimizer.prediction.boosted_trees import BoostedTrees
+from optimizer.prediction.ensemble import Ensemble
+from optimizer.prediction.gaussian_process import GaussianProcess
+from optimizer.prediction.predictor import AcceleratorSpecs, KindFacts, Layout, Observation, SpeedCell, score_model
+from optimizer.prediction.table_predictors import MatrixCompletion, sheet_speed
 
 _HELD = 30
 _MANY = 14
 WORKERS, BATCHES = (8, 12, 16, 20), (384, 512, 768, 1024)
 #: A made-up job that is fastest with 12 workers: neither end of their range.
-LAWS = Laws((0.2, 0.012, 0.08), (0.55, 4.0), (60.0, 190.0), 50_000.0)
+LAWS = ScalingLaws((0.2, 0.012, 0.08), (0.55, 4.0), (60.0, 190.0), 50_000.0)
 
 
 def measure(scale: float) -> list[Measured]:
@@ -61,15 +59,15 @@ def _unseen(data: Path) -> Measured:
             answer = told(*parted(observations, key, _HELD))
             measured.add(f"{source}, {what}: median error", 100 * answer.median, "%", at_most=goals.get(source))
             measured.add("   inside 80 % intervals", 100 * answer.coverage, "%")
-    members = (Completion(), Affine(), Learned(), Boosted())
+    members = (MatrixCompletion(), AffinePredictor(), GaussianProcess(), BoostedTrees())
     for source in ("profet", "sia", "gavel"):
         for what, key in (("on the type", pair_on_type), ("on any type", pair)):
             known, asked = parted(singles(data, source), key, _HELD)
-            for predictor in (Completion(), Affine(), Boosted(), Fusion(members)):
-                found = score(predictor.fit(known), asked)
+            for predictor in (MatrixCompletion(), AffinePredictor(), BoostedTrees(), Ensemble(members)):
+                found = score_model(predictor.fit(known), asked)
                 if not found.predicted:
                     continue
-                goal = 10.0 if isinstance(predictor, Fusion) else None
+                goal = 10.0 if isinstance(predictor, Ensemble) else None
                 name = f"{source}, {what}, {predictor.name}: median error"
                 measured.add(name, 100 * found.median_error, "%", at_most=goal)
                 measured.add("   inside 80 % intervals", 100 * found.coverage, "%")
@@ -134,10 +132,10 @@ def _published() -> Measured:
 def _spot() -> Measured:
     measured = Measured("spotDNN's plans for ResNet-110", "instances that differ from the paper's")
     for loss, deadline_s, paper in PLANS:
-        job, goal = resnet_110(loss), Goal(deadline_s=deadline_s)
+        job, goal = resnet_110(loss), RunGoal(deadline_s=deadline_s)
         most = job.link.most_workers
-        found = choose(windows(OFFERS, job.time_s, update_speeds(job), most), goal)
-        every = choose((o for o in exhaustive(OFFERS, job.time_s) if sum(o.counts) <= most), goal)
+        found = choose_option(speed_windows(OFFERS, job.time_s, update_speeds(job), most), goal)
+        every = choose_option((o for o in all_options(OFFERS, job.time_s) if sum(o.counts) <= most), goal)
         assert found is not None
         assert every is not None
         apart = sum(abs(ours - theirs) for ours, theirs in zip(found.option.counts, paper, strict=True))
@@ -148,7 +146,9 @@ def _spot() -> Measured:
         measured.add("   money over that of the paper's plan", found.option.usd / theirs_usd, "x", at_most=1.0)
     offers, job = [replace(offer, most=_MANY) for offer in OFFERS], resnet_110(0.7)
     began = perf_counter()
-    choose(windows(offers, job.time_s, update_speeds(job), job.link.most_workers), Goal(deadline_s=3700))
+    choose_option(
+        speed_windows(offers, job.time_s, update_speeds(job), job.link.most_workers), RunGoal(deadline_s=3700)
+    )
     measured.add(f"{_MANY * len(offers)} instances: time of a plan", perf_counter() - began, "s", at_most=0.05)
     return measured
 
@@ -161,7 +161,7 @@ def _cost(scale: float) -> Measured:
     for many in (200, 600, 2000, 4000):
         known, asked, truths = made_up(max(50, round(scale * many)), 2000)
         began = process_time()
-        model = Fusion((Completion(), Learned(), Boosted())).fit(known)
+        model = Ensemble((MatrixCompletion(), GaussianProcess(), BoostedTrees())).fit(known)
         told = model.predict_many(asked)
         seconds = process_time() - began
         errors = [abs(truth / each.steps_per_s - 1.0) for truth, each in zip(truths, told, strict=True) if each]
@@ -170,17 +170,17 @@ def _cost(scale: float) -> Measured:
     return measured
 
 
-def made_up(known: int, asked: int) -> tuple[list[Observation], list[Cell], list[float]]:
+def made_up(known: int, asked: int) -> tuple[list[Observation], list[SpeedCell], list[float]]:
     """Known cells, others of the same kinds, and the others' speeds. Kinds like some types more; 3 % of noise."""
     random = Random(1)
-    types = [AcceleratorFacts(f"type-{n}", 4e12 * 2.0**n, 2e11 * 1.6**n) for n in range(6)]
+    types = [AcceleratorSpecs(f"type-{n}", 4e12 * 2.0**n, 2e11 * 1.6**n) for n in range(6)]
     cells, speeds = [], []
     for number in range(known // 5):
         base = random.gauss(0.0, 1.5)
         for facts in types:
             taste = random.gauss(0.0, 0.15)
             for count in (1, 2, 4, 8):
-                cells.append(Cell(KindFacts(f"kind-{number}"), facts, Layout(float(count), count)))
+                cells.append(SpeedCell(KindFacts(f"kind-{number}"), facts, Layout(float(count), count)))
                 speeds.append(exp(base + taste) * sheet_speed(facts) / 1e12 * count**0.9)
     order = random.sample(range(len(cells)), len(cells))
     observations = [Observation(cells[n], speeds[n] * random.gauss(1.0, 0.03), 0.03, 4) for n in order[:known]]
@@ -209,7 +209,7 @@ def _scavenger(seeds: int) -> Measured:
     return measured
 
 
-def noisy_laws(random: Random) -> Laws:
+def noisy_laws(random: Random) -> ScalingLaws:
     """Fitted to four corners: 5 % of noise in each of 20 iterations, 1 % on settled gradient noise, 2 % on epochs."""
     runs = [
         ShortRun(
@@ -218,10 +218,10 @@ def noisy_laws(random: Random) -> Laws:
             LAWS.iteration_s(workers, batch) * sum(random.gauss(1.0, 0.05) for _ in range(20)) / 20,
             (LAWS.noise[0] + LAWS.noise[1] / sqrt(batch)) * random.gauss(1.0, 0.01),
         )
-        for workers, batch in corners(WORKERS, BATCHES)
+        for workers, batch in corner_runs(WORKERS, BATCHES)
     ]
     earlier = [
         (gamma, (LAWS.epochs[0] + LAWS.epochs[1] * gamma) * random.gauss(1.0, 0.02))
         for gamma in (0.66, 0.68, 0.7, 0.72, 0.74, 0.76)
     ]
-    return fit_laws(runs, earlier, LAWS.epoch_samples)
+    return fit_scaling_laws(runs, earlier, LAWS.epoch_samples)

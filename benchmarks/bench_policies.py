@@ -14,11 +14,11 @@ import numpy as np
 
 from benchmarks.problems import Size, random_problem, without
 from benchmarks.tables import Measured
-from optimizer.answer import answer
+from optimizer.answer import answer_problem
 from optimizer.decision import Shares
+from optimizer.lp.exact_solver import solve_by_clarabel
 from optimizer.policy import PolicySpec, SharePolicy
 from optimizer.problem import Problem
-from optimizer.programs.solver import solve_by_clarabel
 from optimizer.registry import make
 
 _REPEATS = 5
@@ -37,7 +37,7 @@ def timed(policy: str, parameters: dict[str, object], problem: Problem, repeats:
     chosen, seconds, gaps = make(PolicySpec(policy, parameters)), [], []
     for _ in range(repeats):
         began = perf_counter()
-        decision, _, _ = answer(chosen, problem, None, 0.0)
+        decision, _, _ = answer_problem(chosen, problem, None, 0.0)
         seconds.append(perf_counter() - began)
         assert isinstance(decision, Shares)
         gaps.append(decision.certificate.gap)

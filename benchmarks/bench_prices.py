@@ -16,11 +16,18 @@ import numpy as np
 
 from benchmarks.instances import Drawn, Instance, draw
 from benchmarks.tables import Measured
+from optimizer.classes.class_problem import (
+    ClassProblem,
+    ClassSolution,
+    MaxMin,
+    MaxSum,
+    NashWelfare,
+    Objective,
+    TargetFunction,
+)
 from optimizer.decision import Status
-from optimizer.market.market import Market
-from optimizer.market.objective import Level, Nash, Objective, Solution, Targets, Total
-from optimizer.prices.record import gap_of
-from optimizer.prices.solve import solve_by_prices
+from optimizer.lp.dual_newton.price_solver import solve_by_prices
+from optimizer.lp.dual_newton.primal_recovery import optimality_gap
 from optimizer.problem import FloatArray, IntArray
 
 _GAP = 1e-4
@@ -36,7 +43,7 @@ class _Linear:
     def at(self, z: float) -> tuple[FloatArray, FloatArray]:
         return self.rate * z, self.rate
 
-    def part(self, classes: IntArray) -> Targets:
+    def part(self, classes: IntArray) -> TargetFunction:
         return _Linear(self.rate[classes], self.highest)
 
 
@@ -52,7 +59,7 @@ class _FinishTime:
         rest = 1 - self.bend * z
         return self.rate * z / rest, self.rate / rest**2
 
-    def part(self, classes: IntArray) -> Targets:
+    def part(self, classes: IntArray) -> TargetFunction:
         return _FinishTime(self.rate[classes], self.bend[classes], self.highest)
 
 
@@ -68,26 +75,26 @@ def objective_of(name: str, drawn: Drawn) -> Objective:
     rng = np.random.default_rng(1)
     match name:
         case "max-min":
-            return Level(fair, _Linear(drawn.weight, float((best(fair) / drawn.weight).min())))
+            return MaxMin(fair, _Linear(drawn.weight, float((best(fair) / drawn.weight).min())))
         case "makespan":
             # No job is so long that it alone decides.
             steps = np.minimum(drawn.steps, np.quantile(drawn.steps / best(drawn.speed), 0.5) * best(drawn.speed))
-            return Level(drawn.speed, _Linear(steps, float((best(drawn.speed) / steps).min())))
+            return MaxMin(drawn.speed, _Linear(steps, float((best(drawn.speed) / steps).min())))
         case "finish-time fairness":
             worth = drawn.speed / np.repeat(drawn.equal_speed, width)
             rate, bend = rng.uniform(0.5, 2, market.classes), rng.uniform(0, 0.1, market.classes)
-            return Level(worth, _FinishTime(rate, bend, float((best(worth) / (rate + bend * best(worth))).min())))
+            return MaxMin(worth, _FinishTime(rate, bend, float((best(worth) / (rate + bend * best(worth))).min())))
         case "throughput":
-            return Total(drawn.speed, drawn.speed, np.zeros(market.classes))
+            return MaxSum(drawn.speed, drawn.speed, np.zeros(market.classes))
         case "throughput of own best":
             part = drawn.speed / np.repeat(best(drawn.speed), width)
-            return Total(part, part, np.zeros(market.classes))
+            return MaxSum(part, part, np.zeros(market.classes))
         case "cost + SLO":
             wanted = drawn.equal_speed * rng.uniform(0.02, 0.3, market.classes)
             floor = np.where(rng.random(market.classes) < 0.2, np.minimum(wanted, 0.9 * best(drawn.speed)), 0.0)
-            return Total(drawn.speed / drawn.usd_per_h, drawn.speed, floor)
+            return MaxSum(drawn.speed / drawn.usd_per_h, drawn.speed, floor)
         case _:
-            return Nash(fair, drawn.weight)
+            return NashWelfare(fair, drawn.weight)
 
 
 NAMES = ("max-min", "throughput", "Nash", "cost + SLO", "finish-time fairness", "makespan", "throughput of own best")
@@ -142,12 +149,12 @@ def _add(measured: Measured, name: str, instance: Instance, drawn: Drawn, repeat
     columns = drawn.market.columns // drawn.market.classes
     what = f"{name}, {instance.jobs:,} x {columns} columns, {instance.pools} pools"
     measured.add(what, took_s, "s", at_most)
-    measured.add("   gap", gap_of(drawn.market, objective, solution.objective, solution.bound), "", _GAP)
+    measured.add("   gap", optimality_gap(drawn.market, objective, solution.objective, solution.bound), "", _GAP)
     over = float((drawn.market.used(solution.x) / drawn.market.capacity).max()) - 1
     measured.add("   violation", max(0.0, over), "", 1e-9)
 
 
-def _timed(name: str, drawn: Drawn, repeats: int) -> tuple[float, Solution, Objective]:
+def _timed(name: str, drawn: Drawn, repeats: int) -> tuple[float, ClassSolution, Objective]:
     objective = objective_of(name, drawn)
     times = []
     for _ in range(repeats):
@@ -157,7 +164,7 @@ def _timed(name: str, drawn: Drawn, repeats: int) -> tuple[float, Solution, Obje
     return median(times), solution, objective
 
 
-def _bytes(market: Market) -> int:
+def _bytes(market: ClassProblem) -> int:
     arrays = (market.size, market.first, market.use_first, market.use_row, market.use_count, market.capacity)
     return sum(array.nbytes for array in arrays)
 
@@ -186,7 +193,7 @@ def _grid(count: int) -> Measured:
         name, drawn = NAMES[seed % len(NAMES)], draw(grid_instance(seed))
         took_s, solution, objective = _timed(name, drawn, 1)
         missed[name] += solution.status is not Status.OPTIMAL
-        gaps.append(gap_of(drawn.market, objective, solution.objective, solution.bound))
+        gaps.append(optimality_gap(drawn.market, objective, solution.objective, solution.bound))
         times.append(took_s)
     measured.add("not certified", 100 * sum(missed.values()) / count, "%", 3.0)
     for name, times_missed in missed.items():

@@ -24,10 +24,10 @@ from statistics import median
 from benchmarks.digits_jobs import LOSS, Truth, digits_job, timed, whole
 from benchmarks.recorded_job import searched_in_virtual_time
 from benchmarks.tables import Measured
-from optimizer.performance.choosing.choice import Goal, Option, choose
-from optimizer.performance.choosing.search import Search, Space, samples_by_power
-from walras.searching import Aim, Configuration, Trial
-from workers.trials.search_main import Extent, search_job
+from optimizer.planning.machine_choice import RunGoal, RunOption, choose_option
+from optimizer.planning.online_search import OnlineSearch, SearchSpace, samples_by_power
+from walras.configuration_search import SearchAim, Trial, TrialConfiguration
+from workers.trials.configuration_trials import Extent, search_job
 
 _USD_PER_H = 0.13402
 _RATE = 0.00045
@@ -35,7 +35,7 @@ _RATE = 0.00045
 _EARLIER_RATE = 0.02
 _EARLIER = ((32, 2113 * 32.0), (256, 672 * 256.0))
 _TIMEOUT_S = 1800.0
-_SPACE = Space((1, 2), (32, 64, 128, 256), _USD_PER_H, Aim.KNEE)
+_SPACE = SearchSpace((1, 2), (32, 64, 128, 256), _USD_PER_H, SearchAim.KNEE)
 _WINDOWS = 2
 
 
@@ -44,7 +44,7 @@ def measure(scale: float) -> list[Measured]:
     rate = _RATE / scale
     with tempfile.TemporaryDirectory(prefix="walras-scavenger-") as folder:
         truths = _oracle(Path(folder), rate)
-        search = Search(_SPACE, samples_by_power([(b, count * _EARLIER_RATE / rate) for b, count in _EARLIER]))
+        search = OnlineSearch(_SPACE, samples_by_power([(b, count * _EARLIER_RATE / rate) for b, count in _EARLIER]))
         return [_recorded(), _choices(truths, search), _live(Path(folder), rate, truths, search)]
 
 
@@ -56,9 +56,9 @@ def _recorded() -> Measured:
     return measured
 
 
-def _live(folder: Path, rate: float, truths: list[Truth], search: Search) -> Measured:
+def _live(folder: Path, rate: float, truths: list[Truth], search: OnlineSearch) -> Measured:
     measured = Measured("Scavenger's search in a live job", f"digits to loss {LOSS}, rate {rate:g}, knee")
-    best = whole(digits_job(folder / "oracle", rate), _pick(truths, Aim.KNEE).configuration)
+    best = whole(digits_job(folder / "oracle", rate), _pick(truths, SearchAim.KNEE).configuration)
     extent = Extent(_WINDOWS, 300.0, True, _TIMEOUT_S)
     found = search_job(
         digits_job(folder / "search", rate), search, lambda done, ahead: None, extent, lambda ahead, moved: None
@@ -82,33 +82,33 @@ def _live(folder: Path, rate: float, truths: list[Truth], search: Search) -> Mea
     return measured
 
 
-def _choices(truths: list[Truth], search: Search) -> Measured:
+def _choices(truths: list[Truth], search: OnlineSearch) -> Measured:
     """What the search would settle on for each aim, with the oracle's speeds in place of trials."""
     measured = Measured("what the search settles on", "with the measured speeds, and no cost of moving")
     known = {truth.configuration: truth for truth in truths}
-    for aim in (Aim.TIME, Aim.MONEY):
-        asked = Search(Space(_SPACE.workers, _SPACE.batches, _USD_PER_H, aim), search.samples)
+    for aim in (SearchAim.TIME, SearchAim.MONEY):
+        asked = OnlineSearch(SearchSpace(_SPACE.workers, _SPACE.batches, _USD_PER_H, aim), search.samples)
         trials: list[Trial] = []
         while not (ahead := asked(trials)).settled:
             trials.append(Trial(ahead.configuration, 1, known[ahead.configuration].iteration_s, 0.0))
         taken, best = known[ahead.configuration], _pick(truths, aim)
-        over = taken.time_s / best.time_s if aim is Aim.TIME else taken.usd(_USD_PER_H) / best.usd(_USD_PER_H)
+        over = taken.time_s / best.time_s if aim is SearchAim.TIME else taken.usd(_USD_PER_H) / best.usd(_USD_PER_H)
         measured.add(f"least {aim}: over the least, in {len(trials)} trials", 100 * (over - 1.0), "%", at_most=9)
     off = [abs(e.time_s / (ahead.left * known[e.configuration].time_s) - 1.0) for e in ahead.expected]
     measured.add("times told by the laws, median error", 100 * median(off), "%")
     return measured
 
 
-def _pick(truths: list[Truth], aim: Aim) -> Truth:
-    if aim is Aim.TIME:
+def _pick(truths: list[Truth], aim: SearchAim) -> Truth:
+    if aim is SearchAim.TIME:
         return min(truths, key=lambda truth: truth.time_s)
-    if aim is Aim.MONEY:
+    if aim is SearchAim.MONEY:
         return min(truths, key=lambda truth: truth.usd(_USD_PER_H))
     options = {
-        Option((truth.configuration.workers, truth.configuration.batch), truth.time_s, truth.usd(_USD_PER_H)): truth
+        RunOption((truth.configuration.workers, truth.configuration.batch), truth.time_s, truth.usd(_USD_PER_H)): truth
         for truth in truths
     }
-    choice = choose(options, Goal())
+    choice = choose_option(options, RunGoal())
     assert choice is not None
     return options[choice.option]
 
@@ -116,7 +116,7 @@ def _pick(truths: list[Truth], aim: Aim) -> Truth:
 def _oracle(folder: Path, rate: float) -> list[Truth]:
     alone = [each for each in _SPACE.all if each.workers == 1]
 
-    def to_the_end(each: Configuration) -> Truth:
+    def to_the_end(each: TrialConfiguration) -> Truth:
         return whole(digits_job(folder / f"alone-{each.batch}", rate), each)
 
     with ThreadPoolExecutor(2 if (os.cpu_count() or 1) > 1 else 1) as pool:

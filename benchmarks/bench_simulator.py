@@ -14,15 +14,14 @@ from benchmarks.tables import Measured
 from benchmarks.traces import in_a_process_of_its_own
 from optimizer.policy import PolicySpec
 from scheduler.core.rules import RoundRules
-from simulator.engine import Outcome
-from simulator.job import SimulatedJob
+from simulator.engine import RunOutcome
+from simulator.ground_truth import GroundTruth, SpeedKey
 from simulator.machines import PoolModel
-from simulator.metrics import JobMeasure
-from simulator.simulate import Scenario, simulate
-from simulator.truth import SpeedKey, Truth
-from walras.cluster import Pool, Shape
-from walras.ids import JobId, Kind, PoolId
-from walras.request import Demand, JobRequest
+from simulator.metrics import JobMetrics
+from simulator.simulated_jobs import SimulatedJob
+from simulator.simulation import Scenario, simulate
+from walras.cluster import Pool, PoolId, Shape
+from walras.job_request import Demand, JobId, JobRequest, Kind
 
 JOBS, ACCELERATORS = 1_000_000, 10_000
 TARGET_S = 240.0
@@ -59,7 +58,7 @@ class Totals:
         self.jct_s = 0.0
         self.waited = 0
 
-    def __call__(self, measure: JobMeasure) -> None:
+    def __call__(self, measure: JobMetrics) -> None:
         self.ended += 1
         self.jct_s += measure.jct_s
         self.waited += measure.queueing_s > 0
@@ -68,7 +67,7 @@ class Totals:
 def run(count: int, accelerators: int) -> dict[str, float]:
     """One simulation in this process: seconds, peak memory, and proof that it did the work."""
     pool = Pool(PoolId("a100"), Shape("a100x8", "a100", _PER_MACHINE, 64.0, 2**39))
-    truth = Truth({SpeedKey(kind, "a100"): 1.0 for kind in _KINDS})
+    truth = GroundTruth({SpeedKey(kind, "a100"): 1.0 for kind in _KINDS})
     pools = (PoolModel(pool, machines=max(1, accelerators // _PER_MACHINE)),)
     totals = Totals()
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -79,7 +78,7 @@ def run(count: int, accelerators: int) -> dict[str, float]:
         sink=totals,
     )
     cpu_s = process_time() - began_s
-    assert result.outcome is Outcome.COMPLETE, result.outcome
+    assert result.outcome is RunOutcome.COMPLETE, result.outcome
     assert totals.ended == count
     assert not result.violations, result.violations[:3]
     (meter,) = result.pools

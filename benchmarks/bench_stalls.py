@@ -13,14 +13,14 @@ import sys
 
 from benchmarks.stall_runs import PLANTS, profiled, seconds
 from benchmarks.tables import Measured
-from walras.profiling.runs import Extent
+from walras.profiling.profile_runs import ProfilingExtent
 
 _PLANTED_S, _UPDATES = 0.2, 30
 
 
 def measure(scale: float) -> list[Measured]:
     """One table."""
-    extent = Extent(warm_up=5, updates=max(10, round(_UPDATES * scale)), timeout_s=90.0)
+    extent = ProfilingExtent(warm_up=5, updates=max(10, round(_UPDATES * scale)), timeout_s=90.0)
     bare = seconds(profiled({}, extent, sys.executable))
     setting = f"{1000 * _PLANTED_S:g} ms a step, {extent.updates} steps a run, 2 ranks, gloo"
     measured = Measured("planted stalls", setting)

@@ -9,10 +9,9 @@ from tempfile import TemporaryDirectory
 from time import perf_counter
 
 from benchmarks.tables import Measured
-from simulator.study.bounds import BoundsAsked
-from simulator.study.grid import Grid
-from simulator.study.parallel import Workers
-from simulator.study.sweep import Sweep, sweep
+from simulator.reports.baselines import BoundsChoice
+from simulator.reports.repeated_runs import ParallelWorkers
+from simulator.reports.sweep import SweepGrid, SweepResult, run_sweep
 
 #: Jobs of one run.
 JOBS, RUNS = 40_000, 8
@@ -20,9 +19,9 @@ SPEEDUP = 1.8
 RUN_S = 5.0
 
 
-def grid(jobs: int) -> Grid:
+def grid(jobs: int) -> SweepGrid:
     """First come, first served on 512 accelerators, at about two thirds of what they can do."""
-    return Grid(
+    return SweepGrid(
         workloads=("generate:poisson",),
         clusters=("philly-512",),
         policies=("fifo",),
@@ -30,15 +29,15 @@ def grid(jobs: int) -> Grid:
         rates=(240.0,),
         trace_jobs=jobs,
         stretch=0.25,
-        bounds=BoundsAsked.NONE,
+        bounds=BoundsChoice.NONE,
     )
 
 
-def timed(jobs: int, processes: int) -> tuple[Sweep, float]:
+def timed(jobs: int, processes: int) -> tuple[SweepResult, float]:
     """One sweep into a folder of its own, and how long it took."""
     with TemporaryDirectory() as folder:
         began = perf_counter()
-        swept = sweep(grid(jobs), Path(folder), Workers(processes))
+        swept = run_sweep(grid(jobs), Path(folder), ParallelWorkers(processes))
         return swept, perf_counter() - began
 
 

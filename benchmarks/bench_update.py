@@ -10,9 +10,13 @@ import numpy as np
 
 from benchmarks.instances import Drawn, Instance, draw
 from benchmarks.tables import Measured
-from optimizer.market.objective import Nash, Objective, Total
-from optimizer.prices.roster import Entrant, Roster, proportional
-from optimizer.prices.update import StandingMarket
+from optimizer.classes.class_problem import MaxSum, NashWelfare, Objective
+from optimizer.lp.dual_newton.incremental_update import (
+    ArrivingMember,
+    ClassMembers,
+    IncrementalSolver,
+    proportional_level,
+)
 
 _EVENTS = 1200
 _GAPS = (50, 200, 1200)
@@ -26,16 +30,16 @@ def _objectives(drawn: Drawn) -> dict[str, Objective]:
     best = np.maximum.reduceat(worth, market.first[:-1])
     floor = np.where(np.arange(market.classes) % 5 == 0, 0.05 * best, 0.0)
     return {
-        "max-min": proportional(market, worth, drawn.weight / drawn.gang),
-        "throughput": Total(worth, worth, np.zeros(market.classes)),
-        "throughput with floors": Total(worth, worth, floor),
-        "proportional fairness": Nash(worth, drawn.weight),
+        "max-min": proportional_level(market, worth, drawn.weight / drawn.gang),
+        "throughput": MaxSum(worth, worth, np.zeros(market.classes)),
+        "throughput with floors": MaxSum(worth, worth, floor),
+        "proportional fairness": NashWelfare(worth, drawn.weight),
     }
 
 
-def _newcomers(instance: Instance, name: str, count: int) -> list[Entrant]:
+def _newcomers(instance: Instance, name: str, count: int) -> list[ArrivingMember]:
     drawn = draw(Instance(max(count, 1000), instance.pools, instance.load, seed=instance.seed + 1))
-    roster = Roster(drawn.market, _objectives(drawn)[name])
+    roster = ClassMembers(drawn.market, _objectives(drawn)[name])
     return [roster.entrant(handle) for handle in range(count)]
 
 
@@ -43,7 +47,7 @@ def _measure(instance: Instance, name: str, measured: Measured, *, judged: bool)
     drawn = draw(instance)
     newcomers = _newcomers(instance, name, _EVENTS // 2)
     began = perf_counter()
-    standing = StandingMarket(drawn.market, _objectives(drawn)[name])
+    standing = IncrementalSolver(drawn.market, _objectives(drawn)[name])
     measured.add(f"{name}: first solve with its probes", perf_counter() - began, "s")
 
     rng = np.random.default_rng(0)

@@ -9,32 +9,39 @@ from random import Random
 import numpy as np
 
 from benchmarks.tables import Measured
-from scheduler.cloud.job_collections import Collection, Offer, least_cost, least_time, stay, stay_sooner
+from optimizer.planning.job_collection import (
+    JobCollection,
+    MachineTypeOffer,
+    cheapest_stationary_plan,
+    least_cost,
+    least_time,
+    soonest_stationary_plan,
+)
 
 #: K80, P100, V100: Transformer, A3C, CycleGAN, ResNet-18, ResNet-50.
 _SPEEDS = ((1.0, 3.3, 3.3), (1.0, 1.2, 2.2), (1.0, 4.5, 9.3), (1.0, 4.0, 6.8), (1.0, 3.7, 9.6))
-_OFFERS = (Offer("k80", 0.45, 8), Offer("p100", 1.46, 8), Offer("v100", 2.48, 8))
+_OFFERS = (MachineTypeOffer("k80", 0.45, 8), MachineTypeOffer("p100", 1.46, 8), MachineTypeOffer("v100", 2.48, 8))
 _SHORTEST_H, _LONGEST_H = 2.0, 40.0
 #: What the budget is over the least cost within the time.
 _MORE = 1.1
 
 
-def collection(jobs: int, seed: int = 0) -> Collection:
+def collection(jobs: int, seed: int = 0) -> JobCollection:
     """So many jobs, the models in turn."""
     random = Random(seed)
     work = np.array([random.uniform(_SHORTEST_H, _LONGEST_H) for _ in range(jobs)])
-    return Collection(_OFFERS, work, np.array([_SPEEDS[number % len(_SPEEDS)] for number in range(jobs)]))
+    return JobCollection(_OFFERS, work, np.array([_SPEEDS[number % len(_SPEEDS)] for number in range(jobs)]))
 
 
 def measure_collections(jobs: int) -> Measured:
     """Money within a time, time within a budget, each against the bound that no plan beats."""
     given = collection(jobs)
-    only_v100 = Collection(_OFFERS[2:], given.work, given.rate[:, 2:])
-    fastest = stay_sooner(only_v100, float("inf"))
+    only_v100 = JobCollection(_OFFERS[2:], given.work, given.rate[:, 2:])
+    fastest = soonest_stationary_plan(only_v100, float("inf"))
     assert fastest is not None, "every job runs on a V100"
     within_h = 2 * fastest.time_h
     measured = Measured("collections of jobs", f"{jobs} jobs of five models, 8 machines of each of three kinds")
-    cheap, bound = stay(given, within_h), least_cost(given, within_h)
+    cheap, bound = cheapest_stationary_plan(given, within_h), least_cost(given, within_h)
     assert cheap is not None, "twice the time of the V100 alone is enough"
     assert bound is not None, "where a plan fits, the relaxed one does"
     measured.add("time allowed: twice what the V100 alone need", within_h, "h")
@@ -44,7 +51,7 @@ def measure_collections(jobs: int) -> Measured:
     measured.add("its cost over the least without moves", cheap.over, "x", at_most=1.05)
     measured.add("its cost over the least with free moves", cheap.usd / bound.usd, "x")
     budget = _MORE * bound.usd
-    quick, soonest = stay_sooner(given, budget), least_time(given, budget)
+    quick, soonest = soonest_stationary_plan(given, budget), least_time(given, budget)
     assert quick is not None, "the budget is above the least cost"
     assert soonest is not None, "the same"
     measured.add("budget: a tenth above the least cost", budget, "USD")

@@ -11,12 +11,20 @@ from statistics import fmean, median
 from typing import Any
 
 from benchmarks.cpu_matrix import BATCHES, CpuCell
-from optimizer.performance.predicting.affine import Affine
-from optimizer.performance.predicting.boosted import Boosted
-from optimizer.performance.predicting.fusion import Fusion
-from optimizer.performance.predicting.learned import Learned
-from optimizer.performance.predicting.observation import AcceleratorFacts, Cell, KindFacts, Layout, Observation
-from optimizer.performance.predicting.predictor import CannotPredict, Predictor, error_of
+from optimizer.prediction.affine_law import AffinePredictor
+from optimizer.prediction.boosted_trees import BoostedTrees
+from optimizer.prediction.ensemble import Ensemble
+from optimizer.prediction.gaussian_process import GaussianProcess
+from optimizer.prediction.predictor import (
+    AcceleratorSpecs,
+    CannotPredict,
+    KindFacts,
+    Layout,
+    Observation,
+    Predictor,
+    SpeedCell,
+    step_time_error,
+)
 
 #: Nominal: a core's peak and the bandwidth of its memory. What a rank's accelerator is, is its number of threads.
 _CORE_FLOPS, _CORE_BYTES = 5e10, 1e10
@@ -59,7 +67,7 @@ def _recorded(row: dict[str, Any], facts: dict[str, float]) -> Recorded:
         gradient_bytes=facts["gradient_bytes"],
         layers=int(facts["layers"]),
     )
-    threads = AcceleratorFacts(
+    threads = AcceleratorSpecs(
         f"cpu-{cell.threads}",
         cell.threads * _CORE_FLOPS,
         cell.threads * _CORE_BYTES,
@@ -68,7 +76,7 @@ def _recorded(row: dict[str, Any], facts: dict[str, float]) -> Recorded:
     times = tuple(row["step_s"])
     middle = median(times)
     spread = median(abs(step_s / middle - 1.0) for step_s in times)
-    asked = Cell(kind, threads, Layout(cell.batch * cell.ranks, accelerators=cell.ranks))
+    asked = SpeedCell(kind, threads, Layout(cell.batch * cell.ranks, accelerators=cell.ranks))
     return Recorded(cell, Observation(asked, 1.0 / middle, spread, len(times)), times)
 
 
@@ -88,8 +96,8 @@ def chosen(cells: Sequence[CpuCell]) -> set[CpuCell]:
 
 def predictors() -> tuple[Predictor, ...]:
     """The one that counts, and its members by themselves."""
-    members = (Affine(), Learned(), Boosted())
-    return (Fusion(members), *members)
+    members = (AffinePredictor(), GaussianProcess(), BoostedTrees())
+    return (Ensemble(members), *members)
 
 
 def judged(predictor: Predictor, known: Sequence[Observation], asked: Sequence[Observation]) -> Judgement:
@@ -101,7 +109,7 @@ def judged(predictor: Predictor, known: Sequence[Observation], asked: Sequence[O
             prediction = model.predict(truth.cell)
         except CannotPredict:
             continue
-        errors.append(error_of(prediction, truth.steps_per_s))
+        errors.append(step_time_error(prediction, truth.steps_per_s))
         held.append(prediction.holds(truth.steps_per_s))
     return Judgement(tuple(errors), len(asked) - len(errors), fmean(held) if held else None)
 

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from walras.searching import Configuration
-from workers.trials.trial_attempts import Progress
-from workers.trials.trial_runs import MovingJob
+from walras.configuration_search import TrialConfiguration
+from workers.trials.local_ranks import TrialProgress
+from workers.trials.moving_job import MovingJob
 
 _SCRIPTS = Path(__file__).parents[1] / "configs/jobs/training"
 #: Where it ends.
@@ -20,7 +20,7 @@ _TIMEOUT_S = 1800.0
 class Truth:
     """Of one configuration from start to end."""
 
-    configuration: Configuration
+    configuration: TrialConfiguration
     steps: int
     iteration_s: float
     time_s: float
@@ -45,10 +45,12 @@ def digits_job(folder: Path, rate: float) -> MovingJob:
     return MovingJob("digits_cnn", "digits_cnn", argv, {}, str(_SCRIPTS), folder, os.environ)
 
 
-def whole(job: MovingJob, configuration: Configuration, see: Callable[[Progress], None] | None = None) -> Truth:
+def whole(
+    job: MovingJob, configuration: TrialConfiguration, see: Callable[[TrialProgress], None] | None = None
+) -> Truth:
     """Trained to the end. `see` is shown what it tells on the way."""
 
-    def enough(progress: Progress) -> bool:
+    def enough(progress: TrialProgress) -> bool:
         if see is not None:
             see(progress)
         return False
@@ -61,7 +63,7 @@ def whole(job: MovingJob, configuration: Configuration, see: Callable[[Progress]
     return Truth(configuration, part.steps, part.iteration_s, part.wall_s)
 
 
-def timed(job: MovingJob, configuration: Configuration, steps: int, windows: int = 8) -> Truth:
+def timed(job: MovingJob, configuration: TrialConfiguration, steps: int, windows: int = 8) -> Truth:
     """As if trained to the end by so many steps: a few seconds of it are."""
     with job.begin() as moves:
         moves.stretch(configuration, lambda done: None, lambda progress: progress.windows >= windows, _TIMEOUT_S)

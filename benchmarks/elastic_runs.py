@@ -13,23 +13,22 @@ from pathlib import Path
 from time import process_time
 
 from optimizer.policy import PolicySpec
-from simulator.compat.pollux import adaptive as pollux
-from simulator.compat.pollux import applications as pollux_applications
-from simulator.compat.pollux.profile import T4_POOL
-from simulator.compat.shockwave.fairness import alone_s, finish_time_fairness
-from simulator.compat.shockwave.planned import planned_scenario
-from simulator.compat.shockwave.profile import batchings_of
-from simulator.compat.sia import adaptive as sia
-from simulator.compat.sia import workload as sia_workload
-from simulator.gavel import read_throughputs
-from simulator.job import SimulatedJob
+from simulator.ground_truth import GroundTruth
 from simulator.machines import PoolModel
-from simulator.simulate import Result, Scenario, simulate
-from simulator.truth import Truth
-from simulator.workloads.formats import read_workload
-from simulator.workloads.placing import Placing
-from walras.cluster import Pool, Shape
-from walras.ids import PoolId
+from simulator.simulated_jobs import SimulatedJob
+from simulator.simulation import Scenario, SimulationResult, simulate
+from simulator.workloads.application_profiles import read_pollux_applications
+from simulator.workloads.formats import read_trace
+from simulator.workloads.speed_tables import read_throughput_table
+from simulator.workloads.trace_binding import TraceBinding
+from simulator.worlds.pollux import pollux_scenario as pollux
+from simulator.worlds.pollux import pollux_training as pollux_applications
+from simulator.worlds.pollux.pollux_scenario import T4_POOL
+from simulator.worlds.shockwave.shockwave_batches import shockwave_alone_s, shockwave_fairness
+from simulator.worlds.shockwave.shockwave_scenario import batch_schedules, shockwave_plan_scenario
+from simulator.worlds.sia import sia_scenario as sia
+from simulator.worlds.sia import sia_training as sia_workload
+from walras.cluster import Pool, PoolId, Shape
 
 #: Accelerators of Shockwave's recorded runs.
 V100_POOL = PoolModel(Pool(PoolId("v100"), Shape("v100", "v100", 1, 8.0, 2**36)), machines=32)
@@ -61,43 +60,43 @@ class Run:
 def pollux_run(data: Path, policy: str, workload: int, load: str = "1.0") -> Run:
     """Jobs of the Pollux artifact on 16 machines of 4 T4."""
     folder = data / "golden" / "pollux" / ("workloads" if load == "1.0" else f"workloads-{load}")
-    rows = read_workload(folder / f"workload-{workload}.csv", "pollux").jobs
-    made = pollux_applications.workload_of(rows, _pollux_applications(data), T4_POOL.pool, T4_POOL.machines)
-    return _timed(made.jobs, lambda: pollux.planned_scenario(made, PolicySpec(policy)))
+    rows = read_trace(folder / f"workload-{workload}.csv", "pollux").jobs
+    made = pollux_applications.pollux_workload(rows, _pollux_applications(data), T4_POOL.pool, T4_POOL.machines)
+    return _timed(made.jobs, lambda: pollux.pollux_plan_scenario(made, PolicySpec(policy)))
 
 
 @lru_cache(maxsize=1)
 def _pollux_applications(data: Path) -> dict[str, pollux_applications.Application]:
-    return pollux_applications.read_applications(data / "golden" / "pollux" / "profiles")
+    return read_pollux_applications(data / "golden" / "pollux" / "profiles")
 
 
 def sia_run(data: Path, policy: str) -> Run:
     """The first Philly workload of Sia on 64 accelerators of three types."""
-    rows = read_workload(data / "restricted" / "sia_workloads" / "philly" / "workload-1.csv").jobs
-    applications = sia_workload.read_applications(
+    rows = read_trace(data / "restricted" / "sia_workloads" / "philly" / "workload-1.csv").jobs
+    applications = sia_workload.read_sia_applications(
         data / "golden" / "pollux" / "profiles", data / "restricted" / "sia_profiles"
     )
-    made = sia_workload.workload_of(rows, applications)
-    return _timed(made.jobs, lambda: sia.planned_scenario(made, PolicySpec(policy)))
+    made = sia_workload.sia_workload(rows, applications)
+    return _timed(made.jobs, lambda: sia.sia_plan_scenario(made, PolicySpec(policy)))
 
 
 def shockwave_run(data: Path, policy: str) -> Run:
     """Shockwave's 120 jobs on 32 V100."""
     folder = data / "golden" / "shockwave"
-    rows = read_workload(folder / "trace_tacc32_120jobs.tsv", "shockwave").jobs
-    truth = Truth(read_throughputs(folder / "tacc_throughputs.json"))
-    batchings = batchings_of(rows)
-    jobs = tuple(Placing({"v100": 1.0}, table=truth.speeds).jobs(rows))
-    run = _timed(jobs, lambda: planned_scenario(V100_POOL, truth, PolicySpec(policy), batchings))
+    rows = read_trace(folder / "trace_tacc32_120jobs.tsv", "shockwave").jobs
+    truth = GroundTruth(read_throughput_table(folder / "tacc_throughputs.json"))
+    batchings = batch_schedules(rows)
+    jobs = tuple(TraceBinding({"v100": 1.0}, table=truth.speeds).jobs(rows))
+    run = _timed(jobs, lambda: shockwave_plan_scenario(V100_POOL, truth, PolicySpec(policy), batchings))
     steps = [int(row.steps or 0) for row in rows]
-    alone = [alone_s(one, total, truth, "v100") for one, total in zip(batchings.values(), steps, strict=True)]
-    fairness = finish_time_fairness(run.jct_s, alone, V100_POOL.machines)
+    alone = [shockwave_alone_s(one, total, truth, "v100") for one, total in zip(batchings.values(), steps, strict=True)]
+    fairness = shockwave_fairness(run.jct_s, alone, V100_POOL.machines)
     return Run(run.names, run.jct_s, run.makespan_s, run.cpu_s, run.solves, tuple(fairness))
 
 
 def _timed(jobs: tuple[SimulatedJob, ...], scenario: Callable[[], Scenario]) -> Run:
     began = process_time()
-    result: Result = simulate(jobs, scenario())
+    result: SimulationResult = simulate(jobs, scenario())
     cpu_s = process_time() - began
     if result.violations:
         raise AssertionError("; ".join(result.violations))

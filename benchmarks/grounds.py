@@ -12,11 +12,10 @@ from pathlib import Path
 from time import process_time
 
 from simulator.bounds.flow_time import flow_time_bound
-from simulator.job import SimulatedJob
-from simulator.simulate import Scenario, Simulation
-from simulator.study.bounds import BoundsAsked
-from simulator.study.cell import Cell, Source, prepared
-from simulator.study.roster import Roster
+from simulator.reports.baselines import BoundsChoice, JobBaselines
+from simulator.reports.run_spec import RunSpec, WorkloadSource, prepare_run
+from simulator.simulated_jobs import SimulatedJob
+from simulator.simulation import Scenario, Simulation
 from walras.states import JobState
 
 #: Prices of the bound are constant for so long, and improved so often.
@@ -95,16 +94,16 @@ def reference_b(scenario: Scenario) -> Scenario:
     return replace(scenario, rules=rules)
 
 
-def priced_bound_s(source: Source, cluster: str) -> float:
+def priced_bound_s(source: WorkloadSource, cluster: str) -> float:
     """What no schedule's mean completion time of all jobs can go below, by prices over time."""
-    ready = prepared(Cell(source, cluster, "walras", 0, BoundsAsked.NONE))
-    roster = Roster(ready.scenario.pools, ready.scenario.truth)
+    ready = prepare_run(RunSpec(source, cluster, "walras", 0, BoundsChoice.NONE))
+    roster = JobBaselines(ready.scenario.pools, ready.scenario.truth)
     ids = [job.request.job_id for job in roster.watched(ready.jobs)]
     return flow_time_bound(roster.instance(ids), interval_s=_PRICED_S, steps=_PRICED_STEPS).mean_s
 
 
 def serve(
-    source: Source,
+    source: WorkloadSource,
     cluster: str,
     policy: str,
     *,
@@ -118,8 +117,8 @@ def serve(
     `change` is of the world and the scheduler, `retell` of what jobs say of themselves, `hearsay` of what the scheduler
     is told of the world without its being so.
     """
-    ready = prepared(Cell(source, cluster, policy, seed, BoundsAsked.NONE))
-    roster = Roster(ready.scenario.pools, ready.scenario.truth)
+    ready = prepare_run(RunSpec(source, cluster, policy, seed, BoundsChoice.NONE))
+    roster = JobBaselines(ready.scenario.pools, ready.scenario.truth)
     simulation = Simulation(change(ready.scenario))
     simulation.scenario = hearsay(simulation.scenario)  # the world is made, the scheduler not yet told of it
     began = process_time()

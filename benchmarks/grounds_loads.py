@@ -7,10 +7,9 @@ from scipy import sparse
 from scipy.optimize import linprog
 
 from benchmarks.grounds import traces
-from simulator.bounds.instance import Instance
-from simulator.study.bounds import BoundsAsked
-from simulator.study.cell import Cell, Made, Source, prepared
-from simulator.study.roster import Roster
+from simulator.bounds.instance import SchedulingInstance
+from simulator.reports.baselines import BoundsChoice, JobBaselines
+from simulator.reports.run_spec import GeneratorOptions, RunSpec, WorkloadSource, prepare_run
 
 CLUSTER = "gavel-12-12-12"
 
@@ -26,13 +25,13 @@ def full_per_h(jobs: int, gangs: bool, seeds: range) -> float:
 
 
 def _full_per_h(jobs: int, gangs: bool, seed: int) -> float:
-    ready = prepared(Cell(_made(jobs, gangs, 0.0), CLUSTER, "walras", seed, BoundsAsked.NONE))
-    roster = Roster(ready.scenario.pools, ready.scenario.truth)
+    ready = prepare_run(RunSpec(_made(jobs, gangs, 0.0), CLUSTER, "walras", seed, BoundsChoice.NONE))
+    roster = JobBaselines(ready.scenario.pools, ready.scenario.truth)
     ids = [job.request.job_id for job in roster.watched(ready.jobs)]
     return jobs * 3600.0 / _busy_s(roster.instance(ids))
 
 
-def _busy_s(instance: Instance) -> float:
+def _busy_s(instance: SchedulingInstance) -> float:
     """How long the fluid fleet is busy with all of it, were every job as divisible as its kind: no job is too long.
 
     minimise T   s.t.  sum_r rate[j,r] t[j,r] = steps[j],   sum_j gang[j] t[j,r] <= capacity[r] T
@@ -56,10 +55,10 @@ def _busy_s(instance: Instance) -> float:
     return float(found.x[-1]) * scale
 
 
-def _made(jobs: int, gangs: bool, rate_per_h: float) -> Source:
-    return Source("generate:gavel", speeds=speeds(), made=Made(jobs, rate_per_h, gangs))
+def _made(jobs: int, gangs: bool, rate_per_h: float) -> WorkloadSource:
+    return WorkloadSource("generate:gavel", speeds=speeds(), made=GeneratorOptions(jobs, rate_per_h, gangs))
 
 
-def at_load(load: float, jobs: int, gangs: bool, full: float) -> Source:
+def at_load(load: float, jobs: int, gangs: bool, full: float) -> WorkloadSource:
     """Poisson arrivals at this part of what the fluid fleet bears."""
     return _made(jobs, gangs, load * full)

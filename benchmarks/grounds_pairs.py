@@ -15,17 +15,16 @@ from optimizer.policies.makespan import Makespan
 from optimizer.policy import Policy, PolicySpec
 from optimizer.problem import Pairs
 from scheduler.core.core import SchedulerCore
-from scheduler.core.cycle import Cycle
-from scheduler.core.mechanism import MECHANISMS
+from scheduler.core.cycle.round import MECHANISMS
 from scheduler.core.rules import RoundRules
-from simulator.compat.gavel.policy import Allocation, GavelPolicy, answers
-from simulator.compat.gavel.problem import GavelProblem
-from simulator.compat.gavel.profile import GAVEL, GAVEL_RULES, as_one_machine
-from simulator.compat.gavel.rounds import GavelRounds, GavelRules
-from simulator.gavel import read_pairs
-from simulator.lockstep import Lockstep
-from simulator.simulate import Scenario, Wiring
-from simulator.truth import Truth
+from scheduler.core.state.working_set import Cycle
+from simulator.ground_truth import GroundTruth
+from simulator.simulation import Scenario, SchedulerWiring
+from simulator.workloads.speed_tables import read_pair_speeds
+from simulator.worlds.gavel.gavel_policy import GavelAllocation, GavelPolicy, GavelProblem, gavel_solver
+from simulator.worlds.gavel.gavel_rounds import GavelRounds, GavelRules
+from simulator.worlds.gavel.gavel_scenario import GAVEL, GAVEL_RULES, merge_machines
+from simulator.worlds.gavel.lockstep_attempts import LockstepAttempts
 
 _RULES = replace(GAVEL_RULES, resolve_min_s=0.0)
 
@@ -34,9 +33,9 @@ _RULES = replace(GAVEL_RULES, resolve_min_s=0.0)
 class MakespanOfPairs(GavelPolicy):
     """Shares of jobs alone and two by two."""
 
-    truth: Truth
+    truth: GroundTruth
 
-    def allocate(self, problem: GavelProblem, memory: Memory) -> tuple[Allocation, Memory]:
+    def allocate(self, problem: GavelProblem, memory: Memory) -> tuple[GavelAllocation, Memory]:
         """The shares, by type."""
         together = self._pairs(problem)
         shares, _ = Makespan(packed=True).decide(replace(problem, pairs=together), None)
@@ -47,7 +46,7 @@ class MakespanOfPairs(GavelPolicy):
         on = type_of[together.pool[packed.pair]]
         one, two = np.minimum(packed.first, packed.second), np.maximum(packed.first, packed.second)
         pairs = zip(one.tolist(), two.tolist(), on.tolist(), packed.share.tolist(), strict=True)
-        return Allocation(x, tuple(pairs)), None
+        return GavelAllocation(x, tuple(pairs)), None
 
     def _pairs(self, problem: GavelProblem) -> Pairs:
         """Which kinds of those present go together, kinds of other gangs being other kinds."""
@@ -76,7 +75,7 @@ class MakespanOfPairs(GavelPolicy):
 def in_pairs(scenario: Scenario) -> Scenario:
     """The same jobs and fleet in Gavel's rounds, without its gate, at the speeds that the table has for pairs."""
     accelerators = {model.pool.shape.accelerator for model in scenario.pools}
-    truth = replace(scenario.truth, pairs=read_pairs(speeds(), accelerators))
+    truth = replace(scenario.truth, pairs=read_pair_speeds(speeds(), accelerators))
     answering = MakespanOfPairs(truth)
 
     def make(spec: PolicySpec) -> MakespanOfPairs:
@@ -85,6 +84,8 @@ def in_pairs(scenario: Scenario) -> Scenario:
     def rounds(cycle: Cycle, _: Policy, rules: RoundRules) -> GavelRounds:
         return GavelRounds(cycle, rules, GavelRules(pairs=truth))
 
-    wiring = Wiring(partial(SchedulerCore, make, {**MECHANISMS, GAVEL: rounds}), answers(make), Lockstep)
-    pools = tuple(map(as_one_machine, scenario.pools))
+    wiring = SchedulerWiring(
+        partial(SchedulerCore, make, {**MECHANISMS, GAVEL: rounds}), gavel_solver(make), LockstepAttempts
+    )
+    pools = tuple(map(merge_machines, scenario.pools))
     return replace(scenario, pools=pools, truth=truth, rules=_RULES, wiring=wiring)

@@ -14,15 +14,14 @@ from optimizer.decision import Memory
 from optimizer.policies.walras import Walras
 from optimizer.policy import Policy, PolicySpec
 from scheduler.core.core import SchedulerCore
-from scheduler.core.cycle import Cycle
-from scheduler.core.mechanism import MECHANISMS
+from scheduler.core.cycle.round import MECHANISMS
 from scheduler.core.rules import RoundRules
-from simulator.compat.gavel.policy import Allocation, GavelPolicy, answers
-from simulator.compat.gavel.problem import GavelProblem
-from simulator.compat.gavel.profile import GAVEL, GAVEL_RULES, as_one_machine
-from simulator.compat.gavel.rounds import GavelRounds, GavelRules
-from simulator.lockstep import Lockstep
-from simulator.simulate import Scenario, Wiring
+from scheduler.core.state.working_set import Cycle
+from simulator.simulation import Scenario, SchedulerWiring
+from simulator.worlds.gavel.gavel_policy import GavelAllocation, GavelPolicy, GavelProblem, gavel_solver
+from simulator.worlds.gavel.gavel_rounds import GavelRounds, GavelRules
+from simulator.worlds.gavel.gavel_scenario import GAVEL, GAVEL_RULES, merge_machines
+from simulator.worlds.gavel.lockstep_attempts import LockstepAttempts
 
 _RULES = replace(GAVEL_RULES, resolve_min_s=0.0)
 
@@ -33,7 +32,7 @@ class WalrasInRounds(GavelPolicy):
 
     policy: Walras = field(default_factory=Walras)
 
-    def allocate(self, problem: GavelProblem, memory: Memory) -> tuple[Allocation, Memory]:
+    def allocate(self, problem: GavelProblem, memory: Memory) -> tuple[GavelAllocation, Memory]:
         """All of the round on the planned type, for those who are planned."""
         plan, memory = self.policy.decide(problem, memory)
         x = np.zeros_like(problem.speed)
@@ -41,7 +40,7 @@ class WalrasInRounds(GavelPolicy):
         columns = problem.columns
         chosen = plan.column[columns.job[columns.use_column]] == columns.use_column
         x[columns.job[columns.use_column[chosen]], type_of[columns.use_pool[chosen]]] = 1.0
-        return Allocation(x), memory
+        return GavelAllocation(x), memory
 
 
 def in_gavel_rounds(scenario: Scenario) -> Scenario:
@@ -53,6 +52,8 @@ def in_gavel_rounds(scenario: Scenario) -> Scenario:
     def rounds(cycle: Cycle, _: Policy, rules: RoundRules) -> GavelRounds:
         return GavelRounds(cycle, rules, GavelRules(only_shares=True))
 
-    wiring = Wiring(partial(SchedulerCore, make, {**MECHANISMS, GAVEL: rounds}), answers(make), Lockstep)
-    pools = tuple(map(as_one_machine, scenario.pools))
+    wiring = SchedulerWiring(
+        partial(SchedulerCore, make, {**MECHANISMS, GAVEL: rounds}), gavel_solver(make), LockstepAttempts
+    )
+    pools = tuple(map(merge_machines, scenario.pools))
     return replace(scenario, pools=pools, rules=_RULES, wiring=wiring)

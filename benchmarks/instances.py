@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from optimizer.market.market import Market
+from optimizer.classes.class_problem import ClassProblem
 
 FloatArray = NDArray[np.float64]
 
@@ -39,7 +39,7 @@ class Instance:
 class Drawn:
     """A market, and what the policies need to know of its jobs."""
 
-    market: Market
+    market: ClassProblem
     #: Steps per second of each column, and accelerators in it (C,).
     speed: FloatArray
     count: FloatArray
@@ -66,7 +66,7 @@ def draw(instance: Instance) -> Drawn:
     rows, counts, speed = _columns(instance, speeds, gang, rng)
     width, uses = speed.shape[1], rows.shape[2]
     used = rows >= 0
-    market = Market(
+    market = ClassProblem(
         size=size,
         first=np.arange(k + 1) * width,
         use_first=np.concatenate(([0], np.cumsum(used.reshape(-1, uses).sum(axis=1)))),

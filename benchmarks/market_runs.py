@@ -12,21 +12,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from optimizer.policy import PolicySpec
-from scheduler.cloud.simulated import RentalTerms
 from scheduler.core.rules import RoundRules
-from simulator.job import SimulatedJob
+from scheduler.providers.simulated_cloud import RentalTerms
+from simulator.engine import RandomStreams
+from simulator.ground_truth import AttemptCosts, GroundTruth, SpeedKey
 from simulator.machines import PoolModel
-from simulator.report import Beside, Summary, summarise
-from simulator.simulate import Scenario, simulate
-from simulator.streams import Streams
-from simulator.study.roster import Roster
-from simulator.truth import Costs, SpeedKey, Truth
-from simulator.workloads.formats import read_workload
-from simulator.workloads.placing import Placing
-from simulator.workloads.seeded_speeds import with_seeded_speeds
-from walras.catalog import Instance, load_catalog
-from walras.cluster import Market, Pool, Shape
-from walras.ids import PoolId
+from simulator.reports.baselines import JobBaselines
+from simulator.reports.run_summary import RunSummary, SummaryContext, summarise_run
+from simulator.simulated_jobs import SimulatedJob
+from simulator.simulation import Scenario, simulate
+from simulator.workloads.formats import read_trace
+from simulator.workloads.speed_tables import with_seeded_speeds
+from simulator.workloads.trace_binding import TraceBinding
+from walras.cluster import Market, Pool, PoolId, Shape
+from walras.spec.catalog import CatalogInstance, load_catalog
 
 #: Speed of one accelerator against the others.
 NOMINAL = {"t4": 1.0, "a10g": 2.2, "a100-40gb": 6.0}
@@ -37,7 +36,7 @@ _SLACK = (1.2, 3.0)
 _SKIPPED, _EVERY = 2000, 100
 _SHORTEST_S, _LONGEST_S, _LARGEST = 600.0, 36 * 3600.0, 8
 #: A start, a warm-up, a checkpoint on demand and every ten minutes, fetching the state elsewhere.
-_COSTS = Costs(start_s=30, checkpoint_s=15, checkpoint_every_s=600, warm_up_s=20, exit_s=1, migrate_s=20)
+_COSTS = AttemptCosts(start_s=30, checkpoint_s=15, checkpoint_every_s=600, warm_up_s=20, exit_s=1, migrate_s=20)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +52,7 @@ def trace(jobs: int) -> Jobs | None:
     data = os.environ.get("WALRAS_DATA")
     if not data:
         return None
-    read = read_workload(Path(data) / "jobs" / "philly_2017.csv.gz")
+    read = read_trace(Path(data) / "jobs" / "philly_2017.csv.gz")
     usable = [
         row
         for row in read.jobs
@@ -61,7 +60,7 @@ def trace(jobs: int) -> Jobs | None:
     ]
     chosen = usable[_SKIPPED : _SKIPPED + jobs * _EVERY : _EVERY]
     rows = with_seeded_speeds([replace(row, at=row.at - chosen[0].at) for row in chosen], NOMINAL)
-    placing = Placing(NOMINAL)
+    placing = TraceBinding(NOMINAL)
     placed = tuple(placing.jobs(rows))
     return Jobs(placed, placing.speeds)
 
@@ -70,7 +69,7 @@ def with_deadlines(work: Jobs) -> Jobs:
     """Each job wanted by a time that it can keep alone on the fastest machine let on demand, booted for it, started
     once and started again, times a slack of 1.2 to 3 (seeded).
     """
-    slack = Streams(0).stream("slack")
+    slack = RandomStreams(0).stream("slack")
     once_s = _BOOT_S + 2 * _COSTS.restart_s
 
     def wanted(job: SimulatedJob) -> SimulatedJob:
@@ -82,7 +81,7 @@ def with_deadlines(work: Jobs) -> Jobs:
     return replace(work, jobs=tuple(wanted(job) for job in work.jobs))
 
 
-def instances() -> dict[str, Instance]:
+def instances() -> dict[str, CatalogInstance]:
     """The machines that are let here, by name."""
     found = {entry.instance: entry for entry in load_catalog().offers("aws") if entry.instance in INSTANCES}
     assert len(found) == len(INSTANCES), "the catalog has all of them"
@@ -101,7 +100,7 @@ def rented(*, spot: bool) -> tuple[PoolModel, ...]:
     return tuple(pools)
 
 
-def _let(entry: Instance, market: Market, zone: str, usd_per_h: float) -> PoolModel:
+def _let(entry: CatalogInstance, market: Market, zone: str, usd_per_h: float) -> PoolModel:
     pool = Pool(
         PoolId(f"{entry.instance}/{market}/{zone}"),
         _shape(entry),
@@ -128,15 +127,15 @@ def fixed(counts: dict[str, int]) -> tuple[PoolModel, ...]:
     )
 
 
-def _shape(entry: Instance) -> Shape:
+def _shape(entry: CatalogInstance) -> Shape:
     nominal = NOMINAL[entry.accelerator]
     return Shape(entry.instance, entry.accelerator, entry.accelerators, entry.cpus, entry.memory, nominal)
 
 
-def run(work: Jobs, pools: Sequence[PoolModel], delay_usd_per_h: float) -> Summary:
+def run(work: Jobs, pools: Sequence[PoolModel], delay_usd_per_h: float) -> RunSummary:
     """Under the default policy, an hour of a job being worth so much."""
     rules = RoundRules(resolve_min_s=1.0, delay_usd_per_h=delay_usd_per_h)
-    truth = Truth(work.speeds, default_costs=_COSTS)
+    truth = GroundTruth(work.speeds, default_costs=_COSTS)
     scenario = Scenario(tuple(pools), truth, PolicySpec("walras"), rules)
-    roster = Roster(scenario.pools, truth)
-    return summarise(simulate(roster.watched(work.jobs), scenario), Beside(roster))
+    roster = JobBaselines(scenario.pools, truth)
+    return summarise_run(simulate(roster.watched(work.jobs), scenario), SummaryContext(roster))

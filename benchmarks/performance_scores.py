@@ -8,9 +8,8 @@ from zlib import crc32
 
 from benchmarks.profiles import achieving, over_sheets, pair, without
 from benchmarks.published_speeds import achieved, publications, published
-from optimizer.performance.predicting.learned import Learned
-from optimizer.performance.predicting.observation import Observation
-from optimizer.performance.predicting.predictor import error_of
+from optimizer.prediction.gaussian_process import GaussianProcess
+from optimizer.prediction.predictor import Observation, step_time_error
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +30,10 @@ class Told:
 
 def told(known: Sequence[Observation], asked: Sequence[Observation]) -> Told:
     """Learn from some, tell the others."""
-    predictions = Learned().fit(known).predict_all([o.cell for o in asked])
+    predictions = GaussianProcess().fit(known).predict_all([o.cell for o in asked])
     pairs = list(zip(predictions, asked, strict=True))
     return Told(
-        tuple(error_of(prediction, truth.steps_per_s) for prediction, truth in pairs),
+        tuple(step_time_error(prediction, truth.steps_per_s) for prediction, truth in pairs),
         tuple(prediction.holds(truth.steps_per_s) for prediction, truth in pairs),
     )
 
@@ -57,7 +56,7 @@ def best_factors(observations: Sequence[Observation]) -> Told:
     for accelerator in sorted({o.cell.accelerator.name for o in observations}):
         known, held = without(observations, accelerator)
         if held:
-            model = Learned().fit(known)
+            model = GaussianProcess().fit(known)
             predictions = model.predict_all([o.cell for o in held])
             ratios = [o.steps_per_s / each.steps_per_s for o, each in zip(held, predictions, strict=True)]
             logs = sorted(log(ratio) for ratio in ratios)

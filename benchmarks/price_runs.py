@@ -11,8 +11,14 @@ from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 
-from scheduler.cloud.price_ladder import Bill, Moving, Place, follow, stick
-from scheduler.cloud.steps import Steps
+from optimizer.planning.price_moves import (
+    MoveCost,
+    PricedPlace,
+    RunBill,
+    StepFunction,
+    bill_of_following,
+    bill_of_staying,
+)
 
 _DAY_S = 86_400.0
 #: Accelerators and relative speed of one.
@@ -23,7 +29,7 @@ SHAPES = {
 }  # fmt: skip
 BASE = "a2-highgpu-1g"
 #: 150 GB of data at 8 cents, 10 minutes.
-MOVING = Moving(usd=12.0, pause_s=600.0)
+MOVING = MoveCost(usd=12.0, pause_s=600.0)
 _FIRST, _LAST = date(2024, 2, 1).toordinal(), date(2026, 7, 1).toordinal()
 
 
@@ -37,7 +43,7 @@ class Rung:
     moves: float
 
 
-def places(data: Path) -> list[Place]:
+def places(data: Path) -> list[PricedPlace]:
     """Every shape in every region that sells it, by its recorded spot prices."""
     sold = _sold(data)
     changes: dict[tuple[str, str], list[tuple[float, float]]] = {}
@@ -47,7 +53,7 @@ def places(data: Path) -> list[Place]:
                 at = date.fromisoformat(row["date"]).toordinal() * _DAY_S
                 changes.setdefault((row["instance_type"], row["region"]), []).append((at, float(row["spot_price"])))
     return [
-        Place(f"{shape}/{region}", Steps.of(found), SHAPES[shape][0] * SHAPES[shape][1])
+        PricedPlace(f"{shape}/{region}", StepFunction.of(found), SHAPES[shape][0] * SHAPES[shape][1])
         for (shape, region), found in sorted(changes.items())
     ]
 
@@ -62,7 +68,7 @@ def _sold(data: Path) -> set[tuple[str, str]]:
         }
 
 
-def ladder(known: Sequence[Place], days: float, every_days: int = 14) -> list[Rung]:
+def ladder(known: Sequence[PricedPlace], days: float, every_days: int = 14) -> list[Rung]:
     """The five rungs, for a job of so many days on the base machine, from every region, started every so many days."""
     names = ("base", "+ accelerator", "+ larger machines", "+ regions", "+ dynamic")
     usd, moves, runs = [0.0] * 5, 0, 0
@@ -79,16 +85,18 @@ def ladder(known: Sequence[Place], days: float, every_days: int = 14) -> list[Ru
     ]
 
 
-def _bills(offered: Sequence[Place], home: str, steps: float, at: float) -> list[Bill]:
+def _bills(offered: Sequence[PricedPlace], home: str, steps: float, at: float) -> list[RunBill]:
     there = [place for place in offered if _region(place) == home]
     single = [place for place in there if SHAPES[_shape(place)][0] == 1]
     base = [place for place in single if _shape(place) == BASE]
-    return [stick(part, steps, at) for part in (base, single, there, offered)] + [follow(offered, steps, at, MOVING)]
+    return [bill_of_staying(part, steps, at) for part in (base, single, there, offered)] + [
+        bill_of_following(offered, steps, at, MOVING)
+    ]
 
 
-def _shape(place: Place) -> str:
+def _shape(place: PricedPlace) -> str:
     return place.name.split("/")[0]
 
 
-def _region(place: Place) -> str:
+def _region(place: PricedPlace) -> str:
     return place.name.split("/")[1]

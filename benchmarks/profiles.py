@@ -15,8 +15,8 @@ from zlib import crc32
 
 import numpy as np
 
-from optimizer.performance.predicting.observation import AcceleratorFacts, Cell, KindFacts, Layout, Observation
-from optimizer.performance.predicting.ratios import sheet_speed
+from optimizer.prediction.predictor import AcceleratorSpecs, KindFacts, Layout, Observation, SpeedCell
+from optimizer.prediction.table_predictors import sheet_speed
 
 _SHEETS: dict[str, tuple[float, float, float]] = {
     "K80": (4.37, 4.37, 240),
@@ -44,7 +44,7 @@ _SHEETS: dict[str, tuple[float, float, float]] = {
 
 def singles(data: Path, source: str) -> list[Observation]:
     """One accelerator each; repeats of a cell become one observation, their median."""
-    found: dict[Cell, list[float]] = {}
+    found: dict[SpeedCell, list[float]] = {}
     with gzip.open(data / "profiles" / "throughputs.csv.gz", "rt", encoding="utf-8") as file:
         for row in csv.DictReader(file):
             wanted = row["source"] == source and row["num_gpus"] == "1" and row["placement"] == "single"
@@ -53,11 +53,11 @@ def singles(data: Path, source: str) -> list[Observation]:
     return [Observation(cell, median(speeds), samples=len(speeds)) for cell, speeds in found.items()]
 
 
-def _cell(row: dict[str, str]) -> Cell:
+def _cell(row: dict[str, str]) -> SpeedCell:
     single, half, memory = _SHEETS[row["gpu_type"]]
     peak = half if row["precision"] == "fp16" else single
-    accelerator = AcceleratorFacts(row["gpu_type"], peak * 1e12, memory * 1e9)
-    return Cell(KindFacts(f"{row['model']} {row['precision']}"), accelerator, Layout(float(row["batch_size"])))
+    accelerator = AcceleratorSpecs(row["gpu_type"], peak * 1e12, memory * 1e9)
+    return SpeedCell(KindFacts(f"{row['model']} {row['precision']}"), accelerator, Layout(float(row["batch_size"])))
 
 
 def achieving(observations: Sequence[Observation], achieved: Mapping[str, float]) -> list[Observation]:
@@ -88,7 +88,7 @@ def over_sheets(observations: Sequence[Observation]) -> dict[str, float]:
 
 
 def parted(
-    observations: Sequence[Observation], key: Callable[[Cell], tuple[object, ...]], percent: int
+    observations: Sequence[Observation], key: Callable[[SpeedCell], tuple[object, ...]], percent: int
 ) -> tuple[list[Observation], list[Observation]]:
     """Those to learn from, and about so many percent to be told: by a checksum of the key, the same everywhere."""
     held = [crc32(repr(key(observation.cell)).encode()) % 100 < percent for observation in observations]
@@ -106,11 +106,11 @@ def without(observations: Sequence[Observation], accelerator: str) -> tuple[list
     return others, held
 
 
-def pair(cell: Cell) -> tuple[object, ...]:
+def pair(cell: SpeedCell) -> tuple[object, ...]:
     """A model and a batch, on whatever accelerator."""
     return (cell.kind.name, cell.layout.batch)
 
 
-def pair_on_type(cell: Cell) -> tuple[object, ...]:
+def pair_on_type(cell: SpeedCell) -> tuple[object, ...]:
     """A model and a batch on one accelerator."""
     return (*pair(cell), cell.accelerator.name)

@@ -1,8 +1,7 @@
 """Parameters and results that papers state, against which models are held by benchmarks and tests."""
 
-from optimizer.performance.choosing.choice import Offer
-from optimizer.performance.predicting.parameter_server import ServerLink
-from optimizer.performance.spot_training import LossLaw, SpotTraining, worker_measured
+from optimizer.planning.machine_choice import MachineOffer
+from optimizer.planning.spot_training import LossLaw, ServerLink, SpotTraining, worker_measured
 
 #: Updates per second of 1 to 8 workers, ResNet-32 (CM-DARE, ICDCS 2020): type, parameter servers.
 K80_ONE_SERVER = (4.4, 8.7, 13.1, 18.0, 22.2, 26.2, 30.7, 35.0)
@@ -11,11 +10,11 @@ P100_TWO_SERVERS = (12.4, 24.9, 39.5, 49.5, 64.7, 72.7, 78.0, 72.8)
 
 #: ResNet-110 on CIFAR-100 (spotDNN, IWQoS 2023, and its repository): machines in the order of `OFFERS`.
 OFFERS = (
-    Offer("p3.2xlarge", 0.918, 2),
-    Offer("g4dn.4xlarge", 0.3612, 5),
-    Offer("g3.8xlarge", 0.684, 5),
-    Offer("g3.16xlarge", 1.5676, 8),
-    Offer("p2.8xlarge", 2.16, 5),
+    MachineOffer("p3.2xlarge", 0.918, 2),
+    MachineOffer("g4dn.4xlarge", 0.3612, 5),
+    MachineOffer("g3.8xlarge", 0.684, 5),
+    MachineOffer("g3.16xlarge", 1.5676, 8),
+    MachineOffer("p2.8xlarge", 2.16, 5),
 )
 #: The same on demand, USD/h (EC2, as the paper has them).
 ON_DEMAND_USD = (3.06, 1.20, 2.28, 4.56, 7.20)

@@ -18,20 +18,20 @@ from statistics import median
 from typing import Any
 
 from benchmarks.digits_jobs import LOSS, Truth, digits_job, timed, whole
-from optimizer.performance.choosing.choice import Goal, Option, choose
-from optimizer.performance.choosing.search import Search, Space, samples_by_power
-from walras.searching import Aim, Configuration
+from optimizer.planning.machine_choice import RunGoal, RunOption, choose_option
+from optimizer.planning.online_search import OnlineSearch, SearchSpace, samples_by_power
+from walras.configuration_search import SearchAim, TrialConfiguration
 from walras.wire import Manifest
-from workers.trials.search_main import Extent, search_along
-from workers.trials.trial_attempts import Progress
-from workers.trials.trial_runs import Enough, Limit, Part
+from workers.trials.configuration_trials import Extent, search_moving_job
+from workers.trials.local_ranks import TrialProgress
+from workers.trials.moving_job import IsEnough, StepsLimit, TrialPart
 
 TABLE = Path(__file__).with_name("digits_table.json")
 #: Of learning, when the table was recorded; and how much longer the job is that is made of it.
 _RATE, _LONGER = 0.003, 20.0 / 3.0
 #: Samples that finished runs with another seed and rate needed, by batch; as many times as many.
 _EARLIER = ((32, 67584.0 * 0.02 / _RATE), (256, 171008.0 * 0.02 / _RATE))
-_SPACE = Space((1, 2), (32, 64, 128, 256), 1.0, Aim.KNEE)
+_SPACE = SearchSpace((1, 2), (32, 64, 128, 256), 1.0, SearchAim.KNEE)
 #: A loss that is not this much below the last one adds no point to a curve.
 _FALL = 0.03
 #: A window of `walras.training`.
@@ -44,7 +44,7 @@ class Recorded:
 
     #: By batch: losses, falling, and the samples that each took.
     curves: dict[int, tuple[tuple[float, ...], tuple[float, ...]]]
-    step_s: dict[Configuration, float]
+    step_s: dict[TrialConfiguration, float]
     #: Processor seconds until a rank is ready to take steps, and seconds to save here and go on there.
     start_s: float
     hand_over_s: float
@@ -60,7 +60,7 @@ class Recorded:
         losses, counts = self.curves[batch]
         return _between(counts, losses, samples)
 
-    def time_s(self, configuration: Configuration, loss: float) -> float:
+    def time_s(self, configuration: TrialConfiguration, loss: float) -> float:
         """From the start to this loss, without a move."""
         steps = self.samples_at(configuration.batch, loss) / configuration.batch
         return self.started_s(configuration.workers, 0) + steps * self.step_s[configuration]
@@ -73,7 +73,7 @@ class Recorded:
 
 @dataclass
 class RecordedMoves:
-    """As `workers.trials.trial_runs.Moves`, in virtual time."""
+    """As `workers.trials.moving_job.MovingRun`, in virtual time."""
 
     recorded: Recorded
     #: Where the job ends.
@@ -81,20 +81,20 @@ class RecordedMoves:
     random: Random
     #: Of a told rate.
     noise: float = 0.02
-    parts: list[Part] = field(default_factory=list)
+    parts: list[TrialPart] = field(default_factory=list)
     checkpoint: Manifest | None = None
     worker_s: float = 0.0
     now: float = 0.0
     _at_loss: float = 3.0
     _ready: set[int] = field(default_factory=set)
 
-    def stretch(self, configuration: Configuration, limit: Limit, enough: Enough, timeout_s: float) -> bool:
+    def stretch(self, configuration: TrialConfiguration, limit: StepsLimit, enough: IsEnough, timeout_s: float) -> bool:
         """Train on until it was `enough` by so many windows; true: the loss is reached."""
         self._move(configuration)
         part, windows = self.parts[-1], 0
         part.iteration_s = self.recorded.step_s[configuration] * self.random.gauss(1.0, self.noise)
         while self._at_loss > self.loss:
-            if enough(Progress(part.to_step, 1.0 / part.iteration_s, windows)):
+            if enough(TrialProgress(part.to_step, 1.0 / part.iteration_s, windows)):
                 part.move_s = max(0.0, part.wall_s - part.steps * part.iteration_s)
                 return False
             self._train(_WINDOW_S)
@@ -104,7 +104,7 @@ class RecordedMoves:
     def halt(self) -> None:
         """Nothing runs."""
 
-    def _move(self, configuration: Configuration) -> None:
+    def _move(self, configuration: TrialConfiguration) -> None:
         old = self.parts[-1].configuration if self.parts else None
         workers, recorded = configuration.workers, self.recorded
         if old == configuration:
@@ -120,7 +120,7 @@ class RecordedMoves:
                 step = self.parts[-1].to_step
             self._ready = {old.workers} if old.workers < workers else set()
             pause_s = recorded.hand_over_s
-        self.parts.append(Part(configuration, step, step, standby_s=standby_s))
+        self.parts.append(TrialPart(configuration, step, step, standby_s=standby_s))
         self._pass(pause_s, workers)
 
     def _train(self, seconds: float, share: float = 1.0, held: int = 0) -> None:
@@ -146,21 +146,23 @@ def recorded_job(longer: float = 1.0) -> Recorded:
         int(batch): (tuple(losses), tuple(longer * count for count in samples))
         for batch, (losses, samples) in table["curves"].items()
     }
-    step_s = {Configuration(int(w), int(b)): seconds for w, b, seconds in table["step_s"]}
+    step_s = {TrialConfiguration(int(w), int(b)): seconds for w, b, seconds in table["step_s"]}
     return Recorded(curves, step_s, table["start_s"], table["hand_over_s"])
 
 
 def searched_in_virtual_time(seeds: int = 20, windows: int = 2) -> list[tuple[float, float]]:
     """Time and cost over the oracle's, in percent, for every seed."""
     recorded = recorded_job(_LONGER)
-    search = Search(_SPACE, samples_by_power([(batch, _LONGER * count) for batch, count in _EARLIER]))
+    search = OnlineSearch(_SPACE, samples_by_power([(batch, _LONGER * count) for batch, count in _EARLIER]))
     whole_s = {each: recorded.time_s(each, LOSS) for each in _SPACE.all}
-    choice = choose((Option((e.workers, e.batch), s, s * e.workers) for e, s in whole_s.items()), Goal())
+    choice = choose_option((RunOption((e.workers, e.batch), s, s * e.workers) for e, s in whole_s.items()), RunGoal())
     assert choice is not None, "there are configurations"
     over = []
     for seed in range(seeds):
         moves = RecordedMoves(recorded, LOSS, Random(seed))
-        found = search_along(moves, search, lambda done, ahead: None, Extent(windows, 300.0, True), lambda a, b: None)
+        found = search_moving_job(
+            moves, search, lambda done, ahead: None, Extent(windows, 300.0, True), lambda a, b: None
+        )
         assert found.finished, "it goes to the end"
         best = choice.option
         over.append((100.0 * (moves.now / best.time_s - 1.0), 100.0 * (found.worker_s / best.usd - 1.0)))
@@ -181,7 +183,10 @@ def record() -> dict[str, Any]:
             losses, samples = curves.setdefault(each.batch, ([3.0], [0.0]))
 
             def see(
-                progress: Progress, batch: int = each.batch, losses: list[float] = losses, at: list[float] = samples
+                progress: TrialProgress,
+                batch: int = each.batch,
+                losses: list[float] = losses,
+                at: list[float] = samples,
             ) -> None:
                 loss = progress.values.get("loss", losses[-1])
                 if LOSS < loss < (1.0 - _FALL) * losses[-1] and progress.steps * batch > at[-1]:

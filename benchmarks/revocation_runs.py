@@ -8,18 +8,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from optimizer.policy import PolicySpec
-from scheduler.cloud.simulated import RentalTerms
 from scheduler.core.commands import AttemptTransitioned, Command
 from scheduler.core.events import Event, NodeLost
 from scheduler.core.rules import RoundRules
-from simulator.attempts import Run
-from simulator.job import SimulatedJob
+from scheduler.providers.simulated_cloud import RentalTerms
+from simulator.attempts import SimAttempt
+from simulator.ground_truth import AttemptCosts, GroundTruth, SpeedKey
 from simulator.machines import PoolModel
-from simulator.simulate import Scenario, Simulation
-from simulator.truth import Costs, SpeedKey, Truth
-from walras.cluster import Market, Placement, Pool, Shape
-from walras.ids import JobId, Kind, PoolId
-from walras.request import Demand, JobRequest
+from simulator.simulated_jobs import SimulatedJob
+from simulator.simulation import Scenario, Simulation
+from walras.cluster import Market, Placement, Pool, PoolId, Shape
+from walras.job_request import Demand, JobId, JobRequest, Kind
 
 _KIND, _STEPS_PER_S = Kind("cnn"), 2.0
 
@@ -31,7 +30,7 @@ class Weather:
     jobs: int
     work_s: float
     mean_life_s: float
-    costs: Costs
+    costs: AttemptCosts
 
 
 @dataclass(slots=True)
@@ -57,7 +56,7 @@ class _Watch:
                 elif command.state.is_final:
                     self._held.pop(command.job_id, None)
 
-    def begun(self, _: float, run: Run) -> None:
+    def begun(self, _: float, run: SimAttempt) -> None:
         """An attempt begins: what the one before it lost is in the job's books now."""
         job_id, lost = run.job.plan.request.job_id, run.job.lost_steps
         before = self._before.pop(job_id, None)
@@ -76,7 +75,7 @@ def losses(weather: Weather, seed: int = 0) -> list[float]:
         SimulatedJob(float(number), JobRequest(JobId(number), _KIND, (Demand("v100", 1),), steps=steps), steps)
         for number in range(1, weather.jobs + 1)
     ]
-    truth = Truth({SpeedKey(_KIND, "v100"): _STEPS_PER_S}, default_costs=weather.costs)
+    truth = GroundTruth({SpeedKey(_KIND, "v100"): _STEPS_PER_S}, default_costs=weather.costs)
     rules = RoundRules(resolve_min_s=1.0, delay_usd_per_h=10.0)
     simulation, watch = Simulation(Scenario((model,), truth, PolicySpec("walras"), rules, seed=seed)), _Watch()
     simulation.world.on_begin.append(watch.begun)

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
-from scheduler.cloud.deadline_job import DeadlineJob, SpotPolicy
-from scheduler.cloud.spot_replay import Replayed, Start, draw_starts, replay
-from simulator.workloads.market_files import read_availability
+from optimizer.planning.deadline_job import DeadlineJob, SpotPolicy
+from optimizer.planning.spot_replay import ReplayedPolicy, ReplayStart, draw_starts, replay_policy
+from simulator.workloads.spot_market_files import read_spot_availability
 
 #: Units of 120 s: a slot of 600 s is 5, the changeover of .2 h is 6.
 UNITS_PER_H = 30
@@ -57,21 +57,21 @@ def traces(data: Path, prefixes: tuple[str, ...]) -> list[tuple[bool, ...]]:
 def named(data: Path, prefixes: tuple[str, ...]) -> dict[str, tuple[bool, ...]]:
     """The same by name."""
     file = data / "spot" / "capacity_traces_rle.csv.gz"
-    return read_availability(file, _SLOT_S, lambda name: name.startswith(prefixes))
+    return read_spot_availability(file, _SLOT_S, lambda name: name.startswith(prefixes))
 
 
-def starts(traces: Sequence[tuple[bool, ...]], each: int, seed: int = 0) -> list[Start]:
+def starts(traces: Sequence[tuple[bool, ...]], each: int, seed: int = 0) -> list[ReplayStart]:
     """Random starts: one in each of so many equal parts of every trace, so that none of its weather is left out."""
     random = Random(seed)
     return [start for trace in traces for start in draw_starts((trace,), JOB.slots, each, random)]
 
 
-def total(begun: Sequence[Start], policy: Callable[[Start], SpotPolicy]) -> Total:
+def total(begun: Sequence[ReplayStart], policy: Callable[[ReplayStart], SpotPolicy]) -> Total:
     """Run a policy, made anew for each start."""
-    return totalled(replay(JOB, begun, policy))
+    return totalled(replay_policy(JOB, begun, policy))
 
 
-def totalled(found: Replayed) -> Total:
+def totalled(found: ReplayedPolicy) -> Total:
     """In hours and parts of on-demand alone."""
     return Total(
         spot_h=found.spot_work / UNITS_PER_H,

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import torch
 
-from optimizer.performance.stalls import Runs, attribute
-from walras.profiling.runs import Extent
-from walras.profiling.study import Profile, Question, study
-from workers.trials.profile_runs import ProfiledJob
+from optimizer.prediction.step_time import StallRuns, attribute_stalls
+from walras.profiling.profile_runs import JobProfile, ProfilingExtent, ProfilingRequest, profile_script
+from workers.trials.profile_job import ProfiledJob
 
 SCRIPT = Path(__file__).parents[1] / "tests" / "support" / "planted_job.py"
 #: Which stall the seconds of each plant have to be found in.
@@ -18,7 +17,7 @@ PLANTS = {"LOADER": "prepare", "DISK": "fetch", "REDUCE": "inside", "NETWORK": "
 _RANKS, _BATCH, _FLOATS = 2, 4, 64
 
 
-def profiled(planted: Mapping[str, float], extent: Extent, python: str) -> Profile:
+def profiled(planted: Mapping[str, float], extent: ProfilingExtent, python: str) -> JobProfile:
     """Two ranks on this machine, every sample a file of its own that is read once in a run."""
     with tempfile.TemporaryDirectory(prefix="walras-planted-") as text:
         folder = Path(text)
@@ -37,10 +36,10 @@ def profiled(planted: Mapping[str, float], extent: Extent, python: str) -> Profi
             ranks=_RANKS,
             environ=os.environ,
         )
-        question = Question("planted", "planted", _RANKS, extent)
-        return study(question, job, lambda *seconds: attribute(Runs(*seconds)), folder / "runs")
+        question = ProfilingRequest("planted", "planted", _RANKS, extent)
+        return profile_script(question, job, lambda *seconds: attribute_stalls(StallRuns(*seconds)), folder / "runs")
 
 
-def seconds(profile: Profile) -> dict[str, float]:
+def seconds(profile: JobProfile) -> dict[str, float]:
     """Of each stall; one that the runs do not tell is left out."""
     return {stall.name: stall.seconds for stall in profile.stalls if stall.seconds is not None}

@@ -20,23 +20,22 @@ from optimizer.policy import PolicySpec
 from scheduler.core.commands import Command, Solve
 from scheduler.core.events import Event, Proposal, RoundEnded
 from scheduler.core.rules import RoundRules
-from simulator.compat.gavel.profile import gavel_scenario
-from simulator.engine import Outcome
-from simulator.gavel import read_throughputs
-from simulator.job import SimulatedJob
+from simulator.engine import RunOutcome
+from simulator.experiment import pool_models
+from simulator.ground_truth import AttemptCosts, GroundTruth
 from simulator.machines import PoolModel
-from simulator.metrics import JobMeasure
-from simulator.shipped import cluster_path
-from simulator.simulate import Scenario, simulate
-from simulator.truth import Costs, Truth
-from simulator.workload import pool_models
-from simulator.workloads.formats import read_workload
-from simulator.workloads.job import TraceJob
-from simulator.workloads.placing import Placing
-from simulator.workloads.seeded_speeds import with_seeded_speeds
-from walras.cluster import Pool, Shape
-from walras.config import ClusterConfig, load_yaml
-from walras.ids import PoolId
+from simulator.metrics import JobMetrics
+from simulator.shipped_configs import find_cluster
+from simulator.simulated_jobs import SimulatedJob
+from simulator.simulation import Scenario, simulate
+from simulator.workloads.formats import read_trace
+from simulator.workloads.speed_tables import read_throughput_table, with_seeded_speeds
+from simulator.workloads.trace import TraceJob
+from simulator.workloads.trace_binding import TraceBinding
+from simulator.worlds.gavel.gavel_scenario import gavel_scenario
+from walras.cluster import Pool, PoolId, Shape
+from walras.spec.cluster_file import ClusterConfig
+from walras.spec.file_model import load_yaml
 
 #: Three types: machines, accelerators of each, and the nominal speed that the seeded rule begins with.
 THREE_TYPES = {"v100": (43, 4, 4.0), "p100": (85, 2, 2.0), "k80": (85, 2, 1.0)}
@@ -71,21 +70,21 @@ class Case:
 
 
 def _philly(data: Path, scale: float) -> list[TraceJob]:
-    rows = read_workload(data / "jobs" / "philly_2017.csv.gz").jobs
+    rows = read_trace(data / "jobs" / "philly_2017.csv.gz").jobs
     return list(islice(rows, max(1, round(len(rows) * scale))))
 
 
 def _philly_512(machines: int | None = None) -> tuple[PoolModel, ...]:
-    models = pool_models(load_yaml(cluster_path("philly-512"), ClusterConfig))
+    models = pool_models(load_yaml(find_cluster("philly-512"), ClusterConfig))
     return models if machines is None else tuple(replace(model, machines=machines) for model in models)
 
 
 def _case(
     rows: Iterable[TraceJob], pools: tuple[PoolModel, ...], spec: PolicySpec, rules: RoundRules, restart_s: float = 0.0
 ) -> Prepared:
-    placing = Placing({model.pool.shape.accelerator: model.pool.shape.nominal_speed for model in pools})
+    placing = TraceBinding({model.pool.shape.accelerator: model.pool.shape.nominal_speed for model in pools})
     jobs = list(placing.jobs(rows))
-    truth = Truth(placing.speeds, default_costs=Costs(start_s=restart_s))
+    truth = GroundTruth(placing.speeds, default_costs=AttemptCosts(start_s=restart_s))
     return Prepared(jobs, Scenario(pools, truth, spec, rules))
 
 
@@ -119,14 +118,14 @@ def on_three_types(rows: Iterable[TraceJob], rules: RoundRules) -> Prepared:
 
 def _gavel(data: Path, scale: float) -> Prepared:
     trace, counts = _GAVEL
-    truth = Truth(read_throughputs(data / "gavel" / "throughputs" / "simulation_throughputs.json"))
+    truth = GroundTruth(read_throughput_table(data / "gavel" / "throughputs" / "simulation_throughputs.json"))
     pools = tuple(
         PoolModel(Pool(PoolId(name), Shape(name, name, 1, 8.0, 2**36)), machines=count)
         for name, count in counts.items()
     )
-    rows = read_workload(data / "gavel" / "traces" / f"{trace}.tsv", "gavel").jobs
+    rows = read_trace(data / "gavel" / "traces" / f"{trace}.tsv", "gavel").jobs
     some = islice(rows, max(1, round(len(rows) * scale)))
-    jobs = list(Placing(dict.fromkeys(counts, 1.0), table=truth.speeds).jobs(some))
+    jobs = list(TraceBinding(dict.fromkeys(counts, 1.0), table=truth.speeds).jobs(some))
     return Prepared(jobs, gavel_scenario(pools, truth, "max_min_fairness_perf"))
 
 
@@ -136,7 +135,7 @@ CASES = {
     "backfill": Case("Philly, first come first served with backfill", "128 machines of 8", _backfill, 20.0),
     "max_min": Case(
         "Philly, aware max-min re-solved every 360 s at most",
-        "172:170:170 of three types, restart 60 s, speeds by simulator/workloads/seeded_speeds.py, 26 kinds, seed 0",
+        "172:170:170 of three types, restart 60 s, speeds by simulator/workloads/speed_tables.py, 26 kinds, seed 0",
         _max_min,
         300.0,
     ),
@@ -154,7 +153,7 @@ class _Watch:
         self.ended = self.waited = self.rounds = 0
         self.jct_s = self.solver_s = 0.0
 
-    def took(self, measure: JobMeasure) -> None:
+    def took(self, measure: JobMetrics) -> None:
         self.ended += 1
         self.jct_s += measure.jct_s
         self.waited += measure.queueing_s > 0
@@ -180,7 +179,7 @@ def run(name: str, scale: float = 1.0) -> dict[str, float]:
     began_s, began_cpu_s = perf_counter(), process_time()
     result = simulate(prepared.jobs, replace(scenario, wiring=wiring), sink=watch.took, recorder=watch.heard)
     cpu_s, wall_s = process_time() - began_cpu_s, perf_counter() - began_s
-    assert result.outcome is Outcome.COMPLETE, result.outcome
+    assert result.outcome is RunOutcome.COMPLETE, result.outcome
     assert not result.violations, result.violations[:3]
     return {
         "wall_s": wall_s,

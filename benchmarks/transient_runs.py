@@ -9,8 +9,8 @@ import csv
 import gzip
 from pathlib import Path
 
-from scheduler.cloud.lifetimes import Empirical
-from scheduler.cloud.transient_cluster import Saturation, Servers, WorkerKind
+from optimizer.planning.worker_clusters import ParameterServers, ServerSaturation, WorkerKind
+from optimizer.renting.spot_lifetimes import EmpiricalLifetime
 
 STEPS = 64_000.0
 #: Seconds and USD of eight on-demand K80, and of eight transient ones, as published; seconds of one K80 alone.
@@ -27,16 +27,18 @@ _P100_USD = (1.104 / 1694 * 3600 - _SERVER_USD) / 4
 #: From 2 and 8 on-demand K80 likewise.
 _ON_DEMAND_USD = (3.013 / 1830 - 3.166 / 7172) / 6 * 3600
 
-SERVERS = Servers(_SERVER_USD, Saturation(tuple(_P100_ALONE * number for number in range(1, 6)), _P100_THROUGH))
+SERVERS = ParameterServers(
+    _SERVER_USD, ServerSaturation(tuple(_P100_ALONE * number for number in range(1, 6)), _P100_THROUGH)
+)
 
 
-def lifetimes(data: Path, gpu: str) -> Empirical:
+def lifetimes(data: Path, gpu: str) -> EmpiricalLifetime:
     """Measured lives of preemptible machines; those at the cap of a day were alive."""
     with gzip.open(data / "spot" / "gcp_transient_lifetimes.csv.gz", "rt", encoding="utf-8") as file:
         rows = [row for row in csv.DictReader(file) if row["gpu"] == gpu and row["start"].startswith(_YEAR)]
     lives = [float(row["lifetime_s"]) for row in rows]
     taken = [life / 3600 for life in lives if life < _CAP_S]
-    return Empirical.of(taken, [life / 3600 for life in lives if life >= _CAP_S])
+    return EmpiricalLifetime.of(taken, [life / 3600 for life in lives if life >= _CAP_S])
 
 
 def kinds(data: Path) -> list[WorkerKind]:

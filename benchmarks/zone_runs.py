@@ -13,12 +13,18 @@ from statistics import fmean
 
 from benchmarks.spot_runs import JOB, ON_DEMAND_ALONE, named, traces
 from benchmarks.tables import Measured
-from scheduler.cloud.deadline_job import SpotPolicy
-from scheduler.cloud.slack_plan import plan_slack
-from scheduler.cloud.spot_market import SpotMarket
-from scheduler.cloud.spot_program import zones_optimum
-from scheduler.cloud.spot_replay import Replayed, Start, Zones, draw_starts, least, replay, teach
-from scheduler.cloud.uniform_progress import UniformProgress
+from optimizer.planning.deadline_job import SpotPolicy, UniformProgress
+from optimizer.planning.slack_policy import SpotMarket, plan_slack
+from optimizer.planning.spot_replay import (
+    ReplayedPolicy,
+    ReplayStart,
+    Zones,
+    draw_starts,
+    replay_optimum,
+    replay_policy,
+    teach_policy,
+    zones_optimum,
+)
 
 _SET = "availability/1-node/aws-02-15-2023/"
 REGIONS = {"us-west-2": ("us-west-2a", "us-west-2c"), "us-east-1": ("us-east-1a", "us-east-1d")}
@@ -45,24 +51,26 @@ def region(data: Path, name: str) -> Zones:
 def fitted(data: Path) -> Fitted:
     """Our plans, from the traces of 2022."""
     before = [trace for trace in traces(data, _BEFORE) if any(trace)]
-    both = teach(JOB, before, 2, Random(0))
+    both = teach_policy(JOB, before, 2, Random(0))
     return Fitted(both.markets, plan_slack(JOB, both.markets).policy, both.plan.policy)
 
 
-def begun(zones: Zones, each: int, seed: int = 0) -> list[Start]:
+def begun(zones: Zones, each: int, seed: int = 0) -> list[ReplayStart]:
     """Random starts over all zones at once."""
     return draw_starts(zones, JOB.slots, each, Random(seed))
 
 
-def alone(starts: Sequence[Start], make: Callable[[], SpotPolicy]) -> Replayed:
+def alone(starts: Sequence[ReplayStart], make: Callable[[], SpotPolicy]) -> ReplayedPolicy:
     """A policy in each zone by itself."""
-    single = [Start((zone,), start.first, start.slots) for start in starts for zone in start.zones]
-    return replay(JOB, single, lambda _: make())
+    single = [ReplayStart((zone,), start.first, start.slots) for start in starts for zone in start.zones]
+    return replay_policy(JOB, single, lambda _: make())
 
 
-def across(starts: Sequence[Start], make: Callable[[], SpotPolicy], markets: Sequence[SpotMarket]) -> Replayed:
+def across(
+    starts: Sequence[ReplayStart], make: Callable[[], SpotPolicy], markets: Sequence[SpotMarket]
+) -> ReplayedPolicy:
     """A policy over all zones."""
-    return replay(JOB, starts, lambda _: make(), markets)
+    return replay_policy(JOB, starts, lambda _: make(), markets)
 
 
 def measure_zones(data: Path, name: str, each: int, ours: Fitted) -> Measured:
@@ -83,7 +91,7 @@ def measure_zones(data: Path, name: str, each: int, ours: Fitted) -> Measured:
     best, proven = fmean(plan.usd for plan in solved), fmean(plan.at_least for plan in solved)
     measured.add("optimum over zones, integer program, whole slots", 100 * best / ON_DEMAND_ALONE, "%")
     measured.add("the same, proven not below", 100 * proven / ON_DEMAND_ALONE, "%")
-    bound = least(JOB, starts).cost
+    bound = replay_optimum(JOB, starts).cost
     measured.add("optimum over zones, exact", 100 * bound / ON_DEMAND_ALONE, "%")
     measured.add("starts without a plan", len(starts) - len(solved), "", at_most=0)
     before, after = cost["Uniform Progress, one zone"], cost["ours over zones"]

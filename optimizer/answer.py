@@ -4,18 +4,18 @@ from dataclasses import replace
 
 import numpy as np
 
-from optimizer.arrays.owners import best_by
+from optimizer.assignment.list_schedule import with_bound_report
+from optimizer.assignment.mixed_gangs import answer_with_mixed_gangs
+from optimizer.classes.deduplication import DistinctJobs, distinct_jobs, distinct_jobs_if_sound
+from optimizer.classes.segments import max_by
 from optimizer.decision import Decision, Memory, Order, Shares, Status
-from optimizer.gangs.mixtures import answer_with_mixtures
-from optimizer.market.distinct import Distinct, distinct_if_sound, distinct_jobs
-from optimizer.orders.yardstick import with_yardstick
-from optimizer.policy import OrderPolicy, PlanPolicy, Policy, SharePolicy, StatedFacts, TellsApart
+from optimizer.policy import AggregatesJobs, GivenOrderFacts, OrderPolicy, PlanPolicy, Policy, SharePolicy
 from optimizer.problem import Problem
-from optimizer.renting.machines import Rental, rent_machines, with_rental
-from optimizer.validate import validate
+from optimizer.renting.machine_rental import Rental, rent_machines, with_rental
+from optimizer.validate import validate_problem
 
 
-def answer(
+def answer_problem(
     policy: Policy, problem: Problem, memory: Memory, delay_usd_per_h: float
 ) -> tuple[Decision, Memory, Rental | None]:
     """Rent first where there is money and something to rent, then decide on what the fleet will be.
@@ -32,22 +32,22 @@ def answer(
     Raises:
         ProblemError: the problem is malformed. How well a solve went is told by certificate and rental status.
     """
-    found = _found_unchecked(policy, problem)
-    validate(problem, walked=found is not None)
+    found = _deduplicated_if_sound(policy, problem)
+    validate_problem(problem, walked=found is not None)
     if problem.jobs.mixes.any() and isinstance(policy, SharePolicy) and not isinstance(policy, PlanPolicy):
-        return *answer_with_mixtures(policy, problem, memory), None
+        return *answer_with_mixed_gangs(policy, problem, memory), None
     rental = rent_machines(problem, delay_usd_per_h)
     if isinstance(policy, PlanPolicy):  # it says what happens now: machines on their way are not there
-        return *policy.decide(_kept(problem, rental), memory), rental
+        return *policy.decide(_without_unprofitable(problem, rental), memory), rental
     if rental is not None:
         problem = with_rental(problem, rental)
     if isinstance(policy, OrderPolicy):
-        return order_of(policy, problem), memory, rental
-    decision, memory = _decided(policy, problem, memory, found)
+        return rank_jobs(policy, problem), memory, rental
+    decision, memory = _decide_shares(policy, problem, memory, found)
     return decision, memory, rental
 
 
-def _kept(problem: Problem, rental: Rental | None) -> Problem:
+def _without_unprofitable(problem: Problem, rental: Rental | None) -> Problem:
     """The fleet without machines that are not worth their price any more, once those that replace them are there."""
     if rental is None or rental.status is not Status.OPTIMAL or np.any(rental.accelerators > problem.pools.held + 1e-9):
         return problem
@@ -59,25 +59,27 @@ def answer_as_asked(
 ) -> tuple[Decision, Memory, Rental | None]:
     """`answer`, but a plan is for the whole fleet that is asked about: whoever checks it knows of no other."""
     if not isinstance(policy, PlanPolicy):
-        return answer(policy, problem, memory, delay_usd_per_h)
-    validate(problem)
+        return answer_problem(policy, problem, memory, delay_usd_per_h)
+    validate_problem(problem)
     return *policy.decide(problem, memory), rent_machines(problem, delay_usd_per_h)
 
 
-def _fields(policy: Policy) -> tuple[str, ...]:
+def _job_key_fields(policy: Policy) -> tuple[str, ...]:
     """What makes equal jobs different ones to the policy; none where it looks at every job."""
-    return policy.told_apart_by if isinstance(policy, TellsApart) else ()
+    return policy.told_apart_by if isinstance(policy, AggregatesJobs) else ()
 
 
-def _found_unchecked(policy: Policy, problem: Problem) -> Distinct | None:
+def _deduplicated_if_sound(policy: Policy, problem: Problem) -> DistinctJobs | None:
     """The distinct jobs, where they can be found while the columns are checked."""
-    fields = _fields(policy)
-    return distinct_if_sound(problem, fields) if fields else None
+    fields = _job_key_fields(policy)
+    return distinct_jobs_if_sound(problem, fields) if fields else None
 
 
-def _decided(policy: SharePolicy, problem: Problem, memory: Memory, found: Distinct | None) -> tuple[Decision, Memory]:
+def _decide_shares(
+    policy: SharePolicy, problem: Problem, memory: Memory, found: DistinctJobs | None
+) -> tuple[Decision, Memory]:
     """Equal jobs are decided about once, where the policy says what makes them equal."""
-    fields = _fields(policy)
+    fields = _job_key_fields(policy)
     if not fields:
         return policy.decide(problem, memory)
     if found is None:
@@ -88,27 +90,27 @@ def _decided(policy: SharePolicy, problem: Problem, memory: Memory, found: Disti
     return (found.tell(decision) if isinstance(decision, Shares) else decision), memory
 
 
-def order_of(policy: OrderPolicy, problem: Problem) -> Order:
+def rank_jobs(policy: OrderPolicy, problem: Problem) -> Order:
     """The jobs by class and the policy's key; columns by speed if it is aware, else in the order of the pools."""
     jobs, columns = problem.jobs, problem.columns
-    keys = policy.key(_facts(problem))
+    keys = policy.key(_order_facts(problem))
     rows = np.lexsort((jobs.job_id, jobs.submitted_at, *keys[::-1], -jobs.priority_class))
     if policy.aware:
         order = Order(tuple(rows.tolist()), columns.steps_per_s)
-        return with_yardstick(problem, order, strict=policy.strict)
+        return with_bound_report(problem, order, strict=policy.strict)
     first_pool = np.full(len(columns), len(problem.pools), dtype=np.int64)
     np.minimum.at(first_pool, columns.use_column, columns.use_pool)
     order = Order(tuple(rows.tolist()), -first_pool.astype(np.float64))
-    return with_yardstick(problem, order, strict=policy.strict)
+    return with_bound_report(problem, order, strict=policy.strict)
 
 
-def _facts(problem: Problem) -> StatedFacts:
+def _order_facts(problem: Problem) -> GivenOrderFacts:
     """What a problem tells of its jobs. How long they have waited, it does not: nobody is counted anew."""
     jobs, columns = problem.jobs, problem.columns
-    fastest = best_by(columns.job, columns.steps_per_s, len(jobs))
+    fastest = max_by(columns.job, columns.steps_per_s, len(jobs))
     remaining_s = np.full(len(jobs), np.inf)
     np.divide(jobs.remaining_steps, fastest, out=remaining_s, where=fastest > 0)
-    return StatedFacts(
+    return GivenOrderFacts(
         submitted_at=jobs.submitted_at,
         priority_class=jobs.priority_class,
         gang=jobs.gang,

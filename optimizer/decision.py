@@ -1,12 +1,17 @@
-"""What a policy answers: shares of time with prices and a certificate, an order, or a plan."""
+"""What a policy answers: shares of time with prices and a certificate, an order, or a plan.
 
-from dataclasses import dataclass, field
+A policy may add configurations to those of the problem, gangs over several pools and forks (`Shares.added`,
+`Plan.added`). It counts them after the problem's own. Documents, the checker and the scheduler first put them into the
+problem, with `with_added`: from there on they are configurations like all others.
+"""
+
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
 import numpy as np
 
-from optimizer.problem import BoolArray, Columns, FloatArray, IntArray
+from optimizer.problem import BoolArray, Columns, FloatArray, IntArray, Problem
 
 #: A policy's memory between decisions: a small JSON value, owned and journaled by the scheduler. None starts afresh.
 Memory = Any
@@ -53,7 +58,7 @@ class Quote:
     exchange: float
 
 
-def _nothing() -> FloatArray:
+def _no_values() -> FloatArray:
     return np.zeros(0)
 
 
@@ -69,12 +74,13 @@ class StageKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Stage:
+class SolveStage:
     """One program of a solve in stages, with the prices that prove its optimum.
 
     Any non-negative prices give a valid bound (each job's best response to them is a small program of its own), so a
-    checker need not trust them. Nor need it where jobs are packed: any prices do that leave no column and no pair worth
-    more than it costs (`optimizer.packing.pricing`). Utilities are those in which the policy states its targets.
+    checker need not trust them. Nor need it where jobs are co-located: any prices do that leave no column and no pair
+    worth more than it costs (`optimizer.lp.column_generation.pair_pricing`). Utilities are those in which the policy
+    states its targets.
     """
 
     kind: StageKind
@@ -90,12 +96,12 @@ class Stage:
     bound: float
     #: Where jobs may be packed, and only there, because the pools' prices do not tell which of its two jobs pays for a
     #: pair: what one more unit of utility, and of time, is worth to each job, in the objective's unit, >= 0 (n,), (n,).
-    multiplier: FloatArray = field(default_factory=_nothing)
-    time: FloatArray = field(default_factory=_nothing)
+    multiplier: FloatArray = field(default_factory=_no_values)
+    time: FloatArray = field(default_factory=_no_values)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Packed:
+class ColocatedJobs:
     """Two jobs on the same accelerators: parallel arrays of their rows, pair (row of `Pairs`) and share of time."""
 
     #: The job that runs as the pair's first kind, and the one that runs as its second.
@@ -108,10 +114,10 @@ class Packed:
         return len(self.share)
 
 
-def nobody_packed() -> Packed:
+def no_colocated_jobs() -> ColocatedJobs:
     """No two jobs together."""
     none = np.zeros(0, dtype=np.int64)
-    return Packed(none, none, none, np.zeros(0))
+    return ColocatedJobs(none, none, none, np.zeros(0))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -126,11 +132,11 @@ class Shares:
     surplus: FloatArray
     certificate: Certificate
     #: The programs solved, in order; empty where shares come from a formula.
-    stages: tuple[Stage, ...] = ()
+    stages: tuple[SolveStage, ...] = ()
     #: Rows of jobs without any configuration that fits the fleet: they get nothing (ascending).
     unplaceable: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     #: Shares of jobs that run two by two, beside those in `x`.
-    packed: Packed = field(default_factory=nobody_packed)
+    packed: ColocatedJobs = field(default_factory=no_colocated_jobs)
     #: Rows of jobs whose deadline asks for more than they can be given, or for something that nobody can tell: they
     #: were asked for less (ascending).
     relaxed: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
@@ -139,7 +145,7 @@ class Shares:
 
 
 @dataclass(frozen=True, slots=True)
-class Yardstick:
+class BoundReport:
     """How far what is reached stays behind what nobody can do better than, in a measure that has a name."""
 
     name: str
@@ -162,7 +168,7 @@ class Order:
     rows: tuple[int, ...]
     preference: FloatArray
     #: None where there is none; then `no_yardstick` says why.
-    yardstick: Yardstick | None = None
+    yardstick: BoundReport | None = None
     no_yardstick: str = ""
 
 
@@ -180,11 +186,67 @@ class Plan:
     #: What each job gains at the quoted prices: value minus price of its best configuration, >= 0 (n,).
     surplus: FloatArray
     #: None where there is none; then `no_yardstick` says why.
-    yardstick: Yardstick | None = None
+    yardstick: BoundReport | None = None
     no_yardstick: str = ""
     #: Configurations besides the problem's, which the policy made for jobs that take them (`Jobs.mixes`,
-    #: `Jobs.fork_max`), with rows of their own; `column` counts them after the problem's (`optimizer.added`).
+    #: `Jobs.fork_max`), with rows of their own; `column` counts them after the problem's (`optimizer.decision`).
     added: Columns | None = None
 
 
 Decision = Shares | Order | Plan
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MultiPoolGangs:
+    """m configurations over several pools."""
+
+    #: Row of the job (m,).
+    job: IntArray
+    steps_per_s: FloatArray
+    #: Accelerators of each pool, whole (m, p).
+    use: FloatArray
+
+    def __len__(self) -> int:
+        return len(self.job)
+
+    @property
+    def columns(self) -> Columns:
+        """The same as columns, in which nobody runs yet."""
+        column, pool = np.nonzero(self.use > 0)
+        running = np.zeros(len(self), dtype=np.bool_)
+        return Columns(self.job, self.steps_per_s, column, pool, self.use[column, pool], running)
+
+
+def with_added(problem: Problem, decision: Decision) -> tuple[Problem, Decision]:
+    """The problem with the configurations that the answer added, and the answer in its terms."""
+    if isinstance(decision, Order) or decision.added is None:
+        return problem, decision
+    whole, place = append_columns(problem, decision.added)
+    if isinstance(decision, Plan):
+        column = np.where(decision.column >= 0, place[decision.column], -1)
+        return whole, replace(decision, column=column, added=None)
+    x = np.empty(len(place))
+    x[place] = decision.x
+    return whole, replace(decision, x=x, added=None)
+
+
+def append_columns(problem: Problem, added: Columns) -> tuple[Problem, IntArray]:
+    """The problem with these configurations besides, each behind its job's own.
+
+    And the row there of every configuration, the problem's first, then the added ones.
+    """
+    known, c = problem.columns, len(problem.columns)
+    order = np.argsort(np.concatenate((known.job, added.job)), kind="stable")
+    place = np.empty(len(order), dtype=np.int64)
+    place[order] = np.arange(len(order))
+    use_column = place[np.concatenate((known.use_column, c + added.use_column))]
+    by_column = np.argsort(use_column, kind="stable")
+    columns = Columns(
+        job=np.concatenate((known.job, added.job))[order],
+        steps_per_s=np.concatenate((known.steps_per_s, added.steps_per_s))[order],
+        use_column=use_column[by_column],
+        use_pool=np.concatenate((known.use_pool, added.use_pool))[by_column],
+        use_count=np.concatenate((known.use_count, added.use_count))[by_column],
+        running=np.concatenate((known.running, added.running))[order],
+    )
+    return replace(problem, columns=columns), place

@@ -1,11 +1,16 @@
-"""What a policy is: its configuration and what it must answer. `optimizer.registry` maps names to policies."""
+"""What a policy is: its configuration, the protocols that it may implement, and parameters that several policies share.
+
+`optimizer.registry` maps names to policies. Between two solves a job that arrives is admitted by its surplus: the value
+that the policy sees in a configuration, minus the price of its accelerators (`best_configuration_at`).
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import inf
-from typing import Any, Protocol, runtime_checkable
+from typing import Annotated, Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
+from pydantic import Field
 
 from optimizer.decision import Decision, Memory, Plan, Quote
 from optimizer.problem import BoolArray, FloatArray, IntArray, Problem
@@ -68,7 +73,7 @@ class OrderFacts(Protocol):
 
     @property
     def served_s(self) -> FloatArray:
-        """Accelerator-seconds since the job's service was last counted anew (`Renewing`)."""
+        """Accelerator-seconds since the job's service was last counted anew (`ResetsService`)."""
         ...
 
     @property
@@ -88,7 +93,7 @@ class OrderFacts(Protocol):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class StatedFacts:
+class GivenOrderFacts:
     """`OrderFacts` that somebody states."""
 
     submitted_at: FloatArray
@@ -115,7 +120,7 @@ class SharePolicy(Protocol):
 
 
 @runtime_checkable
-class TellsApart(Protocol):
+class AggregatesJobs(Protocol):
     """A share policy for which many jobs are the same job: it may be asked about distinct jobs with counts instead."""
 
     @property
@@ -148,7 +153,7 @@ class OrderPolicy(Protocol):
 
 
 @runtime_checkable
-class Renewing(Protocol):
+class ResetsService(Protocol):
     """An order that now and then counts a waiting job's service anew (asked at round ends)."""
 
     def renews(self, jobs: OrderFacts) -> BoolArray:
@@ -178,3 +183,64 @@ class PlanPolicy(Protocol):
 Policy = SharePolicy | OrderPolicy | PlanPolicy
 #: Policies that solve something, and quote prices.
 PricingPolicy = SharePolicy | PlanPolicy
+
+HeterogeneityAware = Annotated[
+    bool,
+    Field(
+        description="True: the speeds of each job on each pool count. "
+        "False: all speeds are taken for equal: a job has its average speed on every accelerator."
+    ),
+]
+Normalised = Annotated[
+    bool,
+    Field(description="True: throughput over that of an equal split, times the gang. False: plain steps per second."),
+]
+UnpricedAccelerator = Annotated[
+    Annotated[float, Field(gt=0)] | None,
+    Field(description="What an accelerator without a price is counted at, USD/h. None: the lowest price in the fleet."),
+]
+LeftoverRule = Annotated[
+    Literal["sum", "nothing"],
+    Field(
+        description="What the level leaves. sum: so that the sum of fair-share utilities is largest; nothing: as is."
+    ),
+]
+
+#: Of orders.
+FastestFirst = Annotated[
+    bool, Field(description="True: fastest free configuration first. False: pools in their order, blind to speed.")
+]
+StrictOrder = Annotated[bool, Field(description="True: the first job that does not fit holds up all behind it.")]
+RankMargin = Annotated[
+    float,
+    Field(ge=0, description="A job displaces another only from a lower step; steps differ by this part (0.1: 10 %)."),
+]
+LengthGuess = Annotated[
+    float, Field(gt=0, description="Seconds that a job of unknown length is taken to have left, at least.")
+]
+
+SpaceSharing = Annotated[
+    bool,
+    Field(
+        description="True: two jobs whose kinds are listed for it may share accelerators, each at part of its speed."
+    ),
+]
+
+#: A value within this part of the price equals it.
+_SURPLUS_ROUNDING = 1e-9
+
+
+def best_configuration_at(policy: PricingPolicy, newcomer: Newcomer, quote: Quote) -> tuple[int | None, FloatArray]:
+    """The configuration with the largest value minus price, and that surplus for each of them (c,).
+
+    None where no configuration has any value, or each costs more than its value. A surplus of exactly zero admits: that
+    is what a job worth as much as the mean of those already there gets, and turning it away would be rounding's choice.
+    Ties go to the first. Whether the place is free is the caller's to see.
+    """
+    value = policy.value(newcomer, quote)
+    surplus: FloatArray = value - newcomer.count * quote.prices[newcomer.pool]
+    candidates = np.where((value > 0) & (surplus >= -_SURPLUS_ROUNDING * value), surplus, -np.inf)
+    best = int(np.argmax(candidates)) if len(candidates) else 0
+    if not len(candidates) or candidates[best] == -np.inf:
+        return None, surplus
+    return best, surplus

@@ -1,50 +1,61 @@
-"""The one place that maps names to policies. Importing it, or making a policy, imports no solver.
+"""The one place that maps names to policies, and what a registered policy says about itself.
 
-Policies of other packages register through the entry-point group `walras.policies`: name -> class. A policy class is a
-pydantic dataclass (its fields are the parameters) that answers `SharePolicy`, `OrderPolicy`
-or `PlanPolicy`.
+Importing this module, or making a policy, imports no solver. Policies of other packages register through the
+entry-point group `walras.policies`: name -> class. A policy class is a pydantic dataclass (its fields are the
+parameters) that implements `SharePolicy`, `OrderPolicy` or `PlanPolicy`.
+
+`walras policy show` reads the description of a policy from where it is written:
+
+    class docstring, first line        what it does, in a sentence
+    class or module docstring          `Source: ...`, to the end of the sentence
+    Annotated[T, Field(description=)]  each parameter; the allowed values follow from its type
 """
 
 import difflib
-from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
+import inspect
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
-from pydantic import ValidationError
+import numpy as np
+from pydantic import TypeAdapter, ValidationError
 
+from optimizer.decision import Plan, Shares
 from optimizer.policy import OrderPolicy, PlanPolicy, Policy, PolicySpec, SharePolicy
+from optimizer.problem import Columns, Entities, Jobs, Pools, Problem
 from walras.errors import ConfigError, UnknownPolicyError
 
 ENTRY_POINTS = "walras.policies"
 
 _BUILT_IN: Mapping[str, str] = {
     "allox": "optimizer.policies.allox:Allox",
-    "cost_with_slos": "optimizer.policies.cost_with_slos:CostWithSlos",
-    "edf": "optimizer.policies.edf:Edf",
+    "cost_with_slos": "optimizer.policies.throughput:CostWithSlos",
+    "edf": "optimizer.policies.queue_orders:Edf",
     "elasticflow": "optimizer.policies.elasticflow:ElasticFlow",
-    "fifo": "optimizer.policies.fifo:Fifo",
+    "fifo": "optimizer.policies.queue_orders:Fifo",
     "finish_time_fairness": "optimizer.policies.finish_time_fairness:FinishTimeFairness",
     "hadar": "optimizer.policies.hadar:Hadar",
     "hierarchical": "optimizer.policies.hierarchical:Hierarchical",
-    "isolated": "optimizer.policies.isolated:Isolated",
-    "las": "optimizer.policies.las:Las",
+    "isolated": "optimizer.policies.max_min_fairness:Isolated",
+    "las": "optimizer.policies.queue_orders:Las",
     "makespan": "optimizer.policies.makespan:Makespan",
     "max_min_fairness": "optimizer.policies.max_min_fairness:MaxMinFairness",
     "optimus": "optimizer.policies.optimus:Optimus",
     "pollux": "optimizer.policies.pollux:Pollux",
-    "priority": "optimizer.policies.priority:Priority",
+    "priority": "optimizer.policies.queue_orders:Priority",
     "proportional_fairness": "optimizer.policies.proportional_fairness:ProportionalFairness",
     "shockwave": "optimizer.policies.shockwave:Shockwave",
     "sia": "optimizer.policies.sia:Sia",
-    "srsf": "optimizer.policies.srsf:Srsf",
-    "srtf": "optimizer.policies.srtf:Srtf",
+    "srsf": "optimizer.policies.queue_orders:Srsf",
+    "srtf": "optimizer.policies.queue_orders:Srtf",
     "throughput": "optimizer.policies.throughput:Throughput",
-    "throughput_per_dollar": "optimizer.policies.throughput_per_dollar:ThroughputPerDollar",
-    "tiresias": "optimizer.policies.tiresias:Tiresias",
+    "throughput_per_dollar": "optimizer.policies.throughput:ThroughputPerDollar",
+    "tiresias": "optimizer.policies.queue_orders:Tiresias",
     "walras": "optimizer.policies.walras:Walras",
-    "water_filling": "optimizer.policies.water_filling:WaterFilling",
+    "water_filling": "optimizer.policies.max_min_fairness:WaterFilling",
 }
 
 
@@ -127,3 +138,145 @@ def _bad_parameter(policy: str, error: ValidationError) -> ConfigError:
 def _did_you_mean(name: str, known: set[str]) -> str:
     close = difflib.get_close_matches(name, sorted(known), n=1)
     return f"did you mean '{close[0]}'?" if close else ""
+
+
+_SOURCE = re.compile(r"\bSource:\s(.+?)\.(?=\s+[A-Z]|\s*\Z|\n\s*\n)", re.DOTALL)
+#: Endings of names, as everywhere in Walras, and the units that they stand for.
+_UNITS = {"_usd_per_h": "USD/h", "_steps_per_s": "steps/s", "_s": "s", "_bytes": "bytes", "_at": "s since the epoch"}
+_LIMITS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterDescription:
+    """One parameter of a policy."""
+
+    name: str
+    #: `boolean`, `number`, `string`, ...: as in JSON.
+    type: str
+    default: Any
+    unit: str
+    #: What it may be: `sum, nothing`, `> 0`; empty: anything of the type.
+    allowed: str
+    description: str
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyDescription:
+    """A policy in words."""
+
+    name: str
+    #: `order`, `shares` or `plan`.
+    family: str
+    summary: str
+    source: str
+    #: Everything that its class and, if that holds no other policy, its module say, formula included.
+    about: str
+    #: Unit in which it quotes prices with its parameters at their defaults; empty: nothing has a price.
+    price_unit: str
+    #: `maximise` or `minimise`, of what its certificate speaks of; empty for an order.
+    seeks: str
+    parameters: tuple[ParameterDescription, ...]
+
+
+def describe(name: str) -> PolicyDescription:
+    """The description of a registered policy.
+
+    Raises:
+        UnknownPolicyError: no policy has that name.
+    """
+    policy = make(PolicySpec(name))
+    kind = type(policy)
+    own = inspect.cleandoc(kind.__doc__ or "")
+    about = own if _shares_its_module(kind) else inspect.cleandoc(inspect.getmodule(kind).__doc__ or "")
+    order = isinstance(policy, OrderPolicy)
+    unit, seeks = ("", "") if order else _unit_and_sense(policy)
+    return PolicyDescription(
+        name=name,
+        family="order" if order else "plan" if isinstance(policy, PlanPolicy) else "shares",
+        summary=own.split("\n\n")[0].replace("\n", " "),
+        source=_source(own) or _source(about),
+        about=about if own in about else f"{about}\n\n{own}",
+        price_unit=unit,
+        seeks=seeks,
+        parameters=tuple(_parameters(kind)),
+    )
+
+
+def _shares_its_module(kind: type[Any]) -> bool:
+    """Several registered policies stand in the file: each describes itself in its class."""
+    return sum(target.startswith(f"{kind.__module__}:") for target in _BUILT_IN.values()) > 1
+
+
+def _source(text: str) -> str:
+    found = _SOURCE.search(text)
+    return " ".join(found[1].split()) if found else ""
+
+
+def _unit_and_sense(policy: Any) -> tuple[str, str]:
+    """What it says where there is nothing to decide: the unit of its prices, and which way its objective goes."""
+    decision, _ = policy.decide(_empty_problem(), None)
+    if isinstance(decision, Plan):
+        return decision.quote.unit, "maximise"
+    if not isinstance(decision, Shares):
+        return "", ""
+    return decision.quote.unit, "maximise" if decision.certificate.maximise else "minimise"
+
+
+def _empty_problem() -> Problem:
+    """A problem without jobs, pools and entities."""
+    f, i, b = np.zeros(0), np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.bool_)
+    return Problem(
+        at=0.0,
+        jobs=Jobs(i, f, f, f, f, f, f, f, i, i),
+        columns=Columns(i, f, i, i, f, b),
+        pools=Pools((), (), f, f, f, f),
+        entities=Entities(),
+    )
+
+
+def _parameters(kind: type[Any]) -> Iterator[ParameterDescription]:
+    if not is_dataclass(kind):
+        return
+    schema = TypeAdapter(kind).json_schema()
+    definitions = schema.get("$defs", {})
+    for name, written in schema.get("properties", {}).items():
+        told = _inlined(written, definitions)
+        yield ParameterDescription(
+            name=name,
+            type=_type_of(told, definitions),
+            default=told.get("default"),
+            unit=next((unit for ending, unit in _UNITS.items() if name.endswith(ending)), ""),
+            allowed=_allowed(told, definitions),
+            description=told.get("description", ""),
+        )
+
+
+def _inlined(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> dict[str, Any]:
+    """With what it refers to put in place."""
+    reference = schema.get("$ref", "").removeprefix("#/$defs/")
+    return {**definitions.get(reference, {}), **{key: value for key, value in schema.items() if key != "$ref"}}
+
+
+def _branches(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [_inlined(branch, definitions) for branch in schema.get("anyOf", [schema])]
+
+
+def _type_of(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
+    names: list[str] = []
+    for branch in _branches(schema, definitions):
+        if branch.get("type") == "array":
+            items: Mapping[str, Any] = branch.get("items") or next(iter(branch.get("prefixItems", [{}])), {})
+            names.append(f"list of {_type_of(_inlined(items, definitions), definitions)}")
+        else:
+            names.append(str(branch.get("type", "any")))
+    return " or ".join(names)
+
+
+def _allowed(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
+    told: list[str] = []
+    for branch in _branches(schema, definitions):
+        of = branch.get("items", {}) if branch.get("type") == "array" else branch
+        told += [str(value) for value in of.get("enum", [of["const"]] if "const" in of else [])]
+        limits = [f"{sign} {of[key]:g}" for key, sign in _LIMITS.items() if key in of]
+        told += [" and ".join(limits)] if limits else []
+    return ", ".join(told)

@@ -17,12 +17,13 @@ class ProblemError(UserError):
     """The problem is malformed: a number is not finite or negative, or the arrays do not fit together."""
 
 
-def validate(problem: Problem, *, walked: bool = False) -> None:
+def validate_problem(problem: Problem, *, walked: bool = False) -> None:
     """Check shapes, ranges and order of a problem.
 
     Args:
         problem: any.
-        walked: its columns and their uses were found to hold together (`optimizer.market.distinct.distinct_if_sound`).
+        walked: its columns and their uses were checked already
+            (`optimizer.classes.deduplication.distinct_jobs_if_sound`).
 
     Raises:
         ProblemError: names the array in `field`.
@@ -113,9 +114,9 @@ def _check_columns(columns: Columns, n: int, pools: int) -> None:
     _length("columns.use_pool", columns.use_pool, u)
     _length("columns.use_count", columns.use_count, u)
     if c >= _COMPILED_FROM and find_spec("numba") is not None:
-        from optimizer.arrays.sound_kernels import sound
+        from optimizer.classes.check_kernels import columns_are_sound
 
-        if sound(columns, n, pools):
+        if columns_are_sound(columns, n, pools):
             return
     _indices("columns.job", columns.job, n)
     _ascending("columns.job", columns.job)

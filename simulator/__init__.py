@@ -1,1 +1,1 @@
-"""Virtual time around the scheduler core."""
+"""A discrete-event simulator around the scheduler core: virtual time, machines, jobs, faults and metrics."""

@@ -1,7 +1,7 @@
-"""The life of an attempt: it starts, makes steps, reports, saves, and ends.
+"""The life of a simulated attempt: start, warm-up, steps, reports, checkpoints, exit.
 
-Progress is exact: between two happenings an attempt makes steps at one rate, so nothing is computed in between. Who
-starts and stops attempts is `simulator.world`.
+Progress is exact: between two events an attempt makes steps at one rate, so nothing is computed in between. Who starts
+and stops attempts is `simulator.world`.
 """
 
 from collections.abc import Callable, Iterable
@@ -9,29 +9,21 @@ from dataclasses import dataclass
 from enum import Enum
 from math import inf
 
-from scheduler.core.events import (
-    AttemptEnded,
-    AttemptProgressed,
-    AttemptStarted,
-    CheckpointRecorded,
-    EndCause,
-    Event,
-)
-from simulator.engine import Action, Engine, Timer
-from simulator.job import PlannedFailure, SimulatedJob
-from simulator.machines import Machines, Part
-from simulator.streams import Streams
-from simulator.truth import Costs, Stretch
-from walras.ids import NodeId
+from scheduler.core.events import AttemptEnded, AttemptProgressed, AttemptStarted, CheckpointRecorded, EndCause, Event
+from simulator.engine import Action, Engine, RandomStreams, Timer
+from simulator.ground_truth import AttemptCosts, SpeedSegment
+from simulator.machines import HeldDevices, SimulatedMachines
+from simulator.simulated_jobs import PlannedFailure, SimulatedJob
+from walras.cluster import NodeId
 
 #: Exit code of a job that saved its state and asks to be started again.
-REQUEUE = 85
+EXIT_REQUEUE = 85
 SIGKILL = 9
 SIGTERM = 15
 
 
 @dataclass(frozen=True, slots=True)
-class WorldModel:
+class WorldParameters:
     """How the world behaves where nothing goes wrong. Everything that is not here comes from the truth."""
 
     #: A running attempt reports its steps this often; inf: never (policies that need no progress).
@@ -53,7 +45,7 @@ class WorldModel:
     refused: float = 0.0
 
 
-class Phase(Enum):
+class SimAttemptPhase(Enum):
     STARTING = "starting"
     #: All ranks are up; the first step has not begun.
     WARMING_UP = "warming up"
@@ -66,14 +58,14 @@ class Phase(Enum):
     DEAD = "dead"
 
 
-class Job:
+class JobProgress:
     """A job that has been submitted and has not ended."""
 
     __slots__ = ("failed", "lost_steps", "plan", "ran_on", "run", "saved_steps", "steps", "worked_steps")
 
     def __init__(self, plan: SimulatedJob) -> None:
         self.plan = plan
-        self.run: Run | None = None
+        self.run: SimAttempt | None = None
         #: Machines of its newest attempt, where it costs something to change them.
         self.ran_on: frozenset[NodeId] = frozenset()
         #: Steps behind it now, and by its last recorded checkpoint.
@@ -87,10 +79,10 @@ class Job:
 
 
 #: Steps behind a job -> its speed from there on, and how far that lasts.
-Pace = Callable[[float], Stretch]
+SpeedCurve = Callable[[float], SpeedSegment]
 
 
-class Run:
+class SimAttempt:
     """One attempt, from its start to its last process."""
 
     __slots__ = (
@@ -120,12 +112,14 @@ class Run:
         "up_at",
     )
 
-    def __init__(self, job: Job, attempt: int, parts: list[Part], law: Pace, costs: Costs) -> None:
+    def __init__(
+        self, job: JobProgress, attempt: int, parts: list[HeldDevices], law: SpeedCurve, costs: AttemptCosts
+    ) -> None:
         self.job = job
         self.attempt = attempt
         self.parts = parts
         #: The attempt on the same accelerators, if two share them: speeds are others then than alone.
-        self.partner: Run | None = None
+        self.partner: SimAttempt | None = None
         #: Part of its speed that it works at whatever its machines do.
         self.own_pace = 1.0
         #: Its speed by the steps behind the job: alone on its accelerators, on machines that are well.
@@ -135,7 +129,7 @@ class Run:
         self.full_rate = self.alone_rate
         self.rate = self.full_rate * self.pace
         self.costs = costs
-        self.phase = Phase.STARTING
+        self.phase = SimAttemptPhase.STARTING
         #: Since when steps are made that `job.steps` does not hold yet (RUNNING only).
         self.base_at = 0.0
         #: Steps behind the job when this attempt began, and when its ranks were up.
@@ -160,10 +154,12 @@ class Run:
         return min([node.pace for node, _ in self.parts]) * self.own_pace
 
 
-class Attempts:
+class AttemptSimulator:
     """Lets attempts live. Its methods named in the past tense are what happens to them; they answer what is told."""
 
-    def __init__(self, engine: Engine, machines: Machines, model: WorldModel, streams: Streams) -> None:
+    def __init__(
+        self, engine: Engine, machines: SimulatedMachines, model: WorldParameters, streams: RandomStreams
+    ) -> None:
         self._engine = engine
         self._machines = machines
         self._model = model
@@ -171,52 +167,52 @@ class Attempts:
 
     # -- what is done to an attempt
 
-    def begin(self, now: float, run: Run) -> None:
+    def begin(self, now: float, run: SimAttempt) -> None:
         """Its processes start; it holds its accelerators from now on."""
         self._take_place(run)
         run.timer = self._engine.schedule(now + run.costs.start_s, self._up, run)
 
-    def _take_place(self, run: Run) -> None:
+    def _take_place(self, run: SimAttempt) -> None:
         run.job.run = run
         beside = None if run.partner is None else run.partner.job.plan.request.job_id
         self._machines.hold(run.job.plan.request.job_id, run.parts, beside)
 
-    def set_rate(self, now: float, run: Run, full_rate: float) -> None:
+    def set_rate(self, now: float, run: SimAttempt, full_rate: float) -> None:
         """It goes on at another speed (`full_rate`: on machines that are well), or its machines at another pace."""
         self._settle(now, run)
         run.full_rate = full_rate
         run.rate = full_rate * run.pace
-        if run.phase is Phase.RUNNING:
+        if run.phase is SimAttemptPhase.RUNNING:
             self._await_next(run)
 
-    def stop(self, now: float, run: Run, grace_s: float) -> None:
+    def stop(self, now: float, run: SimAttempt, grace_s: float) -> None:
         """It is asked to save and stop, and killed if that takes longer than the grace."""
-        if run.phase in (Phase.STOPPING, Phase.DEAD):
+        if run.phase in (SimAttemptPhase.STOPPING, SimAttemptPhase.DEAD):
             return
         phase, checkpoint_s = run.phase, run.costs.checkpoint_s
         saved_at = now + (checkpoint_s or 0.0)
-        if phase is Phase.SAVING and run.timer is not None:
+        if phase is SimAttemptPhase.SAVING and run.timer is not None:
             saved_at = run.timer.at  # the checkpoint that it is writing will do
         self._settle(now, run)
-        run.phase = Phase.STOPPING
-        if phase in (Phase.STARTING, Phase.WARMING_UP) or checkpoint_s is None:
+        run.phase = SimAttemptPhase.STOPPING
+        if phase in (SimAttemptPhase.STARTING, SimAttemptPhase.WARMING_UP) or checkpoint_s is None:
             self._then(run, now, self._killed(SIGTERM))
         elif saved_at - now <= grace_s:
             self._then(run, saved_at, self._saved_to_stop)
         else:
             self._then(run, now + grace_s, self._killed(SIGKILL))
 
-    def kill(self, at: float, run: Run) -> None:
+    def kill(self, at: float, run: SimAttempt) -> None:
         """Its processes are gone and can tell nobody; it holds its accelerators until that is known."""
-        if run.phase is Phase.DEAD:
+        if run.phase is SimAttemptPhase.DEAD:
             return
         self._settle(at, run)
-        run.phase = Phase.DEAD
+        run.phase = SimAttemptPhase.DEAD
         run.held = []
         if run.timer is not None:
             self._engine.cancel(run.timer)
 
-    def over(self, run: Run) -> None:
+    def over(self, run: SimAttempt) -> None:
         """It is known to be over: its accelerators are free."""
         if run.timer is not None:
             self._engine.cancel(run.timer)
@@ -238,8 +234,8 @@ class Attempts:
 
     # -- what happens to it
 
-    def _up(self, at: float, run: Run) -> Iterable[Event]:
-        run.phase = Phase.WARMING_UP
+    def _up(self, at: float, run: SimAttempt) -> Iterable[Event]:
+        run.phase = SimAttemptPhase.WARMING_UP
         run.up_at = at
         if run.costs.warm_up_s > 0:
             self._then(run, at + run.costs.warm_up_s, self._warm)
@@ -247,13 +243,13 @@ class Attempts:
             self._go_on(at, run)
         return self._tell(run, AttemptStarted(at, run.job.plan.request.job_id, run.attempt))
 
-    def _warm(self, at: float, run: Run) -> Iterable[Event]:
+    def _warm(self, at: float, run: SimAttempt) -> Iterable[Event]:
         self._go_on(at, run)
         return ()
 
-    def _go_on(self, at: float, run: Run) -> None:
+    def _go_on(self, at: float, run: SimAttempt) -> None:
         """(Again) makes steps, from now."""
-        run.phase = Phase.RUNNING
+        run.phase = SimAttemptPhase.RUNNING
         if run.next_report_at == inf and self._model.report_s < inf:
             # Reports keep the beat that began with the ranks.
             beats = (at - run.up_at) // self._model.report_s + 1
@@ -263,7 +259,7 @@ class Attempts:
             run.next_save_at = at + run.costs.checkpoint_every_s
         self._await_next(run)
 
-    def _await_next(self, run: Run) -> None:
+    def _await_next(self, run: SimAttempt) -> None:
         """Set the timer for whatever comes first: a report, a checkpoint, a failure, the end."""
         act: Action = self._finished
         target = run.job.plan.steps
@@ -281,21 +277,21 @@ class Attempts:
         if at < inf:
             self._then(run, max(at, self._engine.now), act)
 
-    def _then(self, run: Run, at: float, act: Action) -> None:
+    def _then(self, run: SimAttempt, at: float, act: Action) -> None:
         if run.timer is not None:
             self._engine.cancel(run.timer)
         run.timer = self._engine.schedule(at, act, run)
 
-    def _settle(self, at: float, run: Run) -> None:
+    def _settle(self, at: float, run: SimAttempt) -> None:
         """Put the steps made until now into the job's counter."""
-        if run.phase is Phase.RUNNING:
+        if run.phase is SimAttemptPhase.RUNNING:
             made_s = at - run.base_at
             run.base_at = at
             run.productive_s += made_s
             run.job.worked_steps += made_s * run.rate
             run.job.steps += made_s * run.rate
 
-    def _turned(self, at: float, run: Run) -> Iterable[Event]:
+    def _turned(self, at: float, run: SimAttempt) -> Iterable[Event]:
         """It has come so far that its speed is another from here on."""
         self._settle(at, run)
         run.job.steps = run.turns_at  # not a rounding error more or less
@@ -306,23 +302,23 @@ class Attempts:
             self._await_next(run)
         return ()
 
-    def _report(self, at: float, run: Run) -> Iterable[Event]:
+    def _report(self, at: float, run: SimAttempt) -> Iterable[Event]:
         self._settle(at, run)
         run.next_report_at = at + self._model.report_s
         self._await_next(run)
         return self._tell(run, self._progress(at, run)) if self._is_news(at, run) else ()
 
-    def _is_news(self, at: float, run: Run) -> bool:
+    def _is_news(self, at: float, run: SimAttempt) -> bool:
         if not run.reported or (not run.speed_told and self._windows(run)):
             return run.job.steps - run.base_steps >= 1.0
         return at + 1e-9 >= run.told_at + self._model.tell_s
 
-    def _windows(self, run: Run) -> int:
+    def _windows(self, run: SimAttempt) -> int:
         """Windows of steps measured so far."""
         measured_s = run.productive_s - self._model.unmeasured_steps / run.rate if run.rate > 0 else 0.0
         return max(0, int(measured_s / self._model.window_s + 1e-9))
 
-    def _progress(self, at: float, run: Run) -> AttemptProgressed:
+    def _progress(self, at: float, run: SimAttempt) -> AttemptProgressed:
         samples = self._windows(run)
         rate = run.rate * (1.0 + self._reports.gauss(0.0, self._model.report_noise)) if samples else None
         start_s = None if run.reported else run.costs.start_s + run.costs.warm_up_s
@@ -330,28 +326,28 @@ class Attempts:
         run.speed_told = run.speed_told or samples > 0
         return AttemptProgressed(at, run.job.plan.request.job_id, run.attempt, run.job.steps, rate, samples, start_s)
 
-    def _save(self, at: float, run: Run) -> Iterable[Event]:
+    def _save(self, at: float, run: SimAttempt) -> Iterable[Event]:
         self._settle(at, run)
-        run.phase = Phase.SAVING
+        run.phase = SimAttemptPhase.SAVING
         run.next_save_at = inf
         self._then(run, at + (run.costs.checkpoint_s or 0.0), self._saved)
         return ()
 
-    def _saved(self, at: float, run: Run) -> Iterable[Event]:
+    def _saved(self, at: float, run: SimAttempt) -> Iterable[Event]:
         self._go_on(at, run)
         return self._tell(run, self._checkpoint(at, run))
 
-    def _checkpoint(self, at: float, run: Run) -> CheckpointRecorded:
+    def _checkpoint(self, at: float, run: SimAttempt) -> CheckpointRecorded:
         took_s = run.costs.checkpoint_s or 0.0
         return CheckpointRecorded(at, run.job.plan.request.job_id, run.attempt, run.job.steps, took_s)
 
-    def _finished(self, at: float, run: Run) -> Iterable[Event]:
+    def _finished(self, at: float, run: SimAttempt) -> Iterable[Event]:
         self._settle(at, run)
         run.job.steps = run.job.plan.steps  # not a rounding error more or less
         return self._exit(at, run, exit_code=0)
 
     def _failing(self, index: int, failure: PlannedFailure) -> Action:
-        def fail(at: float, run: Run) -> Iterable[Event]:
+        def fail(at: float, run: SimAttempt) -> Iterable[Event]:
             self._settle(at, run)
             run.job.steps = failure.at_steps
             run.job.failed[index] += 1
@@ -359,31 +355,33 @@ class Attempts:
 
         return fail
 
-    def _saved_to_stop(self, at: float, run: Run) -> Iterable[Event]:
-        return (*self._tell(run, self._checkpoint(at, run)), *self._exit(at, run, exit_code=REQUEUE))
+    def _saved_to_stop(self, at: float, run: SimAttempt) -> Iterable[Event]:
+        return (*self._tell(run, self._checkpoint(at, run)), *self._exit(at, run, exit_code=EXIT_REQUEUE))
 
-    def _exit(self, at: float, run: Run, exit_code: int) -> Iterable[Event]:
+    def _exit(self, at: float, run: SimAttempt, exit_code: int) -> Iterable[Event]:
         """Nothing is left to do; its processes take their time to go."""
         if run.costs.exit_s <= 0:
             return self._ended(at, run, exit_code=exit_code)
-        run.phase = Phase.STOPPING
+        run.phase = SimAttemptPhase.STOPPING
 
-        def gone(at: float, run: Run) -> Iterable[Event]:
+        def gone(at: float, run: SimAttempt) -> Iterable[Event]:
             return self._ended(at, run, exit_code=exit_code)
 
         self._then(run, at + run.costs.exit_s, gone)
         return ()
 
     def _killed(self, signal: int) -> Action:
-        def killed(at: float, run: Run) -> Iterable[Event]:
+        def killed(at: float, run: SimAttempt) -> Iterable[Event]:
             return self._ended(at, run, signal=signal)
 
         return killed
 
-    def _ended(self, at: float, run: Run, exit_code: int | None = None, signal: int | None = None) -> Iterable[Event]:
+    def _ended(
+        self, at: float, run: SimAttempt, exit_code: int | None = None, signal: int | None = None
+    ) -> Iterable[Event]:
         """The last process is gone: what is told last, and the accelerators are free."""
         job_id = run.job.plan.request.job_id
-        node_id = run.parts[0][0].node_id if exit_code not in (0, REQUEUE) else None
+        node_id = run.parts[0][0].node_id if exit_code not in (0, EXIT_REQUEUE) else None
         last: list[Event] = []
         if run.productive_s > 0 and self._model.report_s < inf:
             last.append(self._progress(at, run))
@@ -392,7 +390,7 @@ class Attempts:
             self.over(run)
         return self._tell(run, *last)
 
-    def _tell(self, run: Run, *events: Event) -> Iterable[Event]:
+    def _tell(self, run: SimAttempt, *events: Event) -> Iterable[Event]:
         """What the scheduler hears now; while a machine is cut off it hears nothing, and everything later."""
         if run.cut:
             run.held.extend(events)

@@ -1,8 +1,9 @@
-"""What the simulated world is like: costs, noise, faults, solver time, and what the scheduler is told of it.
+"""Files of conditions: costs, noise, faults, markets and solver time of a simulated run, and what the scheduler knows.
 
-A file of conditions may stand beside any workload and cluster. What it does not say stays as it is without one: no
-noise, no fault, no cost, speeds and lengths known. What a run has measured goes before the costs given here.
-What the file may say is `simulator.conditions_given`.
+A file of conditions may be combined with any workload and cluster. What it leaves out stays as it is without a file:
+no noise, no faults, no costs, speeds and lengths known. Costs that a recorded run measured override the costs given
+here. The models come first, one for each section of the file with its units and bounds; then `Conditions`, the file
+itself, which turns a `Scenario` into the same scenario under these conditions.
 """
 
 from collections.abc import Iterable, Mapping
@@ -12,35 +13,204 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from scheduler.cloud.recommending import sheets_of
-from simulator.attempts import WorldModel
-from simulator.conditions_given import (
-    CancellationsGiven,
-    CostsGiven,
-    CrashesGiven,
-    FaultsGiven,
-    IncidentGiven,
-    LengthsGiven,
-    MarketGiven,
-    NoiseGiven,
-    StartsGiven,
-)
-from simulator.engine import Limits, SolveClock, SolveTime
-from simulator.faults import FaultModel, Incident
-from simulator.lengths import Lengths
+from optimizer.planning.machine_recommendation import specs_by_accelerator
+from simulator.attempts import WorldParameters
+from simulator.engine import RunLimits, SolveClock, SolveTime
+from simulator.faults import FaultModel, Incident, MarketChange, NodeDeath, NodeSlowdown, PoolRevocation
+from simulator.ground_truth import AttemptCosts, GroundTruth
 from simulator.machines import PoolModel
-from simulator.mishaps import Mishaps
-from simulator.predicting import Forecasts
-from simulator.simulate import Scenario
-from simulator.truth import Costs, Truth
-from walras.catalog import load_catalog
-from walras.checking import FieldMistake, FileModel, nearest
-from walras.cluster import Market
+from simulator.simulated_jobs import LengthEstimates, RandomFailures
+from simulator.simulation import PredictionSettings, Scenario
+from walras.cluster import Market, PoolId
 from walras.errors import ConfigError
-from walras.ids import Kind, PoolId
-from walras.job_parts import Length, PositiveLength
-from walras.model_facts import StatedFacts
-from walras.names import ShownName
+from walras.job_request import Kind
+from walras.spec.catalog import load_catalog
+from walras.spec.field_types import Length, Number, PositiveLength, ShownName, WholeNumber
+from walras.spec.file_model import FieldMistake, FileModel, nearest_word
+from walras.spec.job_groups import FactsSpec
+
+_Noise = Annotated[Number, Field(ge=0, le=3)]
+_Every = PositiveLength | None
+_Part = Annotated[Number, Field(ge=0, le=1)]
+_Pace = Annotated[Number, Field(gt=0, le=1)]
+_Count = Annotated[WholeNumber, Field(ge=0, le=100_000)]
+
+
+class CostConditions(FileModel):
+    """What the life of an attempt costs besides its steps; of every kind that has no costs of its own."""
+
+    start: Length = 0.0
+    warm_up: Length = 0.0
+    #: None: jobs cannot checkpoint.
+    checkpoint: Length | None = 0.0
+    checkpoint_every: Length = 0.0
+    exit: Length = 0.0
+    migrate: Length = 0.0
+
+    def costs(self) -> AttemptCosts:
+        """As the world has them."""
+        return AttemptCosts(self.start, self.checkpoint, self.checkpoint_every, self.warm_up, self.exit, self.migrate)
+
+
+class StartConditions(FileModel):
+    """How machines answer when a gang is to start on them."""
+
+    #: From the command to prepare to the answer.
+    prepare: Length = 0.0
+    #: Part of preparations and starts that a machine refuses.
+    refused: Annotated[Number, Field(ge=0, lt=1)] = 0.0
+
+
+class NoiseConditions(FileModel):
+    """Standard deviations of logarithms (of reports: relative)."""
+
+    speeds: _Noise = 0.0
+    costs: _Noise = 0.0
+    reports: _Noise = 0.0
+
+
+class FaultConditions(FileModel):
+    """Mean times between what goes wrong with one owned machine; what is not named never happens."""
+
+    death_every: _Every = None
+    lease: PositiveLength = 600.0
+    repair: PositiveLength = 3600.0
+    cut_off_every: _Every = None
+    cut_off: PositiveLength = 60.0
+    slow_every: _Every = None
+    slow: PositiveLength = 600.0
+    #: Part of its speed at which a slow machine works.
+    slow_pace: _Pace = 0.5
+    #: The same of one attempt, on whatever machine.
+    attempt_slow_every: _Every = None
+    attempt_slow: PositiveLength = 600.0
+    attempt_slow_pace: _Pace = 0.5
+    #: A machine taken out of use because jobs failed on it is put back after this; None: never.
+    uncordon: _Every = None
+    until: _Every = None
+
+
+class MarketConditions(FileModel):
+    """How machines of a pool are to be had, in place of what the cluster file says."""
+
+    #: From the request to a machine that takes jobs; None: as the cluster says.
+    boot: Length | None = None
+    boot_noise: _Noise = 0.0
+    #: Warning before a revocation; None: as the cluster says.
+    notice: Length | None = None
+    #: Mean life of a spot machine before the market takes it back; None: it does not.
+    life: _Every = None
+    #: Machines that the market has, below the quota; None: the quota alone counts.
+    capacity: _Count | None = None
+    #: Price of a machine; None: as the cluster says.
+    usd_per_h: Annotated[Number, Field(ge=0, le=1e6)] | None = None
+    #: Another price around that one after every so long; None: it stays.
+    reprice_every: _Every = None
+    price_noise: _Noise = 0.0
+
+    def applied_to(self, model: PoolModel) -> PoolModel:
+        """The pool under these terms."""
+        pool, terms = model.pool, model.terms
+        boot_s = terms.boot_s if self.boot is None else self.boot
+        return replace(
+            model,
+            pool=replace(
+                pool,
+                boot_s=boot_s,
+                notice_s=pool.notice_s if self.notice is None else self.notice,
+                usd_per_h=pool.usd_per_h if self.usd_per_h is None else self.usd_per_h,
+            ),
+            terms=replace(terms, boot_s=boot_s, capacity=terms.capacity if self.capacity is None else self.capacity),
+            boot_noise=self.boot_noise,
+            mean_life_s=self.life or inf,
+            reprice_every_s=self.reprice_every or inf,
+            price_noise=self.price_noise,
+        )
+
+
+class IncidentConditions(FileModel):
+    """Something that happens to machines of a pool at an instant: exactly one of `revoke`, `kill`, `slow`, `market`."""
+
+    at: Length
+    #: The market takes machines back, with the pool's notice: `machines` of them, or all.
+    revoke: ShownName | None = None
+    machines: Annotated[WholeNumber, Field(ge=1, le=100_000)] | None = None
+    #: A machine dies, or works at `pace` for a while: the n-th of the pool in order of joining.
+    kill: ShownName | None = None
+    slow: ShownName | None = None
+    machine: _Count = 0
+    pace: _Pace = 0.5
+    #: None: to the end.
+    lasts: _Every = None
+    #: Another price of a machine, another number of machines that the market has.
+    market: ShownName | None = None
+    usd_per_h: Annotated[Number, Field(ge=0, le=1e6)] | None = None
+    capacity: _Count | None = None
+
+    @model_validator(mode="after")
+    def _one_thing(self) -> "IncidentConditions":
+        named = [word for word in ("revoke", "kill", "slow", "market") if getattr(self, word) is not None]
+        if len(named) != 1:
+            what = " and ".join(named) + " at once" if named else "nothing happens"
+            raise FieldMistake("revoke", f"{what}; name one of revoke, kill, slow, market")
+        if named == ["market"] and self.usd_per_h is None and self.capacity is None:
+            raise FieldMistake("market", "changes nothing; add usd_per_h or capacity")
+        belongs = {
+            "machines": "revoke", "machine": "kill or slow", "pace": "slow", "lasts": "slow", "usd_per_h": "market",
+            "capacity": "market",
+        }  # fmt: skip
+        for field in self.model_fields_set & belongs.keys():
+            if named[0] not in belongs[field].split(" or "):
+                raise FieldMistake(field, f"says nothing of {named[0]}; it belongs to {belongs[field]}")
+        return self
+
+    @property
+    def what(self) -> str:
+        """The field that names the pool."""
+        return next(word for word in ("revoke", "kill", "slow", "market") if getattr(self, word) is not None)
+
+    @property
+    def pool(self) -> str:
+        """The pool that it happens to."""
+        return str(getattr(self, self.what))
+
+    def incidents(self, pool_id: PoolId) -> list[Incident]:
+        """As the world has them."""
+        match self.what:
+            case "revoke":
+                return [PoolRevocation(self.at, pool_id, self.machines)]
+            case "kill":
+                return [NodeDeath(self.at, pool_id, self.machine)]
+            case "market":
+                return [MarketChange(self.at, pool_id, self.usd_per_h, self.capacity)]
+        spell: list[Incident] = [NodeSlowdown(self.at, pool_id, self.machine, self.pace)]
+        well = [] if self.lasts is None else [NodeSlowdown(self.at + self.lasts, pool_id, self.machine, 1.0)]
+        return [*spell, *well]
+
+
+class CancellationConditions(FileModel):
+    """Users who change their minds: a part of the jobs, and the mean time from submission to that."""
+
+    part: _Part = 0.0
+    after: PositiveLength = 3600.0
+
+
+class CrashConditions(FileModel):
+    """Jobs that fail by themselves, anywhere in their work."""
+
+    part: _Part = 0.0
+    exit_code: Annotated[WholeNumber, Field(ge=1, le=255)] = 1
+    #: How often a job crashes; None: every time.
+    times: Annotated[WholeNumber, Field(ge=1, le=1000)] | None = 1
+
+
+class LengthConditions(FileModel):
+    """What the scheduler is told of lengths: nothing, or what the workload states times factor and noise."""
+
+    told: bool = True
+    spread: _Noise = 0.0
+    factor: Annotated[Number, Field(gt=0, le=1000)] = 1.0
+
 
 #: Ten years.
 _LONGEST_S = 10 * 365 * 86_400.0
@@ -49,18 +219,18 @@ _LONGEST_S = 10 * 365 * 86_400.0
 class Conditions(FileModel):
     """A file of conditions."""
 
-    costs: CostsGiven = CostsGiven()
+    costs: CostConditions = CostConditions()
     #: Of single kinds, in place of `costs`.
-    costs_by_kind: Annotated[dict[ShownName, CostsGiven], Field(max_length=10_000)] = Field(default_factory=dict)
-    starts: StartsGiven = StartsGiven()
-    noise: NoiseGiven = NoiseGiven()
-    faults: FaultsGiven = FaultsGiven()
+    costs_by_kind: Annotated[dict[ShownName, CostConditions], Field(max_length=10_000)] = Field(default_factory=dict)
+    starts: StartConditions = StartConditions()
+    noise: NoiseConditions = NoiseConditions()
+    faults: FaultConditions = FaultConditions()
     #: By pool, or `spot` and `on_demand` for all pools of that market that are not named.
-    markets: Annotated[dict[ShownName, MarketGiven], Field(max_length=10_000)] = Field(default_factory=dict)
-    incidents: Annotated[tuple[IncidentGiven, ...], Field(max_length=10_000)] = ()
-    cancellations: CancellationsGiven = CancellationsGiven()
-    crashes: CrashesGiven = CrashesGiven()
-    lengths: LengthsGiven = LengthsGiven()
+    markets: Annotated[dict[ShownName, MarketConditions], Field(max_length=10_000)] = Field(default_factory=dict)
+    incidents: Annotated[tuple[IncidentConditions, ...], Field(max_length=10_000)] = ()
+    cancellations: CancellationConditions = CancellationConditions()
+    crashes: CrashConditions = CrashConditions()
+    lengths: LengthConditions = LengthConditions()
     #: Time between a question to the solver and its answer; measured: as long as it takes on this machine.
     solve: Literal["measured"] | Length = 0.0
     #: False: the scheduler learns speeds from what jobs report.
@@ -70,7 +240,7 @@ class Conditions(FileModel):
     #: Speeds that nobody measured are predicted, so long after something new at the earliest; None: they are not.
     predict_every: PositiveLength | None = None
     #: Of kinds, from which speeds are predicted; samples of a step are those of each accelerator.
-    facts: Annotated[dict[ShownName, StatedFacts], Field(max_length=10_000)] = Field(default_factory=dict)
+    facts: Annotated[dict[ShownName, FactsSpec], Field(max_length=10_000)] = Field(default_factory=dict)
     #: The run ends then, whatever is unfinished; None: when every job has ended.
     end: PositiveLength | None = None
 
@@ -100,13 +270,13 @@ class Conditions(FileModel):
         own, by_kind = self.costs.costs(), {Kind(kind): given.costs() for kind, given in self.costs_by_kind.items()}
         return replace(
             scenario,
-            pools=_under(self.markets, scenario.pools),
+            pools=_pools_under(self.markets, scenario.pools),
             truth=replace(
                 truth,
                 costs={**by_kind, **truth.costs},
-                default_costs=own if truth.default_costs == Costs() else truth.default_costs,
+                default_costs=own if truth.default_costs == AttemptCosts() else truth.default_costs,
             ),
-            world=WorldModel(
+            world=WorldParameters(
                 report_s=self.report_every or (world.report_s if self.speeds_told else min(world.report_s, 60.0)),
                 cost_noise=self.noise.costs,
                 speed_noise=self.noise.speeds,
@@ -115,12 +285,12 @@ class Conditions(FileModel):
                 refused=self.starts.refused,
             ),
             faults=_fault_model(self.faults),
-            incidents=(*scenario.incidents, *_incidents(self.incidents, scenario.pools)),
-            mishaps=Mishaps(
+            incidents=(*scenario.incidents, *_scheduled_incidents(self.incidents, scenario.pools)),
+            mishaps=RandomFailures(
                 self.cancellations.part, self.cancellations.after,
                 self.crashes.part, self.crashes.exit_code, self.crashes.times,
             ),
-            lengths=Lengths(self.lengths.told, self.lengths.spread, self.lengths.factor),
+            lengths=LengthEstimates(self.lengths.told, self.lengths.spread, self.lengths.factor),
             limits=self._limits(scenario.limits),
             solve_time=SolveTime(SolveClock.MEASURED)
             if self.solve == "measured"
@@ -129,13 +299,13 @@ class Conditions(FileModel):
             forecasts=self._forecasts(),
         )  # fmt: skip
 
-    def _forecasts(self) -> Forecasts:
+    def _forecasts(self) -> PredictionSettings:
         if self.predict_every is None:
-            return Forecasts()
+            return PredictionSettings()
         facts = {Kind(kind): stated.facts(None) for kind, stated in self.facts.items()}
-        return Forecasts(self.predict_every, sheets_of(load_catalog()), facts)
+        return PredictionSettings(self.predict_every, specs_by_accelerator(load_catalog()), facts)
 
-    def _limits(self, limits: Limits) -> Limits:
+    def _limits(self, limits: RunLimits) -> RunLimits:
         """Where chance goes on for ever, a run in which nothing can get on is still to end."""
         faults = self.faults
         every = (faults.death_every, faults.cut_off_every, faults.slow_every, faults.attempt_slow_every)
@@ -143,7 +313,7 @@ class Conditions(FileModel):
         return replace(limits, until_at=self.end or (_LONGEST_S if goes_on else limits.until_at))
 
 
-def _fault_model(faults: FaultsGiven) -> FaultModel:
+def _fault_model(faults: FaultConditions) -> FaultModel:
     return FaultModel(
         death_every_s=faults.death_every or inf,
         cut_off_every_s=faults.cut_off_every or inf,
@@ -162,14 +332,14 @@ def _fault_model(faults: FaultsGiven) -> FaultModel:
     )
 
 
-def _check_kinds(field: str, named: Mapping[str, object], truth: Truth) -> None:
+def _check_kinds(field: str, named: Mapping[str, object], truth: GroundTruth) -> None:
     """What is said of a kind that no job has would be forgotten in silence."""
     if not named:
         return
     known = sorted({str(kind) for kind in (*(key.kind for key in truth.speeds), *truth.laws, *truth.costs)})
     for kind in named:
         if kind not in known:
-            meant = nearest(kind, known)
+            meant = nearest_word(kind, known)
             raise ConfigError(
                 f"{field}: no job is of kind {kind!r}",
                 field=field,
@@ -177,7 +347,7 @@ def _check_kinds(field: str, named: Mapping[str, object], truth: Truth) -> None:
             )
 
 
-def _under(markets: Mapping[str, MarketGiven], pools: tuple[PoolModel, ...]) -> tuple[PoolModel, ...]:
+def _pools_under(markets: Mapping[str, MarketConditions], pools: tuple[PoolModel, ...]) -> tuple[PoolModel, ...]:
     """The pools, rented ones under the terms that are given for them."""
     rented = {str(model.pool.pool_id) for model in pools if model.pool.market is not Market.OWNED}
     for name in markets:
@@ -191,7 +361,7 @@ def _under(markets: Mapping[str, MarketGiven], pools: tuple[PoolModel, ...]) -> 
     return tuple(found)
 
 
-def _incidents(given: Iterable[IncidentGiven], pools: tuple[PoolModel, ...]) -> list[Incident]:
+def _scheduled_incidents(given: Iterable[IncidentConditions], pools: tuple[PoolModel, ...]) -> list[Incident]:
     known = {str(model.pool.pool_id) for model in pools}
     incidents: list[Incident] = []
     for row, each in enumerate(given):
@@ -202,7 +372,7 @@ def _incidents(given: Iterable[IncidentGiven], pools: tuple[PoolModel, ...]) -> 
 
 def _check_pool(name: str, known: set[str], field: str, what: str) -> None:
     if name not in known:
-        meant = nearest(name, known)
+        meant = nearest_word(name, known)
         raise ConfigError(
             f"{field}: the cluster has no {what} {name!r}",
             field=field,

@@ -1,8 +1,11 @@
-"""Virtual time: a heap of things that will happen, around a scheduler core.
+"""A discrete-event engine: virtual time, a heap of timers, dispatch to the scheduler core, named random streams.
 
-Decides only what happens next. What jobs and machines do is `simulator.world`; what to do about it is the core. Two
-runs over the same inputs hand the core the same events in the same order and get the same commands (unless the solve
-time is measured, which takes this machine's clock as an input).
+The engine only decides what happens next. `simulator.world` says what jobs and machines do, the core what to do about
+it. Two runs over the same inputs hand the core the same events in the same order and get the same commands (unless the
+solve time is measured, which takes this machine's clock as an input).
+
+Every random draw of a run comes from a stream that is named after its purpose, so that one more draw in a stream never
+shifts another. The same seed and name give the same stream on every machine.
 """
 
 import heapq
@@ -10,11 +13,28 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from math import inf
+from random import Random
 from time import perf_counter
 from typing import Any, Protocol
 
 from scheduler.core.commands import Command, Solve, WakeAt
 from scheduler.core.events import Event, Proposal, Solved, Woke
+
+
+class RandomStreams:
+    """The random streams of one simulated run, made when first asked for."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self._streams: dict[str, Random] = {}
+
+    def stream(self, name: str) -> Random:
+        """The stream of that name (`arrivals`, `faults`, `speeds`, ...); the same object every time."""
+        found = self._streams.get(name)
+        if found is None:
+            found = self._streams[name] = Random(f"{self.seed}/{name}")
+        return found
+
 
 #: Wakes in a row, with nothing else under way and nothing decided, after which a run counts as stalled.
 QUIET_WAKES_MAX = 1000
@@ -22,7 +42,7 @@ QUIET_WAKES_MAX = 1000
 _CANCELLED_MIN = 1024
 
 
-class Core(Protocol):
+class EventHandler(Protocol):
     """What the engine drives: `SchedulerCore`, or a script in a test."""
 
     def handle(self, event: Event) -> list[Command]:
@@ -68,7 +88,7 @@ class SolveTime:
         return self.fixed_s if self.clock is SolveClock.FIXED else 0.0
 
 
-class Outcome(StrEnum):
+class RunOutcome(StrEnum):
     """Why a run ended."""
 
     #: Somebody called `stop`: normally because every job has ended.
@@ -92,7 +112,7 @@ class SolveStats:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class RunLimits:
     """Where a run ends at the latest."""
 
     until_at: float = inf
@@ -106,7 +126,9 @@ class Engine:
     does, and `recorder` (if set) sees each event with the commands it led to.
     """
 
-    def __init__(self, core: Core, solver: Callable[[Solve], Proposal], solve_time: SolveTime | None = None) -> None:
+    def __init__(
+        self, core: EventHandler, solver: Callable[[Solve], Proposal], solve_time: SolveTime | None = None
+    ) -> None:
         self.core = core
         self.now = 0.0
         self.events = 0
@@ -168,20 +190,20 @@ class Engine:
 
     # -- the loop
 
-    def run(self, limits: Limits | None = None) -> Outcome:
+    def run(self, limits: RunLimits | None = None) -> RunOutcome:
         """Let things happen until somebody stops it, nothing is left, or a limit is reached."""
-        limits = limits if limits is not None else Limits()
+        limits = limits if limits is not None else RunLimits()
         heap, until_at, max_events = self._heap, limits.until_at, limits.max_events
         while heap:
             if self._stopped:
-                return Outcome.COMPLETE
+                return RunOutcome.COMPLETE
             if self._quiet_wakes > QUIET_WAKES_MAX:
-                return Outcome.STALLED
+                return RunOutcome.STALLED
             if self.events >= max_events:
-                return Outcome.EVENT_LIMIT
+                return RunOutcome.EVENT_LIMIT
             if heap[0][0] > until_at:
                 self.now = until_at
-                return Outcome.TIME_LIMIT
+                return RunOutcome.TIME_LIMIT
             at, _, timer = heapq.heappop(heap)
             act = timer.act
             if act is None:
@@ -192,7 +214,7 @@ class Engine:
             timer.act = timer.subject = None  # who holds a timer of its own is not held by it: no cycle is left behind
             for event in act(at, subject):
                 self.send(event)
-        return Outcome.COMPLETE if self._stopped else Outcome.EXHAUSTED
+        return RunOutcome.COMPLETE if self._stopped else RunOutcome.EXHAUSTED
 
     # -- commands that concern time itself
 

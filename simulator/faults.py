@@ -1,8 +1,8 @@
-"""What goes wrong with simulated machines: scripted to the second, or drawn from the streams `faults` and `market`.
+"""Faults of simulated machines, scripted to the second or drawn from the streams `faults` and `market`.
 
-Every fault ends as it would in life: a machine that dies is first silent, then declared lost, and joins again once it
-is repaired; one that is cut off comes back with everything it has to tell, or is given up when its lease ends (its
-ranks end with the lease); a revoked machine has its notice and is gone at the deadline.
+Every fault ends as it would in production: a machine that dies is first silent, then declared lost, and joins again
+once it is repaired; one that is cut off returns with everything it has to report, or is given up when its lease ends
+(its ranks end with the lease); a revoked machine gets its notice and is gone at the deadline.
 """
 
 from collections.abc import Iterable
@@ -10,17 +10,15 @@ from dataclasses import dataclass
 from math import inf
 from random import Random
 
-from scheduler.cloud.simulated import Takeback
 from scheduler.core.commands import NodeCordoned
 from scheduler.core.events import Event, NodeBack, NodeUncordoned, NodeUnreachable
-from simulator.attempts import Run
-from simulator.engine import Action, Engine
-from simulator.machines import Link, Machines, SimNode
-from simulator.streams import Streams
-from simulator.world import World
-from walras.cluster import Market
-from walras.ids import NodeId, PoolId
-from walras.reasons import Reason
+from scheduler.providers.simulated_cloud import SpotRevocation
+from simulator.attempts import SimAttempt
+from simulator.engine import Action, Engine, RandomStreams
+from simulator.machines import NodeLink, SimNode, SimulatedMachines
+from simulator.world import SimulatedWorld
+from walras.cluster import Market, NodeId, PoolId
+from walras.states import Reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +52,7 @@ class FaultModel:
 
 
 @dataclass(frozen=True, slots=True)
-class Revocation:
+class PoolRevocation:
     """The market takes machines of a pool back, with notice, those that were ready first (none there: nothing)."""
 
     at: float
@@ -64,7 +62,7 @@ class Revocation:
 
 
 @dataclass(frozen=True, slots=True)
-class Death:
+class NodeDeath:
     """A machine dies: the n-th of its pool, in order of joining, at that instant."""
 
     at: float
@@ -73,7 +71,7 @@ class Death:
 
 
 @dataclass(frozen=True, slots=True)
-class Slowness:
+class NodeSlowdown:
     """A machine works at a part of its speed from now on: the n-th of its pool, in order of joining."""
 
     at: float
@@ -94,13 +92,20 @@ class MarketChange:
     capacity: float | None = None
 
 
-Incident = Revocation | Death | Slowness | MarketChange
+Incident = PoolRevocation | NodeDeath | NodeSlowdown | MarketChange
 
 
-class Faults:
+class FaultInjector:
     """Schedules the faults of one run."""
 
-    def __init__(self, engine: Engine, machines: Machines, world: World, model: FaultModel, streams: Streams) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        machines: SimulatedMachines,
+        world: SimulatedWorld,
+        model: FaultModel,
+        streams: RandomStreams,
+    ) -> None:
         self._engine = engine
         self._machines = machines
         self._world = world
@@ -122,24 +127,24 @@ class Faults:
         """Let these incidents happen at their instants."""
         for incident in incidents:
             match incident:
-                case Revocation():
+                case PoolRevocation():
                     self._engine.schedule(incident.at, self._scripted_revocation, incident)
-                case Death():
+                case NodeDeath():
                     self._engine.schedule(incident.at, self._scripted_death, incident)
-                case Slowness():
+                case NodeSlowdown():
                     self._engine.schedule(incident.at, self._scripted_slowness, incident)
                 case MarketChange():
                     self._engine.schedule(incident.at, self._market_changed, incident)
 
-    def _scripted_revocation(self, at: float, incident: Revocation) -> Iterable[Event]:
+    def _scripted_revocation(self, at: float, incident: PoolRevocation) -> Iterable[Event]:
         takebacks = self._machines.cloud.revoke(at, incident.pool_id, incident.machines)
         return [notice for takeback in takebacks for notice in self._notice(takeback)]
 
-    def _scripted_death(self, at: float, incident: Death) -> Iterable[Event]:
+    def _scripted_death(self, at: float, incident: NodeDeath) -> Iterable[Event]:
         nodes = self._machines.in_pool(incident.pool_id)
         return self._die(at, nodes[incident.index]) if incident.index < len(nodes) else ()
 
-    def _scripted_slowness(self, at: float, incident: Slowness) -> Iterable[Event]:
+    def _scripted_slowness(self, at: float, incident: NodeSlowdown) -> Iterable[Event]:
         nodes = self._machines.in_pool(incident.pool_id)
         if incident.index < len(nodes):
             self._world.slow(at, nodes[incident.index], incident.pace)
@@ -184,7 +189,7 @@ class Faults:
     # -- deaths
 
     def _die(self, at: float, node: SimNode) -> Iterable[Event]:
-        if node.link is not Link.UP:
+        if node.link is not NodeLink.UP:
             return ()
         self._world.die(at, node)
         self._engine.schedule(at + self._model.notice_silence_s, self._silent, node)
@@ -192,12 +197,12 @@ class Faults:
         return ()
 
     def _silent(self, at: float, node: SimNode) -> Iterable[Event]:
-        if node.link is not Link.DOWN:
+        if node.link is not NodeLink.DOWN:
             return ()
         return (NodeUnreachable(at, node.node_id),)
 
     def _lost(self, at: float, node: SimNode) -> Iterable[Event]:
-        if node.link is Link.GONE:
+        if node.link is NodeLink.GONE:
             return ()
         gone = self._machines.gone(at, node)
         if not node.token:
@@ -207,7 +212,7 @@ class Faults:
     # -- losses of contact
 
     def _cut_off(self, at: float, node: SimNode) -> Iterable[Event]:
-        if node.link is not Link.UP:
+        if node.link is not NodeLink.UP:
             return ()
         self._world.cut_off(node)
         back_in_s = self._random.expovariate(1.0 / self._model.cut_off_s)
@@ -218,7 +223,7 @@ class Faults:
         return (NodeUnreachable(at, node.node_id),)
 
     def _back(self, at: float, node: SimNode) -> Iterable[Event]:
-        if node.link is not Link.CUT_OFF:
+        if node.link is not NodeLink.CUT_OFF:
             return ()
         told = self._world.reconnect(at, node)
         self._engine.schedule(at, self._catch_up, node)
@@ -226,35 +231,35 @@ class Faults:
         return (NodeBack(at, node.node_id), *told)
 
     def _catch_up(self, at: float, node: SimNode) -> Iterable[Event]:
-        return self._world.catch_up(at, node) if node.link is Link.UP else ()
+        return self._world.catch_up(at, node) if node.link is NodeLink.UP else ()
 
     # -- slow spells
 
     def _slow(self, at: float, node: SimNode) -> Iterable[Event]:
-        if node.link is not Link.GONE:
+        if node.link is not NodeLink.GONE:
             self._world.slow(at, node, self._model.slow_pace)
             self._engine.schedule(at + self._spells.expovariate(1.0 / self._model.slow_s), self._well, node)
         return ()
 
     def _well(self, at: float, node: SimNode) -> Iterable[Event]:
-        if node.link is not Link.GONE:
+        if node.link is not NodeLink.GONE:
             self._world.slow(at, node, 1.0)
             self._draw(at, node, self._model.slow_every_s, self._spells, self._slow)
         return ()
 
-    def _begun(self, now: float, run: Run) -> None:
+    def _begun(self, now: float, run: SimAttempt) -> None:
         slow_at = now + self._attempt_spells.expovariate(1.0 / self._model.attempt_slow_every_s)
         if slow_at <= self._model.until_at:
             self._engine.schedule(slow_at, self._slow_attempt, run)
 
-    def _slow_attempt(self, at: float, run: Run) -> Iterable[Event]:
+    def _slow_attempt(self, at: float, run: SimAttempt) -> Iterable[Event]:
         if run.job.run is run:
             self._world.slow_attempt(at, run, self._model.attempt_slow_pace)
             length_s = self._attempt_spells.expovariate(1.0 / self._model.attempt_slow_s)
             self._engine.schedule(at + length_s, self._attempt_well, run)
         return ()
 
-    def _attempt_well(self, at: float, run: Run) -> Iterable[Event]:
+    def _attempt_well(self, at: float, run: SimAttempt) -> Iterable[Event]:
         if run.job.run is run:
             self._world.slow_attempt(at, run, 1.0)
             self._begun(at, run)
@@ -277,11 +282,11 @@ class Faults:
         takeback = self._machines.cloud.revoke_one(at, node.node_id)
         return () if takeback is None else self._notice(takeback)
 
-    def _notice(self, takeback: Takeback) -> Iterable[Event]:
+    def _notice(self, takeback: SpotRevocation) -> Iterable[Event]:
         node = self._machines.nodes[takeback.notice.node_id]
         node.leaving = self._engine.schedule(takeback.end.at, self._taken_back, node)
         # A machine that is dead or out of reach cannot pass the notice on.
-        return (takeback.notice,) if node.link is Link.UP else ()
+        return (takeback.notice,) if node.link is NodeLink.UP else ()
 
     def _taken_back(self, at: float, node: SimNode) -> Iterable[Event]:
         return self._machines.gone(at, node, Reason.INFRA_SPOT_RECLAIM)

@@ -1,8 +1,8 @@
-"""The simulated machines: who is up, who holds which accelerator, and machines that are rented and given back.
+"""The simulated machines: which are up, which job holds which accelerator, and renting and releasing.
 
-Knows nothing of jobs but their name on an accelerator. What renting means (quota, boot time, bill, notice) is
-`scheduler.cloud.simulated`. Handing an accelerator to two attempts is a mistake of the scheduler, and stops the
-simulation.
+A machine knows jobs only by their number on an accelerator. `scheduler.providers.simulated_cloud` says what renting
+means (quota, boot time, bill, notice). Granting an accelerator to two attempts is a defect of the scheduler, and stops
+the simulation.
 """
 
 from collections.abc import Callable, Iterable
@@ -12,16 +12,16 @@ from itertools import count
 from math import inf
 from random import Random
 
-from scheduler.cloud.simulated import RentalTerms, SimulatedCloud
 from scheduler.core.commands import Command, ReleaseNode, Rent
 from scheduler.core.events import Event, NodeJoined, NodeLost, PoolDeclared
+from scheduler.providers.simulated_cloud import RentalTerms, SimulatedCloud
 from simulator.engine import Engine, Timer
-from walras.cluster import Market, Placement, Pool
-from walras.ids import JobId, NodeId, PoolId
-from walras.reasons import Reason
+from walras.cluster import Market, NodeId, Placement, Pool, PoolId
+from walras.job_request import JobId
+from walras.states import Reason
 
 
-class Link(Enum):
+class NodeLink(Enum):
     """What a simulated machine does, and whether word of it gets through."""
 
     UP = "up"
@@ -42,7 +42,7 @@ class SimNode:
         self.node_id = node_id
         self.pool_id = pool_id
         self.token = token
-        self.link = Link.UP
+        self.link = NodeLink.UP
         #: Part of its speed that it works at.
         self.pace = 1.0
         #: Job that holds each accelerator.
@@ -58,7 +58,7 @@ class SimNode:
 
 
 #: A machine and the accelerators on it that an attempt holds.
-Part = tuple[SimNode, tuple[int, ...]]
+HeldDevices = tuple[SimNode, tuple[int, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class PoolModel:
     price_noise: float = 0.0
 
 
-class Machines:
+class SimulatedMachines:
     """All machines, by id, in order of joining."""
 
     def __init__(self, engine: Engine, pools: Iterable[PoolModel], boots: Random | None = None) -> None:
@@ -103,7 +103,7 @@ class Machines:
     def begin(self, at: float) -> None:
         """Declare the pools and let the owned machines join."""
         for model in self.pools.values():
-            self._engine.schedule(at, _say, PoolDeclared(at, model.pool))
+            self._engine.schedule(at, _send_event, PoolDeclared(at, model.pool))
         for model in self.pools.values():
             for _ in range(model.machines):
                 self._engine.schedule(at, self.join, self._owned(model.pool))
@@ -155,7 +155,7 @@ class Machines:
         if self.nodes.pop(node.node_id, None) is None:
             return ()
         self._machine_s[node.pool_id] += at - self._joined_at.pop(node.node_id)
-        node.link = Link.GONE
+        node.link = NodeLink.GONE
         node.inbox.clear()
         if node.leaving is not None:
             self._engine.cancel(node.leaving)
@@ -171,12 +171,12 @@ class Machines:
 
     # -- accelerators
 
-    def parts(self, placement: Placement) -> list[Part]:
+    def parts(self, placement: Placement) -> list[HeldDevices]:
         """The machines of a placement that are there, each with the accelerators it gives."""
         nodes = self.nodes
         return [(nodes[part.node_id], part.devices) for part in placement.parts if part.node_id in nodes]
 
-    def hold(self, job_id: JobId, parts: list[Part], beside: JobId | None = None) -> None:
+    def hold(self, job_id: JobId, parts: list[HeldDevices], beside: JobId | None = None) -> None:
         """An attempt of the job takes its accelerators, or shares those of the job beside it."""
         for node, devices in parts:
             holders = node.devices
@@ -190,10 +190,10 @@ class Machines:
                     node.guests[device] = job_id
             node.runs[job_id] = None
 
-    def free(self, job_id: JobId, parts: list[Part]) -> None:
+    def free(self, job_id: JobId, parts: list[HeldDevices]) -> None:
         """No process of the attempt is left; machines that are gone have nothing to free."""
         for node, devices in parts:
-            if node.link is not Link.GONE:
+            if node.link is not NodeLink.GONE:
                 holders, guests = node.devices, node.guests
                 for device in devices:
                     if guests and guests.get(device) == job_id:
@@ -211,7 +211,7 @@ class Machines:
         if model.boot_noise and self._boots is not None:
             boot_s *= self._boots.lognormvariate(0.0, model.boot_noise)
         for answer in self.cloud.request(now, command.token, model.pool, command.machines, boot_s):
-            self._engine.schedule(answer.at, self._ready if isinstance(answer, NodeJoined) else _say, answer)
+            self._engine.schedule(answer.at, self._ready if isinstance(answer, NodeJoined) else _send_event, answer)
 
     def _ready(self, at: float, event: NodeJoined) -> Iterable[Event]:
         if not self.cloud.holds(event.node_id):
@@ -226,5 +226,5 @@ class Machines:
             self._engine.schedule(now, self.gone, node)
 
 
-def _say(_: float, event: Event) -> Iterable[Event]:
+def _send_event(_: float, event: Event) -> Iterable[Event]:
     return (event,)

@@ -1,6 +1,6 @@
-"""What a run is measured by, from the events and commands alone: nothing is asked of the scheduler's ledger.
+"""Metrics of a run, computed from events and commands alone; the scheduler's ledger is never read.
 
-`docs/metrics.md` defines every figure. Memory is linear in active jobs, apart from what the sink keeps of ended ones.
+`docs/metrics.md` defines every metric. Memory is linear in active jobs, apart from what the sink keeps of ended ones.
 """
 
 from collections.abc import Callable
@@ -10,14 +10,13 @@ from math import nan
 from scheduler.core.commands import AttemptTransitioned, JobTransitioned
 from scheduler.core.events import JobSubmitted, NodeJoined, NodeLost, PoolDeclared
 from simulator.engine import Engine
-from walras.cluster import Placement, Pool
-from walras.ids import JobId, NodeId, PoolId
-from walras.reasons import Reason
-from walras.states import FINAL_ATTEMPT_STATES, FINAL_JOB_STATES, AttemptState, JobState
+from walras.cluster import NodeId, Placement, Pool, PoolId
+from walras.job_request import JobId
+from walras.states import FINAL_ATTEMPT_STATES, FINAL_JOB_STATES, AttemptState, JobState, Reason
 
 
 @dataclass(slots=True)
-class JobMeasure:
+class JobMetrics:
     """One job, from submission to end. Instants are nan where the thing never happened."""
 
     job_id: JobId
@@ -120,18 +119,18 @@ class _Holding:
 
 
 #: Takes the measure of each job when it has ended.
-Sink = Callable[[JobMeasure], None]
+JobMetricsSink = Callable[[JobMetrics], None]
 
 _LOSSES = frozenset({AttemptState.NODE_LOST, AttemptState.LEASE_EXPIRED, AttemptState.START_FAILED})
 
 
-class Metrics:
+class MetricsCollector:
     """Watches one run."""
 
-    def __init__(self, engine: Engine, sink: Sink) -> None:
+    def __init__(self, engine: Engine, sink: JobMetricsSink) -> None:
         self.pools: dict[PoolId, PoolMeter] = {}
         #: Jobs that have not ended.
-        self.open: dict[JobId, JobMeasure] = {}
+        self.open: dict[JobId, JobMetrics] = {}
         self.first_submitted_at = nan
         self.last_ended_at = nan
         self._sink = sink
@@ -200,7 +199,7 @@ class Metrics:
         job = event.job
         if not self.first_submitted_at <= event.at:
             self.first_submitted_at = event.at
-        self.open[job.job_id] = JobMeasure(job.job_id, job.kind, job.project, job.user, event.at)
+        self.open[job.job_id] = JobMetrics(job.job_id, job.kind, job.project, job.user, event.at)
 
     def job(self, now: float, command: JobTransitioned) -> None:
         """A job's state changed (the world calls this, after it has done its own part)."""
@@ -228,7 +227,7 @@ class Metrics:
             meter.settle(now)
             parts.append(_Holding(placement, meter, accelerators, now))
         self._holdings[command.job_id] = parts
-        place = _first(placement)
+        place = _placement_key(placement)
         sharers = self._sharers[place] = self._sharers.get(place, 0) + 1
         if sharers == 1:
             for there in parts:
@@ -266,7 +265,7 @@ class Metrics:
         self._no_longer_running(now, command, parts)
         del self._holdings[command.job_id]
         holding = parts[0]
-        measure, place = self.open[command.job_id], _first(holding.placement)
+        measure, place = self.open[command.job_id], _placement_key(holding.placement)
         others = self._sharers.pop(place) - 1
         if others:
             self._sharers[place] = others
@@ -287,7 +286,7 @@ class Metrics:
             measure.preemptions += not lost
 
 
-def _first(placement: Placement) -> tuple[NodeId, tuple[int, ...]]:
+def _placement_key(placement: Placement) -> tuple[NodeId, tuple[int, ...]]:
     """Tells placements apart: whoever shares accelerators shares all of them."""
     part = placement.parts[0]
     return part.node_id, part.devices

@@ -1,8 +1,8 @@
-"""What jobs do when they are told to: start, make steps, save, end.
+"""The simulated cluster's side of the protocol: it carries out the scheduler's commands and answers with events.
 
-How an attempt lives is `simulator.attempts`; the truth about speeds and costs comes from `simulator.truth`, machines
-from `simulator.machines`, faults from `simulator.faults`. The world never looks at the scheduler's ledger: it hears
-commands and tells events, as agents do.
+`simulator.attempts` simulates one attempt, `simulator.ground_truth` knows speeds and costs, `simulator.machines` the
+machines, `simulator.faults` what fails. The world never looks at the scheduler's ledger: it receives commands and
+sends events, as agents do.
 """
 
 from collections.abc import Callable, Iterable
@@ -29,42 +29,48 @@ from scheduler.core.events import (
     Prepared,
     StartRefused,
 )
-from scheduler.core.ledger.classes import count_on
-from scheduler.core.ledger.fleet import split
-from simulator.attempts import SIGTERM, Attempts, Job, Pace, Phase, Run, WorldModel
-from simulator.engine import Engine
-from simulator.job import SimulatedJob
-from simulator.machines import Link, Machines, Part, SimNode
-from simulator.streams import Streams
-from simulator.truth import Costs, SpreadPart, Stretch, Truth
+from scheduler.core.state.fleet import split_gang
+from scheduler.core.state.job_classes import gang_size_on
+from simulator.attempts import (
+    SIGTERM,
+    AttemptSimulator,
+    JobProgress,
+    SimAttempt,
+    SimAttemptPhase,
+    SpeedCurve,
+    WorldParameters,
+)
+from simulator.engine import Engine, RandomStreams
+from simulator.ground_truth import AttemptCosts, GroundTruth, PoolPart, SpeedSegment
+from simulator.machines import HeldDevices, NodeLink, SimNode, SimulatedMachines
+from simulator.simulated_jobs import SimulatedJob
 from walras.cluster import Placement
-from walras.ids import JobId, Kind
-from walras.request import JobRequest
+from walras.job_request import JobId, JobRequest, Kind
 from walras.states import FINAL_JOB_STATES, JobState
 
 #: Makes the time model of a run: how attempts live.
-MakeAttempts = Callable[[Engine, Machines, WorldModel, Streams], Attempts]
+MakeAttemptSimulator = Callable[[Engine, SimulatedMachines, WorldParameters, RandomStreams], AttemptSimulator]
 
 
-class World:
+class SimulatedWorld:
     """Carries out the scheduler's commands on simulated machines and jobs."""
 
     def __init__(
         self,
         engine: Engine,
-        machines: Machines,
-        truth: Truth,
-        model: WorldModel,
-        streams: Streams,
-        pace: MakeAttempts = Attempts,
+        machines: SimulatedMachines,
+        truth: GroundTruth,
+        model: WorldParameters,
+        streams: RandomStreams,
+        pace: MakeAttemptSimulator = AttemptSimulator,
     ) -> None:
         self.machines = machines
         self.attempts = pace(engine, machines, model, streams)
-        self.jobs: dict[JobId, Job] = {}
+        self.jobs: dict[JobId, JobProgress] = {}
         #: Called with every job that has ended, before it is forgotten.
-        self.on_end: list[Callable[[float, Job, JobState], None]] = []
+        self.on_end: list[Callable[[float, JobProgress, JobState], None]] = []
         #: Called with every attempt that has just begun.
-        self.on_begin: list[Callable[[float, Run], None]] = []
+        self.on_begin: list[Callable[[float, SimAttempt], None]] = []
         #: Jobs that ended without success: some that are yet to come may depend on them.
         self._failed: set[JobId] = set()
         #: Gangs that machines are held for, and that were neither started nor let go of yet.
@@ -77,18 +83,18 @@ class World:
         self._refusals = streams.stream("refusals")
         self._arrivals_open = True
         #: Speeds that do not change, by kind, type and accelerators on each machine.
-        self._tabled: dict[tuple[Kind, str, tuple[int, ...]], Pace] = {}
+        self._tabled: dict[tuple[Kind, str, tuple[int, ...]], SpeedCurve] = {}
         machines.on_gone.append(self._node_gone)
         engine.on_command.update(
             {
                 Prepare: self._prepare,
                 Start: self._start,
                 Revoke: self._revoke,
-                NodeCordoned: _nothing,
-                BudgetWarned: _nothing,
+                NodeCordoned: _ignore_command,
+                BudgetWarned: _ignore_command,
             }
         )
-        engine.on_command.setdefault(AttemptTransitioned, _nothing)
+        engine.on_command.setdefault(AttemptTransitioned, _ignore_command)
         engine.on_command[JobTransitioned] = self.transitioned
         engine.on_event[CheckpointRecorded] = self._recorded
 
@@ -108,7 +114,7 @@ class World:
             while plan is not None and plan.at == at:
                 request = plan.request
                 assert request.job_id not in self.jobs, f"two jobs are numbered {request.job_id}"
-                self.jobs[request.job_id] = Job(plan)
+                self.jobs[request.job_id] = JobProgress(plan)
                 if plan.cancel_at < inf:
                     self._engine.schedule(max(at, plan.cancel_at), self._cancel, request.job_id)
                 yield from foretell(at, request)
@@ -159,7 +165,7 @@ class World:
         self._preparing[command.job_id] = command
         for rank, part in enumerate(command.placement.parts):
             node = self.machines.nodes.get(part.node_id)
-            if node is None or node.link is not Link.UP:
+            if node is None or node.link is not NodeLink.UP:
                 continue  # no answer: the scheduler has a timeout
             event: Event
             if self._refuses():
@@ -171,7 +177,7 @@ class World:
 
     def _answer(self, at: float, subject: tuple[SimNode, Event]) -> Iterable[Event]:
         node, event = subject
-        if node.link is not Link.UP:
+        if node.link is not NodeLink.UP:
             return ()
         event.at = at
         return (event,)
@@ -183,7 +189,7 @@ class World:
         if not parts or not self._hears(parts, command):
             return
         first, is_gang = parts[0][0], len(command.placement.parts) > 1
-        if not is_gang and first.link is Link.DOWN:
+        if not is_gang and first.link is NodeLink.DOWN:
             return
         if not is_gang and self._refuses():
             refusal = StartRefused(now, command.job_id, command.attempt, first.node_id, "simulated refusal")
@@ -195,18 +201,20 @@ class World:
         )
         job.lost_steps += job.steps - job.saved_steps
         job.steps = job.saved_steps
-        run = Run(job, command.attempt, parts, self._law(job, command), self._costs(job, parts))
+        run = SimAttempt(job, command.attempt, parts, self._law(job, command), self._costs(job, parts))
         if command.beside is not None:
             self._pair(now, run, self.jobs[command.beside].run)
         self.attempts.begin(now, run)
         for listener in self.on_begin:
             listener(now, run)
-        if is_gang and (len(parts) < len(command.placement.parts) or any(node.link is Link.DOWN for node, _ in parts)):
+        if is_gang and (
+            len(parts) < len(command.placement.parts) or any(node.link is NodeLink.DOWN for node, _ in parts)
+        ):
             # Its ranks wait for one that will never come.
             self.attempts.kill(now, run)
             self._engine.schedule(now, self._remains, run)
 
-    def _pair(self, now: float, run: Run, partner: Run | None) -> None:
+    def _pair(self, now: float, run: SimAttempt, partner: SimAttempt | None) -> None:
         """From now on both make steps at the speeds they have beside each other."""
         assert partner is not None, "a job is put beside one that does not run"
         run.partner, partner.partner = partner, run
@@ -216,7 +224,7 @@ class World:
             kind, beside = one.job.plan.request.kind, other.job.plan.request.kind
             self.attempts.set_rate(now, one, self._truth.beside(kind, beside, accelerator, len(devices)))
 
-    def _law(self, job: Job, command: Start) -> Pace:
+    def _law(self, job: JobProgress, command: Start) -> SpeedCurve:
         placement, kind = command.placement, job.plan.request.kind
         accelerator = self.machines.pools[placement.pool_id].pool.shape.accelerator
         parts = tuple([len(part.devices) for part in placement.parts])
@@ -224,11 +232,11 @@ class World:
 
         over = self._spread_parts(job.plan.request, placement) if job.plan.request.spreads else ()
         if over:
-            return lambda steps: _times(self._truth.stretch_over(kind, over, steps), noise)
+            return lambda steps: _scaled_segment(self._truth.stretch_over(kind, over, steps), noise)
         if kind in self._truth.laws:
 
-            def law(steps: float) -> Stretch:
-                return _times(self._truth.stretch(kind, accelerator, parts, steps), noise)
+            def law(steps: float) -> SpeedSegment:
+                return _scaled_segment(self._truth.stretch(kind, accelerator, parts, steps), noise)
 
             return law
         known = self._tabled.get((kind, accelerator, parts))
@@ -237,22 +245,22 @@ class World:
             known = self._tabled[kind, accelerator, parts] = lambda _: steady
         if noise == 1.0:
             return known
-        uneven = _times(known(0.0), noise)
+        uneven = _scaled_segment(known(0.0), noise)
         return lambda _: uneven
 
-    def _spread_parts(self, request: JobRequest, placement: Placement) -> list[SpreadPart]:
+    def _spread_parts(self, request: JobRequest, placement: Placement) -> list[PoolPart]:
         """What a job that may be spread holds by pool; nothing, if that is one gang in one pool."""
         found, whole = [], 0
         for pool_id, count in placement.by_pool.items():
             pool = self.machines.pools[pool_id].pool
-            gang = count_on(request.demands, request.nodes, pool)
+            gang = gang_size_on(request.demands, request.nodes, pool)
             gangs = count // gang if count % gang == 0 else 0
-            machines = tuple(split(gang, request.nodes, pool.shape.accelerators))
-            found.append(SpreadPart(pool.shape.accelerator, machines, gangs))
+            machines = tuple(split_gang(gang, request.nodes, pool.shape.accelerators))
+            found.append(PoolPart(pool.shape.accelerator, machines, gangs))
             whole += gangs
         return found if len(found) > 1 or whole > 1 else []
 
-    def _costs(self, job: Job, parts: list[Part]) -> Costs:
+    def _costs(self, job: JobProgress, parts: list[HeldDevices]) -> AttemptCosts:
         costs, noise = self._truth.costs_of(job.plan.request.kind), self._model.cost_noise
         if costs.migrate_s:
             machines = frozenset([node.node_id for node, _ in parts])
@@ -281,7 +289,7 @@ class World:
         """The machines of a gang that was not started tell that nothing runs there, if all of them can."""
         del self._preparing[command.job_id]
         nodes = [self.machines.nodes.get(part.node_id) for part in command.placement.parts]
-        held = [node for node in nodes if node is not None and node.link is Link.UP]
+        held = [node for node in nodes if node is not None and node.link is NodeLink.UP]
         if len(held) == len(nodes):
             ended = AttemptEnded(now, command.job_id, command.attempt, EndCause.EXITED, signal=SIGTERM)
             self._engine.schedule(now, self._answer, (held[0], ended))
@@ -289,10 +297,10 @@ class World:
     def _refuses(self) -> bool:
         return self._model.refused > 0 and self._refusals.random() < self._model.refused
 
-    def _hears(self, parts: list[Part], command: Command) -> bool:
+    def _hears(self, parts: list[HeldDevices], command: Command) -> bool:
         """False while a machine of it is cut off; that machine hears the command when it is back."""
         for node, _ in parts:
-            if node.link is Link.CUT_OFF:
+            if node.link is NodeLink.CUT_OFF:
                 node.inbox.append(command)
                 return False
         return True
@@ -304,14 +312,14 @@ class World:
 
     # -- what happens to machines (called by `simulator.faults`)
 
-    def runs_on(self, node: SimNode) -> list[Run]:
+    def runs_on(self, node: SimNode) -> list[SimAttempt]:
         """Attempts with a process on the machine."""
         runs = (self.jobs[job_id].run for job_id in node.runs if job_id in self.jobs)
         return [run for run in runs if run is not None]
 
     def die(self, at: float, node: SimNode) -> None:
         """Every process on the machine is gone, and with it the gangs it was part of; nobody knows yet."""
-        node.link = Link.DOWN
+        node.link = NodeLink.DOWN
         for run in self.runs_on(node):
             self.attempts.kill(at, run)
 
@@ -319,24 +327,24 @@ class World:
         """From now on the machine works at this part of its speed, and every gang that it is part of waits for it."""
         node.pace = pace
         for run in self.runs_on(node):
-            if run.phase is not Phase.DEAD:
+            if run.phase is not SimAttemptPhase.DEAD:
                 self.attempts.set_rate(at, run, run.full_rate)
 
-    def slow_attempt(self, at: float, run: Run, pace: float) -> None:
+    def slow_attempt(self, at: float, run: SimAttempt, pace: float) -> None:
         """From now on this attempt works at this part of the speed that its machines allow."""
         run.own_pace = pace
-        if run.phase is not Phase.DEAD:
+        if run.phase is not SimAttemptPhase.DEAD:
             self.attempts.set_rate(at, run, run.full_rate)
 
     def cut_off(self, node: SimNode) -> None:
         """The machine runs on, out of reach."""
-        node.link = Link.CUT_OFF
+        node.link = NodeLink.CUT_OFF
         for run in self.runs_on(node):
             run.cut += 1
 
     def reconnect(self, at: float, node: SimNode) -> Iterable[Event]:
         """What the machine has to tell now that it is reached again."""
-        node.link = Link.UP
+        node.link = NodeLink.UP
         told: list[Event] = []
         for run in self.runs_on(node):
             run.cut -= 1
@@ -365,26 +373,26 @@ class World:
     def _node_gone(self, at: float, node: SimNode) -> None:
         for run in self.runs_on(node):
             self.attempts.kill(at, run)
-            if any(part.link is not Link.GONE for part, _ in run.parts):
+            if any(part.link is not NodeLink.GONE for part, _ in run.parts):
                 # After the scheduler has heard of the loss, the other machines tell that nothing is left there.
                 self._engine.schedule(at, self._remains, run)
             else:
                 self.attempts.over(run)
 
-    def _remains(self, at: float, run: Run) -> Iterable[Event]:
+    def _remains(self, at: float, run: SimAttempt) -> Iterable[Event]:
         """A gang that lost a machine is over as soon as all the others have told so."""
-        if run.job.run is not run or run.phase is not Phase.DEAD:
+        if run.job.run is not run or run.phase is not SimAttemptPhase.DEAD:
             return ()
-        if any(node.link in (Link.DOWN, Link.CUT_OFF) for node, _ in run.parts):
+        if any(node.link in (NodeLink.DOWN, NodeLink.CUT_OFF) for node, _ in run.parts):
             return ()
         self.attempts.over(run)
         job_id, steps = run.job.plan.request.job_id, run.job.steps
         return (AttemptEnded(at, job_id, run.attempt, EndCause.EXITED, signal=SIGTERM, steps=steps),)
 
 
-def _times(stretch: Stretch, noise: float) -> Stretch:
-    return stretch if noise == 1.0 else Stretch(stretch.steps_per_s * noise, stretch.until_steps)
+def _scaled_segment(stretch: SpeedSegment, noise: float) -> SpeedSegment:
+    return stretch if noise == 1.0 else SpeedSegment(stretch.steps_per_s * noise, stretch.until_steps)
 
 
-def _nothing(_: float, command: Command) -> None:
+def _ignore_command(_: float, command: Command) -> None:
     """Nothing in the world changes."""

@@ -202,8 +202,10 @@ KINDS_OF_FILES = ("jobs", "clusters", "workloads")
 
 def test_example_jobs_and_files_parse() -> None:
     """Every job, cluster and workload file below configs/ is accepted as it stands."""
-    from walras.config import ClusterConfig, Workload, load_yaml
-    from walras.job import parse_spec
+    from walras.spec.cluster_file import ClusterConfig
+    from walras.spec.file_model import load_yaml
+    from walras.spec.job_spec import parse_spec
+    from walras.spec.workload_file import WorkloadFile
 
     jobs, clusters, workloads = (sorted((ROOT / "configs" / name).glob("*.yaml")) for name in KINDS_OF_FILES)
     assert all((jobs, clusters, workloads)), "a folder of examples is empty"
@@ -212,7 +214,7 @@ def test_example_jobs_and_files_parse() -> None:
     for path in clusters:
         load_yaml(path, ClusterConfig)
     for path in workloads:
-        load_yaml(path, Workload)
+        load_yaml(path, WorkloadFile)
 
 
 def test_the_repository_speaks_of_the_software_alone() -> None:

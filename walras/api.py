@@ -9,8 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from walras.reasons import Reason
-from walras.states import AttemptState, JobState
+from walras.states import AttemptState, JobState, Reason
 
 
 class Body(BaseModel):

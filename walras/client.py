@@ -1,19 +1,22 @@
-"""The client of a Walras server: what the command line, scripts and notebooks talk through.
+"""The client of a Walras server: the command line, scripts and notebooks use it.
 
     async with Client("http://127.0.0.1:8080", token) as client:
         submitted = await client.submit({"run": "python train.py", "resources": {"accelerators": "a100:1"}})
         async for line in client.logs(submitted.id, follow=True): ...
 
-Every call is bounded in time. A call is repeated after a lost connection only where that cannot do a thing twice; a
-submission carries a key by which the server recognises it, so it is repeated too and still makes one job.
+Every call is bounded in time. After a lost connection the client repeats a call only where doing it twice is harmless;
+a submission carries an idempotency key by which the server recognises it, so it too is repeated and makes one job. Logs
+are read from a byte offset and followed over lost connections, without a byte lost or repeated.
 """
 
 import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 from urllib.parse import quote
 
+import aiohttp
 from pydantic import BaseModel, TypeAdapter
 
 from walras.api import (
@@ -33,10 +36,109 @@ from walras.api import (
     SubmitResult,
     TokenCreated,
 )
-from walras.job import JobSpec, spec_mapping
-from walras.log_stream import LogPlace, follow_attempt, read_log
+from walras.spec.job_spec import JobSpec, spec_mapping
 from walras.states import JobState
-from walras.transport import Call, Patience, Transport
+from walras.transport import ApiCall, Patience, Transport, response_error
+
+NEXT_OFFSET = "X-Walras-Next-Offset"
+_PIECE_BYTES = 65_536
+
+
+@dataclass(slots=True)
+class LogCursor:
+    """Where reading stands: `offset` moves on with every piece that was handed out."""
+
+    job_id: int
+    attempt: int | None
+    rank: int | None
+    offset: int
+
+    def call(self, *, follow: bool) -> ApiCall:
+        query = {"offset": str(self.offset)}
+        if self.attempt is not None:
+            query["attempt"] = str(self.attempt)
+        if self.rank is not None:
+            query["rank"] = str(self.rank)
+        if follow:
+            query["follow"] = "true"
+        return ApiCall("GET", f"/api/v1/jobs/{self.job_id:d}/logs", query=query)
+
+
+async def read_log(transport: Transport, place: LogCursor) -> AsyncIterator[bytes]:
+    """What there is now, to its end.
+
+    The server may answer in parts. An answer shorter than a piece is the last one, so that a job that prints all the
+    time is not read for ever.
+    """
+    failures = 0
+    while True:
+        before = place.offset
+        try:
+            async for piece in _read_pieces(transport, place, follow=False):
+                yield piece
+        except _CONNECTION_ERRORS as error:
+            failures = 0 if place.offset > before else failures + 1
+            await _pause_or_give_up(transport, failures, error)
+        else:
+            if place.offset - before < _PIECE_BYTES:
+                return
+
+
+async def follow_attempt(transport: Transport, place: LogCursor) -> AsyncIterator[bytes]:
+    """The log of `place.attempt` as it grows, until that attempt has ended and all it printed was handed out."""
+    assert place.attempt is not None
+    failures = 0
+    while True:
+        # Asked before reading: what an ended attempt printed is all there when it is read afterwards.
+        ended = await _has_ended(transport, place.job_id, place.attempt)
+        before = place.offset
+        try:
+            async for piece in _read_pieces(transport, place, follow=not ended):
+                yield piece
+            failures = 0
+        except _CONNECTION_ERRORS as error:
+            failures = 0 if place.offset > before or isinstance(error, TimeoutError) else failures + 1
+            await _pause_or_give_up(transport, failures, error)
+            continue
+        if ended and place.offset == before:
+            return
+        if not ended and place.offset == before:
+            await transport.pause()
+
+
+_CONNECTION_ERRORS = (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, TimeoutError)
+
+
+async def _read_pieces(transport: Transport, place: LogCursor, *, follow: bool) -> AsyncIterator[bytes]:
+    patience = transport.patience
+    total = None if follow else patience.call_timeout_s
+    timeout = aiohttp.ClientTimeout(
+        total=total, sock_connect=patience.connect_timeout_s, sock_read=patience.silence_s if follow else None
+    )
+    async with transport.open(place.call(follow=follow), timeout=timeout) as response:
+        if response.status != 200:
+            raise await response_error(response)
+        async for piece in response.content.iter_chunked(_PIECE_BYTES):
+            place.offset += len(piece)
+            yield piece
+        # The server's count holds where it left bytes out (a log over its limit).
+        told = response.headers.get(NEXT_OFFSET, "")
+        if not follow and told.isascii() and told.isdigit():
+            place.offset = max(place.offset, int(told))
+
+
+async def _has_ended(transport: Transport, job_id: int, attempt: int) -> bool:
+    answer = await transport.json(ApiCall("GET", f"/api/v1/jobs/{job_id:d}/attempts"))
+    views = [AttemptView.model_validate(item) for item in answer]
+    newest = max((view.attempt for view in views), default=0)
+    return newest > attempt or any(view.attempt == attempt and view.state.is_final for view in views)
+
+
+async def _pause_or_give_up(transport: Transport, failures: int, error: BaseException) -> None:
+    if failures >= transport.patience.tries:
+        raise transport.unreachable(error) from None
+    await transport.pause(failures)
+
 
 _API = "/api/v1"
 #: A page of a listing; the server may send fewer.
@@ -71,26 +173,26 @@ class Client:
     ) -> None:
         await self._transport.__aexit__(kind, error, trace)
 
-    async def _body(self, model: type[BodyT], call: Call) -> BodyT:
+    async def _body(self, model: type[BodyT], call: ApiCall) -> BodyT:
         return model.model_validate(await self._transport.json(call))
 
     # ------------------------------------------------------------------------------------------------ submitting
 
     async def submit(self, spec: AnySpec, *, idempotency_key: str | None = None) -> SubmitResult:
         """Submit one job. With the same key, the same job is answered, even by another client."""
-        call = Call("POST", f"{_API}/jobs", body=_mapping(spec), headers=_key(idempotency_key))
+        call = ApiCall("POST", f"{_API}/jobs", body=_mapping(spec), headers=_key(idempotency_key))
         return await self._body(SubmitResult, call)
 
     async def submit_batch(self, specs: Sequence[AnySpec], *, idempotency_key: str | None = None) -> BatchResult:
         """Submit up to 1000 jobs; each is accepted or refused on its own, in the order given."""
         body = {"jobs": [_mapping(spec) for spec in specs]}
         return await self._body(
-            BatchResult, Call("POST", f"{_API}/jobs:batch", body=body, headers=_key(idempotency_key))
+            BatchResult, ApiCall("POST", f"{_API}/jobs:batch", body=body, headers=_key(idempotency_key))
         )
 
     async def dry_run(self, spec: AnySpec) -> DryRun:
         """What would happen to the job now. Nothing is stored."""
-        return await self._body(DryRun, Call("POST", f"{_API}/jobs:dryrun", body=_mapping(spec)))
+        return await self._body(DryRun, ApiCall("POST", f"{_API}/jobs:dryrun", body=_mapping(spec)))
 
     # --------------------------------------------------------------------------------------------------- looking
 
@@ -111,7 +213,7 @@ class Client:
         left = limit if limit is not None else 2**62
         while left > 0:
             query["limit"] = str(min(left, _PAGE))
-            page = await self._body(JobPage, Call("GET", f"{_API}/jobs", query=dict(query)))
+            page = await self._body(JobPage, ApiCall("GET", f"{_API}/jobs", query=dict(query)))
             for job in page.items[:left]:
                 yield job
             left -= len(page.items)
@@ -120,15 +222,15 @@ class Client:
             query["cursor"] = page.next
 
     async def job(self, job_id: int) -> JobDetail:
-        return await self._body(JobDetail, Call("GET", f"{_API}/jobs/{job_id:d}"))
+        return await self._body(JobDetail, ApiCall("GET", f"{_API}/jobs/{job_id:d}"))
 
     async def attempts(self, job_id: int) -> list[AttemptView]:
         """The job's attempts, oldest first."""
-        return _attempts.validate_python(await self._transport.json(Call("GET", f"{_API}/jobs/{job_id:d}/attempts")))
+        return _attempts.validate_python(await self._transport.json(ApiCall("GET", f"{_API}/jobs/{job_id:d}/attempts")))
 
     async def explain(self, job_id: int) -> Explanation:
         """Every reason why the job is where it is."""
-        return await self._body(Explanation, Call("GET", f"{_API}/jobs/{job_id:d}/explain"))
+        return await self._body(Explanation, ApiCall("GET", f"{_API}/jobs/{job_id:d}/explain"))
 
     async def logs(
         self, job_id: int, *, attempt: int | None = None, rank: int | None = None, offset: int = 0, follow: bool = False
@@ -137,9 +239,9 @@ class Client:
 
         Without `attempt`: the newest one. `follow` goes on until the attempt ends, over lost connections, every byte
         once; without `attempt` it goes on with the next attempt, from its beginning, until the job ends. Raw bytes of
-        a job: never write them to a terminal before `walras.cli.output.safe_text`.
+        a job: never write them to a terminal before `walras.cli.terminal_output.safe_text`.
         """
-        place = LogPlace(job_id, attempt, rank, offset)
+        place = LogCursor(job_id, attempt, rank, offset)
         if not follow:
             async for piece in read_log(self._transport, place):
                 yield piece
@@ -181,76 +283,76 @@ class Client:
         await self._act(job_id, "release")
 
     async def _act(self, job_id: int, verb: Literal["cancel", "hold", "release"]) -> Any:
-        return await self._transport.json(Call("POST", f"{_API}/jobs/{job_id:d}/{verb}"))
+        return await self._transport.json(ApiCall("POST", f"{_API}/jobs/{job_id:d}/{verb}"))
 
     async def reprioritise(self, job_id: int, priority: int) -> None:
         """Give a job that has not ended another priority (0-100)."""
-        await self._transport.json(Call("PATCH", f"{_API}/jobs/{job_id:d}", body={"priority": priority}))
+        await self._transport.json(ApiCall("PATCH", f"{_API}/jobs/{job_id:d}", body={"priority": priority}))
 
     async def rebudget(self, job_id: int, budget_usd: float) -> None:
         """Let a job that has not ended cost so much in all; one held for its budget goes on if that is more."""
-        await self._transport.json(Call("PATCH", f"{_API}/jobs/{job_id:d}", body={"budget_usd": budget_usd}))
+        await self._transport.json(ApiCall("PATCH", f"{_API}/jobs/{job_id:d}", body={"budget_usd": budget_usd}))
 
     # ------------------------------------------------------------------------------------------------ the cluster
 
     async def nodes(self) -> list[NodeView]:
-        return _nodes.validate_python(await self._transport.json(Call("GET", f"{_API}/nodes")))
+        return _nodes.validate_python(await self._transport.json(ApiCall("GET", f"{_API}/nodes")))
 
     async def drain_node(self, node_id: str) -> None:
         """Let the machine's jobs end or move away, and give it no new ones."""
-        await self._transport.json(Call("POST", f"{_API}/nodes/{quote(node_id, safe='')}/drain"))
+        await self._transport.json(ApiCall("POST", f"{_API}/nodes/{quote(node_id, safe='')}/drain"))
 
     async def resume_node(self, node_id: str) -> None:
         """Use a drained or quarantined machine again."""
-        await self._transport.json(Call("POST", f"{_API}/nodes/{quote(node_id, safe='')}/resume"))
+        await self._transport.json(ApiCall("POST", f"{_API}/nodes/{quote(node_id, safe='')}/resume"))
 
     async def prices(self, *, whole: bool = False) -> PriceList:
         """The price of every pool at the last solve, and that solve's certificate.
 
         `whole`: with what whole gangs can reach at best, which takes the server some seconds.
         """
-        return await self._body(PriceList, Call("GET", f"{_API}/prices", query={"whole": "true"} if whole else {}))
+        return await self._body(PriceList, ApiCall("GET", f"{_API}/prices", query={"whole": "true"} if whole else {}))
 
     async def money(self, by: str = "project", *, month: str = "", project: str = "") -> MoneyReport:
         """What was spent until now, summed by project, user, job, pool or month."""
         asked = {"by": by, "month": month, "project": project}
         query = {name: value for name, value in asked.items() if value}
-        return await self._body(MoneyReport, Call("GET", f"{_API}/money", query=query))
+        return await self._body(MoneyReport, ApiCall("GET", f"{_API}/money", query=query))
 
     async def state_facts(self, kind: str, facts: Mapping[str, Any], batch: float | None = None) -> FactsView:
-        """State facts of a kind of jobs (`walras.model_facts.StatedFacts`); what is believed of it now."""
+        """State facts of a kind of jobs (`walras.spec.job_groups.FactsSpec`); what is believed of it now."""
         body = {"kind": kind, "facts": dict(facts), "batch": batch}
-        return await self._body(FactsView, Call("POST", f"{_API}/facts", body=body))
+        return await self._body(FactsView, ApiCall("POST", f"{_API}/facts", body=body))
 
     async def facts(self, kind: str | None = None) -> list[FactsView]:
         """What the server knows of one kind of jobs besides its speed, or of all."""
         query = {} if kind is None else {"kind": kind}
-        return _facts.validate_python(await self._transport.json(Call("GET", f"{_API}/facts", query=query)))
+        return _facts.validate_python(await self._transport.json(ApiCall("GET", f"{_API}/facts", query=query)))
 
     async def revoke_pool(self, pool_id: str, notice_s: float) -> None:
         """Have a provider take the pool's rented machines away after a notice, for drills (administrators)."""
         body = {"pool_id": pool_id, "notice_s": notice_s}
-        await self._transport.json(Call("POST", f"{_API}/pools:revoke", body=body, repeatable=False))
+        await self._transport.json(ApiCall("POST", f"{_API}/pools:revoke", body=body, repeatable=False))
 
     async def policy(self) -> PolicyView:
         """The policy in force."""
-        return await self._body(PolicyView, Call("GET", f"{_API}/policy"))
+        return await self._body(PolicyView, ApiCall("GET", f"{_API}/policy"))
 
     async def set_policy(self, policy: Mapping[str, Any], *, dry_run: bool = False) -> PolicyView:
         """Put the policy of a policy file (`{"policy": ..., "rules": ...}`) in force, or only check it."""
         query = {"dry_run": "true"} if dry_run else {}
-        return await self._body(PolicyView, Call("PUT", f"{_API}/policy", query=query, body=dict(policy)))
+        return await self._body(PolicyView, ApiCall("PUT", f"{_API}/policy", query=query, body=dict(policy)))
 
     async def create_token(
         self, user: str, role: str, projects: Sequence[str], *, expires_in_s: float | None = None
     ) -> TokenCreated:
         """Make a token. The secret is in this answer and nowhere else, so a lost answer is not asked for again."""
         body = {"user": user, "role": role, "projects": list(projects), "expires_in_s": expires_in_s}
-        return await self._body(TokenCreated, Call("POST", f"{_API}/tokens", body=body, repeatable=False))
+        return await self._body(TokenCreated, ApiCall("POST", f"{_API}/tokens", body=body, repeatable=False))
 
     async def health(self) -> Health:
         """Whether the server is ready to serve."""
-        return await self._body(Health, Call("GET", "/readyz"))
+        return await self._body(Health, ApiCall("GET", "/readyz"))
 
 
 def _mapping(spec: AnySpec) -> dict[str, Any]:

@@ -1,13 +1,20 @@
-"""What the fleet is made of: shapes, markets, pools. Frozen facts shared by every layer."""
+"""The fleet as every layer sees it: machine shapes, markets, pools, and the placement of an attempt on machines.
+
+All types are frozen. `billed_until` says until when a rented machine is paid for.
+"""
 
 from dataclasses import dataclass
 from enum import StrEnum
 from math import ceil
+from typing import NewType
 
-from walras.ids import NodeId, PoolId
+#: A machine known to the scheduler.
+NodeId = NewType("NodeId", str)
+#: A pool: (machine shape, market, zone).
+PoolId = NewType("PoolId", str)
 
 #: Part of a billing step that is none: sums of floats.
-_SAME = 1e-9
+_BILLING_TOLERANCE = 1e-9
 
 
 class Market(StrEnum):
@@ -65,7 +72,7 @@ def billed_until(pool: Pool, since_at: float, at: float) -> float:
     at = max(at, since_at + pool.minimum_billing_s)
     if pool.billing_step_s <= 0:
         return at
-    return max(at, since_at + pool.billing_step_s * ceil((at - since_at) / pool.billing_step_s - _SAME))
+    return max(at, since_at + pool.billing_step_s * ceil((at - since_at) / pool.billing_step_s - _BILLING_TOLERANCE))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,26 +1,35 @@
-"""What is known of one kind of job besides its speed: how much a sample costs, and what workers exchange.
+"""Facts of one kind of job besides its speed: operations and bytes per sample, and what workers exchange.
 
-People state such facts in a job file or a profile, jobs count them at their first update; predictors of speed work out
-from them what nobody measured. This file says what a fact may be; `scheduler.core.ledger.kind_facts` says who is
-believed.
+People state such facts in a job file or a profile, and jobs count them at their first update. Predictors of speed
+derive from them the throughputs that were never measured. This module says what a fact may be and which counted values
+are believed; `scheduler.core.ledger.kind_facts` says whose facts take precedence.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from math import isfinite
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import Field
 
-from walras.checking import FieldMistake, FileModel
-from walras.job_parts import Number, WholeNumber
-from walras.sample_facts import SampleFacts
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleFacts:
+    """None: nobody knows."""
+
+    #: Floating-point operations of forward and backward pass, and bytes that they move to and from memory.
+    flops_per_sample: float | None = None
+    memory_bytes_per_sample: float | None = None
+    #: What workers exchange at each update.
+    gradient_bytes: float | None = None
+    layers: int | None = None
+    #: On an accelerator whatever the batch (weights, optimizer state), and more for each sample of it.
+    resident_bytes: float | None = None
+    activation_bytes: float | None = None
+    #: What the host hands over for one sample.
+    input_bytes: float | None = None
+
 
 #: Largest values that are believed: far beyond anything that runs, so that a wrong unit is found out.
 MOST_FLOPS, MOST_BYTES, MOST_LAYERS, MOST_SAMPLES = 1e18, 1e15, 1_000_000, 2**31
-_Flops = Annotated[Number, Field(gt=0, le=MOST_FLOPS)]
-_Bytes = Annotated[Number, Field(ge=0, le=MOST_BYTES)]
-_Samples = Annotated[Number, Field(gt=0, le=MOST_SAMPLES)]
 
 #: Arithmetic in which training is done, as catalogs write it.
 Precision = Literal["fp64", "fp32", "tf32", "bf16", "fp16"]
@@ -59,37 +68,8 @@ class ModelFacts(SampleFacts):
         return self.batch if self.batch is not None else accelerators * (self.batch_per_accelerator or 1.0)
 
 
-class StatedFacts(FileModel):
-    """`facts:` of a job file. A fact that is left out is not known."""
-
-    flops_per_sample: _Flops | None = None
-    memory_bytes_per_sample: _Bytes | None = None
-    gradient_bytes: _Bytes | None = None
-    layers: Annotated[WholeNumber, Field(ge=1, le=MOST_LAYERS)] | None = None
-    resident_bytes: _Bytes | None = None
-    activation_bytes: _Bytes | None = None
-    input_bytes: _Bytes | None = None
-    precision: Precision | None = None
-    #: Samples of one step on each accelerator; a job that states `batch` does not need it.
-    batch_per_accelerator: _Samples | None = None
-
-    def facts(self, batch: float | None) -> ModelFacts:
-        """For a job whose steps take so many samples over the whole gang; None: as many as are stated for each.
-
-        Raises FieldMistake where neither is known.
-        """
-        if self.flops_per_sample is not None and batch is None and self.batch_per_accelerator is None:
-            raise FieldMistake(
-                "facts.batch_per_accelerator",
-                "the samples of a step are unknown, so FLOPs of a sample say nothing of a step; "
-                "write `batch_per_accelerator: 64`, or `batch: {global: 256}` of the job",
-            )
-        own = {name: getattr(self, name) for name in type(self).model_fields if name != "batch_per_accelerator"}
-        return ModelFacts(**own, batch=batch, batch_per_accelerator=None if batch else self.batch_per_accelerator)
-
-
 @dataclass(frozen=True, slots=True)
-class Counted:
+class BelievedFacts:
     """What a job counted of itself: facts, and why some of what it said is not believed."""
 
     facts: ModelFacts | None
@@ -106,7 +86,7 @@ _REPORTED = {
 }
 
 
-def counted(told: Mapping[str, float], ranks: int, batch: float | None) -> Counted:
+def believed_facts(told: Mapping[str, float], ranks: int, batch: float | None) -> BelievedFacts:
     """Facts from what rank 0 counted in a step; `batch`: samples of a step over the gang, if the job states it.
 
     Nothing of it is trusted: a value that is no number above 0 (bytes: or 0), or absurd, is left out and told.
@@ -127,7 +107,7 @@ def counted(told: Mapping[str, float], ranks: int, batch: float | None) -> Count
         ignored.append(f"flops is {flops:g} for {samples or 1.0:g} samples; believed is {MOST_FLOPS:g} for one at most")
         flops = None
     if flops is None and "gradient_bytes" not in kept:
-        return Counted(None, tuple(ignored))
+        return BelievedFacts(None, tuple(ignored))
     facts = ModelFacts(
         flops_per_sample=None if flops is None else flops / (samples or 1.0),
         gradient_bytes=kept.get("gradient_bytes"),
@@ -137,10 +117,10 @@ def counted(told: Mapping[str, float], ranks: int, batch: float | None) -> Count
         batch=batch,
         batch_per_accelerator=None if batch is not None else samples,
     )
-    return Counted(facts, tuple(ignored))
+    return BelievedFacts(facts, tuple(ignored))
 
 
-def filled(first: ModelFacts, second: ModelFacts | None) -> ModelFacts:
+def merge_facts(first: ModelFacts, second: ModelFacts | None) -> ModelFacts:
     """What the first does not know is taken from the second, where both mean the same by a sample."""
     if second is None or first.unit != second.unit:
         return first

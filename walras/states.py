@@ -1,10 +1,68 @@
-"""Job and attempt states, and which change into which.
+"""States of jobs and attempts, the transitions between them, and the reasons given for a state.
 
-An unknown pair is an error, never a silent ignore: `check_job_transition` and `check_attempt_transition` say so.
+An unknown transition is an error, never silently ignored: `check_job_transition` and `check_attempt_transition` raise
+AssertionError. A reason is a stable code of the form CLASS:DETAIL, shown to people and matched by programs.
 """
 
 from collections.abc import Mapping
 from enum import StrEnum
+
+
+class Reason(StrEnum):
+    """`WAIT` and `CONFIG` explain a job that does not run; the others explain an end or a hold.
+
+    `WAIT:*` passes by itself; `CONFIG:*` never does unless somebody changes the job or the fleet.
+    """
+
+    WAIT_NOT_EVALUATED = "WAIT:NOT_EVALUATED"
+    WAIT_CAPACITY = "WAIT:CAPACITY"
+    WAIT_FRAGMENTED = "WAIT:FRAGMENTED"
+    WAIT_PRICE = "WAIT:PRICE"
+    WAIT_PRIORITY = "WAIT:PRIORITY"
+    WAIT_FAIRSHARE = "WAIT:FAIRSHARE"
+    WAIT_GANG = "WAIT:GANG"
+    WAIT_RESERVATION = "WAIT:RESERVATION"
+    WAIT_PROFILING = "WAIT:PROFILING"
+    WAIT_PREEMPTING = "WAIT:PREEMPTING"
+    WAIT_PROVISIONING = "WAIT:PROVISIONING"
+    WAIT_DEPENDENCY = "WAIT:DEPENDENCY"
+    WAIT_NOT_BEFORE = "WAIT:NOT_BEFORE"
+    WAIT_BACKOFF = "WAIT:BACKOFF"
+    WAIT_QUOTA = "WAIT:QUOTA"
+    WAIT_BUDGET = "WAIT:BUDGET"
+
+    HOLD_USER = "HOLD:USER"
+    HOLD_ADMIN = "HOLD:ADMIN"
+    HOLD_BUDGET = "HOLD:BUDGET"
+    HOLD_REPEATED_FAILURE = "HOLD:REPEATED_FAILURE"
+
+    CONFIG_NO_SUCH_ACCELERATOR = "CONFIG:NO_SUCH_ACCELERATOR"
+    CONFIG_EXCEEDS_FLEET = "CONFIG:EXCEEDS_FLEET"
+    CONFIG_EXCEEDS_LARGEST_NODE = "CONFIG:EXCEEDS_LARGEST_NODE"
+
+    USER_EXIT_CODE = "USER:EXIT_CODE"
+    USER_SIGNAL = "USER:SIGNAL"
+    USER_OOM = "USER:OOM"
+    USER_CANCELLED = "USER:CANCELLED"
+    USER_DEPENDENCY_FAILED = "USER:DEPENDENCY_FAILED"
+
+    INFRA_NODE_LOST = "INFRA:NODE_LOST"
+    INFRA_SPOT_RECLAIM = "INFRA:SPOT_RECLAIM"
+    INFRA_LEASE_EXPIRED = "INFRA:LEASE_EXPIRED"
+    INFRA_START_TIMEOUT = "INFRA:START_TIMEOUT"
+    INFRA_START_REFUSED = "INFRA:START_REFUSED"
+
+    POLICY_PREEMPTED = "POLICY:PREEMPTED"
+    POLICY_MOVED = "POLICY:MOVED"
+    #: A rented machine given back because it was not worth its price any more.
+    POLICY_RELEASED = "POLICY:RELEASED"
+    POLICY_MAX_RUNTIME = "POLICY:MAX_RUNTIME"
+    POLICY_MAX_QUEUE_TIME = "POLICY:MAX_QUEUE_TIME"
+
+    @property
+    def is_infrastructure(self) -> bool:
+        """True where the world failed the job: such an end never consumes a retry."""
+        return self.value.startswith("INFRA:")
 
 
 class JobState(StrEnum):

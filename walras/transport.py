@@ -49,7 +49,7 @@ _BY_CODE: Mapping[str, type[UserError]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class ApiCall:
     """A request. `path` is below the server's address; `repeatable`: doing it twice is as good as once."""
 
     method: str
@@ -104,7 +104,7 @@ class Transport:
             await self._session.close()
             self._session = None
 
-    async def json(self, call: Call) -> Any:
+    async def json(self, call: ApiCall) -> Any:
         """The decoded JSON answer.
 
         Raises ServerUnreachable when no server answered within the patience, a UserError for what the server refused,
@@ -128,7 +128,7 @@ class Transport:
         await asyncio.sleep(self.patience.pause_s(tried) if tried else self.patience.poll_s)
 
     def open(
-        self, call: Call, *, timeout: aiohttp.ClientTimeout | None = None
+        self, call: ApiCall, *, timeout: aiohttp.ClientTimeout | None = None
     ) -> "aiohttp.client._RequestContextManager":
         """The raw exchange, without retries; for answers that are read as they come."""
         assert self._session is not None, "use `async with`"
@@ -160,14 +160,14 @@ def checked_url(url: str) -> str:
 
 async def _decoded(response: aiohttp.ClientResponse, url: str) -> Any:
     if response.status >= 300:
-        raise await error_of(response)
+        raise await response_error(response)
     try:
         return await response.json(content_type=None)
     except ValueError:
         raise ClusterError(f"{url} answered {response.status} with something that is not JSON; is it Walras?") from None
 
 
-async def error_of(response: aiohttp.ClientResponse) -> WalrasError:
+async def response_error(response: aiohttp.ClientResponse) -> WalrasError:
     """What a refusal means: the problem in its body (RFC 9457) as one of our errors."""
     problem = _problem(response.status, await response.content.read(65_536))
     detail = (problem.detail or problem.title)[:_LONGEST_DETAIL]

@@ -1,7 +1,7 @@
 """Lengths, sizes, counts and money as people write and read them.
 
-Parsing raises ValueError with the text and examples of what is accepted; whoever knows the field adds its name.
-Instants are not here: inside Walras they are plain seconds, and only edges know the calendar (`walras.instants`).
+Parsing raises ValueError with the text and examples of what is accepted; the caller adds the name of the field. Inside
+Walras instants are plain seconds, and only edges know the calendar (`walras.spec.field_types`).
 """
 
 import re

@@ -108,7 +108,7 @@ class ProgressReport(AttemptReport):
     #: Named values of the job, such as its loss: newest, and the first ones seen in this attempt.
     values: dict[str, float] = Field(default_factory=dict, max_length=32)
     first_values: dict[str, float] = Field(default_factory=dict, max_length=32)
-    #: What the job counted of its model at its first update; names are those of `walras.model_facts.counted`.
+    #: What the job counted of its model at its first update; names are those of `walras.model_facts.believed_facts`.
     facts: Annotated[dict[str, float], BeforeValidator(_numbers)] = Field(default_factory=dict, max_length=32)
 
 

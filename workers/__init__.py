@@ -1,1 +1,1 @@
-"""The agent of a machine and the supervisor of an attempt. They decide nothing."""
+"""What runs on a machine of the cluster: the agent, the supervisor of each attempt, and trials without a server."""

@@ -21,11 +21,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from workers import processes
-from workers.channels import Channels, Connection, Role, SocketMessage
-from workers.journal import Journal, write_durably
-from workers.output import RankOutput
-from workers.plan import JOURNAL_FILE, SUPERVISOR_FILE, SUPERVISOR_LOG, Plan, read_plan
-from workers.ranks import Ranks
+from workers.ranks import RankOutput, Ranks
+from workers.supervisor_protocol import (
+    JOURNAL_FILE,
+    SUPERVISOR_FILE,
+    SUPERVISOR_LOG,
+    AttemptJournal,
+    AttemptPlan,
+    Channels,
+    Connection,
+    PeerRole,
+    SocketMessage,
+    read_plan,
+    write_durably,
+)
 
 EXIT_CHECKPOINTED = 85
 #: After one rank failed, the others get this long between SIGTERM and SIGKILL.
@@ -56,9 +65,9 @@ class Ending:
 class Supervisor:
     """One attempt on this machine, from start to the proof that nothing of it is left."""
 
-    def __init__(self, folder: Path, plan: Plan) -> None:
+    def __init__(self, folder: Path, plan: AttemptPlan) -> None:
         self._plan = plan
-        self._journal = Journal(folder / JOURNAL_FILE)
+        self._journal = AttemptJournal(folder / JOURNAL_FILE)
         self._selector = selectors.DefaultSelector()
         self._channels = Channels(self._selector, plan.rank_socket, plan.control_socket)
         self._lease_until = plan.lease_until
@@ -125,7 +134,7 @@ class Supervisor:
 
     def _end(self, now: float, grace_s: float, reason: str, cause: str = "exited") -> None:
         """Ask the in-job client to checkpoint; plain scripts get SIGTERM at once. Never loosens an earlier end."""
-        has_client = any(connection.is_attentive for connection in self._channels.of(Role.RANK))
+        has_client = any(connection.is_attentive for connection in self._channels.of(PeerRole.RANK))
         term_at = now + grace_s * CHECKPOINT_PART if has_client else now
         kill_at = min(now + grace_s, self._lease_until)
         if self._ending is not None:
@@ -135,7 +144,7 @@ class Supervisor:
             self._ending = Ending(reason, term_at, kill_at, cause)
             self._record({"type": "stopping", "reason": reason, "grace_s": grace_s})
         if grace_s > 0:
-            self._channels.tell(Role.RANK, {"type": "stop", "grace_s": grace_s, "reason": reason})
+            self._channels.tell(PeerRole.RANK, {"type": "stop", "grace_s": grace_s, "reason": reason})
 
     def _act_on_ending(self, now: float) -> None:
         if self._was_told_to_end:
@@ -176,7 +185,7 @@ class Supervisor:
             inbox, connection.inbox = connection.inbox, []
             for message in inbox:
                 try:
-                    if connection.role is Role.RANK:
+                    if connection.role is PeerRole.RANK:
                         self._hear_rank(connection, message, now)
                     else:
                         self._hear_agent(connection, message, now)
@@ -204,7 +213,7 @@ class Supervisor:
         if self._start_s is None:
             self._start_s = now - self._launched_at
         self._progress = message | {"start_s": self._start_s}
-        self._channels.tell(Role.AGENT, self._progress)
+        self._channels.tell(PeerRole.AGENT, self._progress)
 
     def _take_commit(self, message: SocketMessage) -> None:
         own = os.path.join(self._plan.checkpoint_dir, f"attempt-{self._plan.attempt:04d}", "")
@@ -229,19 +238,19 @@ class Supervisor:
                 if not self._has_expired:
                     self._lease_until = max(self._lease_until, float(message["until"]))
                     self._grace_s = min(self._plan.grace_s, float(message["lease_s"]) * MAX_GRACE_PART)
-                    self._channels.tell(Role.RANK, {"type": "lease", "until": self._lease_until})
+                    self._channels.tell(PeerRole.RANK, {"type": "lease", "until": self._lease_until})
             case "stop":
                 self._end(now, float(message["grace_s"]), str(message["reason"]))
             case "save":
-                self._channels.tell(Role.RANK, {"type": "save"})
+                self._channels.tell(PeerRole.RANK, {"type": "save"})
             case "recorded":
-                self._channels.tell(Role.RANK, {"type": "recorded", "digest": str(message["digest"])})
+                self._channels.tell(PeerRole.RANK, {"type": "recorded", "digest": str(message["digest"])})
 
     # ------------------------------------------------------------------------------------------- keeping the record
 
     def _record(self, event: SocketMessage) -> None:
         self._journal.append(event | {"at": processes.boottime()})
-        self._channels.tell(Role.AGENT, {"type": "event"})
+        self._channels.tell(PeerRole.AGENT, {"type": "event"})
 
     def _finish(self) -> None:
         self._channels.poll_all()
@@ -309,7 +318,7 @@ def guard(supervisor_pid: int) -> None:
     processes.kill_all_below_me(KILL_TIMEOUT_S)
 
 
-def main(arguments: list[str]) -> int:
+def start_supervisor(arguments: list[str]) -> int:
     """Start guardian and supervisor and return as soon as the ranks are started: 0, or 1 if they could not be."""
     (folder_name,) = arguments
     folder = Path(folder_name)
@@ -339,4 +348,4 @@ def _detach(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(start_supervisor(sys.argv[1:]))

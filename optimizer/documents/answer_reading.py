@@ -1,18 +1,34 @@
-"""From an answer document back to a decision about a problem, as far as the two belong together.
+"""From an answer document back to a decision about a problem, and whether the document holds.
 
 A document that names jobs, pools or configurations that the problem has not is no answer to it: a ConfigError. What its
-numbers are worth is for `optimizer.certificate` to say.
+numbers are worth is for `optimizer.certificate` to say; here its opinion becomes a document, together with whether the
+answer's document says what its shares amount to.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 
-from optimizer.added import Mixtures, with_columns
-from optimizer.checking.mixtures import wrong_mixtures
-from optimizer.decision import Certificate, Decision, Order, Packed, Plan, Quote, Shares, Stage, Yardstick
-from optimizer.documents.answer import (
+from optimizer.assignment.whole_gang_bound import integral_bound
+from optimizer.check.certificate import check_decision, invalid_mixed_gangs, mixed_gang_complaints
+from optimizer.decision import (
+    BoundReport,
+    Certificate,
+    ColocatedJobs,
+    Decision,
+    Memory,
+    MultiPoolGangs,
+    Order,
+    Plan,
+    Quote,
+    Shares,
+    SolveStage,
+    append_columns,
+)
+from optimizer.documents.answer_document import (
     AnswerDocument,
+    CheckDocument,
+    JobAnswer,
     OrderDocument,
     PlanDocument,
     QuoteDocument,
@@ -20,8 +36,8 @@ from optimizer.documents.answer import (
     StageDocument,
     YardstickDocument,
 )
-from optimizer.documents.answering import digest
-from optimizer.documents.writing import uses_of
+from optimizer.documents.answer_writing import answer_of, finite_or_none, problem_digest
+from optimizer.documents.problem_conversion import uses_of
 from optimizer.policy import PolicySpec
 from optimizer.problem import FloatArray, IntArray, Problem
 from walras.errors import ConfigError
@@ -33,7 +49,7 @@ def problem_answered(answer: AnswerDocument, problem: Problem) -> Problem:
     Raises:
         ConfigError: it answers another problem, or makes a gang that this one does not let it make.
     """
-    if answer.problem != digest(problem):
+    if answer.problem != problem_digest(problem):
         raise ConfigError(
             "the answer is to another problem", field="problem", fix="give the problem file that was solved, unchanged"
         )
@@ -44,14 +60,14 @@ def problem_answered(answer: AnswerDocument, problem: Problem) -> Problem:
     for number, mixture in enumerate(listed):
         use[number] = names.per_pool(mixture.uses, f"mixtures[{number}].uses")
     job = np.array([names.job(one.id, f"mixtures[{number}].id") for number, one in enumerate(listed)], dtype=np.int64)
-    made = Mixtures(job, np.array([mixture.steps_per_s for mixture in listed]), use)
-    for number, wrong in wrong_mixtures(problem, made):
+    made = MultiPoolGangs(job, np.array([mixture.steps_per_s for mixture in listed]), use)
+    for number, wrong in invalid_mixed_gangs(problem, made):
         raise ConfigError(
             f"mixtures[{number}]: {wrong}",
             field=f"mixtures[{number}]",
             fix="make gangs of jobs that mix, of their size",
         )
-    return with_columns(problem, made.columns)[0]
+    return append_columns(problem, made.columns)[0]
 
 
 def decision_of(answer: AnswerDocument, problem: Problem) -> tuple[PolicySpec, Decision]:
@@ -147,14 +163,14 @@ def _shares(document: SharesDocument, problem: Problem, names: _Names) -> Shares
     )
 
 
-def _stage(document: StageDocument, place: int, problem: Problem, names: _Names) -> Stage:
+def _stage(document: StageDocument, place: int, problem: Problem, names: _Names) -> SolveStage:
     n, field = len(problem.jobs), f"shares.stages[{place}]"
     active, floor, cap, multiplier, time = np.zeros(n, dtype=np.bool_), *np.zeros((4, n))
     for number, job in enumerate(document.jobs):
         row = names.job(job.id, f"{field}.jobs[{number}].id")
         active[row], floor[row], cap[row] = job.raised, job.floor, job.cap
         multiplier[row], time[row] = job.utility_value, job.time_value
-    return Stage(
+    return SolveStage(
         kind=document.kind,
         active=active,
         floor=floor,
@@ -167,7 +183,7 @@ def _stage(document: StageDocument, place: int, problem: Problem, names: _Names)
     )
 
 
-def _packed(document: SharesDocument, problem: Problem, names: _Names) -> Packed:
+def _packed(document: SharesDocument, problem: Problem, names: _Names) -> ColocatedJobs:
     pairs = problem.pairs
     known: dict[tuple[int, int, int], int] = {}
     if pairs is not None:
@@ -185,7 +201,7 @@ def _packed(document: SharesDocument, problem: Problem, names: _Names) -> Packed
         rows.append((first, second, known[*kinds, pool]))
     table = np.array(rows, dtype=np.int64).reshape(-1, 3)
     share = np.array([entry.share for entry in document.packed], dtype=np.float64)
-    return Packed(table[:, 0], table[:, 1], table[:, 2], share)
+    return ColocatedJobs(table[:, 0], table[:, 1], table[:, 2], share)
 
 
 def _order(document: OrderDocument, problem: Problem, names: _Names) -> Order:
@@ -230,8 +246,65 @@ def _repeated(uses: Mapping[str, float], expected: Mapping[str, float], field: s
         )
 
 
-def _yardstick(document: YardstickDocument) -> Yardstick:
+def _yardstick(document: YardstickDocument) -> BoundReport:
     objective, bound, gap = (
         np.inf if value is None else value for value in (document.objective, document.bound, document.gap)
     )
-    return Yardstick(document.name, document.unit, objective, bound, gap, document.maximise)
+    return BoundReport(document.name, document.unit, objective, bound, gap, document.maximise)
+
+
+#: Speeds and totals that agree to this part are the same.
+_SAME = 1e-6
+#: So are integral bounds: a search stops at a gap of this size.
+_SAME_BOUND = 1e-4
+
+
+def check_document(
+    problem: Problem, policy: PolicySpec, decision: Decision, memory: Memory, stated: AnswerDocument
+) -> CheckDocument:
+    """Check a decision, given what the policy remembered when it was asked, and the document that states it.
+
+    `problem` is the one that was answered, gangs over several pools included.
+    """
+    found = check_decision(problem, policy, decision, memory)
+    complaints = (
+        *found.complaints,
+        *mixed_gang_complaints(problem, policy, decision),
+        *_amount_complaints(stated, answer_of(problem, policy, decision)),
+        *_integral_bound_complaints(stated, integral_bound(problem, policy, decision, memory)),
+    )
+    return CheckDocument(
+        holds=not complaints,
+        objective=finite_or_none(found.objective),
+        bound=finite_or_none(found.bound),
+        gap=finite_or_none(found.gap),
+        violation=found.violation,
+        complaints=complaints,
+        unchecked=found.unchecked,
+    )
+
+
+def _amount_complaints(stated: AnswerDocument, found: AnswerDocument) -> Iterator[str]:
+    """Speeds of jobs and use of pools follow from the shares."""
+    if stated.shares is None or found.shares is None:
+        return
+    jobs = {job.id: job for job in stated.shares.jobs}
+    for job in found.shares.jobs:
+        claim = jobs.get(job.id, JobAnswer(id=job.id))
+        if not _same(claim.steps_per_s, job.steps_per_s) or not _same(claim.of_best or 0.0, job.of_best or 0.0):
+            yield f"job {job.id}: {claim.steps_per_s:.6g} steps/s are stated, its shares make {job.steps_per_s:.6g}"
+    for pool in sorted({*stated.shares.used, *found.shares.used}):
+        claimed, taken = stated.shares.used.get(pool, 0.0), found.shares.used.get(pool, 0.0)
+        if not _same(claimed, taken):
+            yield f"pool {pool}: {claimed:.6g} accelerators are stated as used, the shares take {taken:.6g}"
+
+
+def _integral_bound_complaints(stated: AnswerDocument, found: float | None) -> Iterator[str]:
+    """The integral bound follows from the prices; who does not state it claims nothing."""
+    claim = None if stated.shares is None else stated.shares.certificate.integral_bound
+    if claim is not None and (found is None or not abs(claim - found) <= _SAME_BOUND * max(abs(claim), abs(found))):
+        yield f"integral bound: stated {claim:.9g}, found {'none' if found is None else format(found, '.9g')}"
+
+
+def _same(one: float, other: float) -> bool:
+    return abs(one - other) <= _SAME * max(abs(one), abs(other), 1e-9)

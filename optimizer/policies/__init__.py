@@ -1,1 +1,1 @@
-"""Policies, one file each."""
+"""Scheduling policies: one file per policy, or per family of close variants."""

@@ -5,7 +5,8 @@ Symbols: R[m] steps left of job m, T[m,p] its steps/s on pool p, k the position 
     minimise  sum k R[m]/T[m,p] y[m,p,k]   each job in one place, each place of a lane taken once
 
 which is the sum of the times until all jobs end if nobody else comes. The first of each lane starts. The certificate
-sets that sum against the squashed area (`optimizer.orders.yardstick`), which no schedule of the same jobs can go below.
+sets that sum against the squashed area (`optimizer.assignment.list_schedule`), which no schedule of the same jobs can
+go below.
 """
 
 from dataclasses import replace
@@ -15,14 +16,14 @@ import numpy as np
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
-from optimizer.arrays.owners import best_by
+from optimizer.assignment.list_schedule import completion_bound_s
+from optimizer.assignment.machine_queues import schedule_in_queues
+from optimizer.classes.class_problem import constraint_violation, relative_gap
+from optimizer.classes.segments import max_by
 from optimizer.decision import Certificate, Memory, Quote, Shares, Status
-from optimizer.fairness.utility import usable_columns
-from optimizer.market.feasible import relative_gap, violation_of
-from optimizer.orders.lanes import line_up
-from optimizer.orders.yardstick import lower_bound_s
 from optimizer.policy import Newcomer
 from optimizer.problem import BoolArray, FloatArray, IntArray, Problem
+from optimizer.utility.fair_share import usable_columns
 
 #: Slack for counts that went through float arithmetic.
 _WHOLE = 1e-9
@@ -55,7 +56,7 @@ class Allox:
         kept = _kept(problem, usable, memory)
         counted = np.zeros(len(problem.jobs), dtype=np.bool_)
         counted[columns.job[kept]] = True
-        found = line_up(columns, usable & ~counted[columns.job], length_s, _left(problem, kept))
+        found = schedule_in_queues(columns, usable & ~counted[columns.job], length_s, _left(problem, kept))
         counted[found.rows] = True
         x = np.zeros(len(columns))
         x[kept] = x[found.starts] = 1.0
@@ -71,7 +72,7 @@ class Allox:
     def _steps_left(self, problem: Problem) -> tuple[FloatArray, int]:
         """Steps left of each job, guessed where unknown, and how many were guessed (n,)."""
         jobs = problem.jobs
-        best = best_by(problem.columns.job, problem.columns.steps_per_s, len(jobs))
+        best = max_by(problem.columns.job, problem.columns.steps_per_s, len(jobs))
         unknown = ~np.isfinite(jobs.remaining_steps)
         guess = np.maximum(self.unknown_s, jobs.attained_s / jobs.gang) * best
         return np.where(unknown, guess, jobs.remaining_steps), int(np.count_nonzero(unknown & (best > 0)))
@@ -83,9 +84,9 @@ class Allox:
         if not counted.any():
             return Certificate(Status.EMPTY, 0.0, 0.0, 0.0, 0.0, path, maximise=False)
         known = replace(problem, jobs=replace(problem.jobs, remaining_steps=steps))
-        bound = lower_bound_s(known, counted)
+        bound = completion_bound_s(known, counted)
         gap = relative_gap(total_s, bound)
-        return Certificate(Status.DEFINED, total_s, bound, gap, violation_of(problem, x), path, maximise=False)
+        return Certificate(Status.DEFINED, total_s, bound, gap, constraint_violation(problem, x), path, maximise=False)
 
 
 def _kept(problem: Problem, usable: BoolArray, memory: Memory) -> IntArray:

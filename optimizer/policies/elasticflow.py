@@ -16,15 +16,15 @@ import numpy as np
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
+from optimizer.assignment import plan_draft as drafts
+from optimizer.assignment.deadline_shares import DeadlineNeed, PromisedShares, ScalingCurve, SharePromise
+from optimizer.assignment.elastic_placement import gain_by_value, grow_greedily, place_in_column
+from optimizer.assignment.plan_draft import ElasticJobs, elastic_jobs_of
 from optimizer.decision import Memory, Plan, Quote
-from optimizer.elastic.deadlines import Ladder, Need, Promise, Promises
-from optimizer.elastic.facts import Facts, facts_of
-from optimizer.elastic.growing import gain_in, grow, place
-from optimizer.plans import draft as drafts
 from optimizer.policy import Newcomer
 from optimizer.problem import BoolArray, FloatArray, IntArray, Problem
 
-MEASURE = drafts.Measure(
+MEASURE = drafts.PlanMeasure(
     "deadlines that hold, against those that each job alone could hold", "jobs", "accelerators' worth of the job's work"
 )
 
@@ -48,22 +48,22 @@ class ElasticFlow:
 
     def decide(self, problem: Problem, memory: Memory) -> tuple[Plan, Memory]:
         """The plan. The memory is who was admitted and who was not."""
-        facts = facts_of(problem)
+        facts = elastic_jobs_of(problem)
         order = _by_deadline(problem, facts)
-        held = _Held(problem, facts, self.slack)
+        held = _PromisedShares(problem, facts, self.slack)
         admitted, refused = held.admit(order, memory)
         promises = held.promises(order, admitted)
-        draft = drafts.begin(problem)
+        draft = drafts.begin_plan(problem)
         for row, promise in promises.items():
             if promise is not None and promise.column >= 0 and not facts.pinned[row]:
-                place(problem, draft, promise.column)
+                place_in_column(problem, draft, promise.column)
         value = _worth(problem, facts)
         classes = problem.jobs.priority_class
         for priority_class in np.unique(classes)[::-1].tolist():
-            grow(problem, facts, draft, gain_in(problem, value), classes == priority_class)
+            grow_greedily(problem, facts, draft, gain_by_value(problem, value), classes == priority_class)
         draft.reached = float(held.kept(promises))
-        draft.bound = float(_alone(problem, facts, order))
-        plan = drafts.finish(problem, value, facts.size, draft, MEASURE)
+        draft.bound = float(_met_alone(problem, facts, order))
+        plan = drafts.finish_plan(problem, value, facts.size, draft, MEASURE)
         rest = plan.rows[~np.isin(plan.rows, list(promises))]
         rows = np.array([*(row for row in order if row in promises), *rest.tolist()], dtype=np.int64)
         ids = problem.jobs.job_id
@@ -79,12 +79,12 @@ class ElasticFlow:
         return np.where(usable, newcomer.weight * newcomer.steps_per_s / best, 0.0)
 
 
-class _Held:
+class _PromisedShares:
     """Promises to the jobs of one problem."""
 
-    def __init__(self, problem: Problem, facts: Facts, slack: float) -> None:
+    def __init__(self, problem: Problem, facts: ElasticJobs, slack: float) -> None:
         self._problem, self._facts, self._slack = problem, facts, slack
-        self._ladders: dict[int, list[Ladder]] = {}
+        self._ladders: dict[int, list[ScalingCurve]] = {}
 
     def admit(self, order: list[int], memory: Memory) -> tuple[set[int], set[int]]:
         """Rows of the admitted and of the refused: as before, and newcomers while everybody's share can be had.
@@ -113,10 +113,10 @@ class _Held:
                 at += 1
         return admitted, refused
 
-    def promises(self, order: list[int], admitted: set[int]) -> dict[int, Promise | None]:
+    def promises(self, order: list[int], admitted: set[int]) -> dict[int, SharePromise | None]:
         """What each admitted job is promised, those due first before the others."""
         left = self._begin(admitted)
-        found: dict[int, Promise | None] = {}
+        found: dict[int, SharePromise | None] = {}
         for row in order:
             if row not in admitted:
                 continue
@@ -127,20 +127,20 @@ class _Held:
                 left.keep(promise)
         return found
 
-    def kept(self, promises: dict[int, Promise | None]) -> int:
+    def kept(self, promises: dict[int, SharePromise | None]) -> int:
         """How many of the promises end in time."""
         return len(promises) - len(self._missed(promises))
 
     def _late(self, order: list[int], admitted: set[int]) -> set[int]:
         return self._missed(self.promises(order, admitted))
 
-    def _missed(self, promises: dict[int, Promise | None]) -> set[int]:
+    def _missed(self, promises: dict[int, SharePromise | None]) -> set[int]:
         return {row for row, each in promises.items() if each is None or each.ends_s > self._need(row).due_s + 1e-9}
 
-    def _begin(self, admitted: set[int]) -> Promises:
+    def _begin(self, admitted: set[int]) -> PromisedShares:
         """Nothing promised but what jobs hold that cannot be stopped, as long as they need it: others than admitted."""
         problem, facts = self._problem, self._facts
-        left = Promises.of(problem.pools.capacity)
+        left = PromisedShares.of(problem.pools.capacity)
         for row in np.flatnonzero(facts.pinned).tolist():
             column = int(facts.running[row])
             if row in admitted and self._ladders_of(row):
@@ -151,13 +151,13 @@ class _Held:
                 left.timelines[int(pool)].take(0.0, ends_s, float(count))
         return left
 
-    def _need(self, row: int) -> Need:
+    def _need(self, row: int) -> DeadlineNeed:
         jobs, facts = self._problem.jobs, self._facts
         due_s = (float(jobs.deadline_at[row]) - self._problem.at) * (1.0 - self._slack)
         steps = float(jobs.remaining_steps[row])
-        return Need(steps, due_s, float(facts.restart_s[row]), int(facts.running[row]))
+        return DeadlineNeed(steps, due_s, float(facts.restart_s[row]), int(facts.running[row]))
 
-    def _ladders_of(self, row: int) -> list[Ladder]:
+    def _ladders_of(self, row: int) -> list[ScalingCurve]:
         """The job's configurations of one pool each, pool by pool."""
         if row not in self._ladders:
             columns, facts = self._problem.columns, self._facts
@@ -169,9 +169,9 @@ class _Held:
         return self._ladders[row]
 
 
-def _ladder(speed: FloatArray, facts: Facts, columns: IntArray, pool: int) -> Ladder:
+def _ladder(speed: FloatArray, facts: ElasticJobs, columns: IntArray, pool: int) -> ScalingCurve:
     rising = columns[np.argsort(facts.size[columns], kind="stable")]
-    return Ladder(pool, tuple(rising.tolist()), tuple(facts.size[rising].tolist()), tuple(speed[rising].tolist()))
+    return ScalingCurve(pool, tuple(rising.tolist()), tuple(facts.size[rising].tolist()), tuple(speed[rising].tolist()))
 
 
 def _single(problem: Problem) -> BoolArray:
@@ -186,7 +186,7 @@ def _timed(problem: Problem) -> BoolArray:
     return timed
 
 
-def _by_deadline(problem: Problem, facts: Facts) -> list[int]:
+def _by_deadline(problem: Problem, facts: ElasticJobs) -> list[int]:
     """Rows of jobs with a deadline: those that cannot be stopped, then those due first."""
     jobs = problem.jobs
     order = np.lexsort((jobs.job_id, jobs.submitted_at, jobs.deadline_at, ~facts.pinned))
@@ -194,7 +194,7 @@ def _by_deadline(problem: Problem, facts: Facts) -> list[int]:
     return rows
 
 
-def _alone(problem: Problem, facts: Facts, order: list[int]) -> int:
+def _met_alone(problem: Problem, facts: ElasticJobs, order: list[int]) -> int:
     """How many of these jobs could end in time if each had the fleet to itself."""
     columns, jobs = problem.columns, problem.jobs
     rate = np.zeros(len(jobs))
@@ -204,7 +204,7 @@ def _alone(problem: Problem, facts: Facts, order: list[int]) -> int:
     return int((ends_s[order] <= jobs.deadline_at[order] - problem.at + 1e-9).sum())
 
 
-def _worth(problem: Problem, facts: Facts) -> FloatArray:
+def _worth(problem: Problem, facts: ElasticJobs) -> FloatArray:
     """Rate over the job's best rate per accelerator, times its weight; 0 where it cannot be used (c,)."""
     columns = problem.columns
     best = np.zeros(len(problem.jobs))

@@ -2,7 +2,7 @@
 
     minimise  max_m rho[m]        rho[m] = (t[m] + R[m] / thr[m](x)) / (A[m] + R[m] / iso[m])
 
-t: time since submission; R: steps left; iso: steps/s with 1/M of every pool (`optimizer.fairness.equal_shares`); A: how
+t: time since submission; R: steps left; iso: steps/s with 1/M of every pool (`optimizer.utility.fair_share`); A: how
 long the steps done so far would have taken alone, summed over past solves at the isolated rates of then. Weights and
 projects do not matter.
 
@@ -23,40 +23,44 @@ import numpy as np
 from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass
 
-from optimizer.arrays.owners import best_by
+from optimizer.classes.aggregation import aggregate_problem
+from optimizer.classes.class_problem import MaxMin, ThemisTargets
+from optimizer.classes.segments import max_by
 from optimizer.decision import Certificate, Memory, Quote, Shares
-from optimizer.fairness.finish_time import FinishTimes, finish_times, remember
-from optimizer.fairness.utility import fair_share_utility, newcomer_worth
-from optimizer.market.class_market import market_of
-from optimizer.market.objective import Level
-from optimizer.market.targets import FinishTime
-from optimizer.packing.blocks import sharing_keys
-from optimizer.parameters import Aware, Packing, Then
-from optimizer.policy import Newcomer
+from optimizer.lp.column_generation.colocation_blocks import colocation_keys
+from optimizer.lp.lexicographic import solve_in_stages
+from optimizer.lp.staged_solution import SolveInput, StagedSolution
+from optimizer.policies.share_answers import empty_answer, fair_share_answer, staged_certificate
+from optimizer.policy import HeterogeneityAware, LeftoverRule, Newcomer, SpaceSharing
 from optimizer.problem import FloatArray, Problem
-from optimizer.staged.stages import certificate_of, fair_shares, in_stages, nothing_to_decide
-from optimizer.staged.told import Asked, Staged
-from optimizer.validate import validate
+from optimizer.utility.fair_share import (
+    FinishTimeFacts,
+    fair_share_utility,
+    finish_time_facts,
+    newcomer_worth,
+    remember_isolated_time,
+)
+from optimizer.validate import validate_problem
 
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid", strict=True))
 class FinishTimeFairness:
     """The smallest largest finish-time ratio."""
 
-    aware: Aware = True
-    then: Then = "sum"
-    packed: Packing = False
+    aware: HeterogeneityAware = True
+    then: LeftoverRule = "sum"
+    packed: SpaceSharing = False
 
     def definition(self, problem: Problem, memory: Memory = None) -> Any:
         """The policy as one program over the problem's own columns (a cvxpy problem); its value is the largest rho."""
         import cvxpy as cp
 
-        from optimizer.packing.formula import packed_shares_in
+        from optimizer.policies.reference_programs import colocated_share_variables
 
         utility = fair_share_utility(problem, aware=self.aware)
-        times = finish_times(problem, utility, memory)
+        times = finish_time_facts(problem, utility, memory)
         rising = np.flatnonzero(times.rising)
-        shares = packed_shares_in(problem, utility.usable, packed=self.packed)
+        shares = colocated_share_variables(problem, utility.usable, packed=self.packed)
         thr = shares.by_job(utility.rate)[rising]
         rho = times.past[rising] + cp.inv_pos(cp.multiply(1 / times.pace[rising], thr))  # (t + R / thr) / D
         return cp.Problem(cp.Minimize(cp.max(rho)), shares.rows)
@@ -67,22 +71,24 @@ class FinishTimeFairness:
         Raises:
             ProblemError: the problem is malformed. Anything else is told by the certificate's status.
         """
-        validate(problem)
+        validate_problem(problem)
         utility = fair_share_utility(problem, aware=self.aware)
-        times = finish_times(problem, utility, memory)
+        times = finish_time_facts(problem, utility, memory)
         if not utility.usable.any():
-            return nothing_to_decide(problem, maximise=False), remember(problem, times)
+            return empty_answer(problem, maximise=False), remember_isolated_time(problem, times)
         equal = np.where(utility.equal > 0, utility.equal, 1.0)
         pace = problem.jobs.gang * times.pace / equal  # as a fair-share utility
         cap = np.where(times.rising, utility.best, 0.0)
-        classes = market_of(
-            problem, utility.usable, [utility.worth], [pace, times.past, *sharing_keys(problem, packed=self.packed)]
+        classes = aggregate_problem(
+            problem, utility.usable, [utility.worth], [pace, times.past, *colocation_keys(problem, packed=self.packed)]
         )
         worth = classes.per_column(utility.worth)
-        targets = FinishTime(classes.per_class(pace), classes.per_class(times.past), classes.per_class(cap))
-        asked = Asked(problem, utility, classes, self.packed)
-        staged = in_stages(asked, Level(worth, targets), leftover=self.then == "sum")
-        return fair_shares(staged, _certificate(staged, times), weighted=False), remember(problem, times)
+        targets = ThemisTargets(classes.per_class(pace), classes.per_class(times.past), classes.per_class(cap))
+        asked = SolveInput(problem, utility, classes, self.packed)
+        staged = solve_in_stages(asked, MaxMin(worth, targets), leftover=self.then == "sum")
+        return fair_share_answer(staged, _certificate(staged, times), weighted=False), remember_isolated_time(
+            problem, times
+        )
 
     def value(self, newcomer: Newcomer, quote: Quote) -> FloatArray:
         """Worth of each configuration in fair-share units (c,)."""
@@ -90,14 +96,14 @@ class FinishTimeFairness:
         return worth
 
 
-def _certificate(staged: Staged, times: FinishTimes) -> Certificate:
+def _certificate(staged: StagedSolution, times: FinishTimeFacts) -> Certificate:
     """The largest rho; below it lies what the prices prove, and the rho of each job that runs at its best."""
     rising, job, speed = times.rising, staged.asked.problem.columns.job, staged.asked.utility.rate
     if not rising.any():
-        return certificate_of(staged, 0.0, 0.0, maximise=False)
+        return staged_certificate(staged, 0.0, 0.0, maximise=False)
     past, pace = times.past[rising], times.pace[rising]
     rate = staged.worth_of(speed)[rising]
-    fastest = best_by(job, speed, len(rising))[rising]
+    fastest = max_by(job, speed, len(rising))[rising]
     with np.errstate(divide="ignore"):
         rho, least = float((past + pace / rate).max()), float((past + pace / fastest).max())
-    return certificate_of(staged, rho, max(1 / staged.first()[1], least), maximise=False)
+    return staged_certificate(staged, rho, max(1 / staged.first()[1], least), maximise=False)

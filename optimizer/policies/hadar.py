@@ -10,11 +10,10 @@ import numpy as np
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
-from optimizer.added import Mixtures
-from optimizer.decision import Memory, Plan, Quote, Yardstick
-from optimizer.hadar.facts import Facts, facts_of, needed_s, worth
-from optimizer.hadar.planning import Round, Ways, plan_round
-from optimizer.market.feasible import relative_gap
+from optimizer.assignment.hadar_offers import HadarJobs, hadar_jobs_of, hadar_value, run_time_s
+from optimizer.assignment.hadar_round import HadarParameters, HadarRound, plan_hadar_round
+from optimizer.classes.class_problem import relative_gap
+from optimizer.decision import BoundReport, Memory, MultiPoolGangs, Plan, Quote
 from optimizer.policy import Newcomer
 from optimizer.problem import Columns, FloatArray, IntArray, Problem
 
@@ -65,8 +64,8 @@ class Hadar:
 
     def decide(self, problem: Problem, memory: Memory) -> tuple[Plan, Memory]:
         """Plan one round. Remembers nothing: prices start anew."""
-        facts = facts_of(problem, self.round_s, self.mixed)
-        found = plan_round(facts, Ways(self.eta4, self.comm, self.sync, self.strict))
+        facts = hadar_jobs_of(problem, self.round_s, self.mixed)
+        found = plan_hadar_round(facts, HadarParameters(self.eta4, self.comm, self.sync, self.strict))
         column, added = _columns_of(problem, facts, found)
         surplus = found.market.surplus(found.prices)
         plan = Plan(
@@ -90,12 +89,12 @@ class Hadar:
             guessed = newcomer.length_s * fastest - newcomer.done_steps
             left = max(guessed if np.isfinite(guessed) else newcomer.done_steps, fastest * self.round_s)
         best_s = np.full(len(speed), (left + newcomer.done_steps) / fastest)
-        lengths_s = needed_s(np.full(len(speed), left), speed) + newcomer.restart_s
-        found = worth(best_s, np.full(len(speed), newcomer.waited_s), lengths_s, self.round_s)
+        lengths_s = run_time_s(np.full(len(speed), left), speed) + newcomer.restart_s
+        found = hadar_value(best_s, np.full(len(speed), newcomer.waited_s), lengths_s, self.round_s)
         return found.utility / found.rounds
 
 
-def _columns_of(problem: Problem, facts: Facts, found: Round) -> tuple[IntArray, Columns | None]:
+def _columns_of(problem: Problem, facts: HadarJobs, found: HadarRound) -> tuple[IntArray, Columns | None]:
     """Column of each job, -1 for those who wait; and the mixed gangs and forks that were made."""
     placed = (found.use > 0).any(axis=1)
     column = np.full(len(facts), -1, dtype=np.int64)
@@ -108,14 +107,14 @@ def _columns_of(problem: Problem, facts: Facts, found: Round) -> tuple[IntArray,
     if not len(mixed):
         return column, None
     column[mixed] = len(problem.columns) + np.arange(len(mixed))
-    return column, Mixtures(mixed, found.rate[mixed], found.use[mixed]).columns
+    return column, MultiPoolGangs(mixed, found.rate[mixed], found.use[mixed]).columns
 
 
-def _yardstick(facts: Facts, found: Round, surplus: FloatArray) -> Yardstick:
+def _yardstick(facts: HadarJobs, found: HadarRound, surplus: FloatArray) -> BoundReport:
     """Utility per round of those placed, against what no packing of this round can exceed: surpluses and pools."""
-    lengths_s = needed_s(facts.left_steps, found.rate)
+    lengths_s = run_time_s(facts.left_steps, found.rate)
     lengths_s = lengths_s + np.where((found.use == facts.held).all(axis=1), 0.0, facts.restart_s)
-    reached = worth(facts.best_s, facts.age_s, lengths_s, facts.round_s)
+    reached = hadar_value(facts.best_s, facts.age_s, lengths_s, facts.round_s)
     objective = float((reached.utility / reached.rounds).sum())
     bound = float(surplus.sum() + found.prices @ facts.capacity)
-    return Yardstick(NAME, UNIT, objective, bound, relative_gap(objective, bound), maximise=True)
+    return BoundReport(NAME, UNIT, objective, bound, relative_gap(objective, bound), maximise=True)

@@ -1,6 +1,6 @@
 """Hierarchical fairness: projects share the fleet, users share their project's part, jobs their user's.
 
-Water filling over the tree (`optimizer.entities.hierarchy`): entities at the top rise together, each by its weight;
+Water filling over the tree (`optimizer.utility.entity_targets`): entities at the top rise together, each by its weight;
 inside an entity its part is divided in the same way among its children, or handed to its jobs in the order of
 submission. What an entity cannot use goes to its siblings. After Narayanan et al. (OSDI 2020, 4.3), with guaranteed
 parts, limits, and entities that do not borrow.
@@ -16,18 +16,23 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic.dataclasses import dataclass
 
-from optimizer.arrays.owners import best_by
+from optimizer.classes.aggregation import aggregate_problem
+from optimizer.classes.segments import max_by
 from optimizer.decision import Memory, Quote, Shares
-from optimizer.entities.hierarchy import ByTree
-from optimizer.entities.holdings import Holdings, Terms, configured, holdings, own_parts
-from optimizer.fairness.utility import Utility, accelerators_of, fair_share_utility, newcomer_worth
-from optimizer.market.class_market import market_of
-from optimizer.parameters import Aware
-from optimizer.policy import Newcomer
+from optimizer.lp.staged_solution import SolveInput, StagedSolution
+from optimizer.policies.share_answers import empty_answer, fair_share_answer, staged_certificate
+from optimizer.policy import HeterogeneityAware, Newcomer
 from optimizer.problem import Entities, FloatArray, Problem
-from optimizer.staged.stages import certificate_of, fair_shares, nothing_to_decide
-from optimizer.staged.told import Asked, Staged
-from optimizer.validate import check_entities, validate
+from optimizer.utility.entity_limits import (
+    EntityHoldings,
+    EntityTerms,
+    configure_entities,
+    entity_holdings,
+    non_borrowing_caps,
+)
+from optimizer.utility.entity_targets import EntityTierRule
+from optimizer.utility.fair_share import Utility, column_accelerators, fair_share_utility, newcomer_worth
+from optimizer.validate import check_entities, validate_problem
 
 _Fraction = Annotated[float, Field(ge=0, le=1)]
 _Name = Annotated[str, Field(min_length=1, pattern="^[^/]+$")]
@@ -50,10 +55,10 @@ class UserTerms(BaseModel):
             raise ValueError(f"guaranteed {self.guaranteed:g} is above the limit {self.limit:g}")
         return self
 
-    def terms(self) -> Terms:
+    def terms(self) -> EntityTerms:
         """As the optimizer takes them."""
         fifo = None if self.inside is None else self.inside == "fifo"
-        return Terms(self.weight, self.guaranteed, self.limit, self.borrows, fifo)
+        return EntityTerms(self.weight, self.guaranteed, self.limit, self.borrows, fifo)
 
 
 class ProjectTerms(UserTerms):
@@ -79,7 +84,7 @@ class Hierarchical:
     Source: Narayanan et al., OSDI 2020, section 4.3, with guarantees, limits and entities that do not borrow.
     """
 
-    aware: Aware = True
+    aware: HeterogeneityAware = True
     projects: Projects = field(default_factory=dict)
 
     def definition(self, problem: Problem, kept: FloatArray | None = None) -> Any:
@@ -96,28 +101,27 @@ class Hierarchical:
         """
         import cvxpy as cp
 
-        from optimizer.entities.level_formula import items
-        from optimizer.programs.formula import by_job, shares_in
+        from optimizer.policies.reference_programs import job_sum_matrix, level_items, share_variables
 
-        held = holdings(problem, self.entities(problem.entities))
+        held = entity_holdings(problem, self.entities(problem.entities))
         utility = _within_limits(fair_share_utility(problem, aware=self.aware), held, problem)
         rises = utility.best > 0 if kept is None else (utility.best > 0) & np.isnan(kept)
-        tree = items(held, problem.jobs.weight, rises)
+        tree = level_items(held, problem.jobs.weight, rises)
         k, stays = len(held.entities), np.zeros(len(problem.jobs)) if kept is None else np.nan_to_num(kept)
-        x, rows = shares_in(problem, utility.usable)
+        x, rows = share_variables(problem, utility.usable)
         amount = cp.Variable(len(tree.parent), nonneg=True, name="amount")
         water = cp.Variable(k + 1)  # of the top: the last
         rising, settled = np.flatnonzero(tree.rising), k + np.flatnonzero(~tree.rising[k:])
         rows += [
             amount[rising] == cp.multiply(tree.weight[rising], water[tree.parent[rising]]),
             amount[settled] == stays[settled - k],
-            by_job(problem, utility.worth) @ x >= amount[k:],
+            job_sum_matrix(problem, utility.worth) @ x >= amount[k:],
         ]
         if k:
-            own = own_parts(held.entities, float(problem.pools.capacity.sum()))
+            own = non_borrowing_caps(held.entities, float(problem.pools.capacity.sum()))
             closed, limited = np.flatnonzero(np.isfinite(own)), held.below[:, problem.columns.job]
             rows += [amount[:k] == tree.sums @ amount, amount[closed] <= own[closed]]
-            rows += [(accelerators_of(problem.columns) * limited) @ x <= held.allowed]
+            rows += [(column_accelerators(problem.columns) * limited) @ x <= held.allowed]
         return cp.Problem(cp.Maximize(water[k]), rows)
 
     def decide(self, problem: Problem, memory: Memory) -> tuple[Shares, Memory]:
@@ -127,21 +131,21 @@ class Hierarchical:
             ProblemError: the problem is malformed, or its entities do not fit the configured terms. Anything else is
                 told by the certificate's status.
         """
-        validate(problem)
+        validate_problem(problem)
         entities = self.entities(problem.entities)
         check_entities(entities)
-        held = holdings(problem, entities)
+        held = entity_holdings(problem, entities)
         utility = _within_limits(fair_share_utility(problem, aware=self.aware), held, problem)
         if not utility.usable.any():
-            return nothing_to_decide(problem), memory
-        from optimizer.staged.filled import filled  # imports scipy
+            return empty_answer(problem), memory
+        from optimizer.lp.interior_point.progressive_filling import fill_in_stages  # imports scipy
 
         weight, place = problem.jobs.weight, held.place.astype(np.float64)
         inside = [weight, place, held.rank, problem.jobs.entity.astype(np.float64) if len(held.limited) else place]
-        classes = held.rows(market_of(problem, utility.usable, [utility.worth], inside))
+        classes = held.rows(aggregate_problem(problem, utility.usable, [utility.worth], inside))
         tree = held.tree(classes, weight, float(problem.pools.capacity.sum()))
-        staged, memory = filled(Asked(problem, utility, classes), ByTree(tree), memory)
-        return _told(staged, held), memory
+        staged, memory = fill_in_stages(SolveInput(problem, utility, classes), EntityTierRule(tree), memory)
+        return _hierarchical_answer(staged, held), memory
 
     def value(self, newcomer: Newcomer, quote: Quote) -> FloatArray:
         """Worth of each configuration: its fair-share units times the newcomer's weight against the others' mean."""
@@ -150,29 +154,29 @@ class Hierarchical:
 
     def entities(self, known: Entities) -> Entities:
         """The problem's entities under the configured terms."""
-        terms: dict[str, Terms] = {}
+        terms: dict[str, EntityTerms] = {}
         below: dict[str, str] = {}
         for project, said in self.projects.items():
             terms[project] = said.terms()
             for user, inner in said.users.items():
                 terms[f"{project}/{user}"], below[f"{project}/{user}"] = inner.terms(), project
-        return configured(known, terms, below)
+        return configure_entities(known, terms, below)
 
 
-def _within_limits(utility: Utility, held: Holdings, problem: Problem) -> Utility:
+def _within_limits(utility: Utility, held: EntityHoldings, problem: Problem) -> Utility:
     """Without the columns that are larger than a limit."""
     usable = utility.usable & ~held.blocked(problem)
     worth = np.where(usable, utility.worth, 0.0)
-    best = best_by(problem.columns.job, worth, len(problem.jobs))
+    best = max_by(problem.columns.job, worth, len(problem.jobs))
     return replace(utility, usable=usable, worth=worth, best=best)
 
 
-def _told(staged: Staged, held: Holdings) -> Shares:
+def _hierarchical_answer(staged: StagedSolution, held: EntityHoldings) -> Shares:
     """The decision: people see the prices of pools, the proof keeps those of limits, too."""
     problem = staged.asked.problem
     pools = len(problem.pools)
-    certificate = certificate_of(staged, *staged.first())
+    certificate = staged_certificate(staged, *staged.first())
     over = (held.used(problem, staged.x) - held.allowed) / np.where(held.allowed > 0, held.allowed, 1.0)
     certificate = replace(certificate, violation=max(certificate.violation, float(over.max(initial=0.0))))
     seen = replace(staged, stages=tuple(replace(stage, prices=stage.prices[:pools]) for stage in staged.stages))
-    return replace(fair_shares(seen, certificate), stages=staged.stages)
+    return replace(fair_share_answer(seen, certificate), stages=staged.stages)

@@ -20,18 +20,17 @@ import numpy as np
 from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass
 
+from optimizer.classes.aggregation import aggregate_problem
+from optimizer.classes.class_problem import CappedTargets, MaxMin
 from optimizer.decision import Certificate, Memory, Quote, Shares
-from optimizer.fairness.utility import Utility, fair_share_utility, newcomer_worth
-from optimizer.market.class_market import market_of
-from optimizer.market.objective import Level
-from optimizer.market.targets import Capped
-from optimizer.packing.blocks import sharing_keys
-from optimizer.parameters import Aware, Packing, Then
-from optimizer.policy import Newcomer
+from optimizer.lp.column_generation.colocation_blocks import colocation_keys
+from optimizer.lp.lexicographic import solve_in_stages
+from optimizer.lp.staged_solution import SolveInput, StagedSolution
+from optimizer.policies.share_answers import empty_answer, fair_share_answer, staged_certificate
+from optimizer.policy import HeterogeneityAware, LeftoverRule, Newcomer, SpaceSharing
 from optimizer.problem import FloatArray, Problem
-from optimizer.staged.stages import certificate_of, fair_shares, in_stages, nothing_to_decide
-from optimizer.staged.told import Asked, Staged
-from optimizer.validate import validate
+from optimizer.utility.fair_share import Utility, fair_share_utility, newcomer_worth
+from optimizer.validate import validate_problem
 
 #: Seconds at equal-split speed that a job is believed to need where nobody's length is known.
 _UNKNOWN_S = 3600.0
@@ -41,20 +40,20 @@ _UNKNOWN_S = 3600.0
 class Makespan:
     """The earliest end of the last job."""
 
-    aware: Aware = True
-    then: Then = "sum"
-    packed: Packing = False
+    aware: HeterogeneityAware = True
+    then: LeftoverRule = "sum"
+    packed: SpaceSharing = False
 
     def definition(self, problem: Problem) -> Any:
         """The policy as one program over the problem's own columns (a cvxpy problem); its value is 1 / T."""
         import cvxpy as cp
 
-        from optimizer.packing.formula import packed_shares_in
+        from optimizer.policies.reference_programs import colocated_share_variables
 
         utility = fair_share_utility(problem, aware=self.aware)
-        alone_s = seconds_left(problem, utility)
+        alone_s = equal_split_seconds_left(problem, utility)
         unit_s = float(alone_s.max(initial=0.0)) or 1.0
-        shares = packed_shares_in(problem, utility.usable, packed=self.packed)
+        shares = colocated_share_variables(problem, utility.usable, packed=self.packed)
         z = cp.Variable(nonneg=True)  # unit_s / T: about 1
         left = np.flatnonzero(alone_s)
         thr = shares.by_job(utility.rate)[left]
@@ -67,19 +66,19 @@ class Makespan:
         Raises:
             ProblemError: the problem is malformed. Anything else is told by the certificate's status.
         """
-        validate(problem)
+        validate_problem(problem)
         utility = fair_share_utility(problem, aware=self.aware)
         if not utility.usable.any():
-            return nothing_to_decide(problem, maximise=False), None
-        slope = problem.jobs.gang * seconds_left(problem, utility)  # utility that ends the job in a second
-        classes = market_of(
-            problem, utility.usable, [utility.worth], [slope, *sharing_keys(problem, packed=self.packed)]
+            return empty_answer(problem, maximise=False), None
+        slope = problem.jobs.gang * equal_split_seconds_left(problem, utility)  # utility that ends the job in a second
+        classes = aggregate_problem(
+            problem, utility.usable, [utility.worth], [slope, *colocation_keys(problem, packed=self.packed)]
         )
         worth, best = classes.per_column(utility.worth), classes.per_class(utility.best)
-        targets = Capped(classes.per_class(slope), best, np.zeros(len(best)))
-        asked = Asked(problem, utility, classes, self.packed)
-        staged = in_stages(asked, Level(worth, targets), leftover=self.then == "sum")
-        return fair_shares(staged, _certificate(staged, slope), weighted=False), None
+        targets = CappedTargets(classes.per_class(slope), best, np.zeros(len(best)))
+        asked = SolveInput(problem, utility, classes, self.packed)
+        staged = solve_in_stages(asked, MaxMin(worth, targets), leftover=self.then == "sum")
+        return fair_share_answer(staged, _certificate(staged, slope), weighted=False), None
 
     def value(self, newcomer: Newcomer, quote: Quote) -> FloatArray:
         """Worth of each configuration in fair-share units (c,)."""
@@ -87,7 +86,7 @@ class Makespan:
         return worth
 
 
-def seconds_left(problem: Problem, utility: Utility) -> FloatArray:
+def equal_split_seconds_left(problem: Problem, utility: Utility) -> FloatArray:
     """Seconds that each job needs at its equal-split speed; 0 where nothing is left or nothing is usable (n,)."""
     able, known = utility.best > 0, np.isfinite(problem.jobs.remaining_steps)
     needed = np.zeros(len(problem.jobs))
@@ -96,12 +95,12 @@ def seconds_left(problem: Problem, utility: Utility) -> FloatArray:
     return np.where(able & ~known, typical, needed)
 
 
-def _certificate(staged: Staged, slope: FloatArray) -> Certificate:
+def _certificate(staged: StagedSolution, slope: FloatArray) -> Certificate:
     """T of these shares; below it lies what the prices prove, and the end of each job that runs at its best."""
     utility, left = staged.asked.utility, np.flatnonzero(slope)
     if not len(left):
-        return certificate_of(staged, 0.0, 0.0, maximise=False)
+        return staged_certificate(staged, 0.0, 0.0, maximise=False)
     reached = staged.worth_of(utility.worth)[left]
     with np.errstate(divide="ignore"):
         last_s, least_s = float((slope[left] / reached).max()), float((slope[left] / utility.best[left]).max())
-    return certificate_of(staged, last_s, max(1 / staged.first()[1], least_s), maximise=False)
+    return staged_certificate(staged, last_s, max(1 / staged.first()[1], least_s), maximise=False)

@@ -1,16 +1,4 @@
-"""Max-min fairness over unlike accelerators (least attained service, heterogeneity-aware).
-
-    maximise  min_m u[m] / w[m]        u[m] = s[m] thr[m](x) / thr[m](equal split)
-
-as published, with three declared additions: a job that is already as fast as it can be does not hold back the others;
-what the level leaves is not the solver's whim (`then`); and projects divide their weight among their jobs
-(`optimizer.fairness.utility`). Agnostic: the same with all speeds taken for equal.
-
-Source: Narayanan et al., "Heterogeneity-Aware Cluster Scheduling Policies for Deep Learning Workloads", OSDI 2020,
-section 4.1.
-
-The certificate speaks of the first level: the utility, per unit of weight, of the jobs that are not already full.
-"""
+"""Max-min fairness: one level (`MaxMinFairness`), level by level (`WaterFilling`), and isolated shares (`Isolated`)."""
 
 from typing import Annotated, Any, Literal
 
@@ -18,26 +6,37 @@ import numpy as np
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
-from optimizer.decision import Memory, Quote, Shares
-from optimizer.fairness.utility import fair_share_utility, newcomer_worth
-from optimizer.filling.flat import ByWeight
-from optimizer.market.class_market import market_of
-from optimizer.market.objective import Level
-from optimizer.market.targets import Capped
-from optimizer.packing.blocks import sharing_keys
-from optimizer.parameters import Aware, Packing
-from optimizer.policy import Newcomer
+from optimizer.classes.aggregation import aggregate_problem
+from optimizer.classes.class_problem import CappedTargets, MaxMin, WeightTierRule, constraint_violation, relative_gap
+from optimizer.classes.segments import sum_by
+from optimizer.decision import Certificate, Memory, Quote, Shares, Status
+from optimizer.lp.column_generation.colocation_blocks import colocation_keys
+from optimizer.lp.lexicographic import single_stage, solve_in_stages
+from optimizer.lp.staged_solution import SolveInput, StagedSolution
+from optimizer.policies.share_answers import empty_answer, fair_share_answer, staged_certificate
+from optimizer.policy import HeterogeneityAware, Newcomer, SpaceSharing
 from optimizer.problem import FloatArray, Problem
-from optimizer.staged.stages import certificate_of, fair_shares, in_stages, nothing_to_decide, one_stage
-from optimizer.staged.told import Asked, Staged
-from optimizer.validate import validate
+from optimizer.utility.fair_share import equal_shares, fair_share_utility, max_min_level, newcomer_worth
+from optimizer.validate import validate_problem
 
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid", strict=True))
 class MaxMinFairness:
-    """Equal utility for equal weight, as high as the fleet allows."""
+    """Equal utility for equal weight, as high as the fleet allows.
 
-    aware: Aware = True
+        maximise  min_m u[m] / w[m]        u[m] = s[m] thr[m](x) / thr[m](equal split)
+
+    as published, with three declared additions: a job that is already as fast as it can be does not hold back the
+    others; `then` says what happens with the capacity that the level leaves; and projects divide their weight among
+    their jobs (`optimizer.utility.fair_share`). Agnostic: the same with all speeds taken for equal.
+
+    The certificate speaks of the first level: the utility, per unit of weight, of the jobs that are not already full.
+
+    Source: Narayanan et al., "Heterogeneity-Aware Cluster Scheduling Policies for Deep Learning Workloads", OSDI 2020,
+    section 4.1.
+    """
+
+    aware: HeterogeneityAware = True
     then: Annotated[
         Literal["levels", "sum", "nothing"],
         Field(
@@ -46,7 +45,7 @@ class MaxMinFairness:
             "hold back the others, by an interior point method. With space sharing levels is as sum."
         ),
     ] = "levels"
-    packed: Packing = False
+    packed: SpaceSharing = False
 
     @property
     def told_apart_by(self) -> tuple[str, ...]:
@@ -57,11 +56,11 @@ class MaxMinFairness:
         """The published program over the problem's own columns (a cvxpy problem): full jobs hold back the others."""
         import cvxpy as cp
 
-        from optimizer.packing.formula import packed_shares_in
+        from optimizer.policies.reference_programs import colocated_share_variables
 
         utility = fair_share_utility(problem, aware=self.aware)
         entitled = np.flatnonzero(utility.weight)
-        shares = packed_shares_in(problem, utility.usable, packed=self.packed)
+        shares = colocated_share_variables(problem, utility.usable, packed=self.packed)
         u = shares.by_job(utility.worth)[entitled]
         return cp.Problem(cp.Maximize(cp.min(cp.multiply(1 / utility.weight[entitled], u))), shares.rows)
 
@@ -71,14 +70,14 @@ class MaxMinFairness:
         Raises:
             ProblemError: the problem is malformed. Anything else is told by the certificate's status.
         """
-        validate(problem)
+        validate_problem(problem)
         utility = fair_share_utility(problem, aware=self.aware)
         if not utility.usable.any():
-            return nothing_to_decide(problem), memory
-        keys = [utility.weight, *sharing_keys(problem, packed=self.packed)]
-        classes = market_of(problem, utility.usable, [utility.worth], keys)
-        staged, memory = self._stages(Asked(problem, utility, classes, self.packed), memory)
-        return fair_shares(staged, certificate_of(staged, *staged.first())), memory
+            return empty_answer(problem), memory
+        keys = [utility.weight, *colocation_keys(problem, packed=self.packed)]
+        classes = aggregate_problem(problem, utility.usable, [utility.worth], keys)
+        staged, memory = self._stages(SolveInput(problem, utility, classes, self.packed), memory)
+        return fair_share_answer(staged, staged_certificate(staged, *staged.first())), memory
 
     def value(self, newcomer: Newcomer, quote: Quote) -> FloatArray:
         """Worth of each configuration: what its utility would fetch if the newcomer competed like the mean job.
@@ -89,23 +88,121 @@ class MaxMinFairness:
         worth: FloatArray = quote.exchange * newcomer.weight * newcomer_worth(newcomer, aware=self.aware)
         return worth
 
-    def _stages(self, asked: Asked, memory: Memory) -> tuple[Staged, Memory]:
+    def _stages(self, asked: SolveInput, memory: Memory) -> tuple[StagedSolution, Memory]:
         weight, best = asked.classes.per_class(asked.utility.weight), asked.classes.per_class(asked.utility.best)
         worth, no_floor = asked.classes.per_column(asked.utility.worth), np.zeros(len(best))
         if self.then == "nothing" and weight.any():
-            from optimizer.programs.definition import (
-                solve_centrally,  # imports cvxpy: only where something is to be solved
-            )
+            from optimizer.lp.exact_solver import solve_to_centre
 
             first_full = (best[weight > 0] / weight[weight > 0]).min()
-            published = Level(worth, Capped(weight, weight * first_full, no_floor))
+            published = MaxMin(worth, CappedTargets(weight, weight * first_full, no_floor))
             if self.packed:
-                return in_stages(asked, published, leftover=False), memory
-            return one_stage(asked, published, solve_centrally(asked.classes.market, published)), memory
+                return solve_in_stages(asked, published, leftover=False), memory
+            return single_stage(asked, published, solve_to_centre(asked.classes.market, published)), memory
         if self.then == "levels" and not self.packed:
-            from optimizer.staged.filled import filled  # imports scipy
+            from optimizer.lp.interior_point.progressive_filling import fill_in_stages  # imports scipy
 
-            staged, memory = filled(asked, ByWeight(weight), memory)
+            staged, memory = fill_in_stages(asked, WeightTierRule(weight), memory)
             if staged.stages:
                 return staged, memory
-        return in_stages(asked, Level(worth, Capped(weight, best, no_floor))), memory
+        return solve_in_stages(asked, MaxMin(worth, CappedTargets(weight, best, no_floor))), memory
+
+
+@dataclass(frozen=True, config=ConfigDict(extra="forbid", strict=True))
+class WaterFilling:
+    """Equal utility for equal weight; a job that cannot use its part leaves it to the others, level by level.
+
+    Lexicographic max-min of fair-share utilities over weights: the smallest u/w is as large as it can be; given that,
+    the next smallest; and so on. No job can have more without taking it from one that has no more. The paper finds it
+    by a program of integers per level; here it follows from prices, in at most one level per pool and one more
+    (`optimizer.lp.interior_point`).
+
+    Source: Narayanan et al., OSDI 2020, section 4.3.
+    """
+
+    aware: HeterogeneityAware = True
+
+    @property
+    def told_apart_by(self) -> tuple[str, ...]:
+        """What makes two jobs of equal columns different jobs."""
+        return ("weight", "gang", "entity")
+
+    def definition(self, problem: Problem, kept: FloatArray) -> Any:
+        """One level over the problem's own columns (a cvxpy problem): jobs with a `kept` utility >= 0 keep it, the
+        others (nan) rise together. Water filling is this, again and again, keeping what can rise no further.
+        """
+        import cvxpy as cp
+
+        from optimizer.policies.reference_programs import job_sum_matrix, share_variables
+
+        utility = fair_share_utility(problem, aware=self.aware)
+        x, rows = share_variables(problem, utility.usable)
+        u, z = job_sum_matrix(problem, utility.worth) @ x, cp.Variable(nonneg=True)
+        rising = np.isnan(kept)
+        floor, slope = np.where(rising, 0.0, kept), np.where(rising, utility.weight, 0.0)
+        return cp.Problem(cp.Maximize(z), [*rows, u >= floor + z * slope])
+
+    def decide(self, problem: Problem, memory: Memory) -> tuple[Shares, Memory]:
+        """Shares of time with prices and certificate. It remembers where the last solve ended.
+
+        Raises:
+            ProblemError: the problem is malformed. Anything else is told by the certificate's status.
+        """
+        validate_problem(problem)
+        utility = fair_share_utility(problem, aware=self.aware)
+        if not utility.usable.any():
+            return empty_answer(problem), memory
+        from optimizer.lp.interior_point.progressive_filling import fill_in_stages  # imports scipy
+
+        classes = aggregate_problem(problem, utility.usable, [utility.worth], [utility.weight])
+        asked = SolveInput(problem, utility, classes)
+        staged, memory = fill_in_stages(asked, WeightTierRule(classes.per_class(utility.weight)), memory)
+        return fair_share_answer(staged, staged_certificate(staged, *staged.first())), memory
+
+    def value(self, newcomer: Newcomer, quote: Quote) -> FloatArray:
+        """Worth of each configuration: its fair-share units times the newcomer's weight against the others' mean."""
+        worth: FloatArray = quote.exchange * newcomer.weight * newcomer_worth(newcomer, aware=self.aware)
+        return worth
+
+
+@dataclass(frozen=True, config=ConfigDict(extra="forbid", strict=True))
+class Isolated:
+    """An equal part of every pool for every job, without regard to weights, projects or speeds.
+
+    Every job has its 1/M of each pool to itself, whatever it makes of it: what sharing has to beat. The shares are a
+    formula, no optimum is sought and nothing has a price. The certificate sets the level that they reach against what
+    max-min fairness proves to be possible.
+
+    Source: Narayanan et al., OSDI 2020, section 4.2: the part of a fleet that finish-time fairness compares with.
+    """
+
+    @property
+    def told_apart_by(self) -> tuple[str, ...]:
+        """What makes two jobs of equal columns different jobs."""
+        return ("weight", "gang", "entity")
+
+    def decide(self, problem: Problem, memory: Memory) -> tuple[Shares, Memory]:
+        """Shares by the formula; status `defined`, or what the yardstick says where there is nothing to decide.
+
+        Raises:
+            ProblemError: the problem is malformed.
+        """
+        best, _ = MaxMinFairness(then="sum").decide(problem, None)
+        if best.certificate.status is Status.EMPTY:
+            return best, None
+        utility = fair_share_utility(problem, aware=True)
+        x = equal_shares(problem, utility.usable)
+        gained = sum_by(problem.columns.job, utility.worth * x, len(problem.jobs))
+        level, bound = max_min_level(gained, utility.weight, utility.best), best.certificate.bound
+        path = "formula; bound: max_min_fairness"
+        proof = Certificate(
+            Status.DEFINED, level, bound, relative_gap(level, bound), constraint_violation(problem, x), path
+        )
+        free = Quote(np.zeros(len(problem.pools)), "nothing has a price", 1.0)
+        nothing = np.zeros(len(problem.jobs))
+        return Shares(x, problem.pools.held, free, nothing, proof, unplaceable=best.unplaceable), None
+
+    def value(self, newcomer: Newcomer, quote: Quote) -> FloatArray:
+        """Speed of each configuration, relative to the fastest: a newcomer takes the best free one (c,)."""
+        fastest = float(newcomer.steps_per_s.max(initial=0.0))
+        return newcomer.steps_per_s / fastest if fastest > 0 else np.zeros(len(newcomer.steps_per_s))

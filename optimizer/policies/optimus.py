@@ -14,16 +14,16 @@ import numpy as np
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
+from optimizer.assignment import elastic_placement
+from optimizer.assignment import plan_draft as drafts
+from optimizer.assignment.elastic_placement import gain_by_value, grow_greedily, place_in_column
+from optimizer.assignment.multiple_choice_knapsack import search_prices
+from optimizer.assignment.plan_draft import ElasticJobs, elastic_jobs_of
 from optimizer.decision import Memory, Plan, Quote
-from optimizer.elastic import planning
-from optimizer.elastic.choice import search_prices
-from optimizer.elastic.facts import Facts, facts_of
-from optimizer.elastic.growing import gain_in, grow, place
-from optimizer.plans import draft as drafts
 from optimizer.policy import Newcomer
 from optimizer.problem import FloatArray, Problem
 
-MEASURE = drafts.Measure("seconds saved against waiting, at prices", "s")
+MEASURE = drafts.PlanMeasure("seconds saved against waiting, at prices", "s")
 
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid", strict=True))
@@ -41,9 +41,9 @@ class Optimus:
 
     def decide(self, problem: Problem, memory: Memory) -> tuple[Plan, Memory]:
         """The plan. Remembers nothing."""
-        facts = facts_of(problem)
+        facts = elastic_jobs_of(problem)
         value = self._saved_s(problem, facts)
-        draft = drafts.begin(problem)
+        draft = drafts.begin_plan(problem)
         free, competing = draft.free.copy(), ~facts.pinned
         classes = problem.jobs.priority_class
         for priority_class in np.unique(classes)[::-1].tolist():
@@ -51,12 +51,12 @@ class Optimus:
             for row in np.lexsort((problem.jobs.job_id, problem.jobs.submitted_at)).tolist():
                 if ours[row] and competing[row]:
                     _begin(problem, facts, value, draft, row)
-            grow(problem, facts, draft, gain_in(problem, value), ours)
+            grow_greedily(problem, facts, draft, gain_by_value(problem, value), ours)
         chosen = draft.column[competing & (draft.column >= 0)]
         draft.reached = float(value[chosen].sum())
-        choice, _ = planning.choice_of(problem, value, competing, free)
+        choice, _ = elastic_placement.knapsack_of(problem, value, competing, free)
         draft.prices, draft.bound = search_prices(choice)
-        return drafts.finish(problem, value, facts.size, draft, MEASURE), None
+        return drafts.finish_plan(problem, value, facts.size, draft, MEASURE), None
 
     def value(self, newcomer: Newcomer, quote: Quote) -> FloatArray:
         """Seconds that each configuration saves against waiting; 0 for a job whose length nobody knows (c,)."""
@@ -68,14 +68,16 @@ class Optimus:
         ends_s = steps / np.where(usable, speed, 1.0) + newcomer.restart_s
         return np.where(usable, newcomer.weight * (2.0 * ends_s[usable].max() - ends_s), 0.0)
 
-    def _saved_s(self, problem: Problem, facts: Facts) -> FloatArray:
+    def _saved_s(self, problem: Problem, facts: ElasticJobs) -> FloatArray:
         """Seconds that each column saves, times the weight; 0 where it cannot be used (c,)."""
-        from optimizer.plans.lengths import lengths_of  # compiled code: only where something is decided
-        from optimizer.plans.reference import best_rates_of
+        from optimizer.assignment.remaining_time import (
+            best_rates_of,
+            job_lengths_of,  # compiled code: only where something is decided
+        )
 
         columns, jobs = problem.columns, problem.jobs
         best_rate = best_rates_of(problem)
-        left_s = lengths_of(problem, best_rate, self.hide_lengths).left_s
+        left_s = job_lengths_of(problem, best_rate, self.hide_lengths).left_s
         usable, job = facts.usable, columns.job[facts.usable]
         ends_s = np.maximum(left_s[job] * best_rate[job] / columns.steps_per_s[usable], 1e-3)
         ends_s += np.where(columns.running[usable], 0.0, facts.restart_s[job])
@@ -86,10 +88,10 @@ class Optimus:
         return saved
 
 
-def _begin(problem: Problem, facts: Facts, value: FloatArray, draft: drafts.Draft, row: int) -> None:
+def _begin(problem: Problem, facts: ElasticJobs, value: FloatArray, draft: drafts.PlanDraft, row: int) -> None:
     """The job's least gang, on the pool where it ends soonest of those with room."""
     ours = np.flatnonzero((problem.columns.job == row) & facts.usable)
-    ours = ours[planning.fitting(problem, draft.free)[ours]]
+    ours = ours[elastic_placement.fitting_columns(problem, draft.free)[ours]]
     if len(ours):
         least = ours[facts.size[ours] <= facts.size[ours].min()]
-        place(problem, draft, int(least[np.argmax(value[least])]))
+        place_in_column(problem, draft, int(least[np.argmax(value[least])]))

@@ -7,9 +7,9 @@
     p     the exponent of the mean, below 0
 
 The artifact looks for the mean by an unseeded genetic search over machines, for one type of accelerator. This is
-another search for the same fitness: prices and an integer program over the contested jobs (`optimizer.elastic.choice`).
-It is repeatable, takes several types, proves how far it is from the best, and leaves machines to the placer. The
-goodput is the configuration's rate.
+another search for the same fitness: prices and an integer program over the contested jobs
+(`optimizer.assignment.multiple_choice_knapsack`). It is repeatable, takes several types, proves how far it is from the
+best, and leaves machines to the placer. The goodput is the configuration's rate.
 """
 
 from typing import Annotated
@@ -18,14 +18,14 @@ import numpy as np
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
+from optimizer.assignment import elastic_placement
+from optimizer.assignment import plan_draft as drafts
+from optimizer.assignment.plan_draft import ElasticJobs, elastic_jobs_of, growth_allowed, recall_history, restart_factor
 from optimizer.decision import Memory, Plan, Quote
-from optimizer.elastic import planning
-from optimizer.elastic.facts import Facts, facts_of, may_grow, patience, remembered
-from optimizer.plans import draft as drafts
 from optimizer.policy import Newcomer
 from optimizer.problem import FloatArray, IntArray, Problem
 
-MEASURE = drafts.Measure("Pollux's fitness, by choice at prices", "Pollux's fitness")
+MEASURE = drafts.PlanMeasure("Pollux's fitness, by choice at prices", "Pollux's fitness")
 #: Serving anybody at all is most of the fitness: to tell the rest apart takes more digits.
 _TOLERANCE = 1e-6
 
@@ -49,18 +49,18 @@ class Pollux:
 
     def decide(self, problem: Problem, memory: Memory) -> tuple[Plan, Memory]:
         """The plan. The memory is each job's largest gang, its starts, and where it was."""
-        facts = facts_of(problem)
-        history, memory = remembered(problem, facts, memory)
+        facts = elastic_jobs_of(problem)
+        history, memory = recall_history(problem, facts, memory)
         columns, jobs = problem.columns, problem.jobs
-        allowed = may_grow(problem, facts, history, self.growth)
+        allowed = growth_allowed(problem, facts, history, self.growth)
         fair = _fair_rates(problem, facts)
         moved = (facts.running[columns.job] >= 0) & ~columns.running
         speedup = columns.steps_per_s / fair[columns.job]
-        speedup = np.where(moved, speedup * patience(facts, history)[columns.job], speedup)
+        speedup = np.where(moved, speedup * restart_factor(facts, history)[columns.job], speedup)
         value = np.where(allowed, jobs.weight[columns.job] * self._gain(speedup), 0.0)
-        draft = drafts.begin(problem)
-        planning.choose_all(problem, value, draft, _TOLERANCE)
-        return drafts.finish(problem, value, facts.size, draft, MEASURE), memory
+        draft = drafts.begin_plan(problem)
+        elastic_placement.choose_by_class(problem, value, draft, _TOLERANCE)
+        return drafts.finish_plan(problem, value, facts.size, draft, MEASURE), memory
 
     def value(self, newcomer: Newcomer, quote: Quote) -> FloatArray:
         """What each least gang would add, its own speed taken for fair; 0 for the others: a job begins small (c,)."""
@@ -76,7 +76,7 @@ class Pollux:
         return gain
 
 
-def _fair_rates(problem: Problem, facts: Facts) -> FloatArray:
+def _fair_rates(problem: Problem, facts: ElasticJobs) -> FloatArray:
     """Goodput of each job with accelerators / jobs, at least its least gang (n,): in every pool, averaged by size."""
     columns, pools, n = problem.columns, problem.pools, len(problem.jobs)
     usable = np.flatnonzero(facts.usable)

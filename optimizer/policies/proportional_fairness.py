@@ -19,23 +19,23 @@ import numpy as np
 from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass
 
+from optimizer.classes.aggregation import aggregate_problem
+from optimizer.classes.class_problem import NashWelfare
 from optimizer.decision import Certificate, Memory, Quote, Shares, StageKind
-from optimizer.fairness.utility import fair_share_utility, newcomer_worth
-from optimizer.market.class_market import market_of
-from optimizer.market.objective import Nash
-from optimizer.parameters import Aware
-from optimizer.policy import Newcomer
+from optimizer.lp.lexicographic import solve_in_stages
+from optimizer.lp.staged_solution import SolveInput, StagedSolution
+from optimizer.policies.share_answers import empty_answer, fair_share_answer, staged_certificate
+from optimizer.policy import HeterogeneityAware, Newcomer
 from optimizer.problem import FloatArray, Problem
-from optimizer.staged.stages import certificate_of, fair_shares, in_stages, nothing_to_decide
-from optimizer.staged.told import Asked, Staged
-from optimizer.validate import validate
+from optimizer.utility.fair_share import fair_share_utility, newcomer_worth
+from optimizer.validate import validate_problem
 
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid", strict=True))
 class ProportionalFairness:
     """The largest weighted product of utilities."""
 
-    aware: Aware = True
+    aware: HeterogeneityAware = True
 
     @property
     def told_apart_by(self) -> tuple[str, ...]:
@@ -46,12 +46,12 @@ class ProportionalFairness:
         """The policy as one program over the problem's own columns (a cvxpy problem)."""
         import cvxpy as cp
 
-        from optimizer.programs.formula import by_job, shares_in
+        from optimizer.policies.reference_programs import job_sum_matrix, share_variables
 
         utility = fair_share_utility(problem, aware=self.aware)
         entitled = np.flatnonzero(utility.weight)
-        x, rows = shares_in(problem, utility.usable)
-        u = (by_job(problem, utility.worth) @ x)[entitled]
+        x, rows = share_variables(problem, utility.usable)
+        u = (job_sum_matrix(problem, utility.worth) @ x)[entitled]
         return cp.Problem(cp.Maximize(utility.weight[entitled] @ cp.log(u)), rows)
 
     def decide(self, problem: Problem, memory: Memory) -> tuple[Shares, Memory]:
@@ -60,14 +60,14 @@ class ProportionalFairness:
         Raises:
             ProblemError: the problem is malformed. Anything else is told by the certificate's status.
         """
-        validate(problem)
+        validate_problem(problem)
         utility = fair_share_utility(problem, aware=self.aware)
         if not utility.usable.any():
-            return nothing_to_decide(problem), None
-        classes = market_of(problem, utility.usable, [utility.worth], [utility.weight])
-        objective = Nash(classes.per_column(utility.worth), classes.per_class(utility.weight))
-        staged = in_stages(Asked(problem, utility, classes), objective)
-        return fair_shares(staged, _certificate(staged)), None
+            return empty_answer(problem), None
+        classes = aggregate_problem(problem, utility.usable, [utility.worth], [utility.weight])
+        objective = NashWelfare(classes.per_column(utility.worth), classes.per_class(utility.weight))
+        staged = solve_in_stages(SolveInput(problem, utility, classes), objective)
+        return fair_share_answer(staged, _certificate(staged)), None
 
     def value(self, newcomer: Newcomer, quote: Quote) -> FloatArray:
         """Worth of each configuration in fair-share units, times the newcomer's weight against the mean (c,)."""
@@ -75,9 +75,9 @@ class ProportionalFairness:
         return worth
 
 
-def _certificate(staged: Staged) -> Certificate:
+def _certificate(staged: StagedSolution) -> Certificate:
     objective, bound = staged.first()
     if staged.stages[0].kind is not StageKind.LOG:  # nobody is entitled: what there is goes by the sum of utilities
-        return certificate_of(staged, objective, bound)
+        return staged_certificate(staged, objective, bound)
     total = float(staged.asked.utility.weight @ staged.asked.problem.jobs.counts)
-    return certificate_of(staged, exp(objective / total), exp(bound / total))
+    return staged_certificate(staged, exp(objective / total), exp(bound / total))

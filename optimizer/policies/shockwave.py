@@ -9,8 +9,9 @@
 
 The welfare is a product of what is made of each job's remaining work, so whoever is soon through comes first, unless
 others come to be late. The window's rounds are alike, so how many each job gets is all there is to decide; it is
-decided by prices and an integer program over the contested jobs (`optimizer.elastic.choice`), not by a commercial
-solver. This round goes to those whose rounds add most per accelerator; what is left goes to whoever gains most.
+decided by prices and an integer program over the contested jobs (`optimizer.assignment.multiple_choice_knapsack`), not
+by a commercial solver. This round goes to those whose rounds add most per accelerator; what is left goes to whoever
+gains most.
 
 The makespan comes before the welfare where it is at stake:
 
@@ -30,19 +31,25 @@ import numpy as np
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
-from optimizer.arrays.owners import sum_by
+from optimizer.assignment import plan_draft as drafts
+from optimizer.assignment.elastic_placement import (
+    gain_by_value,
+    grow_greedily,
+    place_jobs_first,
+    place_window_round,
+    share_window,
+)
+from optimizer.assignment.plan_draft import ElasticJobs, elastic_jobs_of
+from optimizer.classes.segments import sum_by
 from optimizer.decision import Memory, Plan, Quote
-from optimizer.elastic.facts import Facts, facts_of
-from optimizer.elastic.growing import gain_in, grow
-from optimizer.elastic.window import place_first, place_round, share_out
-from optimizer.plans import draft as drafts
 from optimizer.policy import Newcomer
 from optimizer.problem import FloatArray, IntArray, Problem
 
 if TYPE_CHECKING:
-    from optimizer.plans.lengths import Lengths
+    from optimizer.assignment.remaining_time import JobLengths
 
-MEASURE = drafts.Measure(
+
+MEASURE = drafts.PlanMeasure(
     "Nash welfare of the window, accelerators times rounds", "weighted logarithm of progress", "logarithm a round"
 )
 
@@ -52,7 +59,7 @@ class _Forecast:
     """Of each job (n,): its best speed, and what it has left."""
 
     best_rate: FloatArray
-    known: "Lengths"
+    known: "JobLengths"
 
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid", strict=True))
@@ -83,21 +90,21 @@ class Shockwave:
 
     def decide(self, problem: Problem, memory: Memory) -> tuple[Plan, Memory]:
         """The plan. Remembers nothing: the window moves on."""
-        facts = facts_of(problem)
+        facts = elastic_jobs_of(problem)
         forecast = _forecast(problem, self.hide_lengths)
         value, once = self._values(problem, facts, forecast)
         critical = _critical(problem, facts, forecast, self.makespan)
-        draft = drafts.begin(problem)
+        draft = drafts.begin_plan(problem)
         classes = problem.jobs.priority_class
         for priority_class in np.unique(classes)[::-1].tolist():
             competing = (classes == priority_class) & ~facts.pinned
-            place_first(problem, draft, critical[competing[critical]], once)
-            shares = share_out(problem, value, draft, competing & (draft.column < 0))
-            place_round(problem, facts, draft, shares, value)
+            place_jobs_first(problem, draft, critical[competing[critical]], once)
+            shares = share_window(problem, value, draft, competing & (draft.column < 0))
+            place_window_round(problem, facts, draft, shares, value)
             prices = draft.prices.copy()
-            grow(problem, facts, draft, gain_in(problem, once), competing)
+            grow_greedily(problem, facts, draft, gain_by_value(problem, once), competing)
             draft.prices = prices  # those of the window
-        return drafts.finish(problem, value[:, -1] / self.rounds, facts.size, draft, MEASURE), None
+        return drafts.finish_plan(problem, value[:, -1] / self.rounds, facts.size, draft, MEASURE), None
 
     def value(self, newcomer: Newcomer, quote: Quote) -> FloatArray:
         """What a round of a window in each configuration would add, at the weight of a job that is not late (c,)."""
@@ -112,7 +119,7 @@ class Shockwave:
         value: FloatArray = newcomer.weight * np.log1p(np.minimum(gained_s / left_s, 1.0)) / self.rounds
         return value
 
-    def _values(self, problem: Problem, facts: Facts, forecast: _Forecast) -> tuple[FloatArray, FloatArray]:
+    def _values(self, problem: Problem, facts: ElasticJobs, forecast: _Forecast) -> tuple[FloatArray, FloatArray]:
         """What 1, 2, ... rounds of every column add (c, T), and one round of a job that does not end in it (c,).
 
         0 where a column cannot be used.
@@ -135,14 +142,16 @@ class Shockwave:
 
 
 def _forecast(problem: Problem, hide_lengths: bool) -> _Forecast:
-    from optimizer.plans.lengths import lengths_of  # compiled code: only where something is decided
-    from optimizer.plans.reference import best_rates_of
+    from optimizer.assignment.remaining_time import (
+        best_rates_of,
+        job_lengths_of,  # compiled code: only where something is decided
+    )
 
     best_rate = best_rates_of(problem)
-    return _Forecast(best_rate, lengths_of(problem, best_rate, hide_lengths))
+    return _Forecast(best_rate, job_lengths_of(problem, best_rate, hide_lengths))
 
 
-def _critical(problem: Problem, facts: Facts, forecast: _Forecast, part: float) -> IntArray:
+def _critical(problem: Problem, facts: ElasticJobs, forecast: _Forecast, part: float) -> IntArray:
     """Rows of the jobs that the end of all depends on, the longest first."""
     columns, known = problem.columns, forecast.known
     left_s = np.where(known.known & (forecast.best_rate > 0) & ~facts.pinned, known.left_s, 0.0)

@@ -16,15 +16,22 @@ import numpy as np
 from pydantic import AfterValidator, ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
+from optimizer.assignment import elastic_placement
+from optimizer.assignment import plan_draft as drafts
+from optimizer.assignment.plan_draft import (
+    ElasticHistory,
+    ElasticJobs,
+    elastic_jobs_of,
+    growth_allowed,
+    recall_history,
+    restart_factor,
+)
 from optimizer.decision import Memory, Plan, Quote
-from optimizer.elastic import planning
-from optimizer.elastic.facts import Facts, History, facts_of, may_grow, patience, remembered
-from optimizer.plans import draft as drafts
 from optimizer.policy import Newcomer
 from optimizer.problem import BoolArray, FloatArray, Problem
 
 UNIT = "Sia's objective"
-MEASURE = drafts.Measure("configuration choice at prices", UNIT)
+MEASURE = drafts.PlanMeasure("configuration choice at prices", UNIT)
 
 
 def _not_zero(power: float) -> float:
@@ -60,13 +67,13 @@ class Sia:
 
     def decide(self, problem: Problem, memory: Memory) -> tuple[Plan, Memory]:
         """The plan. The memory is each job's largest gang, its starts, and where it was."""
-        facts = facts_of(problem)
-        history, memory = remembered(problem, facts, memory)
-        allowed = may_grow(problem, facts, history, self.growth)
+        facts = elastic_jobs_of(problem)
+        history, memory = recall_history(problem, facts, memory)
+        allowed = growth_allowed(problem, facts, history, self.growth)
         value = self._values(problem, facts, history, allowed)
-        draft = drafts.begin(problem)
-        planning.choose_all(problem, value, draft)
-        return drafts.finish(problem, value, facts.size, draft, MEASURE), memory
+        draft = drafts.begin_plan(problem)
+        elastic_placement.choose_by_class(problem, value, draft)
+        return drafts.finish_plan(problem, value, facts.size, draft, MEASURE), memory
 
     def value(self, newcomer: Newcomer, quote: Quote) -> FloatArray:
         """What each configuration would add; 0 for all but the least gangs, for a job begins with one (c,)."""
@@ -79,7 +86,7 @@ class Sia:
         gain[least] = self._gain(speed[least] / speed[usable].min())
         return newcomer.weight * np.maximum(gain, 0.0)
 
-    def _values(self, problem: Problem, facts: Facts, history: History, allowed: BoolArray) -> FloatArray:
+    def _values(self, problem: Problem, facts: ElasticJobs, history: ElasticHistory, allowed: BoolArray) -> FloatArray:
         """What every column adds; 0 where it may not be chosen (c,)."""
         columns, jobs = problem.columns, problem.jobs
         smallest = np.full(len(jobs), np.inf)
@@ -87,7 +94,7 @@ class Sia:
         goodput = columns.steps_per_s[allowed] / smallest[columns.job[allowed]]
         if self.restarts:
             moved = (facts.running[columns.job] >= 0) & ~columns.running
-            goodput = np.where(moved[allowed], goodput * patience(facts, history)[columns.job[allowed]], goodput)
+            goodput = np.where(moved[allowed], goodput * restart_factor(facts, history)[columns.job[allowed]], goodput)
         value = np.zeros(len(columns))
         value[allowed] = np.maximum(jobs.weight[columns.job[allowed]] * self._gain(goodput), 0.0)
         return value

@@ -1,38 +1,38 @@
-"""Total throughput: as much normalised progress in all as the fleet allows, whoever makes it.
+"""Policies that maximise a sum: total throughput, throughput per dollar, and cost with deadlines (SLOs)."""
 
-    maximise  sum_m w[m] u[m]        u[m] = s[m] thr[m](x) / thr[m](equal split)
-
-The utility is that of max-min fairness, so that the unit in which a job counts its steps does not matter. With
-`normalised: false` the sum is of plain steps per second, as Narayanan et al. (OSDI 2020) state it and solve it: jobs
-with short steps then take all. Projects do not matter; a job of weight 0 adds nothing and gets nothing. Nobody is
-promised anything. Agnostic: every accelerator is as good as another, so the sum is one of accelerators in use.
-
-Source: Narayanan et al., OSDI 2020, section 4.2.
-"""
-
-from typing import Any
+from dataclasses import replace
+from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import ConfigDict
+from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
+from optimizer.classes.segments import max_by
 from optimizer.decision import Memory, Quote, Shares
-from optimizer.fairness.utility import fair_share_utility, newcomer_rate, newcomer_worth
-from optimizer.parameters import Aware, Normalised, Packing
-from optimizer.policy import Newcomer
-from optimizer.problem import FloatArray, Problem
-from optimizer.staged.stages import nothing_to_decide
-from optimizer.staged.sums import Sum, largest_sum
-from optimizer.validate import validate
+from optimizer.policies.share_answers import SumObjective, empty_answer, maximise_sum
+from optimizer.policy import HeterogeneityAware, Newcomer, Normalised, SpaceSharing, UnpricedAccelerator
+from optimizer.problem import BoolArray, FloatArray, Problem
+from optimizer.utility.fair_share import Utility, column_costs, fair_share_utility, newcomer_rate, newcomer_worth
+from optimizer.validate import validate_problem
 
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid", strict=True))
 class Throughput:
-    """The largest weighted sum of throughputs."""
+    """The largest weighted sum of throughputs.
 
-    aware: Aware = True
+        maximise  sum_m w[m] u[m]        u[m] = s[m] thr[m](x) / thr[m](equal split)
+
+    The utility is that of max-min fairness, so that the unit in which a job counts its steps does not matter. With
+    `normalised: false` the sum is of plain steps per second, as the paper states it and solves it: jobs with short
+    steps then take all. Projects do not matter; a job of weight 0 adds nothing and gets nothing. Nobody is promised
+    anything. Agnostic: every accelerator is as good as another, so the sum is one of accelerators in use.
+
+    Source: Narayanan et al., OSDI 2020, section 4.2.
+    """
+
+    aware: HeterogeneityAware = True
     normalised: Normalised = True
-    packed: Packing = False
+    packed: SpaceSharing = False
 
     @property
     def unit(self) -> str:
@@ -48,10 +48,10 @@ class Throughput:
         """The policy as one program over the problem's own columns (a cvxpy problem)."""
         import cvxpy as cp
 
-        from optimizer.packing.formula import packed_shares_in
+        from optimizer.policies.reference_programs import colocated_share_variables
 
         utility = fair_share_utility(problem, aware=self.aware)
-        shares = packed_shares_in(problem, utility.usable, packed=self.packed)
+        shares = colocated_share_variables(problem, utility.usable, packed=self.packed)
         u = shares.by_job(utility.worth if self.normalised else utility.rate)
         return cp.Problem(cp.Maximize(problem.jobs.weight @ u), shares.rows)
 
@@ -61,16 +61,185 @@ class Throughput:
         Raises:
             ProblemError: the problem is malformed. Anything else is told by the certificate's status.
         """
-        validate(problem)
+        validate_problem(problem)
         utility = fair_share_utility(problem, aware=self.aware)
         if not utility.usable.any():
-            return nothing_to_decide(problem, self.unit), None
+            return empty_answer(problem, self.unit), None
         value = problem.jobs.weight[problem.columns.job] * (utility.worth if self.normalised else utility.rate)
-        return largest_sum(
-            problem, utility, Sum(value, np.zeros(len(problem.jobs)), self.unit, packed=self.packed)
+        return maximise_sum(
+            problem, utility, SumObjective(value, np.zeros(len(problem.jobs)), self.unit, packed=self.packed)
         ), None
 
     def value(self, newcomer: Newcomer, quote: Quote) -> FloatArray:
         """What each configuration of a newcomer adds to the sum (c,)."""
         of = newcomer_worth if self.normalised else newcomer_rate
         return newcomer.weight * of(newcomer, aware=self.aware)
+
+
+@dataclass(frozen=True, config=ConfigDict(extra="forbid", strict=True))
+class ThroughputPerDollar:
+    """The largest weighted sum of throughputs, each over what it costs.
+
+        maximise  sum_m w[m] sum_c (u[c] / usd_per_h[c]) x[c]        u[c] = s[m] T[c] / thr[m](equal split)
+
+    usd_per_h of a column: its accelerators at the market prices of their pools. With `normalised: false`, u is plain
+    steps per second, as the paper states it. An accelerator without a price (an owned one) is counted at
+    `free_usd_per_h`, by default the lowest price in the fleet (1 where nothing has a price), so that it is as good as
+    the cheapest one for sale, and never infinitely good. Projects do not matter; a job of weight 0 gets nothing; nobody
+    is promised anything. Agnostic: a job has its average speed on every accelerator.
+
+    Source: Narayanan et al., OSDI 2020, section 4.2.
+    """
+
+    aware: HeterogeneityAware = True
+    normalised: Normalised = True
+    free_usd_per_h: UnpricedAccelerator = None
+
+    @property
+    def unit(self) -> str:
+        """What one accelerator costs is said in this unit."""
+        return f"{'fair-share units' if self.normalised else 'steps/s'} per USD/h, per accelerator"
+
+    @property
+    def told_apart_by(self) -> tuple[str, ...]:
+        """What makes two jobs of equal columns different jobs."""
+        return ("weight", "gang")
+
+    def definition(self, problem: Problem) -> Any:
+        """The policy as one program over the problem's own columns (a cvxpy problem)."""
+        import cvxpy as cp
+
+        from optimizer.policies.reference_programs import share_variables
+
+        utility = fair_share_utility(problem, aware=self.aware)
+        x, rows = share_variables(problem, utility.usable)
+        return cp.Problem(cp.Maximize(self.worth_per_usd(problem, utility) @ x), rows)
+
+    def decide(self, problem: Problem, memory: Memory) -> tuple[Shares, Memory]:
+        """Shares of time with prices and certificate. The policy keeps no memory.
+
+        Raises:
+            ProblemError: the problem is malformed. Anything else is told by the certificate's status.
+        """
+        validate_problem(problem)
+        utility = fair_share_utility(problem, aware=self.aware)
+        if not utility.usable.any():
+            return empty_answer(problem, self.unit), None
+        value = self.worth_per_usd(problem, utility)
+        return maximise_sum(problem, utility, SumObjective(value, np.zeros(len(problem.jobs)), self.unit)), None
+
+    def value(self, newcomer: Newcomer, quote: Quote) -> FloatArray:
+        """What each configuration of a newcomer adds to the sum (c,)."""
+        of = newcomer_worth if self.normalised else newcomer_rate
+        usd_per_h = prices_or_default(newcomer.usd_per_h, self.free_usd_per_h)[newcomer.pool]
+        return newcomer.weight * of(newcomer, aware=self.aware) / (newcomer.count * usd_per_h)
+
+    def worth_per_usd(self, problem: Problem, utility: Utility) -> FloatArray:
+        """Weighted progress of each column over its price (c,)."""
+        usd_per_h = column_costs(problem.columns, prices_or_default(problem.pools.usd_per_h, self.free_usd_per_h))
+        progress = utility.worth if self.normalised else utility.rate
+        return problem.jobs.weight[problem.columns.job] * progress / usd_per_h
+
+
+def prices_or_default(usd_per_h: FloatArray, free_usd_per_h: float | None) -> FloatArray:
+    """Prices with those of 0 replaced: by what was said, else by the lowest there is, else by 1 (p,)."""
+    priced = usd_per_h > 0
+    lowest = float(usd_per_h[priced].min()) if priced.any() else 1.0
+    return np.where(priced, usd_per_h, lowest if free_usd_per_h is None else free_usd_per_h)
+
+
+#: A deadline that needs more than all the time by less than this part can be met.
+_ROUNDING = 1e-9
+
+
+@dataclass(frozen=True, config=ConfigDict(extra="forbid", strict=True))
+class CostWithSlos:
+    """The most for the money with deadlines held.
+
+        maximise  sum_m w[m] sum_c (u[c] / usd_per_h[c]) x[c]    goal "throughput_per_dollar", the policy of that name
+        minimise  sum_c usd_per_h[c] x[c]                        goal "cost": nothing runs but what a deadline needs
+        s.t.      thr[m](x) >= R[m] / (deadline[m] - now)        jobs with a deadline
+
+    The paper drops all deadlines together when they cannot all be held. Here a deadline is relaxed for its job alone,
+    and the job is listed (`Shares.relaxed`): one that has passed, one that the job could not meet with its best
+    configuration all the time, and one of a job of unknown length ask for nothing. If the others are too much together,
+    the largest total part of them is kept, and jobs that get less than they need are listed, too.
+
+    Agnostic: a job has its average speed on every accelerator. Weights count as in throughput per dollar; projects do
+    not.
+
+    Source: Narayanan et al., OSDI 2020, section 4.2.
+    """
+
+    aware: HeterogeneityAware = True
+    goal: Annotated[
+        Literal["throughput_per_dollar", "cost"],
+        Field(
+            description="What is sought beside the deadlines. throughput_per_dollar: the most for the money; "
+            "cost: the least money, so nothing runs but what a deadline needs."
+        ),
+    ] = "throughput_per_dollar"
+    normalised: Normalised = True
+    free_usd_per_h: UnpricedAccelerator = None
+
+    @property
+    def told_apart_by(self) -> tuple[str, ...]:
+        """What makes two jobs of equal columns different jobs."""
+        return ("weight", "gang", "remaining_steps", "deadline_at")
+
+    def definition(self, problem: Problem) -> Any:
+        """The policy as one program over the problem's own columns (a cvxpy problem), if all deadlines can be held."""
+        import cvxpy as cp
+
+        from optimizer.policies.reference_programs import job_sum_matrix, share_variables
+
+        utility = fair_share_utility(problem, aware=self.aware)
+        needed, _ = deadline_rates(problem, utility)
+        held = np.flatnonzero(needed)
+        x, rows = share_variables(problem, utility.usable)
+        thr = (job_sum_matrix(problem, utility.rate) @ x)[held]
+        rows.append(cp.multiply(1 / needed[held], thr) >= 1)
+        return cp.Problem(cp.Maximize(self._sum(problem, utility, needed).value @ x), rows)
+
+    def decide(self, problem: Problem, memory: Memory) -> tuple[Shares, Memory]:
+        """Shares of time with prices and certificate. The policy keeps no memory.
+
+        Raises:
+            ProblemError: the problem is malformed. Anything else is told by the certificate's status.
+        """
+        validate_problem(problem)
+        utility = fair_share_utility(problem, aware=self.aware)
+        if not utility.usable.any():
+            return empty_answer(problem, self._per_dollar.unit, maximise=self.goal != "cost"), None
+        needed, hopeless = deadline_rates(problem, utility)
+        shares = maximise_sum(problem, utility, self._sum(problem, utility, needed))
+        return replace(shares, relaxed=np.union1d(shares.relaxed, np.flatnonzero(hopeless))), None
+
+    def value(self, newcomer: Newcomer, quote: Quote) -> FloatArray:
+        """What each configuration of a newcomer adds to the sum, its deadline aside; 0 where cost is sought (c,)."""
+        if self.goal == "cost":
+            return np.zeros(len(newcomer.count))
+        return self._per_dollar.value(newcomer, quote)
+
+    @property
+    def _per_dollar(self) -> ThroughputPerDollar:
+        return ThroughputPerDollar(self.aware, self.normalised, self.free_usd_per_h)
+
+    def _sum(self, problem: Problem, utility: Utility, needed: FloatArray) -> SumObjective:
+        equal = np.where(utility.equal > 0, utility.equal, 1.0)
+        floor = problem.jobs.gang * needed / equal  # as a fair-share utility
+        if self.goal == "cost":
+            cost = column_costs(problem.columns, problem.pools.usd_per_h)
+            return SumObjective(np.where(utility.usable, -cost, 0.0), floor, "USD/h per accelerator", maximise=False)
+        return SumObjective(self._per_dollar.worth_per_usd(problem, utility), floor, self._per_dollar.unit)
+
+
+def deadline_rates(problem: Problem, utility: Utility) -> tuple[FloatArray, BoolArray]:
+    """Steps/s that each job needs to end in time, 0 where nothing is asked; and whose deadline cannot be met (n,)."""
+    jobs, fastest = problem.jobs, max_by(problem.columns.job, utility.rate, len(problem.jobs))
+    bound = np.isfinite(jobs.deadline_at) & (jobs.remaining_steps > 0) & (utility.best > 0)
+    left_s = jobs.deadline_at - problem.at
+    possible = bound & np.isfinite(jobs.remaining_steps) & (left_s > 0)
+    needed = np.divide(jobs.remaining_steps, left_s, out=np.zeros(len(jobs)), where=possible)
+    possible &= needed <= fastest * (1 + _ROUNDING)
+    return np.where(possible, np.minimum(needed, fastest), 0.0), bound & ~possible

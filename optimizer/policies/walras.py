@@ -30,7 +30,8 @@ from optimizer.policy import Newcomer
 from optimizer.problem import Columns, Entities, FloatArray, Jobs, Pools, Problem
 
 if TYPE_CHECKING:
-    from optimizer.plans.worth import Terms
+    from optimizer.assignment.column_values import ValueTerms
+
 
 Exponent = Annotated[float, Field(ge=0, le=10)]
 
@@ -65,37 +66,37 @@ class Walras:
 
     def decide(self, problem: Problem, memory: Memory) -> tuple[Plan, Memory]:
         """The plan. The memory is the overdue jobs in the order in which they became so."""
-        from optimizer.plans import draft, lengths, reference, worth
+        from optimizer.assignment import column_values, plan_draft, remaining_time
 
-        measured_by = reference.reference_of(problem)
-        known = lengths.lengths_of(problem, measured_by.rate, self.hide_lengths)
-        values = worth.worth_of(problem, known, measured_by, self._terms())
-        measure = draft.Measure("assignment at prices", "worth of one accelerator")
-        plan, overdue = draft.begin(problem), list[int]()
+        measured_by = remaining_time.reference_configurations(problem)
+        known = remaining_time.job_lengths_of(problem, measured_by.rate, self.hide_lengths)
+        values = column_values.column_values_of(problem, known, measured_by, self._terms())
+        measure = plan_draft.PlanMeasure("assignment at prices", "worth of one accelerator")
+        plan, overdue = plan_draft.begin_plan(problem), list[int]()
         if len(problem.jobs):
-            from optimizer.plans import assign, guard  # compiled: only where there is something to decide
+            from optimizer.assignment import job_assignment  # compiled: only where there is something to decide
 
-            rules = guard.Guard(self.slowdown, self.margin, self.reserve)
-            overdue = guard.overdue_of(problem, known, memory, rules)
-            ends_s = np.where(reference.modest_columns(problem, measured_by), values.ends_s, np.inf)
-            guard.place_overdue(problem, ends_s, overdue, plan.free, plan.column, rules)
-            assign.assign(problem, values, plan)
+            rules = job_assignment.StarvationGuard(self.slowdown, self.margin, self.reserve)
+            overdue = job_assignment.overdue_jobs(problem, known, memory, rules)
+            ends_s = np.where(remaining_time.modest_columns(problem, measured_by), values.ends_s, np.inf)
+            job_assignment.place_overdue(problem, ends_s, overdue, plan.free, plan.column, rules)
+            job_assignment.assign_jobs(problem, values, plan)
         told = {"overdue": problem.jobs.job_id[overdue].tolist()}
-        return draft.finish(problem, values.value, values.size, plan, measure, overdue), told
+        return plan_draft.finish_plan(problem, values.value, values.size, plan, measure, overdue), told
 
     def value(self, newcomer: Newcomer, quote: Quote) -> FloatArray:
         """What each configuration would be worth were the newcomer already there (c,)."""
-        from optimizer.plans import lengths, reference, worth
+        from optimizer.assignment import column_values, remaining_time
 
         problem = _alone(newcomer)
-        measured_by = reference.reference_of(problem)
-        known = lengths.lengths_of(problem, measured_by.rate, self.hide_lengths)
-        return worth.worth_of(problem, known, measured_by, self._terms()).value
+        measured_by = remaining_time.reference_configurations(problem)
+        known = remaining_time.job_lengths_of(problem, measured_by.rate, self.hide_lengths)
+        return column_values.column_values_of(problem, known, measured_by, self._terms()).value
 
-    def _terms(self) -> "Terms":
-        from optimizer.plans.worth import Terms
+    def _terms(self) -> "ValueTerms":
+        from optimizer.assignment.column_values import ValueTerms
 
-        return Terms(self.gamma, self.eta, self.patience, self.aging, self.stay, self.usd)
+        return ValueTerms(self.gamma, self.eta, self.patience, self.aging, self.stay, self.usd)
 
 
 def _alone(newcomer: Newcomer) -> Problem:

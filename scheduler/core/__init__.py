@@ -1,1 +1,1 @@
-"""The cycle: events in, commands out. No clock, randomness, I/O, threads or logging."""
+"""The scheduler as a pure state machine: `SchedulerCore.handle(event) -> [commands]`. No I/O, no clock."""

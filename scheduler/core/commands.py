@@ -5,10 +5,9 @@ from dataclasses import dataclass
 from optimizer.decision import Memory
 from optimizer.policy import PolicySpec
 from optimizer.problem import Problem
-from walras.cluster import Placement, Rendezvous
-from walras.ids import JobId, NodeId, PoolId
-from walras.reasons import Reason
-from walras.states import AttemptState, JobState
+from walras.cluster import NodeId, Placement, PoolId, Rendezvous
+from walras.job_request import JobId
+from walras.states import AttemptState, JobState, Reason
 
 
 @dataclass(slots=True)

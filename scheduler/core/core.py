@@ -1,7 +1,7 @@
-"""The whole cycle behind one entrance: `SchedulerCore.handle(event) -> [commands]`.
+"""The core behind one entrance: `SchedulerCore.handle(event) -> [commands]`.
 
 This file only dispatches. Each event goes to its handler; then the round mechanism in force turns what changed into
-starts, stops and solves (`mechanism.py`), and the shells are told when to wake the core.
+starts, stops and solve requests (`cycle/round.py`), and a `WakeAt` tells the shells when to call the core again.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,19 +11,34 @@ from typing import Any
 from optimizer.policy import OrderPolicy, Policy, PolicySpec
 from optimizer.registry import make
 from scheduler.core import events as ev
-from scheduler.core import resolve
-from scheduler.core.books import JobBudgetChanged, MoneyRestated
 from scheduler.core.commands import Command, WakeAt
-from scheduler.core.cycle import Cycle, RoundMechanism
-from scheduler.core.handlers import budgets, deadlines, endings, idle, jobs, nodes, restoring
-from scheduler.core.ledger.ledger import JobRecord, Ledger, Standing
-from scheduler.core.ledger.lines import Lines
-from scheduler.core.mechanism import MECHANISMS, MakeMechanism
-from scheduler.core.placement import attempts
-from scheduler.core.placement.claims import settle_claim
-from scheduler.core.speed_events import FactsTold, NetworkKnown, NetworkMeasured, SpeedDiffers, SpeedsPredicted
-from scheduler.core.speeds import networks, oddities
-from walras.ids import JobId
+from scheduler.core.cycle import solve_requests
+from scheduler.core.cycle.round import MECHANISMS, MakeMechanism
+from scheduler.core.events import JobBudgetChanged, MoneyRestated
+from scheduler.core.handlers import attempt_events, budgets, deadlines, job_events, machine_events, speed_reports
+from scheduler.core.handlers.attempt_events import (
+    mark_running,
+    on_attempt_progressed,
+    on_checkpoint_recorded,
+    on_prepared,
+    on_round_ended,
+)
+from scheduler.core.handlers.machine_events import on_node_quarantined, on_rent_restored
+from scheduler.core.placement import attempt_lifecycle
+from scheduler.core.placement.reservations import settle_reservation
+from scheduler.core.speed_events import (
+    FactsTold,
+    NetworkKnown,
+    NetworkMeasured,
+    RestartMeasured,
+    SpeedDiffers,
+    SpeedsPredicted,
+    ThroughputMeasured,
+)
+from scheduler.core.state.job_queues import JobQueues
+from scheduler.core.state.ledger import ActivePolicy, JobRecord, Ledger
+from scheduler.core.state.working_set import Cycle, RoundMechanism
+from walras.job_request import JobId
 
 
 class SchedulerCore:
@@ -38,7 +53,7 @@ class SchedulerCore:
         mechanisms: Mapping[str, MakeMechanism] = MECHANISMS,
     ) -> None:
         self.ledger = Ledger()
-        self._cycle = Cycle(self.ledger, Lines(self.ledger))
+        self._cycle = Cycle(self.ledger, JobQueues(self.ledger))
         self._make_policy = make_policy
         self._mechanisms = mechanisms
 
@@ -65,14 +80,14 @@ class SchedulerCore:
 
     def _settle(self, cycle: Cycle, mechanism: RoundMechanism) -> None:
         if cycle.spending.has_news:
-            budgets.settle(cycle)
+            budgets.settle_budgets(cycle)
         if cycle.deadlines or cycle.secured:
-            deadlines.settle(cycle)
+            deadlines.settle_deadlines(cycle)
         mechanism.settle(cycle)
         if cycle.spending.has_news:
-            budgets.settle_starts(cycle)
+            budgets.settle_budgets_after_starts(cycle)
         if cycle.emptied:
-            idle.settle(cycle)
+            machine_events.settle_idle_machines(cycle)
         timers = cycle.timers
         if timers.next_at < timers.asked_at or timers.asked_at <= cycle.now:
             timers.asked_at = timers.next_at
@@ -93,24 +108,24 @@ class SchedulerCore:
             elif what == "gate":
                 cycle.gate_timer_at = inf
             elif what == "idle":
-                idle.release(cycle, subject)
+                machine_events.release_idle_machines(cycle, subject)
             elif what == "rent":
-                nodes.rent_again(cycle, subject)
+                machine_events.retry_rent(cycle, subject)
             elif (job := self.ledger.jobs.get(JobId(subject))) is not None:
                 self._job_timer(what, job, number)
 
     def _job_timer(self, what: str, job: JobRecord, attempt: int) -> None:
         cycle = self._cycle
         if what == "ready":
-            jobs.ready(cycle, job)
+            job_events.on_job_ready(cycle, job)
             if (claim := cycle.claims.get(job.job_id)) is not None:
-                settle_claim(cycle, claim)
+                settle_reservation(cycle, claim)
         elif what == "max_queue":
-            jobs.max_queue_reached(cycle, job)
+            job_events.on_max_queue_time(cycle, job)
         elif what == "max_runtime":
-            jobs.max_runtime_reached(cycle, job, attempt)
-        elif what == "prepare" and job.attempt == attempt and job.holds and not attempts.is_prepared(job):
-            jobs.prepare_timed_out(cycle, job)
+            job_events.on_max_runtime(cycle, job, attempt)
+        elif what == "prepare" and job.attempt == attempt and job.holds and not attempt_lifecycle.is_prepared(job):
+            job_events.on_prepare_timeout(cycle, job)
 
     # -------------------------------------------------------------------------------------------- policy, answers
 
@@ -118,7 +133,7 @@ class SchedulerCore:
         cycle = self._cycle
         policy = self._make_policy(event.policy)
         sharing = None if isinstance(policy, OrderPolicy) else policy
-        self.ledger.standing = cycle.standing = Standing(event.policy, sharing, event.rules)
+        self.ledger.standing = cycle.standing = ActivePolicy(event.policy, sharing, event.rules)
         self.ledger.costs.version += 1
         cycle.discipline = None
         self.ledger.columns.counts_owed = sharing is not None
@@ -139,13 +154,13 @@ class SchedulerCore:
         self._cycle.refill = True
 
     def _pool_declared(self, event: ev.PoolDeclared) -> None:
-        nodes.pool_declared(self._cycle, event)
+        machine_events.on_pool_declared(self._cycle, event)
         self._cycle.refill = True
 
     def _solved(self, event: ev.Solved) -> None:
-        if resolve.apply_answer(self._cycle, event):
-            deadlines.entitle(self._cycle)
-            nodes.rent_to(self._cycle, event.proposal)
+        if solve_requests.apply_proposal(self._cycle, event):
+            deadlines.entitle_secured_jobs(self._cycle)
+            machine_events.rent_for_proposal(self._cycle, event.proposal)
             self._cycle.refill = self._cycle.round_ended = self._cycle.answered = True
 
     def _solve_failed(self, event: ev.SolveFailed) -> None:
@@ -154,7 +169,7 @@ class SchedulerCore:
             self._cycle.dirty = self._cycle.round_ended = self._cycle.answered = True
 
     def _rent_failed(self, event: ev.RentFailed) -> None:
-        nodes.rent_failed(self._cycle, event)
+        machine_events.on_rent_failed(self._cycle, event)
 
     def _woke(self, event: ev.Woke) -> None:
         """Timers have run already. Whatever was asked for is spent: ask for the next instant again."""
@@ -162,7 +177,7 @@ class SchedulerCore:
 
     # -------------------------------------------------------------------------------------------- speeds
 
-    def _throughput_measured(self, event: ev.ThroughputMeasured) -> None:
+    def _throughput_measured(self, event: ThroughputMeasured) -> None:
         if self.ledger.table.tell(event.kind, event.accelerator, event.count, event.steps_per_s):
             self.ledger.classes.refresh_kind(event.kind)
             self._cycle.dirty = True
@@ -178,34 +193,34 @@ class SchedulerCore:
 
     def _network_measured(self, event: NetworkMeasured) -> None:
         if (job := self._current(event)) is not None:
-            networks.measured(self._cycle, job, event)
+            speed_reports.on_network_measured(self._cycle, job, event)
 
     def _network_known(self, event: NetworkKnown) -> None:
         self.ledger.networks.saw(event.pool_id, event.bytes_per_s)
 
     def _speed_differs(self, event: SpeedDiffers) -> None:
         if (job := self._current(event)) is not None:
-            oddities.differs(self._cycle, job, event)
+            speed_reports.on_speed_differs(self._cycle, job, event)
 
-    def _restart_measured(self, event: ev.RestartMeasured) -> None:
+    def _restart_measured(self, event: RestartMeasured) -> None:
         self.ledger.costs.saw_start(event.kind, event.restart_s)
 
     # -------------------------------------------------------------------------------------------- jobs and attempts
 
     def _job_submitted(self, event: ev.JobSubmitted) -> None:
-        jobs.submitted(self._cycle, event)
+        job_events.on_job_submitted(self._cycle, event)
 
     def _job_restored(self, event: ev.JobRestored) -> None:
-        restoring.job_restored(self._cycle, event)
+        job_events.on_job_restored(self._cycle, event)
 
     def _rent_restored(self, event: ev.RentRestored) -> None:
-        restoring.rent_restored(self._cycle, event)
+        on_rent_restored(self._cycle, event)
 
     def _money_restated(self, event: MoneyRestated) -> None:
         self._cycle.spending.restate(event.spent)
 
     def _node_quarantined(self, event: ev.NodeQuarantined) -> None:
-        restoring.node_quarantined(self._cycle, event)
+        on_node_quarantined(self._cycle, event)
 
     def _on_job(self, event: Any, handler: Callable[..., None]) -> None:
         job = self.ledger.jobs.get(event.job_id)
@@ -213,22 +228,22 @@ class SchedulerCore:
             handler(self._cycle, job, event)
 
     def _job_cancelled(self, event: ev.JobCancelled) -> None:
-        self._on_job(event, jobs.cancelled)
+        self._on_job(event, job_events.on_job_cancelled)
 
     def _job_held(self, event: ev.JobHeld) -> None:
-        self._on_job(event, jobs.held)
+        self._on_job(event, job_events.on_job_held)
 
     def _job_released(self, event: ev.JobReleased) -> None:
-        self._on_job(event, jobs.released)
+        self._on_job(event, job_events.on_job_released)
 
     def _job_reprioritised(self, event: ev.JobReprioritised) -> None:
-        self._on_job(event, jobs.reprioritised)
+        self._on_job(event, job_events.on_job_reprioritised)
 
     def _job_budget_changed(self, event: JobBudgetChanged) -> None:
-        self._on_job(event, jobs.budget_changed)
+        self._on_job(event, job_events.on_job_budget_changed)
 
     def _work_restated(self, event: ev.WorkRestated) -> None:
-        self._on_job(event, jobs.work_restated)
+        self._on_job(event, job_events.on_work_restated)
 
     def _current(self, event: Any) -> JobRecord | None:
         """The job, if the report is about its current attempt and that attempt still holds its place."""
@@ -237,36 +252,36 @@ class SchedulerCore:
 
     def _prepared(self, event: ev.Prepared) -> None:
         if (job := self._current(event)) is not None:
-            attempts.prepared(self._cycle, job, event.node_id, event.address, event.port)
+            on_prepared(self._cycle, job, event.node_id, event.address, event.port)
 
     def _start_refused(self, event: ev.StartRefused) -> None:
         if (job := self._current(event)) is not None:
-            jobs.start_refused(self._cycle, job, event)
+            job_events.on_start_refused(self._cycle, job, event)
 
     def _attempt_started(self, event: ev.AttemptStarted) -> None:
         if (job := self._current(event)) is not None:
-            attempts.running(self._cycle, job)
+            mark_running(self._cycle, job)
 
     def _attempt_progressed(self, event: ev.AttemptProgressed) -> None:
-        if (job := self._current(event)) is not None and attempts.progressed(self._cycle, job, event):
+        if (job := self._current(event)) is not None and on_attempt_progressed(self._cycle, job, event):
             self.ledger.classes.refresh_kind(self.ledger.kind_of(job))
             self._cycle.dirty = True
 
     def _checkpoint_recorded(self, event: ev.CheckpointRecorded) -> None:
         if (job := self._current(event)) is not None:
-            attempts.checkpointed(self._cycle, job, event)
+            on_checkpoint_recorded(self._cycle, job, event)
 
     def _attempt_ended(self, event: ev.AttemptEnded) -> None:
         if (job := self._current(event)) is not None:
-            endings.attempt_ended(self._cycle, job, event)
+            attempt_events.on_attempt_ended(self._cycle, job, event)
 
     def _round_ended(self, event: ev.RoundEnded) -> None:
-        attempts.round_ended(self._cycle, event)
+        on_round_ended(self._cycle, event)
 
     # -------------------------------------------------------------------------------------------- machines
 
     def _node_joined(self, event: ev.NodeJoined) -> None:
-        nodes.joined(self._cycle, event)
+        machine_events.on_node_joined(self._cycle, event)
 
     def _on_machine(self, event: Any, handler: Callable[..., None], *more: Any) -> None:
         machine = self.ledger.fleet.machine(event.node_id)
@@ -274,19 +289,19 @@ class SchedulerCore:
             handler(self._cycle, machine, *more)
 
     def _node_unreachable(self, event: ev.NodeUnreachable) -> None:
-        self._on_machine(event, nodes.unreachable)
+        self._on_machine(event, machine_events.on_node_unreachable)
 
     def _node_back(self, event: ev.NodeBack) -> None:
-        self._on_machine(event, nodes.back)
+        self._on_machine(event, machine_events.on_node_back)
 
     def _node_lost(self, event: ev.NodeLost) -> None:
-        self._on_machine(event, nodes.lost, event.reason)
+        self._on_machine(event, machine_events.on_node_lost, event.reason)
 
     def _node_leaving(self, event: ev.NodeLeaving) -> None:
-        self._on_machine(event, nodes.leaving, event)
+        self._on_machine(event, machine_events.on_node_leaving, event)
 
     def _node_uncordoned(self, event: ev.NodeUncordoned) -> None:
-        self._on_machine(event, nodes.uncordoned)
+        self._on_machine(event, machine_events.on_node_uncordoned)
 
 
 _HANDLERS: dict[type, Callable[[SchedulerCore, Any], None]] = {
@@ -317,13 +332,13 @@ _HANDLERS: dict[type, Callable[[SchedulerCore, Any], None]] = {
     ev.CheckpointRecorded: SchedulerCore._checkpoint_recorded,
     ev.AttemptEnded: SchedulerCore._attempt_ended,
     ev.RoundEnded: SchedulerCore._round_ended,
-    ev.ThroughputMeasured: SchedulerCore._throughput_measured,
+    ThroughputMeasured: SchedulerCore._throughput_measured,
     SpeedsPredicted: SchedulerCore._speeds_predicted,
     FactsTold: SchedulerCore._facts_told,
     NetworkMeasured: SchedulerCore._network_measured,
     NetworkKnown: SchedulerCore._network_known,
     SpeedDiffers: SchedulerCore._speed_differs,
-    ev.RestartMeasured: SchedulerCore._restart_measured,
+    RestartMeasured: SchedulerCore._restart_measured,
     ev.Woke: SchedulerCore._woke,
     ev.Solved: SchedulerCore._solved,
     ev.SolveFailed: SchedulerCore._solve_failed,

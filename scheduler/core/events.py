@@ -1,7 +1,7 @@
-"""What happened, as the shells tell it. `at` is seconds since the cluster's epoch and never decreases.
+"""What happened, as shells tell the core. Treated as immutable.
 
-Treated as immutable. Whoever reports an attempt names it by (job id, attempt number); a report about an attempt that is
-not the job's current one is stale and ignored.
+An attempt is named by (job id, attempt number); a report about an attempt that is not the job's current one is
+ignored. Instants (`at`) are seconds since the cluster's epoch. Events about speeds are in `speed_events.py`.
 """
 
 from collections.abc import Sequence
@@ -11,14 +11,35 @@ from math import inf
 from typing import Any
 
 from optimizer.policy import PolicySpec
-from scheduler.core.books import MoneyEvent
 from scheduler.core.rules import RoundRules
-from scheduler.core.speed_events import SpeedEvent
-from walras.cluster import Placement, Pool, Rendezvous
-from walras.ids import JobId, Kind, NodeId, PoolId
-from walras.reasons import Reason
-from walras.request import JobRequest
-from walras.states import JobState
+from scheduler.core.speed_events import RestartMeasured, SpeedEvent, ThroughputMeasured
+from walras.cluster import NodeId, Placement, Pool, PoolId, Rendezvous
+from walras.job_request import JobId, JobRequest, Kind
+from walras.states import JobState, Reason
+
+
+@dataclass(slots=True)
+class MoneyRestated:
+    """What has been spent by the books: a month has begun, or this core has just begun.
+
+    (project, USD in all, USD this month), project "" being everything; who is not named has spent nothing.
+    """
+
+    at: float
+    spent: tuple[tuple[str, float, float], ...]
+
+
+@dataclass(slots=True)
+class JobBudgetChanged:
+    """A job may cost so much in all from now on. `spent_usd`: what it has cost, if it had no budget before."""
+
+    at: float
+    job_id: JobId
+    budget_usd: float
+    spent_usd: float = 0.0
+
+
+MoneyEvent = MoneyRestated | JobBudgetChanged
 
 
 @dataclass(slots=True)
@@ -288,27 +309,6 @@ class RoundEnded:
     job_ids: Sequence[JobId]
     steps: Sequence[float]
     stopped_at: Sequence[float]
-
-
-@dataclass(slots=True)
-class ThroughputMeasured:
-    """A speed known from elsewhere (an earlier run's table, a profile): steps per second of the whole gang."""
-
-    at: float
-    kind: Kind
-    accelerator: str
-    count: int
-    steps_per_s: float
-    samples: int = 1
-
-
-@dataclass(slots=True)
-class RestartMeasured:
-    """A restart cost known from elsewhere, seconds."""
-
-    at: float
-    kind: Kind
-    restart_s: float
 
 
 @dataclass(slots=True)

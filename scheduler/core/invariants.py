@@ -1,21 +1,21 @@
-"""Everything we believe about the core's state, checked from scratch. For tests and simulations; O(everything)."""
+"""Invariants of the core's state, recomputed from scratch. For tests and simulations; O(everything)."""
 
 from collections import Counter
 
 from scheduler.core.core import SchedulerCore
-from scheduler.core.ledger.fleet import Condition
+from scheduler.core.state.fleet import MachineCondition
 from walras.states import JobState
 
 
-def check(core: SchedulerCore) -> None:
+def check_invariants(core: SchedulerCore) -> None:
     """Raise AssertionError with the broken rule."""
-    _machines(core)
-    _pools(core)
-    _jobs(core)
-    _claims(core)
+    _check_machines(core)
+    _check_pools(core)
+    _check_jobs(core)
+    _check_reservations(core)
 
 
-def _machines(core: SchedulerCore) -> None:
+def _check_machines(core: SchedulerCore) -> None:
     """No accelerator is lost, or held twice but by a packed pair; processors and memory add up."""
     ledger = core.ledger
     for machine in ledger.fleet.machines:
@@ -36,17 +36,17 @@ def _machines(core: SchedulerCore) -> None:
         assert machine.free_memory_bytes >= 0, f"{machine.node_id}: memory promised twice"
 
 
-def _pools(core: SchedulerCore) -> None:
+def _check_pools(core: SchedulerCore) -> None:
     """The counters of a pool are the sums over its machines."""
     for state in core.ledger.fleet.pools:
         machines = [m for m in core.ledger.fleet.machines if m is not None and m.pool == state.row]
-        up = [m for m in machines if m.condition is Condition.UP]
+        up = [m for m in machines if m.condition is MachineCondition.UP]
         assert state.machines == len(machines), state.pool.pool_id
         assert state.capacity == sum(m.size for m in up), state.pool.pool_id
         assert state.free == sum(len(m.free) for m in up), state.pool.pool_id
 
 
-def _jobs(core: SchedulerCore) -> None:
+def _check_jobs(core: SchedulerCore) -> None:
     """State, place and columns of a job tell the same story; a gang is whole."""
     ledger, columns = core.ledger, core.ledger.columns
     slots = Counter(job.slot for job in ledger)
@@ -66,7 +66,7 @@ def _jobs(core: SchedulerCore) -> None:
                     assert len(machine.holders[job.job_id]) == count, f"job {job.job_id} on {machine.node_id}"
 
 
-def _claims(core: SchedulerCore) -> None:
+def _check_reservations(core: SchedulerCore) -> None:
     """A claim's holdings are on its machines, and what is missing is counted right."""
     cycle, ledger = core.cycle, core.ledger
     for claim in cycle.claims.values():

@@ -14,7 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from optimizer.policy import PolicySpec
 from optimizer.registry import make
-from scheduler.core.mechanism import MECHANISMS
+from scheduler.core.cycle.round import MECHANISMS
 from scheduler.core.rules import Budget, RoundRules
 from walras.errors import ConfigError
 

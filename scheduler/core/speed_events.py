@@ -1,8 +1,11 @@
-"""What the shells tell of speeds besides steps: what predictors make of unmeasured ones, and networks of machines."""
+"""Events about speeds: measured elsewhere, predicted, or not what the kind of a job usually reaches; networks of
+machines; facts about models.
+"""
 
 from dataclasses import dataclass
 
-from walras.ids import JobId, Kind, PoolId
+from walras.cluster import PoolId
+from walras.job_request import JobId, Kind
 from walras.model_facts import ModelFacts
 
 
@@ -77,3 +80,24 @@ class FactsTold:
 
 
 SpeedEvent = SpeedsPredicted | NetworkMeasured | NetworkKnown | SpeedDiffers | FactsTold
+
+
+@dataclass(slots=True)
+class ThroughputMeasured:
+    """A speed known from elsewhere (an earlier run's table, a profile): steps per second of the whole gang."""
+
+    at: float
+    kind: Kind
+    accelerator: str
+    count: int
+    steps_per_s: float
+    samples: int = 1
+
+
+@dataclass(slots=True)
+class RestartMeasured:
+    """A restart cost known from elsewhere, seconds."""
+
+    at: float
+    kind: Kind
+    restart_s: float

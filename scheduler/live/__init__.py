@@ -1,1 +1,1 @@
-"""The server: HTTP, store, agents, solver pool, providers. All the I/O."""
+"""The server: HTTP, services, event loop, store, agents, solver processes, providers. All the I/O."""

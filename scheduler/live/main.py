@@ -1,4 +1,4 @@
-"""`walras server`: from arguments to a running server and back to silence."""
+"""`walras server`: reads the configuration, runs the server until a signal, and shuts it down in order."""
 
 import asyncio
 import ipaddress
@@ -12,16 +12,21 @@ from typing import Any
 
 from aiohttp import web
 
-from scheduler.live.assembly import Assembled, ServerConfig, assemble, bring_up_to_date, settings_for
-from scheduler.live.http.app import make_app
-from scheduler.live.providers.market_script import play
-from scheduler.live.providers.market_watch import MarketWatch
-from scheduler.live.records.data_folder import DataFolder
-from scheduler.live.records.sqlite_store import SqliteStore
-from scheduler.live.turns.breath import keep_still, sweep
-from scheduler.live.turns.months import keep_months
-from walras.config import ClusterConfig, load_mapping, load_yaml
+from scheduler.live.assembly import (
+    AssembledServer,
+    ServerConfig,
+    assemble_server,
+    restore_and_configure,
+    settings_for_cluster,
+)
+from scheduler.live.http.web_application import make_app
+from scheduler.live.loop.event_loop import collect_all_hourly, freeze_gc, watch_months
+from scheduler.live.providers.market_prices import MarketWatch, play_market_script
+from scheduler.live.store.data_folder import DataFolder
+from scheduler.live.store.sqlite_store import SqliteStore
 from walras.errors import ConfigError
+from walras.spec.cluster_file import ClusterConfig
+from walras.spec.file_model import load_mapping, load_yaml
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +50,7 @@ def run_server(
     folder.create()
     store = SqliteStore(folder.path)
     try:
-        config = ServerConfig(folder, cluster_config, policy_data, settings_for(cluster_config))
+        config = ServerConfig(folder, cluster_config, policy_data, settings_for_cluster(cluster_config))
         return asyncio.run(_serve(config, store, host, port))
     finally:
         store.close()
@@ -72,28 +77,28 @@ async def _serve(config: ServerConfig, store: SqliteStore, host: str, port: int)
         loop.add_signal_handler(number, stop.set)
     wanted_port = port or config.folder.last_port()
     config.folder.server_file.unlink(missing_ok=True)
-    assembled = await loop.run_in_executor(None, assemble, config, store)
+    assembled = await loop.run_in_executor(None, assemble_server, config, store)
     server = assembled.server
     tasks = [asyncio.create_task(server.daemon.run(), name="loop")]
     runner: web.AppRunner | None = None
     try:
-        await _or_crash(tasks, bring_up_to_date(assembled, config))
+        await _until_crash(tasks, restore_and_configure(assembled, config))
         runner = web.AppRunner(
             make_app(server), access_log=None, shutdown_timeout=_SHUTDOWN_S, handler_cancellation=True
         )
         url, listening_port = await _listen(runner, host, wanted_port, exact=bool(port))
-        await _or_crash(tasks, _begin(assembled, config, tasks, url, listening_port))
-        tasks.append(asyncio.create_task(_wait(stop), name="stop"))
+        await _until_crash(tasks, _start_parts(assembled, config, tasks, url, listening_port))
+        tasks.append(asyncio.create_task(_wait_for_stop(stop), name="stop"))
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        return _verdict(tasks)
+        return _exit_code(tasks)
     except _Crashed:
-        return _verdict(tasks)
+        return _exit_code(tasks)
     finally:
         await _shut_down(assembled, runner, tasks)
 
 
-async def _begin(
-    assembled: Assembled, config: ServerConfig, tasks: list[asyncio.Task[None]], url: str, port: int
+async def _start_parts(
+    assembled: AssembledServer, config: ServerConfig, tasks: list[asyncio.Task[None]], url: str, port: int
 ) -> None:
     """Machines, solver, readiness."""
     server, local = assembled.server, assembled.local
@@ -105,12 +110,12 @@ async def _begin(
         market = MarketWatch(server.daemon, [assembled.aws])
         tasks.append(asyncio.create_task(market.watch(), name="prices"))
     tasks.append(asyncio.create_task(server.providers.janitor.watch(), name="janitor"))
-    tasks.append(asyncio.create_task(keep_months(server.daemon), name="months"))
+    tasks.append(asyncio.create_task(watch_months(server.daemon), name="months"))
     await server.solver.start()
-    keep_still()
-    tasks.append(asyncio.create_task(sweep(), name="sweep"))
+    freeze_gc()
+    tasks.append(asyncio.create_task(collect_all_hourly(), name="sweep"))
     if config.cluster is not None and config.cluster.market:
-        script = play(server.daemon, server.providers, config.cluster.market)
+        script = play_market_script(server.daemon, server.providers, config.cluster.market)
         tasks.append(asyncio.create_task(script, name="market"))
     server.is_ready = True
     config.folder.announce(url, port)
@@ -139,7 +144,7 @@ class _Crashed(Exception):
     """The loop ended while others waited for it."""
 
 
-async def _or_crash(tasks: list[asyncio.Task[None]], work: Coroutine[Any, Any, None]) -> None:
+async def _until_crash(tasks: list[asyncio.Task[None]], work: Coroutine[Any, Any, None]) -> None:
     """Wait for work that needs the loop, but not for ever if the loop has ended."""
     task = asyncio.ensure_future(work)
     await asyncio.wait([task, tasks[0]], return_when=asyncio.FIRST_COMPLETED)
@@ -149,11 +154,11 @@ async def _or_crash(tasks: list[asyncio.Task[None]], work: Coroutine[Any, Any, N
     await task
 
 
-async def _wait(stop: asyncio.Event) -> None:
+async def _wait_for_stop(stop: asyncio.Event) -> None:
     await stop.wait()
 
 
-def _verdict(tasks: list[asyncio.Task[None]]) -> int:
+def _exit_code(tasks: list[asyncio.Task[None]]) -> int:
     """0 for an orderly stop; a task that ended by itself is a crash."""
     for task in tasks:
         if task.done() and task.get_name() != "stop":
@@ -162,7 +167,7 @@ def _verdict(tasks: list[asyncio.Task[None]]) -> int:
     return 0
 
 
-async def _shut_down(assembled: Assembled, runner: web.AppRunner | None, tasks: list[asyncio.Task[None]]) -> None:
+async def _shut_down(assembled: AssembledServer, runner: web.AppRunner | None, tasks: list[asyncio.Task[None]]) -> None:
     server = assembled.server
     server.is_ready = False
     if runner is not None:

@@ -1,4 +1,4 @@
-"""The parts of a running server, joined: what the HTTP face may reach. It starts nothing and decides nothing."""
+"""The parts of a running server, joined: everything that an HTTP handler may use. It starts nothing."""
 
 import asyncio
 import functools
@@ -9,23 +9,29 @@ from dataclasses import dataclass, field
 from typing import ParamSpec, TypeVar
 
 from scheduler.core.core import SchedulerCore
-from scheduler.live.access.auth import AgentCaller, Caller, JobCaller, JoinCaller, caller_of, same, token_hash
-from scheduler.live.access.enrolment_tokens import EnrolmentTokens
-from scheduler.live.access.job_tokens import JobTokens
-from scheduler.live.desks.agents import AgentGateway
-from scheduler.live.desks.policy_desk import PolicyDesk
-from scheduler.live.desks.submit import Admission
-from scheduler.live.desks.views import Views
-from scheduler.live.providers.rented import ProviderDesk
-from scheduler.live.records.logs import LogStore
-from scheduler.live.records.rows import TokenRow
-from scheduler.live.records.store import Store
-from scheduler.live.turns.board import Board
-from scheduler.live.turns.daemon import Daemon
-from scheduler.live.turns.forecasts import Forecasts
-from scheduler.live.turns.predictions import Predictions
-from scheduler.live.turns.solver_pool import SolverPool
-from scheduler.live.turns.whole_gangs import WholeGangs
+from scheduler.live.auth.access_control import (
+    AgentCaller,
+    Caller,
+    EnrolmentTokens,
+    JobCaller,
+    JobTokens,
+    JoinCaller,
+    caller_of_token,
+    equal_in_constant_time,
+    token_hash,
+)
+from scheduler.live.loop.event_loop import ServerLoop
+from scheduler.live.loop.live_state import LiveState
+from scheduler.live.loop.prediction_tasks import SpeedPredictions, TargetForecasts
+from scheduler.live.loop.solver_pool import SolverPool, WholeGangBound
+from scheduler.live.providers.provisioning import Provisioner
+from scheduler.live.services.agent_gateway import AgentGateway
+from scheduler.live.services.job_submission import JobAdmission
+from scheduler.live.services.policy_service import PolicyService
+from scheduler.live.services.views import ApiViews
+from scheduler.live.store.data_folder import LogStore
+from scheduler.live.store.store_interface import Store
+from scheduler.live.store.table_rows import TokenRow
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -46,25 +52,25 @@ class Secrets:
 class Server:
     """Everything a handler needs."""
 
-    daemon: Daemon
+    daemon: ServerLoop
     store: Store
     secrets: Secrets
     gateway: AgentGateway
     solver: SolverPool
-    predictions: Predictions
-    forecasts: Forecasts
-    whole_gangs: WholeGangs
-    policies: PolicyDesk
-    providers: ProviderDesk
-    admission: Admission
-    views: Views
+    predictions: SpeedPredictions
+    forecasts: TargetForecasts
+    whole_gangs: WholeGangBound
+    policies: PolicyService
+    providers: Provisioner
+    admission: JobAdmission
+    views: ApiViews
     logs: LogStore
     version: str
     is_ready: bool = False
     readers: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(_READERS, "store-reader"))
 
     @property
-    def board(self) -> Board:
+    def board(self) -> LiveState:
         return self.daemon.board
 
     @property
@@ -80,7 +86,7 @@ class Server:
         """Whose token this is; None where it is nobody's, or no longer valid."""
         if token.startswith("wlr_u_"):
             row = self.secrets.users.get(token_hash(token))
-            return None if row is None else caller_of(row)
+            return None if row is None else caller_of_token(row)
         if token.startswith("wlr_a_"):
             node_id = self.gateway.node_of(token)
             return None if node_id is None else AgentCaller(node_id)
@@ -91,7 +97,7 @@ class Server:
         if token.startswith("wlr_e_"):
             rent_token = self.secrets.enrolment_tokens.check(token)
             return None if rent_token is None else JoinCaller(rent_token)
-        if token and same(token, self.secrets.join_token):
+        if token and equal_in_constant_time(token, self.secrets.join_token):
             return JoinCaller()
         return None
 

@@ -1,1 +1,1 @@
-"""What no schedule can beat: lower bounds on job completion times and makespan, for any policy, live or clairvoyant."""
+"""Lower bounds on job completion times and makespan that hold for every policy, clairvoyant ones included."""

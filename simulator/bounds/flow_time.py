@@ -1,20 +1,235 @@
 """A lower bound on the mean completion time of any schedule: preemptive, migrating, clairvoyant, with free restarts.
 
-For any prices l[i, r] >= 0 of an accelerator-second of pool r in interval i of time,
+For any prices l[i, r] >= 0 of an accelerator-second of pool r in interval i of time, Lagrangian duality gives
 
     sum_j flow[j]  >=  sum_j min over j's own schedules (flow[j] + price of what it uses)  -  sum_{i,r} capacity l
 
-since the capacity that all use together costs no more than all there is. The inner minimum is exact but for the last
-interval of a job, where two tangents of a convex function give a value on the safe side. The prices are improved by a
-subgradient method; any of them proves its value. Gangs are divisible here, so the bound is looser for gangs.
+since the capacity that all use together costs no more than all there is. The prices are improved by a subgradient
+method with momentum; any of them proves its value. Gangs are divisible here, so the bound is looser for gangs.
+
+The inner minimum is compiled (importing this module imports numba) and exact but for the last interval of a job, where
+two tangents of a convex function give a value on the safe side. For a finish time f a job takes the cheapest work of
+its arrival..f: in each interval the lower hull of its points (speed, price of speed) gives pieces of work at rising
+cost, and the cheapest pieces that add up to its work are taken. As f grows, new pieces displace the dearest ones, which
+a heap keeps at hand.
 """
 
 from dataclasses import dataclass
 
+import numba
 import numpy as np
 
-from simulator.bounds.flow_kernels import cheapest_flows
-from simulator.bounds.instance import FloatArray, Instance
+from simulator.bounds.instance import FloatArray, SchedulingInstance
+
+
+def cheapest_flows(
+    arrival_at: FloatArray,
+    steps: FloatArray,
+    gang: FloatArray,
+    steps_per_s: FloatArray,
+    prices: FloatArray,
+    interval_s: float,
+) -> tuple[FloatArray, FloatArray]:
+    """Flow time plus price of each job's cheapest schedule, from below (n,); accelerator-seconds used by it (i, p)."""
+    order = np.argsort(steps_per_s, axis=1, kind="stable")
+    flows, used = _flows(arrival_at, steps, gang, steps_per_s, order, prices, interval_s)
+    return flows, used
+
+
+@numba.njit(cache=True)
+def _hull_pieces(row, order, gang, price, low, high, slope):  # type: ignore[no-untyped-def]
+    """The lower hull of (speed, price of the gang) and idling, as pieces from one pool (-1: idle) to a faster."""
+    count = 0
+    for place in range(len(order)):
+        pool = order[place]
+        if row[pool] <= 0:
+            continue
+        while True:
+            below = high[count - 1] if count else -1
+            speed = row[below] if below >= 0 else 0.0
+            cost = gang * price[below] if below >= 0 else 0.0
+            rise = row[pool] - speed
+            steep = (gang * price[pool] - cost) / rise if rise > 0 else -1.0
+            if rise <= 0 and gang * price[pool] >= cost:
+                break
+            if count and (rise <= 0 or steep <= slope[count - 1]):
+                count -= 1
+                continue
+            if steep < 0:
+                steep = 0.0
+            low[count], high[count], slope[count] = below, pool, steep
+            count += 1
+            break
+    return count
+
+
+@numba.njit(cache=True)
+def _heap_push(heap, size, cost, amount, interval, piece):  # type: ignore[no-untyped-def]
+    """Largest cost on top; rows are (cost, amount, interval, piece)."""
+    at = size
+    while at > 0:
+        parent = (at - 1) // 2
+        if heap[parent, 0] >= cost:
+            break
+        heap[at] = heap[parent]
+        at = parent
+    heap[at, 0], heap[at, 1], heap[at, 2], heap[at, 3] = cost, amount, interval, piece
+
+
+@numba.njit(cache=True)
+def _heap_pop(heap, size):  # type: ignore[no-untyped-def]
+    """Remove the top of a heap of `size` entries."""
+    last = size - 1
+    cost = heap[last, 0]
+    at = 0
+    while True:
+        child = 2 * at + 1
+        if child >= last:
+            break
+        if child + 1 < last and heap[child + 1, 0] > heap[child, 0]:
+            child += 1
+        if heap[child, 0] <= cost:
+            break
+        heap[at] = heap[child]
+        at = child
+    heap[at] = heap[last]
+
+
+@numba.njit(cache=True)
+def _trim_heap(heap, size, work, cost, steps):  # type: ignore[no-untyped-def]
+    """Give up the dearest pieces beyond the work: (size, work, cost)."""
+    while work > steps and size:
+        surplus = work - steps
+        if heap[0, 1] > surplus:
+            heap[0, 1] -= surplus
+            return size, steps, cost - surplus * heap[0, 0]
+        work -= heap[0, 1]
+        cost -= heap[0, 1] * heap[0, 0]
+        _heap_pop(heap, size)
+        size -= 1
+    return size, work, cost
+
+
+@numba.njit(cache=True)
+def _interval_length(interval, intervals, interval_s, arrival, endless):  # type: ignore[no-untyped-def]
+    """Seconds of an interval that the job can use; after the last everything is free, for as long as needed."""
+    if interval >= intervals:
+        return endless
+    return min(interval_s, (interval + 1) * interval_s - arrival)
+
+
+@numba.njit(cache=True)
+def _best_finish(arrival, steps, gang, row, order, prices, interval_s, heap, low, high, slope):  # type: ignore[no-untyped-def]
+    """The best finish: (value from below, interval, seconds into it)."""
+    intervals = len(prices)
+    free = np.zeros(prices.shape[1])
+    endless = steps / row.max()
+    best, best_interval, best_after = np.inf, 0, 0.0
+    size, work, cost = 0, 0.0, 0.0
+    for interval in range(int(arrival // interval_s), intervals + 1):
+        price = prices[interval] if interval < intervals else free
+        begins = max(interval * interval_s - arrival, 0.0)
+        if begins >= best:
+            break
+        length = _interval_length(interval, intervals, interval_s, arrival, endless)
+        pieces = _hull_pieces(row, order, gang, price, low, high, slope)
+        fastest, paid, dearest = row[high[pieces - 1]], 0.0, 0.0
+        for piece in range(pieces):
+            speed = row[high[piece]] - (row[low[piece]] if low[piece] >= 0 else 0.0)
+            paid += slope[piece] * speed
+            dearest = max(dearest, slope[piece])
+        if work + fastest * length < steps * (1 - 1e-12):
+            for piece in range(pieces):
+                speed = row[high[piece]] - (row[low[piece]] if low[piece] >= 0 else 0.0)
+                _heap_push(heap, size, slope[piece], speed * length, interval, piece)
+                size += 1
+            work += fastest * length
+            cost += paid * length
+            continue
+        # It can finish in this interval, from `early` on. Value and slope of flow + cost at both ends:
+        early = max((steps - work) / fastest, 0.0)
+        marginal = heap[0, 0] if size else 0.0
+        if early > 0:
+            marginal = max(dearest, marginal)
+        left = begins + early + cost + paid * early
+        falls = 1.0
+        for piece in range(pieces):
+            speed = row[high[piece]] - (row[low[piece]] if low[piece] >= 0 else 0.0)
+            falls += speed * min(slope[piece] - marginal, 0.0)
+            _heap_push(heap, size, slope[piece], speed * length, interval, piece)
+            size += 1
+        size, work, cost = _trim_heap(heap, size, work + fastest * length, cost + paid * length, steps)
+        right = begins + length + cost
+        rises = 1.0
+        for piece in range(pieces):
+            speed = row[high[piece]] - (row[low[piece]] if low[piece] >= 0 else 0.0)
+            rises += speed * min(slope[piece] - heap[0, 0], 0.0)
+        value, after = left, early
+        if falls < 0:
+            value, after = right, length
+            if rises > 0:
+                after = early + (right - left - rises * (length - early)) / (falls - rises)
+                after = min(max(after, early), length)
+                value = min(left + falls * (after - early), right)
+        if value < best:
+            best, best_interval, best_after = value, interval, after
+    return best, best_interval, best_after
+
+
+@numba.njit(cache=True)
+def _record_use(arrival, steps, gang, row, order, prices, interval_s, last, after, heap, low, high, slope, used):  # type: ignore[no-untyped-def]
+    """Add what the cheapest schedule up to that finish uses."""
+    intervals = len(prices)
+    size, work, cost = 0, 0.0, 0.0
+    for interval in range(int(arrival // interval_s), min(last, intervals - 1) + 1):
+        length = after if interval == last else _interval_length(interval, intervals, interval_s, arrival, 0.0)
+        pieces = _hull_pieces(row, order, gang, prices[interval], low, high, slope)
+        for piece in range(pieces):
+            speed = row[high[piece]] - (row[low[piece]] if low[piece] >= 0 else 0.0)
+            _heap_push(heap, size, slope[piece], speed * length, interval, piece)
+            size += 1
+            work += speed * length
+            cost += slope[piece] * speed * length
+        size, work, cost = _trim_heap(heap, size, work, cost, steps)
+    for entry in range(size):
+        interval, piece = int(heap[entry, 2]), int(heap[entry, 3])
+        _hull_pieces(row, order, gang, prices[interval], low, high, slope)
+        slower = low[piece]
+        seconds = heap[entry, 1] / (row[high[piece]] - (row[slower] if slower >= 0 else 0.0))
+        used[interval, high[piece]] += gang * seconds
+        if slower >= 0:
+            used[interval, slower] -= gang * seconds
+
+
+@numba.njit(cache=True)
+def _flows(arrival_at, steps, gang, steps_per_s, order, prices, interval_s):  # type: ignore[no-untyped-def]
+    jobs, pools = steps_per_s.shape
+    flows, used = np.empty(jobs), np.zeros(prices.shape)
+    heap = np.empty(((len(prices) + 1) * pools, 4))
+    low, high, slope = np.empty(pools, np.int64), np.empty(pools, np.int64), np.empty(pools)
+    for job in range(jobs):
+        row = steps_per_s[job]
+        flows[job], last, after = _best_finish(
+            arrival_at[job], steps[job], gang[job], row, order[job], prices, interval_s, heap, low, high, slope
+        )
+        _record_use(
+            arrival_at[job],
+            steps[job],
+            gang[job],
+            row,
+            order[job],
+            prices,
+            interval_s,
+            last,
+            after,
+            heap,
+            low,
+            high,
+            slope,
+            used,
+        )
+    return flows, used
+
 
 #: How far a price moves per step for a pool overused by its capacity: at first, and at the end. Prices are seconds of
 #: waiting per accelerator-second: of order one where there is a queue, of the order of its length where it is long.
@@ -31,7 +246,7 @@ class FlowBound:
     interval_s: float
 
 
-def flow_time_bound(instance: Instance, *, interval_s: float = 1800.0, steps: int = 300) -> FlowBound:
+def flow_time_bound(instance: SchedulingInstance, *, interval_s: float = 1800.0, steps: int = 300) -> FlowBound:
     """The best bound found in so many steps of a subgradient method with momentum and falling steps.
 
     Args:
@@ -40,7 +255,7 @@ def flow_time_bound(instance: Instance, *, interval_s: float = 1800.0, steps: in
         steps: passes over all jobs.
     """
     first = float(instance.arrival_at.min())
-    prices = np.zeros((_intervals(instance, first, interval_s), len(instance.capacity)))
+    prices = np.zeros((_interval_count(instance, first, interval_s), len(instance.capacity)))
     there = np.tile(instance.capacity * interval_s, (len(prices), 1))
     best, proof, direction = -np.inf, prices, np.zeros_like(prices)
     for step in range(steps):
@@ -58,7 +273,7 @@ def flow_time_bound(instance: Instance, *, interval_s: float = 1800.0, steps: in
     return FlowBound(best / len(instance.steps), proof, interval_s)
 
 
-def _intervals(instance: Instance, first: float, interval_s: float) -> int:
+def _interval_count(instance: SchedulingInstance, first: float, interval_s: float) -> int:
     """Long enough that nothing is scarce afterwards: the last arrival could be the longest job, and wait for all."""
     work = float((instance.gang * instance.alone_s).sum())
     last = float((instance.arrival_at + instance.alone_s).max()) - first

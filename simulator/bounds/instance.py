@@ -1,4 +1,14 @@
-"""A workload as the bounds see it: arrivals, work, gangs and speeds."""
+"""A scheduling instance as lower bounds see it: arrivals, work, gangs, speeds. Two of the bounds are here as well.
+
+Without contention every job has the fleet to itself. The makespan's bound is a fluid linear program in which jobs and
+gangs are divisible:
+
+    minimise T   s.t.  sum_r rate[j,r] t[j,r] = steps[j],   sum_r t[j,r] <= T - arrival[j],
+                       sum_j gang[j] t[j,r] <= capacity[r] (T - first arrival)
+
+t[j,r] is the time that job j spends on pool r. Every schedule's times satisfy this, so no makespan is smaller. Arrivals
+limit a job only by its own length.
+"""
 
 from dataclasses import dataclass
 
@@ -9,7 +19,7 @@ FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Instance:
+class SchedulingInstance:
     """n jobs on p pools of constant capacity."""
 
     #: Instants of arrival, seconds (n,).
@@ -36,6 +46,36 @@ class Instance:
         return alone
 
 
-def no_contention_s(instance: Instance) -> float:
+def no_contention_jct_s(instance: SchedulingInstance) -> float:
     """Mean completion time if every job had the fleet to itself."""
     return float(instance.alone_s.mean())
+
+
+def fluid_makespan_s(instance: SchedulingInstance) -> float:
+    """Lower bound on the instant at which the last job ends, counted from the first arrival. Loads SciPy's solver."""
+    from scipy import sparse
+    from scipy.optimize import linprog
+
+    jobs, pools = instance.steps_per_s.shape
+    first = float(instance.arrival_at.min())
+    late = instance.arrival_at - first
+    scale = float(instance.alone_s.max())  # rows of order one
+    column = np.arange(jobs * pools)
+    job, pool = np.divmod(column, pools)
+    work = sparse.csr_array((instance.steps_per_s.ravel() * scale / instance.steps[job], (job, column)))
+    time = sparse.csr_array((np.ones(len(column)), (job, column)))
+    use = sparse.csr_array((instance.gang[job] / instance.capacity[pool], (pool, column)))
+    found = linprog(
+        np.r_[np.zeros(len(column)), 1.0],
+        A_ub=sparse.vstack(
+            [sparse.hstack([time, -np.ones((jobs, 1))]), sparse.hstack([use, -np.ones((pools, 1))])], format="csr"
+        ),
+        b_ub=np.concatenate([-late / scale, np.zeros(pools)]),
+        A_eq=sparse.hstack([work, np.zeros((jobs, 1))], format="csr"),
+        b_eq=np.ones(jobs),
+        bounds=(0, None),
+        method="highs",
+    )
+    if found.status != 0:
+        raise ValueError(f"the fluid makespan was not found: {found.message}")
+    return float(found.fun) * scale

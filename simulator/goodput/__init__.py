@@ -1,1 +1,1 @@
-"""Goodput: how fast a job whose batch and gang may change really gets on."""
+"""Goodput (throughput x statistical efficiency) of jobs whose batch size and gang may change."""

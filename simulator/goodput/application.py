@@ -1,21 +1,55 @@
-"""What a job that can change its batch and its gang trains, and the laws it obeys.
+"""Training applications whose batch size and gang may change, and the laws of their goodput.
 
     goodput = throughput x statistical efficiency
 
-Throughput is samples per second, by placement and batch. Efficiency is what a sample of a large batch is worth against
-one of the initial batch; it follows from the noise of the gradient (`optimizer.performance.noise`). Goodput is told in
-steps at the initial batch per second, so that work and progress have one unit whatever batches a job runs through.
+Throughput is samples per second, by layout of the gang and batch. Efficiency is the worth of a sample of a large batch
+against one of the initial batch; it follows from the gradient noise. Goodput is measured in steps at the initial batch
+per second, so that work and progress have one unit whatever batches a job runs through.
 
-Laws only: who chooses batch and gang, and what a restart costs, is decided elsewhere.
+Who chooses batch and gang, and what a restart costs, is decided elsewhere.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Protocol
 
-from optimizer.performance import noise
-from simulator.goodput.errors import OutsideTable
-from simulator.goodput.placement import Placement
+from optimizer.prediction import gradient_noise
+from walras.errors import ConfigError
+
+
+class OutsideProfileError(ConfigError):
+    """A profile says nothing about this placement, batch or epoch, and guessing would be worse than stopping."""
+
+
+@dataclass(frozen=True, slots=True)
+class GangLayout:
+    """Accelerators on each machine, in rank order; every part is at least 1. (Which machines: `walras.cluster`.)"""
+
+    parts: tuple[int, ...]
+
+    @property
+    def machines(self) -> int:
+        return len(self.parts)
+
+    @property
+    def accelerators(self) -> int:
+        return sum(self.parts)
+
+    def in_ring(self) -> "GangLayout":
+        """The same ring of machines, begun where its parts read smallest: ranks in a ring have no first machine."""
+        return GangLayout(_smallest_rotation(self.parts))
+
+
+def packed_layout(accelerators: int, machine_size: int) -> GangLayout:
+    """A gang on as few machines as it can be on: full ones, and one with the rest."""
+    full, rest = divmod(accelerators, machine_size)
+    return GangLayout((machine_size,) * full + ((rest,) if rest else ()))
+
+
+@lru_cache(maxsize=65536)
+def _smallest_rotation(parts: tuple[int, ...]) -> tuple[int, ...]:
+    return min((parts[first:] + parts[:first] for first in range(len(parts))), default=parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,16 +61,16 @@ class StepTimes:
     sync_s: float
 
 
-class StepLaw(Protocol):
+class StepTimeModel(Protocol):
     """Step times of an application on one type of accelerator."""
 
-    def times(self, placement: Placement, local: int) -> StepTimes:
+    def times(self, placement: GangLayout, local: int) -> StepTimes:
         """With `local` samples per accelerator and pass. Raises OutsideTable where nobody knows."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class Noise:
+class GradientStatistics:
     """Squared norm of the gradient and variance of the initial batch's estimate of it, as measured at one batch."""
 
     grad_sqr: float
@@ -44,10 +78,10 @@ class Noise:
 
     def gain(self, times: float) -> float:
         """Steps at the initial batch that one update with a batch so many times as large is worth."""
-        return noise.gain(self.grad_sqr, self.grad_var, times)
+        return gradient_noise.update_gain(self.grad_sqr, self.grad_var, times)
 
 
-class Learning(Protocol):
+class LearningCurve(Protocol):
     """How an application learns, epoch by epoch (counted from 0)."""
 
     @property
@@ -55,7 +89,7 @@ class Learning(Protocol):
         """Steps at the initial batch that lie behind a job after k epochs, from 0 for none to all; ascending."""
         ...
 
-    def noise(self, batch: int, epoch: int) -> Noise:
+    def noise(self, batch: int, epoch: int) -> GradientStatistics:
         """Of the gradient in this epoch, with this batch. Raises OutsideTable where nobody knows."""
         ...
 
@@ -65,10 +99,10 @@ class Learning(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Profile:
+class AcceleratorProfile:
     """An application on one type of accelerator."""
 
-    law: StepLaw
+    law: StepTimeModel
     #: Samples per accelerator and pass: least and most.
     local_least: int
     local_most: int
@@ -82,8 +116,8 @@ class Application:
     #: Batch that training is designed for, against which every other is judged; and the largest that may be used.
     batch_initial: int
     batch_most: int
-    learning: Learning
-    on: Mapping[str, Profile]
+    learning: LearningCurve
+    on: Mapping[str, AcceleratorProfile]
 
     @property
     def work(self) -> float:
@@ -96,7 +130,7 @@ class Application:
 
 
 @dataclass(frozen=True, slots=True)
-class Split:
+class BatchSplit:
     """How a batch is cut: samples per accelerator and pass, and passes whose gradients are kept for one update."""
 
     local: int
@@ -110,7 +144,7 @@ class Split:
 
 def split_batch(
     application: Application, accelerator: str, accelerators: int, batch: int, *, accumulated_least: int = 0
-) -> Split:
+) -> BatchSplit:
     """As few passes as memory allows for `batch` samples, rounded up to whole ones, but not above the largest batch.
 
     Raises OutsideTable for a gang so large that the largest batch has no sample for each of its passes.
@@ -119,32 +153,32 @@ def split_batch(
     passes = max(-(-local // application.on[accelerator].local_most), accumulated_least + 1)
     most = application.batch_most // (accelerators * passes)
     if most < 1:
-        raise OutsideTable(
+        raise OutsideProfileError(
             f"{application.name} has at most {application.batch_most} samples for {accelerators} accelerators"
             f" in {passes} passes",
             field="num_replicas",
             fix="choose a smaller gang",
         )
-    return Split(min(-(-local // passes), most), passes - 1)
+    return BatchSplit(min(-(-local // passes), most), passes - 1)
 
 
-def step_time(application: Application, accelerator: str, placement: Placement, split: Split) -> float:
+def update_time_s(application: Application, accelerator: str, placement: GangLayout, split: BatchSplit) -> float:
     """Seconds of one update."""
     times = application.on[accelerator].law.times(placement, split.local)
     return times.step_s + split.accumulated * (times.step_s - times.sync_s)
 
 
-def gain(application: Application, batch: int, epoch: int) -> float:
+def batch_gain(application: Application, batch: int, epoch: int) -> float:
     """Steps at the initial batch that one update with this batch is worth, in this epoch."""
     return application.learning.noise(batch, epoch).gain(batch / application.batch_initial)
 
 
-def efficiency(application: Application, batch: int, epoch: int) -> float:
+def batch_efficiency(application: Application, batch: int, epoch: int) -> float:
     """Worth of one sample against one of the initial batch: 1 there, less with larger batches."""
-    return gain(application, batch, epoch) * application.batch_initial / batch
+    return batch_gain(application, batch, epoch) * application.batch_initial / batch
 
 
-def goodput(application: Application, accelerator: str, placement: Placement, split: Split, epoch: int) -> float:
+def goodput(application: Application, accelerator: str, placement: GangLayout, split: BatchSplit, epoch: int) -> float:
     """Steps at the initial batch per second: throughput x efficiency, in units of the initial batch."""
     batch = split.batch(placement.accelerators)
-    return gain(application, batch, epoch) / step_time(application, accelerator, placement, split)
+    return batch_gain(application, batch, epoch) / update_time_s(application, accelerator, placement, split)

@@ -1,23 +1,167 @@
-"""The laws that the jobs of a workload obey: which of them is meant, and with which batches."""
+"""Goodput laws: how fast a job of a workload progresses with the gang that it has, epoch by epoch.
 
+A step is one at the initial batch, whatever batch the job runs with. The speed is constant within an epoch, because the
+gradient noise, and with it the worth of a large batch, is known epoch by epoch. The scheduler gives the job its gang;
+the job splits its batch, as well as possible. `StatedStepTimes` and `StatedLearningCurve` are the laws that a person
+writes into a workload file; `GoodputLaws` finds the law of a job by its kind.
+"""
+
+from bisect import bisect_right
 from collections.abc import Mapping
+from math import inf
 from pathlib import Path
 
-from simulator.goodput.application import Application
-from simulator.goodput.law import GoodputLaw
-from simulator.goodput.stated import stated_application
-from simulator.truth import Law
-from walras.checking import check
-from walras.config import Workload, load_mapping
+import numpy as np
+
+from simulator.goodput.application import (
+    AcceleratorProfile,
+    Application,
+    GangLayout,
+    GradientStatistics,
+    OutsideProfileError,
+    StepTimes,
+    goodput,
+    split_batch,
+)
+from simulator.ground_truth import SpeedLaw, SpeedSegment
 from walras.errors import ConfigError
-from walras.goodput_given import LawGiven, LawsFile
-from walras.ids import Kind
+from walras.job_request import Kind
+from walras.spec.file_model import check_model, load_mapping
+from walras.spec.workload_file import GoodputLawEntry, GoodputLawsFile, StepTimesEntry, WorkloadFile
+
+#: Batches tried between the initial and the largest, in equal ratios.
+_BATCHES_TRIED = 24
+
+
+class GoodputLaw:
+    """A `SpeedLaw`: with a fixed `batch`; with the best from `batch` to `most`; or, without either, with the best.
+
+    The best batch is the one of largest goodput, chosen in every epoch for the gang and the gradient noise.
+    """
+
+    def __init__(self, application: Application, batch: int | None = None, most: int | None = None) -> None:
+        self._application = application
+        if batch is None:
+            self._batches = _geometric_batches(application.batch_initial, application.batch_most)
+        else:
+            self._batches = _geometric_batches(batch, batch if most is None else most)
+        self._best: dict[tuple[str, tuple[int, ...], int], float] = {}
+
+    def stretch(self, accelerator: str, parts: tuple[int, ...], steps: float) -> SpeedSegment:
+        """From `steps` on, until the epoch ends."""
+        work, epochs = self._application.learning.work, self._application.epochs
+        epoch = min(max(bisect_right(work, steps) - 1, 0), epochs - 1)
+        until = work[epoch + 1] if epoch + 1 < epochs else inf
+        key = (accelerator, parts, epoch)
+        best = self._best.get(key)
+        if best is None:
+            best = self._best[key] = max((self._goodput(batch, *key) for batch in self._batches), default=0.0)
+        return SpeedSegment(best, until)
+
+    def _goodput(self, batch: int, accelerator: str, parts: tuple[int, ...], epoch: int) -> float:
+        """0 where nobody knows, or where a rank would have too few samples, or too many."""
+        application, placement = self._application, GangLayout(parts)
+        profile = application.on.get(accelerator)
+        if profile is None:
+            return 0.0
+        split = split_batch(application, accelerator, placement.accelerators, batch)
+        if not profile.local_least <= split.local <= profile.local_most:
+            return 0.0
+        try:
+            return goodput(application, accelerator, placement, split, epoch)
+        except OutsideProfileError:
+            return 0.0
+
+
+def _geometric_batches(first: int, last: int) -> tuple[int, ...]:
+    ratio = (last / first) ** (1.0 / (_BATCHES_TRIED - 1))
+    return tuple(sorted({min(last, round(first * ratio**step)) for step in range(_BATCHES_TRIED)}))
+
+
+class StatedStepTimes:
+    """A `StepTimeModel` from a table by gang and samples per accelerator, linear between the samples.
+
+    A gang that the table does not have is not guessed. The synchronisation in a step is what it takes longer than one
+    accelerator with as many samples; where the table does not say that, there is none.
+    """
+
+    def __init__(self, name: str, given: StepTimesEntry) -> None:
+        self._name = name
+        self._tables = {count: sorted(points.items()) for count, points in given.step_s.items()}
+        self._spread = given.spread
+        self._known: dict[tuple[int, bool, int], StepTimes] = {}
+
+    @property
+    def local_range(self) -> tuple[int, int]:
+        """Fewest and most samples per accelerator of any gang."""
+        local = [samples for points in self._tables.values() for samples, _ in points]
+        return min(local), max(local)
+
+    def times(self, placement: GangLayout, local: int) -> StepTimes:
+        key = (placement.accelerators, placement.machines > 1, local)
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = self._times(*key)
+        return found
+
+    def _times(self, count: int, is_spread: bool, local: int) -> StepTimes:
+        packed_s = self._step_s(count, local)
+        if packed_s is None:
+            raise OutsideProfileError(
+                f"the law of {self._name} has no step time of {count} accelerators with {local} samples"
+            )
+        alone_s = self._step_s(1, local)
+        step_s = packed_s / self._spread if is_spread else packed_s
+        return StepTimes(step_s, 0.0 if alone_s is None else max(0.0, step_s - alone_s))
+
+    def _step_s(self, count: int, local: int) -> float | None:
+        points = self._tables.get(count, [])
+        if not points or not points[0][0] <= local <= points[-1][0]:
+            return None
+        samples, seconds = zip(*points, strict=True)
+        return float(np.interp(local, samples, seconds))
+
+
+class StatedLearningCurve:
+    """A `Learning` whose noise scale is known from each of some steps on. It has no end: a job's own steps say that."""
+
+    def __init__(self, initial: int, scales: Mapping[float, float]) -> None:
+        self._initial = initial
+        self._scales = list(scales.values())
+        self._work = (*scales, inf)
+
+    @property
+    def work(self) -> tuple[float, ...]:
+        return self._work
+
+    def noise(self, batch: int, epoch: int) -> GradientStatistics:
+        return GradientStatistics(1.0, self._scales[epoch] / self._initial)
+
+    def updates(self, batch: int, epochs: int) -> float:
+        total = 0.0
+        for epoch in range(epochs):
+            gain = self.noise(batch, epoch).gain(batch / self._initial)
+            total += (self._work[epoch + 1] - self._work[epoch]) / gain
+        return total
+
+
+def stated_application(name: str, given: GoodputLawEntry) -> Application:
+    """The application that a file states."""
+    scales = given.noise_scale if isinstance(given.noise_scale, dict) else {0.0: given.noise_scale}
+    profiles = {}
+    for accelerator, speed in given.on.items():
+        steps = StatedStepTimes(name, speed)
+        profiles[accelerator] = AcceleratorProfile(steps, *steps.local_range)
+    return Application(
+        name, given.batch.initial, given.batch.max, StatedLearningCurve(given.batch.initial, scales), profiles
+    )
+
 
 #: In the name of a kind: as other traces write it.
-_BATCHES = " (batch size "
+_BATCH_SUFFIX = " (batch size "
 
 
-class Laws:
+class GoodputLaws:
     """Applications by name, and the law of every kind of job that was asked for."""
 
     def __init__(self, applications: Mapping[str, Application], steps: Mapping[str, float]) -> None:
@@ -25,7 +169,7 @@ class Laws:
         self._applications = dict(applications)
         self._steps = dict(steps)
         #: By kind; grows as jobs are asked for.
-        self.of: dict[Kind, Law] = {}
+        self.of: dict[Kind, SpeedLaw] = {}
 
     def __contains__(self, name: str) -> bool:
         return name in self._applications
@@ -52,27 +196,27 @@ class Laws:
                 field="batch",
                 fix="choose a smaller batch, or raise the law's `batch.max`",
             )
-        law: Law
+        law: SpeedLaw
         if batch is None and most is None:
             kind, law = Kind(name), GoodputLaw(application)
         elif most is None:
-            kind, law = Kind(f"{name}{_BATCHES}{batch})"), GoodputLaw(application, batch)
+            kind, law = Kind(f"{name}{_BATCH_SUFFIX}{batch})"), GoodputLaw(application, batch)
         else:
             least = batch if batch is not None else application.batch_initial
-            kind, law = Kind(f"{name}{_BATCHES}{least} to {most})"), GoodputLaw(application, least, most)
+            kind, law = Kind(f"{name}{_BATCH_SUFFIX}{least} to {most})"), GoodputLaw(application, least, most)
         self.of.setdefault(kind, law)
         return kind
 
 
-def laws_of(given: Mapping[str, LawGiven]) -> Laws:
+def goodput_laws(given: Mapping[str, GoodputLawEntry]) -> GoodputLaws:
     """The laws of a file."""
     steps = {name: law.steps for name, law in given.items() if law.steps is not None}
-    return Laws({name: stated_application(name, law) for name, law in given.items()}, steps)
+    return GoodputLaws({name: stated_application(name, law) for name, law in given.items()}, steps)
 
 
-def law_named(kind: Kind) -> str:
+def law_name(kind: Kind) -> str:
     """The law that a kind follows: its name without the batches."""
-    return kind.partition(_BATCHES)[0]
+    return kind.partition(_BATCH_SUFFIX)[0]
 
 
 def is_law_file(path: str | Path) -> bool:
@@ -80,9 +224,9 @@ def is_law_file(path: str | Path) -> bool:
     return Path(path).suffix in (".yaml", ".yml")
 
 
-def read_laws(path: str | Path) -> Laws:
+def read_goodput_laws(path: str | Path) -> GoodputLaws:
     """The laws in a file of laws, or in a workload file. Raises ConfigError that names it."""
     data = load_mapping(path)
     if "jobs" in data:
-        return laws_of(check(Workload, data, source=str(path)).laws)
-    return laws_of(check(LawsFile, data, source=str(path)).laws)
+        return goodput_laws(check_model(WorkloadFile, data, source=str(path)).laws)
+    return goodput_laws(check_model(GoodputLawsFile, data, source=str(path)).laws)

@@ -1,1 +1,1 @@
-"""Workloads: jobs read from the formats that others publish, or generated from stated distributions."""
+"""Workloads: jobs read from published trace formats (`formats.py` lists them), generated, or described in numbers."""

@@ -1,6 +1,7 @@
-"""The formats that can be read, which one a file is in, and writing the two that are ours.
+"""The trace formats: the table `FORMATS`, detection of a file's format, reading, and writing our own two formats.
 
-A new format is one file with a function from `Source` to jobs, and one line in `FORMATS`.
+To add a format, write a function from `TraceSource` to jobs (`published_traces.py` has seven) and add one line to
+`FORMATS`.
 """
 
 import gzip
@@ -12,32 +13,33 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
-from simulator.workloads import elasticflow, openb, own, philly, pollux
-from simulator.workloads.elasticflow import read_elasticflow
-from simulator.workloads.gavel import read_gavel
-from simulator.workloads.job import Trace, TraceJob
-from simulator.workloads.openb import read_openb
-from simulator.workloads.own_csv import read_own_csv, write_own_csv
-from simulator.workloads.own_jsonl import read_own_jsonl, write_own_jsonl
-from simulator.workloads.own_yaml import read_workload_file
-from simulator.workloads.philly import read_philly
-from simulator.workloads.pollux import read_pollux
-from simulator.workloads.shockwave import read_shockwave
-from simulator.workloads.source import Reading, Source, cut_csv, opened_text, whole
-from simulator.workloads.swf import read_swf
-from walras.checking import nearest
+from simulator.workloads import published_traces, walras_trace
+from simulator.workloads.published_traces import (
+    read_elasticflow,
+    read_gavel,
+    read_openb,
+    read_philly,
+    read_pollux,
+    read_shockwave,
+    read_swf,
+)
+from simulator.workloads.trace import Trace, TraceJob
+from simulator.workloads.trace_source import ReadOptions, TraceSource, complete_file, open_text, split_csv
+from simulator.workloads.walras_trace import read_walras_csv, read_walras_jsonl, write_walras_csv, write_walras_jsonl
+from simulator.workloads.workload_as_trace import read_workload_file
 from walras.errors import ConfigError
+from walras.spec.file_model import nearest_word
 
-Reader = Callable[[Source], Iterator[TraceJob]]
+TraceReader = Callable[[TraceSource], Iterator[TraceJob]]
 
 
 @dataclass(frozen=True, slots=True)
-class Format:
+class TraceFormat:
     """One way in which jobs are written down."""
 
     name: str
     about: str
-    read: Reader
+    read: TraceReader
     #: File name endings (`.gz` may follow).
     endings: tuple[str, ...]
     #: CSV with a header: the columns that have to be in it.
@@ -49,31 +51,43 @@ class Format:
 #: Name of the format of workload files, which say more than a trace can.
 WORKLOAD_FILE = "workload"
 
-FORMATS: dict[str, Format] = {
+FORMATS: dict[str, TraceFormat] = {
     each.name: each
     for each in (
-        Format("csv", "Walras' own, CSV", read_own_csv, (".csv",), header=own.REQUIRED),
-        Format("jsonl", "Walras' own, JSON lines", read_own_jsonl, (".jsonl", ".ndjson")),
-        Format(WORKLOAD_FILE, "a Walras workload file (YAML)", read_workload_file, (".yaml", ".yml")),
-        Format("gavel", "Gavel traces", read_gavel, (".tsv", ".trace"), tabs=10),
-        Format("shockwave", "Shockwave traces", read_shockwave, (".tsv", ".trace"), tabs=12),
-        Format("philly", "Philly and its kin, CSV", read_philly, (".csv",), header=philly.REQUIRED),
-        Format("pollux", "Pollux and Sia workloads", read_pollux, (".csv",), header=pollux.REQUIRED),
-        Format("elasticflow", "ElasticFlow traces", read_elasticflow, (".csv",), header=elasticflow.REQUIRED),
-        Format("openb", "Alibaba 2023 (openb) pods", read_openb, (".csv",), header=openb.REQUIRED),
-        Format("swf", "Standard Workload Format", read_swf, (".swf",)),
+        TraceFormat("csv", "Walras' own, CSV", read_walras_csv, (".csv",), header=walras_trace.WALRAS_REQUIRED),
+        TraceFormat("jsonl", "Walras' own, JSON lines", read_walras_jsonl, (".jsonl", ".ndjson")),
+        TraceFormat(WORKLOAD_FILE, "a Walras workload file (YAML)", read_workload_file, (".yaml", ".yml")),
+        TraceFormat("gavel", "Gavel traces", read_gavel, (".tsv", ".trace"), tabs=10),
+        TraceFormat("shockwave", "Shockwave traces", read_shockwave, (".tsv", ".trace"), tabs=12),
+        TraceFormat(
+            "philly", "Philly and its kin, CSV", read_philly, (".csv",), header=published_traces.PHILLY_REQUIRED
+        ),
+        TraceFormat(
+            "pollux", "Pollux and Sia workloads", read_pollux, (".csv",), header=published_traces.POLLUX_REQUIRED
+        ),
+        TraceFormat(
+            "elasticflow",
+            "ElasticFlow traces",
+            read_elasticflow,
+            (".csv",),
+            header=published_traces.ELASTICFLOW_REQUIRED,
+        ),
+        TraceFormat(
+            "openb", "Alibaba 2023 (openb) pods", read_openb, (".csv",), header=published_traces.OPENB_REQUIRED
+        ),
+        TraceFormat("swf", "Standard Workload Format", read_swf, (".swf",)),
     )
 }
-WRITERS: dict[str, Callable[[Trace, TextIO], None]] = {"csv": write_own_csv, "jsonl": write_own_jsonl}
+WRITERS: dict[str, Callable[[Trace, TextIO], None]] = {"csv": write_walras_csv, "jsonl": write_walras_jsonl}
 
 
-def read_workload(path: str | Path, format: str | None = None, reading: Reading | None = None) -> Trace:
+def read_trace(path: str | Path, format: str | None = None, reading: ReadOptions | None = None) -> Trace:
     """The trace in a file, plain or gzip. Raises ConfigError naming file, line and column of what is wrong.
 
     `format` is a name in `FORMATS`; None: it is told by the file's ending and its first line.
     """
-    known = format_named(format) if format is not None else format_of(path)
-    source = Source(path, reading or Reading())
+    known = find_format(format) if format is not None else detect_format(path)
+    source = TraceSource(path, reading or ReadOptions())
     jobs = list(known.read(source))
     if source.reading.sort:
         jobs.sort(key=lambda job: job.at)
@@ -100,10 +114,10 @@ def _check_dependencies(path: str | Path, jobs: Sequence[TraceJob]) -> None:
             above.add(job.name)
 
 
-def format_named(name: str) -> Format:
+def find_format(name: str) -> TraceFormat:
     """The format of that name. Raises ConfigError naming the nearest."""
     if name not in FORMATS:
-        meant = nearest(name, FORMATS)
+        meant = nearest_word(name, FORMATS)
         raise ConfigError(
             f"no trace format {name!r}",
             field="format",
@@ -112,17 +126,19 @@ def format_named(name: str) -> Format:
     return FORMATS[name]
 
 
-def format_of(path: str | Path) -> Format:
+def detect_format(path: str | Path) -> TraceFormat:
     """What the file seems to be. Raises ConfigError where it is nothing that is known."""
-    ending = _ending(path)
+    ending = _file_ending(path)
     candidates = [each for each in FORMATS.values() if ending in each.endings]
     if len(candidates) == 1:
         return candidates[0]
     if candidates:
-        with opened_text(path) as file, whole(f"{path}: broken off in its first line"):
+        with open_text(path) as file, complete_file(f"{path}: broken off in its first line"):
             line = file.readline(4096).rstrip("\r\n")
         for each in candidates:
-            if (each.header and set(each.header) <= _titles(line)) or (each.tabs and line.count("\t") + 1 == each.tabs):
+            if (each.header and set(each.header) <= _column_titles(line)) or (
+                each.tabs and line.count("\t") + 1 == each.tabs
+            ):
                 return each
         if any(each.tabs for each in candidates):
             return candidates[0]  # its reader says what is wrong with the row
@@ -133,11 +149,11 @@ def format_of(path: str | Path) -> Format:
     )
 
 
-def _titles(line: str) -> set[str]:
-    return {title.strip() for title in cut_csv(line.replace('"', ""))}
+def _column_titles(line: str) -> set[str]:
+    return {title.strip() for title in split_csv(line.replace('"', ""))}
 
 
-def _ending(path: str | Path) -> str:
+def _file_ending(path: str | Path) -> str:
     return Path(str(path).lower().removesuffix(".gz")).suffix
 
 
@@ -147,7 +163,7 @@ def write_trace(trace: Trace, path: str | Path, *, force: bool = False) -> None:
     Raises ConfigError for another ending, and for a file that exists unless `force`.
     """
     target = Path(path)
-    writer = WRITERS.get(_ending(path).removeprefix("."))
+    writer = WRITERS.get(_file_ending(path).removeprefix("."))
     if writer is None:
         endings = ", ".join(f".{name}" for name in WRITERS)
         raise ConfigError(f"{path}: traces are written as {endings} (or with .gz)", field="out", fix="change the name")

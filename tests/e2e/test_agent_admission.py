@@ -8,8 +8,8 @@ import pytest
 from tests.support.agent_commands import LOOP, Begin, a_start, a_stop, next_command_id
 from tests.support.fake_agent_server import FakeAgentServer
 from walras.wire import PrepareCommand
-from workers.agent.store import AgentStore, Phase
-from workers.plan import read_plan
+from workers.agent.report_store import AgentStore, AttemptPhase
+from workers.supervisor_protocol import read_plan
 
 pytestmark = pytest.mark.slow
 
@@ -39,7 +39,7 @@ async def test_an_attempt_whose_start_was_cut_off_is_refused(
     """An agent killed between decision and start: the next one says so, and the late launcher starts nothing."""
     state = tmp_path / "agent"
     store = AgentStore(state)
-    store.move_attempt(1, 1, Phase.STARTING, [])
+    store.move_attempt(1, 1, AttemptPhase.STARTING, [])
     store.close()
     folder = state / "attempts" / "1-1"
     folder.mkdir(parents=True)

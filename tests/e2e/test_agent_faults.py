@@ -11,8 +11,7 @@ from tests.support.agent_commands import LOOP, Begin, a_start, a_stop, next_comm
 from tests.support.fake_agent_server import FakeAgentServer
 from walras.wire import Heartbeat
 from workers import processes
-from workers.journal import read_journal
-from workers.plan import JOURNAL_FILE
+from workers.supervisor_protocol import JOURNAL_FILE, read_attempt_journal
 
 pytestmark = pytest.mark.slow
 
@@ -144,7 +143,7 @@ async def test_a_machine_frozen_past_its_leases_reports_no_commit_when_it_thaws(
         os.kill(pid, signal.SIGCONT)
     await server.until(lambda: not agent.alive(), 1.0, "ranks gone after the thaw")
     assert (await server.report("ended")).cause == "lease_expired"
-    events, _ = read_journal(agent.state / "attempts" / "1-1" / JOURNAL_FILE)
+    events, _ = read_attempt_journal(agent.state / "attempts" / "1-1" / JOURNAL_FILE)
     committed = [event for event in events if event["type"] == "committed"]
     assert committed
     assert all(event["at"] <= frozen_at for event in committed)

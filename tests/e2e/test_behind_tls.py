@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from aiohttp.test_utils import TestServer
 
-from scheduler.live.http.app import make_app
+from scheduler.live.http.web_application import make_app
 from tests.support.live_world import World, world
 
 pytestmark = [

@@ -14,8 +14,7 @@ import pytest
 from tests.support.fault_jobs import COUNTING, command
 from tests.support.real_server import FIFO, A, RealServer, wait_for
 from workers import processes
-from workers.journal import read_journal
-from workers.plan import JOURNAL_FILE
+from workers.supervisor_protocol import JOURNAL_FILE, read_attempt_journal
 
 pytestmark = pytest.mark.slow
 
@@ -125,6 +124,6 @@ def test_a_machine_that_thaws_after_its_lease_commits_nothing(cluster: RealServe
     assert [row for row in cluster.recorded(job_id) if row[0] == 1] == before
     assert where_it_began(cluster, job_id, 2)[:2] == ("resumed", before[-1][1])
     assert cluster.job(job_id)["attempts"] == 2
-    events, _ = read_journal(agent.state / "attempts" / f"{job_id}-1" / JOURNAL_FILE)
+    events, _ = read_attempt_journal(agent.state / "attempts" / f"{job_id}-1" / JOURNAL_FILE)
     assert all(event["at"] <= frozen_at for event in events if event["type"] == "committed")
     assert events[-1]["cause"] == "lease_expired"

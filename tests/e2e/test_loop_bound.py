@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from benchmarks.loop_watch import LoopWatch, watched
-from scheduler.live.turns.breath import keep_still
+from scheduler.live.loop.event_loop import freeze_gc
 from tests.support.http_face import Face, facing
 from tests.support.live_world import FakeAgent
 
@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.alone]
 def still() -> Iterator[None]:
     """Garbage is collected as in the server's process; other tests find it as it was."""
     before = gc.get_threshold()
-    keep_still()
+    freeze_gc()
     yield
     gc.unfreeze()
     gc.set_threshold(*before)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.live.turns.predictions import Predictions
+from scheduler.live.loop.prediction_tasks import SpeedPredictions
 from tests.support.live_world import FakeAgent, world
 
 pytestmark = pytest.mark.slow
@@ -21,7 +21,7 @@ TWO_POOLS = {
 async def test_a_cell_is_predicted_once_for_what_is_known(tmp_path: Path) -> None:
     """Some seconds after a speed was measured the others are told to the core; what is answered is not asked again."""
     async with world(tmp_path, cluster=TWO_POOLS) as w:
-        predictions = Predictions(w.daemon, pace_s=0.1)
+        predictions = SpeedPredictions(w.daemon, pace_s=0.1)
         w.daemon.outlets.append(predictions)
         shape = {"shape": "v100x1", "accelerator": "v100", "accelerators": 1}
         agent = await FakeAgent(w, "n1", **shape).register()

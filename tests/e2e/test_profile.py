@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.stall_runs import PLANTS, profiled, seconds
-from walras.profiling.runs import Extent
+from walras.profiling.profile_runs import ProfilingExtent
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -39,7 +39,7 @@ def profile(tmp_path: Path, *options: str, **env: str) -> subprocess.CompletedPr
 def test_planted_stalls_are_found_where_they_were_planted() -> None:
     """A slow loader, a slow disk, a slow all-reduce and a slow network each show up as their own stall."""
     planted = {"LOADER": 0.08, "DISK": 0.16, "REDUCE": 0.12, "NETWORK": 0.1}
-    found = seconds(profiled(planted, Extent(3, 10, 120.0), sys.executable))
+    found = seconds(profiled(planted, ProfilingExtent(3, 10, 120.0), sys.executable))
     for plant, stall in PLANTS.items():
         assert found[stall] >= 0.9 * planted[plant], f"{plant}: {found}"
         assert found[stall] <= 1.5 * planted[plant], f"{plant} took time that is not its own: {found}"

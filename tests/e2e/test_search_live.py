@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 
 import walras
-from walras.searching import Configuration, Next, SearchError, Trial
+from walras.configuration_search import SearchError, SearchStep, Trial, TrialConfiguration
 from workers import processes
-from workers.trials.search_main import Extent, Moved, search_job
-from workers.trials.trial_runs import MovingJob
+from workers.trials.configuration_trials import Extent, TrialMove, search_job
+from workers.trials.moving_job import MovingJob
 
 pytestmark = pytest.mark.slow
 
 SCRIPTS = Path(walras.__file__).parents[1] / "configs/jobs/training"
-_PATH = (Configuration(1, 32), Configuration(2, 128), Configuration(2, 32), Configuration(1, 128))
+_PATH = (TrialConfiguration(1, 32), TrialConfiguration(2, 128), TrialConfiguration(2, 32), TrialConfiguration(1, 128))
 
 
 def job(folder: Path, *arguments: str, script: str = "digits_cnn.py") -> MovingJob:
@@ -25,8 +25,8 @@ def job(folder: Path, *arguments: str, script: str = "digits_cnn.py") -> MovingJ
     return MovingJob("digits", "digits", argv, {}, str(SCRIPTS), folder, environ)
 
 
-def along_the_path(trials: Sequence[Trial]) -> Next:
-    return Next(_PATH[min(len(trials), 3)], len(trials) >= 3, "as the test says")
+def along_the_path(trials: Sequence[Trial]) -> SearchStep:
+    return SearchStep(_PATH[min(len(trials), 3)], len(trials) >= 3, "as the test says")
 
 
 def test_a_job_that_is_moved_goes_on_learning(tmp_path: Path) -> None:
@@ -34,7 +34,7 @@ def test_a_job_that_is_moved_goes_on_learning(tmp_path: Path) -> None:
 
     Another batch starts no process, and neither does coming back to the smaller gang, which waited.
     """
-    told: list[Moved] = []
+    told: list[TrialMove] = []
     found = search_job(
         job(tmp_path, "--until-loss", "0.3", "--rate", "0.002"),
         along_the_path,
@@ -91,10 +91,10 @@ def test_a_script_that_says_nothing_of_changes_is_started_again(tmp_path: Path) 
     """The next ranks start while the last ones train on, and go on where those saved; each move is another attempt."""
     script = tmp_path / "plain.py"
     script.write_text(_PLAIN)
-    path = (Configuration(1, 32), Configuration(1, 64), Configuration(2, 64))
+    path = (TrialConfiguration(1, 32), TrialConfiguration(1, 64), TrialConfiguration(2, 64))
     found = search_job(
         job(tmp_path / "runs", script=str(script)),
-        lambda trials: Next(path[min(len(trials), 2)], len(trials) >= 2, "as the test says"),
+        lambda trials: SearchStep(path[min(len(trials), 2)], len(trials) >= 2, "as the test says"),
         lambda done, ahead: None,
         Extent(windows=1, timeout_s=60.0, to_the_end=True, finish_timeout_s=60.0),
         lambda ahead, moved: None,
@@ -112,8 +112,10 @@ def test_a_job_that_ends_while_the_next_ranks_start_is_over(tmp_path: Path) -> N
     script.write_text(_PLAIN.replace("range(2000)", "range(260)"))
     others = set(processes.descendants(os.getpid()))
     with job(tmp_path / "runs", script=str(script)).begin() as moves:
-        assert not moves.stretch(Configuration(1, 32), lambda done: None, lambda progress: progress.steps > 200, 60.0)
-        assert moves.stretch(Configuration(2, 32), lambda done: None, lambda progress: False, 60.0)
+        assert not moves.stretch(
+            TrialConfiguration(1, 32), lambda done: None, lambda progress: progress.steps > 200, 60.0
+        )
+        assert moves.stretch(TrialConfiguration(2, 32), lambda done: None, lambda progress: False, 60.0)
         assert sum(part.steps for part in moves.parts) == 260
     assert set(processes.descendants(os.getpid())) <= others
 

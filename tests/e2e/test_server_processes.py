@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from scheduler.live.records.replay import replay_folder
+from scheduler.live.store.event_journal import replay_folder
 from tests.support.real_server import FIFO, WALRAS, A, RealServer, processes_of, wait_for
 
 pytestmark = pytest.mark.slow

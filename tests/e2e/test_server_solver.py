@@ -10,8 +10,7 @@ import pytest
 
 from scheduler.core.commands import Solve
 from scheduler.core.events import Solved, SolveFailed
-from scheduler.live.turns.solver_pool import SolverPool
-from scheduler.live.turns.whole_gangs import WholeGangs
+from scheduler.live.loop.solver_pool import SolverPool, WholeGangBound
 from tests.support.http_face import Face, facing
 from tests.support.live_world import FakeAgent, world
 
@@ -102,6 +101,6 @@ async def test_a_search_that_takes_too_long_finds_no_bound(tmp_path: Path) -> No
         pool = SolverPool(w.daemon, 60.0)
         try:
             pool.answered = question
-            assert await WholeGangs(pool, 0.0).bound() is None
+            assert await WholeGangBound(pool, 0.0).bound() is None
         finally:
             await pool.close()

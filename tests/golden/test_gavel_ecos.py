@@ -10,7 +10,7 @@ import pytest
 from ecos_solver import ecos
 from gavel_runs import BIG, GANGS, MAKESPAN, SMALL, STATIC, WEIGHTED, assert_exact, recorded, run_again
 
-from simulator.compat.gavel.profile import GAVEL_RULES
+from simulator.worlds.gavel.gavel_scenario import GAVEL_RULES
 
 QUICK = [
     *((STATIC, policy) for policy in ("max_min_fairness", "max_min_fairness_perf")),

@@ -6,22 +6,21 @@ import numpy as np
 import pytest
 
 from simulator.bounds.flow_time import flow_time_bound
-from simulator.bounds.fluid import makespan_bound_s
-from simulator.bounds.instance import Instance, no_contention_s
-from simulator.gavel import read_throughputs
-from simulator.truth import SpeedKey
-from simulator.workloads.formats import read_workload
-from walras.ids import Kind
+from simulator.bounds.instance import SchedulingInstance, fluid_makespan_s, no_contention_jct_s
+from simulator.ground_truth import SpeedKey
+from simulator.workloads.formats import read_trace
+from simulator.workloads.speed_tables import read_throughput_table
+from walras.job_request import Kind
 
 TYPES = ("k80", "p100", "v100")
 pytestmark = pytest.mark.slow
 
 
-def instance(data: Path, trace: str, capacity: list[float]) -> Instance:
+def instance(data: Path, trace: str, capacity: list[float]) -> SchedulingInstance:
     """A trace on so many K80, P100 and V100."""
-    speeds = read_throughputs(data / "gavel/throughputs/simulation_throughputs.json")
-    jobs = read_workload(data / f"gavel/traces/{trace}.tsv").jobs
-    return Instance(
+    speeds = read_throughput_table(data / "gavel/throughputs/simulation_throughputs.json")
+    jobs = read_trace(data / f"gavel/traces/{trace}.tsv").jobs
+    return SchedulingInstance(
         arrival_at=np.array([job.at for job in jobs]),
         steps=np.array([job.steps for job in jobs]),
         gang=np.array([float(job.gang) for job in jobs]),
@@ -45,11 +44,11 @@ def test_the_flow_bound_is_as_high_as_published_and_below_what_was_reached(
 ) -> None:
     """Mean completion times of all jobs on twelve accelerators of each type: bound, and a schedule's."""
     given = instance(reference_data, trace, [12.0] * 3)
-    assert no_contention_s(given) == pytest.approx(alone_s, abs=1)
+    assert no_contention_jct_s(given) == pytest.approx(alone_s, abs=1)
     assert published_s <= flow_time_bound(given, interval_s=interval_s, steps=200).mean_s <= reached_s
 
 
 def test_the_fluid_makespan_is_the_published_one(reference_data: Path) -> None:
     """100 jobs on 24 K80, 16 P100 and 8 V100."""
     given = instance(reference_data, "minimize_makespan", [24.0, 16.0, 8.0])
-    assert makespan_bound_s(given) == pytest.approx(63_750, abs=1)
+    assert fluid_makespan_s(given) == pytest.approx(63_750, abs=1)

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from pollux_runs import WORKLOADS, recorded, rows, run_again
 
-from simulator.workloads.formats import read_workload
-from simulator.workloads.source import Reading
+from simulator.workloads.formats import read_trace
+from simulator.workloads.trace_source import ReadOptions
 
 AT_ONE, AT_OTHERS = (
     [(policy, load, workload) for policy in ("tiresias", "optimus") for load in loads for workload in WORKLOADS]
@@ -41,6 +41,6 @@ def test_every_job_completes_when_the_artifact_says_at_every_load(
 def test_the_workload_in_the_common_columns_is_the_same(reference_data: Path) -> None:
     """Job, application and batch are told apart there by other columns."""
     file = reference_data / "jobs" / "sia_pollux_workloads.csv.gz"
-    only = Reading(only="pollux:workloads/workload-1")
-    ours = run_again(reference_data, "tiresias", list(read_workload(file, "philly", only).jobs))
+    only = ReadOptions(only="pollux:workloads/workload-1")
+    ours = run_again(reference_data, "tiresias", list(read_trace(file, "philly", only).jobs))
     assert ours.jct_s == recorded(reference_data, "tiresias", "1.0", 1)

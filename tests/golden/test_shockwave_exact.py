@@ -10,14 +10,14 @@ import pytest
 from ecos_solver import ecos
 from shockwave_runs import recorded, run_again
 
-from simulator.compat.gavel.cones import ConeSolver, clarabel
+from simulator.worlds.gavel.share_polytope import ConeSolver, solve_cone_program
 
 #: Completion times are recorded to the millisecond.
 PRINTED_S = 0.000_51
 
 #: Policy, solver, and the rounds that the run has.
 EXACT = [
-    ("gandiva_fair", clarabel, 270),
+    ("gandiva_fair", solve_cone_program, 270),
     ("max_min_fairness", ecos, 277),
     ("max_sum_throughput_perf", ecos, 266),
     ("min_total_duration", ecos, 204),

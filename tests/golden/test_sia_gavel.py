@@ -9,7 +9,7 @@ import pytest
 from ecos_solver import ecos
 from sia_runs import Measured, Ours, measured, run_again
 
-from simulator.compat.gavel.cones import ConeSolver, clarabel
+from simulator.worlds.gavel.share_polytope import ConeSolver, solve_cone_program
 
 pytestmark = pytest.mark.slow
 
@@ -22,7 +22,7 @@ def _assert_equal(ours: Ours, theirs: Measured) -> None:
     assert ours.restarts_per_job == theirs.restarts_per_job
 
 
-@pytest.mark.parametrize("solver", [ecos, clarabel])
+@pytest.mark.parametrize("solver", [ecos, solve_cone_program])
 def test_the_run_is_the_measured_one(reference_data: Path, solver: ConeSolver) -> None:
     """Mean and longest completion time, end and restarts; shares of five decimals do not tell these solvers apart."""
     _assert_equal(run_again(reference_data, solver), measured(reference_data))

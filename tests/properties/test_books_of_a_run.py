@@ -13,24 +13,21 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from optimizer.policy import PolicySpec
-from scheduler.cloud.simulated import RentalTerms
 from scheduler.core.commands import AttemptTransitioned, Command, Start
 from scheduler.core.events import AttemptEnded, Event, NodeJoined, NodeLost, PoolDeclared
-from simulator.compat.gavel.profile import gavel_scenario
-from simulator.engine import Outcome
-from simulator.goodput.law import GoodputLaw
-from simulator.goodput.stated import stated_application
-from simulator.job import SimulatedJob
+from scheduler.providers.simulated_cloud import RentalTerms
+from simulator.engine import RunOutcome
+from simulator.goodput.laws import GoodputLaw, stated_application
+from simulator.ground_truth import GroundTruth, SpeedKey
 from simulator.machines import PoolModel
-from simulator.mishaps import Mishaps
-from simulator.simulate import Result, Scenario, simulate
-from simulator.truth import SpeedKey, Truth
+from simulator.simulated_jobs import RandomFailures, SimulatedJob
+from simulator.simulation import Scenario, SimulationResult, simulate
+from simulator.worlds.gavel.gavel_scenario import gavel_scenario
 from tests.simulation.random_scenarios import KINDS, jobs_of, scenario_of
-from walras.checking import check
-from walras.cluster import Market, Placement, Pool, Shape
-from walras.goodput_given import LawGiven
-from walras.ids import JobId, Kind, NodeId, PoolId
-from walras.request import Demand, JobRequest
+from walras.cluster import Market, NodeId, Placement, Pool, PoolId, Shape
+from walras.job_request import Demand, JobId, JobRequest, Kind
+from walras.spec.file_model import check_model
+from walras.spec.workload_file import GoodputLawEntry
 from walras.states import AttemptState, JobState
 
 POLICIES = ("fifo", "las", "max_min_fairness", "pollux", "sia", "walras")
@@ -41,7 +38,7 @@ SEEDS = st.integers(0, 10**6)
 class Books:
     """Machines there, accelerators in use and money spent; steps of every job by its own counter."""
 
-    truth: Truth
+    truth: GroundTruth
     now: float = 0.0
     pools: dict[PoolId, Pool] = field(default_factory=dict)
     machines: dict[NodeId, PoolId] = field(default_factory=dict)
@@ -104,13 +101,13 @@ class Books:
             self.in_use_s[pool_id] += passed_s
 
 
-def checked(jobs: list[SimulatedJob], scenario: Scenario) -> Result:
+def checked(jobs: list[SimulatedJob], scenario: Scenario) -> SimulationResult:
     """The run, its books balanced."""
     books = Books(scenario.truth, kinds={job.request.job_id: job.request.kind for job in jobs})
     result = simulate(jobs, scenario, recorder=books.hear)
     books.settle(result.ended_at)
     assert result.violations == []
-    assert result.outcome is Outcome.COMPLETE
+    assert result.outcome is RunOutcome.COMPLETE
     assert {job.job_id for job in result.jobs} == {job.request.job_id for job in jobs}
     assert books.too_fast == []
     plans = {job.request.job_id: job for job in jobs}
@@ -136,7 +133,7 @@ def law(random: Random, types: list[str]) -> GoodputLaw:
         "noise_scale": {0: 20.0, 100: random.choice((10.0, 400.0))},
         "on": {name: {"step_s": step_s, "spread": 0.7} for name in types},
     }
-    return GoodputLaw(stated_application("net", check(LawGiven, given, source="test")))
+    return GoodputLaw(stated_application("net", check_model(GoodputLawEntry, given, source="test")))
 
 
 def any_scenario(seed: int) -> Scenario:
@@ -163,7 +160,7 @@ def any_scenario(seed: int) -> Scenario:
         rules=replace(scenario.rules, delay_usd_per_h=random.choice((0.0, 500.0, 500.0)), rent_keep_s=30.0),
         world=replace(scenario.world, speed_noise=0.0, report_s=10.0),
         faults=replace(scenario.faults, attempt_slow_every_s=200.0, attempt_slow_s=30.0, attempt_slow_pace=0.3),
-        mishaps=Mishaps(0.1, 100.0, 0.1, 3, 1),
+        mishaps=RandomFailures(0.1, 100.0, 0.1, 3, 1),
     )  # fmt: skip
 
 
@@ -194,4 +191,4 @@ def test_two_jobs_on_one_accelerator_are_not_two_accelerators(seed: int, policy:
         for number in range(1, random.randint(2, 8))
         for at, steps in [(200.0 * number, float(random.randint(50, 2000)))]
     ]
-    checked(jobs, gavel_scenario(pools, Truth(speeds, pairs=pairs), policy))
+    checked(jobs, gavel_scenario(pools, GroundTruth(speeds, pairs=pairs), policy))

@@ -7,12 +7,12 @@ from checking import SPECS, answer, spec_id
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from optimizer.certificate import check
-from optimizer.documents.problem import ProblemDocument
-from optimizer.documents.reading import problem_of
+from optimizer.check.certificate import check_decision
+from optimizer.documents.problem_conversion import problem_from_document
+from optimizer.documents.problem_document import ProblemDocument
 from optimizer.policy import PolicySpec
 from optimizer.problem import Problem
-from walras.checking import check as checked
+from walras.spec.file_model import check_model as checked
 
 _SPEEDS = st.integers(1, 60).map(lambda quarters: quarters / 4)
 
@@ -27,7 +27,7 @@ def problems(draw: st.DrawFn) -> Problem:
     projects = draw(st.integers(0, 2))
     jobs = [draw(_jobs(list(pools), projects)) for _ in range(draw(st.integers(1, 6)))]
     document = {"at": 1000, "pools": pools, "jobs": jobs}
-    return problem_of(checked(ProblemDocument, document, source="drawn"))
+    return problem_from_document(checked(ProblemDocument, document, source="drawn"))
 
 
 @st.composite
@@ -61,4 +61,4 @@ def _jobs(draw: st.DrawFn, pools: list[str], projects: int) -> dict[str, Any]:
 @settings(deadline=None, max_examples=12)
 def test_honest_answers_hold(spec: PolicySpec, problem: Problem):
     """Whatever the problem, the checker finds what the policy states."""
-    assert check(problem, spec, answer(spec, problem)).complaints == ()
+    assert check_decision(problem, spec, answer(spec, problem)).complaints == ()

@@ -17,9 +17,8 @@ from scheduler.core import commands as cmd
 from scheduler.core import events as ev
 from scheduler.core.core import SchedulerCore
 from scheduler.core.rules import Backfill, RoundRules
-from walras.cluster import Market
-from walras.ids import JobId, Kind, NodeId, PoolId
-from walras.request import RetryRule
+from walras.cluster import Market, NodeId, PoolId
+from walras.job_request import JobId, Kind, RetryRule
 
 #: Shares, and every order; parameters small enough for ranks to change within a test.
 POLICIES = (

@@ -9,16 +9,16 @@ from hypothesis import strategies as st
 from problems import Setting, build
 from strategies_problems import settings_of_problems
 
-from optimizer.answer import answer
-from optimizer.certificate import check
+from optimizer.answer import answer_problem
+from optimizer.check.certificate import check_decision
+from optimizer.classes import deduplication
+from optimizer.classes.deduplication import distinct_jobs
 from optimizer.decision import Shares
-from optimizer.market import distinct
-from optimizer.market.distinct import distinct_jobs
-from optimizer.policy import PolicySpec, SharePolicy, TellsApart
+from optimizer.policy import AggregatesJobs, PolicySpec, SharePolicy
 from optimizer.registry import make, names
 from optimizer.validate import ProblemError
 
-POLICIES = [name for name in names() if isinstance(make(PolicySpec(name)), TellsApart)]
+POLICIES = [name for name in names() if isinstance(make(PolicySpec(name)), AggregatesJobs)]
 
 
 def test_the_policies_that_can_do_so():
@@ -41,14 +41,14 @@ def test_equal_jobs_are_decided_about_once(name: str, setting: Setting, deadline
         pools=replace(problem.pools, usd_per_h=np.arange(1.0, 1.0 + len(problem.pools))),
     )
     each, _ = policy.decide(problem, None)
-    once, _, _ = answer(policy, problem, None, 0.0)
+    once, _, _ = answer_problem(policy, problem, None, 0.0)
     assert isinstance(once, Shares)
     assert once.certificate.objective == pytest.approx(each.certificate.objective, rel=1e-6, abs=1e-9)
     assert once.certificate.bound == pytest.approx(each.certificate.bound, rel=1e-6, abs=1e-9)
     assert once.unplaceable.tolist() == each.unplaceable.tolist()
     assert once.relaxed.tolist() == each.relaxed.tolist()
     assert once.certificate.violation <= 1e-9
-    assert check(problem, PolicySpec(name), once).complaints == ()
+    assert check_decision(problem, PolicySpec(name), once).complaints == ()
     member = distinct_jobs(problem, policy.told_apart_by).member
     for group in range(int(member.max(initial=-1)) + 1):
         assert np.ptp(once.surplus[member == group]) == 0
@@ -61,8 +61,8 @@ def test_checking_and_grouping_in_one_walk_changes_no_answer(setting: Setting):
     problem, policy, answers = build(setting), make(PolicySpec("throughput")), []
     for compiled_from in (0, 10**12):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(distinct, "_COMPILED_FROM", compiled_from)
-            answers.append(answer(policy, problem, None, 0.0)[0])
+            patch.setattr(deduplication, "_COMPILED_FROM", compiled_from)
+            answers.append(answer_problem(policy, problem, None, 0.0)[0])
     walked, plain = answers
     assert isinstance(walked, Shares)
     assert isinstance(plain, Shares)
@@ -74,12 +74,12 @@ def test_checking_and_grouping_in_one_walk_changes_no_answer(setting: Setting):
 @pytest.mark.parametrize("speed", [-1.0, np.nan, np.inf])
 def test_a_large_malformed_problem_is_named(speed: float, monkeypatch):
     """What the walk does not vouch for is found and named by the full check."""
-    monkeypatch.setattr(distinct, "_COMPILED_FROM", 0)
+    monkeypatch.setattr(deduplication, "_COMPILED_FROM", 0)
     problem = build(Setting(speeds=[[1.0, 3.0]] * 4, capacity=[4.0, 4.0]))
     wrong = problem.columns.steps_per_s.copy()
     wrong[3] = speed
     with pytest.raises(ProblemError, match=r"columns\.steps_per_s\[3\]"):
-        answer(
+        answer_problem(
             make(PolicySpec("throughput")),
             replace(problem, columns=replace(problem.columns, steps_per_s=wrong)),
             None,

@@ -8,15 +8,15 @@ from hypothesis import strategies as st
 from scipy import sparse
 from scipy.optimize import Bounds, LinearConstraint, milp
 
-from optimizer.checking.plans import about_plan
-from optimizer.elastic.choice import Choice, choose
+from optimizer.assignment.multiple_choice_knapsack import Knapsack, solve_knapsack
+from optimizer.check.certificate import plan_complaints
 from optimizer.policy import PolicySpec
 from optimizer.registry import make
 
 POLICIES = ["elasticflow", "optimus", "pollux", "shockwave", "sia"]
 
 
-def random_choice(seed: int, jobs: int, load: float) -> Choice:
+def random_choice(seed: int, jobs: int, load: float) -> Knapsack:
     """Jobs of unlike scaling on four pools, values as Sia states them; demand is `load` times the fleet."""
     rng = np.random.default_rng(seed)
     capacity = np.maximum(np.round(jobs / load * rng.uniform(0.1, 0.6, 4)), 1.0)
@@ -32,7 +32,7 @@ def random_choice(seed: int, jobs: int, load: float) -> Choice:
                     count.append(float(k))
     kept = np.array(value) > 0
     rows = np.unique(np.array(job)[kept], return_inverse=True)[1]
-    return Choice(
+    return Knapsack(
         job=rows,
         value=np.array(value)[kept],
         use_column=np.arange(int(kept.sum())),
@@ -42,7 +42,7 @@ def random_choice(seed: int, jobs: int, load: float) -> Choice:
     )
 
 
-def by_highs(choice: Choice) -> float:
+def by_highs(choice: Knapsack) -> float:
     """The best choice, by the whole program."""
     c = len(choice.job)
     time = sparse.csr_array((np.ones(c), (choice.job, np.arange(c))))
@@ -63,7 +63,7 @@ def by_highs(choice: Choice) -> float:
 def test_as_good_as_the_whole_integer_program(seed: int, jobs: int, load: float) -> None:
     """Within 1e-4 of HiGHS on all jobs at once, feasible, and below its own bound."""
     choice = random_choice(seed, jobs, load)
-    found = choose(choice)
+    found = solve_knapsack(choice)
     best = by_highs(choice)
     assert found.value >= best * (1 - 1e-4) - 1e-9
     assert found.bound >= best * (1 - 1e-6)
@@ -75,19 +75,19 @@ def test_as_good_as_the_whole_integer_program(seed: int, jobs: int, load: float)
 def test_a_core_is_enough_where_jobs_are_many(load: float) -> None:
     """Hundreds of jobs, of whom a hundred compete: the prices alone prove the gap."""
     choice = random_choice(7, 400, load)
-    found = choose(choice)
+    found = solve_knapsack(choice)
     assert found.gap <= 1e-4
     assert found.value >= by_highs(choice) * (1 - 1e-4)
 
 
 def test_without_a_solver_jobs_are_placed_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Out of work is an outcome: a feasible choice, with the gap that prices prove."""
-    from optimizer.elastic import programs
+    from optimizer.assignment import knapsack_program
 
-    monkeypatch.setattr(programs, "whole", lambda program, tolerance: (None, np.inf))
-    monkeypatch.setattr(programs, "relaxed", lambda program: None)
+    monkeypatch.setattr(knapsack_program, "solve_integer", lambda program, tolerance: (None, np.inf))
+    monkeypatch.setattr(knapsack_program, "solve_relaxation", lambda program: None)
     choice = random_choice(3, 30, 2.0)
-    found = choose(choice)
+    found = solve_knapsack(choice)
     assert (choice.used(found.column) <= choice.capacity + 1e-9).all()
     assert 0.8 < found.value / found.bound <= 1.0
 
@@ -100,7 +100,7 @@ def test_plans_are_possible_repeatable_and_blind_to_rows(policy: str, setting: E
     problem = problem_of(setting)
     planner = make(PolicySpec(policy))
     plan, memory = planner.decide(problem, None)
-    assert list(about_plan(problem, plan)) == []
+    assert list(plan_complaints(problem, plan)) == []
     for row in setting.pinned:
         assert problem.columns.running[plan.column[row]]
     again, same = planner.decide(problem, None)

@@ -4,16 +4,15 @@ import numpy as np
 import pytest
 from filling_reference import reference
 
+from optimizer.classes.class_problem import ClassProblem, WeightTierRule
 from optimizer.decision import Status
-from optimizer.entities.hierarchy import ByTree, Tree
-from optimizer.filling.fill import Rule, fill
-from optimizer.filling.flat import ByWeight
-from optimizer.market.market import Market
+from optimizer.lp.interior_point.progressive_filling import TierRule, fill_levels
+from optimizer.utility.entity_targets import EntityTierRule, EntityTree
 
 pytestmark = pytest.mark.slow
 
 
-def a_market(rng: np.random.Generator) -> tuple[Market, np.ndarray]:
+def a_market(rng: np.random.Generator) -> tuple[ClassProblem, np.ndarray]:
     """Up to seven classes on up to three pools: scarce or plenty, ties, gaps, several members."""
     rows, k = int(rng.integers(1, 4)), int(rng.integers(2, 8))
     there = rng.random((k, rows)) < 0.8
@@ -21,7 +20,7 @@ def a_market(rng: np.random.Generator) -> tuple[Market, np.ndarray]:
     owner, row = np.nonzero(there)
     gang = rng.choice([1.0, 1.0, 2.0], k)
     worth = rng.integers(1, 9, len(owner)) / 4.0 * gang[owner]
-    market = Market(
+    market = ClassProblem(
         size=rng.integers(1, 4, k).astype(float),
         first=np.concatenate([[0], np.cumsum(there.sum(axis=1))]),
         use_first=np.arange(len(owner) + 1),
@@ -32,7 +31,7 @@ def a_market(rng: np.random.Generator) -> tuple[Market, np.ndarray]:
     return market, worth
 
 
-def a_tree(rng: np.random.Generator, market: Market) -> Tree:
+def a_tree(rng: np.random.Generator, market: ClassProblem) -> EntityTree:
     """Two or three projects with up to two users each; guarantees, own parts only, orders, weight 0."""
     projects = int(rng.integers(2, 4))
     users = [int(rng.integers(1, 3)) for _ in range(projects)]
@@ -46,7 +45,7 @@ def a_tree(rng: np.random.Generator, market: Market) -> Tree:
     most[:projects][closed] = np.maximum(fleet / projects, guaranteed[:projects])[closed]
     fifo = np.zeros(entities, dtype=bool)
     fifo[projects:] = rng.random(entities - projects) < 0.3
-    return Tree(
+    return EntityTree(
         entities=entities,
         parent=np.concatenate([parent, rng.integers(projects, entities, k)]),
         weight=np.concatenate([weight, rng.choice([0.5, 1.0, 1.0, 2.0], k) * market.size]),
@@ -58,8 +57,8 @@ def a_tree(rng: np.random.Generator, market: Market) -> Tree:
     )
 
 
-def agrees(seed: int, market: Market, worth: np.ndarray, rule: Rule) -> None:
-    filling, expected = fill(market, worth, rule), reference(market, worth, rule)
+def agrees(seed: int, market: ClassProblem, worth: np.ndarray, rule: TierRule) -> None:
+    filling, expected = fill_levels(market, worth, rule), reference(market, worth, rule)
     if filling.status is not Status.OPTIMAL:
         # It gave up, and says so: then nobody has less than by the levels before.
         assert np.all(filling.utility >= filling.levels[-1].kept * (1 - 1e-5)), seed
@@ -74,7 +73,7 @@ def test_flat_filling_is_what_brute_force_finds(block: int):
     for seed in range(25 * block, 25 * block + 25):
         rng = np.random.default_rng(seed)
         market, worth = a_market(rng)
-        agrees(seed, market, worth, ByWeight(rng.choice([0.0, 1.0, 1.0, 2.0], market.classes)))
+        agrees(seed, market, worth, WeightTierRule(rng.choice([0.0, 1.0, 1.0, 2.0], market.classes)))
 
 
 @pytest.mark.parametrize("block", range(8))
@@ -83,4 +82,4 @@ def test_filling_a_tree_is_what_brute_force_finds(block: int):
     for seed in range(25 * block, 25 * block + 25):
         rng = np.random.default_rng(1000 + seed)
         market, worth = a_market(rng)
-        agrees(seed, market, worth, ByTree(a_tree(rng, market)))
+        agrees(seed, market, worth, EntityTierRule(a_tree(rng, market)))

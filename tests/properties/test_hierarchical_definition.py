@@ -8,9 +8,9 @@ import pytest
 from problems import Setting, build
 
 from optimizer.decision import Status
-from optimizer.fairness.utility import fair_share_utility
 from optimizer.policies.hierarchical import Hierarchical
 from optimizer.problem import Entities, FloatArray, IntArray, Problem
+from optimizer.utility.fair_share import fair_share_utility
 
 pytestmark = pytest.mark.slow
 #: What a level gives is kept but for this part, so that a solver's rounding does not deny it to the next.

@@ -11,13 +11,13 @@ from hypothesis import assume, given, settings
 from policies import SPECS, name_of, timed_problems
 from scipy.optimize import linprog
 
-from optimizer.certificate import facts_of
-from optimizer.checking.facts import Facts
-from optimizer.checking.forms import LevelForm, LogForm, SumForm
-from optimizer.checking.measures import Question, measure_of
-from optimizer.checking.stages import check_stages
+from optimizer.assignment.whole_gang_bound import integral_bound
+from optimizer.check.certificate import jobwise_problem
+from optimizer.check.dual_bounds import CheckedLevel, CheckedLog, CheckedSum
+from optimizer.check.jobwise_problem import JobwiseProblem
+from optimizer.check.policy_measures import CheckRequest, measure_of
+from optimizer.check.stage_proofs import recompute_stages
 from optimizer.decision import Shares
-from optimizer.gangs.whole import integral_bound
 from optimizer.policy import PolicySpec, SharePolicy
 from optimizer.problem import FloatArray, Problem
 from optimizer.registry import make
@@ -29,11 +29,11 @@ BOUNDED = [*SPECS, PolicySpec("water_filling")]
 class Mixtures:
     """All packings of a small problem: which columns each of them runs (q, c)."""
 
-    facts: Facts
+    facts: JobwiseProblem
     packings: FloatArray
 
     @classmethod
-    def of(cls, facts: Facts) -> "Mixtures":
+    def of(cls, facts: JobwiseProblem) -> "Mixtures":
         chosen = []
         for picks in product(*([None, *(c for c in mine if facts.usable[c])] for mine in facts.columns_of)):
             runs = np.zeros(len(facts.usable))
@@ -50,12 +50,12 @@ class Mixtures:
         """What each packing is worth to each job (q, n)."""
         return np.array([self.facts.summed(worth * runs) for runs in self.packings])
 
-    def best(self, form: LevelForm | SumForm | LogForm) -> float | None:
+    def best(self, form: CheckedLevel | CheckedSum | CheckedLog) -> float | None:
         """The form's largest value over all mixtures; None: its floors cannot be held."""
         gains = self.gains(form.worth)
-        if isinstance(form, LogForm):
+        if isinstance(form, CheckedLog):
             return _largest_product(gains, form.weight)
-        if isinstance(form, SumForm):
+        if isinstance(form, CheckedSum):
             return _most(self.gains(form.value).sum(axis=1), gains, form.floor)
         return _highest(lambda z: _most(np.zeros(len(gains)), gains, form.targets.at(z)) is not None, form.highest)
 
@@ -98,10 +98,10 @@ def test_no_mixture_of_packings_beats_the_bound(spec: PolicySpec, problem: Probl
     assert isinstance(shares, Shares)
     bound = integral_bound(problem, spec, shares)
     assume(bound is not None)
-    facts = facts_of(problem, spec, shares.rent)
+    facts = jobwise_problem(problem, spec, shares.rent)
     assume(np.prod([1 + len(mine) for mine in facts.columns_of]) <= 600)
-    measure = measure_of(spec.name, Question(facts, spec.parameters, None, shares))
-    first = check_stages(facts, measure, shares).told[0]
+    measure = measure_of(spec.name, CheckRequest(facts, spec.parameters, None, shares))
+    first = recompute_stages(facts, measure, shares).told[0]
     best = Mixtures.of(facts).best(first.form)
     assume(best is not None)
     sign = 1 if measure.maximise else -1

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from walras.errors import JobSpecError
-from walras.job import dump_spec, kind_of, parse_spec, spec_mapping
-from walras.yaml_text import dump_yaml, parse_yaml
+from walras.spec.job_spec import dump_spec, kind_of, parse_spec, spec_mapping
+from walras.spec.text_formats import dump_yaml, parse_yaml
 
 NUMBERS = st.floats(min_value=1e-6, max_value=1e9)
 LENGTHS = st.floats(min_value=0.001, max_value=1e8) | st.sampled_from(["10m", "1h30m", "2d"])

@@ -3,15 +3,14 @@
 import numpy as np
 import pytest
 
-from optimizer.filling.fill import Filling, fill
-from optimizer.filling.flat import ByWeight
-from optimizer.market.market import Market
+from optimizer.classes.class_problem import ClassProblem, WeightTierRule
+from optimizer.lp.interior_point.progressive_filling import FillingResult, fill_levels
 from optimizer.problem import FloatArray
 
 FLEETS = 1000
 
 
-def fleet(seed: int) -> tuple[Market, FloatArray, FloatArray]:
+def fleet(seed: int) -> tuple[ClassProblem, FloatArray, FloatArray]:
     """Gangs of one of equal weight on two or three pools, at least as many as accelerators: market, speeds, worth."""
     rng = np.random.default_rng(seed)
     pools = int(rng.integers(2, 4))
@@ -20,7 +19,7 @@ def fleet(seed: int) -> tuple[Market, FloatArray, FloatArray]:
     speeds = rng.integers(1, 9, (jobs, pools)) / 2
     worth = speeds / (speeds @ capacity / capacity.sum())[:, None]
     columns = jobs * pools
-    market = Market(
+    market = ClassProblem(
         np.ones(jobs),
         np.arange(0, columns + 1, pools),
         np.arange(columns + 1),
@@ -31,9 +30,9 @@ def fleet(seed: int) -> tuple[Market, FloatArray, FloatArray]:
     return market, speeds, worth
 
 
-def filled(seed: int) -> tuple[Market, FloatArray, FloatArray, Filling]:
+def filled(seed: int) -> tuple[ClassProblem, FloatArray, FloatArray, FillingResult]:
     market, speeds, worth = fleet(seed)
-    return market, speeds, worth, fill(market, worth.ravel(), ByWeight(np.ones(market.classes)))
+    return market, speeds, worth, fill_levels(market, worth.ravel(), WeightTierRule(np.ones(market.classes)))
 
 
 @pytest.mark.slow

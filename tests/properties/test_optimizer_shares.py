@@ -9,14 +9,13 @@ from hypothesis import strategies as st
 from problems import Setting, build, rates_of
 from strategies_problems import settings_of_problems
 
-from optimizer.answer import answer
-from optimizer.certificate import check
+from optimizer.answer import answer_problem
+from optimizer.check.certificate import check_decision
 from optimizer.decision import Shares
-from optimizer.fairness.utility import fair_share_utility, level_of
-from optimizer.policies.isolated import Isolated
-from optimizer.policies.max_min_fairness import MaxMinFairness
+from optimizer.policies.max_min_fairness import Isolated, MaxMinFairness
 from optimizer.policy import PolicySpec
 from optimizer.problem import Problem
+from optimizer.utility.fair_share import fair_share_utility, max_min_level
 
 AWARE = MaxMinFairness()
 pytestmark = pytest.mark.filterwarnings("error")
@@ -35,7 +34,7 @@ def test_every_answer_is_feasible_certified_and_checked(setting: Setting, aware:
     shares = decide(problem, MaxMinFairness(aware=aware))
     assert shares.certificate.violation <= 1e-9
     assert shares.certificate.gap <= 1e-6
-    assert check(problem, PolicySpec("max_min_fairness", {"aware": aware}), shares).complaints == ()
+    assert check_decision(problem, PolicySpec("max_min_fairness", {"aware": aware}), shares).complaints == ()
 
 
 @EXAMPLES
@@ -88,7 +87,7 @@ def test_knowing_speeds_never_hurts_the_worst_off(setting: Setting):
     aware, agnostic = decide(problem), decide(problem, MaxMinFairness(aware=False))
     utility = fair_share_utility(problem, aware=True)
     gained = np.bincount(problem.columns.job, weights=utility.worth * agnostic.x, minlength=len(problem.jobs))
-    reached = level_of(gained, utility.weight, utility.best) if utility.usable.any() else 0.0
+    reached = max_min_level(gained, utility.weight, utility.best) if utility.usable.any() else 0.0
     assert reached <= aware.certificate.bound * (1 + 1e-6)
 
 
@@ -125,9 +124,9 @@ def test_rentals_stay_within_quota_and_pay_for_themselves(setting: Setting, dela
         usd_per_h=[0.5 + price for price in data.draw(numbers)],
     )
     problem = build(setting)
-    shares, _, rental = answer(AWARE, problem, None, delay)
+    shares, _, rental = answer_problem(AWARE, problem, None, delay)
     assert isinstance(shares, Shares)
-    assert check(problem, PolicySpec("max_min_fairness"), shares).complaints == ()
+    assert check_decision(problem, PolicySpec("max_min_fairness"), shares).complaints == ()
     if rental is not None:
         assert (rental.machines >= 0).all()
         assert (rental.accelerators <= problem.pools.rentable).all()

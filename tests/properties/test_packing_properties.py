@@ -5,20 +5,18 @@ from hypothesis import given, settings
 from packing import all_columns, max_min, most, packable_problems, throughput
 from problems import rates_of
 
-from optimizer.decision import Packed
-from optimizer.fairness.utility import fair_share_utility
-from optimizer.market.reached import FULL
-from optimizer.market.targets import Capped
-from optimizer.packing.shares import violation_of_packed
+from optimizer.classes.class_problem import FULL, CappedTargets
+from optimizer.decision import ColocatedJobs
+from optimizer.lp.staged_solution import StagedSolution, colocated_violation
 from optimizer.problem import Problem
-from optimizer.staged.told import Staged
+from optimizer.utility.fair_share import fair_share_utility
 
 
 def runs(problem: Problem) -> bool:
     return bool(fair_share_utility(problem, aware=True).usable.any())
 
 
-def check_pairs(problem: Problem, packed: Packed) -> None:
+def check_pairs(problem: Problem, packed: ColocatedJobs) -> None:
     pairs = problem.pairs
     assert pairs is not None
     assert np.all(packed.first != packed.second)
@@ -27,9 +25,9 @@ def check_pairs(problem: Problem, packed: Packed) -> None:
     assert np.all(pairs.kind[packed.second] == pairs.second[packed.pair])
 
 
-def check_feasible(staged: Staged) -> None:
+def check_feasible(staged: StagedSolution) -> None:
     problem = staged.asked.problem
-    assert violation_of_packed(problem, staged.asked.utility.usable, staged.x, staged.packed) <= 1e-9
+    assert colocated_violation(problem, staged.asked.utility.usable, staged.x, staged.packed) <= 1e-9
     check_pairs(problem, staged.packed)
 
 
@@ -104,7 +102,7 @@ def test_every_stage_is_proved_by_its_own_dual_values(problem: Problem):
             bound = income - float(stage.multiplier @ stage.floor)
             assert abs(bound - stage.bound) <= 1e-7 * max(1.0, abs(bound))
         elif stage.bound < targets.highest:
-            assert isinstance(targets, Capped)
+            assert isinstance(targets, CappedTargets)
             assert abs(stage.multiplier @ targets.at(stage.bound)[0] - income) <= 1e-6 * max(1.0, income)
 
 

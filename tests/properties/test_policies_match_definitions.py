@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from policies import SPECS, name_of, published, timed_problems, told_by_definition
 from problems import rates_of
 
-from optimizer.certificate import check
+from optimizer.check.certificate import check_decision
 from optimizer.decision import Shares, Status
-from optimizer.fairness.utility import fair_share_utility
+from optimizer.lp import lexicographic
 from optimizer.policy import PolicySpec, SharePolicy
 from optimizer.problem import Columns, Problem
-from optimizer.programs import route
 from optimizer.registry import make
+from optimizer.utility.fair_share import fair_share_utility
 
 pytestmark = pytest.mark.filterwarnings("error")
 EXAMPLES = settings(max_examples=25, deadline=None)
@@ -74,7 +74,7 @@ def test_the_answer_is_the_optimum_of_the_definition(spec: PolicySpec, problem: 
     assert shares.certificate.gap <= 1e-6
     assert shares.certificate.status in (Status.OPTIMAL, Status.EMPTY)
     if spec.parameters.get("then") != "nothing":
-        assert check(problem, spec, shares).complaints == ()
+        assert check_decision(problem, spec, shares).complaints == ()
     if shares.certificate.status is Status.EMPTY or not entitled(problem, spec):
         return
     value = optimum(make(spec).definition(problem))
@@ -215,7 +215,7 @@ def test_permuting_keeps_what_a_job_is():
 def test_prices_find_what_the_exact_program_finds(spec: PolicySpec, problem: Problem):
     """The way for large markets, taken on small ones: the same objective within the gap that is called optimal."""
     exact = decide(problem, spec)
-    with patch.object(route, "_ONE_PROGRAM", 0), patch.object(route, "_SEVERAL_PROGRAMS", 0):
+    with patch.object(lexicographic, "_ONE_PROGRAM", 0), patch.object(lexicographic, "_SEVERAL_PROGRAMS", 0):
         priced = decide(problem, spec)
     assert priced.certificate.violation <= 1e-9
     assert priced.certificate.gap <= 1e-4

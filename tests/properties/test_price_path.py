@@ -5,41 +5,40 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from markets import exact, levels, markets, nashes, totals
 
+from optimizer.classes.class_problem import ClassProblem, ClassSolution, MaxMin, MaxSum, NashWelfare, Objective
 from optimizer.decision import Status
-from optimizer.market.market import Market
-from optimizer.market.objective import Level, Nash, Objective, Solution, Total
-from optimizer.prices.bound import bound_at
-from optimizer.prices.engine import numpy_engine
-from optimizer.prices.record import gap_of
-from optimizer.prices.responses import worth_of
-from optimizer.prices.solve import Limits, settle, solve_by_prices
+from optimizer.lp.dual_newton.best_responses import class_worth
+from optimizer.lp.dual_newton.dual_bound import dual_bound
+from optimizer.lp.dual_newton.price_solver import SolveLimits, solve_by_prices, solve_with_warm_start
+from optimizer.lp.dual_newton.primal_recovery import optimality_gap
+from optimizer.lp.dual_newton.softened_pass import numpy_engine
 
 _SETTINGS = settings(max_examples=40, deadline=None)
 _GAP = 1e-4
 
 
-def _held(market: Market, objective: Objective, solution: Solution) -> None:
+def _held(market: ClassProblem, objective: Objective, solution: ClassSolution) -> None:
     """Everything that a solution claims about itself, recomputed."""
     x = solution.x
     assert (x >= 0).all()
     assert (np.bincount(market.owner(), weights=x, minlength=market.classes) <= 1 + 1e-12).all()
     assert (market.used(x) <= market.capacity * (1 + 1e-12)).all()
     assert (solution.prices >= 0).all()
-    assert solution.bound >= bound_at(market, objective, solution.prices) - 1e-9 * max(1.0, abs(solution.bound))
-    worth = worth_of(market, objective.worth, x)
+    assert solution.bound >= dual_bound(market, objective, solution.prices) - 1e-9 * max(1.0, abs(solution.bound))
+    worth = class_worth(market, objective.worth, x)
     match objective:
-        case Total():
+        case MaxSum():
             assert (worth >= objective.floor * (1 - 1e-9)).all()
             assert np.isclose((objective.value * market.size[market.owner()]) @ x, solution.objective, atol=1e-9)
-        case Level():
+        case MaxMin():
             assert (worth >= objective.targets.at(solution.objective)[0] * (1 - 1e-9) - 1e-12).all()
-        case Nash():
+        case NashWelfare():
             heavy = objective.weight > 0
             total = (market.size * objective.weight)[heavy] @ np.log(worth[heavy])
             assert np.isclose(total, solution.objective, atol=1e-8)
 
 
-def _agrees(market: Market, objective: Objective) -> None:
+def _agrees(market: ClassProblem, objective: Objective) -> None:
     found = exact(market, objective)
     solution = solve_by_prices(market, objective)
     if solution.status is Status.EMPTY:
@@ -54,7 +53,7 @@ def _agrees(market: Market, objective: Objective) -> None:
         return
     assert solution.status is Status.OPTIMAL
     _held(market, objective, solution)
-    assert gap_of(market, objective, solution.objective, found.objective) <= _GAP + 1e-6
+    assert optimality_gap(market, objective, solution.objective, found.objective) <= _GAP + 1e-6
 
 
 @given(st.data())
@@ -81,7 +80,7 @@ def test_nash_agrees_with_an_exponential_cone_program(data: st.DataObject) -> No
     _agrees(market, data.draw(nashes(market, worth)))
 
 
-def _any_objective(data: st.DataObject, market: Market, worth: np.ndarray) -> Objective:
+def _any_objective(data: st.DataObject, market: ClassProblem, worth: np.ndarray) -> Objective:
     kind = data.draw(st.sampled_from(["total", "level", "nash"]))
     if kind == "total":
         return data.draw(totals(market, worth, floors=data.draw(st.booleans())))
@@ -94,7 +93,10 @@ def test_numpy_and_numba_agree(data: st.DataObject) -> None:
     """Both lead to the same status, even where a handful of jobs leaves rounding to choose the way."""
     market, worth = data.draw(markets(filled=True))
     objective = _any_objective(data, market, worth)
-    fast, slow = settle(market, objective).solution, settle(market, objective, engine=numpy_engine()).solution
+    fast, slow = (
+        solve_with_warm_start(market, objective).solution,
+        solve_with_warm_start(market, objective, engine=numpy_engine()).solution,
+    )
     if Status.WORK_LIMIT in (fast.status, slow.status):
         return  # the last bits of a stalled path decide where it stops
     assert fast.status is slow.status
@@ -120,9 +122,9 @@ def test_splitting_a_class_changes_nothing(data: st.DataObject) -> None:
     """A class of n members and two classes of n/2 alike are worth the same, within the gap."""
     market, worth = data.draw(markets(filled=True))
     value = np.array([data.draw(st.integers(0, 40)) / 4 for _ in worth])
-    whole = solve_by_prices(market, Total(value, worth, np.zeros(market.classes)))
+    whole = solve_by_prices(market, MaxSum(value, worth, np.zeros(market.classes)))
     uses = len(market.use_row)
-    twice = Market(
+    twice = ClassProblem(
         size=np.tile(market.size / 2, 2),
         first=np.concatenate([market.first, market.first[1:] + market.columns]),
         use_first=np.concatenate([market.use_first, market.use_first[1:] + uses]),
@@ -130,7 +132,7 @@ def test_splitting_a_class_changes_nothing(data: st.DataObject) -> None:
         use_count=np.tile(market.use_count, 2),
         capacity=market.capacity,
     )
-    split = solve_by_prices(twice, Total(np.tile(value, 2), np.tile(worth, 2), np.zeros(2 * market.classes)))
+    split = solve_by_prices(twice, MaxSum(np.tile(value, 2), np.tile(worth, 2), np.zeros(2 * market.classes)))
     if Status.WORK_LIMIT in (whole.status, split.status):
         return
     assert abs(whole.objective - split.objective) <= _GAP * max(abs(whole.bound), 1e-12) * 2
@@ -140,7 +142,7 @@ def test_a_work_limit_is_an_outcome() -> None:
     """With hardly any passes the answer is feasible, and its gap is stated."""
     rng = np.random.default_rng(0)
     jobs, pools = 200, 4
-    market = Market(
+    market = ClassProblem(
         size=np.ones(jobs),
         first=np.arange(jobs + 1) * pools,
         use_first=np.arange(jobs * pools + 1),
@@ -149,8 +151,8 @@ def test_a_work_limit_is_an_outcome() -> None:
         capacity=np.full(pools, 10.0),
     )
     value = rng.lognormal(0, 1, jobs * pools)
-    objective = Total(value, value, np.zeros(jobs))
-    solution = solve_by_prices(market, objective, Limits(passes=2))
+    objective = MaxSum(value, value, np.zeros(jobs))
+    solution = solve_by_prices(market, objective, SolveLimits(passes=2))
     assert solution.status is Status.WORK_LIMIT
     assert solution.objective < solution.bound < np.inf
     _held(market, objective, solution)

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from markets import exact, levels, markets, nashes, prices_of, totals
 
-from optimizer.prices.bound import bound_at
+from optimizer.lp.dual_newton.dual_bound import dual_bound
 
 _SETTINGS = settings(max_examples=150, deadline=None)
 
@@ -25,10 +25,10 @@ def test_no_total_exceeds_a_bound_and_the_best_prices_prove_the_optimum(data: st
     market, worth = data.draw(markets())
     objective = data.draw(totals(market, worth, floors=True))
     found = exact(market, objective)
-    bound = bound_at(market, objective, data.draw(prices_of(market)))
+    bound = dual_bound(market, objective, data.draw(prices_of(market)))
     if found.objective is not None:
         assert _above(bound, found.objective)
-        assert _close(bound_at(market, objective, found.prices), found.objective)
+        assert _close(dual_bound(market, objective, found.prices), found.objective)
 
 
 @given(st.data())
@@ -38,10 +38,10 @@ def test_no_level_exceeds_a_bound_and_the_best_prices_prove_the_optimum(data: st
     market, worth = data.draw(markets())
     objective = data.draw(levels(market, worth))
     found = exact(market, objective)
-    bound = bound_at(market, objective, data.draw(prices_of(market)))
+    bound = dual_bound(market, objective, data.draw(prices_of(market)))
     if found.objective is not None:
         assert _above(bound, found.objective)
-        assert _close(bound_at(market, objective, found.prices), found.objective, 1e-5)
+        assert _close(dual_bound(market, objective, found.prices), found.objective, 1e-5)
 
 
 @given(st.data())
@@ -52,8 +52,8 @@ def test_no_nash_exceeds_a_bound_and_the_best_prices_prove_the_optimum(data: st.
     objective = data.draw(nashes(market, worth))
     found = exact(market, objective)
     assert found.objective is not None
-    assert _above(bound_at(market, objective, data.draw(prices_of(market))), found.objective, 1e-6)
-    assert _close(bound_at(market, objective, found.prices), found.objective, 1e-5)
+    assert _above(dual_bound(market, objective, data.draw(prices_of(market))), found.objective, 1e-6)
+    assert _close(dual_bound(market, objective, found.prices), found.objective, 1e-5)
 
 
 @given(st.data())
@@ -62,4 +62,4 @@ def test_a_levels_bound_does_not_depend_on_the_unit_of_prices(data: st.DataObjec
     """Ten times the prices prove the same."""
     market, worth = data.draw(markets())
     objective, prices = data.draw(levels(market, worth)), data.draw(prices_of(market))
-    assert np.isclose(bound_at(market, objective, prices), bound_at(market, objective, 10 * prices), rtol=1e-9)
+    assert np.isclose(dual_bound(market, objective, prices), dual_bound(market, objective, 10 * prices), rtol=1e-9)

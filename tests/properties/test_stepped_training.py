@@ -10,12 +10,12 @@ from training import steady
 from scheduler.core.commands import Command
 from scheduler.core.core import SchedulerCore
 from scheduler.core.events import Event
-from scheduler.core.invariants import check
-from simulator.compat.pollux.applications import workload_of
-from simulator.compat.pollux.profile import RESTART_S, T4_POOL, policy_names, pollux_scenario
-from simulator.engine import Outcome
-from simulator.simulate import Simulation
-from simulator.workloads.job import TraceJob
+from scheduler.core.invariants import check_invariants
+from simulator.engine import RunOutcome
+from simulator.simulation import Simulation
+from simulator.workloads.trace import TraceJob
+from simulator.worlds.pollux.pollux_scenario import RESTART_S, T4_POOL, pollux_policy_names, pollux_scenario
+from simulator.worlds.pollux.pollux_training import pollux_workload
 
 MACHINES = 3
 APPLICATIONS = {
@@ -30,7 +30,7 @@ ROWS = st.lists(
 )
 
 
-@pytest.mark.parametrize("policy", policy_names())
+@pytest.mark.parametrize("policy", pollux_policy_names())
 @settings(max_examples=40, deadline=None)
 @given(rows=ROWS)
 def test_every_job_ends_and_the_ledger_holds_at_every_event(policy: str, rows: list[tuple[int, str, int, int]]) -> None:
@@ -42,17 +42,17 @@ def test_every_job_ends_and_the_ledger_holds_at_every_event(policy: str, rows: l
         TraceJob(float(at), f"job-{number}", name, gang, batch=max(batch, gang))
         for number, (at, name, gang, batch) in enumerate(sorted(rows))
     ]
-    workload = workload_of(jobs, APPLICATIONS, T4_POOL.pool, MACHINES)
+    workload = pollux_workload(jobs, APPLICATIONS, T4_POOL.pool, MACHINES)
     simulation = Simulation(pollux_scenario(workload, policy, pool=replace(T4_POOL, machines=MACHINES)))
     core = simulation.core
     assert isinstance(core, SchedulerCore)
 
     def watch(event: Event, commands: list[Command]) -> None:
         if policy == "tiresias":
-            check(core)
+            check_invariants(core)
 
     result = simulation.run(workload.jobs, watch)
-    assert result.outcome is Outcome.COMPLETE
+    assert result.outcome is RunOutcome.COMPLETE
     assert result.violations == []
     assert len(result.jobs) == len(jobs)
     for job in result.jobs:

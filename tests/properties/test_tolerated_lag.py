@@ -13,18 +13,18 @@ from optimizer.policy import PolicySpec
 from scheduler.core import events as ev
 from scheduler.core.commands import Command, Start
 from scheduler.core.core import SchedulerCore
-from scheduler.core.discipline import BySharesOwed
-from scheduler.core.ledger.columns import Columns
-from scheduler.core.ledger.ledger import JobRecord, Ledger
-from scheduler.core.ledger.lines import Key, Lines
+from scheduler.core.ordering.share_ordering import ShareOrdering
 from scheduler.core.rules import RoundRules
-from simulator.attempts import WorldModel
-from simulator.engine import Limits
-from simulator.job import SimulatedJob
+from scheduler.core.state.job_columns import JobColumns
+from scheduler.core.state.job_queues import JobQueues, QueueKey
+from scheduler.core.state.ledger import JobRecord, Ledger
+from simulator.attempts import WorldParameters
+from simulator.engine import RunLimits
+from simulator.ground_truth import AttemptCosts, GroundTruth, SpeedKey
 from simulator.machines import PoolModel
-from simulator.simulate import Scenario, Simulation
-from simulator.truth import Costs, SpeedKey, Truth
-from walras.ids import JobId, Kind
+from simulator.simulated_jobs import SimulatedJob
+from simulator.simulation import Scenario, Simulation
+from walras.job_request import JobId, Kind
 from walras.states import JobState
 
 KIND = Kind("k")
@@ -40,10 +40,10 @@ def rules_of(part: float) -> RoundRules:
 
 def scenario(machines: int, rules: RoundRules, until_at: float) -> Scenario:
     """One pool of machines of one accelerator, speeds known, restarts of 10 s."""
-    truth = Truth({SpeedKey(KIND, "a"): 1.0}, {KIND: Costs(RESTART_S - 2.0, 2.0)})
+    truth = GroundTruth({SpeedKey(KIND, "a"): 1.0}, {KIND: AttemptCosts(RESTART_S - 2.0, 2.0)})
     return Scenario(
-        (PoolModel(pool("a", 1), machines),), truth, PolicySpec("max_min_fairness"), rules, WorldModel(),
-        limits=Limits(until_at=until_at),
+        (PoolModel(pool("a", 1), machines),), truth, PolicySpec("max_min_fairness"), rules, WorldParameters(),
+        limits=RunLimits(until_at=until_at),
     )  # fmt: skip
 
 
@@ -138,7 +138,7 @@ def ledger_of(owed: list[float], received: list[float], running: int) -> Ledger:
 
 def displaced(ledger: Ledger, part: float, pool_row: int) -> dict[JobId, set[JobId]]:
     """By waiting job: those that it outweighs."""
-    discipline = BySharesOwed(ledger, RoundRules(tolerated_lag=part))
+    discipline = ShareOrdering(ledger, RoundRules(tolerated_lag=part))
     there = discipline.incumbents(pool_row, 100)
     return {each.job_id: {weak.job_id for weak in there.weaker_than(each)} for each in ledger if each.waits}
 
@@ -185,10 +185,10 @@ def test_lines_are_the_keys_of_those_who_wait(rows: list[tuple[float, float, int
             ledger.columns.entitled[record.slot, :] = 0.0
         record.request = replace(record.request, priority=(10, 50, 90)[turn - 1])
         ledger.columns.priority_class[record.slot] = record.request.priority_class
-    discipline, lines = BySharesOwed(ledger, RoundRules(tolerated_lag=part)), Lines(ledger)
+    discipline, lines = ShareOrdering(ledger, RoundRules(tolerated_lag=part)), JobQueues(ledger)
     lines.clear()
     discipline.fill_lines(lines)
-    expected: dict[int, list[tuple[Key, JobId]]] = {}
+    expected: dict[int, list[tuple[QueueKey, JobId]]] = {}
     for record in (each for each in ledger if each.waits):
         for pool_row, key in discipline.keys(record):
             expected.setdefault(pool_row, []).append((key, record.job_id))
@@ -199,7 +199,7 @@ def test_lines_are_the_keys_of_those_who_wait(rows: list[tuple[float, float, int
 @given(st.lists(st.integers(1, 9), max_size=12), st.sets(st.integers(0, 11)))
 def test_slots_are_those_of_active_jobs(wanted: list[int], gone: set[int]) -> None:
     """-1 for a job that is none any more, though its row still holds its number."""
-    columns = Columns()
+    columns = JobColumns()
     slots = {number: columns.new_slot() for number in (7, 2, 9, 4)}
     for number, slot in slots.items():
         columns.job_id[slot], columns.active[slot] = number, number not in gone

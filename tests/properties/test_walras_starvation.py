@@ -11,13 +11,12 @@ from optimizer.problem import Problem
 from scheduler.core.commands import Command, Solve
 from scheduler.core.events import Event, Solved
 from scheduler.core.rules import RoundRules
-from simulator.job import SimulatedJob
+from simulator.ground_truth import AttemptCosts, GroundTruth, SpeedKey
 from simulator.machines import PoolModel
-from simulator.simulate import Scenario, simulate
-from simulator.truth import Costs, SpeedKey, Truth
-from walras.cluster import Pool, Shape
-from walras.ids import JobId, Kind, PoolId
-from walras.request import Demand, JobRequest
+from simulator.simulated_jobs import SimulatedJob
+from simulator.simulation import Scenario, simulate
+from walras.cluster import Pool, PoolId, Shape
+from walras.job_request import Demand, JobId, JobRequest, Kind
 
 #: Time passes unnoticed for a round at most.
 ROUND_S = 30.0
@@ -54,7 +53,7 @@ def scenario() -> Scenario:
     pools = tuple(PoolModel(Pool(PoolId(name), Shape(name, name, 1, 8.0, 2**33)), PLACES) for name in ("fast", "slow"))
     speeds = {SpeedKey(Kind(kind), name): speed for (kind, name), speed in SPEED.items()}
     rules = RoundRules(round_s=ROUND_S, resolve_min_s=0.0, restart_default_s=0.0)
-    return Scenario(pools, Truth(speeds, {}, Costs()), PolicySpec("walras", GUARD), rules)
+    return Scenario(pools, GroundTruth(speeds, {}, AttemptCosts()), PolicySpec("walras", GUARD), rules)
 
 
 def promises(problem: Problem, overdue: list[int], known: set[int]) -> dict[int, Promise]:

@@ -6,16 +6,15 @@ from random import Random
 
 from optimizer.policy import PolicySpec
 from scheduler.core.rules import Backfill, RoundRules
-from simulator.attempts import WorldModel
-from simulator.engine import Limits, SolveClock, SolveTime
+from simulator.attempts import WorldParameters
+from simulator.engine import RunLimits, SolveClock, SolveTime
 from simulator.faults import FaultModel
-from simulator.job import PlannedFailure, SimulatedJob
+from simulator.ground_truth import AttemptCosts, GroundTruth, SpeedKey
 from simulator.machines import PoolModel
-from simulator.simulate import Scenario
-from simulator.truth import Costs, SpeedKey, Truth
-from walras.cluster import Pool, Shape
-from walras.ids import JobId, Kind, PoolId
-from walras.request import ANY_ACCELERATOR, Demand, JobRequest, RetryRule
+from simulator.simulated_jobs import PlannedFailure, SimulatedJob
+from simulator.simulation import Scenario
+from walras.cluster import Pool, PoolId, Shape
+from walras.job_request import ANY_ACCELERATOR, Demand, JobId, JobRequest, Kind, RetryRule
 
 KINDS = (Kind("cnn"), Kind("rnn"), Kind("script"))
 POLICIES = (
@@ -46,14 +45,14 @@ def scenario_of(seed: int) -> Scenario:
     )
     speeds = {SpeedKey(kind, name): random.choice((0.5, 1.0, 2.0, 4.0)) for kind in KINDS for name in accelerators}
     costs = {
-        KINDS[0]: Costs(random.choice((0.0, 2.0)), random.choice((0.0, 1.0)), random.choice((0.0, 30.0))),
-        KINDS[1]: Costs(random.choice((1.0, 10.0)), 3.0, 20.0),
-        KINDS[2]: Costs(1.0, None),
+        KINDS[0]: AttemptCosts(random.choice((0.0, 2.0)), random.choice((0.0, 1.0)), random.choice((0.0, 30.0))),
+        KINDS[1]: AttemptCosts(random.choice((1.0, 10.0)), 3.0, 20.0),
+        KINDS[2]: AttemptCosts(1.0, None),
     }
     policy = random.choice(POLICIES)
     return Scenario(
         pools,
-        Truth(speeds, costs),
+        GroundTruth(speeds, costs),
         policy,
         RoundRules(
             round_s=random.choice((20.0, 60.0)),
@@ -65,7 +64,7 @@ def scenario_of(seed: int) -> Scenario:
             prepare_timeout_s=20.0,
             backoff_s=1.0,
         ),
-        WorldModel(
+        WorldParameters(
             report_s=random.choice((inf, 10.0)),
             speed_noise=random.choice((0.0, 0.05)),
             report_noise=0.02,
@@ -83,7 +82,7 @@ def scenario_of(seed: int) -> Scenario:
             until_at=FAULTS_UNTIL_AT,
         ),
         solve_time=random.choice((SolveTime(), SolveTime(SolveClock.FIXED, 3.0))),
-        limits=Limits(until_at=1e6, max_events=100_000),
+        limits=RunLimits(until_at=1e6, max_events=100_000),
         seed=seed,
         oracle=random.random() < 0.7,
     )

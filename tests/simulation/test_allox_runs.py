@@ -8,12 +8,12 @@ from optimizer.policy import PolicySpec
 from scheduler.core.commands import Command, Revoke
 from scheduler.core.events import Event
 from scheduler.core.rules import RoundRules
-from simulator.engine import Limits, Outcome
-from simulator.job import SimulatedJob
+from simulator.engine import RunLimits, RunOutcome
+from simulator.ground_truth import AttemptCosts, GroundTruth, SpeedKey
 from simulator.machines import PoolModel
-from simulator.simulate import Scenario, simulate
-from simulator.truth import Costs, SpeedKey, Truth
-from walras.ids import Kind
+from simulator.simulated_jobs import SimulatedJob
+from simulator.simulation import Scenario, simulate
+from walras.job_request import Kind
 
 RULES = RoundRules(round_s=60, resolve_min_s=1, opportunistic_rate=2, profiling_share=0)
 #: Speeds on the fast and on the slow type: one kind gains much, the other hardly.
@@ -31,10 +31,10 @@ def run(policy: str, seed: int) -> tuple[float, list[Revoke]]:
     speeds = {SpeedKey(Kind(k), name): s for k, both in SPEEDS.items() for name, s in zip("ab", both, strict=True)}
     scenario = Scenario(
         (PoolModel(pool("a", 2), 1), PoolModel(pool("b", 2), 2)),
-        Truth(speeds, {}, Costs(5.0, 1.0)),
+        GroundTruth(speeds, {}, AttemptCosts(5.0, 1.0)),
         PolicySpec(policy),
         RULES,
-        limits=Limits(until_at=1e6),
+        limits=RunLimits(until_at=1e6),
     )
     revoked: list[Revoke] = []
 
@@ -42,7 +42,7 @@ def run(policy: str, seed: int) -> tuple[float, list[Revoke]]:
         revoked.extend(command for command in commands if isinstance(command, Revoke))
 
     result = simulate(jobs, scenario, recorder=watch)
-    assert result.outcome is Outcome.COMPLETE
+    assert result.outcome is RunOutcome.COMPLETE
     assert not result.violations
     assert len(result.jobs) == 40
     return sum(m.ended_at - m.submitted_at for m in result.jobs) / 40, revoked

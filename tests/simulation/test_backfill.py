@@ -5,14 +5,13 @@ from hypothesis import strategies as st
 
 from optimizer.policy import PolicySpec
 from scheduler.core.rules import Backfill, RoundRules
-from simulator.engine import Outcome
-from simulator.job import SimulatedJob
+from simulator.engine import RunOutcome
+from simulator.ground_truth import AttemptCosts, GroundTruth, SpeedKey
 from simulator.machines import PoolModel
-from simulator.simulate import Scenario, simulate
-from simulator.truth import Costs, SpeedKey, Truth
-from walras.cluster import Pool, Shape
-from walras.ids import JobId, Kind, PoolId
-from walras.request import Demand, JobRequest
+from simulator.simulated_jobs import SimulatedJob
+from simulator.simulation import Scenario, simulate
+from walras.cluster import Pool, PoolId, Shape
+from walras.job_request import Demand, JobId, JobRequest, Kind
 
 KIND = Kind("k")
 
@@ -27,12 +26,12 @@ def head_starts_at(rows: list[tuple[int, int]], size: int, start_s: float, backf
     ]
     scenario = Scenario(
         (PoolModel(Pool(PoolId("a"), Shape("a", "a100", size, 64.0, 2**40)), 1),),
-        Truth({SpeedKey(KIND, "a100"): 1.0}, {}, Costs(start_s)),
+        GroundTruth({SpeedKey(KIND, "a100"): 1.0}, {}, AttemptCosts(start_s)),
         PolicySpec("fifo", {"strict": False}),
         RoundRules(backfill=backfill),
     )
     result = simulate(jobs, scenario)
-    assert result.outcome is Outcome.COMPLETE
+    assert result.outcome is RunOutcome.COMPLETE
     return next(job.first_run_at for job in result.jobs if job.job_id == head)
 
 

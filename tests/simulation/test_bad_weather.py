@@ -11,18 +11,18 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.cloud.provider import Machine, MachineState, Offer, ProblemKind, ProviderProblem
-from scheduler.core.answers.explain import explain
 from scheduler.core.events import PoolDeclared
-from scheduler.live.desks.money_report import report, sums_of
-from scheduler.live.providers.market_watch import MarketWatch
-from scheduler.live.providers.rented import ProviderDesk
-from scheduler.live.records.rows import MoneyQuery
-from scheduler.live.turns import money
+from scheduler.core.explain.pending_reasons import pending_reasons
+from scheduler.live.loop import billing
+from scheduler.live.loop.billing import spending_report, sum_charges
+from scheduler.live.providers.market_prices import MarketWatch
+from scheduler.live.providers.provisioning import Provisioner
+from scheduler.live.store.store_interface import MoneyQuery
+from scheduler.providers.provider import MachineState, ProviderProblem, ProviderProblemKind, RentalOffer, RentedMachine
 from tests.support.live_world import FakeAgent, World, world
-from walras.cluster import Market, Pool, Shape
+from walras.cluster import Market, NodeId, Pool, PoolId, Shape
 from walras.errors import UserError
-from walras.ids import JobId, NodeId, PoolId
+from walras.job_request import JobId
 from walras.states import JobState
 
 POOL = Pool(
@@ -45,35 +45,37 @@ class ScriptedCloud:
 
     now: Callable[[], float]
     weather: str = ""
-    held: dict[NodeId, Machine] = field(default_factory=dict)
+    held: dict[NodeId, RentedMachine] = field(default_factory=dict)
     since_at: dict[NodeId, float] = field(default_factory=dict)
-    granted: dict[str, tuple[Machine, ...]] = field(default_factory=dict)
+    granted: dict[str, tuple[RentedMachine, ...]] = field(default_factory=dict)
     usd: float = 0.0
 
-    async def offers(self) -> tuple[Offer, ...]:
+    async def offers(self) -> tuple[RentalOffer, ...]:
         self._maybe_fail()
         prices = {"price 0": 0.0, "price nan": nan, "price x 100": 100 * POOL.usd_per_h}
         if self.weather == "price missing":
             return ()
-        return (Offer(POOL.pool_id, prices.get(self.weather, POOL.usd_per_h), POOL.quota),)
+        return (RentalOffer(POOL.pool_id, prices.get(self.weather, POOL.usd_per_h), POOL.quota),)
 
-    async def request(self, token: str, pool: Pool, machines: int) -> tuple[Machine, ...]:
+    async def request(self, token: str, pool: Pool, machines: int) -> tuple[RentedMachine, ...]:
         if token not in self.granted:
             if self.weather == "quota":
-                raise ProviderProblem(ProblemKind.QUOTA, "no more vCPUs")
+                raise ProviderProblem(ProviderProblemKind.QUOTA, "no more vCPUs")
             if self.weather == "no capacity":
-                raise ProviderProblem(ProblemKind.CAPACITY, "none left")
+                raise ProviderProblem(ProviderProblemKind.CAPACITY, "none left")
             count = 1 if self.weather == "in part" else machines
             names = [NodeId(f"i-{len(self.granted)}-{row}") for row in range(count)]
-            self.granted[token] = tuple(Machine(name, pool.pool_id, token, MachineState.RUNNING) for name in names)
+            self.granted[token] = tuple(
+                RentedMachine(name, pool.pool_id, token, MachineState.RUNNING) for name in names
+            )
             self.held |= {machine.node_id: machine for machine in self.granted[token]}
             self.since_at |= dict.fromkeys(names, self.now())
             self._maybe_fail()  # done, and the answer is lost
             if count < machines:
-                raise ProviderProblem(ProblemKind.CAPACITY, f"{count} of {machines}", machines - count)
+                raise ProviderProblem(ProviderProblemKind.CAPACITY, f"{count} of {machines}", machines - count)
         return self.granted[token]
 
-    async def describe(self) -> tuple[Machine, ...]:
+    async def describe(self) -> tuple[RentedMachine, ...]:
         self._maybe_fail()
         return tuple(self.held.values())
 
@@ -84,7 +86,7 @@ class ScriptedCloud:
 
     def _maybe_fail(self) -> None:
         if self.weather == "500":
-            raise ProviderProblem(ProblemKind.UNAVAILABLE, "internal error (500)")
+            raise ProviderProblem(ProviderProblemKind.UNAVAILABLE, "internal error (500)")
 
 
 @dataclass
@@ -93,7 +95,7 @@ class Rehearsal:
 
     w: World
     cloud: ScriptedCloud
-    desk: ProviderDesk
+    desk: Provisioner
     agents: dict[NodeId, FakeAgent] = field(default_factory=dict)
     began_at: dict[tuple[JobId, int], float] = field(default_factory=dict)
     told: set[str] = field(default_factory=set)
@@ -123,9 +125,9 @@ class Rehearsal:
         await self.desk.janitor.sweep()
         await self.calls_end()
         for job_id in w.board.jobs:
-            self.told |= {line.detail for line in explain(w.daemon.core, job_id)}
+            self.told |= {line.detail for line in pending_reasons(w.daemon.core, job_id)}
 
-    async def _boot(self, machine: Machine) -> None:
+    async def _boot(self, machine: RentedMachine) -> None:
         late = self.w.clock.at - self.cloud.since_at[machine.node_id] < POOL.boot_s
         if machine.node_id in self.agents or late or self.cloud.weather == "launches hang":
             return
@@ -154,8 +156,8 @@ class Rehearsal:
     def ledger_usd(self) -> float:
         board, store = self.w.board, self.w.server.store
         query = MoneyQuery("pool", board.next_charge_id)
-        open_now = sums_of(money.open_charges(board, self.w.clock.now()), query)
-        return float(report(query, [*store.money(query), *open_now]).total_usd)
+        open_now = sum_charges(billing.open_charges(board, self.w.clock.now()), query)
+        return float(spending_report(query, [*store.money(query), *open_now]).total_usd)
 
 
 SAID = {
@@ -174,7 +176,7 @@ async def test_after_an_hour_of_it_the_providers_list_equals_our_records(tmp_pat
     """
     async with world(tmp_path, policy=RENTING) as w:
         cloud = ScriptedCloud(w.clock.now)
-        desk = ProviderDesk(w.daemon, {POOL.pool_id: cloud})
+        desk = Provisioner(w.daemon, {POOL.pool_id: cloud})
         w.daemon.outlets.append(desk)
         await w.emit(lambda at: PoolDeclared(at, POOL))
         rehearsal, jobs = Rehearsal(w, cloud, desk), list[JobId]()

@@ -6,19 +6,18 @@ from random import Random
 import pytest
 
 from optimizer.policy import PolicySpec
-from scheduler.cloud.simulated import RentalTerms
 from scheduler.core.commands import Command, ReleaseNode, Rent
 from scheduler.core.core import SchedulerCore
 from scheduler.core.events import Event
 from scheduler.core.rules import RoundRules
-from simulator.engine import Limits
-from simulator.job import SimulatedJob
+from scheduler.providers.simulated_cloud import RentalTerms
+from simulator.engine import RunLimits
+from simulator.ground_truth import AttemptCosts, GroundTruth, SpeedKey
 from simulator.machines import PoolModel
-from simulator.simulate import Scenario, Simulation
-from simulator.truth import Costs, SpeedKey, Truth
-from walras.cluster import Market, Pool, Shape
-from walras.ids import JobId, Kind, PoolId
-from walras.request import Demand, JobRequest
+from simulator.simulated_jobs import SimulatedJob
+from simulator.simulation import Scenario, Simulation
+from walras.cluster import Market, Pool, PoolId, Shape
+from walras.job_request import Demand, JobId, JobRequest, Kind
 from walras.states import JobState
 
 KIND = Kind("cnn")
@@ -31,8 +30,8 @@ def run(pool: Pool, jobs: list[SimulatedJob]) -> tuple[float, float, int, list[f
     """The provider's bill, the core's own account, machines asked for, and when machines were given back."""
     terms = RentalTerms(pool.boot_s, pool.minimum_billing_s)
     rules = RoundRules(round_s=300.0, resolve_min_s=5.0, restart_default_s=5.0, delay_usd_per_h=50.0, rent_keep_s=120.0)
-    truth = Truth({SpeedKey(KIND, "gpu"): 1.0}, {KIND: Costs(2.0, 1.0, 600.0)})
-    told = Scenario((PoolModel(pool, terms=terms),), truth, PolicySpec("walras"), rules, limits=Limits(60 * HOUR_S))
+    truth = GroundTruth({SpeedKey(KIND, "gpu"): 1.0}, {KIND: AttemptCosts(2.0, 1.0, 600.0)})
+    told = Scenario((PoolModel(pool, terms=terms),), truth, PolicySpec("walras"), rules, limits=RunLimits(60 * HOUR_S))
     core, asked, given_back = SchedulerCore(), 0, []
 
     def watch(event: Event, commands: list[Command]) -> None:

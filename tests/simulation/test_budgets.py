@@ -7,24 +7,21 @@ from random import Random
 import pytest
 
 from optimizer.policy import PolicySpec
-from scheduler.cloud.simulated import RentalTerms
-from scheduler.core.answers.explain import explain
-from scheduler.core.books import MoneyRestated
 from scheduler.core.commands import AttemptTransitioned, BudgetWarned, Command, JobTransitioned
 from scheduler.core.core import SchedulerCore
-from scheduler.core.events import Event, PolicyChanged, PoolDeclared
+from scheduler.core.events import Event, MoneyRestated, PolicyChanged, PoolDeclared
+from scheduler.core.explain.pending_reasons import pending_reasons
 from scheduler.core.rules import Budget, RoundRules
-from simulator.engine import Limits
+from scheduler.providers.simulated_cloud import RentalTerms
+from simulator.engine import RunLimits
 from simulator.faults import Incident, MarketChange
-from simulator.job import SimulatedJob
+from simulator.ground_truth import AttemptCosts, GroundTruth, SpeedKey
 from simulator.machines import PoolModel
-from simulator.simulate import Scenario, Simulation
-from simulator.truth import Costs, SpeedKey, Truth
-from walras.cluster import Market, Placement, Pool, Shape
-from walras.ids import JobId, Kind, PoolId
-from walras.reasons import Reason
-from walras.request import Demand, JobRequest
-from walras.states import AttemptState, JobState
+from simulator.simulated_jobs import SimulatedJob
+from simulator.simulation import Scenario, Simulation
+from walras.cluster import Market, Placement, Pool, PoolId, Shape
+from walras.job_request import Demand, JobId, JobRequest, Kind
+from walras.states import AttemptState, JobState, Reason
 
 KIND = Kind("cnn")
 STOP_MARGIN_S = 60.0
@@ -97,8 +94,8 @@ def scenario(
         round_s=60.0, resolve_min_s=5.0, restart_default_s=5.0, min_runtime_s=10.0, delay_usd_per_h=100.0,
         rent_keep_s=60.0, rent_backoff_s=10.0, budgets=budgets,
     )  # fmt: skip
-    truth = Truth({SpeedKey(KIND, "gpu"): 1.0}, {KIND: Costs(2.0, 1.0, 5.0)})
-    limits = Limits(until_at=15_000.0, max_events=60_000)
+    truth = GroundTruth({SpeedKey(KIND, "gpu"): 1.0}, {KIND: AttemptCosts(2.0, 1.0, 5.0)})
+    limits = RunLimits(until_at=15_000.0, max_events=60_000)
     return Scenario(models, truth, policy, rules, incidents=tuple(incidents), limits=limits)
 
 
@@ -170,7 +167,7 @@ def test_projects_and_jobs_never_pass_their_limit_and_what_stopping_costs(seed: 
     assert result.violations == []
     assert at_limit, "no budget was ever spent: this test shows nothing"
     for left in core.ledger.jobs.values():
-        (line, *_) = explain(core, left.job_id)
+        (line, *_) = pending_reasons(core, left.job_id)
         assert line.reason in (Reason.HOLD_BUDGET, Reason.WAIT_BUDGET), line
     again: list[str] = []
     Simulation(told).run(jobs, lambda event, commands: again.append(repr(commands)))
@@ -254,7 +251,7 @@ def test_a_job_is_warned_about_held_and_goes_on_with_the_next_month() -> None:
     core = SchedulerCore()
     log: list[tuple[Event, list[Command]]] = []
     told = scenario(pools(owned=1), FIFO, (Budget("one", month_usd=0.5),))
-    simulation = Simulation(replace(told, limits=Limits(until_at=5600.0)), core=core)
+    simulation = Simulation(replace(told, limits=RunLimits(until_at=5600.0)), core=core)
     simulation.engine.schedule(4000.0, lambda at, _: (MoneyRestated(at, (("one", 0.5, 0.0), ("", 0.5, 0.0))),))
     told_at: dict[str, float] = {}
 
@@ -267,7 +264,7 @@ def test_a_job_is_warned_about_held_and_goes_on_with_the_next_month() -> None:
             return
         if JobState.HELD.value in told_at and "why" not in told_at:
             told_at["why"] = event.at
-            (line,) = explain(core, JobId(1))
+            (line,) = pending_reasons(core, JobId(1))
             assert line.reason is Reason.HOLD_BUDGET
             assert "one: 0.50 of 0.50 USD spent this month" in line.detail
             assert "rules.budgets" in line.fix
@@ -288,13 +285,13 @@ def test_a_larger_budget_lets_held_jobs_go_on() -> None:
     """A policy change with other budgets counts at once; what was spent stays spent."""
     core = SchedulerCore()
     told = scenario(pools(owned=1), FIFO, (Budget("one", usd=0.1),))
-    simulation = Simulation(replace(told, limits=Limits(until_at=3000.0)), core=core)
+    simulation = Simulation(replace(told, limits=RunLimits(until_at=3000.0)), core=core)
     more = replace(told.rules, budgets=(Budget("one", usd=100.0),))
     simulation.engine.schedule(2000.0, lambda at, _: (PolicyChanged(at, told.policy, more),))
     simulation.run([job(1, 0.0, 1e9, gang=2), job(2, 1.0, 1e9, gang=2, project="two", budget_usd=0.05)])
     assert core.ledger.jobs[JobId(1)].state is JobState.RUNNING
     held = core.ledger.jobs[JobId(2)]
     assert held.state is JobState.HELD
-    (line,) = explain(core, JobId(2))
+    (line,) = pending_reasons(core, JobId(2))
     assert "job 2: 0.0" in line.detail
     assert "walras update 2 --budget" in line.fix

@@ -11,16 +11,15 @@ from optimizer.policy import PolicySpec
 from scheduler.core.commands import AttemptTransitioned, Command, JobTransitioned
 from scheduler.core.events import AttemptEnded, AttemptStarted, Event, NodeJoined, NodeLost, PoolDeclared
 from scheduler.core.rules import RoundRules
-from simulator.attempts import Attempts, Job, Run
-from simulator.job import SimulatedJob
+from simulator.attempts import AttemptSimulator, JobProgress, SimAttempt
+from simulator.ground_truth import AttemptCosts, GroundTruth, SpeedKey
 from simulator.machines import PoolModel
-from simulator.simulate import Scenario, Simulation, Wiring, simulate
-from simulator.study.timeline import Timeline
-from simulator.truth import Costs, SpeedKey, Truth
+from simulator.reports.timeline import Timeline
+from simulator.simulated_jobs import SimulatedJob
+from simulator.simulation import Scenario, SchedulerWiring, Simulation, simulate
 from tests.simulation.random_scenarios import jobs_of, scenario_of
-from walras.cluster import Placement, Pool, Shape
-from walras.ids import JobId, Kind, NodeId, PoolId
-from walras.request import Demand, JobRequest
+from walras.cluster import NodeId, Placement, Pool, PoolId, Shape
+from walras.job_request import Demand, JobId, JobRequest, Kind
 from walras.states import AttemptState, JobState
 
 KIND, SPEED = Kind("cnn"), 3.0
@@ -156,7 +155,7 @@ def preempted() -> tuple[list[SimulatedJob], Scenario]:
         steps = 1000.0 * number
         request = JobRequest(JobId(number), KIND, (Demand("a100", 1),), steps=steps)
         jobs.append(SimulatedJob(10.0 * number, request, steps))
-    truth = Truth({SpeedKey(KIND, "a100"): SPEED}, default_costs=Costs(start_s=5.0))
+    truth = GroundTruth({SpeedKey(KIND, "a100"): SPEED}, default_costs=AttemptCosts(start_s=5.0))
     policy = PolicySpec("las", {"quantum_s": 100.0})
     return jobs, Scenario((PoolModel(POOL, machines=1),), truth, policy, RoundRules(round_s=30.0, min_runtime_s=20.0))
 
@@ -190,10 +189,10 @@ def test_work_credited_is_speed_times_time() -> None:
 # ------------------------------------------------------------------------------------------------ the checks bite
 
 
-class Flatterer(Attempts):
+class Flatterer(AttemptSimulator):
     """Credits a hundredth more than was done."""
 
-    def _settle(self, at: float, run: Run) -> None:
+    def _settle(self, at: float, run: SimAttempt) -> None:
         before = run.job.steps
         super()._settle(at, run)
         run.job.steps += 0.01 * (run.job.steps - before)
@@ -202,7 +201,7 @@ class Flatterer(Attempts):
 def test_work_that_was_not_done_is_found() -> None:
     """A world that credits more steps than it made is told of, with the job."""
     jobs, scenario = preempted()
-    result = simulate(jobs, replace(scenario, wiring=Wiring(pace=Flatterer)))
+    result = simulate(jobs, replace(scenario, wiring=SchedulerWiring(pace=Flatterer)))
     assert any("is credited" in violation for violation in result.violations)
 
 
@@ -212,7 +211,7 @@ def test_service_and_money_that_are_made_up_are_found(part: str, told: str) -> N
     jobs, scenario = preempted()
     simulation = Simulation(scenario)
 
-    def make_up(at: float, job: Job, state: JobState) -> None:
+    def make_up(at: float, job: JobProgress, state: JobState) -> None:
         meter = simulation.metrics.pools[POOL.pool_id]
         setattr(meter, part, getattr(meter, part) + (1e9 if part == "held_s" else 0.02))
 
@@ -235,7 +234,7 @@ def test_a_fork_has_the_speed_of_its_parts_and_a_mixed_gang_that_of_its_slowest(
     """Work credited is work done: beside a job that cannot be stopped, it ends after its steps over its true speed."""
     slow = Pool(PoolId("k80"), Shape("k80", "k80", 2, 8.0, 2**33))
     speeds = {SpeedKey(KIND, "a100"): SPEED, SpeedKey(KIND, "k80"): 1.0, SpeedKey(KIND, "k80", 3): 2.0}
-    truth = Truth(speeds, mixing_loss=0.2, averaging_loss=0.1)
+    truth = GroundTruth(speeds, mixing_loss=0.2, averaging_loss=0.1)
     there = JobRequest(JobId(1), KIND, (Demand("k80", 2),), steps=5000.0, preemptible=False)
     spread = JobRequest(JobId(2), KIND, (Demand("a100", gang), Demand("k80", gang)), steps=900.0, **more)
     jobs = [SimulatedJob(0.0, there, 5000.0), SimulatedJob(1.0, spread, 900.0)]

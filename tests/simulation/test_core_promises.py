@@ -8,13 +8,13 @@ from optimizer.policy import PolicySpec
 from scheduler.core import events as ev
 from scheduler.core.commands import Command, JobTransitioned, Revoke, Start
 from scheduler.core.rules import RoundRules
-from simulator.attempts import WorldModel
-from simulator.engine import Limits
-from simulator.job import SimulatedJob
+from simulator.attempts import WorldParameters
+from simulator.engine import RunLimits
+from simulator.ground_truth import AttemptCosts, GroundTruth, SpeedKey
 from simulator.machines import PoolModel
-from simulator.simulate import Scenario, Simulation, simulate
-from simulator.truth import Costs, SpeedKey, Truth
-from walras.ids import JobId, Kind
+from simulator.simulated_jobs import SimulatedJob
+from simulator.simulation import Scenario, Simulation, simulate
+from walras.job_request import JobId, Kind
 from walras.states import JobState
 
 KIND = Kind("k")
@@ -25,9 +25,9 @@ RULES = RoundRules(round_s=60, resolve_min_s=60, min_runtime_s=60, profiling_sha
 def scenario(machines: int, size: int, until_at: float = 1e9) -> Scenario:
     """One pool of identical machines, speeds known, restarts of 10 s."""
     model = PoolModel(pool("a", size), machines)
-    truth = Truth({SpeedKey(KIND, "a"): 1.0}, {KIND: Costs(RESTART_S - 2.0, 2.0)})
+    truth = GroundTruth({SpeedKey(KIND, "a"): 1.0}, {KIND: AttemptCosts(RESTART_S - 2.0, 2.0)})
     return Scenario(
-        (model,), truth, PolicySpec("max_min_fairness"), RULES, WorldModel(), limits=Limits(until_at=until_at)
+        (model,), truth, PolicySpec("max_min_fairness"), RULES, WorldParameters(), limits=RunLimits(until_at=until_at)
     )
 
 
@@ -126,7 +126,7 @@ def test_jobs_that_cannot_checkpoint_take_turns_once_and_then_run_to_their_end()
     """A job whose work is lost when it is stopped is stopped at most once by its equals: all of them finish."""
     jobs = [SimulatedJob(0.0, job(i, "a", steps=600.0), 600.0) for i in range(1, 5)]
     base = scenario(machines=1, size=1, until_at=1e5)
-    truth = Truth(base.truth.speeds, {KIND: Costs(RESTART_S, None)})
+    truth = GroundTruth(base.truth.speeds, {KIND: AttemptCosts(RESTART_S, None)})
     result = simulate(jobs, replace(base, truth=truth))
     assert len(result.jobs) == 4
     assert max(measure.preemptions for measure in result.jobs) <= 1

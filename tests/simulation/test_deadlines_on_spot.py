@@ -6,21 +6,20 @@ from random import Random
 import pytest
 
 from optimizer.policy import PolicySpec
-from scheduler.cloud.simulated import RentalTerms
-from scheduler.core.answers.conditions import AT_RISK, conditions
 from scheduler.core.commands import AttemptTransitioned, Command, Rent
 from scheduler.core.core import SchedulerCore
 from scheduler.core.events import Event, Woke
+from scheduler.core.explain.pending_reasons import AT_RISK, job_conditions
 from scheduler.core.rules import RoundRules
-from simulator.engine import Limits
+from scheduler.providers.simulated_cloud import RentalTerms
+from simulator.engine import RunLimits
 from simulator.faults import Incident, MarketChange
-from simulator.job import SimulatedJob
+from simulator.ground_truth import AttemptCosts, GroundTruth, SpeedKey
 from simulator.machines import PoolModel
-from simulator.simulate import Scenario, Simulation
-from simulator.truth import Costs, SpeedKey, Truth
-from walras.cluster import Market, Pool, Shape
-from walras.ids import JobId, Kind, PoolId
-from walras.request import Demand, JobRequest
+from simulator.simulated_jobs import SimulatedJob
+from simulator.simulation import Scenario, Simulation
+from walras.cluster import Market, Pool, PoolId, Shape
+from walras.job_request import Demand, JobId, JobRequest, Kind
 from walras.states import AttemptState, JobState
 
 KIND = Kind("cnn")
@@ -33,11 +32,11 @@ HOUR_S = 3600.0
 def scenario(policy: PolicySpec, incidents: list[Incident], *, seed: int = 0, notice_s: float = 30.0) -> Scenario:
     spot = replace(SPOT, notice_s=notice_s)
     pools = (PoolModel(spot, terms=RentalTerms(60.0)), PoolModel(SURE, terms=RentalTerms(120.0)))
-    truth = Truth({SpeedKey(KIND, "gpu"): 1.0}, {KIND: Costs(10.0, 5.0, 300.0)})
+    truth = GroundTruth({SpeedKey(KIND, "gpu"): 1.0}, {KIND: AttemptCosts(10.0, 5.0, 300.0)})
     rules = RoundRules(round_s=300.0, resolve_min_s=60.0, restart_default_s=20.0, min_runtime_s=10.0,
                        delay_usd_per_h=2.0, rent_keep_s=120.0, rent_backoff_s=10.0)  # fmt: skip
     return Scenario(pools, truth, policy, rules, incidents=tuple(incidents), seed=seed,
-                    limits=Limits(until_at=20 * HOUR_S, max_events=100_000))  # fmt: skip
+                    limits=RunLimits(until_at=20 * HOUR_S, max_events=100_000))  # fmt: skip
 
 
 def run(told: Scenario, hours: float, deadline_h: float) -> tuple[float, list[tuple[float, str]], list[str]]:
@@ -52,7 +51,7 @@ def run(told: Scenario, hours: float, deadline_h: float) -> tuple[float, list[tu
                 assert command.placement is not None
                 where.append((event.at, str(command.placement.pool_id)))
         if commands:
-            said.extend(each.detail for each in conditions(core, JobId(1)) if each.type == AT_RISK)
+            said.extend(each.detail for each in job_conditions(core, JobId(1)) if each.type == AT_RISK)
 
     request = JobRequest(
         JobId(1), KIND, (Demand("gpu", 1),), steps=hours * HOUR_S, deadline_at=deadline_h * HOUR_S, grace_s=20.0
@@ -134,7 +133,9 @@ def test_the_cheapest_machines_that_suffice_are_rented() -> None:
         PoolId("fast/on_demand/z"), replace(BOX, name="fast", accelerator="fast"), Market.ON_DEMAND, "z", 30.0, 2
     )
     told = scenario(PolicySpec("walras"), [])
-    truth = Truth({SpeedKey(KIND, "gpu"): 1.0, SpeedKey(KIND, "fast"): 2.0}, {KIND: Costs(10.0, 5.0, 300.0)})
+    truth = GroundTruth(
+        {SpeedKey(KIND, "gpu"): 1.0, SpeedKey(KIND, "fast"): 2.0}, {KIND: AttemptCosts(10.0, 5.0, 300.0)}
+    )
     told = replace(
         told,
         pools=(PoolModel(SURE, terms=RentalTerms(120.0)), PoolModel(fast, terms=RentalTerms(120.0))),

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from optimizer.policy import PolicySpec
-from simulator.simulate import Scenario
+from simulator.simulation import Scenario
 from tests.simulation import random_scenarios, test_random_runs
 from tests.simulation.test_elastic_runs import Story, a_job
 

@@ -10,25 +10,23 @@ from optimizer.policy import PolicySpec
 from scheduler.core import invariants
 from scheduler.core.commands import Command, Revoke, Solve, Start
 from scheduler.core.core import SchedulerCore
+from scheduler.core.cycle.problem_snapshot import build_problem
+from scheduler.core.cycle.solve_requests import run_solve
 from scheduler.core.events import Event, JobRestored, JobSubmitted, NodeJoined, PolicyChanged, PoolDeclared, Solved
-from scheduler.core.resolve import build_problem
 from scheduler.core.rules import RoundRules
-from scheduler.core.solving import solve
-from simulator.job import SimulatedJob
+from simulator.ground_truth import AttemptCosts, GroundTruth, SpeedKey
 from simulator.machines import PoolModel
-from simulator.simulate import Result, Scenario, Simulation
-from simulator.truth import Costs, SpeedKey, Truth
+from simulator.simulated_jobs import SimulatedJob
+from simulator.simulation import Scenario, Simulation, SimulationResult
 from tests.simulation import random_scenarios, test_random_runs
-from walras.cluster import NodeShare, Placement, Pool, Shape
-from walras.ids import JobId, Kind, NodeId, PoolId
-from walras.reasons import Reason
-from walras.request import Demand, JobRequest
-from walras.states import JobState
+from walras.cluster import NodeId, NodeShare, Placement, Pool, PoolId, Shape
+from walras.job_request import Demand, JobId, JobRequest, Kind
+from walras.states import JobState, Reason
 
 KIND, POOL = Kind("k"), PoolId("p")
 RULES = RoundRules(round_s=60.0, restart_default_s=20.0, min_runtime_s=60.0, resolve_min_s=30.0)
 #: Twice the gang is 1.74 times as fast; a restart costs 10 s to start and 5 s to save.
-TRUTH = Truth({SpeedKey(KIND, "a100", n): n**0.8 for n in range(1, 17)}, default_costs=Costs(10.0, 5.0))
+TRUTH = GroundTruth({SpeedKey(KIND, "a100", n): n**0.8 for n in range(1, 17)}, default_costs=AttemptCosts(10.0, 5.0))
 
 
 def a_job(
@@ -48,12 +46,12 @@ class Story:
     starts: dict[int, list[tuple[float, int]]] = field(default_factory=dict)
     stops: dict[int, list[Reason]] = field(default_factory=dict)
 
-    def run(self) -> Result:
+    def run(self) -> SimulationResult:
         pool = PoolModel(Pool(POOL, Shape("s", "a100", 4, 8.0, 2**33)), machines=2)
         core = test_random_runs.CheckedCore()
         scenario = Scenario((pool,), TRUTH, PolicySpec(self.policy), self.rules)
         result = Simulation(scenario, core=core).run(self.jobs, self._hear)
-        invariants.check(core)
+        invariants.check_invariants(core)
         assert not result.violations
         assert {job.state for job in result.jobs} == {JobState.SUCCEEDED}
         return result
@@ -157,14 +155,14 @@ def test_a_question_after_a_restart_knows_the_size_a_job_runs_with() -> None:
     assert core.ledger.is_resized(job)
     assert core.ledger.rate_of(job) == core.ledger.table.speed(KIND, "a100", 2, {}).steps_per_s
     assert build_problem(core.ledger).columns.running.tolist() == [False, True, False, False]
-    invariants.check(core)
+    invariants.check_invariants(core)
 
 
 def test_a_new_policy_begins_with_what_jobs_asked_for() -> None:
     """What the old one chose is not a wish of the job."""
     core, said = _core(a_job(1, 1e6).request)
     ask = next(command for command in said if isinstance(command, Solve))
-    said.extend(core.handle(Solved(1.0, ask.request_id, solve(ask))))
+    said.extend(core.handle(Solved(1.0, ask.request_id, run_solve(ask))))
     job = core.ledger.jobs[JobId(1)]
     assert core.ledger.count_on(job, 0) == 8
     core.handle(PolicyChanged(2.0, PolicySpec("fifo"), RULES))

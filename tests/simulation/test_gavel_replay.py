@@ -6,10 +6,10 @@ import pytest
 
 from optimizer.policy import PolicySpec
 from scheduler.core.rules import RoundRules
-from simulator.engine import Outcome
-from simulator.report import Summary, summarise
-from simulator.simulate import Scenario, simulate
-from simulator.workload import load_experiment
+from simulator.engine import RunOutcome
+from simulator.experiment import load_experiment
+from simulator.reports.run_summary import RunSummary, summarise_run
+from simulator.simulation import Scenario, simulate
 
 CLUSTER = Path(__file__).parents[2] / "configs" / "clusters" / "gavel-12-12-12.yaml"
 #: Average JCT that Gavel's own simulator recorded on this trace and cluster, seconds (see docs/simulator.md).
@@ -19,12 +19,12 @@ RECORDED_ISOLATED_S = 75247.86
 GAVEL_ROUNDS = RoundRules(round_s=360.0, resolve_min_s=1920.0)
 
 
-def _run(data: Path, policy: PolicySpec, rules: RoundRules = GAVEL_ROUNDS) -> Summary:
+def _run(data: Path, policy: PolicySpec, rules: RoundRules = GAVEL_ROUNDS) -> RunSummary:
     experiment = load_experiment(data / "gavel" / "traces" / "static_single_seed0_n60.tsv", CLUSTER)
     result = simulate(experiment.jobs, Scenario(experiment.pools, experiment.truth, policy, rules))
-    assert result.outcome is Outcome.COMPLETE
+    assert result.outcome is RunOutcome.COMPLETE
     assert result.violations == []
-    return summarise(result)
+    return summarise_run(result)
 
 
 def test_first_come_first_served_finishes_every_job(reference_data: Path) -> None:

@@ -5,13 +5,13 @@ from statistics import fmean
 import pytest
 
 from benchmarks.revocation_runs import Weather, losses
-from simulator.truth import Costs
+from simulator.ground_truth import AttemptCosts
 
 
 @pytest.mark.parametrize("every_s", [300.0, 900.0])
 def test_a_revocation_without_notice_costs_at_most_one_interval_and_half_of_it_in_the_mean(every_s: float) -> None:
     """Machines that live an hour in the mean, jobs that save by themselves; the mean to 5 % of the interval."""
-    costs = Costs(start_s=30.0, warm_up_s=20.0, checkpoint_s=15.0, checkpoint_every_s=every_s, exit_s=1.0)
+    costs = AttemptCosts(start_s=30.0, warm_up_s=20.0, checkpoint_s=15.0, checkpoint_every_s=every_s, exit_s=1.0)
     lost_s = losses(Weather(jobs=10, work_s=12 * 3600.0, mean_life_s=3600.0, costs=costs))
     assert len(lost_s) > 100
     assert 0.9 * every_s < max(lost_s) <= every_s * (1 + 1e-9)
@@ -21,5 +21,5 @@ def test_a_revocation_without_notice_costs_at_most_one_interval_and_half_of_it_i
 
 def test_a_job_that_never_saves_loses_all_it_has_done() -> None:
     """What the bound is worth: without checkpoints of its own, more than an interval is lost to some machine."""
-    lost_s = losses(Weather(jobs=3, work_s=3600.0, mean_life_s=3600.0, costs=Costs(start_s=30.0)))
+    lost_s = losses(Weather(jobs=3, work_s=3600.0, mean_life_s=3600.0, costs=AttemptCosts(start_s=30.0)))
     assert max(lost_s) > 900.0

@@ -10,14 +10,13 @@ from optimizer.policy import PolicySpec
 from scheduler.core.commands import Command
 from scheduler.core.events import Event
 from scheduler.core.rules import Backfill, RoundRules
-from simulator.engine import Limits, Outcome
-from simulator.job import SimulatedJob
+from simulator.engine import RunLimits, RunOutcome
+from simulator.ground_truth import AttemptCosts, GroundTruth, SpeedKey
 from simulator.machines import PoolModel
-from simulator.simulate import Result, Scenario, simulate
-from simulator.truth import Costs, SpeedKey, Truth
-from walras.cluster import Pool, Shape
-from walras.ids import JobId, Kind, PoolId
-from walras.request import Demand, JobRequest
+from simulator.simulated_jobs import SimulatedJob
+from simulator.simulation import Scenario, SimulationResult, simulate
+from walras.cluster import Pool, PoolId, Shape
+from walras.job_request import Demand, JobId, JobRequest, Kind
 
 KIND = Kind("k")
 URGENT, ORDINARY = 90, 50
@@ -62,7 +61,7 @@ def job(number: int, at: float, gang: int, steps: float, priority: int = ORDINAR
     return SimulatedJob(at, request, steps)
 
 
-def run(jobs: list[SimulatedJob], scenario: Scenario) -> tuple[Result, int]:
+def run(jobs: list[SimulatedJob], scenario: Scenario) -> tuple[SimulationResult, int]:
     """The result, and the most commands given at one instant (bounded by what so many jobs can need)."""
     accelerators = sum(model.machines * model.pool.shape.accelerators for model in scenario.pools)
     # A place can change hands a few times at an instant (free costs), each for a handful of commands; not for ever.
@@ -70,7 +69,7 @@ def run(jobs: list[SimulatedJob], scenario: Scenario) -> tuple[Result, int]:
     return simulate(jobs, scenario, recorder=busiest), busiest.found
 
 
-def scenario(policy: str, machines: int, size: int, costs: Costs, **rules: object) -> Scenario:
+def scenario(policy: str, machines: int, size: int, costs: AttemptCosts, **rules: object) -> Scenario:
     pool = Pool(PoolId("a"), Shape("a", "a100", size, 64.0, 2**40))
     given_rules: dict[str, object] = {
         "round_s": 20.0, "resolve_min_s": 5.0, "min_runtime_s": 5.0, "profiling_s": 5.0, "restart_default_s": 2.0,
@@ -78,21 +77,21 @@ def scenario(policy: str, machines: int, size: int, costs: Costs, **rules: objec
     }  # fmt: skip
     return Scenario(
         (PoolModel(pool, machines),),
-        Truth({SpeedKey(KIND, "a100"): 1.0}, {}, costs),
+        GroundTruth({SpeedKey(KIND, "a100"): 1.0}, {}, costs),
         PolicySpec(policy, PARAMETERS[policy]),
         RoundRules(**given_rules),  # type: ignore[arg-type]
-        limits=Limits(until_at=20_000.0, max_events=50_000),
+        limits=RunLimits(until_at=20_000.0, max_events=50_000),
     )
 
 
-@pytest.mark.parametrize("costs", [Costs(), Costs(2.0, 1.0)], ids=["free", "costly"])
+@pytest.mark.parametrize("costs", [AttemptCosts(), AttemptCosts(2.0, 1.0)], ids=["free", "costly"])
 @pytest.mark.parametrize("policy", POLICIES)
-def test_a_due_reservation_and_urgent_single_jobs_do_not_chase_each_other(policy: str, costs: Costs) -> None:
+def test_a_due_reservation_and_urgent_single_jobs_do_not_chase_each_other(policy: str, costs: AttemptCosts) -> None:
     """A gang that has reserved its place, and a stream of short jobs of a higher class that want the same place."""
     jobs = [job(1, 0.0, 1, 60.0), job(2, 0.0, 1, 90.0), job(3, 1.0, 4, 100.0, nodes=2)]
     jobs += [job(4 + n, 5.0 + 7.0 * n, 1, 20.0, URGENT) for n in range(40)]
     result, busiest = run(jobs, scenario(policy, machines=2, size=2, costs=costs))
-    assert result.outcome is Outcome.COMPLETE, result.outcome
+    assert result.outcome is RunOutcome.COMPLETE, result.outcome
     assert not result.violations
     assert busiest <= 4 * EXCHANGE + 2  # every accelerator changes hands once; a solve and a wake-up besides
 
@@ -101,7 +100,7 @@ def test_a_due_reservation_and_urgent_single_jobs_do_not_chase_each_other(policy
     policy=st.sampled_from(POLICIES),
     machines=st.integers(1, 3),
     size=st.integers(1, 3),
-    costs=st.sampled_from([Costs(), Costs(1.0), Costs(2.0, 1.0, 10.0)]),
+    costs=st.sampled_from([AttemptCosts(), AttemptCosts(1.0), AttemptCosts(2.0, 1.0, 10.0)]),
     backfill=st.sampled_from([Backfill.EASY, Backfill.FREE, Backfill.NONE]),
     min_runtime_s=st.sampled_from([0.0, 5.0]),
     round_s=st.sampled_from([0.0, 20.0]),
@@ -119,7 +118,7 @@ def test_every_instant_comes_to_rest_and_every_job_ends(
     policy: str,
     machines: int,
     size: int,
-    costs: Costs,
+    costs: AttemptCosts,
     backfill: Backfill,
     min_runtime_s: float,
     round_s: float,
@@ -136,5 +135,5 @@ def test_every_instant_comes_to_rest_and_every_job_ends(
         jobs.append(job(number, float(at), gang, float(steps), priority, nodes))
     rules = {"backfill": backfill, "min_runtime_s": min_runtime_s, "round_s": round_s}
     result, _ = run(jobs, scenario(policy, machines, size, costs, **rules))
-    assert result.outcome is Outcome.COMPLETE, result.outcome
+    assert result.outcome is RunOutcome.COMPLETE, result.outcome
     assert not result.violations

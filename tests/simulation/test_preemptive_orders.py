@@ -12,14 +12,14 @@ from optimizer.policy import PolicySpec
 from scheduler.core import events as ev
 from scheduler.core.commands import Command, Revoke
 from scheduler.core.rules import RoundRules
-from simulator.attempts import WorldModel
-from simulator.engine import Limits, Outcome
-from simulator.job import SimulatedJob
+from simulator.attempts import WorldParameters
+from simulator.engine import RunLimits, RunOutcome
+from simulator.ground_truth import AttemptCosts, GroundTruth, SpeedKey
 from simulator.machines import PoolModel
-from simulator.metrics import JobMeasure
-from simulator.simulate import Scenario, Simulation
-from simulator.truth import Costs, SpeedKey, Truth
-from walras.ids import JobId, Kind
+from simulator.metrics import JobMetrics
+from simulator.simulated_jobs import SimulatedJob
+from simulator.simulation import Scenario, Simulation
+from walras.job_request import JobId, Kind
 
 KIND = Kind("k")
 RESTART_S = 10.0
@@ -51,17 +51,17 @@ class Run:
         rules: RoundRules = RULES,
         **parameters: object,
     ) -> None:
-        truth = Truth({SpeedKey(KIND, "a"): 1.0}, {KIND: Costs(RESTART_S - 2.0, 2.0)})
+        truth = GroundTruth({SpeedKey(KIND, "a"): 1.0}, {KIND: AttemptCosts(RESTART_S - 2.0, 2.0)})
         scenario = Scenario(
-            (PoolModel(pool("a", size), machines),), truth, PolicySpec(policy, parameters), rules, WorldModel(),
-            limits=Limits(until_at=1e7, max_events=200_000),
+            (PoolModel(pool("a", size), machines),), truth, PolicySpec(policy, parameters), rules, WorldParameters(),
+            limits=RunLimits(until_at=1e7, max_events=200_000),
         )  # fmt: skip
         self.revoked: list[tuple[float, int]] = []
         self.result = Simulation(scenario).run(jobs, self._watch)
-        assert self.result.outcome is Outcome.COMPLETE
+        assert self.result.outcome is RunOutcome.COMPLETE
         assert not self.result.violations
         assert not self.result.unfinished
-        self.by_id: dict[int, JobMeasure] = {measure.job_id: measure for measure in self.result.jobs}
+        self.by_id: dict[int, JobMetrics] = {measure.job_id: measure for measure in self.result.jobs}
 
     def _watch(self, event: ev.Event, commands: list[Command]) -> None:
         self.revoked += [(event.at, command.job_id) for command in commands if isinstance(command, Revoke)]

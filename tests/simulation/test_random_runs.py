@@ -6,8 +6,8 @@ from scheduler.core import invariants
 from scheduler.core.commands import Command
 from scheduler.core.core import SchedulerCore
 from scheduler.core.events import Event
-from simulator.engine import Outcome
-from simulator.simulate import Result, Simulation
+from simulator.engine import RunOutcome
+from simulator.simulation import Simulation, SimulationResult
 from tests.simulation.random_scenarios import jobs_of, scenario_of
 from walras.states import JobState
 
@@ -27,19 +27,19 @@ class CheckedCore(SchedulerCore):
         commands = super().handle(event)
         self._handled += 1
         if self._handled % _CHECK_EVERY == 0:
-            invariants.check(self)
+            invariants.check_invariants(self)
         return commands
 
 
-def run_seed(seed: int) -> Result:
+def run_seed(seed: int) -> SimulationResult:
     """One random simulation, checked."""
     scenario = scenario_of(seed)
     jobs = jobs_of(seed, scenario)
     core = CheckedCore()
     result = Simulation(scenario, core=core).run(jobs)
-    invariants.check(core)
+    invariants.check_invariants(core)
     assert result.violations == []
-    assert result.outcome is Outcome.COMPLETE, f"{result.outcome}: {result.unfinished}"
+    assert result.outcome is RunOutcome.COMPLETE, f"{result.outcome}: {result.unfinished}"
     assert {measure.job_id for measure in result.jobs} == {job.request.job_id for job in jobs}
     plans = {job.request.job_id: job for job in jobs}
     for measure in result.jobs:

@@ -5,18 +5,17 @@ import pytest
 from optimizer.policy import PolicySpec
 from scheduler.core.commands import Solve
 from scheduler.core.core import SchedulerCore
+from scheduler.core.cycle.solve_requests import integral_gang_bound, run_solve
 from scheduler.core.events import Proposal
-from scheduler.core.ledger.realised import realised
 from scheduler.core.rules import RoundRules
-from scheduler.core.solving import solve, whole_gangs
-from simulator.engine import Limits
-from simulator.job import SimulatedJob
+from scheduler.core.state.ledger import realised_fraction
+from simulator.engine import RunLimits
+from simulator.ground_truth import AttemptCosts, GroundTruth, SpeedKey
 from simulator.machines import PoolModel
-from simulator.simulate import Scenario, Simulation, Wiring
-from simulator.truth import Costs, SpeedKey, Truth
-from walras.cluster import Pool, Shape
-from walras.ids import JobId, Kind, PoolId
-from walras.request import Demand, JobRequest
+from simulator.simulated_jobs import SimulatedJob
+from simulator.simulation import Scenario, SchedulerWiring, Simulation
+from walras.cluster import Pool, PoolId, Shape
+from walras.job_request import Demand, JobId, JobRequest, Kind
 
 KIND = Kind("k")
 
@@ -32,7 +31,7 @@ def run_asking(gangs: list[int], accelerators: int, until_s: float) -> tuple[Sch
 
     def answered(command: Solve) -> Proposal:
         asked.append(command)
-        return solve(command)
+        return run_solve(command)
 
     jobs = [
         SimulatedJob(0.0, JobRequest(JobId(row + 1), KIND, (Demand("a100", gang),), steps=1e9), 1e9)
@@ -40,11 +39,11 @@ def run_asking(gangs: list[int], accelerators: int, until_s: float) -> tuple[Sch
     ]
     scenario = Scenario(
         (PoolModel(Pool(PoolId("a"), Shape("a", "a100", accelerators, 64.0, 2**40)), 1),),
-        Truth({SpeedKey(KIND, "a100"): 1.0}, {}, Costs(0.0)),
+        GroundTruth({SpeedKey(KIND, "a100"): 1.0}, {}, AttemptCosts(0.0)),
         PolicySpec("max_min_fairness"),
         RoundRules(round_s=60.0, restart_default_s=0.0, min_runtime_s=0.0),
-        limits=Limits(until_s),
-        wiring=Wiring(solver=answered),
+        limits=RunLimits(until_s),
+        wiring=SchedulerWiring(solver=answered),
     )
     core = SchedulerCore()
     Simulation(scenario, core=core).run(jobs)
@@ -58,13 +57,13 @@ def test_two_gangs_of_three_on_four_accelerators_realise_three_quarters():
     assert proposal.gap < 1e-6
     assert proposal.counts == (3, 3)
     assert sum(count * share for count, share in zip(proposal.counts, proposal.shares, strict=True)) == pytest.approx(4)
-    assert realised(core.ledger) == pytest.approx(0.75, abs=0.03)
-    assert whole_gangs(asked[-1]) == pytest.approx(0.75 * proposal.bound)
+    assert realised_fraction(core.ledger) == pytest.approx(0.75, abs=0.03)
+    assert integral_gang_bound(asked[-1]) == pytest.approx(0.75 * proposal.bound)
 
 
 def test_gangs_that_fill_the_machine_realise_what_is_promised():
     """Two gangs of two on four accelerators run all the time."""
-    assert realised(run([2, 2], 4, 3600.0).ledger) == pytest.approx(1.0, abs=1e-6)
+    assert realised_fraction(run([2, 2], 4, 3600.0).ledger) == pytest.approx(1.0, abs=1e-6)
 
 
 def test_a_gang_that_has_reserved_the_incumbents_machine_still_takes_its_turn():
@@ -75,4 +74,4 @@ def test_a_gang_that_has_reserved_the_incumbents_machine_still_takes_its_turn():
 
 def test_nothing_promised_nothing_realised():
     """Without jobs there is nothing to be a part of."""
-    assert realised(run([], 4, 60.0).ledger) is None
+    assert realised_fraction(run([], 4, 60.0).ledger) is None

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from scheduler.core.commands import Command
 from scheduler.core.events import Event
-from simulator.simulate import simulate
+from simulator.simulation import simulate
 from tests.simulation.random_scenarios import jobs_of, scenario_of
 
 #: Between them: every policy, faults of all kinds, noise, both ways to know speeds.

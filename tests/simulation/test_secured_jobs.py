@@ -6,20 +6,19 @@ from random import Random
 import pytest
 
 from optimizer.policy import PolicySpec
-from scheduler.cloud.simulated import RentalTerms
 from scheduler.core.commands import AttemptTransitioned, Command
 from scheduler.core.core import SchedulerCore
 from scheduler.core.events import Event
 from scheduler.core.rules import RoundRules
-from simulator.engine import Limits
+from scheduler.providers.simulated_cloud import RentalTerms
+from simulator.engine import RunLimits
 from simulator.faults import Incident, MarketChange
-from simulator.job import SimulatedJob
+from simulator.ground_truth import AttemptCosts, GroundTruth, SpeedKey
 from simulator.machines import PoolModel
-from simulator.simulate import Result, Scenario, Simulation
-from simulator.truth import Costs, SpeedKey, Truth
-from walras.cluster import Market, Pool, Shape
-from walras.ids import JobId, Kind, PoolId
-from walras.request import Demand, JobRequest
+from simulator.simulated_jobs import SimulatedJob
+from simulator.simulation import Scenario, Simulation, SimulationResult
+from walras.cluster import Market, Pool, PoolId, Shape
+from walras.job_request import Demand, JobId, JobRequest, Kind
 from walras.states import AttemptState, JobState
 
 KIND = Kind("cnn")
@@ -37,11 +36,13 @@ def scenario(policy: str, incidents: list[Incident], *, sure_machines: float = 1
         PoolModel(SURE, terms=RentalTerms(120.0, capacity=sure_machines)),
         PoolModel(DEAR, terms=RentalTerms(120.0)),
     )
-    truth = Truth({SpeedKey(KIND, "gpu"): 1.0, SpeedKey(KIND, "fast"): 2.0}, {KIND: Costs(10.0, 5.0, 300.0)})
+    truth = GroundTruth(
+        {SpeedKey(KIND, "gpu"): 1.0, SpeedKey(KIND, "fast"): 2.0}, {KIND: AttemptCosts(10.0, 5.0, 300.0)}
+    )
     rules = RoundRules(round_s=300.0, resolve_min_s=60.0, restart_default_s=20.0, min_runtime_s=10.0,
                        delay_usd_per_h=2.0, rent_keep_s=120.0, rent_backoff_s=10.0)  # fmt: skip
     return Scenario(pools, truth, PolicySpec(policy), rules, incidents=tuple(incidents),
-                    limits=Limits(until_at=30 * HOUR_S, max_events=200_000))  # fmt: skip
+                    limits=RunLimits(until_at=30 * HOUR_S, max_events=200_000))  # fmt: skip
 
 
 def wanted(number: int, at: float, hours: float, in_hours: float) -> SimulatedJob:
@@ -52,7 +53,7 @@ def wanted(number: int, at: float, hours: float, in_hours: float) -> SimulatedJo
     return SimulatedJob(at, request, hours * HOUR_S)
 
 
-def run(told: Scenario, jobs: list[SimulatedJob]) -> tuple[Result, set[JobId], list[str]]:
+def run(told: Scenario, jobs: list[SimulatedJob]) -> tuple[SimulationResult, set[JobId], list[str]]:
     """What came of it, who was secured, and who was asked to leave machines that stay."""
     core, settled, moved = SchedulerCore(), set[JobId](), list[str]()
 

@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from scheduler.core import rounds
 from scheduler.core.commands import Command
 from scheduler.core.core import SchedulerCore
-from scheduler.core.cycle import Cycle
+from scheduler.core.cycle import backfill
 from scheduler.core.events import Event, RoundEnded, Woke
-from scheduler.core.ledger.ledger import JobRecord
-from scheduler.core.ledger.remaining import all_left_here_s, foreseen_ends_on, left_here_s
-from scheduler.core.placement.room import ANY_ROOM, Room
-from simulator.simulate import Simulation
+from scheduler.core.placement.reservations import UNBOUNDED_CAPACITY, FreeCapacityBound
+from scheduler.core.state.ledger import JobRecord
+from scheduler.core.state.remaining_work import expected_ends_on, remaining_here_of_all_s, remaining_here_s
+from scheduler.core.state.working_set import Cycle
+from simulator.simulation import Simulation
 from tests.simulation.random_scenarios import jobs_of, scenario_of
 
 SEEDS = range(2000, 2040)
@@ -28,15 +28,15 @@ def run(seed: int, core: SchedulerCore | None = None) -> list[tuple[int, float, 
 
 
 def test_looking_only_at_gangs_that_find_room_starts_the_same_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A form that `room_on` rules out finds no place when it is looked at all the same."""
+    """A form that `free_capacity_bound` rules out finds no place when it is looked at all the same."""
     usual = [run(seed) for seed in SEEDS]
 
-    def anything(cycle: Cycle, pool: int) -> Room:
+    def anything(cycle: Cycle, pool: int) -> FreeCapacityBound:
         idle = not cycle.ledger.fleet.pools[pool].free and rounds_room(cycle, pool).lent == 0
-        return Room(0, 0, 0) if idle else ANY_ROOM
+        return FreeCapacityBound(0, 0, 0) if idle else UNBOUNDED_CAPACITY
 
-    rounds_room = rounds.room_on
-    monkeypatch.setattr(rounds, "room_on", anything)
+    rounds_room = backfill.free_capacity_bound
+    monkeypatch.setattr(backfill, "free_capacity_bound", anything)
     assert [run(seed) for seed in SEEDS] == usual
 
 
@@ -51,7 +51,7 @@ class Comparing(SchedulerCore):
         if isinstance(event, Woke | RoundEnded):
             running = [job for job in ledger if int(ledger.columns.pool[job.slot]) >= 0]
             slots = np.array([job.slot for job in running], np.int64)
-            assert all_left_here_s(ledger, slots).tolist() == [left_here_s(ledger, job) for job in running]
+            assert remaining_here_of_all_s(ledger, slots).tolist() == [remaining_here_s(ledger, job) for job in running]
             self.compared += len(slots)
             self._compare_costs(running, slots)
         self._compare_ends()
@@ -70,7 +70,7 @@ class Comparing(SchedulerCore):
             if machine is not None and ledger.standing is not None:
                 holders = [ledger.jobs[job_id] for job_id, held in machine.holders.items() for _ in held]
                 anew = sorted(map(self._end, holders))
-                assert foreseen_ends_on(ledger, machine, ledger.standing.rules) == anew
+                assert expected_ends_on(ledger, machine, ledger.standing.rules) == anew
 
     def _end(self, job: JobRecord) -> float:
         rate, rules = self.ledger.rate_of(job), self.cycle.standing.rules

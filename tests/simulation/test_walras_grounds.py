@@ -10,7 +10,7 @@ from benchmarks.bench_grounds_traces import TRACES, source_of
 from benchmarks.grounds import excess, serve
 from benchmarks.grounds_pairs import in_pairs
 from benchmarks.grounds_rounds import in_gavel_rounds
-from simulator.study.cell import Source
+from simulator.reports.run_spec import WorkloadSource
 
 STATIC = TRACES[0]
 
@@ -49,6 +49,6 @@ def test_not_knowing_how_fast_each_job_is_costs_little() -> None:
 @pytest.mark.slow
 def test_the_last_of_a_hundred_jobs_ends_early(reference_data: Path) -> None:
     """The makespan stays below 64,150 s for jobs alone, and below 60,000 s for pairs."""
-    source = Source(str(reference_data / "gavel" / "traces" / "minimize_makespan.tsv"))
+    source = WorkloadSource(str(reference_data / "gavel" / "traces" / "minimize_makespan.tsv"))
     assert serve(source, "gavel-8-16-24", "makespan").makespan_s < 64_150
     assert serve(source, "gavel-8-16-24", "makespan", change=in_pairs).makespan_s < 60_000

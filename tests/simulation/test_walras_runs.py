@@ -10,15 +10,14 @@ from scheduler.core.commands import Command, Revoke, Start
 from scheduler.core.core import SchedulerCore
 from scheduler.core.events import AttemptEnded, Event, PolicyChanged
 from scheduler.core.rules import RoundRules
-from simulator.engine import Outcome
-from simulator.job import SimulatedJob
+from simulator.engine import RunOutcome
+from simulator.ground_truth import AttemptCosts, GroundTruth, SpeedKey
 from simulator.machines import PoolModel
-from simulator.simulate import Result, Scenario, simulate
-from simulator.truth import Costs, SpeedKey, Truth
+from simulator.simulated_jobs import SimulatedJob
+from simulator.simulation import Scenario, SimulationResult, simulate
 from tests.simulation.random_scenarios import jobs_of, scenario_of
-from walras.cluster import Pool, Shape
-from walras.ids import JobId, Kind, PoolId
-from walras.request import Demand, JobRequest
+from walras.cluster import Pool, PoolId, Shape
+from walras.job_request import Demand, JobId, JobRequest, Kind
 
 WALRAS = PolicySpec("walras")
 KINDS = (Kind("cnn"), Kind("rnn"))
@@ -30,7 +29,7 @@ def scenario(policy: PolicySpec = WALRAS, restart_s: float = 0.0) -> Scenario:
     pools = tuple(PoolModel(Pool(PoolId(name), Shape(name, name, 1, 8.0, 2**33)), 4) for name in ("fast", "slow"))
     speeds = {SpeedKey(kind, name): told[kind] for name, told in (("fast", FAST), ("slow", SLOW)) for kind in KINDS}
     rules = RoundRules(round_s=60.0, resolve_min_s=0.0, restart_default_s=restart_s)
-    return Scenario(pools, Truth(speeds, {}, Costs(start_s=restart_s)), policy, rules)
+    return Scenario(pools, GroundTruth(speeds, {}, AttemptCosts(start_s=restart_s)), policy, rules)
 
 
 def workload(seed: int, jobs: int = 30, every_s: float = 60.0) -> list[SimulatedJob]:
@@ -46,7 +45,7 @@ def workload(seed: int, jobs: int = 30, every_s: float = 60.0) -> list[Simulated
     return made
 
 
-def logged(jobs: list[SimulatedJob], told: Scenario) -> tuple[Result, list[tuple[Event, list[Command]]]]:
+def logged(jobs: list[SimulatedJob], told: Scenario) -> tuple[SimulationResult, list[tuple[Event, list[Command]]]]:
     log: list[tuple[Event, list[Command]]] = []
     return simulate(jobs, told, recorder=lambda event, commands: log.append((event, list(commands)))), log
 
@@ -56,7 +55,7 @@ def test_every_job_ends_whatever_fails(seed: int) -> None:
     """Faults, noise, unknown speeds and slow solves: no run stalls, and no work is made up."""
     told = replace(scenario_of(seed), policy=WALRAS)
     result = simulate(jobs_of(seed, told), told)
-    assert result.outcome is Outcome.COMPLETE
+    assert result.outcome is RunOutcome.COMPLETE
     assert result.unfinished == []
     assert result.violations == []
 

@@ -9,13 +9,13 @@ from typing import Any
 
 from tests.support.attempts import ROOT, ask_status, wait_for
 from workers import processes
-from workers.plan import PLAN_FILE, read_plan
+from workers.supervisor_protocol import PLAN_FILE, read_plan
 
 _RUN = """
 import json, logging, sys
 from pathlib import Path
-from workers.agent.options import AgentOptions
-from workers.main import run_agent
+from workers.agent.startup import AgentOptions
+from workers.agent.startup import run_agent
 logging.basicConfig(level="INFO")
 fields = json.loads(sys.argv[1])
 paths = {name: Path(fields[name]) for name in ("state", "join_token_file", "speeds") if name in fields}

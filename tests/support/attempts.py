@@ -17,8 +17,14 @@ from typing import Any
 
 import walras
 from workers import processes
-from workers.journal import read_journal
-from workers.plan import JOURNAL_FILE, SUPERVISOR_FILE, Plan, rank_log, write_plan
+from workers.supervisor_protocol import (
+    JOURNAL_FILE,
+    SUPERVISOR_FILE,
+    AttemptPlan,
+    rank_log,
+    read_attempt_journal,
+    write_plan,
+)
 
 ROOT = Path(walras.__file__).parent.parent
 
@@ -77,7 +83,7 @@ class SupervisedAttempt:
         }
         fields = defaults | changes
         fields["env"] = self._environment(fields) | fields["env"]
-        self.plan = Plan(**fields)
+        self.plan = AttemptPlan(**fields)
 
     def _environment(self, fields: dict[str, Any]) -> dict[str, str]:
         return {
@@ -115,7 +121,7 @@ class SupervisedAttempt:
         return processes.carriers(self.plan.cookie)
 
     def events(self, kind: str) -> list[dict[str, Any]]:
-        return [event for event in read_journal(self.folder / JOURNAL_FILE)[0] if event["type"] == kind]
+        return [event for event in read_attempt_journal(self.folder / JOURNAL_FILE)[0] if event["type"] == kind]
 
     def wait_event(self, kind: str, timeout_s: float = 20.0) -> dict[str, Any]:
         found: list[dict[str, Any]] = wait_for(lambda: self.events(kind), timeout_s, f"event {kind}")

@@ -9,13 +9,12 @@ from typing import Any
 import numpy as np
 
 from optimizer.decision import Shares, Status
-from optimizer.documents.problem import ProblemDocument
-from optimizer.documents.reading import problem_of
+from optimizer.documents.problem_conversion import problem_from_document
+from optimizer.documents.problem_document import ProblemDocument
 from optimizer.policy import PolicySpec
 from optimizer.problem import Problem
 from optimizer.registry import make
-from walras.checking import check
-from walras.config import load_mapping
+from walras.spec.file_model import check_model, load_mapping
 
 PROBLEMS = Path(__file__).resolve().parents[2] / "configs" / "problems"
 #: Terms of projects that the problems may or may not have.
@@ -54,7 +53,7 @@ def spec_id(spec: PolicySpec) -> str:
 @cache
 def example(name: str) -> Problem:
     """A problem of `configs/problems`."""
-    return problem_of(check(ProblemDocument, load_mapping(PROBLEMS / f"{name}.json"), source=name))
+    return problem_from_document(check_model(ProblemDocument, load_mapping(PROBLEMS / f"{name}.json"), source=name))
 
 
 def answer(spec: PolicySpec, problem: Problem) -> Shares:

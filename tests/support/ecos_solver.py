@@ -6,12 +6,12 @@ import os
 import numpy as np
 import pytest
 
-from simulator.compat.gavel.cones import ConeProgram, Point
+from simulator.worlds.gavel.share_polytope import ConeProgram, ConeSolution
 
 _OPTIMAL, _NEARLY = 0, 10
 
 
-def ecos(program: ConeProgram) -> Point | None:
+def ecos(program: ConeProgram) -> ConeSolution | None:
     """Solve by ECOS with its own settings; skips the test where it is not installed (WALRAS_REQUIRE=golden: fails)."""
     if "golden" in os.environ.get("WALRAS_REQUIRE", "").split(","):
         solver = importlib.import_module("ecos")
@@ -20,4 +20,4 @@ def ecos(program: ConeProgram) -> Point | None:
     dims = {"l": program.nonnegative, "q": [3] * program.cones, "e": 0}
     answer = solver.solve(program.c, program.g, program.h, dims, verbose=False)
     status = answer["info"]["exitFlag"]
-    return Point(np.asarray(answer["x"]), status == _OPTIMAL) if status in (_OPTIMAL, _NEARLY) else None
+    return ConeSolution(np.asarray(answer["x"]), status == _OPTIMAL) if status in (_OPTIMAL, _NEARLY) else None

@@ -8,13 +8,12 @@ from optimizer.policy import PolicySpec
 from scheduler.core import commands as cmd
 from scheduler.core import events as ev
 from scheduler.core.core import SchedulerCore
-from scheduler.core.invariants import check
-from scheduler.core.ledger.fleet import Condition
-from scheduler.core.ledger.ledger import JobRecord, Ledger
+from scheduler.core.invariants import check_invariants
 from scheduler.core.rules import RoundRules
-from walras.cluster import Market, Placement, Pool, Shape
-from walras.ids import JobId, Kind, NodeId, PoolId
-from walras.request import Demand, JobRequest
+from scheduler.core.state.fleet import MachineCondition
+from scheduler.core.state.ledger import JobRecord, Ledger
+from walras.cluster import Market, NodeId, Placement, Pool, PoolId, Shape
+from walras.job_request import Demand, JobId, JobRequest, Kind
 
 
 def pool(
@@ -67,7 +66,7 @@ class FakeFleet:
         self.log.append((event, commands))
         for command in commands:
             self._note(command)
-        check(self.core)
+        check_invariants(self.core)
         return commands
 
     def _note(self, command: cmd.Command) -> None:
@@ -119,11 +118,11 @@ class FakeFleet:
         for machine in filter(None, old.fleet.machines):
             pool_id = old.fleet.pools[machine.pool].pool.pool_id
             self.tell(ev.NodeJoined(self.at, machine.node_id, pool_id, machine.token))
-            if machine.condition is Condition.UNREACHABLE:
+            if machine.condition is MachineCondition.UNREACHABLE:
                 self.tell(ev.NodeUnreachable(self.at, machine.node_id))
-            elif machine.condition is Condition.QUARANTINED:
+            elif machine.condition is MachineCondition.QUARANTINED:
                 self.tell(ev.NodeQuarantined(self.at, machine.node_id, machine.detail))
-            elif machine.condition is not Condition.UP:
+            elif machine.condition is not MachineCondition.UP:
                 self.tell(ev.NodeLeaving(self.at, machine.node_id, inf))
         for state in old.fleet.pools:
             for token, machines in state.awaited.items():

@@ -3,9 +3,9 @@
 import numpy as np
 from scipy.optimize import linprog
 
-from optimizer.arrays.owners import best_by
-from optimizer.filling.fill import Rule
-from optimizer.market.market import Market
+from optimizer.classes.class_problem import ClassProblem
+from optimizer.classes.segments import max_by
+from optimizer.lp.interior_point.progressive_filling import TierRule
 
 _HALVINGS = 45
 #: What a level gives is kept but for this part, so that a solver's rounding does not deny it to the next.
@@ -16,7 +16,7 @@ _STILL = 1e-3
 
 
 class _Programs:
-    def __init__(self, market: Market, worth: np.ndarray) -> None:
+    def __init__(self, market: ClassProblem, worth: np.ndarray) -> None:
         owner = market.owner()
         self.classes = market.classes
         self.gain = np.zeros((market.classes, market.columns))
@@ -40,10 +40,10 @@ class _Programs:
         return float(-found.fun) if found.status == 0 else None
 
 
-def reference(market: Market, worth: np.ndarray, rule: Rule) -> np.ndarray:
+def reference(market: ClassProblem, worth: np.ndarray, rule: TierRule) -> np.ndarray:
     """What each class has in the end (k,)."""
     programs, k = _Programs(market, worth), market.classes
-    kept, cap, settled = np.zeros(k), best_by(market.owner(), worth, k), np.zeros(k, dtype=bool)
+    kept, cap, settled = np.zeros(k), max_by(market.owner(), worth, k), np.zeros(k, dtype=bool)
     for tier in range(rule.tiers):
         for _ in range(2 * k + 2):
             targets = rule.targets(tier, kept, cap, settled)

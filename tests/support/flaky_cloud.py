@@ -4,9 +4,8 @@ import asyncio
 from collections.abc import Callable
 from random import Random
 
-from scheduler.cloud.provider import Machine, MachineState, Offer, ProblemKind, ProviderProblem
-from walras.cluster import Pool
-from walras.ids import NodeId
+from scheduler.providers.provider import MachineState, ProviderProblem, ProviderProblemKind, RentalOffer, RentedMachine
+from walras.cluster import NodeId, Pool
 
 
 class FlakyCloud:
@@ -22,14 +21,14 @@ class FlakyCloud:
         self.usd_per_h = pool.usd_per_h
         #: No machine is to be had until then.
         self.empty_until_at = 0.0
-        self.held: dict[NodeId, Machine] = {}
+        self.held: dict[NodeId, RentedMachine] = {}
         self._granted: dict[str, tuple[NodeId, ...]] = {}
 
-    async def offers(self) -> tuple[Offer, ...]:
+    async def offers(self) -> tuple[RentalOffer, ...]:
         await self._trouble()
-        return (Offer(self._pool.pool_id, self.usd_per_h, self._pool.quota),)
+        return (RentalOffer(self._pool.pool_id, self.usd_per_h, self._pool.quota),)
 
-    async def request(self, token: str, pool: Pool, machines: int) -> tuple[Machine, ...]:
+    async def request(self, token: str, pool: Pool, machines: int) -> tuple[RentedMachine, ...]:
         await self._trouble()
         if token not in self._granted:
             granted = self._grant(token, pool, machines)
@@ -37,21 +36,21 @@ class FlakyCloud:
             await self._trouble()  # done, and the answer is lost
             if len(granted) < machines:
                 missing = machines - len(granted)
-                raise ProviderProblem(ProblemKind.CAPACITY, f"{len(granted)} of {machines}", missing)
+                raise ProviderProblem(ProviderProblemKind.CAPACITY, f"{len(granted)} of {machines}", missing)
         return tuple(self.held[node_id] for node_id in self._granted[token] if node_id in self.held)
 
     def _grant(self, token: str, pool: Pool, machines: int) -> tuple[NodeId, ...]:
         if self._now() < self.empty_until_at:
-            raise ProviderProblem(ProblemKind.CAPACITY, f"{pool.pool_id}: none left")
+            raise ProviderProblem(ProviderProblemKind.CAPACITY, f"{pool.pool_id}: none left")
         if len(self.held) + machines > pool.quota:
-            raise ProviderProblem(ProblemKind.QUOTA, f"{pool.quota} machines at most")
+            raise ProviderProblem(ProviderProblemKind.QUOTA, f"{pool.quota} machines at most")
         some = machines if self.is_well or self._random.random() < 0.6 else self._random.randint(0, machines)
         names = tuple(NodeId(f"{token}-{index}") for index in range(some))
         for node_id in names:
-            self.held[node_id] = Machine(node_id, pool.pool_id, token, MachineState.RUNNING)
+            self.held[node_id] = RentedMachine(node_id, pool.pool_id, token, MachineState.RUNNING)
         return names
 
-    async def describe(self) -> tuple[Machine, ...]:
+    async def describe(self) -> tuple[RentedMachine, ...]:
         await self._trouble()
         lags = not self.is_well and self._random.random() < 0.2
         return tuple(self.held.values())[: -1 if lags else None]
@@ -69,9 +68,9 @@ class FlakyCloud:
             return
         match self._random.randrange(12):
             case 0:
-                raise ProviderProblem(ProblemKind.UNAVAILABLE, "internal error (500)")
+                raise ProviderProblem(ProviderProblemKind.UNAVAILABLE, "internal error (500)")
             case 1:
-                raise ProviderProblem(ProblemKind.THROTTLED, "too many calls")
+                raise ProviderProblem(ProviderProblemKind.THROTTLED, "too many calls")
             case 2:
                 await asyncio.sleep(3600.0)
             case 3:

@@ -10,18 +10,17 @@ from pathlib import Path
 from random import Random
 
 from scheduler.core.rules import RoundRules
-from simulator.compat.gavel.cones import ConeSolver, clarabel
-from simulator.compat.gavel.profile import GAVEL_RULES, gavel_scenario
-from simulator.engine import Limits
-from simulator.gavel import read_pairs, read_throughputs
+from simulator.engine import RunLimits
+from simulator.ground_truth import GroundTruth
 from simulator.machines import PoolModel
-from simulator.simulate import Result, simulate
-from simulator.truth import Truth
-from simulator.workloads.formats import read_workload
-from simulator.workloads.job import TraceJob
-from simulator.workloads.placing import Placing
-from walras.cluster import Pool, Shape
-from walras.ids import PoolId
+from simulator.simulation import SimulationResult, simulate
+from simulator.workloads.formats import read_trace
+from simulator.workloads.speed_tables import read_pair_speeds, read_throughput_table
+from simulator.workloads.trace import TraceJob
+from simulator.workloads.trace_binding import TraceBinding
+from simulator.worlds.gavel.gavel_scenario import GAVEL_RULES, gavel_scenario
+from simulator.worlds.gavel.share_polytope import ConeSolver, solve_cone_program
+from walras.cluster import Pool, PoolId, Shape
 
 TYPES = ("v100", "p100", "k80")
 #: Runs by short names: the trace and the cluster.
@@ -68,7 +67,7 @@ def recorded(data: Path, run: tuple[str, str], policy: str, option: str = "") ->
 class Ours:
     """The same run by our scheduler under the profile."""
 
-    result: Result
+    result: SimulationResult
     jct_s: dict[int, float]
     ended_at: dict[int, float]
 
@@ -94,10 +93,10 @@ def assert_exact(ours: Ours, theirs: Recorded) -> None:
 
 
 @lru_cache(maxsize=1)
-def truth(data: Path) -> Truth:
+def truth(data: Path) -> GroundTruth:
     """Gavel's speeds, alone and in pairs."""
     table = data / "gavel" / "throughputs" / "simulation_throughputs.json"
-    return Truth(read_throughputs(table), pairs=read_pairs(table, TYPES))
+    return GroundTruth(read_throughput_table(table), pairs=read_pair_speeds(table, TYPES))
 
 
 def pools(cluster: str) -> tuple[PoolModel, ...]:
@@ -115,16 +114,16 @@ def run_again(
     until_at: float = inf,
     *,
     rules: RoundRules = GAVEL_RULES,
-    solver: ConeSolver = clarabel,
+    solver: ConeSolver = solve_cone_program,
     with_slos: bool = False,
 ) -> Ours:
     """Our run of the trace, up to an instant."""
     (trace, cluster), known = run, truth(data)
     scenario = gavel_scenario(pools(cluster), known, policy, rules=rules, solver=solver)
-    rows = read_workload(data / "gavel" / "traces" / f"{trace}.tsv", "gavel").jobs
-    placing = Placing(dict.fromkeys(TYPES, 1.0), table=known.speeds)
+    rows = read_trace(data / "gavel" / "traces" / f"{trace}.tsv", "gavel").jobs
+    placing = TraceBinding(dict.fromkeys(TYPES, 1.0), table=known.speeds)
     jobs = placing.jobs(draw_slos(rows) if with_slos else rows)
-    result = simulate(jobs, replace(scenario, limits=Limits(until_at=until_at)))
+    result = simulate(jobs, replace(scenario, limits=RunLimits(until_at=until_at)))
     assert result.violations == []
     return Ours(
         result,

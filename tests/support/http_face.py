@@ -11,8 +11,8 @@ from typing import Any
 from aiohttp import ClientResponse
 from aiohttp.test_utils import TestClient, TestServer
 
-from scheduler.live.access.auth import Role, new_user_token
-from scheduler.live.http.app import make_app
+from scheduler.live.auth.access_control import UserRole, new_user_token
+from scheduler.live.http.web_application import make_app
 from tests.support.live_world import FIFO, World, world
 
 
@@ -22,7 +22,7 @@ class Face:
     client: TestClient[Any, Any]
     admin: str
 
-    def token(self, user: str, role: Role, *projects: str) -> str:
+    def token(self, user: str, role: UserRole, *projects: str) -> str:
         token, row = new_user_token(user, role, projects or ("default",), "test")
         self.world.server.secrets.users[row.sha256] = row
         return token

@@ -8,26 +8,24 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from scheduler.core.cycle.solve_requests import run_solve
 from scheduler.core.events import Solved, Woke
-from scheduler.core.solving import solve
-from scheduler.live.access.auth import ALL_PROJECTS, Role, UserCaller
-from scheduler.live.assembly import Assembled, ServerConfig, assemble, bring_up_to_date
-from scheduler.live.desks.submit import draft
-from scheduler.live.records.data_folder import DataFolder
-from scheduler.live.records.journal import plain
-from scheduler.live.records.sqlite_store import SqliteStore
-from scheduler.live.settings import LiveSettings
-from scheduler.live.turns.carry_out import emit
-from scheduler.live.turns.clock import Clock
-from scheduler.live.turns.daemon import Daemon
-from scheduler.live.turns.turn import Effects, Turn
-from walras.checking import check
-from walras.config import ClusterConfig
-from walras.ids import JobId
+from scheduler.live.assembly import AssembledServer, ServerConfig, assemble_server, restore_and_configure
+from scheduler.live.auth.access_control import ALL_PROJECTS, UserCaller, UserRole
+from scheduler.live.loop.apply_commands import emit
+from scheduler.live.loop.event_loop import Clock, LiveSettings, ServerLoop
+from scheduler.live.loop.transaction import Transaction, TransactionEffects
+from scheduler.live.services.job_submission import draft_job
+from scheduler.live.store.data_folder import DataFolder
+from scheduler.live.store.event_journal import as_journaled
+from scheduler.live.store.sqlite_store import SqliteStore
+from walras.job_request import JobId
+from walras.spec.cluster_file import ClusterConfig
+from walras.spec.file_model import check_model
 from walras.wire import AttemptHere, Heartbeat, HeartbeatAnswer, Register, ShapeFacts, StartCommand
 
 FIFO = {"policy": {"name": "fifo"}, "rules": {"round_s": 10.0, "backoff_s": 1.0, "prepare_timeout_s": 30.0}}
-ADMIN = UserCaller("root", Role.ADMIN, (ALL_PROJECTS,))
+ADMIN = UserCaller("root", UserRole.ADMIN, (ALL_PROJECTS,))
 
 
 class HandClock(Clock):
@@ -44,16 +42,16 @@ class HandClock(Clock):
 class InlineSolver:
     """Answers solves at once, in the loop."""
 
-    def __init__(self, daemon: Daemon) -> None:
+    def __init__(self, daemon: ServerLoop) -> None:
         self._daemon = daemon
 
-    def deliver(self, effects: Effects) -> None:
+    def deliver(self, effects: TransactionEffects) -> None:
         for command in effects.solves:
-            solved = plain(Solved(0.0, command.request_id, solve(command)))
+            solved = as_journaled(Solved(0.0, command.request_id, run_solve(command)))
             self._daemon.perform_soon(lambda turn, solved=solved: self._tell(turn, solved))
 
     @staticmethod
-    def _tell(turn: Turn, solved: Any) -> None:
+    def _tell(turn: Transaction, solved: Any) -> None:
         solved.at = turn.at
         emit(turn, solved)
 
@@ -61,13 +59,13 @@ class InlineSolver:
 class World:
     """The server, and what a test does to it."""
 
-    def __init__(self, assembled: Assembled, clock: HandClock) -> None:
+    def __init__(self, assembled: AssembledServer, clock: HandClock) -> None:
         self.assembled = assembled
         self.server = assembled.server
         self.clock = clock
 
     @property
-    def daemon(self) -> Daemon:
+    def daemon(self) -> ServerLoop:
         return self.server.daemon
 
     @property
@@ -75,7 +73,7 @@ class World:
         return self.server.board
 
     async def submit(self, spec: Mapping[str, Any], user: str = "ada") -> JobId:
-        drafted = draft({"run": "true", **spec}, UserCaller(user, Role.ADMIN, (ALL_PROJECTS,)))
+        drafted = draft_job({"run": "true", **spec}, UserCaller(user, UserRole.ADMIN, (ALL_PROJECTS,)))
         return await self.daemon.perform(
             lambda turn: self.server.admission.admit(turn, drafted, drafted.spec.depends_on, {}, user)  # type: ignore[arg-type]
         )
@@ -187,11 +185,11 @@ async def world(
     store = SqliteStore(folder)
     config = ServerConfig(
         data,
-        None if cluster is None else check(ClusterConfig, cluster, source="cluster"),
+        None if cluster is None else check_model(ClusterConfig, cluster, source="cluster"),
         json.loads(json.dumps(policy)),
         settings or LiveSettings(lease_s=dict.fromkeys(("owned", "on_demand", "spot"), 20.0)),
     )
-    assembled = assemble(config, store)
+    assembled = assemble_server(config, store)
     clock = HandClock(max(at, store.last_at()))
     daemon = assembled.server.daemon
     if not real_time:
@@ -199,7 +197,7 @@ async def world(
         daemon.outlets = [assembled.server.gateway, InlineSolver(daemon)]
     loop = asyncio.create_task(daemon.run())
     try:
-        await bring_up_to_date(assembled, config)
+        await restore_and_configure(assembled, config)
         if real_time:
             await assembled.server.solver.start()
         yield World(assembled, clock)
@@ -214,7 +212,7 @@ async def world(
         store.close()
 
 
-def _set_clock(assembled: Assembled, clock: HandClock) -> None:
+def _set_clock(assembled: AssembledServer, clock: HandClock) -> None:
     server = assembled.server
     server.daemon.clock = clock
     server.views._clock = clock

@@ -6,8 +6,7 @@ import numpy as np
 from hypothesis import strategies as st
 from scipy import optimize, sparse
 
-from optimizer.market.market import Market
-from optimizer.market.objective import Level, Nash, Objective, Total
+from optimizer.classes.class_problem import ClassProblem, MaxMin, MaxSum, NashWelfare, Objective
 
 
 @dataclass(frozen=True)
@@ -51,10 +50,10 @@ class CappedTargets:
 
 def market_of(
     size: list[float], columns: list[list[list[tuple[int, float]]]], capacity: list[float]
-) -> tuple[Market, np.ndarray]:
+) -> tuple[ClassProblem, np.ndarray]:
     """A market from uses (row, count) per class and column; and the class of each column."""
     flat = [column for of_class in columns for column in of_class]
-    market = Market(
+    market = ClassProblem(
         size=np.array(size, dtype=float),
         first=np.concatenate(([0], np.cumsum([len(c) for c in columns]))).astype(np.int64),
         use_first=np.concatenate(([0], np.cumsum([len(c) for c in flat]))).astype(np.int64),
@@ -74,7 +73,7 @@ class Rows:
     worth: sparse.csr_array
 
 
-def rows_of(market: Market, worth: np.ndarray) -> Rows:
+def rows_of(market: ClassProblem, worth: np.ndarray) -> Rows:
     """sum x <= 1 (k, C); what all members take (r, C); worth of one member (k, C)."""
     c, owner = market.columns, market.owner()
     of_use = np.repeat(np.arange(c), np.diff(market.use_first))
@@ -94,18 +93,18 @@ class Exact:
     prices: np.ndarray
 
 
-def exact(market: Market, objective: Objective) -> Exact:
+def exact(market: ClassProblem, objective: Objective) -> Exact:
     """The optimum by a general solver."""
     match objective:
-        case Total():
+        case MaxSum():
             return _exact_total(market, objective)
-        case Level():
+        case MaxMin():
             return _exact_level(market, objective)
-        case Nash():
+        case NashWelfare():
             return _exact_nash(market, objective)
 
 
-def _exact_total(market: Market, objective: Total) -> Exact:
+def _exact_total(market: ClassProblem, objective: MaxSum) -> Exact:
     if not market.columns:
         return Exact(0.0, np.zeros(market.rows))
     rows = rows_of(market, objective.worth)
@@ -122,7 +121,7 @@ def _exact_total(market: Market, objective: Total) -> Exact:
     return Exact(-float(found.fun), -marginals[market.classes : market.classes + market.rows])
 
 
-def feasible(market: Market, worth: np.ndarray, target: np.ndarray) -> tuple[float, np.ndarray]:
+def feasible(market: ClassProblem, worth: np.ndarray, target: np.ndarray) -> tuple[float, np.ndarray]:
     """By how much all targets can be multiplied (at most 2), and the row prices of that program."""
     rows = rows_of(market, worth)
     c = market.columns
@@ -144,7 +143,7 @@ def feasible(market: Market, worth: np.ndarray, target: np.ndarray) -> tuple[flo
     return -float(found.fun), -marginals[market.classes : market.classes + market.rows]
 
 
-def _exact_level(market: Market, objective: Level) -> Exact:
+def _exact_level(market: ClassProblem, objective: MaxMin) -> Exact:
     """Bisection on the level: targets of any shape."""
     low, high = 0.0, objective.targets.highest
     factor, prices = feasible(market, objective.worth, objective.targets.at(high)[0])
@@ -162,7 +161,7 @@ def _exact_level(market: Market, objective: Level) -> Exact:
     return Exact(low, prices)
 
 
-def _exact_nash(market: Market, objective: Nash) -> Exact:
+def _exact_nash(market: ClassProblem, objective: NashWelfare) -> Exact:
     import cvxpy as cp
 
     rows = rows_of(market, objective.worth)
@@ -181,7 +180,7 @@ _WORTH = st.integers(0, 40).map(lambda quarters: quarters / 4)
 
 
 @st.composite
-def markets(draw: st.DrawFn, *, single: bool | None = None, filled: bool = False) -> tuple[Market, np.ndarray]:
+def markets(draw: st.DrawFn, *, single: bool | None = None, filled: bool = False) -> tuple[ClassProblem, np.ndarray]:
     """Up to eight classes on up to four rows, and the worth of their columns.
 
     `single`: every column uses one row. `filled`: every class has a column worth something.
@@ -202,22 +201,22 @@ def markets(draw: st.DrawFn, *, single: bool | None = None, filled: bool = False
 
 
 @st.composite
-def prices_of(draw: st.DrawFn, market: Market) -> np.ndarray:
+def prices_of(draw: st.DrawFn, market: ClassProblem) -> np.ndarray:
     """Any prices, zeros among them."""
     return np.array([draw(st.one_of(st.just(0.0), st.floats(0, 20))) for _ in range(market.rows)])
 
 
 @st.composite
-def totals(draw: st.DrawFn, market: Market, worth: np.ndarray, *, floors: bool) -> Total:
+def totals(draw: st.DrawFn, market: ClassProblem, worth: np.ndarray, *, floors: bool) -> MaxSum:
     """Any values; floors that each class alone can reach (all of them together perhaps not)."""
     value = np.array([draw(st.integers(-4, 40)) / 4 for _ in worth], dtype=float)
     best = np.maximum(np.array([worth[a:b].max(initial=0) for a, b in _spans(market)]), 0)
     part = np.array([draw(st.sampled_from([0.0, 0.0, 0.1, 0.3])) for _ in best]) if floors else np.zeros(len(best))
-    return Total(value, worth, part * best)
+    return MaxSum(value, worth, part * best)
 
 
 @st.composite
-def levels(draw: st.DrawFn, market: Market, worth: np.ndarray) -> Level:
+def levels(draw: st.DrawFn, market: ClassProblem, worth: np.ndarray) -> MaxMin:
     """Linear, convex, and capped targets."""
     rate = np.array([draw(st.sampled_from([0.0, 1.0, 1.0, 2.0, 0.5])) for _ in market.size])
     best = np.array([worth[a:b].max(initial=0) for a, b in _spans(market)])
@@ -227,21 +226,21 @@ def levels(draw: st.DrawFn, market: Market, worth: np.ndarray) -> Level:
     if kind == "capped":
         floor = np.array([draw(st.sampled_from([0.0, 0.0, 0.0, 0.05])) for _ in rate]) * best
         highest = float((best[rising] / rate[rising]).max()) if rising.any() else 1.0
-        return Level(worth, CappedTargets(rate, best, floor, highest))
+        return MaxMin(worth, CappedTargets(rate, best, floor, highest))
     highest = float((best[rising] / rate[rising]).min()) if rising.any() else 1.0
     if kind == "linear":
-        return Level(worth, LinearTargets(rate, highest))
+        return MaxMin(worth, LinearTargets(rate, highest))
     bend = np.where(rising, np.array([draw(st.sampled_from([0.0, 0.2, 0.5])) for _ in rate]), 0.0)
     reached = np.where(rising, best / np.where(rising, rate + bend * best, 1.0), np.inf)
-    return Level(worth, ConvexTargets(rate, bend, float(reached.min()) if rising.any() else 1.0))
+    return MaxMin(worth, ConvexTargets(rate, bend, float(reached.min()) if rising.any() else 1.0))
 
 
 @st.composite
-def nashes(draw: st.DrawFn, market: Market, worth: np.ndarray) -> Nash:
+def nashes(draw: st.DrawFn, market: ClassProblem, worth: np.ndarray) -> NashWelfare:
     """Weights, one class perhaps without."""
     weight = np.array([draw(st.sampled_from([1.0, 1.0, 2.0, 0.5, 0.0])) for _ in market.size])
-    return Nash(worth, weight)
+    return NashWelfare(worth, weight)
 
 
-def _spans(market: Market) -> list[tuple[int, int]]:
+def _spans(market: ClassProblem) -> list[tuple[int, int]]:
     return list(zip(market.first[:-1].tolist(), market.first[1:].tolist(), strict=True))

@@ -9,14 +9,13 @@ from problems import Setting, build
 from scipy.optimize import linprog
 from strategies_problems import settings_of_problems
 
-from optimizer.fairness.utility import Utility, fair_share_utility
-from optimizer.market.class_market import market_of
-from optimizer.market.objective import Level, Targets, Total
-from optimizer.market.targets import Capped
-from optimizer.packing.blocks import sharing_keys
+from optimizer.classes.aggregation import aggregate_problem
+from optimizer.classes.class_problem import CappedTargets, MaxMin, MaxSum, TargetFunction
+from optimizer.lp.column_generation.colocation_blocks import colocation_keys
+from optimizer.lp.lexicographic import solve_in_stages
+from optimizer.lp.staged_solution import SolveInput, StagedSolution
 from optimizer.problem import Pairs, Problem
-from optimizer.staged.stages import in_stages
-from optimizer.staged.told import Asked, Staged
+from optimizer.utility.fair_share import Utility, fair_share_utility
 
 Listed = tuple[int, int, int, float, float]
 
@@ -105,24 +104,28 @@ def most(problem: Problem, worth: np.ndarray, floor: np.ndarray, rise: np.ndarra
     return float(-result.fun)
 
 
-def asked_of(problem: Problem, *keys: np.ndarray) -> Asked:
+def asked_of(problem: Problem, *keys: np.ndarray) -> SolveInput:
     """The classes of a problem whose jobs may be packed, by weight and other keys."""
     utility = fair_share_utility(problem, aware=True)
-    job_keys = [utility.weight, *sharing_keys(problem, packed=True), *keys]
-    return Asked(problem, utility, market_of(problem, utility.usable, [utility.worth], job_keys), packed=True)
+    job_keys = [utility.weight, *colocation_keys(problem, packed=True), *keys]
+    return SolveInput(
+        problem, utility, aggregate_problem(problem, utility.usable, [utility.worth], job_keys), packed=True
+    )
 
 
-def max_min(problem: Problem, *, leftover: bool = False) -> tuple[Staged, Targets]:
+def max_min(problem: Problem, *, leftover: bool = False) -> tuple[StagedSolution, TargetFunction]:
     """Max-min fairness with space sharing, and its targets job by job."""
     asked = asked_of(problem)
     weight, best = asked.utility.weight, asked.utility.best
     per_class, worth = asked.classes.per_class, asked.classes.per_column(asked.utility.worth)
-    targets = Capped(per_class(weight), per_class(best), np.zeros(len(asked.classes.classes)))
-    return in_stages(asked, Level(worth, targets), leftover=leftover), Capped(weight, best, np.zeros(len(best)))
+    targets = CappedTargets(per_class(weight), per_class(best), np.zeros(len(asked.classes.classes)))
+    return solve_in_stages(asked, MaxMin(worth, targets), leftover=leftover), CappedTargets(
+        weight, best, np.zeros(len(best))
+    )
 
 
-def throughput(problem: Problem) -> Staged:
+def throughput(problem: Problem) -> StagedSolution:
     """The largest sum of utilities with space sharing."""
     asked = asked_of(problem)
     worth = asked.classes.per_column(asked.utility.worth)
-    return in_stages(asked, Total(worth, worth, np.zeros(len(asked.classes.classes))))
+    return solve_in_stages(asked, MaxSum(worth, worth, np.zeros(len(asked.classes.classes))))

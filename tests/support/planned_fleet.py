@@ -4,15 +4,16 @@ from fake_fleet import FakeFleet
 
 from scheduler.core import commands as cmd
 from scheduler.core import events as ev
-from scheduler.core.solving import solve
-from walras.ids import Kind
+from scheduler.core.cycle.solve_requests import run_solve
+from scheduler.core.speed_events import ThroughputMeasured
+from walras.job_request import Kind
 
 
 def measured(fleet: FakeFleet) -> FakeFleet:
     """The fleet once every speed is known: a is fast, b half as fast, c a quarter."""
     for name, steps_per_s in (("a", 4.0), ("b", 2.0), ("c", 1.0)):
         for count in (1, 2, 4):
-            fleet.tell(ev.ThroughputMeasured(fleet.at, Kind("k"), name, count, steps_per_s * count))
+            fleet.tell(ThroughputMeasured(fleet.at, Kind("k"), name, count, steps_per_s * count))
     return fleet
 
 
@@ -23,5 +24,5 @@ def carried_out(fleet: FakeFleet) -> list[cmd.Command]:
         if not fleet.solves:
             return done
         asked = fleet.solves.pop()
-        done += fleet.tell(ev.Solved(fleet.at, asked.request_id, solve(asked), 0.1))
+        done += fleet.tell(ev.Solved(fleet.at, asked.request_id, run_solve(asked), 0.1))
     raise AssertionError("the core asks without end")

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from problems import Setting, build
 from strategies_problems import settings_of_problems
 
-from optimizer.fairness.utility import fair_share_utility
 from optimizer.policy import PolicySpec
 from optimizer.problem import Problem
+from optimizer.utility.fair_share import fair_share_utility
 
 NOW = 1000.0
 #: Everything that has a definition to be compared with.

@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from simulator.compat.pollux.applications import read_applications, workload_of
-from simulator.compat.pollux.profile import T4_POOL, pollux_scenario
 from simulator.goodput.application import Application
-from simulator.simulate import Result, simulate
-from simulator.workloads.formats import read_workload
-from simulator.workloads.job import TraceJob
+from simulator.simulation import SimulationResult, simulate
+from simulator.workloads.application_profiles import read_pollux_applications
+from simulator.workloads.formats import read_trace
+from simulator.workloads.trace import TraceJob
+from simulator.worlds.pollux.pollux_scenario import T4_POOL, pollux_scenario
+from simulator.worlds.pollux.pollux_training import pollux_workload
 
 #: The workloads that were recorded, each at several loads (arrivals against the published rate).
 WORKLOADS = (1, 2, 3, 4, 6)
@@ -20,7 +21,7 @@ WORKLOADS = (1, 2, 3, 4, 6)
 @lru_cache(maxsize=1)
 def applications(data: Path) -> dict[str, Application]:
     """The six applications, with their profiles."""
-    return read_applications(data / "golden" / "pollux" / "profiles")
+    return read_pollux_applications(data / "golden" / "pollux" / "profiles")
 
 
 @lru_cache(maxsize=1)
@@ -42,20 +43,20 @@ def recorded(data: Path, policy: str, load: str, workload: int) -> dict[str, flo
 def rows(data: Path, load: str, workload: int) -> list[TraceJob]:
     """The workload as it was published."""
     folder = "workloads" if load == "1.0" else f"workloads-{load}"
-    return list(read_workload(data / "golden" / "pollux" / folder / f"workload-{workload}.csv", "pollux").jobs)
+    return list(read_trace(data / "golden" / "pollux" / folder / f"workload-{workload}.csv", "pollux").jobs)
 
 
 @dataclass(frozen=True, slots=True)
 class Ours:
     """The same run by our scheduler under the profile."""
 
-    result: Result
+    result: SimulationResult
     jct_s: dict[str, float]
 
 
 def run_again(data: Path, policy: str, jobs: list[TraceJob]) -> Ours:
     """Our run of these jobs on 16 machines of 4 T4."""
-    workload = workload_of(jobs, applications(data), T4_POOL.pool, T4_POOL.machines)
+    workload = pollux_workload(jobs, applications(data), T4_POOL.pool, T4_POOL.machines)
     result = simulate(workload.jobs, pollux_scenario(workload, policy))
     assert result.violations == []
     name = {job.request.job_id: job.name for job in workload.jobs}

@@ -8,16 +8,14 @@ from typing import Any
 
 import pytest
 
-from scheduler.cloud.provider import CloudProvider, Machine, Offer, ProblemKind, ProviderProblem
-from scheduler.cloud.simulated import RentalTerms, SimulatedCloud
 from scheduler.core.events import RentFailed
-from scheduler.live.access.enrolment_tokens import EnrolmentTokens
-from scheduler.live.providers.aws_calls import Ec2Calls
-from scheduler.live.providers.aws_provider import AwsProvider
+from scheduler.live.auth.access_control import EnrolmentTokens
+from scheduler.live.providers.aws_provider import AwsProvider, Ec2Calls
 from scheduler.live.providers.local_provider import AgentLauncher, LocalPool, LocalProvider
-from walras.cluster import Market, Pool, Shape
-from walras.config import AwsSettings
-from walras.ids import NodeId, PoolId
+from scheduler.providers.provider import CloudProvider, ProviderProblem, ProviderProblemKind, RentalOffer, RentedMachine
+from scheduler.providers.simulated_cloud import RentalTerms, SimulatedCloud
+from walras.cluster import Market, NodeId, Pool, PoolId, Shape
+from walras.spec.cluster_file import AwsSettings
 
 REGION = "us-east-1"
 #: An image that the stand-in of EC2 knows.
@@ -34,16 +32,16 @@ class SimulatedProvider:
     def __init__(self, cloud: SimulatedCloud) -> None:
         self._cloud = cloud
 
-    async def offers(self) -> tuple[Offer, ...]:
-        return tuple(Offer(pool.pool_id, pool.usd_per_h, pool.quota) for pool in (SPOT, ON_DEMAND))
+    async def offers(self) -> tuple[RentalOffer, ...]:
+        return tuple(RentalOffer(pool.pool_id, pool.usd_per_h, pool.quota) for pool in (SPOT, ON_DEMAND))
 
-    async def request(self, token: str, pool: Pool, machines: int) -> tuple[Machine, ...]:
+    async def request(self, token: str, pool: Pool, machines: int) -> tuple[RentedMachine, ...]:
         for answer in self._cloud.request(0.0, token, pool, machines):
             if isinstance(answer, RentFailed):
-                raise ProviderProblem(ProblemKind.CAPACITY, answer.reason, answer.machines)
+                raise ProviderProblem(ProviderProblemKind.CAPACITY, answer.reason, answer.machines)
         return tuple(machine for machine in await self.describe() if machine.token == token)
 
-    async def describe(self) -> tuple[Machine, ...]:
+    async def describe(self) -> tuple[RentedMachine, ...]:
         return self._cloud.describe(0.0)
 
     async def terminate(self, node_id: NodeId) -> None:

@@ -2,20 +2,20 @@
 
 from optimizer.policy import PolicySpec
 from scheduler.core.rules import RoundRules
-from simulator.again import scenario_again
-from simulator.measured import MeasuredCosts
-from simulator.measuring import Recorded
-from simulator.simulate import simulate
-from simulator.workload import workload_experiment
-from walras.config import ClusterConfig, Workload
+from simulator.experiment import workload_experiment
+from simulator.measured_costs import MeasuredCosts, RecordedEvent
+from simulator.reports.resimulation import resimulation_scenario
+from simulator.simulation import simulate
+from walras.spec.cluster_file import ClusterConfig
+from walras.spec.workload_file import WorkloadFile
 
 
 def recorded_run(
-    workload: Workload, cluster: ClusterConfig, policy: tuple[PolicySpec, RoundRules], true: MeasuredCosts
-) -> list[Recorded]:
+    workload: WorkloadFile, cluster: ClusterConfig, policy: tuple[PolicySpec, RoundRules], true: MeasuredCosts
+) -> list[RecordedEvent]:
     """One run of the workload in a world where things cost what `true` says."""
-    recorded: list[Recorded] = []
+    recorded: list[RecordedEvent] = []
     experiment = workload_experiment(workload, cluster, true)
-    scenario = scenario_again(experiment, true, cluster, policy, seed=0)
+    scenario = resimulation_scenario(experiment, true, cluster, policy, seed=0)
     simulate(experiment.jobs, scenario, recorder=lambda event, commands: recorded.append((event, list(commands))))
     return recorded

@@ -64,8 +64,8 @@ def main(output: Path) -> None:
 
 
 if os.environ.get("TEST_WITHOUT_RNG"):
-    from walras.training import rng
+    from walras.training import loop_state
 
-    rng.restore = lambda states: None
+    loop_state.restore_random_state = lambda states: None
 
 main(Path(sys.argv[1]))

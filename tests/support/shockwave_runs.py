@@ -8,19 +8,19 @@ from pathlib import Path
 
 from scheduler.core.commands import BeginRound, Command
 from scheduler.core.events import AttemptEnded, AttemptStarted, Event, RoundEnded
-from simulator.compat.gavel.cones import ConeSolver, clarabel
-from simulator.compat.shockwave.charge import received_s
-from simulator.compat.shockwave.fairness import alone_s, finish_time_fairness
-from simulator.compat.shockwave.profile import batchings_of, shockwave_scenario
-from simulator.gavel import read_throughputs
+from simulator.ground_truth import GroundTruth
 from simulator.machines import PoolModel
-from simulator.simulate import Result, simulate
-from simulator.truth import Truth
-from simulator.workloads.formats import read_workload
-from simulator.workloads.job import TraceJob
-from simulator.workloads.placing import Placing
-from walras.cluster import Pool, Shape
-from walras.ids import JobId, PoolId
+from simulator.simulation import SimulationResult, simulate
+from simulator.workloads.formats import read_trace
+from simulator.workloads.speed_tables import read_throughput_table
+from simulator.workloads.trace import TraceJob
+from simulator.workloads.trace_binding import TraceBinding
+from simulator.worlds.gavel.share_polytope import ConeSolver, solve_cone_program
+from simulator.worlds.shockwave.shockwave_attempts import charged_time_s
+from simulator.worlds.shockwave.shockwave_batches import shockwave_alone_s, shockwave_fairness
+from simulator.worlds.shockwave.shockwave_scenario import batch_schedules, shockwave_scenario
+from walras.cluster import Pool, PoolId, Shape
+from walras.job_request import JobId
 
 ACCELERATORS = 32
 
@@ -54,20 +54,23 @@ def recorded(data: Path, policy: str) -> Recorded:
 
 
 @lru_cache(maxsize=1)
-def truth(data: Path) -> Truth:
+def truth(data: Path) -> GroundTruth:
     """Shockwave's speeds."""
-    return Truth(read_throughputs(data / "golden" / "shockwave" / "tacc_throughputs.json"))
+    return GroundTruth(read_throughput_table(data / "golden" / "shockwave" / "tacc_throughputs.json"))
 
 
 def _rows(data: Path) -> Sequence[TraceJob]:
-    return read_workload(data / "golden" / "shockwave" / "trace_tacc32_120jobs.tsv", "shockwave").jobs
+    return read_trace(data / "golden" / "shockwave" / "trace_tacc32_120jobs.tsv", "shockwave").jobs
 
 
 @lru_cache(maxsize=1)
 def _alone_s(data: Path) -> list[float]:
     rows, known = _rows(data), truth(data)
     lengths = [int(row.steps or 0) for row in rows]
-    return [alone_s(one, steps, known, "v100") for one, steps in zip(batchings_of(rows).values(), lengths, strict=True)]
+    return [
+        shockwave_alone_s(one, steps, known, "v100")
+        for one, steps in zip(batch_schedules(rows).values(), lengths, strict=True)
+    ]
 
 
 class Busy:
@@ -99,14 +102,14 @@ class Busy:
     def _count(self, job_id: JobId, stopped_at: float) -> None:
         ran_s = stopped_at - self._began_at
         self.empty += ran_s == 0
-        self.busy_s += received_s(ran_s, job_id in self._started) * self._gangs[job_id]
+        self.busy_s += charged_time_s(ran_s, job_id in self._started) * self._gangs[job_id]
 
 
 @dataclass(frozen=True, slots=True)
 class Ours:
     """The same run by our scheduler under the profile."""
 
-    result: Result
+    result: SimulationResult
     jct_s: tuple[float, ...]
     fairness: tuple[float, ...]
     utilisation: float
@@ -127,13 +130,13 @@ class Ours:
         return max(abs(ours - other) for ours, other in zip(self.jct_s, theirs.jct_s, strict=True))
 
 
-def run_again(data: Path, policy: str, solver: ConeSolver = clarabel) -> Ours:
+def run_again(data: Path, policy: str, solver: ConeSolver = solve_cone_program) -> Ours:
     """Our run of the trace."""
     known = truth(data)
     rows = _rows(data)
-    batchings = batchings_of(rows)
+    batchings = batch_schedules(rows)
     pool = PoolModel(Pool(PoolId("v100"), Shape("v100", "v100", 1, 8.0, 2**36)), machines=ACCELERATORS)
-    jobs = list(Placing({"v100": 1.0}, table=known.speeds).jobs(rows))
+    jobs = list(TraceBinding({"v100": 1.0}, table=known.speeds).jobs(rows))
     busy = Busy({job.request.job_id: job.request.demands[0].count for job in jobs})
     result = simulate(jobs, shockwave_scenario(pool, known, policy, batchings, solver=solver), recorder=busy.see)
     assert result.violations == []
@@ -142,7 +145,7 @@ def run_again(data: Path, policy: str, solver: ConeSolver = clarabel) -> Ours:
     return Ours(
         result,
         jct_s,
-        tuple(finish_time_fairness(jct_s, _alone_s(data), ACCELERATORS)),
+        tuple(shockwave_fairness(jct_s, _alone_s(data), ACCELERATORS)),
         busy.busy_s / (ACCELERATORS * result.ended_at),
         busy.rounds,
         busy.empty,

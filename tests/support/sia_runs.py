@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from simulator.compat.gavel.cones import ConeSolver
-from simulator.compat.sia.profile import sia_scenario
-from simulator.compat.sia.workload import read_applications, workload_of
-from simulator.simulate import Result, simulate
-from simulator.workloads.formats import read_workload
+from simulator.simulation import SimulationResult, simulate
+from simulator.workloads.formats import read_trace
+from simulator.worlds.gavel.share_polytope import ConeSolver
+from simulator.worlds.sia.sia_scenario import sia_scenario
+from simulator.worlds.sia.sia_training import read_sia_applications, sia_workload
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Measured:
 class Ours:
     """The same run by our scheduler under the profile."""
 
-    result: Result
+    result: SimulationResult
     restarts_per_job: float
 
     @property
@@ -50,9 +50,9 @@ def measured(data: Path) -> Measured:
 
 def run_again(data: Path, solver: ConeSolver) -> Ours:
     """Our run of the workload."""
-    rows = read_workload(data / "restricted" / "sia_workloads" / "philly" / "workload-1.csv").jobs
-    applications = read_applications(data / "golden" / "pollux" / "profiles", data / "restricted" / "sia_profiles")
-    workload = workload_of(rows, applications)
+    rows = read_trace(data / "restricted" / "sia_workloads" / "philly" / "workload-1.csv").jobs
+    applications = read_sia_applications(data / "golden" / "pollux" / "profiles", data / "restricted" / "sia_profiles")
+    workload = sia_workload(rows, applications)
     result = simulate(workload.jobs, sia_scenario(workload, solver=solver))
     assert result.violations == []
     restarts = sum(round(job.overhead_s / workload.restart_s[job.kind]) - 1 for job in result.jobs)

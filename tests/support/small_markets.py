@@ -2,11 +2,11 @@
 
 import numpy as np
 
-from optimizer.market.market import Market
+from optimizer.classes.class_problem import ClassProblem
 from optimizer.problem import FloatArray
 
 
-def market_and_worth(seed: int) -> tuple[Market, FloatArray]:
+def market_and_worth(seed: int) -> tuple[ClassProblem, FloatArray]:
     """Ties, gangs, gaps, members, and columns of two rows."""
     rng = np.random.default_rng(seed)
     classes, rows = int(rng.integers(1, 10)), int(rng.integers(1, 5))
@@ -25,5 +25,5 @@ def market_and_worth(seed: int) -> tuple[Market, FloatArray]:
     size = rng.integers(1, 4, classes).astype(float)
     capacity = rng.integers(1, 9, rows).astype(float)
     rows_of_uses = np.array(use_row, dtype=np.int32)
-    market = Market(size, np.array(first), np.array(use_first), rows_of_uses, np.array(use_count), capacity)
+    market = ClassProblem(size, np.array(first), np.array(use_first), rows_of_uses, np.array(use_count), capacity)
     return market, np.array(worth)

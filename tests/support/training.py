@@ -2,8 +2,7 @@
 
 from dataclasses import dataclass
 
-from simulator.goodput.application import Application, Noise, Profile, StepTimes
-from simulator.goodput.placement import Placement
+from simulator.goodput.application import AcceleratorProfile, Application, GangLayout, GradientStatistics, StepTimes
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,7 +12,7 @@ class SteadySteps:
     sample_s: float
     sync_s: float = 0.0
 
-    def times(self, placement: Placement, local: int) -> StepTimes:
+    def times(self, placement: GangLayout, local: int) -> StepTimes:
         sync_s = self.sync_s if placement.accelerators > 1 else 0.0
         return StepTimes(local * self.sample_s + sync_s, sync_s)
 
@@ -31,8 +30,8 @@ class SteadyLearning:
     def work(self) -> tuple[float, ...]:
         return tuple(epoch * self.steps for epoch in range(self.epochs + 1))
 
-    def noise(self, batch: int, epoch: int) -> Noise:
-        return Noise(1.0, self.grad_var)
+    def noise(self, batch: int, epoch: int) -> GradientStatistics:
+        return GradientStatistics(1.0, self.grad_var)
 
     def updates(self, batch: int, epochs: int) -> float:
         return epochs * self.steps * self.initial / batch
@@ -48,5 +47,5 @@ def steady(
     grad_var: float = 0.0,
 ) -> Application:
     """Designed for a batch of 8 of which an accelerator holds 1 to 16, trained with at most 64."""
-    profile = Profile(SteadySteps(sample_s, sync_s), 1, 16)
+    profile = AcceleratorProfile(SteadySteps(sample_s, sync_s), 1, 16)
     return Application(name, 8, 64, SteadyLearning(epochs, steps, 8, grad_var), {"t4": profile})

@@ -1,1 +1,1 @@
-"""The `walras` command."""
+"""The `walras` command: one function per sub-command, and what they share to read and print."""

@@ -1,13 +1,13 @@
-"""How an answer looks to a person: who gets what, at which prices, how good that is, stage by stage."""
+"""The tables of an answer: shares, order or plan, prices of pools, the certificate, and the stages of a solve."""
 
 from typing import TYPE_CHECKING
 
-from walras.cli.output import Column, Listing, OutputFormat, dash, show_line, show_listing
+from walras.cli.terminal_output import Column, Listing, OutputFormat, dash, show_line, show_listing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from optimizer.documents.answer import (
+    from optimizer.documents.answer_document import (
         AnswerDocument,
         CertificateDocument,
         CheckDocument,
@@ -15,10 +15,11 @@ if TYPE_CHECKING:
         PlanDocument,
         SharesDocument,
     )
-    from optimizer.documents.problem import ProblemDocument
+    from optimizer.documents.problem_document import ProblemDocument
+
 
 #: A part that rounds to 0.0 % is left out.
-_SHOWN = 5e-4
+_LEAST_SHARE_SHOWN = 5e-4
 
 
 def show_answer(problem: "ProblemDocument", answer: "AnswerDocument") -> None:
@@ -33,10 +34,10 @@ def show_answer(problem: "ProblemDocument", answer: "AnswerDocument") -> None:
         _show_renting(answer)
     if answer.check is not None:
         show_line("")
-        show_check(answer, answer.check)
+        show_answer_check(answer, answer.check)
 
 
-def show_check(answer: "AnswerDocument", check: "CheckDocument") -> None:
+def show_answer_check(answer: "AnswerDocument", check: "CheckDocument") -> None:
     """What the checker found, beside what is stated."""
     show_line("checked: it holds" if check.holds else f"checked: it does not hold ({_count(len(check.complaints))})")
     if answer.shares is not None:
@@ -91,7 +92,7 @@ def _whole_gangs(bound: float, whole: float, maximise: bool) -> str:
     """What is lost at least because gangs are whole, as a part of what the prices leave possible."""
     most, side = ("at most", "below") if maximise else ("at least", "above")
     lost = abs(whole - bound) / max(abs(bound), 1e-12)
-    told = f"{_gap(lost)} {side}" if lost >= _SHOWN else "no tighter"
+    told = f"{_gap(lost)} {side}" if lost >= _LEAST_SHARE_SHOWN else "no tighter"
     return f"integral bound of the round, for whole gangs: {most} {_number(whole)}, {told}"
 
 
@@ -104,7 +105,7 @@ def _show_jobs(shares: "SharesDocument") -> None:
     rows = []
     for job in shares.jobs:
         of_best = "-" if job.of_best is None else _percent(job.of_best)
-        shown = [entry for entry in job.shares if abs(entry.share) >= _SHOWN]
+        shown = [entry for entry in job.shares if abs(entry.share) >= _LEAST_SHARE_SHOWN]
         entries = [(_uses(entry.uses), _percent(entry.share)) for entry in shown] or [("-", "-")]
         first = [str(job.id), dash(job.name), *entries[0], _number(job.steps_per_s), of_best, _number(job.surplus)]
         rows += [first, *(["", "", *entry, "", "", ""] for entry in entries[1:])]

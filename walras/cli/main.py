@@ -1,39 +1,158 @@
-"""The `walras` command: its sub-commands, and how errors become messages and exit codes.
+"""The `walras` command: its sub-commands, and what surrounds each of them.
 
-Exit codes: 0 done, 1 something failed, 2 the user's input, 75 no server answers, 130 Ctrl-C; `wait` adds its own.
-This file and what it imports load nothing heavy: the client, the models and the daemons come with the command that
-needs them.
+    errors      become messages and exit codes: 0 done, 1 something failed, 2 the user's input, 75 no server answers,
+                130 Ctrl-C; `wait` adds its own
+    imports     of the packages with generic names (`scheduler`, `optimizer`, `workers`, `simulator`) are checked,
+                because people have a `scheduler.py` of their own, and a PYTHONPATH that leads to it: the first import
+                of one of these names makes sure that all of them lead to the folder that holds `walras` itself
+    output      into a pipe whose reader has enough (`| head`) ends the command quietly
+
+The command line stands above those packages and imports them inside the functions that need them, so that `walras
+--help` and `walras queue` load nothing heavy: this file and what it imports load neither the client nor the models.
 """
 
+import contextlib
+import importlib.util
+import io
+import os
 import sys
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
 import walras
-from walras.cli.admin import admin_commands
-from walras.cli.cluster import nodes_command, prices_command
-from walras.cli.control import cancel_command, hold_command, release_command, update_command, wait_command
-from walras.cli.daemons import agent_command, demo_command, server_command
-from walras.cli.jobs import explain_command, jobs_command, queue_command, show_command
-from walras.cli.loading import own_packages
-from walras.cli.logs import logs_command
-from walras.cli.money import money_command
-from walras.cli.offers import offers_command
-from walras.cli.output import show_line, warn
-from walras.cli.piped import ends_with_its_reader
-from walras.cli.plan import plan_commands
-from walras.cli.policy import policy_commands
-from walras.cli.profile import profile_commands
-from walras.cli.recommend import recommend_command
-from walras.cli.search import search_command
-from walras.cli.simulate import simulate_commands
-from walras.cli.solve import check_command, solve_command
-from walras.cli.submit import submit_command
-from walras.cli.workload import workload_commands
+from walras.cli.job_commands import explain_command, jobs_command, queue_command, show_command
+from walras.cli.job_control_commands import (
+    cancel_command,
+    hold_command,
+    logs_command,
+    release_command,
+    update_command,
+    wait_command,
+)
+from walras.cli.machine_commands import money_command, nodes_command, offers_command, prices_command
+from walras.cli.operator_commands import admin_commands, agent_command, demo_command, policy_commands, server_command
+from walras.cli.plan_commands import plan_commands
+from walras.cli.profile_commands import profile_commands
+from walras.cli.recommend_commands import recommend_command
+from walras.cli.search_commands import search_command
+from walras.cli.simulate_commands import simulate_commands
+from walras.cli.solve_commands import check_command, solve_command
+from walras.cli.submit_commands import submit_command
+from walras.cli.terminal_output import show_line, warn
+from walras.cli.workload_commands import workload_commands
 from walras.errors import ServerUnreachable, UserError, WalrasError
+
+GENERIC_NAMES = ("scheduler", "optimizer", "workers", "simulator")
+_OURS = Path(walras.__file__).resolve().parent.parent
+
+
+@contextmanager
+def own_packages() -> Iterator[None]:
+    """Inside, imports of our packages never run a file of somebody else, and say what is missing where they fail.
+
+    Raises UserError naming the file that hides one of ours, or the package that this installation lacks.
+    """
+    check = _ShadowCheck()
+    sys.meta_path.insert(0, check)
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name is None:
+            raise
+        raise _missing(error, error.name) from None
+    finally:
+        sys.meta_path.remove(check)
+
+
+class _ShadowCheck(MetaPathFinder):
+    """Checks all generic names once, at the first import of one of them. It never finds a module itself."""
+
+    def __init__(self) -> None:
+        self._is_done = False
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None, /
+    ) -> ModuleSpec | None:
+        if fullname in GENERIC_NAMES and not self._is_done:
+            self._is_done = True  # before the search for the packages below, which asks this finder again
+            for name in GENERIC_NAMES:
+                _check_ours(name)
+        return None
+
+
+def _check_ours(root: str) -> None:
+    """Find the package without importing it, and compare where it is."""
+    spec = importlib.util.find_spec(root)
+    if spec is None:
+        raise UserError(f"the package {root!r} is missing beside {_OURS}/walras", fix="reinstall walras")
+    places = [Path(place).resolve() for place in spec.submodule_search_locations or ()]
+    found = places[0] if places else Path(spec.origin or "?").resolve()
+    if (_OURS / root).resolve() not in places:
+        raise UserError(
+            f"{root!r} would be {found}, not ours ({_OURS / root}); PYTHONPATH or the current folder puts it first",
+            fix="unset PYTHONPATH, or start from another folder",
+        )
+
+
+def _missing(error: ModuleNotFoundError, name: str) -> UserError:
+    """The failed import of `name` as a message: a part of Walras, or a package of somebody else."""
+    root = name.split(".")[0]
+    if root in (*GENERIC_NAMES, "walras"):
+        return UserError(f"this installation has no {name}", fix="install the whole of Walras")
+    return UserError(f"{_importer(error)} needs {root}, which is not installed", fix="pip install 'walras[all]'")
+
+
+def _importer(error: ModuleNotFoundError) -> str:
+    """The module whose import failed; where a function imported something, the function's module."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    imported = next((frame for frame in frames if frame.f_code.co_name == "<module>"), frames[-1])
+    return str(imported.f_globals["__name__"])
+
+
+class _PipedOutput(io.FileIO):
+    """Raises SystemExit(0) where a write fails because nobody reads any more."""
+
+    def write(self, data: Any, /) -> int:
+        try:
+            return super().write(data)
+        except BrokenPipeError:
+            # What is still buffered can go nowhere: not now, and not at interpreter exit.
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self.fileno())
+            os.close(nowhere)
+            raise SystemExit(0) from None
+
+
+@contextlib.contextmanager
+def quiet_broken_pipe() -> Iterator[None]:
+    """Inside, a write to standard output that nobody reads ends the command; in the end all that was written is out."""
+    given = sys.stdout
+    if not isinstance(given, io.TextIOWrapper):  # closed, or not the process's own
+        yield
+        return
+    given.flush()
+    sys.stdout = io.TextIOWrapper(
+        io.BufferedWriter(_PipedOutput(given.fileno(), "w", closefd=False)),
+        encoding=given.encoding,
+        errors=given.errors,
+        line_buffering=given.line_buffering or given.write_through,
+    )
+    try:
+        yield
+    finally:
+        # The command is over: the code that it ends with stays what it is.
+        with contextlib.suppress(SystemExit):
+            sys.stdout.flush()
+
 
 EXIT_FAILED, EXIT_USER, EXIT_UNREACHABLE, EXIT_INTERRUPTED = 1, 2, 75, 130
 
@@ -134,7 +253,7 @@ app.add_typer(profile_commands, name="profile")
 
 def main() -> None:
     """The console script."""
-    with ends_with_its_reader():
+    with quiet_broken_pipe():
         try:
             app()
         except KeyboardInterrupt:

@@ -1,1 +1,1 @@
-"""The demo: a whole cluster on one machine, real jobs, and a checklist at the end."""
+"""`walras demo`: a whole cluster on one machine, real PyTorch jobs, a report and a list of promises."""

@@ -2,35 +2,68 @@
 
     prepare -> start server and agents -> submit, watch, revoke -> stop everything -> report -> simulate -> checklist
 
-The exit code is 0 only if every promise on the checklist was kept.
+The simulation runs the same workload with the costs that the live run showed and puts both completion times side by
+side. The exit code is 0 only if every promise on the checklist was kept.
 """
 
 import asyncio
 import os
 import signal
 import time
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import mean
+from statistics import mean, median
 
 import psutil
 from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
 
-from walras.demo.checks import Cast, Check, check_all
-from walras.demo.cluster import Cluster
-from walras.demo.compare import comparison_table, simulated_again
-from walras.demo.processes import Processes, adopt_orphans
-from walras.demo.recording import Recording
-from walras.demo.report import checks_table, find_losses, print_changes, print_failure, print_report, show
-from walras.demo.run import Run
-from walras.demo.stage import Stage, prepare_stage, tidy_up
-from walras.demo.timeline import draw_timeline
-from walras.demo.view import View
+from scheduler.live.store.event_journal import read_run
+from simulator.measured_costs import measure_costs
+from simulator.reports.resimulation import ResimulatedJob, resimulate
+from simulator.shipped_configs import load_named_policy
+from walras.demo.local_cluster import DemoSetup, LocalCluster, Processes, adopt_orphans, prepare_demo, remove_run_state
+from walras.demo.observations import DemoRecording
+from walras.demo.promises import PromiseCheck, SpecialJobs, check_promises
+from walras.demo.run_report import (
+    checks_table,
+    draw_timeline,
+    find_losses,
+    print_changes,
+    print_demo_report,
+    print_failure,
+    print_titled_table,
+)
+from walras.demo.workload_run import LiveView, WorkloadRun
 from walras.errors import ClusterError
 
+
+def simulate_demo_again(stage: DemoSetup) -> list[ResimulatedJob]:
+    """Every job of the run beside its simulations; leaves what was measured in the folder, for `walras simulate`."""
+    recorded = list(read_run(stage.server))
+    stage.measured_path.write_text(measure_costs(recorded).model_dump_json(indent=1))
+    return resimulate(recorded, stage.workload, stage.cluster, load_named_policy(str(stage.policy_path)))
+
+
+def comparison_table(recording: DemoRecording, compared: Sequence[ResimulatedJob]) -> Table:
+    middle = f"{median(job.error for job in compared):.1%}" if compared else "-"
+    table = Table(title=f"completion times, run and simulated: median error {middle} (goal 15 %)", title_justify="left")
+    table.add_column("job", justify="right")
+    table.add_column("name")
+    for name in ("run s", "simulated s", "least", "most", "error"):
+        table.add_column(name, justify="right")
+    for job in compared:
+        seconds = [f"{length_s:.1f}" for length_s in (job.run_s, job.simulated_s, job.least_s, job.most_s)]
+        name = recording.jobs[job.job_id].name if job.job_id in recording.jobs else ""
+        table.add_row(str(job.job_id), escape(name), *seconds, f"{job.error:.0%}")
+    return table
+
+
 #: Cores that should be idle before the demo starts: five paced ranks and the server need most of two.
-WANTED_CORES = 1.5
+IDLE_CORES_WANTED = 1.5
 
 
 #: Columns where standard output is no terminal: the table of jobs needs them.
@@ -38,10 +71,10 @@ PLAIN_WIDTH = 160
 
 
 @dataclass(slots=True)
-class Story:
+class FinishedRun:
     """What is left of a run when its processes are gone."""
 
-    recording: Recording
+    recording: DemoRecording
     job_ids: list[int]
     in_time: bool
     logs: dict[int, str] = field(default_factory=dict)
@@ -60,13 +93,13 @@ def run_demo(*, data: Path | None, keep: bool, live: bool) -> int:
     if not console.is_terminal:
         console = Console(width=PLAIN_WIDTH)
     began = time.monotonic()
-    stage = prepare_stage(data)
+    stage = prepare_demo(data)
     console.print(f"everything of this run is in {stage.folder}", highlight=False, soft_wrap=True)
-    say_headroom(console)
+    print_processor_headroom(console)
     adopt_orphans()
     processes = Processes(stage.logs)
     try:
-        story = asyncio.run(play(stage, processes, View(console, live=live), console))
+        story = asyncio.run(run_on_cluster(stage, processes, LiveView(console, live=live), console))
     except (KeyboardInterrupt, asyncio.CancelledError):
         console.print("interrupted: stopping everything")
         return 130
@@ -75,48 +108,48 @@ def run_demo(*, data: Path | None, keep: bool, live: bool) -> int:
         return 1
     finally:
         stubborn = processes.stop()
-    checks = tell(console, stage, story, began)
-    checks.append(Check("every process ended when asked", not stubborn, "; ".join(stubborn) or "none is left"))
-    show(console, checks_table(checks))
+    checks = report_and_check(console, stage, story, began)
+    checks.append(PromiseCheck("every process ended when asked", not stubborn, "; ".join(stubborn) or "none is left"))
+    print_titled_table(console, checks_table(checks))
     kept = all(check.kept for check in checks)
     if kept and not keep:
-        tidy_up(stage)
+        remove_run_state(stage)
     return 0 if kept else 1
 
 
-async def play(stage: Stage, processes: Processes, view: View, console: Console) -> Story:
+async def run_on_cluster(stage: DemoSetup, processes: Processes, view: LiveView, console: Console) -> FinishedRun:
     """Start the cluster, run the workload on it, and bring away what the report needs."""
     task = asyncio.current_task()
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     async with AsyncExitStack() as clients:
-        cluster = Cluster(stage, processes, clients, os.environ)
+        cluster = LocalCluster(stage, processes, clients, os.environ)
         console.print("starting a server and the owned machines' agents ...")
         await cluster.start()
         with view:
-            run = Run(stage, cluster, view)
+            run = WorkloadRun(stage, cluster, view)
             in_time = await run.play()
-        story = Story(run.recording, run.job_ids, in_time)
+        story = FinishedRun(run.recording, run.job_ids, in_time)
         for job_id in story.recording.jobs:
             story.logs[job_id] = await cluster.log_of(job_id)
         return story
 
 
-def say_headroom(console: Console) -> None:
+def print_processor_headroom(console: Console) -> None:
     """Say how much of the processors is free: paces are kept only where there is room for them."""
     cores = psutil.cpu_count() or 1
     idle = cores * (1.0 - psutil.cpu_percent(interval=0.5) / 100.0)
     console.print(f"processor headroom before: {idle:.1f} of {cores} cores idle", highlight=False)
-    if idle < WANTED_CORES:
-        console.print(f"less than {WANTED_CORES} idle cores: paces and times will suffer", style="yellow")
+    if idle < IDLE_CORES_WANTED:
+        console.print(f"less than {IDLE_CORES_WANTED} idle cores: paces and times will suffer", style="yellow")
 
 
-def tell(console: Console, stage: Stage, story: Story, began: float) -> list[Check]:
+def report_and_check(console: Console, stage: DemoSetup, story: FinishedRun, began: float) -> list[PromiseCheck]:
     """Print the report, draw the picture, run the simulation; answer the checklist."""
     recording = story.recording
     losses = find_losses(recording, story.logs)
-    print_report(console, recording, losses, stage.cluster.speeds)
-    cast = cast_of(stage, story.job_ids)
+    print_demo_report(console, recording, losses, stage.cluster.speeds)
+    cast = special_jobs_of(stage, story.job_ids)
     print_failure(console, recording, cast.failing, story.logs.get(cast.failing, ""))
     print_changes(console, recording)
     cores = psutil.cpu_count() or 1
@@ -128,19 +161,19 @@ def tell(console: Console, stage: Stage, story: Story, began: float) -> list[Che
         )
     draw_timeline(recording, stage.picture)
     console.print(f"timeline: {stage.picture}", highlight=False, soft_wrap=True)
-    compared_jobs = simulated_again(stage)
-    show(console, comparison_table(recording, compared_jobs))
-    checks = check_all(recording, cast, losses, time.monotonic() - began)
+    compared_jobs = simulate_demo_again(stage)
+    print_titled_table(console, comparison_table(recording, compared_jobs))
+    checks = check_promises(recording, cast, losses, time.monotonic() - began)
     all_compared = len(compared_jobs) == len(story.job_ids)
-    compared = Check("the simulator ran the same jobs", all_compared, f"{len(compared_jobs)} compared")
+    compared = PromiseCheck("the simulator ran the same jobs", all_compared, f"{len(compared_jobs)} compared")
     return [
-        Check("the run ended by itself", story.in_time, "in time" if story.in_time else "given up"),
+        PromiseCheck("the run ended by itself", story.in_time, "in time" if story.in_time else "given up"),
         *checks,
         compared,
     ]
 
 
-def cast_of(stage: Stage, job_ids: list[int]) -> Cast:
+def special_jobs_of(stage: DemoSetup, job_ids: list[int]) -> SpecialJobs:
     """Find the jobs of the workload that play special parts, by what they run."""
 
     def first(script: str) -> int:
@@ -150,6 +183,6 @@ def cast_of(stage: Stage, job_ids: list[int]) -> Cast:
 
     incidents = stage.workload.incidents
     pool = str(incidents[0].revoke) if incidents else ""
-    return Cast(
+    return SpecialJobs(
         failing=first("failing.py"), plain=first("plain_script.py"), gang=first("ddp_mlp.py"), revoked_pool=pool
     )

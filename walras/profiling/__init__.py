@@ -1,1 +1,1 @@
-"""Profiling a job: the runs that tell its stalls apart, what came of them, and how it is shown."""
+"""Profiles of a job's script: which runs are made, what is measured in them, how a profile is stored and drawn."""

@@ -12,11 +12,10 @@ Without a scheduler around it the same script runs as it is. Standard library on
 imported it. No threads, no signal handlers, no atexit, no logging configuration.
 """
 
-from walras.training.checkpoint import Checkpoint
+from walras.training.batch_sharing import Shares
+from walras.training.checkpoint import Checkpoint, TornCheckpoint
 from walras.training.fork import Fork
 from walras.training.loop import Loop
-from walras.training.manifest import TornCheckpoint
-from walras.training.settings import batch_per_rank, whole_batch
-from walras.training.shares import Shares
+from walras.training.supervisor_link import batch_per_rank, whole_batch
 
 __all__ = ["Checkpoint", "Fork", "Loop", "Shares", "TornCheckpoint", "batch_per_rank", "whole_batch"]

@@ -1,24 +1,161 @@
-"""What a checkpoint holds, and which one to resume from.
+"""Checkpoints: what they hold, how they are committed to disk, and which one a job resumes from.
 
-Every attempt writes below a folder of its own, `attempt-N/`. Under a scheduler a script resumes from the checkpoint
-that the scheduler names and from no newer one; by itself, from the newest complete one below the given directory.
-State is written by rank 0; every rank adds its own random states. Nothing of ours is pickled: tensors are read with
-`torch.load(weights_only=True)`, everything else is JSON.
+Every attempt writes below a folder of its own, `attempt-N/`. A checkpoint is a folder `step-N/`; it is complete once
+its `manifest.json`, which lists the hashes of its files, appears in one rename. A folder without a manifest, or whose
+files differ from it, is torn. Under a scheduler a script resumes from the checkpoint that the scheduler names and from
+no newer one; by itself, from the newest complete one below the given directory. Rank 0 writes the shared state; every
+rank adds its own random states. Nothing of ours is pickled: tensors are read with `torch.load(weights_only=True)`,
+everything else is JSON.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import re
 import shutil
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from walras.training import manifest
-from walras.training.manifest import Reference, TornCheckpoint
-from walras.training.settings import Settings
+from walras.training.supervisor_link import CheckpointReference, JobEnvironment
+
+MANIFEST = "manifest.json"
+MANIFEST_FORMAT = 1
+_ATTEMPT_FOLDER = re.compile(r"^attempt-(\d{1,9})$")
+_STEP_FOLDER = re.compile(r"^step-(\d{1,15})$")
+_FILE_NAME = re.compile(r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}$")
+
+
+class TornCheckpoint(RuntimeError):
+    """A checkpoint that is not what its manifest says, or has none."""
+
+
+def attempt_folder(root: Path, attempt: int) -> Path:
+    return root / f"attempt-{attempt:04d}"
+
+
+def step_folder(attempt_dir: Path, step: int) -> Path:
+    return attempt_dir / f"step-{step:010d}"
+
+
+def partial_folder(attempt_dir: Path, step: int) -> Path:
+    """Where the files of a checkpoint are written before it is complete."""
+    return attempt_dir / f"step-{step:010d}.partial"
+
+
+def list_attempt_folders(root: Path) -> list[tuple[int, Path]]:
+    """The attempts' folders below `root`, newest first."""
+    return _numbered(root, _ATTEMPT_FOLDER)
+
+
+def list_step_folders(attempt_dir: Path) -> list[tuple[int, Path]]:
+    """The checkpoints of an attempt, complete or torn, newest first."""
+    return _numbered(attempt_dir, _STEP_FOLDER)
+
+
+def _numbered(folder: Path, pattern: re.Pattern[str]) -> list[tuple[int, Path]]:
+    try:
+        names = os.listdir(folder)
+    except FileNotFoundError:
+        return []
+    matches = [(match, folder / name) for name in names if (match := pattern.match(name))]
+    return sorted(((int(match.group(1)), path) for match, path in matches), reverse=True)
+
+
+def commit_checkpoint(partial: Path, final: Path, step: int) -> CheckpointReference:
+    """Make the files in `partial` the checkpoint `final`. On return it is complete and durable."""
+    files = [_entry(partial / name) for name in sorted(os.listdir(partial))]
+    for entry in files:
+        sync_file(partial / str(entry["name"]))
+    sync_folder(partial)
+    if final.exists():
+        shutil.rmtree(final)
+    os.rename(partial, final)
+    sync_folder(final.parent)
+    digest = _digest(files)
+    body = {"format": MANIFEST_FORMAT, "step": step, "files": files, "digest": digest}
+    write_synced(final / (MANIFEST + ".partial"), json.dumps(body, indent=1).encode())
+    os.rename(final / (MANIFEST + ".partial"), final / MANIFEST)
+    sync_folder(final)
+    return CheckpointReference(path=str(final), digest=digest, step=step)
+
+
+def verify_checkpoint(folder: Path, digest: str | None = None) -> CheckpointReference:
+    """Check every file of the checkpoint against its manifest (and the manifest against `digest`).
+
+    Raises:
+        TornCheckpoint: something is missing or differs; the message says what.
+    """
+    try:
+        body = json.loads((folder / MANIFEST).read_bytes())
+        files = [_checked_entry(entry) for entry in body["files"]]
+        step = int(body["step"])
+        stated = str(body["digest"])
+    except FileNotFoundError:
+        raise TornCheckpoint(f"{folder}: no {MANIFEST}, it was never completed") from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise TornCheckpoint(f"{folder}: {MANIFEST} does not parse ({error})") from None
+    if _digest(files) != stated:
+        raise TornCheckpoint(f"{folder}: the digest in {MANIFEST} does not fit its list of files")
+    if digest is not None and digest != stated:
+        raise TornCheckpoint(f"{folder}: digest {stated[:12]}… is not the recorded {digest[:12]}…")
+    for entry in files:
+        path = folder / str(entry["name"])
+        try:
+            found = _entry(path)
+        except OSError as error:
+            raise TornCheckpoint(f"{path}: {error.strerror}") from None
+        if found != entry:
+            raise TornCheckpoint(f"{path}: size or hash differ from {MANIFEST}")
+    return CheckpointReference(path=str(folder), digest=stated, step=step)
+
+
+def _checked_entry(entry: Any) -> dict[str, str | int]:
+    name = str(entry["name"])
+    if not _FILE_NAME.match(name):
+        raise ValueError(f"file name {name!r}")
+    return {"name": name, "size": int(entry["size"]), "sha256": str(entry["sha256"])}
+
+
+def _entry(path: Path) -> dict[str, str | int]:
+    hashed = hashlib.sha256()
+    size = 0
+    with open(path, "rb") as file:
+        while chunk := file.read(1 << 20):
+            hashed.update(chunk)
+            size += len(chunk)
+    return {"name": path.name, "size": size, "sha256": hashed.hexdigest()}
+
+
+def _digest(files: list[dict[str, str | int]]) -> str:
+    return hashlib.sha256(json.dumps(files, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def write_synced(path: Path, content: bytes) -> None:
+    """Write and sync."""
+    with open(path, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def sync_file(path: Path) -> None:
+    _sync(path, os.O_RDONLY)
+
+
+def sync_folder(path: Path) -> None:
+    _sync(path, os.O_RDONLY | os.O_DIRECTORY)
+
+
+def _sync(path: Path, flags: int) -> None:
+    handle = os.open(path, flags)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 class Checkpoint:
@@ -61,9 +198,9 @@ class Checkpoint:
         self._attempt = 0
         self._has_resumed = False
         self._were_loadable = False
-        self._committed: list[Reference] = []
+        self._committed: list[CheckpointReference] = []
 
-    def open(self, settings: Settings, say: Callable[[str], None]) -> Reference | None:
+    def open(self, settings: JobEnvironment, say: Callable[[str], None]) -> CheckpointReference | None:
         """Find where to save and what to resume from. `say` is told of torn checkpoints.
 
         Raises:
@@ -74,10 +211,10 @@ class Checkpoint:
             found = _named_or_before(settings.resume, say) if settings.resume is not None else None
         elif self._directory is not None:
             self._root = self._directory.absolute()
-            numbered = manifest.attempts(self._root)
+            numbered = list_attempt_folders(self._root)
             # All ranks find the same number: the folder is made by the first save, and nobody saves before all looked.
             self._attempt = numbered[0][0] + 1 if numbered else 1
-            found = _newest(self._root, say)
+            found = _newest_complete(self._root, say)
         else:
             return None
         self._has_resumed = found is not None
@@ -103,7 +240,7 @@ class Checkpoint:
 
     def partial(self, step: int) -> Path:
         """Make the folder that the files of a checkpoint at this step are written to."""
-        path = manifest.partial_folder(self._attempt_dir, step)
+        path = partial_folder(self._attempt_dir, step)
         path.mkdir(parents=True, exist_ok=True)
         return path
 
@@ -116,10 +253,10 @@ class Checkpoint:
                 _check_loadable(torch, folder, name)
         self._were_loadable = True
 
-    def commit(self, step: int) -> Reference:
+    def commit(self, step: int) -> CheckpointReference:
         """Rank 0, when every rank has written: make it a checkpoint."""
-        partial = manifest.partial_folder(self._attempt_dir, step)
-        reference = manifest.commit(partial, manifest.step_folder(self._attempt_dir, step), step)
+        partial = partial_folder(self._attempt_dir, step)
+        reference = commit_checkpoint(partial, step_folder(self._attempt_dir, step), step)
         self._committed.append(reference)
         return reference
 
@@ -149,14 +286,14 @@ class Checkpoint:
 
     def _delete_attempts_before(self) -> None:
         assert self._root is not None
-        for number, path in manifest.attempts(self._root):
+        for number, path in list_attempt_folders(self._root):
             if number < self._attempt:
                 shutil.rmtree(path, ignore_errors=True)
 
     @property
     def _attempt_dir(self) -> Path:
         assert self._root is not None
-        return manifest.attempt_folder(self._root, self._attempt)
+        return attempt_folder(self._root, self._attempt)
 
 
 def write_state(folder: Path, name: str, state: Any) -> None:
@@ -205,32 +342,32 @@ def _check_loadable(torch: Any, folder: Path, name: str) -> None:
         ) from None
 
 
-def _named_or_before(named: Reference, say: Callable[[str], None]) -> Reference:
+def _named_or_before(named: CheckpointReference, say: Callable[[str], None]) -> CheckpointReference:
     """The checkpoint the scheduler named or, if that one is damaged, the newest whole one before it of that attempt.
 
     Those before it were written under the same fence. Never one after it: it may never have been recorded.
     """
     try:
-        return manifest.verify(Path(named.path), named.digest)
+        return verify_checkpoint(Path(named.path), named.digest)
     except TornCheckpoint as error:
         say(f"torn checkpoint skipped: {error}")
-    for step, path in manifest.steps(Path(named.path).parent):
+    for step, path in list_step_folders(Path(named.path).parent):
         if step < named.step and (found := _verified(path, say)) is not None:
             return found
     raise TornCheckpoint(f"{named.path} is damaged and nothing before it can be resumed from")
 
 
-def _newest(root: Path, say: Callable[[str], None]) -> Reference | None:
-    candidates = [(step, path) for _, folder in manifest.attempts(root) for step, path in manifest.steps(folder)]
+def _newest_complete(root: Path, say: Callable[[str], None]) -> CheckpointReference | None:
+    candidates = [(step, path) for _, folder in list_attempt_folders(root) for step, path in list_step_folders(folder)]
     for _, path in sorted(candidates, reverse=True):
         if (found := _verified(path, say)) is not None:
             return found
     return None
 
 
-def _verified(path: Path, say: Callable[[str], None]) -> Reference | None:
+def _verified(path: Path, say: Callable[[str], None]) -> CheckpointReference | None:
     try:
-        return manifest.verify(path)
+        return verify_checkpoint(path)
     except TornCheckpoint as error:
         say(f"torn checkpoint skipped: {error}")
         return None

@@ -8,7 +8,6 @@ is, is the loop's affair.
 
 from __future__ import annotations
 
-import heapq
 import sys
 import time
 from collections import deque
@@ -17,6 +16,7 @@ from statistics import median
 from typing import Any
 
 from walras.training.gang import Gang
+from walras.training.work_split import split_round
 
 #: Steps of each part, about, in the round in which nobody knows yet how fast they are.
 _TRIAL_STEPS = 4
@@ -92,7 +92,7 @@ class Fork:
         seeds = {row[0] for row in gang.gather([float(seed % 2**52)])}
         if len(seeds) > 1:
             raise ValueError("give every part of a fork the same seed: they share one order of the data")
-        self._average([1.0] + [0.0] * (gang.world_size - 1), _tensors(self._model, None))
+        self._average([1.0] + [0.0] * (gang.world_size - 1), _averaged_tensors(self._model, None))
 
     def begin(self, most: int) -> int:
         """Begin a round of at most so many steps; returns how many it has, of all parts. All call it alike.
@@ -104,7 +104,7 @@ class Fork:
         whole = min(most, self._every if not is_trial else min(self._every, _TRIAL_STEPS * parts))
         if is_trial and 0 < whole < parts:
             raise ValueError(f"{parts} parts cannot begin with {whole} steps between two meetings: one each at least")
-        self._shares = split(whole, self._speeds or [1.0] * parts)
+        self._shares = split_round(whole, self._speeds or [1.0] * parts)
         self._began_at = time.monotonic()
         return whole
 
@@ -116,7 +116,7 @@ class Fork:
         """
         own, took_s = len(self.own), max(time.monotonic() - self._began_at, 1e-9)
         self.taken += own
-        tensors = _tensors(self._model, self._optimizer)
+        tensors = _averaged_tensors(self._model, self._optimizer)
         size = sum(tensor.numel() for tensor in tensors)
         told = self._gang.gather([float(own), took_s, float(size)])
         if len({row[2] for row in told}) > 1:
@@ -148,7 +148,7 @@ class Fork:
         torch: Any = sys.modules["torch"]
         distributed = torch.distributed
         with torch.no_grad():
-            for group, dtype in _alike(tensors, torch):
+            for group, dtype in _tensors_by_dtype(tensors, torch):
                 flat = torch.cat([tensor.detach().reshape(-1).to(dtype) for tensor in group])
                 if dtype.is_floating_point:
                     flat *= weights[self._gang.rank]
@@ -158,24 +158,7 @@ class Fork:
                     tensor.copy_(part.reshape(tensor.shape))
 
 
-def split(whole: int, speeds: Sequence[float]) -> list[int]:
-    """Steps of each part so that the last is through as early as can be; one for everybody where there are enough.
-
-    Equal parts are served in their order. Speeds are positive, in any unit.
-    """
-    least = 1 if whole >= len(speeds) else 0
-    shares = [least] * len(speeds)
-    # Who would be through first with one step more takes it: no other order ends earlier.
-    through_at = [((least + 1) / speed, part) for part, speed in enumerate(speeds)]
-    heapq.heapify(through_at)
-    for _ in range(whole - sum(shares)):
-        part = through_at[0][1]
-        shares[part] += 1
-        heapq.heapreplace(through_at, ((shares[part] + 1) / speeds[part], part))
-    return shares
-
-
-def _tensors(model: Any, optimizer: Any) -> list[Any]:
+def _averaged_tensors(model: Any, optimizer: Any) -> list[Any]:
     """What has to be averaged, in an order that is the same everywhere."""
     found = [*model.parameters(), *model.buffers()]
     for group in optimizer.param_groups if optimizer is not None else ():
@@ -185,7 +168,7 @@ def _tensors(model: Any, optimizer: Any) -> list[Any]:
     return found
 
 
-def _alike(tensors: list[Any], torch: Any) -> Iterator[tuple[list[Any], Any]]:
+def _tensors_by_dtype(tensors: list[Any], torch: Any) -> Iterator[tuple[list[Any], Any]]:
     """Tensors that can travel together, and the type of number in which they do."""
     groups: dict[tuple[str, Any], list[Any]] = {}
     for tensor in tensors:

@@ -1,31 +1,25 @@
-"""What the ranks of a job decide together: whether to stop or save, and at which step.
+"""The ranks of a job as one gang: they agree on stopping and saving, and measure the network between machines.
 
 Uses torch.distributed where the script has initialised it; otherwise every process stands alone. Ranks take steps in
 lockstep, so they meet at agreed step numbers: each meeting also agrees on the next one, about five a second.
+
+Machines of one offer differ in what lies between them, so the bandwidth is measured once, when the ranks have met. One
+rank of each machine takes part in all-reduces of growing size, over the backend that the script trains with. The
+slowest link sets the pace of a ring, so the figure is that of the slowest link in use.
 """
 
 from __future__ import annotations
 
+import os
 import sys
-from dataclasses import dataclass
+import time
+from collections.abc import Callable
 from typing import Any
+
+from walras.training.supervisor_link import ControlRequest, JobEnvironment
 
 MEETINGS_PER_S = 5.0
 MAX_STEPS_BETWEEN = 256
-
-
-@dataclass(frozen=True)
-class Wish:
-    """What one rank wants, and after a meeting what all do."""
-
-    stop: bool = False
-    save: bool = False
-    #: Save, and then wait in memory instead of ending.
-    park: bool = False
-    #: Go on with batches of so many samples over all ranks, and end after so many steps of all; 0: as it was. Of rank
-    #: 0 alone.
-    samples: int = 0
-    limit: int = 0
 
 
 class Gang:
@@ -39,7 +33,7 @@ class Gang:
 
     def meet(self) -> None:
         """Find out about the others; called by all ranks alike, before the first step."""
-        distributed = _initialised()
+        distributed = _initialised_distributed()
         if distributed is not None and distributed.get_world_size() > 1:
             self.rank = distributed.get_rank()
             self.world_size = distributed.get_world_size()
@@ -51,7 +45,7 @@ class Gang:
     def is_alone(self) -> bool:
         return self._group is None
 
-    def agree(self, step: int, wish: Wish, steps_per_s: float | None) -> Wish:
+    def agree(self, step: int, wish: ControlRequest, steps_per_s: float | None) -> ControlRequest:
         """The common wish, where this step is a meeting; otherwise nothing is wished for.
 
         Every rank must call this with the same step numbers.
@@ -59,12 +53,12 @@ class Gang:
         if self.is_alone:
             return wish
         if step < self._next_meeting:
-            return Wish()
+            return ControlRequest()
         between = min(max(1, int((steps_per_s or 1.0) / MEETINGS_PER_S)), MAX_STEPS_BETWEEN)
         own = [int(wish.stop), int(wish.save), int(wish.park), wish.samples, wish.limit]
         stop, save, park, samples, limit, between = self._largest([*own, between])
         self._next_meeting = step + between
-        return Wish(bool(stop), bool(save), bool(park), samples, limit)
+        return ControlRequest(bool(stop), bool(save), bool(park), samples, limit)
 
     def all_succeeded(self, succeeded: bool) -> bool:
         """Wait for every rank; true if all of them say so."""
@@ -94,8 +88,69 @@ class Gang:
         return [int(number) for number in tensor.tolist()]
 
 
-def _initialised() -> Any:
+def _initialised_distributed() -> Any:
     distributed: Any = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return None
     return distributed
+
+
+#: The name among the values that a job reports.
+BANDWIDTH_VALUE = "network_bytes_per_s"
+FIRST_EXCHANGE_BYTES = 1 << 18
+MAX_EXCHANGE_BYTES = 1 << 26
+#: An exchange that takes this long is timed well enough.
+WELL_TIMED_S = 0.1
+EXCHANGE_REPEATS = 3
+#: No exchange is begun that would be over later than this, going by the last one.
+MAX_MEASURING_S = 8.0
+
+
+def link_bandwidth(exchange: Callable[[int], float], machines: int) -> float | None:
+    """Bytes per second of one direction of a link. `exchange` all-reduces so many bytes and answers with the seconds,
+    the same on every rank. None where nothing can be told from them."""
+    size, spent_s = FIRST_EXCHANGE_BYTES, exchange(FIRST_EXCHANGE_BYTES)  # connects, and says nothing of speed
+    seconds = exchange(size)
+    spent_s += seconds
+    while seconds < WELL_TIMED_S and size < MAX_EXCHANGE_BYTES and spent_s + 2.0 * seconds < MAX_MEASURING_S:
+        size *= 2
+        seconds = exchange(size)
+        spent_s += seconds
+    best_s = seconds
+    for _ in range(EXCHANGE_REPEATS - 1):
+        if spent_s + seconds >= MAX_MEASURING_S:
+            break
+        seconds = exchange(size)
+        spent_s += seconds
+        best_s = min(best_s, seconds)
+    return 2.0 * (machines - 1) / machines * size / best_s if best_s > 0.0 else None
+
+
+def measure_bandwidth(gang: Gang, settings: JobEnvironment) -> dict[str, float]:
+    """What to report; called by all ranks alike. Empty for a gang on one machine, and without a scheduler."""
+    each = settings.ranks_per_machine
+    if not settings.is_scheduled or settings.machines < 2 or gang.world_size != settings.machines * each:
+        return {}
+    found = link_bandwidth(_exchanger(gang, each), settings.machines)
+    return {} if found is None else {BANDWIDTH_VALUE: found}
+
+
+def _exchanger(gang: Gang, each: int) -> Callable[[int], float]:
+    torch: Any = sys.modules["torch"]
+    distributed = torch.distributed
+    leaders = distributed.new_group(list(range(0, gang.world_size, each)))
+    device = "cpu"
+    if distributed.get_backend() == "nccl":
+        device = f"cuda:{int(os.environ.get('LOCAL_RANK', '0'))}"
+
+    def exchange(size: int) -> float:
+        took_s = 0.0
+        if gang.rank % each == 0:
+            tensor = torch.ones(size // 4, dtype=torch.float32, device=device)
+            began = time.monotonic()
+            distributed.all_reduce(tensor, group=leaders)
+            tensor[0].item()  # an accelerator answers before it is done
+            took_s = time.monotonic() - began
+        return gang.slowest(took_s)
+
+    return exchange

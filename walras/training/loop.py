@@ -1,7 +1,7 @@
 """The training loop: counts steps, keeps the pace, and ends when the scheduler asks, with everything saved.
 
-This file decides when a step is over and what follows from it. How to skip batches, what a checkpoint is, and what the
-ranks agree on are in `data`, `checkpoint` and `gang`.
+This module decides when a step is over and what follows from it. `batch_source` skips batches, `checkpoint` defines
+what is saved, `gang` lets the ranks agree.
 """
 
 from __future__ import annotations
@@ -15,19 +15,15 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from walras.training import facts, network, rng
+from walras.training import gang, loop_state, model_counting
+from walras.training.batch_sharing import Shares
+from walras.training.batch_source import BatchSource, BatchSources, default_seed, rescale_position, samples_in
 from walras.training.checkpoint import Checkpoint, rank_values
-from walras.training.data import Source, Sources, default_seed, same_place, samples_in
 from walras.training.fork import Fork
 from walras.training.gang import Gang
-from walras.training.link import Go, Link
-from walras.training.noise import gauge_of
-from walras.training.place import Place, bring, read_place
-from walras.training.rates import Meter, Pacer
-from walras.training.saving import Saver
-from walras.training.settings import read_settings
-from walras.training.shares import Shares
-from walras.training.values import Values
+from walras.training.loop_state import CheckpointSaver, DataPosition, read_position, seek_source
+from walras.training.measurements import ReportedValues, StepPacer, ThroughputMeter, noise_meter_for
+from walras.training.supervisor_link import SupervisorLink, TakeOver, read_job_environment
 
 #: "Checkpointed, requeue me."
 EXIT_CHECKPOINTED = 85
@@ -68,7 +64,7 @@ class Loop:
         shares: Shares | None = None,
         on_change: Callable[[int], None] | None = None,
     ):
-        self._settings = read_settings(os.environ)
+        self._settings = read_job_environment(os.environ)
         self._checkpoint, self._fork, self._shares, self._on_change = checkpoint, fork, shares, on_change
         self._limit = steps if steps is not None else self._settings.steps
         self._seed = default_seed() if seed is None else seed
@@ -80,7 +76,7 @@ class Loop:
         self.epoch = 0
         self._batch = 0  # batches done in this call of steps(); together with part and epoch, the position
         self._part = 0  # how many times steps() was called in this epoch
-        self._place: Place | None = None  # to go on from
+        self._place: DataPosition | None = None  # to go on from
         self._resumed: Path | None = None
         self._new_samples = 0  # of a step over all ranks, from the next one on; 0: as it is
         self._has_changed, self._is_parking = True, False
@@ -95,11 +91,11 @@ class Loop:
             raise ValueError(
                 "shares: their batch stays what it is, and each step is a step of all: no fork, no on_change"
             )
-        self._link, self._gang, self._meter = Link("", 0, 0), Gang(self._settings.rank), Meter()
-        self._noise = gauge_of(checkpoint.objects if checkpoint else (), noise_every, self._settings.rank)
-        self._pacer = Pacer(self._settings.pace) if self._settings.pace else None
-        self._sources, self._values = Sources(), Values()
-        self._facts = facts.FactsGauge(self._values, self._settings, is_wanted=fork is None)
+        self._link, self._gang, self._meter = SupervisorLink("", 0, 0), Gang(self._settings.rank), ThroughputMeter()
+        self._noise = noise_meter_for(checkpoint.objects if checkpoint else (), noise_every, self._settings.rank)
+        self._pacer = StepPacer(self._settings.pace) if self._settings.pace else None
+        self._sources, self._values = BatchSources(), ReportedValues()
+        self._facts = model_counting.ModelFactsReporter(self._values, self._settings, is_wanted=fork is None)
         self._readers = 1  # ranks that read batches of their own at each position; those of forks and shares do not
         self._saved_step = -1
         self._saved_at = self._polled_at = self._reported_at = 0.0
@@ -176,8 +172,8 @@ class Loop:
             return True  # ranks that do not know each other: the first one's state stands for all
         source = self._sources.last
         size = None if source is None else source.batch_size
-        place = Place(self.epoch, max(0, self._part - 1), self._batch, self._readers, size)
-        saver = Saver(self._checkpoint, self._gang, self._link, self._say, self._settings.is_scheduled)
+        place = DataPosition(self.epoch, max(0, self._part - 1), self._batch, self._readers, size)
+        saver = CheckpointSaver(self._checkpoint, self._gang, self._link, self._say, self._settings.is_scheduled)
         is_saved = saver.save(self.step, place, self._seed, source)
         self._meter.disturb()
         self._saved_at = time.monotonic()
@@ -198,9 +194,9 @@ class Loop:
     def _start(self) -> None:
         self._gang = Gang(self._settings.rank)
         self._gang.meet()
-        self._values.take(network.measure(self._gang, self._settings))
+        self._values.take(gang.measure_bandwidth(self._gang, self._settings))
         self._readers = self._gang.world_size if self._fork is None and self._shares is None else 1
-        self._link = Link(self._settings.socket, self._gang.rank, os.getpid())
+        self._link = SupervisorLink(self._settings.socket, self._gang.rank, os.getpid())
         if not self._settings.stands_by:
             self._open()
         elif (go := self._link.stand_by()) is not None:
@@ -212,7 +208,7 @@ class Loop:
         if self._shares is not None:
             self._seed = self._shares.join(self._gang, self._seed, self._settings.pace, self._values, self._say)
 
-    def _take_over(self, go: Go) -> None:
+    def _take_over(self, go: TakeOver) -> None:
         """Train on from where another process saved."""
         self._settings = replace(self._settings, attempt=go.attempt, resume=go.resume)
         self._limit = self._limit if go.steps is None else go.steps
@@ -220,7 +216,7 @@ class Loop:
         self._open()
 
     def _open(self) -> None:
-        self._saved_at, self._meter = time.monotonic(), Meter()
+        self._saved_at, self._meter = time.monotonic(), ThroughputMeter()
         checkpoint = self._checkpoint
         reference = checkpoint.open(self._settings, self._say) if checkpoint is not None else None
         # Nobody saves before everybody has looked at what there was to resume from.
@@ -229,20 +225,20 @@ class Loop:
             return
         self._resumed, self._has_changed = (folder := Path(reference.path)), True
         checkpoint.load_shared(folder)
-        self._place, self.step, values = read_place(folder)
+        self._place, self.step, values = read_position(folder)
         checkpoint.values.update(values)
         self._saved_step, self.epoch = self.step, self._place.epoch
         if not self._seed_was_given and (own := rank_values(folder, self._gang.rank)) is not None:
             self._seed = int(own["seed"])
 
-    def _begin(self, source: Source, part: int) -> Iterator[Any]:
+    def _begin(self, source: BatchSource, part: int) -> Iterator[Any]:
         """The batches of this epoch from where the job stands, in the batch it is to have."""
         place, folder, self._place = self._place, None, None
         if place is not None and place.epoch == self.epoch:
             folder = self._resumed
             assert folder is not None
             reader = self._gang.rank if self._shares is None else 0  # all have read the same
-            self._batch = bring(source, place, folder, reader, self._readers, self._say)
+            self._batch = seek_source(source, place, folder, reader, self._readers, self._say)
         if self._new_samples:
             self._resize(source, self._new_samples)
         # A script with an epoch loop of its own calls steps() once per epoch: that count is its epoch then.
@@ -256,22 +252,22 @@ class Loop:
         iterator = self._facts.watch(own, source.batch_size if self._shares is None else None)
         # Last of all: the skipping before must not have drawn from the generators.
         if folder is not None and (saved := rank_values(folder, self._gang.rank)) is not None:
-            rng.restore(saved["rng"])
+            loop_state.restore_random_state(saved["rng"])
         if self._on_change is not None and self._has_changed:
             self._change(self._on_change, source)
         return iterator
 
-    def _resize(self, source: Source, samples: int) -> None:
+    def _resize(self, source: BatchSource, samples: int) -> None:
         self._new_samples, before = 0, source.batch_size
         each, rest = divmod(samples, self._gang.world_size)
         if rest or not source.resize(each):
             self._say(f"this data cannot be had in batches of {samples}: they stay as they are")
-        self._batch = same_place(self._batch, (self._readers, before), (self._readers, source.batch_size))
-        self._meter, self._has_changed = Meter(), True
+        self._batch = rescale_position(self._batch, (self._readers, before), (self._readers, source.batch_size))
+        self._meter, self._has_changed = ThroughputMeter(), True
         if self._noise is not None:
             self._noise.resize(self._samples(source))
 
-    def _change(self, on_change: Callable[[int], None], source: Source) -> None:
+    def _change(self, on_change: Callable[[int], None], source: BatchSource) -> None:
         if (samples := self._samples(source)) is None:
             raise TypeError("on_change: it is not known how many samples are in a batch of this data")
         self._has_changed = False
@@ -285,7 +281,7 @@ class Loop:
     def _is_at_limit(self) -> bool:
         return self._limit is not None and self.step >= self._limit
 
-    def _samples(self, source: Source, batch: Any = None) -> int | None:
+    def _samples(self, source: BatchSource, batch: Any = None) -> int | None:
         """In one batch, over all ranks."""
         each = source.batch_size or (self._shares.whole if self._shares is not None else samples_in(batch))
         return None if each is None else each * self._readers
@@ -298,7 +294,7 @@ class Loop:
             self._noise.batches += 1
         self._meter.step(at)
 
-    def _own_batches(self, fork: Fork, source: Source, epoch: int) -> Iterator[Any]:
+    def _own_batches(self, fork: Fork, source: BatchSource, epoch: int) -> Iterator[Any]:
         """A part's batches, round by round; its steps and those of the others count when they have met."""
         if source.count is None:
             raise TypeError("the parts of a fork share data that has a length and can begin at any batch")

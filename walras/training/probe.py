@@ -1,8 +1,11 @@
-"""What a profiler sees from inside a rank: when each update of the optimizer ended, and what the data loader did.
+"""A profiler's probe inside a rank: it times updates and data loaders, and notes the files that are read.
 
 A rank that is profiled is started with WALRAS_PROBE set and a `sitecustomize` that calls `install`; the script itself
 is left as it is. Once it has imported torch, an update is over when its first optimizer has stepped. After as many
 updates as were asked for, each rank writes `rank-N.json` and ends.
+
+Made-up data are a loader's own first batches, held in memory and given again and again: they have the right shapes, and
+are neither read nor prepared. An epoch keeps its number of batches.
 """
 
 from __future__ import annotations
@@ -16,23 +19,132 @@ import random
 import resource
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import cycle, islice, pairwise
 from pathlib import Path
 from typing import Any
 
-from walras.training.probe_data import LoaderWatch, OpenedFiles
-from walras.training.probe_facts import FactCounter
+from walras.training.batch_source import samples_in
+from walras.training.model_counting import ModelFactCounter
 
-VARIABLE = "WALRAS_PROBE"
+#: Batches that made-up data consist of.
+HELD_BATCHES = 2
+#: Files beyond this number are not written down.
+MAX_FILES = 100_000
+#: What lies here is no job's data.
+_SYSTEM = ("/proc/", "/dev/", "/sys/", "/etc/", "/usr/lib", "/lib")
+_PACKAGES = ("/site-packages/", "/dist-packages/")
+
+
+class LoaderWatch:
+    """Stands between a script and every DataLoader that it iterates over."""
+
+    def __init__(self, loader_class: Any, made_up: bool) -> None:
+        #: Seconds that the script waited for batches so far, batches it got, and samples in one of them.
+        self.waited_s = 0.0
+        self.batches = 0
+        self.samples: int | None = None
+        self._begin = loader_class.__iter__
+        #: By dataset and batch size. The dataset is kept too: its identity must not be given to another.
+        self._held: dict[tuple[int, Any], tuple[Any, list[Any]]] = {}
+
+        def begin(loader: Any) -> Iterator[Any]:
+            return _TimedIterator(self, self._made_up(loader) if made_up else self._begin(loader))
+
+        loader_class.__iter__ = begin
+
+    def _made_up(self, loader: Any) -> Iterator[Any]:
+        key = (id(loader.dataset), loader.batch_size)
+        if key not in self._held:
+            self._held[key] = (loader.dataset, list(islice(self._begin(loader), HELD_BATCHES)))
+        batches = self._held[key][1]
+        try:
+            many = len(loader)
+        except TypeError:
+            return cycle(batches)
+        return islice(cycle(batches), many)
+
+    def took(self, seconds: float, batch: Any) -> None:
+        """The script waited so long for this batch."""
+        self.waited_s += seconds
+        self.batches += 1
+        if self.samples is None:
+            self.samples = samples_in(batch)
+
+
+class _TimedIterator:
+    """An iterator that tells how long each batch took; in all else the loader's own."""
+
+    def __init__(self, watch: LoaderWatch, batches: Iterator[Any]) -> None:
+        self._watch = watch
+        self._batches = batches
+
+    def __iter__(self) -> _TimedIterator:
+        return self
+
+    def __next__(self) -> Any:
+        began_at = time.perf_counter()
+        batch = next(self._batches)
+        self._watch.took(time.perf_counter() - began_at, batch)
+        return batch
+
+    def __len__(self) -> int:
+        return len(self._batches)  # type: ignore[arg-type]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._batches, name)
+
+
+class OpenedFiles:
+    """Writes down the files that this process and its loader workers open to read, once each.
+
+    What a library opens behind Python's back is seen only while it is open at the end.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._list = os.open(folder / "files.txt", os.O_CREAT | os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self._seen: set[str] = set()
+        places = (sys.prefix, os.__file__.rsplit("/", 1)[0], folder)
+        self._not_data = tuple({os.path.realpath(place) for place in places})
+        sys.addaudithook(self._heard)
+
+    def _heard(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if event == "open":
+            path, _, flags = arguments
+            is_read = isinstance(flags, int) and flags & os.O_ACCMODE == os.O_RDONLY
+            if is_read and isinstance(path, str | bytes | os.PathLike):
+                self._note(os.fsdecode(path))
+
+    def note_open_ones(self) -> None:
+        """Add what is open now."""
+        for number in os.listdir("/proc/self/fd"):
+            try:
+                self._note(os.readlink(f"/proc/self/fd/{number}"))
+            except OSError:
+                continue
+
+    def _note(self, path: str) -> None:
+        if path in self._seen or len(self._seen) >= MAX_FILES:
+            return
+        self._seen.add(path)
+        whole = os.path.realpath(path)
+        if whole.startswith((*_SYSTEM, *self._not_data)) or any(name in whole for name in _PACKAGES):
+            return
+        if whole.endswith((".py", ".pyc", ".so")):
+            return
+        if "\n" not in whole and os.path.isfile(whole):
+            os.write(self._list, os.fsencode(whole) + b"\n")
+
+
+PROBE_VARIABLE = "WALRAS_PROBE"
 #: Every probed process draws the same random numbers, so that several runs read the same samples.
-SEED = 0
+PROBE_SEED = 0
 MADE_UP, REAL = "made_up", "real"
 
 
 @dataclass(frozen=True)
-class Wanted:
+class ProbeOptions:
     """What one run is to tell."""
 
     #: Where results go.
@@ -50,9 +162,9 @@ class Wanted:
 
 def install() -> None:
     """Watch this process, if it is asked to be watched. Called before the script begins."""
-    text = os.environ.get(VARIABLE, "")
+    text = os.environ.get(PROBE_VARIABLE, "")
     if text and "torch" not in sys.modules:
-        sys.meta_path.insert(0, _AfterTorch(Probe(Wanted(**json.loads(text)))))
+        sys.meta_path.insert(0, _AfterTorch(Probe(ProbeOptions(**json.loads(text)))))
 
 
 class _AfterTorch(importlib.abc.MetaPathFinder):
@@ -82,7 +194,7 @@ class _AfterTorch(importlib.abc.MetaPathFinder):
 class Probe:
     """One rank under observation."""
 
-    def __init__(self, wanted: Wanted) -> None:
+    def __init__(self, wanted: ProbeOptions) -> None:
         self._wanted = wanted
         self._rank = int(os.environ.get("RANK", "0"))
         self._pid = os.getpid()
@@ -96,7 +208,7 @@ class Probe:
         self._waited_s: list[float] = []
         self._batches: list[int] = []
         self._loaders: LoaderWatch | None = None
-        self._facts: FactCounter | None = None
+        self._facts: ModelFactCounter | None = None
         self._files: OpenedFiles | None = None
         path = Path(wanted.folder) / f"rank-{self._rank}.updates"
         self._progress = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600)
@@ -105,8 +217,8 @@ class Probe:
         """Hook into torch: its optimizers and its data loaders. Files opened before are none of the job's data."""
         self._files = OpenedFiles(Path(self._wanted.folder)) if self._wanted.files else None
         self._torch = torch
-        torch.manual_seed(SEED)
-        random.seed(SEED)
+        torch.manual_seed(PROBE_SEED)
+        random.seed(PROBE_SEED)
         importlib.import_module("torch.optim.optimizer").register_optimizer_step_post_hook(self._stepped)
         loader = importlib.import_module("torch.utils.data").DataLoader
         self._loaders = LoaderWatch(loader, made_up=self._wanted.data == MADE_UP)
@@ -137,7 +249,7 @@ class Probe:
     def _after(self, extra: int) -> None:
         """Behind the timed updates: the ones that are counted, then the end."""
         if self._wanted.facts and self._facts is None:
-            self._facts = FactCounter(self._torch)
+            self._facts = ModelFactCounter(self._torch)
         if self._facts is None or self._facts.counted(extra):
             self._write()
             raise SystemExit(0)

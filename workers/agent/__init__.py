@@ -1,1 +1,1 @@
-"""The agent of a machine: enrols, beats, launches supervisors, follows attempts, ships logs."""
+"""The agent: it reports to the server, obeys its commands, and starts and follows the supervisors of attempts."""

@@ -29,18 +29,13 @@ from walras.wire import (
     StopCommand,
 )
 from workers import processes
-from workers.agent.enrolment import Enrolment
 from workers.agent.follower import Follower
-from workers.agent.holds import AttemptKey, Hold, Holds
-from workers.agent.launch import Machine, launch, make_plan, refusal
-from workers.agent.logs import LogShipper
-from workers.agent.notice import next_notice
-from workers.agent.outbox import Outbox
-from workers.agent.rendezvous import bind_port
-from workers.agent.server_client import ServerClient
-from workers.agent.spot_notices import SpotNotices
-from workers.agent.store import AgentStore, KnownAttempt, Phase
-from workers.plan import SUPERVISOR_FILE, Plan, rank_log, read_plan
+from workers.agent.launch import AgentMachine, launch_supervisor, make_attempt_plan, start_refusal
+from workers.agent.machine_notices import SpotNoticeWatcher, next_notice
+from workers.agent.report_store import AgentStore, AttemptPhase, KnownAttempt, ReportOutbox
+from workers.agent.server_client import Enrolment, LogShipper, ServerClient
+from workers.devices import AttemptKey, DeviceHold, DeviceHolds, bind_rendezvous_port
+from workers.supervisor_protocol import SUPERVISOR_FILE, AttemptPlan, rank_log, read_plan
 
 log = logging.getLogger(__name__)
 
@@ -59,19 +54,19 @@ class Agent:
 
     def __init__(
         self,
-        machine: Machine,
+        machine: AgentMachine,
         store: AgentStore,
         client: ServerClient,
         enrolment: Enrolment,
-        spot: SpotNotices | None = None,
+        spot: SpotNoticeWatcher | None = None,
     ) -> None:
         self._machine = machine
         self._store = store
         self._client = client
         self._enrolment = enrolment
         self._spot = spot
-        self._outbox = Outbox(store)
-        self._holds = Holds(machine.accelerators.count)
+        self._outbox = ReportOutbox(store)
+        self._holds = DeviceHolds(machine.accelerators.count)
         self._followers: dict[AttemptKey, Follower] = {}
         self._acks: list[int] = []
         self._session = secrets.token_hex(8)
@@ -234,8 +229,8 @@ class Agent:
             if conflict := self._holds.conflict(key, command.devices):
                 self._refuse(key, conflict)
                 return
-            port = bind_port() if command.node_rank == 0 else None
-            self._holds.take(key, Hold(command.devices, port, time.monotonic() + HOLD_S))
+            port = bind_rendezvous_port() if command.node_rank == 0 else None
+            self._holds.take(key, DeviceHold(command.devices, port, time.monotonic() + HOLD_S))
         port_number = self._holds.port_of(key)
         address = self._enrolment.address if port_number else ""
         self._outbox.put(
@@ -249,22 +244,22 @@ class Agent:
             return
         # As with renewals: from before the call, so that an answer that was long on its way grants no more for it.
         lease_until = sent_at + command.lease_s
-        if problem := self._holds.conflict(key, command.devices) or refusal(self._machine, command, lease_until):
+        if problem := self._holds.conflict(key, command.devices) or start_refusal(self._machine, command, lease_until):
             self._refuse(key, problem)
             return
-        self._store.move_attempt(*key, Phase.STARTING, [])
+        self._store.move_attempt(*key, AttemptPhase.STARTING, [])
         self._holds.start(key, command.devices)
         folder = self._machine.attempt_folder(*key)
         try:
-            plan = make_plan(self._machine, command, lease_until)
-            problem = await launch(folder, plan)
+            plan = make_attempt_plan(self._machine, command, lease_until)
+            problem = await launch_supervisor(folder, plan)
         except OSError as error:  # a disk that filled up, a folder in the way, no more processes
             problem = f"cannot start: {error}"
         if problem:
             self._refuse(key, problem)
             return
         started = StartedReport(report_id=self._outbox.next_id(), job_id=key[0], attempt=key[1])
-        self._outbox.move(*key, Phase.RUNNING, started)
+        self._outbox.move(*key, AttemptPhase.RUNNING, started)
         self._follow(folder, plan, journal_offset=0)
 
     def _stop(self, key: AttemptKey, command: StopCommand) -> bool:
@@ -274,16 +269,16 @@ class Agent:
             return follower.stop(command.grace_s, command.reason)
         self._holds.release(key)
         known = self._store.attempt(*key)
-        if known is None or known.phase is not Phase.OVER:
+        if known is None or known.phase is not AttemptPhase.OVER:
             # Never started here, and never will be: a start that comes late finds that it is over.
             ended = EndedReport(report_id=self._outbox.next_id(), job_id=key[0], attempt=key[1], cause="exited")
-            self._outbox.move(*key, Phase.OVER, ended)
+            self._outbox.move(*key, AttemptPhase.OVER, ended)
         return True
 
     def _refuse(self, key: AttemptKey, detail: str) -> None:
         self._holds.release(key)
         refused = RefusedReport(report_id=self._outbox.next_id(), job_id=key[0], attempt=key[1], detail=detail[:2000])
-        self._outbox.move(*key, Phase.OVER, refused)
+        self._outbox.move(*key, AttemptPhase.OVER, refused)
 
     def _give_up_holds(self) -> None:
         for key in self._holds.expired(time.monotonic()):
@@ -304,9 +299,9 @@ class Agent:
         plan = read_plan(folder)
         key = (known.job_id, known.attempt)
         self._holds.start(key, plan.devices)
-        if known.phase is Phase.STARTING:
+        if known.phase is AttemptPhase.STARTING:
             started = StartedReport(report_id=self._outbox.next_id(), job_id=key[0], attempt=key[1])
-            self._outbox.move(*key, Phase.RUNNING, started)
+            self._outbox.move(*key, AttemptPhase.RUNNING, started)
         self._follow(folder, plan, known.journal_offset)
 
     def _abandon(self, known: KnownAttempt, folder: Path) -> None:
@@ -321,7 +316,7 @@ class Agent:
                 return
         self._refuse((known.job_id, known.attempt), "the agent was restarted before it had started the attempt")
 
-    def _follow(self, folder: Path, plan: Plan, journal_offset: int) -> None:
+    def _follow(self, folder: Path, plan: AttemptPlan, journal_offset: int) -> None:
         key = (plan.job_id, plan.attempt)
         shipper = LogShipper(self._client, *key, {rank: rank_log(folder, rank) for rank in plan.ranks})
         follower = Follower(folder, plan, self._outbox, shipper, journal_offset)

@@ -12,20 +12,12 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from walras.wire import (
-    AnyReport,
-    CommittedReport,
-    EndedReport,
-    Manifest,
-    ProgressReport,
-)
+from walras.wire import AnyReport, CommittedReport, EndedReport, Manifest, ProgressReport
 from workers import processes
-from workers.agent.logs import LogShipper
-from workers.agent.outbox import Outbox
-from workers.agent.store import Phase
-from workers.journal import JournalEvent, read_journal
-from workers.plan import JOURNAL_FILE, SUPERVISOR_FILE, Plan
+from workers.agent.report_store import AttemptPhase, ReportOutbox
+from workers.agent.server_client import LogShipper
 from workers.processes import ProcessName
+from workers.supervisor_protocol import JOURNAL_FILE, SUPERVISOR_FILE, AttemptPlan, JournalEvent, read_attempt_journal
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +29,9 @@ MAX_LINE_BYTES = 1024 * 1024
 class Follower:
     """One attempt whose supervisor was started, by this agent or one before it."""
 
-    def __init__(self, folder: Path, plan: Plan, outbox: Outbox, shipper: LogShipper, journal_offset: int) -> None:
+    def __init__(
+        self, folder: Path, plan: AttemptPlan, outbox: ReportOutbox, shipper: LogShipper, journal_offset: int
+    ) -> None:
         self.key = (plan.job_id, plan.attempt)
         self.plan = plan
         self._folder = folder
@@ -123,7 +117,7 @@ class Follower:
                 self._outbox.put_progress(report)
 
     def _read_journal(self) -> None:
-        events, offset = read_journal(self._folder / JOURNAL_FILE, self._offset)
+        events, offset = read_attempt_journal(self._folder / JOURNAL_FILE, self._offset)
         if not events:
             return
         reports: list[AnyReport] = []
@@ -137,7 +131,7 @@ class Follower:
 
     def _find_end(self) -> JournalEvent | None:
         """Looked for in the whole journal: another agent may have read that far, and died before it reported it."""
-        events, _ = read_journal(self._folder / JOURNAL_FILE)
+        events, _ = read_attempt_journal(self._folder / JOURNAL_FILE)
         ended = next((event for event in events if event["type"] == "ended"), None)
         if ended is not None:
             self._progress = ended["progress"] or self._progress
@@ -190,7 +184,7 @@ class Follower:
             steps=steps,
             cpu_s=ended.get("cpu_s", 0.0),
         )
-        self._outbox.move(job_id, attempt, Phase.OVER, *([last] if last is not None else []), report)
+        self._outbox.move(job_id, attempt, AttemptPhase.OVER, *([last] if last is not None else []), report)
 
 
 def _supervisor_of(folder: Path) -> ProcessName | None:

@@ -1,23 +1,106 @@
-"""From a start command to a running supervisor: the attempt's folder, its plan, and the checks before either."""
+"""From a start command to a running supervisor: checks, the attempt's plan, folder and sockets, the emulated pace.
+
+Sockets are below the agent's state folder, or in /tmp where that path is too long for a Unix socket. A folder in /tmp
+names the state folder that it serves; once that is gone, and no process listens there any more, the next agent that
+needs such a folder removes it. The speed table of emulated accelerators is a YAML file, `kind: {accelerator:
+steps_per_s}`.
+"""
 
 import asyncio
 import os
 import secrets
 import shutil
+import socket
 import sys
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
+from typing import Annotated
+
+import yaml
+from pydantic import Field, TypeAdapter, ValidationError
 
 import workers
+from walras.errors import ConfigError
 from walras.wire import StartCommand
 from workers import processes
-from workers.agent.socket_folder import socket_folder
-from workers.agent.speeds import Speeds, pace_of
-from workers.client_folder import build_client_folder
-from workers.environment import RankSettings, rank_environment
-from workers.gpus import Accelerators, Host
-from workers.plan import SUPERVISOR_LOG, Plan, write_plan
+from workers.devices import Accelerators, Host
+from workers.rank_environment import RankSettings, build_client_folder, rank_environment
+from workers.supervisor_protocol import SUPERVISOR_LOG, AttemptPlan, write_plan
+
+#: The kernel's limit for the path of a Unix socket is 107 bytes.
+MAX_SOCKET_FOLDER_BYTES = 80
+TEMPORARY = Path("/tmp")
+_PREFIX = "walras-"
+#: In a folder of /tmp, the link to the state folder.
+_SERVES = "state"
+#: Folders looked at, and sockets in each.
+_LOOKED_AT = 1000
+
+
+def socket_folder(state: Path) -> Path:
+    """The folder of this agent's sockets; the same as long as the state folder is there."""
+    folder = state / "s"
+    if len(os.fsencode(folder)) <= MAX_SOCKET_FOLDER_BYTES:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        return folder
+    link = state / "socket-folder"
+    if not link.is_dir():
+        remove_orphans(TEMPORARY)
+        link.unlink(missing_ok=True)
+        made = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=TEMPORARY))
+        (made / _SERVES).symlink_to(state.absolute())
+        link.symlink_to(made)
+    return Path(os.readlink(link))
+
+
+def remove_orphans(temporary: Path) -> None:
+    """Remove the folders of this user whose agents' state is gone."""
+    for folder in islice(temporary.glob(f"{_PREFIX}*"), _LOOKED_AT):
+        serves = folder / _SERVES
+        if folder.is_symlink() or not serves.is_symlink() or serves.exists() or folder.stat().st_uid != os.getuid():
+            continue
+        if not any(map(_is_listened_to, _first_paths(folder.iterdir()))):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _first_paths(paths: Iterable[Path]) -> Iterable[Path]:
+    return islice(paths, _LOOKED_AT)
+
+
+def _is_listened_to(path: Path) -> bool:
+    if not path.is_socket():
+        return False
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as caller:
+        caller.setblocking(False)
+        return caller.connect_ex(os.fspath(path)) == 0
+
+
+Pace = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Speeds = dict[str, dict[str, Pace]]
+
+_SPEEDS_ADAPTER = TypeAdapter(Speeds)
+
+
+def load_emulated_speeds(path: Path) -> Speeds:
+    try:
+        return _SPEEDS_ADAPTER.validate_python(yaml.safe_load(path.read_text()))
+    except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"{path}: {error}", fix="give a YAML file of the form kind: {accelerator: steps_per_s}"
+        ) from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise ConfigError(f"{path}: {where}: {first['msg']}", field=where) from None
+
+
+def pace_of(speeds: Speeds, kind: str, accelerator: str) -> float | None:
+    """Steps/s of a gang of this kind; None lets it run as fast as it can."""
+    return speeds.get(kind, {}).get(accelerator)
+
 
 LOG_CAP_BYTES = 64 * 1024**2
 #: Below this much free space no attempt starts: it could neither log nor checkpoint.
@@ -28,7 +111,7 @@ LAST_WORDS = 500
 
 
 @dataclass(frozen=True)
-class Machine:
+class AgentMachine:
     """What attempts find here."""
 
     state: Path
@@ -43,7 +126,7 @@ class Machine:
         return self.state / "attempts" / f"{job_id}-{attempt}"
 
 
-def refusal(machine: Machine, command: StartCommand, lease_until: float) -> str:
+def start_refusal(machine: AgentMachine, command: StartCommand, lease_until: float) -> str:
     """Why the attempt cannot start here; empty if it can."""
     late_s = processes.boottime() - lease_until
     if late_s >= 0:
@@ -61,7 +144,7 @@ def refusal(machine: Machine, command: StartCommand, lease_until: float) -> str:
     return "" if can_write else f"cannot write to the checkpoint folder {command.checkpoint_dir!r}"
 
 
-def make_plan(machine: Machine, command: StartCommand, lease_until: float) -> Plan:
+def make_attempt_plan(machine: AgentMachine, command: StartCommand, lease_until: float) -> AttemptPlan:
     """Everything the supervisor needs; makes the attempt's socket folder."""
     sockets = socket_folder(machine.state)
     stem = f"{command.job_id}-{command.attempt}"
@@ -76,7 +159,7 @@ def make_plan(machine: Machine, command: StartCommand, lease_until: float) -> Pl
         pace=pace_of(machine.speeds, command.kind, command.accelerator) if machine.is_emulated else None,
         threads=1 if machine.is_emulated else max(1, int(machine.host.cpus) // count),
     )
-    return Plan(
+    return AttemptPlan(
         job_id=command.job_id,
         attempt=command.attempt,
         argv=command.argv,
@@ -99,7 +182,7 @@ def make_plan(machine: Machine, command: StartCommand, lease_until: float) -> Pl
     )
 
 
-async def launch(folder: Path, plan: Plan) -> str:
+async def launch_supervisor(folder: Path, plan: AttemptPlan) -> str:
     """Write the plan and start its supervisor. Returns why that failed, with nothing left running; empty on success."""
     await asyncio.to_thread(_write_folder, folder, plan)
     root = str(Path(str(workers.__file__)).parent.parent)
@@ -131,7 +214,7 @@ def _last_words(folder: Path) -> str:
     return lines[-1][:LAST_WORDS] if lines else "it said nothing"
 
 
-def _write_folder(folder: Path, plan: Plan) -> None:
+def _write_folder(folder: Path, plan: AttemptPlan) -> None:
     folder.mkdir(parents=True, mode=0o700)
     (folder / "work").mkdir()
     write_plan(folder, plan)

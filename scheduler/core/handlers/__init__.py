@@ -1,1 +1,1 @@
-"""What each kind of event does."""
+"""What each kind of event changes: jobs, attempts, machines, deadlines, budgets."""

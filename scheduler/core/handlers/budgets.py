@@ -1,24 +1,24 @@
-"""What budgets do: people are warned at a part of the limit; no job starts once what is spent and what stopping would
-cost are more than it; at the limit running jobs checkpoint and are held, rented machines nobody uses are given back.
+"""Budgets: people are warned at a part of the limit; no job starts once money spent plus the cost of stopping
+exceeds the limit; at the limit running jobs checkpoint and are held, and idle rented machines are given back.
 
-So no more is spent than the limit, what those that run cost until they have stopped, and minimum billing that has not
-run out. Jobs held because of a budget go on by themselves once there is room: another month, or a larger budget.
+So no more is spent than the limit, what running jobs cost until they have stopped, and minimum billing that has not
+run out. Jobs held because of a budget go on by themselves once there is room: with the next month, or a larger
+budget.
 """
 
 from math import inf
 
 from scheduler.core.commands import BudgetWarned
-from scheduler.core.cycle import Cycle
 from scheduler.core.events import JobHeld, JobReleased
-from scheduler.core.handlers import idle, jobs
-from scheduler.core.ledger.fleet import Condition
-from scheduler.core.ledger.spending import NOTHING_USD, Account
-from scheduler.core.placement.claims import drop_claim
-from walras.reasons import Reason
-from walras.states import JobState
+from scheduler.core.handlers import job_events, machine_events
+from scheduler.core.placement.reservations import drop_reservation
+from scheduler.core.state.fleet import MachineCondition
+from scheduler.core.state.spending import NOTHING_USD, SpendingAccount
+from scheduler.core.state.working_set import Cycle
+from walras.states import JobState, Reason
 
 
-def settle(cycle: Cycle) -> None:
+def settle_budgets(cycle: Cycle) -> None:
     """Before anything is started: warn, hold, close, open."""
     spending = cycle.spending
     changed = spending.take_changed()
@@ -33,63 +33,63 @@ def settle(cycle: Cycle) -> None:
         _warn(cycle, account)
         if account.is_exhausted:
             _hold(cycle, account)
-        _arm(cycle, account)
+        _set_budget_timer(cycle, account)
     if opened or (changed and spending.held):
-        _go_on(cycle)
+        _release_held(cycle)
     if opened:
         cycle.arrived += [job.job_id for job in cycle.ledger.jobs.values() if job.waits]
     if spending.everything.closed:
         spending.everything.settle(cycle.now)
         if spending.everything.is_exhausted:
-            _give_back_idle(cycle)
+            _release_idle_machines(cycle)
 
 
-def settle_starts(cycle: Cycle) -> None:
+def settle_budgets_after_starts(cycle: Cycle) -> None:
     """After things were started: when will the accounts cross their next lines?"""
     for account in cycle.spending.take_changed():
         if account.is_limited:
             cycle.spending.check(account)
-            _arm(cycle, account)
+            _set_budget_timer(cycle, account)
 
 
-def _arm(cycle: Cycle, account: Account) -> None:
+def _set_budget_timer(cycle: Cycle, account: SpendingAccount) -> None:
     before = account.due_at
     due_at = cycle.spending.set_due(account)
     if due_at < inf and due_at != before:
         cycle.timers.set(due_at, "budget")
 
 
-def _warn(cycle: Cycle, account: Account) -> None:
+def _warn(cycle: Cycle, account: SpendingAccount) -> None:
     for spent, limit, of in account.limits():
         if not account.warned and spent >= account.warn_at * limit - NOTHING_USD:
             account.warned = True
             cycle.commands.append(BudgetWarned(account.name, spent, limit, f"{spent / max(limit, 1e-12):.0%}{of}"))
 
 
-def _hold(cycle: Cycle, account: Account) -> None:
+def _hold(cycle: Cycle, account: SpendingAccount) -> None:
     for job in cycle.spending.members(account):
         if job.job_id in cycle.claims and not job.holds:
-            drop_claim(cycle, job.job_id)
+            drop_reservation(cycle, job.job_id)
         if job.holds and job.revoked is None:
             cycle.spending.held.add(job.job_id)
-            jobs.held(cycle, job, JobHeld(cycle.now, job.job_id, Reason.HOLD_BUDGET))
+            job_events.on_job_held(cycle, job, JobHeld(cycle.now, job.job_id, Reason.HOLD_BUDGET))
 
 
-def _go_on(cycle: Cycle) -> None:
+def _release_held(cycle: Cycle) -> None:
     """Those that were held for an account which is open again."""
     spending = cycle.spending
     for job_id in sorted(spending.held):
         job = cycle.ledger.jobs[job_id]
         if job.state is JobState.HELD and job.hold_reason is Reason.HOLD_BUDGET and spending.closed_to(job) is None:
             spending.held.discard(job_id)
-            jobs.released(cycle, job, JobReleased(cycle.now, job_id))
+            job_events.on_job_released(cycle, job, JobReleased(cycle.now, job_id))
         elif job.state is JobState.HELD and job.hold_reason is not Reason.HOLD_BUDGET:
             spending.held.discard(job_id)
 
 
-def _give_back_idle(cycle: Cycle) -> None:
+def _release_idle_machines(cycle: Cycle) -> None:
     """Nobody may start on them: every rented machine that holds nothing goes now."""
     for machine in cycle.ledger.fleet.machines:
-        if machine is None or not machine.token or machine.condition is not Condition.UP or machine.holders:
+        if machine is None or not machine.token or machine.condition is not MachineCondition.UP or machine.holders:
             continue
-        idle.give_back(cycle, machine, "given back: the budget of the cluster is spent")
+        machine_events.release_machine(cycle, machine, "given back: the budget of the cluster is spent")

@@ -1,12 +1,13 @@
-"""Deadlines held by machines that nobody takes away: while there is time a job runs where the policy has it; at the
-last moment from which it would still end in time on the cheapest sure machines, boot and one restart included, it is
-moved there (or kept there), and machines are rented for it, whatever an hour of it is worth.
+"""Deadlines: a job runs where its policy has it until the last moment at which it would still end in time on the
+cheapest on-demand or owned machines, boot and one restart included; then it moves there (or stays there), and
+machines are rented for it, whatever an hour of it is worth.
 
-Sure machines are owned and on-demand ones. Cheapest is what costs least until the job has ended, whole machines: to
-wait longer would save little on spot and leave only faster machines, which cost more. The moment is found from what is
-safe: steps by the newest checkpoint, the speed there, and a margin. It moves on as the job makes progress, so it is
-looked at again only when it has come. Who was moved stays until it has ended: to go back would cost the restarts that
-the margin was kept for. Only machines that do not come are given up for others, at the last moment for these.
+The cheapest machines are those that cost least until the job has ended, whole machines counted: waiting longer would
+save little on spot and leave only faster machines, which cost more. The moment is computed from what is safe: steps
+of the newest checkpoint, the speed there, and a margin. It recedes as the job makes progress, so it is computed
+again only when it has come. A job that was moved stays until it has ended, because going back would cost the
+restarts that the margin was kept for. Only machines that do not come are given up for others, at the last moment for
+these.
 """
 
 from dataclasses import dataclass
@@ -14,26 +15,24 @@ from heapq import heappop, heappush
 from math import ceil, inf
 
 from scheduler.core.commands import Rent
-from scheduler.core.cycle import Cycle
-from scheduler.core.ledger.fleet import PoolState
-from scheduler.core.ledger.ledger import JobRecord, Ledger
-from scheduler.core.ledger.remaining import left_here_s
-from scheduler.core.placement.attempts import revoke, start
-from scheduler.core.placement.claims import drop_claim, open_claim
-from walras.cluster import Market
-from walras.ids import PoolId
-from walras.reasons import Reason
-from walras.states import JobState
+from scheduler.core.placement.attempt_lifecycle import revoke_attempt, start_attempt
+from scheduler.core.placement.reservations import drop_reservation, open_reservation
+from scheduler.core.state.fleet import PoolState
+from scheduler.core.state.ledger import JobRecord, Ledger
+from scheduler.core.state.remaining_work import remaining_here_s
+from scheduler.core.state.working_set import Cycle
+from walras.cluster import Market, PoolId
+from walras.states import JobState, Reason
 
 #: Kept besides one restart: this part of what is needed, and this long.
 _MARGIN_PART = 0.05
 _MARGIN_S = 30.0
 #: Looked at again at least this much later.
-_LOOK_S = 5.0
+_RECHECK_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Outlook:
+class DeadlineOutlook:
     """How a job with a deadline would end in time for sure."""
 
     pool: int
@@ -60,20 +59,20 @@ class Outlook:
     @property
     def is_safe(self) -> bool:
         """It would end in time though the work takes a little longer: checkpoints and a warm-up are not in speeds."""
-        return self.left_s >= self.needs_s + _little_s(self.needs_s)
+        return self.left_s >= self.needs_s + _margin_s(self.needs_s)
 
     @property
     def is_at_risk(self) -> bool:
         return not self.is_feasible if self.is_there else self.slack_s <= 0
 
 
-def settle(cycle: Cycle) -> None:
+def settle_deadlines(cycle: Cycle) -> None:
     """Before anything else is started: those whose last moment has come get machines that stay."""
     heap = cycle.deadlines
     while heap and heap[0][0] <= cycle.now:
         job = cycle.ledger.jobs.get(heappop(heap)[1])
         if job is not None and job.sure_pool < 0:
-            _look(cycle, job)
+            _check_deadline(cycle, job)
     for job_id in sorted(cycle.secured):
         job = cycle.ledger.jobs.get(job_id)
         if job is None:
@@ -84,7 +83,7 @@ def settle(cycle: Cycle) -> None:
             _move(cycle, job)
 
 
-def entitle(cycle: Cycle) -> None:
+def entitle_secured_jobs(cycle: Cycle) -> None:
     """An answer has come: those who were moved keep their right to where they are moved to, and to nothing else."""
     for job_id in sorted(cycle.secured):
         job = cycle.ledger.jobs.get(job_id)
@@ -92,21 +91,21 @@ def entitle(cycle: Cycle) -> None:
             _entitle(cycle, job)
 
 
-def outlook(ledger: Ledger, job: JobRecord, without: int = -1) -> Outlook | None:
+def deadline_outlook(ledger: Ledger, job: JobRecord, without: int = -1) -> DeadlineOutlook | None:
     """The cheapest sure pool where it would end in time, with a little to spare if there is one; else where it would
     end first. None without a deadline, or where length or speed are not known. `without`: a pool not to count on.
     """
     if job.request.deadline_at == inf or job.request.steps is None or ledger.standing is None:
         return None
     pools = (state for state in ledger.fleet.pools if state.row != without)
-    found = [each for state in pools if (each := _on(ledger, job, state)) is not None]
+    found = [each for state in pools if (each := _outlook_on(ledger, job, state)) is not None]
     in_time = [each for each in found if each.is_safe] or [each for each in found if each.is_feasible]
     if in_time:
         return min(in_time, key=lambda each: (each.usd, -each.slack_s, not each.is_there))
     return max(found, key=lambda each: (each.slack_s, each.is_there), default=None)
 
 
-def _on(ledger: Ledger, job: JobRecord, state: PoolState) -> Outlook | None:
+def _outlook_on(ledger: Ledger, job: JobRecord, state: PoolState) -> DeadlineOutlook | None:
     """What the job would need on this pool; None where it cannot run, or nothing is sure."""
     job_class = ledger.class_of(job)
     form = ledger.classes.forms[job_class.form]
@@ -121,20 +120,20 @@ def _on(ledger: Ledger, job: JobRecord, state: PoolState) -> Outlook | None:
     restart_s = ledger.restart_s(job, ledger.standing.rules)
     if job.holds and int(ledger.columns.pool[job.slot]) == state.row:
         # Until it is held there for its deadline's sake, the policy may move it: it would have to come back.
-        needs_s = left_here_s(ledger, job)
-        margin_s = 2 * restart_s + state.pool.boot_s + _little_s(needs_s)
-        return Outlook(state.row, state.pool.pool_id, needs_s, margin_s, left_s, needs_s * usd_per_s, True)
+        needs_s = remaining_here_s(ledger, job)
+        margin_s = 2 * restart_s + state.pool.boot_s + _margin_s(needs_s)
+        return DeadlineOutlook(state.row, state.pool.pool_id, needs_s, margin_s, left_s, needs_s * usd_per_s, True)
     is_free = ledger.fleet.find(state.row, form) is not None
     if not is_free and not state.rented:
         return None  # others hold the owned ones
     work_s = max(0.0, job.request.steps - job.safe_steps) / rate
     stop_s = job.request.grace_s if job.holds else 0.0
     needs_s = work_s + restart_s + stop_s + (0.0 if is_free else state.pool.boot_s)
-    margin_s = restart_s + _little_s(needs_s)
-    return Outlook(state.row, state.pool.pool_id, needs_s, margin_s, left_s, needs_s * usd_per_s, False)
+    margin_s = restart_s + _margin_s(needs_s)
+    return DeadlineOutlook(state.row, state.pool.pool_id, needs_s, margin_s, left_s, needs_s * usd_per_s, False)
 
 
-def _little_s(needs_s: float) -> float:
+def _margin_s(needs_s: float) -> float:
     """What is kept besides for work that takes a little longer than its speed says."""
     return _MARGIN_S + _MARGIN_PART * needs_s
 
@@ -144,9 +143,9 @@ def _may_have(state: PoolState, count: int) -> bool:
     return machines * state.pool.shape.accelerators >= count
 
 
-def _look(cycle: Cycle, job: JobRecord) -> None:
+def _check_deadline(cycle: Cycle, job: JobRecord) -> None:
     """Secure the job if it is time, else say when to look again."""
-    found, left_s = outlook(cycle.ledger, job), job.request.deadline_at - cycle.now
+    found, left_s = deadline_outlook(cycle.ledger, job), job.request.deadline_at - cycle.now
     is_due = found is not None and found.slack_s <= 0 and left_s > 0
     if found is not None and is_due and cycle.ledger.fleet.pools[found.pool].rented:
         _secure(cycle, job, found.pool)
@@ -154,7 +153,7 @@ def _look(cycle: Cycle, job: JobRecord) -> None:
         _entitle(cycle, job)
         cycle.dirty = True
         return
-    wait_s = _LOOK_S + (left_s / 10 if found is None or found.slack_s <= 0 else found.slack_s)
+    wait_s = _RECHECK_S + (left_s / 10 if found is None or found.slack_s <= 0 else found.slack_s)
     if left_s > 0:
         heappush(cycle.deadlines, (cycle.now + min(wait_s, left_s), job.job_id))
         cycle.timers.set(cycle.deadlines[0][0], "deadline")
@@ -170,18 +169,18 @@ def _reconsider(cycle: Cycle, job: JobRecord) -> None:
     state = cycle.ledger.fleet.pools[job.sure_pool]
     if job.secure or not state.rent_failures or state.awaited:
         return
-    found = outlook(cycle.ledger, job, job.sure_pool)
+    found = deadline_outlook(cycle.ledger, job, job.sure_pool)
     if found is None or not cycle.ledger.fleet.pools[found.pool].rented:
         return
     if found.slack_s <= 0 < found.left_s:
-        drop_claim(cycle, job.job_id)
+        drop_reservation(cycle, job.job_id)
         _secure(cycle, job, found.pool)
         _entitle(cycle, job)
         cycle.dirty = True
         return
     failures, look_at = cycle.stranded.get(job.job_id, (0, 0.0))
     if failures != state.rent_failures or look_at <= cycle.now:
-        look_at = cycle.now + max(found.slack_s, _LOOK_S)
+        look_at = cycle.now + max(found.slack_s, _RECHECK_S)
         cycle.stranded[job.job_id] = state.rent_failures, look_at
         cycle.timers.set(look_at, "deadline")
 
@@ -205,20 +204,20 @@ def _move(cycle: Cycle, job: JobRecord) -> None:
     if place is None:
         _rent(cycle, job, ledger.fleet.pools[row])
     elif job.waits and job.ready_at <= cycle.now:
-        drop_claim(cycle, job.job_id)
-        start(cycle, job, row, place)
+        drop_reservation(cycle, job.job_id)
+        start_attempt(cycle, job, row, place)
     elif job.state is JobState.RUNNING and job.request.preemptible:
-        drop_claim(cycle, job.job_id)
-        open_claim(cycle, job, row, place, exchange=True)
+        drop_reservation(cycle, job.job_id)
+        open_reservation(cycle, job, row, place, exchange=True)
         pool_id = ledger.fleet.pools[row].pool.pool_id
-        revoke(cycle, job, Reason.POLICY_MOVED, detail=f"to {pool_id}, to end before its deadline")
+        revoke_attempt(cycle, job, Reason.POLICY_MOVED, detail=f"to {pool_id}, to end before its deadline")
 
 
 def _rent(cycle: Cycle, job: JobRecord, state: PoolState) -> None:
     """Machines for all that wait for this pool, less what is free there and those on their way."""
     if not state.rented or cycle.spending.everything.closed or cycle.now < state.rent_not_before:
         return
-    count = awaits(cycle, state.row)
+    count = accelerators_awaited(cycle, state.row)
     coming = sum(state.awaited.values())
     needed = ceil((count - state.free) / state.pool.shape.accelerators) - coming
     missing = min(needed, state.pool.quota - state.machines - coming)
@@ -229,7 +228,7 @@ def _rent(cycle: Cycle, job: JobRecord, state: PoolState) -> None:
         cycle.commands.append(Rent(token, state.pool.pool_id, missing))
 
 
-def awaits(cycle: Cycle, row: int) -> int:
+def accelerators_awaited(cycle: Cycle, row: int) -> int:
     """Accelerators of a pool for those who were moved there and do not hold any of it yet."""
     ledger = cycle.ledger
     jobs = (ledger.jobs[each] for each in cycle.secured if each in ledger.jobs)
@@ -240,7 +239,7 @@ def awaits(cycle: Cycle, row: int) -> int:
     )
 
 
-def at_risk_text(found: Outlook) -> str:
+def deadline_risk_text(found: DeadlineOutlook) -> str:
     """The numbers, in hours."""
     where = f"on {found.pool_id}" + ("" if found.is_there else ", moving there included")
     return f"needs {found.needs_s / 3600.0:.2f} h more {where}; has {found.left_s / 3600.0:.2f} h left"

@@ -1,1 +1,1 @@
-"""Where a gang goes, who must leave for it, and the life of an attempt."""
+"""Where a gang runs: attempts, reservations, preemption, and places for planned gangs."""

@@ -1,1 +1,1 @@
-"""The HTTP face of the live server."""
+"""The HTTP interface: route table, middleware, OpenAPI, and one handler per endpoint."""

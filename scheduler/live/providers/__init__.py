@@ -1,1 +1,1 @@
-"""Machines from outside: rented, priced, watched, given back."""
+"""Machines rented from outside: providers, provisioning, the janitor, market prices."""

@@ -1,24 +1,153 @@
 """Machines of EC2: a machine is an instance with this cluster's tag, and its name is the instance's id.
 
-Nothing is kept here: what is held is what EC2 lists under the tag. A request is one `run_instances` under a client
+The provider keeps no state: it holds what EC2 lists under the tag. A request is one `run_instances` under a client
 token derived from the request's own, which the server wrote down before; so EC2 itself refuses to launch twice, and the
-tag finds what was launched. Prices of on-demand machines are the cluster file's, those of spot machines the market's.
+tag finds what was launched. On-demand prices are the cluster file's, spot prices the market's.
+
+EC2 is called through boto3, in threads; each call is bounded in time and each error has a kind. boto3 blocks and comes
+with an extra (`pip install 'walras[aws]'`), so it is imported when the first client is made. Throttling, errors of the
+service and broken connections are repeated by boto3 itself, ever later and a few times only; what is left after that is
+a `ProviderProblem`.
 """
 
+import asyncio
 import hashlib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import Any
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, TypeVar
 
-from scheduler.cloud.provider import Machine, MachineState, Offer, ProblemKind, ProviderProblem
-from scheduler.live.access.enrolment_tokens import EnrolmentTokens
-from scheduler.live.providers.aws_boot import boot_script
-from scheduler.live.providers.aws_calls import Ec2Calls
-from walras.cluster import Market, Pool
-from walras.config import AwsSettings
-from walras.ids import NodeId, PoolId
+from scheduler.live.auth.access_control import EnrolmentTokens
+from scheduler.live.providers.machine_boot import boot_script
+from scheduler.providers.provider import MachineState, ProviderProblem, ProviderProblemKind, RentalOffer, RentedMachine
+from walras.cluster import Market, NodeId, Pool, PoolId
+from walras.errors import ConfigError
+from walras.spec.cluster_file import AwsSettings, ClusterConfig
+from walras.spec.file_model import load_yaml
+
+T = TypeVar("T")
+
+_THREADS = 4
+_CONNECT_S = 5.0
+_READ_S = 20.0
+_TRIES = 4
+#: A call with all its repetitions; the thread ends soon after, by the limits above.
+_CALL_S = 90.0
+
+#: The whole code, or its first part before a dot. What is not here is told from the HTTP status.
+_PROBLEM_KINDS: Mapping[str, ProviderProblemKind] = {
+    "VcpuLimitExceeded": ProviderProblemKind.QUOTA,
+    "InstanceLimitExceeded": ProviderProblemKind.QUOTA,
+    "MaxSpotInstanceCountExceeded": ProviderProblemKind.QUOTA,
+    "VolumeLimitExceeded": ProviderProblemKind.QUOTA,
+    "InsufficientInstanceCapacity": ProviderProblemKind.CAPACITY,
+    "InsufficientHostCapacity": ProviderProblemKind.CAPACITY,
+    "InsufficientFreeAddressesInSubnet": ProviderProblemKind.CAPACITY,
+    "SpotMaxPriceTooLow": ProviderProblemKind.CAPACITY,
+    "RequestLimitExceeded": ProviderProblemKind.THROTTLED,
+    "Throttling": ProviderProblemKind.THROTTLED,
+    "ThrottlingException": ProviderProblemKind.THROTTLED,
+    "RequestThrottled": ProviderProblemKind.THROTTLED,
+    "EC2ThrottledException": ProviderProblemKind.THROTTLED,
+    "InternalError": ProviderProblemKind.UNAVAILABLE,
+    "InternalFailure": ProviderProblemKind.UNAVAILABLE,
+    "Unavailable": ProviderProblemKind.UNAVAILABLE,
+    "ServiceUnavailable": ProviderProblemKind.UNAVAILABLE,
+    "IdempotentInstanceTerminated": ProviderProblemKind.GONE,
+}
+_FIRST_SERVER_ERROR = 500
+#: Characters of a problem that are kept: they end up in reasons.
+_LONGEST = 500
+
+
+def classify_ec2_error(code: str, status: int) -> ProviderProblemKind:
+    """What kind of problem an answer of EC2 states: by its error code, else by its HTTP status."""
+    known = _PROBLEM_KINDS.get(code) or _PROBLEM_KINDS.get(code.partition(".")[0])
+    if known is not None:
+        return known
+    return ProviderProblemKind.UNAVAILABLE if status >= _FIRST_SERVER_ERROR else ProviderProblemKind.REFUSED
+
+
+def make_ec2_client(region: str) -> Any:
+    """A client of EC2. Credentials and endpoint are found as boto3 finds them. Raises ConfigError without boto3."""
+    try:
+        import boto3
+        from botocore.config import Config
+    except ImportError:
+        raise ConfigError("pools of provider aws need boto3", field="pools", fix="pip install 'walras[aws]'") from None
+    retries = {"mode": "standard", "total_max_attempts": _TRIES}
+    config = Config(connect_timeout=_CONNECT_S, read_timeout=_READ_S, retries=retries, max_pool_connections=_THREADS)
+    return boto3.client("ec2", region_name=region, config=config)
+
+
+class Ec2Calls:
+    """Calls in threads of their own. `close` when no more are to come."""
+
+    def __init__(self, client_factory: Callable[[], Any], call_s: float = _CALL_S) -> None:
+        self._factory = client_factory
+        self._call_s = call_s
+        self._threads = ThreadPoolExecutor(_THREADS, "aws")
+        #: Made at the first call: finding credentials may call a network.
+        self._client: Any = None
+        self._lock = threading.Lock()
+
+    async def call(self, operation: str, **arguments: Any) -> Any:
+        """One operation. Raises ProviderProblem."""
+        return await self._bounded(operation, lambda client: getattr(client, operation)(**arguments))
+
+    async def pages(self, operation: str, key: str, most: int, **arguments: Any) -> list[Any]:
+        """Everything that a paged operation lists under a key, at most so many. Raises ProviderProblem beyond it."""
+        return await self._bounded(operation, lambda client: _all_pages(client, operation, key, most, arguments))
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def _bounded(self, operation: str, work: Callable[[Any], T]) -> T:
+        future = asyncio.get_running_loop().run_in_executor(self._threads, self._carried_out, operation, work)
+        try:
+            return await asyncio.wait_for(future, self._call_s)
+        except TimeoutError:
+            problem = f"{operation}: no answer within {self._call_s:g} s"
+            raise ProviderProblem(ProviderProblemKind.UNAVAILABLE, problem) from None
+
+    def _carried_out(self, operation: str, work: Callable[[Any], T]) -> T:
+        client = self._ready()
+        # It is there, or there would be no client.
+        from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
+
+        try:
+            return work(client)
+        except ClientError as error:
+            code = str(error.response.get("Error", {}).get("Code", ""))
+            status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+            raise ProviderProblem(classify_ec2_error(code, status), f"{operation}: {error}"[:_LONGEST]) from None
+        except HTTPClientError as error:
+            raise ProviderProblem(ProviderProblemKind.UNAVAILABLE, f"{operation}: {error}"[:_LONGEST]) from None
+        except BotoCoreError as error:
+            raise ProviderProblem(ProviderProblemKind.REFUSED, f"{operation}: {error}"[:_LONGEST]) from None
+
+    def _ready(self) -> Any:
+        with self._lock:
+            if self._client is None:
+                try:
+                    self._client = self._factory()
+                except ConfigError as error:
+                    raise ProviderProblem(ProviderProblemKind.REFUSED, f"{error}; {error.fix}") from None
+        return self._client
+
+
+def _all_pages(client: Any, operation: str, key: str, most: int, arguments: Mapping[str, Any]) -> list[Any]:
+    found: list[Any] = []
+    for page in client.get_paginator(operation).paginate(**arguments):
+        found += page[key]
+        if len(found) > most:
+            raise ProviderProblem(ProviderProblemKind.REFUSED, f"{operation}: more than {most} answers")
+    return found
+
 
 CLUSTER_TAG, REQUEST_TAG, POOL_TAG = "walras:cluster", "walras:request", "walras:pool"
 _MOST_INSTANCES = 100_000
@@ -35,7 +164,7 @@ _STATES: Mapping[str, MachineState] = {
 
 
 @dataclass(frozen=True, slots=True)
-class PricePoint:
+class SpotPricePoint:
     """What a spot machine of a pool cost from an instant on."""
 
     pool_id: PoolId
@@ -62,31 +191,33 @@ class AwsProvider:
 
     # ---------------------------------------------------------------- CloudProvider
 
-    async def offers(self) -> tuple[Offer, ...]:
+    async def offers(self) -> tuple[RentalOffer, ...]:
         """Spot pools without a price on the market just now are left out."""
         now = datetime.now(UTC)
         newest = {point.pool_id: point.usd_per_h for point in await self.price_history(now)}
         return tuple(
-            Offer(pool_id, newest.get(pool_id, pool.usd_per_h), pool.quota)
+            RentalOffer(pool_id, newest.get(pool_id, pool.usd_per_h), pool.quota)
             for pool_id, pool in self.pools.items()
             if pool.market is not Market.SPOT or pool_id in newest
         )
 
-    async def request(self, token: str, pool: Pool, machines: int) -> tuple[Machine, ...]:
+    async def request(self, token: str, pool: Pool, machines: int) -> tuple[RentedMachine, ...]:
         """As the protocol says; what is held already for the token is not asked for again."""
         found = await self._machines({REQUEST_TAG: token})
         if not found:
             answer = await self._calls.call("run_instances", **self._launch(token, pool, machines))
-            found = tuple(filter(None, map(_machine, answer["Instances"])))
+            found = tuple(filter(None, map(_machine_of_instance, answer["Instances"])))
             if not found:
-                raise ProviderProblem(ProblemKind.GONE, f"the machines of {pool.pool_id} that came are gone already")
+                raise ProviderProblem(
+                    ProviderProblemKind.GONE, f"the machines of {pool.pool_id} that came are gone already"
+                )
         missing = machines - len(found)
         if missing > 0:
             problem = f"{len(found)} of {machines} machines of {pool.pool_id} granted"
-            raise ProviderProblem(ProblemKind.CAPACITY, problem, missing)
+            raise ProviderProblem(ProviderProblemKind.CAPACITY, problem, missing)
         return found
 
-    async def describe(self) -> tuple[Machine, ...]:
+    async def describe(self) -> tuple[RentedMachine, ...]:
         return await self._machines({})
 
     async def terminate(self, node_id: NodeId) -> None:
@@ -99,7 +230,7 @@ class AwsProvider:
 
     # ---------------------------------------------------------------- the market
 
-    async def price_history(self, since: datetime) -> list[PricePoint]:
+    async def price_history(self, since: datetime) -> list[SpotPricePoint]:
         """Prices of the spot pools, oldest first: those in force at `since`, and every change after it."""
         spot = [pool for pool in self.pools.values() if pool.market is Market.SPOT]
         if not spot:
@@ -114,7 +245,7 @@ class AwsProvider:
         )
         by_place = {(pool.shape.name, pool.zone): pool.pool_id for pool in spot}
         points = [
-            PricePoint(by_place[place], row["Timestamp"], float(row["SpotPrice"]))
+            SpotPricePoint(by_place[place], row["Timestamp"], float(row["SpotPrice"]))
             for row in history
             if (place := (row["InstanceType"], row["AvailabilityZone"])) in by_place
         ]
@@ -126,7 +257,7 @@ class AwsProvider:
 
     # ---------------------------------------------------------------- calls
 
-    async def _machines(self, tags: Mapping[str, str], *filters: Mapping[str, Any]) -> tuple[Machine, ...]:
+    async def _machines(self, tags: Mapping[str, str], *filters: Mapping[str, Any]) -> tuple[RentedMachine, ...]:
         wanted = {CLUSTER_TAG: self._cluster_id, **tags}
         reservations = await self._calls.pages(
             "describe_instances",
@@ -139,7 +270,7 @@ class AwsProvider:
             ],
         )
         instances = (instance for reservation in reservations for instance in reservation["Instances"])
-        return tuple(filter(None, map(_machine, instances)))
+        return tuple(filter(None, map(_machine_of_instance, instances)))
 
     def _launch(self, token: str, pool: Pool, machines: int) -> dict[str, Any]:
         """The arguments of a launch: the same for the same request, or EC2 would not know it again."""
@@ -176,11 +307,29 @@ class AwsProvider:
         return arguments
 
 
-def _machine(instance: Mapping[str, Any]) -> Machine | None:
+def _machine_of_instance(instance: Mapping[str, Any]) -> RentedMachine | None:
     """None for one that is gone."""
     state = _STATES.get(instance["State"]["Name"])
     tags: Sequence[Mapping[str, str]] = instance.get("Tags", ())
     named = {tag["Key"]: tag["Value"] for tag in tags}
     if state is None:
         return None
-    return Machine(NodeId(instance["InstanceId"]), PoolId(named.get(POOL_TAG, "")), named.get(REQUEST_TAG, ""), state)
+    return RentedMachine(
+        NodeId(instance["InstanceId"]), PoolId(named.get(POOL_TAG, "")), named.get(REQUEST_TAG, ""), state
+    )
+
+
+def recorded_prices(cluster: Path, since_s: float) -> list[SpotPricePoint]:
+    """Prices in force so long ago and every change after it, oldest first. Raises ConfigError, ProviderProblem."""
+    known = load_yaml(cluster, ClusterConfig)
+    settings = known.aws
+    if settings is None:
+        raise ConfigError(f"{cluster}: no pool is rented from aws", field="--cluster", fix="see docs/cloud.md")
+    pools = [entry.pool() for entry in known.pools if entry.provider == "aws"]
+    # Asking for prices launches nothing: neither the cluster's name nor its secret is needed.
+    calls = Ec2Calls(lambda: make_ec2_client(settings.region))
+    provider = AwsProvider("", settings, pools, EnrolmentTokens(b""), calls)
+    try:
+        return asyncio.run(provider.price_history(datetime.now(UTC) - timedelta(seconds=since_s)))
+    finally:
+        provider.close()

@@ -2,6 +2,9 @@
 
 DIR/machines/<node> is the machine's disk: state of the agent, its log, the notice. An agent that dies alone is started
 again, as a machine would do; a machine that is taken away loses agent, supervisors and ranks at once.
+
+The agent, its supervisors and their ranks all carry the folder's path in their command line or environment. That finds
+them again after the server itself was killed, and finds what has left its process group or lost its parent.
 """
 
 import asyncio
@@ -11,16 +14,68 @@ import logging
 import os
 import shutil
 import subprocess
-from collections.abc import Awaitable, Callable, Mapping
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from scheduler.cloud.provider import Machine, MachineState, Offer, ProblemKind, ProviderProblem
-from scheduler.live.providers.agent_line import agent_line
-from scheduler.live.providers.machine_processes import agent_process, kill_machine
-from walras.cluster import Pool
-from walras.ids import NodeId, PoolId
-from walras.reasons import Reason
+import psutil
+
+from scheduler.live.providers.machine_boot import agent_command_line
+from scheduler.providers.provider import MachineState, ProviderProblem, ProviderProblemKind, RentalOffer, RentedMachine
+from walras.cluster import NodeId, Pool, PoolId
+from walras.states import Reason
+
+#: Looking again, because what is being killed may still fork.
+_PASSES = 20
+_PAUSE_S = 0.05
+
+
+def find_agent_process(folder: Path) -> psutil.Process | None:
+    """The living agent of the machine, whoever started it."""
+    for process in _processes_of_folder(folder):
+        with contextlib.suppress(psutil.Error):
+            command = process.cmdline()
+            if "agent" in command and str(folder) in command:
+                return process
+    return None
+
+
+def kill_machine_processes(folder: Path) -> bool:
+    """End everything that belongs to the machine. True: nothing is left."""
+    own = os.getpid()
+    for _ in range(_PASSES):
+        found = {process.pid: process for process in _processes_of_folder(folder)}
+        for process in list(found.values()):
+            with contextlib.suppress(psutil.Error):
+                found.update((child.pid, child) for child in process.children(recursive=True))
+        found.pop(own, None)
+        if not found:
+            return True
+        for process in found.values():
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+        time.sleep(_PAUSE_S)
+    return False
+
+
+def _processes_of_folder(folder: Path) -> Iterator[psutil.Process]:
+    """Living processes that mention the folder or something in it."""
+    own = os.getpid()
+    for process in psutil.process_iter():
+        if process.pid != own and _mentions_folder(process, str(folder)):
+            yield process
+
+
+def _mentions_folder(process: psutil.Process, folder: str) -> bool:
+    try:
+        if process.status() == psutil.STATUS_ZOMBIE:
+            return False
+        words = [*process.cmdline(), *process.environ().values()]
+    except psutil.Error:
+        return False  # gone, or somebody else's
+    return any(word == folder or f"{folder}/" in word for word in words)
+
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +96,7 @@ class LocalPool:
 
 @dataclass(slots=True)
 class _LocalMachine:
-    machine: Machine
+    machine: RentedMachine
     folder: Path
     process: "subprocess.Popen[bytes] | None" = None
     restarts: int = 0
@@ -59,11 +114,11 @@ class AgentLauncher:
     speeds_file: Path | None = None
     environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
 
-    def start(self, server_url: str, machine: Machine, pool: Pool, folder: Path) -> "subprocess.Popen[bytes]":
+    def start(self, server_url: str, machine: RentedMachine, pool: Pool, folder: Path) -> "subprocess.Popen[bytes]":
         """Start the agent in a session of its own: it outlives the server, and the machine's janitor finds it."""
         token_file = folder / "rent.token"
         token_file.write_text(machine.token, encoding="utf-8")
-        line = agent_line(
+        line = agent_command_line(
             self.command,
             server_url,
             pool,
@@ -100,23 +155,23 @@ class LocalProvider:
 
     # ---------------------------------------------------------------- CloudProvider
 
-    async def offers(self) -> tuple[Offer, ...]:
-        return tuple(Offer(pool_id, each.pool.usd_per_h, each.pool.quota) for pool_id, each in self.pools.items())
+    async def offers(self) -> tuple[RentalOffer, ...]:
+        return tuple(RentalOffer(pool_id, each.pool.usd_per_h, each.pool.quota) for pool_id, each in self.pools.items())
 
-    async def request(self, token: str, pool: Pool, machines: int) -> tuple[Machine, ...]:
+    async def request(self, token: str, pool: Pool, machines: int) -> tuple[RentedMachine, ...]:
         known = [each.machine for each in self._machines.values() if each.machine.token == token]
         if known:
             return tuple(known)
         held = sum(each.machine.pool_id == pool.pool_id for each in self._machines.values())
         if held + machines > pool.quota:
             problem = f"the quota of {pool.pool_id} is {pool.quota} machines, {held} are held"
-            raise ProviderProblem(ProblemKind.QUOTA, problem)
+            raise ProviderProblem(ProviderProblemKind.QUOTA, problem)
         found = []
         for index in range(machines):
             # Tokens are not made for names; a machine's name must differ from all that ever were.
             serial = hashlib.sha256(token.encode()).hexdigest()[:8]
             node_id = NodeId(f"{pool.shape.name}-{pool.market.value}-{serial}-{index}")
-            machine = Machine(node_id, pool.pool_id, token, MachineState.BOOTING)
+            machine = RentedMachine(node_id, pool.pool_id, token, MachineState.BOOTING)
             self._machines[node_id] = _LocalMachine(machine, self._folder / node_id)
             found.append(machine)
         await asyncio.sleep(self.pools[pool.pool_id].boot_s)
@@ -125,17 +180,17 @@ class LocalProvider:
                 await self._boot(self._machines[machine.node_id], pool, fresh=True)
         return tuple(found)
 
-    async def describe(self) -> tuple[Machine, ...]:
+    async def describe(self) -> tuple[RentedMachine, ...]:
         """Machines held, those included that a former server started and that still run."""
         loop = asyncio.get_running_loop()
         for folder in sorted(self._folder.iterdir()) if self._folder.is_dir() else []:
             node_id = NodeId(folder.name)
             if node_id in self._machines or not (folder / "rent.token").is_file():
                 continue
-            if await loop.run_in_executor(None, agent_process, folder) is not None:
+            if await loop.run_in_executor(None, find_agent_process, folder) is not None:
                 token = (folder / "rent.token").read_text(encoding="utf-8")
                 pool_id = PoolId((folder / "pool").read_text(encoding="utf-8"))
-                machine = Machine(node_id, pool_id, token, MachineState.RUNNING)
+                machine = RentedMachine(node_id, pool_id, token, MachineState.RUNNING)
                 self._machines[node_id] = _LocalMachine(machine, folder)
             else:
                 # Its agent is gone; whatever it left behind goes too.
@@ -155,7 +210,7 @@ class LocalProvider:
         if machine is None or machine.leaving:
             return
         machine.leaving = True
-        _write_whole(machine.folder / "notice", f"{notice_s:g}\n")
+        _write_atomically(machine.folder / "notice", f"{notice_s:g}\n")
         await asyncio.sleep(notice_s)
         await self.terminate(node_id)
 
@@ -193,10 +248,10 @@ class LocalProvider:
             machine.process = await asyncio.get_running_loop().run_in_executor(None, boot)
         except OSError as error:
             self._machines.pop(machine.machine.node_id, None)
-            raise ProviderProblem(ProblemKind.UNAVAILABLE, f"cannot start an agent: {error}") from error
+            raise ProviderProblem(ProviderProblemKind.UNAVAILABLE, f"cannot start an agent: {error}") from error
 
     def _end(self, machine: _LocalMachine) -> None:
-        if not kill_machine(machine.folder):
+        if not kill_machine_processes(machine.folder):
             log.error("processes of %s survive", machine.machine.node_id)
         if machine.process is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -205,11 +260,11 @@ class LocalProvider:
         (machine.folder / "rent.token").unlink(missing_ok=True)
 
     def _wipe(self, folder: Path) -> None:
-        kill_machine(folder)
+        kill_machine_processes(folder)
         (folder / "rent.token").unlink(missing_ok=True)
 
 
-def _write_whole(path: Path, text: str) -> None:
+def _write_atomically(path: Path, text: str) -> None:
     """Readers see all of it or nothing."""
     draft = path.with_suffix(".draft")
     draft.write_text(text, encoding="utf-8")

@@ -5,11 +5,21 @@ import pytest
 
 from benchmarks.admissions import Size, instance_of
 from benchmarks.bench_admission import ROWS, outcome
-from optimizer.admission.curve import Curve, Saturation, curve_of
-from optimizer.admission.instance import Applicant, Instance, options_of
-from optimizer.admission.offline import offline_optimum
-from optimizer.admission.online import admit
-from optimizer.admission.schedules import best_schedule, every_schedule, worth_of_slots
+from optimizer.assignment.admission_schedules import (
+    AdmissionInstance,
+    Applicant,
+    best_schedule,
+    every_schedule,
+    options_of,
+    slot_values_of,
+)
+from optimizer.assignment.online_admission import (
+    PriceCurve,
+    PriceSaturation,
+    admit_online,
+    offline_optimum,
+    price_curve_of,
+)
 
 ROUND_S = 100.0
 
@@ -21,8 +31,8 @@ def applicant(job_id: int = 1, *, gang: int = 1, rounds: float = 1.0, arrived_at
 
 def instance(
     *jobs: Applicant, restart_s: float = 0.0, rounds: int = 4, capacity: int = 2, mixed: bool = True
-) -> Instance:
-    return Instance(rounds, ROUND_S, restart_s, (capacity, capacity), jobs, mixed)
+) -> AdmissionInstance:
+    return AdmissionInstance(rounds, ROUND_S, restart_s, (capacity, capacity), jobs, mixed)
 
 
 def test_a_free_fleet_is_used_at_its_fastest() -> None:
@@ -69,7 +79,7 @@ def test_a_job_that_cannot_end_in_time_has_no_schedule() -> None:
     """Work for more rounds than there are is turned away, not booked in part."""
     job = applicant(rounds=9.0)
     assert best_schedule(instance(job), job, np.zeros((4, 2))).schedule is None
-    assert admit(instance(job)).admitted == ()
+    assert admit_online(instance(job)).admitted == ()
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -92,7 +102,7 @@ def test_worth_of_a_slot_covers_every_schedule_through_it(seed: int) -> None:
     """No schedule is worth more per accelerator of any slot it holds than the ceiling says."""
     given = instance_of(Size(5, 4, 4, 2), seed)
     for job in given.applicants:
-        worth = worth_of_slots(given, job)
+        worth = slot_values_of(given, job)
         for schedule in every_schedule(given, job):
             held = schedule.use > 0
             assert (schedule.utility / schedule.use[held] <= worth[held] + 1e-12).all()
@@ -100,8 +110,8 @@ def test_worth_of_a_slot_covers_every_schedule_through_it(seed: int) -> None:
 
 def test_prices_run_from_floor_to_ceiling() -> None:
     """An empty slot costs L; U is reached at sigma times its capacity, and passed beyond."""
-    for saturation, sigma in ((Saturation.FULL, 1.0), (Saturation.PROVABLE, 0.5)):
-        curve = curve_of(instance(applicant()), saturation)
+    for saturation, sigma in ((PriceSaturation.FULL, 1.0), (PriceSaturation.PROVABLE, 0.5)):
+        curve = price_curve_of(instance(applicant()), saturation)
         assert curve is not None
         assert (curve.delta, curve.sigma) == (0.5, sigma)
         assert curve.prices(np.zeros((4, 2), dtype=np.int64)) == pytest.approx(np.full((4, 2), curve.floor))
@@ -111,7 +121,7 @@ def test_prices_run_from_floor_to_ceiling() -> None:
 @pytest.mark.parametrize(("delta", "expected"), [(0.01, 9.8), (0.05, 12.5), (0.2, 45.0), (0.4, 1158.0), (0.5, 2.0e4)])
 def test_alpha_explodes_with_the_largest_part(delta: float, expected: float) -> None:
     """For U/L = 1e4 on the provable curve: near ln(U/L) = 9.2 for dust, of no use for gangs of half a pool."""
-    curve = Curve(np.array([20.0]), 1e-4, np.ones((1, 1)), 1 - delta, delta)
+    curve = PriceCurve(np.array([20.0]), 1e-4, np.ones((1, 1)), 1 - delta, delta)
     assert curve.alpha == pytest.approx(expected, rel=0.02)
     assert curve.alpha_of_dust == pytest.approx(9.21, rel=0.01)
 
@@ -119,7 +129,7 @@ def test_alpha_explodes_with_the_largest_part(delta: float, expected: float) -> 
 def test_the_provable_curve_needs_gangs_smaller_than_a_pool() -> None:
     """A gang that fills a pool leaves no room between the ceiling and the first sale."""
     with pytest.raises(ValueError, match="may fill a whole pool"):
-        admit(instance(applicant(gang=2)), Saturation.PROVABLE)
+        admit_online(instance(applicant(gang=2)), PriceSaturation.PROVABLE)
 
 
 @pytest.mark.parametrize(
@@ -135,7 +145,7 @@ def test_what_is_proved_holds_against_the_offline_optimum(row: int, instances: i
         assert proof.value <= found.optimum * (1 + 1e-9) <= proof.bound * (1 + 0.02)
         assert found.growth <= proof.alpha
         assert proof.initial_dual <= found.optimum / 2
-        if saturation is Saturation.PROVABLE:
+        if saturation is PriceSaturation.PROVABLE:
             assert proof.dual_feasible
         if proof.ratio is not None:
             assert found.optimum <= proof.ratio * proof.value
@@ -144,7 +154,7 @@ def test_what_is_proved_holds_against_the_offline_optimum(row: int, instances: i
 def test_gangs_that_may_fill_a_pool_have_bounds_but_no_promise() -> None:
     """With gangs up to the pool, growth exceeds ln(U/L) and some duals are infeasible; alpha and the bound hold."""
     size, saturation = ROWS[5]
-    admissions = [admit(instance_of(size, seed), saturation).proof for seed in range(40)]
+    admissions = [admit_online(instance_of(size, seed), saturation).proof for seed in range(40)]
     assert any(not proof.dual_feasible and proof.ratio is None for proof in admissions)
     assert any((p.final_dual - p.initial_dual) / p.value > p.alpha_of_dust for p in admissions)
     assert all((p.final_dual - p.initial_dual) / p.value <= p.alpha for p in admissions)
@@ -153,7 +163,7 @@ def test_gangs_that_may_fill_a_pool_have_bounds_but_no_promise() -> None:
 def test_nobody_overbooks_and_everybody_keeps_the_booking() -> None:
     """Bookings add up to what is booked, within capacity, and each does the job's work."""
     given = instance_of(Size(5, 4, 12, 4), 3)
-    found = admit(given)
+    found = admit_online(given)
     assert (found.booked <= 4).all()
     assert (sum(entry.schedule.use for entry in found.admitted) == found.booked).all()
     assert all(entry.payoff > 0 for entry in found.admitted)
@@ -162,6 +172,6 @@ def test_nobody_overbooks_and_everybody_keeps_the_booking() -> None:
 def test_offline_optimum_of_two_jobs_for_one_place() -> None:
     """One accelerator, two jobs of one round each: the second waits a round and is worth half."""
     jobs = (Applicant(1, 0.0, 1, ROUND_S, (1.0, 0.0)), Applicant(2, 0.0, 1, ROUND_S, (1.0, 0.0)))
-    optimum = offline_optimum(Instance(2, ROUND_S, 0.0, (1, 1), jobs))
+    optimum = offline_optimum(AdmissionInstance(2, ROUND_S, 0.0, (1, 1), jobs))
     assert optimum.value == pytest.approx(1.5)
     assert optimum.relaxed == pytest.approx(1.5)

@@ -3,9 +3,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from problems import Setting, build
 
-from optimizer.arrays.groups import group_rows, quantise
-from optimizer.market import aggregate as module
-from optimizer.market.aggregate import aggregate
+from optimizer.classes import aggregation as module
+from optimizer.classes.aggregation import group_into_classes
+from optimizer.classes.segments import group_rows, quantise
 from optimizer.problem import Columns
 
 
@@ -13,7 +13,7 @@ def test_jobs_alike_make_one_class():
     """Jobs with the same columns and keys share a class; a different weight or speed makes another."""
     problem = build(Setting([[3, 1], [3, 1], [3, 2], [3, 1]], [4, 4], weights=[1, 1, 1, 2]))
     columns = problem.columns
-    classes = aggregate(columns, np.ones(8, dtype=bool), [columns.steps_per_s], [problem.jobs.weight])
+    classes = group_into_classes(columns, np.ones(8, dtype=bool), [columns.steps_per_s], [problem.jobs.weight])
     assert len(classes) == 3
     assert sorted(classes.size.tolist()) == [1, 1, 2]
     assert classes.member[0] == classes.member[1]
@@ -30,7 +30,7 @@ def test_the_order_of_a_jobs_columns_does_not_matter():
         use_count=np.ones(4),
         running=np.zeros(4, dtype=bool),
     )
-    classes = aggregate(columns, np.ones(4, dtype=bool), [columns.steps_per_s], [np.ones(2)])
+    classes = group_into_classes(columns, np.ones(4, dtype=bool), [columns.steps_per_s], [np.ones(2)])
     assert len(classes) == 1
     by_pool = np.where(columns.use_pool[classes.column] == 0, 0.7, 0.2)
     assert classes.expand_columns(by_pool).tolist() == [0.7, 0.2, 0.2, 0.7]
@@ -46,7 +46,7 @@ def test_mixed_gangs_are_told_apart_by_all_their_uses():
         use_count=np.array([1.0, 2.0, 2.0, 1.0, 2.0, 1.0]),
         running=np.zeros(3, dtype=bool),
     )
-    classes = aggregate(columns, np.ones(3, dtype=bool), [columns.steps_per_s], [np.ones(3)])
+    classes = group_into_classes(columns, np.ones(3, dtype=bool), [columns.steps_per_s], [np.ones(3)])
     assert classes.member[0] == classes.member[1] != classes.member[2]
 
 
@@ -54,7 +54,7 @@ def test_columns_not_kept_and_jobs_without_any_stay_out():
     """A job without kept columns is in no class, and what is not kept gets 0."""
     problem = build(Setting([[3, 0], [None, 0], [0, 2]], [1, 1]))
     columns = problem.columns
-    classes = aggregate(columns, columns.steps_per_s > 0, [columns.steps_per_s], [problem.jobs.weight])
+    classes = group_into_classes(columns, columns.steps_per_s > 0, [columns.steps_per_s], [problem.jobs.weight])
     assert len(classes) == 2
     assert classes.member[1] == -1
     assert (classes.expand_columns(np.ones(2)) == (columns.steps_per_s > 0)).all()
@@ -77,7 +77,7 @@ def test_groups_do_not_depend_on_the_order_of_rows():
 
 def test_a_clash_of_hashes_merges_nothing(monkeypatch):
     """Grouping is exact even if every hash is the same."""
-    monkeypatch.setattr("optimizer.arrays.groups._hash", lambda rows: np.zeros(len(rows), dtype=np.uint64))
+    monkeypatch.setattr("optimizer.classes.segments._hash", lambda rows: np.zeros(len(rows), dtype=np.uint64))
     groups = group_rows(np.array([[1, 2], [1, 3], [1, 2]]))
     assert groups.member[0] == groups.member[2] != groups.member[1]
 
@@ -105,7 +105,7 @@ def test_classes_are_what_jobs_say_and_their_numbers_too(jobs: list, seed: int):
     """Two jobs share a class exactly if they say the same, and a class has the same number whoever is asked first."""
     shuffled = np.random.default_rng(seed).permutation(len(jobs))
     classes, again = (
-        aggregate(columns, np.ones(len(columns), dtype=bool), [columns.steps_per_s], [weight])
+        group_into_classes(columns, np.ones(len(columns), dtype=bool), [columns.steps_per_s], [weight])
         for some in (jobs, [jobs[row] for row in shuffled])
         for columns, weight in [(_columns(some), np.array([float(weight) for _, weight in some]))]
     )
@@ -119,9 +119,9 @@ def test_classes_are_what_jobs_say_and_their_numbers_too(jobs: list, seed: int):
 
 def test_where_codes_clash_every_job_stands_for_itself(monkeypatch):
     """Grouping is exact: jobs that differ are never put together, even if what they say has one code."""
-    monkeypatch.setattr(module, "mix", lambda state: np.zeros_like(state))
+    monkeypatch.setattr(module, "mix_bits", lambda state: np.zeros_like(state))
     problem = build(Setting([[3, 1], [3, 2], [3, 1]], [4, 4]))
     columns = problem.columns
-    classes = aggregate(columns, np.ones(6, dtype=bool), [columns.steps_per_s], [problem.jobs.weight])
+    classes = group_into_classes(columns, np.ones(6, dtype=bool), [columns.steps_per_s], [problem.jobs.weight])
     assert classes.size.tolist() == [1, 1, 1]
     assert np.array_equal(classes.expand_columns(columns.steps_per_s[classes.column]), columns.steps_per_s)

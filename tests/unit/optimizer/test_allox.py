@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from problems import Setting, build
 from scipy.optimize import linear_sum_assignment
 
+from optimizer.assignment.machine_queues import assign_positions, queue_heads, split_into_queues
 from optimizer.decision import Shares, Status
-from optimizer.orders.lanes import assign, cut, starters
 from optimizer.policies.allox import Allox
 from optimizer.policy import Newcomer
 from optimizer.problem import Problem
@@ -56,7 +56,7 @@ def test_levels_added_as_needed_give_the_minimum_of_the_whole_matrix(data: st.Da
         data.draw(st.lists(st.lists(length, min_size=kinds, max_size=kinds), min_size=jobs, max_size=jobs))
     )
     table[~np.isfinite(table).any(axis=1)] = 3.0
-    seats = assign(table, lanes)
+    seats = assign_positions(table, lanes)
     assert seats.total_s == pytest.approx(plain_gavel(table, lanes))
     levels = np.zeros((kinds, jobs + 1), dtype=int)
     np.add.at(levels, (seats.kind, seats.from_end), 1)
@@ -79,7 +79,7 @@ def test_the_minimum_is_that_of_all_schedules(data: st.DataObject) -> None:
                 busy[places[row]] += single[row, places[row]]
                 total += busy[places[row]]
             best = min(best, total)
-    assert assign(table.astype(float), lanes).total_s == pytest.approx(best)
+    assert assign_positions(table.astype(float), lanes).total_s == pytest.approx(best)
 
 
 def test_a_thousand_jobs_on_three_hundred_accelerators_need_a_small_matrix() -> None:
@@ -89,8 +89,8 @@ def test_a_thousand_jobs_on_three_hundred_accelerators_need_a_small_matrix() -> 
         (random.pareto(1.2, 1000) * 1000 + 10)[:, None] / np.array([1.0, 2.0, 4.0]) * random.uniform(0.5, 2, (1000, 3))
     )
     lanes = np.array([100, 100, 100])
-    seats = assign(table, lanes)
-    assert len(starters(seats, table, lanes)) == 300
+    seats = assign_positions(table, lanes)
+    assert len(queue_heads(seats, table, lanes)) == 300
     # Inside a kind the shortest go first: farthest from the end.
     for kind in range(3):
         own = np.flatnonzero(seats.kind == kind)
@@ -116,7 +116,7 @@ def test_lanes_follow_the_work_and_never_exceed_what_is_free(
     free: float, sizes: list[float], work: list[float], jobs: list[int], lanes: list[int]
 ) -> None:
     """Each size gets its part of the accelerators, in whole lanes."""
-    found = cut(free, np.array(sizes, float), np.array(work), np.array(jobs))
+    found = split_into_queues(free, np.array(sizes, float), np.array(work), np.array(jobs))
     assert found @ np.array(sizes) <= free
     assert found.tolist() == lanes
 

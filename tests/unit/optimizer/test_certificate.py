@@ -5,7 +5,7 @@ import pytest
 from checking import LOOSE, SPECS, answer, example, lies, spec_id
 from problems import Setting, build
 
-from optimizer.certificate import check
+from optimizer.check.certificate import check_decision
 from optimizer.decision import Order, Status
 from optimizer.policy import PolicySpec
 from walras.errors import UnknownPolicyError
@@ -19,7 +19,7 @@ PROBLEMS = pytest.mark.parametrize("name", ["three_pools", "deadlines", "hierarc
 def test_an_honest_answer_holds(name: str, spec: PolicySpec):
     """What a policy states is what the checker finds."""
     problem = example(name)
-    checked = check(problem, spec, answer(spec, problem))
+    checked = check_decision(problem, spec, answer(spec, problem))
     assert checked.complaints == ()
     assert checked.violation <= 1e-9
 
@@ -30,7 +30,9 @@ def test_every_lie_is_noticed(name: str, spec: PolicySpec):
     """A share off by 1 %, a price halved, two jobs' rows swapped, a bound moved by 1e-3, a deadline not listed, ..."""
     problem = example(name)
     unnoticed = [
-        lie.name for lie in lies(problem, spec, answer(spec, problem)) if check(problem, spec, lie.shares).holds
+        lie.name
+        for lie in lies(problem, spec, answer(spec, problem))
+        if check_decision(problem, spec, lie.shares).holds
     ]
     assert unnoticed == []
 
@@ -46,7 +48,7 @@ def test_an_answer_of_another_policy_is_noticed():
         for spec in SPECS
         for other in shares
         if spec.name != other.split("-")[0] and not any({spec.name, other.split("-")[0]} <= names for names in alike)
-        if check(problem, spec, shares[other]).holds
+        if check_decision(problem, spec, shares[other]).holds
     ]
     assert passed == []
 
@@ -59,15 +61,15 @@ def test_an_empty_answer_where_something_can_run_is_noticed():
     nothing = replace(
         empty, x=np.zeros(len(problem.columns)), rent=np.zeros(3), unplaceable=np.zeros(0, dtype=np.int64)
     )
-    assert not check(problem, PolicySpec("max_min_fairness"), nothing).holds
+    assert not check_decision(problem, PolicySpec("max_min_fairness"), nothing).holds
 
 
 def test_more_rented_than_there_is_to_rent_is_noticed():
     """Shares may count on no more than the quota."""
     spec, problem = PolicySpec("throughput"), build(Setting([[4, 2]], [0, 1], rentable=[2, 0]))
     shares = answer(spec, problem)
-    assert check(problem, spec, shares).holds
-    assert not check(problem, spec, replace(shares, rent=np.array([3.0, 0.0]))).holds
+    assert check_decision(problem, spec, shares).holds
+    assert not check_decision(problem, spec, replace(shares, rent=np.array([3.0, 0.0]))).holds
 
 
 def test_deadlines_that_could_be_held_may_not_be_relaxed():
@@ -77,7 +79,7 @@ def test_deadlines_that_could_be_held_may_not_be_relaxed():
     assert [int(problem.jobs.job_id[row]) for row in shares.relaxed] == [3, 4, 5]
     lazy = replace(problem, jobs=replace(problem.jobs, deadline_at=np.full(5, np.inf)))
     nothing = replace(answer(spec, lazy), relaxed=np.arange(5)[[0, 2, 3, 4]])
-    assert any("could be held" in complaint for complaint in check(problem, spec, nothing).complaints)
+    assert any("could be held" in complaint for complaint in check_decision(problem, spec, nothing).complaints)
 
 
 def test_memory_is_part_of_the_question():
@@ -89,22 +91,22 @@ def test_memory_is_part_of_the_question():
     jobs = replace(problem.jobs, remaining_steps=problem.jobs.remaining_steps * np.array([0.5, 0.9, 0.99, 1.0, 0.7]))
     later = replace(problem, at=7200.0, jobs=jobs)
     shares, _ = make(spec).decide(later, memory)
-    assert check(later, spec, shares, memory).complaints == ()
-    assert not check(later, spec, shares, None).holds
+    assert check_decision(later, spec, shares, memory).complaints == ()
+    assert not check_decision(later, spec, shares, None).holds
 
 
 def test_a_policy_without_a_measure_is_a_named_error():
     """A policy of others cannot be judged here, and the message says who can be."""
     problem = example("three_pools")
     with pytest.raises(UnknownPolicyError, match="no measure for policy 'mine'"):
-        check(problem, PolicySpec("mine"), answer(PolicySpec("throughput"), problem))
+        check_decision(problem, PolicySpec("mine"), answer(PolicySpec("throughput"), problem))
 
 
 def test_an_order_names_every_job_once():
     """Nobody is left out or comes twice."""
     problem, spec = example("three_pools"), PolicySpec("fifo")
     preference = np.zeros(len(problem.columns))
-    assert check(problem, spec, Order((4, 3, 2, 1, 0), preference)).holds
-    assert not check(problem, spec, Order((4, 3, 2, 1), preference)).holds
-    assert not check(problem, spec, Order((4, 3, 2, 1, 1), preference)).holds
-    assert not check(problem, spec, Order((4, 3, 2, 1, 0), preference[1:])).holds
+    assert check_decision(problem, spec, Order((4, 3, 2, 1, 0), preference)).holds
+    assert not check_decision(problem, spec, Order((4, 3, 2, 1), preference)).holds
+    assert not check_decision(problem, spec, Order((4, 3, 2, 1, 1), preference)).holds
+    assert not check_decision(problem, spec, Order((4, 3, 2, 1, 0), preference[1:])).holds

@@ -3,9 +3,9 @@ import pytest
 from policies import with_times
 from problems import Setting, build, rates_of
 
-from optimizer.certificate import check
+from optimizer.check.certificate import check_decision
 from optimizer.decision import Shares, Status
-from optimizer.policies.cost_with_slos import CostWithSlos
+from optimizer.policies.throughput import CostWithSlos
 from optimizer.policy import PolicySpec
 from optimizer.problem import Problem
 
@@ -15,7 +15,7 @@ def decide(
 ) -> tuple[Problem, Shares]:
     problem = with_times(build(setting), remaining, [0.0] * len(remaining), left)
     shares, _ = CostWithSlos(**parameters).decide(problem, None)
-    assert check(problem, PolicySpec("cost_with_slos", parameters), shares).complaints == ()
+    assert check_decision(problem, PolicySpec("cost_with_slos", parameters), shares).complaints == ()
     return problem, shares
 
 

@@ -1,7 +1,6 @@
 import pytest
 
-from optimizer.describing import describe
-from optimizer.registry import names
+from optimizer.registry import describe, names
 
 
 @pytest.mark.parametrize("name", names())

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from problems import Setting, build
 from strategies_problems import settings_of_problems
 
-from optimizer.market import distinct, distinct_kernels, walk_kernels
-from optimizer.market.distinct import distinct_if_sound, distinct_jobs, offsets
+from optimizer.classes import check_kernels, deduplication, deduplication_kernels
+from optimizer.classes.deduplication import distinct_jobs, distinct_jobs_if_sound, job_offsets
 from optimizer.problem import Columns, Problem
 
 FIELDS = ("weight", "gang", "entity")
@@ -32,7 +32,7 @@ def mixed() -> Problem:
 @pytest.fixture(params=["plain", "compiled"])
 def engine(request, monkeypatch):
     """Both ways of doing it."""
-    monkeypatch.setattr(distinct, "_COMPILED_FROM", 0 if request.param == "compiled" else 10**12)
+    monkeypatch.setattr(deduplication, "_COMPILED_FROM", 0 if request.param == "compiled" else 10**12)
 
 
 def said(problem: Problem, job: int) -> list:
@@ -74,7 +74,7 @@ def test_a_column_over_two_pools_counts_with_all_its_uses():
 
 def test_a_clash_of_hashes_puts_nothing_together(monkeypatch):
     """Grouping is exact: where different jobs hash alike, every job stands for itself."""
-    monkeypatch.setattr(distinct, "_codes", lambda *given: np.zeros(3, dtype=np.uint64))
+    monkeypatch.setattr(deduplication, "_codes", lambda *given: np.zeros(3, dtype=np.uint64))
     assert distinct_jobs(mixed(), FIELDS).member.tolist() == [0, 1, 2]
 
 
@@ -91,8 +91,8 @@ def said_by(blocks: int) -> tuple:
 def test_groups_are_the_same_however_many_blocks(blocks: int):
     """They are numbered by who is seen first."""
     said, step, found = said_by(blocks)
-    known = distinct_kernels._group_blocks(said, step, np.full((blocks, 16), -1, dtype=np.int32), found)
-    shown, clash = distinct_kernels._merge(said, step, known, found)
+    known = deduplication_kernels._group_blocks(said, step, np.full((blocks, 16), -1, dtype=np.int32), found)
+    shown, clash = deduplication_kernels._merge(said, step, known, found)
     assert not clash
     assert found[1].tolist() == [0, 1, 0, 2, 0]
     assert shown.tolist() == [0, 1, 3]
@@ -100,22 +100,22 @@ def test_groups_are_the_same_however_many_blocks(blocks: int):
 
 def test_compiled_groups_notice_a_clash(monkeypatch):
     """Within a block as between blocks: different jobs of one hash put nothing together."""
-    monkeypatch.setattr(distinct, "_COMPILED_FROM", 0)
-    same = distinct_kernels.numba.njit(lambda said, job: distinct_kernels.np.uint64(7))
+    monkeypatch.setattr(deduplication, "_COMPILED_FROM", 0)
+    same = deduplication_kernels.numba.njit(lambda said, job: deduplication_kernels.np.uint64(7))
     for blocks in (1, 5):
         said, step, found = said_by(blocks)
         table = np.full((blocks, 16), -1, dtype=np.int32)
-        grouping = distinct_kernels._group_blocks.py_func
-        monkeypatch.setattr(distinct_kernels, "_code", same)
+        grouping = deduplication_kernels._group_blocks.py_func
+        monkeypatch.setattr(deduplication_kernels, "_code", same)
         known = grouping(said, step, table, found)
-        assert known.min() < 0 or distinct_kernels._merge.py_func(said, step, known, found)[1]
+        assert known.min() < 0 or deduplication_kernels._merge.py_func(said, step, known, found)[1]
 
 
 @pytest.mark.usefixtures("engine")
 @given(st.lists(st.integers(0, 9), max_size=30).map(sorted))
 def test_offsets_are_where_owners_begin(owner: list[int]):
     """Owners without entries begin where the next one does."""
-    found = offsets(np.array(owner, dtype=np.int64), 10)
+    found = job_offsets(np.array(owner, dtype=np.int64), 10)
     assert found.tolist() == [sum(o < k for o in owner) for k in range(11)]
 
 
@@ -131,7 +131,7 @@ def test_the_number_of_threads_stays_the_callers():
     """A small problem is walked over on one thread; what comes next has as many as before."""
     numba = pytest.importorskip("numba")
     usual = numba.get_num_threads()
-    assert distinct_kernels.offsets(np.array([0, 0, 2]), 3).tolist() == [0, 2, 2, 3]
+    assert deduplication_kernels.compiled_offsets(np.array([0, 0, 2]), 3).tolist() == [0, 2, 2, 3]
     assert numba.get_num_threads() == usual
 
 
@@ -161,11 +161,11 @@ def test_one_walk_finds_what_checking_and_then_grouping_finds(seed: int, kinds: 
     """The same groups, numbers and first columns to the last bit, however the columns are cut into blocks."""
     problem = many(seed, kinds)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(distinct, "_COMPILED_FROM", 10**12)
+        patch.setattr(deduplication, "_COMPILED_FROM", 10**12)
         expected = distinct_jobs(problem, FIELDS)
-        patch.setattr(distinct, "_COMPILED_FROM", 0)
-        patch.setattr(walk_kernels, "_BLOCK_COLUMNS", block)
-        found = distinct_if_sound(problem, FIELDS)
+        patch.setattr(deduplication, "_COMPILED_FROM", 0)
+        patch.setattr(check_kernels, "_BLOCK_COLUMNS", block)
+        found = distinct_jobs_if_sound(problem, FIELDS)
     if found is None:  # too many look alike at first
         assert kinds > 2
         return
@@ -192,35 +192,35 @@ WRONG = {
 @pytest.mark.parametrize("wrong", list(WRONG))
 def test_whatever_may_be_wrong_is_left_to_the_full_check(wrong: str, monkeypatch):
     """The walk vouches for sound columns only."""
-    monkeypatch.setattr(distinct, "_COMPILED_FROM", 0)
+    monkeypatch.setattr(deduplication, "_COMPILED_FROM", 0)
     problem = many(3, 6)
-    assert distinct_if_sound(problem, FIELDS) is not None
+    assert distinct_jobs_if_sound(problem, FIELDS) is not None
     name, where, value = WRONG[wrong]
     array = getattr(problem.columns, name).copy()
     array[where] = array[where] + 1 if value is None else value
-    assert distinct_if_sound(replace(problem, columns=replace(problem.columns, **{name: array})), FIELDS) is None
+    assert distinct_jobs_if_sound(replace(problem, columns=replace(problem.columns, **{name: array})), FIELDS) is None
 
 
 def test_arrays_of_other_lengths_are_not_walked_over(monkeypatch):
     """A column with two uses, an array too short, a field too short: the general way is taken."""
-    monkeypatch.setattr(distinct, "_COMPILED_FROM", 0)
-    assert distinct_if_sound(mixed(), FIELDS) is None
+    monkeypatch.setattr(deduplication, "_COMPILED_FROM", 0)
+    assert distinct_jobs_if_sound(mixed(), FIELDS) is None
     problem = many(3, 6)
     short = replace(problem, columns=replace(problem.columns, use_pool=problem.columns.use_pool[:-1]))
-    assert distinct_if_sound(short, FIELDS) is None
+    assert distinct_jobs_if_sound(short, FIELDS) is None
     fewer = replace(problem, jobs=replace(problem.jobs, weight=problem.jobs.weight[:-1]))
-    assert distinct_if_sound(fewer, FIELDS) is None
+    assert distinct_jobs_if_sound(fewer, FIELDS) is None
 
 
 def test_jobs_that_few_words_do_not_tell_apart_are_grouped_the_general_way(monkeypatch):
     """Many jobs that differ only where the walk does not look at first are not compared each with each."""
-    monkeypatch.setattr(distinct, "_COMPILED_FROM", 0)
+    monkeypatch.setattr(deduplication, "_COMPILED_FROM", 0)
     jobs = 400
     problem = build(Setting(speeds=[[1.0, 2.0, 3.0, 4.0]] * jobs, capacity=[4.0] * 4))
     speed = problem.columns.steps_per_s.copy()
     speed[1::4] = np.arange(1.0, jobs + 1)
     problem = replace(problem, columns=replace(problem.columns, steps_per_s=speed))
-    assert distinct_if_sound(problem, FIELDS) is None
+    assert distinct_jobs_if_sound(problem, FIELDS) is None
     assert len(distinct_jobs(problem, FIELDS).count) == jobs
 
 
@@ -230,6 +230,6 @@ def test_minus_zero_is_a_speed():
     speed = problem.columns.steps_per_s.copy()
     speed[20] = -0.0
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(distinct, "_COMPILED_FROM", 0)
+        patch.setattr(deduplication, "_COMPILED_FROM", 0)
         patched = replace(problem, columns=replace(problem.columns, steps_per_s=speed))
-        assert distinct_if_sound(patched, FIELDS) is not None
+        assert distinct_jobs_if_sound(patched, FIELDS) is not None

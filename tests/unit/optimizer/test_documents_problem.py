@@ -7,13 +7,12 @@ import pytest
 from hypothesis import given, settings
 from strategies_documents import problems
 
-from optimizer.documents.problem import ProblemDocument
-from optimizer.documents.reading import problem_of
-from optimizer.documents.writing import document_of, plain
+from optimizer.documents.problem_conversion import plain_document, problem_document_of, problem_from_document
+from optimizer.documents.problem_document import ProblemDocument
 from optimizer.problem import Entities, Problem
-from optimizer.validate import validate
-from walras.checking import check
+from optimizer.validate import validate_problem
 from walras.errors import ConfigError
+from walras.spec.file_model import check_model
 
 SMALL: dict[str, Any] = {
     "pools": {"v100": {"capacity": 2}, "a100": {"capacity": 4, "accelerator": "a100-40gb"}},
@@ -25,7 +24,7 @@ SMALL: dict[str, Any] = {
 
 
 def read(**changes: Any) -> Problem:
-    return problem_of(check(ProblemDocument, SMALL | changes, source="problem.json"))
+    return problem_from_document(check_model(ProblemDocument, SMALL | changes, source="problem.json"))
 
 
 def flat(value: object, name: str = "") -> dict[str, Any]:
@@ -64,7 +63,7 @@ def test_rows_are_in_order_of_ids_and_configurations_as_listed():
     assert problem.columns.use_count.tolist() == [2, 2, 4]
     assert np.isinf(problem.jobs.remaining_steps).all()
     assert np.isnan(problem.jobs.value_usd_per_h).all()
-    validate(problem)
+    validate_problem(problem)
 
 
 def test_jobs_are_numbered_where_nobody_did():
@@ -88,9 +87,9 @@ def test_projects_and_users_make_a_tree():
 @settings(deadline=None)
 def test_a_problem_reads_back_from_its_document(problem: Problem):
     """Every array, through JSON text."""
-    validate(problem)
-    written = json.loads(json.dumps(plain(document_of(problem))))
-    assert_same(problem, problem_of(check(ProblemDocument, written, source="written")))
+    validate_problem(problem)
+    written = json.loads(json.dumps(plain_document(problem_document_of(problem))))
+    assert_same(problem, problem_from_document(check_model(ProblemDocument, written, source="written")))
 
 
 def changed(path: str, value: Any) -> dict[str, Any]:
@@ -138,7 +137,7 @@ def changed(path: str, value: Any) -> dict[str, Any]:
 def test_a_mistake_is_named_with_its_field_and_a_fix(path: str, value: Any, field: str, told: str):
     """Never a traceback, never a silent correction."""
     with pytest.raises(ConfigError) as refusal:
-        check(ProblemDocument, changed(path, value), source="problem.json")
+        check_model(ProblemDocument, changed(path, value), source="problem.json")
     assert refusal.value.field == field
     assert told in refusal.value.fix
     assert str(refusal.value).startswith(f"problem.json: {field}")
@@ -166,5 +165,5 @@ def test_entities_of_one_name_are_told_apart_by_their_parents():
     jobs = type(problem.jobs)(
         **{f.name: getattr(problem.jobs, f.name) for f in fields(problem.jobs)} | {"entity": np.array([2, 3])}
     )
-    again = problem_of(document_of(Problem(0.0, jobs, problem.columns, problem.pools, entities)))
+    again = problem_from_document(problem_document_of(Problem(0.0, jobs, problem.columns, problem.pools, entities)))
     assert again.entities.name == ("a", "b", "a/u", "b/u")

@@ -8,31 +8,32 @@ import pytest
 from problems import Setting, build
 from small_markets import market_and_worth
 
-from optimizer.filling.fill import fill
-from optimizer.filling.flat import ByWeight
-from optimizer.filling.interior import solve
-from optimizer.filling.proof import Proof
-from optimizer.filling.residual import Restricted
-from optimizer.filling.response import responses
-from optimizer.filling.rising import RisingProgram
-from optimizer.filling.series import PAYS_FROM, Start, left_by, start_from
-from optimizer.filling.step import Step
-from optimizer.market.targets import Capped
+from optimizer.classes.class_problem import CappedTargets, WeightTierRule
+from optimizer.lp.interior_point.level_proofs import LevelProof, RestrictedTargets, cost_hulls
+from optimizer.lp.interior_point.max_level import solve_interior
+from optimizer.lp.interior_point.mehrotra_step import LevelProgram, MehrotraStep
+from optimizer.lp.interior_point.progressive_filling import (
+    COMPILE_FROM,
+    FillingStart,
+    fill_levels,
+    filling_memory,
+    filling_start,
+)
 
-step_kernels = pytest.importorskip("optimizer.filling.step_kernels")
+step_kernels = pytest.importorskip("optimizer.lp.interior_point.interior_kernels")
 
 
 @pytest.mark.parametrize("seed", range(30))
 def test_a_compiled_step_is_the_same_step(seed: int):
     """Residuals, gap and the next point agree to rounding, on markets with ties and columns of two rows."""
     market, worth = market_and_worth(seed)
-    program = RisingProgram(market, worth)
+    program = LevelProgram(market, worth)
     rng = np.random.default_rng(seed)
     floor, rise = rng.uniform(0, 0.1, market.classes), rng.uniform(0.1, 1, market.classes)
     program.aim(floor, rise)
     point = program.start()
     for _ in range(6):
-        plain, compiled = Step(program, point), step_kernels.CompiledStep(program, point)
+        plain, compiled = MehrotraStep(program, point), step_kernels.CompiledStep(program, point)
         assert compiled.error == pytest.approx(plain.error, rel=1e-9, abs=1e-12)
         assert compiled.gap == pytest.approx(plain.gap, rel=1e-9)
         if plain.error < 1e-4:  # close to the end the system is nearly singular, and rounding shows
@@ -58,7 +59,7 @@ def test_a_row_used_twice_by_a_column_counts_twice():
     rise = np.ones(market.classes)
     steps = []
     for one in (market, halved):
-        program = RisingProgram(one, worth)
+        program = LevelProgram(one, worth)
         program.aim(0 * rise, rise)
         steps.append(step_kernels.CompiledStep(program, program.start()).taken())
     assert np.allclose(steps[0].primal, steps[1].primal, rtol=1e-9)
@@ -69,8 +70,8 @@ def test_the_level_is_the_same(seed: int):
     """Either way the program ends at the same level, to 1e-9."""
     market, worth = market_and_worth(seed)
     rise = np.ones(market.classes)
-    plain = solve(RisingProgram(market, worth), 0 * rise, rise)
-    compiled = solve(RisingProgram(market, worth), 0 * rise, rise, compiled=True)
+    plain = solve_interior(LevelProgram(market, worth), 0 * rise, rise)
+    compiled = solve_interior(LevelProgram(market, worth), 0 * rise, rise, compiled=True)
     assert compiled.theta == pytest.approx(plain.theta, rel=1e-9)
     assert max(plain.error, compiled.error) <= 1e-8
 
@@ -81,11 +82,11 @@ def test_compiled_responses_are_the_same(seed: int):
     market, worth = market_and_worth(seed)
     rng = np.random.default_rng(seed)
     prices = rng.uniform(0, 1, market.rows) * (rng.random(market.rows) < 0.8)
-    plain, compiled = (responses(market, worth, prices, compiled=which) for which in (False, True))
+    plain, compiled = (cost_hulls(market, worth, prices, compiled=which) for which in (False, True))
     best = np.maximum.reduceat(worth, market.first[:-1])
     for target in (0 * best, *(rng.uniform(0, 1.1, (8, market.classes)) * best), best, plain.worth[:, 1]):
         assert compiled.spent(target) == pytest.approx(plain.spent(target), rel=1e-12, abs=1e-14)
-        one, other = (Proof.of(market, worth, prices, compiled=which).excess(target) for which in (False, True))
+        one, other = (LevelProof.of(market, worth, prices, compiled=which).excess(target) for which in (False, True))
         assert other == pytest.approx(one, rel=1e-12, abs=1e-12)
 
 
@@ -96,10 +97,10 @@ def test_compiled_proofs_are_the_same(seed: int):
     rng = np.random.default_rng(seed)
     prices, best = rng.uniform(0.1, 1, market.rows), np.maximum.reduceat(worth, market.first[:-1])
     slope = rng.uniform(0.5, 1, market.classes) * (rng.random(market.classes) < 0.8)
-    targets = Capped(slope, best, 0.1 * best)
-    some = Restricted(targets, np.arange(market.classes), 0.9 * targets.highest)
+    targets = CappedTargets(slope, best, 0.1 * best)
+    some = RestrictedTargets(targets, np.arange(market.classes), 0.9 * targets.highest)
     for asked in (targets, some):
-        bounds = [Proof.of(market, worth, prices, compiled=which).bound(asked, 0.0) for which in (False, True)]
+        bounds = [LevelProof.of(market, worth, prices, compiled=which).bound(asked, 0.0) for which in (False, True)]
         assert bounds[1] == pytest.approx(bounds[0], rel=1e-11, abs=1e-12)
 
 
@@ -108,8 +109,8 @@ def test_compiled_proofs_are_the_same(seed: int):
 def test_a_start_changes_nothing(seed: int, start: str):
     """A filling that is one of many ends at the same levels and utilities as alone, wherever the last one ended."""
     market, worth = market_and_worth(seed)
-    rule = ByWeight(np.ones(market.classes))
-    alone = fill(market, worth, rule)
+    rule = WeightTierRule(np.ones(market.classes))
+    alone = fill_levels(market, worth, rule)
     prices, rng = alone.levels[0].prices, np.random.default_rng(seed)
     known = {
         "compiled": None,
@@ -117,7 +118,7 @@ def test_a_start_changes_nothing(seed: int, start: str):
         "prices of nearby": prices * rng.uniform(0.9, 1.1, len(prices)),
         "prices of nowhere near": rng.uniform(0, 1, len(prices)) ** 4,
     }[start]
-    late = fill(market, worth, rule, Start(PAYS_FROM if start == "compiled" else 0, known))
+    late = fill_levels(market, worth, rule, FillingStart(COMPILE_FROM if start == "compiled" else 0, known))
     assert len(late.levels) == len(alone.levels)
     assert late.status is alone.status
     assert late.utility == pytest.approx(alone.utility, rel=1e-7, abs=1e-8)
@@ -128,16 +129,16 @@ def test_a_start_changes_nothing(seed: int, start: str):
 def test_a_solve_starts_where_the_last_one_ended():
     """Prices find their pools again; a pool that is new has none; another policy's memory says nothing."""
     pools = build(Setting([[1, 1]], [1, 1])).pools
-    memory = left_by(None, 300, np.array([0.5, 0.25]), pools)
-    memory = json.loads(json.dumps(left_by(memory, 200, np.array([0.5, 0.25]), pools)))
-    start = start_from(memory, pools)
+    memory = filling_memory(None, 300, np.array([0.5, 0.25]), pools)
+    memory = json.loads(json.dumps(filling_memory(memory, 200, np.array([0.5, 0.25]), pools)))
+    start = filling_start(memory, pools)
     assert start.columns == 500
     assert start.prices is not None
     assert start.prices.tolist() == [0.5, 0.25]
     other = replace(pools, pool_id=("new", pools.pool_id[1]))
-    assert start_from(memory, other).prices.tolist() == [0, 0.25]
-    assert start_from(memory, replace(pools, pool_id=("new", "newer"))).prices is None
+    assert filling_start(memory, other).prices.tolist() == [0, 0.25]
+    assert filling_start(memory, replace(pools, pool_id=("new", "newer"))).prices is None
     for foreign in (None, [1], {"of": "another policy"}, {"columns": "many"}):
-        assert start_from(foreign, pools).columns == 0
-    assert not Start().compiled(PAYS_FROM - 1)
-    assert Start(PAYS_FROM).compiled(1)
+        assert filling_start(foreign, pools).columns == 0
+    assert not FillingStart().compiled(COMPILE_FROM - 1)
+    assert FillingStart(COMPILE_FROM).compiled(1)

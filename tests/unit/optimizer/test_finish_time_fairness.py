@@ -7,10 +7,9 @@ from policies import NOW, with_times
 from problems import Setting, build, rates_of
 
 from optimizer.decision import Shares, Status
-from optimizer.fairness.finish_time import finish_times
-from optimizer.fairness.utility import fair_share_utility
 from optimizer.policies.finish_time_fairness import FinishTimeFairness
 from optimizer.problem import Problem
+from optimizer.utility.fair_share import fair_share_utility, finish_time_facts
 
 AWARE = FinishTimeFairness()
 
@@ -58,7 +57,7 @@ def test_isolated_time_accumulates_over_solves():
     memory = json.loads(json.dumps(memory))
     assert memory == {"job": [1, 2], "remaining": [100.0, None], "isolated_rate": [1.0, 1.0], "isolated_s": [0.0, 0.0]}
     later = replace(problem, at=NOW + 50, jobs=replace(problem.jobs, remaining_steps=np.array([40.0, np.inf])))
-    times = finish_times(later, fair_share_utility(later, aware=True), memory)
+    times = finish_time_facts(later, fair_share_utility(later, aware=True), memory)
     assert times.isolated_s == pytest.approx([60, 0])
     assert times.past == pytest.approx([50 / (60 + 40), 0])
 
@@ -67,7 +66,7 @@ def test_without_memory_everybody_had_its_part():
     """A policy that starts amid running jobs takes their time so far for time well spent."""
     problem = problem_of(Setting([[1], [1]], [1]), [100, 100], since=[80, 0])
     for memory in (None, {"of": "another policy"}):
-        times = finish_times(problem, fair_share_utility(problem, aware=True), memory)
+        times = finish_time_facts(problem, fair_share_utility(problem, aware=True), memory)
         assert times.isolated_s.tolist() == [80, 0]
 
 
@@ -75,7 +74,7 @@ def test_a_job_that_came_between_solves_has_done_nothing_alone():
     """Who is not in the memory starts at 0."""
     problem = problem_of(Setting([[1], [1]], [1]), [100, 100], since=[80, 5])
     memory = {"job": [1], "remaining": [120], "isolated_rate": [0.5], "isolated_s": [10.0]}
-    times = finish_times(problem, fair_share_utility(problem, aware=True), memory)
+    times = finish_time_facts(problem, fair_share_utility(problem, aware=True), memory)
     assert times.isolated_s.tolist() == [50, 0]
 
 

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from problems import Setting, build
 
-from optimizer.added import with_added, with_columns
-from optimizer.decision import Plan, Quote
+from optimizer.decision import Plan, Quote, append_columns, with_added
 from optimizer.policies.hadar import Hadar
 from optimizer.policy import Newcomer
 from optimizer.problem import Columns, Problem
@@ -266,7 +265,7 @@ def test_a_fork_goes_on_and_is_not_begun_for_the_last_minute() -> None:
     assert use_of(problem, plan_of(runs_in(problem, 0))).tolist() == [[1, 0]]
     made = plan_of(forking(problem_of(replace(ending, remaining_steps=[HOUR])), 2)).added
     assert made is not None
-    held = runs_in(with_columns(problem, made)[0], 2)
+    held = runs_in(append_columns(problem, made)[0], 2)
     plan = plan_of(held)
     assert (plan.column.tolist(), plan.added) == ([2], None)
 

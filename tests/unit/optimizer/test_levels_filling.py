@@ -5,16 +5,14 @@ import pytest
 from scipy.optimize import linprog
 from small_markets import market_and_worth
 
+from optimizer.classes.class_problem import ClassProblem, MaxMin, WeightTierRule
 from optimizer.decision import Status
-from optimizer.filling.fill import fill
-from optimizer.filling.flat import ByWeight
-from optimizer.market.market import Market
-from optimizer.market.objective import Level
-from optimizer.prices.bound import bound_at
+from optimizer.lp.dual_newton.dual_bound import dual_bound
+from optimizer.lp.interior_point.progressive_filling import fill_levels
 from optimizer.problem import FloatArray
 
 
-def brute(market: Market, worth: FloatArray, weight: FloatArray) -> FloatArray:
+def brute(market: ClassProblem, worth: FloatArray, weight: FloatArray) -> FloatArray:
     """Utilities of the lexicographic max-min."""
     k, c, owner = market.classes, market.columns, market.owner()
     utility, rows = np.zeros((k, c)), np.zeros((k + market.rows, c))
@@ -44,19 +42,19 @@ def test_filled_levels_are_the_lexicographic_max_min(seed: int):
     """Utilities agree with brute force to 1e-6, rows hold, and the first level is proved by its prices."""
     market, worth = market_and_worth(seed)
     weight = np.random.default_rng(seed).choice([1.0, 2.0, 4.0], market.classes)
-    filling = fill(market, worth, ByWeight(weight))
+    filling = fill_levels(market, worth, WeightTierRule(weight))
     expected = brute(market, worth, weight)
     assert filling.status is Status.OPTIMAL
     assert filling.utility == pytest.approx(expected, rel=1e-6, abs=1e-6 * max(1.0, expected.max()))
     assert (market.used(filling.x) <= market.capacity * (1 + 1e-12)).all()
     first = filling.levels[0]
     assert first.bound <= filling.reached(first) * (1 + 1e-8)
-    assert bound_at(market, Level(worth, first.targets), first.prices) == pytest.approx(first.bound, rel=1e-8)
+    assert dual_bound(market, MaxMin(worth, first.targets), first.prices) == pytest.approx(first.bound, rel=1e-8)
 
 
 def test_a_job_that_fills_up_on_the_way_does_not_stop_the_level():
     """The first class is full at 1; the level goes on to 3 for the other one on the same row."""
-    market = Market(
+    market = ClassProblem(
         np.array([1.0, 1.0]),
         np.array([0, 1, 2]),
         np.arange(3),
@@ -64,13 +62,13 @@ def test_a_job_that_fills_up_on_the_way_does_not_stop_the_level():
         np.array([1.0, 4.0]),
         np.array([4.0]),
     )
-    filling = fill(market, np.array([1.0, 4.0]), ByWeight(np.ones(2)))
+    filling = fill_levels(market, np.array([1.0, 4.0]), WeightTierRule(np.ones(2)))
     assert filling.utility == pytest.approx([1, 3])
 
 
 def test_weightless_classes_rise_equally_on_what_is_left():
     """The class with a weight takes 1 of 2; two without share the other."""
-    market = Market(
+    market = ClassProblem(
         np.array([1.0, 2.0]), np.array([0, 1, 2]), np.arange(3), np.zeros(2, np.int32), np.ones(2), np.array([2.0])
     )
-    assert fill(market, np.ones(2), ByWeight(np.array([1.0, 0.0]))).utility == pytest.approx([1, 0.5])
+    assert fill_levels(market, np.ones(2), WeightTierRule(np.array([1.0, 0.0]))).utility == pytest.approx([1, 0.5])

@@ -3,12 +3,12 @@ import pytest
 from problems import Setting, build, rates_of, shares_of
 from scipy.optimize import linprog
 
-from optimizer.certificate import check
+from optimizer.check.certificate import check_decision
 from optimizer.decision import StageKind, Status
-from optimizer.fairness.utility import fair_share_utility
 from optimizer.policies.max_min_fairness import MaxMinFairness
 from optimizer.policy import PolicySpec
 from optimizer.problem import Problem
+from optimizer.utility.fair_share import fair_share_utility
 
 AWARE, AGNOSTIC = MaxMinFairness(), MaxMinFairness(aware=False)
 
@@ -243,4 +243,4 @@ def test_almost_equal_pools_keep_the_certificate_honest(tie: float):
     problem, shares = decide(Setting(speeds, [6, 5, 1]))
     assert shares.certificate.violation <= 1e-9
     assert shares.certificate.gap <= 1e-6
-    assert check(problem, PolicySpec("max_min_fairness"), shares).complaints == ()
+    assert check_decision(problem, PolicySpec("max_min_fairness"), shares).complaints == ()

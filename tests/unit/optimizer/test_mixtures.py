@@ -9,14 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from problems import Setting, build
 
-from optimizer.added import Mixtures, with_added, with_columns
 from optimizer.answer import answer_as_asked
-from optimizer.checking.mixtures import about_mixtures
-from optimizer.decision import Decision, Shares, Status
-from optimizer.documents.answer_reading import decision_of, problem_answered
-from optimizer.documents.answering import answer_of
-from optimizer.documents.checks import check_document
-from optimizer.gangs.mixtures import answer_with_mixtures, helpful_mixtures
+from optimizer.assignment.mixed_gangs import answer_with_mixed_gangs, improving_mixed_gangs
+from optimizer.check.certificate import mixed_gang_complaints
+from optimizer.decision import Decision, MultiPoolGangs, Shares, Status, append_columns, with_added
+from optimizer.documents.answer_reading import check_document, decision_of, problem_answered
+from optimizer.documents.answer_writing import answer_of
 from optimizer.policies.finish_time_fairness import FinishTimeFairness
 from optimizer.policies.makespan import Makespan
 from optimizer.policies.max_min_fairness import MaxMinFairness
@@ -53,7 +51,7 @@ def every_mixture(problem: Problem) -> Problem:
                 use.append(taken)
     if not job:
         return problem
-    return with_columns(problem, Mixtures(np.array(job), np.array(rate), np.array(use)).columns)[0]
+    return append_columns(problem, MultiPoolGangs(np.array(job), np.array(rate), np.array(use)).columns)[0]
 
 
 @st.composite
@@ -79,11 +77,11 @@ def mixing(draw: st.DrawFn) -> Problem:
 @given(mixing())
 def test_made_at_prices_they_are_worth_as_much_as_all_of_them_listed(policy: SharePolicy, problem: Problem):
     """The objective and its bound are those of the problem with every gang over several pools."""
-    found, _ = answer_with_mixtures(policy, problem, None)
+    found, _ = answer_with_mixed_gangs(policy, problem, None)
     listed, _ = policy.decide(every_mixture(problem), None)
     whole, shares = with_added(problem, found)
     assert isinstance(shares, Shares)
-    assert not len(helpful_mixtures(whole, shares))
+    assert not len(improving_mixed_gangs(whole, shares))
     assert isinstance(listed, Shares)
     ours, all_of_them = shares.certificate, listed.certificate
     assert ours.status is all_of_them.status
@@ -95,7 +93,7 @@ def test_a_gang_that_fits_no_pool_runs_on_two():
     """Three accelerators of one pool and one of another make a gang of four that no pool could hold."""
     problem = build(Setting(speeds=[[8.0, 4.0]], capacity=[3.0, 1.0], gangs=[4.0], weights=[1.0]))
     problem = replace(problem, jobs=replace(problem.jobs, mixes=np.array([True])))
-    found, _ = answer_with_mixtures(Throughput(normalised=False), problem, None)
+    found, _ = answer_with_mixed_gangs(Throughput(normalised=False), problem, None)
     whole, shares = with_added(problem, found)
     columns = whole.columns
     assert columns.use_count[columns.use_column == 2].tolist() == [3.0, 1.0]
@@ -107,7 +105,7 @@ def test_a_gang_that_fits_no_pool_runs_on_two():
 def test_who_does_not_mix_is_left_alone():
     """Nothing is made for jobs whose gang stays in one pool."""
     problem = build(Setting(speeds=[[8.0, 4.0]], capacity=[3.0, 3.0], gangs=[4.0], weights=[1.0]))
-    found, _ = answer_with_mixtures(Throughput(), problem, None)
+    found, _ = answer_with_mixed_gangs(Throughput(), problem, None)
     assert found.added is None
     assert with_added(problem, found) == (problem, found)
 
@@ -119,9 +117,9 @@ def test_a_check_finds_the_gang_that_an_answer_left_out():
     problem = replace(problem, jobs=replace(problem.jobs, mixes=np.array([True, True])))
     spec = PolicySpec("throughput")
     narrow, _ = Throughput().decide(problem, None)
-    assert [text for text in about_mixtures(problem, spec, narrow) if "better gang" in text]
-    found, _ = answer_with_mixtures(Throughput(), problem, None)
-    assert list(about_mixtures(*_asked_again(problem, spec, found))) == []
+    assert [text for text in mixed_gang_complaints(problem, spec, narrow) if "better gang" in text]
+    found, _ = answer_with_mixed_gangs(Throughput(), problem, None)
+    assert list(mixed_gang_complaints(*_asked_again(problem, spec, found))) == []
 
 
 def _asked_again(problem: Problem, spec: PolicySpec, found: Decision) -> tuple[Problem, PolicySpec, Decision]:

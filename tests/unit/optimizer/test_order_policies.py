@@ -8,19 +8,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from problems import Setting, build
 
-from optimizer.answer import order_of
-from optimizer.orders.gittins import gittins_rank
-from optimizer.orders.lengths import left_s, level
-from optimizer.policies.las import Las
-from optimizer.policies.tiresias import Tiresias
-from optimizer.policy import OrderFacts, OrderPolicy, PolicySpec, Renewing, StatedFacts
+from optimizer.answer import rank_jobs
+from optimizer.assignment.remaining_time import expected_remaining_s, gittins_rank, rounded_to_margin
+from optimizer.policies.queue_orders import Las, Tiresias
+from optimizer.policy import GivenOrderFacts, OrderFacts, OrderPolicy, PolicySpec, ResetsService
 from optimizer.registry import make, names
 from walras.errors import ConfigError
 
 HOUR = 3600.0
 
 
-def facts(n: int, **given: object) -> StatedFacts:
+def facts(n: int, **given: object) -> GivenOrderFacts:
     """n jobs that have done nothing, submitted one second after the other; of unknown length, without deadline."""
     values: dict[str, object] = {
         "submitted_at": np.arange(n, dtype=float),
@@ -33,7 +31,7 @@ def facts(n: int, **given: object) -> StatedFacts:
     }
     values.update({name: np.array(value, dtype=float) for name, value in given.items()})
     values.setdefault("served_s", values["attained_s"])
-    return StatedFacts(**values)  # type: ignore[arg-type]
+    return GivenOrderFacts(**values)  # type: ignore[arg-type]
 
 
 def order(policy: OrderPolicy, jobs: OrderFacts) -> list[int]:
@@ -60,7 +58,7 @@ def test_keys_are_columns_of_numbers(policy: OrderPolicy) -> None:
         columns = policy.key(some)
         assert columns
         assert all(column.shape == some.submitted_at.shape and not np.isnan(column).any() for column in columns)
-    alone = StatedFacts(**{field.name: getattr(jobs, field.name)[1:2] for field in fields(StatedFacts)})
+    alone = GivenOrderFacts(**{field.name: getattr(jobs, field.name)[1:2] for field in fields(GivenOrderFacts)})
     assert [float(c[0]) for c in policy.key(alone)] == [float(c[1]) for c in policy.key(jobs)]
 
 
@@ -117,14 +115,14 @@ def test_srsf_counts_accelerators() -> None:
 def test_an_unknown_length_is_taken_for_what_has_been_run() -> None:
     """As long again as it ran, per accelerator, and the parameter at least."""
     jobs = facts(4, attained_s=[0.0, 8000.0, 8000.0, 0.0], gang=[1, 1, 8, 1], remaining_s=[np.inf] * 3 + [7.0])
-    assert left_s(jobs, 1000.0).tolist() == [1000.0, 8000.0, 1000.0, 7.0]
+    assert expected_remaining_s(jobs, 1000.0).tolist() == [1000.0, 8000.0, 1000.0, 7.0]
 
 
 @given(st.floats(0, 1e9), st.floats(0, 1e9), st.sampled_from([0.0, 0.05, 0.5]))
 def test_levels_keep_the_order_and_tell_apart_what_differs(a: float, b: float, margin: float) -> None:
     """Never the wrong way round; apart if they differ by more than the margin."""
     low, high = sorted((a, b))
-    one, two = level(np.array([low, high]), margin).tolist()
+    one, two = rounded_to_margin(np.array([low, high]), margin).tolist()
     assert one <= two
     if 1 + high > (1 + low) * (1 + margin) * (1 + 1e-9):
         assert one < two
@@ -152,7 +150,7 @@ def test_every_order_of_a_problem_puts_classes_first() -> None:
     """As the scheduler does: a low job with less service comes after a normal one with more."""
     problem = build(Setting([[1.0]] * 2, [1]))
     jobs = replace(problem.jobs, priority_class=np.array([0, 1]), attained_s=np.array([0.0, 1e6]))
-    assert order_of(Las(), replace(problem, jobs=jobs)).rows == (1, 0)
+    assert rank_jobs(Las(), replace(problem, jobs=jobs)).rows == (1, 0)
 
 
 # ------------------------------------------------------------------------------------------------ Tiresias
@@ -171,7 +169,7 @@ def test_tiresias_queues_by_service() -> None:
 def test_tiresias_promotes_after_the_multiple_of_what_was_run() -> None:
     """Executed time is per accelerator; the first queue has nothing to be promoted from."""
     policy = Tiresias(thresholds_s=(100.0,), promote=2.0)
-    assert isinstance(policy, Renewing)
+    assert isinstance(policy, ResetsService)
     jobs = facts(4, attained_s=[400.0, 400.0, 400.0, 50.0], gang=[4, 4, 1, 1], waited_s=[199.0, 200.0, 200.0, 1e6])
     assert policy.renews(jobs).tolist() == [False, True, False, False]
     renewed = replace(jobs, served_s=np.array([400.0, 0.0, 400.0, 50.0]))

@@ -2,11 +2,10 @@ import numpy as np
 import pytest
 from problems import Setting, build, shares_of
 
-from optimizer.answer import answer, order_of
+from optimizer.answer import answer_problem, rank_jobs
 from optimizer.decision import Order, Status
-from optimizer.policies.fifo import Fifo
-from optimizer.policies.isolated import Isolated
-from optimizer.policies.max_min_fairness import MaxMinFairness
+from optimizer.policies.max_min_fairness import Isolated, MaxMinFairness
+from optimizer.policies.queue_orders import Fifo
 from optimizer.policy import Newcomer
 
 
@@ -45,7 +44,7 @@ def test_isolated_has_nothing_to_decide_without_columns():
 def test_fifo_ranks_by_submission_then_number():
     """The earlier first; of two at the same instant, the lower number."""
     problem = build(Setting([[1, 2]] * 4, [1, 1], submitted_at=[5, 3, 5, 1]))
-    order, memory, rental = answer(Fifo(), problem, None, 0.0)
+    order, memory, rental = answer_problem(Fifo(), problem, None, 0.0)
     assert isinstance(order, Order)
     assert order.rows == (3, 1, 0, 2)
     assert memory is None
@@ -56,10 +55,10 @@ def test_fifo_ranks_by_submission_then_number():
 def test_an_aware_order_prefers_speed_and_a_blind_one_the_first_pool():
     """Preference ranks a job's configurations, higher first."""
     problem = build(Setting([[1, 2]], [1, 1]))
-    assert np.argmax(order_of(Fifo(), problem).preference) == 1
-    assert np.argmax(order_of(Fifo(aware=False), problem).preference) == 0
+    assert np.argmax(rank_jobs(Fifo(), problem).preference) == 1
+    assert np.argmax(rank_jobs(Fifo(aware=False), problem).preference) == 0
 
 
 def test_an_order_of_nothing_is_empty():
     """No jobs, no order."""
-    assert order_of(Fifo(), build(Setting([], []))).rows == ()
+    assert rank_jobs(Fifo(), build(Setting([], []))).rows == ()

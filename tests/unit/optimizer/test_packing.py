@@ -11,18 +11,17 @@ from packing import Listed, max_min, packable_problems, with_pairs
 from policies import told_by_definition, with_times
 from problems import Setting, build
 
+from optimizer.classes.aggregation import aggregate_problem
+from optimizer.classes.class_problem import CappedTargets, MaxMin, MaxSum
 from optimizer.decision import Shares, Status
-from optimizer.fairness.utility import fair_share_utility
-from optimizer.market.class_market import market_of
-from optimizer.market.objective import Level, Total
-from optimizer.market.targets import Capped
-from optimizer.packing import generate
-from optimizer.packing.blocks import blocks_of, sharing_keys
-from optimizer.packing.generate import Packer
-from optimizer.packing.shares import over_columns, violation_of_packed
+from optimizer.lp.column_generation import pair_generation
+from optimizer.lp.column_generation.colocation_blocks import colocation_blocks, colocation_keys
+from optimizer.lp.column_generation.pair_generation import ColumnGenerator
+from optimizer.lp.staged_solution import colocated_violation, shares_per_column
 from optimizer.policy import PolicySpec
 from optimizer.problem import Problem
 from optimizer.registry import make
+from optimizer.utility.fair_share import fair_share_utility
 
 PACKED = [
     PolicySpec("max_min_fairness", {"then": "nothing", "packed": True}),
@@ -88,7 +87,7 @@ def test_a_job_that_would_hold_most_of_its_kinds_time_is_held_to_half():
     staged, _ = max_min(problem)
     packed = staged.packed
     assert np.all(packed.first != packed.second)
-    assert violation_of_packed(problem, staged.asked.utility.usable, staged.x, packed) <= 1e-9
+    assert colocated_violation(problem, staged.asked.utility.usable, staged.x, packed) <= 1e-9
 
 
 @pytest.mark.parametrize("spec", PACKED, ids=lambda spec: f"{spec.name}-{len(spec.parameters)}-{spec.parameters}")
@@ -117,14 +116,16 @@ def test_generated_pairs_are_as_good_as_all_of_them(monkeypatch: pytest.MonkeyPa
     listed += [(a, a, r, *np.repeat(rng.uniform(0.4, 0.9), 2)) for a in range(6) for r in range(3)]
     problem = with_pairs(build(Setting(speeds, [8.0, 8.0, 8.0])), rng.integers(0, 6, 60).tolist(), listed)
     utility = fair_share_utility(problem, aware=True)
-    classes = market_of(problem, utility.usable, [utility.worth], [utility.weight, *sharing_keys(problem, packed=True)])
-    blocks = blocks_of(problem, classes, utility.usable)
+    classes = aggregate_problem(
+        problem, utility.usable, [utility.worth], [utility.weight, *colocation_keys(problem, packed=True)]
+    )
+    blocks = colocation_blocks(problem, classes, utility.usable)
     worth, weight = classes.per_column(utility.worth), classes.per_class(utility.weight)
-    level = Level(worth, Capped(weight, classes.per_class(utility.best), np.zeros(60)))
-    total = Total(worth, worth, np.zeros(60))
-    exact = [Packer(classes.market, blocks).solve(objective) for objective in (level, total)]
-    monkeypatch.setattr(generate, "_ALL_SIDES", 0)
-    packer = Packer(classes.market, blocks)
+    level = MaxMin(worth, CappedTargets(weight, classes.per_class(utility.best), np.zeros(60)))
+    total = MaxSum(worth, worth, np.zeros(60))
+    exact = [ColumnGenerator(classes.market, blocks).solve(objective) for objective in (level, total)]
+    monkeypatch.setattr(pair_generation, "_ALL_SIDES", 0)
+    packer = ColumnGenerator(classes.market, blocks)
     found = [packer.solve(objective) for objective in (level, total)]
     for whole, part in zip(exact, found, strict=True):
         assert part.status is Status.OPTIMAL
@@ -136,7 +137,7 @@ def test_shares_told_of_columns_add_up():
     """What pairs give and hold is what their columns give and hold."""
     problem = one_pool(4, 0.75)
     shares = decide(problem, PolicySpec("max_min_fairness", {"packed": True}))
-    gives, holds = over_columns(problem, np.ones(4, dtype=bool), shares.x, shares.packed)
+    gives, holds = shares_per_column(problem, np.ones(4, dtype=bool), shares.x, shares.packed)
     assert gives.sum() == pytest.approx(1.5)
     assert holds.sum() == pytest.approx(1.0)
 

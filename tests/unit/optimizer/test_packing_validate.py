@@ -6,7 +6,7 @@ import pytest
 from problems import Setting, build
 
 from optimizer.problem import Pairs, Problem
-from optimizer.validate import ProblemError, validate
+from optimizer.validate import ProblemError, validate_problem
 
 PAIRS = Pairs(
     kind=np.array([0, 1, -1]),
@@ -45,13 +45,13 @@ def spoil(name: str, value: Any) -> Problem:
 def test_malformed_pairs_are_an_error_that_names_the_array(name: str, value: Any):
     """Shapes, ranges, and the same two kinds twice in one pool, in whichever order."""
     with pytest.raises(ProblemError) as caught:
-        validate(spoil(name, value))
+        validate_problem(spoil(name, value))
     assert caught.value.field.startswith("pairs.")
 
 
 def test_good_pairs_pass():
     """Kinds without a job, kinds with themselves, factors of 0, and no pairs at all are allowed."""
-    validate(GOOD)
-    validate(spoil("kind", np.array([5, -1, -1])))
+    validate_problem(GOOD)
+    validate_problem(spoil("kind", np.array([5, -1, -1])))
     none = np.zeros(0, dtype=np.int64)
-    validate(replace(GOOD, pairs=Pairs(PAIRS.kind, none, none, none, np.zeros(0), np.zeros(0))))
+    validate_problem(replace(GOOD, pairs=Pairs(PAIRS.kind, none, none, none, np.zeros(0), np.zeros(0))))

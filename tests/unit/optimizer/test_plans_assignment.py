@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linear_sum_assignment
 
-from optimizer.plans import gangs as gangs_of
-from optimizer.plans import transport as transport_of
-from optimizer.plans.gangs import Gangs, assign_gangs
-from optimizer.plans.transport import transport
+from optimizer.assignment import job_assignment as transport_of
+from optimizer.assignment import local_search as gangs_of
+from optimizer.assignment.job_assignment import solve_transportation
+from optimizer.assignment.local_search import GangProblem, assign_gangs
 
 WORTHS = st.sampled_from([0.0, 0.25, 0.5, 0.75, 1.0, 1.3, 2.0])
 
@@ -35,7 +35,7 @@ def best_value(value: np.ndarray, capacity: np.ndarray) -> float:
 def test_single_accelerators_are_assigned_exactly_and_the_prices_prove_it(case: tuple[np.ndarray, np.ndarray]) -> None:
     """Value = optimum = dual bound at the prices; every job has the place that it would choose at them."""
     value, capacity = case
-    place, prices = transport(value, capacity)
+    place, prices = solve_transportation(value, capacity)
     assert np.all(np.bincount(place[place >= 0], minlength=len(capacity)) <= capacity)
     reached = sum(value[j, r] for j, r in enumerate(place) if r >= 0)
     assert reached == pytest.approx(best_value(value, capacity), abs=1e-9)
@@ -51,18 +51,18 @@ def test_the_compiled_transport_is_its_definition(case: tuple[np.ndarray, np.nda
     """Where numba is installed, what it makes of the loop gives what the loop gives."""
     value, capacity = case
     order = np.argsort(-value.max(axis=1), kind="stable")
-    compiled = transport_of._transport
+    compiled = transport_of._insert_by_best_paths
     plain = getattr(compiled, "py_func", compiled)
     for mine, theirs in zip(compiled(value, capacity, order, 0.0), plain(value, capacity, order, 0.0), strict=True):
         np.testing.assert_array_equal(mine, theirs)
 
 
-def some_gangs(rng: np.random.Generator, jobs: int, pools: int, capacity: int) -> Gangs:
+def some_gangs(rng: np.random.Generator, jobs: int, pools: int, capacity: int) -> GangProblem:
     """Gangs of 1, 2 or 4 that fit any pool."""
     size = rng.choice([1.0, 2.0, 4.0], jobs, p=[0.5, 0.3, 0.2])
     value = (size * rng.random(jobs))[:, None] * (0.3 + 0.7 * rng.random((jobs, pools)))
     columns = jobs * pools
-    return Gangs(
+    return GangProblem(
         first=np.arange(jobs + 1) * pools,
         value=value.ravel(),
         size=np.repeat(size, pools),
@@ -74,7 +74,7 @@ def some_gangs(rng: np.random.Generator, jobs: int, pools: int, capacity: int) -
     )
 
 
-def optimum(gangs: Gangs) -> float:
+def optimum(gangs: GangProblem) -> float:
     """The exact dynamic program over (job, free accelerators)."""
 
     @cache
@@ -128,7 +128,7 @@ def test_the_compiled_search_is_its_definition() -> None:
 
 def test_who_runs_stays_where_nothing_better_is_to_be_had() -> None:
     """Of equal assignments, the one that is there already."""
-    gangs = Gangs(
+    gangs = GangProblem(
         first=np.array([0, 2, 4]),
         value=np.array([2.0, 2.0, 2.0, 2.0]),
         size=np.full(4, 2.0),
@@ -143,7 +143,7 @@ def test_who_runs_stays_where_nothing_better_is_to_be_had() -> None:
 
 def test_a_mixed_gang_takes_part_in_the_assignment() -> None:
     """A column of several pools is placed where all of it fits."""
-    gangs = Gangs(
+    gangs = GangProblem(
         first=np.array([0, 1, 2]),
         value=np.array([3.0, 1.0]),
         size=np.array([3.0, 1.0]),

@@ -6,22 +6,21 @@ import numpy as np
 import pytest
 from markets import CappedTargets, LinearTargets, exact, market_of
 
+from optimizer.classes.class_problem import ClassProblem, MaxMin, MaxSum, NashWelfare, Objective
 from optimizer.decision import Status
-from optimizer.market.market import Market
-from optimizer.market.objective import Level, Nash, Objective, Total
-from optimizer.prices.engine import best_engine, numpy_engine
-from optimizer.prices.newton import Point, look
-from optimizer.prices.record import gap_of
-from optimizer.prices.responses import best_worth
-from optimizer.prices.solve import Limits, settle, solve_by_prices
-from optimizer.prices.task import sample, task_of
+from optimizer.lp.dual_newton.best_responses import largest_worth
+from optimizer.lp.dual_newton.dual_task import make_task, sample_classes
+from optimizer.lp.dual_newton.newton import DualPoint, evaluate_dual
+from optimizer.lp.dual_newton.price_solver import SolveLimits, solve_by_prices, solve_with_warm_start
+from optimizer.lp.dual_newton.primal_recovery import optimality_gap
+from optimizer.lp.dual_newton.softened_pass import best_engine, numpy_engine
 
 JOBS, POOLS = 400, 4
 
 
-def _market(rng: np.random.Generator, jobs: int = JOBS, members: float = 1.0) -> Market:
+def _market(rng: np.random.Generator, jobs: int = JOBS, members: float = 1.0) -> ClassProblem:
     gang = rng.choice([1.0, 2.0, 4.0], jobs, p=[0.7, 0.2, 0.1])
-    return Market(
+    return ClassProblem(
         size=np.full(jobs, members),
         first=np.arange(jobs + 1) * POOLS,
         use_first=np.arange(jobs * POOLS + 1),
@@ -31,7 +30,7 @@ def _market(rng: np.random.Generator, jobs: int = JOBS, members: float = 1.0) ->
     )
 
 
-def _objective(kind: str, market: Market, rng: np.random.Generator) -> Objective:
+def _objective(kind: str, market: ClassProblem, rng: np.random.Generator) -> Objective:
     """`ties`: every job is worth 1 on its best pool, so that whole pools of unlike jobs are indifferent."""
     speed = rng.lognormal(0, 0.5, (market.classes, POOLS)) * np.array([1.0, 2.0, 3.0, 5.0])
     speed[rng.random(speed.shape) < 0.1] = 0.0
@@ -41,12 +40,12 @@ def _objective(kind: str, market: Market, rng: np.random.Generator) -> Objective
     weight = rng.choice([1.0, 2.0], market.classes)
     cap = CappedTargets(weight, best, none, float((best / weight).max()))
     made: dict[str, Objective] = {
-        "total": Total(flat, flat, none),
-        "ties": Total(own, own, none),
-        "floors": Total(flat, flat, np.where(rng.random(market.classes) < 0.2, 0.05 * best, 0.0)),
-        "level": Level(flat, LinearTargets(weight, float((best / weight).min()))),
-        "capped": Level(flat, cap),
-        "nash": Nash(flat, weight),
+        "total": MaxSum(flat, flat, none),
+        "ties": MaxSum(own, own, none),
+        "floors": MaxSum(flat, flat, np.where(rng.random(market.classes) < 0.2, 0.05 * best, 0.0)),
+        "level": MaxMin(flat, LinearTargets(weight, float((best / weight).min()))),
+        "capped": MaxMin(flat, cap),
+        "nash": NashWelfare(flat, weight),
     }
     return made[kind]
 
@@ -65,7 +64,7 @@ def test_hundreds_of_jobs_are_certified_and_agree_with_a_general_solver(kind: st
     assert solution.status is Status.OPTIMAL
     assert optimum is not None
     assert solution.bound >= optimum - 1e-6 * abs(optimum)
-    assert gap_of(market, objective, solution.objective, optimum) <= 1e-4
+    assert optimality_gap(market, objective, solution.objective, optimum) <= 1e-4
     assert (market.used(solution.x) <= market.capacity * (1 + 1e-12)).all()
     assert (solution.x.reshape(-1, POOLS).sum(axis=1) <= 1 + 1e-12).all()
 
@@ -76,7 +75,10 @@ def test_compiled_and_plain_passes_agree(kind: str) -> None:
     rng = np.random.default_rng(4)
     market = _market(rng)
     objective = _objective(kind, market, rng)
-    fast, slow = settle(market, objective).solution, settle(market, objective, engine=numpy_engine()).solution
+    fast, slow = (
+        solve_with_warm_start(market, objective).solution,
+        solve_with_warm_start(market, objective, engine=numpy_engine()).solution,
+    )
     assert (fast.path, slow.path) == ("price/numba", "price/numpy")
     assert fast.status is slow.status
     assert fast.work == slow.work
@@ -89,13 +91,13 @@ def test_the_derivatives_of_demand_are_exact(kind: str) -> None:
     """By each price, by the level and by the softness, against differences."""
     rng = np.random.default_rng(5)
     market = _market(rng, jobs=40)
-    task = task_of(market, _objective(kind, market, rng))
-    at = Point(rng.uniform(0.5, 2.0, POOLS), 0.05, 0.3, np.ones(POOLS))
+    task = make_task(market, _objective(kind, market, rng))
+    at = DualPoint(rng.uniform(0.5, 2.0, POOLS), 0.05, 0.3, np.ones(POOLS))
     engine, step = best_engine(), 1e-6
-    seen = look(engine, task, at)
+    seen = evaluate_dual(engine, task, at)
 
-    def change(up: Point, down: Point) -> np.ndarray:
-        return look(engine, task, up).sums.demand - look(engine, task, down).sums.demand
+    def change(up: DualPoint, down: DualPoint) -> np.ndarray:
+        return evaluate_dual(engine, task, up).sums.demand - evaluate_dual(engine, task, down).sums.demand
 
     for row in range(POOLS):
         up, down = at.prices.copy(), at.prices.copy()
@@ -113,10 +115,10 @@ def test_a_sample_wants_about_what_all_want() -> None:
     """An eighth of the classes stands for all: its demand per row is that of all, within a few percent of the sum."""
     rng = np.random.default_rng(6)
     market = _market(rng, jobs=8000)
-    task = task_of(market, _objective("total", market, rng))
-    part = sample(task, 1000)
-    at = Point(np.full(POOLS, 0.5), 0.0, 0.1, np.ones(POOLS))
-    whole, some = (look(best_engine(), one, at).sums.demand for one in (task, part))
+    task = make_task(market, _objective("total", market, rng))
+    part = sample_classes(task, 1000)
+    at = DualPoint(np.full(POOLS, 0.5), 0.0, 0.1, np.ones(POOLS))
+    whole, some = (evaluate_dual(best_engine(), one, at).sums.demand for one in (task, part))
     assert some == pytest.approx(whole, abs=0.05 * whole.sum())
     assert part.market.classes <= 1000
 
@@ -126,9 +128,12 @@ def test_a_solve_goes_on_from_where_another_stood() -> None:
     rng = np.random.default_rng(7)
     market = _market(rng)
     objective = _objective("total", market, rng)
-    standing = settle(market, objective).standing
+    standing = solve_with_warm_start(market, objective).standing
     changed = replace(market, capacity=market.capacity * 1.01)
-    warm, cold = settle(changed, objective, start=standing).solution, settle(changed, objective).solution
+    warm, cold = (
+        solve_with_warm_start(changed, objective, start=standing).solution,
+        solve_with_warm_start(changed, objective).solution,
+    )
     assert warm.status is cold.status is Status.OPTIMAL
     assert warm.work < cold.work
 
@@ -145,7 +150,7 @@ def test_members_of_a_class_count_like_so_many_jobs() -> None:
 def test_floors_that_no_column_reaches_are_infeasible() -> None:
     """No work is done; the classes are named by `unreachable`."""
     market, _ = market_of([1.0], [[[(0, 1.0)]]], [1.0])
-    solution = solve_by_prices(market, Total(np.ones(1), np.ones(1), np.array([2.0])))
+    solution = solve_by_prices(market, MaxSum(np.ones(1), np.ones(1), np.array([2.0])))
     assert solution.status is Status.INFEASIBLE
     assert solution.work == 0
 
@@ -153,7 +158,7 @@ def test_floors_that_no_column_reaches_are_infeasible() -> None:
 def test_floors_that_do_not_fit_together_are_infeasible() -> None:
     """Two members that each need the one accelerator all the time."""
     market, _ = market_of([2.0], [[[(0, 1.0)]]], [1.0])
-    solution = solve_by_prices(market, Total(np.ones(1), np.ones(1), np.ones(1)))
+    solution = solve_by_prices(market, MaxSum(np.ones(1), np.ones(1), np.ones(1)))
     assert solution.status is Status.INFEASIBLE
     assert solution.bound == -np.inf
     assert solution.prices[0] > 0
@@ -162,13 +167,13 @@ def test_floors_that_do_not_fit_together_are_infeasible() -> None:
 def test_a_weight_without_a_column_is_infeasible() -> None:
     """The logarithm of nothing is not finite."""
     market, _ = market_of([1.0, 1.0], [[[(0, 1.0)]], [[(0, 1.0)]]], [1.0])
-    assert solve_by_prices(market, Nash(np.array([1.0, 0.0]), np.ones(2))).status is Status.INFEASIBLE
+    assert solve_by_prices(market, NashWelfare(np.array([1.0, 0.0]), np.ones(2))).status is Status.INFEASIBLE
 
 
 def test_an_empty_market_is_empty() -> None:
     """No columns, nothing wanted: nothing to decide."""
     market, _ = market_of([1.0], [[]], [1.0])
-    assert solve_by_prices(market, Total(np.zeros(0), np.zeros(0), np.zeros(1))).status is Status.EMPTY
+    assert solve_by_prices(market, MaxSum(np.zeros(0), np.zeros(0), np.zeros(1))).status is Status.EMPTY
 
 
 def test_plenty_costs_nothing() -> None:
@@ -177,7 +182,7 @@ def test_plenty_costs_nothing() -> None:
     market = replace(_market(rng), capacity=np.full(POOLS, 1e5))
     objective = _objective("total", market, rng)
     solution = solve_by_prices(market, objective)
-    assert solution.objective == pytest.approx(best_worth(market, objective.worth).sum(), rel=1e-4)
+    assert solution.objective == pytest.approx(largest_worth(market, objective.worth).sum(), rel=1e-4)
     assert solution.prices @ market.capacity <= 1e-3 * solution.objective
 
 
@@ -186,7 +191,7 @@ def test_a_finer_gap_takes_more_passes() -> None:
     rng = np.random.default_rng(11)
     market = _market(rng)
     objective = _objective("ties", market, rng)
-    coarse, fine = (solve_by_prices(market, objective, Limits(gap=gap)) for gap in (1e-2, 1e-6))
+    coarse, fine = (solve_by_prices(market, objective, SolveLimits(gap=gap)) for gap in (1e-2, 1e-6))
     assert coarse.status is fine.status is Status.OPTIMAL
     assert coarse.work < fine.work
-    assert gap_of(market, objective, fine.objective, fine.bound) <= 1e-6
+    assert optimality_gap(market, objective, fine.objective, fine.bound) <= 1e-6

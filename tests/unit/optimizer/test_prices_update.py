@@ -8,11 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import optimize, sparse
 
-from optimizer.market.market import Market
-from optimizer.market.objective import Level, Nash, Objective, Total
-from optimizer.prices.engine import best_engine, numpy_engine
-from optimizer.prices.roster import Entrant, Roster, proportional
-from optimizer.prices.update import StandingMarket
+from optimizer.classes.class_problem import ClassProblem, MaxMin, MaxSum, NashWelfare, Objective
+from optimizer.lp.dual_newton.incremental_update import (
+    ArrivingMember,
+    ClassMembers,
+    IncrementalSolver,
+    proportional_level,
+)
+from optimizer.lp.dual_newton.softened_pass import best_engine, numpy_engine
 from tests.support.markets import ConvexTargets, exact, market_of, markets, rows_of
 
 _CLOSE = 1e-8
@@ -24,9 +27,9 @@ class Plain:
 
     form: str
     capacity: np.ndarray
-    jobs: dict[int, tuple[Entrant, float]] = field(default_factory=dict)
+    jobs: dict[int, tuple[ArrivingMember, float]] = field(default_factory=dict)
 
-    def rebuilt(self) -> tuple[Market, Objective]:
+    def rebuilt(self) -> tuple[ClassProblem, Objective]:
         """Everybody's columns, laid end to end."""
         jobs = [self.jobs[handle] for handle in sorted(self.jobs)]
         columns = [
@@ -42,17 +45,17 @@ class Plain:
         return market, _objective(self.form, market, worth, value, np.array([one.goal for one, _ in jobs]))
 
 
-def _objective(form: str, market: Market, worth: np.ndarray, value: np.ndarray, goal: np.ndarray) -> Objective:
+def _objective(form: str, market: ClassProblem, worth: np.ndarray, value: np.ndarray, goal: np.ndarray) -> Objective:
     if form == "level":
-        return proportional(market, worth, goal)
+        return proportional_level(market, worth, goal)
     if form == "nash":
-        return Nash(worth, goal)
-    return Total(value, worth, goal)
+        return NashWelfare(worth, goal)
+    return MaxSum(value, worth, goal)
 
 
-def _optimum(market: Market, objective: Objective) -> float:
+def _optimum(market: ClassProblem, objective: Objective) -> float:
     """By a general solver; -inf where nothing is feasible."""
-    if not isinstance(objective, Level):
+    if not isinstance(objective, MaxMin):
         best = exact(market, objective).objective
         return -np.inf if best is None else best
     rows, k, c = rows_of(market, objective.worth), market.classes, market.columns
@@ -93,14 +96,14 @@ def _values(draw: st.DrawFn, columns: int) -> np.ndarray:
 
 
 @st.composite
-def entrants(draw: st.DrawFn, form: str, rows: int) -> Entrant:
+def entrants(draw: st.DrawFn, form: str, rows: int) -> ArrivingMember:
     """A job with up to four columns, one of them worth something."""
     use = st.tuples(st.integers(0, rows - 1), st.sampled_from([1.0, 2.0, 4.0]))
     columns = draw(
         st.lists(st.lists(use, min_size=1, max_size=2, unique_by=lambda one: one[0]), min_size=1, max_size=4)
     )
     worth = np.array([draw(st.integers(1, 40)) / 4 for _ in columns])
-    return Entrant(
+    return ArrivingMember(
         np.concatenate(([0], np.cumsum([len(c) for c in columns]))),
         np.array([row for c in columns for row, _ in c], dtype=np.int32),
         np.array([count for c in columns for _, count in c]),
@@ -111,7 +114,7 @@ def entrants(draw: st.DrawFn, form: str, rows: int) -> Entrant:
 
 
 @st.composite
-def beginnings(draw: st.DrawFn, form: str) -> tuple[Market, Objective]:
+def beginnings(draw: st.DrawFn, form: str) -> tuple[ClassProblem, Objective]:
     """A market to begin with."""
     market, worth = draw(markets(filled=True))
     value = draw(_values(len(worth)))
@@ -120,14 +123,14 @@ def beginnings(draw: st.DrawFn, form: str) -> tuple[Market, Objective]:
     return market, _objective(form, market, worth, value, goal)
 
 
-def _check(standing: StandingMarket, plain: Plain) -> None:
+def _check(standing: IncrementalSolver, plain: Plain) -> None:
     """The shares of all jobs fit the rebuilt market and reach what is stated; nothing can reach more than the bound."""
     market, objective = plain.rebuilt()
     stated = standing.certificate
     best = _optimum(market, objective)
-    scale = 1e-12 + (float(market.size @ objective.weight) if isinstance(objective, Nash) else abs(best))
+    scale = 1e-12 + (float(market.size @ objective.weight) if isinstance(objective, NashWelfare) else abs(best))
     # The reference for logarithms is an interior point method's.
-    close = 1e-6 if isinstance(objective, Nash) else _CLOSE
+    close = 1e-6 if isinstance(objective, NashWelfare) else _CLOSE
     assert np.isinf(best) or stated.bound >= best - close * scale
     if stated.reached == -np.inf:
         return
@@ -141,30 +144,30 @@ def _check(standing: StandingMarket, plain: Plain) -> None:
     assert stated.reached <= best + close * scale
 
 
-def _reached(market: Market, objective: Objective, worth: np.ndarray, x: np.ndarray) -> float:
+def _reached(market: ClassProblem, objective: Objective, worth: np.ndarray, x: np.ndarray) -> float:
     match objective:
-        case Total():
+        case MaxSum():
             # Where softness is small beside the values, floors are met to fewer digits than capacities.
             assert (worth >= objective.floor * (1 - 1e-6)).all()
             return float((np.repeat(market.size, np.diff(market.first)) * objective.value) @ x)
-        case Nash():
+        case NashWelfare():
             return float((market.size * objective.weight) @ np.log(worth))
-        case Level():
+        case MaxMin():
             rate = objective.targets.at(1.0)[0]
             return float((worth / rate).min())
 
 
-def _play(data: st.DataObject, form: str, events: int, *, numpy: bool = False) -> tuple[StandingMarket, Plain]:
+def _play(data: st.DataObject, form: str, events: int, *, numpy: bool = False) -> tuple[IncrementalSolver, Plain]:
     """Random events, everything stated being checked after each of them."""
     market, objective = data.draw(beginnings(form))
-    standing = StandingMarket(market, objective, engine=numpy_engine() if numpy else best_engine())
+    standing = IncrementalSolver(market, objective, engine=numpy_engine() if numpy else best_engine())
     plain = Plain("total" if form == "floors" else form, market.capacity)
-    roster = Roster(market, objective)
+    roster = ClassMembers(market, objective)
     for handle in range(market.classes):
         one = roster.entrant(handle)
         value = one.value if len(one.value) else np.zeros(len(one.worth))
         plain.jobs[handle] = (
-            Entrant(one.use_first, one.use_row, one.use_count, one.worth, value, one.goal),
+            ArrivingMember(one.use_first, one.use_row, one.use_count, one.worth, value, one.goal),
             float(market.size[handle]),
         )
     _check(standing, plain)
@@ -242,7 +245,7 @@ def test_everybody_may_leave_and_others_may_come(form: str, data: st.DataObject)
     _check(standing, plain)
 
 
-def _many(form: str, jobs: int) -> tuple[Market, Objective]:
+def _many(form: str, jobs: int) -> tuple[ClassProblem, Objective]:
     """Jobs that all differ, on four pools."""
     rng = np.random.default_rng(0)
     columns = [[[(row, 1.0)] for row in range(4)] for _ in range(jobs)]
@@ -256,8 +259,8 @@ def _many(form: str, jobs: int) -> tuple[Market, Objective]:
 def test_the_gap_stays_small_among_many_jobs_and_recertifying_closes_it(form: str) -> None:
     """Fifty of two thousand leave and fifty come: the certificate stays useful, and a solve makes it tight again."""
     market, objective = _many(form, 2000)
-    standing = StandingMarket(market, objective)
-    others = Roster(*_many(form, 2100))
+    standing = IncrementalSolver(market, objective)
+    others = ClassMembers(*_many(form, 2100))
     for event in range(50):
         standing.leave(7 * event)
         standing.arrive(others.entrant(2000 + event))
@@ -274,13 +277,13 @@ def test_targets_that_are_not_proportional_are_refused() -> None:
     market, objective = _many("level", 3)
     bent = ConvexTargets(np.ones(3), np.full(3, 0.5), 1.0)
     with pytest.raises(ValueError, match="proportional"):
-        StandingMarket(market, Level(objective.worth, bent))
+        IncrementalSolver(market, MaxMin(objective.worth, bent))
 
 
 def test_nobody_leaves_twice() -> None:
     """Who has left, or never came, is not there."""
     market, objective = _many("total", 3)
-    standing = StandingMarket(market, objective)
+    standing = IncrementalSolver(market, objective)
     standing.leave(1)
     for handle in (1, 3, -1):
         with pytest.raises(KeyError):

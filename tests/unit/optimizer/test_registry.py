@@ -5,8 +5,8 @@ from importlib.metadata import EntryPoint, EntryPoints
 import pytest
 
 from optimizer import registry
-from optimizer.policies.fifo import Fifo
 from optimizer.policies.max_min_fairness import MaxMinFairness
+from optimizer.policies.queue_orders import Fifo
 from optimizer.policy import OrderPolicy, PolicySpec, SharePolicy
 from optimizer.registry import make, names
 from walras.errors import ConfigError, UnknownPolicyError
@@ -29,7 +29,7 @@ def test_making_a_policy_imports_no_solver():
     """The process that makes policies in its event loop never waits for cvxpy or scipy."""
     code = (
         "import sys; from optimizer.registry import make, names; from optimizer.policy import PolicySpec;"
-        "import optimizer.answer, optimizer.arrival, optimizer.certificate;"
+        "import optimizer.answer, optimizer.policy, optimizer.check.certificate;"
         "[make(PolicySpec(name)) for name in names()];"
         "sys.exit(any(m.split('.')[0] in ('cvxpy', 'scipy', 'highspy') for m in sys.modules))"
     )
@@ -69,7 +69,7 @@ def _outside(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
 
 def test_outsiders_register_by_entry_point(monkeypatch: pytest.MonkeyPatch):
     """A policy of another package is listed and made like one of ours."""
-    _outside(monkeypatch, "optimizer.policies.fifo:Fifo")
+    _outside(monkeypatch, "optimizer.policies.queue_orders:Fifo")
     assert "theirs" in names()
     assert make(PolicySpec("theirs", {"aware": False})) == Fifo(aware=False)
 
@@ -78,7 +78,7 @@ def test_outsiders_register_by_entry_point(monkeypatch: pytest.MonkeyPatch):
     ("value", "message"),
     [
         ("no_such_module:Policy", "cannot be loaded"),
-        ("optimizer.policies.fifo:Nothing", "cannot be loaded"),
+        ("optimizer.policies.queue_orders:Nothing", "cannot be loaded"),
         ("optimizer.registry:make", "is no dataclass"),
         ("optimizer.policy:PolicySpec", "missing 1 required"),
         ("optimizer.problem:Entities", "answers neither"),

@@ -4,17 +4,16 @@ import numpy as np
 import pytest
 from problems import Setting, build, shares_of
 
-from optimizer.answer import answer
-from optimizer.certificate import check
+from optimizer.answer import answer_problem
+from optimizer.check.certificate import check_decision
 from optimizer.decision import Shares, Status
 from optimizer.policies.max_min_fairness import MaxMinFairness
 from optimizer.policy import PolicySpec
-from optimizer.renting.costs import HYSTERESIS
-from optimizer.renting.machines import margins_of, rent_machines
+from optimizer.renting.machine_rental import FETCH_HYSTERESIS, marginal_values, rent_machines
 
 #: Four equal jobs, one owned accelerator; a machine of one accelerator costs 1 USD/h.
 #: What a machine must be worth to be fetched, over its price.
-MORE = 1 + HYSTERESIS
+MORE = 1 + FETCH_HYSTERESIS
 QUEUE = Setting([[1, 1]] * 4, [1, 0], rentable=[0, 8], usd_per_h=[0, 1])
 
 
@@ -40,7 +39,7 @@ def test_rents_as_long_as_a_machine_earns_its_price():
     rental = rent_machines(build(QUEUE), 2.0)
     assert rental is not None
     assert rental.machines.tolist() == [0, 3]
-    margins = margins_of(build(QUEUE), 2.0, rental)
+    margins = marginal_values(build(QUEUE), 2.0, rental)
     assert margins.last_usd_per_h[1] == pytest.approx(2.0)
     assert margins.next_usd_per_h[1] == pytest.approx(0.0, abs=1e-9)
     assert rental.net_usd_per_h == pytest.approx(4 * 2 - 3)
@@ -52,7 +51,7 @@ def test_does_not_rent_at_a_loss():
     rental = rent_machines(build(QUEUE), 0.9)
     assert rental is not None
     assert rental.machines.tolist() == [0, 0]
-    assert margins_of(build(QUEUE), 0.9, rental).next_usd_per_h[1] == pytest.approx(0.9)
+    assert marginal_values(build(QUEUE), 0.9, rental).next_usd_per_h[1] == pytest.approx(0.9)
 
 
 def test_a_jobs_own_value_goes_before_the_cost_of_delay():
@@ -69,7 +68,7 @@ def test_machines_are_whole():
     assert rental is not None
     assert rental.fluid_accelerators == pytest.approx([3.0])
     assert rental.machines.tolist() == [1]
-    margins = margins_of(build(setting), 2.0, rental)
+    margins = marginal_values(build(setting), 2.0, rental)
     assert margins.last_usd_per_h == pytest.approx([4.0])
     assert margins.next_usd_per_h == pytest.approx([2.0])
     assert rental.net_usd_per_h <= rental.bound_usd_per_h
@@ -140,7 +139,7 @@ def test_what_is_spent_is_spent():
     assert rental is not None
     assert rental.fetched_usd_per_h == pytest.approx([2.5 * MORE])
     assert rental.machines.tolist() == [1]
-    margins = margins_of(build(setting), 0.0, rental)
+    margins = marginal_values(build(setting), 0.0, rental)
     assert margins.last_usd_per_h == pytest.approx([2.0])
     assert margins.next_usd_per_h == pytest.approx([2.0])
 
@@ -206,7 +205,7 @@ def test_prices_and_rents_are_complementary(seed: int, boots: bool):
     of_next = np.where(rental.accelerators >= held, fetched, kept) * size
     of_last = np.where(rental.accelerators > held, fetched, kept) * size
     more = rental.accelerators < problem.pools.rentable
-    margins = margins_of(problem, 1.0, rental)
+    margins = marginal_values(problem, 1.0, rental)
     assert (margins.next_usd_per_h[more] <= of_next[more] + 1e-5).all()
     assert (margins.last_usd_per_h[rental.machines > 0] >= of_last[rental.machines > 0] - 1e-5).all()
 
@@ -214,27 +213,27 @@ def test_prices_and_rents_are_complementary(seed: int, boots: bool):
 def test_shares_count_on_the_machines_of_the_rental():
     """The policy decides on the fleet as it will be, says so in `rent`, and the checker follows."""
     problem = build(QUEUE)
-    shares, _, rental = answer(MaxMinFairness(), problem, None, 2.0)
+    shares, _, rental = answer_problem(MaxMinFairness(), problem, None, 2.0)
     assert isinstance(shares, Shares)
     assert rental is not None
     assert shares.rent.tolist() == [0, 3]
     assert shares_of(problem, shares.x).sum(axis=0) == pytest.approx([1, 3])
-    assert check(problem, PolicySpec("max_min_fairness"), shares).holds
+    assert check_decision(problem, PolicySpec("max_min_fairness"), shares).holds
 
 
 def test_machines_to_give_back_are_not_counted_on():
     """A rented machine that does not earn its price is left out of the shares, though it is still there."""
     problem = build(with_(capacity=[1, 2], rented=[0, 2]))
-    shares, _, rental = answer(MaxMinFairness(), problem, None, 0.5)
+    shares, _, rental = answer_problem(MaxMinFairness(), problem, None, 0.5)
     assert isinstance(shares, Shares)
     assert rental is not None
     assert shares_of(problem, shares.x)[:, 1].sum() == 0
-    assert check(problem, PolicySpec("max_min_fairness"), shares).holds
+    assert check_decision(problem, PolicySpec("max_min_fairness"), shares).holds
 
 
 def test_no_answer_from_the_solver_holds_what_is_held(monkeypatch: pytest.MonkeyPatch):
     """A failed rental changes nothing and says FAILED."""
-    monkeypatch.setattr("optimizer.renting.program.RentProgram.between", lambda *_: None)
+    monkeypatch.setattr("optimizer.renting.rental_program.RentalProgram.between", lambda *_: None)
     rental = rent_machines(build(with_(capacity=[1, 2], rented=[0, 2])), 2.0)
     assert rental is not None
     assert rental.status is Status.FAILED

@@ -6,28 +6,28 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optimizer.performance.choosing.choice import Goal, Offer
-from optimizer.performance.choosing.setups import Forecasts, Machine, Setup, Work, recommend
-from optimizer.performance.predicting.analytic import Analytic
-from optimizer.performance.predicting.observation import AcceleratorFacts, KindFacts
+from optimizer.planning.machine_choice import MachineOffer, RunGoal
+from optimizer.planning.machine_setups import CandidateMachine, RemainingWork, Setup, SetupForecasts, recommend_setup
+from optimizer.prediction.predictor import AcceleratorSpecs, KindFacts
+from optimizer.prediction.step_time import RooflinePredictor
 
 _NETWORK = 3e9
-_FAST = AcceleratorFacts("fast", 1e14, 1e12, 40e9, 2e11, 3e10, _NETWORK)
-_SLOW = AcceleratorFacts("slow", 2.5e13, 5e11, 16e9, 2e10, 1.5e10, _NETWORK)
+_FAST = AcceleratorSpecs("fast", 1e14, 1e12, 40e9, 2e11, 3e10, _NETWORK)
+_SLOW = AcceleratorSpecs("slow", 2.5e13, 5e11, 16e9, 2e10, 1.5e10, _NETWORK)
 _KIND = KindFacts("net", flops_per_sample=2e10, gradient_bytes=1e8, resident_bytes=1e9, activation_bytes=1e8)
-_WORK = Work(_KIND, samples=1e6, batch=256)
+_WORK = RemainingWork(_KIND, samples=1e6, batch=256)
 
 
-def _machines(most: int = 4) -> list[Machine]:
+def _machines(most: int = 4) -> list[CandidateMachine]:
     return [
-        Machine(Offer("one slow", 0.5, most), _SLOW, 1),
-        Machine(Offer("four slow", 2.2, most), _SLOW, 4),
-        Machine(Offer("one fast", 3.0, most), _FAST, 1),
+        CandidateMachine(MachineOffer("one slow", 0.5, most), _SLOW, 1),
+        CandidateMachine(MachineOffer("four slow", 2.2, most), _SLOW, 4),
+        CandidateMachine(MachineOffer("one fast", 3.0, most), _FAST, 1),
     ]
 
 
-def _forecasts(work: Work = _WORK, machines: list[Machine] | None = None) -> Forecasts:
-    return Forecasts(work, machines or _machines(), Analytic().fit([]))
+def _forecasts(work: RemainingWork = _WORK, machines: list[CandidateMachine] | None = None) -> SetupForecasts:
+    return SetupForecasts(work, machines or _machines(), RooflinePredictor().fit([]))
 
 
 def test_one_machine_takes_as_long_as_the_law_says() -> None:
@@ -98,7 +98,7 @@ def test_machines_that_may_go_take_longer() -> None:
         return 1.0 / (1.0 + rate)
 
     spot = [replace(machine, revocations_per_h=0.1) for machine in _machines()]
-    sure, risky = _forecasts(), Forecasts(_WORK, spot, Analytic().fit([]), lasting=lasting)
+    sure, risky = _forecasts(), SetupForecasts(_WORK, spot, RooflinePredictor().fit([]), lasting=lasting)
     before, after = sure.setup((2, 0, 0), 256), risky.setup((2, 0, 0), 256)
     assert before is not None
     assert after is not None
@@ -114,8 +114,8 @@ def test_machines_that_may_go_take_longer() -> None:
 def test_what_is_recommended_is_not_beaten(deadline_h: float | None, budget: float | None, mixed: bool) -> None:
     """On the front nobody wins in time and money at once; what is said to be kept is kept even when late."""
     setups = list(_forecasts().setups(4, mixed))
-    goal = Goal(None if deadline_h is None else deadline_h * 3600, budget)
-    found = recommend(setups, goal)
+    goal = RunGoal(None if deadline_h is None else deadline_h * 3600, budget)
+    found = recommend_setup(setups, goal)
     assert found is not None
     for member in found.front:
         assert not any(_beats(other, member) for other in setups)
@@ -133,4 +133,4 @@ def _beats(one: Setup, other: Setup) -> bool:
 
 def test_nothing_that_runs_is_no_recommendation() -> None:
     """Rather than one that nobody can keep."""
-    assert recommend([], Goal()) is None
+    assert recommend_setup([], RunGoal()) is None

@@ -8,7 +8,7 @@ from problems import Setting, build
 from optimizer import validate as validating
 from optimizer.policies.max_min_fairness import MaxMinFairness
 from optimizer.problem import Problem
-from optimizer.validate import ProblemError, validate
+from optimizer.validate import ProblemError, validate_problem
 
 GOOD = build(Setting([[1, 2], [3, 4]], [1, 1], entity=[0, 1], entity_weights=[1, 1]))
 
@@ -66,5 +66,5 @@ def test_a_malformed_problem_is_an_error_that_names_the_array(part: str, name: s
 @pytest.mark.usefixtures("way")
 def test_a_good_problem_passes():
     """Unknown values (nan) and unknown ends (inf) are allowed where they mean something."""
-    validate(GOOD)
-    validate(spoil("jobs", "value_usd_per_h", np.array([np.nan, 0.0])))
+    validate_problem(GOOD)
+    validate_problem(spoil("jobs", "value_usd_per_h", np.array([np.nan, 0.0])))

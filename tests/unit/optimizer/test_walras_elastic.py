@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from elastic_problems import Elastic, places_of, problem_of
 
-from optimizer.plans.reference import best_rates_of, modest_columns, reference_of
+from optimizer.assignment.remaining_time import best_rates_of, modest_columns, reference_configurations
 from optimizer.policies.walras import Walras
 from optimizer.policy import Newcomer
 from optimizer.problem import Problem
@@ -74,7 +74,7 @@ def test_the_reference_is_the_most_efficient_configuration() -> None:
     """Most steps per accelerator, the fewest accelerators among equals; of a rigid job the fastest."""
     efficient = {(0, 1): 1.0, (0, 2): 2.0, (0, 8): 6.0, (1, 1): 0.5}
     problem = problem_of(Elastic([efficient, {(0, 1): 1.0, (1, 1): 3.0}], [8, 1]))
-    reference = reference_of(problem)
+    reference = reference_configurations(problem)
     assert reference.elastic.tolist() == [True, False]
     assert reference.rate.tolist() == [1.0, 3.0]
     assert reference.size[0] == 1.0
@@ -83,7 +83,7 @@ def test_the_reference_is_the_most_efficient_configuration() -> None:
 def test_rigid_jobs_are_measured_as_if_there_were_no_elastic_ones() -> None:
     """Two counts on two types do not make a job elastic."""
     problem = problem_of(Elastic([{(0, 1): 1.0, (1, 2): 3.0}], [1, 2]))
-    reference = reference_of(problem)
+    reference = reference_configurations(problem)
     assert not reference.elastic.any()
     assert np.array_equal(reference.rate, best_rates_of(problem))
     assert modest_columns(problem, reference).all()

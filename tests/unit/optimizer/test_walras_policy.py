@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 from problems import Setting, build
 
-from optimizer.answer import answer
-from optimizer.certificate import check
+from optimizer.answer import answer_problem
+from optimizer.assignment.remaining_time import best_rates_of, job_lengths_of
+from optimizer.check.certificate import check_decision
 from optimizer.decision import Plan
-from optimizer.plans.lengths import lengths_of
-from optimizer.plans.reference import best_rates_of
 from optimizer.policy import Newcomer, PlanPolicy, PolicySpec
 from optimizer.problem import Problem
 from optimizer.registry import make
@@ -21,9 +20,9 @@ WALRAS = PolicySpec("walras")
 def planned(problem: Problem, memory: object = None, **parameters: object) -> tuple[list[int], Plan, object]:
     """(pool of each job, -1 where it waits; the plan; the memory), the plan checked."""
     spec = PolicySpec("walras", parameters)
-    plan, memory, _ = answer(make(spec), problem, memory, 0.0)
+    plan, memory, _ = answer_problem(make(spec), problem, memory, 0.0)
     assert isinstance(plan, Plan)
-    assert check(problem, spec, plan).complaints == ()
+    assert check_decision(problem, spec, plan).complaints == ()
     columns = problem.columns
     pools = [-1 if c < 0 else int(columns.use_pool[columns.use_column == c][0]) for c in plan.column]
     return pools, plan, memory
@@ -118,22 +117,24 @@ def test_lengths_are_taken_from_steps_then_the_guess_then_the_others() -> None:
     """Known; guessed, half of what it has had once the guess has run out; unknown: the Gittins rank."""
     problem = build(Setting([[2.0]] * 4, [1], remaining_steps=[100.0, np.inf, np.inf, np.inf]))
     problem = with_jobs(problem, done_steps=[20.0, 40.0, 400.0, 0.0], length_s=[np.inf, 100.0, 100.0, np.inf])
-    found = lengths_of(problem, best_rates_of(problem), hidden=False)
+    found = job_lengths_of(problem, best_rates_of(problem), hidden=False)
     assert found.left_s[:3].tolist() == [50.0, 80.0, 100.0]
     assert found.total_s[0] == 60.0
     assert found.known.tolist() == [True, True, True, False]
     assert 0 < found.left_s[3] < 864_000
-    hidden = lengths_of(problem, best_rates_of(problem), hidden=True)
+    hidden = job_lengths_of(problem, best_rates_of(problem), hidden=True)
     assert not hidden.known.any()
     exchanged = with_jobs(problem, remaining_steps=[7.0, 1.0, 5.0, 3.0])
-    np.testing.assert_array_equal(lengths_of(exchanged, best_rates_of(exchanged), hidden=True).left_s, hidden.left_s)
+    np.testing.assert_array_equal(
+        job_lengths_of(exchanged, best_rates_of(exchanged), hidden=True).left_s, hidden.left_s
+    )
 
 
 def test_steps_that_have_run_out_are_not_believed() -> None:
     """A job past the steps it told neither comes before all others nor is content with a slow accelerator."""
     problem = build(Setting([[4.0, 1.0], [4.0, 1.0]], [1, 1], remaining_steps=[0.0, 4000.0]))
     problem = with_jobs(problem, done_steps=[2000.0, 0.0], priority_class=[1, 1])
-    assert lengths_of(problem, best_rates_of(problem), hidden=False).left_s.tolist() == [250.0, 1000.0]
+    assert job_lengths_of(problem, best_rates_of(problem), hidden=False).left_s.tolist() == [250.0, 1000.0]
     assert planned(problem)[0] == [0, 1]
     longer = with_jobs(problem, done_steps=[200_000.0, 0.0])
     assert planned(longer)[0] == [1, 0]
@@ -145,7 +146,8 @@ def test_what_others_needed_is_learnt_from_those_that_ended() -> None:
     learnt = replace(problem, finished_s=np.full(400, 60.0))
     best_rate = best_rates_of(problem)
     assert (
-        lengths_of(learnt, best_rate, hidden=False).left_s[0] < lengths_of(problem, best_rate, hidden=False).left_s[0]
+        job_lengths_of(learnt, best_rate, hidden=False).left_s[0]
+        < job_lengths_of(problem, best_rate, hidden=False).left_s[0]
     )
 
 

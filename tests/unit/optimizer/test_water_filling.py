@@ -2,7 +2,7 @@ import pytest
 from problems import Setting, build, shares_of
 
 from optimizer.decision import Shares, Status
-from optimizer.policies.water_filling import WaterFilling
+from optimizer.policies.max_min_fairness import WaterFilling
 from optimizer.problem import Problem
 
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from problems import Setting, build
 
-from optimizer.answer import answer
+from optimizer.answer import answer_problem
+from optimizer.assignment.whole_gang_bound import LARGEST_FLEET, best_integral_packing, integral_bound
+from optimizer.classes.class_problem import ClassProblem
 from optimizer.decision import Decision, Shares
-from optimizer.gangs.whole import LARGEST_FLEET, best_packing, integral_bound
-from optimizer.market.market import Market
 from optimizer.policy import PolicySpec
 from optimizer.problem import Entities, Problem
 from optimizer.registry import make
@@ -20,7 +20,7 @@ THREES = Setting([[1.0], [1.0]], [4], gangs=[3, 3], remaining_steps=[100, 100], 
 
 def solved(problem: Problem, name: str, **parameters: object) -> tuple[PolicySpec, Decision]:
     spec = PolicySpec(name, parameters)
-    return spec, answer(make(spec), problem, None, 0.0)[0]
+    return spec, answer_problem(make(spec), problem, None, 0.0)[0]
 
 
 def bound(problem: Problem, name: str, **parameters: object) -> float | None:
@@ -59,7 +59,7 @@ def test_rented_machines_count():
     """With two more accelerators rented both gangs run at once."""
     problem = build(replace(THREES, rentable=[2], machine_size=[2], values=[100.0, 100.0], remaining_steps=[]))
     spec = PolicySpec("max_min_fairness")
-    decision, _, rental = answer(make(spec), problem, None, 0.0)
+    decision, _, rental = answer_problem(make(spec), problem, None, 0.0)
     assert rental is not None
     assert decision.rent.tolist() == [2]
     assert integral_bound(problem, spec, decision) == pytest.approx(decision.certificate.bound)
@@ -89,7 +89,7 @@ def test_there_is_none_for_what_is_not_bounded_by_prices():
 
 def test_whole_numbers_of_members_share_a_pool():
     """Five gangs of two on seven accelerators: three run."""
-    market = Market(
+    market = ClassProblem(
         size=np.array([5.0]),
         first=np.array([0, 1]),
         use_first=np.array([0, 1]),
@@ -97,4 +97,4 @@ def test_whole_numbers_of_members_share_a_pool():
         use_count=np.array([2.0]),
         capacity=np.array([7.0]),
     )
-    assert best_packing(market, np.array([1.0])) == pytest.approx(3.0)
+    assert best_integral_packing(market, np.array([1.0])) == pytest.approx(3.0)

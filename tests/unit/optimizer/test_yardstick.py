@@ -9,13 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from problems import Setting, build
 
-from optimizer.answer import order_of
-from optimizer.fairness.utility import usable_columns
-from optimizer.orders.list_schedule import ends_s
-from optimizer.orders.yardstick import lower_bound_s as lower_bound_of_columns
-from optimizer.policies.fifo import Fifo
-from optimizer.policies.srtf import Srtf
+from optimizer.answer import rank_jobs
+from optimizer.assignment.list_schedule import completion_bound_s as lower_bound_of_columns
+from optimizer.assignment.list_schedule import ends_s
+from optimizer.policies.queue_orders import Fifo, Srtf
 from optimizer.problem import Problem
+from optimizer.utility.fair_share import usable_columns
 
 
 def problem_of(setting: Setting, steps: list[float]) -> Problem:
@@ -70,7 +69,7 @@ def test_the_bound_is_tight_on_one_machine() -> None:
     """Shortest first on one accelerator reaches it exactly."""
     problem = problem_of(Setting([[1.0]] * 4, [1]), [7, 1, 4, 2])
     assert lower_bound_s(problem) == pytest.approx(1 + 3 + 7 + 14)
-    assert order_of(Srtf(), problem).yardstick.gap == pytest.approx(0.0, abs=1e-9)  # type: ignore[union-attr]
+    assert rank_jobs(Srtf(), problem).yardstick.gap == pytest.approx(0.0, abs=1e-9)  # type: ignore[union-attr]
 
 
 def test_the_bound_is_tight_where_there_is_room_for_everybody() -> None:
@@ -104,7 +103,7 @@ def test_the_price_steps_come_close_to_the_best_constant_prices(seed: int) -> No
 def test_an_order_states_its_distance() -> None:
     """Long before short costs what it costs: 10 + 11 against 1 + 11 seconds."""
     problem = problem_of(Setting([[1.0], [1.0]], [1], submitted_at=[0.0, 1.0]), [10, 1])
-    found = order_of(Fifo(), problem).yardstick
+    found = rank_jobs(Fifo(), problem).yardstick
     assert found is not None
     assert (found.objective, found.bound, found.unit) == (pytest.approx(10.5), pytest.approx(6.0), "s")
     assert found.gap == pytest.approx(0.75)
@@ -114,7 +113,7 @@ def test_a_strict_order_is_measured_as_it_is_followed() -> None:
     """The gang at the head holds up the single job behind it, in the list schedule as in the cluster."""
     setting = Setting([[1.0]] * 3, [2], gangs=[1, 2, 1], submitted_at=[0.0, 1.0, 2.0])
     problem = problem_of(setting, [10, 10, 10])
-    strict, free = order_of(Fifo(), problem).yardstick, order_of(Fifo(strict=False), problem).yardstick
+    strict, free = rank_jobs(Fifo(), problem).yardstick, rank_jobs(Fifo(strict=False), problem).yardstick
     assert strict is not None
     assert free is not None
     assert strict.objective * 3 == pytest.approx(10 + 20 + 30)
@@ -129,7 +128,7 @@ def test_where_there_is_no_yardstick_the_order_says_why(
     speeds: list[list[float]], steps: list[float], why: str
 ) -> None:
     """Nothing is made up about a job of unknown length; one that can never run does not count."""
-    order = order_of(Fifo(), problem_of(Setting(speeds, [1]), steps))
+    order = rank_jobs(Fifo(), problem_of(Setting(speeds, [1]), steps))
     assert order.yardstick is None
     assert why in order.no_yardstick
     assert lower_bound_s(problem_of(Setting([[0.0]], [1]), [5.0])) == 0.0

@@ -10,7 +10,7 @@ from threadpoolctl import threadpool_limits
 
 from benchmarks.cpu_matrix import BATCHES, RECORDED, CpuCell
 from benchmarks.cpu_scores import SHARE, Recorded, baseline, chosen, floor, judged, predictors, read
-from optimizer.performance.predicting.affine import Affine
+from optimizer.prediction.affine_law import AffinePredictor
 
 
 def document(noise: float) -> dict[str, Any]:
@@ -56,7 +56,7 @@ def test_the_floor_is_that_of_the_noise() -> None:
 def test_lines_beat_mean_ratios() -> None:
     """On kinds that scale differently, the predictor is at least a quarter better than the baseline."""
     known, asked = parted(read(document(0.03)))
-    found = judged(Affine(), [each.observation for each in known], [each.observation for each in asked])
+    found = judged(AffinePredictor(), [each.observation for each in known], [each.observation for each in asked])
     assert found.refused == 0
     assert found.median <= 0.08
     assert found.median <= 0.75 * baseline(known, asked).median

@@ -6,13 +6,22 @@ from pathlib import Path
 
 import pytest
 
-from optimizer.performance.stalls import Runs, attribute
-from walras.checking import check
-from walras.profile_file import ProfileFile
-from walras.profiling.documents import as_json, as_profile_file, draw
-from walras.profiling.errors import LossNotFinite, NoSpeed
-from walras.profiling.runs import Extent, RankTold, Run, RunTold, UpdateFacts, typical_s
-from walras.profiling.study import Profile, Question, study
+from optimizer.prediction.step_time import StallRuns, attribute_stalls
+from walras.profiling.profile_documents import ProfileFile, draw_profile, profile_as_json, profile_file_fields
+from walras.profiling.profile_runs import (
+    JobProfile,
+    LossNotFinite,
+    NoSpeed,
+    ProfilingExtent,
+    ProfilingRequest,
+    ProfilingRun,
+    RankMeasurement,
+    RunMeasurement,
+    UpdateFacts,
+    profile_script,
+    typical_step_s,
+)
+from walras.spec.file_model import check_model
 
 FACTS = UpdateFacts(
     parameters=10,
@@ -25,7 +34,7 @@ FACTS = UpdateFacts(
     bits=16,
     exponent_bits=8,
 )
-RANK = RankTold(
+RANK = RankMeasurement(
     rank=0,
     update_s=(0.01,) * 10,
     wait_s=(0.0,) * 10,
@@ -42,25 +51,27 @@ RANK = RankTold(
 class Planned:
     """Runs whose steps take what this table says."""
 
-    def __init__(self, step_s: dict[str, float], files: tuple[str, ...] = ("a", "b"), rank: RankTold = RANK) -> None:
+    def __init__(
+        self, step_s: dict[str, float], files: tuple[str, ...] = ("a", "b"), rank: RankMeasurement = RANK
+    ) -> None:
         self.step_s = step_s
         self.files = files
         self.rank = rank
-        self.made: list[Run] = []
+        self.made: list[ProfilingRun] = []
 
-    def run(self, run: Run, extent: Extent, folder: Path) -> RunTold:
+    def run(self, run: ProfilingRun, extent: ProfilingExtent, folder: Path) -> RunMeasurement:
         self.made.append(run)
         rank = replace(self.rank, update_s=(self.step_s[run.name],) * extent.updates)
         files = self.files if run.files else ()
-        return RunTold(run, (rank,) * run.ranks, files, looked_at=len(run.evict))
+        return RunMeasurement(run, (rank,) * run.ranks, files, looked_at=len(run.evict))
 
 
 STEP_S = {"alone": 0.010, "together": 0.013, "apart": 0.020, "reading": 0.05, "warm": 0.018, "cold": 0.030}
 
 
-def studied(ranks: int, runner: Planned) -> Profile:
-    question = Question("net", "net", ranks, Extent(1, 10))
-    return study(question, runner, lambda *seconds: attribute(Runs(*seconds)), Path("unused"))
+def studied(ranks: int, runner: Planned) -> JobProfile:
+    question = ProfilingRequest("net", "net", ranks, ProfilingExtent(1, 10))
+    return profile_script(question, runner, lambda *seconds: attribute_stalls(StallRuns(*seconds)), Path("unused"))
 
 
 def test_a_gang_is_taken_apart_by_six_runs() -> None:
@@ -110,13 +121,13 @@ def test_a_rate_of_zero_is_named() -> None:
 
 def test_one_disturbed_block_does_not_move_a_step_time() -> None:
     """A pause in one fifth of the updates is left out; a rhythm of slow and quick ones is averaged."""
-    assert typical_s([0.01] * 19 + [5.0]) == pytest.approx(0.01)
-    assert typical_s([0.0, 0.0, 0.0, 0.04] * 10) == pytest.approx(0.01)
+    assert typical_step_s([0.01] * 19 + [5.0]) == pytest.approx(0.01)
+    assert typical_step_s([0.0, 0.0, 0.0, 0.04] * 10) == pytest.approx(0.01)
 
 
 def test_the_profile_file_is_one_that_recommending_reads() -> None:
     """What is written for `walras recommend` is a checked profile with the facts of one sample and one measured row."""
-    written = check(ProfileFile, as_profile_file(studied(2, Planned(STEP_S))), source="profile")
+    written = check_model(ProfileFile, profile_file_fields(studied(2, Planned(STEP_S))), source="profile")
     assert (written.kind, written.resident_bytes, written.flops_per_sample) == ("net", 160, 125.0)
     assert written.precision == "bf16"
     (row,) = written.measured
@@ -127,9 +138,9 @@ def test_the_profile_file_is_one_that_recommending_reads() -> None:
 def test_documents_hold_what_was_found(tmp_path: Path) -> None:
     """The JSON is plain data with the stalls by name; the picture is written in the form its ending names."""
     profile = studied(2, Planned(STEP_S))
-    data = json.loads(json.dumps(as_json(profile)))
+    data = json.loads(json.dumps(profile_as_json(profile)))
     assert data["stalls_s"]["network"] == pytest.approx(0.007)
     assert data["steps_per_s"] == pytest.approx(1 / 0.018)
     assert data["samples_per_step"] == 16
-    draw(profile, tmp_path / "stalls.svg")
+    draw_profile(profile, tmp_path / "stalls.svg")
     assert "fetch" in (tmp_path / "stalls.svg").read_text()

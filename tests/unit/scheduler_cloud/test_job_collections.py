@@ -5,21 +5,30 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.cloud.job_collections import Collection, Offer, least_cost, least_time, stay, stay_sooner
+from optimizer.planning.job_collection import (
+    JobCollection,
+    MachineTypeOffer,
+    cheapest_stationary_plan,
+    least_cost,
+    least_time,
+    soonest_stationary_plan,
+)
 
 #: The fast type is dearer per step: 4 USD for 3 steps an hour, against 1 USD for 1.
-SLOW, FAST = Offer("slow", 1.0, 2), Offer("fast", 4.0, 1)
-TWO = Collection((SLOW, FAST), np.array([12.0, 12.0]), np.array([[1.0, 3.0], [1.0, 3.0]]))
+SLOW, FAST = MachineTypeOffer("slow", 1.0, 2), MachineTypeOffer("fast", 4.0, 1)
+TWO = JobCollection((SLOW, FAST), np.array([12.0, 12.0]), np.array([[1.0, 3.0], [1.0, 3.0]]))
 
 
 @st.composite
-def collections(draw: st.DrawFn) -> Collection:
+def collections(draw: st.DrawFn) -> JobCollection:
     jobs, kinds = draw(st.integers(1, 6)), draw(st.integers(1, 4))
-    offers = tuple(Offer(f"type-{kind}", draw(st.floats(0.1, 10.0)), draw(st.integers(1, 3))) for kind in range(kinds))
+    offers = tuple(
+        MachineTypeOffer(f"type-{kind}", draw(st.floats(0.1, 10.0)), draw(st.integers(1, 3))) for kind in range(kinds)
+    )
     rates = st.floats(0.5, 20.0)
     rate = np.array([[draw(rates) for _ in range(kinds)] for _ in range(jobs)])
     rate[:, 1:] *= np.array([[draw(st.booleans()) for _ in range(kinds - 1)] for _ in range(jobs)]).reshape(jobs, -1)
-    return Collection(offers, np.array([draw(st.floats(1.0, 50.0)) for _ in range(jobs)]), rate)
+    return JobCollection(offers, np.array([draw(st.floats(1.0, 50.0)) for _ in range(jobs)]), rate)
 
 
 def test_time_is_bought_only_where_it_is_short() -> None:
@@ -42,36 +51,39 @@ def test_a_budget_buys_time() -> None:
 
 def test_a_plan_without_moves_may_cost_more() -> None:
     """Within 8 h each job must be whole on the fast machine, one after the other: 32 USD; with moves it is 28."""
-    found, bound = stay(TWO, 8.0), least_cost(TWO, 8.0)
+    found, bound = cheapest_stationary_plan(TWO, 8.0), least_cost(TWO, 8.0)
     assert found is not None
     assert bound is not None
     assert (found.usd, found.time_h, found.offer, found.machine) == (32.0, 8.0, (1, 1), (0, 0))
     assert found.over == pytest.approx(1.0)  # the best without moves
     assert bound.usd == pytest.approx(28.0)
-    sooner = stay_sooner(TWO, 32.0)
+    sooner = soonest_stationary_plan(TWO, 32.0)
     assert sooner is not None
     assert (sooner.usd, sooner.time_h) == (32.0, 8.0)
 
 
 def test_what_cannot_run_or_be_had_is_not_planned() -> None:
     """A type on which a job has no speed, or of which there is no machine, is not used."""
-    offers = (Offer("none", 0.1, 0), SLOW, Offer("unfit", 0.1, 5))
-    given_ = Collection(offers, np.array([4.0]), np.array([[9.0, 1.0, 0.0]]))
-    fluid, found = least_cost(given_, 10.0), stay_sooner(given_, 4.0)
+    offers = (MachineTypeOffer("none", 0.1, 0), SLOW, MachineTypeOffer("unfit", 0.1, 5))
+    given_ = JobCollection(offers, np.array([4.0]), np.array([[9.0, 1.0, 0.0]]))
+    fluid, found = least_cost(given_, 10.0), soonest_stationary_plan(given_, 4.0)
     assert fluid is not None
     assert found is not None
     assert fluid.hours == pytest.approx(np.array([[0.0, 4.0, 0.0]]))
     assert found.offer == (1,)
-    assert stay_sooner(given_, 3.9) is None
+    assert soonest_stationary_plan(given_, 3.9) is None
     with pytest.raises(ValueError, match="rate for every job"):
-        Collection(offers, np.array([4.0]), np.array([[1.0]]))
+        JobCollection(offers, np.array([4.0]), np.array([[1.0]]))
 
 
 @given(collections(), st.floats(1.0, 4.0))
-def test_every_plan_keeps_its_limit_and_is_above_the_bound(given_: Collection, room: float) -> None:
+def test_every_plan_keeps_its_limit_and_is_above_the_bound(given_: JobCollection, room: float) -> None:
     """Within the time or the budget, work done on types that run it, no machine of a type that is not there."""
     alone_h = float((given_.work / given_.rate[:, 0]).sum()) * room
-    plans = [stay(given_, alone_h), stay_sooner(given_, alone_h * given_.offers[0].usd_per_h)]
+    plans = [
+        cheapest_stationary_plan(given_, alone_h),
+        soonest_stationary_plan(given_, alone_h * given_.offers[0].usd_per_h),
+    ]
     fluid = least_cost(given_, alone_h)
     assert fluid is not None
     assert ((given_.rate * fluid.hours).sum(axis=1) >= given_.work * (1 - 1e-6)).all()
@@ -86,7 +98,7 @@ def test_every_plan_keeps_its_limit_and_is_above_the_bound(given_: Collection, r
 
 
 @given(collections())
-def test_time_and_money_are_each_others_inverse(given_: Collection) -> None:
+def test_time_and_money_are_each_others_inverse(given_: JobCollection) -> None:
     """What the least money within a time costs is a budget for which no more time is needed."""
     within_h = float((given_.work / given_.rate[:, 0]).sum())
     fluid = least_cost(given_, within_h)

@@ -4,11 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.cloud.simulated import RentalTerms, SimulatedCloud
 from scheduler.core.events import NodeJoined, RentFailed
-from walras.cluster import Market, Pool, Shape
-from walras.ids import NodeId, PoolId
-from walras.reasons import Reason
+from scheduler.providers.simulated_cloud import RentalTerms, SimulatedCloud
+from walras.cluster import Market, NodeId, Pool, PoolId, Shape
+from walras.states import Reason
 
 V100 = Shape("v100", "v100", 1, 2, 1 << 30)
 SPOT = Pool(PoolId("v100/spot/z"), V100, Market.SPOT, "z", usd_per_h=3.6, quota=2, notice_s=10.0)

@@ -10,13 +10,16 @@ from hypothesis import strategies as st
 
 from benchmarks.spot_runs import JOB
 from benchmarks.zone_runs import REGIONS, across, alone, begun, fitted, region
-from scheduler.cloud.deadline_job import DeadlineJob, run
-from scheduler.cloud.omniscient import run_knowing
-from scheduler.cloud.slack_plan import plan_slack
-from scheduler.cloud.spot_market import CLASSES, SpotMarket, fit_markets
-from scheduler.cloud.spot_program import spot_optimum, zones_optimum
-from scheduler.cloud.uniform_progress import UniformProgress
-from scheduler.cloud.zones import ZoneChoice, run_in_zones, together
+from optimizer.planning.deadline_job import DeadlineJob, UniformProgress, run_deadline_job
+from optimizer.planning.slack_policy import AGE_CLASSES, SpotMarket, fit_spot_markets, plan_slack
+from optimizer.planning.spot_replay import (
+    ZoneChoice,
+    merge_zones,
+    run_in_zones,
+    run_omniscient,
+    spot_optimum,
+    zones_optimum,
+)
 
 #: 4 h of work in 6 h, slots of 10 minutes.
 SMALL = DeadlineJob(slot=5, work=120, deadline=180, changeover=6, on_demand_price=3.0)
@@ -32,9 +35,9 @@ def a_trace(seed: int, slots: int = 400, change: float = 0.15) -> list[bool]:
 
 
 TRACES = [a_trace(1, 3000, 0.03), a_trace(2, 3000, 0.1), a_trace(3, 3000, 0.4)]
-MARKETS = fit_markets(TRACES)
-PAIRS = [together([TRACES[0], TRACES[1]]), together([TRACES[1], TRACES[2]])]
-PLAN = plan_slack(SMALL, fit_markets([pair.any for pair in PAIRS]), [pair.taken for pair in PAIRS])
+MARKETS = fit_spot_markets(TRACES)
+PAIRS = [merge_zones([TRACES[0], TRACES[1]]), merge_zones([TRACES[1], TRACES[2]])]
+PLAN = plan_slack(SMALL, fit_spot_markets([pair.any for pair in PAIRS]), [pair.taken for pair in PAIRS])
 
 slots = st.lists(st.booleans(), min_size=36, max_size=36)
 
@@ -52,7 +55,7 @@ def test_no_policy_is_late_over_zones(zones: list[list[bool]]) -> None:
 @given(slots)
 def test_one_zone_is_the_single_market(available: list[bool]) -> None:
     """The same run to the last figure."""
-    assert run_in_zones(SMALL, UniformProgress(), ZoneChoice(MARKETS, 1), [available]) == run(
+    assert run_in_zones(SMALL, UniformProgress(), ZoneChoice(MARKETS, 1), [available]) == run_deadline_job(
         SMALL, UniformProgress(), available
     )
 
@@ -78,15 +81,15 @@ def test_the_zone_that_was_steadier_is_taken() -> None:
 
 def test_zones_laid_over_each_other_are_one_market() -> None:
     """There is a machine where any zone has one; one is lost in three slots in which another could be had."""
-    found = together([[True, True, False, False, False], [False, True, True, True, False]])
+    found = merge_zones([[True, True, False, False, False], [False, True, True, True, False]])
     assert found.any == (True, True, True, True, False)
     assert found.taken == pytest.approx(1.5 / 4)
-    assert together([[True, False]]).taken == 0.0
+    assert merge_zones([[True, False]]).taken == 0.0
 
 
 def test_what_remains_of_a_spell_of_constant_hazard_is_its_inverse() -> None:
     """A change in one slot of ten: ten slots, whatever the age."""
-    assert SpotMarket(np.full((2, CLASSES), 0.1)).remaining() == pytest.approx(10.0)
+    assert SpotMarket(np.full((2, AGE_CLASSES), 0.1)).remaining() == pytest.approx(10.0)
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -100,7 +103,7 @@ def test_the_program_over_zones_is_below_every_zone_and_every_run(seed: int) -> 
         single = spot_optimum(SMALL, zone)
         assert single is not None
         assert found.usd <= single + 1e-6
-    exact = run_knowing(SMALL, zones)
+    exact = run_omniscient(SMALL, zones)
     assert (exact.late, exact.spot_work + exact.on_demand_work) == (0, SMALL.work)
     assert exact.cost - 1e-6 <= found.usd <= exact.cost + SMALL.on_demand_price
     outcome = run_in_zones(SMALL, PLAN.policy(), ZoneChoice(MARKETS, 2), zones)

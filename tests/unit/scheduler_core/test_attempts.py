@@ -5,11 +5,12 @@ from fake_fleet import FakeFleet, cluster, job
 
 from scheduler.core import commands as cmd
 from scheduler.core import events as ev
-from scheduler.core.ledger.remaining import left_here_s
 from scheduler.core.rules import RoundRules
-from walras.ids import JobId, Kind, NodeId
-from walras.reasons import Reason
-from walras.request import RetryRule
+from scheduler.core.speed_events import ThroughputMeasured
+from scheduler.core.state.remaining_work import remaining_here_s
+from walras.cluster import NodeId
+from walras.job_request import JobId, Kind, RetryRule
+from walras.states import Reason
 
 J1, J2, J3 = JobId(1), JobId(2), JobId(3)
 
@@ -96,7 +97,7 @@ def test_steps_told_by_a_checkpoint_count_once() -> None:
     rate = fleet.core.ledger.rate_of(record)
     assert rate > 0
     fleet.tell(ev.CheckpointRecorded(100.0, J1, 1, 100.0 * rate, 0.1))
-    assert left_here_s(fleet.core.ledger, record) == pytest.approx(1000.0 / rate - 100.0)
+    assert remaining_here_s(fleet.core.ledger, record) == pytest.approx(1000.0 / rate - 100.0)
 
 
 def test_stale_attempt_changes_nothing() -> None:
@@ -278,7 +279,7 @@ def test_restated_work_has_the_speed_and_length_of_its_new_kind() -> None:
     """A job that changes its batch runs on; what is left of it is reckoned at its new speed, in its new steps."""
     fleet = cluster(machines="a")
     for kind, steps_per_s in (("k", 10.0), ("large", 6.0)):
-        fleet.tell(ev.ThroughputMeasured(0.0, Kind(kind), "a", 1, steps_per_s))
+        fleet.tell(ThroughputMeasured(0.0, Kind(kind), "a", 1, steps_per_s))
     fleet.tell(ev.JobSubmitted(0.0, job(1, "a", steps=1000.0)))
     fleet.tell(ev.AttemptStarted(0.0, J1, 1))
     fleet.tell(ev.AttemptProgressed(40.0, J1, 1, 400.0))
@@ -286,5 +287,5 @@ def test_restated_work_has_the_speed_and_length_of_its_new_kind() -> None:
     ledger = fleet.core.ledger
     record = ledger.jobs[J1]
     assert record.holds
-    assert left_here_s(ledger, record) == 300.0 / 6.0
+    assert remaining_here_s(ledger, record) == 300.0 / 6.0
     assert fleet.tell(ev.WorkRestated(41.0, JobId(9), Kind("large"), 1.0, 0.0)) == []

@@ -5,7 +5,8 @@ from fake_fleet import FakeFleet, cluster, job
 from scheduler.core import commands as cmd
 from scheduler.core import events as ev
 from scheduler.core.rules import RoundRules
-from walras.ids import JobId, Kind
+from scheduler.core.speed_events import ThroughputMeasured
+from walras.job_request import JobId, Kind
 
 #: h = 16, restarts 5 + 5, gang 4: 640 accelerator-seconds. It can be owed 240 at most, and those who run 60 too much.
 DEAR = RoundRules(
@@ -24,7 +25,7 @@ def stopped_for_a_gang(*, loses_work: bool = False) -> list[int]:
     """Four jobs that never end hold a machine of four; a gang of four waits for 400 s: whom it has stopped."""
     fleet: FakeFleet = cluster("max_min_fairness", rules=DEAR)
     for count in (1, 4):
-        fleet.tell(ev.ThroughputMeasured(0.0, Kind("k"), "a", count, 4.0 * count))
+        fleet.tell(ThroughputMeasured(0.0, Kind("k"), "a", count, 4.0 * count))
     for number in SINGLES:
         fleet.tell(ev.JobSubmitted(0.0, job(number, "a", 1)))
         fleet.tell(ev.AttemptStarted(0.0, JobId(number), 1))

@@ -9,8 +9,8 @@ from optimizer.policy import PolicySpec
 from scheduler.core import commands as cmd
 from scheduler.core import events as ev
 from scheduler.core.rules import RoundRules
-from walras.cluster import Market, Pool, billed_until
-from walras.ids import JobId, NodeId
+from walras.cluster import Market, NodeId, Pool, billed_until
+from walras.job_request import JobId
 
 HOUR_S = 3600.0
 SPOT = pool("s", market=Market.SPOT, quota=3)

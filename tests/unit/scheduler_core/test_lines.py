@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.core.ledger.lines import Line
-from walras.ids import JobId
+from scheduler.core.state.job_queues import ShapeQueue
+from walras.job_request import JobId
 
 A, B = JobId(1), JobId(2)
 
@@ -15,7 +15,7 @@ def everybody(_: JobId) -> bool:
 
 def test_one_who_left_and_came_back_stands_by_the_new_key_alone() -> None:
     """Though nobody looked at the line while it was gone, neither a plan's entry nor an earlier late one counts."""
-    line = Line(1, 1)
+    line = ShapeQueue(1, 1)
     line.plan([((1.0, 1), A), ((2.0, 2), B)])
     line.push((5.0, 1), A)
     assert line.head(everybody) == ((2.0, 2), B)
@@ -36,7 +36,7 @@ def test_one_who_left_and_came_back_stands_by_the_new_key_alone() -> None:
 )
 def test_the_first_is_the_same_however_often_somebody_looks(happened: list[tuple[str, int, int]]) -> None:
     """The smallest current key of those who wait, as a plain dictionary has it."""
-    line, waiting = Line(1, 1), {JobId(number): (5.0, number) for number in (1, 3, 5)}
+    line, waiting = ShapeQueue(1, 1), {JobId(number): (5.0, number) for number in (1, 3, 5)}
     line.plan(sorted((key, job) for job, key in waiting.items()))
     for what, number, key in happened:
         job = JobId(number)
@@ -54,7 +54,7 @@ def test_the_first_is_the_same_however_often_somebody_looks(happened: list[tuple
 def test_how_far_a_plan_was_drawn_shows_nowhere(keys: list[int], gone: int, most: int) -> None:
     """After the first have left, the next in order and those before a key are as if the plan were a list."""
     entries = sorted(((float(key), number), JobId(number)) for number, key in enumerate(keys))
-    line, left = Line(1, 1), entries[gone:]
+    line, left = ShapeQueue(1, 1), entries[gone:]
     line.plan(iter(entries))
     here = {job_id for _, job_id in left}
     assert line.head(here.__contains__) == (left[0] if left else None)

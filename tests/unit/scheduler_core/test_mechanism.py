@@ -3,12 +3,11 @@
 from optimizer.policy import Policy, PolicySpec
 from scheduler.core import events as ev
 from scheduler.core.core import SchedulerCore
-from scheduler.core.cycle import Cycle
-from scheduler.core.ledger.throughput import Source, ThroughputTable
-from scheduler.core.mechanism import MECHANISMS
+from scheduler.core.cycle.round import MECHANISMS
 from scheduler.core.rules import RoundRules
-from walras.ids import JobId, Kind
-from walras.request import Demand, JobRequest
+from scheduler.core.state.throughput import SpeedSource, ThroughputTable
+from scheduler.core.state.working_set import Cycle
+from walras.job_request import Demand, JobId, JobRequest, Kind
 
 
 class _Counting:
@@ -41,6 +40,6 @@ def test_a_speed_that_is_told_is_not_rounded_and_one_that_is_measured_is() -> No
     assert table.tell(kind, "a100", 1, 1.23456789)
     assert not table.tell(kind, "a100", 1, 1.23456789)
     assert table.speed(kind, "a100", 1, {}).steps_per_s == 1.23456789
-    assert table.speed(kind, "a100", 1, {}).source is Source.MEASURED
+    assert table.speed(kind, "a100", 1, {}).source is SpeedSource.MEASURED
     table.measure(kind, "b100", 1, 1.23456789)
     assert table.speed(kind, "b100", 1, {}).steps_per_s == 1.23

@@ -7,12 +7,12 @@ from fake_fleet import FakeFleet, cluster, job
 
 from scheduler.core import commands as cmd
 from scheduler.core import events as ev
-from scheduler.core.ledger.throughput import Source
+from scheduler.core.cycle.solve_requests import run_solve
 from scheduler.core.rules import RoundRules
-from scheduler.core.solving import solve
-from scheduler.core.speed_events import NetworkMeasured
-from walras.ids import JobId, Kind
-from walras.reasons import Reason
+from scheduler.core.speed_events import NetworkMeasured, ThroughputMeasured
+from scheduler.core.state.throughput import SpeedSource
+from walras.job_request import JobId, Kind
+from walras.states import Reason
 
 J1, J2 = JobId(1), JobId(2)
 QUICK = RoundRules(round_s=10, resolve_min_s=0, min_runtime_s=5, restart_default_s=2, profiling_share=0)
@@ -22,7 +22,7 @@ USUAL = 10e9
 def answer(fleet: FakeFleet) -> list[cmd.Command]:
     """Solve what was asked, for real."""
     question = fleet.solves.pop()
-    return fleet.tell(ev.Solved(fleet.at, question.request_id, solve(question), 0.1))
+    return fleet.tell(ev.Solved(fleet.at, question.request_id, run_solve(question), 0.1))
 
 
 def gang(fleet: FakeFleet, job_id: JobId, bytes_per_s: float) -> list[cmd.Command]:
@@ -42,7 +42,7 @@ def fleet() -> FakeFleet:
     """Two machines of the fast pool a, two of the slower b, both speeds measured; one gang has been on a."""
     fleet = cluster("max_min_fairness", rules=QUICK, machines="aabb")
     for name, steps_per_s in (("a", 16.0), ("b", 8.0)):
-        fleet.tell(ev.ThroughputMeasured(0.0, Kind("k"), name, 4, steps_per_s))
+        fleet.tell(ThroughputMeasured(0.0, Kind("k"), name, 4, steps_per_s))
     gang(fleet, J1, USUAL)
     fleet.end(J1)
     return fleet
@@ -96,4 +96,4 @@ def test_what_is_measured_on_a_slow_network_replaces_the_estimate(fleet: FakeFle
     assert table.speed(Kind("k"), "a", 4, nominal).steps_per_s == 16.0
     (scored,) = table.scored()
     assert (scored.source, scored.measured) == ("derived", 12.0)
-    assert table.speed(scored.kind, "b", 4, nominal).source is Source.MEASURED
+    assert table.speed(scored.kind, "b", 4, nominal).source is SpeedSource.MEASURED

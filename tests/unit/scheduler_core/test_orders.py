@@ -6,10 +6,11 @@ from fake_fleet import FakeFleet, cluster, job
 from optimizer.policy import PolicySpec
 from scheduler.core import commands as cmd
 from scheduler.core import events as ev
-from scheduler.core.answers.explain import explain
+from scheduler.core.explain.pending_reasons import pending_reasons
 from scheduler.core.rules import RoundRules
-from walras.ids import JobId, Kind
-from walras.reasons import Reason
+from scheduler.core.speed_events import ThroughputMeasured
+from walras.job_request import JobId, Kind
+from walras.states import Reason
 
 QUICK = RoundRules(round_s=10, min_runtime_s=5, restart_default_s=2)
 
@@ -19,7 +20,7 @@ def ordered(policy: str, machines: str = "a", rules: RoundRules = QUICK, **param
     fleet = cluster(policy, rules=rules, machines=machines, **parameters)
     for name, steps_per_s in (("a", 4.0), ("b", 2.0), ("c", 1.0)):
         for count in (1, 2, 4):
-            fleet.tell(ev.ThroughputMeasured(0.0, Kind("k"), name, count, steps_per_s * count))
+            fleet.tell(ThroughputMeasured(0.0, Kind("k"), name, count, steps_per_s * count))
     return fleet
 
 
@@ -154,7 +155,7 @@ def test_the_reason_for_waiting_counts_who_ranks_before() -> None:
     fleet.at = 5.0
     columns = fleet.core.ledger.columns
     before = (columns.attained_s.copy(), columns.settled_at.copy())
-    (line, *_) = explain(fleet.core, JobId(3))
+    (line, *_) = pending_reasons(fleet.core, JobId(3))
     assert line.reason is Reason.WAIT_CAPACITY
     assert "1 ahead" in line.detail
     assert np.array_equal(before[0], columns.attained_s)

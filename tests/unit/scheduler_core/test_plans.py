@@ -7,11 +7,13 @@ from planned_fleet import carried_out, measured
 
 from scheduler.core import commands as cmd
 from scheduler.core import events as ev
-from scheduler.core.answers.explain import explain
+from scheduler.core.cycle.solve_requests import run_solve
+from scheduler.core.explain.pending_reasons import pending_reasons
 from scheduler.core.rules import RoundRules
-from scheduler.core.solving import solve
-from walras.ids import JobId, Kind, NodeId, PoolId
-from walras.reasons import Reason
+from scheduler.core.speed_events import ThroughputMeasured
+from walras.cluster import NodeId, PoolId
+from walras.job_request import JobId, Kind
+from walras.states import Reason
 
 QUICK = RoundRules(round_s=100, resolve_min_s=0, restart_default_s=2, profiling_share=0)
 J1, J2, J3 = JobId(1), JobId(2), JobId(3)
@@ -107,7 +109,7 @@ def test_a_plan_is_dropped_where_it_no_longer_fits() -> None:
     asked = fleet.solves.pop()
     (machine,) = [each.node_id for each in fleet.core.ledger.fleet.machines if each is not None]
     fleet.lose(machine)
-    assert starts(fleet.tell(ev.Solved(0.0, asked.request_id, solve(asked), 0.1))) == {}
+    assert starts(fleet.tell(ev.Solved(0.0, asked.request_id, run_solve(asked), 0.1))) == {}
     assert starts(carried_out(fleet)) == {}
     assert 1 in fleet.core.ledger.jobs
 
@@ -134,7 +136,7 @@ def test_who_waits_is_told_what_its_place_is_worth_and_costs() -> None:
         carried_out(fleet)
         if JobId(number) in fleet.attempts:
             running(fleet, JobId(number))
-    (line,) = explain(fleet.core, J2)
+    (line,) = pending_reasons(fleet.core, J2)
     assert line.reason is Reason.WAIT_PRICE
     assert "not planned here" in line.detail
     assert "worth" in line.detail
@@ -150,7 +152,7 @@ def test_who_waits_is_told_who_cannot_be_stopped_for_it() -> None:
         running(fleet, J1)
         fleet.tell(ev.JobSubmitted(1.0, job(2, "a", 4, steps=1e6, priority=90 if not preemptible else 50)))
         carried_out(fleet)
-        (line,) = explain(fleet.core, J2)
+        (line,) = pending_reasons(fleet.core, J2)
         assert ("job 1 cannot be stopped now" in line.detail) == (not preemptible)
 
 
@@ -231,7 +233,7 @@ def test_a_plan_learns_what_nobody_has_measured() -> None:
     """A job is sent to the pool where its kind never ran, left there for the lease, then planned at what was seen."""
     rules = replace(QUICK, profiling_share=0.25, profiling_s=50, min_runtime_s=20)
     fleet = cluster("walras", rules=rules, machines="ab")
-    fleet.tell(ev.ThroughputMeasured(0.0, Kind("k"), "a", 1, 4.0))
+    fleet.tell(ThroughputMeasured(0.0, Kind("k"), "a", 1, 4.0))
     fleet.tell(ev.JobSubmitted(0.0, job(1, steps=1e5)))
     assert starts(carried_out(fleet)) == {1: "a"}
     running(fleet, J1)
@@ -245,7 +247,7 @@ def test_a_plan_learns_what_nobody_has_measured() -> None:
     fleet.tell(ev.JobSubmitted(fleet.at, job(2, "b", steps=10.0)))
     assert fleet.solves[0].problem.jobs.pinned[0]
     assert revoked(carried_out(fleet)) == {}
-    fleet.tell(ev.ThroughputMeasured(fleet.at, Kind("k"), "b", 1, 0.5))
+    fleet.tell(ThroughputMeasured(fleet.at, Kind("k"), "b", 1, 0.5))
     carried_out(fleet)
     fleet.at += 20.0
     fleet.end(J2)
@@ -258,7 +260,7 @@ def test_a_lease_that_is_planned_for_is_kept_by_the_next_plan() -> None:
     """While the place is being made, plans take it as given."""
     rules = replace(QUICK, profiling_share=0.25, profiling_s=50, min_runtime_s=20)
     fleet = cluster("walras", rules=rules, machines="ab")
-    fleet.tell(ev.ThroughputMeasured(0.0, Kind("k"), "a", 1, 4.0))
+    fleet.tell(ThroughputMeasured(0.0, Kind("k"), "a", 1, 4.0))
     fleet.tell(ev.JobSubmitted(0.0, job(1, steps=1e5)))
     carried_out(fleet)
     running(fleet, J1)

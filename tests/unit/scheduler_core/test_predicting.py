@@ -5,10 +5,10 @@ from math import exp
 import numpy as np
 import pytest
 
-from scheduler.core.ledger.throughput import Known, Scored, Source, ThroughputTable
+from scheduler.core.cycle.speed_predictions import PredictionQuestion, predict_speeds
 from scheduler.core.speed_events import Guess, PredictedSpeed
-from scheduler.core.speeds.predicting import Question, predict_speeds
-from walras.ids import Kind
+from scheduler.core.state.throughput import MeasuredCell, ScoredBelief, SpeedSource, ThroughputTable
+from walras.job_request import Kind
 
 NOMINAL = {"a": 1.0, "b": 2.0, "c": 4.0}
 
@@ -25,7 +25,7 @@ def test_a_prediction_is_used_until_a_measurement_stands() -> None:
     table.measure(Kind("cnn"), "a", 1, 1.0, NOMINAL)
     assert table.predict(predicted(1.4))
     told = table.speed(Kind("cnn"), "b", 1, NOMINAL)
-    assert (told.steps_per_s, told.source) == (1.4, Source.PREDICTED)
+    assert (told.steps_per_s, told.source) == (1.4, SpeedSource.PREDICTED)
     assert (told.low, told.high) == (pytest.approx(1.12), pytest.approx(1.75))
     table.measure(Kind("cnn"), "b", 1, 1.5, NOMINAL)
     assert not table.predict(predicted(9.0))
@@ -37,7 +37,7 @@ def test_a_declared_speed_is_believed_before_a_prediction() -> None:
     table = ThroughputTable()
     table.declare(Kind("cnn"), "b", 1, 3.0)
     assert not table.predict(predicted(1.4))
-    assert table.speed(Kind("cnn"), "b", 1, NOMINAL).source is Source.DECLARED
+    assert table.speed(Kind("cnn"), "b", 1, NOMINAL).source is SpeedSource.DECLARED
 
 
 def test_a_prediction_that_hardly_moves_is_no_news() -> None:
@@ -70,11 +70,11 @@ def fleet(kinds: int, factors: dict[str, float]) -> list[tuple[str, str, float]]
 
 
 def question(
-    cells: list[tuple[str, str, float]], missing: set[tuple[str, str]], past: tuple[Scored, ...] = ()
-) -> Question:
-    known = tuple(Known(Kind(k), a, 1, s, 0.02, 5) for k, a, s in cells if (k, a) not in missing)
+    cells: list[tuple[str, str, float]], missing: set[tuple[str, str]], past: tuple[ScoredBelief, ...] = ()
+) -> PredictionQuestion:
+    known = tuple(MeasuredCell(Kind(k), a, 1, s, 0.02, 5) for k, a, s in cells if (k, a) not in missing)
     wanted = tuple((Kind(k), a, 1) for k, a, _ in cells if (k, a) in missing)
-    return Question(known, wanted, tuple(NOMINAL.items()), past)
+    return PredictionQuestion(known, wanted, tuple(NOMINAL.items()), past)
 
 
 def test_kinds_that_ran_everywhere_tell_of_those_that_did_not() -> None:
@@ -102,7 +102,7 @@ def test_one_measured_cell_is_told_on_by_nominal_speeds() -> None:
 def test_a_predictor_that_was_wrong_loses_weight() -> None:
     """Nominal speeds were three times too high for cells that ran: they count less for those that did not."""
     cells = [("k0", "a", 1.0), ("k0", "b", 1.3), ("k1", "a", 2.0), ("k1", "b", 2.6), ("k2", "a", 1.0), ("k2", "b", 1.3)]
-    wrong = tuple(Scored(Kind(f"old{n}"), "b", 1, "nominal", 3.0, 1.0, 2.8, 3.2) for n in range(10))
+    wrong = tuple(ScoredBelief(Kind(f"old{n}"), "b", 1, "nominal", 3.0, 1.0, 2.8, 3.2) for n in range(10))
     (before,) = predict_speeds(question(cells, {("k2", "b")}), {})
     (after,) = predict_speeds(question(cells, {("k2", "b")}, wrong), {})
     assert abs(after.fused.steps_per_s - 1.3) < abs(before.fused.steps_per_s - 1.3)

@@ -5,10 +5,12 @@ from dataclasses import replace
 from fake_fleet import FakeFleet, cluster, job
 
 from scheduler.core import events as ev
-from scheduler.core.answers.explain import explain, first_reason
+from scheduler.core.explain.pending_reasons import first_pending_reason, pending_reasons
 from scheduler.core.rules import RoundRules
-from walras.ids import JobId, Kind, NodeId
-from walras.reasons import Reason
+from scheduler.core.speed_events import ThroughputMeasured
+from walras.cluster import NodeId
+from walras.job_request import JobId, Kind
+from walras.states import Reason
 
 J1, J2, J9 = JobId(1), JobId(2), JobId(9)
 QUICK = RoundRules(round_s=10, resolve_min_s=0, restart_default_s=0, profiling_share=0)
@@ -19,7 +21,7 @@ def held_up(machines: str = "a", **fields: object) -> FakeFleet:
     fleet = cluster("max_min_fairness", rules=QUICK, machines=machines)
     for name, steps_per_s in (("a", 4.0), ("b", 2.0), ("c", 1.0)):
         for count in (1, 2, 4):
-            fleet.tell(ev.ThroughputMeasured(0.0, Kind("k"), name, count, steps_per_s * count))
+            fleet.tell(ThroughputMeasured(0.0, Kind("k"), name, count, steps_per_s * count))
     fleet.tell(ev.JobSubmitted(0.0, job(1, "a", 2, **fields)))
     fleet.tell(ev.AttemptStarted(0.0, J1, 1))
     fleet.tell(ev.JobSubmitted(0.0, job(9, "a", 4)))
@@ -31,14 +33,14 @@ def held_up(machines: str = "a", **fields: object) -> FakeFleet:
 def test_a_gang_that_waits_is_told_what_would_fit_now() -> None:
     """Fewer accelerators, a type that it does not accept and that is free, a higher class: with the first reason."""
     fleet = held_up("ab")
-    first, *others = explain(fleet.core, J9)
+    first, *others = pending_reasons(fleet.core, J9)
     assert first.reason is Reason.WAIT_RESERVATION
     assert first.fix == (
         "submit it with a:2, which would fit now; or let it stop others: walras update 9 --priority high"
     )
     assert not any(line.fix for line in others)
     assert "held by job 1;" in others[0].detail  # and by itself, what it has reserved already
-    listed = first_reason(fleet.core, J9)
+    listed = first_pending_reason(fleet.core, J9)
     assert listed is not None
     assert not listed.fix
 
@@ -48,21 +50,21 @@ def test_types_that_are_free_are_named_where_the_whole_gang_would_fit() -> None:
     fleet = held_up("ab")
     fleet.tell(ev.JobSubmitted(1.0, job(2, "a", 2, priority=90)))
     fleet.tell(ev.JobSubmitted(2.0, job(3, "a", 2)))
-    (first, *_) = explain(fleet.core, JobId(3))
+    (first, *_) = pending_reasons(fleet.core, JobId(3))
     assert "accept b:2 too, which would fit now" in first.fix
 
 
 def test_a_higher_class_helps_only_where_somebody_can_be_stopped() -> None:
     """Not those of its class already, nor those that may not be stopped."""
-    assert "--priority high" not in explain(held_up(preemptible=False).core, J9)[0].fix
-    assert "--priority high" not in explain(held_up(priority=90).core, J9)[0].fix
+    assert "--priority high" not in pending_reasons(held_up(preemptible=False).core, J9)[0].fix
+    assert "--priority high" not in pending_reasons(held_up(priority=90).core, J9)[0].fix
 
 
 def test_when_a_reserved_place_is_free_is_told_where_it_is_known() -> None:
     """By the length that those there stated; who stated none is the reason why nobody knows."""
-    assert "when jobs on a1 end is not known: they state no `steps`" in explain(held_up().core, J9)[0].detail
+    assert "when jobs on a1 end is not known: they state no `steps`" in pending_reasons(held_up().core, J9)[0].detail
     fleet = held_up(steps=800.0)  # 8 steps/s
-    assert "free in 1m40s if those there take as long as foreseen" in explain(fleet.core, J9)[0].detail
+    assert "free in 1m40s if those there take as long as foreseen" in pending_reasons(fleet.core, J9)[0].detail
 
 
 def test_a_quarantined_machine_is_named_with_the_command_that_brings_it_back() -> None:
@@ -72,7 +74,7 @@ def test_a_quarantined_machine_is_named_with_the_command_that_brings_it_back() -
     fleet.end(J1, exit_code=1)
     fleet.tell(ev.JobSubmitted(0.0, job(2, "a", 4)))
     fleet.tell(ev.JobSubmitted(0.0, job(9, "a", 4)))
-    (line,) = explain(fleet.core, J9)
+    (line,) = pending_reasons(fleet.core, J9)
     assert "a1 is quarantined (1 distinct jobs failed here within 3600 s)" in line.detail
     assert line.fix == "see why jobs fail there, then: walras admin resume a1"
 
@@ -80,7 +82,7 @@ def test_a_quarantined_machine_is_named_with_the_command_that_brings_it_back() -
 def test_asking_changes_nothing() -> None:
     """What is decided later does not depend on whether somebody asked."""
     asked, silent = held_up(steps=800.0), held_up(steps=800.0)
-    explain(asked.core, J9)
+    pending_reasons(asked.core, J9)
     for fleet in (asked, silent):
         fleet.end(J1)
         fleet.lose(NodeId("a1"))
@@ -93,6 +95,6 @@ def test_while_others_leave_for_it_nothing_else_is_advised() -> None:
     fleet = held_up("ab")
     fleet.tell(ev.JobReprioritised(1.0, J9, 90))
     fleet.wake()
-    lines = explain(fleet.core, J9)
+    lines = pending_reasons(fleet.core, J9)
     assert lines[0].reason is Reason.WAIT_PREEMPTING
     assert not any(line.fix for line in lines)

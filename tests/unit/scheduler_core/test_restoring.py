@@ -4,10 +4,9 @@ from fake_fleet import FakeFleet, cluster, job
 
 from scheduler.core import commands as cmd
 from scheduler.core import events as ev
-from walras.cluster import NodeShare, Placement
-from walras.ids import JobId, NodeId, PoolId
-from walras.reasons import Reason
-from walras.states import JobState
+from walras.cluster import NodeId, NodeShare, Placement, PoolId
+from walras.job_request import JobId
+from walras.states import JobState, Reason
 
 J1, J2 = JobId(1), JobId(2)
 ON_B1 = Placement(PoolId("b"), (NodeShare(NodeId("b1"), (1,)),))

@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 
-from scheduler.core.ledger.fleet import PoolState
-from scheduler.core.ledger.risk import Runs, lasting, risks
-from walras.cluster import Market, Pool, Shape
-from walras.ids import PoolId
+from scheduler.core.cycle.problem_snapshot import SpotRuns, lasting_fractions, revocation_rates
+from scheduler.core.state.fleet import PoolState
+from walras.cluster import Market, Pool, PoolId, Shape
 
 _HOUR_S = 3600.0
 
@@ -18,14 +17,14 @@ def _pool(zone: str, market: Market = Market.SPOT, notice_s: float = 0.0) -> Poo
     return state
 
 
-def _runs(count: float, pools: int = 1) -> Runs:
-    return Runs(np.arange(pools), np.full(pools, count), np.full(pools, 60.0))
+def _runs(count: float, pools: int = 1) -> SpotRuns:
+    return SpotRuns(np.arange(pools), np.full(pools, count), np.full(pools, 60.0))
 
 
 def test_machines_that_stay_lose_nothing() -> None:
     """Owned and on-demand machines keep their speed."""
     pools = [_pool("a", Market.OWNED), _pool("a", Market.ON_DEMAND)]
-    assert lasting(pools, _HOUR_S, _runs(4.0, 2)).tolist() == [1.0, 1.0]
+    assert lasting_fractions(pools, _HOUR_S, _runs(4.0, 2)).tolist() == [1.0, 1.0]
 
 
 def test_a_zone_that_takes_machines_back_counts_less_than_one_that_does_not() -> None:
@@ -34,9 +33,9 @@ def test_a_zone_that_takes_machines_back_counts_less_than_one_that_does_not() ->
     for _ in range(10):
         taking.lives.began(0.0)
         taking.lives.ended(_HOUR_S, 0.0, taken=True)
-    rates = risks([taking, keeping], 10 * _HOUR_S)
+    rates = revocation_rates([taking, keeping], 10 * _HOUR_S)
     assert rates[0] > 1.5 * rates[1] > 0
-    parts = lasting([taking, keeping], 10 * _HOUR_S, _runs(4.0, 2))
+    parts = lasting_fractions([taking, keeping], 10 * _HOUR_S, _runs(4.0, 2))
     assert parts[0] < parts[1] < 1.0
 
 
@@ -45,7 +44,7 @@ def test_a_record_fades_against_hours_that_went_well() -> None:
     pool = _pool("a")
     pool.lives.began(0.0)
     pool.lives.ended(_HOUR_S, 0.0, taken=True)
-    early, late = (risks([pool], hours * _HOUR_S)[0] for hours in (2, 2000))
+    early, late = (revocation_rates([pool], hours * _HOUR_S)[0] for hours in (2, 2000))
     assert late < early / 5
 
 
@@ -61,6 +60,6 @@ def test_machines_given_back_are_not_held_against_their_zone() -> None:
 def test_a_gang_stops_when_any_of_its_machines_goes() -> None:
     """Over more machines more of the time is lost; notice saves part of it."""
     pool, warned = _pool("a"), _pool("a", notice_s=120.0)
-    one, four = (lasting([pool], _HOUR_S, _runs(count))[0] for count in (4.0, 16.0))
+    one, four = (lasting_fractions([pool], _HOUR_S, _runs(count))[0] for count in (4.0, 16.0))
     assert four < one < 1.0
-    assert lasting([warned], _HOUR_S, _runs(16.0))[0] > four
+    assert lasting_fractions([warned], _HOUR_S, _runs(16.0))[0] > four

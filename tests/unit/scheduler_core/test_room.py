@@ -4,23 +4,24 @@ from fake_fleet import FakeFleet, cluster, job
 
 from scheduler.core import commands as cmd
 from scheduler.core import events as ev
-from scheduler.core.ledger.lines import Line
-from scheduler.core.placement.room import Room
+from scheduler.core.placement.reservations import FreeCapacityBound
 from scheduler.core.rules import RoundRules
-from walras.ids import JobId, Kind
+from scheduler.core.speed_events import ThroughputMeasured
+from scheduler.core.state.job_queues import ShapeQueue
+from walras.job_request import JobId, Kind
 
 QUICK = RoundRules(round_s=10, resolve_min_s=0, min_runtime_s=5, restart_default_s=2, profiling_share=0)
 
 
 def test_a_gang_on_several_machines_needs_its_largest_part_on_one() -> None:
     """However much is free in all: whole machines for what fills them, an even part of a gang spread by request."""
-    room = Room(one=3, several=12, lent=0)
-    assert not room.may_hold(Line(8, part=4))
-    assert room.may_hold(Line(6, part=3))
-    assert not room.may_hold(Line(15, part=3))
-    assert room.may_hold(Line(3, part=3))
-    assert not room.may_hold(Line(4, part=4))
-    assert Room(one=0, several=0, lent=4).may_hold(Line(4, part=4))
+    room = FreeCapacityBound(one=3, several=12, lent=0)
+    assert not room.may_hold(ShapeQueue(8, part=4))
+    assert room.may_hold(ShapeQueue(6, part=3))
+    assert not room.may_hold(ShapeQueue(15, part=3))
+    assert room.may_hold(ShapeQueue(3, part=3))
+    assert not room.may_hold(ShapeQueue(4, part=4))
+    assert FreeCapacityBound(one=0, several=0, lent=4).may_hold(ShapeQueue(4, part=4))
 
 
 def test_a_line_knows_the_largest_part_of_its_gangs() -> None:
@@ -38,7 +39,7 @@ def crowded() -> FakeFleet:
     """One accelerator free on each of three machines, and a gang that has reserved two of them."""
     fleet = cluster("max_min_fairness", rules=QUICK, machines="aaa")
     for count in (1, 2, 3, 4, 8):
-        fleet.tell(ev.ThroughputMeasured(0.0, Kind("k"), "a", count, float(count)))
+        fleet.tell(ThroughputMeasured(0.0, Kind("k"), "a", count, float(count)))
     for number in (1, 2, 3):
         fleet.tell(ev.JobSubmitted(0.0, job(number, "a", 3, preemptible=False)))
     fleet.tell(ev.JobSubmitted(1.0, job(4, "a", 8)))

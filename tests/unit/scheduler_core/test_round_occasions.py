@@ -5,7 +5,8 @@ from fake_fleet import FakeFleet, cluster, job
 from scheduler.core import commands as cmd
 from scheduler.core import events as ev
 from scheduler.core.rules import RoundRules
-from walras.ids import JobId, Kind
+from scheduler.core.speed_events import ThroughputMeasured
+from walras.job_request import JobId, Kind
 
 J1, J2 = JobId(1), JobId(2)
 HALVES = {1: {"c": 0.5}, 2: {"c": 0.5}}
@@ -22,7 +23,7 @@ def due_at_the_round_end() -> FakeFleet:
     """Two jobs share one accelerator; at 20 s the one that waits is owed the place, and a solve is asked for."""
     fleet = cluster("max_min_fairness", rules=RULES, machines="c")
     for name, steps_per_s in (("a", 4.0), ("b", 2.0), ("c", 1.0)):
-        fleet.tell(ev.ThroughputMeasured(0.0, Kind("k"), name, 1, steps_per_s))
+        fleet.tell(ThroughputMeasured(0.0, Kind("k"), name, 1, steps_per_s))
     fleet.tell(ev.JobSubmitted(0.0, job(1, "c")))
     fleet.tell(ev.AttemptStarted(0.0, J1, fleet.attempts[J1].number))
     fleet.tell(ev.JobSubmitted(0.0, job(2, "c")))

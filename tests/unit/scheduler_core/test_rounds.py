@@ -8,11 +8,12 @@ from fake_fleet import FakeFleet, cluster, job, pool
 from optimizer.policy import PolicySpec
 from scheduler.core import commands as cmd
 from scheduler.core import events as ev
-from scheduler.core.answers.explain import explain, first_reason
+from scheduler.core.explain.pending_reasons import first_pending_reason, pending_reasons
 from scheduler.core.rules import Backfill, RoundRules
-from walras.cluster import Market
-from walras.ids import JobId, Kind, NodeId
-from walras.reasons import Reason
+from scheduler.core.speed_events import ThroughputMeasured
+from walras.cluster import Market, NodeId
+from walras.job_request import JobId, Kind
+from walras.states import Reason
 
 J1, J2, J3, J4 = JobId(1), JobId(2), JobId(3), JobId(4)
 QUICK = RoundRules(round_s=10, resolve_min_s=0, min_runtime_s=5, restart_default_s=2, profiling_share=0)
@@ -34,7 +35,7 @@ def measured(fleet: FakeFleet, kind: str = "k") -> None:
     """Every speed is known, so that nothing is a profiling lease."""
     for name, steps_per_s in (("a", 4.0), ("b", 2.0), ("c", 1.0)):
         for count in (1, 2, 4):
-            fleet.tell(ev.ThroughputMeasured(fleet.at, Kind(kind), name, count, steps_per_s * count))
+            fleet.tell(ThroughputMeasured(fleet.at, Kind(kind), name, count, steps_per_s * count))
 
 
 def shared(machines: str = "a", rules: RoundRules = QUICK) -> FakeFleet:
@@ -239,7 +240,7 @@ def test_rented_machines_come_when_worth_it_and_go_when_idle() -> None:
     fleet.answer({}, rent={"s": 2})
     rent = fleet.rents.pop()
     assert (rent.machines, rent.pool_id) == (2, "s")
-    assert [line.reason for line in explain(fleet.core, J1)] == [Reason.WAIT_PROVISIONING]
+    assert [line.reason for line in pending_reasons(fleet.core, J1)] == [Reason.WAIT_PROVISIONING]
     for number in (1, 2):
         fleet.tell(ev.NodeJoined(1.0, NodeId(f"s{number}"), spot.pool_id, rent.token))
     assert J1 in fleet.attempts
@@ -280,7 +281,7 @@ def test_a_rent_that_failed_is_asked_again_ever_less_often() -> None:
     for _ in range(4):
         asked_at.append(fleet.at)
         fleet.tell(ev.RentFailed(fleet.at, fleet.rents.pop().token, "no capacity in this zone"))
-        (line,) = explain(fleet.core, J1)
+        (line,) = pending_reasons(fleet.core, J1)
         assert line.reason is Reason.WAIT_PROVISIONING
         assert "no capacity in this zone; asked again in" in line.detail
         while not fleet.rents:
@@ -315,16 +316,16 @@ def test_explain_gives_numbers_and_what_to_change() -> None:
     """Every binding constraint, with its figures; what no waiting cures comes first."""
     fleet = shared("ca")
     fleet.tell(ev.JobSubmitted(0.0, job(1, "tpu")))
-    (line,) = explain(fleet.core, J1)
+    (line,) = pending_reasons(fleet.core, J1)
     assert line.reason is Reason.CONFIG_NO_SUCH_ACCELERATOR
     assert "a, b, c" in line.detail
     fleet.tell(ev.JobSubmitted(0.0, job(2, "a", 16)))
-    (line,) = explain(fleet.core, J2)
+    (line,) = pending_reasons(fleet.core, J2)
     assert line.reason is Reason.CONFIG_EXCEEDS_FLEET
     fleet.tell(ev.JobSubmitted(0.0, job(3, "c")))
-    assert explain(fleet.core, J3) == ()
+    assert pending_reasons(fleet.core, J3) == ()
     fleet.tell(ev.JobSubmitted(0.0, job(4, "c")))
-    (line,) = explain(fleet.core, J4)
+    (line,) = pending_reasons(fleet.core, J4)
     assert line.reason is Reason.WAIT_CAPACITY
     assert "needs 1, 0 of 1 free" in line.detail
 
@@ -336,11 +337,11 @@ def test_explain_says_when_a_gang_does_not_fit_any_machine_or_waits_for_machines
     fleet.tell(ev.JobSubmitted(0.0, job(2, "c", 4, nodes=2)))
     fleet.tell(ev.JobSubmitted(0.0, job(3, "a", 16)))
     for job_id, field in ((J1, "1 x c with 0 cpus and 1.02e+03 GiB"), (J2, "4 x c spread evenly over 2 machines")):
-        (line,) = explain(fleet.core, job_id)
+        (line,) = pending_reasons(fleet.core, job_id)
         assert line.reason is Reason.CONFIG_EXCEEDS_LARGEST_NODE
         assert field in line.detail
         assert line.fix
-    (line,) = explain(fleet.core, J3)
+    (line,) = pending_reasons(fleet.core, J3)
     assert (line.reason, "more of its machines must join" in line.detail) == (Reason.WAIT_CAPACITY, True)
 
 
@@ -349,12 +350,12 @@ def test_explain_names_who_holds_the_place_and_which_machine_is_silent() -> None
     fleet = shared("c")
     fleet.tell(ev.JobSubmitted(0.0, job(1, "c")))
     fleet.tell(ev.JobSubmitted(0.0, job(2, "c")))
-    assert "held by job 1" in explain(fleet.core, J2)[0].detail
+    assert "held by job 1" in pending_reasons(fleet.core, J2)[0].detail
     fleet.tell(ev.NodeUnreachable(1.0, NodeId("c1")))
-    assert "c1 is unreachable" in explain(fleet.core, J2)[0].detail
-    assert "no heartbeat from c1" in explain(fleet.core, J1)[0].detail
+    assert "c1 is unreachable" in pending_reasons(fleet.core, J2)[0].detail
+    assert "no heartbeat from c1" in pending_reasons(fleet.core, J1)[0].detail
     fleet.tell(ev.JobCancelled(2.0, J1))
-    assert explain(fleet.core, J1)[0].detail == "being cancelled: its attempt is stopping; no heartbeat from c1"
+    assert pending_reasons(fleet.core, J1)[0].detail == "being cancelled: its attempt is stopping; no heartbeat from c1"
 
 
 def test_explain_counts_who_is_ahead_and_changes_nothing() -> None:
@@ -367,7 +368,7 @@ def test_explain_counts_who_is_ahead_and_changes_nothing() -> None:
     columns = fleet.core.ledger.columns
     before = (columns.owed.copy(), columns.settled_at.copy(), columns.attained_s.copy())
     told = {
-        number: explain(fleet.core, JobId(number))[-1].detail
+        number: pending_reasons(fleet.core, JobId(number))[-1].detail
         for number in range(1, 6)
         if fleet.attempts.get(JobId(number)) is None
     }
@@ -382,7 +383,7 @@ def test_the_first_reason_of_a_listing_is_the_first_of_the_explanation() -> None
     fleet = shared("c")
     fleet.tell(ev.JobSubmitted(0.0, job(1, "c")))
     fleet.tell(ev.JobSubmitted(0.0, job(2, "c")))
-    assert first_reason(fleet.core, J1) is None
-    line = first_reason(fleet.core, J2)
+    assert first_pending_reason(fleet.core, J1) is None
+    line = first_pending_reason(fleet.core, J2)
     assert line is not None
     assert (line.reason, "ahead" in line.detail) == (Reason.WAIT_CAPACITY, False)

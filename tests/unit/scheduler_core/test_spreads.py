@@ -8,11 +8,13 @@ from planned_fleet import carried_out, measured
 
 from scheduler.core import commands as cmd
 from scheduler.core import events as ev
-from scheduler.core.answers.explain import explain
-from scheduler.core.ledger.remaining import left_here_s
+from scheduler.core.explain.pending_reasons import pending_reasons
 from scheduler.core.rules import RoundRules
-from walras.ids import JobId, Kind, NodeId, PoolId
-from walras.reasons import Reason
+from scheduler.core.speed_events import ThroughputMeasured
+from scheduler.core.state.remaining_work import remaining_here_s
+from walras.cluster import NodeId, PoolId
+from walras.job_request import JobId, Kind
+from walras.states import Reason
 
 QUICK = RoundRules(round_s=100, resolve_min_s=0, restart_default_s=2, profiling_share=0)
 J1, J2, J3 = JobId(1), JobId(2), JobId(3)
@@ -49,7 +51,7 @@ def test_a_fork_holds_a_gang_in_each_of_its_pools() -> None:
     assert held(fleet, J1) == {"a": 4, "b": 1}
     record = fleet.core.ledger.jobs[J1]
     assert fleet.core.ledger.rate_of(record) == pytest.approx(0.95 * (4 * 4.0 + 2.0))
-    assert left_here_s(fleet.core.ledger, record) == pytest.approx(1e6 / (0.95 * 18.0))
+    assert remaining_here_s(fleet.core.ledger, record) == pytest.approx(1e6 / (0.95 * 18.0))
 
 
 def test_several_gangs_in_one_pool_are_a_fork_too() -> None:
@@ -67,7 +69,7 @@ def test_a_gang_that_fits_no_pool_starts_over_two_at_the_pace_of_the_slower() ->
     carried_out(fleet)
     running(fleet, J1)
     for name, steps_per_s in (("a", 16.0), ("b", 8.0)):
-        fleet.tell(ev.ThroughputMeasured(fleet.at, Kind("k"), name, 4, steps_per_s))
+        fleet.tell(ThroughputMeasured(fleet.at, Kind("k"), name, 4, steps_per_s))
     fleet.tell(ev.NodeJoined(0.0, NodeId("b9"), PoolId("b")))
     fleet.tell(ev.JobSubmitted(1.0, replace(job(2, "b", 1, steps=1e6, preemptible=False))))
     carried_out(fleet)
@@ -184,7 +186,7 @@ def test_a_waiting_spread_is_told_what_it_waits_for() -> None:
     fleet.at = 2000.0
     fleet.tell(ev.JobSubmitted(2000.0, job(3, "a", 4, steps=10.0)))
     carried_out(fleet)
-    assert explain(fleet.core, JobId(3))
+    assert pending_reasons(fleet.core, JobId(3))
 
 
 def test_a_restored_fork_is_what_it_was() -> None:

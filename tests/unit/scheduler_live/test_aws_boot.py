@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.live.providers.aws_boot import boot_script
+from scheduler.live.providers.machine_boot import boot_script
 from tests.support.provider_kit import ON_DEMAND, SETTINGS, SPOT
 
 STUBS = {

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from scheduler.cloud.provider import ProblemKind, ProviderProblem
 from scheduler.live.providers.aws_provider import AwsProvider
-from scheduler.live.providers.market_watch import MarketWatch
+from scheduler.live.providers.market_prices import MarketWatch
+from scheduler.providers.provider import ProviderProblem, ProviderProblemKind
 from tests.support.http_face import Face, facing
 from tests.support.live_world import FakeAgent
 from tests.support.provider_kit import IMAGE, SPOT, ec2_client, stand_in_of_ec2
+from walras.cluster import NodeId
 from walras.errors import Conflict
-from walras.ids import NodeId
 
 RENTING = {
     "policy": {"name": "throughput_per_dollar"},
@@ -138,7 +138,7 @@ async def test_what_does_not_answer_proves_nothing(tmp_path: Path, ec2: Any, mon
     """While EC2 cannot be asked, its machines are neither lost nor forgotten."""
 
     async def silent(self: AwsProvider) -> Any:
-        raise ProviderProblem(ProblemKind.UNAVAILABLE, "no answer")
+        raise ProviderProblem(ProviderProblemKind.UNAVAILABLE, "no answer")
 
     async with renting(tmp_path) as (face, aws):
         token = await rent_one(face)

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from scheduler.cloud.provider import ProblemKind, ProviderProblem
-from scheduler.live.access.enrolment_tokens import EnrolmentTokens
-from scheduler.live.providers.aws_calls import Ec2Calls, classify
+from scheduler.live.auth.access_control import EnrolmentTokens
+from scheduler.live.providers.aws_provider import Ec2Calls, classify_ec2_error
+from scheduler.providers.provider import ProviderProblem, ProviderProblemKind
 from tests.support.provider_kit import ON_DEMAND, SPOT, aws_provider, ec2_client, stand_in_of_ec2
-from walras.checking import check
-from walras.config import AwsSettings, ClusterConfig
+from walras.cluster import NodeId
 from walras.errors import ConfigError
-from walras.ids import NodeId
+from walras.spec.cluster_file import AwsSettings, ClusterConfig
+from walras.spec.file_model import check_model
 
 pytest.importorskip("boto3")
 
@@ -69,23 +69,23 @@ def refused(code: str, status: int = 400) -> Exception:
 @pytest.mark.parametrize(
     ("code", "status", "kind"),
     [
-        ("VcpuLimitExceeded", 400, ProblemKind.QUOTA),
-        ("MaxSpotInstanceCountExceeded", 400, ProblemKind.QUOTA),
-        ("InsufficientInstanceCapacity", 500, ProblemKind.CAPACITY),
-        ("RequestLimitExceeded", 503, ProblemKind.THROTTLED),
-        ("InternalError", 500, ProblemKind.UNAVAILABLE),
-        ("SomethingNew", 502, ProblemKind.UNAVAILABLE),
-        ("UnauthorizedOperation", 403, ProblemKind.REFUSED),
-        ("InvalidAMIID.NotFound", 400, ProblemKind.REFUSED),
-        ("IdempotentInstanceTerminated", 400, ProblemKind.GONE),
+        ("VcpuLimitExceeded", 400, ProviderProblemKind.QUOTA),
+        ("MaxSpotInstanceCountExceeded", 400, ProviderProblemKind.QUOTA),
+        ("InsufficientInstanceCapacity", 500, ProviderProblemKind.CAPACITY),
+        ("RequestLimitExceeded", 503, ProviderProblemKind.THROTTLED),
+        ("InternalError", 500, ProviderProblemKind.UNAVAILABLE),
+        ("SomethingNew", 502, ProviderProblemKind.UNAVAILABLE),
+        ("UnauthorizedOperation", 403, ProviderProblemKind.REFUSED),
+        ("InvalidAMIID.NotFound", 400, ProviderProblemKind.REFUSED),
+        ("IdempotentInstanceTerminated", 400, ProviderProblemKind.GONE),
     ],
 )
-async def test_every_refusal_has_a_kind(code: str, status: int, kind: ProblemKind) -> None:
+async def test_every_refusal_has_a_kind(code: str, status: int, kind: ProviderProblemKind) -> None:
     """Who reads the reason learns whether to wait, to ask for more, or to mend something."""
     with pytest.raises(ProviderProblem, match=code) as told:
         await aws_provider(Scripted(refused(code, status))).request("r1", SPOT, 1)
     assert (told.value.kind, told.value.missing) == (kind, None)
-    assert classify(code, status) is kind
+    assert classify_ec2_error(code, status) is kind
 
 
 async def test_a_call_that_hangs_ends_in_time() -> None:
@@ -98,7 +98,7 @@ async def test_a_call_that_hangs_ends_in_time() -> None:
     calls = Ec2Calls(Slow, call_s=0.02)
     with pytest.raises(ProviderProblem) as told:
         await calls.call("run_instances")
-    assert told.value.kind is ProblemKind.UNAVAILABLE
+    assert told.value.kind is ProviderProblemKind.UNAVAILABLE
     calls.close()
 
 
@@ -122,14 +122,14 @@ async def test_a_launch_in_part_says_how_much_is_missing() -> None:
     """Two of three come: the third is reported, the two are kept."""
     with pytest.raises(ProviderProblem, match="2 of 3") as told:
         await aws_provider(Scripted([instance(1), instance(2)])).request("r1", SPOT, 3)
-    assert (told.value.kind, told.value.missing) == (ProblemKind.CAPACITY, 1)
+    assert (told.value.kind, told.value.missing) == (ProviderProblemKind.CAPACITY, 1)
 
 
 async def test_a_repeated_launch_of_machines_that_are_gone_is_no_success() -> None:
     """EC2 answers a known client token with its instances, though they were taken away meanwhile."""
     with pytest.raises(ProviderProblem) as told:
         await aws_provider(Scripted([instance(1, "terminated")])).request("r1", SPOT, 1)
-    assert told.value.kind is ProblemKind.GONE
+    assert told.value.kind is ProviderProblemKind.GONE
 
 
 async def test_only_machines_of_this_cluster_are_seen_and_ended(ec2: Any) -> None:
@@ -169,7 +169,7 @@ async def test_throttling_is_waited_out() -> None:
     """A 503 is repeated after a pause by the client that a server uses."""
     from aiohttp import web
 
-    from scheduler.live.providers.aws_calls import make_client
+    from scheduler.live.providers.aws_provider import make_ec2_client
 
     seen: list[int] = []
 
@@ -191,7 +191,7 @@ async def test_throttling_is_waited_out() -> None:
             patch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{runner.addresses[0][1]}")
             patch.setenv("AWS_ACCESS_KEY_ID", "none")
             patch.setenv("AWS_SECRET_ACCESS_KEY", "none")
-            client = await asyncio.to_thread(make_client, "us-east-1")
+            client = await asyncio.to_thread(make_ec2_client, "us-east-1")
         assert await aws_provider(client).describe() == ()
     finally:
         await runner.cleanup()
@@ -217,23 +217,23 @@ AWS = {"region": "us-east-1", "image": "ami-12c6146b", "server_url": "https://wa
 def test_settings_that_would_not_do_are_refused(change: dict[str, Any], told: str) -> None:
     """Tokens travel encrypted, and nothing of the file becomes a command."""
     with pytest.raises(ConfigError, match=told):
-        check(AwsSettings, {**AWS, **change}, source="cluster.yaml")
+        check_model(AwsSettings, {**AWS, **change}, source="cluster.yaml")
 
 
 def test_a_pool_of_aws_needs_to_know_where() -> None:
     """The file is refused before anything starts."""
     with pytest.raises(ConfigError, match="aws"):
-        check(ClusterConfig, {"pools": [POOL]}, source="cluster.yaml")
-    assert check(ClusterConfig, {"pools": [POOL], "aws": AWS}, source="cluster.yaml").aws is not None
+        check_model(ClusterConfig, {"pools": [POOL]}, source="cluster.yaml")
+    assert check_model(ClusterConfig, {"pools": [POOL], "aws": AWS}, source="cluster.yaml").aws is not None
 
 
 def test_without_boto3_the_fix_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """An optional part that is missing is named with the command that brings it."""
     import sys
 
-    from scheduler.live.providers.aws_calls import make_client
+    from scheduler.live.providers.aws_provider import make_ec2_client
 
     monkeypatch.setitem(sys.modules, "boto3", None)
     with pytest.raises(ConfigError) as told:
-        make_client("us-east-1")
+        make_ec2_client("us-east-1")
     assert "walras[aws]" in told.value.fix

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from scheduler.live.access.auth import Role
+from scheduler.live.auth.access_control import UserRole
 from tests.support.http_face import Face, facing
 from walras.cli.main import app
-from walras.ids import Kind
+from walras.job_request import Kind
 
 FACTS = "/api/v1/facts"
 STATED = {"kind": "cnn", "facts": {"flops_per_sample": 1e9, "gradient_bytes": 1e6, "batch_per_accelerator": 32}}
@@ -44,12 +44,12 @@ def written(folder: Path, data: Any, name: str = "profile.json") -> str:
 
 async def test_whoever_may_submit_may_state_facts_and_whoever_may_look_sees_them(face: Face) -> None:
     """The newest of people; a viewer may not, and a kind of which nothing is known does not exist."""
-    ada, eve = face.token("ada", Role.USER), face.token("eve", Role.VIEWER)
+    ada, eve = face.token("ada", UserRole.USER), face.token("eve", UserRole.VIEWER)
     assert (await face.json("POST", FACTS, STATED, token=eve))[0] == 403
     status, view = await face.json("POST", FACTS, STATED, token=ada)
     assert (status, view["source"], view["facts"]["flops_per_sample"]) == (200, "stated", 1e9)
     newer = {**STATED, "facts": {**STATED["facts"], "flops_per_sample": 2e9}}  # type: ignore[dict-item]
-    assert (await face.json("POST", FACTS, newer, token=face.token("bob", Role.USER)))[0] == 200
+    assert (await face.json("POST", FACTS, newer, token=face.token("bob", UserRole.USER)))[0] == 200
     status, listed = await face.json("GET", FACTS, token=eve)
     assert (status, [each["facts"]["flops_per_sample"] for each in listed]) == (200, [2e9])
     assert (await face.json("GET", f"{FACTS}?kind=rnn", token=eve))[0] == 404

@@ -6,16 +6,14 @@ from typing import Any
 
 import pytest
 
-from optimizer.performance.predicting.observation import AcceleratorFacts
-from scheduler.core.events import ThroughputMeasured
-from scheduler.core.speed_events import PredictedSpeed, SpeedsPredicted
-from scheduler.core.speeds.predicting import KNOWN_MOST, predict_speeds, question_of
-from scheduler.core.speeds.speeds_of import speeds_of
-from scheduler.live.records.journal import plain
-from scheduler.live.records.replay import replay
+from optimizer.prediction.predictor import AcceleratorSpecs
+from scheduler.core.cycle.speed_predictions import KNOWN_MOST, predict_speeds, prediction_question
+from scheduler.core.explain.pending_reasons import believed_speeds
+from scheduler.core.speed_events import PredictedSpeed, SpeedsPredicted, ThroughputMeasured
+from scheduler.live.store.event_journal import as_journaled, replay_journal
 from tests.support.live_world import FakeAgent, World, world
 from walras.errors import JobSpecError
-from walras.ids import JobId, Kind
+from walras.job_request import JobId, Kind
 
 CNN = Kind("cnn")
 POOLS = {
@@ -26,8 +24,8 @@ POOLS = {
 }
 #: The quick one has three times the arithmetic; its data sheet says so.
 SHEETS = {
-    "slow": AcceleratorFacts("slow", 1e13, 1e12, link_bytes_per_s=5e10, peaks=(("fp32", 1e13), ("bf16", 2e13))),
-    "quick": AcceleratorFacts("quick", 3e13, 3e12, link_bytes_per_s=5e10, peaks=(("fp32", 3e13), ("bf16", 24e13))),
+    "slow": AcceleratorSpecs("slow", 1e13, 1e12, link_bytes_per_s=5e10, peaks=(("fp32", 1e13), ("bf16", 2e13))),
+    "quick": AcceleratorSpecs("quick", 3e13, 3e12, link_bytes_per_s=5e10, peaks=(("fp32", 3e13), ("bf16", 24e13))),
 }
 FACTS = {"flops_per_sample": 1e10, "gradient_bytes": 4e8, "batch_per_accelerator": 64}
 COUNTED = {"flops": 64e10, "samples": 64.0, "gradient_bytes": 4e8, "layers": 50.0}
@@ -52,8 +50,8 @@ async def run_one(w: World, agent: FakeAgent, steps_per_s: float, **more: Any) -
 
 async def predict(w: World) -> dict[tuple[str, int], PredictedSpeed]:
     """What the outlet does, without its process."""
-    speeds = predict_speeds(question_of(w.server.core.ledger, w.assembled.loaded.scores), SHEETS)
-    await w.emit(lambda at: plain(SpeedsPredicted(at, speeds)))
+    speeds = predict_speeds(prediction_question(w.server.core.ledger, w.assembled.loaded.scores), SHEETS)
+    await w.emit(lambda at: as_journaled(SpeedsPredicted(at, speeds)))
     return {(each.accelerator, each.count): each for each in speeds}
 
 
@@ -87,9 +85,9 @@ async def test_facts_of_a_job_file_tell_of_other_types_and_of_gangs_over_machine
         assert analytic(told["quick", 4]) == pytest.approx(1 / (1 / 15 + 0.4 - 0.036), rel=0.05)
         fused = told["quick", 4].fused
         assert fused.low < fused.steps_per_s < fused.high
-        shown = {each.accelerators: w.server.views.pool_speed(each) for each in speeds_of(w.server.core, wide)}
+        shown = {each.accelerators: w.server.views.pool_speed(each) for each in believed_speeds(w.server.core, wide)}
         assert (shown[4].source, "analytic" in shown[4].by) == ("predicted", True)
-        assert replay(list(w.server.store.journal())).identical
+        assert replay_journal(list(w.server.store.journal())).identical
 
 
 @pytest.mark.parametrize(("precision", "times"), [("fp32", 3.0), ("tf32", 3.0), ("bf16", 12.0), ("fp16", None)])
@@ -151,7 +149,7 @@ async def test_without_a_data_sheet_only_ratios_of_types_are_told(tmp_path: Path
         await w.submit({"profile": "bare", "resources": {"accelerators": {"quick": 1}}, "facts": FACTS, "hold": True})
         await run_one(w, slow, 5.0, facts=FACTS)
         await ask_for_more(w)
-        told = predict_speeds(question_of(w.server.core.ledger, ()), {})
+        told = predict_speeds(prediction_question(w.server.core.ledger, ()), {})
         assert {each.kind for each in told} == {"cnn"}
         assert analytic(told[0]) == pytest.approx(5.0, rel=0.01)
 
@@ -249,7 +247,7 @@ async def test_a_network_that_was_measured_asks_anew(tmp_path: Path) -> None:
     async with world(tmp_path, cluster=POOLS) as w:
         first, second, *_ = await agents(w)
         await run_one(w, first, 5.0, facts=FACTS)
-        before = question_of(w.server.core.ledger, ())
+        before = prediction_question(w.server.core.ledger, ())
         wide = {"profile": "wide", "resources": {"accelerators": {"slow": 2}}, "num_nodes": 2}
         job_id = await w.submit(wide)
         for agent in (first, second):
@@ -261,11 +259,11 @@ async def test_a_network_that_was_measured_asks_anew(tmp_path: Path) -> None:
         values = {"network_bytes_per_s": 2.345e9}
         await first.beat(first.progress(job_id, 1, 1.0, values=values))
         await second.beat(second.progress(job_id, 1, 1.0, values=values))
-        after = question_of(w.server.core.ledger, ())
+        after = prediction_question(w.server.core.ledger, ())
     assert before.facts.networks == ()
     assert dict(after.facts.networks) == {"slow": 2.3e9, "quick": 2.3e9}
     async with world(tmp_path, cluster=POOLS) as w:
-        again = question_of(w.server.core.ledger, ())
+        again = prediction_question(w.server.core.ledger, ())
         assert again.facts.networks == after.facts.networks
 
 
@@ -278,4 +276,4 @@ async def test_a_kind_that_was_measured_long_ago_is_not_judged_by_its_facts_alon
         at = w.server.core.ledger.now
         for n in range(KNOWN_MOST):
             await w.emit(lambda _, n=n: ThroughputMeasured(at, Kind(f"newer{n}"), "slow", 1, 1.0))
-        assert [kind for kind, *_ in question_of(w.server.core.ledger, ()).wanted] == []
+        assert [kind for kind, *_ in prediction_question(w.server.core.ledger, ()).wanted] == []

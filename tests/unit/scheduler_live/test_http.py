@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from scheduler.live.access.auth import Role
-from scheduler.live.http.app import routes
-from scheduler.live.http.openapi import plain_path
-from scheduler.live.http.routing import Audience
+from scheduler.live.auth.access_control import UserRole
+from scheduler.live.http.requests import Audience
+from scheduler.live.http.web_application import api_routes, plain_path
 from tests.support.http_face import Face, facing
 from tests.support.live_world import FakeAgent
 
@@ -32,7 +31,7 @@ async def test_every_endpoint_asks_for_a_token(face: Face) -> None:
     """Enumerated from the OpenAPI, which is made of the same table as the dispatch: 401 everywhere without one."""
     _, described = await face.json("GET", f"{API}/openapi.json")
     operations = [(method, path) for path, methods in described["paths"].items() for method in methods]
-    assert len(operations) == len(routes()) > 25
+    assert len(operations) == len(api_routes()) > 25
     assert f"{API}/jobs/{{job_id}}/cancel" in described["paths"]
     face.world.server.secrets.join_token = "wlr_join_x"
     for method, path in operations:
@@ -52,9 +51,9 @@ async def test_wrong_tokens_are_limited_and_right_ones_are_not(face: Face) -> No
 
 async def test_roles_and_endpoints(face: Face) -> None:
     """Each endpoint opens exactly for the roles its table names; agents' endpoints for no user."""
-    for role in Role:
+    for role in UserRole:
         token = face.token(role.word, role)
-        for route in routes():
+        for route in api_routes():
             place = re.sub(r"\{\w+\}", "999", plain_path(route.path))
             response = await face.call(route.method, place, {}, token=token)
             for_users = route.audience in (Audience.USER, Audience.USER_OR_JOB, Audience.ANYBODY)
@@ -81,8 +80,8 @@ async def test_a_job_token_opens_its_own_job_and_nothing_else(face: Face) -> Non
 
 async def test_users_see_their_projects_and_change_their_own_jobs(face: Face) -> None:
     """Another project's job does not exist; a colleague's is seen but not cancelled; an operator may."""
-    ada, bob = face.token("ada", Role.USER, "vision"), face.token("bob", Role.USER, "vision", "speech")
-    eve, ops = face.token("eve", Role.USER, "speech"), face.token("ops", Role.OPERATOR, "vision")
+    ada, bob = face.token("ada", UserRole.USER, "vision"), face.token("bob", UserRole.USER, "vision", "speech")
+    eve, ops = face.token("eve", UserRole.USER, "speech"), face.token("ops", UserRole.OPERATOR, "vision")
     status, made = await face.json("POST", f"{API}/jobs", {"run": "true"}, token=ada)
     assert (status, made["id"]) == (201, 1)
     assert (await face.call("GET", f"{API}/jobs/1", token=bob)).status == 200
@@ -125,7 +124,7 @@ async def test_the_same_key_is_the_same_job(face: Face) -> None:
     answers = await asyncio.gather(*(face.json("POST", f"{API}/jobs", {"run": "c"}, key="r") for _ in range(5)))
     assert sorted(status for status, _ in answers) == [200, 200, 200, 200, 201]
     assert {answer["id"] for _, answer in answers} == {2}
-    other = face.token("ada", Role.USER)
+    other = face.token("ada", UserRole.USER)
     assert (await face.json("POST", f"{API}/jobs", {"run": "x"}, key="k", token=other))[1]["id"] == 3
 
 

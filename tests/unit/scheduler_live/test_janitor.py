@@ -9,29 +9,27 @@ from typing import Any
 
 import pytest
 
-from scheduler.core.answers.explain import explain
 from scheduler.core.commands import Rent
 from scheduler.core.events import JobSubmitted, PoolDeclared, RentRestored
-from scheduler.live.desks.agents import lose_node
-from scheduler.live.providers.market_script import play
-from scheduler.live.providers.market_watch import MarketWatch
-from scheduler.live.providers.rented import ProviderDesk
-from scheduler.live.records.rows import RentRow
+from scheduler.core.explain.pending_reasons import pending_reasons
+from scheduler.live.providers.market_prices import MarketWatch, play_market_script
+from scheduler.live.providers.provisioning import Provisioner
+from scheduler.live.services.agent_gateway import declare_node_lost
+from scheduler.live.store.table_rows import RentRow
 from tests.support.flaky_cloud import FlakyCloud
 from tests.support.live_world import FakeAgent, World, world
-from walras.cluster import Market, Pool, Shape
-from walras.config import MarketStep
+from walras.cluster import Market, NodeId, Pool, PoolId, Shape
 from walras.errors import UserError
-from walras.ids import JobId, Kind, NodeId, PoolId
-from walras.reasons import Reason
-from walras.request import Demand, JobRequest
+from walras.job_request import Demand, JobId, JobRequest, Kind
+from walras.spec.cluster_file import MarketStep
+from walras.states import Reason
 
 SPOT = Pool(PoolId("ax2/spot/default"), Shape("ax2", "a", 2, 8.0, 1 << 34), Market.SPOT, quota=6, boot_s=30.0)
 
 
-async def open_shop(w: World, seed: int = 0) -> tuple[FlakyCloud, ProviderDesk]:
+async def open_shop(w: World, seed: int = 0) -> tuple[FlakyCloud, Provisioner]:
     cloud = FlakyCloud(w.clock.now, SPOT, seed)
-    desk = ProviderDesk(w.daemon, {SPOT.pool_id: cloud}, call_s=0.005, request_s=0.005)
+    desk = Provisioner(w.daemon, {SPOT.pool_id: cloud}, call_s=0.005, request_s=0.005)
     w.daemon.outlets.append(desk)
     await w.emit(lambda at: PoolDeclared(at, SPOT))
     return cloud, desk
@@ -41,7 +39,7 @@ async def ask(w: World, token: str, machines: int) -> None:
     """As the core would."""
 
     def step(turn: Any) -> None:
-        from scheduler.live.turns.carry_out import emit
+        from scheduler.live.loop.apply_commands import emit
 
         rent = turn.board.rents[token] = RentRow(token, SPOT.pool_id, machines, turn.at)
         turn.rent_changed(rent)
@@ -51,7 +49,7 @@ async def ask(w: World, token: str, machines: int) -> None:
     await w.daemon.perform(step)
 
 
-async def calls_end(desk: ProviderDesk) -> None:
+async def calls_end(desk: Provisioner) -> None:
     while desk._tasks:
         await asyncio.gather(*list(desk._tasks), return_exceptions=True)
 
@@ -133,7 +131,7 @@ async def test_a_server_that_was_killed_amid_it_leaks_nothing(tmp_path: Path, se
         if random.random() < 0.3:
             del cloud.held[node_id]
     async with world(tmp_path, at=at + 10.0) as again:
-        desk = ProviderDesk(again.daemon, {SPOT.pool_id: cloud}, call_s=1.0)
+        desk = Provisioner(again.daemon, {SPOT.pool_id: cloud}, call_s=1.0)
         again.daemon.outlets.append(desk)
         await desk.reconcile()
         await calls_end(desk)
@@ -156,7 +154,7 @@ async def test_what_a_provider_could_not_do_is_told_and_asked_again_later(tmp_pa
             await calls_end(desk)
             (state,) = [each for each in w.daemon.core.ledger.fleet.pools if each.rented]
             waits.append(state.rent_not_before - w.clock.at)
-            (line, *_) = explain(w.daemon.core, JobId(900))
+            (line, *_) = pending_reasons(w.daemon.core, JobId(900))
             assert line.reason is Reason.WAIT_PROVISIONING
             assert "capacity: ax2/spot/default: none left" in line.detail
         assert waits == [30.0, 60.0, 120.0]
@@ -204,7 +202,7 @@ async def test_a_listing_that_lags_loses_no_machine(tmp_path: Path) -> None:
         await desk.janitor.sweep()
         assert records(w) == set()
         assert w.board.nodes[node_id].row.detail == Reason.INFRA_NODE_LOST
-        await w.daemon.perform(lambda turn: lose_node(turn, node_id, Reason.INFRA_NODE_LOST))  # again: no error
+        await w.daemon.perform(lambda turn: declare_node_lost(turn, node_id, Reason.INFRA_NODE_LOST))  # again: no error
 
 
 async def test_a_market_script_moves_prices_and_takes_machines_away(tmp_path: Path) -> None:
@@ -220,7 +218,7 @@ async def test_a_market_script_moves_prices_and_takes_machines_away(tmp_path: Pa
             MarketStep.model_validate({"at": 0, "pool": SPOT.pool_id, "revoke": 0}),
             MarketStep.model_validate({"at": 0, "pool": SPOT.pool_id, "usd_per_h": 2.5}),
         ]
-        playing = asyncio.create_task(play(w.daemon, desk, steps))
+        playing = asyncio.create_task(play_market_script(w.daemon, desk, steps))
         await w.quiet()
         await calls_end(desk)
         playing.cancel()

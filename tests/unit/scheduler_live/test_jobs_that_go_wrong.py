@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-from scheduler.core.answers.conditions import NO_STEPS, SPEED_DIFFERS, conditions
-from scheduler.core.speeds.speeds_of import speeds_of
+from scheduler.core.explain.pending_reasons import NO_STEPS, SPEED_DIFFERS, believed_speeds, job_conditions
 from tests.support.live_world import FakeAgent, world
 
 
@@ -18,14 +17,14 @@ async def test_a_running_job_that_never_steps_is_told(tmp_path: Path) -> None:
         await agent.start_all()
         await w.advance(10.0)
         await agent.beat(agent.progress(works, 1, 5.0, steps_per_s=1.0, start_s=1.0))
-        assert conditions(w.server.core, silent) == ()
+        assert job_conditions(w.server.core, silent) == ()
         for _ in range(65):
             await w.advance(10.0)
             await agent.beat()
-        (told,) = conditions(w.server.core, silent)
+        (told,) = job_conditions(w.server.core, silent)
         assert told.type == NO_STEPS
         assert "walras.training.Loop" in told.detail
-        assert conditions(w.server.core, works) == conditions(w.server.core, unstated) == ()
+        assert job_conditions(w.server.core, works) == job_conditions(w.server.core, unstated) == ()
 
 
 async def test_of_two_jobs_of_one_kind_that_declare_different_speeds_the_first_is_believed(tmp_path: Path) -> None:
@@ -35,10 +34,10 @@ async def test_of_two_jobs_of_one_kind_that_declare_different_speeds_the_first_i
         given = {"profile": "cnn", "resources": {"accelerators": {"a": 1}}}
         first = await w.submit({**given, "throughput": {"a": 5.0}})
         second = await w.submit({**given, "throughput": {"a": 50.0}})
-        assert [speeds_of(w.server.core, each)[0].speed.steps_per_s for each in (first, second)] == [5.0, 5.0]
+        assert [believed_speeds(w.server.core, each)[0].speed.steps_per_s for each in (first, second)] == [5.0, 5.0]
         await agent.start_all()
         await agent.beat(agent.progress(second, 1, 5.0, steps_per_s=40.0, start_s=1.0, samples=20))
-        assert speeds_of(w.server.core, second)[0].speed.steps_per_s == 40.0
+        assert believed_speeds(w.server.core, second)[0].speed.steps_per_s == 40.0
 
 
 async def test_two_kinds_under_one_name_are_told_apart(tmp_path: Path) -> None:
@@ -49,7 +48,7 @@ async def test_two_kinds_under_one_name_are_told_apart(tmp_path: Path) -> None:
         await agent.start_all()
         await agent.beat(agent.progress(first, 1, 5.0, steps_per_s=10.0, start_s=1.0, samples=20))
         await agent.beat(agent.progress(second, 1, 5.0, steps_per_s=2.0, start_s=1.0, samples=20))
-        (told,) = conditions(w.server.core, second)
+        (told,) = job_conditions(w.server.core, second)
         assert told.type == SPEED_DIFFERS
         assert "give jobs that differ a `profile` each" in told.detail
-        assert conditions(w.server.core, first) == ()
+        assert job_conditions(w.server.core, first) == ()

@@ -9,20 +9,20 @@ from typing import Any
 
 import pytest
 
-from scheduler.core.answers.explain import explain
 from scheduler.core.events import PoolDeclared
-from scheduler.live.access.auth import Role
-from scheduler.live.desks.agents import lose_node
-from scheduler.live.desks.money_report import report, sums_of
-from scheduler.live.records.rows import ChargeKind, MoneyQuery, RentRow
-from scheduler.live.turns import money
-from scheduler.live.turns.months import turn_month
+from scheduler.core.explain.pending_reasons import pending_reasons
+from scheduler.live.auth.access_control import UserRole
+from scheduler.live.loop import billing
+from scheduler.live.loop.billing import spending_report, sum_charges
+from scheduler.live.loop.event_loop import begin_month_if_due
+from scheduler.live.services.agent_gateway import declare_node_lost
+from scheduler.live.store.store_interface import MoneyQuery
+from scheduler.live.store.table_rows import ChargeKind, RentRow
 from tests.support.http_face import facing
 from tests.support.live_world import FIFO, FakeAgent, World, world
 from walras.api import MoneyReport
-from walras.cluster import Market, Pool, Shape
-from walras.ids import NodeId, PoolId
-from walras.reasons import Reason
+from walras.cluster import Market, NodeId, Pool, PoolId, Shape
+from walras.states import Reason
 
 AX2 = Shape("ax2", "a", 2, 8.0, 1 << 34)
 
@@ -50,8 +50,8 @@ async def rented(w: World, name: str, market: str = "spot") -> FakeAgent:
 def ledger(w: World, by: str = "project", **more: Any) -> MoneyReport:
     """The report as the server makes it."""
     query = MoneyQuery(by, w.board.next_charge_id, **more)
-    open_now = sums_of(money.open_charges(w.board, w.clock.now()), query)
-    return report(query, [*w.server.store.money(query), *open_now])
+    open_now = sum_charges(billing.open_charges(w.board, w.clock.now()), query)
+    return spending_report(query, [*w.server.store.money(query), *open_now])
 
 
 async def test_every_price_change_closes_a_row_and_the_sum_is_price_times_time(tmp_path: Path) -> None:
@@ -92,7 +92,7 @@ async def test_the_ledger_goes_on_where_a_killed_server_stopped(tmp_path: Path) 
         await agent.beat(resync=True)
         again.clock.at += 1800.0
         await agent.end(job_id)
-        await again.daemon.perform(lambda turn: lose_node(turn, NodeId("n1"), Reason.POLICY_RELEASED))
+        await again.daemon.perform(lambda turn: declare_node_lost(turn, NodeId("n1"), Reason.POLICY_RELEASED))
         found = ledger(again)
         assert (found.used_usd, found.idle_usd) == pytest.approx((0.5 + 4.0, 0.5 + 4.0))
         machine = [row for row in again.server.store.charges() if row.kind is ChargeKind.MACHINE]
@@ -106,10 +106,10 @@ async def test_a_machine_is_paid_for_at_least_its_minimum(tmp_path: Path) -> Non
         await rented(w, "n1")
         await rented(w, "n2")
         w.clock.at += 60.0
-        await w.daemon.perform(lambda turn: lose_node(turn, NodeId("n1"), Reason.POLICY_RELEASED))
+        await w.daemon.perform(lambda turn: declare_node_lost(turn, NodeId("n1"), Reason.POLICY_RELEASED))
         assert ledger(w).total_usd == pytest.approx(1.0 + 0.1)
         w.clock.at += 1140.0
-        await w.daemon.perform(lambda turn: lose_node(turn, NodeId("n2"), Reason.INFRA_SPOT_RECLAIM))
+        await w.daemon.perform(lambda turn: declare_node_lost(turn, NodeId("n2"), Reason.INFRA_SPOT_RECLAIM))
         assert ledger(w).total_usd == pytest.approx(1.0 + 2.0)
 
 
@@ -133,7 +133,7 @@ async def test_hours_that_were_begun_are_paid_from_the_rent_on(tmp_path: Path) -
         assert machine is not None
         assert machine.paid_since == 0.0
         again.clock.at = 4000.0
-        await again.daemon.perform(lambda turn: lose_node(turn, NodeId("n1"), Reason.POLICY_RELEASED))
+        await again.daemon.perform(lambda turn: declare_node_lost(turn, NodeId("n1"), Reason.POLICY_RELEASED))
         assert ledger(again).total_usd == pytest.approx(12.0)
         rows = again.server.store.charges()
         assert [row.since_at for row in rows[1:]] == [row.until_at for row in rows[:-1]]
@@ -157,10 +157,10 @@ async def test_owned_machines_cost_what_is_stated_while_they_are_used(tmp_path: 
 
 async def test_months_are_those_of_the_calendar(tmp_path: Path) -> None:
     """A stretch over the end of a month is two rows, and each month's report has its own."""
-    assert money.month_of(0.0) == "1970-01"
+    assert billing.month_of(0.0) == "1970-01"
     begins = datetime(2027, 1, 1, tzinfo=UTC).timestamp()
-    assert money.next_month_unix_s(begins - 1.0) == begins
-    assert [month for month, _, _ in money.months(0.0, 70 * 86400.0, begins - 86400.0)] == [
+    assert billing.next_month_unix_s(begins - 1.0) == begins
+    assert [month for month, _, _ in billing.split_by_month(0.0, 70 * 86400.0, begins - 86400.0)] == [
         "2026-12", "2027-01", "2027-02", "2027-03",
     ]  # fmt: skip
     async with world(tmp_path) as w:
@@ -208,7 +208,7 @@ async def test_people_see_the_money_of_their_projects(tmp_path: Path) -> None:
         body = MoneyReport.model_validate(json.loads(await answer.text()))
         assert (body.total_usd, body.items[0].key) == (pytest.approx(2.0), "ada")
 
-        token = f.token("bob", Role.VIEWER, "vision")
+        token = f.token("bob", UserRole.VIEWER, "vision")
         answer = await f.call("GET", "/api/v1/money", token=token)
         body = MoneyReport.model_validate(json.loads(await answer.text()))
         assert [(row.key, row.usd) for row in body.items] == [("vision", pytest.approx(1.0))]
@@ -257,7 +257,9 @@ async def test_the_ledger_adds_up_to_the_cent_whatever_happens(tmp_path: Path, s
                     case 2 if alive:
                         name = random.choice(list(alive))
                         del alive[name]
-                        await w.daemon.perform(lambda turn, n=name: lose_node(turn, NodeId(n), Reason.INFRA_NODE_LOST))
+                        await w.daemon.perform(
+                            lambda turn, n=name: declare_node_lost(turn, NodeId(n), Reason.INFRA_NODE_LOST)
+                        )
                     case _:
                         count = random.choice((1, 2))
                         await w.submit({"project": random.choice("xy"), "resources": {"accelerators": f"a:{count}"}})
@@ -298,11 +300,11 @@ async def test_budgets_count_what_was_spent_before_a_restart_and_months_begin_an
         await agent.beat(resync=True)
         await third.advance(60.0)
         assert third.state(job_id) == "HELD"
-        (line,) = explain(third.daemon.core, job_id)
+        (line,) = pending_reasons(third.daemon.core, job_id)
         assert line.reason is Reason.HOLD_BUDGET
         assert "vision: 2.00 of 2.00 USD spent this month" in line.detail
         third.clock.at += 40 * 86400.0
-        await third.daemon.perform(turn_month)
+        await third.daemon.perform(begin_month_if_due)
         await third.quiet()
         assert third.state(job_id) == "STARTING"
 
@@ -319,12 +321,12 @@ async def test_a_job_held_for_its_budget_goes_on_once_that_is_raised(tmp_path: P
         assert w.state(job_id) == "PREEMPTING"
         await agent.end(job_id, exit_code=85)
         assert w.state(job_id) == "HELD"
-        (line,) = explain(w.daemon.core, job_id)
+        (line,) = pending_reasons(w.daemon.core, job_id)
         assert f"walras update {job_id} --budget" in line.fix
         path = f"/api/v1/jobs/{job_id}"
         for wrong in ({}, {"budget_usd": 0}, {"budget_usd": -1.0}, {"budget_usd": "5"}):
             assert (await f.call("PATCH", path, wrong)).status == 400
-        other = f.token("eve", Role.USER, "vision")
+        other = f.token("eve", UserRole.USER, "vision")
         assert (await f.call("PATCH", path, {"budget_usd": 9.0}, token=other)).status in (403, 404)
         assert (await f.call("PATCH", path, {"budget_usd": 1.0})).status == 200
         assert w.state(job_id) == "HELD"

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
-from scheduler.live.turns.turn import Turn
+from scheduler.live.loop.transaction import Transaction
 from tests.support.live_world import world
 
 PIECES = 5
@@ -16,7 +16,7 @@ async def test_between_pieces_the_loop_runs_and_no_other_step_does(tmp_path: Pat
         seen: list[str] = []
         beside = asyncio.get_running_loop()
 
-        def long(turn: Turn) -> Iterator[None]:
+        def long(turn: Transaction) -> Iterator[None]:
             for piece in range(PIECES):
                 seen.append(f"piece {piece}")
                 beside.call_soon(seen.append, f"beside {piece}")

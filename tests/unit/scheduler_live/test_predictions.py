@@ -6,12 +6,10 @@ from typing import Any
 
 import pytest
 
+from scheduler.core.cycle.speed_predictions import predict_speeds, prediction_question
+from scheduler.core.explain.pending_reasons import believed_speeds
 from scheduler.core.speed_events import SpeedsPredicted
-from scheduler.core.speeds.predicting import predict_speeds, question_of
-from scheduler.core.speeds.speeds_of import speeds_of
-from scheduler.live.records.journal import decode_event, plain
-from scheduler.live.records.replay import replay
-from scheduler.live.records.scoring import scored_folder
+from scheduler.live.store.event_journal import as_journaled, decode_event, replay_journal, scored_folder
 from tests.support.live_world import FakeAgent, World, world
 
 TWO_POOLS = {
@@ -33,8 +31,8 @@ async def measured(w: World, agent: FakeAgent, kind: str, steps_per_s: float, ac
 
 async def predict(w: World) -> None:
     """What the outlet does, without its process."""
-    speeds = predict_speeds(question_of(w.server.core.ledger, ()), {})
-    await w.emit(lambda at: plain(SpeedsPredicted(at, speeds)))
+    speeds = predict_speeds(prediction_question(w.server.core.ledger, ()), {})
+    await w.emit(lambda at: as_journaled(SpeedsPredicted(at, speeds)))
 
 
 async def learn(w: World) -> tuple[int, FakeAgent]:
@@ -52,7 +50,7 @@ async def test_an_unmeasured_speed_is_predicted_and_said_to_be(tmp_path: Path) -
     """Measured where it ran; elsewhere predicted, with the interval."""
     async with world(tmp_path, cluster=TWO_POOLS) as w:
         waiting, _ = await learn(w)
-        told = {each.accelerator: w.server.views.pool_speed(each) for each in speeds_of(w.server.core, waiting)}
+        told = {each.accelerator: w.server.views.pool_speed(each) for each in believed_speeds(w.server.core, waiting)}
     assert (told["a"].source, told["a"].steps_per_s, told["a"].low) == ("measured", 4.0, None)
     assert (told["b"].source, told["b"].steps_per_s) == ("predicted", 4.0)
     assert (told["b"].low or 9.9) < 4.0 < (told["b"].high or 0.0)
@@ -67,7 +65,7 @@ async def test_a_replay_needs_no_predictor(tmp_path: Path) -> None:
         rows = list(w.server.store.journal())
     events = [decode_event(row) for row in rows if row.type == "SpeedsPredicted"]
     assert len(events) == 1
-    assert replay(rows).identical
+    assert replay_journal(rows).identical
     scored = {each.source: each for each in scored_folder(tmp_path) if each.accelerator == "b"}
     assert (scored["fused"].predicted, scored["fused"].measured) == (pytest.approx(4.0), 9.0)
     assert scored["nominal"].low is not None

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.cloud.provider import MachineState, ProviderProblem
+from scheduler.providers.provider import MachineState, ProviderProblem
 from tests.support.provider_kit import ON_DEMAND, SPOT, Kit, ec2_client, stand_in_of_ec2
-from walras.ids import NodeId
+from walras.cluster import NodeId
 
 KINDS = ("simulated", "local", "aws")
 

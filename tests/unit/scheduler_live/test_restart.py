@@ -13,15 +13,14 @@ from scheduler.core.events import (
     RentFailed,
     Woke,
 )
-from scheduler.live.desks.agents import lose_node
-from scheduler.live.records.journal import decode_event, encode_event
-from scheduler.live.records.replay import replay
-from scheduler.live.records.rows import JournalRow
-from scheduler.live.records.sqlite_store import read_journal
+from scheduler.live.services.agent_gateway import declare_node_lost
+from scheduler.live.store.event_journal import decode_event, encode_event, replay_journal
+from scheduler.live.store.sqlite_store import read_stored_journal
+from scheduler.live.store.table_rows import JournalRow
 from tests.support.live_world import FakeAgent, World, world
-from walras.cluster import Market, Pool, Shape
-from walras.ids import Kind, NodeId, PoolId
-from walras.reasons import Reason
+from walras.cluster import Market, NodeId, Pool, PoolId, Shape
+from walras.job_request import Kind
+from walras.states import Reason
 
 SHARES = {
     "policy": {"name": "max_min_fairness", "parameters": {"aware": True}},
@@ -179,7 +178,7 @@ async def _busy_stretch(w: World) -> None:
             await agent.end(job_id, attempt, exit_code=None, signal=15)
     for _ in range(8):
         await w.advance(6.0)
-    await w.daemon.perform(lambda turn: lose_node(turn, NodeId("spot-1"), Reason.INFRA_NODE_LOST))
+    await w.daemon.perform(lambda turn: declare_node_lost(turn, NodeId("spot-1"), Reason.INFRA_NODE_LOST))
 
 
 async def _cancel(w: World, job_id: int) -> None:
@@ -190,8 +189,8 @@ async def test_a_long_journal_with_every_command_replays_to_identical_commands(t
     """More than 1,000 events and every command type: identical through a fresh core; without one event, not."""
     async with world(tmp_path, policy=SHARES, cluster=CLUSTER) as w:
         await _busy_stretch(w)
-    rows = list(read_journal(tmp_path))
-    report = replay(rows)
+    rows = list(read_stored_journal(tmp_path))
+    report = replay_journal(rows)
     assert report.identical, report.differences
     assert report.events > 1000
     assert set(report.command_types) == {
@@ -200,7 +199,7 @@ async def test_a_long_journal_with_every_command_replays_to_identical_commands(t
     }  # fmt: skip
     for kind in ("JobSubmitted", "NodeJoined", "Solved", "AttemptEnded"):
         place = next(i for i, row in enumerate(rows) if row.type == kind)
-        assert not replay([*rows[:place], *_without_its_commands(rows[place:])]).identical, kind
+        assert not replay_journal([*rows[:place], *_without_its_commands(rows[place:])]).identical, kind
 
 
 def _without_its_commands(rows: list[JournalRow]) -> list[JournalRow]:

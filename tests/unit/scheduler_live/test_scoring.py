@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from scheduler.live.records.scoring import scored_folder
+from scheduler.live.store.event_journal import scored_folder
 from tests.support.live_world import FakeAgent, world
 from walras.cli.main import app
 

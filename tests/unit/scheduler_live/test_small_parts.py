@@ -7,41 +7,48 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.live.access.auth import FailureLimit, Role, UserCaller, caller_of, check_grant, new_user_token
-from scheduler.live.access.job_tokens import JobTokens
-from scheduler.live.desks.submit import sibling_positions, submission_order
+from scheduler.live.auth.access_control import (
+    JobTokens,
+    UserCaller,
+    UserRole,
+    caller_of_token,
+    check_grant,
+    new_user_token,
+)
+from scheduler.live.http.web_application import BadTokenLimit
+from scheduler.live.loop import billing
+from scheduler.live.loop.live_state import parse_placement, placement_json
 from scheduler.live.main import check_host
-from scheduler.live.records.logs import LogStore
-from scheduler.live.records.rows import AttemptRow
-from scheduler.live.turns import money
-from scheduler.live.turns.board import parse_placement, placement_json
-from walras.cluster import NodeShare, Placement, Pool, Shape
+from scheduler.live.services.job_submission import sibling_positions, submission_order
+from scheduler.live.store.data_folder import LogStore
+from scheduler.live.store.table_rows import AttemptRow
+from walras.cluster import NodeId, NodeShare, Placement, Pool, PoolId, Shape
 from walras.errors import ConfigError, Forbidden
-from walras.ids import JobId, NodeId, PoolId
-from walras.job import JobSpec
+from walras.job_request import JobId
+from walras.spec.job_spec import JobSpec
 from walras.states import AttemptState
 
 
 def test_nobody_grants_a_role_as_high_as_their_own() -> None:
     """But admins make admins; and nobody grants projects they do not have."""
-    operator = UserCaller("o", Role.OPERATOR, ("p",))
-    check_grant(operator, Role.USER, ("p",))
-    for role, projects in ((Role.OPERATOR, ("p",)), (Role.ADMIN, ("p",)), (Role.USER, ("q",))):
+    operator = UserCaller("o", UserRole.OPERATOR, ("p",))
+    check_grant(operator, UserRole.USER, ("p",))
+    for role, projects in ((UserRole.OPERATOR, ("p",)), (UserRole.ADMIN, ("p",)), (UserRole.USER, ("q",))):
         with pytest.raises(Forbidden):
             check_grant(operator, role, projects)
-    check_grant(UserCaller("a", Role.ADMIN, ()), Role.ADMIN, ("*",))
+    check_grant(UserCaller("a", UserRole.ADMIN, ()), UserRole.ADMIN, ("*",))
 
 
 def test_a_token_expires_and_is_not_kept() -> None:
     """Only its hash and its prefix are in the row."""
-    token, row = new_user_token("ada", Role.USER, ("p",), "admin", expires_in_s=60.0)
+    token, row = new_user_token("ada", UserRole.USER, ("p",), "admin", expires_in_s=60.0)
     assert token not in repr(row)
     assert token.startswith(row.prefix)
-    caller = caller_of(row)
+    caller = caller_of_token(row)
     assert caller is not None
-    assert (caller.name, caller.role, caller.sees("p"), caller.sees("q")) == ("ada", Role.USER, True, False)
+    assert (caller.name, caller.role, caller.sees("p"), caller.sees("q")) == ("ada", UserRole.USER, True, False)
     row.expires_at = 1.0
-    assert caller_of(row) is None
+    assert caller_of_token(row) is None
 
 
 def test_job_tokens_cannot_be_made_up() -> None:
@@ -56,7 +63,7 @@ def test_job_tokens_cannot_be_made_up() -> None:
 
 def test_an_address_that_fails_often_is_held_off_for_a_while() -> None:
     """The bucket empties, refills with time, and another address has its own."""
-    limit = FailureLimit(burst=3, per_s=1.0)
+    limit = BadTokenLimit(burst=3, per_s=1.0)
     assert [limit.failed("a", 0.0) for _ in range(4)] == [True, True, True, False]
     assert limit.failed("b", 0.0)
     assert limit.failed("a", 10.0)
@@ -90,17 +97,17 @@ def test_money_is_the_price_at_the_time_of_use() -> None:
     pool = Pool(PoolId("p"), Shape("s", "a", 4, 1.0, 1), usd_per_h=2.0)
     placement = Placement(PoolId("p"), (NodeShare(NodeId("n"), (0, 1)),))
     row = AttemptRow(JobId(1), 1, AttemptState.RUNNING, PoolId("p"), "a", False, 2, 0.0, "[]")
-    row.usd_per_h = money.usd_per_h({pool.pool_id: pool}, placement)
+    row.usd_per_h = billing.usd_per_h({pool.pool_id: pool}, placement)
     assert row.usd_per_h == 1.0
     other = replace(pool, pool_id=PoolId("q"), usd_per_h=8.0)
     spread = replace(placement, parts=(*placement.parts, NodeShare(NodeId("m"), (3,), other.pool_id)))
-    assert money.usd_per_h({pool.pool_id: pool, other.pool_id: other}, spread) == 1.0 + 2.0
+    assert billing.usd_per_h({pool.pool_id: pool, other.pool_id: other}, spread) == 1.0 + 2.0
     row.placement = placement_json(spread)
     assert parse_placement(row) == spread
-    row.usd, row.usd_since_at = money.usd_until(row, 1800.0), 1800.0
+    row.usd, row.usd_since_at = billing.attempt_usd(row, 1800.0), 1800.0
     row.usd_per_h = 2.0
-    assert money.usd_until(row, 3600.0) == pytest.approx(0.5 + 1.0)
-    assert money.accelerator_s(row, 3600.0) == 7200.0
+    assert billing.attempt_usd(row, 3600.0) == pytest.approx(0.5 + 1.0)
+    assert billing.accelerator_s(row, 3600.0) == 7200.0
 
 
 @given(st.lists(st.lists(st.integers(0, 7), max_size=3).map(tuple), min_size=1, max_size=8))

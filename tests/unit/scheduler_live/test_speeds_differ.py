@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.core.answers.conditions import conditions
-from scheduler.core.speeds.speeds_of import speeds_of
-from scheduler.live.records.replay import replay
+from scheduler.core.explain.pending_reasons import believed_speeds, job_conditions
+from scheduler.live.store.event_journal import replay_journal
 from tests.support.live_world import FakeAgent, World, world
 
 
@@ -29,12 +28,12 @@ async def test_two_kinds_under_one_name_do_not_spoil_each_other(tmp_path: Path) 
         await w.quiet()
         core = w.server.core
         assert told(w) == ["SpeedDiffers"]
-        assert [each.speed.steps_per_s for each in speeds_of(core, second)] == [4.0]
+        assert [each.speed.steps_per_s for each in believed_speeds(core, second)] == [4.0]
         assert core.ledger.table.measured("cnn", "a", 1) == 8.0  # type: ignore[arg-type]
-        (condition,) = conditions(core, second)
+        (condition,) = job_conditions(core, second)
         assert "cnn at 0.5 times its speed" in condition.detail
         assert [row.steps_per_s for row in w.server.store.load().speeds] == [8.0]
-        assert replay(w.server.store.journal()).identical
+        assert replay_journal(w.server.store.journal()).identical
 
 
 async def test_a_few_odd_steps_make_no_kind(tmp_path: Path) -> None:
@@ -75,7 +74,7 @@ async def test_a_slow_network_is_told_once_and_slows_its_job(tmp_path: Path) -> 
                     await agent.end(job_id)
         await w.quiet()
         assert told(w) == ["NetworkMeasured", "NetworkMeasured"]
-        (speed_now,) = speeds_of(w.server.core, jobs[1])
+        (speed_now,) = believed_speeds(w.server.core, jobs[1])
         # Half of a step is taken to be exchange, which takes twice as long.
         assert speed_now.speed.steps_per_s == pytest.approx(8.0 / 1.5, rel=0.01)
-        assert replay(w.server.store.journal()).identical
+        assert replay_journal(w.server.store.journal()).identical

@@ -6,24 +6,22 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.live.records.rows import (
+from scheduler.live.store.sqlite_store import SqliteStore
+from scheduler.live.store.store_interface import JobQuery, Store, WriteBatch
+from scheduler.live.store.table_rows import (
     AnswerRow,
     AttemptRow,
-    Batch,
     CheckpointRow,
-    JobQuery,
     JobRow,
     JournalRow,
     OutboxRow,
     PartRow,
     SpecRow,
 )
-from scheduler.live.records.sqlite_store import SqliteStore
-from scheduler.live.records.store import Store
+from walras.cluster import NodeId, PoolId
 from walras.errors import ConfigError, Conflict
-from walras.ids import JobId, NodeId, PoolId
-from walras.reasons import Reason
-from walras.states import AttemptState, JobState
+from walras.job_request import JobId
+from walras.states import AttemptState, JobState, Reason
 
 
 @pytest.fixture
@@ -47,7 +45,7 @@ def test_rows_come_back_as_they_went_in(store: Store) -> None:
     """Enums, None, booleans and text that looks like SQL."""
     job = a_job(1, name="'); DROP TABLE jobs; --", reason=Reason.WAIT_PRICE, steps_per_s=None, labels='{"a": "ü"}')
     attempt = an_attempt(1, 1, state=AttemptState.STOPPING, reason=Reason.POLICY_MOVED, profiling=True)
-    store.commit(Batch(jobs=[job], attempts=[attempt], specs=[SpecRow(JobId(1), "{}", "{}")]))
+    store.commit(WriteBatch(jobs=[job], attempts=[attempt], specs=[SpecRow(JobId(1), "{}", "{}")]))
     assert store.job(JobId(1)) == job
     assert store.attempts(JobId(1)) == [attempt]
     assert store.spec(JobId(1)) == SpecRow(JobId(1), "{}", "{}")
@@ -58,10 +56,10 @@ def test_a_commit_is_all_or_nothing(store: Store) -> None:
     """A row that cannot be written takes the whole batch with it."""
     broken = SpecRow(JobId(1), None, "")  # type: ignore[arg-type]
     with pytest.raises(Exception, match="NOT NULL"):
-        store.commit(Batch(journal=[JournalRow(1.0, "event", "Woke", "{}")], jobs=[a_job(1)], specs=[broken]))
+        store.commit(WriteBatch(journal=[JournalRow(1.0, "event", "Woke", "{}")], jobs=[a_job(1)], specs=[broken]))
     assert store.job(JobId(1)) is None
     assert list(store.journal(whole=True)) == []
-    store.commit(Batch(jobs=[a_job(1)]))
+    store.commit(WriteBatch(jobs=[a_job(1)]))
     assert store.job(JobId(1)) is not None
 
 
@@ -69,7 +67,7 @@ def test_pages_filter_and_follow_the_id(store: Store) -> None:
     """Newest first; every filter alone and together; projects that are not visible are not there."""
     rows = [a_job(n, user="ada" if n % 2 else "bob", project=f"p{n % 3}") for n in range(1, 10)]
     rows[0] = replace(rows[0], state=JobState.FAILED, ended_at=5.0)
-    store.commit(Batch(jobs=rows))
+    store.commit(WriteBatch(jobs=rows))
 
     def ids(query: JobQuery) -> list[int]:
         return [row.job_id for row in store.jobs(query)]
@@ -91,9 +89,9 @@ def test_what_is_not_over_is_loaded(store: Store) -> None:
     points = [CheckpointRow(JobId(1), n, step, "p", "d", 1.0) for n, step in ((1, 5.0), (2, 3.0), (1, 9.0))]
     outbox = [OutboxRow(n, NodeId("n"), "{}") for n in (7, 8)]
     done = a_job(2, state=JobState.SUCCEEDED, ended_at=1.0)
-    store.commit(Batch(jobs=[a_job(1), done], attempts=[ended, an_attempt(1, 2)], parts=parts, checkpoints=points,
+    store.commit(WriteBatch(jobs=[a_job(1), done], attempts=[ended, an_attempt(1, 2)], parts=parts, checkpoints=points,
                        outbox=outbox, last_command_id=8))  # fmt: skip
-    store.commit(Batch(outbox_done=[7]))
+    store.commit(WriteBatch(outbox_done=[7]))
     loaded = store.load()
     assert [row.job_id for row in loaded.jobs] == [1]
     assert [row.attempt for row in loaded.attempts] == [2]
@@ -109,7 +107,7 @@ def test_usage_adds_up_ended_and_live_attempts(store: Store) -> None:
     """Accelerator-seconds and money by type, settled until the instant asked about."""
     ended = an_attempt(1, 1, ended_at=20.0, usd=0.5)
     live = an_attempt(1, 2, accelerator="v100", leased_at=30.0, usd=0.1, usd_per_h=3600.0, usd_since_at=40.0)
-    store.commit(Batch(jobs=[a_job(1)], attempts=[ended, live]))
+    store.commit(WriteBatch(jobs=[a_job(1)], attempts=[ended, live]))
     usage = {used.accelerator: (used.accelerator_s, round(used.usd, 9)) for used in store.usage([JobId(1)], 50.0)}
     assert usage == {"a100": (20.0, 0.5), "v100": (40.0, 10.1)}
 
@@ -117,7 +115,7 @@ def test_usage_adds_up_ended_and_live_attempts(store: Store) -> None:
 def test_the_journal_is_read_from_its_last_generation(store: Store) -> None:
     """And whole, when asked."""
     rows = [JournalRow(float(n), "generation" if n in (0, 2) else "event", "X", str(n)) for n in range(4)]
-    store.commit(Batch(journal=rows))
+    store.commit(WriteBatch(journal=rows))
     assert list(store.journal()) == rows[2:]
     assert list(store.journal(whole=True)) == rows
     assert store.last_at() == 3.0
@@ -126,7 +124,7 @@ def test_the_journal_is_read_from_its_last_generation(store: Store) -> None:
 def test_answers_are_kept_by_user_and_key(store: Store) -> None:
     """Two users may use the same key."""
     one, two = AnswerRow("ada", "k", "h", "1", 0.0), AnswerRow("bob", "k", "h", "2", 0.0)
-    store.commit(Batch(answers=[one, two]))
+    store.commit(WriteBatch(answers=[one, two]))
     assert (store.answer("ada", "k"), store.answer("bob", "k"), store.answer("eve", "k")) == (one, two, None)
 
 

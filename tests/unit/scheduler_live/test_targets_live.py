@@ -5,11 +5,10 @@ from typing import Any
 
 import pytest
 
-from optimizer.performance.loss_curve import LossCurve
-from optimizer.performance.value_series import MOST_POINTS
-from scheduler.live.http.jobs import detail as show
-from scheduler.live.http.jobs import explanation as explain
-from scheduler.live.turns.forecasts import answer, keep, questions
+from optimizer.prediction.loss_curve import MOST_POINTS, LossCurve
+from scheduler.live.http.job_api import explain_job as explain
+from scheduler.live.http.job_api import show_job as show
+from scheduler.live.loop.prediction_tasks import forecast_targets, keep_forecasts, target_questions
 from tests.support.live_world import ADMIN, FakeAgent, World, world
 from walras.api import TargetOutlook, TargetView
 
@@ -52,9 +51,9 @@ async def train(agent: FakeAgent, job_id: int, first: int, last: int, every: int
 
 async def foresee(w: World) -> None:
     """What the outlet does, without its process."""
-    asked = questions(w.board)
-    found = answer(asked)
-    await w.daemon.perform(lambda turn: keep(turn, asked, found))
+    asked = target_questions(w.board)
+    found = forecast_targets(asked)
+    await w.daemon.perform(lambda turn: keep_forecasts(turn, asked, found))
 
 
 async def test_a_target_is_foreseen_in_steps_and_time(tmp_path: Path) -> None:

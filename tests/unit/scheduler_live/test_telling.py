@@ -3,11 +3,11 @@
 from pathlib import Path
 
 from scheduler.core.commands import ReleaseNode
-from scheduler.live.desks import submit
-from scheduler.live.turns.turn import Effects
+from scheduler.live.loop.transaction import TransactionEffects
+from scheduler.live.services import job_submission
 from tests.support.http_face import facing
 from tests.support.live_world import FakeAgent, world
-from walras.ids import NodeId
+from walras.cluster import NodeId
 
 API = "/api/v1"
 ONE_OF_TWO = {"run": "true", "resources": {"accelerators": "a:2"}}
@@ -99,7 +99,7 @@ async def test_a_machine_that_was_given_back_says_so_and_why(tmp_path: Path) -> 
             await w.advance(6.0)
         node = w.board.nodes[NodeId("spot-1")]
         assert node.row.detail.startswith("given back: idle for ")
-        w.server.providers.deliver(Effects(releases=[ReleaseNode(NodeId("spot-1"))]))
+        w.server.providers.deliver(TransactionEffects(releases=[ReleaseNode(NodeId("spot-1"))]))
         while node.row.state == "up":
             await w.quiet()
         assert (node.row.state, w.board.rents) == ("released", {})
@@ -129,7 +129,7 @@ async def test_an_answer_is_remembered_for_a_day(tmp_path: Path) -> None:
     async with facing(tmp_path) as face:
         body = {"run": "true"}
         assert (await face.json("POST", f"{API}/jobs", body, key="k"))[0] == 201
-        face.world.clock.at += submit.KEY_KEPT_S - 1
+        face.world.clock.at += job_submission.ANSWER_KEPT_S - 1
         assert (await face.json("POST", f"{API}/jobs", body, key="k"))[0] == 200
         face.world.clock.at += 2
         assert (await face.json("POST", f"{API}/jobs", body, key="other"))[0] == 201

@@ -5,21 +5,19 @@ from dataclasses import replace
 
 import pytest
 
-from scheduler.cloud.simulated import RentalTerms
 from scheduler.core.commands import Command, JobTransitioned, Prepare, Revoke, Start
 from scheduler.core.events import Event
-from simulator.attempts import WorldModel
-from simulator.engine import Engine, Outcome
-from simulator.faults import FaultModel, Faults
-from simulator.job import SimulatedJob
-from simulator.machines import Machines, PoolModel
-from simulator.metrics import JobMeasure, Metrics
-from simulator.streams import Streams
-from simulator.truth import Costs, SpeedKey, Truth
-from simulator.world import World
-from walras.cluster import Market, NodeShare, Placement, Pool, Shape
-from walras.ids import JobId, Kind, NodeId, PoolId
-from walras.request import Demand, JobRequest
+from scheduler.providers.simulated_cloud import RentalTerms
+from simulator.attempts import WorldParameters
+from simulator.engine import Engine, RandomStreams, RunOutcome
+from simulator.faults import FaultInjector, FaultModel
+from simulator.ground_truth import AttemptCosts, GroundTruth, SpeedKey
+from simulator.machines import PoolModel, SimulatedMachines
+from simulator.metrics import JobMetrics, MetricsCollector
+from simulator.simulated_jobs import SimulatedJob
+from simulator.world import SimulatedWorld
+from walras.cluster import Market, NodeId, NodeShare, Placement, Pool, PoolId, Shape
+from walras.job_request import Demand, JobId, JobRequest, Kind
 from walras.states import JobState
 
 KIND = Kind("k")
@@ -31,23 +29,23 @@ class Bench:
     It says beforehand what is commanded when; every event is kept in `heard`.
     """
 
-    def __init__(self, costs: Costs, model: WorldModel, faults: FaultModel, truth: Truth) -> None:
+    def __init__(self, costs: AttemptCosts, model: WorldParameters, faults: FaultModel, truth: GroundTruth) -> None:
         owned = Pool(PoolId("own"), Shape("own", "a100", 2, 8.0, 2**30))
         spot = Pool(
             PoolId("spot"), Shape("spot", "v100", 1, 8.0, 2**30), Market.SPOT, usd_per_h=3.6, quota=2, notice_s=10.0
         )
         self.heard: list[Event] = []
-        self.ended: list[JobMeasure] = []
+        self.ended: list[JobMetrics] = []
         self.engine = Engine(self, lambda solve: pytest.fail("no solve is expected"))
-        streams = Streams(1)
-        self.metrics = Metrics(self.engine, self.ended.append)
-        self.machines = Machines(
+        streams = RandomStreams(1)
+        self.metrics = MetricsCollector(self.engine, self.ended.append)
+        self.machines = SimulatedMachines(
             self.engine, [PoolModel(owned, machines=2), PoolModel(spot, terms=RentalTerms(boot_s=5.0))]
         )
         speeds = {SpeedKey(KIND, "a100"): 2.0, SpeedKey(KIND, "v100"): 1.0}
         truth = replace(truth, speeds={**speeds, **truth.speeds}, default_costs=costs)
-        self.world = World(self.engine, self.machines, truth, model, streams)
-        self.faults = Faults(self.engine, self.machines, self.world, faults, streams)
+        self.world = SimulatedWorld(self.engine, self.machines, truth, model, streams)
+        self.faults = FaultInjector(self.engine, self.machines, self.world, faults, streams)
         self.engine.on_command[JobTransitioned] = self._transitioned
         self.machines.begin(0.0)
 
@@ -91,7 +89,7 @@ class Bench:
     def transition(self, at: float, job_id: int, state: JobState) -> None:
         self.at(at, JobTransitioned(JobId(job_id), state, None))
 
-    def run(self) -> Outcome:
+    def run(self) -> RunOutcome:
         outcome = self.engine.run()
         self.metrics.settle(self.engine.now)
         return outcome
@@ -116,11 +114,13 @@ def bench() -> Callable[..., Bench]:
     """Makes a bench: costs, world model, fault model and more of the truth as given."""
 
     def make(
-        costs: Costs | None = None,
-        model: WorldModel | None = None,
+        costs: AttemptCosts | None = None,
+        model: WorldParameters | None = None,
         faults: FaultModel | None = None,
-        truth: Truth | None = None,
+        truth: GroundTruth | None = None,
     ) -> Bench:
-        return Bench(costs or Costs(), model or WorldModel(), faults or FaultModel(), truth or Truth({}))
+        return Bench(
+            costs or AttemptCosts(), model or WorldParameters(), faults or FaultModel(), truth or GroundTruth({})
+        )
 
     return make

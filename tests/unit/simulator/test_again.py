@@ -3,14 +3,22 @@
 import pytest
 
 from scheduler.core.policy_file import parse_policy
-from simulator.again import completion_times, simulate_again
-from simulator.measured import MeasuredCosts, MeasuredKind, MeasuredPool, MeasuredRevocation
-from simulator.measuring import Recorded, measure
+from simulator.measured_costs import (
+    MeasuredCosts,
+    MeasuredKind,
+    MeasuredPool,
+    MeasuredRevocation,
+    RecordedEvent,
+    measure_costs,
+    recorded_completion_times,
+)
+from simulator.reports.resimulation import resimulate
 from tests.support.recorded_run import recorded_run
-from walras.checking import check
-from walras.config import ClusterConfig, Workload
+from walras.spec.cluster_file import ClusterConfig
+from walras.spec.file_model import check_model
+from walras.spec.workload_file import WorkloadFile
 
-CLUSTER = check(
+CLUSTER = check_model(
     ClusterConfig,
     {
         "pools": [
@@ -25,8 +33,8 @@ CLUSTER = check(
     },
     source="cluster",
 )  # fmt: skip
-WORKLOAD = check(
-    Workload,
+WORKLOAD = check_model(
+    WorkloadFile,
     {
         "jobs": [
             {
@@ -62,14 +70,14 @@ TRUE = MeasuredCosts(
 
 
 @pytest.fixture(scope="module")
-def run() -> list[Recorded]:
+def run() -> list[RecordedEvent]:
     """One run in the true world, recorded."""
     return recorded_run(WORKLOAD, CLUSTER, POLICY, TRUE)
 
 
-def test_what_is_measured_is_what_was_true(run: list[Recorded]) -> None:
+def test_what_is_measured_is_what_was_true(run: list[RecordedEvent]) -> None:
     """Every phase of an attempt, boot time, revocations, solve time, the clock and the work come back as they were."""
-    found = measure(run)
+    found = measure_costs(run)
     for kind in found.kinds:
         assert (kind.start_s, kind.checkpoint_s) == (pytest.approx(0.2), pytest.approx(0.1))
         # A job's own clock says when its first step was done; the step's length is taken off again.
@@ -82,20 +90,20 @@ def test_what_is_measured_is_what_was_true(run: list[Recorded]) -> None:
     assert {(s.kind, s.accelerator): s.steps_per_s for s in found.speeds}["cnn", "a100"] == pytest.approx(10.0)
 
 
-def test_a_run_simulated_again_takes_as_long(run: list[Recorded]) -> None:
+def test_a_run_simulated_again_takes_as_long(run: list[RecordedEvent]) -> None:
     """In a world that is known, the second run is the first one, up to a step here and there."""
-    again = simulate_again(run, WORKLOAD, CLUSTER, POLICY, seeds=1)
+    again = resimulate(run, WORKLOAD, CLUSTER, POLICY, seeds=1)
     assert len(again) == 5
     assert max(job.error for job in again) < 0.1, again
-    assert {job.job_id: job.run_s for job in again} == completion_times(run)
+    assert {job.job_id: job.run_s for job in again} == recorded_completion_times(run)
 
 
-def test_the_range_over_seeds_holds_the_forecast(run: list[Recorded]) -> None:
+def test_the_range_over_seeds_holds_the_forecast(run: list[RecordedEvent]) -> None:
     """The forecast is the median over seeds."""
-    for job in simulate_again(run, WORKLOAD, CLUSTER, POLICY, seeds=3):
+    for job in resimulate(run, WORKLOAD, CLUSTER, POLICY, seeds=3):
         assert job.least_s <= job.simulated_s <= job.most_s
 
 
 def test_a_run_without_a_single_step_is_measured_in_seconds() -> None:
     """Nothing recorded says nothing, and harms nothing."""
-    assert measure([]) == MeasuredCosts()
+    assert measure_costs([]) == MeasuredCosts()

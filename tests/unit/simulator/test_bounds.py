@@ -8,18 +8,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
-from simulator.bounds.flow_kernels import cheapest_flows
-from simulator.bounds.flow_time import flow_time_bound
-from simulator.bounds.fluid import makespan_bound_s
-from simulator.bounds.instance import Instance, no_contention_s
+from simulator.bounds.flow_time import cheapest_flows, flow_time_bound
+from simulator.bounds.instance import SchedulingInstance, fluid_makespan_s, no_contention_jct_s
 
 INTERVAL_S = 10.0
 #: Finish times that the programs try.
 GRID_S = 1.0
 
 
-def instance(arrival: list[float], steps: list[float], speeds: list[list[float]], capacity: list[float]) -> Instance:
-    return Instance(
+def instance(
+    arrival: list[float], steps: list[float], speeds: list[list[float]], capacity: list[float]
+) -> SchedulingInstance:
+    return SchedulingInstance(
         np.array(arrival), np.array(steps), np.ones(len(steps)), np.array(speeds, dtype=float), np.array(capacity)
     )
 
@@ -92,7 +92,7 @@ def test_no_schedule_beats_the_flow_bound(jobs: list[tuple[float, float]]):
     one = instance([a for a, _ in jobs], [s for _, s in jobs], [[1.0]] * len(jobs), [1.0])
     optimum = best_flow(jobs) / len(jobs)
     bound = flow_time_bound(one, interval_s=2.0, steps=60).mean_s
-    assert no_contention_s(one) - 1e-6 <= bound <= optimum + 1e-6
+    assert no_contention_jct_s(one) - 1e-6 <= bound <= optimum + 1e-6
 
 
 def test_the_flow_bound_is_tight_where_jobs_queue():
@@ -104,7 +104,7 @@ def test_the_flow_bound_is_tight_where_jobs_queue():
 def test_the_fluid_makespan_divides_the_work():
     """Two unlike pools: everything ends together where each job is relatively best."""
     both = instance([0.0, 0.0], [100.0, 100.0], [[10.0, 1.0], [1.0, 10.0]], [1.0, 1.0])
-    assert makespan_bound_s(both) == pytest.approx(10.0)
+    assert fluid_makespan_s(both) == pytest.approx(10.0)
 
 
 @settings(max_examples=25, deadline=None)
@@ -120,7 +120,7 @@ def test_no_order_beats_the_fluid_makespan(jobs: list[tuple[float, float]]):
             now = max(now, jobs[job][0]) + jobs[job][1]
         return now - first
 
-    assert makespan_bound_s(one) <= min(ends(order) for order in permutations(range(len(jobs)))) + 1e-6
+    assert fluid_makespan_s(one) <= min(ends(order) for order in permutations(range(len(jobs)))) + 1e-6
 
 
 def test_a_job_that_can_run_nowhere_is_named():

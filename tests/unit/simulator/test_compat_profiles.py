@@ -5,12 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from simulator.compat.profiles import local_range, read_learning, read_steps
-from simulator.goodput.application import StepTimes
-from simulator.goodput.errors import OutsideTable
-from simulator.goodput.learning import Recorded, RecordedLearning
-from simulator.goodput.placement import Placement
-from simulator.goodput.step_tables import Curve, MeasuredSteps
+from simulator.goodput.application import GangLayout, OutsideProfileError, StepTimes
+from simulator.goodput.measured_profiles import (
+    MeasuredStepTimes,
+    RecordedLearningCurve,
+    RecordedTraining,
+    StepTimeCurve,
+)
+from simulator.workloads.application_profiles import local_batch_range, read_learning_curve, read_step_times
 from walras.errors import ConfigError
 
 PLACEMENTS = "placement,local_bsz,step_time,sync_time\n"
@@ -18,25 +20,25 @@ SCALABILITY = "num_nodes,num_replicas,local_bsz,step_time,sync_time\n"
 VALIDATION = "progress,iteration,metric,grad_sqr,grad_var\n"
 
 
-def _steps(folder: Path, placements: str, scalability: str = "") -> MeasuredSteps:
+def _steps(folder: Path, placements: str, scalability: str = "") -> MeasuredStepTimes:
     (folder / "placements.csv").write_text(PLACEMENTS + placements)
     (folder / "scalability.csv").write_text(SCALABILITY + scalability)
-    return read_steps("net", folder / "placements.csv", folder / "scalability.csv")
+    return read_step_times("net", folder / "placements.csv", folder / "scalability.csv")
 
 
 def test_a_measured_placement_is_linear_between_its_batches(tmp_path: Path) -> None:
     """In whatever rotation it is asked for; rows may stand in any order."""
     law = _steps(tmp_path, "12,8,2.0,0.5\n12,4,1.0,0.1\n1,4,0.5,0.0\n")
-    assert law.times(Placement((2, 1)), 6) == StepTimes(1.5, pytest.approx(0.3))
-    assert law.times(Placement((1, 2)), 8) == StepTimes(2.0, 0.5)
-    assert local_range(tmp_path / "placements.csv") == (4, 8)
+    assert law.times(GangLayout((2, 1)), 6) == StepTimes(1.5, pytest.approx(0.3))
+    assert law.times(GangLayout((1, 2)), 8) == StepTimes(2.0, 0.5)
+    assert local_batch_range(tmp_path / "placements.csv") == (4, 8)
 
 
 def test_a_batch_outside_the_measured_ones_is_refused_by_name(tmp_path: Path) -> None:
     """Nothing is guessed beyond the ends."""
     law = _steps(tmp_path, "12,8,2.0,0.5\n12,4,1.0,0.1\n")
-    with pytest.raises(OutsideTable, match=r"net on 1\+2 accelerators with 3 samples each: from 4 to 8"):
-        law.times(Placement((1, 2)), 3)
+    with pytest.raises(OutsideProfileError, match=r"net on 1\+2 accelerators with 3 samples each: from 4 to 8"):
+        law.times(GangLayout((1, 2)), 3)
 
 
 def test_other_placements_are_interpolated_between_those_around_them() -> None:
@@ -48,25 +50,27 @@ def test_other_placements_are_interpolated_between_those_around_them() -> None:
     curve = [times(2, 4, local) for local in (4, 8)]
     # 1+3 and 2+2 are one point, half way between their times.
     curves = {
-        Placement(parts): Curve((4, 8), tuple(t.step_s + off for t in curve), tuple(t.sync_s + off for t in curve))
+        GangLayout(parts): StepTimeCurve(
+            (4, 8), tuple(t.step_s + off for t in curve), tuple(t.sync_s + off for t in curve)
+        )
         for parts, off in (((1, 3), 0.1), ((2, 2), -0.1))
     }
     grid = list(product((2, 6), (4, 24), (4, 8)))
-    law = MeasuredSteps("net", curves, [(point, times(*point)) for point in grid if point[:2] != (2, 4)])
-    found = law.times(Placement((3, 3, 3, 3)), 5)
+    law = MeasuredStepTimes("net", curves, [(point, times(*point)) for point in grid if point[:2] != (2, 4)])
+    found = law.times(GangLayout((3, 3, 3, 3)), 5)
     assert (found.step_s, found.sync_s) == pytest.approx((11.25, 2.0))
     # Seven machines count as six.
-    assert law.times(Placement((2,) * 7), 5).step_s == pytest.approx(6 + 7 + 1.25)
+    assert law.times(GangLayout((2,) * 7), 5).step_s == pytest.approx(6 + 7 + 1.25)
 
 
 def test_a_placement_with_nothing_measured_around_it_is_refused_by_name(tmp_path: Path) -> None:
     """Outside of all points, and where there are too few of them."""
     law = _steps(tmp_path, "1,4,1.0,0.1\n1,8,2.0,0.1\n", "6,6,4,1.0,0.5\n6,12,4,1.2,0.5\n6,6,8,2.0,0.5\n")
-    with pytest.raises(OutsideTable, match="no placements around it"):
-        law.times(Placement((4, 4)), 6)
+    with pytest.raises(OutsideProfileError, match="no placements around it"):
+        law.times(GangLayout((4, 4)), 6)
     alone = _steps(tmp_path, "1,4,1.0,0.1\n")
-    with pytest.raises(OutsideTable, match="too few placements"):
-        alone.times(Placement((4, 4)), 4)
+    with pytest.raises(OutsideProfileError, match="too few placements"):
+        alone.times(GangLayout((4, 4)), 4)
 
 
 @pytest.mark.parametrize(
@@ -88,10 +92,10 @@ def test_a_wrong_row_of_step_times_is_named(tmp_path: Path, placements: str, sca
     assert told in str(caught.value)
 
 
-def _learning(folder: Path, files: dict[int, str], epochs: int) -> RecordedLearning:
+def _learning(folder: Path, files: dict[int, str], epochs: int) -> RecordedLearningCurve:
     for batch, rows in files.items():
         (folder / f"validation-{batch}.csv").write_text(VALIDATION + rows)
-    return read_learning("net", folder, epochs)
+    return read_learning_curve("net", folder, epochs)
 
 
 def test_an_epoch_is_as_much_work_as_the_run_that_made_least_of_it(tmp_path: Path) -> None:
@@ -109,12 +113,12 @@ def test_an_epoch_is_as_much_work_as_the_run_that_made_least_of_it(tmp_path: Pat
 
 def test_a_batch_or_an_epoch_that_was_never_run_is_refused_by_name() -> None:
     """Below the smallest, above the largest, after the last."""
-    run = Recorded((10.0,), (10.0,), (1.0,), (1.0,))
-    learning = RecordedLearning("net", {8: run, 16: run}, 1)
+    run = RecordedTraining((10.0,), (10.0,), (1.0,), (1.0,))
+    learning = RecordedLearningCurve("net", {8: run, 16: run}, 1)
     for batch in (7, 17):
-        with pytest.raises(OutsideTable, match=f"batches from 8 to 16, not {batch}"):
+        with pytest.raises(OutsideProfileError, match=f"batches from 8 to 16, not {batch}"):
             learning.noise(batch, 0)
-    with pytest.raises(OutsideTable, match="no epoch 1"):
+    with pytest.raises(OutsideProfileError, match="no epoch 1"):
         learning.noise(8, 1)
 
 
@@ -137,7 +141,7 @@ def test_a_wrong_recorded_run_is_named(tmp_path: Path, rows: str, told: str) -> 
 def test_a_folder_without_a_recorded_run_is_named(tmp_path: Path) -> None:
     """So is a file whose name does not say its batch."""
     with pytest.raises(ConfigError, match=r"no validation-\*\.csv"):
-        read_learning("net", tmp_path, 2)
+        read_learning_curve("net", tmp_path, 2)
     (tmp_path / "validation-x.csv").write_text(VALIDATION)
     with pytest.raises(ConfigError, match=r"validation-128\.csv is expected"):
-        read_learning("net", tmp_path, 2)
+        read_learning_curve("net", tmp_path, 2)

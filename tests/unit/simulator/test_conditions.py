@@ -9,35 +9,35 @@ from typing import Any
 import pytest
 
 from optimizer.policy import PolicySpec
-from scheduler.cloud.simulated import RentalTerms
-from simulator.conditions import Conditions
-from simulator.conditions_given import (
-    CancellationsGiven,
-    CostsGiven,
-    CrashesGiven,
-    FaultsGiven,
-    IncidentGiven,
-    LengthsGiven,
-    MarketGiven,
-    NoiseGiven,
-    StartsGiven,
+from scheduler.providers.simulated_cloud import RentalTerms
+from simulator.conditions import (
+    CancellationConditions,
+    Conditions,
+    CostConditions,
+    CrashConditions,
+    FaultConditions,
+    IncidentConditions,
+    LengthConditions,
+    MarketConditions,
+    NoiseConditions,
+    StartConditions,
 )
-from simulator.engine import Outcome, SolveClock, SolveTime
-from simulator.faults import Death, MarketChange, Revocation, Slowness
+from simulator.engine import RunOutcome, SolveClock, SolveTime
+from simulator.faults import MarketChange, NodeDeath, NodeSlowdown, PoolRevocation
+from simulator.ground_truth import AttemptCosts, GroundTruth, SpeedKey
 from simulator.machines import PoolModel
-from simulator.mishaps import Mishaps
-from simulator.shipped import shipped
-from simulator.simulate import Scenario
-from simulator.study.bounds import BoundsAsked
-from simulator.study.cell import Cell, Source, description, key_of, run_cell
-from simulator.truth import Costs, SpeedKey, Truth
-from walras.checking import FileModel, check
-from walras.cluster import Market, Pool, Shape
+from simulator.reports.baselines import BoundsChoice
+from simulator.reports.run_spec import RunSpec, WorkloadSource, describe_run, execute_run, run_key
+from simulator.shipped_configs import shipped_files
+from simulator.simulated_jobs import RandomFailures
+from simulator.simulation import Scenario
+from walras.cluster import Market, Pool, PoolId, Shape
 from walras.errors import ConfigError
-from walras.ids import Kind, PoolId
-from walras.yaml_text import parse_yaml
+from walras.job_request import Kind
+from walras.spec.file_model import FileModel, check_model
+from walras.spec.text_formats import parse_yaml
 
-PLAIN = Scenario((), Truth({}), PolicySpec("fifo"))
+PLAIN = Scenario((), GroundTruth({}), PolicySpec("fifo"))
 OWN = PoolModel(Pool(PoolId("own"), Shape("own", "a100", 2, 8.0, 2**30)), machines=2)
 SPOT = PoolModel(
     Pool(PoolId("spot-a"), Shape("s", "v100", 1, 8.0, 2**30), Market.SPOT, usd_per_h=3.0, quota=4, notice_s=60.0),
@@ -46,14 +46,21 @@ SPOT = PoolModel(
 OTHER = replace(SPOT, pool=replace(SPOT.pool, pool_id=PoolId("spot-b")))
 CLOUD = replace(PLAIN, pools=(OWN, SPOT, OTHER))
 PARTS: dict[str, type[FileModel]] = {
-    "costs": CostsGiven, "starts": StartsGiven, "noise": NoiseGiven, "faults": FaultsGiven, "markets": MarketGiven,
-    "incidents": IncidentGiven, "cancellations": CancellationsGiven, "crashes": CrashesGiven, "lengths": LengthsGiven,
-}  # fmt: skip
+    "costs": CostConditions,
+    "starts": StartConditions,
+    "noise": NoiseConditions,
+    "faults": FaultConditions,
+    "markets": MarketConditions,
+    "incidents": IncidentConditions,
+    "cancellations": CancellationConditions,
+    "crashes": CrashConditions,
+    "lengths": LengthConditions,
+}
 DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "simulator.md"
 
 
 def _read(text: str) -> Conditions:
-    return check(Conditions, parse_yaml(text, source="test", max_bytes=10_000), source="test")
+    return check_model(Conditions, parse_yaml(text, source="test", max_bytes=10_000), source="test")
 
 
 def test_conditions_that_say_nothing_change_nothing() -> None:
@@ -65,7 +72,7 @@ def test_what_a_file_says_reaches_the_scenario() -> None:
     """The example of the document, field by field."""
     (example,) = re.findall(r"```yaml\n(costs:.*?)```", DOCUMENT.read_text(), re.DOTALL)
     scenario = _read(example).applied_to(PLAIN)
-    assert scenario.truth.default_costs == Costs(20.0, 30.0, 600.0, 10.0, 2.0, 15.0)
+    assert scenario.truth.default_costs == AttemptCosts(20.0, 30.0, 600.0, 10.0, 2.0, 15.0)
     assert (scenario.world.speed_noise, scenario.world.cost_noise, scenario.world.report_noise) == (0.1, 0.35, 0.02)
     assert (scenario.world.report_s, scenario.oracle) == (60.0, False)
     assert (scenario.lengths.told, scenario.lengths.spread) == (True, 0.5)
@@ -110,13 +117,13 @@ def test_incidents_happen_to_pools_that_are_there() -> None:
       - {at: 30, slow: own, pace: 0.25, lasts: 1m}
       - {at: 40, market: spot-a, usd_per_h: 9, capacity: 0}
     """
-    scenario = replace(CLOUD, incidents=(Revocation(1.0, PoolId("spot-b")),))
+    scenario = replace(CLOUD, incidents=(PoolRevocation(1.0, PoolId("spot-b")),))
     assert _read(text).applied_to(scenario).incidents == (
-        Revocation(1.0, PoolId("spot-b")),
-        Revocation(10.0, PoolId("spot-a"), 2),
-        Death(20.0, PoolId("own"), 1),
-        Slowness(30.0, PoolId("own"), 0, 0.25),
-        Slowness(90.0, PoolId("own"), 0, 1.0),
+        PoolRevocation(1.0, PoolId("spot-b")),
+        PoolRevocation(10.0, PoolId("spot-a"), 2),
+        NodeDeath(20.0, PoolId("own"), 1),
+        NodeSlowdown(30.0, PoolId("own"), 0, 0.25),
+        NodeSlowdown(90.0, PoolId("own"), 0, 1.0),
         MarketChange(40.0, PoolId("spot-a"), 9.0, 0),
     )
 
@@ -133,14 +140,14 @@ def test_jobs_starts_and_kinds_have_conditions_too() -> None:
     lengths: {factor: 2}
     end: 1d
     """
-    measured = replace(PLAIN, truth=Truth({SpeedKey(Kind("cnn"), "t4"): 1.0}, {Kind("rnn"): Costs(7.0)}))
+    measured = replace(PLAIN, truth=GroundTruth({SpeedKey(Kind("cnn"), "t4"): 1.0}, {Kind("rnn"): AttemptCosts(7.0)}))
     scenario = _read(text).applied_to(measured)
-    assert scenario.truth.costs == {Kind("cnn"): Costs(9.0, None), Kind("rnn"): Costs(7.0)}
-    assert scenario.truth.default_costs == Costs(1.0)
+    assert scenario.truth.costs == {Kind("cnn"): AttemptCosts(9.0, None), Kind("rnn"): AttemptCosts(7.0)}
+    assert scenario.truth.default_costs == AttemptCosts(1.0)
     assert (scenario.world.prepare_s, scenario.world.refused) == (2.0, 0.1)
     faults = scenario.faults
     assert (faults.attempt_slow_every_s, faults.attempt_slow_s, faults.attempt_slow_pace) == (3600.0, 300.0, 0.25)
-    assert scenario.mishaps == Mishaps(0.5, 600.0, 0.2, 3, None)
+    assert scenario.mishaps == RandomFailures(0.5, 600.0, 0.2, 3, None)
     assert scenario.lengths.factor == 2.0
     assert scenario.limits.until_at == 86_400.0
 
@@ -169,10 +176,10 @@ def test_every_field_is_documented() -> None:
 )
 def test_the_conditions_that_come_along_can_be_run(name: str, workload: str, cluster: str) -> None:
     """By their names, and every law holds in them."""
-    ran = run_cell(Cell(Source(workload), cluster, "fifo", bounds=BoundsAsked.NONE, conditions=name))
-    assert ran.result.outcome is Outcome.COMPLETE
+    ran = execute_run(RunSpec(WorkloadSource(workload), cluster, "fifo", bounds=BoundsChoice.NONE, conditions=name))
+    assert ran.result.outcome is RunOutcome.COMPLETE
     assert not ran.summary.violations
-    assert set(shipped("conditions", ".yaml")) == {"rough", "spot-market"}
+    assert set(shipped_files("conditions", ".yaml")) == {"rough", "spot-market"}
 
 
 @pytest.mark.parametrize(
@@ -211,8 +218,8 @@ def test_what_makes_no_sense_is_refused(text: str) -> None:
 def test_a_cell_runs_under_its_conditions_and_is_named_by_them(tmp_path: Path) -> None:
     """Another file of conditions is another run; the same words in another file are the same."""
 
-    def cell(conditions: str | None) -> Cell:
-        return Cell(Source("three-types"), "gavel-12-12-12", "fifo", conditions=conditions)
+    def cell(conditions: str | None) -> RunSpec:
+        return RunSpec(WorkloadSource("three-types"), "gavel-12-12-12", "fifo", conditions=conditions)
 
     files: list[Any] = [None]
     for number, text in enumerate(
@@ -220,9 +227,9 @@ def test_a_cell_runs_under_its_conditions_and_is_named_by_them(tmp_path: Path) -
     ):
         files.append(tmp_path / f"{number}.yaml")
         files[-1].write_text(text)
-    keys = [key_of(description(cell(None if file is None else str(file)))) for file in files]
+    keys = [run_key(describe_run(cell(None if file is None else str(file)))) for file in files]
     assert len(set(keys)) == 3
     assert keys[1] == keys[2]
-    overheads = [{job.overhead_s for job in run_cell(cell(each)).result.jobs} for each in (None, str(files[1]))]
+    overheads = [{job.overhead_s for job in execute_run(cell(each)).result.jobs} for each in (None, str(files[1]))]
     assert overheads[0] == {0.0}
     assert min(overheads[1]) == pytest.approx(100.0)

@@ -10,8 +10,9 @@ from optimizer.policy import PolicySpec
 from optimizer.problem import Columns, Entities, Jobs, Pools, Problem
 from scheduler.core.commands import Command, Solve, WakeAt
 from scheduler.core.events import Event, JobHeld, NodeBack, Proposal, Solved, Woke
-from simulator.engine import Engine, Limits, Outcome, SolveClock, SolveTime
-from walras.ids import JobId, NodeId
+from simulator.engine import Engine, RunLimits, RunOutcome, SolveClock, SolveTime
+from walras.cluster import NodeId
+from walras.job_request import JobId
 
 _NO_FLOATS, _NO_INTS = np.zeros(0), np.zeros(0, np.int64)
 _PROBLEM = Problem(
@@ -50,7 +51,7 @@ def test_things_happen_in_order_of_time_and_equal_instants_in_order_of_schedulin
     engine = _engine(core)
     for at, number in ((5.0, 1), (2.0, 2), (5.0, 3), (2.0, 4)):
         engine.schedule(at, _tell, JobHeld(at, JobId(number)))
-    assert engine.run() is Outcome.EXHAUSTED
+    assert engine.run() is RunOutcome.EXHAUSTED
     assert [event.job_id for event in core.heard if isinstance(event, JobHeld)] == [2, 4, 1, 3]
     assert engine.now == 5.0
 
@@ -106,7 +107,7 @@ def test_a_core_that_only_waits_for_ever_is_called_stalled() -> None:
     core = Scripted(lambda event: [WakeAt(event.at + 360.0)])
     engine = _engine(core)
     engine.schedule(0.0, _tell, NodeBack(0.0, NodeId("n")))
-    assert engine.run() is Outcome.STALLED
+    assert engine.run() is RunOutcome.STALLED
 
 
 def test_waiting_for_something_that_is_under_way_is_no_stall() -> None:
@@ -115,7 +116,7 @@ def test_waiting_for_something_that_is_under_way_is_no_stall() -> None:
     engine = _engine(core)
     engine.schedule(0.0, _tell, NodeBack(0.0, NodeId("n")))
     engine.schedule(4000.5, _tell, NodeBack(4000.5, NodeId("n")))
-    assert engine.run() is not Outcome.STALLED
+    assert engine.run() is not RunOutcome.STALLED
 
 
 def test_limits_end_a_run() -> None:
@@ -123,10 +124,10 @@ def test_limits_end_a_run() -> None:
     core = Scripted(lambda event: [WakeAt(event.at + 10.0)])
     engine = _engine(core)
     engine.schedule(0.0, _tell, NodeBack(0.0, NodeId("n")))
-    assert engine.run(Limits(until_at=95.0)) is Outcome.TIME_LIMIT
+    assert engine.run(RunLimits(until_at=95.0)) is RunOutcome.TIME_LIMIT
     assert engine.now == 95.0
     assert len(core.heard) == 10
-    assert engine.run(Limits(max_events=12)) is Outcome.EVENT_LIMIT
+    assert engine.run(RunLimits(max_events=12)) is RunOutcome.EVENT_LIMIT
 
 
 def test_the_recorder_sees_every_event_with_its_commands() -> None:

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from scheduler.cloud.simulated import RentalTerms
 from scheduler.core.commands import NodeCordoned, ReleaseNode, Rent
 from scheduler.core.events import (
     AttemptEnded,
@@ -25,15 +24,14 @@ from scheduler.core.events import (
     PoolDeclared,
     RentFailed,
 )
-from simulator.attempts import WorldModel
-from simulator.faults import Death, FaultModel, Faults, MarketChange, Revocation, Slowness
-from simulator.machines import Machines, PoolModel
-from simulator.streams import Streams
-from simulator.truth import Costs
-from walras.cluster import Market, Pool, Shape
-from walras.ids import NodeId, PoolId
-from walras.reasons import Reason
-from walras.states import JobState
+from scheduler.providers.simulated_cloud import RentalTerms
+from simulator.attempts import WorldParameters
+from simulator.engine import RandomStreams
+from simulator.faults import FaultInjector, FaultModel, MarketChange, NodeDeath, NodeSlowdown, PoolRevocation
+from simulator.ground_truth import AttemptCosts
+from simulator.machines import PoolModel, SimulatedMachines
+from walras.cluster import Market, NodeId, Pool, PoolId, Shape
+from walras.states import JobState, Reason
 
 Make = Callable[..., Any]
 OWN, SPOT = PoolId("own"), PoolId("spot")
@@ -42,10 +40,10 @@ SLOW = FaultModel(notice_silence_s=5.0, lease_s=30.0, repair_s=100.0)
 
 def test_a_machine_that_dies_is_silent_then_lost_then_repaired(bench: Make, job: Make) -> None:
     """Nobody hears of the death itself; what was not saved is lost; after the repair it joins again, empty."""
-    b = bench(Costs(checkpoint_s=0.0, checkpoint_every_s=4.0), faults=SLOW)
+    b = bench(AttemptCosts(checkpoint_s=0.0, checkpoint_every_s=4.0), faults=SLOW)
     b.submit(job(steps=1000.0))
     b.start(0.0, 1, 1, {"own-1": (0,)})
-    b.faults.script([Death(10.0, OWN, 0)])
+    b.faults.script([NodeDeath(10.0, OWN, 0)])
     b.start(50.0, 1, 2, {"own-2": (0,)}, steps=16.0)
     b.run()
     fates = b.told(NodeUnreachable, NodeLost)
@@ -60,7 +58,7 @@ def test_what_is_started_on_a_dead_machine_never_comes_up(bench: Make, job: Make
     """Until the machine is declared lost the scheduler waits in vain."""
     b = bench(faults=SLOW)
     b.submit(job())
-    b.faults.script([Death(1.0, OWN, 0)])
+    b.faults.script([NodeDeath(1.0, OWN, 0)])
     b.start(2.0, 1, 1, {"own-1": (0,)})
     b.revoke(3.0, 1, 1, Reason.POLICY_PREEMPTED)
     b.run()
@@ -73,7 +71,7 @@ def test_a_gang_ends_when_one_of_its_machines_dies(bench: Make, job: Make) -> No
     b = bench(faults=SLOW)
     b.submit(job(steps=1000.0))
     b.start(0.0, 1, 1, {"own-1": (0, 1), "own-2": (0, 1)})
-    b.faults.script([Death(10.0, OWN, 1)])
+    b.faults.script([NodeDeath(10.0, OWN, 1)])
     b.run()
     lost, ended = b.told(NodeLost, AttemptEnded)
     assert (lost.at, ended.at) == (40.0, 40.0)
@@ -148,12 +146,12 @@ def test_a_released_machine_is_gone_and_makes_room_in_the_quota(bench: Make, job
 
 def test_a_revocation_gives_notice_and_takes_the_oldest_machine(bench: Make, job: Make) -> None:
     """With notice there is time to checkpoint; at the deadline the machine is gone, whatever runs there."""
-    b = bench(Costs(checkpoint_s=2.0))
+    b = bench(AttemptCosts(checkpoint_s=2.0))
     b.submit(job(1, steps=1000.0), job(2, steps=1000.0))
     b.at(0.0, Rent("spot", SPOT, 2))
     b.start(6.0, 1, 1, {"spot-0": (0,)})
     b.start(6.0, 2, 1, {"spot-1": (0,)})
-    b.faults.script([Revocation(20.0, SPOT, 1), Revocation(21.0, SPOT, 1), Revocation(22.0, SPOT)])
+    b.faults.script([PoolRevocation(20.0, SPOT, 1), PoolRevocation(21.0, SPOT, 1), PoolRevocation(22.0, SPOT)])
     b.revoke(20.0, 1, 1, Reason.INFRA_SPOT_RECLAIM, grace_s=9.0)
     b.run()
     assert [(e.at, e.node_id, e.gone_at) for e in b.told(NodeLeaving)] == [
@@ -172,7 +170,7 @@ def test_a_revocation_of_the_pool_takes_every_machine_that_is_ready(bench: Make,
     b = bench()
     b.submit(job())
     b.at(0.0, Rent("spot", SPOT, 2))
-    b.faults.script([Revocation(20.0, SPOT)])
+    b.faults.script([PoolRevocation(20.0, SPOT)])
     b.at(25.0, ReleaseNode(NodeId("spot-0")))
     b.run()
     assert [(e.at, e.node_id) for e in b.told(NodeLeaving)] == [(20.0, "spot-0"), (20.0, "spot-1")]
@@ -199,12 +197,12 @@ def test_no_fault_begins_after_the_faults_have_stopped(bench: Make, job: Make) -
 
 def test_a_slow_machine_holds_up_every_gang_that_it_is_part_of(bench: Make, job: Make) -> None:
     """At half its pace a gang makes half the steps, wherever its other ranks are; what it measures says so."""
-    b = bench(model=WorldModel(report_s=10.0))
+    b = bench(model=WorldParameters(report_s=10.0))
     b.submit(job(1, steps=100.0), job(2, steps=100.0))
     b.prepare(0.0, 1, 1, {"own-1": (0,), "own-2": (0,)})
     b.start(0.0, 1, 1, {"own-1": (0,), "own-2": (0,)})
     b.start(0.0, 2, 1, {"own-2": (1,)})
-    b.faults.script([Slowness(10.0, OWN, 0, pace=0.5), Slowness(30.0, OWN, 0, pace=1.0)])
+    b.faults.script([NodeSlowdown(10.0, OWN, 0, pace=0.5), NodeSlowdown(30.0, OWN, 0, pace=1.0)])
     b.run()
     # 20 steps by 10 s, 20 more at half the pace by 30 s, the other 60 by 60 s.
     assert [(e.job_id, e.at) for e in b.told(AttemptEnded)] == [(2, 50.0), (1, 60.0)]
@@ -271,8 +269,8 @@ def test_slow_spells_of_an_attempt_end_with_it(bench: Make, job: Make) -> None:
 def test_prices_move_around_the_pools_own(bench: Make) -> None:
     """At every so many seconds the scheduler hears another; none after the instant at which chance ends."""
     b = bench()
-    machines = Machines(b.engine, [PoolModel(market_pool(), reprice_every_s=10.0, price_noise=0.5)])
-    Faults(b.engine, machines, b.world, FaultModel(until_at=1000.0), Streams(3))
+    machines = SimulatedMachines(b.engine, [PoolModel(market_pool(), reprice_every_s=10.0, price_noise=0.5)])
+    FaultInjector(b.engine, machines, b.world, FaultModel(until_at=1000.0), RandomStreams(3))
     b.run()
     prices = [event.pool.usd_per_h for event in b.told(PoolDeclared) if event.at > 0]
     assert len(prices) == 100
@@ -284,7 +282,7 @@ def test_boots_vary_and_are_paid_from_when_the_machine_is_there(bench: Make) -> 
     """Around what the pool's terms say."""
     b = bench()
     pool = PoolModel(market_pool(), terms=RentalTerms(boot_s=100.0), boot_noise=0.5)
-    machines = Machines(b.engine, [pool], Random(1))
+    machines = SimulatedMachines(b.engine, [pool], Random(1))
     for number in range(2):
         b.at(float(number), Rent(f"token-{number}", SPOT, 1))
     b.engine.run()

@@ -5,22 +5,21 @@ from math import inf
 import pytest
 
 from scheduler.core.policy_file import parse_policy
-from simulator.compat.gavel.profile import gavel_scenario, policy_names
-from simulator.engine import Outcome
-from simulator.job import SimulatedJob
+from simulator.engine import RunOutcome
+from simulator.ground_truth import GroundTruth, SpeedKey
 from simulator.machines import PoolModel
-from simulator.simulate import Result, simulate
-from simulator.truth import SpeedKey, Truth
-from walras.cluster import Pool, Shape
+from simulator.simulated_jobs import SimulatedJob
+from simulator.simulation import SimulationResult, simulate
+from simulator.worlds.gavel.gavel_scenario import gavel_policy_names, gavel_scenario
+from walras.cluster import Pool, PoolId, Shape
 from walras.errors import ConfigError, UnknownPolicyError
-from walras.ids import JobId, Kind, PoolId
-from walras.request import Demand, JobRequest
+from walras.job_request import Demand, JobId, JobRequest, Kind
 
 KIND = Kind("net")
 FLEET = {"v100": 2.0, "k80": 1.0}
 
 
-def _run(policy: str, jobs: list[tuple[float, float]], counts: dict[str, int], kept: float = 0.6) -> Result:
+def _run(policy: str, jobs: list[tuple[float, float]], counts: dict[str, int], kept: float = 0.6) -> SimulationResult:
     """Jobs (arrival, steps) at 2 steps per second on a V100 and 1 on a K80; beside another a job keeps `kept`."""
     speeds = {SpeedKey(KIND, name, 1): FLEET[name] for name in counts}
     pairs = {(key, KIND): speed * kept for key, speed in speeds.items()}
@@ -32,13 +31,13 @@ def _run(policy: str, jobs: list[tuple[float, float]], counts: dict[str, int], k
         SimulatedJob(at, JobRequest(JobId(number), KIND, demands, steps=steps), steps)
         for number, (at, steps) in enumerate(jobs, start=1)
     ]
-    result = simulate(workload, gavel_scenario(pools, Truth(speeds, pairs=pairs), policy))
-    assert result.outcome is Outcome.COMPLETE
+    result = simulate(workload, gavel_scenario(pools, GroundTruth(speeds, pairs=pairs), policy))
+    assert result.outcome is RunOutcome.COMPLETE
     assert result.violations == []
     return result
 
 
-def _ends(result: Result) -> dict[int, float]:
+def _ends(result: SimulationResult) -> dict[int, float]:
     return {int(job.job_id): job.ended_at for job in result.jobs}
 
 
@@ -73,7 +72,7 @@ def test_both_members_of_a_pair_complete_with_the_slower() -> None:
     assert result.pools[0].held_s == pytest.approx(300.0)
 
 
-@pytest.mark.parametrize("policy", policy_names())
+@pytest.mark.parametrize("policy", gavel_policy_names())
 def test_every_policy_finishes_every_job(policy: str) -> None:
     """More jobs than accelerators, arriving one by one, under all that the profile has."""
     jobs = [(number * 200.0, 500.0 + 130.0 * number) for number in range(12)]
@@ -93,4 +92,4 @@ def test_the_profile_is_not_for_servers_and_has_gavels_names_only() -> None:
     with pytest.raises(ConfigError, match="mechanism"):
         parse_policy({"policy": "fifo", "rules": {"mechanism": "gavel"}})
     with pytest.raises(UnknownPolicyError, match="fifo_perf"):
-        gavel_scenario((), Truth({}), "nonesuch")
+        gavel_scenario((), GroundTruth({}), "nonesuch")

@@ -4,16 +4,22 @@ import pytest
 
 from optimizer.policy import PolicySpec
 from scheduler.core.rules import RoundRules
-from simulator.goodput.application import Application, Noise, Profile, StepTimes, goodput, split_batch
-from simulator.goodput.law import GoodputLaw
-from simulator.goodput.placement import Placement
-from simulator.job import SimulatedJob
+from simulator.goodput.application import (
+    AcceleratorProfile,
+    Application,
+    GangLayout,
+    GradientStatistics,
+    StepTimes,
+    goodput,
+    split_batch,
+)
+from simulator.goodput.laws import GoodputLaw
+from simulator.ground_truth import AttemptCosts, GroundTruth
 from simulator.machines import PoolModel
-from simulator.simulate import Scenario, simulate
-from simulator.truth import Costs, Truth
-from walras.cluster import Pool, Shape
-from walras.ids import JobId, Kind, PoolId
-from walras.request import Demand, JobRequest
+from simulator.simulated_jobs import SimulatedJob
+from simulator.simulation import Scenario, simulate
+from walras.cluster import Pool, PoolId, Shape
+from walras.job_request import Demand, JobId, JobRequest, Kind
 
 KIND = Kind("net")
 
@@ -21,7 +27,7 @@ KIND = Kind("net")
 class Linear:
     """A pass takes a fixed time and one per sample; a ring over machines costs, one inside a machine hardly."""
 
-    def times(self, placement: Placement, local: int) -> StepTimes:
+    def times(self, placement: GangLayout, local: int) -> StepTimes:
         ring_s = 0.0 if placement.accelerators == 1 else 0.2 if placement.machines > 1 else 0.02
         return StepTimes(0.05 + 0.001 * local + ring_s, ring_s)
 
@@ -31,15 +37,15 @@ class Noisier:
 
     work = tuple(100.0 * epoch for epoch in range(11))
 
-    def noise(self, batch: int, epoch: int) -> Noise:
-        return Noise(1.0, 1.0 + epoch)
+    def noise(self, batch: int, epoch: int) -> GradientStatistics:
+        return GradientStatistics(1.0, 1.0 + epoch)
 
     def updates(self, batch: int, epochs: int) -> float:
         return 0.0
 
 
 def _application() -> Application:
-    return Application("net", 128, 4096, Noisier(), {"a100": Profile(Linear(), 16, 256)})
+    return Application("net", 128, 4096, Noisier(), {"a100": AcceleratorProfile(Linear(), 16, 256)})
 
 
 def test_the_speed_is_that_of_the_best_batch_of_the_epoch() -> None:
@@ -51,7 +57,7 @@ def test_the_speed_is_that_of_the_best_batch_of_the_epoch() -> None:
         assert until == (100.0 * (epoch + 1) if epoch < 9 else float("inf"))
         for batch in (128, 512, 1024):
             split = split_batch(app, "a100", 4, batch)
-            assert speed >= 0.98 * goodput(app, "a100", Placement((4,)), split, epoch)
+            assert speed >= 0.98 * goodput(app, "a100", GangLayout((4,)), split, epoch)
     early, late = (law.stretch("a100", (8,), steps).steps_per_s for steps in (0.0, 950.0))
     fixed = GoodputLaw(app, batch=128).stretch("a100", (8,), 950.0).steps_per_s
     assert late > early
@@ -74,7 +80,7 @@ def test_an_adaptive_job_gains_from_its_own_batch(policy: str) -> None:
     ends = []
     for law in (GoodputLaw(_application()), GoodputLaw(_application(), batch=128)):
         request = JobRequest(JobId(1), KIND, (Demand("a100", 4),), steps=1000.0, sizes=(1, 2, 4))
-        truth = Truth({}, default_costs=Costs(10.0, 5.0), laws={KIND: law})
+        truth = GroundTruth({}, default_costs=AttemptCosts(10.0, 5.0), laws={KIND: law})
         result = simulate(
             [SimulatedJob(0.0, request, 1000.0)], Scenario((pool,), truth, PolicySpec(policy), RoundRules())
         )

@@ -5,23 +5,19 @@ from pathlib import Path
 
 import pytest
 
-from simulator.engine import Outcome
-from simulator.goodput.application import Split, gain, step_time
-from simulator.goodput.errors import OutsideTable
-from simulator.goodput.law import GoodputLaw
-from simulator.goodput.laws import laws_of
-from simulator.goodput.placement import Placement
-from simulator.goodput.stated import stated_application
-from simulator.study.bounds import BoundsAsked
-from simulator.study.cell import Cell, Source, description, key_of, run_cell
-from simulator.truth import Truth
-from walras.checking import check
+from simulator.engine import RunOutcome
+from simulator.goodput.application import BatchSplit, GangLayout, OutsideProfileError, batch_gain, update_time_s
+from simulator.goodput.laws import GoodputLaw, goodput_laws, stated_application
+from simulator.ground_truth import GroundTruth
+from simulator.reports.baselines import BoundsChoice
+from simulator.reports.run_spec import RunSpec, WorkloadSource, describe_run, execute_run, run_key
 from walras.errors import ConfigError
-from walras.goodput_given import LawGiven
-from walras.ids import Kind
+from walras.job_request import Kind
+from walras.spec.file_model import check_model
+from walras.spec.workload_file import GoodputLawEntry
 
-GIVEN = check(
-    LawGiven,
+GIVEN = check_model(
+    GoodputLawEntry,
     {
         "batch": {"initial": 32, "max": 1024},
         "noise_scale": {0: 32, 1000: 992},
@@ -39,29 +35,29 @@ APPLICATION = stated_application("net", GIVEN)
 def test_step_times_are_those_of_the_table_and_linear_between_samples() -> None:
     """Synchronisation is what a gang takes longer than one accelerator; a gang on several machines takes longer yet."""
     law = APPLICATION.on["a100"].law
-    assert law.times(Placement((1,)), 40).step_s == pytest.approx(0.25)
-    assert law.times(Placement((1,)), 40).sync_s == 0.0
-    together, apart = law.times(Placement((4,)), 16), law.times(Placement((2, 2)), 16)
+    assert law.times(GangLayout((1,)), 40).step_s == pytest.approx(0.25)
+    assert law.times(GangLayout((1,)), 40).sync_s == 0.0
+    together, apart = law.times(GangLayout((4,)), 16), law.times(GangLayout((2, 2)), 16)
     assert (together.step_s, together.sync_s) == (pytest.approx(0.14), pytest.approx(0.04))
     assert (apart.step_s, apart.sync_s) == (pytest.approx(0.28), pytest.approx(0.18))
     # Three passes, the first two without synchronisation.
-    assert step_time(APPLICATION, "a100", Placement((4,)), Split(16, 2)) == pytest.approx(0.14 + 2 * 0.1)
-    assert APPLICATION.on["t4"].law.times(Placement((4,)), 16).sync_s == 0.0
+    assert update_time_s(APPLICATION, "a100", GangLayout((4,)), BatchSplit(16, 2)) == pytest.approx(0.14 + 2 * 0.1)
+    assert APPLICATION.on["t4"].law.times(GangLayout((4,)), 16).sync_s == 0.0
 
 
 @pytest.mark.parametrize(("parts", "local"), [((2,), 16), ((1,), 8), ((1,), 65)])
 def test_what_the_table_does_not_say_is_not_guessed(parts: tuple[int, ...], local: int) -> None:
     """Neither gangs nor samples outside of it."""
-    with pytest.raises(OutsideTable):
-        APPLICATION.on["a100"].law.times(Placement(parts), local)
+    with pytest.raises(OutsideProfileError):
+        APPLICATION.on["a100"].law.times(GangLayout(parts), local)
     assert GoodputLaw(APPLICATION).stretch("a100", (2,), 0.0).steps_per_s == 0.0
 
 
 def test_a_step_is_worth_what_the_noise_scale_says() -> None:
     """(noise + initial) / (noise / s + initial) steps of the initial batch, of a batch s times as large."""
-    assert gain(APPLICATION, 32, 0) == 1.0
-    assert gain(APPLICATION, 64, 0) == pytest.approx((32 + 32) / (32 / 2 + 32))
-    assert gain(APPLICATION, 1024, 1) == pytest.approx((992 + 32) / (992 / 32 + 32))
+    assert batch_gain(APPLICATION, 32, 0) == 1.0
+    assert batch_gain(APPLICATION, 64, 0) == pytest.approx((32 + 32) / (32 / 2 + 32))
+    assert batch_gain(APPLICATION, 1024, 1) == pytest.approx((992 + 32) / (992 / 32 + 32))
     assert APPLICATION.learning.updates(32, 1) == pytest.approx(1000.0)
     assert APPLICATION.learning.updates(64, 1) == pytest.approx(1000.0 * 48 / 64)
 
@@ -77,12 +73,12 @@ def test_the_speed_follows_the_noise_and_the_bounds_of_the_batch() -> None:
         assert paces[1].steps_per_s >= paces[2].steps_per_s > 0
     early, late = (free.stretch("a100", (4,), steps).steps_per_s for steps in (0.0, 1000.0))
     assert late > 1.5 * early
-    assert fixed.stretch("a100", (4,), 0.0).steps_per_s == pytest.approx(gain(APPLICATION, 64, 0) / 0.14)
+    assert fixed.stretch("a100", (4,), 0.0).steps_per_s == pytest.approx(batch_gain(APPLICATION, 64, 0) / 0.14)
 
 
 def test_a_kind_stands_for_a_law_and_its_batches() -> None:
     """Jobs with equal batches are of one kind; a batch beyond the law is refused by name."""
-    laws = laws_of({"net": GIVEN})
+    laws = goodput_laws({"net": GIVEN})
     kinds = [
         laws.kind_of("net", batch, most, "here") for batch, most in ((None, None), (64, None), (64, 256), (None, 64))
     ]
@@ -100,18 +96,18 @@ def test_profiles_that_were_measured_are_laws_of_a_trace(reference_data: Path, t
         "pools: [{shape: t4x4, accelerator: t4, accelerators: 4, cpus: 48, memory: 192GB, machines: 16}]"
     )
     pollux = reference_data / "golden" / "pollux"
-    source = Source(str(pollux / "workloads" / "workload-6.csv"), speeds=str(pollux / "profiles"))
-    cell = Cell(source, str(tmp_path / "c.yaml"), "fifo", bounds=BoundsAsked.NONE)
-    ran = run_cell(cell)
-    assert (ran.result.outcome, len(ran.result.jobs), ran.summary.violations) == (Outcome.COMPLETE, 160, ())
-    assert key_of(description(cell))
+    source = WorkloadSource(str(pollux / "workloads" / "workload-6.csv"), speeds=str(pollux / "profiles"))
+    cell = RunSpec(source, str(tmp_path / "c.yaml"), "fifo", bounds=BoundsChoice.NONE)
+    ran = execute_run(cell)
+    assert (ran.result.outcome, len(ran.result.jobs), ran.summary.violations) == (RunOutcome.COMPLETE, 160, ())
+    assert run_key(describe_run(cell))
 
 
 def test_the_run_time_of_a_job_sums_its_stretches() -> None:
     """From the beginning; endless where it makes no step."""
-    laws = laws_of({"net": GIVEN})
+    laws = goodput_laws({"net": GIVEN})
     kind = laws.kind_of("net", 64, None, "here")
-    truth = Truth({}, laws=laws.of)
+    truth = GroundTruth({}, laws=laws.of)
     early, late = (truth.stretch(kind, "a100", (4,), steps).steps_per_s for steps in (0.0, 1000.0))
     assert truth.takes_s(kind, "a100", (4,), 3000.0) == pytest.approx(1000.0 / early + 2000.0 / late)
     assert truth.takes_s(kind, "a100", (3,), 3000.0) == inf

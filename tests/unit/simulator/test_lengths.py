@@ -8,14 +8,12 @@ import pytest
 
 from optimizer.policy import PolicySpec
 from scheduler.core.rules import RoundRules
-from simulator.job import SimulatedJob
-from simulator.lengths import Lengths, as_told
+from simulator.ground_truth import GroundTruth, SpeedKey
 from simulator.machines import PoolModel
-from simulator.simulate import Scenario, simulate
-from simulator.truth import SpeedKey, Truth
-from walras.cluster import Pool, Shape
-from walras.ids import JobId, Kind, PoolId
-from walras.request import Demand, JobRequest
+from simulator.simulated_jobs import LengthEstimates, SimulatedJob, with_estimate_error
+from simulator.simulation import Scenario, simulate
+from walras.cluster import Pool, PoolId, Shape
+from walras.job_request import Demand, JobId, JobRequest, Kind
 
 KIND = Kind("k")
 
@@ -28,10 +26,10 @@ def _job(number: int, steps: float, at: float = 0.0, told: float | None = None) 
 def test_lengths_can_be_hidden_and_can_be_wrong() -> None:
     """The request alone changes: hidden says nothing, wrong is log-normal around the truth."""
     jobs = [_job(number, 100.0) for number in range(4000)]
-    assert list(as_told(jobs, Lengths(), Random(1))) == jobs
-    hidden = next(as_told(jobs, Lengths(told=False), Random(1)))
+    assert list(with_estimate_error(jobs, LengthEstimates(), Random(1))) == jobs
+    hidden = next(with_estimate_error(jobs, LengthEstimates(told=False), Random(1)))
     assert (hidden.steps, hidden.request.steps, hidden.request.duration_s) == (100.0, None, None)
-    wrong = list(as_told(jobs, Lengths(spread=0.5), Random("1/lengths")))
+    wrong = list(with_estimate_error(jobs, LengthEstimates(spread=0.5), Random("1/lengths")))
     logs = [log(job.request.steps / 100.0) for job in wrong if job.request.steps is not None]
     assert {job.steps for job in wrong} == {100.0}
     assert (fmean(logs), pstdev(logs)) == (pytest.approx(0.0, abs=0.03), pytest.approx(0.5, rel=0.05))
@@ -41,11 +39,11 @@ def test_lengths_can_be_hidden_and_can_be_wrong() -> None:
 def test_a_run_whose_lengths_are_wrong_ends_all_the_same() -> None:
     """The order follows what was told, the work is what it is, and the same seed tells the same."""
     pool = PoolModel(Pool(PoolId("p"), Shape("s", "a100", 2, 8.0, 2**30)), machines=1)
-    truth = Truth({SpeedKey(KIND, "a100"): 1.0})
+    truth = GroundTruth({SpeedKey(KIND, "a100"): 1.0})
     jobs = [_job(number, 50.0 + number) for number in range(1, 30)]
     ends = []
     for spread in (0.0, 1.0, 1.0):
-        scenario = Scenario((pool,), truth, PolicySpec("srtf"), lengths=Lengths(spread=spread), seed=3)
+        scenario = Scenario((pool,), truth, PolicySpec("srtf"), lengths=LengthEstimates(spread=spread), seed=3)
         result = simulate(jobs, scenario)
         assert not result.violations
         ends.append([job.job_id for job in result.jobs])
@@ -56,7 +54,7 @@ def test_a_run_whose_lengths_are_wrong_ends_all_the_same() -> None:
 def test_a_job_that_was_said_to_be_short_does_not_keep_its_place_for_ever() -> None:
     """Always about to end by what was said, it is of unknown length once it is far beyond that."""
     pool = PoolModel(Pool(PoolId("p"), Shape("s", "a100", 1, 8.0, 2**30)), machines=1)
-    truth = Truth({SpeedKey(KIND, "a100"): 1.0})
+    truth = GroundTruth({SpeedKey(KIND, "a100"): 1.0})
     rules = RoundRules(round_s=60.0, restart_default_s=5.0, min_runtime_s=20.0)
     liar, other = _job(1, 1e5, told=30.0), _job(2, 100.0, at=10.0)
     result = simulate([liar, other], Scenario((pool,), truth, PolicySpec("max_min_fairness"), rules))

@@ -10,16 +10,14 @@ from rich.console import Console
 
 from scheduler.core.commands import AttemptTransitioned, JobTransitioned
 from scheduler.core.events import JobSubmitted, NodeJoined, NodeLost, PoolDeclared
-from simulator.engine import Engine, Outcome, SolveStats
-from simulator.metrics import JobMeasure, Metrics
-from simulator.report import summarise, to_json
-from simulator.simulate import Result
-from simulator.study.tables import print_tables
-from walras.cluster import NodeShare, Placement, Pool, Shape
-from walras.ids import JobId, Kind, NodeId, PoolId
-from walras.reasons import Reason
-from walras.request import Demand, JobRequest
-from walras.states import AttemptState, JobState
+from simulator.engine import Engine, RunOutcome, SolveStats
+from simulator.metrics import JobMetrics, MetricsCollector
+from simulator.reports.report_page import print_run_summary
+from simulator.reports.run_summary import summarise_run, summary_json
+from simulator.simulation import SimulationResult
+from walras.cluster import NodeId, NodeShare, Placement, Pool, PoolId, Shape
+from walras.job_request import Demand, JobId, JobRequest, Kind
+from walras.states import AttemptState, JobState, Reason
 
 Make = Callable[..., Any]
 POOL = Pool(PoolId("own"), Shape("own", "a100", 2, 8.0, 2**30), usd_per_h=7.2)
@@ -29,9 +27,9 @@ class Watch:
     """Metrics over a story told by the test."""
 
     def __init__(self) -> None:
-        self.ended: list[JobMeasure] = []
+        self.ended: list[JobMetrics] = []
         self.engine = Engine(self, lambda solve: pytest.fail("no solve"))
-        self.metrics = Metrics(self.engine, self.ended.append)
+        self.metrics = MetricsCollector(self.engine, self.ended.append)
 
     def handle(self, event: object) -> list[Any]:
         return []
@@ -109,21 +107,21 @@ def test_two_attempts_at_once_stop_the_simulation(watch: Watch) -> None:
         watch.attempt(21.0, 1, 2, AttemptState.LEASED, "n2")
 
 
-def _measure(number: int, jct_s: float, state: JobState = JobState.SUCCEEDED) -> JobMeasure:
-    measure = JobMeasure(JobId(number), "k", "p", "u", 10.0, 12.0, 10.0 + jct_s, state)
+def _measure(number: int, jct_s: float, state: JobState = JobState.SUCCEEDED) -> JobMetrics:
+    measure = JobMetrics(JobId(number), "k", "p", "u", 10.0, 12.0, 10.0 + jct_s, state)
     measure.accelerator_s = {"a100": 3600.0}
     return measure
 
 
-def _result(*jobs: JobMeasure, unfinished: tuple[JobMeasure, ...] = ()) -> Result:
-    return Result(
-        Outcome.COMPLETE, 300.0, 10.0, 210.0, list(jobs), list(unfinished), [], {}, 100.0, 5.0, 42, SolveStats(), 0.1
+def _result(*jobs: JobMetrics, unfinished: tuple[JobMetrics, ...] = ()) -> SimulationResult:
+    return SimulationResult(
+        RunOutcome.COMPLETE, 300.0, 10.0, 210.0, list(jobs), list(unfinished), [], {}, 100.0, 5.0, 42, SolveStats(), 0.1
     )
 
 
 def test_figures_are_taken_over_the_jobs_that_succeeded() -> None:
     """A job that failed at once would make every mean look better."""
-    summary = summarise(_result(_measure(1, 100.0), _measure(2, 200.0), _measure(3, 1.0, JobState.FAILED)))
+    summary = summarise_run(_result(_measure(1, 100.0), _measure(2, 200.0), _measure(3, 1.0, JobState.FAILED)))
     assert (summary.avg_jct_s, summary.median_jct_s, summary.p99_jct_s) == (150.0, 150.0, pytest.approx(199.0))
     assert (summary.makespan_s, summary.jobs, summary.by_state) == (200.0, 3, {"FAILED": 1, "SUCCEEDED": 2})
     assert summary.accelerator_h == {"a100": 3.0}
@@ -131,12 +129,12 @@ def test_figures_are_taken_over_the_jobs_that_succeeded() -> None:
 
 def test_a_run_without_a_finished_job_has_no_mean() -> None:
     """nan in data, null in JSON, a dash in the table: never a zero."""
-    summary = summarise(_result(unfinished=(JobMeasure(JobId(1), "k", "p", "u", 1.0),)))
+    summary = summarise_run(_result(unfinished=(JobMetrics(JobId(1), "k", "p", "u", 1.0),)))
     assert isnan(summary.avg_jct_s)
     assert isnan(summary.utilisation)
-    assert json.loads(to_json(summary))["avg_jct_s"] is None
+    assert json.loads(summary_json(summary))["avg_jct_s"] is None
     console = Console(record=True, width=100)
-    print_tables(summary, console)
+    print_run_summary(summary, console)
     assert "JCT avg / median / p95 / p99    │ - / - / - / -" in console.export_text()
 
 
@@ -144,7 +142,7 @@ def test_the_json_has_each_job() -> None:
     """With its JCT and queueing, and null for what never happened."""
     never_ran = _measure(2, 50.0, JobState.CANCELLED)
     never_ran.first_run_at = nan
-    body = json.loads(to_json(summarise(_result()), [_measure(1, 100.0), never_ran]))
+    body = json.loads(summary_json(summarise_run(_result()), [_measure(1, 100.0), never_ran]))
     assert [(job["job_id"], job["jct_s"], job["queueing_s"]) for job in body["per_job"]] == [
         (1, 100.0, 2.0),
         (2, 50.0, None),

@@ -8,17 +8,16 @@ from typing import Any
 import pytest
 
 from optimizer.policy import PolicySpec
-from scheduler.core.events import AttemptEnded, AttemptProgressed, AttemptStarted, ThroughputMeasured
-from simulator.attempts import WorldModel
-from simulator.job import PlannedFailure, SimulatedJob
+from scheduler.core.events import AttemptEnded, AttemptProgressed, AttemptStarted
+from scheduler.core.speed_events import ThroughputMeasured
+from simulator.attempts import WorldParameters
+from simulator.ground_truth import AttemptCosts, GroundTruth, SpeedKey, SpeedSegment
 from simulator.machines import PoolModel
-from simulator.simulate import Scenario, Simulation, simulate
-from simulator.truth import Costs, SpeedKey, Stretch, Truth
-from walras.cluster import Pool, Shape
-from walras.ids import JobId, Kind, PoolId
-from walras.reasons import Reason
-from walras.request import Demand, JobRequest
-from walras.states import JobState
+from simulator.simulated_jobs import PlannedFailure, SimulatedJob
+from simulator.simulation import Scenario, Simulation, simulate
+from walras.cluster import Pool, PoolId, Shape
+from walras.job_request import Demand, JobId, JobRequest, Kind
+from walras.states import JobState, Reason
 
 Make = Callable[..., Any]
 KIND = Kind("k")
@@ -27,13 +26,13 @@ KIND = Kind("k")
 class Growing:
     """A job whose goodput doubles when half of a thousand steps are behind it, and grows with its gang."""
 
-    def stretch(self, accelerator: str, parts: tuple[int, ...], steps: float) -> Stretch:
-        return Stretch(1.0 * sum(parts), 500.0) if steps < 500.0 else Stretch(2.0 * sum(parts))
+    def stretch(self, accelerator: str, parts: tuple[int, ...], steps: float) -> SpeedSegment:
+        return SpeedSegment(1.0 * sum(parts), 500.0) if steps < 500.0 else SpeedSegment(2.0 * sum(parts))
 
 
 def test_a_spread_gang_has_a_speed_of_its_own(bench: Make, job: Make) -> None:
     """Two accelerators of one machine, and one of each of two: the second way is as slow as the table says."""
-    truth = Truth({}, spread={SpeedKey(KIND, "a100", 2): 1.0})
+    truth = GroundTruth({}, spread={SpeedKey(KIND, "a100", 2): 1.0})
     b = bench(truth=truth)
     b.submit(job(1, steps=100.0), job(2, steps=100.0))
     b.start(0.0, 1, 1, {"own-1": (0, 1)})
@@ -45,7 +44,7 @@ def test_a_spread_gang_has_a_speed_of_its_own(bench: Make, job: Make) -> None:
 
 def test_the_scheduler_is_told_the_speed_that_its_gang_will_have() -> None:
     """Spread over machines if it must be, however the oracle would love to see it together."""
-    truth = Truth({SpeedKey(KIND, "a100"): 2.0}, spread={SpeedKey(KIND, "a100", 4): 3.0})
+    truth = GroundTruth({SpeedKey(KIND, "a100"): 2.0}, spread={SpeedKey(KIND, "a100", 4): 3.0})
     pool = PoolModel(Pool(PoolId("p"), Shape("s", "a100", 2, 8.0, 2**30)), machines=2)
     told: list[float] = []
     request = JobRequest(JobId(1), KIND, (Demand("a100", 4),), steps=30.0)
@@ -60,7 +59,7 @@ def test_the_scheduler_is_told_the_speed_that_its_gang_will_have() -> None:
 
 def test_a_law_turns_at_its_steps_and_goes_on_there_after_a_restart(bench: Make, job: Make) -> None:
     """Goodput follows the job's progress to the instant, and its gang; what is reported is what it is."""
-    b = bench(model=WorldModel(report_s=100.0), truth=Truth({}, laws={KIND: Growing()}))
+    b = bench(model=WorldParameters(report_s=100.0), truth=GroundTruth({}, laws={KIND: Growing()}))
     b.submit(job(1, steps=1000.0))
     b.start(0.0, 1, 1, {"own-1": (0,)})
     b.revoke(600.0, 1, 1, Reason.POLICY_PREEMPTED)
@@ -73,7 +72,7 @@ def test_a_law_turns_at_its_steps_and_goes_on_there_after_a_restart(bench: Make,
 
 def test_a_move_to_other_machines_costs_more_than_a_restart_in_place(bench: Make, job: Make) -> None:
     """The state is fetched where it is not; the first start fetches nothing."""
-    costs = Costs(start_s=2.0, checkpoint_s=0.0, migrate_s=5.0)
+    costs = AttemptCosts(start_s=2.0, checkpoint_s=0.0, migrate_s=5.0)
     b = bench(costs)
     b.submit(job(1, steps=1000.0))
     b.start(0.0, 1, 1, {"own-1": (0,)})
@@ -89,7 +88,7 @@ def test_a_move_to_other_machines_costs_more_than_a_restart_in_place(bench: Make
 @pytest.mark.parametrize("noise", ["speed_noise", "cost_noise"])
 def test_noise_of_speeds_and_of_costs_is_drawn_for_each_attempt(bench: Make, job: Make, noise: str) -> None:
     """Around the truth, from streams of their own: one kind of noise leaves the other's figures alone."""
-    b = bench(Costs(start_s=10.0), WorldModel(**{noise: 0.1}))
+    b = bench(AttemptCosts(start_s=10.0), WorldParameters(**{noise: 0.1}))
     b.submit(*(job(number, steps=100.0) for number in (1, 2)))
     b.start(0.0, 1, 1, {"own-1": (0,)})
     b.start(0.0, 2, 1, {"own-1": (1,)})
@@ -103,7 +102,7 @@ def test_noise_of_speeds_and_of_costs_is_drawn_for_each_attempt(bench: Make, job
 
 def _story(*jobs: SimulatedJob) -> dict[int, tuple[JobState, float]]:
     pool = PoolModel(Pool(PoolId("p"), Shape("s", "a100", 4, 8.0, 2**30)), machines=1)
-    scenario = Scenario((pool,), Truth({SpeedKey(KIND, "a100"): 1.0}), PolicySpec("fifo"))
+    scenario = Scenario((pool,), GroundTruth({SpeedKey(KIND, "a100"): 1.0}), PolicySpec("fifo"))
     result = Simulation(scenario).run(jobs)
     assert not result.violations
     return {int(each.job_id): (each.state, each.ended_at) for each in result.jobs}

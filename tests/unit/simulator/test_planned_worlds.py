@@ -7,49 +7,47 @@ import pytest
 from training import SteadyLearning, steady
 
 from optimizer.policy import PolicySpec
-from simulator.compat.adapting import TrainingLaw, best_goodput, sizes_of
-from simulator.compat.pollux import adaptive as pollux
-from simulator.compat.pollux import applications as pollux_applications
-from simulator.compat.pollux.adaptive import AdaptiveTraining
-from simulator.compat.pollux.profile import T4_POOL
-from simulator.compat.shockwave.batches import batching_of
-from simulator.compat.shockwave.planned import planned_scenario
-from simulator.compat.sia import adaptive as sia
-from simulator.compat.sia import workload as sia_workload
-from simulator.compat.sia.training import SiaApplication
-from simulator.engine import Outcome
-from simulator.goodput.application import Application, Profile
-from simulator.goodput.errors import OutsideTable
-from simulator.goodput.placement import Placement
-from simulator.goodput.step_tables import Curve, MeasuredSteps
-from simulator.job import SimulatedJob
+from simulator.engine import RunOutcome
+from simulator.goodput.application import AcceleratorProfile, Application, GangLayout, OutsideProfileError
+from simulator.goodput.measured_profiles import MeasuredStepTimes, StepTimeCurve
+from simulator.ground_truth import GroundTruth, SpeedKey
 from simulator.machines import PoolModel
-from simulator.simulate import Result, Scenario, simulate
-from simulator.truth import SpeedKey, Truth
-from simulator.workloads.job import TraceJob
-from walras.cluster import Pool, Shape
-from walras.ids import JobId, Kind, PoolId
-from walras.request import Demand, JobRequest
+from simulator.simulated_jobs import SimulatedJob
+from simulator.simulation import Scenario, SimulationResult, simulate
+from simulator.workloads.trace import TraceJob
+from simulator.worlds.pollux import pollux_scenario as pollux
+from simulator.worlds.pollux import pollux_training as pollux_applications
+from simulator.worlds.pollux.pollux_scenario import T4_POOL, AdaptivePolluxTraining
+from simulator.worlds.pollux.pollux_training import TrainingLaw, best_goodput, gang_sizes_in
+from simulator.worlds.shockwave.shockwave_batches import batch_schedule_of
+from simulator.worlds.shockwave.shockwave_scenario import shockwave_plan_scenario
+from simulator.worlds.sia import sia_scenario as sia
+from simulator.worlds.sia import sia_training as sia_workload
+from simulator.worlds.sia.sia_training import SiaApplication
+from walras.cluster import Pool, PoolId, Shape
+from walras.job_request import Demand, JobId, JobRequest, Kind
 
 #: Each accelerator added adds as much: no synchronisation, and no noise that a larger batch would lose by.
 NET = steady(steps=200.0, grad_var=1e9)
 POLICIES = ["pollux", "sia", "walras"]
 
 
-def _done(jobs: Sequence[SimulatedJob], scenario: Scenario) -> Result:
+def _done(jobs: Sequence[SimulatedJob], scenario: Scenario) -> SimulationResult:
     result = simulate(jobs, scenario)
-    assert result.outcome is Outcome.COMPLETE
+    assert result.outcome is RunOutcome.COMPLETE
     assert result.violations == []
     assert len(result.jobs) == len(jobs)
     result.jobs.sort(key=lambda job: job.job_id)
     return result
 
 
-def _pollux(arrivals: Sequence[float], policy: str, application: Application = NET, machines: int = 2) -> Result:
+def _pollux(
+    arrivals: Sequence[float], policy: str, application: Application = NET, machines: int = 2
+) -> SimulationResult:
     rows = [TraceJob(at, f"job-{n}", application.name, 1, batch=8) for n, at in enumerate(arrivals)]
     pool = replace(T4_POOL, machines=machines)
-    workload = pollux_applications.workload_of(rows, {application.name: application}, pool.pool, machines)
-    return _done(workload.jobs, pollux.planned_scenario(workload, PolicySpec(policy), pool=pool))
+    workload = pollux_applications.pollux_workload(rows, {application.name: application}, pool.pool, machines)
+    return _done(workload.jobs, pollux.pollux_plan_scenario(workload, PolicySpec(policy), pool=pool))
 
 
 # ------------------------------------------------------------------------------------------------ what adapts
@@ -60,7 +58,7 @@ def test_the_best_batch_is_taken_and_what_nobody_measured_is_not() -> None:
 
     def goodput(batch: int) -> float:
         if batch > 40:
-            raise OutsideTable("unknown")
+            raise OutsideProfileError("unknown")
         return float(batch)
 
     assert best_goodput(8, 64, goodput) == pytest.approx(40, abs=1)
@@ -70,35 +68,35 @@ def test_the_best_batch_is_taken_and_what_nobody_measured_is_not() -> None:
 
 def test_a_training_that_adapts_is_never_slower_than_with_a_fixed_batch() -> None:
     """Two accelerators and noise: twice the samples a second, and a larger batch loses nearly nothing."""
-    training = AdaptiveTraining(NET, "t4", 8)
-    alone, two = (training.speed_at(Placement((count,)), 0.0) for count in (1, 2))
+    training = AdaptivePolluxTraining(NET, "t4", 8)
+    alone, two = (training.speed_at(GangLayout((count,)), 0.0) for count in (1, 2))
     assert two == pytest.approx(2 * alone, rel=0.01)
-    assert training.speed_at(Placement((4,) * 40), 0.0) == 0.0  # fewer samples than accelerators
+    assert training.speed_at(GangLayout((4,) * 40), 0.0) == 0.0  # fewer samples than accelerators
 
 
 def test_ncf_keeps_its_batch_and_one_accelerator() -> None:
     """As in the artifact."""
     ncf = replace(steady("ncf"), batch_initial=256, batch_most=32_768)
     profile = replace(ncf.on["t4"], local_most=32_768)
-    workload = pollux_applications.workload_of(
+    workload = pollux_applications.pollux_workload(
         [TraceJob(0.0, "one", "ncf", 1, batch=256)], {"ncf": replace(ncf, on={"t4": profile})}, T4_POOL.pool, 2
     )
-    ours = pollux.adaptive(workload)
-    (sizes,) = pollux.AdaptiveWays.of(ours, T4_POOL).sizes.values()
+    ours = pollux.with_adaptive_batches(workload)
+    (sizes,) = pollux.AdaptiveConfigurations.of(ours, T4_POOL).sizes.values()
     assert sizes == (1,)
     (training,) = ours.trainings.values()
     # One pass of at most 16,384 samples and another: the fixed batch, at 8 samples a second.
-    assert training.speed_at(Placement((1,)), 0.0) == pytest.approx(8.0 / 32_768)
+    assert training.speed_at(GangLayout((1,)), 0.0) == pytest.approx(8.0 / 32_768)
 
 
 def test_gangs_are_parts_of_a_machine_or_whole_machines() -> None:
     """So that they leave no holes."""
-    assert sizes_of(replace(T4_POOL, machines=3)) == (1, 2, 4, 8, 12)
+    assert gang_sizes_in(replace(T4_POOL, machines=3)) == (1, 2, 4, 8, 12)
 
 
 def test_the_law_of_a_training_holds_until_the_epoch_ends() -> None:
     """And in the last one for ever."""
-    law = TrainingLaw({"t4": AdaptiveTraining(NET, "t4", 8)})
+    law = TrainingLaw({"t4": AdaptivePolluxTraining(NET, "t4", 8)})
     assert law.stretch("t4", (1,), 0.0).until_steps == 200.0
     assert law.stretch("t4", (1,), 200.0).until_steps == float("inf")
 
@@ -127,13 +125,13 @@ def test_a_job_alone_grows_and_pays_its_restart_each_time() -> None:
 def test_places_are_made_larger_gangs_first_and_nobody_is_apart_who_need_not_be() -> None:
     """Two machines of four."""
     one, two, three, four = map(JobId, (1, 2, 3, 4))
-    assert sia.in_turn({one: 1, two: 4, three: 2, four: 1}, [5, 7], 4) == {
+    assert sia.pack_in_order({one: 1, two: 4, three: 2, four: 1}, [5, 7], 4) == {
         two: ((5, 4),),
         three: ((7, 2),),
         one: ((7, 1),),
         four: ((7, 1),),
     }
-    assert sia.in_turn({one: 8}, [5, 7], 4) == {one: ((5, 4), (7, 4))}
+    assert sia.pack_in_order({one: 8}, [5, 7], 4) == {one: ((5, 4), (7, 4))}
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -145,32 +143,36 @@ def test_every_job_of_a_crowd_ends_in_sias_world(policy: str) -> None:
     )
     placements = ((1,), (2,), (1, 1), (4,), (4, 4))
     laws = {
-        name: MeasuredSteps("net", {Placement(parts): Curve((1, 16), (s, 16 * s), (0.0, 0.0)) for parts in placements})
+        name: MeasuredStepTimes(
+            "net", {GangLayout(parts): StepTimeCurve((1, 16), (s, 16 * s), (0.0, 0.0)) for parts in placements}
+        )
         for name, s in (("aws", 0.25), ("rtx", 0.125))
     }
-    profiles = {name: Profile(law, 1, 16) for name, law in laws.items()}
+    profiles = {name: AcceleratorProfile(law, 1, 16) for name, law in laws.items()}
     application = Application("net", 8, 64, SteadyLearning(2, 500.0, 8, 1e9), profiles)
     rows = [TraceJob(40.0 * n, f"net-{n}", "net", 1, batch=8) for n in range(15)]
-    workload = sia_workload.workload_of(rows, {"net": SiaApplication(application, laws, 1.2, 50.0)}, pools)
-    result = _done(workload.jobs, sia.planned_scenario(workload, PolicySpec(policy), pools=pools))
+    workload = sia_workload.sia_workload(rows, {"net": SiaApplication(application, laws, 1.2, 50.0)}, pools)
+    result = _done(workload.jobs, sia.sia_plan_scenario(workload, PolicySpec(policy), pools=pools))
     assert {name for job in result.jobs for name in job.accelerator_s} == {"aws", "rtx"}
 
 
 # ------------------------------------------------------------------------------------------------ Shockwave's world
 
 
-def _shockwave(jobs: Sequence[tuple[float, float]], policy: str = "shockwave", rule: str = "static") -> Result:
+def _shockwave(
+    jobs: Sequence[tuple[float, float]], policy: str = "shockwave", rule: str = "static"
+) -> SimulationResult:
     """Language models (arrival, steps) that begin at a batch of 10, on two accelerators."""
     pool = PoolModel(Pool(PoolId("v100"), Shape("v100", "v100", 1, 1.0, 1)), machines=2)
     speeds = {f"LM (batch size {batch})": speed for batch, speed in ((10, 2.0), (20, 1.5), (80, 0.5))}
-    truth = Truth({SpeedKey(Kind(name), "v100", 1): speed for name, speed in speeds.items()})
-    batching = batching_of("LM (batch size 10)", 1, rule)
+    truth = GroundTruth({SpeedKey(Kind(name), "v100", 1): speed for name, speed in speeds.items()})
+    batching = batch_schedule_of("LM (batch size 10)", 1, rule)
     workload = [
         SimulatedJob(at, JobRequest(JobId(number), batching.kind(10), (Demand("v100", 1),), steps=steps), steps)
         for number, (at, steps) in enumerate(jobs, start=1)
     ]
     batchings = {job.request.job_id: batching for job in workload}
-    return _done(workload, planned_scenario(pool, truth, PolicySpec(policy), batchings))
+    return _done(workload, shockwave_plan_scenario(pool, truth, PolicySpec(policy), batchings))
 
 
 def test_the_longest_runs_on_while_shorter_ones_take_turns_beside_it() -> None:

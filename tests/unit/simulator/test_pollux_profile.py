@@ -8,22 +8,19 @@ from training import steady
 
 from scheduler.core.commands import AttemptTransitioned, Command
 from scheduler.core.events import Event, RoundEnded
-from scheduler.core.ledger.fleet import Machine
 from scheduler.core.policy_file import parse_policy
-from simulator.compat.pollux.applications import Workload, workload_of
-from simulator.compat.pollux.policy import ActiveJob, Fleet, Optimus
-from simulator.compat.pollux.profile import T4_POOL, PackedSpeeds, policy_names, pollux_scenario
-from simulator.compat.pollux.rounds import spread
-from simulator.compat.pollux.training import Training
-from simulator.engine import Outcome
-from simulator.goodput.application import Application
-from simulator.goodput.errors import OutsideTable
-from simulator.goodput.placement import Placement
-from simulator.simulate import Result, simulate
-from simulator.truth import SpeedKey
-from simulator.workloads.job import TraceJob
+from scheduler.core.state.fleet import FleetMachine
+from simulator.engine import RunOutcome
+from simulator.goodput.application import Application, GangLayout, OutsideProfileError
+from simulator.ground_truth import SpeedKey
+from simulator.simulation import SimulationResult, simulate
+from simulator.workloads.trace import TraceJob
+from simulator.worlds.pollux.pollux_rounds import PolluxFleet, PolluxJob, PolluxOptimus, place_on_emptiest
+from simulator.worlds.pollux.pollux_scenario import T4_POOL, PackedGangSpeeds, pollux_policy_names, pollux_scenario
+from simulator.worlds.pollux.pollux_training import PolluxTraining, PolluxWorkload, pollux_workload
+from walras.cluster import NodeId
 from walras.errors import ConfigError, UnknownPolicyError
-from walras.ids import JobId, Kind, NodeId
+from walras.job_request import JobId, Kind
 from walras.states import AttemptState
 
 #: Arrival, accelerators, batch.
@@ -31,20 +28,20 @@ Row = tuple[float, int, int]
 NET = steady()
 
 
-def _workload(rows: Sequence[Row], application: Application = NET, machines: int = 2) -> Workload:
+def _workload(rows: Sequence[Row], application: Application = NET, machines: int = 2) -> PolluxWorkload:
     jobs = [TraceJob(at, f"job-{n}", application.name, gang, batch=batch) for n, (at, gang, batch) in enumerate(rows)]
-    return workload_of(jobs, {application.name: application}, T4_POOL.pool, machines)
+    return pollux_workload(jobs, {application.name: application}, T4_POOL.pool, machines)
 
 
-def _run(policy: str, rows: Sequence[Row], application: Application = NET, machines: int = 2) -> Result:
+def _run(policy: str, rows: Sequence[Row], application: Application = NET, machines: int = 2) -> SimulationResult:
     workload = _workload(rows, application, machines)
     result = simulate(workload.jobs, pollux_scenario(workload, policy, pool=replace(T4_POOL, machines=machines)))
-    assert result.outcome is Outcome.COMPLETE
+    assert result.outcome is RunOutcome.COMPLETE
     assert result.violations == []
     return result
 
 
-def _ends(result: Result) -> list[float]:
+def _ends(result: SimulationResult) -> list[float]:
     return [job.ended_at for job in sorted(result.jobs, key=lambda job: job.job_id)]
 
 
@@ -109,39 +106,39 @@ def test_a_job_that_goes_on_keeps_its_machines() -> None:
 
 def test_accelerators_come_from_the_emptiest_machine_the_first_on_ties() -> None:
     """3, 4, 4 and 0 are free: 9 of them are 4 and 4 and then 1."""
-    machines: list[Machine | None] = [
-        Machine(NodeId(f"m{row}"), row, 0, 4, list(range(free)), 0.0, 0) for row, free in enumerate((3, 4, 4, 0))
+    machines: list[FleetMachine | None] = [
+        FleetMachine(NodeId(f"m{row}"), row, 0, 4, list(range(free)), 0.0, 0) for row, free in enumerate((3, 4, 4, 0))
     ]
     machines.insert(0, None)
     machines[1:] = [replace(machine, row=row) for row, machine in enumerate(machines) if machine is not None]
-    assert spread(machines, 9) == ((2, 4), (3, 4), (1, 1))
-    assert spread(machines, 2) == ((2, 2),)
+    assert place_on_emptiest(machines, 9) == ((2, 4), (3, 4), (1, 1))
+    assert place_on_emptiest(machines, 2) == ((2, 2),)
 
 
 def test_one_accelerator_with_a_large_batch_trains_in_two_passes_at_least() -> None:
     """The initial batch needs one; Optimus foresees two all the same, and is wrong."""
-    alone = Placement((1,))
+    alone = GangLayout((1,))
     slow_start = steady(epochs=1, steps=100.0, sync_s=0.25)
-    initial = Training(slow_start, "t4", 8)
+    initial = PolluxTraining(slow_start, "t4", 8)
     assert initial.advance(alone, 0.0, 60.0) == (60.0, 0.0)
     assert initial.predicted_s(1, 4) == 1.0  # two passes of 4 samples: as long, for nothing is synchronised
     # 15 samples: two passes of 8 make 16, and an update of 2 s.
-    assert Training(slow_start, "t4", 15).advance(alone, 0.0, 60.0) == (30.0, 0.0)
-    assert Training(slow_start, "t4", 15).predicted_s(2, 4) == 1.25
+    assert PolluxTraining(slow_start, "t4", 15).advance(alone, 0.0, 60.0) == (30.0, 0.0)
+    assert PolluxTraining(slow_start, "t4", 15).predicted_s(2, 4) == 1.25
 
 
 def test_a_job_that_is_done_tells_what_time_it_did_not_need() -> None:
     """Two epochs of 50 steps at one a second."""
-    training = Training(NET, "t4", 8)
-    assert training.advance(Placement((1,)), 0.0, 60.0) == (60.0, 0.0)
-    assert training.advance(Placement((1,)), 60.0, 60.0) == (100.0, 20.0)
-    assert training.mean_steps_per_s(Placement((1,))) == 1.0
+    training = PolluxTraining(NET, "t4", 8)
+    assert training.advance(GangLayout((1,)), 0.0, 60.0) == (60.0, 0.0)
+    assert training.advance(GangLayout((1,)), 60.0, 60.0) == (100.0, 20.0)
+    assert training.mean_steps_per_s(GangLayout((1,))) == 1.0
 
 
 def test_the_scheduler_is_told_mean_speeds_of_packed_gangs() -> None:
     """Of every number of accelerators that there are, of no other type, and nothing of kinds that are not there."""
     kind = Kind("net (batch size 8)")
-    speeds = PackedSpeeds(_workload([(0.0, 1, 8)]).trainings, replace(T4_POOL, machines=2))
+    speeds = PackedGangSpeeds(_workload([(0.0, 1, 8)]).trainings, replace(T4_POOL, machines=2))
     assert speeds[SpeedKey(kind, "t4", 4)] == 4.0
     assert len(speeds) == len(list(speeds)) == 8
     assert all(speeds[key] >= 1.0 for key in speeds)
@@ -152,10 +149,10 @@ def test_the_scheduler_is_told_mean_speeds_of_packed_gangs() -> None:
 def _allocated(jobs: Sequence[tuple[Application, int, float]], accelerators: int) -> list[tuple[int, int]]:
     """What Optimus gives jobs of (application, batch, steps behind them): number, accelerators."""
     active = [
-        ActiveJob(JobId(number), Training(application, "t4", batch), 1, steps, 0.0)
+        PolluxJob(JobId(number), PolluxTraining(application, "t4", batch), 1, steps, 0.0)
         for number, (application, batch, steps) in enumerate(jobs, start=1)
     ]
-    return [(int(job.job_id), count) for job, count in Optimus().allocate(active, Fleet(accelerators, 4))]
+    return [(int(job.job_id), count) for job, count in PolluxOptimus().allocate(active, PolluxFleet(accelerators, 4))]
 
 
 def test_optimus_gives_one_each_in_order_of_rows_and_then_to_whoever_gains_most() -> None:
@@ -209,7 +206,7 @@ def test_a_job_cancelled_within_a_step_is_credited_what_it_made() -> None:
     assert result.worked_steps == 110.0
 
 
-@pytest.mark.parametrize("policy", policy_names())
+@pytest.mark.parametrize("policy", pollux_policy_names())
 def test_every_policy_finishes_every_job_whatever_was_idle_between(policy: str) -> None:
     """Jobs of all sizes, some after a long gap, and the same again on a second run."""
     rows = [(number * 37.0 + (number > 8) * 5000.0, 1 + number % 8, 8 + number) for number in range(14)]
@@ -223,11 +220,11 @@ def test_a_workload_that_does_not_hold_together_is_named() -> None:
     with pytest.raises(ConfigError, match="'job-0' wants 9 accelerators, 8 are there"):
         _workload([(0.0, 9, 8)])
     with pytest.raises(ConfigError, match="'job' has no batch size"):
-        workload_of([TraceJob(0.0, "job", "net", 1)], {"net": NET}, T4_POOL.pool, 2)
+        pollux_workload([TraceJob(0.0, "job", "net", 1)], {"net": NET}, T4_POOL.pool, 2)
     with pytest.raises(ConfigError, match="no profile of application 'ent'") as caught:
-        workload_of([TraceJob(0.0, "job", "ent", 1, batch=8)], {"net": NET}, T4_POOL.pool, 2)
+        pollux_workload([TraceJob(0.0, "job", "ent", 1, batch=8)], {"net": NET}, T4_POOL.pool, 2)
     assert "net" in caught.value.fix
-    with pytest.raises(OutsideTable, match="64 samples for 65 accelerators"):
+    with pytest.raises(OutsideProfileError, match="64 samples for 65 accelerators"):
         _workload([(0.0, 65, 8)], machines=17)
     with pytest.raises(UnknownPolicyError, match="tiresias, optimus"):
         pollux_scenario(_workload([(0.0, 1, 8)]), "pollux")

@@ -9,27 +9,25 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from optimizer.performance.predicting.observation import AcceleratorFacts
 from optimizer.policy import PolicySpec
+from optimizer.prediction.predictor import AcceleratorSpecs
 from scheduler.core.events import Event
 from scheduler.core.speed_events import SpeedsPredicted
-from simulator.attempts import WorldModel
+from simulator.attempts import WorldParameters
 from simulator.conditions import Conditions
-from simulator.job import SimulatedJob
+from simulator.ground_truth import AttemptCosts, GroundTruth, SpeedKey
 from simulator.machines import PoolModel
-from simulator.predicting import Forecasts
-from simulator.simulate import Result, Scenario, Simulation
-from simulator.truth import Costs, SpeedKey, Truth
-from walras.checking import check
+from simulator.simulated_jobs import SimulatedJob
+from simulator.simulation import PredictionSettings, Scenario, Simulation, SimulationResult
 from walras.cli.main import app
-from walras.cluster import Pool, Shape
+from walras.cluster import Pool, PoolId, Shape
 from walras.errors import ConfigError
-from walras.ids import JobId, Kind, PoolId
+from walras.job_request import Demand, JobId, JobRequest, Kind
 from walras.model_facts import ModelFacts
-from walras.request import Demand, JobRequest
+from walras.spec.file_model import check_model
 
 CNN = Kind("cnn")
-SHEETS = {"slow": AcceleratorFacts("slow", 1e13, 1e12), "quick": AcceleratorFacts("quick", 3e13, 3e12)}
+SHEETS = {"slow": AcceleratorSpecs("slow", 1e13, 1e12), "quick": AcceleratorSpecs("quick", 3e13, 3e12)}
 FACTS = {CNN: ModelFacts(flops_per_sample=1e10, batch_per_accelerator=64.0)}
 #: What the quick one is by its facts, and what an administrator who rates all types alike does not know.
 SPEEDS = {SpeedKey(CNN, "slow", 1): 5.0, SpeedKey(CNN, "quick", 1): 15.0}
@@ -43,18 +41,18 @@ def job(number: int, at: float, accelerator: str) -> SimulatedJob:
     return SimulatedJob(at, JobRequest(JobId(number), CNN, (Demand(accelerator, 1),), steps=3000.0), 3000.0)
 
 
-def scenario(forecasts: Forecasts) -> Scenario:
+def scenario(forecasts: PredictionSettings) -> Scenario:
     return Scenario(
         (pool("slow"), pool("quick")),
-        Truth(SPEEDS, default_costs=Costs()),
+        GroundTruth(SPEEDS, default_costs=AttemptCosts()),
         PolicySpec("fifo"),
-        world=WorldModel(report_s=20.0),
+        world=WorldParameters(report_s=20.0),
         oracle=False,
         forecasts=forecasts,
     )
 
 
-def ran(forecasts: Forecasts) -> tuple[Result, list[Event]]:
+def ran(forecasts: PredictionSettings) -> tuple[SimulationResult, list[Event]]:
     """One job on the slow type, and later one on the other."""
     heard: list[Event] = []
     simulation = Simulation(scenario(forecasts))
@@ -64,7 +62,7 @@ def ran(forecasts: Forecasts) -> tuple[Result, list[Event]]:
 
 def test_a_kind_measured_on_one_type_is_predicted_on_another_and_scored() -> None:
     """Before it is measured there; what each predictor said stands beside what came of it."""
-    result, heard = ran(Forecasts(10.0, SHEETS, FACTS))
+    result, heard = ran(PredictionSettings(10.0, SHEETS, FACTS))
     told = [each for event in heard if isinstance(event, SpeedsPredicted) for each in event.speeds]
     assert {(each.accelerator, each.count) for each in told} == {("slow", 1), ("quick", 1)}
     scored = {each.source: each for each in result.scored if each.accelerator == "quick"}
@@ -76,7 +74,7 @@ def test_a_kind_measured_on_one_type_is_predicted_on_another_and_scored() -> Non
 
 def test_without_the_condition_nothing_is_predicted() -> None:
     """The table's own rule is scored all the same: types that are rated alike are taken to be alike."""
-    result, heard = ran(Forecasts())
+    result, heard = ran(PredictionSettings())
     assert not [event for event in heard if isinstance(event, SpeedsPredicted)]
     (quick,) = [each for each in result.scored if each.accelerator == "quick"]
     assert (quick.source, quick.predicted, quick.measured) == ("scaled", 5.0, 15.0)
@@ -84,7 +82,7 @@ def test_without_the_condition_nothing_is_predicted() -> None:
 
 def test_equal_runs_predict_alike() -> None:
     """Nothing about a prediction is drawn by chance."""
-    first, second = (ran(Forecasts(10.0, SHEETS, FACTS))[1] for _ in range(2))
+    first, second = (ran(PredictionSettings(10.0, SHEETS, FACTS))[1] for _ in range(2))
     assert first == second
 
 
@@ -104,7 +102,7 @@ def test_equal_runs_predict_alike() -> None:
 def test_conditions_that_would_predict_nothing_are_refused(given: object, field: str) -> None:
     """By name, with the fix."""
     with pytest.raises(ConfigError) as refused:
-        check(Conditions, given, source="test").applied_to(scenario(Forecasts()))
+        check_model(Conditions, given, source="test").applied_to(scenario(PredictionSettings()))
     assert refused.value.field == field
     assert refused.value.fix
 
@@ -113,10 +111,12 @@ def test_conditions_tell_how_a_run_predicts() -> None:
     """With the data sheets of the catalog."""
     stated = {"flops_per_sample": 1e10, "batch_per_accelerator": 64}
     given = {"speeds_told": False, "predict_every": "5m", "facts": {"cnn": stated}}
-    forecasts = check(Conditions, given, source="test").applied_to(scenario(Forecasts())).forecasts
+    forecasts = check_model(Conditions, given, source="test").applied_to(scenario(PredictionSettings())).forecasts
     assert (forecasts.every_s, dict(forecasts.facts)) == (300.0, FACTS)
     assert forecasts.sheets["a100-40gb"].flops_per_s == 19.5e12
-    assert check(Conditions, {}, source="test").applied_to(scenario(Forecasts())).forecasts.every_s == inf
+    assert (
+        check_model(Conditions, {}, source="test").applied_to(scenario(PredictionSettings())).forecasts.every_s == inf
+    )
 
 
 def test_a_simulated_run_is_judged_by_the_command(tmp_path: Path) -> None:
@@ -139,5 +139,5 @@ def test_a_simulated_run_is_judged_by_the_command(tmp_path: Path) -> None:
 def test_a_run_that_predicts_nothing_loads_no_learner() -> None:
     """SciPy takes half a second and 40 MiB: runs whose speeds are told do without."""
     learners = "any(m.split('.')[0] in ('scipy', 'sklearn') for m in sys.modules)"
-    code = f"import sys, simulator.study.parallel; sys.exit({learners})"
+    code = f"import sys, simulator.reports.repeated_runs; sys.exit({learners})"
     assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0

@@ -3,39 +3,40 @@
 import pytest
 
 from scheduler.core.policy_file import parse_policy
-from simulator.compat.shockwave.batches import batching_of
-from simulator.compat.shockwave.profile import policy_names, shockwave_scenario
-from simulator.engine import Outcome
-from simulator.job import SimulatedJob
+from simulator.engine import RunOutcome
+from simulator.ground_truth import GroundTruth, SpeedKey
 from simulator.machines import PoolModel
-from simulator.simulate import Result, simulate
-from simulator.truth import SpeedKey, Truth
-from walras.cluster import Pool, Shape
+from simulator.simulated_jobs import SimulatedJob
+from simulator.simulation import SimulationResult, simulate
+from simulator.worlds.shockwave.shockwave_batches import batch_schedule_of
+from simulator.worlds.shockwave.shockwave_scenario import shockwave_policy_names, shockwave_scenario
+from walras.cluster import Pool, PoolId, Shape
 from walras.errors import ConfigError, UnknownPolicyError
-from walras.ids import JobId, Kind, PoolId
-from walras.request import Demand, JobRequest
+from walras.job_request import Demand, JobId, JobRequest, Kind
 
 POOL = PoolModel(Pool(PoolId("v100"), Shape("v100", "v100", 1, 1.0, 1)), machines=2)
 #: Steps per second by batch.
 SPEEDS = {10: 2.0, 20: 1.5}
 
 
-def _run(jobs: list[tuple[float, float]], policy: str = "gandiva_fair", rule: str = "static") -> Result:
+def _run(jobs: list[tuple[float, float]], policy: str = "gandiva_fair", rule: str = "static") -> SimulationResult:
     """Language models (arrival, steps) that begin at a batch of 10."""
-    truth = Truth({SpeedKey(Kind(f"LM (batch size {batch})"), "v100", 1): speed for batch, speed in SPEEDS.items()})
-    batching = batching_of("LM (batch size 10)", 1, rule)
+    truth = GroundTruth(
+        {SpeedKey(Kind(f"LM (batch size {batch})"), "v100", 1): speed for batch, speed in SPEEDS.items()}
+    )
+    batching = batch_schedule_of("LM (batch size 10)", 1, rule)
     workload = [
         SimulatedJob(at, JobRequest(JobId(number), batching.kind(10), (Demand("v100", 1),), steps=steps), steps)
         for number, (at, steps) in enumerate(jobs, start=1)
     ]
     batchings = {job.request.job_id: batching for job in workload}
     result = simulate(workload, shockwave_scenario(POOL, truth, policy, batchings))
-    assert result.outcome is Outcome.COMPLETE
+    assert result.outcome is RunOutcome.COMPLETE
     assert result.violations == []
     return result
 
 
-def _ends(result: Result) -> dict[int, float]:
+def _ends(result: SimulationResult) -> dict[int, float]:
     return {int(job.job_id): job.ended_at for job in result.jobs}
 
 
@@ -73,13 +74,13 @@ def test_a_job_that_a_change_left_without_steps_leaves_after_five_empty_rounds()
 
 def test_a_job_that_nobody_describes_keeps_its_batch() -> None:
     """Epochs pass, the batch stays."""
-    truth = Truth({SpeedKey(Kind("LM (batch size 10)"), "v100", 1): 2.0})
+    truth = GroundTruth({SpeedKey(Kind("LM (batch size 10)"), "v100", 1): 2.0})
     request = JobRequest(JobId(1), Kind("LM (batch size 10)"), (Demand("v100", 1),), steps=14 * 5968.0)
     result = simulate([SimulatedJob(0.0, request, 14 * 5968.0)], shockwave_scenario(POOL, truth, "gandiva_fair", {}))
     assert result.jobs[0].ended_at == pytest.approx(14 * 5968 / 2.0)
 
 
-@pytest.mark.parametrize("policy", policy_names())
+@pytest.mark.parametrize("policy", shockwave_policy_names())
 def test_every_policy_finishes_every_job(policy: str) -> None:
     """More jobs than accelerators, arriving one by one, under all that the profile has."""
     result = _run([(number * 100.0, 500.0 + 130.0 * number) for number in range(9)], policy)
@@ -91,10 +92,12 @@ def test_the_profile_is_not_for_servers_and_has_shockwaves_names_only() -> None:
     with pytest.raises(ConfigError, match="mechanism"):
         parse_policy({"policy": "fifo", "rules": {"mechanism": "shockwave-nsdi23"}})
     with pytest.raises(UnknownPolicyError, match="gandiva_fair"):
-        shockwave_scenario(POOL, Truth({}), "nonesuch", {})
+        shockwave_scenario(POOL, GroundTruth({}), "nonesuch", {})
 
 
 def test_a_job_larger_than_the_pool_is_refused() -> None:
     """Before the run, not by a job that never starts."""
     with pytest.raises(ConfigError, match="job 7 wants 4 accelerators, 2 are there"):
-        shockwave_scenario(POOL, Truth({}), "gandiva_fair", {JobId(7): batching_of("LM (batch size 10)", 4, "static")})
+        shockwave_scenario(
+            POOL, GroundTruth({}), "gandiva_fair", {JobId(7): batch_schedule_of("LM (batch size 10)", 4, "static")}
+        )

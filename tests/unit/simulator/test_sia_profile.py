@@ -9,20 +9,24 @@ import pytest
 from training import SteadyLearning
 
 from scheduler.core.policy_file import parse_policy
-from simulator.compat.sia.profile import policy_names, sia_scenario
-from simulator.compat.sia.ranking import Service, number, pick
-from simulator.compat.sia.training import SiaApplication, SiaTraining, local_most
-from simulator.compat.sia.workload import read_applications, workload_of
-from simulator.engine import Outcome
-from simulator.goodput.application import Application, Profile, StepTimes
-from simulator.goodput.placement import Placement
-from simulator.goodput.step_tables import Curve, MeasuredSteps
+from simulator.engine import RunOutcome
+from simulator.goodput.application import AcceleratorProfile, Application, GangLayout, StepTimes
+from simulator.goodput.measured_profiles import MeasuredStepTimes, StepTimeCurve
 from simulator.machines import PoolModel
-from simulator.simulate import Result, simulate
-from simulator.workloads.job import TraceJob
-from walras.cluster import Pool, Shape
+from simulator.simulation import SimulationResult, simulate
+from simulator.workloads.trace import TraceJob
+from simulator.worlds.sia.sia_rounds import ReceivedService, number_accelerators, pick_by_priority
+from simulator.worlds.sia.sia_scenario import sia_policy_names, sia_scenario
+from simulator.worlds.sia.sia_training import (
+    SiaApplication,
+    SiaTraining,
+    largest_local_batch,
+    read_sia_applications,
+    sia_workload,
+)
+from walras.cluster import Pool, PoolId, Shape
 from walras.errors import ConfigError, UnknownPolicyError
-from walras.ids import JobId, PoolId
+from walras.job_request import JobId
 
 A, B, C = JobId(1), JobId(2), JobId(3)
 RESTART_S = 50.0
@@ -34,31 +38,31 @@ POOLS = tuple(
 )
 
 
-def _curve(sample_s: float, most: int = 16) -> Curve:
+def _curve(sample_s: float, most: int = 16) -> StepTimeCurve:
     """A pass takes so long per sample, and nothing for synchronisation."""
-    return Curve((1, most), (sample_s, most * sample_s), (0.0, 0.0))
+    return StepTimeCurve((1, most), (sample_s, most * sample_s), (0.0, 0.0))
 
 
-def _steps(sample_s: float) -> MeasuredSteps:
+def _steps(sample_s: float) -> MeasuredStepTimes:
     placements = ((1,), (2,), (1, 1), (4,), (3, 4), (4, 4))
-    return MeasuredSteps("net", {Placement(parts): _curve(sample_s) for parts in placements})
+    return MeasuredStepTimes("net", {GangLayout(parts): _curve(sample_s) for parts in placements})
 
 
 def _net(slow_down: float = 1.0, steps: float = 4000.0) -> SiaApplication:
     """Designed for a batch of 8, trained with at most 64, in one epoch."""
     laws = {name: _steps(sample_s) for name, sample_s in SAMPLE_S.items()}
-    profiles = {name: Profile(law, 1, 16) for name, law in laws.items()}
+    profiles = {name: AcceleratorProfile(law, 1, 16) for name, law in laws.items()}
     return SiaApplication(Application("net", 8, 64, SteadyLearning(1, steps, 8), profiles), laws, slow_down, RESTART_S)
 
 
-def _run(rows: Sequence[tuple[float, int]], pools: tuple[PoolModel, ...] = POOLS[:1]) -> Result:
+def _run(rows: Sequence[tuple[float, int]], pools: tuple[PoolModel, ...] = POOLS[:1]) -> SimulationResult:
     """Jobs (arrival, accelerators) with 8 samples per accelerator, but no more than 64."""
     jobs = [
         TraceJob(at, f"net-{n}", "net", gang, batch=min(8 * gang, 64)) for n, (at, gang) in enumerate(rows, start=1)
     ]
-    workload = workload_of(jobs, {"net": _net()}, pools)
+    workload = sia_workload(jobs, {"net": _net()}, pools)
     result = simulate(workload.jobs, sia_scenario(workload, pools=pools))
-    assert result.outcome is Outcome.COMPLETE
+    assert result.outcome is RunOutcome.COMPLETE
     assert result.violations == []
     result.jobs.sort(key=lambda job: job.job_id)
     return result
@@ -90,7 +94,7 @@ def test_speeds_are_slowed_down() -> None:
     """What the policy sees and how the job gets on."""
     plain, slowed = (SiaTraining(_net(factor), "aws", 8) for factor in (1.0, 1.8))
     assert slowed.updates_per_s(2, 12, 4) == pytest.approx(plain.updates_per_s(2, 12, 4) / 1.8)
-    assert slowed.advance(Placement((2,)), 0.0, 90.0)[0] == pytest.approx(90.0 / 1.8)
+    assert slowed.advance(GangLayout((2,)), 0.0, 90.0)[0] == pytest.approx(90.0 / 1.8)
     assert plain.updates_per_s(13, 12, 4) == 0.1
 
 
@@ -103,33 +107,33 @@ def test_the_policy_takes_single_accelerators_to_need_two_passes() -> None:
 def test_the_batch_per_accelerator_is_what_was_measured_for_the_placement() -> None:
     """There, else with as many machines and accelerators or more; nothing that large: refused by name."""
     points = [((2, 3, 12), StepTimes(1.0, 0.0)), ((2, 4, 6), StepTimes(1.0, 0.0))]
-    steps = MeasuredSteps("net", {Placement((1, 2)): _curve(1.0, 10)}, points)
-    assert local_most(steps, Placement((2, 1))) == 10
-    assert local_most(steps, Placement((1, 1))) == 12
-    assert local_most(steps, Placement((2, 2))) == 6
+    steps = MeasuredStepTimes("net", {GangLayout((1, 2)): _curve(1.0, 10)}, points)
+    assert largest_local_batch(steps, GangLayout((2, 1))) == 10
+    assert largest_local_batch(steps, GangLayout((1, 1))) == 12
+    assert largest_local_batch(steps, GangLayout((2, 2))) == 6
     with pytest.raises(ConfigError, match="5 accelerators on 1 machines"):
-        local_most(steps, Placement((5,)))
+        largest_local_batch(steps, GangLayout((5,)))
 
 
 def test_no_placement_has_more_samples_than_were_measured_for_so_many_accelerators() -> None:
     """A gang parted 1+1 trains with the 4 samples that 2 on a machine were measured with, though 16 would fit."""
-    curves = {Placement((1,)): _curve(0.25), Placement((2,)): _curve(0.25, 4), Placement((4,)): _curve(0.25)}
+    curves = {GangLayout((1,)): _curve(0.25), GangLayout((2,)): _curve(0.25, 4), GangLayout((4,)): _curve(0.25)}
     grid = [
         ((machines, accelerators, local), StepTimes(local * 0.25, 0.0))
         for machines in (1, 2)
         for accelerators in (1, 4)
         for local in (1, 16)
     ]
-    law = MeasuredSteps("net", curves, grid)
-    application = Application("net", 8, 64, SteadyLearning(1, 1000.0, 8), {"aws": Profile(law, 1, 16)})
+    law = MeasuredStepTimes("net", curves, grid)
+    application = Application("net", 8, 64, SteadyLearning(1, 1000.0, 8), {"aws": AcceleratorProfile(law, 1, 16)})
     training = SiaTraining(SiaApplication(application, {"aws": law}, 1.0, 0.0), "aws", 16)
     # Each update is worth a step, whatever its batch: 4 samples take a second, 8 would take two.
-    assert training.advance(Placement((1, 1)), 0.0, 10.0)[0] == pytest.approx(10.0)
+    assert training.advance(GangLayout((1, 1)), 0.0, 10.0)[0] == pytest.approx(10.0)
 
 
 def test_who_received_least_of_his_share_is_first_and_what_was_received_is_never_forgotten() -> None:
     """After a step of A, B is first on its type; a job that ended still counts in what all received."""
-    service = Service(types=2, prior_s=180.0)
+    service = ReceivedService(types=2, prior_s=180.0)
     for job_id in (A, B, C):
         service.admit(job_id)
     half = np.array([0.5, 0.0])
@@ -143,15 +147,15 @@ def test_who_received_least_of_his_share_is_first_and_what_was_received_is_never
 def test_jobs_without_a_share_fill_what_is_left_on_any_type() -> None:
     """B has no share anywhere and fits on the second type only; C fits nowhere."""
     ranked = [(A, 0), (B, 0), (C, 0), (A, 1), (B, 1), (C, 1)]
-    assert pick(ranked, {A: 4, B: 3, C: 6}, [6, 4]) == {A: 0, B: 1}
+    assert pick_by_priority(ranked, {A: 4, B: 3, C: 6}, [6, 4]) == {A: 0, B: 1}
 
 
 def test_gangs_keep_their_numbers_unless_a_larger_one_takes_them() -> None:
     """Of one size, those that stay come first, and newcomers fill the gaps between them."""
     count = {A: 2, B: 2, C: 4}
-    assert number([A, B], count, {B: (0, 1)}) == {B: (0, 1), A: (2, 3)}
-    assert number([A, B], count, {B: (1, 2)}) == {B: (1, 2), A: (0, 3)}
-    assert number([A, C, B], count, {A: (4, 5), B: (2, 3)}) == {C: (0, 1, 2, 3), A: (4, 5), B: (6, 7)}
+    assert number_accelerators([A, B], count, {B: (0, 1)}) == {B: (0, 1), A: (2, 3)}
+    assert number_accelerators([A, B], count, {B: (1, 2)}) == {B: (1, 2), A: (0, 3)}
+    assert number_accelerators([A, C, B], count, {A: (4, 5), B: (2, 3)}) == {C: (0, 1, 2, 3), A: (4, 5), B: (6, 7)}
 
 
 def test_every_job_of_a_crowd_ends() -> None:
@@ -170,11 +174,11 @@ def test_what_cannot_be_run_is_named(tmp_path: Path) -> None:
         (TraceJob(0.0, "x", "net", 13, batch=64), "no type has more than 12"),
     ):
         with pytest.raises(ConfigError, match=told):
-            workload_of([row], known, POOLS)
+            sia_workload([row], known, POOLS)
     with pytest.raises(ConfigError, match="no application's profile"):
-        read_applications(tmp_path, tmp_path)
+        read_sia_applications(tmp_path, tmp_path)
     with pytest.raises(UnknownPolicyError, match="gavel"):
-        sia_scenario(workload_of([], known, POOLS), "sia")
-    assert policy_names() == ("gavel",)
+        sia_scenario(sia_workload([], known, POOLS), "sia")
+    assert sia_policy_names() == ("gavel",)
     with pytest.raises(ConfigError, match="mechanism"):
         parse_policy({"policy": "fifo", "rules": {"mechanism": "sia-sosp23"}})

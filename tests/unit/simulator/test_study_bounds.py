@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from simulator.report import Summary
-from simulator.study import bounds as bounding
-from simulator.study.bounds import BoundsAsked, bounds_of
-from simulator.study.cell import Cell, Made, Source, run_cell
+from simulator.reports import baselines as bounding
+from simulator.reports.baselines import BoundsChoice, lower_bounds
+from simulator.reports.run_spec import GeneratorOptions, RunSpec, WorkloadSource, execute_run
+from simulator.reports.run_summary import RunSummary
 
 POLICIES = ("fifo", "isolated", "max_min_fairness")
 
@@ -17,8 +17,10 @@ POLICIES = ("fifo", "isolated", "max_min_fairness")
 @pytest.mark.parametrize("generator", ["poisson", "burst", "hadar-60"])
 def test_no_run_beats_its_bounds(generator: str) -> None:
     """Mean completion time and makespan lie above every bound; policies that end all jobs meet the same bounds."""
-    source = Source(f"generate:{generator}", made=Made(jobs=12, rate_per_h=240.0, stretch=0.05))
-    found = [run_cell(Cell(source, "hadar-60", policy, 5, BoundsAsked.ALL)).summary.bounds for policy in POLICIES]
+    source = WorkloadSource(f"generate:{generator}", made=GeneratorOptions(jobs=12, rate_per_h=240.0, stretch=0.05))
+    found = [
+        execute_run(RunSpec(source, "hadar-60", policy, 5, BoundsChoice.ALL)).summary.bounds for policy in POLICIES
+    ]
     for bounds in found:
         assert min(bounds.no_contention_gap, bounds.makespan_gap, bounds.jct_gap) >= -1e-9
         assert bounds.jct_s >= bounds.no_contention_s * (1 - 1e-12)
@@ -30,10 +32,10 @@ def test_forks_do_not_beat_the_bounds(tmp_path: Path) -> None:
     trace = tmp_path / "forks.csv"
     rows = [f"{60 * number},job-{number},CycleGAN,1,{3600 + 600 * number},{{parts}}" for number in range(6)]
 
-    def run(parts: int) -> Summary:
+    def run(parts: int) -> RunSummary:
         text = "\n".join(["at,name,kind,gang,steps,fork_max", *rows]).format(parts=parts)
         trace.write_text(text + "\n")
-        return run_cell(Cell(Source(str(trace)), "hadar-60", "hadar", 0, BoundsAsked.ALL)).summary
+        return execute_run(RunSpec(WorkloadSource(str(trace)), "hadar-60", "hadar", 0, BoundsChoice.ALL)).summary
 
     whole, forked = run(1), run(4)
     assert forked.avg_jct_s < 0.5 * whole.bounds.no_contention_s
@@ -42,18 +44,20 @@ def test_forks_do_not_beat_the_bounds(tmp_path: Path) -> None:
 
 def test_renting_does_not_beat_the_bounds() -> None:
     """Machines that may be rented count from the beginning, whether or not anybody rents them."""
-    bounds = run_cell(Cell(Source("deadlines"), "mixed-cloud", "fifo", 0, BoundsAsked.ALL)).summary.bounds
+    bounds = execute_run(
+        RunSpec(WorkloadSource("deadlines"), "mixed-cloud", "fifo", 0, BoundsChoice.ALL)
+    ).summary.bounds
     assert min(bounds.no_contention_gap, bounds.makespan_gap, bounds.jct_gap) >= -1e-9
 
 
 def test_large_runs_are_bounded_cheaply_unless_all_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """A bound that would take long at this size is not worked out, and is told as not there."""
-    ran = run_cell(Cell(Source("deadlines"), "mixed-cloud", "fifo", 0, BoundsAsked.NONE))
+    ran = execute_run(RunSpec(WorkloadSource("deadlines"), "mixed-cloud", "fifo", 0, BoundsChoice.NONE))
     assert all(isnan(value) for value in astuple(ran.summary.bounds))
     monkeypatch.setattr(bounding, "PRICED_PAIRS_MAX", 10)
-    cheap = bounds_of(ran.result.jobs, ran.roster, BoundsAsked.CHEAP)
+    cheap = lower_bounds(ran.result.jobs, ran.roster, BoundsChoice.CHEAP)
     assert isnan(cheap.jct_s)
     assert isfinite(cheap.makespan_s)
     monkeypatch.setattr(bounding, "FLUID_PAIRS_MAX", 10)
-    assert isnan(bounds_of(ran.result.jobs, ran.roster, BoundsAsked.CHEAP).makespan_s)
-    assert isfinite(bounds_of(ran.result.jobs, ran.roster, BoundsAsked.ALL).makespan_s)
+    assert isnan(lower_bounds(ran.result.jobs, ran.roster, BoundsChoice.CHEAP).makespan_s)
+    assert isfinite(lower_bounds(ran.result.jobs, ran.roster, BoundsChoice.ALL).makespan_s)

@@ -4,25 +4,22 @@ from math import inf, isnan
 
 import pytest
 
-from simulator.engine import Outcome, SolveStats
-from simulator.job import SimulatedJob
+from simulator.engine import RunOutcome, SolveStats
+from simulator.ground_truth import GroundTruth, SpeedKey
 from simulator.machines import PoolModel
-from simulator.metrics import JobMeasure, PoolMeter
-from simulator.report import Beside, missed, summarise
-from simulator.simulate import Result
-from simulator.study.bounds import BoundsAsked
-from simulator.study.fairness import contention, jain_index, themis_rho
-from simulator.study.roster import Roster
-from simulator.truth import SpeedKey, Truth
-from walras.cluster import Market, Pool, Shape
-from walras.ids import JobId, Kind, PoolId
-from walras.request import ANY_ACCELERATOR, Demand, JobRequest
+from simulator.metrics import JobMetrics, PoolMeter
+from simulator.reports.baselines import BoundsChoice, JobBaselines, jain_index, mean_contention, themis_rho
+from simulator.reports.run_summary import SummaryContext, missed_deadline, summarise_run
+from simulator.simulated_jobs import SimulatedJob
+from simulator.simulation import SimulationResult
+from walras.cluster import Market, Pool, PoolId, Shape
+from walras.job_request import ANY_ACCELERATOR, Demand, JobId, JobRequest, Kind
 from walras.states import JobState
 
 KIND = Kind("k")
 OWN = PoolModel(Pool(PoolId("own"), Shape("own", "a100", 2, 8.0, 2**30)), machines=2)
 SPOT = PoolModel(Pool(PoolId("spot"), Shape("spot", "v100", 1, 8.0, 2**30), Market.SPOT, usd_per_h=1.0, quota=3))
-TRUTH = Truth({SpeedKey(KIND, "a100"): 2.0, SpeedKey(KIND, "v100"): 1.0})
+TRUTH = GroundTruth({SpeedKey(KIND, "a100"): 2.0, SpeedKey(KIND, "v100"): 1.0})
 
 
 def a_job(number: int, at: float, steps: float, *demands: Demand, deadline_at: float = inf) -> SimulatedJob:
@@ -30,14 +27,14 @@ def a_job(number: int, at: float, steps: float, *demands: Demand, deadline_at: f
     return SimulatedJob(at, JobRequest(JobId(number), KIND, wanted, steps=steps, deadline_at=deadline_at), steps)
 
 
-def roster(*jobs: SimulatedJob) -> Roster:
-    made = Roster((OWN, SPOT), TRUTH)
+def roster(*jobs: SimulatedJob) -> JobBaselines:
+    made = JobBaselines((OWN, SPOT), TRUTH)
     assert list(made.watched(jobs)) == list(jobs)
     return made
 
 
-def measure(number: int, at: float, ended_at: float, state: JobState = JobState.SUCCEEDED) -> JobMeasure:
-    return JobMeasure(JobId(number), KIND, f"project-{number % 2}", "u", at, at, ended_at, state)
+def measure(number: int, at: float, ended_at: float, state: JobState = JobState.SUCCEEDED) -> JobMetrics:
+    return JobMetrics(JobId(number), KIND, f"project-{number % 2}", "u", at, at, ended_at, state)
 
 
 def test_alone_is_on_the_fastest_pool_that_holds_the_gang() -> None:
@@ -72,9 +69,9 @@ def test_jains_index() -> None:
 
 def test_contention_is_a_mean_over_the_jobs_own_time() -> None:
     """Two jobs, the second there for the last half of the first one's time."""
-    assert contention([measure(1, 0, 100), measure(2, 50, 100)], 100.0).tolist() == [1.5, 2.0]
+    assert mean_contention([measure(1, 0, 100), measure(2, 50, 100)], 100.0).tolist() == [1.5, 2.0]
     unfinished = measure(2, 50, float("nan"), JobState.RUNNING)
-    assert contention([measure(1, 0, 100), unfinished], 100.0).tolist() == [1.5, 2.0]
+    assert mean_contention([measure(1, 0, 100), unfinished], 100.0).tolist() == [1.5, 2.0]
 
 
 def test_rho_counts_what_an_equal_share_would_have_given() -> None:
@@ -86,12 +83,12 @@ def test_rho_counts_what_an_equal_share_would_have_given() -> None:
     assert themis_rho(jobs, made, 1.0, 200.0) == {1: pytest.approx(0.5), 2: pytest.approx(200 / 150)}
 
 
-def result(*jobs: JobMeasure) -> Result:
+def result(*jobs: JobMetrics) -> SimulationResult:
     meter = PoolMeter(OWN.pool)
     meter.there_s = 4 * 200.0
     bills = {PoolId("own"): 7.0}
-    return Result(
-        Outcome.COMPLETE,
+    return SimulationResult(
+        RunOutcome.COMPLETE,
         200.0,
         0.0,
         200.0,
@@ -111,8 +108,8 @@ def test_the_figures_that_need_to_know_the_jobs() -> None:
     """Slowdowns, deadlines, fairness of both kinds, and bounds that the run keeps to."""
     made = roster(a_job(1, 0, 200, deadline_at=90), a_job(2, 0, 200, deadline_at=500), a_job(3, 0, 10))
     jobs = (measure(1, 0, 100), measure(2, 0, 200), measure(3, 0, 1, JobState.FAILED))
-    beside = Beside(made, BoundsAsked.ALL, {JobId(1): 50.0, JobId(2): 400.0})
-    summary = summarise(result(*jobs), beside)
+    beside = SummaryContext(made, BoundsChoice.ALL, {JobId(1): 50.0, JobId(2): 400.0})
+    summary = summarise_run(result(*jobs), beside)
     assert (summary.slowdown_mean, summary.slowdown_max) == (1.5, 2.0)
     assert (summary.deadlines, summary.deadline_misses) == (2, 1)
     assert (summary.fairness.isolated_mean, summary.fairness.isolated_max) == (1.25, 2.0)
@@ -132,7 +129,7 @@ def test_the_figures_that_need_to_know_the_jobs() -> None:
 
 def test_without_a_roster_those_figures_do_not_exist() -> None:
     """nan, never a zero that looks like a measurement."""
-    summary = summarise(result(measure(1, 0, 100)))
+    summary = summarise_run(result(measure(1, 0, 100)))
     assert isnan(summary.slowdown_mean)
     assert isnan(summary.fairness.rho_mean)
     assert isnan(summary.bounds.jct_s)
@@ -142,5 +139,5 @@ def test_a_cancelled_job_misses_nothing() -> None:
     """Its user did not want it any more; one that failed, or never ended, did miss."""
     made = roster(*(a_job(number, 0, 10, deadline_at=50) for number in (1, 2, 3)))
     states = (JobState.CANCELLED, JobState.FAILED, JobState.RUNNING)
-    found = [missed(measure(number, 0, 20, state), made) for number, state in enumerate(states, 1)]
+    found = [missed_deadline(measure(number, 0, 20, state), made) for number, state in enumerate(states, 1)]
     assert found == [False, True, True]

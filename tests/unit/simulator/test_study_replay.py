@@ -13,22 +13,27 @@ from optimizer.policy import PolicySpec
 from scheduler.core.commands import JobTransitioned
 from scheduler.core.events import JobCancelled, JobSubmitted
 from scheduler.core.rules import RoundRules
-from simulator.measured import MeasuredCosts, MeasuredKind
-from simulator.measuring import Recorded
-from simulator.study.recording import Recording, read_recording, recording_of, write_recording
-from simulator.study.replay import another_policy, completed, replay
-from simulator.study.replay_table import replay_json, replay_table
-from simulator.truth import SpeedKey
+from simulator.ground_truth import SpeedKey
+from simulator.measured_costs import MeasuredCosts, MeasuredKind, RecordedEvent
+from simulator.reports.recording import Recording, make_recording, read_recording, write_recording
+from simulator.reports.resimulation import (
+    completed_truth,
+    replay_json,
+    replay_recording,
+    replay_table,
+    with_policy_from,
+)
 from tests.support.live_world import FakeAgent, world
 from tests.support.recorded_run import recorded_run
-from walras.checking import check
 from walras.cli.main import app
-from walras.config import ClusterConfig, Workload
 from walras.errors import ConfigError
-from walras.ids import JobId, Kind
+from walras.job_request import JobId, Kind
+from walras.spec.cluster_file import ClusterConfig
+from walras.spec.file_model import check_model
+from walras.spec.workload_file import WorkloadFile
 from walras.states import JobState
 
-CLUSTER = check(
+CLUSTER = check_model(
     ClusterConfig,
     {
         "pools": [
@@ -41,8 +46,8 @@ CLUSTER = check(
     },
     source="cluster",
 )  # fmt: skip
-WORKLOAD = check(
-    Workload,
+WORKLOAD = check_model(
+    WorkloadFile,
     {
         "jobs": [
             {
@@ -68,19 +73,19 @@ TRUE = MeasuredCosts(
 
 
 @pytest.fixture(scope="module")
-def run() -> list[Recorded]:
+def run() -> list[RecordedEvent]:
     """One run in the true world, recorded."""
     return recorded_run(WORKLOAD, CLUSTER, POLICY, TRUE)
 
 
 @pytest.fixture(scope="module")
-def recording(run: list[Recorded]) -> Recording:
-    return recording_of(run)
+def recording(run: list[RecordedEvent]) -> Recording:
+    return make_recording(run)
 
 
 def test_a_replay_under_the_runs_own_policy_takes_as_long(recording: Recording) -> None:
     """The costs are known exactly here, so the forecast is within a few percent."""
-    replayed = replay(recording, [0])
+    replayed = replay_recording(recording, [0])
     assert [job.job_id for job in replayed.jobs] == [1, 2, 3, 4]
     assert replayed.median_error < 0.05
     assert replayed.results[0].violations == []
@@ -89,13 +94,13 @@ def test_a_replay_under_the_runs_own_policy_takes_as_long(recording: Recording) 
 def test_another_policy_from_an_instant_on(recording: Recording) -> None:
     """At once, from the middle, and from after the end: the last one changes nothing."""
     other = PolicySpec("isolated"), RoundRules(round_s=12.0, resolve_min_s=4.0)
-    own = replay(recording, [0])
-    at_once, late = (replay(another_policy(recording, *other, from_s), [0]) for from_s in (0.0, 1e6))
+    own = replay_recording(recording, [0])
+    at_once, late = (replay_recording(with_policy_from(recording, *other, from_s), [0]) for from_s in (0.0, 1e6))
     assert late.jobs == own.jobs
     # First come, first served asks no solver; shares do.
     assert own.results[0].solves.solves == 0
     assert at_once.results[0].solves.solves > 0
-    assert [change.policy.name for change in another_policy(recording, *other, 10.0).header.policies] == [
+    assert [change.policy.name for change in with_policy_from(recording, *other, 10.0).header.policies] == [
         "fifo",
         "isolated",
     ]
@@ -107,7 +112,7 @@ def test_the_file_says_everything(recording: Recording, tmp_path: Path) -> None:
     write_recording(recording, path)
     again = read_recording(path)
     assert again == recording
-    assert replay(again, [3]).jobs == replay(recording, [3]).jobs
+    assert replay_recording(again, [3]).jobs == replay_recording(recording, [3]).jobs
 
 
 @pytest.mark.parametrize("content", ["", "{}", "[]\n", "no json\n", '{"recording": 2}\n'])
@@ -131,7 +136,7 @@ def test_a_recording_with_a_job_twice_is_refused(recording: Recording, tmp_path:
 
 def test_a_way_that_nobody_tried_is_guessed_from_those_that_were(recording: Recording) -> None:
     """By the types' nominal speeds and the size of the gang; what was measured stays."""
-    truth = completed(recording)
+    truth = completed_truth(recording)
     measured = recording.header.costs.truth().speeds
     assert all(truth.speeds[key] == speed for key, speed in measured.items())
     for job in recording.jobs:
@@ -142,45 +147,45 @@ def test_a_way_that_nobody_tried_is_guessed_from_those_that_were(recording: Reco
         assert truth.speeds[SpeedKey(cnn, "k80", 1)] == pytest.approx(measured[SpeedKey(cnn, "a100", 1)] / 4)
 
 
-def test_jobs_of_unknown_length_are_left_out_and_told(run: list[Recorded]) -> None:
+def test_jobs_of_unknown_length_are_left_out_and_told(run: list[RecordedEvent]) -> None:
     """A job that had not ended, of a kind that nobody measured, and whoever depends on it."""
     submitted = [event for event, _ in run if isinstance(event, JobSubmitted)]
     unknown = replace(submitted[0].job, job_id=JobId(8), kind=Kind("new"), steps=100.0)
     dependent = replace(submitted[0].job, job_id=JobId(9), depends_on=(JobId(8),))
     at = run[-1][0].at
-    found = recording_of([*run, (JobSubmitted(at, unknown), []), (JobSubmitted(at, dependent), [])])
+    found = make_recording([*run, (JobSubmitted(at, unknown), []), (JobSubmitted(at, dependent), [])])
     assert found.header.left_out == (8, 9)
     assert [job.request.job_id for job in found.jobs] == [1, 2, 3, 4]
-    assert replay_json(replay(found, [0]), found)["left_out"] == [8, 9]
+    assert replay_json(replay_recording(found, [0]), found)["left_out"] == [8, 9]
 
 
-def test_what_users_did_happens_again(run: list[Recorded]) -> None:
+def test_what_users_did_happens_again(run: list[RecordedEvent]) -> None:
     """A job that was cancelled is cancelled at the same instant."""
     first = next(event for event, _ in run if isinstance(event, JobSubmitted))
     cancelled = [*run, (JobCancelled(first.at + 7.0, first.job.job_id), [])]
-    found = recording_of(cancelled)
+    found = make_recording(cancelled)
     assert [job.cancel_at for job in found.jobs][:2] == [first.at + 7.0, inf]
-    result = replay(found, [0]).results[0]
+    result = replay_recording(found, [0]).results[0]
     assert {job.job_id: job.state for job in result.jobs}[first.job.job_id] is JobState.CANCELLED
 
 
 def test_a_record_of_nothing_cannot_be_replayed() -> None:
     """Told as such."""
     with pytest.raises(ConfigError, match="no job that ended"):
-        recording_of([])
+        make_recording([])
 
 
-def test_words_about_jobs_of_an_older_record_are_ignored(run: list[Recorded]) -> None:
+def test_words_about_jobs_of_an_older_record_are_ignored(run: list[RecordedEvent]) -> None:
     """A journal may begin in the middle of a job's life."""
     at = run[-1][0].at
     end = JobTransitioned(JobId(77), JobState.SUCCEEDED, None)
     event = JobCancelled(at, JobId(77))
-    assert [job.request.job_id for job in recording_of([*run, (event, [end])]).jobs] == [1, 2, 3, 4]
+    assert [job.request.job_id for job in make_recording([*run, (event, [end])]).jobs] == [1, 2, 3, 4]
 
 
 def test_the_table_has_a_line_per_job_and_the_means(recording: Recording) -> None:
     """Recorded beside simulated."""
-    assert replay_table(replay(recording, [0, 1])).row_count == 5
+    assert replay_table(replay_recording(recording, [0, 1])).row_count == 5
 
 
 async def test_a_servers_folder_is_replayed_from_the_command_line(tmp_path: Path) -> None:

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from simulator.faults import Revocation
-from simulator.job import PlannedFailure
-from simulator.measured import MeasuredCosts, load_measured
-from simulator.truth import Costs
-from simulator.workload import load_experiment
+from simulator.experiment import load_experiment
+from simulator.faults import PoolRevocation
+from simulator.ground_truth import AttemptCosts
+from simulator.measured_costs import MeasuredCosts, load_measured_costs
+from simulator.simulated_jobs import PlannedFailure
 from walras.errors import ConfigError, UserError
 
 CLUSTER = """
@@ -42,7 +42,7 @@ def test_a_workload_file_becomes_jobs_in_order_of_arrival(tmp_path: Path) -> Non
     assert (early.name, early.steps, early.request.priority_class) == ("early", 120.0, 2)
     assert (late.request.job_id, late.request.depends_on) == (2, (1,))
     assert experiment.truth.steps_per_s(early.request.kind, "a100", 2) == 12.0
-    assert experiment.incidents == (Revocation(70.0, "v100x1/spot/default"),)
+    assert experiment.incidents == (PoolRevocation(70.0, "v100x1/spot/default"),)
     assert [(p.machines, p.terms.boot_s, p.pool.quota) for p in experiment.pools] == [(2, 0.0, 0), (0, 2.0, 2)]
 
 
@@ -62,8 +62,8 @@ def test_measured_costs_replace_what_the_files_say(tmp_path: Path) -> None:
     assert early.failures == (PlannedFailure(50.0, 3),)
     assert experiment.truth.steps_per_s(early.request.kind, "a100", 2) == 20.5
     assert experiment.truth.steps_per_s(early.request.kind, "a100", 1) == 12.0
-    assert experiment.truth.costs_of(early.request.kind) == Costs(4.0, 1.5)
-    assert experiment.truth.costs_of(late.request.kind) == Costs(2.0, 0.0)
+    assert experiment.truth.costs_of(early.request.kind) == AttemptCosts(4.0, 1.5)
+    assert experiment.truth.costs_of(late.request.kind) == AttemptCosts(2.0, 0.0)
 
 
 def test_a_kind_without_a_speed_runs_for_its_measured_seconds(tmp_path: Path) -> None:
@@ -104,10 +104,10 @@ def test_measured_costs_are_checked(tmp_path: Path) -> None:
     path = tmp_path / "measured.json"
     path.write_text('{"kinds": [{"kind": "cnn", "start_s": -1}]}')
     with pytest.raises(ConfigError, match=r"measured\.json: kinds\.0\.start_s"):
-        load_measured(path)
+        load_measured_costs(path)
     path.write_text('{"jobs": [{"row": 9, "steps": 1}]}')
     with pytest.raises(ConfigError, match="measured in row 9, the workload has 2 jobs"):
-        load_experiment(*_files(tmp_path), measured=load_measured(path))
+        load_experiment(*_files(tmp_path), measured=load_measured_costs(path))
 
 
 def test_a_trace_without_a_throughput_table_says_where_it_looked(tmp_path: Path) -> None:

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from simulator.workload import load_experiment
-from simulator.workloads.face import convert_file
-from simulator.workloads.formats import read_workload
-from simulator.workloads.source import Reading
+from simulator.experiment import load_experiment
+from simulator.workloads.formats import read_trace
+from simulator.workloads.trace_source import ReadOptions
+from simulator.workloads.workload_actions import convert_trace
 from walras.errors import ConfigError
 
 CLUSTER = """
@@ -52,7 +52,7 @@ def test_a_workload_file_and_the_trace_made_of_it_are_the_same_jobs(tmp_path: Pa
     """Job by job, what the scheduler hears and what is true; laws are read from the workload file itself."""
     workload, cluster = _files(tmp_path, LAWS + JOBS)
     trace = tmp_path / f"t.{ending}"
-    convert_file(workload, trace, format=None, reading=Reading(), seeded=None, force=False)
+    convert_trace(workload, trace, format=None, reading=ReadOptions(), seeded=None, force=False)
     given = load_experiment(workload, cluster)
     made = load_experiment(trace, cluster, speeds_path=workload)
     pairs = list(zip(given.jobs, made.jobs, strict=True))
@@ -81,9 +81,9 @@ def test_a_trace_that_is_converted_again_is_the_same_file(tmp_path: Path) -> Non
     workload, _ = _files(tmp_path, LAWS + JOBS)
     paths = [workload, tmp_path / "1.csv", tmp_path / "2.jsonl", tmp_path / "3.csv"]
     for source, target in pairwise(paths):
-        convert_file(source, target, format=None, reading=Reading(), seeded=None, force=False)
+        convert_trace(source, target, format=None, reading=ReadOptions(), seeded=None, force=False)
     assert paths[1].read_bytes() == paths[3].read_bytes()
-    assert read_workload(paths[1]).jobs == read_workload(paths[2]).jobs
+    assert read_trace(paths[1]).jobs == read_trace(paths[2]).jobs
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_what_a_trace_cannot_say_is_refused_by_name(tmp_path: Path, text: str, f
     """And nothing is written."""
     workload, _ = _files(tmp_path, text)
     with pytest.raises(ConfigError) as refused:
-        convert_file(workload, tmp_path / "t.csv", format=None, reading=Reading(), seeded=None, force=False)
+        convert_trace(workload, tmp_path / "t.csv", format=None, reading=ReadOptions(), seeded=None, force=False)
     assert refused.value.field == field
     assert not (tmp_path / "t.csv").exists()
 

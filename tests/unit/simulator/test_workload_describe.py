@@ -6,14 +6,20 @@ from typing import Any
 
 import pytest
 
-from simulator.workloads.describe import accelerators_wanted, as_json, described
-from simulator.workloads.face import Seeded, catalogue, convert_file, description_parts, generate_file
-from simulator.workloads.formats import read_workload
-from simulator.workloads.job import Skipped, Trace, TraceJob
-from simulator.workloads.plot import plot_trace
-from simulator.workloads.source import Reading
-from walras.config import ClusterConfig, load_yaml
+from simulator.workloads.formats import read_trace
+from simulator.workloads.trace import SkippedRows, Trace, TraceJob
+from simulator.workloads.trace_source import ReadOptions
+from simulator.workloads.trace_statistics import accelerator_demand, describe_trace, plot_trace, trace_description_json
+from simulator.workloads.workload_actions import (
+    SeededSpeeds,
+    convert_trace,
+    format_catalogue,
+    generate_trace,
+    trace_description_tables,
+)
 from walras.errors import ConfigError
+from walras.spec.cluster_file import ClusterConfig
+from walras.spec.file_model import load_yaml
 
 ROOT = Path(__file__).resolve().parents[3]
 JOBS = [
@@ -21,7 +27,7 @@ JOBS = [
     TraceJob(1800.0, "b", "y", 4, duration_s=1800.0, project="q", weight=2.0),
     TraceJob(7200.0, "c", "x", 1, duration_s=7200.0, project="p", slo=2.0),
 ]
-TRACE = Trace("made up", "csv", JOBS, Skipped(2, ("first", "second")))
+TRACE = Trace("made up", "csv", JOBS, SkippedRows(2, ("first", "second")))
 
 
 def _cluster(machines: int = 2) -> ClusterConfig:
@@ -31,7 +37,7 @@ def _cluster(machines: int = 2) -> ClusterConfig:
 
 def test_counts_spreads_and_load() -> None:
     """Work is gang times run time; load is work over what the cluster has between first and last arrival."""
-    told = described(TRACE, _cluster())
+    told = describe_trace(TRACE, _cluster())
     assert (told.jobs, told.skipped, told.jobs_per_h, told.with_deadline) == (3, 2, 1.0, 1)
     assert (told.gangs, told.kinds, told.projects, told.weights) == (
         {1: 2, 4: 1}, {"x": 2, "y": 1}, {"p": 2, "q": 1}, {1.0: 2, 2.0: 1},
@@ -42,25 +48,25 @@ def test_counts_spreads_and_load() -> None:
     assert told.load is not None
     assert (told.load.accelerators, told.load.accelerator_h, told.load.offered_load) == (4, 5.0, 5.0 / 8.0)
     assert (told.load.drained_after_h, told.load.too_large) == (1.25, 0)
-    small = described(TRACE, _cluster(machines=1)).load
+    small = describe_trace(TRACE, _cluster(machines=1)).load
     assert small is not None
     assert small.too_large == 1
-    json.dumps(as_json(told))
+    json.dumps(trace_description_json(told))
 
 
 def test_a_trace_that_arrives_at_once_has_no_rate() -> None:
     """Neither a division by zero nor a load."""
-    told = described(Trace("", "csv", [TraceJob(5.0, "a", "x", 1, duration_s=60.0)]), _cluster())
+    told = describe_trace(Trace("", "csv", [TraceJob(5.0, "a", "x", 1, duration_s=60.0)]), _cluster())
     assert told.jobs_per_h is None
     assert told.load is not None
     assert told.load.offered_load is None
-    assert "all at once" in str(description_parts(told)[0].rows)
+    assert "all at once" in str(trace_description_tables(told)[0].rows)
 
 
 def test_tables_for_people() -> None:
     """Frequent values first, the rest together; nothing where there is one value."""
     jobs = [TraceJob(float(number), str(number), f"k{number % 20:02}", 1) for number in range(100)]
-    titles = {part.title: part.rows for part in description_parts(described(Trace("", "csv", jobs)))}
+    titles = {part.title: part.rows for part in trace_description_tables(describe_trace(Trace("", "csv", jobs)))}
     assert titles["Kinds"][0] == ("k00", "5", "5.0 %")
     assert titles["Kinds"][-1] == ("(8 more)", "40", "40.0 %")
     assert titles.keys() == {"", "Gangs", "Kinds"}
@@ -68,7 +74,7 @@ def test_tables_for_people() -> None:
 
 def test_accelerators_wanted_over_time() -> None:
     """If every job began when it arrives."""
-    curve = dict(accelerators_wanted(JOBS))
+    curve = dict(accelerator_demand(JOBS))
     assert curve == {0.0: 1, 1800.0: 5, 3600.0: 0, 7200.0: 1, 14400.0: 0}
 
 
@@ -92,7 +98,7 @@ def test_a_picture_has_a_known_ending(tmp_path: Path) -> None:
 
 def test_every_format_and_generator_is_listed() -> None:
     """With a word about it."""
-    rows = catalogue()
+    rows = format_catalogue()
     assert {"philly", "gavel", "hadar-60", "csv"} <= {name for _, name, _ in rows}
     assert all(about for _, _, about in rows)
 
@@ -109,11 +115,11 @@ def test_every_format_and_generator_is_listed() -> None:
 )
 def test_our_own_workloads_fit_our_own_clusters(workload: str, cluster: str) -> None:
     """Every job can run there, and none is too large."""
-    from simulator.workload import load_experiment
+    from simulator.experiment import load_experiment
 
     path, config = ROOT / "configs/workloads" / workload, ROOT / f"configs/clusters/{cluster}.yaml"
     experiment = load_experiment(path, config)
-    assert len(list(experiment.jobs)) == len(read_workload(path).jobs)
+    assert len(list(experiment.jobs)) == len(read_trace(path).jobs)
 
 
 @pytest.mark.parametrize(
@@ -129,10 +135,10 @@ def test_our_own_workloads_can_be_made_again(
 ) -> None:
     """As docs/workloads.md says how."""
     made, out = tmp_path / "made.csv", tmp_path / workload
-    generate_file(generator, made, speeds=None, force=False, seed=seed, **words)
-    seeded = Seeded(ROOT / f"configs/clusters/{cluster}.yaml", kinds=26, seed=seed)
-    convert_file(made, out, format=None, reading=Reading(), seeded=seeded, force=False)
-    assert list(read_workload(out).jobs) == list(read_workload(ROOT / "configs/workloads" / workload).jobs)
+    generate_trace(generator, made, speeds=None, force=False, seed=seed, **words)
+    seeded = SeededSpeeds(ROOT / f"configs/clusters/{cluster}.yaml", kinds=26, seed=seed)
+    convert_trace(made, out, format=None, reading=ReadOptions(), seeded=seeded, force=False)
+    assert list(read_trace(out).jobs) == list(read_trace(ROOT / "configs/workloads" / workload).jobs)
 
 
 def test_named_clusters_have_their_size() -> None:

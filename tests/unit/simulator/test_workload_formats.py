@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.gavel import read_throughputs
-from simulator.workloads import source
-from simulator.workloads.formats import FORMATS, read_workload
-from simulator.workloads.job import TraceJob
-from simulator.workloads.source import Reading
+from simulator.workloads import trace_source
+from simulator.workloads.formats import FORMATS, read_trace
+from simulator.workloads.speed_tables import read_throughput_table
+from simulator.workloads.trace import TraceJob
+from simulator.workloads.trace_source import ReadOptions
 from walras.errors import ConfigError, UserError
 
 SHOCKWAVE = "LM (batch size 10)\tpython main.py\tlm\t--steps\t1\t1000\t2\t{mode}\t1\t-1.0\t140\t5\n"
@@ -27,11 +27,11 @@ SWF = "; Computer: made up\n\n 1 0 5 100 4 -1 -1 8 600 -1 1 3 2 7 1 -1 -1 -1\n"
 
 
 def _read(
-    folder: Path, name: str, text: str, format: str | None = None, reading: Reading | None = None
+    folder: Path, name: str, text: str, format: str | None = None, reading: ReadOptions | None = None
 ) -> list[TraceJob]:
     path = folder / name
     path.write_text(text)
-    return list(read_workload(path, format, reading).jobs)
+    return list(read_trace(path, format, reading).jobs)
 
 
 def test_a_shockwave_row(tmp_path: Path) -> None:
@@ -70,9 +70,9 @@ def test_one_of_several_traces_in_a_file(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"t\.csv:3: several traces in one file \('east', 'west'\)") as caught:
         _read(tmp_path, "t.csv", text)
     assert caught.value.fix == "choose one: --only east"
-    assert [job.name for job in _read(tmp_path, "t.csv", text, reading=Reading(only="west"))] == ["a", "b"]
+    assert [job.name for job in _read(tmp_path, "t.csv", text, reading=ReadOptions(only="west"))] == ["a", "b"]
     with pytest.raises(ConfigError, match="no job of 'south'"):
-        _read(tmp_path, "t.csv", text, reading=Reading(only="south"))
+        _read(tmp_path, "t.csv", text, reading=ReadOptions(only="south"))
 
 
 def test_a_pollux_row(tmp_path: Path) -> None:
@@ -200,7 +200,7 @@ def test_bad_rows_are_skipped_only_when_asked_and_then_counted(tmp_path: Path) -
     path.write_text(
         PHILLY + "a,u,5,1,60,,,c\n" + "b,u,5,0,60,,,c\n" * 7 + "a,u,6,1,9,,,c\nc,u,1,1,9,,,c\nd,u,7,1,9,,,c\n"
     )
-    trace = read_workload(path, reading=Reading(skip_bad_rows=True))
+    trace = read_trace(path, reading=ReadOptions(skip_bad_rows=True))
     assert [job.name for job in trace.jobs] == ["a", "d"]
     assert trace.skipped.count == 9
     assert len(trace.skipped.first) == 5
@@ -210,7 +210,7 @@ def test_bad_rows_are_skipped_only_when_asked_and_then_counted(tmp_path: Path) -
 def test_rows_are_sorted_only_when_asked(tmp_path: Path) -> None:
     """Rows that arrive together stay in the order of the file."""
     text = PHILLY + "a,u,7,1,60,,,c\nb,u,6,1,60,,,c\nc,u,6,1,60,,,c\n"
-    assert [job.name for job in _read(tmp_path, "t.csv", text, reading=Reading(sort=True))] == ["b", "c", "a"]
+    assert [job.name for job in _read(tmp_path, "t.csv", text, reading=ReadOptions(sort=True))] == ["b", "c", "a"]
 
 
 # ------------------------------------------------------------------------------------------------ files from strangers
@@ -221,7 +221,7 @@ def test_packed_files_are_unpacked(tmp_path: Path) -> None:
     text = "\ufeff" + PHILLY + "a,u,7,1,60,,,c\r\n"
     for name in ("t.csv", "t.csv.gz"):
         (tmp_path / name).write_bytes(gzip.compress(text.encode()))
-        assert [job.at for job in read_workload(tmp_path / name).jobs] == [7.0]
+        assert [job.at for job in read_trace(tmp_path / name).jobs] == [7.0]
 
 
 @pytest.mark.parametrize(("kept", "where"), [(-2000, r"after line \d+"), (12, "in its first line")])
@@ -230,14 +230,14 @@ def test_a_packed_file_that_is_broken_off_is_named(tmp_path: Path, kept: int, wh
     rows = "".join(f"a{number},u,7,1,{number + 1},,,c\n" for number in range(5000))
     (tmp_path / "t.csv.gz").write_bytes(gzip.compress((PHILLY + rows).encode())[:kept])
     with pytest.raises(ConfigError, match=rf"t\.csv\.gz: broken off {where}"):
-        read_workload(tmp_path / "t.csv.gz")
+        read_trace(tmp_path / "t.csv.gz")
 
 
 def test_a_packed_table_of_speeds_that_is_broken_off_is_named(tmp_path: Path) -> None:
     """As a trace is."""
     (tmp_path / "speeds.json").write_bytes(gzip.compress(b'{"v100": {}}')[:-4])
     with pytest.raises(ConfigError, match=r"speeds\.json: broken off"):
-        read_throughputs(tmp_path / "speeds.json")
+        read_throughput_table(tmp_path / "speeds.json")
 
 
 def test_a_file_that_unpacks_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -245,30 +245,30 @@ def test_a_file_that_unpacks_without_end_is_refused(tmp_path: Path, monkeypatch:
     rows = "".join(f"a{number},u,7,1,60,,,c\n" for number in range(200))
     path = tmp_path / "t.csv.gz"
     path.write_bytes(gzip.compress((PHILLY + rows).encode()))
-    monkeypatch.setattr(source, "MAX_JOBS", 100)
+    monkeypatch.setattr(trace_source, "MAX_JOBS", 100)
     with pytest.raises(ConfigError, match="more than 100 jobs"):
-        read_workload(path)
-    monkeypatch.setattr(source, "MAX_CHARACTERS", 1000)
+        read_trace(path)
+    monkeypatch.setattr(trace_source, "MAX_CHARACTERS", 1000)
     with pytest.raises(ConfigError, match="more than 1,000 characters"):
-        read_workload(path)
+        read_trace(path)
 
 
 def test_a_line_without_end_is_refused(tmp_path: Path) -> None:
     """It is no row that could be skipped."""
     with pytest.raises(ConfigError, match=r"t\.csv:2: more than 65536 characters"):
-        _read(tmp_path, "t.csv", PHILLY + "x" * 100_000, reading=Reading(skip_bad_rows=True))
+        _read(tmp_path, "t.csv", PHILLY + "x" * 100_000, reading=ReadOptions(skip_bad_rows=True))
 
 
 def test_what_cannot_be_opened_is_named(tmp_path: Path) -> None:
     """A folder, a file that is not there, bytes that are no text."""
     (tmp_path / "d.csv").mkdir()
     with pytest.raises(ConfigError, match="Is a directory"):
-        read_workload(tmp_path / "d.csv")
+        read_trace(tmp_path / "d.csv")
     with pytest.raises(ConfigError, match="No such file"):
-        read_workload(tmp_path / "n.swf")
+        read_trace(tmp_path / "n.swf")
     (tmp_path / "b.swf").write_bytes(bytes(range(128, 256)) * 3)
     with pytest.raises(ConfigError, match=r"b\.swf:1: "):
-        read_workload(tmp_path / "b.swf")
+        read_trace(tmp_path / "b.swf")
 
 
 HEADERS = ["", PHILLY, POLLUX, ELASTIC, OPENB, "at,name,kind,gang,types,speeds,batch,priority,duration_on\n"]
@@ -295,7 +295,7 @@ def test_whatever_a_file_holds_it_is_read_or_refused(
     path = tmp_path_factory.getbasetemp() / "anything.txt"
     path.write_text(header + "".join(separator.join(row) + "\n" for separator, row in lines))
     with contextlib.suppress(UserError):
-        assert read_workload(path, name, Reading(skip_bad_rows=skip)).jobs
+        assert read_trace(path, name, ReadOptions(skip_bad_rows=skip)).jobs
 
 
 # ------------------------------------------------------------------------------------------------ the real files
@@ -310,7 +310,7 @@ def _folder(reference_data: Path, *names: str) -> list[Path]:
 @pytest.mark.slow
 def test_the_philly_trace_is_read_whole(reference_data: Path) -> None:
     """82,247 jobs, the largest gang 128."""
-    trace = read_workload(reference_data / "jobs" / "philly_2017.csv.gz")
+    trace = read_trace(reference_data / "jobs" / "philly_2017.csv.gz")
     assert (trace.format, len(trace.jobs)) == ("philly", 82_247)
     assert max(job.gang for job in trace.jobs) == 128
     assert round(sum(job.gang * (job.duration_s or 0.0) for job in trace.jobs) / 3600) == 978_078
@@ -328,10 +328,10 @@ def test_every_trace_of_the_reference_data_is_read(reference_data: Path) -> None
     }
     for format, paths in expected.items():
         for path in paths:
-            trace = read_workload(path, reading=Reading(sort=path.name == "resnet_cifar_trace.csv"))
+            trace = read_trace(path, reading=ReadOptions(sort=path.name == "resnet_cifar_trace.csv"))
             assert trace.format == format, path
-    services = read_workload(
-        reference_data / "jobs" / "alibaba_dlrm_serving_2025.csv.gz", reading=Reading(skip_bad_rows=True)
+    services = read_trace(
+        reference_data / "jobs" / "alibaba_dlrm_serving_2025.csv.gz", reading=ReadOptions(skip_bad_rows=True)
     )
     assert services.skipped.count == 16
     assert expected.keys() < FORMATS.keys()

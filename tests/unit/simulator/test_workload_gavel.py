@@ -5,14 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from simulator.gavel import read_throughputs
-from simulator.job import SimulatedJob
-from simulator.truth import SpeedKey
-from simulator.workloads.formats import read_workload
-from simulator.workloads.placing import Placing
+from simulator.ground_truth import SpeedKey
+from simulator.simulated_jobs import SimulatedJob
+from simulator.workloads.formats import read_trace
+from simulator.workloads.speed_tables import read_throughput_table
+from simulator.workloads.trace_binding import TraceBinding
 from walras.errors import ConfigError
-from walras.ids import Kind
-from walras.request import Demand
+from walras.job_request import Demand, Kind
 
 LM = "LM (batch size 5)"
 
@@ -49,8 +48,8 @@ SPEEDS = {
 
 def _jobs(path: Path, *types: str) -> list[SimulatedJob]:
     """The trace's jobs on these types."""
-    placing = Placing(dict.fromkeys(types, 1.0), table=SPEEDS, source=str(path))
-    return list(placing.jobs(read_workload(path).jobs))
+    placing = TraceBinding(dict.fromkeys(types, 1.0), table=SPEEDS, source=str(path))
+    return list(placing.jobs(read_trace(path).jobs))
 
 
 def test_a_row_becomes_a_job(tmp_path: Path) -> None:
@@ -90,7 +89,7 @@ def test_a_job_does_not_accept_what_it_has_no_speed_on(tmp_path: Path) -> None:
 def test_a_bad_row_is_named_by_file_and_line(tmp_path: Path, lines: tuple[str, ...], complaint: str) -> None:
     """Nothing is skipped or guessed."""
     with pytest.raises(ConfigError, match=complaint):
-        read_workload(_trace(tmp_path, *lines))
+        read_trace(_trace(tmp_path, *lines))
 
 
 def test_a_job_that_runs_nowhere_is_named(tmp_path: Path) -> None:
@@ -104,7 +103,7 @@ def test_a_table_gives_the_speed_of_gangs_that_run_alone(tmp_path: Path) -> None
     """Entries of pairs are passed over."""
     path = tmp_path / "table.json"
     path.write_text(json.dumps({"v100": {f"('{LM}', 2)": {"null": 3.5, "('other', 2)": [1.0, 2.0]}}}))
-    assert read_throughputs(path) == {SpeedKey(Kind(LM), "v100", 2): 3.5}
+    assert read_throughput_table(path) == {SpeedKey(Kind(LM), "v100", 2): 3.5}
 
 
 @pytest.mark.parametrize(
@@ -116,10 +115,10 @@ def test_a_bad_table_is_refused(tmp_path: Path, content: str) -> None:
     path = tmp_path / "table.json"
     path.write_text(content)
     with pytest.raises(ConfigError, match=r"table\.json"):
-        read_throughputs(path)
+        read_throughput_table(path)
 
 
 def test_a_missing_file_is_a_user_error(tmp_path: Path) -> None:
     """Not a traceback."""
     with pytest.raises(ConfigError, match="No such file"):
-        read_workload(tmp_path / "nothing.tsv")
+        read_trace(tmp_path / "nothing.tsv")

@@ -7,17 +7,24 @@ from pathlib import Path
 
 import pytest
 
-from simulator.truth import SpeedKey
-from simulator.workloads.arrivals import relative_rate
-from simulator.workloads.formats import read_workload
-from simulator.workloads.gavel_jobs import gavel
-from simulator.workloads.generate import GENERATORS, asked_of, generate
-from simulator.workloads.hadar import CLASSES_H, MODELS
-from simulator.workloads.job import TraceJob
-from simulator.workloads.mix import KINDS, SPREADABLE, Asked
-from simulator.workloads.seeded_speeds import with_seeded_speeds
+from simulator.ground_truth import SpeedKey
+from simulator.workloads.formats import read_trace
+from simulator.workloads.generators import (
+    GENERATORS,
+    HADAR_CLASSES_H,
+    HADAR_MODELS,
+    KINDS,
+    SPREADABLE,
+    GeneratorRequest,
+    diurnal_rate,
+    gavel_jobs,
+    generate_jobs,
+    generator_request,
+)
+from simulator.workloads.speed_tables import with_seeded_speeds
+from simulator.workloads.trace import TraceJob
 from walras.errors import ConfigError
-from walras.ids import Kind
+from walras.job_request import Kind
 
 HOUR_S = 3600.0
 
@@ -25,20 +32,20 @@ HOUR_S = 3600.0
 @pytest.mark.parametrize("name", GENERATORS)
 def test_the_same_seed_gives_the_same_jobs_in_order(name: str) -> None:
     """As many as asked for; another seed gives others."""
-    asked = asked_of(name, jobs=200, rate_per_h=50.0, seed=3)
-    first, second = list(generate(name, asked)), list(generate(name, asked))
+    asked = generator_request(name, jobs=200, rate_per_h=50.0, seed=3)
+    first, second = list(generate_jobs(name, asked)), list(generate_jobs(name, asked))
     assert first == second
     assert len({job.name for job in first}) == 200
     assert all(before.at <= after.at for before, after in pairwise(first))
     assert all((job.duration_s or 0) > 0 and job.gang in (1, 2, 4, 8) for job in first)
-    assert list(generate(name, replace(asked, seed=4))) != first
+    assert list(generate_jobs(name, replace(asked, seed=4))) != first
 
 
 @pytest.mark.parametrize("name", ["poisson", "diurnal", "burst", "hadar-60"])
 def test_asking_for_more_changes_nothing_else(name: str) -> None:
     """Weights and deadlines are drawn from streams of their own."""
-    plain = generate(name, asked_of(name, jobs=100, seed=1))
-    rich = list(generate(name, asked_of(name, jobs=100, seed=1, priorities=True, slos=True)))
+    plain = generate_jobs(name, generator_request(name, jobs=100, seed=1))
+    rich = list(generate_jobs(name, generator_request(name, jobs=100, seed=1, priorities=True, slos=True)))
     assert [replace(job, weight=1.0, slo=None) for job in rich] == list(plain)
     assert {job.weight for job in rich} == {1.0, 5.0}
     assert {job.slo for job in rich} == {1.2, 2.0, 10.0}
@@ -47,10 +54,10 @@ def test_asking_for_more_changes_nothing_else(name: str) -> None:
 @pytest.mark.parametrize("name", GENERATORS)
 def test_one_accelerator_each_and_shorter_jobs_on_request(name: str) -> None:
     """And all at once at rate 0."""
-    asked = asked_of(name, jobs=50, rate_per_h=0.0, gangs=False)
-    jobs = list(generate(name, asked))
+    asked = generator_request(name, jobs=50, rate_per_h=0.0, gangs=False)
+    jobs = list(generate_jobs(name, asked))
     assert {(job.gang, job.at) for job in jobs} == {(1, 0.0)}
-    short = list(generate(name, replace(asked, stretch=0.1)))
+    short = list(generate_jobs(name, replace(asked, stretch=0.1)))
     assert all(
         a.duration_s == pytest.approx((b.duration_s or 0) / 10, abs=0.11, rel=1e-3)
         for a, b in zip(short, jobs, strict=True)
@@ -59,7 +66,7 @@ def test_one_accelerator_each_and_shorter_jobs_on_request(name: str) -> None:
 
 def test_jobs_follow_the_published_distribution() -> None:
     """Gangs of 1, 2, 4, 8 for 70, 10, 15, 5 %; four in five run 31 minutes to 17 hours, the rest up to a week."""
-    jobs = list(generate("poisson", asked_of("poisson", jobs=20_000, rate_per_h=100.0)))
+    jobs = list(generate_jobs("poisson", generator_request("poisson", jobs=20_000, rate_per_h=100.0)))
     gangs = Counter(job.gang for job in jobs)
     assert [gangs[size] / 20_000 for size in (1, 2, 4, 8)] == pytest.approx([0.7, 0.1, 0.15, 0.05], abs=0.01)
     durations = [job.duration_s or 0.0 for job in jobs]
@@ -73,10 +80,10 @@ def test_jobs_follow_the_published_distribution() -> None:
 
 def test_days_have_a_rhythm() -> None:
     """Nine times as many arrivals at 15:00 as at 3:00, half as many on the sixth and seventh day."""
-    assert relative_rate(15 * HOUR_S) == pytest.approx(1.8)
-    assert relative_rate(3 * HOUR_S) == pytest.approx(0.2)
-    assert relative_rate((5 * 24 + 15) * HOUR_S) == pytest.approx(0.9)
-    jobs = list(generate("diurnal", asked_of("diurnal", jobs=20_000, rate_per_h=100.0)))
+    assert diurnal_rate(15 * HOUR_S) == pytest.approx(1.8)
+    assert diurnal_rate(3 * HOUR_S) == pytest.approx(0.2)
+    assert diurnal_rate((5 * 24 + 15) * HOUR_S) == pytest.approx(0.9)
+    jobs = list(generate_jobs("diurnal", generator_request("diurnal", jobs=20_000, rate_per_h=100.0)))
     hours = Counter(int(job.at / HOUR_S) % 24 for job in jobs)
     assert hours[14] > 5 * hours[2]
     assert sum(job.at < 5 * 24 * HOUR_S for job in jobs) == pytest.approx(12_000, rel=0.03)
@@ -84,9 +91,9 @@ def test_days_have_a_rhythm() -> None:
 
 def test_bursts_are_alike_and_close() -> None:
     """About ten jobs of one kind, gang and user within minutes; the mean rate is the one asked for."""
-    jobs = list(generate("burst", asked_of("burst", jobs=20_000, rate_per_h=100.0)))
+    jobs = list(generate_jobs("burst", generator_request("burst", jobs=20_000, rate_per_h=100.0)))
     assert jobs[-1].at / HOUR_S == pytest.approx(200, rel=0.1)
-    sparse = list(generate("burst", asked_of("burst", jobs=1000, rate_per_h=1.0)))
+    sparse = list(generate_jobs("burst", generator_request("burst", jobs=1000, rate_per_h=1.0)))
     alike = [(a.kind, a.gang, a.user) == (b.kind, b.gang, b.user) for a, b in pairwise(sparse) if b.at - a.at < 120]
     assert len(alike) > 800
     assert sum(alike) / len(alike) > 0.95
@@ -94,22 +101,22 @@ def test_bursts_are_alike_and_close() -> None:
 
 def test_the_hadar_mix() -> None:
     """Five models, and accelerator-hours in four classes alike."""
-    jobs = list(generate("hadar-60", asked_of("hadar-60", jobs=8000)))
-    assert {job.kind for job in jobs} == set(MODELS)
+    jobs = list(generate_jobs("hadar-60", generator_request("hadar-60", jobs=8000)))
+    assert {job.kind for job in jobs} == set(HADAR_MODELS)
     assert {job.at for job in jobs} == {0.0}
     hours = [job.gang * (job.duration_s or 0.0) / HOUR_S for job in jobs]
-    for low, high in CLASSES_H:
+    for low, high in HADAR_CLASSES_H:
         assert sum(low <= hour < high for hour in hours) / 8000 == pytest.approx(0.25, abs=0.02)
 
 
 def test_durations_become_steps_with_a_table() -> None:
     """Truncated, as Gavel does; a table without the kind is refused."""
-    asked = Asked(jobs=30, rate_per_h=1.0, gangs=False)
+    asked = GeneratorRequest(jobs=30, rate_per_h=1.0, gangs=False)
     table = {SpeedKey(Kind(kind), "v100", 1): 2.5 for kind in KINDS}
-    plain, tabled = list(gavel(asked)), list(gavel(asked, table))
+    plain, tabled = list(gavel_jobs(asked)), list(gavel_jobs(asked, table))
     assert [job.steps for job in tabled] == [float(int((job.duration_s or 0) * 2.5)) for job in plain]
     with pytest.raises(ConfigError, match="the throughput table has no speed of"):
-        list(gavel(asked, {}))
+        list(gavel_jobs(asked, {}))
 
 
 @pytest.mark.parametrize(
@@ -126,18 +133,18 @@ def test_durations_become_steps_with_a_table() -> None:
 def test_what_cannot_be_generated_is_named(name: str, words: dict[str, float], complaint: str) -> None:
     """Before anything is drawn."""
     with pytest.raises(ConfigError, match=complaint):
-        asked_of(name, **words)  # type: ignore[arg-type]
+        generator_request(name, **words)  # type: ignore[arg-type]
 
 
 def test_only_gavel_takes_a_table(tmp_path: Path) -> None:
     """The others make durations; the simulation takes the table."""
     with pytest.raises(ConfigError, match="poisson makes durations, not steps"):
-        generate("poisson", asked_of("poisson"), tmp_path / "table.json")
+        generate_jobs("poisson", generator_request("poisson"), tmp_path / "table.json")
 
 
 def test_jobs_come_one_by_one() -> None:
     """A million of them need no memory."""
-    jobs = generate("burst", asked_of("burst", jobs=5_000_000, rate_per_h=1000.0))
+    jobs = generate_jobs("burst", generator_request("burst", jobs=5_000_000, rate_per_h=1000.0))
     assert len(list(islice(jobs, 10))) == 10
 
 
@@ -170,7 +177,7 @@ def test_gavel_traces_are_had_again_exactly(
     reference_data: Path, trace: str, jobs: int, rate_per_h: float, gangs: bool, priorities: bool
 ) -> None:
     """Every column of every job of the traces that Gavel's own generator made."""
-    asked = asked_of("gavel", jobs=jobs, rate_per_h=rate_per_h, gangs=gangs, priorities=priorities)
+    asked = generator_request("gavel", jobs=jobs, rate_per_h=rate_per_h, gangs=gangs, priorities=priorities)
     table = reference_data / "gavel" / "throughputs" / "simulation_throughputs.json"
-    recorded = read_workload(reference_data / "gavel" / "traces" / f"{trace}.tsv").jobs
-    assert list(generate("gavel", asked, table)) == list(recorded)
+    recorded = read_trace(reference_data / "gavel" / "traces" / f"{trace}.tsv").jobs
+    assert list(generate_jobs("gavel", asked, table)) == list(recorded)

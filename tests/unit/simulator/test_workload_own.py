@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.workloads.formats import read_workload, write_trace
-from simulator.workloads.job import Trace, TraceFailure, TraceJob
+from simulator.workloads.formats import read_trace, write_trace
+from simulator.workloads.trace import Trace, TraceFailure, TraceJob
 from walras.errors import ConfigError
 
 HEADER = "at,name,kind,gang,duration_s\n"
@@ -98,7 +98,7 @@ def test_what_is_written_reads_back_as_the_same_jobs(
     """Every field of every job, to the last bit, in either form."""
     path = tmp_path_factory.mktemp("own") / f"t.{ending}"
     write_trace(Trace("made up", "generated", ordered), path)
-    assert list(read_workload(path).jobs) == ordered
+    assert list(read_trace(path).jobs) == ordered
 
 
 def test_only_what_some_job_has_is_written(tmp_path: Path) -> None:
@@ -180,4 +180,4 @@ def test_a_mistake_is_named_by_file_and_line(tmp_path: Path, name: str, text: st
     """In either form."""
     (tmp_path / name).write_text(text)
     with pytest.raises(ConfigError, match=complaint):
-        read_workload(tmp_path / name)
+        read_trace(tmp_path / name)

@@ -6,14 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from simulator.job import PlannedFailure
-from simulator.truth import SpeedKey
-from simulator.workload import load_experiment
-from simulator.workloads.job import TraceFailure, TraceJob
-from simulator.workloads.placing import Placing
+from simulator.experiment import load_experiment
+from simulator.ground_truth import SpeedKey
+from simulator.simulated_jobs import PlannedFailure
+from simulator.workloads.trace import TraceFailure, TraceJob
+from simulator.workloads.trace_binding import TraceBinding
 from walras.errors import ConfigError
-from walras.ids import JobId, Kind
-from walras.request import Demand, JobRequest
+from walras.job_request import Demand, JobId, JobRequest, Kind
 
 CLUSTER = """
 pools:
@@ -23,12 +22,12 @@ speeds: {cnn: {a100: 12, k80: 3}}
 """
 
 
-def _placing(table: dict[SpeedKey, float] | None = None) -> Placing:
+def _placing(table: dict[SpeedKey, float] | None = None) -> TraceBinding:
     """On two types, with one declared kind."""
-    return Placing({"a100": 4.0, "k80": 1.0}, declared={"cnn": {"a100": 12.0, "k80": 3.0}}, table=table)
+    return TraceBinding({"a100": 4.0, "k80": 1.0}, declared={"cnn": {"a100": 12.0, "k80": 3.0}}, table=table)
 
 
-def _speeds(placing: Placing, kind: str, gang: int) -> list[float | None]:
+def _speeds(placing: TraceBinding, kind: str, gang: int) -> list[float | None]:
     return [placing.speeds.get(SpeedKey(Kind(kind), name, gang)) for name in ("a100", "k80")]
 
 

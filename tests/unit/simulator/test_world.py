@@ -17,24 +17,23 @@ from scheduler.core.events import (
     Prepared,
     StartRefused,
 )
-from simulator.attempts import WorldModel
-from simulator.engine import Outcome
-from simulator.job import PlannedFailure
-from simulator.truth import Costs
-from walras.ids import PoolId
-from walras.reasons import Reason
-from walras.states import JobState
+from simulator.attempts import WorldParameters
+from simulator.engine import RunOutcome
+from simulator.ground_truth import AttemptCosts
+from simulator.simulated_jobs import PlannedFailure
+from walras.cluster import PoolId
+from walras.states import JobState, Reason
 
 Make = Callable[..., Any]
 
 
 def test_an_attempt_starts_makes_its_steps_and_ends_to_the_instant(bench: Make, job: Make) -> None:
     """Start cost, then steps / speed seconds, then exit code 0 with every step credited."""
-    b = bench(Costs(start_s=3.0))
+    b = bench(AttemptCosts(start_s=3.0))
     b.submit(job(steps=100.0))
     b.start(1.0, 1, 1, {"own-1": (0,)})
     b.transition(60.0, 1, JobState.SUCCEEDED)
-    assert b.run() is Outcome.COMPLETE
+    assert b.run() is RunOutcome.COMPLETE
     assert b.told(AttemptStarted) == [AttemptStarted(4.0, 1, 1)]
     (end,) = b.told(AttemptEnded)
     assert (end.at, end.exit_code, end.steps) == (54.0, 0, 100.0)
@@ -52,7 +51,7 @@ def test_a_speed_depends_on_the_accelerator(bench: Make, job: Make) -> None:
 
 def test_reports_come_at_their_interval_and_the_first_one_tells_the_start_cost(bench: Make, job: Make) -> None:
     """Progress carries steps over all attempts, speed and samples; the last report comes before the end."""
-    b = bench(Costs(start_s=3.0), WorldModel(report_s=20.0, window_s=5.0))
+    b = bench(AttemptCosts(start_s=3.0), WorldParameters(report_s=20.0, window_s=5.0))
     b.submit(job(steps=100.0))
     b.start(0.0, 1, 1, {"own-1": (0,)})
     b.run()
@@ -67,7 +66,7 @@ def test_reports_come_at_their_interval_and_the_first_one_tells_the_start_cost(b
 
 def test_reported_speeds_carry_noise_from_a_stream_of_their_own(bench: Make, job: Make) -> None:
     """With noise the reports differ from the truth and from each other; the steps do not."""
-    b = bench(Costs(), WorldModel(report_s=10.0, report_noise=0.05))
+    b = bench(AttemptCosts(), WorldParameters(report_s=10.0, report_noise=0.05))
     b.submit(job(steps=100.0))
     b.start(0.0, 1, 1, {"own-1": (0,)})
     b.run()
@@ -79,7 +78,7 @@ def test_reported_speeds_carry_noise_from_a_stream_of_their_own(bench: Make, job
 
 def test_a_revoked_attempt_saves_and_asks_to_be_requeued(bench: Make, job: Make) -> None:
     """After the checkpoint's time: the checkpoint is recorded, then exit code 85; no steps are made meanwhile."""
-    b = bench(Costs(checkpoint_s=4.0))
+    b = bench(AttemptCosts(checkpoint_s=4.0))
     b.submit(job(steps=100.0))
     b.start(0.0, 1, 1, {"own-1": (0,)})
     b.revoke(10.0, 1, 1, Reason.POLICY_PREEMPTED)
@@ -92,7 +91,7 @@ def test_a_revoked_attempt_saves_and_asks_to_be_requeued(bench: Make, job: Make)
 
 def test_a_checkpoint_that_takes_longer_than_the_grace_is_lost(bench: Make, job: Make) -> None:
     """At the end of the grace the ranks are killed, and the work since the last checkpoint is lost."""
-    b = bench(Costs(checkpoint_s=40.0))
+    b = bench(AttemptCosts(checkpoint_s=40.0))
     b.submit(job(steps=100.0))
     b.start(0.0, 1, 1, {"own-1": (0,)})
     b.revoke(10.0, 1, 1, Reason.POLICY_PREEMPTED, grace_s=5.0)
@@ -105,7 +104,7 @@ def test_a_checkpoint_that_takes_longer_than_the_grace_is_lost(bench: Make, job:
 
 def test_a_kind_that_cannot_checkpoint_loses_all_its_work(bench: Make, job: Make) -> None:
     """A script without checkpoints is ended by the signal, at once."""
-    b = bench(Costs(checkpoint_s=None))
+    b = bench(AttemptCosts(checkpoint_s=None))
     b.submit(job(steps=100.0))
     b.start(0.0, 1, 1, {"own-1": (0,)})
     b.revoke(10.0, 1, 1, Reason.POLICY_PREEMPTED)
@@ -115,7 +114,7 @@ def test_a_kind_that_cannot_checkpoint_loses_all_its_work(bench: Make, job: Make
 
 def test_an_attempt_revoked_while_it_starts_has_nothing_to_save(bench: Make, job: Make) -> None:
     """No checkpoint, no step, no AttemptStarted."""
-    b = bench(Costs(start_s=30.0, checkpoint_s=4.0))
+    b = bench(AttemptCosts(start_s=30.0, checkpoint_s=4.0))
     b.submit(job())
     b.start(0.0, 1, 1, {"own-1": (0,)})
     b.revoke(10.0, 1, 1, Reason.POLICY_PREEMPTED)
@@ -126,7 +125,7 @@ def test_an_attempt_revoked_while_it_starts_has_nothing_to_save(bench: Make, job
 
 def test_a_job_saves_by_itself_at_its_interval(bench: Make, job: Make) -> None:
     """Every checkpoint costs its time and is recorded; a revocation during one waits for it and needs no second."""
-    b = bench(Costs(checkpoint_s=2.0, checkpoint_every_s=10.0))
+    b = bench(AttemptCosts(checkpoint_s=2.0, checkpoint_every_s=10.0))
     b.submit(job(steps=100.0))
     b.start(0.0, 1, 1, {"own-1": (0,)})
     b.revoke(23.0, 1, 1, Reason.POLICY_PREEMPTED)
@@ -148,7 +147,7 @@ def test_a_planned_failure_exits_with_its_code_at_its_step(bench: Make, job: Mak
 
 def test_a_gang_is_prepared_on_every_machine_and_the_first_tells_where_to_meet(bench: Make, job: Make) -> None:
     """One answer per machine, after the time it takes."""
-    b = bench(model=WorldModel(prepare_s=0.5))
+    b = bench(model=WorldParameters(prepare_s=0.5))
     b.submit(job())
     b.prepare(1.0, 1, 1, {"own-1": (0, 1), "own-2": (0, 1)})
     b.run()
@@ -158,7 +157,7 @@ def test_a_gang_is_prepared_on_every_machine_and_the_first_tells_where_to_meet(b
 
 def test_a_gang_that_is_revoked_while_machines_are_held_for_it_is_told_to_be_over(bench: Make, job: Make) -> None:
     """Nobody waits until the time limit of preparing for what never starts; told once, of that attempt alone."""
-    b = bench(model=WorldModel(prepare_s=0.5))
+    b = bench(model=WorldParameters(prepare_s=0.5))
     b.submit(job())
     b.prepare(1.0, 1, 1, {"own-1": (0, 1), "own-2": (0, 1)})
     b.revoke(1.2, 1, 0, Reason.POLICY_PREEMPTED)
@@ -171,7 +170,7 @@ def test_a_gang_that_is_revoked_while_machines_are_held_for_it_is_told_to_be_ove
 
 def test_machines_may_refuse(bench: Make, job: Make) -> None:
     """A refusal names the machine, and no rank runs."""
-    b = bench(model=WorldModel(refused=1.0))
+    b = bench(model=WorldParameters(refused=1.0))
     b.submit(job())
     b.start(0.0, 1, 1, {"own-2": (0,)})
     b.run()
@@ -230,5 +229,5 @@ def test_a_run_ends_with_its_last_job(bench: Make, job: Make) -> None:
     b.transition(10.0, 1, JobState.CANCELLED)
     b.transition(20.0, 2, JobState.CANCELLED)
     b.transition(10_000.0, 3, JobState.CANCELLED)
-    assert b.run() is Outcome.COMPLETE
+    assert b.run() is RunOutcome.COMPLETE
     assert b.engine.now == 20.0

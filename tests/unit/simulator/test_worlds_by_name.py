@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 import walras
-from simulator.compat.worlds import WORLDS
+from simulator.worlds.world_registry import WORLDS
 from walras.cli.main import app
 
 GAVEL = ("three-types", "--cluster", "gavel-12-12-12", "--world", "gavel")

@@ -22,9 +22,9 @@ class Recording:
 
 
 def batches(loader: Any, epoch: int, skip: int = 0) -> list[list[int]]:
-    from walras.training.data import resumable
+    from walras.training.batch_source import resumable_source
 
-    return [[int(x) for x in batch] for batch in resumable(loader, seed=3).begin(epoch, skip)]
+    return [[int(x) for x in batch] for batch in resumable_source(loader, seed=3).begin(epoch, skip)]
 
 
 def loaders() -> dict[str, Any]:
@@ -88,10 +88,10 @@ def test_loader_workers_see_the_same_batches() -> None:
     """With worker processes too, persistent ones included, the rest of an epoch is the same rest."""
     from torch.utils.data import DataLoader
 
-    from walras.training.data import resumable
+    from walras.training.batch_source import resumable_source
 
     loader = DataLoader(Recording(), batch_size=3, shuffle=True, num_workers=1, persistent_workers=True)  # type: ignore[arg-type]
-    source = resumable(loader, seed=3)
+    source = resumable_source(loader, seed=3)
     whole = [[int(x) for x in batch] for batch in source.begin(1, 0)]
     assert [[int(x) for x in batch] for batch in source.begin(1, 4)] == whole[4:]
     assert [[int(x) for x in batch] for batch in source.begin(1, 0)] == whole
@@ -105,17 +105,17 @@ def test_random_states_come_back_exactly() -> None:
     import numpy as np
     import torch
 
-    from walras.training import rng
+    from walras.training import loop_state
 
     random.gauss(0, 1)
     np.random.standard_normal(3)
-    kept = json.loads(json.dumps(rng.capture()))
+    kept = json.loads(json.dumps(loop_state.capture_random_state()))
 
     def draw() -> tuple[float, float, float]:
         return random.gauss(0, 1), float(np.random.standard_normal()), float(torch.rand(()))
 
     first = draw()
-    rng.restore(kept)
+    loop_state.restore_random_state(kept)
     assert draw() == first
 
 
@@ -156,10 +156,10 @@ def test_a_loss_that_requires_grad_is_reported_without_a_warning() -> None:
 
 def test_batches_of_another_size_go_on_at_the_same_sample() -> None:
     """A resized loader gives the same order in other pieces, and the script's own loader is left as it is."""
-    from walras.training.data import resumable
+    from walras.training.batch_source import resumable_source
 
     for name, loader in loaders().items():
-        source = resumable(loader, seed=3)
+        source = resumable_source(loader, seed=3)
         size = source.batch_size
         assert size is not None
         whole = [int(x) for batch in source.begin(2, 0) for x in batch]
@@ -189,10 +189,10 @@ def test_worker_processes_read_on_by_other_parts(persistent: bool) -> None:
     """Parts that workers have read ahead are dropped where shares change: each sample comes once, in its step."""
     from torch.utils.data import DataLoader
 
-    from walras.training.data import resumable
+    from walras.training.batch_source import resumable_source
 
     loader = DataLoader(Recording(), batch_size=4, num_workers=1, persistent_workers=persistent)  # type: ignore[arg-type]
-    source, own = resumable(loader, seed=3), range(1)
+    source, own = resumable_source(loader, seed=3), range(1)
     parts = source.parts(0, 0, lambda whole: own)
     found = [[int(x) for x in next(parts)[0]] for _ in range(2)]
     own = range(2, 4)
@@ -204,14 +204,14 @@ def test_a_profile_run_gives_parts_again_without_drawing_them() -> None:
     """Made-up data stand for a loader whose batches are shared, too: each is as large as the one it repeats."""
     from torch.utils.data import DataLoader
 
-    from walras.training.data import resumable
-    from walras.training.probe_data import LoaderWatch
+    from walras.training.batch_source import resumable_source
+    from walras.training.probe import LoaderWatch
 
     class Own(DataLoader[int]):
         """Watched alone: the class of everybody else stays as it is."""
 
     LoaderWatch(Own, made_up=True)
-    source = resumable(Own(Recording(), batch_size=4), seed=3)  # type: ignore[arg-type]
+    source = resumable_source(Own(Recording(), batch_size=4), seed=3)  # type: ignore[arg-type]
     for _ in range(2):
         found = [([int(x) for x in batch], whole) for batch, whole in source.parts(0, 0, lambda whole: range(1, 3))]
         assert found == [([1, 2], 4), ([5, 6], 4), ([1, 2], 4), ([5, 6], 4), ([1, 2], 4)]

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader, IterableDataset
 
 from walras.training import Checkpoint, Fork, Loop
-from walras.training.fork import split
 from walras.training.gang import Gang
+from walras.training.work_split import split_round
 
 
 class Together(Gang):
@@ -32,7 +32,7 @@ def test_a_split_hands_out_every_step_and_its_last_part_is_through_as_early_as_c
     whole: int, speeds: list[float]
 ) -> None:
     """Every step is taken once, everybody gets one where there are enough, and no step moved elsewhere ends earlier."""
-    shares = split(whole, speeds)
+    shares = split_round(whole, speeds)
     assert sum(shares) == whole
     if whole >= len(speeds):
         assert min(shares) >= 1
@@ -44,8 +44,8 @@ def test_a_split_hands_out_every_step_and_its_last_part_is_through_as_early_as_c
 
 def test_a_part_three_times_as_fast_takes_three_times_the_steps() -> None:
     """Where it comes out even, shares are exactly in proportion."""
-    assert split(40, [3.0, 1.0]) == [30, 10]
-    assert split(1, [1.0, 3.0]) == [0, 1]
+    assert split_round(40, [3.0, 1.0]) == [30, 10]
+    assert split_round(1, [1.0, 3.0]) == [0, 1]
 
 
 def test_speeds_are_learnt_from_the_steps_and_the_seconds_of_each_part() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from walras.training.link import Link
+from walras.training.supervisor_link import SupervisorLink
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def listener() -> Iterator[socket.socket]:
 
 def test_losing_the_supervisor_never_breaks_training(listener: socket.socket) -> None:
     """Every call is harmless before, while and after the other end goes away."""
-    link = Link(listener.getsockname(), 0, os.getpid())
+    link = SupervisorLink(listener.getsockname(), 0, os.getpid())
     accepted, _ = listener.accept()
     accepted.close()
     for _ in range(3):
@@ -36,14 +36,14 @@ def test_losing_the_supervisor_never_breaks_training(listener: socket.socket) ->
 
 def test_no_supervisor_at_all_is_as_good() -> None:
     """A path that is not there is a process without a scheduler."""
-    link = Link("/no/such/socket", 0, os.getpid())
+    link = SupervisorLink("/no/such/socket", 0, os.getpid())
     link.send({"type": "progress"})
     link.poll()
 
 
 def test_messages_are_understood_however_they_are_cut(listener: socket.socket) -> None:
     """Lines arrive in pieces; unknown and broken ones are left alone."""
-    link = Link(listener.getsockname(), 3, os.getpid())
+    link = SupervisorLink(listener.getsockname(), 3, os.getpid())
     accepted, _ = listener.accept()
     hello = json.loads(accepted.recv(4096))
     assert (hello["type"], hello["rank"]) == ("hello", 3)
@@ -60,7 +60,7 @@ def test_messages_are_understood_however_they_are_cut(listener: socket.socket) -
 
 def test_a_stop_ends_a_wait(listener: socket.socket) -> None:
     """A paced loop does not sleep through the request to end."""
-    link = Link(listener.getsockname(), 0, os.getpid())
+    link = SupervisorLink(listener.getsockname(), 0, os.getpid())
     accepted, _ = listener.accept()
     accepted.sendall(b'{"type": "stop"}\n')
     began_at = time.monotonic()
@@ -72,7 +72,7 @@ def test_a_stop_ends_a_wait(listener: socket.socket) -> None:
 
 def test_a_supervisor_that_does_not_read_costs_progress_not_commits(listener: socket.socket) -> None:
     """What waits is bounded, and a commit is never what is dropped."""
-    link = Link(listener.getsockname(), 0, os.getpid())
+    link = SupervisorLink(listener.getsockname(), 0, os.getpid())
     accepted, _ = listener.accept()
     for _ in range(3000):
         link.send({"type": "progress", "padding": "x" * 1000}, may_drop=True)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from walras.training import Checkpoint, Loop, TornCheckpoint
-from walras.training.manifest import MANIFEST
+from walras.training.checkpoint import MANIFEST
 
 
 @pytest.fixture(autouse=True)

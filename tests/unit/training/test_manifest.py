@@ -4,23 +4,24 @@ from pathlib import Path
 
 import pytest
 
-from walras.training import manifest
-from walras.training.manifest import Reference, TornCheckpoint
+from walras.training import checkpoint
+from walras.training.checkpoint import TornCheckpoint
+from walras.training.supervisor_link import CheckpointReference
 
 
-def make(root: Path, step: int, content: bytes = b"weights") -> Reference:
-    partial = manifest.partial_folder(root, step)
+def make(root: Path, step: int, content: bytes = b"weights") -> CheckpointReference:
+    partial = checkpoint.partial_folder(root, step)
     partial.mkdir(parents=True)
     (partial / "model.pt").write_bytes(content)
     (partial / "loop.json").write_text("{}")
-    return manifest.commit(partial, manifest.step_folder(root, step), step)
+    return checkpoint.commit_checkpoint(partial, checkpoint.step_folder(root, step), step)
 
 
 def test_what_was_committed_verifies(tmp_path: Path) -> None:
     """The reference that a commit returns is the one that verification finds, by its digest too."""
     reference = make(tmp_path, 12)
-    assert manifest.verify(Path(reference.path)) == reference
-    assert manifest.verify(Path(reference.path), reference.digest) == reference
+    assert checkpoint.verify_checkpoint(Path(reference.path)) == reference
+    assert checkpoint.verify_checkpoint(Path(reference.path), reference.digest) == reference
 
 
 def test_the_digest_depends_on_content_names_and_sizes_only(tmp_path: Path) -> None:
@@ -35,7 +36,7 @@ def test_the_digest_depends_on_content_names_and_sizes_only(tmp_path: Path) -> N
 def test_every_kind_of_damage_is_found(tmp_path: Path, damage: str) -> None:
     """A file that is missing, short or changed, and a manifest that is missing, cut or points outside: torn."""
     folder = Path(make(tmp_path, 3).path)
-    listing = folder / manifest.MANIFEST
+    listing = folder / checkpoint.MANIFEST
     match damage:
         case "no manifest":
             listing.unlink()
@@ -50,19 +51,19 @@ def test_every_kind_of_damage_is_found(tmp_path: Path, damage: str) -> None:
         case "escape":
             listing.write_text(listing.read_text().replace("model.pt", "../model.pt"))
     with pytest.raises(TornCheckpoint):
-        manifest.verify(folder)
+        checkpoint.verify_checkpoint(folder)
 
 
 def test_another_digest_than_the_recorded_one_is_torn(tmp_path: Path) -> None:
     """A whole checkpoint that is not the one on record is not resumed from."""
     with pytest.raises(TornCheckpoint, match="recorded"):
-        manifest.verify(Path(make(tmp_path, 3).path), "0" * 64)
+        checkpoint.verify_checkpoint(Path(make(tmp_path, 3).path), "0" * 64)
 
 
 def test_a_crash_before_the_manifest_leaves_nothing_that_counts(tmp_path: Path) -> None:
     """Files without a commit are a partial folder, which no listing shows."""
-    partial = manifest.partial_folder(tmp_path, 5)
+    partial = checkpoint.partial_folder(tmp_path, 5)
     partial.mkdir()
     (partial / "model.pt").write_bytes(b"half")
     make(tmp_path, 4)
-    assert [step for step, _ in manifest.steps(tmp_path)] == [4]
+    assert [step for step, _ in checkpoint.list_step_folders(tmp_path)] == [4]

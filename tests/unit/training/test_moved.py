@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from walras.training import Checkpoint, Loop
-from walras.training.data import Source
-from walras.training.link import Go
+from walras.training.batch_source import BatchSource
+from walras.training.supervisor_link import TakeOver
 
 
-class Batches(Source):
+class Batches(BatchSource):
     """The numbers from 0 to 23 in batches, of a size that may change."""
 
     def __init__(self) -> None:
@@ -95,7 +95,7 @@ def supervisor(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Supe
         monkeypatch.setenv("WALRAS_CHECKPOINT_DIR", str(tmp_path))
         monkeypatch.setenv("WALRAS_ATTEMPT", "1")
         monkeypatch.setattr("walras.training.loop.POLL_EVERY_S", 0.0)
-        monkeypatch.setattr("walras.training.data.resumable", lambda batches, seed: batches)
+        monkeypatch.setattr("walras.training.batch_source.resumable_source", lambda batches, seed: batches)
         server = Supervisor(path)
         yield server
         server.close()
@@ -196,9 +196,9 @@ def test_a_parked_process_goes_on_from_where_another_one_saved(
             other.save()
             break
         folder = next(tmp_path.glob("attempt-0002/step-*4"))
-        from walras.training import manifest
+        from walras.training import checkpoint
 
-        saved = manifest.verify(folder)
+        saved = checkpoint.verify_checkpoint(folder)
         resume = {"path": saved.path, "digest": saved.digest, "step": saved.step}
         supervisor.say(type="go", attempt=3, resume=resume, steps=None, samples=2)
 
@@ -222,9 +222,9 @@ def test_a_parked_process_goes_on_from_where_another_one_saved(
 def test_a_process_may_wait_before_its_first_step(supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch) -> None:
     """With everything made it says that it waits; told to stop instead of going on, it ends."""
     monkeypatch.setenv("WALRAS_STANDBY", "1")
-    for answer, ends in ((Go(1, None, 3, None), False), (None, True)):
+    for answer, ends in ((TakeOver(1, None, 3, None), False), (None, True)):
         with monkeypatch.context() as patch:
-            patch.setattr("walras.training.link.Link.stand_by", lambda link, answer=answer: answer)
+            patch.setattr("walras.training.supervisor_link.SupervisorLink.stand_by", lambda link, answer=answer: answer)
             job = Job()
             if ends:
                 with pytest.raises(SystemExit) as ended:

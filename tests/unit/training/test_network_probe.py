@@ -2,9 +2,9 @@
 
 import pytest
 
-from walras.training import network
+from walras.training import gang as training_gang
 from walras.training.gang import Gang
-from walras.training.settings import Settings
+from walras.training.supervisor_link import JobEnvironment
 
 
 class Link:
@@ -25,14 +25,14 @@ class Link:
 def test_the_speed_of_the_slowest_link_is_told_in_ten_seconds(gbit: float, machines: int) -> None:
     """From 10 Mbit/s to 400 Gbit/s, with a delay for each exchange."""
     link = Link(gbit * 1e9 / 8, machines, start_s=1e-4)
-    found = network.rate(link.exchange, machines)
+    found = training_gang.link_bandwidth(link.exchange, machines)
     assert found == pytest.approx(link.bytes_per_s, rel=0.15)
     assert link.spent_s <= 10.0
 
 
 def test_exchanges_that_take_no_time_tell_nothing() -> None:
     """A clock that stood still makes no bandwidth."""
-    assert network.rate(lambda size: 0.0, 2) is None
+    assert training_gang.link_bandwidth(lambda size: 0.0, 2) is None
 
 
 def test_a_gang_on_one_machine_is_not_measured() -> None:
@@ -40,8 +40,8 @@ def test_a_gang_on_one_machine_is_not_measured() -> None:
     gang = Gang(0)
     gang.world_size = 4
     for settings in (
-        Settings(socket="s", machines=1, ranks_per_machine=4),
-        Settings(socket="", machines=2, ranks_per_machine=2),
-        Settings(socket="s", machines=2, ranks_per_machine=3),
+        JobEnvironment(socket="s", machines=1, ranks_per_machine=4),
+        JobEnvironment(socket="", machines=2, ranks_per_machine=2),
+        JobEnvironment(socket="s", machines=2, ranks_per_machine=3),
     ):
-        assert network.measure(gang, settings) == {}
+        assert training_gang.measure_bandwidth(gang, settings) == {}

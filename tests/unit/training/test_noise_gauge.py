@@ -3,19 +3,19 @@
 import pytest
 import torch
 
-from optimizer.performance.noise import GradientNoise
+from optimizer.prediction.gradient_noise import GradientNoise
 from walras.training import Checkpoint, Loop
-from walras.training.noise import KEEP, NoiseGauge
+from walras.training.measurements import NOISE_DECAY, NoiseScaleMeter
 
 DIMENSIONS, SIGMA, BATCH = 20, 2.0, 8
 
 
-def trained(updates: int, gauge_every: int) -> tuple[NoiseGauge, list[torch.Tensor]]:
+def trained(updates: int, gauge_every: int) -> tuple[NoiseScaleMeter, list[torch.Tensor]]:
     """Of |w - x|^2 / 2 with x ~ N(0, sigma^2) and w = 1, which never moves: |G|^2 = n, S = n sigma^2."""
     torch.manual_seed(1)
     weights = torch.nn.Parameter(torch.ones(DIMENSIONS))
     optimizer = torch.optim.SGD([weights], lr=0.0)
-    gauge = NoiseGauge(optimizer, gauge_every)
+    gauge = NoiseScaleMeter(optimizer, gauge_every)
     gauge.samples = BATCH
     gradients = []
     for _ in range(updates):
@@ -34,9 +34,9 @@ def test_the_scale_is_that_of_the_data() -> None:
 
 
 def test_it_agrees_with_the_optimizer() -> None:
-    """The two running averages are those of optimizer.performance.noise, for two workers of one batch each."""
+    """The two running averages are those of optimizer.prediction.gradient_noise, for two workers of one batch each."""
     gauge, gradients = trained(12, 4)
-    noise = GradientNoise(KEEP)
+    noise = GradientNoise(NOISE_DECAY)
     for first, second in ((2, 3), (6, 7), (10, 11)):
         squares = [float(gradients[at].square().sum()) for at in (first, second)]
         mean = float(((gradients[first] + gradients[second]) / 2).square().sum())
@@ -48,7 +48,7 @@ def test_accumulated_passes_make_a_larger_batch() -> None:
     """The batch of an update is all that was taken since the one before it."""
     weights = torch.nn.Parameter(torch.ones(2))
     optimizer = torch.optim.SGD([weights], lr=0.0)
-    gauge = NoiseGauge(optimizer, 2)
+    gauge = NoiseScaleMeter(optimizer, 2)
     gauge.samples = BATCH
     for gradient in (torch.tensor([1.0, 0.0]), torch.tensor([1.0, 1.0])):
         weights.grad = gradient
@@ -61,7 +61,7 @@ def test_batches_of_two_sizes_are_not_compared() -> None:
     """Where the batch changes between two updates, nothing is told by them."""
     weights = torch.nn.Parameter(torch.ones(2))
     optimizer = torch.optim.SGD([weights], lr=0.0)
-    gauge = NoiseGauge(optimizer, 2)
+    gauge = NoiseScaleMeter(optimizer, 2)
     gauge.samples = BATCH
     for gradient in (torch.tensor([1.0, 0.0]), torch.tensor([1.0, 1.0])):
         weights.grad = gradient

@@ -4,8 +4,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from walras.training.data import samples_in
-from walras.training.probe_data import HELD, LoaderWatch
+from walras.training.batch_source import samples_in
+from walras.training.probe import HELD_BATCHES, LoaderWatch
 
 
 class Tensor:
@@ -50,7 +50,7 @@ def test_made_up_data_are_read_once() -> None:
     watch = LoaderWatch(kind, made_up=True)
     loader = kind(5)
     assert [len(list(loader)) for _ in range(3)] == [5, 5, 5]
-    assert loader.read == HELD
+    assert loader.read == HELD_BATCHES
     assert watch.batches == 15
 
 
@@ -62,12 +62,12 @@ def test_samples_of_nested_batches() -> None:
 
 def test_forgotten_files_are_read_from_the_device(tmp_path: Path) -> None:
     """A file that was evicted is not in memory any more, where the file system lets go of it at all."""
-    from workers.trials.evicting import evict
+    from workers.trials.profile_job import evict_from_page_cache
 
     names = []
     for number in range(3):
         (tmp_path / f"{number}").write_bytes(os.urandom(5000))
         names.append(str(tmp_path / f"{number}"))
-    looked_at, stayed = evict([*names, str(tmp_path / "gone")])
+    looked_at, stayed = evict_from_page_cache([*names, str(tmp_path / "gone")])
     assert looked_at == 4
     assert stayed in (0, 3), "all of them stay on a file system in memory, else none"

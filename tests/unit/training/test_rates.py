@@ -2,10 +2,10 @@
 
 import pytest
 
-from walras.training.rates import Meter, Pacer
+from walras.training.measurements import StepPacer, ThroughputMeter
 
 
-def run(meter: Meter, at: float, steps: int, step_s: float) -> float:
+def run(meter: ThroughputMeter, at: float, steps: int, step_s: float) -> float:
     for _ in range(steps):
         at += step_s
         meter.step(at)
@@ -14,7 +14,7 @@ def run(meter: Meter, at: float, steps: int, step_s: float) -> float:
 
 def test_the_rate_is_that_of_undisturbed_windows() -> None:
     """A slow start, a suspension of a minute and a checkpoint do not change the measured rate."""
-    meter = Meter()
+    meter = ThroughputMeter()
     at = run(meter, 0.0, 2, 5.0)
     at = run(meter, at, 50, 0.1)
     at = run(meter, at + 60.0, 50, 0.1)
@@ -26,19 +26,19 @@ def test_the_rate_is_that_of_undisturbed_windows() -> None:
 
 def test_nothing_is_known_before_a_window_has_passed() -> None:
     """No rate rather than a wrong one."""
-    meter = Meter()
+    meter = ThroughputMeter()
     run(meter, 0.0, 3, 0.1)
     assert meter.steps_per_s is None
 
 
 def test_steps_longer_than_a_window_are_measured_one_by_one() -> None:
     """A job of one step in ten seconds has a rate too."""
-    meter = Meter()
+    meter = ThroughputMeter()
     run(meter, 0.0, 6, 10.0)
     assert meter.steps_per_s == pytest.approx(0.1)
 
 
-def paced(pacer: Pacer, at: float, steps: int, work_s: float) -> float:
+def paced(pacer: StepPacer, at: float, steps: int, work_s: float) -> float:
     for _ in range(steps):
         at += work_s
         at += pacer.wait_s(at)
@@ -47,7 +47,7 @@ def paced(pacer: Pacer, at: float, steps: int, work_s: float) -> float:
 
 def test_steps_keep_the_pace_on_average_whatever_they_take() -> None:
     """100 steps at 50 steps/s take 2 s although each is short, and some are late."""
-    pacer = Pacer(50.0)
+    pacer = StepPacer(50.0)
     at = paced(pacer, 0.0, 1, 0.005)
     begun_at = at
     for _ in range(10):
@@ -59,7 +59,7 @@ def test_steps_keep_the_pace_on_average_whatever_they_take() -> None:
 
 def test_a_suspension_is_not_made_up_for() -> None:
     """After a pause of ten seconds the loop does not sprint for five hundred steps."""
-    pacer = Pacer(50.0)
+    pacer = StepPacer(50.0)
     at = paced(pacer, 0.0, 10, 0.001)
     at = paced(pacer, at + 10.0, 1, 0.001)
     after = paced(pacer, at, 100, 0.001)
@@ -68,7 +68,7 @@ def test_a_suspension_is_not_made_up_for() -> None:
 
 def test_a_part_of_the_work_takes_that_part_of_the_time() -> None:
     """A rank with a third of a usual share is through in a third of a step."""
-    pacer = Pacer(50.0)
+    pacer = StepPacer(50.0)
     pacer.begin(10.0)
     assert pacer.wait_s(10.0, 1 / 3) == pytest.approx(0.02 / 3)
     assert pacer.wait_s(10.02) == pytest.approx(0.02 / 3)

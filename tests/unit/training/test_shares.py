@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
 from walras.training import Checkpoint, Fork, Loop, Shares
-from walras.training.balance import DEAD_BAND, Room, split
-from walras.training.data import part_of, resumable
+from walras.training.batch_sharing import OwnWorkTimer
+from walras.training.batch_source import resumable_source, slice_batch
 from walras.training.gang import Gang
-from walras.training.own_time import OwnTime
-from walras.training.values import Values
+from walras.training.measurements import ReportedValues
+from walras.training.work_split import DEAD_BAND, SampleBounds, split_samples
 
 Cost = Callable[[int, int, int], float]
 
@@ -35,13 +35,15 @@ class Nothing:
 class Told(Gang):
     """Rank `rank` of several. Seconds of a step cost(rank, share, meeting) are what they tell each other."""
 
-    def __init__(self, rank: int, paces: list[float], cost: Cost, whole: int, rooms: list[Room] | None = None) -> None:
+    def __init__(
+        self, rank: int, paces: list[float], cost: Cost, whole: int, rooms: list[SampleBounds] | None = None
+    ) -> None:
         super().__init__(rank)
         self.world_size = len(paces)
         self._cost, self._whole, self._meeting = cost, whole, 0
         self._rows = [
             [pace, float(room.least), float(room.most), 0.0, 7.0]
-            for pace, room in zip(paces, rooms or [Room()] * len(paces), strict=True)
+            for pace, room in zip(paces, rooms or [SampleBounds()] * len(paces), strict=True)
         ]
         self.shares: Shares | None = None
 
@@ -58,13 +60,13 @@ class Told(Gang):
         return [[self._cost(rank, share, self._meeting) / max(1, share)] for rank, share in enumerate(shares)]
 
 
-def together(paces: list[float], cost: Cost, whole: int, rooms: list[Room] | None = None) -> list[Shares]:
+def together(paces: list[float], cost: Cost, whole: int, rooms: list[SampleBounds] | None = None) -> list[Shares]:
     """All ranks of a gang."""
     found = []
     for rank in range(len(paces)):
         gang, shares = Told(rank, paces, cost, whole, rooms), Shares(Nothing(), every=10)
         gang.shares = shares
-        assert shares.join(gang, 7, None, Values(), lambda _: None) == 7
+        assert shares.join(gang, 7, None, ReportedValues(), lambda _: None) == 7
         found.append(shares)
     return found
 
@@ -91,9 +93,9 @@ def test_every_sample_of_a_batch_is_one_ranks_own(
     data = batches_of(count, size, min(last, size - 1))
     stop_at %= len(data)
     ranks = together([0.0] * len(speeds), linear(speeds), size)
-    first = [iter(shares.batches(resumable(data, 0), 0, 0)) for shares in ranks]
+    first = [iter(shares.batches(resumable_source(data, 0), 0, 0)) for shares in ranks]
     others = together([1.0] * (len(speeds) - 1), linear(speeds), size)
-    rest = [iter(shares.batches(resumable(data, 0), 0, stop_at)) for shares in others]
+    rest = [iter(shares.batches(resumable_source(data, 0), 0, stop_at)) for shares in others]
     seen: list[int] = []
     for step, batch in enumerate(data):
         gang, iterators = (ranks, first) if step < stop_at else (others, rest)
@@ -124,7 +126,7 @@ def test_shares_settle_where_hardly_anybody_waits(speeds: list[float], each: int
     (shares, *_) = together([0.0] * len(speeds), cost, whole)
 
     seen: list[tuple[int, ...]] = []
-    for _ in shares.batches(resumable([list(range(whole))] * 100, 0), 0, 0):
+    for _ in shares.batches(resumable_source([list(range(whole))] * 100, 0), 0, 0):
         if not seen or seen[-1] != shares.of(whole):
             seen.append(shares.of(whole))
             assert sum(seen[-1]) == whole
@@ -139,7 +141,7 @@ def test_shares_settle_where_hardly_anybody_waits(speeds: list[float], each: int
 def test_shares_follow_a_machine_that_becomes_slower() -> None:
     """Equal for eight meetings; then one takes three times as long, and a few meetings later has a third as much."""
     (shares, _) = together([0.0, 0.0], lambda rank, share, meeting: share * (3.0 if rank and meeting > 8 else 1.0), 16)
-    seen = [shares.of(16) for _ in shares.batches(resumable([[0] * 16] * 130, 0), 0, 0)]
+    seen = [shares.of(16) for _ in shares.batches(resumable_source([[0] * 16] * 130, 0), 0, 0)]
     assert set(seen[:90]) == {(8, 8)}
     assert set(seen[120:]) == {(12, 4)}
 
@@ -147,10 +149,10 @@ def test_shares_follow_a_machine_that_becomes_slower() -> None:
 def test_shares_begin_by_pace_and_keep_to_what_a_rank_can_hold() -> None:
     """60 and 20 steps/s: three parts and one; where the first holds 30 at most, the other has the rest, for good."""
     assert together([60.0, 20.0], linear([3.0, 1.0]), 48)[0].of(48) == (36, 12)
-    held = together([60.0, 20.0], linear([3.0, 1.0]), 48, [Room(1, 30), Room(4)])[1]
+    held = together([60.0, 20.0], linear([3.0, 1.0]), 48, [SampleBounds(1, 30), SampleBounds(4)])[1]
     assert [held.of(whole) for whole in (48, 5, 2, 1)] == [(30, 18), (1, 4), (1, 1), (1, 0)]
-    assert all(len(part) == 18 for part in held.batches(resumable([[0] * 48] * 30, 0), 0, 0))
-    full = together([1.0, 1.0], linear([1.0, 1.0]), 8, [Room(1, 3), Room(1, 4)])[0]
+    assert all(len(part) == 18 for part in held.batches(resumable_source([[0] * 48] * 30, 0), 0, 0))
+    full = together([1.0, 1.0], linear([1.0, 1.0]), 8, [SampleBounds(1, 3), SampleBounds(1, 4)])[0]
     with pytest.raises(ValueError, match="a batch of 8 does not fit"):
         full.of(8)
 
@@ -161,10 +163,10 @@ def test_one_rank_says_what_became_of_the_shares() -> None:
         ([3.0, 1.0], ["a batch of 8 is shared 6 + 2 from now on, 4 + 4 before"]),
         ([1.0, 1.0], []),
     ):
-        gang, values, said = Told(0, [0.0, 0.0], linear(speeds), 8), Values(), list[str]()
+        gang, values, said = Told(0, [0.0, 0.0], linear(speeds), 8), ReportedValues(), list[str]()
         gang.shares = shares = Shares(Nothing())
         shares.join(gang, 0, None, values, said.append)
-        for _ in shares.batches(resumable([[0] * 8] * 40, 0), 0, 0):
+        for _ in shares.batches(resumable_source([[0] * 8] * 40, 0), 0, 0):
             pass
         assert said == said_of_it
         told = values.told()
@@ -176,7 +178,7 @@ def test_ranks_with_unlike_seeds_read_in_the_order_of_the_first() -> None:
     """A script that gave no seed has another one on every rank."""
     gang = Told(1, [0.0, 0.0], linear([1.0, 1.0]), 8)
     gang._rows = [[0.0, 1.0, 8.0, float(high), float(low)] for high, low in ((2, 5), (0, 7))]
-    assert Shares(Nothing()).join(gang, 7, None, Values(), lambda _: None) == 2 * 2**32 + 5
+    assert Shares(Nothing()).join(gang, 7, None, ReportedValues(), lambda _: None) == 2 * 2**32 + 5
 
 
 class Recording:
@@ -201,12 +203,12 @@ def test_a_loader_reads_this_ranks_samples_and_no_others(batch_size: int | None)
     for rank in range(2):
         gang, data = Told(rank, [0.0, 0.0], linear([3.0, 1.0]), 8), Recording()
         gang.shares = shares = Shares(Nothing(), every=10)
-        shares.join(gang, 7, None, Values(), lambda _: None)
+        shares.join(gang, 7, None, ReportedValues(), lambda _: None)
         if batch_size is None:
             lists = [torch.arange(first, first + 8) for first in range(0, 160, 8)]
-            source = resumable(DataLoader(lists, batch_size=None, shuffle=True), 7)  # type: ignore[arg-type]
+            source = resumable_source(DataLoader(lists, batch_size=None, shuffle=True), 7)  # type: ignore[arg-type]
         else:
-            source = resumable(DataLoader(data, batch_size=batch_size, shuffle=True), 7)  # type: ignore[arg-type]
+            source = resumable_source(DataLoader(data, batch_size=batch_size, shuffle=True), 7)  # type: ignore[arg-type]
         parts = [part.tolist() for part in shares.batches(source, 3, 0)]
         assert {len(part) for part in parts[:10]} == {4}
         assert {len(part) for part in parts[10:]} == {6 if rank == 0 else 2}
@@ -221,19 +223,19 @@ def test_parts_are_cut_from_whatever_has_one_thing_for_each_sample() -> None:
     """Tensors, lists of names, dictionaries and named tuples; what belongs to the whole batch stays."""
     pair = namedtuple("pair", ["images", "names"])
     batch = {"both": pair(torch.arange(6).reshape(3, 2), ["a", "b", "c"]), "scale": torch.tensor(2.0), "kind": "train"}
-    found = part_of(batch, 3, range(1, 3))
+    found = slice_batch(batch, 3, range(1, 3))
     assert found["both"].images.tolist() == [[2, 3], [4, 5]]
     assert (found["both"].names, found["scale"], found["kind"]) == (["b", "c"], 2.0, "train")
     with pytest.raises(TypeError, match="str cannot be shared"):
-        next(resumable(["abc"], 0).parts(0, 0, lambda whole: range(whole)))
+        next(resumable_source(["abc"], 0).parts(0, 0, lambda whole: range(whole)))
 
 
 def test_own_time_ends_with_the_last_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a rank does, and waits for, behind it is not its own; and outside of timed steps there are no hooks."""
     now = [0.0]
-    monkeypatch.setattr("walras.training.own_time.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("walras.training.batch_sharing.time.monotonic", lambda: now[0])
     model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 1))
-    timer = OwnTime(model)
+    timer = OwnWorkTimer(model)
     for seconds in (3.0, 9.0, 3.2):
         timer.start()
         now[0] += seconds
@@ -282,7 +284,7 @@ def test_on_cuda_the_stream_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "Event", FakeEvent)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: "the stream of cuda:1")
     parameter = Parameter()
-    timer = OwnTime(SimpleNamespace(parameters=lambda: [parameter]))
+    timer = OwnWorkTimer(SimpleNamespace(parameters=lambda: [parameter]))
     timer.start()
     for FakeEvent.now in (1.0, 3.0):
         parameter.hook(parameter)
@@ -302,9 +304,9 @@ def test_an_emulated_accelerator_tells_the_time_that_it_is_to_take() -> None:
     for measured_s, tells_s in ((0.001, 0.0125), (0.02, 0.02), (None, 0.0)):
         gang = Listening(0, [0.0, 0.0], lambda rank, share, _: rank * share, 8)
         gang.shares = shares = Shares(Nothing())
-        shares.join(gang, 7, 20.0, Values(), lambda _: None)
+        shares.join(gang, 7, 20.0, ReportedValues(), lambda _: None)
         shares._own_time.take_sample_s = lambda measured_s=measured_s: measured_s  # type: ignore[method-assign, misc]
-        for _ in shares.batches(resumable([[0] * 8] * 12, 0), 0, 0):
+        for _ in shares.batches(resumable_source([[0] * 8] * 12, 0), 0, 0):
             pass
         assert told[-1] == [pytest.approx(tells_s)]
         assert shares.of(8) == (4, 4)
@@ -339,4 +341,6 @@ def test_what_cannot_be_is_refused() -> None:
 @given(st.integers(0, 100), st.lists(st.integers(1, 50), min_size=1, max_size=5))
 def test_shares_split_what_they_sum_to_as_themselves(more: int, shares: list[int]) -> None:
     """Shares serve as speeds for batches of other sizes, so they must give themselves back."""
-    assert split(sum(shares), [float(share) for share in shares], [Room(1, 50 + more)] * len(shares)) == tuple(shares)
+    assert split_samples(
+        sum(shares), [float(share) for share in shares], [SampleBounds(1, 50 + more)] * len(shares)
+    ) == tuple(shares)

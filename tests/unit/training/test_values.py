@@ -2,12 +2,12 @@
 
 import pytest
 
-from walras.training.values import Values
+from walras.training.measurements import ReportedValues
 
 
 def test_a_loss_that_is_no_number_is_left_out_and_said_once(capsys: pytest.CaptureFixture[str]) -> None:
     """In the job's own log; once it is a number again it is shown again."""
-    values = Values()
+    values = ReportedValues()
     values.take({"loss": 2.0, "accuracy": 0.5})
     values.take({"loss": float("nan")})
     assert values.told() == {"values": {"accuracy": 0.5}, "first_values": {"loss": 2.0, "accuracy": 0.5}}

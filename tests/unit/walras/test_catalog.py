@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from walras.catalog import load_catalog
 from walras.cli.main import app
 from walras.errors import ConfigError
+from walras.spec.catalog import load_catalog
 
 #: The instance that these tests override, and the facts of a machine that nobody sells.
 OURS = "cloud: aws\nregion: us-east-1\nas_of: 2026-09-01\nsource: a quote\n"

@@ -12,10 +12,10 @@ import pytest
 from typer.testing import CliRunner
 
 import walras
-from walras.cli import loading
+from walras.cli import main
 from walras.cli.main import app
-from walras.cli.output import LogText, safe_text
-from walras.cli.settings import access, last_job, remember_last
+from walras.cli.session import last_submitted_job, remember_submitted_job, server_access
+from walras.cli.terminal_output import LogText, safe_text
 from walras.errors import ConfigError, UserError
 
 ROOT = Path(walras.__file__).resolve().parent.parent
@@ -94,17 +94,17 @@ def test_no_server_answers() -> None:
 def test_settings_come_from_variables_then_from_the_file(tmp_path: Path) -> None:
     """Variables win over the file; a token file is read; nothing at all is a user error that says what to set."""
     with pytest.raises(UserError, match="no server is named"):
-        access({}, tmp_path)
+        server_access({}, tmp_path)
     token = tmp_path / "t"
     token.write_text("secret\n")
     settings = tmp_path / ".config" / "walras" / "config.yaml"
     settings.parent.mkdir(parents=True)
     settings.write_text(f"server: http://a:1\ntoken_file: {token}\n")
-    assert (access({}, tmp_path).url, access({}, tmp_path).token) == ("http://a:1", "secret")
-    assert access({"WALRAS_SERVER": "http://b:2", "WALRAS_TOKEN": "mine"}, tmp_path).token == "mine"
+    assert (server_access({}, tmp_path).url, server_access({}, tmp_path).token) == ("http://a:1", "secret")
+    assert server_access({"WALRAS_SERVER": "http://b:2", "WALRAS_TOKEN": "mine"}, tmp_path).token == "mine"
     settings.write_text("servr: http://a:1")
     with pytest.raises(ConfigError) as refusal:
-        access({}, tmp_path)
+        server_access({}, tmp_path)
     assert "`server`" in refusal.value.fix
 
 
@@ -114,20 +114,20 @@ def test_token_files_hold_one_token(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "t"
     file.write_bytes(content)
     with pytest.raises(ConfigError, match="does not hold one token") as refusal:
-        access({"WALRAS_SERVER": "http://a:1", "WALRAS_TOKEN_FILE": str(file)}, tmp_path)
+        server_access({"WALRAS_SERVER": "http://a:1", "WALRAS_TOKEN_FILE": str(file)}, tmp_path)
     assert "two words" not in str(refusal.value)
     with pytest.raises(ConfigError, match="No such file"):
-        access({"WALRAS_SERVER": "http://a:1", "WALRAS_TOKEN_FILE": str(tmp_path / "none")}, tmp_path)
+        server_access({"WALRAS_SERVER": "http://a:1", "WALRAS_TOKEN_FILE": str(tmp_path / "none")}, tmp_path)
 
 
 def test_the_last_job_belongs_to_its_server(tmp_path: Path) -> None:
     """`last` never means a job of another server."""
-    remember_last("http://a:1", 12, tmp_path)
-    assert last_job("http://a:1", tmp_path) == 12
+    remember_submitted_job("http://a:1", 12, tmp_path)
+    assert last_submitted_job("http://a:1", tmp_path) == 12
     with pytest.raises(UserError, match="no job was submitted from here"):
-        last_job("http://b:2", tmp_path)
+        last_submitted_job("http://b:2", tmp_path)
     (tmp_path / "file").write_text("")
-    remember_last("http://a:1", 13, tmp_path / "file")  # a home that cannot be written is no harm
+    remember_submitted_job("http://a:1", 13, tmp_path / "file")  # a home that cannot be written is no harm
 
 
 # ------------------------------------------------------------------------------------------------- what is printed
@@ -198,7 +198,7 @@ def test_the_queue_loads_nothing_heavy(fake: Any, tmp_path: Path) -> None:
         assert unwanted & set(done.stdout.split("LOADED")[1].split()) == set()
 
 
-@pytest.mark.parametrize("name", loading.GENERIC_NAMES)
+@pytest.mark.parametrize("name", main.GENERIC_NAMES)
 def test_a_file_that_hides_ours_is_named(tmp_path: Path, name: str) -> None:
     """With a user's module of a generic name first on the path, a daemon does not start and says which file it is."""
     (tmp_path / f"{name}.py").write_text("raise SystemExit('the user\\'s file ran')")
@@ -213,7 +213,7 @@ def test_a_file_that_hides_ours_is_named(tmp_path: Path, name: str) -> None:
 
 def test_a_package_that_is_not_installed_is_named() -> None:
     """A missing part or a missing library is a message with a command, not a traceback."""
-    with pytest.raises(UserError, match=r"no scheduler\.nothing"), loading.own_packages():
+    with pytest.raises(UserError, match=r"no scheduler\.nothing"), main.own_packages():
         importlib.import_module("scheduler.nothing")
 
 
@@ -221,7 +221,7 @@ def test_a_library_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatc
     """The message says who needs it, and how to install it."""
     monkeypatch.setitem(sys.modules, "psutil", None)
     monkeypatch.delitem(sys.modules, "walras.demo.main", raising=False)
-    monkeypatch.delitem(sys.modules, "walras.demo.processes", raising=False)
+    monkeypatch.delitem(sys.modules, "walras.demo.local_cluster", raising=False)
     result = CliRunner().invoke(app, ["demo"])
     assert result.exit_code == 2
     assert "walras.demo.main needs psutil, which is not installed" in result.stderr
@@ -243,7 +243,7 @@ class Recorder:
 def test_daemons_get_their_options(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each flag arrives in the right unit, and the daemon's exit code is the command's."""
     daemon = Recorder(code=3)
-    for name in ("scheduler.live.main.run_server", "workers.main.run_agent", "walras.demo.main.run_demo"):
+    for name in ("scheduler.live.main.run_server", "workers.agent.startup.run_agent", "walras.demo.main.run_demo"):
         monkeypatch.setattr(name, daemon.start)
     runner = CliRunner()
     assert runner.invoke(app, ["server", "--data", "d", "--port", "80"]).exit_code == 3
@@ -263,7 +263,7 @@ def test_daemons_get_their_options(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_an_agent_with_bad_options_does_not_start(monkeypatch: pytest.MonkeyPatch, more: str) -> None:
     """Exit code 2 and the option's name, and no agent."""
-    monkeypatch.setattr("workers.main.run_agent", lambda options: pytest.fail("started"))
+    monkeypatch.setattr("workers.agent.startup.run_agent", lambda options: pytest.fail("started"))
     agent = f"agent --server http://h:1 --join-token-file j --state s --node n --shape x {more}"
     result = CliRunner().invoke(app, agent.split())
     assert result.exit_code == 2

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from walras.cli.piped import ends_with_its_reader
+from walras.cli.main import quiet_broken_pipe
 
 WALRAS = Path(sys.executable).parent / "walras"
 
@@ -38,7 +38,7 @@ def test_a_write_that_nobody_reads_ends_the_command_as_done(
     write: Callable[[], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However it was written."""
-    with unread(monkeypatch), pytest.raises(SystemExit) as ended, ends_with_its_reader():
+    with unread(monkeypatch), pytest.raises(SystemExit) as ended, quiet_broken_pipe():
         write()
     assert ended.value.code == 0
 
@@ -47,7 +47,7 @@ def test_a_command_that_failed_keeps_its_code(monkeypatch: pytest.MonkeyPatch) -
     """Though what it had written before could not be delivered."""
 
     def fails() -> None:
-        with ends_with_its_reader():
+        with quiet_broken_pipe():
             sys.stdout.write("little")
             sys.exit(2)
 
@@ -62,7 +62,7 @@ def test_what_was_written_is_out_in_the_end(monkeypatch: pytest.MonkeyPatch, tmp
     with path.open("w") as given:
         monkeypatch.setattr(sys, "stdout", given)
         sys.stdout.write("first ")
-        with ends_with_its_reader():
+        with quiet_broken_pipe():
             sys.stdout.write("second ")
             sys.stdout.flush()
             sys.stdout.buffer.write(b"third")

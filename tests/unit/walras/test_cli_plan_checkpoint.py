@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from optimizer.renting.risk import Costs, useful_part
+from optimizer.renting.spot_lifetimes import CheckpointCosts, useful_part
 from walras.cli.main import app
 
 JOB = ("--write", "20s", "--work", "10h")
@@ -32,7 +32,7 @@ def test_without_memory_the_plan_is_young_and_daly_s() -> None:
     best = plans["best"]
     interval_h = best["segments_h"][0]
     assert max(best["segments_h"]) - min(best["segments_h"]) < 2 * told["step_h"]
-    closed_h = 10 / useful_part(Costs(20 / 3600, 120 / 3600), 1 / 8, interval_h)
+    closed_h = 10 / useful_part(CheckpointCosts(20 / 3600, 120 / 3600), 1 / 8, interval_h)
     assert best["expected_h"] == pytest.approx(closed_h, rel=1e-3)
     assert plans["Young-Daly"]["expected_h"] >= best["expected_h"] - 1e-9
     assert plans["no checkpoints"]["expected_h"] > 1.5 * best["expected_h"]

@@ -8,9 +8,14 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from scheduler.cloud.move_plan import least_usd
-from scheduler.cloud.price_ladder import Moving, Place, follow, stick
-from scheduler.cloud.steps import Steps
+from optimizer.planning.price_moves import (
+    MoveCost,
+    PricedPlace,
+    StepFunction,
+    bill_of_following,
+    bill_of_staying,
+    least_usd,
+)
 from walras.cli.main import app
 
 MARKETS = Path(__file__).resolve().parents[3] / "configs" / "markets"
@@ -82,10 +87,16 @@ def test_no_way_is_below_the_bound(seed: int) -> None:
     """Whatever prices and speeds are, from any start."""
     random = Random(seed)
     places = [
-        Place(str(number), Steps.of([(random.uniform(0, 9e4), random.uniform(0.1, 3)) for _ in range(8)]), speed)
+        PricedPlace(
+            str(number), StepFunction.of([(random.uniform(0, 9e4), random.uniform(0.1, 3)) for _ in range(8)]), speed
+        )
         for number, speed in enumerate((1.0, 2.5, 0.7))
     ]
-    bills = [stick(places[:1], 5e4, 0.0), stick(places, 5e4, 0.0), follow(places, 5e4, 0.0, Moving(0.1, 300.0))]
+    bills = [
+        bill_of_staying(places[:1], 5e4, 0.0),
+        bill_of_staying(places, 5e4, 0.0),
+        bill_of_following(places, 5e4, 0.0, MoveCost(0.1, 300.0)),
+    ]
     bound = least_usd(places, 5e4, 0.0, max(bill.took_s for bill in bills))
     assert bound <= min(bill.usd for bill in bills) + 1e-9
 

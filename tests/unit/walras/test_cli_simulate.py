@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from simulator.study import parallel
-from simulator.study.cell import Cell
+from simulator.reports import repeated_runs
+from simulator.reports.run_spec import RunSpec
 from walras.cli.main import app
 
 GENERATED = ("generate:burst", "--cluster", "hadar-60", "--trace-jobs", 8, "--rate", 120, "--stretch", 0.01)
@@ -162,9 +162,9 @@ def test_a_sweep_that_is_broken_off_says_so_and_goes_on(tmp_path: Path, monkeypa
     """Ctrl-C in the second run: exit code 130, the first run is kept, and the same command runs the second alone."""
     grid = ("--workload", GENERATED[0], *GENERATED[1:5], "--policy", "fifo", "--seeds", "0-1", "--bounds", "none")
     args = ("sweep", *grid, "--out", tmp_path, "-o", "json")
-    whole, begun = parallel.run_row, 0
+    whole, begun = repeated_runs.execute_for_metrics, 0
 
-    def interrupted(cell: Cell) -> parallel.Row:
+    def interrupted(cell: RunSpec) -> repeated_runs.RunMetrics:
         nonlocal begun
         begun += 1
         if begun == 2:
@@ -172,7 +172,7 @@ def test_a_sweep_that_is_broken_off_says_so_and_goes_on(tmp_path: Path, monkeypa
         return whole(cell)
 
     with monkeypatch.context() as patched:
-        patched.setattr(parallel, "run_row", interrupted)
+        patched.setattr(repeated_runs, "execute_for_metrics", interrupted)
         broken = _run(*args)
     assert broken.exit_code == 130
     assert "the same command goes on from there" in broken.stderr

@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 import walras
-from walras.cli import output
+from walras.cli import terminal_output
 from walras.cli.main import app
 
 ROOT = Path(walras.__file__).resolve().parent.parent
@@ -74,7 +74,7 @@ def test_the_table_tells_who_gets_what_at_which_price(monkeypatch: pytest.Monkey
 def test_tables_fit_a_terminal(monkeypatch: pytest.MonkeyPatch, path: Path, width: int) -> None:
     """At 80 and 120 columns no line is wider and no number is cut."""
     wide = run("solve", path, "--policy", "max_min_fairness", "--check").stdout
-    monkeypatch.setattr(output, "_PIPE_WIDTH", width)
+    monkeypatch.setattr(terminal_output, "_PIPE_WIDTH", width)
     told = run("solve", path, "--policy", "max_min_fairness", "--check").stdout
     assert max(len(line) for line in told.splitlines()) <= width
     assert "…" not in told

@@ -6,7 +6,7 @@ import re
 import pytest
 from rich.console import Console
 
-from walras.cli.output import Column, Listing, rendered
+from walras.cli.terminal_output import Column, Listing, render_table
 
 COLUMNS = (
     Column("JOB", right=True),
@@ -23,7 +23,7 @@ def lines(width: int, columns: tuple[Column, ...] = COLUMNS) -> list[str]:
     """The table as a terminal of this width shows it."""
     shown = io.StringIO()
     console = Console(file=shown, width=width, color_system=None)
-    console.print(rendered(Listing(columns, [ROW[: len(columns)]], None), width))
+    console.print(render_table(Listing(columns, [ROW[: len(columns)]], None), width))
     return shown.getvalue().splitlines()
 
 

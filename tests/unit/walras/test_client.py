@@ -15,7 +15,7 @@ from walras.errors import (
     ServerUnreachable,
     UnknownPolicyError,
 )
-from walras.job import parse_spec
+from walras.spec.job_spec import parse_spec
 from walras.states import JobState
 from walras.transport import Patience
 

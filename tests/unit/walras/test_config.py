@@ -5,11 +5,12 @@ from typing import Any
 
 import pytest
 
-from walras.cluster import Market, Pool, Shape
-from walras.config import ClusterConfig, Workload, load_mapping, load_yaml
+from walras.cluster import Market, Pool, PoolId, Shape
 from walras.errors import ConfigError
-from walras.ids import PoolId
-from walras.names import canonical_accelerator
+from walras.spec.cluster_file import ClusterConfig
+from walras.spec.field_types import canonical_accelerator
+from walras.spec.file_model import load_mapping, load_yaml
+from walras.spec.workload_file import WorkloadFile
 
 CLUSTER = """\
 pools:
@@ -59,7 +60,7 @@ def test_a_pool_that_does_not_exist_is_answered_with_the_nearest(tmp_path: Path)
 
 def test_a_workload_file(tmp_path: Path) -> None:
     """Jobs with who and when, and incidents; job specs inside are checked like any other."""
-    workload = load_yaml(written(tmp_path, WORKLOAD), Workload)
+    workload = load_yaml(written(tmp_path, WORKLOAD), WorkloadFile)
     first, second = workload.jobs
     assert (first.at, first.user, first.project, first.job.profile, first.job.steps) == (0, "ada", "vision", "cnn", 100)
     assert (second.at, second.project, second.job.deadline) == (90, None, "+5m")
@@ -96,11 +97,16 @@ POOL = "shape: a, accelerator: a100, accelerators: 1, cpus: 2, memory: 8GB"
         (ClusterConfig, f"pools: [{{{POOL}, zone: ../x}}]", "pools[0].zone", "zone"),
         (ClusterConfig, f"pools: [{{{POOL}, usd_per_h: .nan}}]", "pools[0].usd_per_h", "finite"),
         (ClusterConfig, f"pools: [{{{POOL}}}]\nspeeds: {{cnn: {{a100: -2}}}}", "speeds.cnn.a100", "above 0"),
-        (Workload, "jobs: [{at: 0s, job: {run: x, stepz: 1}}]", "jobs[0].job.stepz", "jobs[0].job.steps"),
-        (Workload, "jobs: [{at: -1s, job: {run: x}}]", "jobs[0].at", "'10m'"),
-        (Workload, "jobs: [{at: 0s, job: {run: x, deadline: '2026-11-05T18:00:00Z'}}]", "jobs[0].job.deadline", "+12h"),
-        (Workload, "jobs: [{at: 0s, job: {run: x, num_nodes: 2}}]", "jobs[0].job.num_nodes", "multiple"),
-        (Workload, "jobs: 5", "jobs", "jobs"),
+        (WorkloadFile, "jobs: [{at: 0s, job: {run: x, stepz: 1}}]", "jobs[0].job.stepz", "jobs[0].job.steps"),
+        (WorkloadFile, "jobs: [{at: -1s, job: {run: x}}]", "jobs[0].at", "'10m'"),
+        (
+            WorkloadFile,
+            "jobs: [{at: 0s, job: {run: x, deadline: '2026-11-05T18:00:00Z'}}]",
+            "jobs[0].job.deadline",
+            "+12h",
+        ),
+        (WorkloadFile, "jobs: [{at: 0s, job: {run: x, num_nodes: 2}}]", "jobs[0].job.num_nodes", "multiple"),
+        (WorkloadFile, "jobs: 5", "jobs", "jobs"),
     ],
 )
 def test_mistakes_are_named_by_path(tmp_path: Path, model: Any, text: str, field: str, said: str) -> None:

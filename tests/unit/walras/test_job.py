@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from walras.errors import JobSpecError
-from walras.ids import JobId
-from walras.job import (
+from walras.job_request import Demand, JobId, RetryRule
+from walras.spec.job_groups import CheckpointSpec, LimitsSpec, ResourcesSpec, RetrySpec, TargetSpec
+from walras.spec.job_spec import (
     JobSpec,
     argv_of,
     dump_spec,
@@ -21,9 +22,7 @@ from walras.job import (
     spec_mapping,
     to_request,
 )
-from walras.job_parts import Checkpoint, Limits, Resources, Retry, Target
-from walras.overrides import script_mapping, with_settings
-from walras.request import Demand, RetryRule
+from walras.spec.text_formats import apply_overrides, script_mapping
 
 FULL = """\
 schema_version: 1
@@ -64,17 +63,17 @@ def test_every_field_is_read() -> None:
     """A file with every field means what it says; the example above leaves out only what elastic excludes."""
     spec = parse_spec(FULL)
     assert set(spec_mapping(spec)) | {"schema_version", "fork", "mixed"} == set(JobSpec.model_fields)
-    assert spec.resources == Resources(
+    assert spec.resources == ResourcesSpec(
         accelerators=(Demand("a100-40gb", 2), Demand("v100", 2)), cpus=4.0, memory=24 * 10**9
     )
     assert spec.envs == {"SEED": "007", "LR": "1e-3", "FLAG": "no", "WANDB_KEY": None}
     assert spec.priority == 80
     assert spec.steps == 10_000
-    assert spec.retry == Retry(max_restarts=2, on_exit_codes=(3,))
-    assert spec.limits == Limits(max_runtime=172_800, max_queue_time=43_200)
-    assert spec.checkpoint == Checkpoint(dir="resnet", keep=5, interval=600)
+    assert spec.retry == RetrySpec(max_restarts=2, on_exit_codes=(3,))
+    assert spec.limits == LimitsSpec(max_runtime=172_800, max_queue_time=43_200)
+    assert spec.checkpoint == CheckpointSpec(dir="resnet", keep=5, interval=600)
     assert spec.depends_on == (12, "prepare")
-    assert spec.target == Target(value="loss", at_most=0.35)
+    assert spec.target == TargetSpec(value="loss", at_most=0.35)
     assert spec.labels == {"paper": "3", "team": "vision"}
     assert spec.throughput == {"a100-40gb": 12.0}
 
@@ -345,7 +344,7 @@ def test_a_schema_is_published() -> None:
 def test_settings_change_single_fields() -> None:
     """`--set` reaches nested fields, leaves the original alone, and reads values as YAML."""
     original = {"run": "x", "resources": {"cpus": 2}}
-    changed = with_settings(
+    changed = apply_overrides(
         original,
         [
             "resources.accelerators=a100:2",
@@ -358,7 +357,7 @@ def test_settings_change_single_fields() -> None:
         source="--set",
     )
     spec = parse_spec(changed)
-    assert spec.resources == Resources(accelerators=(Demand("a100", 2),), cpus=2.0)
+    assert spec.resources == ResourcesSpec(accelerators=(Demand("a100", 2),), cpus=2.0)
     assert (spec.priority, spec.envs, spec.depends_on) == (80, {"SEED": "007", "EMPTY": ""}, (1, "b"))
     assert spec.run == "a: b: c"
     assert original == {"run": "x", "resources": {"cpus": 2}}
@@ -368,7 +367,7 @@ def test_settings_change_single_fields() -> None:
 def test_bad_settings(setting: str) -> None:
     """A setting of another form, or one that leads through a plain value, is refused with an example."""
     with pytest.raises(JobSpecError) as refusal:
-        with_settings({"run": "x"}, [setting], source="--set")
+        apply_overrides({"run": "x"}, [setting], source="--set")
     assert str(refusal.value).startswith("--set")
     assert refusal.value.fix
 

@@ -7,22 +7,30 @@ import pytest
 import typer.main
 from click import Group
 
-from walras.checking import FileModel
 from walras.cli.main import app
 from walras.errors import JobSpecError
-from walras.job import JobSpec, parse_spec
-from walras.job_elastic import Batch, Elastic, Fork
-from walras.job_parts import Checkpoint, Limits, Resources, Retry, Target
-from walras.model_facts import StatedFacts
-from walras.overrides import script_mapping
+from walras.spec.file_model import FileModel
+from walras.spec.job_groups import (
+    BatchSpec,
+    CheckpointSpec,
+    ElasticSpec,
+    FactsSpec,
+    ForkSpec,
+    LimitsSpec,
+    ResourcesSpec,
+    RetrySpec,
+    TargetSpec,
+)
+from walras.spec.job_spec import JobSpec, parse_spec
+from walras.spec.text_formats import script_mapping
 
 ROOT = Path(__file__).resolve().parents[3]
 JOB_SPEC = (ROOT / "docs" / "job-spec.md").read_text()
 CLI = (ROOT / "docs" / "cli.md").read_text()
 GROUPS: dict[str, type[FileModel]] = {
-    "": JobSpec, "resources.": Resources, "retry.": Retry, "limits.": Limits, "checkpoint.": Checkpoint,
-    "elastic.": Elastic, "batch.": Batch, "fork.": Fork, "facts.": StatedFacts,
-    "target.": Target,
+    "": JobSpec, "resources.": ResourcesSpec, "retry.": RetrySpec, "limits.": LimitsSpec, "checkpoint.": CheckpointSpec,
+    "elastic.": ElasticSpec, "batch.": BatchSpec, "fork.": ForkSpec, "facts.": FactsSpec,
+    "target.": TargetSpec,
 }  # fmt: skip
 
 

@@ -3,8 +3,8 @@
 import pytest
 
 from walras.errors import JobSpecError
-from walras.ids import JobId
-from walras.job import env_of, gang_sizes_of, kind_of, parse_spec, to_request
+from walras.job_request import JobId
+from walras.spec.job_spec import env_of, gang_sizes_of, kind_of, parse_spec, to_request
 from walras.training import batch_per_rank, whole_batch
 
 

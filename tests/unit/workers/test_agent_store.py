@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from walras.wire import EndedReport, NoticeReport, ProgressReport, StartedReport
-from workers.agent.outbox import Outbox
-from workers.agent.store import AgentStore, KnownAttempt, Phase
+from workers.agent.report_store import AgentStore, AttemptPhase, KnownAttempt, ReportOutbox
 
 
 def test_reports_stay_until_acknowledged_and_ids_only_grow(tmp_path: Path) -> None:
@@ -27,14 +26,14 @@ def test_reports_stay_until_acknowledged_and_ids_only_grow(tmp_path: Path) -> No
 def test_a_phase_and_its_report_are_one(tmp_path: Path) -> None:
     """What is over is over after a restart, and its report is there."""
     store = AgentStore(tmp_path)
-    store.move_attempt(1, 1, Phase.STARTING, [])
-    store.move_attempt(1, 2, Phase.STARTING, [])
+    store.move_attempt(1, 1, AttemptPhase.STARTING, [])
+    store.move_attempt(1, 2, AttemptPhase.STARTING, [])
     store.advance_journal(1, 2, 77, [])
     ended = EndedReport(report_id=store.next_report_id(), job_id=1, attempt=1, cause="exited", exit_code=0)
-    store.move_attempt(1, 1, Phase.OVER, [ended])
+    store.move_attempt(1, 1, AttemptPhase.OVER, [ended])
     store.close()
     again = AgentStore(tmp_path)
-    assert again.open_attempts() == [KnownAttempt(1, 2, Phase.STARTING, 77)]
+    assert again.open_attempts() == [KnownAttempt(1, 2, AttemptPhase.STARTING, 77)]
     assert again.reports(10) == [ended]
     again.close()
 
@@ -56,7 +55,7 @@ def test_a_notice_is_new_once(tmp_path: Path) -> None:
 async def test_only_the_newest_progress_is_sent_and_none_after_the_end(tmp_path: Path) -> None:
     """Progress replaces progress; an end drops it; the order of ids is the order of sending."""
     store = AgentStore(tmp_path)
-    outbox = Outbox(store)
+    outbox = ReportOutbox(store)
     for steps in (1, 2, 3):
         outbox.put_progress(ProgressReport(report_id=outbox.next_id(), job_id=1, attempt=1, steps=steps))
     outbox.put(NoticeReport(report_id=outbox.next_id(), gone_in_s=5))
@@ -67,7 +66,7 @@ async def test_only_the_newest_progress_is_sent_and_none_after_the_end(tmp_path:
     assert [report.type for report in outbox.batch()] == ["notice"]
     outbox.put_progress(ProgressReport(report_id=outbox.next_id(), job_id=1, attempt=1, steps=4))
     ended = EndedReport(report_id=outbox.next_id(), job_id=1, attempt=1, cause="exited")
-    outbox.move(1, 1, Phase.OVER, ended)
+    outbox.move(1, 1, AttemptPhase.OVER, ended)
     assert [report.type for report in outbox.batch()] == ["notice", "ended"]
     outbox.acknowledge(ended.report_id)
     assert outbox.batch() == []

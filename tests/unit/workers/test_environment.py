@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from walras.wire import Manifest, StartCommand
-from workers.environment import RankSettings, rank_environment
+from workers.rank_environment import RankSettings, rank_environment
 
 SETTINGS = RankSettings(Path("/client"), "/s/1.r", "c00kie", "", 12.5, 1)
 
@@ -73,11 +73,11 @@ def test_what_is_unknown_is_absent() -> None:
 
 def test_the_in_job_client_reads_what_was_written() -> None:
     """Both ends of the environment agree."""
-    from walras.training.settings import read_settings
+    from walras.training.supervisor_link import read_job_environment
 
     resume = Manifest(step=120.0, path="/ck/attempt-0001/step-0000000120", digest="a" * 64)
     env = rank_environment({}, a_command(resume=resume, steps=500.0), SETTINGS) | {"RANK": "1"}
-    settings = read_settings(env)
+    settings = read_job_environment(env)
     assert settings.resume is not None
     assert (settings.resume.path, settings.resume.step) == (resume.path, 120)
     assert (settings.attempt, settings.steps, settings.pace) == (2, 500, 12.5)

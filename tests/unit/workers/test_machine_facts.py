@@ -7,11 +7,9 @@ from pathlib import Path
 import pytest
 
 from walras.errors import ConfigError
-from workers.agent.holds import Hold, Holds
-from workers.agent.notice import read_notice
-from workers.agent.rendezvous import bind_port, own_address
-from workers.agent.speeds import load_speeds, pace_of
-from workers.gpus import Accelerators, canonical_name
+from workers.agent.launch import load_emulated_speeds, pace_of
+from workers.agent.machine_notices import read_notice
+from workers.devices import Accelerators, DeviceHold, DeviceHolds, bind_rendezvous_port, canonical_gpu_name, own_address
 
 GIB = 2**30
 
@@ -34,7 +32,7 @@ GIB = 2**30
 )
 def test_accelerators_have_canonical_names(product: str, memory: int, name: str) -> None:
     """What NVML calls a product becomes the name that pools use, with the memory where that is a choice."""
-    assert canonical_name(product, memory) == name
+    assert canonical_gpu_name(product, memory) == name
 
 
 def test_emulated_devices_see_no_gpu_and_real_ones_only_their_own() -> None:
@@ -47,7 +45,7 @@ def test_a_speed_table_is_checked_where_it_is_read(tmp_path: Path) -> None:
     """A wrong number is an error that names its place; a missing kind runs free."""
     path = tmp_path / "speeds.yaml"
     path.write_text("cnn: {a100: 12, v100: 6}\n")
-    speeds = load_speeds(path)
+    speeds = load_emulated_speeds(path)
     assert [pace_of(speeds, "cnn", "v100"), pace_of(speeds, "cnn", "k80"), pace_of(speeds, "rnn", "v100")] == [
         6,
         None,
@@ -55,12 +53,12 @@ def test_a_speed_table_is_checked_where_it_is_read(tmp_path: Path) -> None:
     ]
     path.write_text("cnn: {a100: -1}\n")
     with pytest.raises(ConfigError, match=r"cnn\.a100"):
-        load_speeds(path)
+        load_emulated_speeds(path)
 
 
 def test_devices_are_held_by_one_attempt() -> None:
     """Taken devices, unknown ones and the same one twice are conflicts; released ones are free again."""
-    holds = Holds(2)
+    holds = DeviceHolds(2)
     holds.start((1, 1), [0])
     assert "job 1, attempt 1" in holds.conflict((2, 1), [0, 1])
     assert holds.conflict((2, 1), [1]) == ""
@@ -72,8 +70,8 @@ def test_devices_are_held_by_one_attempt() -> None:
 
 def test_a_prepared_hold_keeps_its_port_until_the_start_and_expires() -> None:
     """The port is bound while prepared and free for the ranks once started."""
-    holds = Holds(1)
-    holds.take((1, 1), Hold([0], bind_port(), expires_at=100.0))
+    holds = DeviceHolds(1)
+    holds.take((1, 1), DeviceHold([0], bind_rendezvous_port(), expires_at=100.0))
     port = holds.port_of((1, 1))
     assert port > 0
     assert holds.expired(99.0) == []

@@ -6,8 +6,8 @@ import pytest
 
 from benchmarks.digits_jobs import LOSS
 from benchmarks.recorded_job import RecordedMoves, recorded_job, searched_in_virtual_time
-from walras.searching import Configuration, Next
-from workers.trials.search_main import Extent, search_along
+from walras.configuration_search import SearchStep, TrialConfiguration
+from workers.trials.configuration_trials import Extent, search_moving_job
 
 
 def test_the_search_ends_within_its_targets_of_the_oracle() -> None:
@@ -21,11 +21,11 @@ def test_the_search_ends_within_its_targets_of_the_oracle() -> None:
 def test_a_job_in_virtual_time_takes_what_one_configuration_takes() -> None:
     """Without a move, the recorded steps at the recorded speed; told parts add up to the whole."""
     recorded = recorded_job()
-    there = Configuration(1, 64)
+    there = TrialConfiguration(1, 64)
     moves = RecordedMoves(recorded, LOSS, Random(1))
-    found = search_along(
+    found = search_moving_job(
         moves,
-        lambda trials: Next(there, True, "as the test says"),
+        lambda trials: SearchStep(there, True, "as the test says"),
         lambda done, ahead: None,
         Extent(to_the_end=True),
         lambda ahead, moved: None,
@@ -42,9 +42,9 @@ def test_moving_between_batches_keeps_what_was_learnt() -> None:
     moves = RecordedMoves(recorded, LOSS, Random(1), noise=0.0)
     half = recorded.loss_at(32, recorded.samples_at(32, LOSS) / 2)
     steps = round(recorded.samples_at(32, LOSS) / 2 / 32)
-    assert not moves.stretch(Configuration(1, 32), lambda done: None, lambda told: told.steps >= steps, 1e9)
+    assert not moves.stretch(TrialConfiguration(1, 32), lambda done: None, lambda told: told.steps >= steps, 1e9)
     done = moves.parts[0].steps
-    assert moves.stretch(Configuration(1, 256), lambda done: None, lambda told: False, 1e9)
+    assert moves.stretch(TrialConfiguration(1, 256), lambda done: None, lambda told: False, 1e9)
     left = recorded.samples_at(256, LOSS) - recorded.samples_at(256, half)
     assert moves.parts[1].steps * 256 == pytest.approx(left, rel=0.1)
     assert done * 32 == pytest.approx(recorded.samples_at(32, LOSS) / 2, rel=0.1)

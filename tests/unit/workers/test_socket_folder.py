@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from workers.agent import socket_folder as subject
-from workers.agent.socket_folder import remove_orphans, socket_folder
+from workers.agent import launch as subject
+from workers.agent.launch import remove_orphans, socket_folder
 
 
 @pytest.fixture

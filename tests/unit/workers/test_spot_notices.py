@@ -7,17 +7,16 @@ import aiohttp
 import pytest
 
 from tests.support.metadata_service import Metadata, metadata_service
-from workers.agent.notice import read_notice
-from workers.agent.spot_notices import SpotNotices
+from workers.agent.machine_notices import SpotNoticeWatcher, read_notice
 
 
 @pytest.fixture
-async def metadata() -> AsyncIterator[tuple[Metadata, SpotNotices]]:
+async def metadata() -> AsyncIterator[tuple[Metadata, SpotNoticeWatcher]]:
     async with metadata_service() as stub, aiohttp.ClientSession() as session:
-        yield stub, SpotNotices(session, stub.url)
+        yield stub, SpotNoticeWatcher(session, stub.url)
 
 
-async def test_nothing_to_say_changes_nothing(metadata: tuple[Metadata, SpotNotices], tmp_path: Path) -> None:
+async def test_nothing_to_say_changes_nothing(metadata: tuple[Metadata, SpotNoticeWatcher], tmp_path: Path) -> None:
     """One session serves every look; without a notice there is no file."""
     stub, notices = metadata
     for _ in range(3):
@@ -27,7 +26,7 @@ async def test_nothing_to_say_changes_nothing(metadata: tuple[Metadata, SpotNoti
 
 @pytest.mark.parametrize("what", ["terminate", "stop", "hibernate"])
 async def test_a_notice_becomes_the_notice_file(
-    metadata: tuple[Metadata, SpotNotices], tmp_path: Path, what: str
+    metadata: tuple[Metadata, SpotNoticeWatcher], tmp_path: Path, what: str
 ) -> None:
     """With the seconds that are left, and written once however often it is read."""
     stub, notices = metadata
@@ -42,7 +41,9 @@ async def test_a_notice_becomes_the_notice_file(
     assert again.digest == first.digest
 
 
-async def test_a_hint_is_handed_on_with_its_instant(metadata: tuple[Metadata, SpotNotices], tmp_path: Path) -> None:
+async def test_a_hint_is_handed_on_with_its_instant(
+    metadata: tuple[Metadata, SpotNoticeWatcher], tmp_path: Path
+) -> None:
     """A hint is no notice; its words tell it from the next one."""
     stub, notices = metadata
     stub.recommend()
@@ -53,7 +54,9 @@ async def test_a_hint_is_handed_on_with_its_instant(metadata: tuple[Metadata, Sp
     assert read_notice(tmp_path) is None
 
 
-async def test_a_session_that_ran_out_is_made_anew(metadata: tuple[Metadata, SpotNotices], tmp_path: Path) -> None:
+async def test_a_session_that_ran_out_is_made_anew(
+    metadata: tuple[Metadata, SpotNoticeWatcher], tmp_path: Path
+) -> None:
     """The service forgets sessions; the notice is found all the same."""
     stub, notices = metadata
     await notices.look(tmp_path, pytest.fail)
@@ -68,7 +71,7 @@ async def test_a_session_that_ran_out_is_made_anew(metadata: tuple[Metadata, Spo
              '{"action": "stop", "time": "soon"}', '{"action": ["stop"], "time": 3}', "x" * 10_000],
 )  # fmt: skip
 async def test_what_is_no_notice_is_left_alone(
-    metadata: tuple[Metadata, SpotNotices], tmp_path: Path, told: str
+    metadata: tuple[Metadata, SpotNoticeWatcher], tmp_path: Path, told: str
 ) -> None:
     """Whatever answers at that address, the agent goes on."""
     stub, notices = metadata
@@ -91,9 +94,9 @@ async def test_where_nobody_answers_it_is_asked_ever_less_often(
         if len(pauses) == 6:
             raise Enough
 
-    monkeypatch.setattr("workers.agent.spot_notices.asyncio.sleep", pause)
+    monkeypatch.setattr("workers.agent.machine_notices.asyncio.sleep", pause)
     async with aiohttp.ClientSession() as session:
-        nobody = SpotNotices(session, "http://127.0.0.1:9")
+        nobody = SpotNoticeWatcher(session, "http://127.0.0.1:9")
         with pytest.raises(Enough):
             await nobody.watch(tmp_path, pytest.fail)
     assert pauses == [10, 20, 40, 60, 60, 60]

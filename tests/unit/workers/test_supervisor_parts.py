@@ -11,26 +11,25 @@ from pathlib import Path
 import pytest
 
 from workers import processes
-from workers.channels import MAX_LINE_BYTES, Channels, Role
-from workers.client_folder import build_client_folder
-from workers.journal import Journal, read_journal
-from workers.output import RankOutput
+from workers.rank_environment import build_client_folder
+from workers.ranks import RankOutput
+from workers.supervisor_protocol import MAX_LINE_BYTES, AttemptJournal, Channels, PeerRole, read_attempt_journal
 
 
 def test_a_journal_is_read_from_where_one_left_off_and_a_torn_line_is_not_there(tmp_path: Path) -> None:
     """An offset leads to what is new; half a line is a line that was never written."""
     path = tmp_path / "journal.jsonl"
-    journal = Journal(path)
+    journal = AttemptJournal(path)
     journal.append({"type": "started"})
-    events, offset = read_journal(path)
+    events, offset = read_attempt_journal(path)
     assert [event["type"] for event in events] == ["started"]
     journal.append({"type": "ended"})
     with open(path, "ab") as file:
         file.write(b'{"type": "to')
-    events, offset = read_journal(path, offset)
+    events, offset = read_attempt_journal(path, offset)
     assert [event["type"] for event in events] == ["ended"]
-    assert read_journal(path, offset) == ([], offset)
-    assert read_journal(tmp_path / "absent") == ([], 0)
+    assert read_attempt_journal(path, offset) == ([], offset)
+    assert read_attempt_journal(tmp_path / "absent") == ([], 0)
     journal.close()
 
 
@@ -75,9 +74,9 @@ def test_a_role_is_given_by_the_socket_not_by_what_is_said(
         rank.sendall(b'{"type": "renew", "until": 1e9}\n')
         turn(made, selector)
         (connection,) = made.connections
-        assert connection.role is Role.RANK
+        assert connection.role is PeerRole.RANK
         assert connection.inbox == [{"type": "renew", "until": 1e9}]
-        assert made.of(Role.AGENT) == []
+        assert made.of(PeerRole.AGENT) == []
 
 
 @pytest.mark.parametrize("rubbish", [b"no json\n", b"[1]\n", b"\xff\xfe\n", b"x" * (MAX_LINE_BYTES + 70_000)])
@@ -91,10 +90,10 @@ def test_rubbish_ends_the_connection_and_nothing_else(
         rank.setblocking(False)
         turn(made, selector)
         unsent = rubbish
-        while made.of(Role.RANK) and unsent:
+        while made.of(PeerRole.RANK) and unsent:
             unsent = unsent[rank.send(unsent[:65536]) :]
             turn(made, selector)
-        assert made.of(Role.RANK) == []
+        assert made.of(PeerRole.RANK) == []
         made.tidy()
         assert made.connections == []
 

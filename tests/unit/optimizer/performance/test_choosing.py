@@ -8,18 +8,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.published import LINK, OFFERS, ON_DEMAND_USD, PLANS, resnet_110, update_speeds
-from optimizer.performance.choosing.choice import (
-    Goal,
-    Offer,
-    Option,
-    choose,
-    exhaustive,
+from optimizer.planning.machine_choice import (
+    MachineOffer,
+    RunGoal,
+    RunOption,
+    all_options,
+    choose_option,
     knee,
     option_of,
     pareto_front,
-    windows,
+    speed_windows,
 )
-from optimizer.performance.spot_training import unevenness
+from optimizer.planning.spot_training import unevenness
 
 MOST = LINK.most_workers
 
@@ -36,12 +36,12 @@ def test_plans_for_resnet_110_are_those_of_the_paper(
     loss: float, deadline_s: float, paper: tuple[int, ...], off_by: int
 ) -> None:
     """Two plans exact, the third within one instance; the window finds what listing everything finds."""
-    job, goal = resnet_110(loss), Goal(deadline_s=deadline_s)
-    found = choose(windows(OFFERS, job.time_s, update_speeds(job), MOST), goal)
+    job, goal = resnet_110(loss), RunGoal(deadline_s=deadline_s)
+    found = choose_option(speed_windows(OFFERS, job.time_s, update_speeds(job), MOST), goal)
     assert found is not None
     assert found.kept
     assert sum(abs(ours - theirs) for ours, theirs in zip(found.option.counts, paper, strict=True)) <= off_by
-    every = choose((o for o in exhaustive(OFFERS, job.time_s) if within(o.counts)), goal)
+    every = choose_option((o for o in all_options(OFFERS, job.time_s) if within(o.counts)), goal)
     assert every is not None
     assert every.option == found.option
 
@@ -51,10 +51,10 @@ def test_every_deadline_of_the_paper_is_met_for_no_more_than_its_plan_costs(
     loss: float, deadline_s: float, paper: tuple[int, ...]
 ) -> None:
     """And for at least 68.1 % less than the cheapest machines on demand that would meet it."""
-    job, goal = resnet_110(loss), Goal(deadline_s=deadline_s)
-    found = choose(windows(OFFERS, job.time_s, update_speeds(job), MOST), goal)
+    job, goal = resnet_110(loss), RunGoal(deadline_s=deadline_s)
+    found = choose_option(speed_windows(OFFERS, job.time_s, update_speeds(job), MOST), goal)
     sure = [replace(offer, usd_per_h=usd) for offer, usd in zip(OFFERS, ON_DEMAND_USD, strict=True)]
-    on_demand = choose((o for o in exhaustive(sure, job.time_s) if within(o.counts)), goal)
+    on_demand = choose_option((o for o in all_options(sure, job.time_s) if within(o.counts)), goal)
     assert found is not None
     assert on_demand is not None
     assert found.option.time_s <= deadline_s
@@ -100,20 +100,20 @@ def test_unevenness_slows_learning_where_the_law_counts_it() -> None:
 def test_a_loss_out_of_reach_is_no_option() -> None:
     """At or below the floor of the law no number of machines helps."""
     job = resnet_110(0.5)
-    assert choose(windows(OFFERS, job.time_s, update_speeds(job), MOST), Goal(deadline_s=1e9)) is None
+    assert choose_option(speed_windows(OFFERS, job.time_s, update_speeds(job), MOST), RunGoal(deadline_s=1e9)) is None
 
 
 def test_survivors_stay_in_every_window() -> None:
     """Machines that are held are part of every option, also of the one that adds none."""
     held, job = (0, 0, 0, 3, 0), resnet_110(0.8)
-    options = list(windows(OFFERS, job.time_s, update_speeds(job), 5, held))
+    options = list(speed_windows(OFFERS, job.time_s, update_speeds(job), 5, held))
     assert all(option.counts[3] >= 3 and sum(option.counts) <= 5 for option in options)
     assert held in {option.counts for option in options}
 
 
 options_drawn = st.lists(
     st.builds(
-        lambda counts, time_s, usd: Option(counts, float(time_s), float(usd)),
+        lambda counts, time_s, usd: RunOption(counts, float(time_s), float(usd)),
         st.tuples(st.integers(1, 5)),
         st.integers(1, 30),
         st.integers(1, 30),
@@ -124,10 +124,10 @@ options_drawn = st.lists(
 
 
 @given(options_drawn)
-def test_a_front_is_what_no_other_option_beats(options: list[Option]) -> None:
+def test_a_front_is_what_no_other_option_beats(options: list[RunOption]) -> None:
     """Against every pair: no option dominates one of the front, and each other one is dominated or equalled."""
 
-    def as_good(a: Option, b: Option) -> bool:
+    def as_good(a: RunOption, b: RunOption) -> bool:
         return a.time_s <= b.time_s and a.usd <= b.usd
 
     front = pareto_front(options)
@@ -139,25 +139,25 @@ def test_a_front_is_what_no_other_option_beats(options: list[Option]) -> None:
 
 
 @given(options_drawn, st.integers(0, 35), st.integers(0, 35))
-def test_the_choice_is_what_brute_force_finds(options: list[Option], deadline_s: int, budget_usd: int) -> None:
+def test_the_choice_is_what_brute_force_finds(options: list[RunOption], deadline_s: int, budget_usd: int) -> None:
     """Least money in time; least time for the money; and both limits at once."""
-    cheap = choose(options, Goal(deadline_s=deadline_s))
+    cheap = choose_option(options, RunGoal(deadline_s=deadline_s))
     timely = [option.usd for option in options if option.time_s <= deadline_s]
     assert cheap is not None
     assert cheap.kept == bool(timely)
     assert cheap.option.usd == min(timely) if timely else cheap.option.time_s == min(o.time_s for o in options)
-    fast = choose(options, Goal(budget_usd=budget_usd))
+    fast = choose_option(options, RunGoal(budget_usd=budget_usd))
     affordable = [option.time_s for option in options if option.usd <= budget_usd]
     assert fast is not None
     assert fast.kept == bool(affordable)
     assert fast.option.time_s == min(affordable) if affordable else fast.option.usd == min(o.usd for o in options)
-    both = choose(options, Goal(deadline_s=deadline_s, budget_usd=budget_usd))
+    both = choose_option(options, RunGoal(deadline_s=deadline_s, budget_usd=budget_usd))
     assert both is not None
     assert both.kept == any(o.time_s <= deadline_s and o.usd <= budget_usd for o in options)
 
 
 @given(options_drawn)
-def test_the_knee_lies_furthest_below_the_line_between_the_ends(options: list[Option]) -> None:
+def test_the_knee_lies_furthest_below_the_line_between_the_ends(options: list[RunOption]) -> None:
     """Scaled to the ends of the front, no option has a smaller sum of time and money."""
     front = pareto_front(options)
     found = knee(front)
@@ -166,7 +166,7 @@ def test_the_knee_lies_furthest_below_the_line_between_the_ends(options: list[Op
         return
     first, last = front[0], front[-1]
 
-    def scaled(option: Option) -> float:
+    def scaled(option: RunOption) -> float:
         return (option.time_s - first.time_s) / (last.time_s - first.time_s) + (option.usd - last.usd) / (
             first.usd - last.usd
         )
@@ -177,14 +177,14 @@ def test_the_knee_lies_furthest_below_the_line_between_the_ends(options: list[Op
 @given(st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9), st.integers(0, 2)), min_size=1, max_size=3))
 def test_windows_are_among_all_and_hold_every_homogeneous_set(drawn: list[tuple[int, int, int]]) -> None:
     """A window never invents an option and never leaves out machines of one type alone."""
-    offers = [Offer(str(index), float(price), most) for index, (_, price, most) in enumerate(drawn)]
+    offers = [MachineOffer(str(index), float(price), most) for index, (_, price, most) in enumerate(drawn)]
     speeds = [float(speed) for speed, _, _ in drawn]
 
     def time_s(counts: tuple[int, ...]) -> float:
         return 3600.0 / sum(count * speed for count, speed in zip(counts, speeds, strict=True))
 
-    every = list(exhaustive(offers, time_s))
-    found = list(windows(offers, time_s, speeds, sum(offer.most for offer in offers)))
+    every = list(all_options(offers, time_s))
+    found = list(speed_windows(offers, time_s, speeds, sum(offer.most for offer in offers)))
     assert set(found) <= set(every)
     assert len(found) == len(set(found))
     assert {o for o in every if sum(count > 0 for count in o.counts) == 1} <= set(found)
@@ -192,4 +192,4 @@ def test_windows_are_among_all_and_hold_every_homogeneous_set(drawn: list[tuple[
 
 def test_money_is_hourly_prices_over_the_whole_time() -> None:
     """Half an hour of two machines at 3 USD/h is 3 USD."""
-    assert option_of([Offer("a", 3.0, 2)], (2,), 1800.0).usd == 3.0
+    assert option_of([MachineOffer("a", 3.0, 2)], (2,), 1800.0).usd == 3.0

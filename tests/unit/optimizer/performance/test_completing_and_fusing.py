@@ -7,18 +7,34 @@ from random import Random
 
 import pytest
 
-from optimizer.performance.predicting.completion import Completion
-from optimizer.performance.predicting.fusion import Fusion, Outcome, fuse, outcomes_of, records
-from optimizer.performance.predicting.observation import AcceleratorFacts, Cell, KindFacts, Layout, Observation
-from optimizer.performance.predicting.predictor import CannotPredict, Model, Prediction, around, score
+from optimizer.prediction.ensemble import (
+    Ensemble,
+    PredictionOutcome,
+    fuse_predictions,
+    prediction_outcomes,
+    prediction_records,
+)
+from optimizer.prediction.predictor import (
+    AcceleratorSpecs,
+    CannotPredict,
+    KindFacts,
+    Layout,
+    Observation,
+    Prediction,
+    SpeedCell,
+    SpeedModel,
+    log_normal_prediction,
+    score_model,
+)
+from optimizer.prediction.table_predictors import MatrixCompletion
 
-TYPES = tuple(AcceleratorFacts(f"type-{n}", 1e12, 1e11) for n in range(6))
+TYPES = tuple(AcceleratorSpecs(f"type-{n}", 1e12, 1e11) for n in range(6))
 
 
 def truth(kind: int, column: int) -> Observation:
     """Of rank one beside row and column: half of the kinds gain twice as much from later types."""
     gain = (1.0 + kind % 2) * 0.3 * column + 0.02 * sin(37.0 * kind + 11.0 * column)
-    return Observation(Cell(KindFacts(f"kind-{kind}"), TYPES[column], Layout(8)), exp(kind / 5.0 + gain))
+    return Observation(SpeedCell(KindFacts(f"kind-{kind}"), TYPES[column], Layout(8)), exp(kind / 5.0 + gain))
 
 
 WORLD = [truth(kind, column) for kind in range(16) for column in range(6)]
@@ -35,21 +51,21 @@ def halves() -> tuple[list[Observation], list[Observation]]:
 def test_a_table_of_low_rank_is_completed() -> None:
     """30 % missing are told within a few percent, better than rows and columns alone can."""
     known, held = halves()
-    found = score(Completion().fit(known), held)
+    found = score_model(MatrixCompletion().fit(known), held)
     assert found.median_error < 0.05
     assert found.coverage >= 0.7
-    assert found.median_error < score(Completion(rank=0).fit(known), held).median_error
+    assert found.median_error < score_model(MatrixCompletion(rank=0).fit(known), held).median_error
 
 
 def test_empty_rows_and_columns_are_not_made_up() -> None:
     """A kind or an accelerator without a measurement is refused, and so is an empty table."""
-    model = Completion().fit(WORLD)
+    model = MatrixCompletion().fit(WORLD)
     with pytest.raises(CannotPredict):
         model.predict(truth(99, 0).cell)
     with pytest.raises(CannotPredict):
-        model.predict(Cell(KindFacts("kind-0"), AcceleratorFacts("new", 1e12, 1e11), Layout(8)))
+        model.predict(SpeedCell(KindFacts("kind-0"), AcceleratorSpecs("new", 1e12, 1e11), Layout(8)))
     with pytest.raises(CannotPredict, match="empty"):
-        Completion().fit([])
+        MatrixCompletion().fit([])
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,17 +75,17 @@ class Biased:
     name: str
     factor: float
 
-    def fit(self, observations: Sequence[Observation]) -> Model:
+    def fit(self, observations: Sequence[Observation]) -> SpeedModel:
         return self
 
-    def predict(self, cell: Cell) -> Prediction:
+    def predict(self, cell: SpeedCell) -> Prediction:
         speeds = {o.cell: o.steps_per_s for o in WORLD}
-        return around(log(self.factor * speeds[cell]), 0.1)
+        return log_normal_prediction(log(self.factor * speeds[cell]), 0.1)
 
 
 def test_a_predictor_that_was_wrong_loses_its_weight() -> None:
     """One is off by 2, one by 1 %: after a fit the first counts for nearly nothing, though both claim the same."""
-    model = Fusion((Biased("bad", 2.0), Biased("good", 1.01))).fit(WORLD)
+    model = Ensemble((Biased("bad", 2.0), Biased("good", 1.01))).fit(WORLD)
     weights = model.weights(WORLD[3].cell)
     assert weights["bad"] < 0.05
     assert sum(weights.values()) == pytest.approx(1.0)
@@ -80,34 +96,40 @@ def test_used_predictions_that_went_wrong_count_too() -> None:
     """Outcomes of an earlier life move the weights of the next fit."""
     pair = (Biased("a", 1.0), Biased("b", 1.0))
     wrong = [
-        Outcome("a", o.cell.kind.name, "type-0", around(log(3.0 * o.steps_per_s), 0.1), o.steps_per_s) for o in WORLD
+        PredictionOutcome(
+            "a", o.cell.kind.name, "type-0", log_normal_prediction(log(3.0 * o.steps_per_s), 0.1), o.steps_per_s
+        )
+        for o in WORLD
     ]
-    before, after = Fusion(pair).fit(WORLD), Fusion(pair, tuple(wrong)).fit(WORLD)
+    before, after = Ensemble(pair).fit(WORLD), Ensemble(pair, tuple(wrong)).fit(WORLD)
     assert before.weights(WORLD[0].cell)["a"] == pytest.approx(0.5)
     assert after.weights(WORLD[0].cell)["a"] < 0.1
 
 
 def test_disagreement_widens_and_agreement_does_not_narrow() -> None:
     """Two that say the same are as sure as one; two that differ by e are less sure than either."""
-    assert fuse([(1.0, 0.1), (1.0, 0.1)]).log_sd == pytest.approx(0.1)
-    assert fuse([(1.0, 0.1), (2.0, 0.1)]).log_sd > 0.4
+    assert fuse_predictions([(1.0, 0.1), (1.0, 0.1)]).log_sd == pytest.approx(0.1)
+    assert fuse_predictions([(1.0, 0.1), (2.0, 0.1)]).log_sd > 0.4
 
 
 def test_what_one_member_cannot_tell_the_others_do() -> None:
     """Completion knows nothing of a new batch; fused with one that does, it leaves the answer to that one."""
-    new = Observation(Cell(KindFacts("kind-0"), TYPES[0], Layout(8)), 1.0)
-    fused = Fusion((Completion(), Biased("other", 1.0))).fit(WORLD[6:])
+    new = Observation(SpeedCell(KindFacts("kind-0"), TYPES[0], Layout(8)), 1.0)
+    fused = Ensemble((MatrixCompletion(), Biased("other", 1.0))).fit(WORLD[6:])
     assert set(fused.weights(new.cell)) == {"other"}
     with pytest.raises(CannotPredict):
-        Fusion((Completion(),)).fit(WORLD[6:]).predict(new.cell)
+        Ensemble((MatrixCompletion(),)).fit(WORLD[6:]).predict(new.cell)
     with pytest.raises(CannotPredict):
-        Fusion(()).fit(WORLD)
+        Ensemble(()).fit(WORLD)
 
 
 def test_a_record_stretches_what_was_claimed() -> None:
     """Errors that scatter three times as widely as was claimed: intervals three times as wide."""
     random = Random(5)
-    found = records(Outcome("x", "k", "type-0", around(random.gauss(0.0, 0.3), 0.1), 1.0) for _ in range(4000))
+    found = prediction_records(
+        PredictionOutcome("x", "k", "type-0", log_normal_prediction(random.gauss(0.0, 0.3), 0.1), 1.0)
+        for _ in range(4000)
+    )
     assert found["x"].stretch("type-0") == pytest.approx(3.0, rel=0.05)
     assert found["x"].stretch("another") == pytest.approx(3.0, rel=0.05)
-    assert outcomes_of("c", Completion().fit(WORLD), [truth(99, 0)]) == []
+    assert prediction_outcomes("c", MatrixCompletion().fit(WORLD), [truth(99, 0)]) == []

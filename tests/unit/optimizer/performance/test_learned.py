@@ -6,21 +6,28 @@ from zlib import crc32
 import numpy as np
 import pytest
 
-from optimizer.performance.predicting.kernels import NOISE, START, Array, alike, points_of
-from optimizer.performance.predicting.learned import Learned
-from optimizer.performance.predicting.observation import AcceleratorFacts, Cell, KindFacts, Layout, Observation
-from optimizer.performance.predicting.predictor import CannotPredict, score
+from optimizer.prediction.boosted_trees import Array, cell_features
+from optimizer.prediction.gaussian_process import NOISE_AT, START_WEIGHTS, GaussianProcess, shared_features
+from optimizer.prediction.predictor import (
+    AcceleratorSpecs,
+    CannotPredict,
+    KindFacts,
+    Layout,
+    Observation,
+    SpeedCell,
+    score_model,
+)
 
-TYPES = tuple(AcceleratorFacts(f"type-{n}", 1e12 * 2.0**n, 1e11 * 2.0**n) for n in range(5))
+TYPES = tuple(AcceleratorSpecs(f"type-{n}", 1e12 * 2.0**n, 1e11 * 2.0**n) for n in range(5))
 BATCHES = (8, 16, 32, 64)
 
 
-def truth(kind: int, accelerator: AcceleratorFacts, batch: float) -> Observation:
+def truth(kind: int, accelerator: AcceleratorSpecs, batch: float) -> Observation:
     """Time is a start plus a part by sample; each kind likes some types more; 3 % of noise that repeats."""
     taste = 0.1 * sin(3.0 * kind + accelerator.flops_per_s / 1e12)
     noise = 0.03 * sin(997.0 * kind + 31.0 * batch + accelerator.flops_per_s / 1e11)
     time_s = exp(kind / 3.0 + taste + noise) * (0.01 + 0.002 * batch) * 1e12 / accelerator.flops_per_s
-    return Observation(Cell(KindFacts(f"kind-{kind}"), accelerator, Layout(batch)), 1.0 / time_s)
+    return Observation(SpeedCell(KindFacts(f"kind-{kind}"), accelerator, Layout(batch)), 1.0 / time_s)
 
 
 WORLD = [truth(kind, accelerator, batch) for kind in range(8) for accelerator in TYPES for batch in BATCHES]
@@ -30,7 +37,7 @@ def test_cells_between_measured_ones_are_told() -> None:
     """A third of the world unseen: a few percent of error, and intervals that mean what they say."""
     held = [crc32(str(n).encode()) % 10 < 3 for n in range(len(WORLD))]
     known = [o for o, out in zip(WORLD, held, strict=True) if not out]
-    found = score(Learned().fit(known), [o for o, out in zip(WORLD, held, strict=True) if out])
+    found = score_model(GaussianProcess().fit(known), [o for o, out in zip(WORLD, held, strict=True) if out])
     assert found.refused == 0
     assert found.median_error < 0.05
     assert found.coverage >= 0.7
@@ -41,7 +48,7 @@ def test_what_is_known_of_a_kind_counts_as_if_all_were_conditioned_on() -> None:
     held = [crc32(str(n).encode()) % 10 < 3 for n in range(len(WORLD))]
     known = [o for o, out in zip(WORLD, held, strict=True) if not out]
     asked = [o for o, out in zip(WORLD, held, strict=True) if out]
-    whole, parts = (score(Learned(condition_on=most).fit(known), asked) for most in (1000, 60))
+    whole, parts = (score_model(GaussianProcess(condition_on=most).fit(known), asked) for most in (1000, 60))
     assert parts.median_error < min(0.05, 1.3 * whole.median_error)
     assert parts.coverage >= 0.6
 
@@ -49,12 +56,12 @@ def test_what_is_known_of_a_kind_counts_as_if_all_were_conditioned_on() -> None:
 def test_the_same_observations_give_the_same_model() -> None:
     """No chance is drawn."""
     cell = WORLD[7].cell
-    assert Learned().fit(WORLD[::2]).predict(cell) == Learned().fit(WORLD[::2]).predict(cell)
+    assert GaussianProcess().fit(WORLD[::2]).predict(cell) == GaussianProcess().fit(WORLD[::2]).predict(cell)
 
 
 def test_what_is_less_known_has_wider_intervals() -> None:
     """Measured cell < new batch far away < new kind."""
-    model = Learned().fit(WORLD)
+    model = GaussianProcess().fit(WORLD)
     near = model.predict(WORLD[0].cell).log_sd
     far = model.predict(truth(0, TYPES[0], 4096.0).cell).log_sd
     new = model.predict(truth(99, TYPES[0], 8.0).cell).log_sd
@@ -63,8 +70,8 @@ def test_what_is_less_known_has_wider_intervals() -> None:
 
 def test_a_new_accelerator_is_expected_by_its_facts() -> None:
     """Twice the data sheet is about twice the speed, with an interval that knows that nobody tried."""
-    twice = AcceleratorFacts("new", 3.2e13, 3.2e12)
-    model = Learned().fit(WORLD)
+    twice = AcceleratorSpecs("new", 3.2e13, 3.2e12)
+    model = GaussianProcess().fit(WORLD)
     told, asked = model.predict(truth(2, twice, 16.0).cell), truth(2, twice, 16.0)
     assert abs(log(told.steps_per_s / asked.steps_per_s)) < 0.3
     assert told.holds(asked.steps_per_s)
@@ -73,19 +80,19 @@ def test_a_new_accelerator_is_expected_by_its_facts() -> None:
 def test_too_few_observations_are_refused() -> None:
     """Two points teach nothing."""
     with pytest.raises(CannotPredict, match="too few"):
-        Learned().fit(WORLD[:2])
+        GaussianProcess().fit(WORLD[:2])
 
 
 def test_slopes_of_the_covariance_are_its_differences() -> None:
     """Each derivative against a small step, for a matrix of any entries."""
-    points = points_of([o.cell for o in WORLD[::7]])
-    shared = alike(points, points)
+    points = cell_features([o.cell for o in WORLD[::7]])
+    shared = shared_features(points, points)
     by = np.cos(np.arange(shared.kind.size, dtype=float)).reshape(shared.kind.shape)
 
     def total(parameters: Array) -> float:
-        own = np.exp(2.0 * parameters[NOISE]) * np.eye(len(by))
+        own = np.exp(2.0 * parameters[NOISE_AT]) * np.eye(len(by))
         return float((by * (shared.covariance(parameters) + own)).sum())
 
-    steps = 1e-5 * np.eye(len(START))
-    differences = [(total(START + step) - total(START - step)) / 2e-5 for step in steps]
-    assert shared.slopes(START, by) == pytest.approx(differences, rel=1e-5, abs=1e-6)
+    steps = 1e-5 * np.eye(len(START_WEIGHTS))
+    differences = [(total(START_WEIGHTS + step) - total(START_WEIGHTS - step)) / 2e-5 for step in steps]
+    assert shared.slopes(START_WEIGHTS, by) == pytest.approx(differences, rel=1e-5, abs=1e-6)

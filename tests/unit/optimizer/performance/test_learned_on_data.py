@@ -6,11 +6,11 @@ import pytest
 
 from benchmarks.performance_scores import each_type_left_out, pooled, told
 from benchmarks.profiles import pair, pair_on_type, parted, singles
-from optimizer.performance.predicting.boosted import Boosted
-from optimizer.performance.predicting.completion import Completion
-from optimizer.performance.predicting.fusion import Fusion
-from optimizer.performance.predicting.learned import Learned
-from optimizer.performance.predicting.predictor import score
+from optimizer.prediction.boosted_trees import BoostedTrees
+from optimizer.prediction.ensemble import Ensemble
+from optimizer.prediction.gaussian_process import GaussianProcess
+from optimizer.prediction.predictor import score_model
+from optimizer.prediction.table_predictors import MatrixCompletion
 
 pytestmark = pytest.mark.slow
 
@@ -44,6 +44,6 @@ def test_three_probes_make_up_for_few_known_types(reference_data: Path) -> None:
 def test_fused_predictors_keep_to_the_same_bounds(reference_data: Path) -> None:
     """Completion, boosted trees and the Gaussian process, weighted by their record: 10 %, and 70 to 90 % inside."""
     known, asked = parted(singles(reference_data, "sia"), pair_on_type, 30)
-    found = score(Fusion((Completion(), Learned(), Boosted())).fit(known), asked)
+    found = score_model(Ensemble((MatrixCompletion(), GaussianProcess(), BoostedTrees())).fit(known), asked)
     assert found.median_error <= 0.10
     assert 0.70 <= found.coverage <= 0.90

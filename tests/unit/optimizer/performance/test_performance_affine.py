@@ -6,19 +6,26 @@ from random import Random
 import numpy as np
 import pytest
 
-from optimizer.performance.predicting.affine import Affine, _Law
-from optimizer.performance.predicting.observation import AcceleratorFacts, Cell, KindFacts, Layout, Observation
-from optimizer.performance.predicting.predictor import CannotPredict, score
+from optimizer.prediction.affine_law import AffinePredictor, _AffineLaw
+from optimizer.prediction.predictor import (
+    AcceleratorSpecs,
+    CannotPredict,
+    KindFacts,
+    Layout,
+    Observation,
+    SpeedCell,
+    score_model,
+)
 
-SLOW, FAST = AcceleratorFacts("cpu-1", 5e10, 1e10), AcceleratorFacts("cpu-2", 1e11, 2e10)
+SLOW, FAST = AcceleratorSpecs("cpu-1", 5e10, 1e10), AcceleratorSpecs("cpu-2", 1e11, 2e10)
 KINDS = [KindFacts(f"net-{n}", gradient_bytes=4e5 * (n + 1), layers=3 + n) for n in range(8)]
 
 
-def cell(kind: KindFacts, accelerator: AcceleratorFacts, batch: int, ranks: int) -> Cell:
-    return Cell(kind, accelerator, Layout(batch * ranks, ranks))
+def cell(kind: KindFacts, accelerator: AcceleratorSpecs, batch: int, ranks: int) -> SpeedCell:
+    return SpeedCell(kind, accelerator, Layout(batch * ranks, ranks))
 
 
-def step_s(cell: Cell) -> float:
+def step_s(cell: SpeedCell) -> float:
     """The truth: fixed and sample costs by kind, fewer for two threads, more for two ranks, and exchange."""
     n, ranks, fast = KINDS.index(cell.kind), cell.layout.accelerators, cell.accelerator is FAST
     fixed, sample = 1e-3 * (1 + n % 3), 5e-5 * (1 + n)
@@ -26,7 +33,7 @@ def step_s(cell: Cell) -> float:
     return step * (1.3 if ranks == 2 else 1.0) + (ranks - 1) * (3e-4 + 1e-4 * (cell.kind.layers or 0))
 
 
-def observed(cell: Cell, random: Random) -> Observation:
+def observed(cell: SpeedCell, random: Random) -> Observation:
     return Observation(cell, 1.0 / (step_s(cell) * random.gauss(1.0, 0.02)))
 
 
@@ -41,7 +48,7 @@ def test_cells_between_and_across_are_told() -> None:
                 for ranks in (1, 2):
                     group = known if (threads, batch, ranks) in profiled else asked
                     group.append(observed(cell(kind, accelerator, batch, ranks), random))
-    found = score(Affine().fit(known), asked)
+    found = score_model(AffinePredictor().fit(known), asked)
     assert found.refused == 0
     assert found.median_error <= 0.05
     assert 0.65 <= found.coverage <= 1.0
@@ -51,7 +58,7 @@ def test_an_interval_is_wider_where_less_is_known() -> None:
     """A batch far outside those measured is told less surely than one between them."""
     random = Random(1)
     known = [observed(cell(kind, SLOW, batch, 1), random) for kind in KINDS for batch in (16, 32)]
-    model = Affine().fit(known)
+    model = AffinePredictor().fit(known)
     near, far = (model.predict(cell(KINDS[0], SLOW, batch, 1)) for batch in (24, 512))
     assert log(far.high / far.low) > log(near.high / near.low)
 
@@ -60,13 +67,13 @@ def test_what_was_never_measured_is_refused() -> None:
     """Unknown kinds and places are named; so is a fit to almost nothing."""
     random = Random(1)
     known = [observed(cell(kind, SLOW, batch, 1), random) for kind in KINDS[:4] for batch in (8, 64)]
-    model = Affine().fit(known)
+    model = AffinePredictor().fit(known)
     with pytest.raises(CannotPredict, match="unknown"):
         model.predict(cell(KINDS[5], SLOW, 8, 1))
     with pytest.raises(CannotPredict, match="unknown"):
         model.predict(cell(KINDS[0], SLOW, 8, 2))
     with pytest.raises(CannotPredict, match="too few"):
-        Affine().fit(known[:3])
+        AffinePredictor().fit(known[:3])
 
 
 def test_costs_of_kinds_that_standard_deviations_were_not_chosen_on_are_found() -> None:
@@ -78,8 +85,8 @@ def test_costs_of_kinds_that_standard_deviations_were_not_chosen_on_are_found() 
         step_s = 1e-3 * (1 + kinds.index(kind) % 7) + 1e-5 * batch * (1 + kinds.index(kind) % 5)
         return Observation(cell(kind, SLOW, batch, 1), 1.0 / (step_s * random.gauss(1.0, 0.01)))
 
-    model = Affine().fit([truth(kind, batch) for kind in kinds for batch in (8, 64)])
-    found = score(model, [truth(kind, 32) for kind in kinds])
+    model = AffinePredictor().fit([truth(kind, batch) for kind in kinds for batch in (8, 64)])
+    found = score_model(model, [truth(kind, 32) for kind in kinds])
     assert found.refused == 0
     assert found.median_error <= 0.06
 
@@ -88,7 +95,7 @@ def test_slopes_are_those_of_the_times() -> None:
     """Every derivative that the fit and the intervals use is the one that differences give."""
     random = Random(2)
     cells = [cell(kind, place, 16, ranks) for kind in KINDS[:3] for place in (SLOW, FAST) for ranks in (1, 2)]
-    law = _Law.of([observed(each, random) for each in cells], 0.05, 0.2)
+    law = _AffineLaw.of([observed(each, random) for each in cells], 0.05, 0.2)
     columns = law.columns(cells)
     (own, shared), _ = law.prior(columns, np.array([log(step_s(each)) for each in cells]))
     log_times, rows = law.told((own, shared), columns)

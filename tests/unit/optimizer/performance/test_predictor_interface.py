@@ -4,20 +4,29 @@ from math import log
 
 import pytest
 
-from optimizer.performance.predicting.observation import AcceleratorFacts, Cell, KindFacts, Layout, Observation
-from optimizer.performance.predicting.predictor import CannotPredict, Prediction, around, score
+from optimizer.prediction.predictor import (
+    AcceleratorSpecs,
+    CannotPredict,
+    KindFacts,
+    Layout,
+    Observation,
+    Prediction,
+    SpeedCell,
+    log_normal_prediction,
+    score_model,
+)
 
-ACCELERATOR = AcceleratorFacts("t4", 8e12, 300e9)
+ACCELERATOR = AcceleratorSpecs("t4", 8e12, 300e9)
 
 
-def cell(batch: float) -> Cell:
-    return Cell(KindFacts("cnn"), ACCELERATOR, Layout(batch))
+def cell(batch: float) -> SpeedCell:
+    return SpeedCell(KindFacts("cnn"), ACCELERATOR, Layout(batch))
 
 
 class Always:
     """Says 10 steps/s, 8 to 12, and refuses batches above 100."""
 
-    def predict(self, cell: Cell) -> Prediction:
+    def predict(self, cell: SpeedCell) -> Prediction:
         if cell.layout.batch > 100:
             raise CannotPredict("too large")
         return Prediction(10.0, 8.0, 12.0)
@@ -26,7 +35,7 @@ class Always:
 def test_a_score_counts_errors_of_step_time_coverage_and_refusals() -> None:
     """Errors are relative to the true step time; a refused cell is counted, not judged."""
     truths = [Observation(cell(batch), speed) for batch, speed in ((1, 10.0), (2, 11.0), (3, 15.0), (101, 10.0))]
-    found = score(Always(), truths)
+    found = score_model(Always(), truths)
     assert (found.predicted, found.refused) == (3, 1)
     assert found.median_error == pytest.approx(0.1)
     assert found.mean_error == pytest.approx(0.2)
@@ -35,13 +44,13 @@ def test_a_score_counts_errors_of_step_time_coverage_and_refusals() -> None:
 
 def test_a_score_of_nothing_predicted_says_so() -> None:
     """A model that refuses everything has predicted none, and no figure is made up for it."""
-    found = score(Always(), [Observation(cell(200), 1.0)])
+    found = score_model(Always(), [Observation(cell(200), 1.0)])
     assert (found.predicted, found.refused, found.coverage) == (0, 1, 0.0)
 
 
 def test_an_interval_tells_its_spread_back() -> None:
-    """`around` and `log_sd` are inverse."""
-    prediction = around(log(5.0), 0.25)
+    """`log_normal_prediction` and `log_sd` are inverse."""
+    prediction = log_normal_prediction(log(5.0), 0.25)
     assert prediction.steps_per_s == pytest.approx(5.0)
     assert prediction.log_sd == pytest.approx(0.25)
 

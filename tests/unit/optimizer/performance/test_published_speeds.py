@@ -5,13 +5,13 @@ from math import log
 import pytest
 
 from benchmarks.published_speeds import SHEETS, achieved, published
-from walras.catalog import SHIPPED, load_catalog
+from walras.spec.catalog import SHIPPED_CATALOG, load_catalog
 
 
 def test_the_catalog_ships_what_publications_say() -> None:
     """Each factor of the shipped catalog is the one that least squares over the publications finds, to two digits."""
     found = published()
-    shipped = load_catalog([SHIPPED]).accelerators
+    shipped = load_catalog([SHIPPED_CATALOG]).accelerators
     factors = {name: float(facts.achieves) for name, facts in shipped.items() if float(facts.achieves) != 1.0}
     assert factors == {name: round(found[name], 2) for name in factors}
     assert set(factors) == set(found) & set(shipped) - {"v100"}

@@ -2,15 +2,14 @@
 
 import pytest
 
-from optimizer.performance.predicting.observation import AcceleratorFacts, Cell, KindFacts, Layout, Observation
-from optimizer.performance.predicting.predictor import CannotPredict
-from optimizer.performance.predicting.ratios import Ratios, sheet_speed
+from optimizer.prediction.predictor import AcceleratorSpecs, CannotPredict, KindFacts, Layout, Observation, SpeedCell
+from optimizer.prediction.table_predictors import RatioPredictor, sheet_speed
 
-RULE = Ratios("nominal", {"k80": 1.0, "p100": 3.0, "v100": 6.0})
+RULE = RatioPredictor("nominal", {"k80": 1.0, "p100": 3.0, "v100": 6.0})
 
 
-def cell(kind: str, accelerator: str, count: int = 1) -> Cell:
-    return Cell(KindFacts(kind), AcceleratorFacts(accelerator, 1e12, 1e11), Layout(float(count), count))
+def cell(kind: str, accelerator: str, count: int = 1) -> SpeedCell:
+    return SpeedCell(KindFacts(kind), AcceleratorSpecs(accelerator, 1e12, 1e11), Layout(float(count), count))
 
 
 def test_one_speed_tells_the_others_by_what_accelerators_are_worth() -> None:
@@ -42,11 +41,11 @@ def test_a_rule_that_errs_says_so_with_its_interval() -> None:
         Observation(cell(f"k{n}", name), speed) for n in range(8) for name, speed in (("k80", 1.0), ("v100", 1.5))
     ]
     wrong = RULE.fit(observations).predict(cell("k0", "p100"))
-    right = Ratios("true", {"k80": 1.0, "p100": 1.2, "v100": 1.5}).fit(observations).predict(cell("k0", "p100"))
+    right = RatioPredictor("true", {"k80": 1.0, "p100": 1.2, "v100": 1.5}).fit(observations).predict(cell("k0", "p100"))
     assert wrong.log_sd > 4 * right.log_sd
 
 
 def test_a_data_sheet_rates_by_arithmetic_and_memory_alike() -> None:
     """Four times the arithmetic alone is worth twice the speed."""
-    slow, fast = AcceleratorFacts("a", 1e12, 1e11), AcceleratorFacts("b", 4e12, 1e11)
+    slow, fast = AcceleratorSpecs("a", 1e12, 1e11), AcceleratorSpecs("b", 4e12, 1e11)
     assert sheet_speed(fast) == pytest.approx(2 * sheet_speed(slow))

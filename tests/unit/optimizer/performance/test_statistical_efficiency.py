@@ -8,11 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.bench_performance import BATCHES, LAWS, WORKERS, noisy_laws
-from optimizer.performance.choosing.choice import Goal, Option, choose, pareto_front
-from optimizer.performance.choosing.scavenger import ShortRun, corners, fit_laws
-from optimizer.performance.loss_curve import LossCurve, fit_loss_curve
-from optimizer.performance.noise import GradientNoise, efficiency, gain, goodput, heterogeneity
-from optimizer.performance.predicting.predictor import CannotPredict
+from optimizer.planning.machine_choice import RunGoal, RunOption, choose_option, pareto_front
+from optimizer.planning.online_search import ShortRun, corner_runs, fit_scaling_laws
+from optimizer.prediction.gradient_noise import (
+    GradientNoise,
+    goodput_steps_per_s,
+    gradient_heterogeneity,
+    statistical_efficiency,
+    update_gain,
+)
+from optimizer.prediction.loss_curve import LossCurve, fit_loss_curve
+from optimizer.prediction.predictor import CannotPredict
 
 USD_PER_H = 0.13402
 
@@ -44,26 +50,28 @@ def test_nothing_seen_nothing_but_noise_and_no_noise() -> None:
     assert not GradientNoise().known
     assert GradientNoise().seen(8.0, 1.0, 8, 8).scale == inf
     assert GradientNoise().seen(1.0, 1.0, 8, 8).scale == 0.0
-    assert efficiency(inf, 1024, 32) == 1.0
-    assert heterogeneity(4.0, 1.0) == 4.0
+    assert statistical_efficiency(inf, 1024, 32) == 1.0
+    assert gradient_heterogeneity(4.0, 1.0) == 4.0
 
 
 @given(st.floats(0.0, 1e5), st.integers(1, 1000), st.floats(1.0, 100.0))
 def test_efficiency_is_between_the_ratio_of_batches_and_one(scale: float, initial: int, times: float) -> None:
     """A larger batch is never worth less per update than the initial one, and never more per sample."""
-    worth = efficiency(scale, initial * times, initial)
+    worth = statistical_efficiency(scale, initial * times, initial)
     assert 1.0 / times - 1e-9 <= worth <= 1.0
-    assert goodput(2.0, scale, initial * times, initial) >= 2.0 - 1e-9
+    assert goodput_steps_per_s(2.0, scale, initial * times, initial) >= 2.0 - 1e-9
 
 
 @given(st.floats(1e-3, 1e3), st.floats(0.0, 1e3), st.integers(1, 1000), st.floats(1.0, 100.0))
 def test_one_law_by_the_scale_and_by_its_two_parts(signal: float, spread: float, initial: int, times: float) -> None:
     """What an update gains is what its samples are worth, times as many as they are."""
     scale = spread * initial / signal
-    assert gain(signal, spread, times) == pytest.approx(times * efficiency(scale, initial * times, initial))
+    assert update_gain(signal, spread, times) == pytest.approx(
+        times * statistical_efficiency(scale, initial * times, initial)
+    )
 
 
-def true_option(counts: tuple[int, ...]) -> Option:
+def true_option(counts: tuple[int, ...]) -> RunOption:
     return next(o for o in LAWS.options(WORKERS, BATCHES, USD_PER_H) if o.counts == counts)
 
 
@@ -85,7 +93,7 @@ def test_what_is_chosen_is_near_the_best_there_is() -> None:
         front = pareto_front(noisy_laws(Random(seed)).options(WORKERS, BATCHES, USD_PER_H))
         assert true_option(front[0].counts).time_s <= 1.10 * min(o.time_s for o in truths)
         assert true_option(front[-1].counts).usd <= 1.09 * min(o.usd for o in truths)
-        knee = choose(front, Goal())
+        knee = choose_option(front, RunGoal())
         assert knee is not None
         assert knee.option in front
 
@@ -94,9 +102,9 @@ def test_exact_laws_are_found_exactly() -> None:
     """Without noise the coefficients come back, and workers alone are paid for."""
     runs = [
         ShortRun(k, b, LAWS.iteration_s(k, b), LAWS.noise[0] + LAWS.noise[1] / sqrt(b))
-        for k, b in corners(WORKERS, BATCHES)
+        for k, b in corner_runs(WORKERS, BATCHES)
     ]
-    found = fit_laws(runs, [(0.7, 60.0 + 190.0 * 0.7), (0.8, 60.0 + 190.0 * 0.8)], LAWS.epoch_samples)
+    found = fit_scaling_laws(runs, [(0.7, 60.0 + 190.0 * 0.7), (0.8, 60.0 + 190.0 * 0.8)], LAWS.epoch_samples)
     assert found.iteration == pytest.approx(LAWS.iteration)
     assert found.time_s(12, 512) == pytest.approx(LAWS.time_s(12, 512))
     option = next(o for o in found.options((12,), (512,), 2.0))
@@ -107,10 +115,10 @@ def test_runs_that_tell_nothing_apart_are_refused() -> None:
     """One point cannot carry three coefficients, nor one finished run the epochs."""
     run = ShortRun(8, 512, 1.0, 0.7)
     with pytest.raises(CannotPredict, match="iteration time"):
-        fit_laws([run, run], [(0.7, 100.0), (0.8, 120.0)], 1.0)
-    runs = [ShortRun(k, b, 1.0 + k, 0.7) for k, b in corners(WORKERS, BATCHES)]
+        fit_scaling_laws([run, run], [(0.7, 100.0), (0.8, 120.0)], 1.0)
+    runs = [ShortRun(k, b, 1.0 + k, 0.7) for k, b in corner_runs(WORKERS, BATCHES)]
     with pytest.raises(CannotPredict, match="epochs"):
-        fit_laws(runs, [(0.7, 100.0)], 1.0)
+        fit_scaling_laws(runs, [(0.7, 100.0)], 1.0)
 
 
 def test_a_loss_curve_tells_when_a_target_is_reached() -> None:

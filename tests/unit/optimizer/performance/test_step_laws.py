@@ -8,13 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.published import K80_ONE_SERVER, P100_ONE_SERVER, P100_TWO_SERVERS
-from optimizer.performance.predicting.analytic import Analytic, roofline_pass_s
-from optimizer.performance.predicting.communication import exposed_s, hierarchical_all_reduce_s, ring_all_reduce_s
-from optimizer.performance.predicting.observation import AcceleratorFacts, Cell, KindFacts, Layout, Observation
-from optimizer.performance.predicting.parameter_server import ServerLink, exchange_s, fit_saturation
-from optimizer.performance.predicting.predictor import CannotPredict
+from optimizer.planning.spot_training import ServerLink, fit_saturation, server_exchange_s
+from optimizer.prediction.predictor import AcceleratorSpecs, CannotPredict, KindFacts, Layout, Observation, SpeedCell
+from optimizer.prediction.step_time import (
+    RooflinePredictor,
+    exposed_s,
+    hierarchical_all_reduce_s,
+    ring_all_reduce_s,
+    roofline_pass_s,
+)
 
-T4 = AcceleratorFacts("t4", 8e12, 300e9, link_bytes_per_s=12e9, host_bytes_per_s=12e9, network_bytes_per_s=3e9)
+T4 = AcceleratorSpecs("t4", 8e12, 300e9, link_bytes_per_s=12e9, host_bytes_per_s=12e9, network_bytes_per_s=3e9)
 CNN = KindFacts("cnn", flops_per_sample=8e9, memory_bytes_per_sample=1e8, gradient_bytes=1e8, input_bytes=6e5)
 
 
@@ -42,7 +46,7 @@ def test_overlap_hides_at_most_the_backward_pass() -> None:
 
 def test_a_roofline_is_the_slower_of_arithmetic_and_memory() -> None:
     """8 GFLOP on 8 TFLOP/s are 1 ms; a kind that moves much is bound by memory."""
-    cell = Cell(CNN, T4, Layout(4))
+    cell = SpeedCell(CNN, T4, Layout(4))
     assert roofline_pass_s(cell) == pytest.approx(0.004)
     moving = replace(cell, kind=replace(CNN, memory_bytes_per_sample=3e9))
     assert roofline_pass_s(moving) == pytest.approx(0.04)
@@ -50,9 +54,9 @@ def test_a_roofline_is_the_slower_of_arithmetic_and_memory() -> None:
 
 def test_accumulation_spreads_one_synchronisation_over_passes() -> None:
     """k passes and one exposed all-reduce: samples per second rise with k where the network is slow."""
-    law = Analytic()
+    law = RooflinePredictor()
     speeds = [
-        law.parts(Cell(CNN, T4, Layout(32 * (k + 1), accelerators=4, machines=4, accumulated=k))) for k in range(4)
+        law.parts(SpeedCell(CNN, T4, Layout(32 * (k + 1), accelerators=4, machines=4, accumulated=k))) for k in range(4)
     ]
     assert [parts.passes for parts in speeds] == [1, 2, 3, 4]
     per_sample = [parts.step_s / (k + 1) for k, parts in enumerate(speeds)]
@@ -62,39 +66,39 @@ def test_accumulation_spreads_one_synchronisation_over_passes() -> None:
 
 def test_a_slow_host_stalls_the_input() -> None:
     """What the loader needs beyond computing is the stall, and the step is as long as the input."""
-    slow = Cell(CNN, replace(T4, host_bytes_per_s=6e7), Layout(4))
-    parts = Analytic().parts(slow)
+    slow = SpeedCell(CNN, replace(T4, host_bytes_per_s=6e7), Layout(4))
+    parts = RooflinePredictor().parts(slow)
     assert parts.step_s == pytest.approx(0.04)
     assert parts.input_stall_s == pytest.approx(0.036)
 
 
 def test_fitting_finds_how_far_a_kind_stays_behind() -> None:
     """From single accelerators alone; it then holds for gangs, whose links are not scaled by it."""
-    law = Analytic()
-    measured = [Observation(Cell(CNN, T4, Layout(b)), 1.0 / (2.5 * 0.001 * b)) for b in (4, 8, 16)]
+    law = RooflinePredictor()
+    measured = [Observation(SpeedCell(CNN, T4, Layout(b)), 1.0 / (2.5 * 0.001 * b)) for b in (4, 8, 16)]
     model = law.fit(measured)
     assert model.of_kind["cnn"] == pytest.approx(log(2.5))
-    gang = Cell(CNN, T4, Layout(64, accelerators=4, machines=2))
+    gang = SpeedCell(CNN, T4, Layout(64, accelerators=4, machines=2))
     assert model.parts(gang).sync_s == law.parts(gang).sync_s
     assert model.parts(gang).pass_s == pytest.approx(2.5 * 0.016)
-    assert model.predict(Cell(CNN, T4, Layout(32))).holds(1.0 / 0.08)
+    assert model.predict(SpeedCell(CNN, T4, Layout(32))).holds(1.0 / 0.08)
 
 
 def test_a_bandwidth_measured_after_launch_changes_the_plan() -> None:
     """Facts replaced by what was measured are all that a re-plan needs."""
-    gang = Cell(CNN, T4, Layout(64, accelerators=4, machines=4))
+    gang = SpeedCell(CNN, T4, Layout(64, accelerators=4, machines=4))
     slower = replace(gang, accelerator=replace(T4, network_bytes_per_s=1e9))
-    model = Analytic().fit(())
+    model = RooflinePredictor().fit(())
     assert model.predict(slower).steps_per_s < model.predict(gang).steps_per_s
 
 
 def test_missing_facts_are_named() -> None:
     """Without FLOPs, links or the gradient's size there is an error and no guess."""
-    model = Analytic().fit(())
+    model = RooflinePredictor().fit(())
     with pytest.raises(CannotPredict, match="FLOPs of mystery"):
-        model.predict(Cell(KindFacts("mystery"), T4, Layout(1)))
+        model.predict(SpeedCell(KindFacts("mystery"), T4, Layout(1)))
     with pytest.raises(CannotPredict, match="link of bare"):
-        model.predict(Cell(CNN, AcceleratorFacts("bare", 1e12, 1e11), Layout(2, accelerators=2)))
+        model.predict(SpeedCell(CNN, AcceleratorSpecs("bare", 1e12, 1e11), Layout(2, accelerators=2)))
 
 
 @pytest.mark.parametrize(
@@ -125,4 +129,4 @@ def test_workers_are_left_with_less_as_they_grow_in_number() -> None:
     assert left[0] == 142e6
     assert left == sorted(left, reverse=True)
     assert left[-1] == pytest.approx(1200e6 / 29)
-    assert exchange_s(10.0, 2, 5.0, 20.0) == pytest.approx(6.0)
+    assert server_exchange_s(10.0, 2, 5.0, 20.0) == pytest.approx(6.0)

@@ -8,9 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optimizer.performance.loss_curve import LossCurve, fit_curve_that_reaches, misfit
-from optimizer.performance.target_forecast import TargetForecast, forecast
-from optimizer.performance.value_series import MOST_POINTS, ValueSeries
+from optimizer.prediction.loss_curve import (
+    MOST_POINTS,
+    LossCurve,
+    TargetForecast,
+    ValueSeries,
+    fit_curve_that_reaches,
+    forecast_target,
+    loss_misfit,
+)
 
 LEVELLED = LossCurve(1e-2, 0.4, 0.3)
 
@@ -25,7 +31,7 @@ def reported(*reports: tuple[float, float], at_most: float = 0.1) -> ValueSeries
 def foreseen(truth: LossCurve, steps: int, target: float, declared: float | None, noise: float = 0.0) -> TargetForecast:
     random = Random(5)
     points = [(k * steps / 40, truth.loss(k * steps / 40) * random.gauss(1.0, noise)) for k in range(1, 41)]
-    return forecast(points, float(steps), target, declared)
+    return forecast_target(points, float(steps), target, declared)
 
 
 # ------------------------------------------------------------------------------------------------- the series
@@ -124,7 +130,7 @@ def test_curves_of_other_laws_are_met_too(law: str, noise: float) -> None:
     points = [(float(k), LAWS[law](k) * random.gauss(1.0, noise)) for k in range(25, 3000, 25)]
     for part in (0.2, 0.4, 0.6, 0.8):
         seen = [point for point in points if point[0] <= part * 3000]
-        found = forecast(seen, seen[-1][0], target, 3300)
+        found = forecast_target(seen, seen[-1][0], target, 3300)
         assert (found.is_late, found.is_out_of_reach) == (False, False)
         if part >= 0.6:
             assert found.steps == pytest.approx(3000, rel=0.2)
@@ -135,7 +141,7 @@ def test_a_short_noisy_run_accuses_nobody(seed: int) -> None:
     """Whatever the best curve says: another one that reaches the target fits nearly as well."""
     random, truth = Random(seed), LossCurve(2e-3, 0.4, 0.3)
     points = [(k * 5.0, truth.loss(k * 5.0) * random.gauss(1.0, 0.05)) for k in range(1, 41)]
-    found = forecast(points, 200.0, truth.loss(3000), 5000)
+    found = forecast_target(points, 200.0, truth.loss(3000), 5000)
     assert (found.is_late, found.is_out_of_reach) == (False, False)
 
 
@@ -154,7 +160,7 @@ def test_steps_that_are_over_are_late() -> None:
 )
 def test_values_that_fit_no_curve_say_why(points: list[tuple[float, float]], why: str) -> None:
     """No error: a forecast without steps."""
-    found = forecast(points, 9.0, 0.1, 100.0)
+    found = forecast_target(points, 9.0, 0.1, 100.0)
     assert why in found.why_not
     assert (found.steps, found.floor, found.is_late, found.is_out_of_reach) == (None, None, False, False)
 
@@ -165,7 +171,7 @@ def test_values_that_fit_no_curve_say_why(points: list[tuple[float, float]], why
 )
 def test_absurd_values_have_a_forecast_too(points: list[tuple[float, float]], target: float) -> None:
     """No numbers, however far apart, raise anything."""
-    found = forecast(sorted(points), max(step for step, _ in points), target, 100.0)
+    found = forecast_target(sorted(points), max(step for step, _ in points), target, 100.0)
     assert found.steps is None or 0.0 <= found.steps < inf
 
 
@@ -174,7 +180,7 @@ def test_the_other_curve_is_the_best_one_where_that_is_in_time() -> None:
     points = [(float(k), LEVELLED.loss(k)) for k in range(0, 1000, 50)]
     other = fit_curve_that_reaches(points, LEVELLED.loss(3000), 3000.0)
     assert other.loss(3000.0) == pytest.approx(LEVELLED.loss(3000))
-    assert misfit(other, points) == pytest.approx(0.0, abs=1e-6)
+    assert loss_misfit(other, points) == pytest.approx(0.0, abs=1e-6)
     early = fit_curve_that_reaches(points, LEVELLED.loss(3000), 1500.0)
     assert early.loss(1500.0) == pytest.approx(LEVELLED.loss(3000))
-    assert misfit(early, points) > misfit(other, points)
+    assert loss_misfit(early, points) > loss_misfit(other, points)

@@ -8,17 +8,22 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from simulator.again import JobAgain
+from simulator.reports.resimulation import ResimulatedJob
 from walras.api import AttemptView, JobDetail, JobView, NodeView, PriceView
-from walras.demo.checks import Cast, check_all
-from walras.demo.compare import comparison_table
-from walras.demo.recording import Recording
-from walras.demo.report import checks_table, find_losses, print_changes, print_failure, print_report
-from walras.demo.timeline import draw_timeline
-from walras.demo.view import View
-from walras.ids import JobId
-from walras.reasons import Reason
-from walras.states import AttemptState, JobState
+from walras.demo.main import comparison_table
+from walras.demo.observations import DemoRecording
+from walras.demo.promises import SpecialJobs, check_promises
+from walras.demo.run_report import (
+    checks_table,
+    draw_timeline,
+    find_losses,
+    print_changes,
+    print_demo_report,
+    print_failure,
+)
+from walras.demo.workload_run import LiveView
+from walras.job_request import JobId
+from walras.states import AttemptState, JobState, Reason
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 A100, K80, V100 = "a100x2/owned/default", "k80x2/owned/default", "v100x1/spot/default"
@@ -94,13 +99,13 @@ def a_price(pool: str, price: float) -> PriceView:
     )
 
 
-CAST = Cast(failing=2, plain=3, gang=4, revoked_pool=V100)
+CAST = SpecialJobs(failing=2, plain=3, gang=4, revoked_pool=V100)
 
 
 @pytest.fixture
-def recording() -> Recording:
+def recording() -> DemoRecording:
     """A run in which everything went as promised."""
-    seen = Recording(EPOCH)
+    seen = DemoRecording(EPOCH)
     preempted = {"state": AttemptState.PREEMPTED, "reason": Reason.POLICY_MOVED, "checkpoint_step": 40.0}
     reclaimed = {"state": AttemptState.PREEMPTED, "reason": Reason.INFRA_SPOT_RECLAIM, "checkpoint_step": 70.0}
     moved = [
@@ -134,9 +139,9 @@ def recording() -> Recording:
 LOGS = {3: "step 0 loss 2.3122\nstep 50 loss 1.1\nstep 99 loss 0.2026\n"}
 
 
-def test_every_promise_is_kept_in_a_good_run(recording: Recording) -> None:
+def test_every_promise_is_kept_in_a_good_run(recording: DemoRecording) -> None:
     """The checklist has no failure where everything happened."""
-    checks = check_all(recording, CAST, find_losses(recording, LOGS), took_s=170)
+    checks = check_promises(recording, CAST, find_losses(recording, LOGS), took_s=170)
     assert [check for check in checks if not check.kept] == []
 
 
@@ -154,27 +159,27 @@ def test_every_promise_is_kept_in_a_good_run(recording: Recording) -> None:
         (lambda seen: seen.jobs[1].attempt_list.extend(seen.jobs[1].attempt_list * 7), "at most 24 rank starts"),
     ],
 )
-def test_a_broken_promise_is_found(recording: Recording, spoil: Any, promise: str) -> None:
+def test_a_broken_promise_is_found(recording: DemoRecording, spoil: Any, promise: str) -> None:
     """Each check fails when its promise is broken."""
     spoil(recording)
-    checks = check_all(recording, CAST, find_losses(recording, LOGS), took_s=170)
+    checks = check_promises(recording, CAST, find_losses(recording, LOGS), took_s=170)
     assert promise in [check.promise for check in checks if not check.kept]
 
 
-def test_losses_of_a_script_that_reports_nothing_are_read_from_its_log(recording: Recording) -> None:
+def test_losses_of_a_script_that_reports_nothing_are_read_from_its_log(recording: DemoRecording) -> None:
     """First and last `loss` that it printed."""
     assert find_losses(recording, LOGS)[3] == (2.3122, 0.2026)
 
 
-def test_the_report_shows_every_job_user_and_pool(recording: Recording, tmp_path: Path) -> None:
+def test_the_report_shows_every_job_user_and_pool(recording: DemoRecording, tmp_path: Path) -> None:
     """Tables, the failed job with the end of its log, changes, comparison and picture come out whole."""
     console = Console(file=StringIO(), width=200)
-    print_report(console, recording, find_losses(recording, LOGS), {"cnn": {"a100": 16.0, "k80": 4.0}})
+    print_demo_report(console, recording, find_losses(recording, LOGS), {"cnn": {"a100": 16.0, "k80": 4.0}})
     print_failure(console, recording, 2, "first line\nArithmeticError: the loss is nan")
     print_changes(console, recording)
-    again = [JobAgain(JobId(1), 60.0, 66.0, 60.0, 70.0), JobAgain(JobId(2), 10.0, 10.0, 9.0, 12.0)]
+    again = [ResimulatedJob(JobId(1), 60.0, 66.0, 60.0, 70.0), ResimulatedJob(JobId(2), 10.0, 10.0, 9.0, 12.0)]
     console.print(comparison_table(recording, again))
-    console.print(checks_table(check_all(recording, CAST, {}, 10)))
+    console.print(checks_table(check_promises(recording, CAST, {}, 10)))
     file = console.file
     assert isinstance(file, StringIO)
     text = file.getvalue()
@@ -193,7 +198,7 @@ def running(steps: float, **fields: Any) -> JobView:
 
 def test_only_changes_are_told() -> None:
     """A job that goes on, prices that stay and machines that are there are told once."""
-    seen = Recording(EPOCH)
+    seen = DemoRecording(EPOCH)
     assert len(seen.note_jobs([running(0)], 0)) == 1
     assert seen.note_jobs([running(5)], 1) == []
     assert len(seen.note_jobs([running(5, state=JobState.PREEMPTING)], 2)) == 1
@@ -206,7 +211,7 @@ def test_only_changes_are_told() -> None:
 def test_without_a_terminal_the_view_prints_lines_only() -> None:
     """Each change is one line; showing tables prints nothing."""
     console = Console(file=StringIO(), width=100)
-    with View(console, live=True) as view:
+    with LiveView(console, live=True) as view:
         view.say(1.5, ["job 1 [red]x[/red]: RUNNING"])
         view.show([running(1)], [a_node("a100-1", A100)], [a_price(A100, 0.5)])
     file = console.file

@@ -7,16 +7,17 @@ from pathlib import Path
 import psutil
 import pytest
 
-from walras.config import ClusterConfig, Workload, load_yaml
-from walras.demo.checks import MOST_RANK_STARTS
-from walras.demo.processes import Processes
-from walras.demo.stage import child_environment, configs_folder, prepare_stage
+from walras.demo.local_cluster import Processes, child_environment, configs_folder, prepare_demo
+from walras.demo.promises import MOST_RANK_STARTS
 from walras.errors import ConfigError
+from walras.spec.cluster_file import ClusterConfig
+from walras.spec.file_model import load_yaml
+from walras.spec.workload_file import WorkloadFile
 
 
 def test_the_demo_has_the_jobs_it_promises() -> None:
     """At least ten jobs of four kinds by two users: a gang of two, a plain script, an urgent late one, a failure."""
-    workload = load_yaml(configs_folder() / "workloads/demo.yaml", Workload)
+    workload = load_yaml(configs_folder() / "workloads/demo.yaml", WorkloadFile)
     jobs = [arrival.job for arrival in workload.jobs]
     assert len(jobs) >= 10
     assert {"cnn", "transformer", "rnn", "mlp"} <= {job.profile for job in jobs}
@@ -30,7 +31,7 @@ def test_the_demo_has_the_jobs_it_promises() -> None:
 def test_the_demo_has_the_machines_it_promises() -> None:
     """Two owned machines and a priced spot pool of the local provider, all emulated, and a pace for every kind."""
     cluster = load_yaml(configs_folder() / "clusters/demo.yaml", ClusterConfig)
-    workload = load_yaml(configs_folder() / "workloads/demo.yaml", Workload)
+    workload = load_yaml(configs_folder() / "workloads/demo.yaml", WorkloadFile)
     assert sum(entry.machines for entry in cluster.pools) == 2
     (spot,) = [entry for entry in cluster.pools if entry.provider == "local"]
     assert spot.usd_per_h > 0
@@ -43,7 +44,7 @@ def test_the_demo_has_the_machines_it_promises() -> None:
 
 def test_jobs_are_submitted_with_an_absolute_folder(tmp_path: Path) -> None:
     """Agents start elsewhere: the scripts' folder is made absolute, and it is there."""
-    stage = prepare_stage(tmp_path / "run")
+    stage = prepare_demo(tmp_path / "run")
     for arrival in stage.workload.jobs:
         folder = stage.spec(arrival).workdir
         assert folder is not None
@@ -54,7 +55,7 @@ def test_a_folder_with_something_in_it_is_refused(tmp_path: Path) -> None:
     """A demo never mixes with the remains of another."""
     (tmp_path / "old").touch()
     with pytest.raises(ConfigError, match="not empty"):
-        prepare_stage(tmp_path)
+        prepare_demo(tmp_path)
 
 
 def test_daemons_find_this_python_and_no_other_server() -> None:
@@ -75,7 +76,7 @@ def test_nothing_is_left_behind(tmp_path: Path) -> None:
     # In a process of its own: becoming a subreaper is for life.
     runner = (
         "import pathlib, sys, time\n"
-        "from walras.demo.processes import Processes, adopt_orphans\n"
+        "from walras.demo.local_cluster import Processes, adopt_orphans\n"
         "adopt_orphans(); processes = Processes(pathlib.Path(sys.argv[1]))\n"
         "processes.start('parent', [sys.executable, '-c', sys.argv[2]], {})\n"
         "deadline = time.monotonic() + 20\n"

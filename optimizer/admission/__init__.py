@@ -1,1 +1,0 @@
-"""Online admission by prices over whole schedules: the theorem behind Hadar, with its certificate."""

@@ -1,1 +1,0 @@
-"""Rows, entries and owners: array arithmetic that knows nothing of jobs."""

@@ -1,0 +1,114 @@
+"""What a place is worth to a job: a concave priority times the relative efficiency of the place.
+
+    p_c = left on c + restart [c is another place than now];  divided by (1 + stay) where it runs now
+    p*  = min_c p_c
+    D   = s p* / (w (1 + waited / length / patience)^aging)      accelerator-seconds still needed, discounted
+    v_c = s D^-gamma (p* / p_c)^eta                              s: accelerators of the best configuration
+
+For an elastic job p* and s are those of its reference, the configuration of most steps per accelerator-second
+(`optimizer.plans.reference`), so that larger gangs are worth more than that: v grows with the root of the speed. At
+prices a job grows to where the next accelerators add less than they cost; arrivals raise prices, and it shrinks.
+
+gamma = eta = 1 is the greedy rate of completion. Small exponents favour short jobs without letting them take the places
+on which others are far more productive. In money, what a place costs is subtracted.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from optimizer.assignment.remaining_time import JobLengths, ReferenceConfigurations
+from optimizer.classes.segments import sum_by
+from optimizer.problem import BoolArray, FloatArray, IntArray, Problem
+from optimizer.utility.fair_share import usable_columns
+
+#: What is left is counted as this much at least, seconds: who is nearly through is worth a lot, not without bound.
+_LEAST_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class ValueTerms:
+    """The exponents and parts of the formula above."""
+
+    gamma: float = 0.15
+    eta: float = 0.5
+    patience: float = 1.0
+    aging: float = 1.0
+    stay: float = 0.05
+    #: Worth of a dollar an hour, in the unit of the values.
+    usd: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ColumnValues:
+    """Values of places."""
+
+    #: Worth of each column, 0 where it cannot be used (c,).
+    value: FloatArray
+    #: Seconds until the job would end there, its restart included; inf where it cannot be used (c,).
+    ends_s: FloatArray
+    #: Accelerators that each column takes, over all pools (c,).
+    size: FloatArray
+
+
+def column_values_of(
+    problem: Problem, lengths: JobLengths, reference: ReferenceConfigurations, terms: ValueTerms
+) -> ColumnValues:
+    """The worth of every column of every job (see above)."""
+    jobs, columns = problem.jobs, problem.columns
+    n, c = len(jobs), len(columns)
+    size = sum_by(columns.use_column, columns.use_count, c)
+    usable = _allowed(problem)
+    ends_s = np.full(c, np.inf)
+    ratio = np.zeros(c)
+    np.divide(reference.rate[columns.job], columns.steps_per_s, out=ratio, where=usable)
+    restart_s = (jobs.restart_s if len(jobs.restart_s) else np.zeros(n))[columns.job]
+    ends_s[usable] = np.maximum((lengths.left_s[columns.job] * ratio)[usable], _LEAST_S)
+    ends_s += np.where(columns.running, 0.0, restart_s)
+    felt_s = np.where(columns.running, ends_s / (1.0 + terms.stay), ends_s)
+    least_s = _least_by(columns.job, felt_s, n)
+    best_size = _size_of_best(columns.job, felt_s, least_s, size, n)
+    if reference.elastic.any():
+        least_s = np.where(reference.elastic, np.maximum(lengths.left_s, _LEAST_S), least_s)
+        best_size = np.where(reference.elastic, reference.size, best_size)
+    waited = np.maximum(problem.at - jobs.submitted_at, 0.0) / lengths.total_s
+    age = (1.0 + waited / terms.patience) ** terms.aging
+    need = best_size * least_s / (np.maximum(jobs.weight, 1e-12) * age)
+    priority = np.zeros(n)
+    able = np.isfinite(need) & (need > 0)
+    priority[able] = best_size[able] * need[able] ** -terms.gamma
+    value = np.zeros(c)
+    value[usable] = priority[columns.job[usable]] * (least_s[columns.job[usable]] / felt_s[usable]) ** terms.eta
+    if terms.usd > 0:
+        cost = problem.pools.usd_per_h[columns.use_pool] * columns.use_count
+        value = np.maximum(value - terms.usd * sum_by(columns.use_column, cost, c), 0.0)
+    return ColumnValues(value, np.where(usable, ends_s, np.inf), size)
+
+
+def _allowed(problem: Problem) -> BoolArray:
+    """Columns that fit the empty fleet; of a job that cannot be moved, the one in which it runs."""
+    usable = usable_columns(problem.columns, problem.pools.capacity)
+    if len(problem.jobs.pinned):
+        usable &= ~problem.jobs.pinned[problem.columns.job] | problem.columns.running
+    return usable
+
+
+def _least_by(owner: IntArray, amount: FloatArray, n: int) -> FloatArray:
+    """The smallest amount of each owner; inf for one without any (n,)."""
+    least = np.full(n, np.inf)
+    np.minimum.at(least, owner, amount)
+    return least
+
+
+def _size_of_best(
+    owner: IntArray,
+    felt_s: FloatArray,
+    least_s: FloatArray,
+    size: FloatArray,
+    n: int,
+) -> FloatArray:
+    """Accelerators of each job's best column, the fewest among equals; 1 without one (n,)."""
+    smallest = np.full(n, np.inf)
+    best = felt_s <= least_s[owner]
+    np.minimum.at(smallest, owner[best], size[best])
+    return np.where(np.isfinite(smallest), smallest, 1.0)

@@ -1,0 +1,211 @@
+"""Places for elastic jobs, from what configurations are worth: best choice, greedy growth, or a window of rounds.
+
+Best choice: priority class by priority class one multiple-choice knapsack. Greedy growth gives accelerators one after
+the other to whoever gains most per accelerator: a job that runs in a plan grows inside its pool, one that waits may
+begin anywhere; a step may be more than one accelerator where a job has no configuration in between. Where it ends
+nobody can have more. A window shares out T alike rounds: a round is worth what it adds for a job that has had the
+rounds before, so values rise with the number of rounds, ever less; which rounds they are does not matter to anybody, so
+the window is one choice of (column, rounds) for each job, with T times the accelerators of every pool.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from optimizer.assignment.multiple_choice_knapsack import KNAPSACK_TOLERANCE, Knapsack, KnapsackSolution, solve_knapsack
+from optimizer.assignment.plan_draft import ElasticJobs, PlanDraft, accelerators_held
+from optimizer.classes.segments import sum_by
+from optimizer.problem import BoolArray, FloatArray, IntArray, Problem
+
+#: From the column of each job, -1 where it waits (n,), to what each column gains over it (c,).
+ColumnGain = Callable[[IntArray], FloatArray]
+
+
+def grow_greedily(problem: Problem, facts: ElasticJobs, draft: PlanDraft, gain: ColumnGain, jobs: BoolArray) -> None:
+    """Give what is free to these jobs, most gain per accelerator first, then by column, while anybody gains.
+
+    Leaves as prices the most that one accelerator more would have gained in each pool.
+    """
+    job, size = problem.columns.job, facts.size
+    while True:
+        now = draft.column[job]
+        larger = np.where(now >= 0, (facts.pool == facts.pool[now]) & (size > size[now]), True)
+        extra = size - np.where(now >= 0, size[now], 0.0)
+        able = facts.usable & larger & jobs[job] & ~facts.pinned[job]
+        rate = np.where(able, gain(draft.column), 0.0) / np.maximum(extra, 1.0)
+        fits = able & _extra_fits(problem, draft, now)
+        if not fits.any() or rate[fits].max() <= 0:
+            break
+        best = int(np.argmax(np.where(fits, rate, -np.inf)))
+        place_in_column(problem, draft, best)
+    refused = np.maximum(np.where(able, rate, 0.0), 0.0)
+    np.maximum.at(draft.prices, facts.pool, refused)
+
+
+def place_in_column(problem: Problem, draft: PlanDraft, column: int) -> None:
+    """Put the job of a column into it, out of the one it had."""
+    columns, pools = problem.columns, len(problem.pools)
+    row = columns.job[column]
+    for each, sign in ((draft.column[row], 1.0), (column, -1.0)):
+        ours = columns.use_column == each
+        draft.free += sign * sum_by(columns.use_pool[ours], columns.use_count[ours], pools)
+    draft.column[row] = column
+
+
+def _extra_fits(problem: Problem, draft: PlanDraft, now: IntArray) -> BoolArray:
+    """Whether what a column takes beyond what its job has in that pool is free (c,)."""
+    columns, pools = problem.columns, len(problem.pools)
+    has = np.zeros((len(problem.jobs), pools))
+    held = draft.column[columns.job[columns.use_column]] == columns.use_column
+    rows = columns.job[columns.use_column[held]]
+    has[rows, columns.use_pool[held]] = columns.use_count[held]
+    extra = columns.use_count - has[columns.job[columns.use_column], columns.use_pool]
+    short = extra > draft.free[columns.use_pool] + 1e-9
+    free: BoolArray = sum_by(columns.use_column, short.astype(np.float64), len(now)) == 0
+    return free
+
+
+def gain_by_value(problem: Problem, value: FloatArray) -> ColumnGain:
+    """Gains where every column has a value, and waiting has none."""
+    padded = np.append(value, 0.0)
+    return lambda column: value - padded[column[problem.columns.job]]
+
+
+def choose_by_class(
+    problem: Problem, value: FloatArray, draft: PlanDraft, tolerance: float = KNAPSACK_TOLERANCE
+) -> None:
+    """The best choice for the jobs without a place, the higher classes before the lower; value <= 0: not that (c,)."""
+    classes = problem.jobs.priority_class
+    for priority_class in np.unique(classes)[::-1].tolist():
+        competing = (classes == priority_class) & (draft.column < 0)
+        _choose_class(problem, value, draft, competing, tolerance)
+
+
+def knapsack_of(
+    problem: Problem, value: FloatArray, competing: BoolArray, free: FloatArray
+) -> tuple[Knapsack, IntArray]:
+    """The columns of value of these jobs as a choice, and which columns of the problem they are."""
+    columns = problem.columns
+    kept = np.flatnonzero(competing[columns.job] & (value > 0) & fitting_columns(problem, free))
+    place = np.full(len(columns), -1, dtype=np.int64)
+    place[kept] = np.arange(len(kept))
+    uses = place[columns.use_column] >= 0
+    choice = Knapsack(
+        job=np.unique(columns.job[kept], return_inverse=True)[1].astype(np.int64),
+        value=value[kept],
+        use_column=place[columns.use_column[uses]],
+        use_pool=columns.use_pool[uses],
+        use_count=columns.use_count[uses],
+        capacity=free,
+    )
+    return choice, kept
+
+
+def fitting_columns(problem: Problem, free: FloatArray) -> BoolArray:
+    """Columns for which there is room (c,)."""
+    columns = problem.columns
+    short = columns.use_count > free[columns.use_pool] + 1e-9
+    fits: BoolArray = sum_by(columns.use_column, short.astype(np.float64), len(columns)) == 0
+    return fits
+
+
+def _choose_class(
+    problem: Problem, value: FloatArray, draft: PlanDraft, competing: BoolArray, tolerance: float
+) -> None:
+    choice, kept = knapsack_of(problem, value, competing, draft.free)
+    found = solve_knapsack(choice, tolerance)
+    placed = kept[found.column[found.column >= 0]]
+    draft.column[problem.columns.job[placed]] = placed
+    draft.free = np.maximum(draft.free - accelerators_held(problem, placed), 0.0)
+    draft.prices = np.maximum(draft.prices, found.prices)
+    draft.reached += found.value
+    draft.bound += found.bound
+
+
+#: Values of rounds are predictions: the choice among them is good enough at this distance from its bound.
+_WINDOW_TOLERANCE = 1e-3
+#: Jobs that compete at first: each has many columns.
+_WINDOW_CORE = 12
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WindowShares:
+    """What each job gets of the window (n,)."""
+
+    #: Row of `Columns`, -1: none, and in how many rounds.
+    column: IntArray
+    rounds: IntArray
+
+
+def share_window(problem: Problem, value: FloatArray, draft: PlanDraft, competing: BoolArray) -> WindowShares:
+    """Share what is free in every round among the competing jobs.
+
+    Args:
+        problem: the jobs and their columns.
+        value: of 1, 2, ... T rounds in every column; <= 0: not that (c, T).
+        draft: what is free; receives prices per accelerator and round, what was reached, and its bound.
+        competing: who takes part (n,).
+    """
+    n, rounds = len(problem.jobs), value.shape[1]
+    base, kept = knapsack_of(problem, value.max(axis=1, initial=0.0), competing, draft.free)
+    found, cell = _choose_rounds(base, value[kept], draft.free * rounds)
+    column, count = np.full(n, -1, dtype=np.int64), np.zeros(n, dtype=np.int64)
+    chosen = cell[found.column[found.column >= 0]]
+    columns = kept[chosen // rounds]
+    column[problem.columns.job[columns]], count[problem.columns.job[columns]] = columns, chosen % rounds + 1
+    draft.reached += found.value
+    draft.bound += found.bound
+    draft.prices = np.maximum(draft.prices, found.prices)
+    return WindowShares(column, count)
+
+
+def _choose_rounds(base: Knapsack, value: FloatArray, capacity: FloatArray) -> tuple[KnapsackSolution, IntArray]:
+    """The choice among (column, rounds), and the cells column x T + rounds - 1 that it is among."""
+    rounds = value.shape[1]
+    cell = np.flatnonzero(value.ravel() > 0)
+    number = np.full(value.size, -1, dtype=np.int64)
+    number[cell] = np.arange(len(cell))
+    uses = (base.use_column[:, None] * rounds + np.arange(rounds)).ravel()
+    count = (base.use_count[:, None] * np.arange(1, rounds + 1)).ravel()
+    there = number[uses] >= 0
+    expanded = Knapsack(
+        job=base.job[cell // rounds],
+        value=value.ravel()[cell],
+        use_column=number[uses[there]],
+        use_pool=np.repeat(base.use_pool, rounds)[there],
+        use_count=count[there],
+        capacity=capacity,
+    )
+    return solve_knapsack(expanded, _WINDOW_TOLERANCE, _WINDOW_CORE), cell
+
+
+def place_jobs_first(problem: Problem, draft: PlanDraft, rows: IntArray, once: FloatArray) -> None:
+    """Give these jobs places before all others, in their order, each where a round adds most (`once`, (c,))."""
+    job = problem.columns.job
+    for row in rows.tolist():
+        able = np.where((job == row) & (once > 0) & fitting_columns(problem, draft.free), once, 0.0)
+        if able.max(initial=0.0) > 0:
+            place_in_column(problem, draft, int(np.argmax(able)))
+
+
+def place_window_round(
+    problem: Problem, facts: ElasticJobs, draft: PlanDraft, shares: WindowShares, value: FloatArray
+) -> None:
+    """Who runs now: those whose rounds are worth most per accelerator, among equals whoever runs.
+
+    Args:
+        problem: the jobs and their columns.
+        facts: where they are.
+        draft: receives the places.
+        shares: what each job gets of the window.
+        value: of 1, 2, ... T rounds in every column (c, T).
+    """
+    rows = np.flatnonzero(shares.rounds > 0)
+    column, rounds = shares.column[rows], shares.rounds[rows]
+    density = value[column, rounds - 1] / (rounds * facts.size[column])
+    jobs, stays = problem.jobs, column == facts.running[rows]
+    order = np.lexsort((jobs.job_id[rows], jobs.submitted_at[rows], ~stays, -density))
+    for at in order.tolist():
+        if fitting_columns(problem, draft.free)[column[at]]:
+            place_in_column(problem, draft, int(column[at]))

@@ -1,0 +1,215 @@
+"""One round of Hadar: jobs placed one by one at rising prices, moved to faster pools that stayed free, and forked.
+
+    k[r] = L[r] (U[r] / L[r]) ^ (gamma[r] / c[r])              the price, exponential in what has been given away
+    u[j, r] = utility / (gang * rounds left),   U[r] = max_j u[j, r],   L[r] = eta4 min_j u[j, r]
+
+Without the moves prices push jobs to slow pools while fast ones idle. Forks: jobs that were placed take further parts
+on accelerators that stayed free, each part a whole gang in one pool with steps of its own, averaged now and then; so a
+fork's speed is the sum of its parts' speeds, less what averaging costs. Nobody is kept out for a fork: it takes the
+rest. What is decided here is a heuristic: the guarantee of online admission needs bookings that are kept, and these are
+for one round.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from optimizer.assignment.hadar_offers import GangOffers, HadarJobs, OfferMarket, hadar_value, run_time_s
+from optimizer.problem import FloatArray, IntArray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PriceBounds:
+    """What bounds the prices, and who is worth what."""
+
+    #: L and ln(U/L) of each pool (p,); 0 where no job could use it.
+    floor: FloatArray
+    steepness: FloatArray
+    capacity: FloatArray
+    #: The most that an accelerator-round of the job is worth on any pool (n,); 0: it can run nowhere.
+    density: FloatArray
+
+    def prices(self, given: FloatArray) -> FloatArray:
+        """Prices when that many accelerators are given away (p,)."""
+        part = np.divide(given, self.capacity, out=np.zeros(len(given)), where=self.capacity > 0)
+        prices: FloatArray = self.floor * np.exp(self.steepness * part)
+        return prices
+
+
+def price_bounds_of(facts: HadarJobs, eta4: float) -> PriceBounds:
+    """Floors and ceilings from the jobs there are; a job where it would run alone on each pool."""
+    alone = hadar_value(
+        facts.best_s[:, None], facts.age_s[:, None], run_time_s(facts.left_steps[:, None], facts.rate), facts.round_s
+    )
+    per_round = np.zeros(facts.rate.shape)
+    np.divide(alone.utility, facts.use * alone.rounds, out=per_round, where=facts.rate > 0)
+    # A job at its very end is worth nothing: it must not make the floor zero.
+    counts = per_round > 0
+    most = per_round.max(axis=0, initial=0.0)
+    least = eta4 * np.where(counts, per_round, np.inf).min(axis=0, initial=np.inf)
+    used = most > 0
+    floor = np.where(used, least, 0.0)
+    steepness = np.log(np.divide(most, floor, out=np.ones(len(most)), where=used))
+    return PriceBounds(floor, steepness, facts.capacity, per_round.max(axis=1, initial=0.0))
+
+
+def fork_jobs(facts: HadarJobs, sync: float, placed: list[int], use: FloatArray, rate: FloatArray) -> None:
+    """Give out what is free, one part at a time, to the job that it brings most seconds nearer to its end.
+
+    Seconds count per accelerator and with the restart, so a fork that goes on is worth more than a new one.
+
+    Args:
+        sync: part of its speed that a fork loses. placed: jobs that may be forked if `HadarJobs.forks` says so; those
+        who run in several pools already are left alone. use, rate: what they have; changed in place.
+    """
+    rows = np.array(placed, dtype=np.int64)
+    alone = (use[rows] > 0).sum(axis=1) == 1
+    rows = rows[alone & (facts.forks[rows] > 1) & ~facts.pinned[rows]]
+    parts, total = np.ones(len(rows)), rate[rows].copy()
+    free = facts.capacity - use.sum(axis=0)
+    while len(rows):
+        gain = _seconds_saved(facts, sync, rows, use[rows], rate[rows], total)
+        takes = (facts.rate[rows] > 0) & (facts.use[rows] <= free) & (parts < facts.forks[rows])[:, None]
+        gain = np.where(takes, gain, 0.0)
+        row, pool = np.unravel_index(int(np.argmax(gain)), gain.shape)
+        if not gain[row, pool] > 0:
+            return
+        job = int(rows[row])
+        parts[row] += 1
+        total[row] += facts.rate[job, pool]
+        use[job, pool] += facts.use[job, pool]
+        free[pool] -= facts.use[job, pool]
+        rate[job] = total[row] * (1.0 - sync)
+
+
+def _seconds_saved(
+    facts: HadarJobs, sync: float, rows: IntArray, use: FloatArray, rate: FloatArray, total: FloatArray
+) -> FloatArray:
+    """Seconds that one part more on each pool saves these jobs, per accelerator (m, p); below 0: it costs some."""
+    restart_s, missing = facts.restart_s[rows], facts.held[rows] - use
+    before_s = run_time_s(facts.left_steps[rows], rate) + np.where((missing == 0).all(axis=1), 0.0, restart_s)
+    faster = (total[:, None] + facts.rate[rows]) * (1.0 - sync)
+    becomes_held = ((missing != 0).sum(axis=1) == 1)[:, None] & (missing == facts.use[rows]) & (missing > 0)
+    after_s = run_time_s(facts.left_steps[rows][:, None], faster) + np.where(becomes_held, 0.0, restart_s[:, None])
+    return (before_s[:, None] - after_s) / np.maximum(facts.use[rows], 1.0)
+
+
+#: Jobs offered in one round: the most valuable ones, at least so many, or this many for each accelerator.
+_LEAST_OFFERED = 256
+_OFFERED_PER_ACCELERATOR = 4
+#: A pool is faster from here on.
+_FASTER = 1.02
+
+
+@dataclass(frozen=True, slots=True)
+class HadarParameters:
+    """Parameters of a round."""
+
+    eta4: float
+    comm: float
+    #: Part of its speed that a forked job loses.
+    sync: float
+    #: True: nobody is placed whose payoff is not positive.
+    strict: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HadarRound:
+    """Who gets what for one round."""
+
+    #: Accelerators of each pool (n, p), and steps per second (n,); 0 for those who wait.
+    use: FloatArray
+    rate: FloatArray
+    #: Those placed, in the order in which they were, then those who wait, the densest first (n,).
+    order: IntArray
+    #: Prices when all were placed (p,).
+    prices: FloatArray
+    market: OfferMarket
+
+
+def plan_hadar_round(facts: HadarJobs, ways: HadarParameters) -> HadarRound:
+    """Decide one round."""
+    bounds, market = price_bounds_of(facts, ways.eta4), OfferMarket(facts, ways.comm)
+    use, rate = np.zeros(facts.rate.shape), np.zeros(len(facts))
+    placed = np.flatnonzero(facts.pinned).tolist()
+    use[placed] = facts.held[placed]
+    rate[placed] = facts.running_rate[placed]
+    waiting = _offered(facts, bounds)
+    least = 0.0 if ways.strict else -np.inf
+    given = use.sum(axis=0)
+    while len(waiting):
+        offers = market.offers(waiting, bounds.prices(given), facts.capacity - given)
+        density = np.where(offers.payoff[waiting] > least, offers.density[waiting], -np.inf)
+        best = int(np.argmax(density))
+        if density[best] == -np.inf:
+            break
+        row = int(waiting[best])
+        use[row], rate[row] = _taken(facts, offers, row)
+        given += use[row]
+        placed.append(row)
+        # Room only shrinks: whom nothing fits now, nothing will.
+        fits = offers.payoff[waiting] > -np.inf
+        fits[best] = False
+        waiting = waiting[fits]
+    _upgrade(facts, placed, use, rate)
+    fork_jobs(facts, ways.sync, placed, use, rate)
+    rest = np.setdiff1d(np.arange(len(facts)), placed)
+    rest = rest[np.lexsort((rest, facts.arrived_at[rest], -bounds.density[rest]))]
+    order = np.concatenate([np.array(placed, dtype=np.int64), rest])
+    return HadarRound(use, rate, order, bounds.prices(use.sum(axis=0)), market)
+
+
+def _taken(facts: HadarJobs, offers: GangOffers, row: int) -> tuple[FloatArray, float]:
+    """Accelerators of each pool, and the rate, of a job's best candidate (p,)."""
+    pool = int(offers.pool[row])
+    if pool < 0:
+        return offers.use[row], float(offers.rate[row])
+    use = np.zeros(len(facts.capacity))
+    use[pool] = facts.use[row, pool]
+    return use, float(facts.rate[row, pool])
+
+
+def _offered(facts: HadarJobs, bounds: PriceBounds) -> IntArray:
+    """Jobs that take part, by arrival, then by row: ties go to the first."""
+    rows = np.flatnonzero((bounds.density > 0) & ~facts.pinned)
+    most = max(_LEAST_OFFERED, int(_OFFERED_PER_ACCELERATOR * facts.capacity.sum()))
+    if len(rows) > most:
+        rows = rows[np.lexsort((rows, facts.arrived_at[rows], -bounds.density[rows]))[:most]]
+    return rows[np.lexsort((rows, facts.arrived_at[rows]))]
+
+
+def _upgrade(facts: HadarJobs, placed: list[int], use: FloatArray, rate: FloatArray) -> None:
+    """Move placed jobs to the fastest pool with room, their own accelerators counted, while somebody gains.
+
+    The restart has to be worth it: at the end of a job a faster pool brings nothing. Every move makes a rate at least
+    2 % larger, so it ends.
+    """
+    free = facts.capacity - use.sum(axis=0)
+    moved = True
+    while moved:
+        moved = False
+        for row in placed:
+            pool = -1 if facts.pinned[row] else _faster(facts, row, free + use[row], use[row], float(rate[row]))
+            if pool >= 0:
+                free += use[row]
+                use[row], rate[row] = 0.0, facts.rate[row, pool]
+                use[row, pool] = facts.use[row, pool]
+                free -= use[row]
+                moved = True
+
+
+def _faster(facts: HadarJobs, row: int, room: FloatArray, use: FloatArray, rate: float) -> int:
+    """The fastest pool with room where the job runs faster and ends sooner than it does; -1: none."""
+    rates = np.where(facts.use[row] <= room, facts.rate[row], 0.0)
+    pool = int(np.argmax(rates))
+    if not rates[pool] >= _FASTER * rate > 0:
+        return -1
+    there = np.zeros(len(room))
+    there[pool] = facts.use[row, pool]
+    before, after = _left_s(facts, row, use, rate), _left_s(facts, row, there, float(rates[pool]))
+    return pool if after < before else -1
+
+
+def _left_s(facts: HadarJobs, row: int, use: FloatArray, rate: float) -> float:
+    restart_s = 0.0 if (use == facts.held[row]).all() else float(facts.restart_s[row])
+    return float(facts.left_steps[row]) / rate + restart_s

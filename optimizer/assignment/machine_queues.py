@@ -1,0 +1,178 @@
+"""Jobs in queues of machines, so that the times until they end sum up to least: a minimum-cost assignment.
+
+A queue is a set of accelerators that serves one job after another. The job that is k-th from the end of its queue
+delays itself and the k - 1 behind it, so it adds k times its own length to the sum (Bruno, Coffman and Sethi 1974; Horn
+1973): a minimum-cost assignment of jobs to (queue, k). Queues of one kind are alike, so k-th positions of a kind are
+one level with as many places as there are queues; a level is used only when the level below is full. So levels are
+added while the last one is full: as soon as a place of it stays empty, its dual value is 0, and no place farther from
+the end can be worth its cost.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from optimizer.problem import BoolArray, Columns, FloatArray, IntArray
+
+#: Slack for counts that went through float arithmetic.
+_WHOLE = 1e-9
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class QueueSchedule:
+    """Jobs in lanes of what is free."""
+
+    #: Columns on which somebody starts, one for each lane that serves anybody.
+    starts: IntArray
+    #: Jobs that have a place in a lane, ascending, and the sum of the times until they end.
+    rows: IntArray
+    total_s: float
+
+
+def schedule_in_queues(columns: Columns, allowed: BoolArray, length_s: FloatArray, free: FloatArray) -> QueueSchedule:
+    """Cut what is free into lanes and put the jobs in line, so that the times until they end sum up to least.
+
+    Args:
+        columns: ways to run; of those in several pools at once none is taken.
+        allowed: columns that may be used (c,).
+        length_s: how long the job of each column takes there (c,).
+        free: accelerators of each pool (p,).
+    """
+    alone = np.bincount(columns.use_column, minlength=len(columns)) == 1
+    use = np.flatnonzero((alone & allowed)[columns.use_column])
+    use = use[columns.use_count[use] <= free[columns.use_pool[use]] + _WHOLE]
+    column, pool, count = columns.use_column[use], columns.use_pool[use], columns.use_count[use]
+    kinds, kind = np.unique(np.column_stack([pool.astype(np.float64), count]), axis=0, return_inverse=True)
+    kind = kind.reshape(-1)
+    work = np.bincount(kind, length_s[column] * count, len(kinds)).astype(np.float64)
+    lanes = _queue_counts(kinds, work, np.bincount(kind, minlength=len(kinds)), free)
+    there = lanes[kind] > 0
+    if not there.any():
+        return QueueSchedule(np.zeros(0, np.int64), np.zeros(0, np.int64), 0.0)
+    rows, row = np.unique(columns.job[column[there]], return_inverse=True)
+    used, kind = np.unique(kind[there], return_inverse=True)
+    slowest_first = np.argsort(-length_s[column[there]], kind="stable")  # of several alike the fastest is written last
+    at, column = (row[slowest_first], kind[slowest_first]), column[there][slowest_first]
+    table, column_of = np.full((len(rows), len(used)), np.inf), np.zeros((len(rows), len(used)), np.int64)
+    table[at], column_of[at] = length_s[column], column
+    seats = assign_positions(table, lanes[used])
+    first = queue_heads(seats, table, lanes[used])
+    return QueueSchedule(column_of[first, seats.kind[first]], rows, seats.total_s)
+
+
+def _queue_counts(kinds: FloatArray, work: FloatArray, jobs: IntArray, free: FloatArray) -> IntArray:
+    """Lanes of each kind (pool, size) that the free accelerators of its pool are cut into."""
+    lanes = np.zeros(len(kinds), dtype=np.int64)
+    for pool in np.unique(kinds[:, 0]).tolist():
+        own = np.flatnonzero(kinds[:, 0] == pool)
+        lanes[own] = split_into_queues(float(free[int(pool)]), kinds[own, 1], work[own], jobs[own])
+    return lanes
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class QueuePositions:
+    """Where each job went (m,)."""
+
+    kind: IntArray
+    #: 1 for the last of its lane.
+    from_end: IntArray
+    #: Sum of the times until all end.
+    total_s: float
+
+
+def assign_positions(length_s: FloatArray, lanes: IntArray) -> QueuePositions:
+    """The exact minimum.
+
+    Args:
+        length_s: time of each job in a lane of each kind, inf where it cannot run; finite somewhere for each (m, l).
+        lanes: lanes of each kind, at least one (l,).
+    """
+    jobs = len(length_s)
+    if not jobs:
+        return QueuePositions(np.zeros(0, np.int64), np.zeros(0, np.int64), 0.0)
+    most = -(-jobs // lanes)  # with so many levels each kind has a place for everybody
+    levels = np.minimum(most, 2 * (-(-jobs // int(lanes.sum()))))
+    while True:
+        kind = np.repeat(np.arange(len(lanes)), levels)
+        from_end = np.concatenate([np.arange(1, n + 1) for n in levels.tolist()])
+        cost = length_s[:, kind] * from_end
+        seat = _cheapest_positions(cost, lanes[kind])
+        last = (from_end == levels[kind]) & (np.bincount(seat, minlength=len(kind) + 1)[:-1] == lanes[kind])
+        full = np.bincount(kind[last], minlength=len(lanes)) > 0
+        grow = (full | bool(np.any(seat == len(kind)))) & (levels < most)
+        if not grow.any():
+            return QueuePositions(kind[seat], from_end[seat], float(cost[np.arange(jobs), seat].sum()))
+        levels = np.where(grow, np.minimum(most, 2 * levels), levels)
+
+
+def _cheapest_positions(cost: FloatArray, places: IntArray) -> IntArray:
+    """The seat of each job at least cost (m,); the number of seats for those who found none.
+
+    Jobs come one by one, each by the cheapest chain of moves that ends at a free place: the successive shortest paths
+    of a transportation problem, where all places of a seat are one node however many there are.
+    """
+    jobs, seats = cost.shape
+    seat = np.full(jobs, seats, np.int64)
+    free = places.copy()
+    #: What it costs to move the best suited of those in one seat to another.
+    move = np.full((seats, seats), np.inf)
+    finite = cost[np.isfinite(cost)]
+    slack = 1e-12 * max(1.0, float(finite.max(initial=0.0)))
+    for job in range(jobs):
+        reached, via = _chains(cost[job], move, slack)
+        end = int(np.argmin(np.where(free > 0, reached, np.inf)))
+        if free[end] <= 0 or not np.isfinite(reached[end]):
+            continue
+        free[end] -= 1
+        touched = [end]
+        while via[end] >= 0:
+            start = int(via[end])
+            there = np.flatnonzero(seat == start)
+            seat[there[np.argmin(cost[there, end] - cost[there, start])]] = end
+            end = start
+            touched.append(end)
+        seat[job] = end
+        for row in touched:
+            there = np.flatnonzero(seat == row)
+            move[row] = (cost[there] - cost[there, row][:, None]).min(axis=0)
+            move[row, row] = np.inf
+    return seat
+
+
+def _chains(first: FloatArray, move: FloatArray, slack: float) -> tuple[FloatArray, IntArray]:
+    """The cheapest way to take one more place of each seat, and the seat that the last move of it leaves (-1: none)."""
+    reached, via = first.copy(), np.full(len(first), -1, np.int64)
+    for _ in range(len(first)):
+        through = reached[:, None] + move
+        start = np.argmin(through, axis=0)
+        cost = through[start, np.arange(len(first))]
+        better = cost < reached - slack
+        if not better.any():
+            break
+        via[better], reached[better] = start[better], cost[better]
+    return reached, via
+
+
+def queue_heads(seats: QueuePositions, length_s: FloatArray, lanes: IntArray) -> IntArray:
+    """Jobs that are first in their lane: those farthest from the end, as many as there are lanes, ascending."""
+    own = length_s[np.arange(len(seats.kind)), seats.kind]
+    order = np.lexsort((own, -seats.from_end, seats.kind))
+    kind = seats.kind[order]
+    place = np.arange(len(order)) - np.searchsorted(kind, kind)
+    return np.sort(order[place < lanes[kind]])
+
+
+def split_into_queues(free: float, sizes: FloatArray, work: FloatArray, jobs: IntArray) -> IntArray:
+    """Lanes of each size that so many accelerators make, each size getting its part of the work that waits (s,).
+
+    No size gets more lanes than it has jobs. What is left goes to the size that lost most by rounding, and so on, as
+    long as one more of its lanes fits.
+    """
+    part = free * (work / work.sum() if work.sum() > 0 else np.full(len(sizes), 1.0 / len(sizes))) / sizes
+    lanes = np.minimum(np.floor(part + _WHOLE), jobs)
+    rest = free - float(lanes @ sizes)
+    for size in np.lexsort((-sizes, lanes - part)).tolist():
+        more = min(np.floor(rest / sizes[size] + _WHOLE), jobs[size] - lanes[size])
+        lanes[size] += more
+        rest -= float(more * sizes[size])
+    return lanes.astype(np.int64)

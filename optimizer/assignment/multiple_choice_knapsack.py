@@ -1,0 +1,274 @@
+"""One configuration at most for each job, worth as much as possible together: a multiple-choice knapsack at prices.
+
+    maximise  sum_c v_c y_c     s.t.  sum_{c of j} y_c <= 1,   sum_c use[c,r] y_c <= N[r]  (price l_r),   y in {0, 1}
+
+At good prices nearly every job has one configuration that it clearly prefers: it gets it. The rest, whose best and
+second best are closest, are the core: they compete for what is left in a small integer program (HiGHS), and the prices
+are sharpened by the duals of its relaxation. Any prices l >= 0 bound every choice by  sum_j max(0, max_c v_c - l.use_c)
++ l.N  (weak duality), so the answer knows how good it is; where that is not good enough, more jobs compete, and in the
+end all of them.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from optimizer.classes.segments import sum_by
+from optimizer.problem import BoolArray, FloatArray, IntArray
+
+if TYPE_CHECKING:
+    from optimizer.assignment.knapsack_program import KnapsackProgram
+
+
+#: A choice this near to its bound is good enough.
+KNAPSACK_TOLERANCE = 1e-4
+#: Steps of the first search for prices.
+_STEPS = 80
+#: Jobs that compete at first; each time that is not enough, so many times more.
+_CORE, _GROWTH = 24, 4
+#: Columns up to which the fluid optimum of all is cheaper than a search for prices.
+_FLUID_COLUMNS = 8_000
+#: Parts of a column this near to none or all are none or all.
+_ROUNDING = 1e-6
+#: Times that prices are sharpened for each set of competing jobs.
+_SHARPENED = 2
+
+
+@dataclass(frozen=True)
+class Knapsack:
+    """Jobs 0..n-1, each with one column at least, the columns grouped by job; all values > 0."""
+
+    job: IntArray
+    value: FloatArray
+    #: Parallel arrays of uses.
+    use_column: IntArray
+    use_pool: IntArray
+    use_count: FloatArray
+    capacity: FloatArray
+
+    @property
+    def jobs(self) -> int:
+        """How many jobs there are."""
+        return int(self.job[-1]) + 1 if len(self.job) else 0
+
+    @cached_property
+    def first(self) -> IntArray:
+        """First column of each job (n,)."""
+        return np.searchsorted(self.job, np.arange(self.jobs))
+
+    def net(self, prices: FloatArray) -> FloatArray:
+        """Value minus price of each column (c,)."""
+        return self.value - sum_by(self.use_column, prices[self.use_pool] * self.use_count, len(self.job))
+
+    def used(self, chosen: IntArray) -> FloatArray:
+        """Accelerators of each pool that the columns of jobs take, -1 among them ignored (p,)."""
+        held = np.zeros(len(self.job), dtype=np.bool_)
+        held[chosen[chosen >= 0]] = True
+        ours = held[self.use_column]
+        return sum_by(self.use_pool[ours], self.use_count[ours], len(self.capacity))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KnapsackSolution:
+    """A choice, with the prices that explain it."""
+
+    #: Column of each job, -1: none (n,).
+    column: IntArray
+    prices: FloatArray
+    value: float
+    #: No choice is worth more.
+    bound: float
+
+    @property
+    def gap(self) -> float:
+        """Distance to the bound, as a part of it."""
+        return (self.bound - self.value) / max(self.bound, 1e-12)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Responses:
+    """What all jobs would do at given prices."""
+
+    #: Best column, -1: none is worth its price (n,); by how much it is better than the next best thing (n,).
+    column: IntArray
+    margin: FloatArray
+    #: The bound that the prices prove.
+    bound: float
+
+
+def solve_knapsack(choice: Knapsack, tolerance: float = KNAPSACK_TOLERANCE, core: int = _CORE) -> KnapsackSolution:
+    """The best choice, within the tolerance of its bound unless the solver's work limit came first.
+
+    At first `core` jobs compete, more where that is not enough. No program is solved where everybody has what he likes
+    best, and no integer program where the fluid optimum, made whole, is within the tolerance already.
+    """
+    free = np.zeros(len(choice.capacity))
+    if not choice.jobs:
+        return KnapsackSolution(np.full(0, -1, dtype=np.int64), free, 0.0, 0.0)
+    wishes = _responses(choice, free)
+    if (choice.used(wishes.column) <= choice.capacity + 1e-9).all():
+        return KnapsackSolution(wishes.column, free, wishes.bound, wishes.bound)
+    best = _rounded_relaxation(choice) if len(choice.job) <= _FLUID_COLUMNS else None
+    prices, bound = search_prices(choice) if best is None else (best.prices, best.bound)
+    size = min(core, choice.jobs)
+    while best is None or (best.gap > tolerance and size < choice.jobs * _GROWTH):
+        for _ in range(_SHARPENED if best is None or size < choice.jobs else 0):
+            prices, bound = _sharpened(choice, prices, bound, size)
+        column, proved = _solve_core(choice, prices, size, tolerance, best)
+        bound = min(bound, proved)
+        value = _value(choice, column)
+        if best is not None and best.value >= value:
+            column, value = best.column, best.value
+        best = KnapsackSolution(column, prices, value, max(bound, value))
+        size *= _GROWTH
+    return best
+
+
+def _value(choice: Knapsack, column: IntArray) -> float:
+    return float(choice.value[column[column >= 0]].sum())
+
+
+def _rounded_relaxation(choice: Knapsack) -> KnapsackSolution | None:
+    """The fluid optimum of all jobs made whole: who is in one column keeps it, the others share what is left."""
+    from optimizer.assignment.knapsack_program import solve_relaxation
+
+    everybody = np.ones(choice.jobs, dtype=np.bool_)
+    found = solve_relaxation(_program(choice, np.arange(len(choice.job)), everybody, choice.capacity))
+    if found is None:
+        return None
+    column = np.full(choice.jobs, -1, dtype=np.int64)
+    whole = np.flatnonzero(found.part > 1.0 - _ROUNDING)
+    column[choice.job[whole]] = whole
+    split = np.zeros(choice.jobs, dtype=np.bool_)
+    split[choice.job[(found.part > _ROUNDING) & (found.part <= 1.0 - _ROUNDING)]] = True
+    column = _one_by_one(choice, found.prices, column, np.flatnonzero(split[choice.job]))
+    value, bound = _value(choice, column), _responses(choice, found.prices).bound
+    return KnapsackSolution(column, found.prices, value, max(bound, value))
+
+
+def search_prices(choice: Knapsack) -> tuple[FloatArray, float]:
+    """The best prices that steps found, and the bound that they prove (0 where there is nobody).
+
+    A price rises while more is wanted than there is, and falls while less is; its step grows while that goes on, and is
+    halved where it turns.
+    """
+    if not choice.jobs:
+        return np.zeros(len(choice.capacity)), 0.0
+    size = sum_by(choice.use_column, choice.use_count, len(choice.job))
+    top = float((choice.value / np.maximum(size, 1e-12)).max())
+    prices, before = np.zeros(len(choice.capacity)), np.zeros(len(choice.capacity))
+    stride = np.full(len(prices), top / 4.0)
+    quoted, bound = prices, np.inf
+    for _ in range(_STEPS):
+        found = _responses(choice, prices)
+        if found.bound < bound:
+            quoted, bound = prices, found.bound
+        way = np.sign(choice.used(found.column) - choice.capacity)
+        stride = np.minimum(stride * np.select([way * before < 0, way * before > 0], [0.5, 1.2], 1.0), top / 4.0)
+        prices, before = np.clip(prices + way * stride, 0.0, top), way
+    return quoted, bound
+
+
+def _responses(choice: Knapsack, prices: FloatArray) -> _Responses:
+    net = choice.net(prices)
+    best = np.maximum.reduceat(net, choice.first)
+    at = np.flatnonzero(net >= best[choice.job])
+    column = at[np.searchsorted(choice.job[at], np.arange(choice.jobs))]  # the first of equals
+    net[column] = -np.inf
+    second = np.maximum(np.maximum.reduceat(net, choice.first), 0.0)
+    margin = np.where(best > 0, best - second, -best)
+    bound = float(np.maximum(best, 0.0).sum() + prices @ choice.capacity)
+    return _Responses(np.where(best > 0, column, -1), margin, bound)
+
+
+def _core_jobs(choice: Knapsack, prices: FloatArray, size: int) -> tuple[BoolArray, IntArray, FloatArray]:
+    """(jobs that compete, what the others have, what they leave).
+
+    The `size` least decided jobs compete, or as many more as it takes until the others fit.
+    """
+    found = _responses(choice, prices)
+    order = np.argsort(found.margin, kind="stable")
+    while True:
+        core = np.zeros(choice.jobs, dtype=np.bool_)
+        core[order[:size]] = True
+        fixed = np.where(core, -1, found.column)
+        rest = choice.capacity - choice.used(fixed)
+        if rest.min(initial=0.0) >= -1e-9:
+            return core, fixed, np.maximum(rest, 0.0)
+        size *= 2
+
+
+def _program(choice: Knapsack, kept: IntArray, core: BoolArray, rest: FloatArray) -> "KnapsackProgram":
+    """These columns (of the jobs that compete) as a program."""
+    from optimizer.assignment.knapsack_program import KnapsackProgram  # only where a program is to be solved
+
+    place = np.full(len(choice.job), -1, dtype=np.int64)
+    place[kept] = np.arange(len(kept))
+    uses = place[choice.use_column] >= 0
+    return KnapsackProgram(
+        (np.cumsum(core) - 1)[choice.job[kept]],
+        choice.value[kept],
+        place[choice.use_column[uses]],
+        choice.use_pool[uses],
+        choice.use_count[uses],
+        rest,
+    )
+
+
+def _sharpened(choice: Knapsack, prices: FloatArray, bound: float, size: int) -> tuple[FloatArray, float]:
+    """Prices at which the competing jobs would share what is left, if they prove more than those at hand."""
+    from optimizer.assignment.knapsack_program import solve_relaxation
+
+    core, _, rest = _core_jobs(choice, prices, size)
+    found = solve_relaxation(_program(choice, np.flatnonzero(core[choice.job]), core, rest))
+    if found is None:
+        return prices, bound
+    proved = _responses(choice, found.prices).bound
+    return (found.prices, proved) if proved < bound else (prices, bound)
+
+
+def _solve_core(
+    choice: Knapsack, prices: FloatArray, size: int, tolerance: float, known: KnapsackSolution | None
+) -> tuple[IntArray, float]:
+    """(column of each job, what the program proves about all choices: inf unless all jobs compete)."""
+    from optimizer.assignment.knapsack_program import solve_integer
+
+    core, column, rest = _core_jobs(choice, prices, size)
+    kept, all_compete = np.flatnonzero(core[choice.job]), bool(core.all())
+    if known is not None:
+        kept = kept[_promising(choice, prices, known)[kept]]
+        core = np.zeros(choice.jobs, dtype=np.bool_)
+        core[choice.job[kept]] = True
+        if not len(kept):
+            return column, known.value if all_compete else np.inf
+    picked, proved = solve_integer(_program(choice, kept, core, rest), tolerance / 2.0)
+    proved = max(proved, known.value if known is not None else 0.0) if all_compete else np.inf
+    if picked is None:
+        everybody = np.full(choice.jobs, -1, dtype=np.int64)
+        return _one_by_one(choice, prices, everybody, np.arange(len(choice.job))), np.inf
+    column = column.copy()
+    column[choice.job[kept[picked]]] = kept[picked]
+    return column, proved
+
+
+def _promising(choice: Knapsack, prices: FloatArray, known: KnapsackSolution) -> BoolArray:
+    """Columns that a better choice may have: at the prices they lose no more than is in dispute (c,)."""
+    found, net = _responses(choice, prices), choice.net(prices)
+    best = np.maximum(np.maximum.reduceat(net, choice.first), 0.0)
+    promising: BoolArray = best[choice.job] - net <= (found.bound - known.value) * (1.0 + 1e-9) + 1e-12 * found.bound
+    return promising
+
+
+def _one_by_one(choice: Knapsack, prices: FloatArray, column: IntArray, candidates: IntArray) -> IntArray:
+    """The columns of jobs, and the others among the candidates in what still fits, most gain at the prices first."""
+    net = choice.net(prices)
+    column, free = column.copy(), choice.capacity - choice.used(column)
+    for candidate in candidates[np.argsort(-net[candidates], kind="stable")].tolist():
+        uses = choice.use_column == candidate
+        pool, count = choice.use_pool[uses], choice.use_count[uses]
+        if column[choice.job[candidate]] < 0 and np.all(count <= free[pool] + 1e-9):
+            column[choice.job[candidate]] = candidate
+            free[pool] -= count
+    return column

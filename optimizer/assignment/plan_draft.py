@@ -1,0 +1,181 @@
+"""A plan in the making: who has which configuration by now, what is free, and the plan that comes out of it.
+
+Elastic policies also see here which configurations a job may have, and what it has now. Growth and restarts are counted
+from one decision to the next, in the policy's memory. A move inside one pool that keeps the size is not seen.
+
+Shapes: n jobs, c columns, p pools.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from optimizer.classes.class_problem import relative_gap
+from optimizer.classes.deduplication import job_offsets
+from optimizer.classes.segments import sum_by
+from optimizer.decision import BoundReport, Memory, Plan, Quote
+from optimizer.problem import BoolArray, FloatArray, IntArray, Problem
+from optimizer.utility.fair_share import column_accelerators, usable_columns
+
+
+@dataclass(slots=True, eq=False)
+class PlanDraft:
+    """A plan in the making."""
+
+    #: Column of each job so far, -1: none (n,).
+    column: IntArray
+    #: Accelerators of each pool that nobody has yet (p,).
+    free: FloatArray
+    #: Prices, and what was reached of how much, over the jobs that competed.
+    prices: FloatArray
+    reached: float = 0.0
+    bound: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class PlanMeasure:
+    """What the values add up to, in words, and their unit; and the unit of the prices where that is another."""
+
+    name: str
+    unit: str
+    price_unit: str = ""
+
+
+def begin_plan(problem: Problem) -> PlanDraft:
+    """Jobs that cannot be moved have their places."""
+    columns, jobs, pools = problem.columns, problem.jobs, problem.pools
+    column = np.full(len(jobs), -1, dtype=np.int64)
+    free = pools.capacity.copy()
+    if len(jobs.pinned):
+        stay = np.flatnonzero(columns.running & jobs.pinned[columns.job])
+        column[columns.job[stay]] = stay
+        free -= accelerators_held(problem, stay)
+    return PlanDraft(column, np.maximum(free, 0.0), np.zeros(len(pools)))
+
+
+def accelerators_held(problem: Problem, chosen: IntArray) -> FloatArray:
+    """Accelerators of each pool that these columns take (p,)."""
+    columns = problem.columns
+    flag = np.zeros(len(columns), dtype=np.bool_)
+    flag[chosen] = True
+    held = flag[columns.use_column]
+    return sum_by(columns.use_pool[held], columns.use_count[held], len(problem.pools))
+
+
+def finish_plan(
+    problem: Problem,
+    value: FloatArray,
+    size: FloatArray,
+    draft: PlanDraft,
+    measure: PlanMeasure,
+    first: Sequence[int] = (),
+) -> Plan:
+    """The plan, with what everybody gains at its prices; most value per accelerator first.
+
+    Args:
+        problem: n jobs, c columns.
+        value: of each column (c,).
+        size: accelerators of each column (c,).
+        draft: who has which column.
+        measure: what the values add up to.
+        first: rows of the jobs that come before all others, in their order.
+    """
+    columns, jobs, n = problem.columns, problem.jobs, len(problem.jobs)
+    cost = sum_by(columns.use_column, draft.prices[columns.use_pool] * columns.use_count, len(columns))
+    surplus, density = np.zeros(n), np.zeros(n)
+    np.maximum.at(surplus, columns.job, value - cost)
+    np.maximum.at(density, columns.job, value / np.maximum(size, 1.0))
+    turn = np.full(n, len(first), dtype=np.int64)
+    turn[list(first)] = np.arange(len(first))
+    rows = np.lexsort((jobs.job_id, jobs.submitted_at, -density, -jobs.priority_class, turn))
+    bound = max(draft.bound, draft.reached)
+    yardstick = BoundReport(
+        measure.name, measure.unit, draft.reached, bound, relative_gap(draft.reached, bound), maximise=True
+    )
+    return Plan(draft.column, rows, Quote(draft.prices, measure.price_unit or measure.unit, 1.0), surplus, yardstick)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ElasticJobs:
+    """One row per job, one per column, in the problem's order."""
+
+    #: The empty fleet could hold the column; of a job that cannot be moved, the one in which it runs (c,).
+    usable: BoolArray
+    #: Accelerators of a column over all pools (c,), and the pool of its first use (c,).
+    size: FloatArray
+    pool: IntArray
+    #: Column in which the job runs, -1: none (n,).
+    running: IntArray
+    #: Running, and cannot be stopped (n,).
+    pinned: BoolArray
+    #: Seconds since its submission, and what a start costs it (n,).
+    age_s: FloatArray
+    restart_s: FloatArray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ElasticHistory:
+    """What jobs have been through (n,)."""
+
+    #: The most accelerators that it ran on, 0 before its first start.
+    largest: FloatArray
+    #: Starts after the first.
+    restarts: FloatArray
+
+
+def elastic_jobs_of(problem: Problem) -> ElasticJobs:
+    """The facts of every job and column."""
+    jobs, columns = problem.jobs, problem.columns
+    n = len(jobs)
+    running = np.full(n, -1, dtype=np.int64)
+    runs = np.flatnonzero(columns.running)
+    running[columns.job[runs]] = runs
+    pinned = (running >= 0) & jobs.pinned if len(jobs.pinned) else np.zeros(n, dtype=np.bool_)
+    first = job_offsets(columns.use_column, len(columns))[:-1]
+    return ElasticJobs(
+        usable=usable_columns(columns, problem.pools.capacity) & (~pinned[columns.job] | columns.running),
+        size=column_accelerators(columns),
+        pool=columns.use_pool[first],
+        running=running,
+        pinned=pinned,
+        age_s=np.maximum(problem.at - jobs.submitted_at, 0.0),
+        restart_s=jobs.restart_s if len(jobs.restart_s) else np.zeros(n),
+    )
+
+
+def recall_history(problem: Problem, facts: ElasticJobs, memory: Memory) -> tuple[ElasticHistory, Memory]:
+    """The history up to now, and what to remember of it until the next decision."""
+    before = {entry[0]: entry[1:] for entry in memory["jobs"]} if memory else {}
+    n = len(problem.jobs)
+    largest, starts = np.zeros(n), np.zeros(n)
+    kept = []
+    for row, job_id in enumerate(problem.jobs.job_id.tolist()):
+        most, started, place = before.get(job_id, (0.0, 0, None))
+        column = int(facts.running[row])
+        now = None
+        if column >= 0:
+            now = [problem.pools.pool_id[facts.pool[column]], float(facts.size[column])]
+            started += now != place
+            most = max(most, now[1])
+        largest[row], starts[row] = most, started
+        if started:
+            kept.append([job_id, most, started, now])
+    return ElasticHistory(largest, np.maximum(starts - 1.0, 0.0)), {"jobs": kept}
+
+
+def growth_allowed(problem: Problem, facts: ElasticJobs, history: ElasticHistory, growth: float) -> BoolArray:
+    """Columns of at most `growth` times the most that a job ran on; before its first start, its smallest (c,)."""
+    job = problem.columns.job
+    smallest = np.full(len(problem.jobs), np.inf)
+    np.minimum.at(smallest, job[facts.usable], facts.size[facts.usable])
+    most = np.maximum(growth * history.largest, smallest)
+    allowed: BoolArray = facts.usable & ((facts.size <= most[job] + 1e-9) | problem.columns.running)
+    return allowed
+
+
+def restart_factor(facts: ElasticJobs, history: ElasticHistory) -> FloatArray:
+    """Part of a goodput that counts after a change (n,)."""
+    paid_s = history.restarts * facts.restart_s
+    part = np.maximum(facts.age_s - paid_s, 0.0) / np.maximum(facts.age_s + facts.restart_s, 1e-9)
+    return np.where(facts.age_s <= facts.restart_s, 1.0, part)

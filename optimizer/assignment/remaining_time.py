@@ -1,0 +1,190 @@
+"""How long jobs have left, by what is known of them: steps, the submitter's guess, or only what others needed.
+
+All in seconds on the configuration by which the job is measured. A rigid job is measured by its fastest configuration.
+An elastic one, that may take several counts on one pool, is measured by the one that makes the most steps per
+accelerator-second, usually its smallest gang on its best type: the largest gang does the same work with many times the
+accelerator time, and would make every job look enormous and short at once.
+
+A job of unknown length is taken to have its Gittins rank left: of a job that has had service a, let S be the service it
+will have had when it ends; given d more at most, it ends with probability P(S - a <= d) and takes E min(S - a, d). The
+rank is the smallest expected service per completion over all d; running the job with the smallest rank minimises the
+mean completion time on one machine (Gittins 1989).
+
+Shapes: n jobs, c columns.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from optimizer.classes.segments import max_by
+from optimizer.policy import OrderFacts
+from optimizer.problem import BoolArray, Columns, FloatArray, IntArray, Problem
+from optimizer.utility.fair_share import column_accelerators, usable_columns
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ReferenceConfigurations:
+    """What every job is measured by (n,)."""
+
+    #: Steps per second there; 0: the empty fleet could hold none of its configurations.
+    rate: FloatArray
+    #: Whether it may take several counts on one pool; and if so, accelerators of the configuration.
+    elastic: BoolArray
+    size: FloatArray
+
+
+def best_rates_of(problem: Problem) -> FloatArray:
+    """Steps per second of each job's fastest configuration that the empty fleet could hold; 0: none (n,)."""
+    usable = usable_columns(problem.columns, problem.pools.capacity)
+    columns = problem.columns
+    return max_by(columns.job[usable], columns.steps_per_s[usable], len(problem.jobs))
+
+
+def reference_configurations(problem: Problem) -> ReferenceConfigurations:
+    """What every job is measured by, whether it runs or not."""
+    columns, jobs = problem.columns, problem.jobs
+    rate, size = best_rates_of(problem), column_accelerators(columns)
+    elastic, least = np.zeros(len(jobs), dtype=np.bool_), np.ones(len(jobs))
+    if np.array_equal(size, jobs.gang[columns.job]):
+        return ReferenceConfigurations(rate, elastic, least)  # one count a job
+    usable = np.flatnonzero(usable_columns(columns, problem.pools.capacity))
+    elastic = _has_counts(columns, usable, size, len(jobs), len(problem.pools))
+    job = columns.job[usable]
+    each = columns.steps_per_s[usable] / size[usable]
+    order = np.lexsort((size[usable], -each, job))
+    first = order[np.unique(job[order], return_index=True)[1]]
+    first = first[elastic[job[first]]]
+    rate[job[first]] = columns.steps_per_s[usable[first]]
+    least[job[first]] = size[usable[first]]
+    return ReferenceConfigurations(rate, elastic, least)
+
+
+def modest_columns(problem: Problem, reference: ReferenceConfigurations) -> BoolArray:
+    """Columns no larger than the job's reference or an equal part of the fleet; all of a rigid job's (c,)."""
+    columns = problem.columns
+    if not reference.elastic.any():
+        return np.ones(len(columns), dtype=np.bool_)
+    part = np.ceil(problem.pools.capacity.sum() / len(problem.jobs))
+    most = np.where(reference.elastic, np.maximum(reference.size, part), np.inf)
+    modest: BoolArray = column_accelerators(columns) <= most[columns.job]
+    return modest
+
+
+def _has_counts(columns: Columns, usable: IntArray, size: FloatArray, jobs: int, pools: int) -> BoolArray:
+    """Whether each job has usable columns of several sizes that begin in the same pool (n,)."""
+    pool = columns.use_pool[np.searchsorted(columns.use_column, usable)]
+    place = columns.job[usable] * pools + pool
+    smallest, largest = np.full(jobs * pools, np.inf), np.zeros(jobs * pools)
+    np.minimum.at(smallest, place, size[usable])
+    np.maximum.at(largest, place, size[usable])
+    several: BoolArray = np.any((largest > smallest).reshape(jobs, pools), axis=1)
+    return several
+
+
+def gittins_rank(observed: FloatArray, attained: FloatArray) -> FloatArray:
+    """Expected service per completion, at best (n,); smaller first.
+
+    Args:
+        observed: services that jobs needed, in any order, at least one (m,).
+        attained: service received so far (n,). Beyond all that was observed, the rank is the service itself: whoever
+            has had more than anybody before is expected to need as much again.
+    """
+    needed = np.sort(observed)
+    at, inverse = np.unique(attained, return_inverse=True)
+    ranks = at.astype(np.float64)
+    for row, begun in enumerate(at.tolist()):
+        more = needed[np.searchsorted(needed, begun, side="right") :] - begun
+        if len(more):
+            completions = np.arange(1.0, len(more) + 1.0)
+            spent = np.cumsum(more) + (len(more) - completions) * more
+            ranks[row] = np.min(spent / completions)
+    return ranks[inverse]
+
+
+def expected_remaining_s(jobs: OrderFacts, unknown_s: float) -> FloatArray:
+    """Seconds left on the best configuration (n,). Unknown: as long again as the job has run, and at least `unknown_s`.
+
+    With heavy-tailed lengths that is what having run so long makes one expect; it also lets nobody of unknown length
+    rank first for ever.
+    """
+    guess = np.maximum(unknown_s, jobs.attained_s / np.maximum(jobs.gang, 1.0))
+    return np.where(np.isfinite(jobs.remaining_s), jobs.remaining_s, guess)
+
+
+def rounded_to_margin(amount: FloatArray, margin: float) -> FloatArray:
+    """Amounts in steps of `margin`: two in the same step differ by less than that part. 0: the amounts themselves."""
+    if margin <= 0:
+        return amount
+    steps: FloatArray = np.floor(np.log1p(amount) / np.log1p(margin))
+    return steps
+
+
+#: Lengths that are expected before any job has ended: as likely short as long.
+PRIOR_S: FloatArray = np.geomspace(300.0, 864_000.0, 20)
+#: Of a guess at least this part counts as left until it has run out.
+_SMALLEST_PART = 0.05
+#: A job that goes on although what was told of it has run out is taken to have this part of what it has had before it:
+#: the mean of what is left of a length that is log-normal about what was told, by half a unit. Nothing left would make
+#: it worth more than all others, and alike on the fastest and on the slowest accelerator.
+_OVERRUN = 0.5
+#: A job of unknown length counts as at least this long where its wait is set against its length.
+_UNKNOWN_S = 600.0
+#: Services closer than this part count as equal.
+_STEP = 0.01
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class JobLengths:
+    """Of each job (n,)."""
+
+    left_s: FloatArray
+    #: The whole run; of an unknown one, what it has had.
+    total_s: FloatArray
+    #: Whether anybody said how long it is.
+    known: BoolArray
+
+
+def job_lengths_of(problem: Problem, best_rate: FloatArray, hidden: bool) -> JobLengths:
+    """Estimate what is left.
+
+    Args:
+        problem: jobs with steps left and done.
+        best_rate: steps per second of the best configuration, 0 for a job without one (n,).
+        hidden: what jobs say of their length is not to be believed; only what they have had counts.
+    """
+    jobs = problem.jobs
+    n = len(jobs)
+    done_s = _done_s(problem, best_rate)
+    if hidden:
+        told_s = left_s = np.full(n, np.inf)
+    else:
+        told_s = jobs.length_s if len(jobs.length_s) else np.full(n, np.inf)
+        left_s = np.full(n, np.inf)
+        np.divide(jobs.remaining_steps, best_rate, out=left_s, where=best_rate > 0)
+        left_s = np.where(left_s > 0, left_s, _OVERRUN * done_s)
+    guessed = ~np.isfinite(left_s) & np.isfinite(told_s)
+    by_guess = np.where(done_s < told_s, np.maximum(told_s - done_s, _SMALLEST_PART * told_s), _OVERRUN * done_s)
+    left_s = np.where(guessed, by_guess, left_s)
+    known = np.isfinite(left_s)
+    if not known.all():
+        left_s = np.where(known, left_s, _rank_s(problem.finished_s, done_s))
+    total_s = np.where(known, left_s + done_s, np.maximum(done_s, _UNKNOWN_S))
+    return JobLengths(left_s, np.maximum(total_s, 1.0), known)
+
+
+def _done_s(problem: Problem, best_rate: FloatArray) -> FloatArray:
+    """Service so far; by accelerator time where nobody counts steps."""
+    jobs = problem.jobs
+    by_time = jobs.attained_s / np.maximum(jobs.gang, 1.0)
+    if not len(jobs.done_steps):
+        return by_time
+    by_steps = np.zeros(len(jobs))
+    np.divide(jobs.done_steps, best_rate, out=by_steps, where=best_rate > 0)
+    return np.where(by_steps > 0, by_steps, np.where(np.isfinite(jobs.remaining_steps), 0.0, by_time))
+
+
+def _rank_s(finished_s: FloatArray, done_s: FloatArray) -> FloatArray:
+    """Gittins ranks of services, in steps so small that they decide nothing and so large that few differ."""
+    level = np.expm1(np.round(np.log1p(done_s) / _STEP) * _STEP)
+    return gittins_rank(np.concatenate((PRIOR_S, finished_s)), level)

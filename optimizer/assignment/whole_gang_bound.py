@@ -1,0 +1,170 @@
+"""What whole gangs can reach: a bound for small fleets, where fractional shares promise more than any schedule keeps.
+
+At one instant a job runs as a whole gang or not at all, so what jobs get over time is a mixture of *packings*: whole
+gangs within the pools' capacity. Any weights y >= 0 on the jobs' utilities bound such mixtures by the best single
+packing under these weights (weak duality); the weights that the prices of a solve imply are used, so one integer
+program per question suffices. With n[c] = 1 where a packing runs column c:
+
+    level   sum y target(z) <= max over packings of sum y worth n                  solved for z
+    sum     max over packings of sum (value + y worth) n - sum y floor
+    log     sum w log u + W log(max over packings of sum (w / u) worth n / W), W = sum w, u the fractional utilities
+
+(the last from sum w log u' <= sum w log(w / y) + W log(y . u' / W) for all u', by Jensen's inequality). Limits that
+some jobs share hold on average, not at every instant: in a packing they are paid for at their price. What is maximised
+comes from the policy's measure (`optimizer.checking`), so no policy need know of this file.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from optimizer.check.certificate import jobwise_problem
+from optimizer.check.dual_bounds import CheckedLevel, CheckedLog, CheckedObjective, CheckedSum, DualProof
+from optimizer.check.jobwise_problem import JobwiseProblem, cheapest_mixture, cheapest_mixture_at_least
+from optimizer.check.policy_measures import CheckRequest, has_measure, measure_of
+from optimizer.check.stage_proofs import recompute_stages
+from optimizer.classes.aggregation import aggregate_problem
+from optimizer.classes.class_problem import ClassProblem
+from optimizer.decision import Decision, Memory, Shares
+from optimizer.policy import PolicySpec
+from optimizer.problem import FloatArray, Problem
+
+#: Fleets up to this many accelerators: above, whole gangs lose little, and the program is large.
+LARGEST_FLEET = 64
+#: Branch-and-bound nodes; the bound proved by then is valid whether or not the search has ended.
+_NODES = 2_000
+_BISECTIONS = 100
+#: Part of a target by which it is lowered to see what its last piece costs.
+_PIECE = 1e-6
+
+
+def integral_bound(problem: Problem, policy: PolicySpec, decision: Decision, memory: Memory = None) -> float | None:
+    """What the certificate's objective can at best be for whole gangs, over time; at least as tight as its bound.
+
+    Args:
+        problem: as it was asked.
+        policy: who answered.
+        decision: the answer; its prices choose the weights, which makes the bound tight, and any prices leave it valid.
+        memory: what the policy remembered when it was asked.
+
+    Returns:
+        the bound, in the certificate's unit. None where there is none: for orders, for fleets of more than
+        `LARGEST_FLEET` accelerators, where jobs run two by two, and for policies that maximise nothing by prices.
+    """
+    if not isinstance(decision, Shares) or not decision.stages or not has_measure(policy.name):
+        return None
+    facts = jobwise_problem(problem, policy, decision.rent)
+    if facts.capacity.sum() > LARGEST_FLEET or facts.pair_rows:
+        return None
+    if len(decision.stages[0].prices) != len(facts.row_capacity):
+        return None  # an answer from outside
+    measure = measure_of(policy.name, CheckRequest(facts, policy.parameters, memory, decision))
+    told = recompute_stages(facts, measure, replace(decision, stages=decision.stages[:1])).told
+    if not told:
+        return None
+    first = told[0]
+    fluid = _FractionalOptimum(facts, first.proof, decision, first.bound)
+    return measure.certified(decision, first.value, min(first.bound, _objective_bound(first.form, fluid)))[1]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _FractionalOptimum:
+    """A fluid optimum: shares, prices of the rows, and the bound that these prove."""
+
+    facts: JobwiseProblem
+    proof: DualProof
+    shares: Shares
+    bound: float
+
+    def best_packing(self, gain: FloatArray) -> float:
+        """The largest sum of gains of one packing (c,), what it takes of limits paid for, and their earnings added."""
+        facts, pools = self.facts, len(self.facts.capacity)
+        limits = np.concatenate((np.zeros(pools), self.proof.prices[pools:]))
+        net = np.where(facts.usable, gain - facts.cost(limits), 0.0)
+        classes = aggregate_problem(facts.problem, facts.usable, [net], [np.zeros(facts.jobs)])
+        market = replace(classes.market, capacity=facts.capacity)
+        return best_integral_packing(market, classes.per_column(net)) + float(limits @ facts.row_capacity)
+
+
+def _objective_bound(form: CheckedObjective, fluid: _FractionalOptimum) -> float:
+    """The bound of one form, in its own unit."""
+    job = fluid.facts.problem.columns.job
+    if isinstance(form, CheckedLevel):
+        y = _level_weights(form, fluid)
+        return _level_bound(form, y, fluid.best_packing(y[job] * form.worth), fluid.bound)
+    if isinstance(form, CheckedSum):
+        y = _floor_weights(form, fluid)
+        return fluid.best_packing(form.value + y[job] * form.worth) - float(y @ form.floor)
+    return _log_bound(form, fluid)
+
+
+def _level_weights(form: CheckedLevel, fluid: _FractionalOptimum) -> FloatArray:
+    """What the last piece of each job's target costs at the prices, per unit of utility (n,)."""
+    menu = fluid.facts.menu(form.worth, fluid.facts.cost(fluid.proof.prices))
+    target = form.targets.at(fluid.bound)
+    last = cheapest_mixture(menu, target) - cheapest_mixture(menu, target * (1 - _PIECE))
+    return _per_unit(last, target)
+
+
+def _floor_weights(form: CheckedSum, fluid: _FractionalOptimum) -> FloatArray:
+    """What the last piece of each job's floor costs at the prices, per unit of utility (n,)."""
+    menu = fluid.facts.menu(form.worth, fluid.facts.cost(fluid.proof.prices) - form.value)
+    last = cheapest_mixture_at_least(menu, form.floor) - cheapest_mixture_at_least(menu, form.floor * (1 - _PIECE))
+    return _per_unit(last, form.floor)
+
+
+def _per_unit(last: FloatArray, whole: FloatArray) -> FloatArray:
+    counts = (whole > 0) & np.isfinite(last)
+    return np.maximum(np.divide(last, whole * _PIECE, out=np.zeros(len(whole)), where=counts), 0.0)
+
+
+def _level_bound(form: CheckedLevel, y: FloatArray, most: float, fluid: float) -> float:
+    """The largest level up to the fluid bound whose targets are worth at most the best packing."""
+
+    def asked(z: float) -> float:
+        return float(y @ form.targets.at(z))
+
+    if asked(fluid) <= most:
+        return fluid
+    low, high = 0.0, fluid
+    for _ in range(_BISECTIONS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if asked(middle) <= most else (low, middle)
+    return high
+
+
+def _log_bound(form: CheckedLog, fluid: _FractionalOptimum) -> float:
+    facts = fluid.facts
+    utility = facts.gained(form.worth, fluid.shares)
+    counted = (form.weight > 0) & (utility > 0)
+    if not np.array_equal(counted, form.weight > 0):
+        return fluid.bound
+    y = np.divide(form.weight, utility, out=np.zeros(facts.jobs), where=counted)
+    total = float(form.weight.sum())
+    most = fluid.best_packing(y[facts.problem.columns.job] * form.worth)
+    return float(form.weight[counted] @ np.log(utility[counted])) + total * float(np.log(most / total))
+
+
+def best_integral_packing(market: ClassProblem, gain: FloatArray) -> float:
+    """The largest sum of gains of one packing, or what is proved about it: gain of one member in each column (C,)."""
+    useful = np.flatnonzero(gain > 0)
+    if not len(useful):
+        return 0.0
+    from scipy import sparse  # only where a program is to be solved
+    from scipy.optimize import Bounds, LinearConstraint, milp
+
+    owner = market.owner()
+    time = sparse.csr_array((np.ones(market.columns), (owner, np.arange(market.columns))))
+    uses = np.repeat(np.arange(market.columns), np.diff(market.use_first))
+    load = sparse.csr_array((market.use_count, (market.use_row, uses)), shape=(market.rows, market.columns))
+    rows = sparse.vstack([time, load]).tocsc()[:, useful]
+    limits = np.concatenate([market.size, market.capacity])
+    scale = float(gain.max())  # the solver's tolerances are absolute
+    found = milp(
+        -gain[useful] / scale,
+        constraints=LinearConstraint(rows, ub=limits),
+        integrality=np.ones(len(useful)),
+        bounds=Bounds(0, market.size[owner[useful]]),
+        options={"node_limit": _NODES},
+    )
+    return float(-found.mip_dual_bound) * scale if found.mip_dual_bound is not None else float("inf")

@@ -1,0 +1,1 @@
+"""An independent opinion on an answer: recomputes everything from the problem and shares no code with solvers."""

@@ -1,0 +1,334 @@
+"""An independent opinion on an answer: recomputes everything from the problem, trusts no number and shares no code.
+
+What policies do with matrices and classes is done here job by job, as the definitions read: by another road. Of an
+answer in shares, only shares and prices matter; what the shares reach, and what the prices prove to be out of reach,
+follow from the problem. Decides only whether an answer is what it claims to be; every disagreement is a complaint.
+
+Mixed gangs that were made for an answer are checked too. At given prices the cheapest gang of a pace takes the cheapest
+accelerators that are fast enough; no other of that pace needs to be looked at. A job whose known ways are as cheap, for
+every pace, gains nothing by any gang over any pools.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from optimizer.check.entity_tree import CheckedTree
+from optimizer.check.jobwise_problem import JobwiseProblem, cheapest_mixture, isolated_shares
+from optimizer.check.policy_measures import CheckRequest, PolicyMeasure, measure_of, project_terms, weighted_level
+from optimizer.check.stage_proofs import (
+    OPTIMAL,
+    SOLVER_TOLERANCE,
+    agrees,
+    expects_no_stage,
+    quote_complaints,
+    recompute_stages,
+)
+from optimizer.decision import Decision, Memory, MultiPoolGangs, Order, Plan, Shares, Status
+from optimizer.policy import PolicySpec
+from optimizer.problem import FloatArray, Problem
+
+#: A pool may be exceeded by this part of what it has.
+_PLAN_FEASIBLE = 1e-6
+
+
+def plan_complaints(problem: Problem, plan: Plan) -> Iterator[str]:
+    """Complaints about a plan."""
+    n, columns, pools = len(problem.jobs), problem.columns, problem.pools
+    if sorted(plan.rows.tolist()) != list(range(n)) or len(plan.column) != n:
+        yield "the plan does not name every job exactly once"
+        return
+    placed = np.flatnonzero(plan.column >= 0)
+    chosen = plan.column[placed]
+    if np.any(chosen >= len(columns)) or np.any(columns.job[chosen] != placed):
+        yield "a job is planned in a configuration that it has not"
+        return
+    if np.any(columns.steps_per_s[chosen] <= 0):
+        yield "a job is planned in a configuration that cannot run"
+    held = np.isin(columns.use_column, chosen)
+    used = np.bincount(columns.use_pool[held], columns.use_count[held], len(pools))
+    for row in np.flatnonzero(used > pools.capacity * (1 + _PLAN_FEASIBLE) + _PLAN_FEASIBLE):
+        yield f"{pools.pool_id[row]}: {used[row]:g} accelerators are planned, {pools.capacity[row]:g} are there"
+    if not np.all(plan.quote.prices >= 0) or not np.all(plan.surplus >= 0):
+        yield "a price or a surplus is negative"
+    yardstick = plan.yardstick
+    if yardstick is not None and yardstick.objective > yardstick.bound * (1 + _PLAN_FEASIBLE) + _PLAN_FEASIBLE:
+        yield f"{yardstick.name}: {yardstick.objective:.9g} is above its bound, {yardstick.bound:.9g}"
+
+
+#: What may differ between two honest computations of a constraint.
+_FEASIBLE = 1e-9
+#: Unit of prices where there are none.
+_NO_PRICE_UNIT = "nothing has a price"
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedCertificate:
+    """What an answer is really worth. No complaints: it is what it claims to be."""
+
+    objective: float
+    bound: float
+    gap: float
+    violation: float
+    complaints: tuple[str, ...]
+    #: What could not be recomputed from the answer, and was taken as stated.
+    unchecked: tuple[str, ...] = ()
+
+    @property
+    def holds(self) -> bool:
+        """True: nothing to complain about."""
+        return not self.complaints
+
+
+def check_decision(
+    problem: Problem, policy: PolicySpec, decision: Decision, memory: Memory = None
+) -> CheckedCertificate:
+    """Check an answer against the problem.
+
+    Args:
+        problem: a valid one, as it was asked (before a rental: `Shares.rent` says what was counted on).
+        policy: who answered.
+        decision: the answer.
+        memory: what the policy remembered when it was asked.
+
+    Raises:
+        UnknownPolicyError: the answer is in shares, and no measure is written for that policy.
+    """
+    if isinstance(decision, Plan):
+        complaints = list(plan_complaints(problem, decision))
+        return CheckedCertificate(0.0, 0.0, 0.0, 0.0, tuple(complaints), ("what a place is worth to a job",))
+    if isinstance(decision, Order):
+        trusted = ("the yardstick's objective and bound",) if decision.yardstick is not None else ()
+        return CheckedCertificate(0.0, 0.0, 0.0, 0.0, tuple(_order_complaints(problem, decision)), trusted)
+    facts = jobwise_problem(problem, policy, decision.rent)
+    complaints = list(_share_complaints(facts, decision))
+    violation = largest_violation(facts, decision)
+    if decision.certificate.status is Status.EMPTY:
+        objective, bound = 0.0, 0.0
+        if facts.usable.any():
+            complaints.append("called empty, but something can run")
+    elif policy.name in _FORMULAS:
+        objective, bound = _FORMULAS[policy.name](facts, decision, complaints)
+    else:
+        measure = measure_of(policy.name, CheckRequest(facts, policy.parameters, memory, decision))
+        objective, bound = _check_program(facts, measure, decision, complaints)
+    gap = recomputed_gap(objective, bound)
+    complaints += _certificate_complaints(decision, objective, bound, gap, violation)
+    return CheckedCertificate(objective, bound, gap, violation, tuple(complaints), _UNCHECKED.get(policy.name, ()))
+
+
+def jobwise_problem(problem: Problem, policy: PolicySpec, rent: FloatArray) -> JobwiseProblem:
+    """The problem job by job as the policy sees it, with so much rented (p,)."""
+    told = policy.parameters
+    facts = JobwiseProblem(problem, rent, aware=bool(told.get("aware", True)), packs=bool(told.get("packed", False)))
+    if policy.name == "hierarchical":
+        facts.limit(CheckedTree(facts, project_terms(told)).limits(facts))
+    return facts
+
+
+def _check_program(
+    facts: JobwiseProblem, measure: PolicyMeasure, shares: Shares, complaints: list[str]
+) -> tuple[float, float]:
+    """(objective, bound) of a policy that solves something."""
+    rows = len(facts.row_capacity)
+    if any(len(stage.prices) != rows for stage in shares.stages):
+        complaints.append(f"a stage has another number of prices than there are rows ({rows})")
+        return 0.0, 0.0
+    found = recompute_stages(facts, measure, shares)
+    complaints += [*measure.complaints, *found.complaints]
+    complaints += quote_complaints(facts, measure, shares, found.told)
+    if tuple(shares.relaxed) != measure.relaxed:
+        complaints.append("the jobs whose deadline was relaxed are not those listed")
+    if shares.certificate.maximise is not measure.maximise:
+        complaints.append(f"the policy {'maximises' if measure.maximise else 'minimises'}")
+    if not found.told:
+        if not expects_no_stage(facts, measure):
+            complaints.append("no stage proves anything")
+        return 0.0, 0.0
+    first = found.told[0]
+    return measure.certified(shares, first.value, first.bound)
+
+
+def _share_complaints(facts: JobwiseProblem, shares: Shares) -> Iterator[str]:
+    """Is it possible at all?"""
+    if not all(np.all(np.isfinite(values)) for values in (shares.x, shares.rent, shares.packed.share)):
+        yield "a share is no number"
+    violation = largest_violation(facts, shares)
+    if not violation <= _FEASIBLE:
+        yield f"a constraint is violated by {violation:.3g}"
+    if np.any(shares.x[~facts.usable] != 0):
+        yield "a configuration that cannot run has a share"
+    if len(shares.packed) and not facts.pair_rows:
+        yield "jobs run together, and nobody gains by that, or the policy packs none"
+    if len(list(facts.pairs_in(shares.packed))) < len(shares.packed):
+        yield "jobs run together that are no pair there"
+    pools = facts.problem.pools
+    if np.any(shares.rent < 0) or np.any(shares.rent > np.maximum(pools.rentable, pools.held) * (1 + _FEASIBLE)):
+        yield "more is rented than there is to rent"
+    if not np.array_equal(shares.unplaceable, np.flatnonzero(~facts.placeable)):
+        yield "the jobs without any configuration are not those listed"
+
+
+def largest_violation(facts: JobwiseProblem, shares: Shares) -> float:
+    """Largest violation of any constraint, relative to its right-hand side (1 where that is 0)."""
+    x, together = shares.x, list(facts.pairs_in(shares.packed))
+    worst = max(0.0, float(-x.min(initial=0.0)), float(-shares.packed.share.min(initial=0.0)))
+    time = facts.summed(x)
+    for pair in together:
+        time[pair.first] += pair.share
+        time[pair.second] += pair.share
+    capacity = facts.row_capacity
+    over = (facts.used(shares) - capacity) / np.where(capacity > 0, capacity, 1.0)
+    return max(worst, float(time.max(initial=0.0)) - 1.0, float(over.max(initial=0.0)))
+
+
+def _check_isolated(facts: JobwiseProblem, shares: Shares, complaints: list[str]) -> tuple[float, float]:
+    """An equal part of every pool for everybody. The bound is max-min's, whose prices are no part of the answer."""
+    expected = isolated_shares(facts)
+    for job, mine in enumerate(facts.columns_of):
+        if any(abs(shares.x[c] - expected[c]) > SOLVER_TOLERANCE for c in mine):
+            complaints.append(f"job {facts.problem.jobs.job_id[job]} does not have its equal part")
+    level = weighted_level(facts).reached(facts, shares)
+    complaints += _formula_complaints(shares)
+    if shares.certificate.bound < level * (1 - SOLVER_TOLERANCE):
+        complaints.append("the bound is below what the shares reach")
+    return level, shares.certificate.bound
+
+
+def _check_allox(facts: JobwiseProblem, shares: Shares, complaints: list[str]) -> tuple[float, float]:
+    """Whole places. Who waits behind whom, and so the sum of completion times, is no part of the answer."""
+    if np.any((shares.x != 0) & (shares.x != 1)):
+        complaints.append("a job has a part of a place")
+    complaints += _formula_complaints(shares)
+    if shares.certificate.objective < shares.certificate.bound * (1 - SOLVER_TOLERANCE):
+        complaints.append("the objective is below what is called its bound")
+    return shares.certificate.objective, shares.certificate.bound
+
+
+def _formula_complaints(shares: Shares) -> Iterator[str]:
+    """Without a program nothing has a price."""
+    quote = shares.quote
+    if quote.prices.any() or shares.surplus.any() or quote.exchange != 1 or quote.unit != _NO_PRICE_UNIT:
+        yield "nothing has a price by this formula"
+    if shares.certificate.status is Status.OPTIMAL or shares.stages:
+        yield "a formula seeks no optimum"
+
+
+_FORMULAS = {"isolated": _check_isolated, "allox": _check_allox}
+_UNCHECKED = {"isolated": ("the bound",), "allox": ("the objective", "the bound")}
+
+
+def recomputed_gap(objective: float, bound: float) -> float:
+    """|bound - objective| / |bound|; 0 where they are equal, infinite where nothing is reached or proved."""
+    if objective == bound:
+        return 0.0
+    if not (np.isfinite(objective) and np.isfinite(bound)):
+        return float("inf")
+    return abs(bound - objective) / max(1e-12, abs(bound))
+
+
+def _certificate_complaints(
+    shares: Shares, objective: float, bound: float, gap: float, violation: float
+) -> Iterator[str]:
+    """What the certificate says against what was found."""
+    stated = shares.certificate
+    size = max(abs(objective) if np.isfinite(objective) else 0.0, abs(bound) if np.isfinite(bound) else 0.0, 1e-9)
+    if not agrees(stated.objective, objective, size):
+        yield f"objective: stated {stated.objective:.9g}, found {objective:.9g}"
+    if not agrees(stated.bound, bound, size):
+        yield f"bound: stated {stated.bound:.9g}, found {bound:.9g}"
+    if not (stated.gap == gap or abs(stated.gap - gap) <= 2 * SOLVER_TOLERANCE * max(1.0, gap)):
+        yield f"gap: stated {stated.gap:.3g}, found {gap:.3g}"
+    if not violation <= stated.violation + _FEASIBLE:
+        yield f"violation: stated {stated.violation:.3g}, found {violation:.3g}"
+    if stated.status is Status.OPTIMAL and not gap <= OPTIMAL:
+        yield f"called optimal with a gap of {gap:.3g}"
+
+
+def _order_complaints(problem: Problem, order: Order) -> Iterator[str]:
+    """An order names every job once, and has an opinion on every configuration."""
+    if sorted(order.rows) != list(range(len(problem.jobs))):
+        yield "the order does not name every job exactly once"
+    if len(order.preference) != len(problem.columns) or not np.all(np.isfinite(order.preference)):
+        yield "the preference does not rank every configuration"
+    yardstick = order.yardstick
+    if yardstick is not None:
+        if yardstick.objective < yardstick.bound * (1 - SOLVER_TOLERANCE):
+            yield f"{yardstick.name}: {yardstick.objective:.9g} is below its bound, {yardstick.bound:.9g}"
+        gap = (yardstick.objective - yardstick.bound) / max(1e-12, yardstick.bound)
+        if np.isfinite(gap) and abs(yardstick.gap - gap) > SOLVER_TOLERANCE * max(1.0, abs(gap)):
+            yield f"{yardstick.name}: gap stated {yardstick.gap:.3g}, found {gap:.3g}"
+
+
+#: Two honest computations agree to this part.
+_SAME_SPEED = 1e-6
+#: Money counts besides: what they make of mixtures is taken as it is.
+MONEY_POLICIES = frozenset({"throughput_per_dollar", "cost_with_slos"})
+
+
+def invalid_mixed_gangs(problem: Problem, mixtures: MultiPoolGangs) -> Iterator[tuple[int, str]]:
+    """(number, what is wrong) of gangs that the problem does not let anybody make."""
+    mixes, speeds = problem.jobs.mixes, _speed_by_pool(problem)
+    for number, (job, rate, use) in enumerate(zip(mixtures.job, mixtures.steps_per_s, mixtures.use, strict=True)):
+        gang, used = float(problem.jobs.gang[job]), np.flatnonzero(use > 0)
+        job_id = int(problem.jobs.job_id[job])
+        slowest = min((speeds[job].get(int(pool), 0.0) for pool in used), default=0.0)
+        if len(problem.jobs.fork_max) and problem.jobs.fork_max[job] > 1 and _is_fork(problem, job, use, speeds[job]):
+            most = sum(use[pool] / gang * speeds[job][int(pool)] for pool in used)
+            if not 0 < rate <= most * (1 + _SAME_SPEED):
+                yield number, f"its parts add up to {most:g} steps/s at most"
+        elif not len(mixes) or not mixes[job]:
+            yield number, f"job {job_id} does not mix"
+        elif use.sum() != gang or np.any(use != np.floor(use)) or len(used) < 2:
+            yield number, f"it is no gang of {gang:g} accelerators in several pools"
+        elif slowest <= 0 or abs(rate - slowest) > _SAME_SPEED * slowest:
+            yield number, f"it runs at {slowest:g} steps/s, the speed of its slowest pool"
+
+
+def _is_fork(problem: Problem, job: int, use: FloatArray, speed: dict[int, float]) -> bool:
+    """Whole gangs, as many as the job may have parts, all in pools where it runs."""
+    parts = use / problem.jobs.gang[job]
+    runs = all(speed.get(int(pool), 0.0) > 0 for pool in np.flatnonzero(use > 0))
+    return runs and not np.any(parts != np.floor(parts)) and 2 <= parts.sum() <= problem.jobs.fork_max[job]
+
+
+def mixed_gang_complaints(problem: Problem, policy: PolicySpec, decision: Decision) -> Iterator[str]:
+    """Gangs that would have been better at the prices of a stage."""
+    if not len(problem.jobs.mixes) or not isinstance(decision, Shares) or policy.name in MONEY_POLICIES:
+        return
+    if decision.certificate.status is not Status.OPTIMAL:
+        return
+    facts, speeds = jobwise_problem(problem, policy, decision.rent), _speed_by_pool(problem)
+    for number, stage in enumerate(decision.stages, start=1):
+        prices = stage.prices
+        if len(prices) != len(problem.pools):
+            return
+        for job in np.flatnonzero(problem.jobs.mixes).tolist():
+            if any(_undercuts(facts, job, pace, speeds[job], prices) for pace in set(speeds[job].values())):
+                yield f"stage {number}: job {int(problem.jobs.job_id[job])} has a better gang over several pools"
+
+
+def _undercuts(facts: JobwiseProblem, job: int, pace: float, speed: dict[int, float], prices: FloatArray) -> bool:
+    """Is the cheapest gang of at least this pace over several pools cheaper than all known ways to its speed?"""
+    left, cost, slowest, parts = float(facts.problem.jobs.gang[job]), 0.0, np.inf, 0
+    for pool in sorted((pool for pool in speed if speed[pool] >= pace), key=lambda pool: (prices[pool], pool)):
+        taken = min(left, float(np.floor(facts.capacity[pool] + 1e-9)))
+        if taken > 0:
+            left, cost, slowest, parts = left - taken, cost + taken * prices[pool], min(slowest, speed[pool]), parts + 1
+    if left > 0 or parts < 2:
+        return False
+    menu = facts.menu(facts.problem.columns.steps_per_s, facts.cost(prices))
+    known = float(cheapest_mixture(menu, np.full(facts.jobs, slowest))[job])
+    return cost < known * (1 - _SAME_SPEED) - 1e-12
+
+
+def _speed_by_pool(problem: Problem) -> list[dict[int, float]]:
+    """Of each job, the speed of its whole gang by pool, where it may run in that pool alone."""
+    columns, speeds = problem.columns, [dict[int, float]() for _ in range(len(problem.jobs))]
+    uses = np.bincount(columns.use_column, minlength=len(columns))
+    for column, pool, count in zip(columns.use_column, columns.use_pool, columns.use_count, strict=True):
+        job, rate = int(columns.job[column]), float(columns.steps_per_s[column])
+        if uses[column] == 1 and count == problem.jobs.gang[job] and rate > 0:
+            speeds[job][int(pool)] = max(speeds[job].get(int(pool), 0.0), rate)
+    return speeds

@@ -1,0 +1,234 @@
+"""Shares over a tree of entities: who stands where, what limits them, and each job's target at a level.
+
+Amounts are sums of fair-share utilities; a fleet of N accelerators has about N. At level z, by tiers:
+
+    guaranteed    every entity has z times its guaranteed amount, z up to 1
+    by weight     a top entity has min(max(B, w z), cap), B its guaranteed amount
+    weightless    the same with B what everybody has by now, and weights of 0 counting as 1
+
+Inside an entity its amount is divided by the same rule among its children (the water y stands where they have it all),
+or handed to its jobs in order of submission. cap: what its children can use together, and for one that does not borrow
+its own part of the fleet.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from optimizer.check.jobwise_problem import JobwiseProblem
+from optimizer.problem import BoolArray, Entities, FloatArray
+
+GUARANTEED, BY_WEIGHT, WEIGHTLESS = 0, 1, 2
+_HALVINGS = 120
+
+
+@dataclass(slots=True)
+class CheckedEntity:
+    """One entity under the terms in force."""
+
+    parent: int
+    weight: float = 1.0
+    guaranteed: float = 0.0
+    limit: float = 1.0
+    borrows: bool = True
+    fifo: bool = False
+    children: list[int] = field(default_factory=list)
+    #: Rows of jobs that hang on it, in the order in which they are served where that matters.
+    jobs: list[int] = field(default_factory=list)
+
+
+class CheckedTree:
+    """The entities of a problem under a policy's terms, with the jobs on them."""
+
+    def __init__(self, facts: JobwiseProblem, terms: Mapping[str, Any]) -> None:
+        self.fleet = float(facts.problem.pools.capacity.sum())
+        self.entities = _entities(facts.problem.entities, terms)
+        self.top = [row for row, entity in enumerate(self.entities) if entity.parent < 0]
+        self.loose: list[int] = []  # jobs of nobody
+        jobs = facts.problem.jobs
+        for job in np.lexsort((jobs.job_id, jobs.submitted_at)):
+            if not len(facts.problem.entities):
+                self.loose.append(int(job))
+                continue
+            above = self.line(int(jobs.entity[job]))
+            served = [row for row in above if self.entities[row].fifo]
+            self.entities[served[-1] if served else above[0]].jobs.append(int(job))
+
+    def line(self, row: int) -> list[int]:
+        """An entity and those above it."""
+        line = [row]
+        while self.entities[line[-1]].parent >= 0:
+            line.append(self.entities[line[-1]].parent)
+        return line
+
+    def limits(self, facts: JobwiseProblem) -> list[tuple[BoolArray, float]]:
+        """(jobs below, accelerators that they never exceed together) of every entity with a limit."""
+        owned = len(facts.problem.entities) > 0
+        of = [self.line(int(row)) if owned else [] for row in facts.problem.jobs.entity]
+        return [
+            (np.array([row in line for line in of], dtype=np.bool_), entity.limit * self.fleet)
+            for row, entity in enumerate(self.entities)
+            if entity.limit < 1
+        ]
+
+    def own_part(self, row: int) -> float:
+        """Amount that an entity that does not borrow never exceeds."""
+        entity = self.entities[row]
+        if entity.borrows:
+            return float("inf")
+        part = 1.0
+        for each in self.line(row):
+            siblings = [other.weight for other in self.entities if other.parent == self.entities[each].parent]
+            part *= self.entities[each].weight / sum(siblings) if sum(siblings) > 0 else 0.0
+        return max(part, entity.guaranteed) * self.fleet
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CheckedTreeTargets:
+    """Targets of a tier; jobs that have settled keep what they have (arrays (n,))."""
+
+    tree: CheckedTree
+    tier: int
+    weight: FloatArray
+    kept: FloatArray
+    cap: FloatArray
+    settled: BoolArray
+
+    @property
+    def rising(self) -> BoolArray:
+        """Anybody may."""
+        return np.asarray(~self.settled)
+
+    @property
+    def highest(self) -> float:
+        """The level at which the top has all that it can use."""
+        if self.tier == GUARANTEED:
+            return 1.0
+        floors, caps, weights = self._group(self.tree.top, self.tree.loose, 1.0)
+        rising = (weights > 0) & (caps > floors)
+        return float((caps[rising] / weights[rising]).max(initial=0.0))
+
+    def at(self, z: float) -> FloatArray:
+        targets = np.zeros(len(self.kept))
+        guarantee = z if self.tier == GUARANTEED else 1.0
+        floors, caps, weights = self._group(self.tree.top, self.tree.loose, guarantee)
+        water = 0.0 if self.tier == GUARANTEED else z
+        amounts = np.minimum(np.maximum(floors, weights * water), caps)
+        self._hand_out(self.tree.top, self.tree.loose, amounts, guarantee, targets)
+        return targets
+
+    def reached(self, utility: FloatArray, full: float) -> float:
+        low, high, enough = 0.0, self.highest, utility * (1 + full)
+        if np.all(enough >= self.at(high)):
+            return high
+        for _ in range(_HALVINGS):
+            middle = (low + high) / 2
+            low, high = (middle, high) if np.all(enough >= self.at(middle)) else (low, middle)
+        return low
+
+    def _hand_out(
+        self, entities: list[int], jobs: list[int], amounts: FloatArray, guarantee: float, targets: FloatArray
+    ) -> None:
+        for row, amount in zip(entities, amounts, strict=False):
+            entity = self.tree.entities[row]
+            floors, caps, weights = self._group(entity.children, entity.jobs, guarantee, in_order=entity.fifo)
+            if entity.fifo:
+                before = np.concatenate(([0.0], np.cumsum(caps)))[:-1]
+                inside = np.clip(amount - before, 0.0, caps)
+            else:
+                inside = _divided(float(amount), floors, caps, weights)
+            self._hand_out(entity.children, entity.jobs, inside, guarantee, targets)
+        if jobs:
+            targets[jobs] = amounts[len(entities) :]
+
+    def _group(
+        self, entities: list[int], jobs: list[int], guarantee: float, *, in_order: bool = False
+    ) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Floors, caps and weights of siblings, entities first; who has no weight gets no more than its floor, unless
+        they are served in order.
+        """
+        floors: list[float] = []
+        caps: list[float] = []
+        weights: list[float] = []
+        for row in entities:
+            least, most = self._of(row, guarantee)
+            floors.append(least)
+            caps.append(most)
+            weights.append(self.tree.entities[row].weight)
+        keeps = self.settled[jobs] | (self.tier == WEIGHTLESS)
+        own_floor = np.minimum(np.where(keeps, self.kept[jobs], 0.0), self.cap[jobs])
+        weight = np.concatenate((weights, self.weight[jobs]))
+        weight = np.where(weight > 0, weight, 1.0) if self.tier == WEIGHTLESS else weight
+        floor, cap = np.concatenate((floors, own_floor)), np.concatenate((caps, self.cap[jobs]))
+        return floor, cap if in_order else np.where(weight > 0, cap, floor), weight
+
+    def _of(self, row: int, guarantee: float) -> tuple[float, float]:
+        """Floor and cap of an entity."""
+        entity = self.tree.entities[row]
+        _, caps, _ = self._group(entity.children, entity.jobs, 1.0, in_order=entity.fifo)
+        cap = min(float(caps.sum()), self.tree.own_part(row))
+        if self.tier == WEIGHTLESS:
+            return min(self._held(row), cap), cap
+        return min(guarantee * min(entity.guaranteed * self.tree.fleet, cap), cap), cap
+
+    def _held(self, row: int) -> float:
+        entity = self.tree.entities[row]
+        return float(self.kept[entity.jobs].sum()) + sum(self._held(child) for child in entity.children)
+
+
+def _divided(amount: float, floors: FloatArray, caps: FloatArray, weights: FloatArray) -> FloatArray:
+    """min(max(floor, w y), cap) with the water y where it all is handed out."""
+
+    def at(y: float) -> FloatArray:
+        return np.asarray(np.minimum(np.maximum(floors, weights * y), caps))
+
+    if at(0.0).sum() >= amount:
+        return at(0.0)
+    low, high = 0.0, float((caps / np.where(weights > 0, weights, np.inf)).max(initial=0.0))
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        if middle in (low, high):
+            break
+        low, high = (middle, high) if at(middle).sum() < amount else (low, middle)
+    return at(high)
+
+
+def _entities(known: Entities, terms: Mapping[str, Any]) -> list[CheckedEntity]:
+    """The problem's entities under the policy's terms; names that it adds have no jobs."""
+
+    def told(array: np.ndarray, row: int, default: Any) -> Any:
+        return array[row].item() if len(array) else default
+
+    entities = [
+        CheckedEntity(
+            told(known.parent, row, -1),
+            float(known.weight[row]),
+            told(known.guaranteed, row, 0.0),
+            told(known.limit, row, 1.0),
+            told(known.borrows, row, True),
+            told(known.fifo, row, False),
+        )
+        for row in range(len(known))
+    ]
+    rows = {name: row for row, name in enumerate(known.name)}
+    for project, said in terms.items():
+        inner = {f"{project}/{user}": each for user, each in (said.get("users") or {}).items()}
+        for name, each in {project: said, **inner}.items():
+            if name not in rows:
+                rows[name] = len(entities)
+                entities.append(CheckedEntity(rows[project] if name in inner else -1))
+            _apply(entities[rows[name]], each)
+    for row, entity in enumerate(entities):
+        if entity.parent >= 0:
+            entities[entity.parent].children.append(row)
+    return entities
+
+
+def _apply(entity: CheckedEntity, said: Mapping[str, Any]) -> None:
+    for name in ("weight", "guaranteed", "limit", "borrows"):
+        if said.get(name) is not None:
+            setattr(entity, name, said[name])
+    if said.get("inside") is not None:
+        entity.fifo = said["inside"] == "fifo"

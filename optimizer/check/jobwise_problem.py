@@ -1,0 +1,344 @@
+"""A problem job by job, in plain loops: what fits, how fast, who is entitled to what, and each job's best response.
+
+Symbols: T[c] steps/s of column c, N[p] accelerators of pool p, s[m] accelerators of job m's gang, M jobs.
+
+    equal[m]   = sum_p T[m,p] N[p] / sum_p N[p]      steps/s if m's time were split over the pools by their size
+    speed[c]   = T[c], or, blind to speeds, equal[m] accelerators[c] / s[m]
+    utility[c] = s[m] speed[c] / equal[m]            in accelerators of the fleet's average speed for m
+    isolated   = 1/M of every pool for every job
+
+At given prices a job's shares obey two constraints, its time and (if it has one) its target. So its best response is
+found among single configurations, idling, and mixtures of two of these; all of them are tried. A menu holds them as a
+table: n jobs, m + 1 entries each, entry 0 being idleness and unused entries repeating it (n, m + 1).
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from optimizer.decision import ColocatedJobs, Memory, Shares
+from optimizer.problem import BoolArray, FloatArray, Problem
+
+#: A target this little above the most that a job can reach counts as that.
+_ROUNDING = 1e-9
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ResponseMenu:
+    """Utility of each entry, and what it costs at the prices in question; a cost below 0 is a gain."""
+
+    worth: FloatArray
+    cost: FloatArray
+
+    @property
+    def most(self) -> FloatArray:
+        """The utility that no job exceeds (n,)."""
+        return np.asarray(self.worth.max(axis=1))
+
+
+def cheapest_mixture(menu: ResponseMenu, target: FloatArray) -> FloatArray:
+    """Least cost of a utility of exactly the target; inf where it is out of reach (n,)."""
+    most = menu.most
+    target = np.where(target <= most * (1 + _ROUNDING), np.minimum(target, most), target)
+    least = np.full(len(target), np.inf)
+    for worth, cost, other_worth, other_cost in _mixtures(menu):
+        between = (np.minimum(worth, other_worth) <= target) & (target <= np.maximum(worth, other_worth))
+        width = other_worth - worth
+        part = np.divide(target - worth, width, out=np.zeros(len(target)), where=width != 0)
+        mixed = np.where(width != 0, cost + part * (other_cost - cost), np.minimum(cost, other_cost))
+        least = np.where(between, np.minimum(least, mixed), least)
+    return least
+
+
+def cheapest_mixture_at_least(menu: ResponseMenu, floor: FloatArray) -> FloatArray:
+    """Least cost, possibly negative, of a utility of no less than the floor; inf where it is out of reach (n,)."""
+    enough = menu.worth >= floor[:, None]
+    alone = np.where(enough, menu.cost, np.inf).min(axis=1)
+    return np.asarray(np.minimum(alone, cheapest_mixture(menu, np.maximum(floor, 0.0))))
+
+
+def largest_log_surplus(menu: ResponseMenu, weight: FloatArray) -> FloatArray:
+    """Largest weight log(utility) - cost of each job; 0 for weight 0, which buys nothing (n,)."""
+    most = np.where(weight > 0, -np.inf, 0.0)
+    for worth, cost, other_worth, other_cost in _mixtures(menu):
+        width, rise = other_worth - worth, other_cost - cost
+        # Along the mixture, weight width / utility equals the rise in cost where neither end is best.
+        utility = np.divide(weight * width, rise, out=np.maximum(worth, other_worth), where=rise != 0)
+        utility = np.where((rise != 0) & (width / np.where(rise != 0, rise, 1.0) <= 0), np.inf, utility)
+        for candidate in (utility, worth, other_worth):
+            inside = np.clip(candidate, np.minimum(worth, other_worth), np.maximum(worth, other_worth))
+            part = np.divide(inside - worth, width, out=np.zeros(len(weight)), where=width != 0)
+            usable = (inside > 0) & (weight > 0)
+            value = weight * np.log(np.where(usable, inside, 1.0)) - (cost + part * rise)
+            most = np.where(usable, np.maximum(most, value), most)
+    return most
+
+
+def _mixtures(menu: ResponseMenu) -> Iterator[tuple[FloatArray, FloatArray, FloatArray, FloatArray]]:
+    """Worths and costs of the two ends of every pair of entries, idleness among them."""
+    for one in range(menu.worth.shape[1]):
+        for other in range(one, menu.worth.shape[1]):
+            yield menu.worth[:, one], menu.cost[:, one], menu.worth[:, other], menu.cost[:, other]
+
+
+def out_of_reach(menu: ResponseMenu, floor: FloatArray) -> BoolArray:
+    """Jobs whose floor is above everything that they could reach (n,)."""
+    return np.asarray(floor > menu.most * (1 + _ROUNDING))
+
+
+#: Slack for counts that went through float arithmetic.
+_WHOLE = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class CoLocatedPair:
+    """Two jobs on the same accelerators: rows, the columns whose speed counts, where, how many, how long."""
+
+    first: int
+    second: int
+    first_column: int
+    second_column: int
+    pool: int
+    count: float
+    share: float
+    first_factor: float
+    second_factor: float
+
+
+class JobwiseProblem:
+    """What follows from the problem alone, once it is known how much is rented."""
+
+    def __init__(self, problem: Problem, rent: FloatArray, *, aware: bool, packs: bool = False) -> None:
+        columns = problem.columns
+        self.problem = problem
+        self.capacity = problem.pools.capacity - problem.pools.held + rent
+        self.uses: list[dict[int, float]] = [{} for _ in columns.job]
+        for column, pool, count in zip(columns.use_column, columns.use_pool, columns.use_count, strict=True):
+            self.uses[column][int(pool)] = self.uses[column].get(int(pool), 0.0) + float(count)
+        self.columns_of: list[list[int]] = [[] for _ in problem.jobs.job_id]
+        for column, job in enumerate(columns.job):
+            self.columns_of[job].append(column)
+        self.accelerators = np.array([sum(uses.values()) for uses in self.uses], dtype=np.float64)
+        self.usable = np.array([self._fits(column) for column in range(len(self.uses))], dtype=np.bool_)
+        self.alone = [self._alone(mine) for mine in self.columns_of]
+        self.equal = np.array([self._equal(job) for job in range(len(self.columns_of))], dtype=np.float64)
+        speed = columns.steps_per_s
+        if not aware:
+            speed = (self.equal / problem.jobs.gang)[columns.job] * self.accelerators
+        self.speed = np.where(self.usable, speed, 0.0)
+        per_step = np.divide(problem.jobs.gang, self.equal, out=np.zeros(len(self.equal)), where=self.equal > 0)
+        self.utility = per_step[columns.job] * self.speed
+        self.weight = self._entitlements()
+        #: Jobs that never exceed so many accelerators together: rows with a price, after those of the pools.
+        self.limits: list[tuple[BoolArray, float]] = []
+        #: Rows of `Pairs` by which some two jobs could gain from running together.
+        self.pair_rows = [row for row in range(len(problem.pairs or ())) if packs and self._gains(row)]
+
+    def limit(self, limits: list[tuple[BoolArray, float]]) -> None:
+        """Hold some jobs to so many accelerators together; columns that are larger than that cannot run."""
+        self.limits = limits
+        for jobs, allowed in limits:
+            self.usable &= ~(jobs[self.problem.columns.job] & (self.accelerators > allowed * (1 + _WHOLE)))
+        self.speed, self.utility = (np.where(self.usable, values, 0.0) for values in (self.speed, self.utility))
+
+    @property
+    def row_capacity(self) -> FloatArray:
+        """How much there is of every row: pools, then limits (r,)."""
+        return np.concatenate((self.capacity, [allowed for _, allowed in self.limits]))
+
+    def used(self, shares: Shares) -> FloatArray:
+        """How much of every row the shares take (r,)."""
+        used, job = np.zeros(len(self.row_capacity)), self.problem.columns.job
+        for column, uses in enumerate(self.uses):
+            for pool, count in uses.items():
+                used[pool] += count * shares.x[column]
+        for pair in self.pairs_in(shares.packed):
+            used[pair.pool] += pair.count * pair.share
+        for row, (jobs, _) in enumerate(self.limits, start=len(self.capacity)):
+            used[row] = float((self.accelerators * shares.x)[jobs[job]].sum())
+        return used
+
+    @property
+    def jobs(self) -> int:
+        """n."""
+        return len(self.columns_of)
+
+    @property
+    def placeable(self) -> np.ndarray:
+        """Jobs that have a usable column (n,)."""
+        return np.array([any(self.usable[c] for c in mine) for mine in self.columns_of], dtype=np.bool_)
+
+    def best(self, worth: FloatArray) -> FloatArray:
+        """The most that each job's columns are worth, at least 0 (n,)."""
+        return np.array([max((worth[c] for c in mine), default=0.0) for mine in self.columns_of], dtype=np.float64)
+
+    def summed(self, values: FloatArray) -> FloatArray:
+        """The sum over each job's columns (n,)."""
+        return np.array([sum(values[c] for c in mine) for mine in self.columns_of], dtype=np.float64)
+
+    def gained(self, worth: FloatArray, shares: Shares) -> FloatArray:
+        """What the shares are worth to each job, at so much for each column run all the time; packed ones too (n,)."""
+        gained = self.summed(worth * shares.x)
+        for pair in self.pairs_in(shares.packed):
+            gained[pair.first] += pair.first_factor * worth[pair.first_column] * pair.share
+            gained[pair.second] += pair.second_factor * worth[pair.second_column] * pair.share
+        return gained
+
+    def over_columns(self, shares: Shares) -> tuple[FloatArray, FloatArray]:
+        """Time that each column gives its job, packed time by what is kept of it; and holds its accelerators, packed
+        time by half (c,), (c,).
+        """
+        gives, holds = shares.x.copy(), shares.x.copy()
+        for pair in self.pairs_in(shares.packed):
+            for column, factor in ((pair.first_column, pair.first_factor), (pair.second_column, pair.second_factor)):
+                gives[column] += factor * pair.share
+                holds[column] += pair.share / 2
+        return gives, holds
+
+    def pairs_in(self, packed: ColocatedJobs) -> Iterator["CoLocatedPair"]:
+        """Who runs together, as what; those that cannot are left out (`misfits` tells)."""
+        pairs = self.problem.pairs
+        if pairs is None:
+            return
+        for first, second, row, share in zip(packed.first, packed.second, packed.pair, packed.share, strict=True):
+            pool = int(pairs.pool[row])
+            one, other = self.alone[first].get(pool), self.alone[second].get(pool)
+            as_listed = (pairs.kind[first], pairs.kind[second]) == (pairs.first[row], pairs.second[row])
+            if one is None or other is None or first == second or not as_listed:
+                continue
+            if self.uses[one][pool] == self.uses[other][pool]:
+                factors = float(pairs.first_factor[row]), float(pairs.second_factor[row])
+                yield CoLocatedPair(
+                    int(first), int(second), one, other, pool, self.uses[one][pool], float(share), *factors
+                )
+
+    def cost(self, prices: FloatArray) -> FloatArray:
+        """What each column pays at the prices of the pools, and of limits if they are among them (c,)."""
+        cost = np.array([sum(n * prices[p] for p, n in uses.items()) for uses in self.uses], dtype=np.float64)
+        for (jobs, _), price in zip(self.limits, prices[len(self.capacity) :], strict=False):
+            cost += np.where(jobs[self.problem.columns.job], self.accelerators * price, 0.0)
+        return cost
+
+    def menu(self, worth: FloatArray, cost: FloatArray) -> ResponseMenu:
+        """The usable columns of all jobs as a table, idleness first."""
+        width = 1 + max((len(mine) for mine in self.columns_of), default=0)
+        worths, costs = np.zeros((self.jobs, width)), np.zeros((self.jobs, width))
+        for job, mine in enumerate(self.columns_of):
+            usable = [c for c in mine if self.usable[c]]
+            worths[job, 1 : 1 + len(usable)] = worth[usable]
+            costs[job, 1 : 1 + len(usable)] = cost[usable]
+        return ResponseMenu(worths, costs)
+
+    def _gains(self, row: int) -> bool:
+        """Do two jobs keep more than one in sum? With less, taking turns alone gives both as much for no more."""
+        pairs = self.problem.pairs
+        assert pairs is not None, "a row of pairs"
+        if pairs.first_factor[row] + pairs.second_factor[row] <= 1:
+            return False
+        pool = int(pairs.pool[row])
+        one, other = (
+            [(job, self.uses[self.alone[job][pool]][pool]) for job in np.flatnonzero(pairs.kind == kind)
+             if pool in self.alone[job]]
+            for kind in (pairs.first[row], pairs.second[row])
+        )  # fmt: skip
+        return any(job != partner and count == same for job, count in one for partner, same in other)
+
+    def _fits(self, column: int) -> bool:
+        makes_progress = bool(self.problem.columns.steps_per_s[column] > 0)
+        return makes_progress and all(n <= self.capacity[p] + _WHOLE for p, n in self.uses[column].items())
+
+    def _alone(self, mine: list[int]) -> dict[int, int]:
+        """The column that stands for a job in each pool: its smallest usable gang there, the fastest of equals."""
+        chosen: dict[int, tuple[float, float, int]] = {}
+        for column in mine:
+            if self.usable[column] and len(self.uses[column]) == 1:
+                [(pool, count)] = self.uses[column].items()
+                entry = (count, -float(self.problem.columns.steps_per_s[column]), column)
+                chosen[pool] = min(chosen.get(pool, entry), entry)
+        return {pool: column for pool, (_, _, column) in chosen.items()}
+
+    def _equal(self, job: int) -> float:
+        """A job without a pool of its own (mixed gangs only) is compared with its own best speed."""
+        speeds = self.problem.columns.steps_per_s
+        whole = max(float(self.capacity.sum()), 1.0)
+        equal = sum(float(speeds[column] * self.capacity[pool]) / whole for pool, column in self.alone[job].items())
+        return equal or max((float(speeds[c]) for c in self.columns_of[job] if self.usable[c]), default=0.0)
+
+    def _entitlements(self) -> FloatArray:
+        """Weights, after projects with something to run have divided theirs among their jobs."""
+        jobs, entities = self.problem.jobs, self.problem.entities
+        own = np.where(self.placeable, jobs.weight, 0.0)
+        if not len(entities):
+            return own
+        project = jobs.entity.copy()
+        for parent, row in reversed(list(zip(entities.parent, range(len(entities)), strict=False))):
+            project[project == row] = row if parent < 0 else parent
+        present = [e for e in range(len(entities)) if own[project == e].sum() > 0]
+        total = sum(float(entities.weight[e]) for e in present)
+        entitled = np.zeros(len(own))
+        for entity in present:
+            members = project == entity
+            if total > 0:
+                part = float(entities.weight[entity]) / total
+                entitled[members] = own.sum() * part * own[members] / own[members].sum()
+        return entitled
+
+
+def isolated_shares(facts: JobwiseProblem) -> FloatArray:
+    """x[m,p] = N[p] / (M s[m]) in the column that stands for m in p, each job's sum brought down to 1 (c,)."""
+    x = np.zeros(len(facts.uses))
+    sharers = [job for job, alone in enumerate(facts.alone) if alone]
+    for job in sharers:
+        parts = {
+            column: float(facts.capacity[pool]) / (len(sharers) * facts.uses[column][pool])
+            for pool, column in facts.alone[job].items()
+        }
+        for column, part in parts.items():
+            x[column] = part / max(1.0, sum(parts.values()))
+    return x
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class IsolatedTimes:
+    """Of each job, all (n,): has something to do; t / D; and D / R (1 / iso where R is unknown), D = A + R / iso."""
+
+    rising: BoolArray
+    past: FloatArray
+    per_rate: FloatArray
+
+
+def isolated_times(facts: JobwiseProblem, memory: Memory) -> IsolatedTimes:
+    """With what the last solve left: the steps, rates and times of then. Without: A = t."""
+    jobs, iso = facts.problem.jobs, _isolated_rates(facts)
+    rising = (iso > 0) & (jobs.remaining_steps > 0)
+    past, per_rate = np.zeros(facts.jobs), np.zeros(facts.jobs)
+    for job in np.flatnonzero(rising):
+        left, since_s = float(jobs.remaining_steps[job]), max(facts.problem.at - float(jobs.submitted_at[job]), 0.0)
+        if np.isinf(left):
+            per_rate[job] = 1 / iso[job]
+            continue
+        due_s = _isolated_s(int(jobs.job_id[job]), left, since_s, memory) + left / iso[job]
+        past[job], per_rate[job] = since_s / due_s, due_s / left
+    return IsolatedTimes(rising, past, per_rate)
+
+
+def _isolated_rates(facts: JobwiseProblem) -> FloatArray:
+    """A job without a pool of its own counts with its best column for its part of the fleet."""
+    rates, x = facts.summed(facts.speed * isolated_shares(facts)), isolated_shares(facts)
+    best, sharers = facts.best(facts.speed), max(int(facts.placeable.sum()), 1)
+    part = np.minimum(facts.capacity.sum() / (sharers * facts.problem.jobs.gang), 1.0)
+    return np.where(facts.summed(x) > 0, rates, best * part)
+
+
+def _isolated_s(job_id: int, left: float, since_s: float, memory: Memory) -> float:
+    if not isinstance(memory, dict):
+        return since_s
+    remembered: dict[str, Any] = memory
+    if job_id not in remembered["job"]:
+        return 0.0
+    row = remembered["job"].index(job_id)
+    before, rate = remembered["remaining"][row], remembered["isolated_rate"][row]
+    done = max(before - left, 0.0) if before is not None and rate > 0 else 0.0
+    return float(remembered["isolated_s"][row]) + (done / rate if done else 0.0)

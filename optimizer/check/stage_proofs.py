@@ -1,0 +1,310 @@
+"""Stage after stage: does it maximise what the policy says, do its shares reach it, do its prices prove it?
+
+A level leaves behind what it used up. In every optimum of a level, whoever reaches its target for nothing uses no
+priced row (complementary slackness), and all later shares are optima of it too; so what is priced is gone for those who
+still rise, and whoever could have no more than its target of the rest has settled.
+
+The prices that people see follow from those of the stages. Fair policies quote what a unit of fair-share utility costs
+on the mean of those who pay: a stage's price times the utility of the columns that cost something at its prices, over
+what they cost. Policies that maximise a sum quote its own prices, which are in the unit of that sum.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from optimizer.check.dual_bounds import (
+    FULL_TOLERANCE,
+    SUM_TOLERANCE,
+    CheckedLevel,
+    CheckedLog,
+    CheckedObjective,
+    CheckedSum,
+    DualProof,
+    co_location_duals,
+)
+from optimizer.check.jobwise_problem import JobwiseProblem
+from optimizer.check.policy_measures import LevelState, PolicyMeasure
+from optimizer.decision import Shares, SolveStage, StageKind, Status
+from optimizer.problem import BoolArray, FloatArray
+
+#: What may differ between two honest computations that went through a solver.
+SOLVER_TOLERANCE = 1e-6
+#: A larger gap is not called optimal.
+OPTIMAL = 1e-4
+#: What a unit of the level may cost, by its dual values, beside 1.
+_UNIT = 1e-2
+#: A pool whose price makes up less than this part of all that is paid is not scarce.
+_SCARCE = 1e-9
+#: A target above what is kept by no more than this part of it, and of all that is to be had, is no rise.
+_RISE = 1e-12
+#: A level below this part of the highest one is next to nothing.
+_LOWEST = 1e-5
+#: Families of targets that may follow each other.
+MAX_TIERS = 8
+_KINDS = {CheckedLevel: StageKind.LEVEL, CheckedSum: StageKind.SUM, CheckedLog: StageKind.LOG}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RecomputedStage:
+    """One stage as recomputed: what it maximises, what its shares reach and its prices prove, whom it raises (n,)."""
+
+    form: CheckedObjective
+    proof: DualProof
+    value: float
+    bound: float
+    #: What a difference in value is compared with.
+    size: float
+    #: What its bound cannot tell (`CheckedLevel.blur`).
+    blur: float
+    raised: BoolArray
+    #: Pools that its prices make scarce (p,).
+    scarce: BoolArray
+
+
+@dataclass(slots=True)
+class RecomputedStages:
+    """The stages as recomputed, and what is wrong with those that are stated."""
+
+    told: list[RecomputedStage]
+    complaints: list[str]
+
+
+def is_scarce(facts: JobwiseProblem, prices: FloatArray, size: float) -> BoolArray:
+    """Pools whose price is more than rounding, against all that is paid and the size of what is maximised (p,)."""
+    paid = prices * facts.row_capacity
+    return np.asarray(paid > _SCARCE * max(float(paid.sum()), size))
+
+
+def recompute_stages(facts: JobwiseProblem, measure: PolicyMeasure, shares: Shares) -> RecomputedStages:
+    """Go through all stages; the first decides what the certificate may say."""
+    found = RecomputedStages([], [])
+    left = LevelState(np.zeros(facts.jobs), facts.best(measure.worth), np.zeros(facts.jobs, dtype=np.bool_))
+    gone = np.zeros(len(facts.row_capacity), dtype=np.bool_)
+    ended = False
+    for number, stage in enumerate(shares.stages, start=1):
+        form, left = _next_form(facts, measure, left)
+        is_leftover = form is None
+        if form is None:
+            form = CheckedSum(facts.utility, measure.worth, left.kept)
+        name = f"stage {number} ({stage.kind.value})"
+        if ended or (is_leftover and not measure.leftover) or _KINDS[type(form)] is not stage.kind:
+            found.complaints.append(f"{name}: the policy has no such stage here")
+            return found
+        proof = _proof(facts, form, stage)
+        value = form.reached(facts, shares)
+        size = _scale(facts, form, shares, value)
+        blur = form.blur(proof) if isinstance(form, CheckedLevel) else 0.0
+        told = RecomputedStage(
+            form, proof, value, form.bound(proof), size, blur, _raised(form, left), is_scarce(facts, stage.prices, size)
+        )
+        found.told.append(told)
+        found.complaints += [f"{name}: {text}" for text in _stage_complaints(facts, told, stage, shares)]
+        ended = is_leftover
+        gone = gone | told.scarce
+        left = _after(facts, measure, told, left, gone, shares)
+    if not ended:
+        found.complaints += _missing_stage(facts, measure, found.told, shares, left, gone)
+    return found
+
+
+def _proof(facts: JobwiseProblem, form: CheckedObjective, stage: SolveStage) -> DualProof:
+    """What a stage's prices have to say: alone, or with those of utility and time where jobs may be packed."""
+    prices = np.maximum(stage.prices, 0.0)
+    if not facts.pair_rows or isinstance(form, CheckedLog):
+        return DualProof(facts, prices)
+    value = form.value if isinstance(form, CheckedSum) else np.zeros(len(form.worth))
+    return DualProof(facts, prices, co_location_duals(facts, stage, value, form.worth))
+
+
+def expects_no_stage(facts: JobwiseProblem, measure: PolicyMeasure) -> bool:
+    """True: there is nothing to maximise, and the policy may answer without a stage."""
+    left = LevelState(np.zeros(facts.jobs), facts.best(measure.worth), np.zeros(facts.jobs, dtype=np.bool_))
+    return _next_form(facts, measure, left)[0] is None
+
+
+def _next_form(
+    facts: JobwiseProblem, measure: PolicyMeasure, left: LevelState
+) -> tuple[CheckedObjective | None, LevelState]:
+    """The form of the next stage; a family of targets by which nobody rises any more is passed over."""
+    form = measure.following(left)
+    while isinstance(form, CheckedLevel) and not _rises(form, left).any():
+        if left.tier >= MAX_TIERS:
+            return None, left
+        left = replace(left, tier=left.tier + 1)
+        form = measure.following(left)
+    if isinstance(form, CheckedLog) and not form.weight.any():
+        return None, left
+    return form, left
+
+
+def _rises(form: CheckedLevel, left: LevelState, least: float = _RISE) -> BoolArray:
+    top = form.targets.at(form.highest)
+    return np.asarray(~left.settled & form.targets.rising & (top > left.kept * (1 + least) + _RISE * left.cap))
+
+
+def _raised(form: CheckedObjective, left: LevelState) -> BoolArray:
+    """Whom a stage does something for; a sum is for everybody (n,)."""
+    if isinstance(form, CheckedLevel):
+        return _rises(form, left)
+    return np.asarray(form.weight > 0) if isinstance(form, CheckedLog) else np.ones(len(left.kept), dtype=np.bool_)
+
+
+def _stage_complaints(facts: JobwiseProblem, told: RecomputedStage, stage: SolveStage, shares: Shares) -> Iterator[str]:
+    """What is wrong with one stage."""
+    form, value, bound, size = told.form, told.value, told.bound, told.size
+    if not isinstance(form, CheckedSum) and not np.array_equal(stage.active, told.raised):
+        yield f"{_named_jobs(facts, np.flatnonzero(stage.active != told.raised))} another part in it than stated"
+    if np.any(stage.prices < 0):
+        yield "a price is negative"
+    if not agrees(stage.objective, value, size):
+        yield f"objective: stated {stage.objective:.9g}, found {value:.9g}"
+    if not (agrees(stage.bound, bound, size) or abs(stage.bound - bound) <= told.blur):
+        yield f"bound: stated {stage.bound:.9g}, its prices prove {bound:.9g}"
+    if shares.certificate.status is Status.OPTIMAL and not abs(bound - value) <= OPTIMAL * size + told.blur:
+        yield f"its prices prove {bound:.9g}, its shares reach {value:.9g}"
+    if isinstance(form, CheckedLevel) and bound < form.highest and told.scarce.any() and bound > told.blur:
+        least, most = form.per_level(told.proof, bound)
+        if not least * (1 - _UNIT) <= 1 <= most * (1 + _UNIT):
+            yield f"its prices are not in units of the level: a unit of it costs {least:.6g} to {most:.6g}"
+    if isinstance(form, CheckedSum):
+        short = np.flatnonzero(facts.gained(form.worth, shares) < form.floor * (1 - SOLVER_TOLERANCE))
+        if len(short):
+            yield f"{_named_jobs(facts, short)} less than the floor to be kept"
+
+
+def _scale(facts: JobwiseProblem, form: CheckedObjective, shares: Shares, value: float) -> float:
+    """What a difference in the form's value is compared with."""
+    if isinstance(form, CheckedLog):
+        return max(float(form.weight.sum()), 1e-12)  # a difference of logarithms is a relative one
+    if isinstance(form, CheckedSum):
+        return max(float(facts.gained(np.abs(form.value), shares).sum()), 1e-12)
+    return max(abs(value), _LOWEST * form.highest, 1e-12)
+
+
+def _after(
+    facts: JobwiseProblem,
+    measure: PolicyMeasure,
+    told: RecomputedStage,
+    left: LevelState,
+    gone: BoolArray,
+    shares: Shares,
+) -> LevelState:
+    """What a stage leaves to the next one."""
+    form = told.form
+    utility = facts.gained(measure.worth, shares)
+    if not isinstance(form, CheckedLevel):
+        kept = np.where(form.weight > 0, utility, 0.0) if isinstance(form, CheckedLog) else utility
+        return replace(left, kept=kept, stages=left.stages + 1)
+    promised = np.minimum(form.targets.at(told.value), np.maximum(utility * (1 + SUM_TOLERANCE), left.kept))
+    kept = np.where(left.settled, left.kept, promised)
+    touched = facts.cost(gone.astype(np.float64)) > 0
+    live = facts.best(np.where(touched, 0.0, measure.worth))
+    most = np.minimum(live, left.cap)
+    settling = told.raised & (kept >= most * (1 - FULL_TOLERANCE))
+    settled = left.settled | settling
+    cap = np.where(settled, kept, np.maximum(most, kept))
+    return replace(left, kept=kept, cap=cap, settled=settled, stages=left.stages + 1)
+
+
+def _missing_stage(
+    facts: JobwiseProblem,
+    measure: PolicyMeasure,
+    told: list[RecomputedStage],
+    shares: Shares,
+    left: LevelState,
+    gone: BoolArray,
+) -> Iterator[str]:
+    """Is there something left that no stage tells about?"""
+    if shares.certificate.status is not Status.OPTIMAL:
+        return
+    form, left = _next_form(facts, measure, left)
+    if form is not None and (not isinstance(form, CheckedLevel) or _rises(form, left, SOLVER_TOLERANCE).any()):
+        yield "a stage is missing: somebody may still rise"
+    elif form is None and measure.leftover:
+        free = facts.cost(gone.astype(np.float64)) == 0
+        room = facts.best(np.where(free, facts.utility, 0.0)) > 0
+        hungry = left.kept < facts.best(measure.worth) * (1 - FULL_TOLERANCE)
+        if told and isinstance(told[-1].form, CheckedLog):
+            hungry &= told[-1].form.weight == 0  # the others have taken what is free
+        if np.any(room & hungry):
+            jobs = _named_jobs(facts, np.flatnonzero(room & hungry))
+            yield f"{jobs} room to rise, and no stage tells what became of it"
+
+
+def agrees(stated: float, found: float, size: float) -> bool:
+    """Do two honest computations agree?"""
+    if not (np.isfinite(stated) and np.isfinite(found)):
+        return bool(stated == found)
+    return bool(abs(stated - found) <= SOLVER_TOLERANCE * max(size, abs(found) if size == 0 else 0.0))
+
+
+def _named_jobs(facts: JobwiseProblem, rows: np.ndarray) -> str:
+    """`job 7 has`, `jobs 7, 9 and 3 more have`."""
+    ids = [int(job_id) for job_id in facts.problem.jobs.job_id[rows]]
+    if len(ids) == 1:
+        return f"job {ids[0]} has"
+    shown = ", ".join(map(str, ids[:5]))
+    return f"jobs {shown}{f' and {len(ids) - 5} more' if len(ids) > 5 else ''} have"
+
+
+def quote_complaints(
+    facts: JobwiseProblem, measure: PolicyMeasure, shares: Shares, told: list[RecomputedStage]
+) -> Iterator[str]:
+    """Everything that is wrong with prices, exchange and surpluses."""
+    if shares.quote.unit != measure.unit:
+        yield f"prices are stated in {shares.quote.unit!r}; the policy quotes {measure.unit!r}"
+    prices = _quoted_prices(facts, measure, shares, told)
+    for name, stated, price in zip(facts.problem.pools.pool_id, shares.quote.prices, prices, strict=True):
+        if not agrees(float(stated), float(price), max(abs(price), 1e-9)):
+            yield f"price of {name}: stated {stated:.9g}, found {price:.9g}"
+    exchange = _exchange(facts, measure)
+    if not agrees(shares.quote.exchange, exchange, exchange):
+        yield f"exchange: stated {shares.quote.exchange:.9g}, found {exchange:.9g}"
+    yield from _surplus_complaints(facts, measure, shares, exchange, prices)
+
+
+def _quoted_prices(
+    facts: JobwiseProblem, measure: PolicyMeasure, shares: Shares, told: list[RecomputedStage]
+) -> FloatArray:
+    prices = np.zeros(len(facts.capacity))
+    if measure.priced_as_is:
+        return np.array(shares.stages[0].prices) if shares.stages else prices
+    for stage, found in zip(shares.stages, told, strict=False):
+        new = found.scarce[: len(prices)] & (prices == 0)
+        per_price = (
+            1.0 if isinstance(found.form, CheckedSum) else _utility_per_price(facts, shares, stage.prices, found)
+        )
+        prices[new] = stage.prices[: len(prices)][new] * per_price
+    return prices
+
+
+def _utility_per_price(
+    facts: JobwiseProblem, shares: Shares, stage_prices: FloatArray, found: RecomputedStage
+) -> float:
+    pools, (gives, holds) = len(facts.capacity), facts.over_columns(shares)
+    cost = facts.cost(np.where(found.scarce, stage_prices, 0.0)[:pools]) * holds
+    utility = facts.utility * gives
+    paying = [c for c in np.flatnonzero(cost > 0) if found.raised[facts.problem.columns.job[c]]]
+    paid = sum(float(cost[c]) for c in paying)
+    return sum(float(utility[c]) for c in paying) / paid if paid > 0 else 1.0
+
+
+def _exchange(facts: JobwiseProblem, measure: PolicyMeasure) -> float:
+    if measure.priced_as_is or measure.weight is None:
+        return 1.0
+    weights = [float(w) for w, able in zip(measure.weight, facts.placeable, strict=True) if able and w > 0]
+    return len(weights) / sum(weights) if weights else 1.0
+
+
+def _surplus_complaints(
+    facts: JobwiseProblem, measure: PolicyMeasure, shares: Shares, exchange: float, prices: FloatArray
+) -> Iterator[str]:
+    gain, cost = exchange * measure.gain, facts.cost(prices)
+    for job, mine in enumerate(facts.columns_of):
+        net = max((float(gain[c] - cost[c]) for c in mine if facts.usable[c] and gain[c] > 0), default=0.0)
+        size = max(abs(net), max((float(gain[c]) for c in mine), default=0.0), 1e-9)
+        if not abs(max(net, 0.0) - shares.surplus[job]) <= SOLVER_TOLERANCE * size:
+            job_id = facts.problem.jobs.job_id[job]
+            yield f"surplus of job {job_id}: stated {shares.surplus[job]:.9g}, found {max(net, 0.0):.9g}"

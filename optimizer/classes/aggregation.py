@@ -1,0 +1,228 @@
+"""Classes of jobs that a policy cannot tell apart, the problem over them, and the way back to shares of jobs.
+
+The aggregation lemma: jobs with equal columns, utilities and weights can be exchanged, every objective here is concave
+and symmetric in them, so averaging an optimum over such a class is again an optimum. One row per class, each member at
+the class average, therefore loses nothing. The caller's keys say what makes two jobs equal, and `keep` which columns
+take part. Shapes: n jobs, c columns; k classes, C class columns.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from optimizer.classes.class_problem import ClassProblem
+from optimizer.classes.segments import (
+    as_bits,
+    concatenated_ranges,
+    matching_entries,
+    mix_bits,
+    offsets_by_owner,
+    offsets_of_widths,
+    quantise,
+    sum_by,
+    wrapping_sums_by_owner,
+)
+from optimizer.problem import BoolArray, Columns, FloatArray, IntArray, Problem
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class JobPartition:
+    """k classes of n jobs, with C class columns for c columns."""
+
+    #: Jobs in each class (k,).
+    size: IntArray
+    #: Class of each job, -1 for a job without kept columns (n,).
+    member: IntArray
+    #: One job of each class (k,).
+    representative: IntArray
+    #: Class of each class column (C,), ascending, and the column of the representative that it stands for (C,).
+    column_class: IntArray
+    column: IntArray
+    #: Class column of each column, -1 for columns not kept (c,).
+    class_column: IntArray
+
+    def __len__(self) -> int:
+        return len(self.size)
+
+    def expand_columns(self, per_class_column: FloatArray) -> FloatArray:
+        """Give every column the value of its class column; 0 where a column was not kept (C,) -> (c,)."""
+        return _values_at(per_class_column, self.class_column)
+
+    def expand_jobs(self, per_class: FloatArray) -> FloatArray:
+        """Give every job the value of its class; 0 for jobs without one (k,) -> (n,)."""
+        return _values_at(per_class, self.member)
+
+
+def group_into_classes(
+    columns: Columns, keep: BoolArray, column_keys: Sequence[FloatArray], job_keys: Sequence[FloatArray]
+) -> JobPartition:
+    """Group the jobs whose kept columns (in any order) and keys agree to a relative 1e-9.
+
+    Classes are numbered and their columns ordered by what they say, so that the order of the jobs does not matter.
+
+    Args:
+        columns: of n jobs; n is the length of every job key.
+        keep: columns that take part (c,).
+        column_keys: what makes two columns equal besides the pools and counts they use, each (c,).
+        job_keys: what makes two jobs equal besides their columns, each (n,). At least one.
+    """
+    n, kept = len(job_keys[0]), np.flatnonzero(keep)
+    width = np.bincount(columns.job[kept], minlength=n)
+    jobs = np.flatnonzero(width)
+    first = offsets_of_widths(width[jobs])
+    said = _column_contents(columns, kept, column_keys)
+    code = said.codes()
+    order = _content_order(first, said.lead, code)
+    keys = np.stack([as_bits(quantise(np.asarray(key, dtype=np.float64)[jobs])) for key in job_keys])
+    group, shown = _number_classes(code, first, keys)
+    if len(shown) < len(jobs) and not _equals_representative(said.take(order), first, keys, shown[group]):
+        group, shown = np.arange(len(jobs)), np.arange(len(jobs))  # two hashes clash: nothing is put together
+
+    member = np.full(n, -1, dtype=np.int64)
+    member[jobs] = group
+    class_width = width[jobs[shown]]
+    class_column, sorted_kept = np.full(len(columns), -1, dtype=np.int64), kept[order]
+    class_column[sorted_kept] = matching_entries(group, first, offsets_of_widths(class_width))
+    return JobPartition(
+        size=np.bincount(group, minlength=len(shown)),
+        member=member,
+        representative=jobs[shown],
+        column_class=np.repeat(np.arange(len(shown)), class_width),
+        column=sorted_kept[concatenated_ranges(first[shown], first[shown + 1])],
+        class_column=class_column,
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _ColumnContents:
+    """What K columns say, as integers: their keys, each (K,), and their uses by pool, each (u,)."""
+
+    keys: list[IntArray]
+    first: IntArray
+    pool: IntArray
+    count: IntArray
+
+    @property
+    def lead(self) -> IntArray:
+        """First pool of each column (K,)."""
+        return self.pool[self.first[:-1]]
+
+    def codes(self) -> NDArray[np.uint64]:
+        """All that each column says, mixed into 64 bits (K,); overflow wraps on purpose."""
+        use = mix_bits(mix_bits(self.pool.view(np.uint64)) + self.count.view(np.uint64))
+        code = use if len(use) == len(self.first) - 1 else wrapping_sums_by_owner(use, self.first)
+        for key in self.keys:
+            code = mix_bits(code + key.view(np.uint64))
+        return code
+
+    def take(self, chosen: IntArray) -> "_ColumnContents":
+        """Some of the columns, in this order."""
+        uses = concatenated_ranges(self.first[chosen], self.first[chosen + 1])
+        width = np.diff(self.first)[chosen]
+        return _ColumnContents(
+            [key[chosen] for key in self.keys], offsets_of_widths(width), self.pool[uses], self.count[uses]
+        )
+
+
+def _column_contents(columns: Columns, kept: IntArray, keys: Sequence[FloatArray]) -> _ColumnContents:
+    use_first = offsets_by_owner(columns.use_column, len(columns))
+    width = np.diff(use_first)[kept]
+    uses = concatenated_ranges(use_first[kept], use_first[kept + 1])
+    pool, count = columns.use_pool[uses], as_bits(quantise(columns.use_count[uses]))
+    if len(uses) > len(kept):
+        by_pool = np.lexsort((count, pool, np.repeat(np.arange(len(kept)), width)))
+        pool, count = pool[by_pool], count[by_pool]
+    told = [as_bits(quantise(np.asarray(key, dtype=np.float64)[kept])) for key in keys]
+    return _ColumnContents(told, offsets_of_widths(width), pool.astype(np.int64), count)
+
+
+def _content_order(first: IntArray, lead: IntArray, code: NDArray[np.uint64]) -> IntArray:
+    """The columns by job, then by first pool, then by code as far as its bits have room beside those: mostly as is."""
+    pools = int(lead.max(initial=0)) + 1
+    room = max(1, 64 - ((len(first) - 1) * pools).bit_length())
+    owner = np.repeat(np.arange(len(first) - 1), np.diff(first))
+    key = (owner * pools + lead).astype(np.uint64) << np.uint64(room) | code >> np.uint64(64 - room)
+    if np.all(key[1:] >= key[:-1]):
+        return np.arange(len(key))
+    return np.argsort(key, kind="stable")
+
+
+def _number_classes(code: NDArray[np.uint64], first: IntArray, keys: IntArray) -> tuple[IntArray, IntArray]:
+    """Group of each job by all that it says, and one job of each group: (m,), (k,)."""
+    said = wrapping_sums_by_owner(mix_bits(code), first)
+    for key in keys:
+        said = mix_bits(said + key.view(np.uint64))
+    _, shown, group = np.unique(said, return_index=True, return_inverse=True)
+    return group.reshape(-1).astype(np.int64), shown.astype(np.int64)
+
+
+def _equals_representative(said: _ColumnContents, first: IntArray, keys: IntArray, like: IntArray) -> bool:
+    """Whether every job says what the job `like[job]` says: columns in content order, then its own keys (f, m)."""
+    if not (np.array_equal(keys, keys[:, like]) and np.array_equal(np.diff(first), np.diff(first)[like])):
+        return False
+    other = said.take(matching_entries(like, first, first))
+    same_uses = np.array_equal(said.pool, other.pool) and np.array_equal(said.count, other.count)
+    same_keys = all(np.array_equal(one, two) for one, two in zip(said.keys, other.keys, strict=True))
+    return same_uses and same_keys and np.array_equal(said.first, other.first)
+
+
+def _values_at(values: FloatArray, index: IntArray) -> FloatArray:
+    if not len(index) or index.min() >= 0:
+        return values[index]
+    taken = np.zeros(len(index))
+    there = index >= 0
+    taken[there] = values[index[there]]
+    return taken
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AggregatedProblem:
+    """The market of a problem's classes, with the way there and back. n jobs, c columns; k classes, C class columns."""
+
+    classes: JobPartition
+    market: ClassProblem
+
+    def per_column(self, values: FloatArray) -> FloatArray:
+        """What holds of columns, told of class columns: (c,) -> (C,)."""
+        return values[self.classes.column]
+
+    def per_class(self, values: FloatArray) -> FloatArray:
+        """What holds of jobs, told of classes: (n,) -> (k,)."""
+        return values[self.classes.representative]
+
+    def to_columns(self, values: FloatArray) -> FloatArray:
+        """The value of its class column for every column, 0 for those that were not kept: (C,) -> (c,)."""
+        return self.classes.expand_columns(values)
+
+    def to_jobs(self, values: FloatArray) -> FloatArray:
+        """The value of its class for every job, 0 for jobs without kept columns: (k,) -> (n,)."""
+        return self.classes.expand_jobs(values)
+
+
+def aggregate_problem(
+    problem: Problem, keep: BoolArray, column_keys: Sequence[FloatArray], job_keys: Sequence[FloatArray]
+) -> AggregatedProblem:
+    """The market of the jobs that have kept columns. Its rows are the problem's pools.
+
+    Args:
+        problem: n jobs, c columns, p pools.
+        keep: columns that take part; each fits the pools that it uses (c,).
+        column_keys: what tells two columns apart besides the pools and counts they use: worth, value; each (c,).
+        job_keys: what tells two jobs apart besides their columns: weight, target, floor; at least one, each (n,).
+    """
+    columns = problem.columns
+    classes = group_into_classes(columns, keep, column_keys, job_keys)
+    use_first = offsets_by_owner(columns.use_column, len(columns))
+    begin, end = use_first[classes.column], use_first[classes.column + 1]
+    uses, in_class = concatenated_ranges(begin, end), classes.member >= 0
+    market = ClassProblem(
+        size=sum_by(classes.member[in_class], problem.jobs.counts[in_class], len(classes)),
+        first=offsets_by_owner(classes.column_class, len(classes)),
+        use_first=offsets_of_widths(end - begin),
+        use_row=columns.use_pool[uses].astype(np.int32),
+        use_count=columns.use_count[uses],
+        capacity=problem.pools.capacity,
+    )
+    return AggregatedProblem(classes, market)

@@ -1,0 +1,302 @@
+"""The problem over classes of jobs: constraints, objectives, targets of a level, and what given shares reach.
+
+A *row* is something scarce with a price: a pool, or a limit that some jobs share (of a project, of a budget). Shapes:
+k classes, C class columns, U uses, r rows; the first p rows are the pools. What a class has holds for each member.
+
+    x[C] >= 0                                       share of time of one member
+    sum_C x[C] <= 1                                 each class
+    sum_C size[class] use[C, r] x[C] <= capacity[r] each row
+
+Three objectives cover every linear and logarithmic policy (all for one member of class i):
+
+    MaxMin        maximise z   s.t.  worth.x >= target_i(z)          max-min, finish-time fairness, makespan, trees
+    MaxSum        maximise sum size value.x   s.t.  worth.x >= floor_i   throughput, per dollar, cost with deadlines
+    NashWelfare   maximise sum size weight log(worth.x)              proportional fairness
+
+A price on every row is enough to bound each of them: at given prices the classes decide alone, each by a linear program
+with two rows. So a solution is shares (what is reached) and prices (what cannot be exceeded), however they were found.
+
+Targets of a level:
+
+    CappedTargets       t(z) = min(w z, cap)              equal utility for equal weight, until a job is full
+    ThemisTargets       t(z) = min(b z / (1 - a z), cap)  finish-time fairness: z = 1 / rho, b = u of R / D steps/s,
+                                                          a = t / D
+
+A class that does not rise keeps its floor at every level.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from optimizer.classes.segments import sum_by
+from optimizer.decision import Status
+from optimizer.problem import BoolArray, FloatArray, IntArray, Problem
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ClassProblem:
+    """Who wants what. Uses are grouped by column, columns by class, both as offsets."""
+
+    #: Members of each class (k,).
+    size: FloatArray
+    #: Columns of class i are first[i]:first[i + 1] (k + 1,).
+    first: IntArray
+    #: Uses of column c are use_first[c]:use_first[c + 1], at least one (C + 1,).
+    use_first: IntArray
+    #: Row of each use, and how much of it one member takes who runs the column all the time (U,).
+    use_row: NDArray[np.int32]
+    use_count: FloatArray
+    #: How much there is of each row, > 0 for every row that is used (r,).
+    capacity: FloatArray
+
+    @property
+    def classes(self) -> int:
+        """k."""
+        return len(self.size)
+
+    @property
+    def columns(self) -> int:
+        """C."""
+        return len(self.use_first) - 1
+
+    @property
+    def rows(self) -> int:
+        """r."""
+        return len(self.capacity)
+
+    @property
+    def single_use(self) -> bool:
+        """True: every column uses exactly one row, so use c belongs to column c."""
+        return len(self.use_row) == self.columns and self.use_first[-1] == self.columns
+
+    def owner(self) -> IntArray:
+        """Class of each column (C,)."""
+        return np.repeat(np.arange(self.classes), np.diff(self.first))
+
+    def cost(self, prices: FloatArray) -> FloatArray:
+        """What one member pays for running each column all the time (C,)."""
+        paid = self.use_count * prices[self.use_row]
+        if self.single_use:
+            return paid
+        return np.add.reduceat(paid, self.use_first[:-1]) if len(paid) else np.zeros(0)
+
+    def used(self, x: FloatArray) -> FloatArray:
+        """How much of each row the shares take, all members together (r,)."""
+        taken = np.repeat(self.size, np.diff(self.first)) * x
+        per_use = self.use_count * (taken if self.single_use else np.repeat(taken, np.diff(self.use_first)))
+        return np.bincount(self.use_row, weights=per_use, minlength=self.rows).astype(np.float64)
+
+
+class TargetFunction(Protocol):
+    """How much each class must have at level z: continuous, never falling, 0 or its floor at z = 0."""
+
+    @property
+    def highest(self) -> float:
+        """The largest level that is of interest: there every class that rises with z has what it can use at most."""
+        ...
+
+    def at(self, z: float) -> tuple[FloatArray, FloatArray]:
+        """Target of each class, and by how much it rises with z just below z (k,), (k,)."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MaxMin:
+    """The largest z at which every class reaches its target."""
+
+    #: Utility of each column, run all the time by one member (C,).
+    worth: FloatArray
+    targets: TargetFunction
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MaxSum:
+    """The largest sum of values while every class keeps its floor."""
+
+    #: What one member gains by running each column all the time; may be negative (C,).
+    value: FloatArray
+    #: Utility of each column, and how much of it each class keeps; floors of 0 ask for nothing (C,), (k,).
+    worth: FloatArray
+    floor: FloatArray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NashWelfare:
+    """The largest weighted sum of logarithms of utilities. Every class has a column of positive worth."""
+
+    worth: FloatArray
+    #: Of one member (k,), >= 0; a class with weight 0 gets nothing.
+    weight: FloatArray
+
+
+Objective = MaxMin | MaxSum | NashWelfare
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ClassSolution:
+    """Shares and prices of one objective over one market."""
+
+    status: Status
+    #: Share of time of one member in each class column, feasible to 1e-12 (C,).
+    x: FloatArray
+    #: Price of each row in units of the objective, >= 0 (r,).
+    prices: FloatArray
+    #: What the shares reach, and what the prices prove that none can exceed.
+    objective: float
+    bound: float
+    #: "cvxpy/highs", "price/numba", ...
+    path: str
+    #: Passes over all classes, or solver iterations: the work that it took.
+    work: int = 0
+
+
+#: A class is full at a level that went through float arithmetic.
+_ROUNDING = 1e-15
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CappedTargets:
+    """min(slope z, cap) for classes with a slope, the floor for the others (all arrays (k,))."""
+
+    slope: FloatArray
+    cap: FloatArray
+    floor: FloatArray
+
+    @property
+    def highest(self) -> float:
+        """The level that fills the last class."""
+        rising = self.slope > 0
+        return float((self.cap[rising] / self.slope[rising]).max(initial=0.0))
+
+    def at(self, z: float) -> tuple[FloatArray, FloatArray]:
+        """Targets, and their slopes just below z."""
+        rising = (self.slope > 0) & (self.slope * z <= self.cap)
+        target = np.where(self.slope > 0, np.minimum(self.slope * z, self.cap), self.floor)
+        return target, np.where(rising, self.slope, 0.0)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ThemisTargets:
+    """min(pace z / (1 - past z), cap): convex until the cap. A class with cap 0 does not rise (all arrays (k,))."""
+
+    #: Utility of a class that ends when it would have ended alone, if it began now: that of R / D steps per second.
+    pace: FloatArray
+    #: t / D: time since submission over time due alone.
+    past: FloatArray
+    cap: FloatArray
+
+    @property
+    def highest(self) -> float:
+        """The level at which the last class is full."""
+        rising = self.cap > 0
+        return float((self.cap / np.where(rising, self.pace + self.cap * self.past, 1.0)).max(initial=0.0))
+
+    def at(self, z: float) -> tuple[FloatArray, FloatArray]:
+        """Targets, and their slopes just below z."""
+        left = 1 - self.past * z
+        rising = (left > 0) & (self.pace * z <= self.cap * left * (1 + _ROUNDING)) & (self.cap > 0)
+        share = np.where(rising, left, 1.0)
+        target = np.where(rising, np.minimum(self.pace * z / share, self.cap), self.cap)
+        return target, np.where(rising, self.pace / share**2, 0.0)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WeightTierRule:
+    """min(w z, cap); afterwards, among those of weight 0, min(z, cap)."""
+
+    weight: FloatArray
+
+    @property
+    def tiers(self) -> int:
+        """Two where somebody has no weight."""
+        return 1 if self.weight.all() else 2
+
+    def targets(self, tier: int, kept: FloatArray, cap: FloatArray, settled: BoolArray) -> CappedTargets:
+        """Those of the tier rise, everybody else keeps what it has."""
+        weight = self.weight if tier == 0 else (self.weight == 0).astype(np.float64)
+        return CappedTargets(np.where(settled, 0.0, weight), cap, kept)
+
+
+#: A utility within this part of its target has reached it, so that rounding cannot make a full job look starved.
+FULL = 1e-8
+#: Halvings of the level: enough for the last bit of a float.
+_HALVINGS = 100
+#: Stands for a logarithm of nothing.
+_LOG_OF_ZERO = 1e-300
+
+
+def objective_value(market: ClassProblem, objective: Objective, x: FloatArray) -> float:
+    """The objective's value at shares of the classes' members (C,). Floors of a `MaxSum` are not looked at."""
+    owner = market.owner()
+    if isinstance(objective, MaxSum):
+        return float((market.size[owner] * objective.value) @ x)
+    utility = sum_by(owner, objective.worth * x, market.classes)
+    if isinstance(objective, MaxMin):
+        return level_reached(objective.targets, utility)
+    rising = objective.weight > 0
+    return float((market.size * objective.weight)[rising] @ np.log(np.maximum(utility[rising], _LOG_OF_ZERO)))
+
+
+def level_reached(targets: TargetFunction, utility: FloatArray, near: float = 0.0) -> float:
+    """The largest level whose targets the utilities reach (k,). It is found sooner the closer `near` is to it."""
+    utility = utility * (1 + FULL)
+    if isinstance(targets, CappedTargets):  # known without a search
+        return _capped_level_reached(targets, utility)
+    low, high = 0.0, targets.highest
+    if np.all(utility >= targets.at(high)[0]):
+        return high
+    for guess in (near * (1 - 2 * FULL), near * (1 + 2 * FULL)):
+        if low < guess < high:
+            low, high = (guess, high) if np.all(utility >= targets.at(guess)[0]) else (low, guess)
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        if middle in (low, high):
+            break
+        if np.all(utility >= targets.at(middle)[0]):
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def _capped_level_reached(targets: CappedTargets, utility: FloatArray) -> float:
+    """Everybody that is not full has its slope times the level; 0 where a floor is not held."""
+    rising = targets.slope > 0
+    if np.any(utility[~rising] < targets.floor[~rising]):
+        return 0.0
+    short = rising & (utility < targets.cap)
+    highest = targets.highest
+    return min(float((utility[short] / targets.slope[short]).min(initial=np.inf)), highest)
+
+
+def constraint_violation(problem: Problem, x: FloatArray) -> float:
+    """Largest violation of any constraint, relative to its right-hand side (1 where that is 0)."""
+    if not len(x):
+        return 0.0
+    columns, capacity = problem.columns, problem.pools.capacity
+    time = sum_by(columns.job, x, len(problem.jobs))
+    used = sum_by(columns.use_pool, columns.use_count * x[columns.use_column], len(capacity))
+    over = (used - capacity) / np.where(capacity > 0, capacity, 1.0)
+    return max(0.0, float(-x.min()), float(time.max() - 1.0), float(over.max()))
+
+
+def relative_gap(objective: float, bound: float) -> float:
+    """|bound - objective| / |bound|; 0 where both are 0."""
+    return abs(bound - objective) / max(1e-12, abs(bound))
+
+
+def make_feasible(market: ClassProblem, x: FloatArray) -> FloatArray:
+    """Clip what a solver left outside and scale down every column that touches an overfull row.
+
+    After it no constraint is violated beyond rounding, at the price of at most the violation found (1e-9, typically).
+    """
+    x = np.clip(np.nan_to_num(x), 0.0, 1.0)
+    if not len(x):
+        return x
+    owner = market.owner()
+    x = x / np.maximum(sum_by(owner, x, market.classes), 1.0)[owner]
+    overfull = np.maximum(market.used(x) / np.where(market.capacity > 0, market.capacity, 1.0), 1.0)[market.use_row]
+    return x / (overfull if market.single_use else np.maximum.reduceat(overfull, market.use_first[:-1]))

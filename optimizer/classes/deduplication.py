@@ -1,0 +1,215 @@
+"""Deduplication: a problem of distinct jobs with counts, and the way back to all jobs.
+
+Thousands of active jobs are a few hundred kinds. What a policy computes per job is therefore computed per distinct job:
+two jobs are the same if their columns agree bit by bit and in order, and so do the fields of `Jobs` that the policy
+reads. (`optimizer.classes.aggregation` goes further: it also finds jobs that only the policy cannot tell apart.)
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from optimizer.classes.segments import (
+    as_bits,
+    concatenated_ranges,
+    matching_entries,
+    mix_bits,
+    offsets_by_owner,
+    positions_within_owner,
+    wrapping_sums_by_owner,
+)
+from optimizer.decision import Shares
+from optimizer.problem import Columns, FloatArray, IntArray, Jobs, Problem
+
+#: Columns above which compiled code pays for being loaded.
+_COMPILED_FROM = 50_000
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DistinctJobs:
+    """k distinct jobs with C columns for n jobs with c columns."""
+
+    #: The distinct jobs alone.
+    problem: Problem
+    #: Jobs that each of them stands for (k,).
+    count: FloatArray
+    #: Distinct job of each job (n,), and the job that represents each distinct one, ascending (k,).
+    member: IntArray
+    representative: IntArray
+    #: First column of each job, and of each distinct one; one more at the end (n + 1,), (k + 1,).
+    first: IntArray
+    distinct_first: IntArray
+
+    def expand_jobs(self, values: FloatArray) -> FloatArray:
+        """Give every job the value of its distinct job (k,) -> (n,)."""
+        return values[self.member]
+
+    def expand_columns(self, values: FloatArray) -> FloatArray:
+        """Give every column the value of its distinct column (C,) -> (c,)."""
+        if len(values) == self.first[-1]:
+            return values
+        if self.first[-1] >= _COMPILED_FROM:
+            from optimizer.classes import deduplication_kernels
+
+            return deduplication_kernels.expand_to_columns(values, self.member, self.first, self.distinct_first)
+        return values[matching_entries(self.member, self.first, self.distinct_first)]
+
+    def tell(self, shares: Shares) -> Shares:
+        """The decision about the distinct jobs as one about all of them. Nobody may be packed."""
+        if len(self.representative) == len(self.member):
+            return shares
+        return replace(
+            shares,
+            x=self.expand_columns(shares.x),
+            surplus=self.expand_jobs(shares.surplus),
+            stages=tuple(
+                replace(
+                    stage,
+                    active=stage.active[self.member],
+                    floor=self.expand_jobs(stage.floor),
+                    cap=self.expand_jobs(stage.cap),
+                )
+                for stage in shares.stages
+            ),
+            unplaceable=self._rows(shares.unplaceable),
+            relaxed=self._rows(shares.relaxed),
+        )
+
+    def _rows(self, distinct: IntArray) -> IntArray:
+        """The jobs that these distinct jobs stand for."""
+        return np.flatnonzero(np.isin(self.member, distinct)) if len(distinct) else distinct
+
+
+def distinct_jobs(problem: Problem, job_fields: Sequence[str]) -> DistinctJobs:
+    """Find the jobs that agree in all their columns and in the named fields of `Jobs`.
+
+    The arrays must fit together and ascend (`optimizer.validate`); their values may be anything.
+    """
+    columns, n = problem.columns, len(problem.jobs)
+    first = job_offsets(columns.job, n)
+    single = len(columns.use_column) == len(columns)  # every column has a use: each has one
+    use_first = np.zeros(0, dtype=np.int64) if single else job_offsets(columns.use_column, len(columns))
+    key = _job_keys(problem.jobs, job_fields)
+    if len(columns) >= _COMPILED_FROM:
+        from optimizer.classes import deduplication_kernels
+
+        member, representative = deduplication_kernels.group_equal_jobs(columns, first, use_first, key)
+    else:
+        spans = np.arange(len(columns) + 1) if single else use_first
+        member, representative = _group(columns, first, spans, key)
+    return _distinct_of_groups(problem, first, use_first, member, representative)
+
+
+def _distinct_of_groups(
+    problem: Problem, first: IntArray, use_first: IntArray, member: IntArray, representative: IntArray
+) -> DistinctJobs:
+    n = len(member)
+    if len(representative) == n:
+        return DistinctJobs(problem, np.ones(n), np.arange(n), np.arange(n), first, first)
+    count = np.bincount(member, minlength=len(representative)).astype(np.float64)
+    small = _problem_of_rows(problem, representative, count, first, use_first)
+    return DistinctJobs(
+        small, count, member, representative, first, job_offsets(small.columns.job, len(representative))
+    )
+
+
+def distinct_jobs_if_sound(problem: Problem, job_fields: Sequence[str]) -> DistinctJobs | None:
+    """The same for a large problem whose columns nobody has checked yet, at once with checking them, in one walk.
+
+    None: the problem is small, some column has several uses, or something may be wrong. Then let `validate` look at it,
+    and `distinct_jobs` after that. Arrays of columns and uses hold together where the answer is not None.
+    """
+    columns, jobs = problem.columns, problem.jobs
+    told = (columns.steps_per_s, columns.use_column, columns.use_pool, columns.use_count)
+    if len(columns) < max(_COMPILED_FROM, 1) or any(len(array) != len(columns) for array in told):
+        return None
+    if any(len(getattr(jobs, name)) != len(jobs) for name in job_fields):
+        return None
+    from optimizer.classes.check_kernels import check_and_group
+
+    found = check_and_group(columns, len(problem.pools), _job_keys(jobs, job_fields))
+    if found is None:
+        return None
+    return _distinct_of_groups(problem, found.first, np.zeros(0, dtype=np.int64), found.member, found.representative)
+
+
+def job_offsets(owner: IntArray, owners: int) -> IntArray:
+    """Where each owner's entries begin in an ascending array of owners, and the end (owners + 1,)."""
+    if len(owner) >= _COMPILED_FROM:
+        from optimizer.classes import deduplication_kernels
+
+        return deduplication_kernels.compiled_offsets(owner, owners)
+    return offsets_by_owner(owner, owners)
+
+
+def _job_keys(jobs: Jobs, names: Sequence[str]) -> IntArray:
+    """The bits of the named fields, one row per field (f, n)."""
+    return np.stack([as_bits(np.asarray(getattr(jobs, name))) for name in names])
+
+
+def _group(columns: Columns, first: IntArray, use_first: IntArray, key: IntArray) -> tuple[IntArray, IntArray]:
+    """The definition of the compiled `group`: by a hash of all that a job says, then compared in full."""
+    code = _codes(columns, first, use_first, key)
+    _, representative, member = np.unique(code, return_index=True, return_inverse=True)
+    order = np.argsort(representative)  # the first job of each group, in the order of the jobs
+    rank = np.empty(len(order), dtype=np.int64)
+    rank[order] = np.arange(len(order))
+    representative, member = representative[order], rank[member.reshape(-1)]
+    alone = len(representative) == len(code)
+    if alone or not _equal(columns, first, use_first, key, representative[member]):
+        return np.arange(len(code)), np.arange(len(code))  # or two hashes clash: nothing is put together
+    return member, representative
+
+
+def _codes(columns: Columns, first: IntArray, use_first: IntArray, key: IntArray) -> NDArray[np.uint64]:
+    """Mix everything that each job says into 64 bits (n,); overflow wraps on purpose."""
+    n = len(first) - 1
+    use = mix_bits(mix_bits(columns.use_pool.view(np.uint64)) + as_bits(columns.use_count).view(np.uint64))
+    use = mix_bits(use + positions_within_owner(use_first).view(np.uint64))
+    column = mix_bits(wrapping_sums_by_owner(use, use_first) + as_bits(columns.steps_per_s).view(np.uint64))
+    column = mix_bits(column + positions_within_owner(first).view(np.uint64))
+    code = wrapping_sums_by_owner(column, first)
+    for field_bits in key:
+        code = mix_bits(code + field_bits.view(np.uint64))
+    return mix_bits(code + np.diff(first).view(np.uint64)) if n else code
+
+
+def _equal(columns: Columns, first: IntArray, use_first: IntArray, key: IntArray, like: IntArray) -> bool:
+    """Whether every job says what the job `like[job]` says."""
+    if not (np.array_equal(key, key[:, like]) and np.array_equal(np.diff(first), np.diff(first)[like])):
+        return False
+    twin = matching_entries(like, first, first)
+    if not np.array_equal(as_bits(columns.steps_per_s), as_bits(columns.steps_per_s)[twin]):
+        return False
+    if not np.array_equal(np.diff(use_first), np.diff(use_first)[twin]):
+        return False
+    use = matching_entries(twin, use_first, use_first)
+    same_pool = np.array_equal(columns.use_pool, columns.use_pool[use])
+    return same_pool and np.array_equal(columns.use_count, columns.use_count[use])
+
+
+def _problem_of_rows(
+    problem: Problem, rows: IntArray, count: FloatArray, first: IntArray, use_first: IntArray
+) -> Problem:
+    """The problem of these jobs alone, in their order, each standing for so many."""
+    columns = problem.columns
+    kept = concatenated_ranges(first[rows], first[rows + 1])
+    single = not len(use_first)
+    uses = kept if single else concatenated_ranges(use_first[kept], use_first[kept + 1])
+    width = np.ones(len(kept), dtype=np.int64) if single else use_first[kept + 1] - use_first[kept]
+    present = [field.name for field in fields(Jobs) if len(getattr(problem.jobs, field.name))]
+    named = [name for name in present if name != "count"]
+    return replace(
+        problem,
+        jobs=Jobs(**{name: getattr(problem.jobs, name)[rows] for name in named}, count=count),
+        columns=Columns(
+            job=np.repeat(np.arange(len(rows)), first[rows + 1] - first[rows]),
+            steps_per_s=columns.steps_per_s[kept],
+            use_column=np.repeat(np.arange(len(kept)), width),
+            use_pool=columns.use_pool[uses],
+            use_count=columns.use_count[uses],
+            running=columns.running[kept],
+        ),
+    )

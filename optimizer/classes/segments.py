@@ -1,0 +1,120 @@
+"""Array arithmetic by owner (columns by job, uses by column, rows by content). Knows nothing of jobs.
+
+Sums and maxima by owner take an array of owners in any order. Where the entries of each owner are contiguous, `first`
+has one entry more than there are owners: the entries of owner i are first[i]:first[i + 1] (as `indptr` of a sparse
+matrix). Equal rows of a matrix are grouped by a 64-bit hash and then compared in full, so groups are exact.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from optimizer.problem import FloatArray, IntArray
+
+
+def sum_by(owner: IntArray, values: FloatArray, owners: int) -> FloatArray:
+    """Sum of the values of each owner, 0 for an owner without any (owners,)."""
+    return np.bincount(owner, weights=values, minlength=owners).astype(np.float64)
+
+
+def max_by(owner: IntArray, values: FloatArray, owners: int) -> FloatArray:
+    """Largest value of each owner, at least 0 (owners,)."""
+    best = np.zeros(owners)
+    np.maximum.at(best, owner, values)
+    return best
+
+
+def offsets_by_owner(owner: IntArray, owners: int) -> IntArray:
+    """Where each owner's entries begin in an ascending array of owners, and the end (owners + 1,)."""
+    return offsets_of_widths(np.bincount(owner, minlength=owners))
+
+
+def offsets_of_widths(width: IntArray) -> IntArray:
+    """Where each owner's entries begin if it has so many, and the end (owners + 1,)."""
+    first = np.zeros(len(width) + 1, dtype=np.int64)
+    np.cumsum(width, out=first[1:])
+    return first
+
+
+def positions_within_owner(first: IntArray) -> IntArray:
+    """Position of each entry among its owner's."""
+    return np.arange(first[-1]) - np.repeat(first[:-1], np.diff(first))
+
+
+def concatenated_ranges(begin: IntArray, end: IntArray) -> IntArray:
+    """begin[0]..end[0]-1, begin[1]..end[1]-1, ... one after the other."""
+    length = end - begin
+    start = np.cumsum(length) - length
+    return np.repeat(begin - start, length) + np.arange(int(length.sum()))
+
+
+def matching_entries(like: IntArray, first: IntArray, like_first: IntArray) -> IntArray:
+    """For each entry of each owner, the entry in the same place of the owner that it is like."""
+    return np.repeat(like_first[like] - first[:-1], np.diff(first)) + np.arange(first[-1])
+
+
+def wrapping_sums_by_owner(values: NDArray[np.uint64], first: IntArray) -> NDArray[np.uint64]:
+    """Sum of each owner's values, wrapping."""
+    total = np.zeros(len(values) + 1, dtype=np.uint64)
+    np.cumsum(values, out=total[1:])
+    return total[first[1:]] - total[first[:-1]]
+
+
+#: Bits of a float's mantissa that do not count. The 31 others do: floats that agree to a relative 5e-10 are equal.
+_DROPPED_BITS = 22
+
+
+@dataclass(frozen=True, slots=True)
+class RowGroups:
+    """Equal rows. Groups are numbered by content, so that the order of the rows does not matter."""
+
+    #: Group of each row (r,).
+    member: IntArray
+    #: One row of each group (g,).
+    representative: IntArray
+
+
+def quantise(values: FloatArray) -> FloatArray:
+    """Round to a relative 5e-10, half to even, so that the same quantity computed twice is the same number."""
+    rounded = as_bits(values + 0.0)  # -0.0 and 0.0 are one value but two bit patterns
+    rounded += ((rounded >> _DROPPED_BITS) & 1) + ((1 << (_DROPPED_BITS - 1)) - 1)  # carries into the exponent
+    rounded &= -(1 << _DROPPED_BITS)
+    return rounded.view(np.float64)
+
+
+def as_bits(values: NDArray[Any]) -> IntArray:
+    """A float or integer array as 64-bit integers, equal exactly where the values are equal."""
+    if values.dtype == np.float64:
+        return np.ascontiguousarray(values).view(np.int64)
+    return values.astype(np.int64, copy=False)
+
+
+def mix_bits(state: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Scatter 64 bits (the finaliser of splitmix64); overflow wraps on purpose."""
+    state = state + np.uint64(0x9E3779B97F4A7C15)
+    state ^= state >> np.uint64(30)
+    state *= np.uint64(0xBF58476D1CE4E5B9)
+    state ^= state >> np.uint64(27)
+    state *= np.uint64(0x94D049BB133111EB)
+    state ^= state >> np.uint64(31)
+    return state
+
+
+def group_rows(rows: IntArray) -> RowGroups:
+    """Group the equal rows of an integer matrix (r, k). Exact: a clash of hashes falls back to sorting whole rows."""
+    if not len(rows):
+        return RowGroups(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
+    _, representative, member = np.unique(_hash(rows), return_index=True, return_inverse=True)
+    if not np.array_equal(rows, rows[representative[member]]):
+        _, representative, member = np.unique(rows, axis=0, return_index=True, return_inverse=True)
+    return RowGroups(member.reshape(-1).astype(np.int64), representative.astype(np.int64))
+
+
+def _hash(rows: IntArray) -> NDArray[np.uint64]:
+    """Mix each row into 64 bits."""
+    state = np.zeros(len(rows), dtype=np.uint64)
+    for column in np.ascontiguousarray(rows.T).view(np.uint64):
+        state = mix_bits(state + column)
+    return state

@@ -1,1 +1,0 @@
-"""What elastic policies share: growth and restarts remembered, and one configuration for each job chosen exactly."""

@@ -1,1 +1,0 @@
-"""What whole gangs can do: over several pools, and at one instant."""

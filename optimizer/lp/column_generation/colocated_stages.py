@@ -1,0 +1,181 @@
+"""Co-located solves in stages, and pairs of concrete jobs from time spent beside a kind of job.
+
+`solve_colocated_in_stages` is the counterpart of `solve_in_stages` where jobs may be co-located. A policy makes its
+classes with the jobs' kinds among the keys (`colocation_keys`) and states the same objective as without co-location.
+Every stage carries the prices of utility and of time beside those of the pools: with pairs, those alone prove nothing.
+
+Two segments that meet: lay the jobs of each on a line, every job as long as its share of time; the lines are equally
+long, and where they run side by side their jobs are a pair. m and n jobs make at most m + n - 1 pairs. A segment that
+meets itself: lay its jobs on one line, fold it in the middle. Nobody meets itself, because nobody holds more than half
+of the line: a job that reaches over the fold ends before the place that lies on its own beginning. n jobs make at most
+n pairs. Every job gets exactly the time that it was to have, whoever its partners are: what it gains depends on their
+kind alone.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from optimizer.classes.aggregation import JobPartition
+from optimizer.classes.class_problem import FULL, ClassProblem, ClassSolution, MaxMin, MaxSum
+from optimizer.classes.segments import max_by, sum_by
+from optimizer.decision import ColocatedJobs, SolveStage, Status
+from optimizer.lp.column_generation.colocation_blocks import ColocationBlock, PairSides, colocation_blocks, side_details
+from optimizer.lp.column_generation.pair_generation import ColocatedSolution, ColumnGenerator
+from optimizer.lp.staged_solution import SolveInput, StagedSolution, rising_classes, scarce_pools, stage_over_jobs
+from optimizer.problem import FloatArray, IntArray
+
+#: Overlaps shorter than this part of the longest line are rounding.
+_ROUNDING = 1e-13
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Line:
+    """Jobs one after the other: rows, and where each ends."""
+
+    job: IntArray
+    end: FloatArray
+
+
+def pairs_of_jobs(
+    classes: JobPartition, blocks: tuple[ColocationBlock, ...], sides: PairSides, beside: FloatArray
+) -> ColocatedJobs:
+    """The shares of pairs of jobs that time spent in sides comes to.
+
+    Args:
+        classes: k classes of n jobs.
+        blocks: those that the sides belong to.
+        sides: q of them.
+        beside: time of one member in each, the same for all members of both sides of a meeting together (q,).
+    """
+    order = np.argsort(classes.member, kind="stable")
+    start = np.searchsorted(classes.member[order], np.arange(len(classes) + 1))
+    parts: list[tuple[IntArray, IntArray, IntArray, FloatArray]] = []
+    segment = np.zeros(len(sides), dtype=np.int64)
+    for number, block in enumerate(blocks):
+        here = sides.block == number
+        segment[here] = block.segment[sides.place[here]]
+    meetings = np.stack((sides.block, np.minimum(segment, sides.beside), np.maximum(segment, sides.beside)), axis=1)
+    unique, meeting = np.unique(meetings, axis=0, return_inverse=True)
+    by_meeting = np.argsort(meeting.reshape(-1), kind="stable")
+    bounds = np.searchsorted(meeting.reshape(-1)[by_meeting], np.arange(len(unique) + 1))
+    for (number, low, high), begin, end in zip(unique, bounds[:-1], bounds[1:], strict=True):
+        mine = by_meeting[begin:end]
+        block = blocks[number]
+        lines = [
+            _line(block.member[sides.place[part]], beside[part], order, start)
+            for part in (mine[segment[mine] == low], mine[segment[mine] == high])
+        ]
+        first, second, share = _folded(lines[0]) if low == high else _side_by_side(lines[0], lines[1])
+        different = first != second  # rounding may leave a job beside itself for no time to speak of
+        first, second, share = first[different], second[different], share[different]
+        if not block.leads[low, high]:
+            first, second = second, first
+        parts.append((first, second, np.full(len(first), block.row[low, high]), share))
+    if not parts:
+        return ColocatedJobs(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0))
+    first, second, pair, share = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+    ranked = np.lexsort((pair, second, first))
+    return ColocatedJobs(first[ranked], second[ranked], pair[ranked], share[ranked])
+
+
+def _line(member: IntArray, time: FloatArray, order: IntArray, start: IntArray) -> _Line:
+    """The jobs of classes, one after the other, each as long as its time."""
+    job = [order[start[m] : start[m + 1]] for m in member]
+    size = [len(jobs) for jobs in job]
+    rows = np.concatenate(job) if job else np.zeros(0, dtype=np.int64)
+    return _Line(rows, np.cumsum(np.repeat(time, size)))
+
+
+def _side_by_side(one: _Line, other: _Line) -> tuple[IntArray, IntArray, FloatArray]:
+    if not len(one.job) or not len(other.job):
+        return np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0)
+    length = min(one.end[-1], other.end[-1])
+    ends = np.unique(np.concatenate((one.end, other.end)))
+    begins = np.concatenate(([0.0], ends[:-1]))
+    share = np.minimum(ends, length) - begins
+    kept = share > _ROUNDING * length
+    begins, share = begins[kept], share[kept]
+    return _jobs_at(one, begins + share / 2), _jobs_at(other, begins + share / 2), share
+
+
+def _folded(line: _Line) -> tuple[IntArray, IntArray, FloatArray]:
+    """The first half of a line beside the second."""
+    half = line.end[-1] / 2
+    before = np.append(line.end[line.end < half], half)
+    rest = line.end[line.end > half] - half
+    first = _Line(line.job[: len(before)], before)
+    second = _Line(line.job[len(line.end) - len(rest) :], rest)
+    return _side_by_side(first, second)
+
+
+def _jobs_at(line: _Line, place: FloatArray) -> IntArray:
+    """The job that holds each place."""
+    jobs: IntArray = line.job[np.minimum(np.searchsorted(line.end, place), len(line.job) - 1)]
+    return jobs
+
+
+#: Floors are held with this slack, so that rounding cannot make the next program infeasible.
+_SLACK = 1e-9
+#: A stage that takes more than this part of what it was to keep is not used.
+_KEPT = 1e-7
+
+
+def solve_colocated_in_stages(
+    asked: SolveInput, objective: MaxMin | MaxSum, *, leftover: bool = True
+) -> StagedSolution | None:
+    """The objective's optimum, then (if `leftover`) the largest sum of utilities that takes nothing of it from anybody.
+
+    None where nothing may be packed, or no solver answers: the decision is then the one without packing.
+
+    Args:
+        asked: the problem and its classes, each of one kind.
+        objective: of the first stage; its worth is the fair-share utility if something is to follow.
+        leftover: False: the first stage's shares as they are.
+    """
+    market = asked.classes.market
+    blocks = colocation_blocks(asked.problem, asked.classes, asked.classes.classes.class_column >= 0)
+    if not blocks or (isinstance(objective, MaxMin) and not rising_classes(market, objective).any()):
+        return None
+    packer = ColumnGenerator(market, blocks)
+    found = packer.solve(objective)
+    if found.status not in (Status.OPTIMAL, Status.WORK_LIMIT) or not np.isfinite(found.objective):
+        return None
+    stages = [_colocated_stage(asked, objective, found)]
+    shown = found
+    if leftover and isinstance(objective, MaxMin):
+        kept = np.minimum(objective.targets.at(found.objective)[0], _utility(market, blocks, objective.worth, found))
+        if _can_add(market, objective, kept, found.duals.prices):
+            total = MaxSum(objective.worth, objective.worth, kept * (1 - _SLACK))
+            more = packer.solve(total)
+            if np.all(_utility(market, blocks, objective.worth, more) >= kept * (1 - _KEPT)):
+                shown = more
+                stages.append(_colocated_stage(asked, total, more))
+    packed = pairs_of_jobs(asked.classes.classes, blocks, shown.sides, shown.beside)
+    x = asked.classes.to_columns(shown.x)
+    return StagedSolution(asked, found.status, found.path, x, tuple(stages), packed)
+
+
+def _colocated_stage(asked: SolveInput, objective: MaxMin | MaxSum, found: ColocatedSolution) -> SolveStage:
+    """A solution over classes as a stage over jobs."""
+    duals = found.duals
+    alone = ClassSolution(found.status, found.x, duals.prices, found.objective, found.bound, found.path, found.work)
+    stage = stage_over_jobs(asked.classes, alone, objective)
+    to_jobs = asked.classes.to_jobs
+    return replace(stage, multiplier=to_jobs(duals.multiplier), time=to_jobs(duals.time))
+
+
+def _utility(
+    market: ClassProblem, blocks: tuple[ColocationBlock, ...], worth: FloatArray, found: ColocatedSolution
+) -> FloatArray:
+    """What the shares give one member of each class (k,)."""
+    sides = side_details(found.sides, blocks)
+    beside = sum_by(sides.member, sides.keeps * worth[sides.column] * found.beside, market.classes)
+    return sum_by(market.owner(), worth * found.x, market.classes) + beside
+
+
+def _can_add(market: ClassProblem, objective: MaxMin, kept: FloatArray, prices: FloatArray) -> bool:
+    """A class that is not full has a column that uses nothing scarce."""
+    taken = scarce_pools(prices, market.capacity).astype(np.float64)
+    hungry = kept < max_by(market.owner(), objective.worth, market.classes) * (1 - FULL)
+    return bool(np.any(hungry[market.owner()] & (market.cost(taken) == 0) & (objective.worth > 0)))

@@ -1,0 +1,343 @@
+"""The master program of column generation: the linear program over some of the sides of pairs.
+
+    maximise  value.x + side values.v + gain theta
+    s.t.      time of one member, pool rows, and for each class   utility of one member >= floor + rise theta
+              both sides of a meeting, all members together, run for the same time
+              of a segment that meets itself no job runs for more than all the others together
+
+with x the share of time of one member in each column alone, and v that beside somebody of a segment. That is all there
+is to say of pairs: two lines of equal length can be laid side by side, and a line of which nobody holds more than half
+can be folded (`colocated_stages`), so such v always correspond to pairs of different jobs. The last row is there only
+for the jobs named: it is rarely broken. Rows are scaled so that right-hand sides are about 1. Limits count iterations,
+never seconds.
+
+HiGHS solves small programs, and those that must end in a vertex. Large ones go to Clarabel's interior point: such
+programs are solved again and again while columns join and leave, and only their dual values count. A few digits of
+these prove as much as all, because what they prove is computed anew.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import clarabel
+import highspy
+import numpy as np
+from scipy import sparse
+
+from optimizer.classes.class_problem import ClassProblem, MaxMin, MaxSum
+from optimizer.classes.segments import max_by
+from optimizer.decision import Status
+from optimizer.lp.column_generation.colocation_blocks import SideDetails
+from optimizer.lp.column_generation.pair_pricing import PairDuals
+from optimizer.lp.highs import STATUS_OF_HIGHS
+from optimizer.problem import BoolArray, FloatArray, IntArray
+
+_CLARABEL_ITERATIONS = 200
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ClarabelSolution:
+    """Values of the columns, what one more unit of each row's right-hand side saves, and the iterations it took."""
+
+    x: FloatArray
+    saves: FloatArray
+    work: int
+
+
+def solve_by_interior_point(
+    matrix: Any, cost: FloatArray, right: FloatArray, equal: BoolArray, tolerance: float
+) -> ClarabelSolution | None:
+    """None where Clarabel finds no optimum.
+
+    Args:
+        matrix: any sparse one, of m rows and c columns.
+        cost: of each column (c,).
+        right: right-hand sides; `equal`: rows that are equations (m,).
+        tolerance: of gap and residuals, relative.
+    """
+    rows, columns = matrix.shape
+    table = sparse.csr_array(matrix)
+    stacked = sparse.vstack((table[equal], table[~equal], -sparse.eye_array(columns)), format="csc")
+    equations = int(equal.sum())
+    cones = [clarabel.ZeroConeT(equations), clarabel.NonnegativeConeT(rows - equations + columns)]
+    sides = np.concatenate((right[equal], right[~equal], np.zeros(columns)))
+    nothing = sparse.csc_matrix((columns, columns))
+    solved = clarabel.DefaultSolver(
+        nothing, cost, sparse.csc_matrix(stacked), sides, cones, _clarabel_settings(tolerance)
+    ).solve()
+    if solved.status not in (clarabel.SolverStatus.Solved, clarabel.SolverStatus.AlmostSolved):
+        return None
+    dual = np.array(solved.z)
+    saves = np.zeros(rows)
+    saves[equal], saves[~equal] = dual[:equations], dual[equations:rows]
+    return ClarabelSolution(np.maximum(np.array(solved.x), 0.0), saves, int(solved.iterations))
+
+
+def _clarabel_settings(tolerance: float) -> Any:
+    settings = clarabel.DefaultSettings()
+    settings.verbose = False
+    settings.max_threads = 1
+    settings.max_iter = _CLARABEL_ITERATIONS
+    settings.tol_gap_rel = settings.tol_gap_abs = settings.tol_feas = tolerance
+    settings.iterative_refinement_enable = False  # a third of the time for digits that are not needed
+    return settings
+
+
+#: Columns up to which the dual simplex is the faster one; above, interior point methods.
+_SIMPLEX_COLUMNS = 6_000
+_SIMPLEX_TOLERANCE = 1e-10
+_IPM_TOLERANCE = 1e-7
+_SIMPLEX_ITERATIONS = 200_000
+_IPM_ITERATIONS = 300
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MasterInput:
+    """What a program maximises: gain theta, plus the objective's values where it is a `MaxSum`."""
+
+    gain: float
+    rise: FloatArray
+    floor: FloatArray
+    #: Of the answer, where the middle of the optima will do.
+    tolerance: float = 1e-5
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MasterSolution:
+    """How a program ended. Everything but `status`, `solver` and `work` means something only where it is `OPTIMAL`."""
+
+    status: Status
+    solver: str
+    work: int
+    x: FloatArray
+    #: Time of one member in each side (q,).
+    beside: FloatArray
+    duals: PairDuals
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Program:
+    """Minimise cost.x, matrix x <= right (= where `equal`), x >= 0; the last column is theta."""
+
+    matrix: sparse.csc_array
+    cost: FloatArray
+    right: FloatArray
+    equal: BoolArray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Found:
+    """How a solver ended: columns, and what one more unit of each row's right-hand side saves."""
+
+    status: Status
+    solver: str
+    work: int
+    x: FloatArray
+    saves: FloatArray
+
+
+class MasterProgram:
+    """The programs of one market and one objective; the sides and what is asked vary from call to call."""
+
+    def __init__(self, market: ClassProblem, objective: MaxMin | MaxSum) -> None:
+        self._market, self._worth = market, objective.worth
+        self._value = objective.value if isinstance(objective, MaxSum) else np.zeros(market.columns)
+        best = max_by(market.owner(), objective.worth, market.classes)
+        self._best = np.where(best > 0, best, 1.0)
+        self._capacity = np.where(market.capacity > 0, market.capacity, 1.0)
+        self._highs = highspy.Highs()
+
+    def solve(
+        self, sides: SideDetails, greedy: IntArray, ask: MasterInput, *, vertex: bool, shut: BoolArray | None = None
+    ) -> MasterSolution:
+        """Solve with these sides.
+
+        Args:
+            sides: q of them.
+            greedy: sides of a segment beside itself that are to be held to half (ascending).
+            ask: what is maximised.
+            vertex: False: near the middle of the optima will do, which is quicker where there are many columns.
+            shut: columns alone that a vertex is looked for without (C,); none if None.
+        """
+        market, columns = self._market, self._market.columns
+        tied, open_rows = _ties(sides, market.size)
+        halves, totals = self._halves(sides, greedy)
+        rows = np.concatenate((np.arange(self._rows), self._rows + open_rows))
+        rows = np.concatenate((rows, self._rows + sides.meetings + np.arange(halves.shape[0])))
+        beside = sparse.vstack((self._beside(sides), self._meetings(sides), halves), format="csr")[rows] @ tied
+        more = len(rows) - self._rows
+        alone = sparse.vstack((self._alone(), sparse.csr_array((more, columns))))
+        of_all = sparse.vstack((sparse.csr_array((len(rows) - totals.shape[0], totals.shape[1])), totals))
+        matrix = sparse.hstack((alone, beside, of_all, self._theta(ask, more)), format="csc")
+        members = market.size[sides.member]
+        gains = (members * sides.keeps * self._value[sides.column]) @ tied
+        cost = np.concatenate((self._values(), gains, np.zeros(totals.shape[1]), [ask.gain]))
+        scale = float(np.abs(cost).max(initial=0.0)) or 1.0
+        equal = np.zeros(len(rows), dtype=bool)
+        equal[self._rows : self._rows + len(open_rows) + totals.shape[1]] = True
+        program = _Program(matrix, -cost / scale, self._right(ask, more), equal)
+        found = None
+        if not vertex and matrix.shape[1] > _SIMPLEX_COLUMNS:
+            found = self._in_the_middle(program, ask)
+        found = found or self._by_highs(program, None if shut is None else np.flatnonzero(shut), ask, vertex=vertex)
+        if found.status is not Status.OPTIMAL:
+            none = np.zeros(0)
+            return MasterSolution(found.status, found.solver, found.work, none, none, PairDuals(none, none, none))
+        dual = np.maximum(found.saves[: self._rows] * scale, 0.0)
+        k, r = market.classes, market.rows
+        duals = PairDuals(
+            prices=dual[k : k + r] / self._capacity,
+            multiplier=dual[k + r :] / (self._best * market.size),
+            time=dual[:k] / market.size,
+        )
+        x, of_sides = found.x[:columns], tied @ found.x[columns : columns + tied.shape[1]]
+        return MasterSolution(found.status, found.solver, found.work, x, of_sides, duals)
+
+    def _in_the_middle(self, program: "_Program", ask: MasterInput) -> "_Found | None":
+        """A level's price is shared among the classes: counted in such parts, dual values are about 1, and the interior
+        point method takes half the steps."""
+
+        unit = float(self._market.classes) if ask.gain else 1.0
+        middle = solve_by_interior_point(
+            program.matrix, program.cost * unit, program.right, program.equal, ask.tolerance
+        )
+        if middle is None:
+            return None
+        return _Found(Status.OPTIMAL, "clarabel", middle.work, middle.x, middle.saves / unit)
+
+    def _by_highs(self, program: "_Program", shut: IntArray | None, ask: MasterInput, *, vertex: bool) -> "_Found":
+        solver = self._options(program.matrix.shape[1], vertex)
+        self._highs.passModel(_highs_model(program, shut, ask))
+        self._highs.run()
+        if solver == "ipm" and self._highs.getModelStatus() != highspy.HighsModelStatus.kOptimal:
+            solver = "simplex"
+            self._highs.setOptionValue("solver", solver)
+            self._highs.run()
+        status = STATUS_OF_HIGHS.get(self._highs.getModelStatus(), Status.FAILED)
+        solution, info = self._highs.getSolution(), self._highs.getInfo()
+        work = max(int(info.simplex_iteration_count), 0) + max(int(info.ipm_iteration_count), 0)
+        if status is Status.OPTIMAL and not solution.dual_valid:
+            status = Status.FAILED
+        return _Found(status, solver, work, np.array(solution.col_value), -np.array(solution.row_dual))
+
+    def _right(self, ask: MasterInput, more: int) -> FloatArray:
+        market = self._market
+        return np.concatenate((np.ones(market.classes + market.rows), -ask.floor / self._best, np.zeros(more)))
+
+    def _values(self) -> FloatArray:
+        """Value of each column for all members of its class (C,)."""
+        values: FloatArray = self._market.size[self._market.owner()] * self._value
+        return values
+
+    def _alone(self) -> sparse.csc_array:
+        market, k = self._market, self._market.classes
+        owner, uses, column = market.owner(), np.diff(market.use_first), np.arange(market.columns)
+        load = market.use_count * np.repeat(market.size[owner], uses) / self._capacity[market.use_row]
+        values = np.concatenate((np.ones(market.columns), load, -self._worth / self._best[owner]))
+        rows = np.concatenate((owner, k + market.use_row, k + market.rows + owner))
+        columns = np.concatenate((column, np.repeat(column, uses), column))
+        return sparse.csc_array((values, (rows, columns)), shape=(self._rows, market.columns))
+
+    def _beside(self, sides: SideDetails) -> sparse.csc_array:
+        market, k, q = self._market, self._market.classes, len(sides.member)
+        load = market.size[sides.member] * sides.count / 2 / self._capacity[sides.pool]
+        utility = -sides.keeps * self._worth[sides.column] / self._best[sides.member]
+        values = np.concatenate((np.ones(q), load, utility))
+        rows = np.concatenate((sides.member, k + sides.pool, k + market.rows + sides.member))
+        return sparse.csc_array((values, (rows, np.tile(np.arange(q), 3))), shape=(self._rows, q))
+
+    def _meetings(self, sides: SideDetails) -> sparse.csc_array:
+        """One row for each meeting of two segments, an empty one for a segment with itself."""
+        column = np.flatnonzero(sides.sign)
+        values = (sides.sign * self._market.size[sides.member])[column]
+        return sparse.csc_array((values, (sides.meeting[column], column)), shape=(sides.meetings, len(sides.member)))
+
+    def _halves(self, sides: SideDetails, greedy: IntArray) -> tuple[sparse.csr_array, sparse.csr_array]:
+        """Twice its own time less everybody's, for each side named, which are of one job each: of sides, and of totals.
+
+        Everybody's time is a column of its own, told by a row before: else every row would hold a whole meeting.
+        """
+        meeting, which = np.unique(sides.meeting[greedy], return_inverse=True)
+        place = np.searchsorted(meeting, sides.meeting)
+        there = np.zeros(len(sides.member), dtype=bool)
+        if len(meeting):
+            there = meeting[np.minimum(place, len(meeting) - 1)] == sides.meeting
+        column, named = np.flatnonzero(there), len(meeting) + np.arange(len(greedy))
+        values = np.concatenate((self._market.size[sides.member[column]], np.full(len(greedy), 2.0)))
+        position = (np.concatenate((place[column], named)), np.concatenate((column, greedy)))
+        shape = (len(meeting) + len(greedy), len(sides.member))
+        of_sides = sparse.csr_array((values, position), shape=shape)
+        less = (np.concatenate((np.arange(len(meeting)), named)), np.concatenate((np.arange(len(meeting)), which)))
+        return of_sides, sparse.csr_array((np.full(len(less[0]), -1.0), less), shape=(shape[0], len(meeting)))
+
+    def _theta(self, ask: MasterInput, more: int) -> sparse.csc_array:
+        rising = np.flatnonzero(ask.rise)
+        rows = self._market.classes + self._market.rows + rising
+        values = (ask.rise / self._best)[rising]
+        place = (rows, np.zeros(len(rising), dtype=np.int64))
+        return sparse.csc_array((values, place), shape=(self._rows + more, 1))
+
+    @property
+    def _rows(self) -> int:
+        return 2 * self._market.classes + self._market.rows
+
+    def _options(self, columns: int, vertex: bool) -> str:
+        small = vertex and columns <= _SIMPLEX_COLUMNS
+        options = {
+            "output_flag": False,
+            "solver": "simplex" if small else "ipm",
+            "run_crossover": "on" if vertex else "off",
+            "simplex_iteration_limit": _SIMPLEX_ITERATIONS,
+            "ipm_iteration_limit": _IPM_ITERATIONS,
+            "ipm_optimality_tolerance": _IPM_TOLERANCE,
+            "primal_feasibility_tolerance": _SIMPLEX_TOLERANCE if small else _IPM_TOLERANCE,
+            "dual_feasibility_tolerance": _SIMPLEX_TOLERANCE if small else _IPM_TOLERANCE,
+            "threads": 1,
+        }
+        for name, value in options.items():
+            self._highs.setOptionValue(name, value)
+        return "simplex" if small else "ipm"
+
+
+def _highs_model(program: _Program, shut: IntArray | None, ask: MasterInput) -> highspy.HighsLp:
+    """As HiGHS takes it, without the columns that are shut."""
+    lp, matrix = highspy.HighsLp(), program.matrix
+    lp.num_row_, lp.num_col_ = matrix.shape
+    lp.col_cost_ = program.cost
+    lp.col_lower_ = np.zeros(lp.num_col_)
+    upper = np.full(lp.num_col_, highspy.kHighsInf)
+    if shut is not None:
+        upper[shut] = 0.0
+    if not ask.gain:
+        upper[-1] = 0.0
+    lp.col_upper_ = upper
+    lp.row_lower_ = np.where(program.equal, 0.0, -highspy.kHighsInf)
+    lp.row_upper_ = program.right
+    lp.a_matrix_.format_ = highspy.MatrixFormat.kColwise
+    lp.a_matrix_.start_ = matrix.indptr.astype(np.int32)
+    lp.a_matrix_.index_ = matrix.indices.astype(np.int32)
+    lp.a_matrix_.value_ = matrix.data
+    return lp
+
+
+def _ties(sides: SideDetails, size: FloatArray) -> tuple[sparse.csr_array, IntArray]:
+    """Columns of the program, and the meetings that need a row.
+
+    A meeting with one column on either side is one column, of as many members of both. One that nobody is there for on
+    one side has none. The matrix tells sides of columns (q, columns); the rows are numbers of meetings (ascending).
+    """
+    ahead = np.bincount(sides.meeting[sides.sign > 0], minlength=sides.meetings)
+    behind = np.bincount(sides.meeting[sides.sign < 0], minlength=sides.meetings)
+    one = (ahead == 1) & (behind == 1)
+    there = (sides.sign == 0) | ((ahead > 0) & (behind > 0))[sides.meeting]
+    first = there & ~(one[sides.meeting] & (sides.sign < 0))
+    number = np.cumsum(first) - 1
+    columns = int(first.sum())
+    of_meeting = np.zeros(sides.meetings, dtype=np.int64)
+    of_meeting[sides.meeting[first]] = number[first]
+    tied = np.where(one, 1.0, 0.0)[sides.meeting]
+    column = np.where(tied > 0, of_meeting[sides.meeting], number)
+    weight = np.where(tied > 0, 1 / size[sides.member], 1.0)
+    row = np.flatnonzero(there)
+    matrix = sparse.csr_array((weight[row], (row, column[row])), shape=(len(there), columns))
+    return matrix, np.flatnonzero((ahead > 0) & (behind > 0) & ~one)

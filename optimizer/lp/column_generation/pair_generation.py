@@ -1,0 +1,363 @@
+"""Column generation: the best shares with co-located pairs, found with a few columns and proved against all pairs.
+
+A program over some sides gives shares, which are feasible, and dual values, which ask for better sides and, closed over
+all pairs, bound what any shares can reach. The sides asked for join the program, those far from running leave it, until
+the two values meet; a last program then ends in a vertex, where few pairs run and full jobs are full to the last bit.
+
+A level is aimed at from above, from where the dual values put it: a program raises all targets of that level together,
+as far as they go, which is Newton's method on the level. (From below, jobs that are full alone would decide how far.)
+A problem with few pairs starts with all of them. Limits count rounds, never seconds.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from optimizer.classes.class_problem import ClassProblem, MaxMin, MaxSum, level_reached
+from optimizer.classes.segments import sum_by
+from optimizer.decision import Status
+from optimizer.lp.column_generation.colocation_blocks import (
+    ColocationBlock,
+    PairSides,
+    SideDetails,
+    all_sides,
+    coarsen,
+    count_sides,
+    join_sides,
+    no_sides,
+    side_details,
+)
+from optimizer.lp.column_generation.master_program import MasterInput, MasterProgram, MasterSolution
+from optimizer.lp.column_generation.pair_pricing import (
+    PairDuals,
+    PricedPairs,
+    column_gain,
+    pair_bound,
+    price_pairs,
+    tighten_duals,
+)
+from optimizer.lp.dual_newton.dual_bound import dual_bound
+from optimizer.problem import BoolArray, FloatArray, IntArray
+
+#: Sides up to which a market starts with all of them.
+_ALL_SIDES = 3_000
+#: Segments that a class asks for in each block and round.
+_PARTNERS = 3
+#: Sides that stay in the program, for each class; and that are named to a finer market.
+_KEPT = 4
+_PROMISING = 4
+#: So many sides stay in any case.
+_FEW = 5_000
+#: A side further from running than this, as a part of how far sides are on the average, leaves the program.
+_NEAR = 0.03
+#: An answer within this part of its bound is good enough; with all sides in the program, this one.
+_CLOSE = 5e-4
+_EXACT = 1e-10
+#: A level is aimed at from this part above where the dual values put it, until the last program, which aims below.
+_ABOVE = 2e-5
+_BELOW = 5e-5
+#: While little is known, it is aimed at this part of the way to the bound, but no further than this above.
+_TOWARDS = 0.5
+_FAR = 0.03
+#: Groups of classes alike are solved first where they are at most this part of the classes.
+_COARSER = 0.5
+_ROUNDS = 60
+#: Rounds without a better answer or bound after which no more is hoped for.
+_STALLED = 5
+#: A side with more time than this runs, even where a program was not solved to the last bit: enough to stay in it. As
+#: parts of all the time that the class runs: enough to be in the last program, too, and for a column alone.
+_STAYS, _RUNS, _OPEN = 1e-4, 1e-3, 1e-4
+#: What programs are solved to while there is so much room to the bound, and afterwards.
+_ROUGHLY, _ROUGH_ROOM, _WELL = 1e-4, 1e-2, 3e-6
+#: So little room is enough for the last program at once; for more, one more round is worth its while.
+_NARROW = 2e-5
+#: Steps in which prices of time are lowered at most.
+_LOWERINGS = 8
+#: Part of its segment's line from which a job is watched, lest it should hold more than half; less is rounding.
+_MUCH = 0.35
+_HALF = 1e-9
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ColocatedSolution:
+    """Shares of a packed market with proof. C class columns, q sides, r rows, k classes."""
+
+    status: Status
+    #: Share of time of one member in each class column, alone (C,), and in each side (q,).
+    x: FloatArray
+    sides: PairSides
+    beside: FloatArray
+    #: Dual values, closed over all pairs.
+    duals: PairDuals
+    objective: float
+    bound: float
+    path: str
+    #: Iterations of all programs.
+    work: int
+
+
+class ColumnGenerator:
+    """One market and what may be packed in it. Sides found for one objective are there for the next."""
+
+    def __init__(self, market: ClassProblem, blocks: tuple[ColocationBlock, ...]) -> None:
+        self._market, self._blocks = market, blocks
+        self._whole = count_sides(blocks) <= _ALL_SIDES
+        self._sides = all_sides(blocks) if self._whole else no_sides()
+        self._promising = self._sides
+        self._coarse: ColumnGenerator | None = None
+        if not self._whole:
+            groups = coarsen(market, blocks)
+            if len(groups) <= _COARSER * market.classes:
+                self._groups, self._coarse = groups, ColumnGenerator(groups.market, groups.blocks)
+
+    @property
+    def promising(self) -> PairSides:
+        """Sides that ran in the last program, or were not far from it."""
+        return self._promising
+
+    def solve(self, objective: MaxMin | MaxSum) -> ColocatedSolution:
+        """The largest value of the objective. Solvers that give up are told by the status, with what was found so far.
+
+        Every class has a column of positive worth (Level), and floors leave room (Total, else INFEASIBLE).
+        """
+        search = _Search(self._market, self._blocks, objective)
+        if self._whole:
+            return self._with_all(search)
+        if self._coarse is not None:
+            search.expect(self._coarse.solve(self._groups.objective(objective)))
+            likely = self._groups.sides_of_members(self._blocks, self._coarse.promising)
+            self._sides = join_sides([self._sides, likely])
+        greedy, was_near = no_sides(), False
+        last_try = False  # True: what was left out for speed was missed
+        while search.goes_on:
+            found, judged = search.run(self._sides, greedy, _ABOVE, vertex=False)
+            if judged is None:
+                return search.answer(search.without(found.status))
+            self._promising = self._worth_keeping(judged.merit, found.beside, _PROMISING)
+            near = search.room <= _CLOSE / 2 and search.aimed_well
+            if near and (was_near or search.room <= _NARROW):
+                self._finish(search, found, with_all=last_try)
+                if search.gap <= _CLOSE:
+                    return search.answer(Status.OPTIMAL)
+                last_try, near = True, False
+            was_near = near
+            greedy = join_sides([greedy, self._sides.take(search.greedy(self._sides, found.beside))])
+            all_stay = search.stalled or len(self._sides) <= _FEW
+            kept = self._sides if all_stay else self._worth_keeping(judged.merit, found.beside)
+            self._sides = join_sides([kept, judged.asked, greedy])
+        return search.answer(Status.OPTIMAL if search.gap <= _CLOSE else Status.WORK_LIMIT)
+
+    def _finish(self, search: "_Search", found: MasterSolution, *, with_all: bool) -> None:
+        """Look for a vertex among the sides that run for long, or among all that run at all."""
+        alone, beside = self._busy(found)
+        used = self._sides.take(beside > (_EXACT if with_all else _RUNS))
+        shut = None if with_all else alone < _OPEN
+        search.run(used, used.take(search.meets_itself(used)), -_BELOW, vertex=True, shut=shut)
+
+    def _with_all(self, search: "_Search") -> ColocatedSolution:
+        """All sides in one program: exact, once no job holds more than half of its segment's line."""
+        greedy = no_sides()
+        while search.goes_on:
+            found, judged = search.run(self._sides, greedy, 0.0, vertex=True)
+            if judged is None:
+                return search.answer(search.without(found.status))
+            self._promising = self._worth_keeping(judged.merit, found.beside, _PROMISING)
+            if search.gap <= _EXACT:
+                break
+            greedy = join_sides([greedy, self._sides.take(search.greedy(self._sides, found.beside))])
+        return search.answer(Status.OPTIMAL if search.gap <= _CLOSE else Status.WORK_LIMIT)
+
+    def _busy(self, found: MasterSolution) -> tuple[FloatArray, FloatArray]:
+        """Shares alone (C,) and beside others (q,), as parts of the time that the class runs at all."""
+        owner, member = self._market.owner(), side_details(self._sides, self._blocks).member
+        classes = self._market.classes
+        time = sum_by(owner, found.x, classes) + sum_by(member, found.beside, classes)
+        time = np.maximum(time, _EXACT)
+        return found.x / time[owner], found.beside / time[member]
+
+    def _worth_keeping(self, merit: FloatArray, beside: FloatArray, kept: int = _KEPT) -> PairSides:
+        most = kept * self._market.classes
+        if len(self._sides) <= most:
+            return self._sides
+        best = np.partition(merit, len(merit) - most)[len(merit) - most]
+        return self._sides.take((merit >= max(best, -_NEAR * float(np.abs(merit).mean()))) | (beside > _STAYS))
+
+
+class _Search:
+    """What is known of one objective so far."""
+
+    def __init__(self, market: ClassProblem, blocks: tuple[ColocationBlock, ...], objective: MaxMin | MaxSum) -> None:
+        self._market, self._blocks, self._objective = market, blocks, objective
+        k = market.classes
+        self._master = MasterProgram(market, objective)
+        self.rounds = self.stalled = self.work = 0
+        self._path = "pairs"
+        self._value, self._bound = -np.inf, np.inf
+        self._duals = PairDuals(np.zeros(market.rows), np.zeros(k), np.zeros(k))
+        self._x, self._sides, self._beside = np.zeros(market.columns), no_sides(), np.zeros(0)
+        self._likely = self._aim = np.nan
+        if isinstance(objective, MaxMin):
+            self._likely = dual_bound(market, objective, np.ones(market.rows))
+            self._bound = objective.targets.highest
+
+    @property
+    def goes_on(self) -> bool:
+        """There is work left to do, and hope that it helps."""
+        return self.rounds < _ROUNDS and self.stalled < _STALLED
+
+    @property
+    def gap(self) -> float:
+        """Distance of the best answer to the best bound, as a part of the bound."""
+        return self._short_of_bound(self._value)
+
+    @property
+    def room(self) -> float:
+        """The same distance of what the last program would reach, were it solved to the last bit."""
+        return self._short_of_bound(self._likely)
+
+    @property
+    def _tolerance(self) -> float:
+        """How well the next program is to be solved: there is no use in digits of dual values that will change."""
+        return _ROUGHLY if self.room > _ROUGH_ROOM else _WELL
+
+    @property
+    def aimed_well(self) -> bool:
+        """The last program was aimed at about the level that it found."""
+        return isinstance(self._objective, MaxSum) or self._aim <= self._likely * (1 + 2 * _CLOSE)
+
+    def _short_of_bound(self, value: float) -> float:
+        if not np.isfinite(value) or not np.isfinite(self._bound):
+            return np.inf
+        return (self._bound - value) / max(abs(self._bound), 1e-12)
+
+    def expect(self, guess: ColocatedSolution) -> None:
+        """Aim first at what a similar market reaches."""
+        self.work += guess.work
+        if isinstance(self._objective, MaxMin) and np.isfinite(guess.objective):
+            self._likely = min(guess.objective, self._bound)
+
+    def _ask(self, beside: float) -> MasterInput:
+        """What the next program is to maximise. A level is aimed at this part of it beside where it should lie."""
+        objective = self._objective
+        if isinstance(objective, MaxSum):
+            return MasterInput(0.0, np.zeros(self._market.classes), objective.floor, self._tolerance)
+        floor = objective.targets.at(0.0)[0]
+        aim = self._likely * (1 + beside)
+        if beside > 0 and self.rounds > 0:
+            aim = max(aim, min((1 - _TOWARDS) * self._likely + _TOWARDS * self._bound, (1 + _FAR) * self._likely))
+        self._aim = min(aim, objective.targets.highest)
+        return MasterInput(1.0, objective.targets.at(self._aim)[0] - floor, floor, self._tolerance)
+
+    def run(
+        self, sides: PairSides, greedy: PairSides, beside: float, *, vertex: bool, shut: BoolArray | None = None
+    ) -> tuple[MasterSolution, PricedPairs | None]:
+        """Solve one program and take in what it says; what it says of pairs, too, unless it could not be solved.
+
+        Args:
+            sides: in the program.
+            greedy: those of them that are held to half of their segment's line.
+            beside: part of the level that is aimed at beside where it should be.
+            vertex: end in a vertex, and prefer its few pairs to others that are about as good.
+            shut: columns alone that a vertex is looked for without (C,).
+        """
+        spelled = side_details(sides, self._blocks)
+        found = self._master.solve(spelled, _positions(greedy, sides), self._ask(beside), vertex=vertex, shut=shut)
+        self.rounds, self.work = self.rounds + 1, self.work + found.work
+        if found.status is not Status.OPTIMAL:
+            return found, None
+        self._path = f"pairs/{found.solver}"
+        before = (self._value, self._bound)
+        self._keep(sides, spelled, found, _CLOSE / 10 if vertex else 0.0)
+        gain = column_gain(self._market, self._objective, found.duals)
+        judged = price_pairs(self._market, self._blocks, gain, found.duals, sides, _PARTNERS)
+        closed = PairDuals(found.duals.prices, found.duals.multiplier, judged.time)
+        duals = tighten_duals(self._market, self._blocks, gain, closed, _LOWERINGS)
+        bound = pair_bound(self._market, self._objective, duals)
+        if bound < self._bound or self.rounds == 1:
+            self._bound, self._duals = min(bound, self._bound), duals
+        if beside >= 0:
+            self._likely = min(pair_bound(self._market, self._objective, found.duals), self._bound)
+        better = self._value > before[0] + _EXACT * abs(before[0]) or self._bound < before[1] * (1 - _EXACT)
+        self.stalled = 0 if better else self.stalled + 1
+        return found, judged
+
+    def _keep(self, sides: PairSides, spelled: SideDetails, found: MasterSolution, worse: float) -> None:
+        """Remember shares that are better than those so far, or at most so much worse, as a part of them."""
+        x, beside = _feasible(self._market, spelled, found.x, found.beside)
+        value = _value(self._market, self._objective, spelled, x, beside)
+        if value > self._value - worse * abs(self._value) or not np.isfinite(self._value):
+            shown = beside > 0
+            self._value, self._x, self._sides, self._beside = value, x, sides.take(shown), beside[shown]
+
+    def greedy(self, sides: PairSides, beside: FloatArray) -> BoolArray:
+        """Sides of one job each, in segments where one runs for much of all the time that the segment meets itself."""
+        spelled, alone = side_details(sides, self._blocks), self.meets_itself(sides)
+        total = sum_by(spelled.meeting, self._market.size[spelled.member] * beside, spelled.meetings)
+        broken = spelled.meeting[alone & (beside > _MUCH * total[spelled.meeting] + _HALF)]
+        return alone & np.isin(spelled.meeting, broken)
+
+    def meets_itself(self, sides: PairSides) -> BoolArray:
+        """Sides of one job each, beside its own segment."""
+        spelled = side_details(sides, self._blocks)
+        alone: BoolArray = (spelled.sign == 0) & (self._market.size[spelled.member] == 1)
+        return alone
+
+    def without(self, status: Status) -> Status:
+        """How the search ends where a program could not be solved: short of work, if with an answer all the same."""
+        return Status.WORK_LIMIT if np.isfinite(self._value) else status
+
+    def answer(self, status: Status) -> ColocatedSolution:
+        """The best that was found. A level's dual values are told in units of the level."""
+        duals = self._duals
+        if isinstance(self._objective, MaxMin):
+            rise = self._objective.targets.at(self._bound)[1]
+            unit = float(self._market.size @ (duals.multiplier * rise)) or 1.0
+            duals = PairDuals(duals.prices / unit, duals.multiplier / unit, duals.time / unit)
+        return ColocatedSolution(
+            status, self._x, self._sides, self._beside, duals, self._value, self._bound, self._path, self.work
+        )
+
+
+def _positions(some: PairSides, sides: PairSides) -> IntArray:
+    """Where some sides, both in order, are among all of them."""
+    if not len(some):
+        return np.zeros(0, dtype=np.int64)
+    most = [int(max(array.max(), 0)) + 1 for array in (sides.place, sides.beside)]
+    keys = [(s.block * most[0] + s.place) * most[1] + s.beside for s in (some, sides)]
+    return np.searchsorted(keys[1], keys[0])
+
+
+def _feasible(
+    market: ClassProblem, sides: SideDetails, x: FloatArray, beside: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """Clip what a solver left outside, and scale down what touches an overfull row or has nobody to meet."""
+    owner, members = market.owner(), market.size[sides.member]
+    x, beside = np.maximum(x, 0.0), np.maximum(beside, 0.0)
+    time = sum_by(owner, x, market.classes) + sum_by(sides.member, beside, market.classes)
+    over = np.maximum(time, 1.0)
+    x, beside = x / over[owner], beside / over[sides.member]
+    ahead = sum_by(sides.meeting, np.where(sides.sign > 0, members * beside, 0.0), sides.meetings)
+    behind = sum_by(sides.meeting, np.where(sides.sign < 0, members * beside, 0.0), sides.meetings)
+    mine = np.where(sides.sign > 0, ahead[sides.meeting], behind[sides.meeting])
+    met = np.minimum(ahead, behind)[sides.meeting]
+    beside = np.where(sides.sign == 0, beside, beside * np.divide(met, mine, out=np.zeros_like(mine), where=mine > 0))
+    total = sum_by(sides.meeting, members * beside, sides.meetings)
+    alone = (sides.sign == 0) & (members == 1)
+    beside = np.where(alone, np.minimum(beside, total[sides.meeting] - beside), beside)
+    used = market.used(x) + sum_by(sides.pool, sides.count / 2 * members * beside, market.rows)
+    full = np.maximum(used / np.where(market.capacity > 0, market.capacity, 1.0), 1.0)
+    worst = np.ones(market.columns)
+    np.maximum.at(worst, np.repeat(np.arange(market.columns), np.diff(market.use_first)), full[market.use_row])
+    return x / worst, beside / full[sides.pool]
+
+
+def _value(
+    market: ClassProblem, objective: MaxMin | MaxSum, sides: SideDetails, x: FloatArray, beside: FloatArray
+) -> float:
+    """What the shares reach."""
+    if isinstance(objective, MaxSum):
+        alone = float((market.size[market.owner()] * objective.value) @ x)
+        return alone + float((market.size[sides.member] * sides.keeps * objective.value[sides.column]) @ beside)
+    utility = sum_by(market.owner(), objective.worth * x, market.classes)
+    gained = sum_by(sides.member, sides.keeps * objective.worth[sides.column] * beside, market.classes)
+    return level_reached(objective.targets, utility + gained)

@@ -1,0 +1,207 @@
+"""Pricing of pairs: which pairs the dual values ask for, and the upper bound that they prove.
+
+Symbols: h[j, r] what pool r alone is worth to j (value + y worth), m[j] price of j's time, s p[r] price of the gang's
+accelerators, f what is kept of the speed in a pair. Dual values y, m, p >= 0 are *closed* if
+
+    h[j, c] <= m[j] + cost[c]                                         every column alone
+    f[i] h[i, r] + f[j] h[j, r] <= m[i] + m[j] + s p[r]               every pair
+
+and then, by weak duality, with N the members of each class:
+
+    MaxMin   the largest z with  sum N y target(z) <= sum N m + p.capacity
+    MaxSum   sum N m + p.capacity - sum N y floor
+
+Any y, p >= 0 are closed by a large enough m; half of what a pair is worth above its prices, added to both of its jobs,
+closes it. So the bound holds for all pairs, whichever were in the program that the dual values come from. Unlike
+without pairs, prices alone do not do: which of its two jobs pays for a pair cannot be told from them.
+
+The best partners are found without looking at all pairs of jobs: beside a given segment, what a job adds does not
+depend on the partner.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from optimizer.classes.class_problem import ClassProblem, MaxMin, MaxSum, TargetFunction
+from optimizer.lp.column_generation.colocation_blocks import ColocationBlock, PairSides, join_sides, no_sides
+from optimizer.problem import FloatArray, IntArray
+
+#: A pair that lacks less than this part of the largest worth is not asked for.
+_WORTH_ADDING = 1e-9
+#: Time that becomes cheaper by less than this part is as cheap as it gets.
+_WORTH_LOWERING = 1e-6
+#: Sums of costs are equal within this part.
+_ROUNDING = 1e-12
+#: Halvings of a level.
+_HALVINGS = 100
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PairDuals:
+    """Dual values, >= 0, in units of the objective."""
+
+    #: Of one more accelerator of each row (r,).
+    prices: FloatArray
+    #: Of one more unit of utility, and of time, for one member of each class (k,), (k,).
+    multiplier: FloatArray
+    time: FloatArray
+
+
+def column_gain(market: ClassProblem, objective: MaxMin | MaxSum, duals: PairDuals) -> FloatArray:
+    """What running each column all the time is worth to one member (C,)."""
+    gain = duals.multiplier[market.owner()] * objective.worth
+    return gain + objective.value if isinstance(objective, MaxSum) else gain
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PricedPairs:
+    """What dual values say of all pairs."""
+
+    #: Prices of time that close them (k,).
+    time: FloatArray
+    #: Sides of the pairs that are worth most above their prices.
+    asked: PairSides
+    #: What the best pair with each of the program's sides is worth above its prices; negative: it lacks that much (q,).
+    merit: FloatArray
+
+
+def price_pairs(
+    market: ClassProblem,
+    blocks: tuple[ColocationBlock, ...],
+    gain: FloatArray,
+    duals: PairDuals,
+    sides: PairSides,
+    most: int,
+) -> PricedPairs:
+    """Price all pairs.
+
+    Args:
+        market: k classes, C columns.
+        blocks: what may be packed.
+        gain: what each column is worth to one member (C,).
+        duals: any, >= 0.
+        sides: q that are to be judged.
+        most: segments that each place asks for in each block, at most.
+    """
+    alone = gain - market.cost(duals.prices)
+    time = duals.time.copy()
+    np.maximum.at(time, market.owner(), alone)
+    lacking, asked, merit = np.zeros(market.classes), [no_sides()], np.zeros(len(sides))
+    least = _WORTH_ADDING * float(np.abs(gain).max(initial=0.0))
+    for number, block in enumerate(blocks):
+        net = _net(block, gain, time, float(duals.prices[block.pool]))
+        partners = _partners(block, net)
+        above = _reduced_worth(block, net, partners)
+        here = sides.block == number
+        merit[here] = above[sides.place[here], sides.beside[here]]
+        above = np.where(above > 0, above, 0.0)
+        np.maximum.at(lacking, block.member, above.max(axis=1))
+        asked.append(_requested_sides(number, block, above, partners, least, most))
+    return PricedPairs(time + lacking / 2, join_sides(asked), merit)
+
+
+def tighten_duals(
+    market: ClassProblem, blocks: tuple[ColocationBlock, ...], gain: FloatArray, duals: PairDuals, most: int
+) -> PairDuals:
+    """Closed dual values with lower prices of time, closed all the same.
+
+    What a job's time must cost at least, at the others' prices, is T[i] = max(its columns alone, pairs less the other's
+    time, 0). Where m is closed m >= T, and (m + T) / 2 is closed, too: a pair's worth is at most m[i] + T[j] and at
+    most T[i] + m[j], thus at most the mean of both.
+    """
+    alone = gain - market.cost(duals.prices)
+    least = np.zeros(market.classes)
+    np.maximum.at(least, market.owner(), alone)
+    time = duals.time
+    for _ in range(most):
+        needed = least.copy()
+        for block in blocks:
+            net = _net(block, gain, time, float(duals.prices[block.pool]))
+            above = _reduced_worth(block, net, _partners(block, net)).max(axis=1)
+            np.maximum.at(needed, block.member, time[block.member] + np.minimum(above, 0.0))
+        lower = time - np.maximum(time - needed, 0.0) / 2
+        saved, time = float(market.size @ (time - lower)), lower
+        if saved <= _WORTH_LOWERING * float(market.size @ time):
+            break
+    return PairDuals(duals.prices, duals.multiplier, time)
+
+
+def pair_bound(market: ClassProblem, objective: MaxMin | MaxSum, duals: PairDuals) -> float:
+    """What no shares can exceed, by closed dual values."""
+    income = float(market.size @ duals.time + market.capacity @ duals.prices)
+    paid = market.size * duals.multiplier
+    if isinstance(objective, MaxSum):
+        return income - float(paid @ objective.floor)
+    return affordable_level(objective.targets, paid, income)
+
+
+def affordable_level(targets: TargetFunction, paid: FloatArray, income: float) -> float:
+    """The largest level whose targets cost no more than the income; valid from above however far it is searched."""
+    enough = income + _ROUNDING * abs(income)
+    low, high = 0.0, targets.highest
+    if float(paid @ targets.at(high)[0]) <= enough:
+        return high
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        if middle in (low, high):
+            break
+        if float(paid @ targets.at(middle)[0]) <= enough:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def _net(block: ColocationBlock, gain: FloatArray, time: FloatArray, price: float) -> FloatArray:
+    """What a place adds to a pair beside each segment, less its time and half the accelerators (m, s)."""
+    net = block.keeps[block.segment] * gain[block.column][:, None]
+    net -= (time[block.member] + block.count * price / 2)[:, None]
+    net[np.isnan(net)] = -np.inf
+    return net
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Partners:
+    """Whom to meet: a segment's best place beside another (s, s), and its second best beside itself (s,)."""
+
+    best: IntArray
+    second: IntArray
+
+
+def _partners(block: ColocationBlock, net: FloatArray) -> _Partners:
+    most = np.maximum.reduceat(net, block.first, axis=0)
+    place, beside = np.nonzero(net >= most[block.segment])
+    best = np.zeros(most.shape, dtype=np.int64)
+    best[block.segment[place[::-1]], beside[::-1]] = place[::-1]  # of equals the first
+    own = net[np.arange(len(block)), block.segment].copy()
+    own[best.diagonal()[~block.several[best.diagonal()]]] = -np.inf
+    order = np.lexsort((-own, block.segment))
+    return _Partners(best, order[block.first])
+
+
+def _reduced_worth(block: ColocationBlock, net: FloatArray, partners: _Partners) -> FloatArray:
+    """What the pair of each place with the best of each segment is worth above its prices (m, s)."""
+    places, segment = np.arange(len(block)), block.segment
+    alike = np.arange(len(partners.best))
+    worth = net[partners.best, alike[None, :]]  # [b, a]: the best of b beside a
+    above = net + worth[:, segment].T
+    own, best = net[places, segment], partners.best.diagonal()
+    second = own[partners.second]
+    itself = (places == best[segment]) & ~block.several
+    above[places, segment] = own + np.where(itself, second[segment], own[best][segment])
+    return above
+
+
+def _requested_sides(
+    number: int, block: ColocationBlock, above: FloatArray, partners: _Partners, least: float, most: int
+) -> PairSides:
+    """For each place the segments where it could gain most, and its best partner there."""
+    wanted = min(most, above.shape[1])
+    beside = np.argpartition(-above, wanted - 1, axis=1)[:, :wanted].ravel()
+    place = np.repeat(np.arange(len(block)), wanted)
+    asking = above[place, beside] > least
+    place, beside = place[asking], beside[asking]
+    own = block.segment[place]
+    met = np.where(partners.best[beside, own] == place, partners.second[own], partners.best[beside, own])
+    return PairSides(np.full(2 * len(place), number), np.concatenate((place, met)), np.concatenate((beside, own)))

@@ -1,0 +1,214 @@
+"""Dual points whose sums over all members are kept up to date, and the best mixture of their shares.
+
+At a point every class decides alone, so when one member arrives or leaves the sums change by what it does: no other
+class is evaluated. Any mixture of the points' shares is feasible for every class, and takes and yields the same mixture
+of the sums:
+
+    maximise  gain.w     s.t.  demand'w <= capacity,  sum w <= 1,  w >= 0      (a linear program with r + 1 rows)
+
+which fits the pools without another pass. Every point proves a bound, and the least of them counts.
+
+    MaxMin        targets are proportional to the level, so the mixture reaches the mixture of the levels
+    MaxSum        values add up; floors hold where sum w = 1
+    NashWelfare   a mixture earns at least the mixture of the logarithms; dividing all shares by 1 + s costs at most s W
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from optimizer.lp.dual_newton.dual_task import SCALARS
+from optimizer.lp.dual_newton.newton import AggregateResponse
+from optimizer.problem import BoolArray, FloatArray, IntArray
+
+#: Part of each capacity left free for rounding, the solver's and ours.
+_SLACK = 1e-9
+_COST, _SLOPE, _VALUE, _UNREACHED = 0, 1, 2, 4
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StoredPoints:
+    """K points and the sums there."""
+
+    prices: FloatArray
+    #: Levels; 1 where there are none (K,).
+    z: FloatArray
+    softness: FloatArray
+    #: Demand of each row, then the scalars of a pass (K, r + SCALARS). Changed in place by `add`.
+    sums: FloatArray
+    #: True: somebody who came does not get there what it asks for (K,). Changed in place.
+    spoiled: BoolArray
+
+    def __len__(self) -> int:
+        return len(self.z)
+
+    @property
+    def demand(self) -> FloatArray:
+        """Of all members (K, r)."""
+        return self.sums[:, : self.prices.shape[1]]
+
+    def scalar(self, which: int) -> FloatArray:
+        """One of the scalars of a pass, at each point (K,)."""
+        return self.sums[:, self.prices.shape[1] + which]
+
+    def take(self, chosen: IntArray | slice) -> "StoredPoints":
+        """Some of the points, with their own sums."""
+        return StoredPoints(
+            self.prices[chosen],
+            self.z[chosen],
+            self.softness[chosen],
+            self.sums[chosen].copy(),
+            self.spoiled[chosen].copy(),
+        )
+
+
+def no_points(rows: int) -> StoredPoints:
+    """None."""
+    return StoredPoints(
+        np.zeros((0, rows)), np.zeros(0), np.zeros((0, rows)), np.zeros((0, rows + SCALARS)), np.zeros(0, dtype=bool)
+    )
+
+
+def idle_point(capacity: FloatArray) -> StoredPoints:
+    """A point where nothing costs anything, before anybody came."""
+    rows = len(capacity)
+    softness = 1.0 / np.maximum(capacity, 1.0)
+    return StoredPoints(
+        np.zeros((1, rows)), np.ones(1), softness[None, :], np.zeros((1, rows + SCALARS)), np.zeros(1, dtype=bool)
+    )
+
+
+def stored_points(responses: Sequence[AggregateResponse], rows: int, *, level: bool) -> StoredPoints:
+    """The points where all classes were asked."""
+    points = no_points(rows)
+    if not responses:
+        return points
+    sums = np.zeros((len(responses), rows + SCALARS))
+    for k, seen in enumerate(responses):
+        sums[k, :rows] = seen.demand
+        sums[k, rows:] = seen.exact_cost, seen.exact_slope, seen.value, 0.0, seen.unreached
+    return StoredPoints(
+        np.array([seen.prices for seen in responses]),
+        np.array([seen.z if level else 1.0 for seen in responses]),
+        np.array([seen.softness for seen in responses]),
+        sums,
+        np.zeros(len(responses), dtype=bool),
+    )
+
+
+def join_points(some: StoredPoints, others: StoredPoints) -> StoredPoints:
+    """The points of two sets."""
+    return StoredPoints(
+        np.vstack([some.prices, others.prices]),
+        np.concatenate([some.z, others.z]),
+        np.vstack([some.softness, others.softness]),
+        np.vstack([some.sums, others.sums]),
+        np.concatenate([some.spoiled, others.spoiled]),
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PointCriteria:
+    """What the points are judged by."""
+
+    capacity: FloatArray
+    level: bool
+    #: The level at which the first class has all that it can have; means nothing unless it is about a level.
+    highest: float
+    #: All the members' weights; None: it is not about logarithms.
+    weight: float | None
+    #: True: somebody has a floor.
+    floors: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PointMixture:
+    """How much of each point's shares (K,), and what they reach together; -inf: no shares are known."""
+
+    weight: FloatArray
+    reached: float
+
+
+def points_bound(points: StoredPoints, asked: PointCriteria) -> float:
+    """What the points prove that nobody can exceed."""
+    left = points.prices @ asked.capacity - points.scalar(_COST)
+    if not asked.level:
+        return float(left.min(initial=np.inf))
+    slope = points.scalar(_SLOPE)
+    # Costs are convex in the level, so a tangent reaches the income no earlier than they do.
+    rising = slope > 0
+    bounds = points.z[rising] + left[rising] / slope[rising]
+    return float(max(bounds.min(initial=asked.highest), 0.0))
+
+
+class MixtureProgram:
+    """The linear program over the points, and the solver that it is kept in."""
+
+    def __init__(self) -> None:
+        import highspy
+
+        self._highspy: Any = highspy
+        self._solver: Any = self._highspy.Highs()
+        for option, value in (
+            ("output_flag", False),
+            ("presolve", "off"),
+            ("solver", "simplex"),
+            ("threads", 1),
+            ("primal_feasibility_tolerance", 1e-10),
+            ("dual_feasibility_tolerance", 1e-9),
+        ):
+            self._solver.setOptionValue(option, value)
+
+    def mix(self, points: StoredPoints, asked: PointCriteria) -> PointMixture:
+        """The mixture that reaches most of what fits."""
+        # Who cannot reach a level has all that it can have there: `highest` sees to it.
+        usable = np.flatnonzero(~points.spoiled & (asked.level | (points.scalar(_UNREACHED) < 0.5)))
+        none = PointMixture(np.zeros(len(points)), -np.inf)
+        if not len(usable):
+            return none
+        with np.errstate(divide="ignore", invalid="ignore"):
+            part = points.demand[usable] / asked.capacity
+        part = np.where(points.demand[usable] > 0, part, 0.0)
+        gain = np.minimum(points.z, asked.highest)[usable] if asked.level else points.scalar(_VALUE)[usable]
+        whole = asked.floors or asked.weight is not None
+        found = self._solved(gain, part, whole, asked.weight)
+        if found is None:
+            return none
+        total = float(found.sum())
+        found = found / total if whole else found / max(total, 1.0)
+        over = max(float((found @ part).max(initial=0.0)), 1.0)
+        if over > 1.0 and asked.floors:
+            return none
+        reached = float(gain @ found)
+        reached = reached / over if asked.weight is None else reached - asked.weight * float(np.log(over))
+        weight = np.zeros(len(points))
+        weight[usable] = found / over
+        return PointMixture(weight, reached)
+
+    def _solved(self, gain: FloatArray, part: FloatArray, whole: bool, divide: float | None) -> FloatArray | None:
+        """Weights of the points; `divide`: what it costs to divide all shares by a little more than 1."""
+        count, rows = part.shape
+        gain = gain - gain.max() if whole else gain
+        table = np.hstack([part, np.ones((count, 1))])
+        if divide is not None:
+            gain = np.append(gain, -divide)
+            table = np.vstack([table, np.append(np.full(rows, -1.0), 0.0)])
+        program = self._highspy.HighsLp()
+        program.sense_ = self._highspy.ObjSense.kMaximize
+        program.num_col_, program.num_row_ = len(gain), rows + 1
+        program.col_cost_ = gain / max(float(np.abs(gain).max()), 1e-300)
+        program.col_lower_, program.col_upper_ = np.zeros(len(gain)), np.full(len(gain), np.inf)
+        program.row_lower_ = np.append(np.full(rows, -np.inf), 1.0 if whole else -np.inf)
+        program.row_upper_ = np.append(np.full(rows, 1.0 - _SLACK), 1.0)
+        program.a_matrix_.format_ = self._highspy.MatrixFormat.kColwise
+        program.a_matrix_.start_ = np.arange(len(gain) + 1) * (rows + 1)
+        program.a_matrix_.index_ = np.tile(np.arange(rows + 1), len(gain))
+        program.a_matrix_.value_ = table.ravel()
+        self._solver.passModel(program)
+        self._solver.run()
+        if self._solver.getModelStatus() != self._highspy.HighsModelStatus.kOptimal:
+            return None
+        found = np.maximum(np.array(self._solver.getSolution().col_value[:count]), 0.0)
+        return found if found.sum() > 0 or not whole else None

@@ -1,0 +1,226 @@
+"""One Newton step of the prices towards those at which demand fits the capacities, and where a solve ended.
+
+With d the softened demand, the prices p and (for MaxMin) the level z are sought where
+
+    d(p, z) <= capacity,  p >= 0,  equal where p > 0          and for MaxMin  p.capacity = 1
+
+(a level's prices mean the same whatever their unit). MaxSum and NashWelfare: p minimises the convex dual function,
+whose derivative is capacity - d. MaxMin: d rises with z, so the two conditions fix both. The derivatives are exact,
+those by the softness included: a step may at once follow the answer to a smaller softness.
+
+A `WarmStart` is where a solve ended: the next solve starts from it, or one changed class corrects it.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from optimizer.lp.dual_newton.dual_task import DualTask, PassSums
+from optimizer.lp.dual_newton.softened_pass import PassEngine
+from optimizer.problem import BoolArray, FloatArray
+
+#: What counts as one unit of change: of the prices, and of the level, in parts of themselves.
+_PRICE_STEP = 1.0
+_LEVEL_STEP = 0.5
+#: Prices below this part of their reference move as if they were that.
+_LEAST_PRICE = 0.5
+#: Ridges, as parts of the usual derivative, that are tried until so much of a step can be trusted.
+_RIDGES = (1e-9, 1e-6, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
+_LONG = 0.3
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DualPoint:
+    """Where a pass looks: prices (r,), level, and softness as a multiple of reference prices (r,)."""
+
+    prices: FloatArray
+    z: float
+    softness: float
+    reference: FloatArray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DualEvaluation:
+    """A point and what a pass found there."""
+
+    at: DualPoint
+    sums: PassSums
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DemandLimit:
+    """What demand has to fit into: capacities (r,), and the highest level. Strict fits aim at a little less."""
+
+    capacity: FloatArray
+    highest: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NewtonStep:
+    """A direction: change of prices (r,) and of the level."""
+
+    prices: FloatArray
+    z: float
+
+
+def evaluate_dual(engine: PassEngine, task: DualTask, point: DualPoint) -> DualEvaluation:
+    """One pass."""
+    softness = point.softness * point.reference
+    return DualEvaluation(point, engine.sums(task.market, task.wants(point.z), point.prices, softness, np.zeros(0)))
+
+
+def demand_misfit(task: DualTask, room: DemandLimit, seen: DualEvaluation) -> float:
+    """How far demand is from fitting: the largest part by which a row is over, or under in spite of its price."""
+    over = _excess_demand(room, seen) / np.where(room.capacity > 0, room.capacity, 1.0)
+    paid = seen.at.prices / seen.at.reference
+    worst = float(np.where(over > 0, over, np.minimum(-over, paid)).max(initial=0.0))
+    return max(worst, abs(_unit_miss(task, room, seen)))
+
+
+def merit_function(task: DualTask, room: DemandLimit, seen: DualEvaluation) -> float:
+    """What falls along a good step: the softened dual function, or for a Level the weighted misfit."""
+    if not task.is_level:
+        return float(seen.at.prices @ room.capacity) - seen.sums.soft_cost
+    over = _excess_demand(room, seen)
+    money = np.where((seen.at.prices > 0) | (over > 0), over, 0.0) * seen.at.reference
+    unit = _unit_miss(task, room, seen)
+    return float(np.sqrt(money @ money + unit * unit))
+
+
+def newton_direction(
+    task: DualTask, room: DemandLimit, seen: DualEvaluation, soften: float, trust: float = 1.0
+) -> NewtonStep:
+    """The Newton step, to the answer for a softness changed by the part `soften` (0: the same).
+
+    Where it would go further than it is trusted (see `step_length`), a ridge turns it downhill. At the highest level
+    prices may be less than one unit: then the level stays, and they alone move.
+    """
+    over = _excess_demand(room, seen)
+    rest, free = over + soften * seen.sums.by_softness, (seen.at.prices > 0) | (over > 0)
+    leveled = task.is_level and (seen.at.z < room.highest or _unit_miss(task, room, seen) < 0)
+    step = NewtonStep(np.zeros(len(rest)), 0.0)
+    for ridge in _RIDGES:
+        if leveled:
+            step = _lowered(room, seen, _with_level(room, seen, rest, free, ridge, _unit_miss(task, room, seen)))
+        else:
+            step = _prices_alone(room, seen, rest, free, ridge)
+        if _LONG * step_length(seen, step) <= trust:
+            break
+    reach = step_length(seen, step)
+    return step if reach <= trust else NewtonStep(step.prices * trust / reach, step.z * trust / reach)
+
+
+def apply_step(task: DualTask, room: DemandLimit, seen: DualEvaluation, step: NewtonStep, softness: float) -> DualPoint:
+    """The point at the end of the step."""
+    prices = np.maximum(seen.at.prices + step.prices, 0.0)
+    z = seen.at.z
+    if task.is_level:
+        z = min(max(z + step.z, 0.1 * z), room.highest)
+    return DualPoint(prices, z, softness, seen.at.reference)
+
+
+def step_length(seen: DualEvaluation, step: NewtonStep) -> float:
+    """How far a step goes: 1 where a price doubles, or the level changes by half."""
+    reach = float((np.abs(step.prices) / _scale(seen)).max(initial=0.0)) / _PRICE_STEP
+    return max(reach, abs(step.z) / seen.at.z / _LEVEL_STEP) if seen.at.z > 0 else reach
+
+
+def expected_decrease(task: DualTask, room: DemandLimit, seen: DualEvaluation, to: DualPoint) -> float:
+    """How much the merit should fall on the way, to first order."""
+    if task.is_level:
+        return 0.0
+    return float((room.capacity - seen.sums.demand) @ (to.prices - seen.at.prices))
+
+
+def _excess_demand(room: DemandLimit, seen: DualEvaluation) -> FloatArray:
+    return seen.sums.demand - room.capacity
+
+
+def _unit_miss(task: DualTask, room: DemandLimit, seen: DualEvaluation) -> float:
+    """How far the prices of a Level are from their unit; at the highest level they may stay below it."""
+    if not task.is_level:
+        return 0.0
+    miss = 1.0 - float(room.capacity @ seen.at.prices)
+    return miss if seen.at.z < room.highest else min(miss, 0.0)
+
+
+def _scale(seen: DualEvaluation) -> FloatArray:
+    return np.maximum(seen.at.prices, _LEAST_PRICE * seen.at.reference)
+
+
+def _system(room: DemandLimit, seen: DualEvaluation, free: BoolArray, ridge: float) -> tuple[FloatArray, FloatArray]:
+    """The scaled derivative of the demand on the free rows, made safely invertible; and the scale."""
+    scale = _scale(seen)[free]
+    matrix = seen.sums.stiffness[np.ix_(free, free)] * scale[:, None] * scale
+    rows = max(len(scale), 1)
+    usual = max(float(np.trace(matrix)) / rows, float(scale @ room.capacity[free]) / rows)
+    return matrix + ridge * usual * np.eye(len(scale)), scale
+
+
+def _prices_alone(
+    room: DemandLimit, seen: DualEvaluation, rest: FloatArray, free: BoolArray, ridge: float
+) -> NewtonStep:
+    matrix, scale = _system(room, seen, free, ridge)
+    change = np.zeros(len(rest))
+    change[free] = scale * _solved(matrix, scale * rest[free])
+    return NewtonStep(change, 0.0)
+
+
+def _with_level(
+    room: DemandLimit, seen: DualEvaluation, rest: FloatArray, free: BoolArray, ridge: float, miss: float
+) -> NewtonStep:
+    matrix, scale = _system(room, seen, free, ridge)
+    rows, z = len(scale), max(seen.at.z, 1e-300)
+    bordered = np.zeros((rows + 1, rows + 1))
+    bordered[:rows, :rows] = matrix
+    bordered[:rows, rows] = -scale * seen.sums.by_level[free] * z
+    bordered[rows, :rows] = scale * room.capacity[free]
+    found = _solved(bordered, np.append(scale * rest[free], miss))
+    change = np.zeros(len(rest))
+    change[free] = scale * found[:rows]
+    return NewtonStep(change, z * float(found[rows]))
+
+
+def _lowered(room: DemandLimit, seen: DualEvaluation, step: NewtonStep) -> NewtonStep:
+    """Down at least to where a line says that the level can be paid for, if it cannot: demand need not say so."""
+    short = seen.sums.exact_cost - float(seen.at.prices @ room.capacity)
+    if short <= 0:
+        return step
+    slope = seen.sums.exact_slope
+    return NewtonStep(step.prices, min(step.z, -short / slope if slope > 0 else -0.5 * seen.at.z))
+
+
+def _solved(matrix: FloatArray, right: FloatArray) -> FloatArray:
+    try:
+        found = np.asarray(np.linalg.solve(matrix, right), dtype=np.float64)
+    except np.linalg.LinAlgError:
+        found = np.asarray(np.linalg.lstsq(matrix, right, rcond=1e-12)[0], dtype=np.float64)
+    return np.where(np.isfinite(found), found, 0.0)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AggregateResponse:
+    """What all classes together did at some prices. A change of one class changes it by that class's own response."""
+
+    prices: FloatArray
+    #: Level asked for; means nothing unless the objective is a Level.
+    z: float
+    #: Prices whose mean cost over a class's columns is its softness (r,).
+    softness: FloatArray
+    #: Of all members (r,).
+    demand: FloatArray
+    #: What they earned: values, or weighted logarithms.
+    value: float
+    #: Net cost of the exact responses and how it rises with the level, which prove the bound (see `softened.Sums`).
+    exact_cost: float
+    exact_slope: float
+    #: Classes of which no column reaches the goal.
+    unreached: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WarmStart:
+    """The point whose softened responses are the shares, and the responses that led there, the last one last."""
+
+    at: DualPoint
+    responses: tuple[AggregateResponse, ...]

@@ -1,0 +1,258 @@
+"""Shares and a certificate for any number of classes, by Newton's method on the prices (docs/price-path.md).
+
+First a sample of the classes, then larger ones, then all: prices that fit a sample nearly fit all, so that all classes
+are passed over only a few times. Every pass over all classes proves a bound and, where its demand fits, yields shares;
+the best of each make the certificate. A solve may start from where an earlier one ended (`WarmStart`).
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from optimizer.classes.class_problem import ClassProblem, ClassSolution, MaxMin, MaxSum, NashWelfare, Objective
+from optimizer.decision import Status
+from optimizer.lp.dual_newton.best_responses import largest_worth, unreachable_classes
+from optimizer.lp.dual_newton.continuation import (
+    ContinuationPath,
+    WorkBudget,
+    follow_path,
+    with_least_reference,
+    with_new_reference,
+)
+from optimizer.lp.dual_newton.dual_bound import reachable_level
+from optimizer.lp.dual_newton.dual_task import DualTask, largest_earnings, make_task, sample_classes
+from optimizer.lp.dual_newton.newton import AggregateResponse, DemandLimit, DualEvaluation, DualPoint, WarmStart
+from optimizer.lp.dual_newton.primal_recovery import Incumbent, best_mixture, largest_overload, suggest_point
+from optimizer.lp.dual_newton.softened_pass import PassEngine, best_engine
+from optimizer.problem import FloatArray
+
+#: Classes in each sample, and the softness and the fit with which its answer is good enough for the next.
+_SAMPLES = ((1024, 0.05, 0.03), (8192, 0.02, 0.01), (65536, 0.005, 0.003))
+#: A sample is worth its pass only if there are so many times more classes.
+_WORTHWHILE = 2
+_SOFTEST = 1.0
+_HARDEST = 1e-7
+#: Passes over the first sample for a level to begin with, and how well it is wanted to be known.
+_FIRST_STEPS, _ROUGHLY = 16, 0.05
+#: Looks at the prices of mixtures at most.
+_FURTHER = 40
+#: So much of the highest level is left out: at that level itself some class would have no second choice.
+_SHORT = 1e-6
+#: Part of the wanted gap by which capacities are left free where classes have something that they must get.
+_SLACK = 0.3
+
+
+@dataclass(frozen=True, slots=True)
+class SolveLimits:
+    """When to stop."""
+
+    #: Relative gap that is good enough (for a Nash: of the mean weighted logarithm).
+    gap: float = 1e-4
+    #: Passes over all classes.
+    passes: int = 150
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WarmSolution:
+    """A solution and where it stands, for the next solve to start from."""
+
+    solution: ClassSolution
+    standing: WarmStart | None
+
+
+def solve_by_prices(
+    market: ClassProblem, objective: Objective, limits: SolveLimits | None = None, start: WarmStart | None = None
+) -> ClassSolution:
+    """Shares and prices, with the gap between what they reach and what the prices prove.
+
+    Args:
+        start: where an earlier solve of a similar market ended.
+
+    Returns:
+        OPTIMAL within the gap; WORK_LIMIT with the gap that was reached; INFEASIBLE where floors cannot be met, alone
+        (`responses.unreachable` names the classes) or together (then the prices prove it: see `dual_bound`).
+    """
+    return solve_with_warm_start(market, objective, limits, start).solution
+
+
+def solve_with_warm_start(
+    market: ClassProblem,
+    objective: Objective,
+    limits: SolveLimits | None = None,
+    start: WarmStart | None = None,
+    engine: PassEngine | None = None,
+) -> WarmSolution:
+    """The same, and where it stands."""
+    limits, engine = limits or SolveLimits(), engine or best_engine()
+    task = make_task(market, objective)
+    hopeless = _has_unreachable_floor(market, objective)
+    if hopeless or not market.columns:
+        status = Status.INFEASIBLE if hopeless else Status.EMPTY
+        return WarmSolution(_no_solution(market, status, f"price/{engine.name}"), None)
+    highest = 0.0
+    if isinstance(objective, MaxMin):
+        highest = reachable_level(largest_worth(market, objective.worth), objective.targets)
+    work = WorkBudget(float(limits.passes))
+    record = Incumbent(engine, task, work, limits.gap, highest)
+    point = (
+        _start_from_samples(engine, task, limits, highest, work) if start is None else with_least_reference(start.at)
+    )
+    room = _demand_limit(task, highest, _SLACK * limits.gap if task.is_strict else 0.0)
+    path = ContinuationPath(
+        engine, task, room, work, 1.0, record.judge, _HARDEST, 0.7 * limits.gap, fits=0.01 * limits.gap
+    )
+    follow_path(path, point)
+    return _conclude(engine, task, objective, record, path)
+
+
+def _has_unreachable_floor(market: ClassProblem, objective: Objective) -> bool:
+    """True: some class cannot have what it must have, whatever the others do."""
+    match objective:
+        case MaxSum():
+            floor = objective.floor
+        case MaxMin():
+            floor = objective.targets.at(0.0)[0]
+        case NashWelfare():
+            return False  # found while walking over the classes
+    return bool(floor.any()) and len(unreachable_classes(market, objective.worth, floor)) > 0
+
+
+def _no_solution(market: ClassProblem, status: Status, path: str) -> ClassSolution:
+    return ClassSolution(status, np.zeros(market.columns), np.zeros(market.rows), 0.0, 0.0, path)
+
+
+def _demand_limit(task: DualTask, highest: float, slack: float) -> DemandLimit:
+    return DemandLimit(task.market.capacity * (1.0 - slack), highest * (1.0 - _SHORT))
+
+
+def _start_from_samples(
+    engine: PassEngine, task: DualTask, limits: SolveLimits, highest: float, work: WorkBudget
+) -> DualPoint:
+    """Prices that fit a large sample, found from smaller ones."""
+    classes = task.market.classes
+    samples = []
+    whole = task
+    for count, softness, fit in reversed(_SAMPLES):
+        if count * _WORTHWHILE <= whole.market.classes:
+            whole = sample_classes(whole, count)
+            samples.append((whole, softness, fit))
+    point: DualPoint | None = None
+    for part, softness, fit in reversed(samples):
+        cost = part.market.classes / classes
+        point = _first_prices(engine, part, highest) if point is None else with_new_reference(part, point)
+        room = _demand_limit(part, highest, 0.0)
+        path = ContinuationPath(engine, part, room, work, cost, lambda _: False, softness, 0.3 * limits.gap, fit, fit)
+        point = follow_path(path, point).at
+    return _first_prices(engine, task, highest) if point is None else with_new_reference(task, point)
+
+
+def _first_prices(engine: PassEngine, task: DualTask, highest: float) -> DualPoint:
+    """Prices that take an equal income from every row, and a level that they can pay."""
+    market = task.market
+    used = market.capacity > 0
+    income = 1.0 if task.is_level else max(0.3 * largest_earnings(task), 1e-9)
+    prices = np.where(used, income / (market.rows * np.where(used, market.capacity, 1.0)), 0.0)
+    z = _payable_level(engine, task, prices, income, highest * (1.0 - _SHORT)) if task.is_level else 0.0
+    typical = float(prices[used].mean()) if used.any() else 1.0
+    # A row that there is none of has no price, but the others' scale.
+    return with_new_reference(task, DualPoint(prices, z, _SOFTEST, np.where(used, prices, typical)))
+
+
+def _payable_level(engine: PassEngine, task: DualTask, prices: FloatArray, income: float, highest: float) -> float:
+    """About the highest level whose targets the income pays for at these prices."""
+    low, high = 0.0, highest
+    z = high
+    for _ in range(_FIRST_STEPS):
+        sums = engine.sums(task.market, task.wants(z), prices, prices, np.zeros(0))
+        over = sums.exact_cost - income
+        low, high = (z, high) if over <= 0 else (low, z)
+        if high - low <= _ROUGHLY * high or low >= highest:
+            break
+        newton = z - over / sums.exact_slope if sums.exact_slope > 0 else low
+        z = newton if low < newton < high else 0.5 * (low + high)
+    return low if low > 0 else high
+
+
+def _conclude(
+    engine: PassEngine, task: DualTask, objective: Objective, record: Incumbent, path: ContinuationPath
+) -> WarmSolution:
+    """Shares at the best point, or mixed where that is better, and the bound at the best prices."""
+    market, name = task.market, f"price/{engine.name}"
+    mixture = None
+    if not record.is_done and not record.impossible:
+        _try_mixture_prices(task, record, path)
+        mixture = best_mixture(engine, task, path.trail)
+    if mixture is not None and mixture.reached > record.reached:
+        record.reached, x = mixture.reached, mixture.x
+    elif record.best is not None:
+        x = _shares(engine, task, record.best.at)
+    else:
+        return WarmSolution(_without_shares(market, objective, record, name, round(path.work.done)), None)
+    path.work.spend(1.0)
+    if task.is_level and not record.is_done:
+        record.prove_something()
+    prices = record.prices
+    if task.is_level and record.rise > 0:  # in units of the objective: what a little more would add to the level
+        prices = prices / record.rise
+    status = Status.OPTIMAL if record.is_done else Status.WORK_LIMIT
+    at = record.best.at if record.best is not None else path.trail[-1].at
+    standing = WarmStart(at, tuple(aggregate_response(seen) for seen in path.trail[-2 * market.rows :]))
+    return WarmSolution(
+        ClassSolution(status, x, prices, record.reached, record.bound, name, round(path.work.done)), standing
+    )
+
+
+def _try_mixture_prices(task: DualTask, record: Incumbent, path: ContinuationPath) -> None:
+    """Looks at the prices of the best mixtures, while they find anything new."""
+    for _ in range(_FURTHER):
+        point = suggest_point(task, path.trail, record.expected)
+        if point is None or path.work.left <= 0:
+            return
+        seen = path.look(point)
+        path.trail.append(seen)
+        if record.judge(seen):
+            return
+
+
+def _shares(engine: PassEngine, task: DualTask, at: DualPoint) -> FloatArray:
+    x = np.zeros(task.market.columns)
+    sums = engine.sums(task.market, task.wants(at.z), at.prices, at.softness * at.reference, x)
+    over = largest_overload(task.market, sums.demand)
+    if over > 1.0:
+        x /= over
+    return x
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _FloorTargets:
+    """All floors, multiplied by the level."""
+
+    floor: FloatArray
+    highest: float = 1.0
+
+    def at(self, z: float) -> tuple[FloatArray, FloatArray]:
+        return self.floor * z, self.floor
+
+
+def _without_shares(
+    market: ClassProblem, objective: Objective, record: Incumbent, path: str, work: int
+) -> ClassSolution:
+    """No look yielded shares that give everybody what it must have: is there none at all?"""
+    if isinstance(objective, NashWelfare):
+        status = Status.INFEASIBLE if record.impossible else Status.WORK_LIMIT
+        return ClassSolution(status, np.zeros(market.columns), record.prices, -np.inf, record.bound, path, work)
+    floor = objective.floor if isinstance(objective, MaxSum) else objective.targets.at(0.0)[0]
+    floors = solve_with_warm_start(market, MaxMin(objective.worth, _FloorTargets(floor))).solution
+    infeasible = floors.bound < 1.0
+    prices, bound = (floors.prices, -np.inf) if infeasible else (record.prices, record.bound)
+    status = Status.INFEASIBLE if infeasible else Status.WORK_LIMIT
+    return ClassSolution(status, np.zeros(market.columns), prices, -np.inf, bound, path, work)
+
+
+def aggregate_response(seen: DualEvaluation) -> AggregateResponse:
+    """What a look is worth keeping for."""
+    softness = seen.at.softness * seen.at.reference
+    at, sums = seen.at, seen.sums
+    return AggregateResponse(
+        at.prices, at.z, softness, sums.demand, sums.value, sums.exact_cost, sums.exact_slope, sums.unreached
+    )

@@ -1,0 +1,268 @@
+"""Primal recovery: the best shares and the best bound seen so far, and shares mixed from several points.
+
+`Incumbent` keeps the best of all passes and says when the gap is small enough. The bound of a level is found by a line
+from the costs at one level to where they would be too high. That is exact where targets are convex, and only a guess
+elsewhere; so one more pass proves it before it counts.
+
+`best_mixture` is the master program of Dantzig and Wolfe, for where no single point fits. A mixture of what all classes
+would do at several prices is possible for each class, reaches at least the mixed goals (worth is linear, its logarithm
+concave), and takes the mixed demand. The best mixture that fits is a linear program with a row per price, and its
+prices say where to look next. It is used where the path of softness ends short of the gap: with few classes the points
+soon are all that there are, so that the mixture becomes exact.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from optimizer.classes.class_problem import ClassProblem, NashWelfare, Objective
+from optimizer.lp.dual_newton.best_responses import class_worth
+from optimizer.lp.dual_newton.continuation import WorkBudget
+from optimizer.lp.dual_newton.dual_task import LOG, PLAIN, DualTask, largest_earnings
+from optimizer.lp.dual_newton.newton import DualEvaluation, DualPoint
+from optimizer.lp.dual_newton.softened_pass import PassEngine
+from optimizer.problem import FloatArray
+
+#: Demand that is over by no more fits: shares are then scaled down, and goals missed, by so much.
+_FITS = 1e-10
+#: Part of the gap that is used up: rounding does not decide whether a gap is met.
+_USED = 0.98
+#: A guess is proved so much above itself.
+_MARGIN = 1e-8
+#: Bounds that are tried to be proved when the work is done, each four times as far as the one before.
+_TRIES = 8
+#: Costs are sums with rounding: only what is dearer by more than this part is too dear.
+_ROUNDING = 1e-12
+
+
+class Incumbent:
+    """What all looks at all classes have shown. Shares are remembered as the look that yields them."""
+
+    def __init__(self, engine: PassEngine, task: DualTask, work: WorkBudget, gap: float, highest: float) -> None:
+        self._engine, self._task, self._work, self._gap = engine, task, work, gap
+        self._scale = largest_earnings(task) if task.kind == LOG else 0.0
+        #: Nothing that is feasible earns less: a bound below it says that nothing is.
+        self._least = -np.inf
+        if task.is_strict and not task.is_level:
+            self._least = -largest_earnings(task, -task.value) - 1e-9
+        #: What is proved, and the prices that prove it, with how the costs rise with the level there.
+        self.bound = highest if task.is_level else np.inf
+        self.prices: FloatArray = np.zeros(task.market.rows)
+        self.rise = 0.0
+        #: What is reached, and where.
+        self.reached = -np.inf
+        self.best: DualEvaluation | None = None
+        #: True: some class with a weight has no column of any worth.
+        self.impossible = False
+        self._guess, self._guessed_at = np.inf, self.prices
+
+    @property
+    def is_done(self) -> bool:
+        """True: the gap is small enough."""
+        return self._gap_to(self.bound) <= self._gap
+
+    @property
+    def expected(self) -> float:
+        """The bound as it seems, proved or not."""
+        return min(self.bound, self._guess)
+
+    def judge(self, seen: DualEvaluation) -> bool:
+        """Take what the look proves and yields; True: it is enough, or nothing is feasible."""
+        if self._task.kind == LOG and seen.sums.unreached:
+            self.impossible = True
+            return True
+        if self._task.is_level:
+            self._take_level(seen)
+        elif not seen.sums.unreached:
+            bound = float(seen.at.prices @ self._task.market.capacity) - seen.sums.exact_cost
+            if bound < self.bound:
+                self.bound, self.prices = bound, seen.at.prices
+            if bound < self._least:
+                return True
+        reached = self._reached(seen)
+        if reached > self.reached:
+            self.reached, self.best = reached, seen
+        if self._gap_to(self.bound) <= _USED * self._gap:
+            return True
+        return self._task.is_level and self._gap_to(self._guess) <= _USED * self._gap and self._proved()
+
+    def prove_something(self) -> None:
+        """A bound that the prices of the guess prove, as near to what is reached as four times its distance."""
+        part = 0.9 * self._gap
+        for _ in range(_TRIES if self.reached > 0 else 0):
+            z = self.reached * (1.0 + part)
+            if z >= self.bound or self._too_dear(z):
+                return
+            part *= 4.0
+
+    def _take_level(self, seen: DualEvaluation) -> None:
+        at, sums = seen.at, seen.sums
+        income = float(at.prices @ self._task.market.capacity)
+        if at.z < self.bound and (sums.unreached or sums.exact_cost > income * (1 + _ROUNDING)):
+            self.bound, self.prices, self.rise = at.z, at.prices, sums.exact_slope
+        if sums.exact_slope > 0 and not sums.unreached:
+            guess = at.z + (income - sums.exact_cost) / sums.exact_slope
+            if guess < self._guess:
+                self._guess, self._guessed_at = guess, at.prices
+
+    def _proved(self) -> bool:
+        """Prove the guess, or at least a bound that is good enough; else forget it."""
+        tight, loose = max(self._guess, self.reached) * (1 + _MARGIN), self.reached * (1 + 0.9 * self._gap)
+        if self._too_dear(tight) or self._too_dear(loose):
+            return self._gap_to(self.bound) <= self._gap
+        self._guess = np.inf
+        return False
+
+    def _too_dear(self, z: float) -> bool:
+        """Whether the guess's prices prove that the level is out of reach; if so, it is the bound."""
+        if z >= self.bound:
+            return False
+        prices = self._guessed_at
+        self._work.spend(1.0)
+        sums = self._engine.sums(self._task.market, self._task.wants(z), prices, prices, np.zeros(0))
+        if sums.unreached or sums.exact_cost > float(prices @ self._task.market.capacity) * (1 + _ROUNDING):
+            self.bound, self.prices, self.rise = z, prices, sums.exact_slope
+            return True
+        return False
+
+    def _gap_to(self, bound: float) -> float:
+        if self._task.kind == LOG:
+            return (bound - self.reached) / max(self._scale, 1e-300) if np.isfinite(self.reached) else np.inf
+        return _relative_gap(self.reached, max(bound, self.reached) if self._task.is_level else bound)
+
+    def _reached(self, seen: DualEvaluation) -> float:
+        task, sums = self._task, seen.sums
+        over = largest_overload(task.market, sums.demand)
+        if task.is_strict:
+            fits = over <= 1.0 + _FITS and not sums.unreached
+            return (seen.at.z if task.is_level else sums.value) if fits else -np.inf
+        over = max(over, 1.0)
+        return sums.value - self._scale * float(np.log(over)) if task.kind == LOG else sums.value / over
+
+
+def optimality_gap(market: ClassProblem, objective: Objective, reached: float, bound: float) -> float:
+    """By which part the bound is above what is reached; for a Nash: by how much the mean weighted logarithm is."""
+    if isinstance(objective, NashWelfare):
+        return max(bound - reached, 0.0) / max(float(market.size @ objective.weight), 1e-300)
+    return _relative_gap(reached, bound)
+
+
+def largest_overload(market: ClassProblem, demand: FloatArray) -> float:
+    """The largest demand for a row, as a part of its capacity."""
+    full = demand > 0
+    return float((demand[full] / market.capacity[full]).max(initial=0.0))
+
+
+def _relative_gap(reached: float, bound: float) -> float:
+    if not np.isfinite(reached) or not np.isfinite(bound):
+        return np.inf
+    return max(bound - reached, 0.0) / max(abs(bound), abs(reached), 1e-12)
+
+
+#: Looks that take part, the last ones, and the least part that counts.
+_LOOKS = 200
+_LEAST = 1e-9
+#: Softness of a look at the prices of a mixture: almost exact, so that the mixtures of looks are all that there is.
+_SHARP = 1e-6
+#: Goals may be missed by this part, and capacities aimed at are lower by it: the program is solved with rounding.
+_MIXTURE_ROUNDING = 1e-9
+#: Steps of the search for the level that shares reach.
+_STEPS = 50
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PriceMixture:
+    """Shares of one member in each column (C,), and what they reach."""
+
+    x: FloatArray
+    reached: float
+
+
+def best_mixture(engine: PassEngine, task: DualTask, looks: list[DualEvaluation]) -> PriceMixture | None:
+    """The best mixture of the looks that fits, or None."""
+    looks = _usable(looks)
+    master = _solve_master(task, looks)
+    if master is None:
+        return None
+    market, chosen = task.market, np.flatnonzero(master.part[: len(looks)] > _LEAST)
+    x = np.zeros(market.columns)
+    for index in chosen:
+        at, one = looks[index].at, np.zeros(market.columns)
+        engine.sums(market, task.wants(at.z), at.prices, at.softness * at.reference, one)
+        x += master.part[index] * one
+    over = largest_overload(market, market.used(x))
+    if task.is_strict and over > 1.0 + _MIXTURE_ROUNDING:
+        return None
+    x /= max(over, 1.0)
+    return PriceMixture(x, _mixture_value(task, x))
+
+
+def suggest_point(task: DualTask, looks: list[DualEvaluation], bound: float) -> DualPoint | None:
+    """Where to look next: at the prices of the best mixture, and for a Level between what it reaches and the bound."""
+    looks = _usable(looks)
+    master = _solve_master(task, looks)
+    if master is None or not master.prices.any():
+        return None
+    last, prices = looks[-1].at, master.prices
+    if task.is_level:
+        prices = prices / float(prices @ task.market.capacity)
+    return DualPoint(prices, 0.5 * (master.value + bound), _SHARP, np.maximum(prices, _LEAST * last.reference))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Master:
+    """How much of each look (and, last, of doing nothing), the prices of the rows (r,), and what it is worth."""
+
+    part: FloatArray
+    prices: FloatArray
+    value: float
+
+
+def _usable(looks: list[DualEvaluation]) -> list[DualEvaluation]:
+    return [seen for seen in looks[-_LOOKS:] if not seen.sums.unreached]
+
+
+def _solve_master(task: DualTask, looks: list[DualEvaluation]) -> _Master | None:
+    """The best mixture, by linear programming. Doing nothing takes part where nothing must be reached."""
+    from scipy.optimize import linprog
+
+    if not looks:
+        return None
+    used = task.market.capacity > 0
+    gain = np.array([seen.at.z if task.is_level else seen.sums.value for seen in looks])
+    load = np.array([seen.sums.demand[used] / task.market.capacity[used] for seen in looks]).T
+    if task.kind == PLAIN or (task.is_level and not task.wants(0.0).goal.any()):
+        gain, load = np.append(gain, 0.0), np.hstack([load, np.zeros((len(load), 1))])
+    unit = max(float(np.abs(gain).max()), 1e-300)
+    found = linprog(
+        -gain / unit,
+        A_ub=load,
+        b_ub=np.full(len(load), 1.0 - _MIXTURE_ROUNDING),
+        A_eq=np.ones((1, len(gain))),
+        b_eq=[1.0],
+        method="highs",
+        options={"primal_feasibility_tolerance": 1e-10},
+    )
+    if found.status != 0:
+        return None
+    prices = np.zeros(task.market.rows)
+    prices[used] = np.maximum(-found.ineqlin.marginals, 0.0) * unit / task.market.capacity[used]
+    return _Master(np.maximum(found.x, 0.0), prices, -float(found.fun) * unit)
+
+
+def _mixture_value(task: DualTask, x: FloatArray) -> float:
+    market = task.market
+    if not task.is_level and task.kind != LOG:
+        return float((task.value * np.repeat(market.size, np.diff(market.first))) @ x)
+    worth = class_worth(market, task.worth, x)
+    if task.kind == LOG:
+        heavy = task.goal > 0
+        return float((market.size * task.goal)[heavy] @ np.log(worth[heavy]))
+    low, high = 0.0, task.targets.highest if task.targets is not None else 0.0
+    for _ in range(_STEPS):
+        middle = 0.5 * (low + high)
+        if (task.wants(middle).goal <= worth * (1 + _MIXTURE_ROUNDING)).all():
+            low = middle
+        else:
+            high = middle
+    return low

@@ -1,0 +1,339 @@
+"""Exact solutions of the three objectives, for class problems that are not large: HiGHS, else cvxpy with Clarabel.
+
+    MaxMin        largest theta   s.t.  worth.x >= floor + rise theta      again with other targets, until it is reached
+    MaxSum        largest size value.x  s.t.  worth.x >= floor
+    NashWelfare   largest size weight log(worth.x)
+
+with  sum_C x[C] <= 1  for each class and  sum_C size use[C, r] x[C] <= capacity[r]  for each row. The linear ones are
+solved by HiGHS straight from the matrices (`optimizer.lp.highs`); Clarabel solves NashWelfare, and whatever HiGHS does
+not, from the cvxpy program stated here. Importing this module imports cvxpy (seconds): only code that is about to solve
+does so.
+"""
+
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+from scipy import sparse
+
+from optimizer.classes.class_problem import (
+    ClassProblem,
+    ClassSolution,
+    MaxMin,
+    MaxSum,
+    NashWelfare,
+    Objective,
+    make_feasible,
+    objective_value,
+)
+from optimizer.classes.segments import max_by, sum_by
+from optimizer.decision import Status
+from optimizer.lp.dual_newton.dual_bound import dual_bound, prices_per_level
+from optimizer.lp.highs import NO_VALUES, LinearProgram, LinearSolution
+from optimizer.problem import FloatArray, IntArray
+
+#: Rows up to which HiGHS's dual simplex is the faster one; above, its interior point method.
+_SIMPLEX_ROWS = 1000
+#: HiGHS's smallest: a full job must not look short of its best by rounding.
+_TOLERANCE = 1e-10
+#: Clarabel's, tighter than usual: shares are known to about the root of the gap.
+_CLARABEL_TOLERANCES = {"tol_gap_abs": 1e-12, "tol_gap_rel": 1e-12, "tol_feas": 1e-10}
+#: Bounds on the work of one program; no clock is read here.
+_SIMPLEX_ITERATIONS = 200_000
+_IPM_ITERATIONS = 500
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramOutcome:
+    """How one program ended. Values sit in the program's variables only where `solved`."""
+
+    status: Status
+    solver: str
+    #: Iterations.
+    work: int = 0
+
+    @property
+    def solved(self) -> bool:
+        """True: the variables hold an optimum of the program as the solver understood it."""
+        return self.status is Status.OPTIMAL
+
+
+def solve_program(program: Any, rows: int) -> ProgramOutcome:
+    """Solve by HiGHS (a vertex, exact duals); where that fails, by Clarabel.
+
+    Args:
+        program: a cvxpy problem.
+        rows: constraints, which decide between simplex and interior point.
+    """
+    outcome = _solve_with(program, "highs", _highs_options(rows))
+    if outcome.status in (Status.OPTIMAL, Status.INFEASIBLE):
+        return outcome
+    fallback = solve_by_clarabel(program)
+    return fallback if fallback.solved else outcome
+
+
+def solve_by_clarabel(program: Any) -> ProgramOutcome:
+    """Solve by an interior point method: logarithms, and the middle of what is optimal."""
+    options = {"solver": cp.CLARABEL, "max_iter": _IPM_ITERATIONS, **_CLARABEL_TOLERANCES}
+    return _solve_with(program, "clarabel", options)
+
+
+def _highs_options(rows: int) -> dict[str, Any]:
+    return {
+        "solver": cp.HIGHS,
+        "highs_options": {
+            "solver": "simplex" if rows <= _SIMPLEX_ROWS else "ipm",
+            "simplex_iteration_limit": _SIMPLEX_ITERATIONS,
+            "ipm_iteration_limit": _IPM_ITERATIONS,
+            "primal_feasibility_tolerance": _TOLERANCE,
+            "dual_feasibility_tolerance": _TOLERANCE,
+            "threads": 1,
+        },
+    }
+
+
+def _solve_with(program: Any, name: str, options: dict[str, Any]) -> ProgramOutcome:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # "may be inaccurate": the certificate measures that
+            program.solve(**options)
+    except cp.SolverError:
+        return ProgramOutcome(Status.FAILED, name)
+    stats = program.solver_stats
+    return ProgramOutcome(_STATUS.get(program.status, Status.FAILED), name, int(stats.num_iters or 0) if stats else 0)
+
+
+_STATUS = {
+    cp.OPTIMAL: Status.OPTIMAL,
+    cp.OPTIMAL_INACCURATE: Status.OPTIMAL,
+    cp.INFEASIBLE: Status.INFEASIBLE,
+    cp.INFEASIBLE_INACCURATE: Status.INFEASIBLE,
+    cp.USER_LIMIT: Status.WORK_LIMIT,
+}
+
+#: A level within this part of the proved one is reached.
+_REACHED = 1e-8
+#: Linear programs per level: one where targets are linear, two to six elsewhere.
+_MAX_PASSES = 40
+#: Of all that is paid, the part below which an interior point method's price is none.
+_ROUNDING = 1e-7
+#: Floors found to be attainable are held with this slack.
+_SLACK = 1e-9
+
+
+def solve_exactly(market: ClassProblem, objective: Objective, near: FloatArray | None = None) -> ClassSolution:
+    """Solve exactly, up to the solver's rounding. Never raises where there is no optimum: the status says so.
+
+    Args:
+        market: at least one class and one column.
+        objective: what is sought.
+        near: prices that are known to be near those of the optimum (r,): a level is then sought from what they prove.
+    """
+    if isinstance(objective, MaxMin):
+        return _solve_level(market, objective, near)
+    if isinstance(objective, MaxSum):
+        return _solve_total(market, objective)
+    return _solve_nash(market, objective)
+
+
+def solve_to_centre(market: ClassProblem, objective: MaxMin) -> ClassSolution:
+    """A level whose targets are in proportion to z, by one program and an interior point method.
+
+    Such a method ends near the centre of all optimal shares, where the simplex method ends at a corner.
+    """
+    program, targets = ClassProgram(market, objective.worth), objective.targets
+    floor = targets.at(0.0)[0]
+    ended = solve_by_clarabel(program.level(targets.at(targets.highest)[0] - floor, floor))
+    if not ended.solved:
+        return _no_solution(market, ended.status, "cvxpy/clarabel", ended.work)
+    x, prices = make_feasible(market, program.x.value), program.prices()
+    bound = min(dual_bound(market, objective, prices), targets.highest)
+    level = min(objective_value(market, objective, x), bound)
+    prices = prices_per_level(market, objective, prices, bound)
+    return ClassSolution(Status.OPTIMAL, x, prices, level, bound, "cvxpy/clarabel", ended.work)
+
+
+def attainable_floors(market: ClassProblem, worth: FloatArray, floor: FloatArray) -> FloatArray:
+    """Floors that can be held at once, where the given ones cannot: the largest sum of kept parts of them (k,).
+
+    An optimum at a corner relaxes few classes and leaves the others whole. Where no solver answers, nothing is kept.
+    """
+    program = ClassProgram(market, worth)
+    asks = np.flatnonzero(floor)
+    if not solve_program(program.kept(asks, floor[asks]), rows=0).solved:
+        return np.zeros(len(floor))
+    x = make_feasible(market, program.x.value)
+    return np.minimum(floor, sum_by(market.owner(), worth * x, market.classes)) * (1 - _SLACK)
+
+
+def class_sum_matrix(market: ClassProblem, values: FloatArray) -> Any:
+    """The matrix that sums what the columns of each class are worth to one member: values (C,) -> (k, C)."""
+    place = (market.owner(), np.arange(market.columns))
+    return sparse.csr_array((values, place), shape=(market.classes, market.columns))
+
+
+def row_use_matrix(market: ClassProblem) -> Any:
+    """The matrix from shares to how much all members take of each row (r, C)."""
+    column = np.repeat(np.arange(market.columns), np.diff(market.use_first))
+    taken = market.use_count * market.size[market.owner()[column]]
+    return sparse.csr_array((taken, (market.use_row, column)), shape=(market.rows, market.columns))
+
+
+class ClassProgram:
+    """The objectives in cvxpy. Rows of pools are divided by their capacity, utilities by the best of the class."""
+
+    def __init__(self, market: ClassProblem, worth: FloatArray) -> None:
+        owner = market.owner()
+        best = max_by(owner, worth, market.classes)
+        self._size, self._best = market.size, np.where(best > 0, best, 1.0)
+        self._members = market.size[owner]
+        self._capacity = np.where(market.capacity > 0, market.capacity, 1.0)
+        self.x = cp.Variable(market.columns, nonneg=True)
+        self.theta = cp.Variable(nonneg=True)
+        self.utility = class_sum_matrix(market, worth / self._best[owner]) @ self.x  # as part of the best of the class
+        self.pools = sparse.diags_array(1 / self._capacity) @ row_use_matrix(market) @ self.x <= 1
+        self.rows = [class_sum_matrix(market, np.ones(market.columns)) @ self.x <= 1, self.pools]
+
+    def level(self, rise: FloatArray, floor: FloatArray) -> Any:
+        """All targets raised together."""
+        enough = self.utility >= floor / self._best + cp.multiply(rise / self._best, self.theta)
+        return cp.Problem(cp.Maximize(self.theta), [*self.rows, enough])
+
+    def total(self, value: FloatArray, floor: FloatArray) -> Any:
+        """The sum of values, floors kept."""
+        enough = self.utility >= floor / self._best
+        return cp.Problem(cp.Maximize((self._members * value) @ self.x), [*self.rows, enough])
+
+    def kept(self, asks: IntArray, floor: FloatArray) -> Any:
+        """How much of their floors the classes that ask for any can have in total, each as a part of its own."""
+        part = cp.multiply(self._best[asks] / floor, self.utility[asks])
+        return cp.Problem(cp.Maximize(self._size[asks] @ cp.minimum(part, 1)), self.rows)
+
+    def nash(self, weight: FloatArray) -> Any:
+        """The sum of logarithms (but for the constant that the division by the best makes)."""
+        rising = np.flatnonzero(weight)
+        size = self._size[rising] * weight[rising]
+        return cp.Problem(cp.Maximize(size @ cp.log(self.utility[rising])), self.rows)
+
+    def prices(self) -> FloatArray:
+        """Dual values of the rows in the objective's unit, per unit of capacity (r,)."""
+        return np.asarray(np.maximum(np.nan_to_num(self.pools.dual_value), 0.0) / self._capacity)
+
+
+class _LinearSolver:
+    """HiGHS first; where it gives up, the same program by Clarabel."""
+
+    def __init__(self, market: ClassProblem, worth: FloatArray) -> None:
+        self._market, self._worth = market, worth
+        self._highs = LinearProgram(market, worth)
+        self.solver, self.work = "highs", 0
+
+    def level(self, rise: FloatArray, floor: FloatArray) -> LinearSolution:
+        found = self._highs.solve(np.zeros(self._market.columns), 1.0, rise, floor)
+        self.work += found.work
+        return found if _is_final(found) else self._clarabel(lambda program: program.level(rise, floor))
+
+    def total(self, value: FloatArray, floor: FloatArray) -> LinearSolution:
+        members = self._market.size[self._market.owner()]
+        found = self._highs.solve(members * value, 0.0, np.zeros(self._market.classes), floor)
+        self.work += found.work
+        return found if _is_final(found) else self._clarabel(lambda program: program.total(value, floor))
+
+    def _clarabel(self, state: Any) -> LinearSolution:
+        program = ClassProgram(self._market, self._worth)
+        ended = solve_by_clarabel(state(program))
+        self.solver, self.work = "clarabel", self.work + ended.work
+        if not ended.solved:
+            return LinearSolution(ended.status, NO_VALUES, 0.0, NO_VALUES, ended.work)
+        theta = 0.0 if program.theta.value is None else float(program.theta.value)
+        return LinearSolution(ended.status, program.x.value, theta, program.prices(), ended.work)
+
+
+def _is_final(found: LinearSolution) -> bool:
+    return found.status in (Status.OPTIMAL, Status.INFEASIBLE)
+
+
+@dataclass(slots=True)
+class _LevelBound:
+    """The lowest level that prices proved to be out of reach."""
+
+    level: float
+    prices: FloatArray
+
+
+def _solve_level(market: ClassProblem, objective: MaxMin, near: FloatArray | None) -> ClassSolution:
+    """Fall to the optimum from above: each program's prices prove a level, until shares reach it."""
+    targets = objective.targets
+    floor = targets.at(0.0)[0]
+    guesses = [_typical_prices(market, objective)] if near is None else [near, _typical_prices(market, objective)]
+    proof = _first_proof(market, objective, guesses)
+    program, z = _LinearSolver(market, objective.worth), proof.level
+    for _ in range(_MAX_PASSES):
+        found = program.level(targets.at(z)[0] - floor, floor)
+        if found.status is not Status.OPTIMAL:
+            return _no_solution(market, found.status, f"cvxpy/{program.solver}", program.work)
+        bound = dual_bound(market, objective, found.prices)
+        if bound <= z * (1 + _REACHED) and bound < targets.highest:
+            proof = _LevelBound(bound, found.prices)  # the solver's prices rather than a guess
+        x = make_feasible(market, found.x)
+        level = objective_value(market, objective, x)
+        if level >= z * (1 - _REACHED) or bound >= z * (1 - 1e-14):
+            break
+        z = bound
+    bound = min(proof.level, targets.highest)
+    prices = prices_per_level(market, objective, proof.prices, proof.level)
+    return ClassSolution(Status.OPTIMAL, x, prices, min(level, bound), bound, f"cvxpy/{program.solver}", program.work)
+
+
+def _first_proof(market: ClassProblem, objective: MaxMin, guesses: list[FloatArray]) -> _LevelBound:
+    """The lowest level that guessed prices prove; where none proves anything, nothing is known to be scarce."""
+    proof = _LevelBound(objective.targets.highest, np.zeros(market.rows))
+    for prices in guesses:
+        bound = dual_bound(market, objective, prices)
+        if bound < proof.level:
+            proof = _LevelBound(bound, prices)
+    return proof
+
+
+def _typical_prices(market: ClassProblem, objective: MaxMin) -> FloatArray:
+    """An accelerator is worth what it gives the mean member that can use it (r,)."""
+    members = market.size[market.owner()] * (objective.worth > 0)
+    per_unit = members * objective.worth / np.maximum(market.cost(np.ones(market.rows)), 1e-300)
+    uses = np.diff(market.use_first)
+    users = np.bincount(market.use_row, weights=np.repeat(members, uses), minlength=market.rows)
+    total = np.bincount(market.use_row, weights=np.repeat(per_unit, uses), minlength=market.rows)
+    return np.asarray(np.divide(total, users, out=np.zeros(market.rows), where=users > 0))
+
+
+def _solve_total(market: ClassProblem, objective: MaxSum) -> ClassSolution:
+    program = _LinearSolver(market, objective.worth)
+    found = program.total(objective.value, objective.floor)
+    path = f"cvxpy/{program.solver}"
+    if found.status is not Status.OPTIMAL:
+        return _no_solution(market, found.status, path, program.work)
+    x = make_feasible(market, found.x)
+    bound = dual_bound(market, objective, found.prices)
+    return ClassSolution(
+        Status.OPTIMAL, x, found.prices, objective_value(market, objective, x), bound, path, program.work
+    )
+
+
+def _solve_nash(market: ClassProblem, objective: NashWelfare) -> ClassSolution:
+    program = ClassProgram(market, objective.worth)
+    ended = solve_by_clarabel(program.nash(objective.weight))
+    if not ended.solved:
+        return _no_solution(market, ended.status, "cvxpy/clarabel", ended.work)
+    x, prices = make_feasible(market, program.x.value), program.prices()
+    # All that is paid is at most the sum of the weights: what is next to nothing of that is the solver's rounding.
+    prices = np.where(prices * market.capacity > _ROUNDING * float(market.size @ objective.weight), prices, 0.0)
+    bound = dual_bound(market, objective, prices)
+    return ClassSolution(
+        Status.OPTIMAL, x, prices, objective_value(market, objective, x), bound, "cvxpy/clarabel", ended.work
+    )
+
+
+def _no_solution(market: ClassProblem, status: Status, path: str, work: int) -> ClassSolution:
+    """No shares; nothing is proved."""
+    return ClassSolution(status, np.zeros(market.columns), np.zeros(market.rows), 0.0, np.inf, path, work)

@@ -1,0 +1,1 @@
+"""Lexicographic max-min, level by level, by a primal-dual interior-point method."""

@@ -1,0 +1,286 @@
+"""What prices prove about a level, and what remains of a problem while levels rise.
+
+At prices p a class reaches utility t at the least cost by mixing two points of the lower hull of the origin and its
+columns (worth, price). The cost is convex and piecewise linear in t (`CostHulls`). A level is out of reach as soon as
+its targets, each reached in the cheapest way, cost more than all rows are worth together (`LevelProof`).
+
+`ResidualProblem` holds which classes still have a choice, of what, and of which rows. A settled class leaves the
+program once its cheapest way to what it keeps is unique: such a way is the same in every later optimum.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from optimizer.classes.class_problem import CappedTargets, ClassProblem, TargetFunction
+from optimizer.problem import BoolArray, FloatArray, IntArray
+
+#: Slopes that agree to this part belong to one edge of the hull.
+_COLLINEAR = 1e-12
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CostHulls:
+    """Hull vertices of k classes, the origin first, the last one repeated as padding (k, v)."""
+
+    worth: FloatArray
+    cost: FloatArray
+
+    def spent(self, target: FloatArray) -> FloatArray:
+        """Least cost at which one member of each class reaches its target; the last vertex where none does (k,)."""
+        row, edge = np.arange(len(target)), self._edge(target)
+        low, high = self.worth[row, edge], self.worth[row, edge + 1]
+        part = np.divide(target - low, high - low, out=np.zeros(len(target)), where=high > low)
+        spent = self.cost[row, edge] + np.clip(part, 0.0, 1.0) * (self.cost[row, edge + 1] - self.cost[row, edge])
+        return np.asarray(spent)
+
+    def edge_of(self, target: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+        """Worth and cost of the two vertices between which each target lies (k,) four times."""
+        row, edge = np.arange(len(target)), self._edge(target)
+        return self.worth[row, edge], self.cost[row, edge], self.worth[row, edge + 1], self.cost[row, edge + 1]
+
+    def marginal(self, target: FloatArray) -> FloatArray:
+        """Cost of one more unit of utility just below the target (k,)."""
+        row, edge = np.arange(len(target)), self._edge(target)
+        rise = self.worth[row, edge + 1] - self.worth[row, edge]
+        more = self.cost[row, edge + 1] - self.cost[row, edge]
+        slope: FloatArray = np.divide(more, rise, out=np.zeros(len(target)), where=rise > 0)
+        return slope
+
+    def _edge(self, target: FloatArray) -> IntArray:
+        """Index of the vertex at the left end of the edge on which each target lies."""
+        edge: IntArray = np.minimum((self.worth[:, 1:] < target[:, None]).sum(axis=1), self.worth.shape[1] - 2)
+        return edge
+
+
+def cost_hulls(market: ClassProblem, worth: FloatArray, prices: FloatArray, *, compiled: bool = False) -> CostHulls:
+    """The hulls of all classes at these prices."""
+    cost = market.cost(prices)
+    if compiled:
+        from optimizer.lp.interior_point import interior_kernels
+
+        return CostHulls(*interior_kernels.hull_vertices(market.first, worth, cost, _COLLINEAR))
+    owner = market.owner()
+    corner_worth, corner_cost = np.zeros(market.classes), np.zeros(market.classes)
+    vertices = [(corner_worth, corner_cost)]
+    ahead = np.flatnonzero(worth > 0)
+    while len(ahead):
+        mine = owner[ahead]
+        start = np.flatnonzero(np.diff(mine, prepend=-1))
+        slope = (cost[ahead] - corner_cost[mine]) / (worth[ahead] - corner_worth[mine])
+        lowest = np.minimum.reduceat(slope, start)
+        per_column = np.repeat(lowest, np.diff(start, append=len(mine)))
+        on_edge = slope <= per_column + _COLLINEAR * np.abs(per_column)
+        furthest = np.maximum.reduceat(np.where(on_edge, worth[ahead], 0.0), start)
+        corner_worth, corner_cost, rising = corner_worth.copy(), corner_cost.copy(), mine[start]
+        corner_cost[rising] += lowest * (furthest - corner_worth[rising])
+        corner_worth[rising] = furthest
+        vertices.append((corner_worth, corner_cost))
+        ahead = ahead[worth[ahead] > corner_worth[mine]]
+    if len(vertices) == 1:
+        vertices *= 2
+    return CostHulls(np.stack([w for w, _ in vertices], axis=1), np.stack([c for _, c in vertices], axis=1))
+
+
+#: A column within this part of the class's costs of the cheapest way may be part of one.
+_AS_CHEAP = 1e-9
+#: Utilities that agree to this part are the same corner.
+_CORNER = 1e-9
+#: Of a row, the part below which nothing is left.
+_EMPTY = 1e-9
+#: Room in a row, so that rounding of what others take cannot make the next level infeasible; taken back at the end.
+_ROOM = 1e-10
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RestrictedTargets:
+    """Targets of some classes, up to some level."""
+
+    whole: TargetFunction
+    classes: IntArray
+    highest: float
+
+    def at(self, z: float) -> tuple[FloatArray, FloatArray]:
+        """Targets and slopes of those classes."""
+        target, slope = self.whole.at(z)
+        return target[self.classes], slope[self.classes]
+
+
+def as_capped(targets: TargetFunction) -> CappedTargets | None:
+    """The straight lines up to a cap that these targets are; None for any others."""
+    if isinstance(targets, RestrictedTargets):
+        whole, own = as_capped(targets.whole), targets.classes
+        return None if whole is None else CappedTargets(whole.slope[own], whole.cap[own], whole.floor[own])
+    return targets if isinstance(targets, CappedTargets) else None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SubProblem:
+    """A market of some classes, columns and rows of another: their numbers there."""
+
+    market: ClassProblem
+    worth: FloatArray
+    classes: IntArray
+    columns: IntArray
+    rows: IntArray
+
+    def best(self) -> FloatArray:
+        """Utility of the best column of each class of the part."""
+        return np.maximum.reduceat(self.worth, self.market.first[:-1]) if len(self.classes) else np.zeros(0)
+
+    def all_rows(self, prices: FloatArray, rows: int) -> FloatArray:
+        """Prices of the part's rows among all, 0 for the others."""
+        everywhere = np.zeros(rows)
+        everywhere[self.rows] = prices
+        return everywhere
+
+
+def sub_problem(market: ClassProblem, worth: FloatArray, classes: IntArray, capacity: FloatArray) -> SubProblem:
+    """The market of some classes (ascending) with other capacities (r,)."""
+    wanted = np.zeros(market.classes, dtype=bool)
+    wanted[classes] = True
+    return _sub_problem_of(market, worth, wanted[market.owner()], capacity)
+
+
+def _sub_problem_of(market: ClassProblem, worth: FloatArray, chosen: BoolArray, capacity: FloatArray) -> SubProblem:
+    columns = np.flatnonzero(chosen)
+    classes, width = np.unique(market.owner()[columns], return_counts=True)
+    uses = np.diff(market.use_first)
+    used = np.flatnonzero(np.repeat(chosen, uses))
+    rows, use_row = np.unique(market.use_row[used], return_inverse=True)
+    part = ClassProblem(
+        size=market.size[classes],
+        first=np.concatenate(([0], np.cumsum(width))),
+        use_first=np.concatenate(([0], np.cumsum(uses[columns]))),
+        use_row=use_row.astype(np.int32),
+        use_count=market.use_count[used],
+        capacity=capacity[rows],
+    )
+    return SubProblem(part, worth[columns], classes, columns, rows.astype(np.int64))
+
+
+class ResidualProblem:
+    """Shares so far, and what may still change."""
+
+    def __init__(self, market: ClassProblem, worth: FloatArray, *, compiled: bool = False) -> None:
+        self._market, self._worth, self._owner, self._compiled = market, worth, market.owner(), compiled
+        self._use_column = np.repeat(np.arange(market.columns), np.diff(market.use_first))
+        self._open = np.ones(market.columns, dtype=bool)
+        self._fixed = np.zeros(market.classes, dtype=bool)
+        self.x = np.zeros(market.columns)
+
+    def free_of(self, rows: BoolArray) -> BoolArray:
+        """Columns that use none of these rows (C,)."""
+        taken = np.bincount(self._use_column, weights=rows[self._market.use_row], minlength=self._market.columns)
+        free: BoolArray = taken == 0
+        return free
+
+    def part(self, wanted: BoolArray) -> SubProblem:
+        """The market of the wanted classes that have a choice, on what the fixed ones leave."""
+        left, market = self._left(), self._market
+        chosen = self._open & (wanted & ~self._fixed)[self._owner] & self.free_of(self.empty())
+        return _sub_problem_of(market, self._worth, chosen, left)
+
+    def empty(self) -> BoolArray:
+        """Rows that the fixed classes use up, priced or not (r,)."""
+        empty: BoolArray = self._left() <= _EMPTY * self._market.capacity
+        return empty
+
+    def _left(self) -> FloatArray:
+        market = self._market
+        return market.capacity * (1 + _ROOM) - market.used(np.where(self._fixed[self._owner], self.x, 0.0))
+
+    def take(self, part: SubProblem, x: FloatArray) -> None:
+        """These are the shares of the part's classes now."""
+        self.x[np.isin(self._owner, part.classes)] = 0.0
+        self.x[part.columns] = x
+
+    def settle(
+        self, settling: BoolArray, kept: FloatArray, prices: FloatArray, free: BoolArray, settled: BoolArray
+    ) -> None:
+        """Keep of each settling class the columns of its cheapest ways at these prices, of the rising ones the free."""
+        market, owner = self._market, self._owner
+        cost = market.cost(prices)
+        hulls = cost_hulls(market, np.where(self._open, self._worth, 0.0), prices, compiled=self._compiled)
+        low_worth, low_cost, high_worth, high_cost = hulls.edge_of(kept)
+        rise = np.divide(
+            high_cost - low_cost, high_worth - low_worth, out=np.zeros(len(kept)), where=high_worth > low_worth
+        )
+        dearest = np.maximum.reduceat(cost, market.first[:-1])
+        line = (low_cost + _AS_CHEAP * dearest)[owner] + rise[owner] * (self._worth - low_worth[owner])
+        at_corner = kept >= high_worth * (1 - _CORNER)
+        same = ~at_corner[owner] | (self._worth >= (high_worth * (1 - _CORNER))[owner])
+        cheapest = (cost <= line) & same
+        self._open = np.where(settling[owner], self._open & cheapest, self._open & (free | settled[owner]))
+        ways = np.add.reduceat((self._open & cheapest).astype(np.int64), market.first[:-1])
+        mixed = ~at_corner & (low_worth > 0)
+        self._fixed |= settling & ((kept <= 0) | (ways <= 1) | (mixed & (ways == 2)))
+
+
+#: The price of everything and what is spent agree to this part. It is more than the room that levels are given
+#: (`residual._ROOM`): whether what everybody keeps is covered must not hang on the last bit.
+ROUNDING = 3e-10
+#: A level is found to this part, and evaluations that do so.
+_CLOSE = 1e-13
+_MOST_STEPS = 80
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LevelProof:
+    """The classes' answer to prices."""
+
+    market: ClassProblem
+    hulls: CostHulls
+    income: float
+    compiled: bool
+
+    @staticmethod
+    def of(market: ClassProblem, worth: FloatArray, prices: FloatArray, *, compiled: bool = False) -> "LevelProof":
+        """What these prices have to say."""
+        hulls = cost_hulls(market, worth, prices, compiled=compiled)
+        return LevelProof(market, hulls, float(market.capacity @ prices), compiled)
+
+    def excess(self, target: FloatArray) -> float:
+        """What the targets cost above all that the rows are worth: positive means out of reach."""
+        if self.compiled:
+            from optimizer.lp.interior_point import interior_kernels
+
+            spent = interior_kernels.cost_of_targets(self.market.size, self.hulls.worth, self.hulls.cost, target)
+        else:
+            spent = self.market.size @ self.hulls.spent(target)
+        return float(spent) - self.income * (1 + ROUNDING)
+
+    def bound(self, targets: TargetFunction, reached: float, close: float = _CLOSE) -> float:
+        """The smallest level proved to be out of reach, `highest` if none is; at most the part `close` above it.
+
+        `reached` is known to be possible.
+        """
+        low, high = min(reached, targets.highest), targets.highest
+        lines = as_capped(targets) if self.compiled else None
+        if lines is not None:
+            from optimizer.lp.interior_point import interior_kernels
+
+            hull, income = (self.market.size, self.hulls.worth, self.hulls.cost), self.income * (1 + ROUNDING)
+            told = (lines.slope, lines.cap, lines.floor)
+            return float(interior_kernels.cheapest_level(hull, income, told, (low, high), (close, _MOST_STEPS)))
+        above, below = self.excess(targets.at(high)[0]), self.excess(targets.at(low)[0])
+        if above <= 0:
+            return high
+        if below > 0:
+            return min(high, low * (1 + close))
+        guess = low * (1 + 10 * close)  # a level just above what was reached, as a rule
+        moved = 0
+        for _ in range(_MOST_STEPS):
+            least = 0.5 * close * high
+            if high - low <= 2 * least:
+                break
+            guess = min(max(guess, low + least), high - least)
+            excess = self.excess(targets.at(guess)[0])
+            if excess > 0:  # an end that stays twice counts half: else the chord would creep towards it
+                high, above, below = guess, excess, below / 2 if moved > 0 else below
+                moved = 1
+            else:
+                low, below, above = guess, excess, above / 2 if moved < 0 else above
+                moved = -1
+            guess = high - above * (high - low) / (above - below)
+        return high

@@ -1,0 +1,261 @@
+"""The largest level at which every class has its target, by a primal-dual interior-point method.
+
+    maximise theta    s.t.  sum_C x + idle = 1                              time of one member          mu[k]
+                            worth.x - spare = floor + rise theta            utility of one member       y[k]
+                            sum_C size use x + left = capacity              each row                    p[r]
+
+An iteration is a few passes over the columns, and their number (15 to 30) hardly grows with the problem. The solution
+is interior to the set of optima: a column that some optimum uses has a share, one that none uses has none, and ties do
+no harm.
+
+A level is found from above: prices prove levels out of reach, and the level aimed at falls to what is proved until
+shares reach it.
+
+1. Roughly: all targets scaled together, on a sample where classes are many. Its prices prove a level within a few
+   percent of the answer.
+2. Exactly: at that level each target is taken for the straight line that it follows just below, those that are full
+   there run their best column, and one program tells how far the others rise. Its prices prove the next level; where
+   that is the level found, it is the answer. Where no target has a kink in between, that is so at once.
+
+What that does not find is left to linear programs of a solver.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from optimizer.classes.class_problem import ClassProblem, MaxMin, TargetFunction
+from optimizer.classes.segments import sum_by
+from optimizer.decision import Status
+from optimizer.lp.interior_point.level_proofs import LevelProof, RestrictedTargets, sub_problem
+from optimizer.lp.interior_point.mehrotra_step import LevelProgram, MehrotraStep
+from optimizer.problem import FloatArray
+
+#: Iterations of one level; 20 to 40 are used.
+MOST_ITERATIONS = 100
+#: Duality gap and residuals, in parts of the level, at which the method has converged.
+CONVERGED = 1e-11
+#: Iterations without a better iterate after which rounding has won.
+_PATIENCE = 6
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class InteriorSolution:
+    """A nearly optimal pair of shares and prices. Neither is quite feasible: callers repair and prove."""
+
+    theta: float
+    #: Shares of one member (C,).
+    x: FloatArray
+    #: Price of each row, what theta is worth being 1 (r,).
+    prices: FloatArray
+    iterations: int
+    #: Duality gap or residual, whatever is largest.
+    error: float
+
+
+#: Called with prices and theta after each iteration: the floors and rises to go on with, or None to stop.
+Watch = Callable[[FloatArray, float], "tuple[FloatArray, FloatArray] | None"]
+
+
+def solve_interior(
+    program: LevelProgram,
+    floor: FloatArray,
+    rise: FloatArray,
+    *,
+    most: int = MOST_ITERATIONS,
+    watch: Watch | None = None,
+    compiled: bool = False,
+) -> InteriorSolution:
+    """Iterate until gap and residuals have vanished, the work is used up, or rounding has won.
+
+    Args:
+        program: of the market.
+        floor, rise: what one member of each class is to have, of which theta decides (k,), (k,).
+        most: iterations at most.
+        watch: may change floors and rises between iterations, or stop.
+        compiled: whether compiled code is to do it.
+    """
+    program.aim(floor, rise)
+    point, step_of = program.start(), MehrotraStep
+    best, best_error, since, done = point, np.inf, 0, 0
+    if compiled:
+        from optimizer.lp.interior_point import interior_kernels
+
+        if watch is None:
+            best, done, best_error = interior_kernels.iterate_compiled(program, point, most, CONVERGED, _PATIENCE)
+            most = done
+        step_of = interior_kernels.CompiledStep
+    while done < most:
+        step = step_of(program, point)
+        following = step.taken()
+        since = 0 if step.error < best_error else since + 1
+        if since == 0:
+            best, best_error = point, step.error
+        if best_error <= CONVERGED or since >= _PATIENCE or following is None:
+            break
+        point = following
+        done += 1
+        if watch is not None:
+            best, best_error, since = point, np.inf, 0
+            changed = watch(program.prices(point), point.theta)
+            if changed is None:
+                break
+            program.aim(*changed)
+    return InteriorSolution(best.theta, program.split(best.primal)[0], program.prices(best), done, best_error)
+
+
+#: A level within this part of the proved one is reached; within the second, good enough where no program comes closer.
+REACHED = 1e-9
+_CLOSE = 1e-6
+#: What a program may miss of its own rows.
+_FEASIBLE = 1e-8
+#: A level below this part of the highest is none at all: what others keep leaves nothing.
+_NOTHING = 1e-8
+#: Programs of the exact phase; one to four are used.
+_PROGRAMS = 12
+#: Classes that tell the rough prices, and the iterations that are enough for that.
+_SAMPLE = 512
+_ROUGH_ITERATIONS = 25
+_ROUGH = 0.97
+#: How exactly the rough phase knows a level: it only has to lie above the answer.
+_COARSE = 1e-4
+#: A target within this part of the best column is full.
+_FULL = 1e-9
+#: By what part a level's shares may miss what is said of them.
+_HONEST = 1e-6
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LevelFound:
+    """The level found, shares of one member that reach it (C,), prices of the rows (r,)."""
+
+    status: Status
+    z: float
+    x: FloatArray
+    prices: FloatArray
+    #: "interior", or the solver that had to help.
+    path: str
+    work: int
+
+
+def find_max_level(
+    market: ClassProblem,
+    worth: FloatArray,
+    targets: TargetFunction,
+    near: FloatArray | None = None,
+    *,
+    compiled: bool = False,
+) -> LevelFound:
+    """Find the largest level. Every class has a column, every column a positive worth, every row some capacity.
+
+    Args:
+        near: prices that may prove a level close to the answer, instead of the rough phase (r,).
+        compiled: whether compiled code is to do it.
+    """
+    work = 0
+    for prices in [None] if near is None else [near, None]:
+        if prices is None:
+            prices, iterations = _rough_prices(market, worth, targets, compiled=compiled)
+            work += iterations
+        z = LevelProof.of(market, worth, prices, compiled=compiled).bound(targets, 0.0, _COARSE)
+        best, iterations = _exact_level(market, worth, targets, z, compiled=compiled)
+        work += iterations
+        if best is not None:
+            return LevelFound(Status.OPTIMAL, *best, "interior", work)
+    return _by_solver(market, worth, targets, work)
+
+
+def _exact_level(
+    market: ClassProblem, worth: FloatArray, targets: TargetFunction, z: float, *, compiled: bool
+) -> tuple[tuple[float, FloatArray, FloatArray] | None, int]:
+    """From a level proved out of reach down to the answer: level, shares and prices, if they are found; iterations."""
+    work, best = 0, None
+    for _ in range(_PROGRAMS):
+        found = _level_on_tangents(market, worth, targets, z, compiled=compiled)
+        if found is None:
+            break
+        level, x, prices, iterations, error = found
+        work += iterations
+        if not shares_meet_targets(market, worth, x, targets.at(min(level, targets.highest))[0]):
+            error = np.inf  # a kink lies between: the straight lines from z do not meet the targets at the level
+        if error <= _FEASIBLE and level >= targets.highest * (1 - REACHED):  # nothing that anybody wants is scarce
+            best = (targets.highest, x, np.zeros(market.rows))
+            break
+        bound = LevelProof.of(market, worth, prices, compiled=compiled).bound(targets, level)
+        if error <= _FEASIBLE and (bound <= level * (1 + REACHED) or max(bound, level) <= _NOTHING * targets.highest):
+            best = (max(level, 0.0), x, prices)
+            break
+        if error <= _FEASIBLE and bound <= level * (1 + _CLOSE):
+            best = (level, x, prices)
+        if bound >= z * (1 - 1e-9):
+            break
+        z = bound
+    return best, work
+
+
+def shares_meet_targets(market: ClassProblem, worth: FloatArray, x: FloatArray, target: FloatArray) -> bool:
+    """Whether shares are what a solver says they are: within the rows, and everybody has its target."""
+    utility = sum_by(market.owner(), worth * x, market.classes)
+    fits = np.all(market.used(x) <= market.capacity * (1 + _HONEST) + _HONEST)
+    return bool(fits and np.all(utility >= target * (1 - _HONEST) - _HONEST))
+
+
+def _rough_prices(
+    market: ClassProblem, worth: FloatArray, targets: TargetFunction, *, compiled: bool
+) -> tuple[FloatArray, int]:
+    """Prices at which a sample of the classes meets; equal ones for rows that it does not use."""
+    step = -(-market.classes // _SAMPLE)
+    part = sub_problem(market, worth, np.arange(0, market.classes, step), market.capacity / step)
+    sampled = RestrictedTargets(targets, part.classes, targets.highest)
+    program = LevelProgram(part.market, part.worth)
+    equal = np.ones(part.market.rows)
+    z = LevelProof.of(part.market, part.worth, equal, compiled=compiled).bound(sampled, 0.0, _COARSE)
+    nothing = np.zeros(part.market.classes)
+
+    def watch(prices: FloatArray, theta: float) -> tuple[FloatArray, FloatArray] | None:
+        nonlocal z
+        proof = LevelProof.of(part.market, part.worth, prices, compiled=compiled)
+        if proof.excess(sampled.at(z)[0]) > 0:
+            z = min(z, proof.bound(sampled, 0.0, _COARSE))
+        return (nothing, sampled.at(z)[0]) if theta < _ROUGH else None
+
+    found = solve_interior(program, nothing, sampled.at(z)[0], most=_ROUGH_ITERATIONS, watch=watch, compiled=compiled)
+    return part.all_rows(found.prices, market.rows), found.iterations
+
+
+def _level_on_tangents(
+    market: ClassProblem, worth: FloatArray, targets: TargetFunction, z: float, *, compiled: bool
+) -> tuple[float, FloatArray, FloatArray, int, float] | None:
+    """How far one gets if every target goes on as it does just below z: level, shares, prices, iterations, error."""
+    target, slope = targets.at(z)
+    owner = market.owner()
+    best = np.maximum.reduceat(worth, market.first[:-1])
+    full = target >= best * (1 - _FULL)
+    top = worth >= (best * (1 - _FULL))[owner]
+    alone = full & (np.add.reduceat(top.astype(np.int64), market.first[:-1]) == 1)
+    x = np.where(top & alone[owner], 1.0, 0.0)
+    left = market.capacity - market.used(x)
+    least = -_FEASIBLE if alone.all() else 1e-9
+    if np.any(left < least * market.capacity):
+        return None
+    prices, level, iterations, error = np.zeros(market.rows), z, 0, 0.0
+    if not alone.all():
+        part = sub_problem(market, worth, np.flatnonzero(~alone), left)
+        own, rise = target[part.classes], slope[part.classes] * z
+        rise = rise if rise.any() else own  # nobody rises just below z: can they have what they should?
+        found = solve_interior(LevelProgram(part.market, part.worth), own - rise, rise, compiled=compiled)
+        prices, level, iterations = (
+            part.all_rows(found.prices, market.rows) / max(z, 1e-9),
+            z * found.theta,
+            found.iterations,
+        )
+        x[part.columns], error = found.x, found.error
+    return level, x, prices, iterations, error
+
+
+def _by_solver(market: ClassProblem, worth: FloatArray, targets: TargetFunction, work: int) -> LevelFound:
+    from optimizer.lp.exact_solver import solve_exactly  # imports cvxpy: hardly ever needed
+
+    found = solve_exactly(market, MaxMin(worth, targets))
+    return LevelFound(found.status, found.objective, found.x, found.prices, found.path, work + found.work)

@@ -1,0 +1,139 @@
+"""Lexicographic solves: their input, their outcome, and how a solution over classes reads over jobs.
+
+`stage_over_jobs` maps one solution over classes to a stage over jobs. Where jobs are co-located, two of them share one
+gang: `shares_per_column` adds up what such pairs give to each job and what they hold of a pool.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from optimizer.classes.aggregation import AggregatedProblem
+from optimizer.classes.class_problem import ClassProblem, ClassSolution, MaxMin, MaxSum, NashWelfare, Objective
+from optimizer.classes.segments import max_by, sum_by
+from optimizer.decision import ColocatedJobs, SolveStage, StageKind, Status, no_colocated_jobs
+from optimizer.problem import BoolArray, FloatArray, IntArray, Problem
+from optimizer.utility.fair_share import Utility, pool_columns
+
+
+def colocated_columns(problem: Problem, usable: BoolArray, packed: ColocatedJobs) -> IntArray:
+    """The column whose speed and accelerators stand for each pair's first and second job in the pair's pool (2, q).
+
+    Args:
+        problem: n jobs, c columns, with pairs if any are packed.
+        usable: columns that can run (c,).
+        packed: q pairs.
+    """
+    if problem.pairs is None or not len(packed):
+        return np.zeros((2, 0), dtype=np.int64)
+    own, pools = pool_columns(problem.columns, usable), len(problem.pools)
+    key = problem.columns.job[own.column] * pools + own.pool
+    order = np.argsort(key)
+    wanted = np.stack((packed.first, packed.second)) * pools + problem.pairs.pool[packed.pair]
+    columns: IntArray = own.column[order][np.searchsorted(key[order], wanted)]
+    return columns
+
+
+def shares_per_column(
+    problem: Problem, usable: BoolArray, x: FloatArray, packed: ColocatedJobs
+) -> tuple[FloatArray, FloatArray]:
+    """All shares told of columns (c,), (c,): as much as they give a job alone, and as much as they hold of a pool.
+
+    A pair gives each of its jobs the part of its share that the job keeps of its speed, and holds half for each.
+    """
+    if problem.pairs is None or not len(packed):
+        return x, x
+    column, c = colocated_columns(problem, usable, packed), len(problem.columns)
+    keeps = np.stack((problem.pairs.first_factor[packed.pair], problem.pairs.second_factor[packed.pair]))
+    gives = x + sum_by(column.ravel(), (keeps * packed.share).ravel(), c)
+    return gives, x + sum_by(column.ravel(), np.tile(packed.share / 2, 2), c)
+
+
+def colocated_violation(problem: Problem, usable: BoolArray, x: FloatArray, packed: ColocatedJobs) -> float:
+    """Largest violation of any constraint, relative to its right-hand side (1 where that is 0)."""
+    columns, capacity = problem.columns, problem.pools.capacity
+    _, holds = shares_per_column(problem, usable, x, packed)
+    time = sum_by(columns.job, x, len(problem.jobs))
+    for job in (packed.first, packed.second):
+        time += sum_by(job, packed.share, len(problem.jobs))
+    holds = holds * problem.jobs.counts[columns.job]
+    used = sum_by(columns.use_pool, columns.use_count * holds[columns.use_column], len(capacity))
+    over = (used - capacity) / np.where(capacity > 0, capacity, 1.0)
+    least = min(float(x.min(initial=0.0)), float(packed.share.min(initial=0.0)))
+    return max(0.0, -least, float(time.max(initial=0.0) - 1.0), float(over.max(initial=0.0)))
+
+
+#: A pool whose price makes up less than this part of all that is paid is not scarce.
+SCARCE = 1e-9
+
+
+def scarce_pools(prices: FloatArray, capacity: FloatArray) -> BoolArray:
+    """Pools whose price is more than rounding (p,)."""
+    paid = prices * capacity
+    binding: BoolArray = paid > SCARCE * max(float(paid.sum()), 1e-300)
+    return binding
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SolveInput:
+    """What a policy solves: a problem of n jobs and c columns, its utilities, its k classes with C columns."""
+
+    problem: Problem
+    utility: Utility
+    classes: AggregatedProblem
+    #: True: jobs may be packed two by two; the classes are then of one kind each.
+    packed: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StagedSolution:
+    """How the stages of one decision ended: shares per column of the problem (c,), and the stages told per job."""
+
+    asked: SolveInput
+    status: Status
+    path: str
+    x: FloatArray
+    stages: tuple[SolveStage, ...]
+    #: Shares of jobs that run two by two, beside those in `x`.
+    packed: ColocatedJobs = field(default_factory=no_colocated_jobs)
+
+    def worth_of(self, worth: FloatArray) -> FloatArray:
+        """What the shares are worth to each job, at so much for each column run all the time: (c,) -> (n,)."""
+        problem = self.asked.problem
+        gives, _ = shares_per_column(problem, self.asked.utility.usable, self.x, self.packed)
+        return sum_by(problem.columns.job, worth * gives, len(problem.jobs))
+
+    def first(self) -> tuple[float, float]:
+        """What the first stage reached and what is proved about it; 0 where there was nothing to reach."""
+        return (self.stages[0].objective, self.stages[0].bound) if self.stages else (0.0, 0.0)
+
+
+def stage_over_jobs(classes: AggregatedProblem, found: ClassSolution, objective: Objective) -> SolveStage:
+    """A solution over classes as a stage over jobs."""
+    market = classes.market
+    kind, floor = StageKind.LOG, np.zeros(market.classes)
+    cap = max_by(market.owner(), objective.worth, market.classes)
+    if isinstance(objective, MaxMin):
+        targets = objective.targets
+        kind, floor, cap = StageKind.LEVEL, targets.at(0.0)[0], targets.at(targets.highest)[0]
+    elif isinstance(objective, MaxSum):
+        kind, floor = StageKind.SUM, objective.floor
+    return SolveStage(
+        kind=kind,
+        active=classes.to_jobs(rising_classes(market, objective).astype(np.float64)) > 0,
+        floor=classes.to_jobs(floor),
+        cap=classes.to_jobs(cap),
+        prices=found.prices,
+        objective=found.objective,
+        bound=found.bound,
+    )
+
+
+def rising_classes(market: ClassProblem, objective: Objective) -> BoolArray:
+    """Classes that the objective does something for (k,)."""
+    if isinstance(objective, MaxMin):
+        targets = objective.targets
+        return np.asarray(targets.at(targets.highest)[0] > targets.at(0.0)[0])
+    if isinstance(objective, NashWelfare):
+        return np.asarray(objective.weight > 0)
+    return np.ones(market.classes, dtype=bool)

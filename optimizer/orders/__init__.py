@@ -1,1 +1,0 @@
-"""What orders of jobs lead to: schedules, lanes, ranks, and a bound to measure them by."""

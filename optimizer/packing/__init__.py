@@ -1,1 +1,0 @@
-"""Space sharing: two jobs at a time on the same accelerators, chosen together with everybody's shares of time."""

@@ -1,0 +1,165 @@
+"""Which machines to train on: everything that can be had, what no other beats, and the one to take, with the reason.
+
+Exhaustive over all counts (Srifty), a window over machines sorted by speed (spotDNN), and the knee of time against
+money (Scavenger). Where the seconds come from is not decided here: a forecast is a function of the counts.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import isfinite
+
+from walras.units import format_length, format_money
+
+#: Seconds of a job, by how many machines of each offer it has. Infinite: it cannot run there.
+TimeForecast = Callable[[tuple[int, ...]], float]
+_HOUR_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class MachineOffer:
+    """A machine that can be had: its price, and how many at most."""
+
+    name: str
+    usd_per_h: float
+    most: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunOption:
+    """One way to run the whole job."""
+
+    #: Machines of each offer, or whatever else the chooser counts; ties in time and money go to the smaller.
+    counts: tuple[int, ...]
+    time_s: float
+    usd: float
+
+
+@dataclass(frozen=True, slots=True)
+class RunGoal:
+    """No later than, and no dearer than; None: no such limit. Without either the knee is asked for."""
+
+    deadline_s: float | None = None
+    budget_usd: float | None = None
+
+    def met(self, option: RunOption) -> bool:
+        """Whether the option keeps both limits."""
+        on_time = self.deadline_s is None or option.time_s <= self.deadline_s
+        return on_time and (self.budget_usd is None or option.usd <= self.budget_usd)
+
+
+@dataclass(frozen=True, slots=True)
+class OptionChoice:
+    """The option to take, whether it keeps the goal, why it was taken, and what else no other option beats."""
+
+    option: RunOption
+    kept: bool
+    why: str
+    front: tuple[RunOption, ...]
+
+
+def option_of(offers: Sequence[MachineOffer], counts: tuple[int, ...], time_s: float) -> RunOption:
+    """Machines are paid for as long as the job runs."""
+    usd_per_h = sum(count * offer.usd_per_h for count, offer in zip(counts, offers, strict=True))
+    return RunOption(counts, time_s, time_s / _HOUR_S * usd_per_h)
+
+
+def all_options(offers: Sequence[MachineOffer], forecast: TimeForecast) -> Iterator[RunOption]:
+    """Every choice of counts that can run: exponential in the number of offers."""
+    yield from _options(offers, product(*(range(offer.most + 1) for offer in offers)), forecast)
+
+
+def speed_windows(
+    offers: Sequence[MachineOffer],
+    forecast: TimeForecast,
+    speeds: Sequence[float],
+    most: int,
+    held: tuple[int, ...] | None = None,
+) -> Iterator[RunOption]:
+    """Runs of at most `most` neighbours among all machines sorted by speed, slowest first; each set of counts once.
+
+    `held`: machines that stay whatever is chosen (survivors of a revocation); they count towards `most` and towards
+    no offer. A set of types that are no neighbours is never tried: that is what makes this fast.
+    """
+    held = held or (0,) * len(offers)
+    order = sorted(range(len(offers)), key=lambda index: (speeds[index], index))
+    listed = [index for index in order for _ in range(offers[index].most)]
+    seen: dict[tuple[int, ...], None] = {}
+    for size in range(most - sum(held) + 1):
+        for first in range(len(listed) - size + 1):
+            counts = list(held)
+            for index in listed[first : first + size]:
+                counts[index] += 1
+            seen[tuple(counts)] = None
+    yield from _options(offers, seen, forecast)
+
+
+def _options(
+    offers: Sequence[MachineOffer], all_counts: Iterable[tuple[int, ...]], forecast: TimeForecast
+) -> Iterator[RunOption]:
+    for counts in all_counts:
+        if not any(counts):
+            continue
+        time_s = forecast(counts)
+        if isfinite(time_s):
+            yield option_of(offers, counts, time_s)
+
+
+def pareto_front(options: Iterable[RunOption]) -> tuple[RunOption, ...]:
+    """Options that no other beats in time or money without losing in the other, fastest first."""
+    front: list[RunOption] = []
+    for option in sorted(options, key=lambda option: (option.time_s, option.usd, option.counts)):
+        if not front or option.usd < front[-1].usd:
+            front.append(option)
+    return tuple(front)
+
+
+def knee(front: Sequence[RunOption]) -> RunOption:
+    """Where the front bends most: the option furthest below the line between its ends, both axes scaled to them.
+
+    On a front of one or two options there is no bend: the cheaper one.
+    """
+    assert front, "a front holds at least one option"
+    first, last = front[0], front[-1]
+    time_s, usd = last.time_s - first.time_s, first.usd - last.usd
+    if len(front) <= 2:
+        return last
+
+    def below(option: RunOption) -> float:
+        return 1.0 - (option.time_s - first.time_s) / time_s - (option.usd - last.usd) / usd
+
+    return max(front, key=below)
+
+
+def choose_option(options: Iterable[RunOption], goal: RunGoal) -> OptionChoice | None:
+    """The cheapest that is on time; the fastest that is affordable; else the knee. None where nothing runs at all.
+
+    Where nothing keeps the goal, the option that misses it least is told, as not kept.
+    """
+    front = pareto_front(options)
+    if not front:
+        return None
+    within = [option for option in front if goal.met(option)]
+    if goal.deadline_s is None and goal.budget_usd is None:
+        return OptionChoice(knee(front), True, "the knee: less time costs more than it saves from here on", front)
+    if not within:
+        return _missed(front, goal)
+    if goal.deadline_s is not None:
+        return OptionChoice(within[-1], True, f"the cheapest within {format_length(goal.deadline_s)}", front)
+    assert goal.budget_usd is not None, "without any limit the knee was taken"
+    return OptionChoice(within[0], True, f"the fastest within {format_money(goal.budget_usd)}", front)
+
+
+def _missed(front: tuple[RunOption, ...], goal: RunGoal) -> OptionChoice:
+    if goal.budget_usd is None:
+        assert goal.deadline_s is not None, "only a limit can be missed"
+        return OptionChoice(
+            front[0], False, f"nothing is done within {format_length(goal.deadline_s)}: the fastest", front
+        )
+    affordable = [option for option in front if option.usd <= goal.budget_usd]
+    if goal.deadline_s is None or not affordable:
+        return OptionChoice(
+            front[-1], False, f"nothing costs {format_money(goal.budget_usd)} or less: the cheapest", front
+        )
+    late = f"nothing affordable is done within {format_length(goal.deadline_s)}: the fastest of those"
+    return OptionChoice(affordable[0], False, late, front)

@@ -1,0 +1,269 @@
+"""Which machines to rent for one job: catalog and profiles for `optimizer.planning.machine_setups`.
+
+Decides how facts of a catalog become facts of a machine, what is left out and why, and who predicts. Prices are the
+catalog's typical ones; spot machines are counted with the work that revocations cost.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from optimizer.planning.machine_choice import MachineOffer, RunGoal
+from optimizer.planning.machine_setups import (
+    CandidateMachine,
+    Recommendation,
+    RemainingWork,
+    SetupForecasts,
+    recommend_setup,
+)
+from optimizer.prediction.affine_law import AffinePredictor
+from optimizer.prediction.boosted_trees import BoostedTrees
+from optimizer.prediction.ensemble import Ensemble
+from optimizer.prediction.predictor import (
+    AcceleratorSpecs,
+    KindFacts,
+    Layout,
+    Observation,
+    SpeedCell,
+    SpeedModel,
+    peak_of,
+)
+from optimizer.prediction.step_time import RooflinePredictor
+from optimizer.renting.spot_lifetimes import CheckpointCosts, useful_part
+from walras.errors import ConfigError, JobSpecError
+from walras.job_request import ANY_ACCELERATOR
+from walras.profiling.profile_documents import ProfileFile
+from walras.spec.catalog import Catalog, CatalogInstance
+from walras.spec.catalog import CatalogAccelerator as Sheet
+from walras.spec.job_groups import global_batch_of
+from walras.spec.job_spec import JobSpec, kind_of
+
+#: One direction of a slot of sixteen lanes, bytes per second.
+_SLOT = {"pcie3": 15.75e9, "pcie4": 31.5e9, "pcie5": 63e9}
+#: Arithmetic of a job of which nobody told it.
+_USUAL = "fp32"
+#: A minute for a checkpoint, five from a revocation to the next step.
+_COSTS = CheckpointCosts(checkpoint_h=60 / 3600, restart_h=300 / 3600)
+
+
+@dataclass(frozen=True, slots=True)
+class RecommendationTerms:
+    """What may be rented, and on which terms."""
+
+    #: Arithmetic of the job, as catalogs write it; None: as the job's profile or facts say, else fp32.
+    precision: str | None = None
+    on_demand: bool = True
+    spot: bool = False
+    #: One direction, of machines whose catalog row says nothing; None: such machines work alone.
+    network_bytes_per_s: float | None = None
+    #: Of one spot machine, and what each costs.
+    revocations_per_h: float = 0.0
+    costs: CheckpointCosts = _COSTS
+    #: Machines of the gang at most, and whether they may be of several types.
+    most: int = 8
+    mixed: bool = False
+    #: Only this cloud; None: all.
+    cloud: str | None = None
+
+    def lasting(self, revocations_per_h: float) -> float:
+        """Part of the paid time that becomes work that lasts."""
+        return useful_part(self.costs, revocations_per_h)
+
+
+@dataclass(frozen=True, slots=True)
+class MachineRecommendation:
+    """What to rent, out of what; and what could not be judged, each with the reason."""
+
+    recommendation: Recommendation | None
+    machines: tuple[CandidateMachine, ...]
+    work: RemainingWork
+    left_out: Mapping[str, str]
+
+
+def recommend_machines(
+    job: JobSpec,
+    profiles: Sequence[ProfileFile],
+    catalog: Catalog,
+    terms: RecommendationTerms,
+    goal: RunGoal,
+    batches: Sequence[int],
+) -> MachineRecommendation:
+    """The best set for a job. `profiles`: of its own kind and of others, which teach how types compare.
+
+    Raises JobSpecError naming the field without which nothing can be told.
+    """
+    own = next((profile for profile in profiles if profile.kind == kind_of(job)), None)
+    terms = replace(terms, precision=terms.precision or _precision(job, own))
+    _check_precision(terms.precision, catalog)
+    work = _remaining_work(job, own, batches)
+    machines, left_out = candidate_machines(
+        catalog, (demand.accelerator for demand in job.resources.accelerators), terms
+    )
+    observations: list[Observation] = list(_declared(job, work, catalog, terms))
+    for profile in profiles:
+        learned, unknown = observations_of(profile, catalog, terms)
+        observations += learned
+        left_out |= {f"{name} in the profile of {profile.kind}": why for name, why in unknown.items()}
+    forecasts = SetupForecasts(work, machines, fit_speed_model(observations), lasting=terms.lasting)
+    setups = [setup for setup in forecasts.setups(terms.most, terms.mixed) if _allowed(job, setup.accelerators)]
+    some = [any(counts) for counts in zip(*(setup.counts for setup in setups), strict=True)] or [False] * len(machines)
+    unused = [machine.offer.name for machine, used in zip(machines, some, strict=True) if not used]
+    never = {name: forecasts.refused.get(name, "none of its sizes suits the job") for name in unused}
+    return MachineRecommendation(recommend_setup(setups, goal), tuple(machines), work, {**never, **left_out})
+
+
+def _remaining_work(job: JobSpec, own: ProfileFile | None, batches: Sequence[int]) -> RemainingWork:
+    batch = global_batch_of(job.batch) or (own.measured[0].batch if own is not None and own.measured else None)
+    if job.steps is None:
+        raise JobSpecError("the job's work is unknown", field="steps", fix="write `steps: 20000`: the updates to do")
+    if batch is None:
+        raise JobSpecError(
+            "the samples of one update are unknown", field="batch.global", fix="write `batch: {global: 256}`"
+        )
+    kind = kind_facts(own) if own is not None else KindFacts(kind_of(job))
+    noise = own.noise_scale if own is not None else None
+    if batches and noise is None:
+        raise JobSpecError(
+            "nobody measured the noise of this kind's gradient, so what other batches do to learning is unknown",
+            field="profile",
+            fix="profile the job, or leave --batch out",
+        )
+    return RemainingWork(kind, job.steps * batch, batch, tuple(sorted({batch, *batches})), noise)
+
+
+def _declared(job: JobSpec, work: RemainingWork, catalog: Catalog, terms: RecommendationTerms) -> Iterator[Observation]:
+    """Speeds that the job file states, each of the gang that it asks for there."""
+    counts = {demand.accelerator: demand.count for demand in job.resources.accelerators}
+    for name, steps_per_s in job.throughput.items():
+        facts = accelerator_specs(catalog.accelerators.get(name), terms.precision)
+        if isinstance(facts, AcceleratorSpecs):
+            layout = Layout(float(work.batch), counts.get(name, counts.get(ANY_ACCELERATOR, 1)), job.num_nodes)
+            yield Observation(SpeedCell(work.kind, facts, layout), steps_per_s)
+
+
+def _allowed(job: JobSpec, accelerators: int) -> bool:
+    return job.elastic is None or job.elastic.min <= accelerators <= job.elastic.max
+
+
+def candidate_machines(
+    catalog: Catalog, accelerators: Iterable[str], terms: RecommendationTerms
+) -> tuple[list[CandidateMachine], dict[str, str]]:
+    """What there is with these accelerators (`*`: any), and what is left out, with the reason."""
+    wanted = set(accelerators)
+    machines, left_out = [], {}
+    for entry in catalog.offers(terms.cloud):
+        if ANY_ACCELERATOR not in wanted and entry.accelerator not in wanted:
+            continue
+        facts = accelerator_specs(catalog.accelerators.get(entry.accelerator), terms.precision)
+        if isinstance(facts, str):
+            left_out[entry.instance] = facts
+            continue
+        machines += list(_sold(entry, replace(facts, network_bytes_per_s=terms.network_bytes_per_s), terms))
+    return machines, left_out
+
+
+def _sold(entry: CatalogInstance, facts: AcceleratorSpecs, terms: RecommendationTerms) -> Iterator[CandidateMachine]:
+    name = f"{entry.cloud} {entry.instance} {entry.region}"
+    if terms.on_demand and entry.on_demand_usd_per_h is not None:
+        yield CandidateMachine(MachineOffer(name, entry.on_demand_usd_per_h, terms.most), facts, entry.accelerators)
+    if terms.spot and entry.spot_usd_per_h is not None:
+        offer = MachineOffer(f"{name} spot", entry.spot_usd_per_h, terms.most)
+        yield CandidateMachine(offer, facts, entry.accelerators, terms.revocations_per_h)
+
+
+def _precision(job: JobSpec, own: ProfileFile | None) -> str | None:
+    stated = None if own is None else own.precision
+    return stated or (None if job.facts is None else job.facts.precision)
+
+
+def _check_precision(precision: str | None, catalog: Catalog) -> None:
+    """Raises ConfigError for arithmetic of which no accelerator's peak is known: a slip, or not of this catalog."""
+    peaks = [tuple(sheet.peak_flops.items()) for sheet in catalog.accelerators.values()]
+    if precision is not None and all(peak_of(each, precision) is None for each in peaks):
+        known = sorted({name for each in peaks for name, _ in each})
+        fix = f"choose from {', '.join(known)}"
+        raise ConfigError(f"no accelerator's peak is known in {precision!r}", field="--precision", fix=fix)
+
+
+def accelerator_specs(sheet: Sheet | None, precision: str | None) -> AcceleratorSpecs | str:
+    """Of an accelerator, at this precision (None: the usual one); or why it cannot be judged."""
+    precision = precision or _USUAL
+    if sheet is None:
+        return "no catalog knows its accelerator"
+    peaks = tuple(sheet.peak_flops.items())
+    peak = peak_of(peaks, precision)
+    if peak is None:
+        return (
+            f"the peak of {sheet.name} in {precision} is unknown; the catalog has {', '.join(sheet.peak_flops) or '-'}"
+        )
+    if sheet.memory_bytes_per_s is None:
+        return f"the memory bandwidth of {sheet.name} is unknown"
+    # Data sheets sum both directions of a link.
+    link = sheet.link_bytes_per_s / 2.0 if sheet.link_bytes_per_s is not None else _SLOT.get(sheet.link or "")
+    return AcceleratorSpecs(
+        name=sheet.name,
+        flops_per_s=peak,
+        memory_bytes_per_s=sheet.memory_bytes_per_s,
+        memory_bytes=float(sheet.memory),
+        link_bytes_per_s=link,
+        host_bytes_per_s=_SLOT.get(sheet.link or ""),
+        achieves=float(sheet.achieves),
+        peaks=peaks,
+    )
+
+
+def specs_by_accelerator(catalog: Catalog) -> dict[str, AcceleratorSpecs]:
+    """Data sheets of the accelerators that a catalog knows, at the precision that nearly every row has.
+
+    Who says `a100` and not which of them is taken to mean the one with the least memory.
+    """
+    told = ((name, accelerator_specs(sheet, _USUAL)) for name, sheet in catalog.accelerators.items())
+    found = {name: facts for name, facts in told if isinstance(facts, AcceleratorSpecs)}
+    for name, facts in sorted(found.items(), key=lambda each: each[1].memory_bytes or 0.0):
+        if (short := re.fullmatch(r"(.+)-\d+gb", name)) is not None:
+            found.setdefault(short[1], replace(facts, name=short[1]))
+    return found
+
+
+def kind_facts(profile: ProfileFile) -> KindFacts:
+    """Facts of the kind that a profile is of."""
+    return KindFacts(
+        name=profile.kind,
+        flops_per_sample=profile.flops_per_sample,
+        memory_bytes_per_sample=profile.memory_bytes_per_sample,
+        gradient_bytes=profile.gradient_bytes,
+        layers=profile.layers,
+        resident_bytes=profile.resident_bytes,
+        activation_bytes=profile.activation_bytes,
+        input_bytes=profile.input_bytes,
+    )
+
+
+def observations_of(
+    profile: ProfileFile, catalog: Catalog, terms: RecommendationTerms
+) -> tuple[list[Observation], dict[str, str]]:
+    """What a profile measured; and accelerators whose rows teach nothing, because nobody knows their facts."""
+    kind = kind_facts(profile)
+    precision = profile.precision or terms.precision
+    known: Mapping[str, AcceleratorSpecs] = {
+        stated.name: AcceleratorSpecs(**stated.model_dump()) for stated in profile.accelerators
+    }
+    found, unknown = [], {}
+    for row in profile.measured:
+        facts = known.get(row.accelerator) or accelerator_specs(catalog.accelerators.get(row.accelerator), precision)
+        if isinstance(facts, str):
+            unknown[row.accelerator] = facts
+            continue
+        network = facts.network_bytes_per_s or terms.network_bytes_per_s
+        layout = Layout(float(row.batch), row.accelerators, row.machines, row.accumulated)
+        cell = SpeedCell(kind, replace(facts, network_bytes_per_s=network), layout)
+        found.append(Observation(cell, row.steps_per_s, row.spread, row.samples))
+    return found, unknown
+
+
+def fit_speed_model(observations: Sequence[Observation]) -> SpeedModel:
+    """The predictors, each believed by its record on these observations."""
+    # It brings SciPy: half a second that only who predicts should pay.
+    from optimizer.prediction.gaussian_process import GaussianProcess
+
+    return Ensemble((RooflinePredictor(), AffinePredictor(), GaussianProcess(), BoostedTrees())).fit(observations)

@@ -1,0 +1,305 @@
+"""Our policy for one job with a deadline on spot machines: spend slack where it saves most, by dynamic programming.
+
+    V[r](s, m, z) = min over what to hold of  paid + E[ V[r-1](s', m', z') | z ]
+
+r slots left, s slack, m what is held (and how much of its changeover is unpaid), z the market's state. A state from
+which the deadline could be missed is worth `NEVER`, so no plan that follows these values gambles with it. Slack buys
+three things: idling through a gap instead of paying for on-demand machines, the changeovers of leaving them for spot,
+and safety.
+
+A market is a semi-Markov chain: the chance that availability changes after a slot depends on how long it has been as it
+is. Each trace that was recorded earlier is one hypothesis; fitting draws each towards all of them, so that nothing is
+held impossible. For each the cost to go is computed once; in each slot the choice is the one that costs least in the
+mean over the markets, weighed by Bayes' rule with what this trace has shown so far.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from optimizer.planning.deadline_job import DeadlineJob, DeadlineState, HeldMachine
+
+FloatArray = NDArray[np.float64]
+BoolArray = NDArray[np.bool_]
+
+#: Worth of a state that may miss the deadline: above any bill times the rarest change of the market (1e-4).
+NEVER = 1e12
+
+
+@dataclass(frozen=True, slots=True)
+class HeldMode:
+    """What is held at the start of a slot."""
+
+    held: HeldMachine
+    pending: int
+
+
+def held_modes(job: DeadlineJob) -> tuple[HeldMode, ...]:
+    """Everything that can be held at the start of a slot, nothing first."""
+    unpaid = {max(job.changeover - slots * job.slot, 0) for slots in range(1, job.changeover // job.slot + 2)}
+    return (
+        HeldMode(HeldMachine.NOTHING, 0),
+        *(HeldMode(held, p) for held in (HeldMachine.SPOT, HeldMachine.ON_DEMAND) for p in sorted(unpaid)),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class SlotChoice:
+    """One choice in one mode: how slack and mode change, and what is paid (work permitting)."""
+
+    held: HeldMachine
+    #: Slack that the slot takes.
+    slack: int
+    #: Work that it could do.
+    work: int
+    #: Position in `held_modes` afterwards.
+    mode: int
+    #: Money per unit that is held.
+    price: float
+
+    def usd(self, job: DeadlineJob, work_left: FloatArray) -> FloatArray:
+        """Paid in the slot: all of it, or until the work is done."""
+        if self.held is HeldMachine.NOTHING:
+            return np.zeros_like(work_left)
+        return (self.slack + np.minimum(float(self.work), work_left)) * self.price
+
+
+def slot_choices(job: DeadlineJob, mode: HeldMode) -> tuple[SlotChoice, ...]:
+    """The choices in a mode, in the order of `HeldMachine`."""
+    places = {known: position for position, known in enumerate(held_modes(job))}
+    found = [SlotChoice(HeldMachine.NOTHING, job.slot, 0, 0, 0.0)]
+    for held, price in ((HeldMachine.SPOT, 1.0), (HeldMachine.ON_DEMAND, job.on_demand_price)):
+        pending = mode.pending if mode.held is held else job.changeover
+        warming = min(pending, job.slot)
+        after = places[HeldMode(held, pending - warming)]
+        found.append(SlotChoice(held, warming, job.slot - warming, after, price / job.slot))
+    return tuple(found)
+
+
+def modes_after_revocation(job: DeadlineJob) -> NDArray[np.intp]:
+    """The mode that each mode becomes when spot machines are taken back."""
+    return np.array(
+        [0 if mode.held is HeldMachine.SPOT else place for place, mode in enumerate(held_modes(job))], dtype=np.intp
+    )
+
+
+def slot_values(job: DeadlineJob, slots_left: int, ahead: FloatArray, spot: BoolArray) -> FloatArray:
+    """Values with `slots_left` to go, from what is expected after the slot.
+
+    Args:
+        ahead: expected value after the slot, by slack, mode after it, and the market's state now (s, m, z).
+        spot: in which states of the market a spot machine can be held (z,).
+    """
+    many = len(ahead)
+    slack = np.arange(many)
+    work_left = slots_left * job.slot - slack
+    value = np.full_like(ahead, NEVER)
+    for place, mode in enumerate(held_modes(job)):
+        for move in slot_choices(job, mode):
+            after = slack - move.slack
+            paid = move.usd(job, np.maximum(work_left, 0).astype(np.float64))
+            to_come = np.where((after >= 0)[:, None], ahead[np.maximum(after, 0), move.mode], NEVER)
+            ended = work_left <= move.work if move.held is not HeldMachine.NOTHING else work_left <= 0
+            worth = paid[:, None] + np.where(ended[:, None], 0.0, to_come)
+            if move.held is HeldMachine.SPOT:
+                worth = np.where(spot[None, :], worth, NEVER)
+            value[:, place] = np.minimum(value[:, place], worth)
+    value[work_left <= 0] = 0.0
+    return value
+
+
+def deadline_values(job: DeadlineJob, states: int) -> FloatArray:
+    """Values when no slot is left: slack that is not negative means that the work is done (s, m, z)."""
+    return np.zeros((job.deadline - job.work + 1, len(held_modes(job)), states))
+
+
+#: First slot of each class of ages, and how long each lasts in the mean; the last has no end.
+_CLASS_STARTS = (1, 2, 4, 10, 28)
+_CLASS_SLOTS = (1, 2, 6, 18)
+AGE_CLASSES = len(_CLASS_STARTS)
+#: Available or not, and the class of how long it has been so.
+MARKET_STATES = 2 * AGE_CLASSES
+#: The class of an age that is not known, at the start of a job.
+_UNKNOWN_AGE = 4
+#: Slots that the pooled traces count for, in each class of a trace of its own.
+_PRIOR_SLOTS = 6.0
+_RAREST = 1e-4
+
+
+def age_class(slots: int) -> int:
+    """The class of an age in slots, from 0."""
+    return sum(slots >= start for start in _CLASS_STARTS) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class SpotMarket:
+    """Chance that availability changes after a slot, by what it is now (0, 1) and its age's class (2, CLASSES)."""
+
+    change: FloatArray
+
+    def transitions(self) -> FloatArray:
+        """Between states `available * CLASSES + class`, row by row (STATES, STATES)."""
+        matrix = np.zeros((MARKET_STATES, MARKET_STATES))
+        for available in range(2):
+            for place in range(AGE_CLASSES):
+                here = available * AGE_CLASSES + place
+                change = self.change[available, place]
+                older = 1.0 / _CLASS_SLOTS[place] if place < AGE_CLASSES - 1 else 0.0
+                matrix[here, (1 - available) * AGE_CLASSES] += change
+                matrix[here, here] += (1 - change) * (1 - older)
+                if older:
+                    matrix[here, here + 1] += (1 - change) * older
+        return matrix
+
+    def remaining(self) -> FloatArray:
+        """Slots until availability changes, in the mean, by what it is now and its age's class (2, CLASSES)."""
+        found = np.zeros((2, AGE_CLASSES))
+        for available in range(2):
+            here = slice(available * AGE_CLASSES, (available + 1) * AGE_CLASSES)
+            found[available] = np.linalg.solve(
+                np.eye(AGE_CLASSES) - self.transitions()[here, here], np.ones(AGE_CLASSES)
+            )
+        return found
+
+
+def fit_spot_markets(traces: Sequence[Sequence[bool]]) -> tuple[SpotMarket, ...]:
+    """One market per trace, each drawn towards all of them where it shows little."""
+    counts = [_counts(trace) for trace in traces]
+    changes, slots = (sum((part[index] for part in counts), np.zeros((2, AGE_CLASSES))) for index in range(2))
+    pooled = (changes + 0.5) / (slots + 1.0)
+    return tuple(
+        SpotMarket(np.clip((own + _PRIOR_SLOTS * pooled) / (seen + _PRIOR_SLOTS), _RAREST, 1 - _RAREST))
+        for own, seen in counts
+    )
+
+
+def _counts(trace: Sequence[bool]) -> tuple[FloatArray, FloatArray]:
+    """Changes and slots of a trace, by availability and class."""
+    changes, slots = np.zeros((2, AGE_CLASSES)), np.zeros((2, AGE_CLASSES))
+    age = _UNKNOWN_AGE
+    for now, later in pairwise(trace):
+        slots[int(now), age_class(age)] += 1
+        changes[int(now), age_class(age)] += now != later
+        age = 1 if now != later else age + 1
+    return changes, slots
+
+
+class MarketBelief:
+    """Which of some markets this is, from the slots that were seen."""
+
+    def __init__(self, markets: Sequence[SpotMarket]) -> None:
+        #: (hypotheses, 2, CLASSES)
+        self._change = np.array([market.change for market in markets])
+        self._remaining = np.array([market.remaining() for market in markets])
+        self._log = np.zeros(len(markets))
+        self._available: bool | None = None
+        self._age = _UNKNOWN_AGE
+
+    def see(self, available: bool) -> None:
+        """Take in the slot that begins."""
+        if self._available is None:
+            # Nothing is known of how long it has been so: only how usual it is.
+            off, on = (1.0 / self._change[:, state].mean(axis=1) for state in range(2))
+            self._log += np.log((on if available else off) / (on + off))
+        else:
+            changed = self._change[:, int(self._available), age_class(self._age)]
+            self._log += np.log(changed if available != self._available else 1 - changed)
+            self._age = 1 if available != self._available else self._age + 1
+        self._available = available
+
+    @property
+    def weights(self) -> FloatArray:
+        """Of the markets, summing to 1 (hypotheses,)."""
+        shifted = np.exp(self._log - self._log.max())
+        return np.asarray(shifted / shifted.sum(), dtype=np.float64)
+
+    @property
+    def remaining(self) -> float:
+        """Slots until availability changes, in the mean over the markets."""
+        return float(self.weights @ self._remaining[:, int(bool(self._available)), age_class(self._age)])
+
+    @property
+    def state(self) -> int:
+        """The market's state, as `SpotMarket.transitions` numbers them."""
+        return int(bool(self._available)) * AGE_CLASSES + age_class(self._age)
+
+
+def spot_states() -> BoolArray:
+    """In which states a spot machine can be held (STATES,)."""
+    return np.arange(MARKET_STATES) >= AGE_CLASSES
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SlackPlan:
+    """Costs to go of one job under each market. Made once, used by any number of runs."""
+
+    job: DeadlineJob
+    markets: tuple[SpotMarket, ...]
+    #: Expected value after a slot: hypothesis, slots left after it, slack, mode, state of the market in the slot.
+    ahead: NDArray[np.float32]
+
+    def policy(self) -> "SlackPolicy":
+        """For one run."""
+        return SlackPolicy(self, MarketBelief(self.markets))
+
+
+def plan_slack(job: DeadlineJob, markets: Sequence[SpotMarket], taken: Sequence[float] = ()) -> SlackPlan:
+    """The costs to go of a job under each of some markets.
+
+    Args:
+        taken: for each market the chance per slot that the machine is taken while others can be had (several zones).
+    """
+    chances = taken or [0.0] * len(markets)
+    plans = [_ahead(job, market, chance) for market, chance in zip(markets, chances, strict=True)]
+    return SlackPlan(job, tuple(markets), np.stack(plans))
+
+
+def _ahead(job: DeadlineJob, market: SpotMarket, taken: float) -> NDArray[np.float32]:
+    spot, chances, lost = spot_states(), market.transitions().T, modes_after_revocation(job)
+    value = deadline_values(job, MARKET_STATES)
+    found: list[NDArray[np.float32]] = []
+    for slots_left in range(job.slots):
+        value = value if slots_left == 0 else slot_values(job, slots_left, found[-1].astype(np.float64), spot)
+        # A machine that the market takes at the end of the slot is nothing at the start of the next.
+        gone = value[:, lost]
+        arrived = np.where(spot, (1 - taken) * value + taken * gone, gone)
+        found.append((arrived @ chances).astype(np.float32))
+    return np.stack(found)
+
+
+@dataclass(slots=True)
+class SlackPolicy:
+    """One run under a plan."""
+
+    _plan: SlackPlan
+    _belief: MarketBelief
+
+    def watch(self, before: Sequence[bool]) -> None:
+        """Take in slots of the same market from before the job came, where somebody watched it."""
+        for available in before:
+            self._belief.see(available)
+
+    def hold(self, job: DeadlineJob, now: DeadlineState) -> HeldMachine:
+        """See `SpotPolicy`."""
+        self._belief.see(now.spot)
+        worth = self.worth(job, now)
+        return min(worth, key=lambda held: worth[held])
+
+    def worth(self, job: DeadlineJob, now: DeadlineState) -> dict[HeldMachine, float]:
+        """Money until the end, in slots of spot and in the mean, of each choice in the slot that was seen last.
+
+        What may miss the deadline is worth more than any bill: the chance of it times `slack_value.NEVER`.
+        """
+        weights, state = self._belief.weights, self._belief.state
+        after = self._plan.ahead[:, now.time_left // job.slot - 1]
+        worth: dict[HeldMachine, float] = {}
+        for move in slot_choices(job, HeldMode(now.held, now.pending)):
+            if (move.held is HeldMachine.SPOT and not now.spot) or now.slack < move.slack:
+                continue
+            ended = move.held is not HeldMachine.NOTHING and now.work_left <= move.work
+            to_come = 0.0 if ended else float(weights @ after[:, now.slack - move.slack, move.mode, state])
+            worth[move.held] = float(move.usd(job, np.array([float(now.work_left)]))[0]) + to_come
+        return worth

@@ -1,0 +1,207 @@
+"""`walras plan workers`: what a cluster of spot workers around parameter servers takes and costs, and the cheapest.
+
+The end-to-end model of CM-DARE (Li and others, ICDCS'20): speeds add up until the servers saturate, by a measured
+curve; a worker is lost with the chance that its law of survival gives for the run, and replaced; until the replacement
+works, only its own part of the speed is missing (asynchronous training goes on).
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations_with_replacement
+from math import comb, inf
+
+import numpy as np
+
+from optimizer.renting.spot_lifetimes import Lifetime
+from walras.errors import UserError
+from walras.units import format_length
+
+_HOUR_S = 3600.0
+#: Rounds of the fixed point between the time a run takes and the workers it loses; it settles in a few.
+_ROUNDS = 50
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerKind:
+    """One kind of worker."""
+
+    name: str
+    steps_per_s: float
+    usd_per_h: float
+    #: None: it is never taken.
+    law: Lifetime | None = None
+    #: From a loss until the replacement works.
+    replacement_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSaturation:
+    """Steps per second that come through, for the sum of what the workers could do alone (both ascending)."""
+
+    alone: tuple[float, ...]
+    through: tuple[float, ...]
+
+    def steps_per_s(self, alone: float) -> float:
+        """Linear between the measured points; beyond the last one nothing is gained."""
+        return float(np.interp(alone, (0.0, *self.alone), (0.0, *self.through)))
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterServers:
+    """The parameter servers: what they cost together, and what they let through."""
+
+    usd_per_h: float
+    saturation: ServerSaturation
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectedRun:
+    """What a run comes to in the mean."""
+
+    took_s: float
+    usd: float
+    losses: float
+
+
+def expected_run(workers: Sequence[WorkerKind], servers: ParameterServers, steps: float) -> ExpectedRun:
+    """Time, money and losses of a run of so many steps."""
+    alone = sum(worker.steps_per_s for worker in workers)
+    speed = servers.saturation.steps_per_s(alone)
+    took_s, losses = steps / speed, 0.0
+    for _ in range(_ROUNDS):
+        chances = [1.0 - worker.law.survival(took_s / _HOUR_S) if worker.law else 0.0 for worker in workers]
+        missing = sum(
+            chance * worker.replacement_s * worker.steps_per_s / alone
+            for chance, worker in zip(chances, workers, strict=True)
+        )
+        before, took_s, losses = took_s, steps / speed + missing, sum(chances)
+        if abs(took_s - before) < 1e-6:
+            break
+    usd_per_h = servers.usd_per_h + sum(worker.usd_per_h for worker in workers)
+    return ExpectedRun(took_s, usd_per_h * took_s / _HOUR_S, losses)
+
+
+def cheapest_cluster(
+    kinds: Sequence[WorkerKind], servers: ParameterServers, steps: float, most: int, limit_s: float
+) -> tuple[tuple[WorkerKind, ...], ExpectedRun] | None:
+    """The cheapest of all clusters of up to `most` workers that take no longer than `limit_s`; None if none is."""
+    fast = [found for found in all_clusters(kinds, servers, steps, most) if found[1].took_s <= limit_s]
+    return min(fast, key=lambda found: found[1].usd, default=None)
+
+
+def all_clusters(
+    kinds: Sequence[WorkerKind], servers: ParameterServers, steps: float, most: int
+) -> Iterator[tuple[tuple[WorkerKind, ...], ExpectedRun]]:
+    """Every cluster of up to `most` workers, the smallest first, with what it comes to."""
+    for number in range(1, most + 1):
+        for workers in combinations_with_replacement(kinds, number):
+            yield workers, expected_run(workers, servers, steps)
+
+
+#: More are not tried one by one.
+_MOST_CLUSTERS = 5000
+_Found = tuple[tuple[WorkerKind, ...], ExpectedRun]
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerOffer:
+    """One kind of worker as it can be had."""
+
+    name: str
+    steps_per_s: float
+    spot_usd_per_h: float
+    #: None: not known.
+    on_demand_usd_per_h: float | None
+    law: Lifetime
+    replacement_s: float
+
+    def spot(self) -> WorkerKind:
+        """On a machine that may be taken."""
+        return WorkerKind(self.name, self.steps_per_s, self.spot_usd_per_h, self.law, self.replacement_s)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerCluster:
+    """What a cluster comes to in the mean."""
+
+    name: str
+    #: How many of each kind.
+    workers: tuple[tuple[str, int], ...]
+    took_s: float
+    usd: float
+    losses: float
+    #: Part of the money that the cheapest on-demand cluster in time would cost more; None: there is none.
+    saved: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerPlan:
+    """The clusters to choose from, the one to take first, and what none of them can be below."""
+
+    clusters: tuple[WorkerCluster, ...]
+    #: The least money where no worker is ever taken.
+    bound_usd: float
+    tried: int
+
+
+def make_worker_plan(
+    offers: Sequence[WorkerOffer],
+    servers_usd_per_h: float,
+    saturation: Sequence[tuple[float, float]],
+    steps: float,
+    *,
+    most: int,
+    within_s: float = inf,
+    asked: Sequence[str] = (),
+) -> WorkerPlan:
+    """The cheapest cluster of up to `most` workers that is done within a time.
+
+    Args:
+        asked: kinds of the workers of a cluster that is told of besides, by name.
+        saturation: what the workers could do alone, and what of it came through (steps/s, ascending); none: all does.
+
+    Raises:
+        UserError: no cluster is fast enough, or there are too many to try.
+    """
+    tried = sum(comb(len(offers) + number - 1, number) for number in range(1, most + 1))
+    if tried > _MOST_CLUSTERS:
+        raise UserError(f"{tried:,} clusters are too many to try", field="--most", fix="fewer workers, or fewer kinds")
+    endless = sum(offer.steps_per_s for offer in offers) * most
+    points = saturation or [(endless, endless)]
+    servers = ParameterServers(servers_usd_per_h, ServerSaturation(*map(tuple, zip(*points, strict=True))))
+    kinds = [offer.spot() for offer in offers]
+    every = list(all_clusters(kinds, servers, steps, most))
+    best = cheapest_cluster(kinds, servers, steps, most, within_s)
+    fastest = min(every, key=lambda found: (found[1].took_s, found[1].usd))
+    if best is None:
+        raise UserError(
+            f"no cluster is done in {format_length(within_s)}; the fastest takes {format_length(fastest[1].took_s)}",
+            field="--within",
+            fix="a longer time, or more workers",
+        )
+    kept = cheapest_cluster([replace(kind, law=None) for kind in kinds], servers, steps, most, within_s)
+    assert kept is not None, "without losses the best is faster still"
+    sure = [
+        WorkerKind(offer.name, offer.steps_per_s, offer.on_demand_usd_per_h)
+        for offer in offers
+        if offer.on_demand_usd_per_h is not None
+    ]
+    on_demand = cheapest_cluster(sure, servers, steps, most, within_s) if sure else None
+    named: list[tuple[str, _Found]] = [
+        ("cheapest in time" if within_s < inf else "cheapest", best),
+        ("fastest", fastest),
+    ]
+    if on_demand is not None:
+        named.append(("cheapest in time, on demand" if within_s < inf else "cheapest, on demand", on_demand))
+    if asked:
+        taken = tuple(next(kind for kind in kinds if kind.name == name) for name in asked)
+        named.append(("as asked", (taken, expected_run(taken, servers, steps))))
+    return WorkerPlan(tuple(_cluster(*each, on_demand) for each in named), kept[1].usd, tried)
+
+
+def _cluster(name: str, found: _Found, on_demand: _Found | None) -> WorkerCluster:
+    workers, expected = found
+    counted = Counter(worker.name for worker in workers)
+    saved = None if on_demand is None or not on_demand[1].usd else 1 - expected.usd / on_demand[1].usd
+    return WorkerCluster(name, tuple(counted.items()), expected.took_s, expected.usd, expected.losses, saved)

@@ -1,0 +1,250 @@
+"""Order policies: a key ranks the jobs, smaller first, and nothing is solved.
+
+Each class states its key. Ties go by submission, then by number. The first column of a key alone says who outranks
+whom: only a job of smaller rank takes the place of a running one.
+"""
+
+from functools import lru_cache
+from typing import Annotated, Literal
+
+import numpy as np
+from pydantic import ConfigDict, Field, model_validator
+from pydantic.dataclasses import dataclass
+
+from optimizer.assignment.remaining_time import expected_remaining_s, gittins_rank, rounded_to_margin
+from optimizer.policy import FastestFirst, LengthGuess, OrderFacts, RankMargin, StrictOrder
+from optimizer.problem import BoolArray, FloatArray
+
+
+@dataclass(frozen=True, config=ConfigDict(extra="forbid", strict=True))
+class Fifo:
+    """First in, first out: jobs start in the order of submission and run to their end. Never preempts.
+
+        key: instant of submission
+
+    Source: the baseline of Narayanan et al., OSDI 2020, each job on its fastest free type if aware.
+    """
+
+    aware: FastestFirst = True
+    strict: StrictOrder = True
+
+    @property
+    def preemptive(self) -> bool:
+        """A started job keeps its place."""
+        return False
+
+    def key(self, jobs: OrderFacts) -> tuple[FloatArray, ...]:
+        """Instant of submission."""
+        return (jobs.submitted_at,)
+
+
+@dataclass(frozen=True, config=ConfigDict(extra="forbid", strict=True))
+class Priority:
+    """The higher class first, then in the order of submission; a higher class takes the places of a lower one.
+
+        key: class, the highest first
+
+    Every order puts classes first; this one has nothing else to preempt for. Preempts at round ends, the highest
+    class at once.
+
+    Source: what batch systems do by default, as Slurm's preemption by priority and Kubernetes' priority classes.
+    """
+
+    preemptive: Annotated[
+        bool, Field(description="False: a started job runs to its end, unless the highest class wants its place.")
+    ] = True
+    aware: FastestFirst = True
+    strict: StrictOrder = False
+
+    def key(self, jobs: OrderFacts) -> tuple[FloatArray, ...]:
+        """The class, highest first."""
+        return (-jobs.priority_class.astype(np.float64),)
+
+
+@dataclass(frozen=True, config=ConfigDict(extra="forbid", strict=True))
+class Edf:
+    """Earliest deadline first; jobs without a deadline come last, in the order of submission.
+
+        key: deadline
+
+    Meets every deadline on one machine if that is possible at all; on several, or with gangs, it is a rule of thumb. A
+    job that is late already keeps its rank. Preempts at round ends.
+
+    Source: Liu and Layland, "Scheduling Algorithms for Multiprogramming in a Hard-Real-Time Environment", JACM 20,
+    1973, section 7.
+    """
+
+    preemptive: Annotated[bool, Field(description="False: a started job runs to its end.")] = True
+    aware: FastestFirst = True
+    strict: StrictOrder = False
+
+    def key(self, jobs: OrderFacts) -> tuple[FloatArray, ...]:
+        """Deadline; inf without one."""
+        return (jobs.deadline_at,)
+
+
+@dataclass(frozen=True, config=ConfigDict(extra="forbid", strict=True))
+class Las:
+    """Least attained service: the jobs that have received fewest accelerator-seconds go first.
+
+        key: floor(log(1 + growth * received / quantum) / log(1 + growth))          received: accelerator-seconds
+             floor(received / quantum)                                              growth 0
+
+    Level 0 is a quantum wide, each further one wider by `growth`. With levels of one width long jobs would change
+    places as often as short ones, though an hour matters little to a job that has had a hundred: a restart each time
+    for no gain. Needs no lengths. Short jobs end early, long ones take turns, the longer the more they have had.
+    Preempts at round ends.
+
+    Source: Gu et al., "Tiresias: A GPU Cluster Manager for Distributed Deep Learning", NSDI 2019, section 3.2
+    (two-dimensional: accelerators times time); its queues, too, are wider the more their jobs have had.
+    """
+
+    quantum_s: Annotated[
+        float,
+        Field(gt=0, description="Accelerator-seconds in one level; jobs in the same level never displace each other."),
+    ] = 3600.0
+    growth: Annotated[
+        float,
+        Field(ge=0, le=10, description="By what part each level is wider than the one before; 0: all are as wide."),
+    ] = 0.1
+    aware: FastestFirst = True
+    strict: StrictOrder = False
+
+    @property
+    def preemptive(self) -> bool:
+        """Whoever has had a quantum more makes room."""
+        return True
+
+    def key(self, jobs: OrderFacts) -> tuple[FloatArray, ...]:
+        """Level of attained service."""
+        had = jobs.attained_s / self.quantum_s
+        return (np.floor(np.log1p(self.growth * had) / np.log1p(self.growth) if self.growth else had),)
+
+
+@dataclass(frozen=True, config=ConfigDict(extra="forbid", strict=True))
+class Srtf:
+    """Shortest remaining time first, on each job's best configuration.
+
+        key: steps left / steps per second of the best configuration, in steps of a margin
+
+    Lowest mean completion time on one machine with known lengths. Long jobs wait as long as shorter ones keep coming. A
+    job of unknown length is taken to need as long again as it has run. Preempts at round ends.
+
+    Source: Schrage, "A proof of the optimality of the shortest remaining processing time discipline", Operations
+    Research 16, 1968.
+    """
+
+    preemptive: Annotated[bool, Field(description="False: a started job runs to its end (shortest job first).")] = True
+    margin: RankMargin = 0.1
+    unknown_s: LengthGuess = 3600.0
+    aware: FastestFirst = True
+    strict: StrictOrder = False
+
+    def key(self, jobs: OrderFacts) -> tuple[FloatArray, ...]:
+        """Step of the time left, then the time left."""
+        left = expected_remaining_s(jobs, self.unknown_s)
+        return rounded_to_margin(left, self.margin), left
+
+
+@dataclass(frozen=True, config=ConfigDict(extra="forbid", strict=True))
+class Srsf:
+    """Shortest remaining service first: remaining time on the best configuration times the gang.
+
+        key: gang * steps left / steps per second of the best configuration, in steps of a margin
+
+    As SRTF, but a gang of eight counts eight times. A job of unknown length is taken to need as long again as it has
+    run. Preempts at round ends.
+
+    Source: Gu et al., "Tiresias: A GPU Cluster Manager for Distributed Deep Learning", NSDI 2019, section 3.1.
+    """
+
+    preemptive: Annotated[bool, Field(description="False: a started job runs to its end (least service first).")] = True
+    margin: RankMargin = 0.1
+    unknown_s: LengthGuess = 3600.0
+    aware: FastestFirst = True
+    strict: StrictOrder = False
+
+    def key(self, jobs: OrderFacts) -> tuple[FloatArray, ...]:
+        """Step of the service left, then the service left."""
+        left = expected_remaining_s(jobs, self.unknown_s) * jobs.gang
+        return rounded_to_margin(left, self.margin), left
+
+
+Amount = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+@dataclass(frozen=True, config=ConfigDict(extra="forbid", strict=True))
+class Tiresias:
+    """Discretised two-dimensional LAS or Gittins index: queues by accelerator-seconds received, FIFO in each.
+
+        key: queue, the number of thresholds passed by the accelerator-seconds received; or its Gittins rank
+
+    A job begins in the first queue and goes down as it receives service; jobs of the same queue never displace each
+    other. With `index: gittins`, queues are ranked by what a job that has come so far is expected to need per
+    completion, from the services of past jobs. Preempts at round ends.
+
+    Source: Gu et al., "Tiresias: A GPU Cluster Manager for Distributed Deep Learning", NSDI 2019, sections 3.2 and 3.3.
+    """
+
+    thresholds_s: Annotated[
+        tuple[Amount, ...],
+        Field(
+            strict=False,
+            min_length=1,
+            description="Accelerator-seconds at which a job goes down a queue, ascending.",
+        ),
+    ] = (57_600.0,)
+    index: Annotated[
+        Literal["las", "gittins"],
+        Field(description="las: the queue with less service first. gittins: by the rank at each queue's lower edge."),
+    ] = "las"
+    service_s: Annotated[
+        tuple[Amount, ...],
+        Field(strict=False, description="For gittins: accelerator-seconds that past jobs needed, one entry per job."),
+    ] = ()
+    promote: Annotated[
+        float | None,
+        Field(
+            gt=0,
+            description="A job that has waited this many times as long as it has run goes back to the first queue and "
+            "its service is counted anew (PROMOTEKNOB). None: never, as in the paper's runs.",
+        ),
+    ] = None
+    aware: FastestFirst = True
+    strict: StrictOrder = False
+
+    @model_validator(mode="after")
+    def _holds_together(self) -> "Tiresias":
+        if list(self.thresholds_s) != sorted(set(self.thresholds_s)):
+            raise ValueError("thresholds_s must ascend, none twice")
+        if self.index == "gittins" and not self.service_s:
+            raise ValueError("index 'gittins' needs service_s, what past jobs needed")
+        return self
+
+    @property
+    def preemptive(self) -> bool:
+        """Whoever has gone down a queue makes room for those above."""
+        return True
+
+    def key(self, jobs: OrderFacts) -> tuple[FloatArray, ...]:
+        """Rank of the job's queue."""
+        queue = self._queue(jobs)
+        if self.index == "las":
+            return (queue.astype(np.float64),)
+        return (_queue_ranks(self.thresholds_s, self.service_s)[queue],)
+
+    def renews(self, jobs: OrderFacts) -> BoolArray:
+        """Jobs below the first queue that have waited `promote` times as long as they ran."""
+        if self.promote is None:
+            return np.zeros(len(jobs.served_s), dtype=np.bool_)
+        ran_s = jobs.served_s / np.maximum(jobs.gang, 1.0)
+        return (self._queue(jobs) > 0) & (jobs.waited_s >= self.promote * ran_s)
+
+    def _queue(self, jobs: OrderFacts) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+        return np.searchsorted(np.array(self.thresholds_s), jobs.served_s, side="right")
+
+
+@lru_cache(maxsize=8)
+def _queue_ranks(thresholds_s: tuple[float, ...], service_s: tuple[float, ...]) -> FloatArray:
+    """Gittins rank of a job that has just come into each queue."""
+    return gittins_rank(np.array(service_s), np.array([0.0, *thresholds_s]))

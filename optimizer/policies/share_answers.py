@@ -1,0 +1,212 @@
+"""From a staged solution to the answer of a share policy: certificate, quoted prices, surplus of each job.
+
+Fair policies quote in *fair-share units per accelerator*: at the quoted prices one unit of fair-share utility (one
+accelerator of the fleet's average speed for the job) costs 1 on the mean of those who pay. So 1 is about what an
+average accelerator of a contended fleet is worth, 2 says "as good as two of those", 0 that nobody waits for more of it.
+
+    price[p] = l[p] sum worth x / sum cost x    of the first stage in which the pool is scarce; the sums are over the
+                                                columns that cost something at the stage's prices l, of its active jobs
+    price[p] = l[p]                             where that stage maximises a sum of utilities: it is in that unit
+    exchange = 1 / mean weight of the entitled jobs
+
+Policies that maximise a sum over columns (`maximise_sum`) quote its own prices, and exchange 1, so a newcomer is worth
+what it would add. Proofs keep the raw prices. Floors (deadlines) that cannot all be held: those of single jobs that no
+configuration reaches are dropped, and if the rest is too much together, the largest total part of it is kept.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from optimizer.classes.aggregation import aggregate_problem
+from optimizer.classes.class_problem import (
+    MaxSum,
+    relative_gap,
+)
+from optimizer.classes.segments import max_by
+from optimizer.decision import Certificate, Quote, Shares, SolveStage, StageKind, Status
+from optimizer.lp.column_generation.colocation_blocks import colocation_keys
+from optimizer.lp.lexicographic import single_stage, solve_class_problem, solve_in_stages
+from optimizer.lp.staged_solution import (
+    SolveInput,
+    StagedSolution,
+    colocated_violation,
+    scarce_pools,
+    shares_per_column,
+)
+from optimizer.problem import FloatArray, IntArray, Problem
+from optimizer.utility.fair_share import Utility, column_costs
+
+FAIR_UNIT = "fair-share units per accelerator"
+
+
+def fair_prices(problem: Problem, stages: Sequence[SolveStage], gained: FloatArray, held: FloatArray) -> FloatArray:
+    """The prices that a fair policy quotes; 0 where nothing is scarce (p,).
+
+    Args:
+        gained: utility that the shares of each column give (c,).
+        held: share of time in which each column holds its accelerators, half of it where it is packed (c,).
+    """
+    prices = np.zeros(len(problem.pools))
+    for stage in stages:
+        new = scarce_pools(stage.prices, problem.pools.capacity) & (prices == 0)
+        if new.any():
+            prices[new] = stage.prices[new] * _utility_per_price(problem, stage, gained, held)
+    return prices
+
+
+def exchange_rate(weight: FloatArray, count: FloatArray) -> float:
+    """One over the mean weight of those who have any: what one unit of utility of a job of weight 1 is worth."""
+    entitled = weight > 0
+    total = float(weight[entitled] @ count[entitled])
+    return float(count[entitled].sum()) / total if total > 0 else 1.0
+
+
+def job_surplus(problem: Problem, gain: FloatArray, quote: Quote) -> FloatArray:
+    """What each job would gain with its best configuration if it came now and paid the quoted prices, >= 0 (n,).
+
+    Args:
+        gain: worth of running each column all the time, in the quote's unit; 0 for what cannot run (c,).
+    """
+    columns = problem.columns
+    net = np.where(gain > 0, gain - column_costs(columns, quote.prices), 0.0)
+    return max_by(columns.job, net, len(problem.jobs))
+
+
+def _utility_per_price(problem: Problem, stage: SolveStage, gained: FloatArray, held: FloatArray) -> float:
+    """Utility that one unit of the stage's prices buys, on the mean of its active jobs' columns that cost something."""
+    if stage.kind is StageKind.SUM:
+        return 1.0
+    prices = np.where(scarce_pools(stage.prices, problem.pools.capacity), stage.prices, 0.0)
+    cost = column_costs(problem.columns, prices) * held
+    paying = np.where(stage.active, problem.jobs.counts, 0.0)[problem.columns.job] * (cost > 0)
+    paid = float((cost * paying).sum())
+    return float((gained * paying).sum()) / paid if paid > 0 else 1.0
+
+
+#: A gap up to this is called optimal. It is 1e-8 or less where the exact program was solved, except where a job is full
+#: and another pool is almost as good for it: the solver's rounding is then magnified by how close the two are.
+OPTIMAL_GAP = 1e-4
+NO_JOBS: IntArray = np.zeros(0, dtype=np.int64)
+
+
+def staged_certificate(staged: StagedSolution, objective: float, bound: float, *, maximise: bool = True) -> Certificate:
+    """Proof of quality in the policy's own objective. Optimal only where the gap of a first level says so, too."""
+    gap = relative_gap(objective, bound)
+    level = bool(staged.stages) and staged.stages[0].kind is StageKind.LEVEL
+    widest = max(gap, relative_gap(*staged.first())) if level else gap
+    status = Status.WORK_LIMIT if staged.status is Status.OPTIMAL and widest > OPTIMAL_GAP else staged.status
+    violation = colocated_violation(staged.asked.problem, staged.asked.utility.usable, staged.x, staged.packed)
+    return Certificate(status, objective, bound, gap, violation, f"classes+{staged.path}", maximise)
+
+
+def fair_share_answer(staged: StagedSolution, certificate: Certificate, *, weighted: bool = True) -> Shares:
+    """The decision of a policy that quotes in fair-share units; `weighted`: newcomers count by weight over the mean."""
+    problem, utility = staged.asked.problem, staged.asked.utility
+    weight = problem.jobs.weight if weighted else np.ones(len(problem.jobs))
+    placeable = utility.best > 0
+    gives, holds = shares_per_column(problem, utility.usable, staged.x, staged.packed)
+    prices = fair_prices(problem, staged.stages, utility.worth * gives, holds)
+    quote = Quote(prices, FAIR_UNIT, exchange_rate(weight[placeable], problem.jobs.counts[placeable]))
+    return shares_answer(staged, certificate, quote, quote.exchange * weight[problem.columns.job] * utility.worth)
+
+
+def shares_answer(
+    staged: StagedSolution, certificate: Certificate, quote: Quote, gain: FloatArray, relaxed: IntArray = NO_JOBS
+) -> Shares:
+    """The decision.
+
+    Args:
+        staged: shares and stages.
+        certificate: proof of quality.
+        quote: the prices that people see.
+        gain: worth of each column to its job in the quote's unit, 0 where it cannot run (c,).
+        relaxed: rows of the jobs whose deadline was not held.
+    """
+    problem = staged.asked.problem
+    return Shares(
+        x=staged.x,
+        rent=problem.pools.held,
+        quote=quote,
+        surplus=job_surplus(problem, gain, quote),
+        certificate=certificate,
+        stages=staged.stages,
+        unplaceable=np.flatnonzero(staged.asked.utility.best == 0),
+        packed=staged.packed,
+        relaxed=relaxed,
+    )
+
+
+def empty_answer(problem: Problem, unit: str = FAIR_UNIT, *, maximise: bool = True) -> Shares:
+    """The answer where no job has a configuration that fits the fleet."""
+    return Shares(
+        x=np.zeros(len(problem.columns)),
+        rent=problem.pools.held,
+        quote=Quote(np.zeros(len(problem.pools)), unit, 1.0),
+        surplus=np.zeros(len(problem.jobs)),
+        certificate=Certificate(Status.EMPTY, 0.0, 0.0, 0.0, 0.0, "nothing to solve", maximise),
+        unplaceable=np.arange(len(problem.jobs)),
+    )
+
+
+#: A floor missed by less than this part is held.
+_HELD = 1e-6
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SumObjective:
+    """What is added up, and what each job keeps."""
+
+    #: Value of running each column all the time (c,).
+    value: FloatArray
+    #: Fair-share utility that each job keeps, 0 for none (n,).
+    floor: FloatArray
+    #: Of one accelerator's price.
+    unit: str
+    #: False: the sum is one of negative costs, and the certificate speaks of the cost.
+    maximise: bool = True
+    #: True: jobs may be packed two by two.
+    packed: bool = False
+
+
+def maximise_sum(problem: Problem, utility: Utility, wanted: SumObjective) -> Shares:
+    """Solve and answer; `relaxed` lists the jobs whose floor was too much to hold together with the others."""
+    keep = utility.usable & ((wanted.value > 0) | (wanted.floor > 0)[problem.columns.job])
+    classes = aggregate_problem(
+        problem, keep, [utility.worth, wanted.value], [wanted.floor, *colocation_keys(problem, packed=wanted.packed)]
+    )
+    asked = SolveInput(problem, utility, classes, wanted.packed)
+    quote = Quote(np.zeros(len(problem.pools)), wanted.unit, 1.0)
+    if not keep.any():
+        staged = StagedSolution(asked, Status.OPTIMAL, "nothing adds anything", np.zeros(len(problem.columns)), ())
+    else:
+        value, worth = classes.per_column(wanted.value), classes.per_column(utility.worth)
+        staged = _solve_with_floors(asked, MaxSum(value, worth, classes.per_class(wanted.floor)))
+        quote = Quote(staged.stages[0].prices, wanted.unit, 1.0)
+    objective, bound = staged.first()
+    if not wanted.maximise:
+        objective, bound = 0.0 - objective, 0.0 - bound
+    certificate = staged_certificate(staged, objective, bound, maximise=wanted.maximise)
+    gain = np.where(utility.usable, wanted.value, 0.0)
+    return shares_answer(staged, certificate, quote, gain, _missed_floors(staged, wanted.floor))
+
+
+def _solve_with_floors(asked: SolveInput, objective: MaxSum) -> StagedSolution:
+    """One stage, with the floors that can all be held at once; where jobs may be packed there are none."""
+    if asked.packed:
+        return solve_in_stages(asked, objective, leftover=False)
+    market, found = asked.classes.market, solve_class_problem(asked.classes.market, objective)
+    if found.status is Status.INFEASIBLE and objective.floor.any():
+        from optimizer.lp.exact_solver import attainable_floors
+
+        objective = MaxSum(
+            objective.value, objective.worth, attainable_floors(market, objective.worth, objective.floor)
+        )
+        found = solve_class_problem(market, objective)
+    return single_stage(asked, objective, found)
+
+
+def _missed_floors(staged: StagedSolution, floor: FloatArray) -> IntArray:
+    reached = staged.worth_of(staged.asked.utility.worth)
+    return np.flatnonzero(reached < floor * (1 - _HELD))

@@ -1,0 +1,321 @@
+"""Step time as a line in the batch, for kinds that were measured, across places (an accelerator, and how many of it):
+
+what every step costs, and what every sample costs (Scavenger's law).
+
+    t = (o_k A_p exp(d_ka) + w_k b C_p exp(e_ka)) exp(f_kp) + s_0 + s_1 layers + s_2 bytes      s: where ranks exchange
+
+k: kind, a: accelerator, p: place, b: samples per accelerator and pass. A_p and C_p are how much dearer a step's fixed
+part and its samples are at a place than at a middling one. Kinds differ from that by d and e on an accelerator, however
+many of it there are (what an accelerator costs a step before it computes, such as waking its threads, is a matter of
+the kind: d is larger than e), and by the smaller f at a place. All are found at once, by least squares of log time with
+priors; intervals follow from how well the observations pin a cell's time down, scaled by how the law tells observations
+from the others. Places that nobody measured are left to predictors that read data sheets.
+
+Every kind has parameters of its own and all kinds share some, so the normal matrix is an arrow. Own parameters are
+eliminated kind by kind: time grows with the number of kinds and not with its cube.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import log, sqrt
+
+import numpy as np
+from numpy.typing import NDArray
+
+from optimizer.prediction.predictor import (
+    INTERVAL,
+    Z80,
+    CannotPredict,
+    Observation,
+    Prediction,
+    SpeedCell,
+    log_normal_prediction,
+)
+
+Array = NDArray[np.float64]
+Positions = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SlopeRows:
+    """n observations: the group, and slopes by (n, few) own and (n, few) shared parameters, at these positions."""
+
+    groups: Positions
+    own_at: Positions
+    own: Array
+    shared_at: Positions
+    shared: Array
+
+    def over(self, noise: Array) -> "SlopeRows":
+        """In standard deviations of the noise."""
+        own, shared = self.own / noise[:, None], self.shared / noise[:, None]
+        return SlopeRows(self.groups, self.own_at, own, self.shared_at, shared)
+
+    def times(self, weights: Array, groups: int, own: int, shared: int) -> tuple[Array, Array]:
+        """Weighted sums of slopes: (groups, own) and (shared,)."""
+        by_own, by_shared = np.zeros((groups, own)), np.zeros(shared)
+        np.add.at(by_own, (self.groups[:, None], self.own_at), self.own * weights[:, None])
+        np.add.at(by_shared, self.shared_at, self.shared * weights[:, None])
+        return by_own, by_shared
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ArrowInverse:
+    """Inverse of the normal matrix, in parts: of groups alone, what groups share, and of what is shared."""
+
+    alone: Array
+    across: Array
+    shared: Array
+
+    def solve(self, own: Array, shared: Array) -> tuple[Array, Array]:
+        """The normal matrix's inverse times (groups, own) and (shared,)."""
+        by_group = np.einsum("kij,kj->ki", self.alone, own)
+        middle = self.shared @ (shared - np.einsum("kig,ki->g", self.across, by_group))
+        return by_group - np.einsum("kij,kj->ki", self.alone, self.across @ middle), middle
+
+    def variances(self, rows: SlopeRows) -> Array:
+        """Of what each row adds up."""
+        group = rows.groups[:, None, None]
+        alone = self.alone[group, rows.own_at[:, :, None], rows.own_at[:, None, :]]
+        own = np.einsum("ni,nij,nj->n", rows.own, alone, rows.own)
+        pulled = np.einsum("nik,ni->nk", self.alone[rows.groups[:, None], rows.own_at], rows.own)
+        left = -np.einsum("nk,nkg->ng", pulled, self.across[rows.groups])
+        np.add.at(left, (np.arange(len(left))[:, None], rows.shared_at), rows.shared)
+        return np.asarray(own + np.einsum("ng,gh,nh->n", left, self.shared, left))
+
+
+def invert_arrow(rows: SlopeRows, own_precision: Array, shared_precision: Array) -> ArrowInverse:
+    """Of these rows (in standard deviations of their noise) and priors: (groups, own) and (shared,)."""
+    groups, own = own_precision.shape
+    shared = len(shared_precision)
+    corner = np.zeros((groups, own, own))
+    corner[:, np.arange(own), np.arange(own)] = own_precision
+    across, common = np.zeros((groups, own, shared)), np.diag(shared_precision)
+    group, left, right = rows.groups[:, None, None], rows.own_at[:, :, None], rows.own_at[:, None, :]
+    np.add.at(corner, (group, left, right), rows.own[:, :, None] * rows.own[:, None, :])
+    to = rows.shared_at[:, None, :]
+    np.add.at(across, (group, left, to), rows.own[:, :, None] * rows.shared[:, None, :])
+    np.add.at(common, (rows.shared_at[:, :, None], to), rows.shared[:, :, None] * rows.shared[:, None, :])
+    alone = np.asarray(np.linalg.inv(corner), dtype=np.float64)
+    flat = across.reshape(-1, shared)
+    middle = np.linalg.inv(common - flat.T @ (alone @ across).reshape(-1, shared))
+    return ArrowInverse(alone, across, np.asarray(middle, dtype=np.float64))
+
+
+GangPlace = tuple[str, int]
+#: Parameters: (kinds, own) o, w, d, e, f and (shared,) log A, log C, log s.
+AffineParameters = tuple[Array, Array]
+
+#: Standard deviations (log): of a measurement beside its own spread, and of what kinds differ by in the fixed part of a
+#: step on an accelerator. Those are taken with which observations are told best from the others.
+_NOISES, _OWNS = (0.02, 0.05, 0.1), (0.2, 0.4, 0.8)
+#: What kinds differ by in the cost of samples, and at a place beside its accelerator, over that.
+_SAMPLE_SHARE, _PLACE_SHARE = 0.25, 0.25
+#: Of places.
+_PLACES = 0.8
+#: Fixed and sample costs of a kind, and costs of exchange, are known this badly before anything is measured.
+_WIDE = 2.0
+_EXCHANGE_S = np.log([1e-4, 3e-5, 1e-10])
+_LEAST_SCALE, _MOST_SCALE = 1.0, 3.0
+_FEWEST = 6
+#: Kinds that standard deviations are chosen on: each choice is a fit.
+_CHOOSE_ON = 40
+_NEAR_0 = 1e-6
+_ROUNDS, _SETTLED = 60, 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class AffinePredictor:
+    """The predictor."""
+
+    @property
+    def name(self) -> str:
+        return "affine"
+
+    def fit(self, observations: Sequence[Observation]) -> "AffineModel":
+        """Raises CannotPredict for fewer than six observations. Time grows in proportion to the number of kinds."""
+        if len(observations) < _FEWEST:
+            raise CannotPredict(f"{len(observations)} observations are too few for lines in the batch")
+        kinds = sorted({observation.cell.kind.name for observation in observations})
+        few = set(kinds[:: -(-len(kinds) // _CHOOSE_ON)])
+        chosen = [observation for observation in observations if observation.cell.kind.name in few]
+        choices = [(noise, own) for noise in _NOISES for own in _OWNS]
+        fits = [_AffineLaw.of(chosen, noise, own).fitted(chosen) for noise, own in choices]
+        best = max(range(len(fits)), key=lambda place: fits[place][0])
+        if len(few) == len(kinds):
+            return fits[best][1]
+        return _AffineLaw.of(observations, *choices[best]).fitted(observations)[1]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _CellColumns:
+    """Cells as columns."""
+
+    kinds: NDArray[np.int64]
+    places: NDArray[np.int64]
+    accelerators: NDArray[np.int64]
+    samples: Array
+    passes: Array
+    #: (n, 3): 1, layers and gradient bytes where ranks exchange, else 0.
+    exchange: Array
+
+
+@dataclass(frozen=True, slots=True)
+class _AffineLaw:
+    """Positions of kinds, places and accelerators in vectors of parameters, and the standard deviations chosen."""
+
+    kinds: dict[str, int]
+    places: dict[GangPlace, int]
+    accelerators: dict[str, int]
+    noise_sd: float
+    own_sd: float
+
+    @classmethod
+    def of(cls, observations: Sequence[Observation], noise_sd: float, own_sd: float) -> "_AffineLaw":
+        cells = [observation.cell for observation in observations]
+        kinds = sorted({cell.kind.name for cell in cells})
+        places = sorted({_place(cell) for cell in cells})
+        return cls(
+            {kind: n for n, kind in enumerate(kinds)},
+            {place: n for n, place in enumerate(places)},
+            {name: n for n, name in enumerate(sorted({accelerator for accelerator, _ in places}))},
+            noise_sd,
+            own_sd,
+        )
+
+    def columns(self, cells: Sequence[SpeedCell]) -> _CellColumns:
+        return _CellColumns(
+            np.array([self.kinds[cell.kind.name] for cell in cells]),
+            np.array([self.places[_place(cell)] for cell in cells]),
+            np.array([self.accelerators[cell.accelerator.name] for cell in cells]),
+            np.array([cell.layout.local for cell in cells]),
+            np.array([cell.layout.accumulated + 1.0 for cell in cells]),
+            np.array([_exchanged(cell) for cell in cells]),
+        )
+
+    def prior(self, columns: _CellColumns, times: Array) -> tuple[AffineParameters, AffineParameters]:
+        """Centre and standard deviation of every parameter before the fit."""
+        kinds, places, accelerators = len(self.kinds), len(self.places), len(self.accelerators)
+        own = np.zeros((kinds, 2 + 2 * accelerators + places))
+        for kind in range(kinds):
+            at = columns.kinds == kind
+            own[kind, 0] = times[at].min() - log(2.0)
+            own[kind, 1] = np.median(times[at] - np.log(columns.samples[at])) - log(2.0)
+        shares = np.repeat([1.0, _SAMPLE_SHARE, _PLACE_SHARE], [accelerators, accelerators, places])
+        widths = np.concatenate([np.full(2, _WIDE), self.own_sd * shares])
+        # The accelerator and the place that were measured most are what kinds are compared with elsewhere.
+        first = 2 + np.bincount(columns.accelerators).argmax()
+        widths[[first, first + accelerators]] = _NEAR_0
+        widths[2 + 2 * accelerators + np.bincount(columns.places).argmax()] = _NEAR_0
+        shared = np.concatenate([np.zeros(2 * places), _EXCHANGE_S])
+        wide = np.repeat([_PLACES, _WIDE], [2 * places, 3])
+        return (own, shared), (np.tile(widths, (kinds, 1)), wide)
+
+    def told(self, parameters: AffineParameters, columns: _CellColumns) -> tuple[Array, SlopeRows]:
+        """Log times of cells, and their slopes."""
+        own, shared = parameters
+        k, a, p = columns.kinds, columns.accelerators, columns.places
+        accelerators, places = len(self.accelerators), len(self.places)
+        zero = np.zeros_like(k)
+        own_at = np.stack([zero, zero + 1, 2 + a, 2 + accelerators + a, 2 + 2 * accelerators + p], axis=1)
+        last = 2 * places + np.arange(3)
+        shared_at = np.hstack([np.stack([p, places + p], axis=1), np.tile(last, (len(k), 1))])
+        both = columns.passes * np.exp(own[k, own_at[:, 4]])
+        fixed = both * np.exp(own[k, 0] + own[k, own_at[:, 2]] + shared[p])
+        cost = own[k, 1] + own[k, own_at[:, 3]] + shared[places + p]
+        samples = both * columns.samples * np.exp(cost)
+        exchange = columns.exchange * np.exp(shared[last])
+        whole = fixed + samples + exchange.sum(axis=1)
+        f, s = fixed / whole, samples / whole
+        slopes = np.hstack([np.stack([f, s], axis=1), exchange / whole[:, None]])
+        return np.log(whole), SlopeRows(k, own_at, np.stack([f, s, f, s, f + s], axis=1), shared_at, slopes)
+
+    def fitted(self, observations: Sequence[Observation]) -> "tuple[float, AffineModel]":
+        """How likely each observation is, told from the others, and the model."""
+        columns = self.columns([observation.cell for observation in observations])
+        times = -np.log([observation.steps_per_s for observation in observations])
+        spreads = np.array([observation.spread / sqrt(observation.samples) for observation in observations])
+        noise = np.sqrt(self.noise_sd**2 + spreads**2)
+        found, slopes, whole = self._least(columns, times, noise)
+        surprises = (self.told(found, columns)[0] - times) / noise
+        left = 1.0 - np.minimum(0.99, whole.variances(slopes))
+        # Leave-one-out surprises of a linear model, in the standard deviations it would then have stated.
+        alone = np.abs(surprises) / np.sqrt(left)
+        likely = -float((0.5 * alone**2 + np.log(noise / np.sqrt(left))).mean())
+        scale = min(_MOST_SCALE, max(_LEAST_SCALE, float(np.quantile(alone, INTERVAL)) / Z80))
+        return likely, AffineModel(self, found, whole, scale)
+
+    def _least(
+        self, columns: _CellColumns, times: Array, noise: Array
+    ) -> tuple[AffineParameters, SlopeRows, ArrowInverse]:
+        """Parameters, slopes there in standard deviations, and the inverse normal matrix (Levenberg-Marquardt)."""
+        (own, shared), (own_sd, shared_sd) = self.prior(columns, times)
+        centre, sizes = (own, shared), (*own.shape, len(shared))
+        precision = own_sd**-2, shared_sd**-2
+
+        def cost(log_times: Array, own: Array, shared: Array) -> float:
+            away = float((precision[0] * (own - centre[0]) ** 2).sum() + precision[1] @ (shared - centre[1]) ** 2)
+            return float((((log_times - times) / noise) ** 2).sum()) + away
+
+        log_times, rows = self.told((own, shared), columns)
+        worst, damping = cost(log_times, own, shared), 0.1
+        for _ in range(_ROUNDS):
+            over = rows.over(noise)
+            down_own, down_shared = over.times((times - log_times) / noise, *sizes)
+            down_own -= precision[0] * (own - centre[0])
+            down_shared -= precision[1] * (shared - centre[1])
+            whole = invert_arrow(over, (1.0 + damping) * precision[0], (1.0 + damping) * precision[1])
+            step_own, step_shared = whole.solve(down_own, down_shared)
+            told, moved = self.told((own + step_own, shared + step_shared), columns)
+            better = cost(told, own + step_own, shared + step_shared)
+            if better <= worst:
+                own, shared, log_times, rows = own + step_own, shared + step_shared, told, moved
+                settled, worst, damping = worst - better <= _SETTLED * worst, better, damping / 10.0
+                if settled:
+                    break
+            else:
+                damping *= 10.0
+        over = rows.over(noise)
+        return (own, shared), over, invert_arrow(over, *precision)
+
+
+def _place(cell: SpeedCell) -> GangPlace:
+    return cell.accelerator.name, cell.layout.accelerators
+
+
+def _exchanged(cell: SpeedCell) -> tuple[float, float, float]:
+    if cell.layout.accelerators == 1:
+        return 0.0, 0.0, 0.0
+    return 1.0, float(cell.kind.layers or 0), cell.kind.gradient_bytes or 0.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AffineModel:
+    """Fitted lines."""
+
+    law: _AffineLaw
+    parameters: AffineParameters
+    whole: ArrowInverse
+    #: Factor of the standard deviations that the inverse normal matrix gives.
+    scale: float
+
+    def knows(self, cell: SpeedCell) -> bool:
+        """Whether kind and place were both measured, if not together."""
+        return cell.kind.name in self.law.kinds and _place(cell) in self.law.places
+
+    def predict(self, cell: SpeedCell) -> Prediction:
+        if not self.knows(cell):
+            raise CannotPredict(f"{cell.kind.name} or {cell.accelerator.name} x {cell.layout.accelerators} is unknown")
+        return self._told([cell])[0]
+
+    def predict_many(self, cells: Sequence[SpeedCell]) -> list[Prediction | None]:
+        """In order; None for a cell of which kind or place was never measured."""
+        told = iter(self._told([cell for cell in cells if self.knows(cell)]))
+        return [next(told) if self.knows(cell) else None for cell in cells]
+
+    def _told(self, cells: Sequence[SpeedCell]) -> list[Prediction]:
+        if not cells:
+            return []
+        told, rows = self.law.told(self.parameters, self.law.columns(cells))
+        deviations = self.scale * np.sqrt(self.whole.variances(rows) + self.law.noise_sd**2)
+        return [log_normal_prediction(-time, sd) for time, sd in zip(told.tolist(), deviations.tolist(), strict=True)]

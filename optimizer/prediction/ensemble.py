@@ -1,0 +1,313 @@
+"""Several predictors as one: each is believed by how far its past predictions were from what happened.
+
+The width of a member's interval is corrected by its record: where its errors were larger than it claimed, its claim is
+stretched. Members are then averaged in the logarithm of speed by the inverse of their corrected variances. Their errors
+are taken to be of one piece (two predictors fed by the same measurements err together), so that agreement makes no
+interval narrower than its members' average; disagreement widens it. Last, all widths are scaled to what parts of the
+observations, told from the others, ask for.
+
+The report of accuracy uses the same records: how good predictions were, by source, accelerator and kind, and how much
+each source is to be believed. A source that states no intervals is believed by the size of its errors. Weights are
+inverse variances and sum to 1 over the sources.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import log, pi, sqrt
+from statistics import fmean, median
+
+from optimizer.prediction.predictor import (
+    INTERVAL,
+    Z80,
+    CannotPredict,
+    Observation,
+    Prediction,
+    Predictor,
+    SpeedCell,
+    SpeedModel,
+    log_normal_prediction,
+    predict_cells,
+)
+
+#: How many outcomes of one accelerator count as much as the record over all of them.
+_SHRINK = 5.0
+_PARTS = 4
+#: Outcomes that tell how wide fused intervals should be.
+_ENOUGH = 20
+#: Standard deviation of a normal distribution over the mean size of its values.
+_TO_SD = sqrt(pi / 2.0)
+_LEAST_SD = 1e-3
+
+
+@dataclass(frozen=True, slots=True)
+class PredictionOutcome:
+    """A prediction that was used, and what happened."""
+
+    source: str
+    kind: str
+    accelerator: str
+    prediction: Prediction
+    steps_per_s: float
+
+    @property
+    def log_error(self) -> float:
+        """Logarithm of predicted over true speed."""
+        return log(self.prediction.steps_per_s / self.steps_per_s)
+
+
+@dataclass(frozen=True, slots=True)
+class PredictionRecord:
+    """Of one source: mean size of errors over what was claimed, over all accelerators and by accelerator.
+
+    Sizes and no squares: one prediction that was far off says little of the others.
+    """
+
+    general: float
+    by_accelerator: Mapping[str, tuple[float, int]]
+
+    def stretch(self, accelerator: str) -> float:
+        """What claimed standard deviations are multiplied by."""
+        own, many = self.by_accelerator.get(accelerator, (0.0, 0))
+        return (own * many + self.general * _SHRINK) / (many + _SHRINK)
+
+
+def prediction_records(outcomes: Iterable[PredictionOutcome]) -> dict[str, PredictionRecord]:
+    """By source. One outcome at the claimed width stands beside each, so that luck is not taken for skill."""
+    ratios: dict[str, dict[str, list[float]]] = {}
+    for outcome in outcomes:
+        claimed = max(outcome.prediction.log_sd, _LEAST_SD)
+        by_accelerator = ratios.setdefault(outcome.source, {})
+        by_accelerator.setdefault(outcome.accelerator, []).append(_TO_SD * abs(outcome.log_error) / claimed)
+    found = {}
+    for source, by_accelerator in ratios.items():
+        every = [ratio for values in by_accelerator.values() for ratio in values]
+        means = {name: (sum(values) / len(values), len(values)) for name, values in by_accelerator.items()}
+        found[source] = PredictionRecord((sum(every) + 1.0) / (len(every) + 1), means)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Ensemble:
+    """The predictor. `past`: outcomes of predictions that were used; they count like those that a fit tries."""
+
+    members: tuple[Predictor, ...]
+    past: tuple[PredictionOutcome, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return "fused"
+
+    def fit(self, observations: Sequence[Observation]) -> "EnsembleModel":
+        """Members that cannot fit are left out. Raises CannotPredict where none can."""
+        parts = [(self._models(known), held) for known, held in _parts(observations)]
+        told = [(predictions_by_model(models, [truth.cell for truth in held]), held) for models, held in parts]
+        models = self._models(observations)
+        if not models:
+            raise CannotPredict("no predictor can learn from these observations")
+        tried = [
+            outcome
+            for by_name, held in told
+            for name, predictions in by_name.items()
+            for outcome in _outcomes(name, predictions, held)
+        ]
+        found = prediction_records([*self.past, *tried])
+        apart = EnsembleModel({}, found)
+        together = [
+            outcome
+            for by_name, held in told
+            for outcome in _outcomes(self.name, apart.fused(by_name, [truth.cell for truth in held]), held)
+        ]
+        return EnsembleModel(models, found, _scale(together))
+
+    def _models(self, observations: Sequence[Observation]) -> dict[str, SpeedModel]:
+        models: dict[str, SpeedModel] = {}
+        for member in self.members:
+            try:
+                models[member.name] = member.fit(observations)
+            except CannotPredict:
+                continue
+        return models
+
+
+def _parts(observations: Sequence[Observation]) -> Iterator[tuple[list[Observation], list[Observation]]]:
+    """Interleaved: what to learn from, and what to tell."""
+    for part in range(_PARTS):
+        yield (
+            [o for n, o in enumerate(observations) if n % _PARTS != part],
+            [o for n, o in enumerate(observations) if n % _PARTS == part],
+        )
+
+
+def _scale(outcomes: Sequence[PredictionOutcome]) -> float:
+    """What widths must be multiplied by for 80 % of these outcomes to lie inside; 1 where there are few."""
+    if len(outcomes) < _ENOUGH:
+        return 1.0
+    surprises = sorted(abs(outcome.log_error) / outcome.prediction.log_sd for outcome in outcomes)
+    return min(2.0, max(0.5, surprises[int(INTERVAL * len(surprises))] / Z80))
+
+
+def prediction_outcomes(source: str, model: SpeedModel, truths: Sequence[Observation]) -> list[PredictionOutcome]:
+    """What a model would have said of cells whose truth is known; what it cannot tell is left out."""
+    return _outcomes(source, predict_cells(model, [truth.cell for truth in truths]), truths)
+
+
+def _outcomes(source: str, told: Sequence[Prediction | None], truths: Sequence[Observation]) -> list[PredictionOutcome]:
+    return [
+        PredictionOutcome(source, truth.cell.kind.name, truth.cell.accelerator.name, prediction, truth.steps_per_s)
+        for prediction, truth in zip(told, truths, strict=True)
+        if prediction is not None
+    ]
+
+
+def predictions_by_model(
+    models: Mapping[str, SpeedModel], cells: Sequence[SpeedCell]
+) -> dict[str, list[Prediction | None]]:
+    """What each model says of each cell."""
+    return {name: predict_cells(model, cells) for name, model in models.items()}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EnsembleModel:
+    """Fitted members and their records."""
+
+    models: Mapping[str, SpeedModel]
+    records: Mapping[str, PredictionRecord]
+    #: Factor of the width that fusing gives.
+    scale: float = 1.0
+
+    def predict(self, cell: SpeedCell) -> Prediction:
+        found = self.predict_many([cell])[0]
+        if found is None:
+            reasons = "; ".join(dict.fromkeys(self._reasons(cell)))
+            raise CannotPredict(f"no predictor knows {cell.kind.name} on {cell.accelerator.name}: {reasons}")
+        return found
+
+    def predict_many(self, cells: Sequence[SpeedCell]) -> list[Prediction | None]:
+        """In order; None for a cell that no member can tell."""
+        return self.fused(predictions_by_model(self.models, cells), cells)
+
+    def fused(
+        self, told: Mapping[str, Sequence[Prediction | None]], cells: Sequence[SpeedCell]
+    ) -> list[Prediction | None]:
+        """Of what members said of these cells."""
+        found: list[Prediction | None] = []
+        for place, cell in enumerate(cells):
+            said = {name: prediction for name, each in told.items() if (prediction := each[place]) is not None}
+            found.append(self._fused(list(self._corrected(said, cell).values())) if said else None)
+        return found
+
+    def weights(self, cell: SpeedCell) -> dict[str, float]:
+        """How much each member that can tell counts for this cell; they sum to 1."""
+        told = {name: each[0] for name, each in predictions_by_model(self.models, [cell]).items()}
+        said = {name: prediction for name, prediction in told.items() if prediction is not None}
+        precise = {name: sd**-2 for name, (_, sd) in self._corrected(said, cell).items()}
+        total = sum(precise.values())
+        return {name: weight / total for name, weight in precise.items()}
+
+    def _fused(self, told: Sequence[tuple[float, float]]) -> Prediction:
+        fused = fuse_predictions(told)
+        return log_normal_prediction(log(fused.steps_per_s), self.scale * fused.log_sd)
+
+    def _reasons(self, cell: SpeedCell) -> Iterator[str]:
+        for model in self.models.values():
+            try:
+                model.predict(cell)
+            except CannotPredict as reason:
+                yield str(reason)
+
+    def _corrected(self, said: Mapping[str, Prediction], cell: SpeedCell) -> dict[str, tuple[float, float]]:
+        """Log speed and standard deviation, stretched by the member's record."""
+        found = {}
+        for name, prediction in said.items():
+            record = self.records.get(name)
+            stretch = record.stretch(cell.accelerator.name) if record else 1.0
+            found[name] = (log(prediction.steps_per_s), max(_LEAST_SD, prediction.log_sd * stretch))
+        return found
+
+
+def fuse_predictions(told: Sequence[tuple[float, float]]) -> Prediction:
+    """Of (log speed, standard deviation)."""
+    weights = [sd**-2 for _, sd in told]
+    total = sum(weights)
+    mean = sum(weight * value for weight, (value, _) in zip(weights, told, strict=True)) / total
+    apart = sum(weight * (value - mean) ** 2 for weight, (value, _) in zip(weights, told, strict=True)) / total
+    common = sum(weight * sd for weight, (_, sd) in zip(weights, told, strict=True)) / total
+    return log_normal_prediction(mean, sqrt(common**2 + apart))
+
+
+#: A source is taken to have erred by this much (log) once besides what it did, so that one lucky guess is not all.
+_DOUBT = log(1.5)
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredPrediction:
+    """A prediction that was used, and what was measured (steps per second). No interval: `low` and `high` None."""
+
+    source: str
+    kind: str
+    accelerator: str
+    predicted: float
+    measured: float
+    low: float | None = None
+    high: float | None = None
+
+    def __post_init__(self) -> None:
+        if not (0 < self.predicted < float("inf") and 0 < self.measured < float("inf")):
+            raise ValueError(f"speeds are finite and above 0: {self}")
+        if self.low is not None and self.high is not None and not 0 < self.low <= self.predicted <= self.high:
+            raise ValueError(f"a prediction lies inside its interval: {self}")
+
+    @property
+    def error(self) -> float:
+        """Relative, of step time."""
+        return abs(self.measured / self.predicted - 1.0)
+
+    @property
+    def outcome(self) -> PredictionOutcome | None:
+        """As fusion keeps it; None without an interval."""
+        if self.low is None or self.high is None:
+            return None
+        prediction = Prediction(self.predicted, self.low, self.high)
+        return PredictionOutcome(self.source, self.kind, self.accelerator, prediction, self.measured)
+
+
+@dataclass(frozen=True, slots=True)
+class AccuracyRow:
+    """One row of a report."""
+
+    name: str
+    predictions: int
+    median_error: float
+    mean_error: float
+    #: Share of measured speeds inside the stated intervals; None where none are stated.
+    coverage: float | None
+
+
+def accuracy_rows(judged: Sequence[ScoredPrediction], key: Callable[[ScoredPrediction], str]) -> list[AccuracyRow]:
+    """One for each value of the key, largest median error first."""
+    groups: dict[str, list[ScoredPrediction]] = {}
+    for each in judged:
+        groups.setdefault(key(each), []).append(each)
+    return sorted((_accuracy_row(name, group) for name, group in groups.items()), key=lambda line: -line.median_error)
+
+
+def _accuracy_row(name: str, group: Sequence[ScoredPrediction]) -> AccuracyRow:
+    errors = [each.error for each in group]
+    held = [o.prediction.holds(o.steps_per_s) for each in group if (o := each.outcome) is not None]
+    return AccuracyRow(name, len(group), median(errors), fmean(errors), fmean(held) if held else None)
+
+
+def source_weights(judged: Sequence[ScoredPrediction]) -> dict[str, float]:
+    """By source."""
+    stretched = prediction_records(outcome for each in judged if (outcome := each.outcome) is not None)
+    variances: dict[str, list[float]] = {}
+    for each in judged:
+        outcome = each.outcome
+        if outcome is None:
+            squared = log(each.predicted / each.measured) ** 2
+        else:
+            squared = (outcome.prediction.log_sd * stretched[each.source].stretch(each.accelerator)) ** 2
+        variances.setdefault(each.source, []).append(squared)
+    typical = {source: sqrt(fmean([*squares, _DOUBT**2])) for source, squares in variances.items()}
+    total = sum(sd**-2 for sd in typical.values())
+    return {source: sd**-2 / total for source, sd in typical.items()}

@@ -1,1 +1,0 @@
-"""Markets solved exactly: cvxpy programs that read like the formulas, and the same as matrices."""

@@ -1,0 +1,265 @@
+"""How many machines to rent: where an hour of waiting costs money, and only there.
+
+    maximise   sum_m v[m] rate[m](x) / best[m]  -  sum_p (usd[p] rent[p] + (fetch[p] - usd[p]) (rent[p] - held[p])+)
+    s.t.       time rows;   sum use x <= base[p] + rent[p];   0 <= rent[p] <= most[p]
+
+v[m] is what an hour of job m at its best speed is worth in USD (its own value, else the administrator's cost of delay),
+base what is owned, most what may be rented, held what is rented now or on its way, fetch the price per useful hour of a
+machine that is still to come:
+
+    fetch = usd * (1 + hysteresis) * max(use, minimum billing) / use      use: seconds of work for it once it is there
+
+Booting is not paid, but work goes on meanwhile: a machine that comes when all is done is of no use at any price, and a
+pool of such machines fetches none. A machine that is held, or on its way, costs its market price: what is spent is
+spent. The hysteresis stands for the restart of whoever moves to the machine. At the optimum a pool that rents is worth
+at least its market price, one that fetches at least `fetch`, and one that could rent more at most what more costs
+(complementary slackness).
+
+Machines are whole: each pool's count is settled in turn by solving the linear program at both neighbouring counts, then
+every count is moved by one machine as long as that pays (the value is concave in each count, so no single pool could
+then do better). The marginal values shown to people are those finite differences. Decides counts only; who runs where
+is the policy's. The program itself is `rental_program`.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from optimizer.classes.segments import max_by
+from optimizer.decision import Status
+from optimizer.problem import BoolArray, FloatArray, IntArray, Problem
+from optimizer.utility.fair_share import usable_columns
+
+if TYPE_CHECKING:
+    from optimizer.renting.rental_program import FractionalRental, RentalProgram
+
+
+#: A machine must be worth this part more than its price to be fetched, or prices that wander would move jobs about.
+FETCH_HYSTERESIS = 0.05
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FetchCosts:
+    """What machines are that are still to be asked for."""
+
+    #: There is work for it when it comes (p,).
+    useful: BoolArray
+    #: Price of an accelerator per useful hour, USD, at least its market price (p,).
+    usd_per_h: FloatArray
+
+
+def fetch_costs(problem: Problem, value: FloatArray, largest: FloatArray) -> FetchCosts:
+    """Use and price of machines that are not there yet.
+
+    Args:
+        problem: n jobs, p pools.
+        value: of an hour of each job, USD; jobs without any rent nothing (n,).
+        largest: accelerators of each pool if all were rented (p,).
+    """
+    pools = problem.pools
+    if not (pools.boot_s.any() or pools.minimum_billing_s.any()):
+        return FetchCosts(np.ones(len(pools), dtype=bool), pools.usd_per_h)
+    boot_s, least_s = (each if len(each) else np.zeros(len(pools)) for each in (pools.boot_s, pools.minimum_billing_s))
+    use_s = _use_s(problem, value, largest, boot_s)
+    ends = (use_s > 0) & np.isfinite(use_s)
+    times = np.divide(np.maximum(use_s, least_s), use_s, out=np.ones(len(pools)), where=ends)
+    return FetchCosts(use_s > 0, pools.usd_per_h * times * (1.0 + FETCH_HYSTERESIS))
+
+
+def _use_s(problem: Problem, value: FloatArray, largest: FloatArray, boot_s: FloatArray) -> FloatArray:
+    """Seconds of work for a machine of each pool after its boot: inf for a job of unknown length (p,).
+
+    Of the longest job, if until then it runs at its best on the machines that are there; or of all jobs one after
+    another on all that there would be, if all machines that are there work off theirs until then.
+    """
+    columns, jobs, pools = problem.columns, problem.jobs, problem.pools
+    counts = usable_columns(columns, largest) & (value[columns.job] > 0)
+    now = np.where(usable_columns(columns, pools.capacity), columns.steps_per_s, 0.0)
+    pace = max_by(columns.job, now, len(jobs))[columns.job][columns.use_column]
+    speed = np.where(counts, columns.steps_per_s, np.inf)[columns.use_column]
+    left = jobs.remaining_steps[columns.job][columns.use_column]
+    pool, taken = columns.use_pool, np.where(np.isfinite(speed), columns.use_count, 0.0)
+    longest_s, work = np.zeros(len(pools)), np.zeros(len(pools))
+    late = np.where(np.isfinite(left), np.maximum(left - pace * boot_s[pool], 0.0), left)
+    np.maximum.at(longest_s, pool, np.where(taken > 0, late, 0.0) / speed)
+    np.add.at(work, pool, np.where(taken > 0, left * taken, 0.0) / speed)
+    queued = np.maximum(work - boot_s * pools.capacity.sum(), 0.0)
+    return np.asarray(np.maximum(longest_s, np.divide(queued, largest, out=np.zeros(len(pools)), where=largest > 0)))
+
+
+PRICE_UNIT = "USD per accelerator-hour"
+#: A gain below this, USD per hour, changes nothing: machines held now win ties.
+_WORTHWHILE = 1e-6
+#: Single-machine moves after rounding; none or one is usual.
+_MAX_MOVES = 64
+
+
+def _empty_array() -> FloatArray:
+    return np.zeros(0)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rental:
+    """Machines to hold rented, and what that is worth."""
+
+    status: Status
+    #: Machines to hold rented in each pool, those held now included (p,).
+    machines: IntArray
+    #: The same in accelerators (p,).
+    accelerators: FloatArray
+    #: Value less rent at these counts, and the bound on it if machines could be divided, USD/h.
+    net_usd_per_h: float
+    bound_usd_per_h: float
+    #: The divisible optimum: accelerators rented, and the price of each pool in `PRICE_UNIT` (p,).
+    fluid_accelerators: FloatArray
+    fluid_prices: FloatArray
+    #: Price per useful hour of an accelerator that is still to be fetched, minimum billing included; empty: no program
+    #: stands behind the counts (p,).
+    fetched_usd_per_h: FloatArray = field(default_factory=_empty_array)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MarginalValues:
+    """What single machines are worth, others being as decided: shown to people beside what they cost."""
+
+    #: Gross value of one machine more, USD/h; 0 where the quota allows none (p,).
+    next_usd_per_h: FloatArray
+    #: Gross value of the last machine rented, USD/h; 0 where none is (p,).
+    last_usd_per_h: FloatArray
+
+
+def rent_machines(problem: Problem, delay_usd_per_h: float) -> Rental | None:
+    """The machines that pay for themselves; None where renting is no question.
+
+    Args:
+        problem: a valid one.
+        delay_usd_per_h: value of a job's hour where the job states none; 0: never rent for such a job.
+    """
+    sizes = accelerators_per_machine(problem)
+    held = np.round(problem.pools.paid / sizes).astype(np.int64)
+    if not _most_machines(problem).any():
+        return None
+    if not np.any(_values(problem, delay_usd_per_h) > 0):
+        return _unpriced(Status.EMPTY, np.zeros_like(held), sizes)
+    program, most, fetched = _program(problem, delay_usd_per_h)
+    fluid = program.between(np.zeros(len(most)), most.astype(np.float64))
+    if fluid is None:
+        return _unpriced(Status.FAILED, held, sizes)
+    counts = _improve(program, _whole_counts(program, fluid, most), most, held)
+    return Rental(
+        status=Status.OPTIMAL,
+        machines=counts,
+        accelerators=counts.astype(np.float64) * sizes,
+        net_usd_per_h=program.at(counts).net,
+        bound_usd_per_h=fluid.net,
+        fluid_accelerators=fluid.machines * sizes,
+        fluid_prices=fluid.prices,
+        fetched_usd_per_h=fetched,
+    )
+
+
+def marginal_values(problem: Problem, delay_usd_per_h: float, rental: Rental) -> MarginalValues:
+    """Values of one machine more and of the last one, from the same program at neighbouring counts."""
+    counts = rental.machines
+    following, last = np.zeros(len(counts)), np.zeros(len(counts))
+    if rental.status is Status.OPTIMAL:
+        program, most, _ = _program(problem, delay_usd_per_h)
+        here, of_next, of_last = program.at(counts).net, program.usd_of(counts + 1), program.usd_of(counts)
+        for pool, step in enumerate(np.eye(len(counts), dtype=np.int64)):
+            if counts[pool] < most[pool]:
+                following[pool] = max(program.at(counts + step).net - here + of_next[pool], 0.0)
+            if counts[pool] > 0:
+                last[pool] = max(here - program.at(counts - step).net + of_last[pool], 0.0)
+    return MarginalValues(following, last)
+
+
+def _program(problem: Problem, delay_usd_per_h: float) -> "tuple[RentalProgram, IntArray, FloatArray]":
+    """The program; most machines of each pool, and what an accelerator costs that is still to be fetched (p,)."""
+    from optimizer.renting.rental_program import RentalProgram  # imports a solver: only where something is to be solved
+
+    sizes, most, value = accelerators_per_machine(problem), _most_machines(problem), _values(problem, delay_usd_per_h)
+    held = np.round(problem.pools.paid / sizes).astype(np.int64)
+    found = fetch_costs(problem, value, problem.pools.capacity - problem.pools.held + most * sizes)
+    most = np.where(found.useful, most, np.minimum(most, held))
+    return RentalProgram(problem, value, most, found.usd_per_h), most, found.usd_per_h
+
+
+def _most_machines(problem: Problem) -> IntArray:
+    """Machines of each pool that may be rented in all (p,)."""
+    return np.floor(problem.pools.rentable / accelerators_per_machine(problem) + 1e-9).astype(np.int64)
+
+
+def _values(problem: Problem, delay_usd_per_h: float) -> FloatArray:
+    """What an hour of each job is worth, USD (n,)."""
+    stated = problem.jobs.value_usd_per_h
+    return np.where(np.isnan(stated), delay_usd_per_h, stated)
+
+
+def with_rental(problem: Problem, rental: Rental) -> Problem:
+    """The problem as it stands once the rental is carried out."""
+    pools = problem.pools
+    capacity = pools.capacity - pools.held + rental.accelerators
+    return replace(problem, pools=replace(pools, capacity=capacity, rented=rental.accelerators))
+
+
+def _whole_counts(program: "RentalProgram", fluid: "FractionalRental", most: IntArray) -> IntArray:
+    """Settle pool after pool at the better of its two neighbouring whole counts, the later ones still divisible."""
+    low, high = np.zeros(len(most)), most.astype(np.float64)
+    for pool in range(len(most)):
+        below = np.floor(fluid.machines[pool] + 1e-9)
+        above = min(np.ceil(fluid.machines[pool] - 1e-9), high[pool])
+        if above > below:
+            low[pool] = high[pool] = below
+            less = _net(program.between(low, high))
+            low[pool] = high[pool] = above
+            more = _net(program.between(low, high))
+            below = above if more > less + _WORTHWHILE else below
+        low[pool] = high[pool] = below
+    return low.astype(np.int64)
+
+
+def _net(fluid: "FractionalRental | None") -> float:
+    return -np.inf if fluid is None else fluid.net
+
+
+def _improve(program: "RentalProgram", counts: IntArray, most: IntArray, held: IntArray) -> IntArray:
+    """Move single machines as long as that pays; prefer what is held now where nothing is lost by it."""
+    if np.all(held <= most) and program.at(held).net >= program.at(counts).net - _WORTHWHILE:
+        counts = held
+    for _ in range(_MAX_MOVES):
+        here = program.at(counts).net + _WORTHWHILE
+        better = next((moved for moved in _moves(program, counts, most) if program.at(moved).net > here), None)
+        if better is None:
+            break
+        counts = better
+    return counts
+
+
+def _moves(program: "RentalProgram", counts: IntArray, most: IntArray) -> Iterator[IntArray]:
+    """One machine more or less, the most promising first, where the prices do not already tell that it does not pay.
+
+    The value is concave in each count, so one machine more is worth at most what the price says, the last at least.
+    """
+    worth = program.at(counts).prices * program.size
+    more = np.where(counts < most, worth - program.usd_of(counts + 1), 0.0)
+    less = np.where(counts > 0, program.usd_of(counts) - worth, 0.0)
+    gain = np.concatenate((more, less))
+    for move in np.argsort(-gain, kind="stable"):
+        if gain[move] <= _WORTHWHILE:
+            return
+        moved = counts.copy()
+        moved[move % len(counts)] += 1 if move < len(counts) else -1
+        yield moved
+
+
+def _unpriced(status: Status, counts: IntArray, sizes: FloatArray) -> Rental:
+    """Counts that no program stands behind: nothing, where no hour is worth anything; what is held, on failure."""
+    zeros = np.zeros(len(counts))
+    return Rental(status, counts, counts.astype(np.float64) * sizes, 0.0, 0.0, zeros, zeros)
+
+
+def accelerators_per_machine(problem: Problem) -> FloatArray:
+    """Accelerators on one machine of each pool; a machine without any counts as one (p,)."""
+    return np.maximum(problem.pools.machine_size, 1.0)

@@ -1,0 +1,128 @@
+"""The value of a fleet as a function of the machines rented: the linear program of `machine_rental`.
+
+HiGHS is given the program once for each problem. Questions differ only in the bounds of the counts, so each but the
+first starts from the basis of the one before, and takes a few pivots. Importing this module imports highspy.
+"""
+
+from dataclasses import dataclass
+
+import highspy
+import numpy as np
+from scipy import sparse
+
+from optimizer.classes.aggregation import aggregate_problem
+from optimizer.classes.class_problem import ClassProblem
+from optimizer.classes.segments import max_by
+from optimizer.problem import FloatArray, IntArray, Problem
+from optimizer.utility.fair_share import usable_columns
+
+_TOLERANCE = 1e-9
+_SIMPLEX_ITERATIONS = 200_000
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FractionalRental:
+    """An optimum in which machines may be divided: how many (p,), prices in USD per accelerator-hour (p,), USD/h."""
+
+    machines: FloatArray
+    prices: FloatArray
+    net: float
+
+
+class RentalProgram:
+    """Best value less rent for any range of machine counts. Shares come first among its columns, then the machines
+    rented, then those of them that are still to be fetched.
+    """
+
+    def __init__(self, problem: Problem, value: FloatArray, most: IntArray, fetched_usd_per_h: FloatArray) -> None:
+        """Take the jobs' values in USD per hour at best speed (n,), the largest counts of machines (p,), and what an
+        accelerator costs that is not there yet (p,).
+        """
+        pools = problem.pools
+        self.size = np.maximum(pools.machine_size, 1.0)
+        base = pools.capacity - pools.held
+        largest = base + most * self.size
+        self._paid = pools.paid / self.size
+        self._usd_kept = pools.usd_per_h * self.size
+        self._usd_fetched = fetched_usd_per_h * self.size
+        worth = _usd_earned(problem, value, largest)
+        classes = aggregate_problem(problem, worth > 0, [worth], [value])
+        market = classes.market
+        self._scale = np.maximum(largest, 1.0)
+        self._classes, self._shares = market.classes, market.columns
+        self._known: dict[tuple[int, ...], FractionalRental] = {}
+        gross = classes.per_column(worth) * market.size[market.owner()]
+        self._highs = _simplex(self._model(market, gross, base))
+        self._machines = np.arange(self._shares, self._shares + len(pools), dtype=np.int32)
+
+    def usd_of(self, counts: IntArray) -> FloatArray:
+        """Price of the last machine of each pool's count, USD/h: there, on its way, or still to be fetched (p,)."""
+        return np.where(counts > self._paid + 1e-9, self._usd_fetched, self._usd_kept)
+
+    def between(self, low: FloatArray, high: FloatArray) -> FractionalRental | None:
+        """The optimum with counts between `low` and `high`; None if HiGHS finds none."""
+        self._highs.changeColsBounds(len(low), self._machines, low.astype(np.float64), high.astype(np.float64))
+        self._highs.run()
+        if self._highs.getModelStatus() != highspy.HighsModelStatus.kOptimal:
+            return None
+        solution = self._highs.getSolution()
+        pools = slice(self._classes, self._classes + len(low))
+        prices = np.maximum(-np.array(solution.row_dual)[pools], 0.0) / self._scale
+        machines = np.clip(np.array(solution.col_value)[self._machines], low, high)
+        return FractionalRental(machines, prices, -float(self._highs.getInfo().objective_function_value))
+
+    def at(self, counts: IntArray) -> FractionalRental:
+        """The optimum at whole counts, remembered; nothing is worth less than no answer."""
+        key = tuple(counts.tolist())
+        if key not in self._known:
+            exact = counts.astype(np.float64)
+            self._known[key] = self.between(exact, exact) or FractionalRental(exact, np.zeros(len(exact)), -np.inf)
+        return self._known[key]
+
+    def _model(self, market: ClassProblem, gross: FloatArray, base: FloatArray) -> highspy.HighsLp:
+        """Rows: time of each class; accelerators of each pool, over its scale; machines beyond those paid for."""
+        p, k, c = len(base), market.classes, market.columns
+        uses = np.diff(market.use_first)
+        column, owner, pool = np.arange(c), market.owner(), np.arange(p)
+        load = market.use_count * np.repeat(market.size[owner], uses) / self._scale[market.use_row]
+        ones = np.ones(p)
+        values = np.concatenate((np.ones(c), load, -self.size / self._scale, ones, -ones))
+        rows = np.concatenate((owner, k + market.use_row, k + pool, k + p + pool, k + p + pool))
+        columns = np.concatenate((column, np.repeat(column, uses), c + pool, c + pool, c + p + pool))
+        matrix = sparse.csc_array((values, (rows, columns)), shape=(k + 2 * p, c + 2 * p))
+        lp = highspy.HighsLp()
+        lp.num_col_, lp.num_row_ = c + 2 * p, k + 2 * p
+        lp.col_cost_ = np.concatenate((-gross, self._usd_kept, np.maximum(self._usd_fetched - self._usd_kept, 0.0)))
+        lp.col_lower_ = np.zeros(c + 2 * p)
+        lp.col_upper_ = np.full(c + 2 * p, highspy.kHighsInf)
+        lp.row_lower_ = np.full(k + 2 * p, -highspy.kHighsInf)
+        lp.row_upper_ = np.concatenate((np.ones(k), base / self._scale, self._paid))
+        lp.a_matrix_.format_ = highspy.MatrixFormat.kColwise
+        lp.a_matrix_.start_ = matrix.indptr.astype(np.int32)
+        lp.a_matrix_.index_ = matrix.indices.astype(np.int32)
+        lp.a_matrix_.value_ = matrix.data
+        return lp
+
+
+def _simplex(model: highspy.HighsLp) -> highspy.Highs:
+    highs = highspy.Highs()
+    options = {
+        "output_flag": False,
+        "solver": "simplex",
+        "simplex_iteration_limit": _SIMPLEX_ITERATIONS,
+        "primal_feasibility_tolerance": _TOLERANCE,
+        "dual_feasibility_tolerance": _TOLERANCE,
+        "threads": 1,
+    }
+    for name, chosen in options.items():
+        highs.setOptionValue(name, chosen)
+    highs.passModel(model)
+    return highs
+
+
+def _usd_earned(problem: Problem, value: FloatArray, capacity: FloatArray) -> FloatArray:
+    """USD per hour that each column earns when it runs all the time (c,)."""
+    columns = problem.columns
+    rate = np.where(usable_columns(columns, capacity), columns.steps_per_s, 0.0)
+    best = max_by(columns.job, rate, len(problem.jobs))[columns.job]
+    return np.divide(rate * value[columns.job], best, out=np.zeros(len(columns)), where=best > 0)

@@ -1,0 +1,328 @@
+"""How long spot machines live, what is left of their speed, and how often to write checkpoints on them.
+
+Lengths in hours. A law of survival answers with the chance of living to an age; everything else follows from that.
+Revocation rates are learned per zone (gamma prior, Poisson counts). At a constant rate lambda, with C, R hours of a
+checkpoint and of going on elsewhere, the part of a machine's paid time that becomes work that lasts is
+
+    useful part  =  Delta lambda / (exp(lambda R) (exp(lambda (Delta + C)) - 1)),     Delta = sqrt(2 C / lambda)
+
+(Young 1974; Daly 2006). With notice enough for a checkpoint only R and that checkpoint are lost: 1 / (1 + lambda (R +
+C)). Where age tells when a machine may go, checkpoints are placed by dynamic programming (Kadupitiya and others,
+HPDC'20). No clock; a draw takes the random source that is handed in.
+"""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil, exp, expm1, inf, sqrt
+from random import Random
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from optimizer.problem import FloatArray
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointCosts:
+    """What going on costs, hours."""
+
+    #: Writing one checkpoint, during which no step is done.
+    checkpoint_h: float
+    #: From a revocation to the next step: a new machine, its start, loading.
+    restart_h: float
+    #: Warning before a revocation; long enough for a checkpoint, nothing is lost.
+    notice_h: float = 0.0
+
+
+def young_daly_h(checkpoint_h: float, mean_life_h: float) -> float:
+    """Work between checkpoints, sqrt(2 C M): infinite where machines live for ever."""
+    return inf if mean_life_h == inf else sqrt(2.0 * checkpoint_h * mean_life_h)
+
+
+def useful_part(costs: CheckpointCosts, rate_per_h: float, interval_h: float | None = None) -> float:
+    """Part of a machine's paid time that becomes work that lasts, at a constant rate of revocation.
+
+    `interval_h`: work between checkpoints; None: Young and Daly's. Steps per second times this is the risk-adjusted
+    throughput. Exact for exponential lives: a segment of work and its checkpoint is repeated until it survives.
+    """
+    if rate_per_h <= 0:
+        return 1.0
+    if costs.notice_h >= costs.checkpoint_h:
+        # Notice saves everything: only the restart is lost, and the checkpoint that the notice asks for.
+        return 1.0 / (1.0 + rate_per_h * (costs.restart_h + costs.checkpoint_h))
+    work = young_daly_h(costs.checkpoint_h, 1.0 / rate_per_h) if interval_h is None else interval_h
+    spent = exp(min(rate_per_h * costs.restart_h, 700.0)) * expm1(min(rate_per_h * (work + costs.checkpoint_h), 700.0))
+    return work * rate_per_h / spent
+
+
+def useful_parts(costs: tuple[FloatArray, FloatArray, FloatArray], rate_per_h: FloatArray) -> FloatArray:
+    """`useful_part` of many at once, at Young and Daly's interval. `costs`: checkpoint, restart and notice, hours."""
+    checkpoint_h, restart_h, notice_h = costs
+    rate = np.maximum(rate_per_h, 1e-12)
+    warned = 1.0 / (1.0 + rate * (restart_h + checkpoint_h))
+    work_h = np.sqrt(2.0 * np.maximum(checkpoint_h, 1e-12) / rate)
+    spent = np.exp(np.minimum(rate * restart_h, 700.0)) * np.expm1(np.minimum(rate * (work_h + checkpoint_h), 700.0))
+    surprised = work_h * rate / spent
+    parts = np.where(notice_h >= checkpoint_h, warned, surprised)
+    return np.where(rate_per_h > 0, parts, 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class RateBelief:
+    """Revocations per machine-hour of a zone: a prior, and what was seen (gamma, conjugate to a Poisson count)."""
+
+    #: The prior, as revocations seen over so many machine-hours.
+    prior_revocations: float = 1.0
+    prior_h: float = 24.0
+    revocations: int = 0
+    machine_h: float = 0.0
+
+    def seen(self, revocations: int, machine_h: float) -> "RateBelief":
+        """After so much more was seen."""
+        return RateBelief(
+            self.prior_revocations, self.prior_h, self.revocations + revocations, self.machine_h + machine_h
+        )
+
+    @property
+    def rate_per_h(self) -> float:
+        """The mean of what the rate may be."""
+        return (self.prior_revocations + self.revocations) / (self.prior_h + self.machine_h)
+
+    def survival(self, age_h: float) -> float:
+        """See `Lifetime`: averaged over what the rate may be, so a zone hardly known is not trusted far."""
+        known_h = self.prior_h + self.machine_h
+        return float((known_h / (known_h + max(age_h, 0.0))) ** (self.prior_revocations + self.revocations))
+
+
+def pooled_prior(zones: Sequence[tuple[int, float]], weight_h: float = 24.0) -> RateBelief:
+    """A prior for a zone from (revocations, machine-hours) of others, worth `weight_h` hours of its own."""
+    revocations, hours = sum(zone[0] for zone in zones), sum(zone[1] for zone in zones)
+    if hours <= 0:
+        return RateBelief(prior_h=weight_h)
+    # Half a revocation stands for a market where none was seen yet: no zone is held to be safe for ever.
+    return RateBelief(max(revocations, 0.5) / hours * weight_h, weight_h)
+
+
+#: Halvings of an interval when an age is drawn: 1e-9 h over a century.
+_HALVINGS = 60
+_LONGEST_LIFE_H = 1e6
+
+
+class Lifetime(Protocol):
+    """A law of survival."""
+
+    def survival(self, age_h: float) -> float:
+        """Chance of living to an age: 1 at 0, never rising."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ExponentialLifetime:
+    """A machine that has lived is as likely to live on as a new one."""
+
+    #: Revocations per machine-hour.
+    rate_per_h: float
+
+    def survival(self, age_h: float) -> float:
+        """See `Lifetime`."""
+        return exp(-self.rate_per_h * max(age_h, 0.0))
+
+
+@dataclass(frozen=True, slots=True)
+class BathtubLifetime:
+    """Many die young, few in the middle, all by the cap (Kadupitiya and others, HPDC'20).
+
+    F(t) = scale (1 - exp(-t / early_h) + exp((t - cap_h) / late_h)), all by `cap_h`.
+    """
+
+    scale: float
+    early_h: float
+    late_h: float
+    cap_h: float
+
+    def survival(self, age_h: float) -> float:
+        """See `Lifetime`."""
+        return 0.0 if age_h > self.cap_h else 1.0 - self.failed(age_h)
+
+    def failed(self, age_h: float) -> float:
+        """F(t): the chance of being gone by an age."""
+        if age_h <= 0:
+            return 0.0
+        early, late = exp(-age_h / self.early_h), exp((age_h - self.cap_h) / self.late_h)
+        return min(self.scale * (1.0 - early + late), 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class EmpiricalLifetime:
+    """Survival as it was seen, machines that were still alive at their last sight included (Kaplan and Meier)."""
+
+    #: Ages at which machines were taken, ascending, and the survival from each of them on.
+    ages_h: tuple[float, ...]
+    survivals: tuple[float, ...]
+
+    @classmethod
+    def of(cls, taken_h: Sequence[float], alive_h: Sequence[float] = ()) -> "EmpiricalLifetime":
+        """From ages at which machines were taken, and ages at which others were last seen alive."""
+        ages: list[float] = []
+        survivals: list[float] = []
+        remaining = 1.0
+        for age in sorted(set(taken_h)):
+            at_risk = sum(other >= age for other in taken_h) + sum(other >= age for other in alive_h)
+            remaining *= 1.0 - sum(other == age for other in taken_h) / at_risk
+            ages.append(age)
+            survivals.append(remaining)
+        return cls(tuple(ages), tuple(survivals))
+
+    def survival(self, age_h: float) -> float:
+        """See `Lifetime`."""
+        position = bisect_right(self.ages_h, age_h)
+        return self.survivals[position - 1] if position else 1.0
+
+
+def survival_from(law: Lifetime, age_h: float, further_h: float) -> float:
+    """Chance that a machine of an age lives on so much longer; 0 if none reaches that age."""
+    reached = law.survival(age_h)
+    return law.survival(age_h + further_h) / reached if reached > 0 else 0.0
+
+
+def mean_life(law: Lifetime, until_h: float, steps: int = 2000) -> float:
+    """Mean hours that a new machine lives, counting no more than `until_h` of any."""
+    width = until_h / steps
+    inner = sum(law.survival(number * width) for number in range(1, steps))
+    return width * (inner + (law.survival(0.0) + law.survival(until_h)) / 2)
+
+
+def draw_lifetime_h(law: Lifetime, random: Random, age_h: float = 0.0) -> float:
+    """Hours that a machine of an age has still to live; infinite where the law lets some live for ever."""
+    wanted = law.survival(age_h) * random.random()
+    low, high = age_h, age_h + 1.0
+    while law.survival(high) > wanted:
+        low, high = high, age_h + 2 * (high - age_h)
+        if high > _LONGEST_LIFE_H:
+            return inf
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if law.survival(middle) > wanted else (low, middle)
+    return high - age_h
+
+
+IntArray = NDArray[np.int64]
+#: Chances below this count as this: a segment that nothing outlasts is merely never chosen.
+_RAREST = 1e-12
+#: Parts of a step in which ages are counted at most, and how near the checkpoint then has to be to whole ones.
+_FINEST, _NEAR = 120, 0.01
+#: What would take longer does not end.
+_LONGEST_RUN_H = 1e8
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointPlan:
+    """Work between checkpoints for one job on machines whose age matters; means, from the age it was asked for."""
+
+    #: Hours of work before each checkpoint of a job that is not interrupted, in order.
+    segments_h: tuple[float, ...]
+    #: Hours until all work is done and saved; infinite where no machine outlasts a segment.
+    expected_h: float
+    #: Machines that are taken until then, and hours in which checkpoints that last are written.
+    revocations: float
+    writing_h: float
+    #: Hours whose work was lost, half-written checkpoints included.
+    lost_h: float
+
+
+def plan_checkpoints(
+    law: Lifetime, work_h: float, costs: CheckpointCosts, age_h: float, step_h: float, interval_h: float | None = None
+) -> CheckpointPlan:
+    """The segments that end soonest in the mean (after Kadupitiya and others, HPDC'20).
+
+        M(J, a) = min over i of  E[min(T, i + C)] + P M(J - i, a + i + C) + (1 - P) (R + M(J, 0))
+
+    T the life left at age a, P the chance that it outlasts the segment and its checkpoint. Work is in whole steps of
+    `step_h`, ages and the checkpoint in parts of a step; no age beyond what all segments of one step would reach is
+    told apart. `interval_h`: what segments of just this length come to (the last may be shorter), not the best.
+    """
+    grid = _Grid.of(law, work_h, costs, age_h, step_h)
+    only = None if interval_h is None else max(1, round(interval_h / step_h))
+    restart = costs.restart_h / step_h
+    spent, choice = np.zeros((grid.work + 1, grid.ages)), np.zeros((grid.work + 1, grid.ages), dtype=np.int64)
+    taken, written = np.zeros_like(spent), np.zeros_like(spent)
+    for left in range(1, grid.work + 1):
+        sizes = np.arange(1, left + 1) if only is None else np.array([min(only, left)])
+        chance = grid.outlasts[sizes - 1]
+        ahead = grid.spent[sizes - 1] + chance * spent[(left - sizes)[:, None], grid.after[sizes - 1]]
+        # On a new machine a lost segment comes back to where it began: the equation is solved for M(J, 0).
+        fresh = np.min((ahead[:, 0] + (1 - chance[:, 0]) * restart) / np.maximum(chance[:, 0], _RAREST))
+        worth = ahead + (1 - chance) * (restart + fresh)
+        choice[left], spent[left] = sizes[worth.argmin(axis=0)], worth.min(axis=0)
+        taken[left] = grid.counted(choice[left], left, taken, kept=0.0, lost=1.0)
+        written[left] = grid.counted(choice[left], left, written, kept=1.0, lost=0.0)
+    begun = grid.work, grid.age
+    segments_h = tuple(size * step_h for size in grid.walk(choice))
+    expected_h, writing_h = float(spent[begun]) * step_h, float(written[begun]) * costs.checkpoint_h
+    if expected_h > _LONGEST_RUN_H:
+        return CheckpointPlan(segments_h, inf, inf, inf, inf)
+    lost_h = expected_h - grid.work * step_h - writing_h - float(taken[begun]) * costs.restart_h
+    return CheckpointPlan(segments_h, expected_h, float(taken[begun]), writing_h, max(lost_h, 0.0))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Grid:
+    """Segments of one step and more with their checkpoints, begun at each age (sizes, ages); time in steps."""
+
+    #: Steps of work, ages that are told apart, and the age to begin with.
+    work: int
+    ages: int
+    age: int
+    #: Time until a segment ends or the machine is taken, and the chance that it ends.
+    spent: FloatArray
+    outlasts: FloatArray
+    #: Age afterwards.
+    after: IntArray
+
+    @classmethod
+    def of(cls, law: Lifetime, work_h: float, costs: CheckpointCosts, age_h: float, step_h: float) -> "_Grid":
+        parts = _parts(costs.checkpoint_h / step_h)
+        work, age = max(1, round(work_h / step_h)), round(age_h / step_h * parts)
+        writing = round(costs.checkpoint_h / step_h * parts) or int(costs.checkpoint_h > 0)
+        ages = work * (parts + writing) + age + 1
+        lasts = np.arange(1, work + 1) * parts + writing
+        survival = np.array([law.survival(number * step_h / parts) for number in range(ages + int(lasts[-1]))])
+        lived = np.concatenate([[0.0], np.cumsum((survival[1:] + survival[:-1]) / 2)]) / parts
+        ends = np.arange(ages) + lasts[:, None]
+        reached = np.maximum(survival[:ages], _RAREST)
+        spent = (lived[ends] - lived[:ages]) / reached
+        return cls(work, ages, age, spent, survival[ends] / reached, np.minimum(ends, ages - 1))
+
+    def counted(self, sizes: IntArray, left: int, known: FloatArray, *, kept: float, lost: float) -> FloatArray:
+        """Mean sum of `kept` per segment that ends and `lost` per one that does not, by age, with the sizes chosen."""
+        age = np.arange(self.ages)
+        chance = self.outlasts[sizes - 1, age]
+        ahead = chance * (kept + known[left - sizes, self.after[sizes - 1, age]]) + (1 - chance) * lost
+        found: FloatArray = ahead + (1 - chance) * (ahead[0] / max(float(chance[0]), _RAREST))
+        return found
+
+    def walk(self, choice: IntArray) -> list[int]:
+        """Sizes of the segments of a job that is not interrupted."""
+        found, left, age = list[int](), self.work, self.age
+        while left:
+            found.append(int(choice[left, age]))
+            age = int(self.after[found[-1] - 1, age])
+            left -= found[-1]
+        return found
+
+
+def _parts(checkpoint: float) -> int:
+    """Parts of a step that the checkpoint, in steps, is nearly a whole number of; as few as will do."""
+    if checkpoint <= 0:
+        return 1
+    fewest = min(max(1, ceil(1 / checkpoint - _NEAR)), _FINEST)
+    errors = {parts: abs(checkpoint * parts - round(checkpoint * parts)) for parts in range(fewest, _FINEST + 1)}
+    near = (parts for parts, error in errors.items() if error <= _NEAR * checkpoint * parts)
+    return next(near, min(errors, key=lambda parts: errors[parts] / parts))
+
+
+def prefers_aged_machine(law: Lifetime, work_h: float, age_h: float) -> bool:
+    """Whether a job is likelier to end on a machine of an age than on a new one."""
+    return survival_from(law, age_h, work_h) >= law.survival(work_h)

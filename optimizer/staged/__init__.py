@@ -1,1 +1,0 @@
-"""Decisions made in stages, and the prices that people see of them."""

@@ -1,0 +1,282 @@
+"""Water filling over a tree of projects and users: the target of each class of jobs at a level of the top.
+
+Amounts are sums of fair-share utilities: one unit is one accelerator of average speed for the job that has it, and a
+fleet of N accelerators has about N to give. At level z
+
+    a top entity e has    Y[e] = min(max(B[e], w[e] z), cap[e])
+    inside e (by weight)  the water y rises until  sum_i min(max(B[i], w[i] y), cap[i]) = Y[e]  over its children i
+    inside e (fifo)       its jobs in order of submission: each all it can use of what those before it leave
+
+where cap is what an entity's jobs can use together (for one that does not borrow, at most its own part of the fleet)
+and B a floor. Three tiers follow each other:
+
+    guaranteed    Y[e] = z B[e], B the guaranteed amounts, z up to 1
+    by weight     z from 0, floors the guaranteed amounts
+    weightless    those of weight 0 count as 1, floors what everybody has by now
+
+This module states the targets; `optimizer.lp.interior_point` finds how far they can rise.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from optimizer.classes.segments import sum_by
+from optimizer.problem import BoolArray, FloatArray, IntArray
+
+GUARANTEED, BY_WEIGHT, WEIGHTLESS = 0, 1, 2
+#: A sum of weights below this part of the largest is what rounding left of none.
+_NO_SPEED = 1e-12
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EntityTree:
+    """K entities, then k classes of jobs, as items 0..K+k-1 (all arrays (K + k,) unless told otherwise)."""
+
+    entities: int
+    #: Item that it belongs to, -1 at the top. Entities come after their parents.
+    parent: IntArray
+    #: Against its siblings: of an entity, or of all members of a class together.
+    weight: FloatArray
+    #: Amount that it gets before the rest is shared; 0 for classes.
+    guaranteed: FloatArray
+    #: Amount that it never exceeds; inf for those that borrow, and for classes.
+    most: FloatArray
+    #: Served in order of `rank` inside (K,).
+    fifo: BoolArray
+    #: Order among the classes of an entity that is served in order.
+    rank: FloatArray
+    #: Members of each class (k,).
+    size: FloatArray
+
+    def sums(self, values: FloatArray) -> FloatArray:
+        """Totals of what lies below, from per-member values of the classes (k,); not limited by anything (K + k,)."""
+        totals = np.concatenate((np.zeros(self.entities), values * self.size))
+        for level in reversed(self.generations()):
+            below = level[self.parent[level] >= 0]
+            np.add.at(totals, self.parent[below], totals[below])
+        return totals
+
+    def generations(self) -> list[IntArray]:
+        """Items by their distance from the top, classes included."""
+        depth = np.zeros(len(self.parent), dtype=np.int64)
+        for item in range(self.entities):
+            depth[item] = depth[self.parent[item]] + 1 if self.parent[item] >= 0 else 0
+        leaf = np.arange(self.entities, len(self.parent))
+        depth[leaf] = np.where(self.parent[leaf] >= 0, depth[self.parent[leaf]] + 1, 0)
+        return [np.flatnonzero(depth == d) for d in range(int(depth.max(initial=-1)) + 1)]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EntityTargets:
+    """Targets of the classes at a level of the top. `floor` and `cap` are amounts of items; 0 <= floor <= cap."""
+
+    tree: EntityTree
+    weight: FloatArray
+    floor: FloatArray
+    cap: FloatArray
+    #: True: floors themselves rise with z up to 1, and nothing else does.
+    guarantees: bool
+    generations: tuple[IntArray, ...]
+    #: Who rises with whom in each generation; where floors rise that changes with z, and these are of no use.
+    families: "tuple[_SiblingGroup, ...]"
+
+    @property
+    def highest(self) -> float:
+        """The level at which the top has all that it can use."""
+        if self.guarantees:
+            return 1.0
+        top = self.generations[0] if self.generations else np.zeros(0, dtype=np.int64)
+        rising = top[(self.weight[top] > 0) & (self.cap[top] > self.floor[top])]
+        return float((self.cap[rising] / self.weight[rising]).max(initial=0.0))
+
+    def at(self, z: float) -> tuple[FloatArray, FloatArray]:
+        """Targets of one member of each class, and their slopes just below z (k,), (k,)."""
+        families = self.families
+        if self.guarantees:
+            own = np.arange(len(self.cap)) < self.tree.entities
+            floor = np.where(own, np.minimum(z * self.floor, self.cap), self.floor)
+            growth = np.where(own & (z * self.floor <= self.cap), self.floor, 0.0)
+            families = sibling_groups(self.tree, self.generations, self.weight, (floor, self.cap, growth))
+        amount, slope = np.zeros(len(self.cap)), np.zeros(len(self.cap))
+        for depth, family in enumerate(families):
+            items = family.shared
+            if depth == 0:
+                amount[items], slope[items] = family.siblings.at(0.0 if self.guarantees else z)
+                continue
+            if len(family.queued):
+                self._in_order(family.queued, amount, slope)
+            if len(items):
+                amount[items], slope[items] = family.siblings.divided(family.parent, family.ladder, amount, slope)
+        leaves = slice(self.tree.entities, None)
+        return amount[leaves] / self.tree.size, slope[leaves] / self.tree.size
+
+    def _in_order(self, items: IntArray, amount: FloatArray, slope: FloatArray) -> None:
+        """Each takes what those before it leave."""
+        order = items[np.lexsort((self.tree.rank[items], self.tree.parent[items]))]
+        parent, cap = self.tree.parent[order], self.cap[order]
+        through = np.cumsum(cap)
+        first = np.flatnonzero(np.diff(parent, prepend=-2))
+        before = through - cap - np.repeat((through - cap)[first], np.diff(first, append=len(order)))
+        amount[order] = np.clip(amount[parent] - before, 0.0, cap)
+        taking = (amount[parent] > before) & (amount[parent] <= before + cap)
+        slope[order] = np.where(taking, slope[parent], 0.0)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Siblings:
+    """Items that rise together: min(max(floor, weight y), cap). `growth`: how floors rise with the level of the top."""
+
+    weight: FloatArray
+    floor: FloatArray
+    cap: FloatArray
+    growth: FloatArray
+
+    def at(self, y: float) -> tuple[FloatArray, FloatArray]:
+        """Amounts and slopes where the water stands at y."""
+        water = self.weight * y
+        amount = np.minimum(np.maximum(self.floor, water), self.cap)
+        slope = np.where((water > self.floor) & (water <= self.cap), self.weight, 0.0)
+        return amount, np.where(water > self.floor, slope, self.growth)
+
+    def none(self) -> "_Siblings":
+        """Nobody: the topmost have no parent to share with."""
+        return _Siblings(self.weight[:0], self.floor[:0], self.cap[:0], self.growth[:0])
+
+    def ladder(self, parent: IntArray, items: int) -> "_Breakpoints":
+        """The points at which somebody starts or stops rising, of each parent in order."""
+        floats = np.flatnonzero(self.weight > 0)
+        of = np.concatenate((parent[floats], parent[floats]))
+        points = np.concatenate((self.floor[floats], self.cap[floats])) / np.tile(self.weight[floats], 2)
+        change = np.concatenate((self.weight[floats], -self.weight[floats]))
+        order = np.lexsort((points, of))
+        of, points, change = of[order], points[order], change[order]
+        first = np.flatnonzero(np.diff(of, prepend=-2))
+        length = np.diff(first, append=len(of))
+        speed = np.cumsum(change)
+        speed = np.maximum(speed - np.repeat(speed[first] - change[first], length), 0.0)
+        height = np.concatenate(([0.0], speed[:-1] * np.diff(points))) if len(of) else np.zeros(0)
+        height[first] = 0.0
+        height = np.cumsum(height)
+        height -= np.repeat(height[first], length)
+        fixed = sum_by(parent, np.minimum(self.floor, self.cap), items)
+        still = _NO_SPEED * self.weight.max(initial=0.0)
+        halvings = int(length.max(initial=1) - 1).bit_length()
+        return _Breakpoints(of[first], first, first + length, points, speed, height, fixed, still, halvings)
+
+    def divided(
+        self, parent: IntArray, ladder: "_Breakpoints", amount: FloatArray, slope: FloatArray
+    ) -> tuple[FloatArray, FloatArray]:
+        """Amounts and slopes where each parent's amount is divided among its children."""
+        water = self.weight * ladder.water(amount)[parent]
+        low, high = water <= self.floor, water >= self.cap
+        given = np.where(low, self.floor, np.where(high, self.cap, water))
+        share = np.where(~low & ~high & (self.weight > 0), self.weight, 0.0)
+        total = np.bincount(parent, weights=share, minlength=len(amount))
+        missing = amount - np.bincount(parent, weights=given, minlength=len(amount))
+        part = np.divide(share, total[parent], out=np.zeros(len(share)), where=total[parent] > 0)
+        given = np.clip(given + part * missing[parent], np.minimum(self.floor, self.cap), self.cap)
+        growth = np.where(low, self.growth, 0.0)
+        left = slope - np.bincount(parent, weights=growth, minlength=len(amount))
+        return given, np.maximum(growth + part * left[parent], 0.0)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Breakpoints:
+    """How much children of each parent have where the water stands at one of their points: parents' points in order."""
+
+    #: Parents with children that rise, and where the points of each begin and end.
+    parent: IntArray
+    first: IntArray
+    end: IntArray
+    #: Where somebody starts or stops, how fast all rise from there, and how much they have gained by then.
+    point: FloatArray
+    speed: FloatArray
+    height: FloatArray
+    #: Of every item: what its children have in any case.
+    fixed: FloatArray
+    #: A speed that is none.
+    still: float
+    #: After so many of a parent's points one is left.
+    halvings: int
+
+    def water(self, amount: FloatArray) -> FloatArray:
+        """Where the water stands inside each item that has this amount."""
+        wanted = (amount - self.fixed)[self.parent]
+        last, end = self.first, self.end  # the last point not above what is wanted
+        for _ in range(self.halvings):
+            middle = (last + end) // 2
+            passed = self.height[middle] <= wanted
+            last, end = np.where(passed, middle, last), np.where(passed, end, middle)
+        rest, speed = np.maximum(wanted - self.height[last], 0.0), self.speed[last]
+        water = np.zeros(len(amount))
+        water[self.parent] = self.point[last] + np.divide(
+            rest, speed, out=np.zeros(len(last)), where=speed > self.still
+        )
+        return water
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _SiblingGroup:
+    """The items of a generation: those served in order, and those that share with their siblings."""
+
+    queued: IntArray
+    shared: IntArray
+    #: Of those that share: parents, how they rise, and the points at which they start and stop.
+    parent: IntArray
+    siblings: _Siblings
+    ladder: _Breakpoints
+
+
+def sibling_groups(
+    tree: EntityTree,
+    generations: tuple[IntArray, ...],
+    weight: FloatArray,
+    rises: tuple[FloatArray, FloatArray, FloatArray],
+) -> tuple[_SiblingGroup, ...]:
+    """The families of a tree, one per generation; `rises`: floors, caps and the floors' growth of all items."""
+    families = []
+    for depth, items in enumerate(generations):
+        in_order = tree.fifo[tree.parent[items]] if depth else np.zeros(len(items), dtype=bool)
+        queued, shared = items[in_order], items[~in_order]
+        parent = tree.parent[shared]
+        siblings = _Siblings(weight[shared], *(values[shared] for values in rises))
+        above, those = (parent, siblings) if depth else (parent[:0], siblings.none())
+        families.append(_SiblingGroup(queued, shared, parent, siblings, those.ladder(above, len(tree.parent))))
+    return tuple(families)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EntityTierRule:
+    """The rule of a tree, for `optimizer.filling`."""
+
+    tree: EntityTree
+
+    @property
+    def tiers(self) -> int:
+        """Guaranteed, by weight, weightless."""
+        return 3
+
+    def targets(self, tier: int, kept: FloatArray, cap: FloatArray, settled: BoolArray) -> EntityTargets:
+        """Targets of one tier, from what classes keep and can have at most of what is left (k,), (k,)."""
+        tree = self.tree
+        generations = tuple(tree.generations())
+        floor = tree.sums(kept) if tier == WEIGHTLESS else tree.guaranteed.copy()
+        cap = np.concatenate((np.zeros(tree.entities), cap * tree.size))
+        keeps = settled | (tier == WEIGHTLESS)
+        floor[tree.entities :] = np.where(keeps, kept * tree.size, 0.0)
+        one_each = np.concatenate((np.ones(tree.entities), tree.size))
+        weight = np.where(tree.weight > 0, tree.weight, one_each) if tier == WEIGHTLESS else tree.weight
+        in_order = np.concatenate((tree.fifo, [False]))[tree.parent]
+        for items in reversed(generations):
+            own = items[items < tree.entities]
+            cap[own] = np.minimum(cap[own], tree.most[own])
+            floor[items] = np.minimum(floor[items], cap[items])
+            stays = items[(weight[items] == 0) & ~in_order[items]]
+            cap[stays] = floor[stays]
+            below = items[tree.parent[items] >= 0]
+            np.add.at(cap, tree.parent[below], cap[below])
+        families = (
+            sibling_groups(tree, generations, weight, (floor, cap, np.zeros(len(cap)))) if tier != GUARANTEED else ()
+        )
+        return EntityTargets(tree, weight, floor, cap, tier == GUARANTEED, generations, families)

@@ -1,1 +1,0 @@
-"""Providers of rented machines and the models of their markets."""

@@ -1,1 +1,0 @@
-"""What people ask of the core: why, what is wrong, whether ever."""

@@ -1,0 +1,1 @@
+"""One scheduling round (start with `round.py`): arrivals, backfill, solves, profiling leases."""

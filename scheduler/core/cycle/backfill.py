@@ -1,0 +1,253 @@
+"""Backfill: free places go to the most urgent jobs that fit, and one place is reserved for a gang that does not.
+
+`fill_free_places` runs whenever something became free or a job arrived, and costs the number of resource shapes in
+the queues. `reserve` keeps the machines that will be free earliest; a job may borrow them meanwhile if it ends, or
+can be stopped, before they are needed (EASY backfill).
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import chain
+from math import inf
+
+from scheduler.core.placement.attempt_lifecycle import start_attempt
+from scheduler.core.placement.preemption import MACHINES_MAX, emptiest_machines, unreserved_machines
+from scheduler.core.placement.reservations import (
+    NO_CAPACITY,
+    UNBOUNDED_CAPACITY,
+    FreeCapacityBound,
+    drop_reservation,
+    free_capacity_bound,
+    lend_reserved_place,
+    open_reservation,
+    settle_reservation,
+    shape_of,
+)
+from scheduler.core.rules import Backfill
+from scheduler.core.state.fleet import FleetMachine, Place, split_gang
+from scheduler.core.state.job_queues import QueueKey
+from scheduler.core.state.ledger import JobRecord
+from scheduler.core.state.remaining_work import expected_ends_on
+from scheduler.core.state.working_set import Cycle, Reservation
+
+#: Jobs of a form looked at for one that may borrow from a reservation.
+BACKFILL_DEPTH = 64
+
+#: The first of a line: its place there, the job, the pool and the form.
+_QueueHead = tuple[QueueKey, JobRecord, int, int]
+
+
+# ------------------------------------------------------------------------------------------------ fill
+
+
+def fill_free_places(cycle: Cycle) -> None:
+    """Give free places of the stale pools to the most urgent jobs that fit; keep one place for a gang that does not."""
+    assert cycle.discipline is not None
+    strict = cycle.discipline.strict or cycle.standing.rules.backfill is Backfill.NONE
+    if not (cycle.stale_pools or strict):
+        return
+    # Under strict order the head of the line may wait for a pool in which nothing changed, and blocks all the same.
+    pools = cycle.lines.busy(range(len(cycle.ledger.fleet.pools)) if strict else sorted(cycle.stale_pools))
+    cycle.stale_pools.clear()
+    if not pools:
+        return
+    filling = _FillPass(pools, strict)
+    while True:
+        found = _most_urgent(cycle, filling)
+        if found is None:
+            return
+        key, job, pool, form_row = found
+        if not strict:
+            filling.pass_over(cycle, key, pool)
+        place = cycle.ledger.fleet.find(pool, cycle.ledger.classes.forms[form_row]) or _place_for_smaller_gang(
+            cycle, job, pool
+        )
+        if place is None:
+            filling.full.add((pool, form_row))
+            if not _reserve_or_lend(cycle, job, pool, filling):
+                return
+            filling.look_again()
+            continue
+        pool, place = _fastest_place(cycle, job, pool, place)
+        drop_reservation(cycle, job.job_id)  # a reservation it does not need any more
+        start_attempt(cycle, job, pool, place)
+        filling.look_again()
+
+
+def _place_for_smaller_gang(cycle: Cycle, job: JobRecord, pool: int) -> Place | None:
+    """A place for the largest smaller gang that an elastic job may run as meanwhile; None if there is none."""
+    if not job.request.sizes or cycle.discipline is None or not cycle.discipline.shrinks:
+        return None
+    classes, most = cycle.ledger.classes, cycle.ledger.count_on(job, pool)
+    forms = (classes.forms[classes.classes[row].form] for row in reversed(classes.options(job.class_row)))
+    places = (cycle.ledger.fleet.find(pool, form) for form in forms if form.counts[pool] < most)
+    return next((place for place in places if place is not None), None)
+
+
+@dataclass(slots=True)
+class _FillPass:
+    """What one fill has found out."""
+
+    pools: list[int]
+    strict: bool
+    #: (pool, form) for which there is no place.
+    full: set[tuple[int, int]] = field(default_factory=set)
+    #: By pool, as long as nothing has started, was lent or was reserved.
+    room: dict[int, FreeCapacityBound] = field(default_factory=dict)
+    #: Pools whose first in line has been served or passed over.
+    begun: set[int] = field(default_factory=set)
+
+    def look_again(self) -> None:
+        """Something started, was lent or was reserved."""
+        self.room.clear()
+
+    def pass_over(self, cycle: Cycle, key: QueueKey, pool: int) -> None:
+        """Whoever stands first on a pool, before the job with this key there, has no room: its form is full."""
+        if len(self.begun) == len(self.pools):
+            return
+        for other in self.pools:
+            if other in self.begun:
+                continue
+            is_first = other == pool and self.room[pool] is UNBOUNDED_CAPACITY  # all who wait there were looked at
+            if not is_first and cycle.ledger.fleet.pools[other].free:
+                first = _most_urgent_on(cycle, self, other, UNBOUNDED_CAPACITY)
+                if first is None or (first[0], other) > (key, pool):
+                    continue
+                if first[0] < key or other != pool:
+                    self.full.add((other, first[3]))
+            self.begun.add(other)
+
+
+def _most_urgent(cycle: Cycle, filling: _FillPass) -> _QueueHead | None:
+    """The most urgent waiting job over these pools and all forms not known to be full, of those that may have room."""
+    best: _QueueHead | None = None
+    for pool in filling.pools:
+        room = filling.room.get(pool)
+        if room is None:
+            room = filling.room[pool] = UNBOUNDED_CAPACITY if filling.strict else free_capacity_bound(cycle, pool)
+        first = _most_urgent_on(cycle, filling, pool, room)
+        if first is not None and (best is None or first[0] < best[0]):
+            best = first
+    return best
+
+
+def _most_urgent_on(cycle: Cycle, filling: _FillPass, pool: int, room: FreeCapacityBound) -> _QueueHead | None:
+    """The most urgent waiting job of the pool's lines that may have room and are not known to be full."""
+    if room is NO_CAPACITY:
+        return None
+    best: _QueueHead | None = None
+    elastic = cycle.ledger.classes.elastic_forms
+    for form_row, line in cycle.lines.of(pool):
+        may_start = room.may_hold(line) or (form_row in elastic and _may_start_smaller(cycle, pool))
+        if not may_start or (pool, form_row) in filling.full:
+            continue
+        head = cycle.lines.head(pool, form_row, line)
+        if head is not None and (best is None or head[0] < best[0]):
+            best = *head, pool, form_row
+    return best
+
+
+def _may_start_smaller(cycle: Cycle, pool: int) -> bool:
+    """Whether somebody in a line of elastic jobs could start with a smaller gang."""
+    assert cycle.discipline is not None
+    return cycle.ledger.fleet.pools[pool].free > 0 and cycle.discipline.shrinks
+
+
+def _fastest_place(cycle: Cycle, job: JobRecord, pool: int, place: Place) -> tuple[int, Place]:
+    """Under an order, the fastest pool with room; shares have already chosen the pool."""
+    assert cycle.discipline is not None
+    for other in cycle.discipline.alternatives(job, pool):
+        found = cycle.ledger.fleet.find(other, shape_of(cycle, job))
+        if found is not None:
+            return other, found
+    return pool, place
+
+
+def _reserve_or_lend(cycle: Cycle, job: JobRecord, pool: int, filling: _FillPass) -> bool:
+    """The first in line does not fit. False: nobody behind it may go either."""
+    if filling.strict:
+        return any(
+            cycle.ledger.fleet.find(other, shape_of(cycle, job)) is not None
+            for other in range(len(cycle.ledger.fleet.pools))
+        )
+    if cycle.standing.rules.backfill is Backfill.EASY:
+        reservation = _full_reservation(cycle, pool)
+        if reservation is None:
+            reserve(cycle, job, pool)
+        elif _can_lend(reservation, cycle.ledger.count_on(job, pool)):
+            those_in_line = chain((job,), cycle.lines.behind(job, pool, BACKFILL_DEPTH))
+            if _lend_to_first(cycle, reservation, those_in_line):
+                filling.full.discard((pool, cycle.ledger.class_of(job).form))
+                settle_reservation(cycle, reservation)
+    return True
+
+
+# ------------------------------------------------------------------------------------------------ reserve
+
+
+def _full_reservation(cycle: Cycle, pool: int) -> Reservation | None:
+    """The pool's reservation, once as many are open as the rules allow."""
+    found = cycle.reservations.get(pool)
+    return next(iter(found.values())) if found and len(found) >= cycle.standing.rules.max_reservations else None
+
+
+def _can_lend(reservation: Reservation, count: int) -> bool:
+    """Whether a machine of the reservation has so many accelerators to lend."""
+    return any(reservation.wanted[row] - need >= count for row, need in reservation.needs.items())
+
+
+def reserve(cycle: Cycle, job: JobRecord, pool: int) -> None:
+    """Keep the place that will be free earliest for a gang that fits nowhere."""
+    assert cycle.discipline is not None
+    form = shape_of(cycle, job)
+    if form.counts[pool] < 2 or job.job_id in cycle.claims or not cycle.discipline.is_entitled(job, pool):
+        return
+    state = cycle.ledger.fleet.pools[pool]
+    parts = split_gang(form.counts[pool], form.nodes, state.pool.shape.accelerators)
+    largest = parts[0]
+    machines = unreserved_machines(cycle, pool, job, 0)
+    if len(machines) > MACHINES_MAX:
+        machines = emptiest_machines(cycle, pool, job, 0)
+    ready = [(_ready_at(cycle, each, largest), each.row) for each in machines if each.size >= largest]
+    ready.sort()
+    if len(ready) >= len(parts):
+        place = tuple((row, count) for (_, row), count in zip(ready, parts, strict=False))
+        open_reservation(cycle, job, pool, place, exchange=False)
+
+
+def _ready_at(cycle: Cycle, machine: FleetMachine, wanted: int) -> float:
+    """When `wanted` accelerators of the machine will be free if nobody is asked to go."""
+    missing = wanted - len(machine.free)
+    if missing <= 0:
+        return cycle.now
+    ends = expected_ends_on(cycle.ledger, machine, cycle.standing.rules)
+    if missing > len(ends):
+        return inf
+    end_at = ends[missing - 1]
+    return end_at if end_at > cycle.now else cycle.now
+
+
+def _lend_to_first(cycle: Cycle, reservation: Reservation, jobs: Iterable[JobRecord]) -> bool:
+    """Lend to the first of these jobs that may borrow. They are of one form: if there is no room for one, for none."""
+    for job in jobs:
+        if _may_borrow(cycle, job, reservation):
+            return lend_reserved_place(cycle, reservation, job)
+    return False
+
+
+def _may_borrow(cycle: Cycle, job: JobRecord, reservation: Reservation) -> bool:
+    """A borrower ends, or can be stopped, before the reservation needs the place."""
+    assert cycle.discipline is not None
+    if reservation.job_id == job.job_id:
+        return False
+    if cycle.discipline.can_be_stopped(job):
+        return True
+    rate = float(cycle.ledger.class_of(job).rates[reservation.pool])
+    if job.request.steps is None or rate <= 0:
+        return False
+    end_at = cycle.now + cycle.ledger.restart_s(job, cycle.standing.rules) + (job.request.steps - job.steps) / rate
+    machines = [cycle.ledger.fleet.machines[row] for row in reservation.wanted]
+    needed_at = max(
+        _ready_at(cycle, machine, reservation.needs[machine.row]) for machine in machines if machine is not None
+    )
+    return end_at <= needed_at

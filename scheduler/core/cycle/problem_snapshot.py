@@ -1,0 +1,239 @@
+"""The ledger as a `Problem`: a snapshot of eligible jobs, their configurations and the pools, for a policy to solve.
+
+On spot pools a configuration's speed is multiplied by the part of its time that becomes lasting work. Each pool (a
+zone of a shape) is believed by its own record of revocations, with a prior pooled over all spot pools: a zone that
+takes machines back is left for others, and found again as its record grows old against theirs. A planning policy
+also reads lengths, restart costs, pinned jobs and places over several pools (`plan_problem`).
+"""
+
+from dataclasses import dataclass, replace
+from math import inf
+
+import numpy as np
+
+from optimizer.decision import MultiPoolGangs, append_columns
+from optimizer.problem import BoolArray, Columns, Entities, FloatArray, IntArray, Jobs, Pools, Problem
+from optimizer.renting.spot_lifetimes import RateBelief, pooled_prior, useful_parts
+from scheduler.core.ordering.plan_ordering import PlanOrdering
+from scheduler.core.state.fleet import PoolState
+from scheduler.core.state.job_classes import JobClasses
+from scheduler.core.state.ledger import JobRecord, Ledger
+from walras.cluster import Market
+from walras.job_request import JobId
+from walras.states import JobState
+
+_HOUR_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SpotRuns:
+    """Ways to run jobs, as far as risk goes: pool and accelerators of each, and what a restart costs its job (w,)."""
+
+    pool: IntArray
+    count: FloatArray
+    restart_s: FloatArray
+
+
+def revocation_rates(pools: list[PoolState], now: float) -> FloatArray:
+    """Revocations per machine-hour; 0 where machines stay (p,)."""
+    seen = [(state.lives.revocations, state.lives.lived_s(now) / _HOUR_S) for state in pools]
+    spot = [row for row, state in enumerate(pools) if state.pool.market is Market.SPOT]
+    rates = np.zeros(len(pools))
+    prior = pooled_prior([seen[row] for row in spot])
+    for row in spot:
+        rates[row] = RateBelief(prior.prior_revocations, prior.prior_h).seen(*seen[row]).rate_per_h
+    return rates
+
+
+def lasting_fractions(pools: list[PoolState], now: float, runs: SpotRuns) -> FloatArray:
+    """Part of each way's time that becomes work that lasts (w,). A gang stops when any of its machines goes."""
+    parts = np.ones(len(runs.pool))
+    rates = revocation_rates(pools, now)
+    risky = np.flatnonzero(rates[runs.pool] > 0)
+    if not len(risky):
+        return parts
+    pool = runs.pool[risky]
+    size = np.array([float(max(state.pool.shape.accelerators, 1)) for state in pools])
+    notice_h = np.array([state.pool.notice_s for state in pools])[pool] / _HOUR_S
+    boot_h = np.array([state.pool.boot_s for state in pools])[pool] / _HOUR_S
+    restart_h = runs.restart_s[risky] / _HOUR_S
+    machines = np.ceil(runs.count[risky] / size[pool])
+    # What a checkpoint alone takes nobody tells: a restart holds one, so it takes no longer.
+    parts[risky] = useful_parts((restart_h, restart_h + boot_h, notice_h), rates[pool] * machines)
+    return parts
+
+
+def build_problem(ledger: Ledger) -> Problem:
+    """The ledger as a problem: eligible jobs in ascending id, one column per job, pool and gang size it can have."""
+    columns, pools = ledger.columns, ledger.fleet.pools
+    ledger.columns.settle_all(ledger.now, inf)
+    rows = np.flatnonzero(columns.active & columns.eligible)
+    rows = rows[np.argsort(columns.job_id[rows], kind="stable")]
+    capacity = np.array([float(state.capacity) for state in pools])
+    size = np.array([float(state.pool.shape.accelerators) for state in pools])
+    rentable = np.array([float(state.pool.quota) for state in pools]) * size
+    way = configurations_of(ledger.classes, columns.class_row[rows], np.maximum(capacity, rentable))
+    job, pool, count = way.job, way.pool, way.count
+    in_one_pool = columns.pool[rows]
+    if columns.parts:
+        in_one_pool = np.where(np.isin(rows, list(columns.parts)), -1, in_one_pool)
+    gang = np.full(len(rows), np.inf)
+    np.minimum.at(gang, job, count)
+    done = _steps_done(ledger, rows)
+    return Problem(
+        at=ledger.now,
+        jobs=Jobs(
+            job_id=columns.job_id[rows],
+            weight=columns.weight[rows],
+            gang=np.where(np.isfinite(gang), gang, 1.0),
+            remaining_steps=np.maximum(columns.steps_total[rows] - done, 0.0),
+            done_steps=done,
+            submitted_at=columns.submitted_at[rows],
+            attained_s=columns.attained_s[rows],
+            deadline_at=columns.deadline_at[rows],
+            value_usd_per_h=columns.value_usd_per_h[rows],
+            priority_class=columns.priority_class[rows],
+            entity=columns.entity[rows],
+        ),
+        columns=Columns(
+            job=job,
+            steps_per_s=way.steps_per_s * _lasting_parts(ledger, rows, way),
+            use_column=np.arange(len(job)),
+            use_pool=pool,
+            use_count=count,
+            running=(in_one_pool[job] == pool) & (columns.count[rows][job] == count),
+        ),
+        pools=Pools(
+            pool_id=tuple(state.pool.pool_id for state in pools),
+            accelerator=tuple(state.pool.shape.accelerator for state in pools),
+            capacity=capacity,
+            rentable=rentable,
+            machine_size=size,
+            usd_per_h=np.array([state.pool.usd_per_h for state in pools]) / size,
+            rented=np.where([state.rented for state in pools], np.minimum(capacity, rentable), 0.0),
+            coming=np.array([float(sum(state.awaited.values())) for state in pools]) * size,
+            boot_s=np.array([state.pool.boot_s for state in pools]),
+            minimum_billing_s=np.array([state.pool.minimum_billing_s for state in pools]),
+        ),
+        entities=Entities(
+            tuple(ledger.entities), np.ones(len(ledger.entities)), np.array(ledger.entity_parents, dtype=np.int64)
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Configurations:
+    """Parallel arrays: each way to run each job on one pool; by job, then by pool, then by gang size (w,)."""
+
+    job: IntArray
+    pool: IntArray
+    count: FloatArray
+    steps_per_s: FloatArray
+
+
+def configurations_of(classes: JobClasses, class_rows: IntArray, room: FloatArray) -> Configurations:
+    """Of jobs of these classes (n,) on pools that can come to have so many accelerators (p,)."""
+    owner, option = classes.option_table
+    counts, rates = classes.counts[option], classes.rates[option]
+    at, pool = np.nonzero((counts > 0) & (counts <= room) & (rates > 0))
+    count, steps_per_s = counts[at, pool], rates[at, pool]
+    if len(owner) > len(classes.classes):  # several sizes of a class
+        order = np.lexsort((count, pool, owner[at]))
+        at, pool, count, steps_per_s = at[order], pool[order], count[order], steps_per_s[order]
+    first = np.searchsorted(owner[at], class_rows)
+    many = np.searchsorted(owner[at], class_rows, side="right") - first
+    job = np.repeat(np.arange(len(class_rows)), many)
+    cell = np.arange(len(job)) + np.repeat(first - (np.cumsum(many) - many), many)
+    return Configurations(job, pool[cell], count[cell], steps_per_s[cell])
+
+
+def _lasting_parts(ledger: Ledger, rows: IntArray, way: Configurations) -> FloatArray:
+    """Part of each way's time that becomes work that lasts: less than 1 where the market takes machines back (w,)."""
+    if not any(state.pool.market is Market.SPOT for state in ledger.fleet.pools):
+        return np.ones(len(way.job))
+    assert ledger.standing is not None, "somebody asks"
+    rules = ledger.standing.rules
+    records = [ledger.jobs[JobId(job_id)] for job_id in ledger.columns.job_id[rows].tolist()]
+    restart_s = np.array([ledger.restart_s(job, rules) for job in records], dtype=np.float64)
+    return lasting_fractions(ledger.fleet.pools, ledger.now, SpotRuns(way.pool, way.count, restart_s[way.job]))
+
+
+def _steps_done(ledger: Ledger, rows: IntArray) -> FloatArray:
+    """By the last report and the speed since: reports are a while ago, and a solve looks at now."""
+    columns = ledger.columns
+    if not columns.pools:
+        return columns.steps[rows]
+    here = ledger.classes.rates[columns.runs_as[rows], columns.pool[rows]]  # of a waiting job: never used
+    done: FloatArray = columns.steps[rows] + here * np.maximum(ledger.now - columns.steps_at[rows], 0.0)
+    return np.minimum(done, columns.steps_total[rows])
+
+
+# ------------------------------------------------------------------------------------------------ asking
+
+
+def with_multi_pool_columns(ledger: Ledger, problem: Problem, records: list[JobRecord]) -> Problem:
+    """The problem with who may be spread, and with what runs spread, or is on its way to it, as a configuration."""
+    requests = [job.request for job in records]
+    mixes = np.array([request.mixed for request in requests], dtype=np.bool_)
+    forks = np.array([float(request.fork_max) for request in requests])
+    asked = replace(problem, jobs=replace(problem.jobs, mixes=mixes, fork_max=forks))
+    rows, rates, uses = [], [], []
+    for row, job in enumerate(records):
+        stays = job.holds and job.revoked is None
+        parts = ledger.parts_of(job) if stays else ledger.planned_parts(job)
+        job_class = ledger.classes.classes[ledger.class_over(job, parts)] if parts else None
+        if job_class is not None and job_class.parts:
+            rows.append(row)
+            rates.append(job_class.speeds[parts[0][0]])
+            uses.append([dict(parts).get(pool, 0) for pool in range(len(problem.pools))])
+    if not rows:
+        return asked
+    spread = MultiPoolGangs(np.array(rows, dtype=np.int64), np.array(rates), np.array(uses, dtype=np.float64)).columns
+    no_other = replace(asked.columns, running=asked.columns.running & ~np.isin(asked.columns.job, rows))
+    return append_columns(
+        replace(asked, columns=no_other), replace(spread, running=np.ones(len(spread), dtype=np.bool_))
+    )[0]
+
+
+def plan_problem(ledger: Ledger, discipline: PlanOrdering) -> Problem:
+    """The ledger as a problem, with all that a planning policy is told.
+
+    A job on its way to its planned place counts as running there: a plan half carried out must not look like another
+    situation.
+    """
+    assert ledger.standing is not None
+    rules, problem = ledger.standing.rules, build_problem(ledger)
+    records = [ledger.jobs[JobId(job_id)] for job_id in problem.jobs.job_id.tolist()]
+    slots = np.array([job.slot for job in records], dtype=np.int64)
+    stays = np.array([job.holds and job.revoked is None for job in records], dtype=np.bool_)
+    pinned = [
+        (there and not (job.state is JobState.RUNNING and discipline.can_be_stopped(job)))
+        or job.job_id in discipline.learning
+        for job, there in zip(records, stays.tolist(), strict=True)
+    ]
+    asked = replace(
+        problem,
+        jobs=replace(
+            problem.jobs,
+            length_s=ledger.columns.duration_s[slots],
+            restart_s=np.array([ledger.restart_s(job, rules) for job in records], dtype=np.float64),
+            pinned=np.array(pinned, dtype=np.bool_),
+        ),
+        columns=replace(problem.columns, running=_running_columns(ledger, problem, slots, stays)),
+        finished_s=np.array(ledger.finished_s, dtype=np.float64),
+    )
+    return with_multi_pool_columns(ledger, asked, records) if ledger.spreading else asked
+
+
+def _running_columns(ledger: Ledger, problem: Problem, slots: IntArray, stays: BoolArray) -> BoolArray:
+    """Columns in which jobs run, or to which they are on their way (c,)."""
+    columns = problem.columns
+    if not len(columns):
+        return columns.running
+    entitled = ledger.columns.entitled[slots]
+    bound_for = np.where(entitled.max(axis=1, initial=0.0) > 0, entitled.argmax(axis=1), -1)
+    use = np.searchsorted(columns.use_column, np.arange(len(columns)))
+    pool = columns.use_pool[use]
+    size = ledger.classes.counts[ledger.columns.class_row[slots][columns.job], pool]
+    bound = (bound_for[columns.job] == pool) & (columns.use_count[use] == size)
+    return np.where(stays[columns.job], columns.running, bound)

@@ -1,0 +1,289 @@
+"""One round, event by event: freed machines and arrivals, backfill, preemption, profiling leases, a solve request.
+
+Two mechanisms turn a policy's decision into starts and stops. `OwedRounds` serves shares and orders: free places are
+filled at once, running jobs are compared with waiting ones once a round. `PlanRounds` serves plans: jobs that run
+where they are planned are left alone; others start as places become free, or jobs that are not planned there are
+asked to leave (a reservation keeps the place). A job that the plan leaves out runs on until another needs its place.
+The plan has priced restarts already, so nothing weighs them again. `RoundRules.mechanism` names the mechanism in
+force; a core may be handed others, such as those that reproduce another scheduler's.
+
+An arrival is judged at the current prices: it takes the configuration with the largest value minus price if that is
+positive and free, else it enters the queues. Under a plan it waits instead, if the next plan is nearer than the
+restart that a hasty start may cost.
+"""
+
+from collections.abc import Callable
+from math import inf
+
+import numpy as np
+
+from optimizer.decision import Quote
+from optimizer.policy import Newcomer, OrderPolicy, PlanPolicy, Policy, best_configuration_at
+from optimizer.problem import FloatArray, Problem
+from scheduler.core.cycle import solve_requests
+from scheduler.core.cycle.backfill import fill_free_places
+from scheduler.core.cycle.problem_snapshot import Configurations, configurations_of, plan_problem
+from scheduler.core.cycle.profiling_leases import open_profiling_leases
+from scheduler.core.events import Proposal
+from scheduler.core.ordering.plan_ordering import PlanOrdering
+from scheduler.core.ordering.rank_ordering import RankOrdering
+from scheduler.core.ordering.share_ordering import ShareOrdering
+from scheduler.core.placement.attempt_lifecycle import start_attempt
+from scheduler.core.placement.planned_gangs import defragment, place_multi_pool_jobs
+from scheduler.core.placement.preemption import compare_with_running, preempt_now
+from scheduler.core.placement.reservations import drop_reservation, offer_freed_machine, settle_reservation
+from scheduler.core.rules import OWED, RoundRules
+from scheduler.core.state.ledger import JobRecord, Ledger
+from scheduler.core.state.working_set import Cycle, RoundMechanism, enqueue_job
+
+# ------------------------------------------------------------------------------------------------ arrivals
+
+
+def admit_arrival(cycle: Cycle, job: JobRecord) -> bool:
+    """The arrival rule: the configuration worth most above its price is taken at once if it is free (design 2).
+
+    Before the first solve nothing has a price. True if the job was started.
+    """
+    policy = cycle.standing.sharing
+    if policy is None or _waits_for_plan(cycle, job):
+        return False
+    ledger, pools = cycle.ledger, cycle.ledger.fleet.pools
+    capacity = np.array([float(state.capacity) for state in pools])
+    ways = configurations_of(ledger.classes, np.array([job.class_row]), capacity)
+    if not len(ways.job):
+        return False
+    quote = cycle.standing.quote
+    if quote is None or len(quote.prices) != len(pools):
+        quote = Quote(np.zeros(len(pools)), "none", 1.0)
+    best, _ = best_configuration_at(policy, describe_newcomer(ledger, job, ways, capacity), quote)
+    if best is None:
+        return False
+    pool = int(ways.pool[best])
+    if job.request.sizes:
+        ledger.resize(job, {pools[pool].pool.shape.accelerator: int(ways.count[best])})
+    place = ledger.fleet.find(pool, ledger.classes.forms[ledger.class_of(job).form])
+    if place is None:
+        return False
+    # Until the next solve it is entitled to what it was given.
+    ledger.columns.settle(job.slot, cycle.now)
+    ledger.columns.entitled[job.slot] = 0.0
+    ledger.columns.entitled[job.slot, pool] = ways.count[best]
+    start_attempt(cycle, job, pool, place)
+    return True
+
+
+def _waits_for_plan(cycle: Cycle, job: JobRecord) -> bool:
+    """Whether a plan will be made sooner than a start that it might undo would cost."""
+    standing = cycle.standing
+    if not standing.plans:
+        return False
+    next_at = cycle.asked_at + standing.rules.resolve_min_s
+    return bool(cycle.in_flight) or next_at - cycle.now <= cycle.ledger.restart_s(job, standing.rules)
+
+
+def describe_newcomer(ledger: Ledger, job: JobRecord, ways: Configurations, capacity: FloatArray) -> Newcomer:
+    """What a policy is told of a waiting job that may run in these ways."""
+    assert ledger.standing is not None
+    columns, slot = ledger.columns, job.slot
+    usd_per_h = np.array([state.pool.usd_per_h / state.pool.shape.accelerators for state in ledger.fleet.pools])
+    return Newcomer(
+        steps_per_s=ways.steps_per_s,
+        pool=ways.pool,
+        count=ways.count,
+        weight=job.request.weight,
+        capacity=capacity,
+        usd_per_h=usd_per_h,
+        remaining_steps=max(0.0, float(columns.steps_total[slot]) - job.steps),
+        done_steps=job.steps,
+        length_s=float(columns.duration_s[slot]),
+        waited_s=ledger.now - float(columns.submitted_at[slot]),
+        restart_s=ledger.restart_s(job, ledger.standing.rules),
+        priority_class=job.request.priority_class,
+    )
+
+
+#: Anything at or above this class need not wait for a round to end.
+HIGH_CLASS = 2
+
+
+def judge_arrival(cycle: Cycle, job: JobRecord) -> None:
+    """The job may start from now on: judged at current prices, else put in line."""
+    took_part = bool(cycle.ledger.columns.eligible[job.slot])
+    cycle.ledger.set_eligible(job)
+    if not job.waits or job.ready_at > cycle.now:
+        return
+    # One that comes back for a place it has claimed took part all the time: nothing changed that a solve should know.
+    cycle.dirty = cycle.dirty or not took_part
+    claim = cycle.claims.get(job.job_id)
+    if claim is not None:
+        settle_reservation(cycle, claim)
+        return
+    if admit_arrival(cycle, job):
+        return
+    enqueue_job(cycle, job)
+
+
+def preempt_if_high_class(cycle: Cycle, job: JobRecord) -> None:
+    """A job of the high class that found no free place takes one from a lower class now."""
+    if job.request.priority_class >= HIGH_CLASS and job.waits and job.ready_at <= cycle.now:
+        preempt_now(cycle, job)
+
+
+def process_freed_and_arrivals(cycle: Cycle) -> list[JobRecord]:
+    """Offer freed machines to claims and judge newcomers, until neither brings more. Returns the newcomers."""
+    seen: list[JobRecord] = []
+    while cycle.freed or cycle.arrived:
+        freed, cycle.freed = cycle.freed, {}
+        for row in freed:
+            machine = cycle.ledger.fleet.machines[row]
+            if machine is not None:
+                offer_freed_machine(cycle, machine)
+        newcomers, cycle.arrived = cycle.arrived, []
+        for job_id in newcomers:
+            job = cycle.ledger.jobs.get(job_id)
+            if job is not None:
+                judge_arrival(cycle, job)
+                seen.append(job)
+    return seen
+
+
+def rebuild_queues(cycle: Cycle) -> None:
+    """If something changed that every line must know."""
+    assert cycle.discipline is not None
+    if cycle.refill:
+        cycle.refill = False
+        cycle.lines.clear()
+        cycle.discipline.fill_lines(cycle.lines)
+        cycle.stale_pools.update(range(len(cycle.ledger.fleet.pools)))
+
+
+def set_round_timer(cycle: Cycle) -> None:
+    """A round is worth a timer only if somebody waits, or is owed time on another pool."""
+    if cycle.now < cycle.round_timer_at < inf:
+        return
+    rules = cycle.standing.rules
+    if rules.round_s <= 0:
+        return
+    discipline = cycle.discipline
+    if discipline is None or not (discipline.compares or rules.idle_to_round_end):
+        return
+    if not cycle.ledger.jobs:
+        cycle.round_timer_at = inf
+        return
+    cycle.round_timer_at = (cycle.now // rules.round_s + 1) * rules.round_s
+    cycle.timers.set(cycle.round_timer_at, "round")
+
+
+class PlanRounds:
+    """A `RoundMechanism`: asks at events, and at round ends because time has passed; carries out what comes back."""
+
+    def __init__(self, cycle: Cycle, policy: PlanPolicy, rules: RoundRules) -> None:
+        self._discipline = cycle.discipline = PlanOrdering(cycle.ledger, policy.moves)
+        self._carried_out: Proposal | None = None
+        #: When the next lease ends, as far as is known.
+        self._lease_ends_at = inf
+
+    def settle(self, cycle: Cycle) -> None:
+        """A new plan carried out, free places given to those planned there, a plan asked for."""
+        proposal = cycle.standing.proposal
+        is_new = proposal is not None and proposal is not self._carried_out
+        if is_new:
+            self._carried_out = proposal
+        elif cycle.round_ended:
+            cycle.dirty = True
+        cycle.round_ended = False
+        if cycle.ledger.profiling:
+            self._watch_leases(cycle)
+        self._discipline.learning.intersection_update(cycle.claims)
+        if is_new or cycle.freed:
+            self._drop_old_claims(cycle)
+        rebuild_queues(cycle)
+        process_freed_and_arrivals(cycle)
+        if is_new:
+            compare_with_running(cycle)
+            process_freed_and_arrivals(cycle)
+            defragment(cycle)
+        place_multi_pool_jobs(cycle, self._discipline.spread(), may_displace=is_new)
+        fill_free_places(cycle)
+        if is_new:
+            self._explore(cycle)
+        solve_requests.request_solve_if_due(cycle, self._problem)
+        set_round_timer(cycle)
+
+    def _watch_leases(self, cycle: Cycle) -> None:
+        """Who learns a speed cannot be stopped before its lease ends: from then on there is another plan to ask for."""
+        if cycle.now >= self._lease_ends_at:
+            self._lease_ends_at, cycle.dirty = inf, True
+        learners = (self._discipline.learns_until(cycle.ledger.jobs[job_id]) for job_id in cycle.ledger.profiling)
+        ends_at = min((until for until in learners if until > cycle.now), default=inf)
+        if ends_at < self._lease_ends_at:
+            self._lease_ends_at = ends_at
+            cycle.timers.set(ends_at, "lease")  # to be awake then is all: nobody's timer
+
+    def _explore(self, cycle: Cycle) -> None:
+        """Leases to learn speeds: the plan has given everybody a place, and is told of these at its next turn."""
+        for job, pool in open_profiling_leases(cycle):
+            self._discipline.learn(job, pool)
+            cycle.dirty = True
+
+    def _drop_old_claims(self, cycle: Cycle) -> None:
+        """Places kept for jobs that are planned elsewhere now; and reservations, for others may be complete sooner."""
+        for claim in tuple(cycle.claims.values()):
+            if not claim.exchange or not self._discipline.is_planned(claim):
+                drop_reservation(cycle, claim.job_id)
+
+    def _problem(self, ledger: Ledger) -> Problem:
+        return plan_problem(ledger, self._discipline)
+
+
+#: Makes a mechanism for a policy that has just come into force.
+MakeMechanism = Callable[[Cycle, Policy, RoundRules], RoundMechanism]
+
+
+class OwedRounds:
+    """Whoever is owed most runs: free places are filled at once, incumbents compared once a round."""
+
+    def __init__(self, cycle: Cycle, policy: Policy, rules: RoundRules) -> None:
+        if isinstance(policy, OrderPolicy):
+            cycle.discipline = RankOrdering(cycle.ledger, rules, policy)
+        else:
+            cycle.discipline = ShareOrdering(cycle.ledger, rules)
+
+    def settle(self, cycle: Cycle) -> None:
+        """Freed machines to claims, newcomers judged, places filled, incumbents compared, a solve asked for."""
+        rules = cycle.standing.rules
+        if cycle.refill:
+            rebuild_queues(cycle)
+        pressing = process_freed_and_arrivals(cycle) if cycle.freed or cycle.arrived else ()
+        if not rules.idle_to_round_end or cycle.round_ended:
+            fill_free_places(cycle)
+        for job in pressing:
+            preempt_if_high_class(cycle, job)
+        if rules.round_s == 0 or (cycle.round_ended and not self._awaits_answer(cycle)):
+            compare_with_running(cycle)
+            open_profiling_leases(cycle)
+            process_freed_and_arrivals(cycle)
+            fill_free_places(cycle)
+        cycle.round_ended = cycle.answered = False
+        if cycle.dirty and cycle.standing.sharing is not None:
+            solve_requests.request_solve_if_due(cycle)
+        set_round_timer(cycle)
+
+    def _awaits_answer(self, cycle: Cycle) -> bool:
+        """Whether a solve is asked for at this round's end: its answer, or its failure, is when jobs are compared.
+
+        Exchanges by shares that are about to be replaced would cost restarts in vain. An answer that is not here when
+        the next round ends is waited for no longer.
+        """
+        if not cycle.answered and cycle.dirty and cycle.standing.sharing is not None:
+            solve_requests.request_solve_if_due(cycle)
+        return not cycle.answered and cycle.in_flight > 0 and cycle.asked_at == cycle.now
+
+
+def _native_mechanism(cycle: Cycle, policy: Policy, rules: RoundRules) -> RoundMechanism:
+    """What is owed is a matter of shares and orders; a plan says who runs."""
+    return PlanRounds(cycle, policy, rules) if isinstance(policy, PlanPolicy) else OwedRounds(cycle, policy, rules)
+
+
+#: What every core knows.
+MECHANISMS: dict[str, MakeMechanism] = {OWED: _native_mechanism}

@@ -1,0 +1,216 @@
+"""A solve from request to answer: the core asks, `run_solve` computes (in another process), the core applies.
+
+At most one solve is in flight. Its answer is never dropped for being old: jobs that ended since are skipped, and
+capacity that was lost since scales the shares of that pool down. Only an answer to a question asked before a policy
+change is void.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from optimizer.answer import answer_problem
+from optimizer.assignment.whole_gang_bound import integral_bound
+from optimizer.decision import Memory, Plan, Quote, Shares, Status, with_added
+from optimizer.problem import FloatArray, IntArray, Problem
+from optimizer.registry import make
+from scheduler.core.commands import Solve
+from scheduler.core.cycle.problem_snapshot import build_problem
+from scheduler.core.events import Proposal, Solved
+from scheduler.core.placement.reservations import drop_reservation
+from scheduler.core.state.ledger import Ledger
+from scheduler.core.state.working_set import Cycle
+from walras.cluster import PoolId
+from walras.job_request import JobId
+
+#: Shares below this are solver noise.
+SMALLEST_SHARE = 1e-6
+
+
+def run_solve(command: Solve) -> Proposal:
+    """Decide, and make the decision compact. Shares are rounded to 1e-6: noise must not look like a change."""
+    decision, memory, rental = answer_problem(
+        make(command.policy), command.problem, command.memory, command.delay_usd_per_h
+    )
+    problem, decision = with_added(command.problem, decision)
+    machines = np.zeros(len(problem.pools)) if rental is None else rental.machines
+    if isinstance(decision, Plan):
+        return _plan_proposal(problem, decision, memory, machines)
+    assert isinstance(decision, Shares), f"{command.policy.name} ranks jobs and needs no solve"
+    kept = np.flatnonzero(decision.x[problem.columns.use_column] > SMALLEST_SHARE)
+    column = problem.columns.use_column[kept]
+    certificate = decision.certificate
+    return Proposal(
+        pools=tuple(PoolId(pool_id) for pool_id in problem.pools.pool_id),
+        job_ids=tuple(problem.jobs.job_id[problem.columns.job[column]].tolist()),
+        pool_rows=tuple(problem.columns.use_pool[kept].tolist()),
+        counts=tuple(problem.columns.use_count[kept].astype(np.int64).tolist()),
+        shares=tuple(np.round(decision.x[column], 6).tolist()),
+        asked=tuple(problem.jobs.job_id.tolist()),
+        prices=tuple(np.asarray(decision.quote.prices, float).tolist()),
+        price_unit=decision.quote.unit,
+        exchange=float(decision.quote.exchange),
+        rent_machines=tuple(int(count) for count in machines),
+        status=str(certificate.status),
+        objective=float(certificate.objective),
+        bound=float(certificate.bound),
+        gap=float(certificate.gap),
+        path=certificate.path,
+        memory=memory,
+    )
+
+
+def _plan_proposal(problem: Problem, plan: Plan, memory: Memory, machines: FloatArray | IntArray) -> Proposal:
+    """A plan is shares of 1, in the order of importance; so are the jobs that were asked about."""
+    columns, yardstick = problem.columns, plan.yardstick
+    job_id = problem.jobs.job_id
+    first = np.searchsorted(columns.use_column, plan.column)
+    last = np.searchsorted(columns.use_column, plan.column, side="right")
+    placed = [row for row in plan.rows.tolist() if plan.column[row] >= 0]
+    uses = [(row, use) for row in placed for use in range(first[row], last[row])]
+    return Proposal(
+        pools=tuple(PoolId(pool_id) for pool_id in problem.pools.pool_id),
+        job_ids=tuple(JobId(int(job_id[row])) for row, _ in uses),
+        pool_rows=tuple(int(columns.use_pool[use]) for _, use in uses),
+        counts=tuple(int(columns.use_count[use]) for _, use in uses),
+        shares=(1.0,) * len(uses),
+        asked=tuple(JobId(i) for i in job_id[plan.rows].tolist()),
+        prices=tuple(plan.quote.prices.tolist()),
+        price_unit=plan.quote.unit,
+        exchange=float(plan.quote.exchange),
+        rent_machines=tuple(int(count) for count in machines),
+        status=str(Status.DEFINED if len(problem.jobs) else Status.EMPTY),
+        objective=0.0 if yardstick is None else yardstick.objective,
+        bound=0.0 if yardstick is None else yardstick.bound,
+        gap=0.0 if yardstick is None else yardstick.gap,
+        path=plan.no_yardstick if yardstick is None else yardstick.name,
+        memory=memory,
+    )
+
+
+def integral_gang_bound(command: Solve) -> float | None:
+    """What whole gangs can reach at best, in the unit of the answer's objective; None where nothing bounds them.
+
+    As much work as the solve and a search besides: for whoever asks, never for a decision.
+    """
+    decision, _, _ = answer_problem(make(command.policy), command.problem, command.memory, command.delay_usd_per_h)
+    problem, decision = with_added(command.problem, decision)
+    return integral_bound(problem, command.policy, decision, command.memory)
+
+
+# ------------------------------------------------------------------------------------------------ asking
+
+
+def request_solve_if_due(cycle: Cycle, build: Callable[[Ledger], Problem] | None = None) -> None:
+    """Send `Solve` if something changed, none is in flight and the last request is long enough ago.
+
+    `build` makes the problem of the ledger; `build_problem` if nobody says.
+    """
+    standing = cycle.standing
+    if not cycle.dirty or cycle.in_flight or standing.sharing is None:
+        return
+    if not cycle.ledger.jobs and not any(state.rented and state.machines for state in cycle.ledger.fleet.pools):
+        cycle.dirty = False  # nobody to place and nothing to give back
+        return
+    gate_at = cycle.asked_at + standing.rules.resolve_min_s
+    if cycle.now < gate_at:
+        if cycle.gate_timer_at > gate_at or cycle.gate_timer_at <= cycle.now:
+            cycle.gate_timer_at = gate_at
+            cycle.timers.set(gate_at, "gate")
+        return
+    request_solve(cycle, (build or build_problem)(cycle.ledger))
+
+
+def request_solve(cycle: Cycle, problem: Problem) -> None:
+    """Send `Solve` about the ledger as it is."""
+    standing = cycle.standing
+    assert not cycle.in_flight, "one solve at a time"
+    cycle.dirty = False
+    cycle.asked_at = cycle.now
+    cycle.last_request += 1
+    cycle.in_flight = cycle.last_request
+    cycle.commands.append(
+        Solve(
+            cycle.last_request,
+            problem,
+            standing.spec,
+            standing.memory,
+            standing.rules.delay_usd_per_h,
+        )
+    )
+
+
+# ------------------------------------------------------------------------------------------------ the answer
+
+
+def apply_proposal(cycle: Cycle, event: Solved) -> bool:
+    """Take the answer over: new entitlements and prices. False if it is void."""
+    if event.request_id != cycle.in_flight:
+        return False
+    cycle.in_flight = 0
+    if event.request_id <= cycle.void_up_to:
+        cycle.dirty = True
+        return False
+    proposal, standing = event.proposal, cycle.standing
+    limit_s = standing.rules.owed_limit_s
+    cycle.ledger.columns.settle_all(cycle.now, limit_s)
+    _resize_elastic_jobs(cycle, proposal)
+    _replace_entitlements(cycle.ledger, proposal)
+    standing.memory = proposal.memory
+    standing.proposal, standing.solved_at = proposal, cycle.now
+    standing.quote = Quote(np.array(proposal.prices), proposal.price_unit, proposal.exchange)
+    return True
+
+
+def _resize_elastic_jobs(cycle: Cycle, proposal: Proposal) -> None:
+    """Elastic jobs take the sizes that the answer gives them: of several on one type, the one given most.
+
+    What is owed evens out the rest. A job whose place is being made keeps its size until it has started there.
+    """
+    ledger = cycle.ledger
+    if not ledger.classes.elastic_forms:
+        return
+    given: dict[JobId, dict[str, dict[int, float]]] = {}
+    for job_id, pool, count, share in zip(
+        proposal.job_ids, proposal.pool_rows, proposal.counts, proposal.shares, strict=True
+    ):
+        job, row = ledger.jobs.get(job_id), ledger.fleet.pool_row(proposal.pools[pool])
+        if job is not None and job.request.sizes and row is not None:
+            sizes = given.setdefault(job_id, {}).setdefault(ledger.fleet.pools[row].pool.shape.accelerator, {})
+            sizes[count] = sizes.get(count, 0.0) + count * share
+    for job_id, by_type in given.items():
+        claim = cycle.claims.get(job_id)
+        if claim is not None and claim.exchange:
+            continue
+        job = ledger.jobs[job_id]
+        before = job.class_row
+        ledger.resize(job, {name: max(sizes, key=lambda size: (sizes[size], -size)) for name, sizes in by_type.items()})
+        if job.class_row != before:
+            drop_reservation(cycle, job_id)  # a reservation of another size
+
+
+def _replace_entitlements(ledger: Ledger, proposal: Proposal) -> None:
+    """Replace the entitlements of the jobs that were asked about; owed time follows them to their new pools."""
+    columns = ledger.columns
+    if not columns.counts_owed:
+        return
+    asked = columns.slots_of(np.array(proposal.asked, np.int64))
+    asked = asked[asked >= 0]
+    fresh = np.zeros_like(columns.entitled)
+    row_of = [ledger.fleet.pool_row(pool_id) for pool_id in proposal.pools]
+    rows = np.array([-1 if row is None else row for row in row_of], np.int64)[np.array(proposal.pool_rows, np.int64)]
+    slots = columns.slots_of(np.array(proposal.job_ids, np.int64))
+    kept = (slots >= 0) & (rows >= 0)
+    given = np.array(proposal.counts, np.float64) * np.array(proposal.shares, np.float64)
+    np.add.at(fresh, (slots[kept], rows[kept]), given[kept])
+    capacity = np.array([float(state.capacity) for state in ledger.fleet.pools])
+    total = fresh.sum(axis=0)
+    fresh *= np.minimum(1.0, capacity / np.maximum(total, 1e-12))
+    if not len(asked):
+        return
+    owed, new = columns.owed[asked], fresh[asked]
+    entitled = new > 0
+    stranded = np.where(entitled, 0.0, owed).sum(axis=1)
+    share = new / np.maximum(new.sum(axis=1), 1e-12)[:, None]
+    columns.owed[asked] = np.where(entitled, owed + stranded[:, None] * share, 0.0)
+    columns.entitled[asked] = new

@@ -1,0 +1,223 @@
+"""Whether a fleet could ever run a job, and what its submitter could change to run sooner.
+
+`infeasibility` is the one answer for admission, dry runs and explanations. The caller knows how large a pool may
+become: the core counts machines that it has seen and machines that it may rent; a server also those of its cluster
+file. `remedies` looks at machines one by one, for one job that a person asks about, and names only changes that
+would help at this moment.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from math import inf
+
+from scheduler.core.core import SchedulerCore
+from scheduler.core.placement.preemption import is_preemptible
+from scheduler.core.state.fleet import Fleet, FleetMachine, MachineCondition, PoolState, fits_machine, split_gang
+from scheduler.core.state.job_classes import ResourceShape, gang_size_on
+from scheduler.core.state.ledger import JobRecord
+from scheduler.core.state.remaining_work import expected_ends_on
+from scheduler.core.state.working_set import Reservation
+from walras.cluster import Pool, PoolId, Shape
+from walras.job_request import ANY_ACCELERATOR, JobRequest
+from walras.spec.file_model import nearest_word
+from walras.states import Reason
+from walras.units import format_length
+
+_GIB = 2**30
+
+
+@dataclass(frozen=True, slots=True)
+class Infeasibility:
+    """Why no waiting will help."""
+
+    reason: Reason
+    #: The field of a job spec to change.
+    field: str
+    #: The constraint with its numbers.
+    detail: str
+    fix: str
+
+
+@dataclass(frozen=True, slots=True)
+class PoolLimit:
+    """A pool, and the accelerators it may come to have (inf where nobody knows)."""
+
+    pool: Pool
+    most: float
+
+
+def pool_limits(fleet: Fleet, expected: Mapping[PoolId, int]) -> list[PoolLimit]:
+    """What each pool may come to have; `expected`: machines known of from elsewhere, joined or not."""
+    return [PoolLimit(state.pool, _largest_size(state, expected.get(state.pool.pool_id, 0))) for state in fleet.pools]
+
+
+def _largest_size(state: PoolState, expected: int) -> float:
+    size = state.pool.shape.accelerators
+    if state.rented:
+        return float(max(state.pool.quota, state.machines) * size)
+    machines = max(state.most_machines, expected)
+    return float(machines * size) if machines else inf
+
+
+def infeasibility(request: JobRequest, pools: Iterable[PoolLimit]) -> Infeasibility | None:
+    """What keeps the job from ever running on these pools; None if nothing does, or there is no pool yet."""
+    pools = list(pools)
+    if not pools:
+        return None
+    wanted = wanted_text(request)
+    typed = [limit for limit in pools if _wants(request, limit.pool.shape.accelerator)]
+    if not typed:
+        return _no_such_type(request, wanted, pools)
+    fitting = [limit for limit in typed if _fits_machines(request, limit.pool)]
+    if not fitting:
+        return _too_large_for_machines(request, typed)
+    if not any(_is_large_enough(request, limit) for limit in fitting):
+        spread = f" over {request.nodes} machines" if request.nodes > 1 else ""
+        sizes = ", ".join(f"{limit.pool.pool_id}: {limit.most:g}" for limit in fitting)
+        return Infeasibility(
+            Reason.CONFIG_EXCEEDS_FLEET,
+            "resources.accelerators",
+            f"wants {wanted}{spread} in one pool; the most there can be is {sizes}",
+            "ask for fewer accelerators, or have machines (or quota) added first",
+        )
+    return None
+
+
+def wanted_text(request: JobRequest) -> str:
+    """The acceptable gangs in words."""
+    words = (f"{d.count} x {'any' if d.accelerator == ANY_ACCELERATOR else d.accelerator}" for d in request.demands)
+    return " or ".join(words)
+
+
+def _wants(request: JobRequest, accelerator: str) -> bool:
+    return any(demand.accelerator in (accelerator, ANY_ACCELERATOR) for demand in request.demands)
+
+
+def _no_such_type(request: JobRequest, wanted: str, pools: list[PoolLimit]) -> Infeasibility:
+    have = sorted({limit.pool.shape.accelerator for limit in pools})
+    meant = next(filter(None, (nearest_word(demand.accelerator, have) for demand in request.demands)), None)
+    hint = f"did you mean {meant!r}? " if meant else ""
+    return Infeasibility(
+        Reason.CONFIG_NO_SUCH_ACCELERATOR,
+        "resources.accelerators",
+        f"wants {wanted}; this fleet has {', '.join(have)}",
+        f"{hint}change resources.accelerators, or have such machines added first",
+    )
+
+
+def _fits_machines(request: JobRequest, pool: Pool) -> bool:
+    """Whether empty machines of this shape could hold the gang's parts."""
+    count, shape = gang_size_on(request.demands, request.nodes, pool), pool.shape
+    if not count:
+        return False
+    part = max(split_gang(count, request.nodes, shape.accelerators))
+    cpus, memory_bytes = part * request.cpus_per_accelerator, part * request.memory_bytes_per_accelerator
+    return cpus <= shape.cpus + 1e-9 and memory_bytes <= shape.memory_bytes
+
+
+def _is_large_enough(request: JobRequest, limit: PoolLimit) -> bool:
+    count, size = gang_size_on(request.demands, request.nodes, limit.pool), limit.pool.shape.accelerators
+    return limit.most >= count and limit.most / size >= len(split_gang(count, request.nodes, size))
+
+
+def _too_large_for_machines(request: JobRequest, typed: list[PoolLimit]) -> Infeasibility:
+    shapes = "; ".join(shape_text(limit.pool.shape) for limit in typed)
+    if not any(gang_size_on(request.demands, request.nodes, limit.pool) for limit in typed):
+        return Infeasibility(
+            Reason.CONFIG_EXCEEDS_LARGEST_NODE,
+            "num_nodes",
+            f"wants {wanted_text(request)} spread evenly over {request.nodes} machines; a machine has at most {shapes}",
+            "choose num_nodes so that every machine's part fits on one",
+        )
+    per_each = f"{request.cpus_per_accelerator:g} cpus and {request.memory_bytes_per_accelerator / _GIB:.3g} GiB"
+    return Infeasibility(
+        Reason.CONFIG_EXCEEDS_LARGEST_NODE,
+        "resources",
+        f"wants {wanted_text(request)} with {per_each} for each; a machine has at most {shapes}",
+        "ask for less resources.cpus or resources.memory (both count for each accelerator)",
+    )
+
+
+def shape_text(shape: Shape) -> str:
+    """A kind of machine in words."""
+    memory = f"{shape.memory_bytes / _GIB:.3g} GiB"
+    return f"{shape.name}: {shape.accelerators} x {shape.accelerator}, {shape.cpus:g} cpus, {memory}"
+
+
+#: The class of `--priority high`.
+_HIGH = 2
+
+
+def expected_free_text(core: SchedulerCore, claim: Reservation) -> str:
+    """When those who are on a reserved place will have left it by themselves."""
+    ledger, longest_s = core.ledger, 0.0
+    for row, missing in claim.needs.items():
+        machine = ledger.fleet.machines[row]
+        if not missing or machine is None:
+            continue
+        ends = expected_ends_on(ledger, machine, core.cycle.standing.rules)
+        free_at = ends[missing - 1] if missing <= len(ends) else inf
+        if free_at == inf:
+            return f"when jobs on {machine.node_id} end is not known: they state no `steps`"
+        longest_s = max(longest_s, free_at - ledger.now)
+    return f"free in {format_length(longest_s)} if those there take as long as foreseen"
+
+
+def remedies(core: SchedulerCore, job: JobRecord) -> str:
+    """What would help a gang on one machine; empty where nothing does but time."""
+    form = core.ledger.classes.forms[core.ledger.class_of(job).form]
+    if form.nodes > 1:
+        return ""
+    return "; or ".join((*_smaller(core, job, form), *_other_types(core, job, form), *_more_urgent(core, job, form)))
+
+
+def _smaller(core: SchedulerCore, job: JobRecord, form: ResourceShape) -> Iterator[str]:
+    for state in core.ledger.fleet.pools:
+        most = _most_free(state, job, form)
+        if 0 < most < form.counts[state.row]:
+            yield f"submit it with {state.pool.shape.accelerator}:{most}, which would fit now"
+
+
+def _other_types(core: SchedulerCore, job: JobRecord, form: ResourceShape) -> Iterator[str]:
+    """Types that it does not accept, and that are free."""
+    pools, fewest = core.ledger.fleet.pools, min(filter(None, form.counts), default=0)
+    accepted = {state.pool.shape.accelerator for state in pools if form.counts[state.row]}
+    free: dict[str, int] = {}
+    for state in pools:
+        name = state.pool.shape.accelerator
+        if name not in accepted:
+            free[name] = max(free.get(name, 0), _most_free(state, job, form))
+    types = [f"{name}:{fewest}" for name, most in sorted(free.items()) if 0 < fewest <= most]
+    if types:
+        yield f"accept {', '.join(types)} too, which would fit now"
+
+
+def _more_urgent(core: SchedulerCore, job: JobRecord, form: ResourceShape) -> Iterator[str]:
+    """Shares decide inside a class of priority; a higher class takes the places of a lower one."""
+    standing, jobs = core.cycle.standing, core.ledger.jobs
+    if standing.sharing is None or standing.plans or job.request.priority_class >= _HIGH:
+        return
+    for state in core.ledger.fleet.pools:
+        count = form.counts[state.row]
+        for machine in state.members.values() if count else ():
+            holders = [jobs[job_id] for job_id in machine.holders if job_id != job.job_id]
+            weaker = [each for each in holders if each.request.priority_class < _HIGH and is_preemptible(each)]
+            room = _free_for(machine, job, form) + sum(len(machine.holders[each.job_id]) for each in weaker)
+            if machine.condition is MachineCondition.UP and room >= count:
+                yield f"let it stop others: walras update {job.job_id} --priority high"
+                return
+
+
+def _most_free(state: PoolState, job: JobRecord, form: ResourceShape) -> int:
+    """Accelerators of one machine that the job could have now."""
+    up = (machine for machine in state.members.values() if machine.condition is MachineCondition.UP)
+    return max((_free_for(machine, job, form) for machine in up), default=0)
+
+
+def _free_for(machine: FleetMachine, job: JobRecord, form: ResourceShape) -> int:
+    """What is free on a machine and not kept for others, with processors and memory; its own reservation counts."""
+    own = len(machine.holders.get(job.job_id, ()))
+    more = 0 if machine.closed and not own else len(machine.free)
+    while more and not fits_machine(machine, more, form):
+        more -= 1
+    return own + more

@@ -1,0 +1,340 @@
+"""Why a job is not running: every binding constraint with its numbers, and the smallest change that would help.
+
+Computed on demand from the ledger alone. Reasons that no waiting will cure (`CONFIG:*`) come first. `job_conditions`
+adds warnings about an active job (deadline at risk, budget low, speed differs, no steps); `believed_speeds` lists
+what is believed of its speed on each pool.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+import numpy as np
+
+from scheduler.core.core import SchedulerCore
+from scheduler.core.cycle.problem_snapshot import configurations_of
+from scheduler.core.cycle.round import describe_newcomer
+from scheduler.core.explain.feasibility import expected_free_text, infeasibility, pool_limits, remedies
+from scheduler.core.handlers.deadlines import deadline_outlook, deadline_risk_text
+from scheduler.core.state.fleet import FleetMachine, MachineCondition, PoolState
+from scheduler.core.state.ledger import JobRecord
+from scheduler.core.state.spending import SpendingAccount
+from scheduler.core.state.throughput import BelievedSpeed
+from walras.cluster import PoolId
+from walras.job_request import JobId
+from walras.states import JobState, Reason
+
+_NOTHING_MORE: Mapping[PoolId, int] = MappingProxyType({})
+#: Jobs ahead are counted up to here.
+_AHEAD_MAX = 5000
+#: Jobs or machines that are named, of many.
+_NAMED_MAX = 5
+
+
+@dataclass(frozen=True, slots=True)
+class PendingReason:
+    reason: Reason
+    #: The constraint with its numbers.
+    detail: str
+    #: What would change it; empty when only time will.
+    fix: str = ""
+
+
+def pending_reasons(
+    core: SchedulerCore, job_id: JobId, expected: Mapping[PoolId, int] = _NOTHING_MORE
+) -> tuple[PendingReason, ...]:
+    """All reasons why an active job does not run, most binding first; empty for a running or unknown job.
+
+    `expected`: machines of a pool that are known of elsewhere, joined or not.
+    """
+    job = core.ledger.jobs.get(job_id)
+    if job is None:
+        return ()
+    return tuple(_reasons(core, job, expected, counts_ahead=True))
+
+
+def first_pending_reason(
+    core: SchedulerCore, job_id: JobId, expected: Mapping[PoolId, int] = _NOTHING_MORE
+) -> PendingReason | None:
+    """The most binding reason alone, without the place in line: cheap enough for every row of a listing."""
+    job = core.ledger.jobs.get(job_id)
+    return None if job is None else next(_reasons(core, job, expected, counts_ahead=False), None)
+
+
+def _reasons(
+    core: SchedulerCore, job: JobRecord, expected: Mapping[PoolId, int], *, counts_ahead: bool
+) -> Iterator[PendingReason]:
+    if job.state in (JobState.RUNNING, JobState.STARTING):
+        return
+    if job.state is JobState.HELD:
+        yield _held_reason(core, job)
+    elif job.state in (JobState.PREEMPTING, JobState.CANCELLING):
+        doing = (
+            "being cancelled: its attempt is"
+            if job.state is JobState.CANCELLING
+            else "its attempt is checkpointing and"
+        )
+        silent = "".join(f"; no heartbeat from {name}" for name in _silent(core, job))
+        yield PendingReason(Reason.WAIT_PREEMPTING, f"{doing} stopping{silent}")
+    elif job.state is JobState.UNREACHABLE:
+        yield PendingReason(
+            Reason.WAIT_NOT_EVALUATED,
+            f"no heartbeat from {', '.join(_silent(core, job))}; until its lease has run out the attempt may be alive",
+            "it goes on if the machine comes back; once that is lost (`walras nodes` counts down), elsewhere, from its"
+            " last checkpoint",
+        )
+    elif (never := _infeasible(core, job, expected)) is not None:
+        yield never
+    else:
+        yield from _blocking_reasons(core, job)
+        yield from _pool_reasons(core, job, counts_ahead=counts_ahead)
+
+
+def _silent(core: SchedulerCore, job: JobRecord) -> list[str]:
+    machines = (core.ledger.fleet.machines[row] for row, _ in job.place)
+    return [each.node_id for each in machines if each is not None and each.condition is MachineCondition.UNREACHABLE]
+
+
+def _infeasible(core: SchedulerCore, job: JobRecord, expected: Mapping[PoolId, int]) -> PendingReason | None:
+    if not core.ledger.fleet.pools:
+        return PendingReason(Reason.WAIT_CAPACITY, "no machine has joined this cluster yet", "start a `walras agent`")
+    found = infeasibility(job.request, pool_limits(core.ledger.fleet, expected))
+    return None if found is None else PendingReason(found.reason, found.detail, found.fix)
+
+
+def _held_reason(core: SchedulerCore, job: JobRecord) -> PendingReason:
+    account = core.cycle.spending.closed_to(job) if job.hold_reason is Reason.HOLD_BUDGET else None
+    if account is None:
+        return PendingReason(job.hold_reason or Reason.HOLD_USER, "held", f"walras release {job.job_id}")
+    return _budget_reason(core, account, Reason.HOLD_BUDGET)
+
+
+def _budget_reason(core: SchedulerCore, account: SpendingAccount, reason: Reason) -> PendingReason:
+    """Which budget, with its numbers."""
+    spending = core.cycle.spending
+    if account.is_of_job:
+        job_id = account.name.removeprefix("job ")
+        fix = f"it goes on from its last checkpoint once its budget is raised: walras update {job_id} --budget USD"
+    else:
+        fix = "it goes on by itself when the budget is raised (rules.budgets of the policy), or with the next month"
+    return PendingReason(reason, spending.text(account), fix)
+
+
+def _blocking_reasons(core: SchedulerCore, job: JobRecord) -> Iterator[PendingReason]:
+    now = core.ledger.now
+    account = core.cycle.spending.closed_to(job)
+    if account is not None:
+        yield _budget_reason(core, account, Reason.WAIT_BUDGET)
+    if job.blocked_by:
+        blockers = ", ".join(map(str, sorted(job.blocked_by)))
+        yield PendingReason(Reason.WAIT_DEPENDENCY, f"waits for job {blockers}")
+    if job.ready_at > now:
+        is_backoff = job.ready_at != job.request.not_before_at
+        reason = Reason.WAIT_BACKOFF if is_backoff else Reason.WAIT_NOT_BEFORE
+        yield PendingReason(reason, f"not before {job.ready_at - now:.0f} s from now")
+
+
+def _pool_reasons(core: SchedulerCore, job: JobRecord, *, counts_ahead: bool) -> Iterator[PendingReason]:
+    ledger, claim = core.ledger, core.cycle.claims.get(job.job_id)
+    # What would help is said once, with the most binding reason, and where somebody asks about this job. While others
+    # leave for it nothing does but the seconds that they take.
+    is_exchange = claim is not None and claim.exchange
+    fix = remedies(core, job) if counts_ahead and not is_exchange else ""
+    if claim is not None:
+        missing = sum(claim.needs.values())
+        rows = [row for row, _ in ledger.fleet.parts_of(claim.wanted.items())]
+        pool_id = " and ".join(ledger.fleet.pools[row].pool.pool_id for row in rows)
+        reason = Reason.WAIT_PREEMPTING if claim.exchange else Reason.WAIT_RESERVATION
+        detail = f"{missing} of {sum(claim.wanted.values())} accelerators of its place on {pool_id} are not free yet"
+        if counts_ahead and not claim.exchange:
+            detail += f"; {expected_free_text(core, claim)}"
+        yield PendingReason(reason, detail, fix)
+        fix = ""
+    job_class, worth = ledger.class_of(job), _values_and_costs(core, job)
+    counts, entitled = ledger.classes.forms[job_class.form].counts, ledger.columns.entitled[job.slot]
+    # Where it has a share comes first, then where it is fastest.
+    for row in np.lexsort((-job_class.rates, -entitled)).tolist():
+        if counts[row]:
+            line = _pool_reason(core, job, ledger.fleet.pools[row], counts_ahead=counts_ahead)
+            line = line if row not in worth else _with_price(line, *worth[row])
+            yield replace(line, fix="; or ".join(filter(None, (line.fix, fix))))
+            fix = ""
+
+
+def _pool_reason(core: SchedulerCore, job: JobRecord, state: PoolState, *, counts_ahead: bool) -> PendingReason:
+    """Why it does not run on one pool."""
+    ledger, columns = core.ledger, core.ledger.columns
+    form = ledger.classes.forms[ledger.class_of(job).form]
+    is_shared, is_planned = core.cycle.standing.sharing is not None, core.cycle.standing.plans
+    planned = dict(ledger.planned_parts(job)) if is_planned else {}
+    count = planned.get(state.row, form.counts[state.row])
+    need = f"{state.pool.pool_id}: needs {count}, {state.free} of {state.capacity} free"
+    standing = []
+    if state.row in planned:
+        standing.append(f"{count} of the {sum(planned.values())} it is planned on are here")
+    elif is_planned:
+        standing.append("planned here" if columns.entitled[job.slot, state.row] > 0 else "not planned here")
+    elif is_shared:
+        share = float(columns.entitled[job.slot, state.row]) / count
+        owed = float(columns.owed[job.slot, state.row])
+        standing.append(f"share {share:.2f}, owed {owed:.0f} accelerator-seconds")
+    if counts_ahead:
+        ahead = _jobs_ahead(core, job, state.row)
+        standing.append(f"{ahead}{'+' if ahead >= _AHEAD_MAX else ''} ahead")
+    if state.free < count:
+        reason, *more = _capacity_reason(state, count, ledger.now)
+        if counts_ahead:
+            more += _machines(core, job, state)
+        fix = _taking_jobs_again(state) if counts_ahead else ""
+        return PendingReason(reason, "; ".join((need, *more, *standing)), fix)
+    if ledger.fleet.find(state.row, form) is None:
+        return PendingReason(Reason.WAIT_FRAGMENTED, "; ".join((f"{need}, but not on few enough machines", *standing)))
+    reason = Reason.WAIT_PRICE if is_shared else Reason.WAIT_PRIORITY
+    price = () if is_planned else _price(core, state.row)
+    return PendingReason(reason, "; ".join((need, *standing, *price)))
+
+
+def _values_and_costs(core: SchedulerCore, job: JobRecord) -> dict[int, tuple[float, float, str]]:
+    """Under a plan, by pool: what the place is worth to the job, what it costs at the plan's prices, and their unit."""
+    ledger, standing = core.ledger, core.cycle.standing
+    quote, pools = standing.quote, ledger.fleet.pools
+    if standing.sharing is None or not standing.plans or quote is None or len(quote.prices) != len(pools):
+        return {}
+    capacity = np.array([float(state.capacity) for state in pools])
+    ways = configurations_of(ledger.classes, np.array([job.class_row]), capacity)
+    if not len(ways.job):
+        return {}
+    value = standing.sharing.value(describe_newcomer(ledger, job, ways, capacity), quote)
+    cost = ways.count * quote.prices[ways.pool]
+    # Of several gang sizes on a pool, the one that gains most.
+    return {int(ways.pool[at]): (value[at], cost[at], quote.unit) for at in np.argsort(value - cost, kind="stable")}
+
+
+def _with_price(line: PendingReason, value: float, cost: float, unit: str) -> PendingReason:
+    """Who would have to pay more than a place is worth to it waits for the price."""
+    detail = f"{line.detail}; worth {value:.3g} here, price {cost:.3g} ({unit})"
+    return PendingReason(Reason.WAIT_PRICE if cost > value else line.reason, detail, line.fix)
+
+
+def _capacity_reason(state: PoolState, count: int, now: float) -> tuple[Reason, *tuple[str, ...]]:
+    """Why a pool has too little free, and what is under way."""
+    if state.awaited:
+        return Reason.WAIT_PROVISIONING, f"{sum(state.awaited.values())} machines are on their way"
+    if state.rent_not_before > now:
+        asked = f"asked again in {state.rent_not_before - now:.0f} s"
+        return Reason.WAIT_PROVISIONING, f"could not be rented: {state.rent_problem}; {asked}"
+    if state.capacity < count:
+        if state.rented:
+            return Reason.WAIT_CAPACITY, "the policy rents no more machines at this price"
+        return Reason.WAIT_CAPACITY, "more of its machines must join, or take jobs again"
+    return (Reason.WAIT_CAPACITY,)
+
+
+def _machines(core: SchedulerCore, job: JobRecord, state: PoolState) -> list[str]:
+    """Who else holds the machines of a pool, and which of them take no jobs: the first few."""
+    machines = state.members.values()
+    holders = sorted({job_id for each in machines for job_id in each.holders} - {job.job_id})
+    away = [_away_text(each) for each in machines if each.condition is not MachineCondition.UP]
+    more = ", ..." if len(holders) > _NAMED_MAX else ""
+    held = [f"held by job {', '.join(map(str, holders[:_NAMED_MAX]))}{more}"] if holders else []
+    return held + _unstoppable(core, holders) + away[:_NAMED_MAX]
+
+
+def _unstoppable(core: SchedulerCore, holders: Sequence[JobId]) -> list[str]:
+    """Under a plan, which stops whom it moves: those that it must leave where they are, whatever waits."""
+    discipline, jobs = core.cycle.discipline, core.ledger.jobs
+    if discipline is None or not core.cycle.standing.plans:
+        return []
+    staying = [job_id for job_id in holders if jobs[job_id].holds and not discipline.can_be_stopped(jobs[job_id])]
+    if not staying:
+        return []
+    named = ", ".join(map(str, staying[:_NAMED_MAX])) + (", ..." if len(staying) > _NAMED_MAX else "")
+    return [f"job {named} cannot be stopped now (`preemptible: false`, no checkpoint, or its speed is being learnt)"]
+
+
+def _away_text(machine: FleetMachine) -> str:
+    return f"{machine.node_id} is {machine.condition.value}" + (f" ({machine.detail})" if machine.detail else "")
+
+
+def _taking_jobs_again(state: PoolState) -> str:
+    """Machines that an administrator could let take jobs."""
+    aside = [each.node_id for each in state.members.values() if each.condition is MachineCondition.QUARANTINED]
+    return f"see why jobs fail there, then: walras admin resume {aside[0]}" if aside else ""
+
+
+def _price(core: SchedulerCore, pool: int) -> tuple[str, ...]:
+    standing = core.ledger.standing
+    if standing is None or standing.quote is None or pool >= len(standing.quote.prices):
+        return ()
+    return (f"price {standing.quote.prices[pool]:.3g} {standing.quote.unit}",)
+
+
+def _jobs_ahead(core: SchedulerCore, job: JobRecord, pool: int) -> int:
+    """Waiting jobs with a better place in the pool's line; `_AHEAD_MAX` stands for that many or more."""
+    discipline, columns = core.cycle.discipline, core.ledger.columns
+    # A key settles the job's row. Undone: whether somebody asks must not change a bit of what is decided later.
+    before = columns.settled_at[job.slot], columns.attained_s[job.slot], columns.owed[job.slot].copy()
+    mine = None if discipline is None else dict(discipline.keys(job)).get(pool)
+    columns.settled_at[job.slot], columns.attained_s[job.slot], columns.owed[job.slot] = before
+    return 0 if mine is None else core.cycle.lines.ahead(pool, mine, _AHEAD_MAX)
+
+
+AT_RISK, BUDGET_LOW, SPEED_DIFFERS, NO_STEPS = "at_risk", "budget_low", "speed_differs", "no_steps"
+#: A job whose steps are stated, and that has not told of one for so long since its ranks were up.
+NO_STEPS_AFTER_S = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class JobCondition:
+    type: str
+    detail: str
+
+
+def job_conditions(core: SchedulerCore, job_id: JobId) -> tuple[JobCondition, ...]:
+    """All that hold now; none of a job that is not active."""
+    job = core.ledger.jobs.get(job_id)
+    if job is None:
+        return ()
+    found = []
+    deadline, spending = deadline_outlook(core.ledger, job), core.cycle.spending
+    if deadline is not None and deadline.is_at_risk:
+        found.append(JobCondition(AT_RISK, deadline_risk_text(deadline)))
+    for account in spending.accounts_of(job):
+        if any(spent >= account.warn_at * limit for spent, limit, _ in spending.spent_now(account)):
+            found.append(JobCondition(BUDGET_LOW, spending.text(account)))
+    if core.ledger.kind_of(job) != job.request.kind:
+        detail = f"counted as {core.ledger.kind_of(job)!r}; give jobs that differ a `profile` each"
+        found.append(JobCondition(SPEED_DIFFERS, detail))
+    silent_s = core.ledger.now - job.running_at
+    if job.holds and silent_s >= NO_STEPS_AFTER_S and job.request.steps is not None and job.steps <= job.start_steps:
+        detail = (
+            f"no step was counted in {silent_s / 60:.0f} min: its speed and what is left of its {job.request.steps:g} "
+            "steps are unknown; steps are counted by walras.training.Loop in the script, or leave `steps` out"
+        )
+        found.append(JobCondition(NO_STEPS, detail))
+    return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class PoolSpeed:
+    """Of the whole gang."""
+
+    pool_id: PoolId
+    accelerator: str
+    accelerators: int
+    speed: BelievedSpeed
+
+
+def believed_speeds(core: SchedulerCore, job_id: JobId) -> tuple[PoolSpeed, ...]:
+    """On every pool where the job can run, fastest first; empty for an unknown job."""
+    job = core.ledger.jobs.get(job_id)
+    if job is None:
+        return ()
+    ledger, found = core.ledger, list[PoolSpeed]()
+    job_class = ledger.class_of(job)
+    counts = ledger.classes.forms[job_class.form].counts
+    for row in job_class.fastest:
+        pool = ledger.fleet.pools[row].pool
+        speed = ledger.table.speed(job_class.kind, pool.shape.accelerator, counts[row], ledger.classes.nominal)
+        found.append(PoolSpeed(pool.pool_id, pool.shape.accelerator, counts[row], speed))
+    return tuple(found)

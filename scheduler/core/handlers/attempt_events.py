@@ -1,0 +1,325 @@
+"""What attempts report (machines prepared, ranks running, steps, checkpoints), and how they end.
+
+At its end an attempt is judged: whose fault was it, and what becomes of the job? Preemption and infrastructure
+failures never consume a retry and never end a job. A job ends by its own failures, by a person's wish, by a limit or
+by a failed dependency.
+"""
+
+from math import inf
+
+from scheduler.core.commands import NodeCordoned, Revoke
+from scheduler.core.events import AttemptEnded, AttemptProgressed, CheckpointRecorded, EndCause, RoundEnded
+from scheduler.core.placement.attempt_lifecycle import command_start, release_attempt
+from scheduler.core.placement.reservations import drop_reservation
+from scheduler.core.state.fleet import FleetMachine, MachineCondition
+from scheduler.core.state.ledger import JobRecord
+from scheduler.core.state.working_set import Cycle, enqueue_job
+from walras.cluster import NodeId, Rendezvous
+from walras.states import AttemptState, JobState, Reason
+
+
+def on_prepared(cycle: Cycle, job: JobRecord, node_id: NodeId, address: str, port: int) -> None:
+    """One machine of a gang holds its part; when all do, the ranks may start."""
+    if job.revoked is not None or job.state is not JobState.STARTING or job.placement is None:
+        return
+    nodes = [part.node_id for part in job.placement.parts]
+    if len(nodes) < 2 or node_id not in nodes or node_id in job.prepared:
+        return
+    job.prepared.add(node_id)
+    if node_id == nodes[0]:
+        job.rendezvous = Rendezvous(address, port)
+    if len(job.prepared) == len(nodes):
+        command_start(cycle, job)
+
+
+def mark_running(cycle: Cycle, job: JobRecord) -> None:
+    """All ranks are up."""
+    if job.state is JobState.STARTING:
+        columns = cycle.ledger.columns
+        job.running_at = columns.running_at[job.slot] = columns.steps_at[job.slot] = cycle.now
+        job.refusals = 0
+        cycle.set_job_state(job, JobState.RUNNING)
+        cycle.set_attempt_state(job, AttemptState.RUNNING)
+
+
+def on_attempt_progressed(cycle: Cycle, job: JobRecord, event: AttemptProgressed) -> bool:
+    """Take in a progress report. True if it changed the published speed of the job's kind."""
+    ledger = cycle.ledger
+    mark_running(cycle, job)
+    job.steps = max(job.steps, event.steps)
+    ledger.columns.steps[job.slot], ledger.columns.steps_at[job.slot] = job.steps, cycle.now
+    if event.start_s is not None and not job.start_told:
+        job.start_told = True  # once a start, however often it is repeated: the kind's median is over starts
+        ledger.costs.saw_start(job.request.kind, event.start_s)
+    if event.steps_per_s is None or job.placement is None or ledger.is_spread(job):
+        return False  # what is made of several speeds is no speed of one
+    shape = ledger.fleet.pools[int(ledger.columns.pool[job.slot])].pool.shape
+    key = (ledger.kind_of(job), shape.accelerator, job.placement.accelerators)
+    return ledger.table.measure(*key, event.steps_per_s, ledger.classes.nominal)
+
+
+def on_checkpoint_recorded(cycle: Cycle, job: JobRecord, event: CheckpointRecorded) -> None:
+    """These steps survive whatever happens."""
+    job.saved, job.loses_work = True, False
+    cycle.ledger.columns.loses_work[job.slot] = False
+    job.safe_steps = max(job.safe_steps, event.steps)
+    if job.safe_steps > job.steps:
+        columns = cycle.ledger.columns
+        job.steps = columns.steps[job.slot] = job.safe_steps
+        if job.running_at < inf:
+            columns.steps_at[job.slot] = cycle.now  # counted on from an older report, they would count twice
+    cycle.ledger.costs.saw_checkpoint(job.request.kind, event.took_s)
+
+
+def on_round_ended(cycle: Cycle, event: RoundEnded) -> None:
+    """What all attempts made in a round in step, in one report; their work is saved."""
+    jobs = [cycle.ledger.jobs[job_id] for job_id in event.job_ids]
+    for job, steps in zip(jobs, event.steps, strict=True):
+        job.steps = job.safe_steps = steps
+        job.saved, job.loses_work = True, False
+    columns, slots = cycle.ledger.columns, [job.slot for job in jobs]
+    columns.steps[slots], columns.steps_at[slots] = event.steps, event.at
+    columns.loses_work[slots] = False
+    cycle.beat = event
+
+
+#: "Checkpointed, requeue me."
+EXIT_YIELDED = 85
+#: Yields in a row without a step between them, after which the job is held.
+IDLE_YIELDS_MAX = 5
+#: Starts in a row that machines refused, after which the job is held: waiting longer will not cure it.
+REFUSALS_MAX = 5
+#: Backoff doubles up to this factor.
+BACKOFF_MAX = 32
+#: Of a pool's owned machines at most one in so many (one of fewer) is put aside for the failures of jobs.
+QUARANTINE_ONE_IN = 4
+
+_SIGKILL = 9
+
+
+def on_attempt_ended(cycle: Cycle, job: JobRecord, event: AttemptEnded) -> None:
+    """Judge the end of the job's current attempt."""
+    if event.steps is not None:
+        count_steps(cycle, job, event.steps)
+    reason, node_id = job.revoked, event.node_id
+    succeeded = event.cause is EndCause.EXITED and event.exit_code == 0 and event.signal is None
+    if succeeded:
+        _clear_failures(cycle, job)
+    release_attempt(cycle, job)
+    if succeeded:
+        end_job(cycle, job, JobState.SUCCEEDED, AttemptState.SUCCEEDED)
+    elif reason is Reason.USER_CANCELLED:
+        end_job(cycle, job, JobState.CANCELLED, AttemptState.CANCELLED, Reason.USER_CANCELLED)
+    elif reason is Reason.POLICY_MAX_RUNTIME:
+        end_job(
+            cycle, job, JobState.FAILED, AttemptState.TIMEOUT, reason, f"ran {job.request.max_runtime_s:g} s, its limit"
+        )
+    elif event.cause is not EndCause.EXITED:
+        expired = event.cause is EndCause.LEASE_EXPIRED
+        state = AttemptState.LEASE_EXPIRED if expired else AttemptState.NODE_LOST
+        requeue_after_infra_failure(
+            cycle, job, state, Reason.INFRA_LEASE_EXPIRED if expired else Reason.INFRA_NODE_LOST
+        )
+    elif reason is not None:
+        job.loses_work = not job.saved and event.exit_code != EXIT_YIELDED and job.running_at < inf
+        cycle.ledger.columns.loses_work[job.slot] = job.loses_work
+        cycle.set_attempt_state(job, AttemptState.PREEMPTED, reason)
+        requeue_job(cycle, job, reason, _stopped_text(event))
+    elif event.exit_code == EXIT_YIELDED:
+        _yielded(cycle, job)
+    else:
+        _failed(cycle, job, event, node_id)
+
+
+def end_attempts_on_lost_machine(cycle: Cycle, machine: FleetMachine, reason: Reason) -> list[JobRecord]:
+    """The machine is gone. Attempts that ran only there have ended; returns gangs with ranks left elsewhere."""
+    ledger = cycle.ledger
+    left: list[JobRecord] = []
+    for job_id in tuple(machine.holders):
+        job = ledger.jobs[job_id]
+        if all(row != machine.row for row, _ in job.place):
+            continue  # held by a claim: the claim is dropped with the machine
+        job.lost.add(machine.node_id)
+        assert job.placement is not None
+        if all(part.node_id in job.lost for part in job.placement.parts):
+            release_attempt(cycle, job)
+            if job.revoked is Reason.USER_CANCELLED:
+                end_job(cycle, job, JobState.CANCELLED, AttemptState.CANCELLED, Reason.USER_CANCELLED)
+            else:
+                requeue_after_infra_failure(cycle, job, AttemptState.NODE_LOST, reason)
+        else:
+            left.append(job)
+            form = ledger.classes.forms[ledger.class_of(job).form]
+            ledger.fleet.give_back(job.job_id, machine, form, cycle.now)
+    return left
+
+
+def fail_start(cycle: Cycle, job: JobRecord, node_id: NodeId | None, reason: Reason, detail: str) -> None:
+    """The attempt never got a rank running: its places are free at once. The machine is remembered."""
+    release_attempt(cycle, job)
+    _blame(cycle, job, node_id)
+    if job.revoked is Reason.USER_CANCELLED or reason is Reason.USER_CANCELLED:
+        end_job(cycle, job, JobState.CANCELLED, AttemptState.CANCELLED, Reason.USER_CANCELLED)
+    else:
+        requeue_after_infra_failure(cycle, job, AttemptState.START_FAILED, reason, detail)
+
+
+def abort_start(cycle: Cycle, job: JobRecord, reason: Reason, node_id: NodeId | None = None, detail: str = "") -> None:
+    """No rank of the gang can be running yet: tell the machines to let go, and let go."""
+    cycle.commands.append(Revoke(job.job_id, job.attempt, reason, 0.0))
+    if reason is Reason.USER_CANCELLED:
+        cycle.set_job_state(job, JobState.CANCELLING, reason)
+    fail_start(cycle, job, node_id, reason, detail or "stopped before it started")
+
+
+def requeue_after_infra_failure(
+    cycle: Cycle, job: JobRecord, state: AttemptState, reason: Reason, detail: str = ""
+) -> None:
+    """The world failed the job: back in line, with growing patience, at no cost to its retries."""
+    job.misfortunes += 1
+    cycle.set_attempt_state(job, state, reason)
+    if state is AttemptState.START_FAILED:
+        job.refusals += 1
+        _back_off(cycle, job, job.refusals)
+        if job.refusals >= REFUSALS_MAX and reason is Reason.INFRA_START_REFUSED:
+            job.hold_reason = Reason.HOLD_REPEATED_FAILURE
+            detail = f"{job.refusals} starts in a row were refused; the last: {detail}"
+    requeue_job(cycle, job, reason, detail)
+
+
+def requeue_job(cycle: Cycle, job: JobRecord, reason: Reason, detail: str = "") -> None:
+    """Back in line, from the newest recorded checkpoint."""
+    job.steps = job.safe_steps
+    cycle.ledger.columns.steps[job.slot] = job.steps
+    if job.hold_reason is not None:
+        cycle.set_job_state(job, JobState.HELD, job.hold_reason, detail)
+        cycle.dirty = True  # one fewer to share with; a job that only changes places changes nothing
+        return
+    cycle.set_job_state(job, JobState.PENDING, reason, detail)
+    enqueue_job(cycle, job)
+    if job.job_id in cycle.claims:
+        cycle.arrived.append(job.job_id)  # its place may be complete already
+
+
+def end_job(
+    cycle: Cycle,
+    job: JobRecord,
+    state: JobState,
+    attempt_state: AttemptState | None,
+    reason: Reason | None = None,
+    detail: str = "",
+) -> None:
+    """The job is over: its row leaves, and those who waited for it are told."""
+    if attempt_state is not None:
+        cycle.set_attempt_state(job, attempt_state, reason)
+    cycle.set_job_state(job, state, reason, detail)
+    drop_reservation(cycle, job.job_id)
+    best_rate = cycle.ledger.class_of(job).best_rate
+    if state is JobState.SUCCEEDED and best_rate > 0 and job.steps > 0:
+        cycle.ledger.finished_s.append(job.steps / best_rate)
+    cycle.spending.forget_job(job)
+    cycle.ledger.remove(job)
+    cycle.dirty = True
+    for dependent_id in cycle.ledger.dependents.pop(job.job_id, ()):
+        dependent = cycle.ledger.jobs.get(dependent_id)
+        if dependent is not None:
+            _dependency_ended(cycle, dependent, job, state)
+
+
+def _dependency_ended(cycle: Cycle, job: JobRecord, dependency: JobRecord, state: JobState) -> None:
+    if state is not JobState.SUCCEEDED and not job.request.depends_on_any_end:
+        detail = f"job {dependency.job_id} ended {state}"
+        end_job(cycle, job, JobState.CANCELLED, None, Reason.USER_DEPENDENCY_FAILED, detail)
+        return
+    job.blocked_by.discard(dependency.job_id)
+    if not job.blocked_by:
+        cycle.arrived.append(job.job_id)
+
+
+def count_steps(cycle: Cycle, job: JobRecord, steps: float) -> None:
+    """The job has done at least this many steps."""
+    job.steps = max(job.steps, steps)
+    cycle.ledger.columns.steps[job.slot] = job.steps
+
+
+def _yielded(cycle: Cycle, job: JobRecord) -> None:
+    """It checkpointed and left of its own accord."""
+    cycle.set_attempt_state(job, AttemptState.PREEMPTED)
+    job.idle_yields = job.idle_yields + 1 if job.steps <= job.start_steps else 0
+    if job.idle_yields >= IDLE_YIELDS_MAX:
+        job.hold_reason = Reason.HOLD_REPEATED_FAILURE
+        requeue_job(cycle, job, Reason.HOLD_REPEATED_FAILURE, f"asked {job.idle_yields} times in a row to be requeued")
+    else:
+        requeue_job(cycle, job, Reason.WAIT_NOT_EVALUATED, "the job asked to be requeued")
+
+
+def _failed(cycle: Cycle, job: JobRecord, event: AttemptEnded, node_id: NodeId | None) -> None:
+    """The job itself failed: retry if its rule allows, else it is over."""
+    _blame(cycle, job, node_id)
+    reason = Reason.USER_EXIT_CODE if event.signal is None else Reason.USER_SIGNAL
+    detail = f"exit code {event.exit_code}" if event.signal is None else f"signal {event.signal}"
+    if event.signal == _SIGKILL:
+        detail += " (often: out of memory)"
+    rule = job.request.retry
+    allowed = not rule.on_exit_codes or event.exit_code in rule.on_exit_codes
+    if job.restarts < rule.max_restarts and allowed:
+        job.restarts += 1
+        cycle.set_attempt_state(job, AttemptState.FAILED, reason)
+        _back_off(cycle, job, job.restarts)
+        requeue_job(cycle, job, Reason.WAIT_BACKOFF, f"{detail}; retry {job.restarts} of {rule.max_restarts}")
+        return
+    end_job(cycle, job, JobState.FAILED, AttemptState.FAILED, reason, detail)
+
+
+def _back_off(cycle: Cycle, job: JobRecord, times: int) -> None:
+    job.ready_at = cycle.now + cycle.standing.rules.backoff_s * min(2 ** (times - 1), BACKOFF_MAX)
+    cycle.timers.set(job.ready_at, "ready", job.job_id)
+
+
+def _blame(cycle: Cycle, job: JobRecord, node_id: NodeId | None) -> None:
+    """Remember where it failed: a machine on which distinct jobs fail, and none succeeds, takes no more of them."""
+    machine = None if node_id is None else cycle.ledger.fleet.machine(node_id)
+    if machine is None:
+        return
+    rules = cycle.standing.rules
+    machine.failures.append((cycle.now, job.job_id))
+    recent = {job_id for at, job_id in machine.failures if at >= cycle.now - rules.quarantine_window_s}
+    if (
+        len(recent) >= rules.quarantine_jobs
+        and machine.condition is MachineCondition.UP
+        and _may_quarantine(cycle, machine)
+    ):
+        detail = f"{len(recent)} distinct jobs failed here within {rules.quarantine_window_s:g} s"
+        cycle.ledger.fleet.set_condition(machine, MachineCondition.QUARANTINED, detail)
+        cycle.commands.append(NodeCordoned(machine.node_id, detail))
+        cycle.dirty = True
+        if machine.token:
+            cycle.emptied[machine.row] = None
+
+
+def _may_quarantine(cycle: Cycle, machine: FleetMachine) -> bool:
+    """Whether others would carry on: where jobs fail on all machines alike, it is the jobs.
+
+    A rented machine is given back for another. Of those that are owned, somebody's mistakes must not take away the last
+    or the most.
+    """
+    if machine.token:
+        return True
+    members = cycle.ledger.fleet.pools[machine.pool].members.values()
+    others_up = any(each.condition is MachineCondition.UP for each in members if each is not machine)
+    aside = sum(each.condition is MachineCondition.QUARANTINED for each in members)
+    return others_up and aside < max(1, len(members) // QUARANTINE_ONE_IN)
+
+
+def _clear_failures(cycle: Cycle, job: JobRecord) -> None:
+    """A job succeeded there: what failed before it says nothing of its machines any more."""
+    for row, _ in job.place:
+        machine = cycle.ledger.fleet.machines[row]
+        if machine is not None:
+            machine.failures.clear()
+
+
+def _stopped_text(event: AttemptEnded) -> str:
+    if event.exit_code == EXIT_YIELDED:
+        return "checkpointed and stopped"
+    return f"stopped by signal {event.signal}" if event.signal is not None else f"stopped, exit code {event.exit_code}"

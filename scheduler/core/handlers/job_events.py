@@ -1,0 +1,221 @@
+"""What people do to jobs (submit, cancel, hold, release, reprioritise), the limits they set, and jobs restored.
+
+After a restart a fresh core receives, as events, what the tables know. The rest begins anew: what jobs are owed,
+reservations, the policy's memory; a solve follows at once. Restoring gives no commands: machines go on with their
+work and report it as always.
+"""
+
+from dataclasses import replace
+from heapq import heappush
+from math import inf
+
+from scheduler.core.events import (
+    JobBudgetChanged,
+    JobCancelled,
+    JobHeld,
+    JobReleased,
+    JobReprioritised,
+    JobRestored,
+    JobSubmitted,
+    StartRefused,
+    WorkRestated,
+)
+from scheduler.core.handlers.attempt_events import abort_start, end_job
+from scheduler.core.placement.attempt_lifecycle import is_prepared, revoke_attempt
+from scheduler.core.placement.reservations import drop_reservation
+from scheduler.core.state.ledger import JobRecord
+from scheduler.core.state.working_set import Cycle
+from walras.states import JobState, Reason
+
+
+def on_job_submitted(cycle: Cycle, event: JobSubmitted) -> None:
+    """A new job: in line, or blocked by its dependencies, its start time or its submitter."""
+    ledger, request = cycle.ledger, event.job
+    assert request.job_id not in ledger.jobs, f"job {request.job_id} submitted twice"
+    if request.declared:
+        ledger.classes.declare(request)
+    job = ledger.add(request, event.at)
+    cycle.spending.take_job(job)
+    if request.deadline_at < inf:
+        heappush(cycle.deadlines, (event.at, request.job_id))
+    # Dependencies that are not active have ended; the shells refuse those that ended badly.
+    job.blocked_by = {dependency for dependency in request.depends_on if dependency in ledger.jobs}
+    for dependency in sorted(job.blocked_by):
+        ledger.dependents.setdefault(dependency, []).append(request.job_id)
+    if request.not_before_at > event.at:
+        job.ready_at = request.not_before_at
+        cycle.timers.set(request.not_before_at, "ready", request.job_id)
+    cycle.timers.set(event.at + request.max_queue_s, "max_queue", request.job_id)
+    if request.held:
+        cycle.set_job_state(job, JobState.HELD, Reason.HOLD_USER)
+    elif not job.blocked_by:
+        cycle.arrived.append(request.job_id)
+
+
+def on_job_cancelled(cycle: Cycle, job: JobRecord, event: JobCancelled) -> None:
+    detail = f"by {event.by}" if event.by else ""
+    drop_reservation(cycle, job.job_id)
+    if not job.holds:
+        end_job(cycle, job, JobState.CANCELLED, None, Reason.USER_CANCELLED, detail)
+    elif not is_prepared(job):
+        abort_start(cycle, job, Reason.USER_CANCELLED)
+    elif job.state is not JobState.CANCELLING:
+        revoke_attempt(cycle, job, Reason.USER_CANCELLED)
+        cycle.set_job_state(job, JobState.CANCELLING, Reason.USER_CANCELLED, detail)
+
+
+def on_job_held(cycle: Cycle, job: JobRecord, event: JobHeld) -> None:
+    if job.state in (JobState.HELD, JobState.CANCELLING):
+        return
+    drop_reservation(cycle, job.job_id)
+    if not job.holds:
+        cycle.set_job_state(job, JobState.HELD, event.reason)
+        cycle.dirty = True
+        return
+    job.hold_reason = event.reason
+    if is_prepared(job):
+        revoke_attempt(cycle, job, event.reason)
+    else:
+        abort_start(cycle, job, event.reason)
+
+
+def on_job_released(cycle: Cycle, job: JobRecord, event: JobReleased) -> None:
+    job.hold_reason = None
+    job.idle_yields = job.refusals = 0
+    if job.state is JobState.HELD:
+        cycle.set_job_state(job, JobState.PENDING, Reason.WAIT_NOT_EVALUATED)
+        cycle.dirty = True
+        cycle.arrived.append(job.job_id)
+
+
+def on_job_reprioritised(cycle: Cycle, job: JobRecord, event: JobReprioritised) -> None:
+    job.request = replace(job.request, priority=event.priority)
+    cycle.ledger.columns.priority_class[job.slot] = job.request.priority_class
+    cycle.dirty = cycle.refill = True
+    if job.waits:
+        cycle.arrived.append(job.job_id)
+
+
+def on_job_budget_changed(cycle: Cycle, job: JobRecord, event: JobBudgetChanged) -> None:
+    """It may cost more, or less, than was said: whether it may run is settled with every account (`budgets.py`)."""
+    job.request = replace(job.request, budget_usd=event.budget_usd)
+    cycle.spending.limit_job(job, event.spent_usd)
+
+
+def on_work_restated(cycle: Cycle, job: JobRecord, event: WorkRestated) -> None:
+    """Another kind means other speeds, another count another length; where it runs nothing changes."""
+    columns, classes, slot = cycle.ledger.columns, cycle.ledger.classes, job.slot
+    job.request = replace(job.request, kind=event.kind, steps=event.steps_total)
+    job.steps = job.safe_steps = event.steps
+    job.start_steps = min(job.start_steps, event.steps)
+    job.ends_known = -1
+    for row, _ in job.place:
+        if (machine := cycle.ledger.fleet.machines[row]) is not None:
+            machine.ends_known = -1
+    job.class_row = columns.class_row[slot] = classes.of_kind(job.class_row, event.kind)
+    columns.runs_as[slot] = classes.of_kind(int(columns.runs_as[slot]), event.kind)
+    columns.steps_total[slot], columns.steps[slot] = event.steps_total, event.steps
+    columns.steps_at[slot] = cycle.now if job.state is JobState.RUNNING else inf
+    cycle.dirty = cycle.refill = True
+
+
+def on_job_ready(cycle: Cycle, job: JobRecord) -> None:
+    """Its backoff, or its `not_before`, is over."""
+    if job.waits and job.ready_at <= cycle.now:
+        cycle.arrived.append(job.job_id)
+
+
+def on_max_queue_time(cycle: Cycle, job: JobRecord) -> None:
+    """It never started within its `max_queue_time`."""
+    if job.attempt == 0 and not job.holds:
+        drop_reservation(cycle, job.job_id)
+        detail = f"waited {job.request.max_queue_s:g} s, its limit"
+        if job.state is JobState.HELD:
+            end_job(cycle, job, JobState.CANCELLED, None, Reason.POLICY_MAX_QUEUE_TIME, detail)
+        else:
+            end_job(cycle, job, JobState.TIMEOUT, None, Reason.POLICY_MAX_QUEUE_TIME, detail)
+
+
+def on_max_runtime(cycle: Cycle, job: JobRecord, attempt: int) -> None:
+    """The attempt has held accelerators for the job's `max_runtime`."""
+    if job.attempt != attempt or not job.holds or job.revoked is Reason.USER_CANCELLED:
+        return
+    if is_prepared(job):
+        revoke_attempt(cycle, job, Reason.POLICY_MAX_RUNTIME)
+    else:
+        on_prepare_timeout(cycle, job)
+
+
+def on_start_refused(cycle: Cycle, job: JobRecord, event: StartRefused) -> None:
+    """A machine cannot take its part; no rank of the gang runs."""
+    abort_start(cycle, job, Reason.INFRA_START_REFUSED, event.node_id, f"{event.node_id}: {event.detail}")
+
+
+def on_prepare_timeout(cycle: Cycle, job: JobRecord) -> None:
+    """Not every machine of the gang answered in time: the whole gang lets go."""
+    abort_start(cycle, job, Reason.INFRA_START_TIMEOUT, None, "the gang was not prepared in time")
+
+
+def on_job_restored(cycle: Cycle, event: JobRestored) -> None:
+    """A job as it was: in line, held, or with an attempt under way."""
+    ledger, columns, request = cycle.ledger, cycle.ledger.columns, event.job
+    assert request.job_id not in ledger.jobs, f"job {request.job_id} restored twice"
+    if request.declared:
+        ledger.classes.declare(request)
+    job = ledger.add(request, event.submitted_at)
+    cycle.spending.take_job(job, event.spent_usd)
+    if request.deadline_at < inf:
+        heappush(cycle.deadlines, (event.at, request.job_id))
+    columns.settled_at[job.slot] = event.at
+    columns.attained_s[job.slot] = event.attained_s
+    job.attempt, job.restarts, job.hold_reason = event.attempt, event.restarts, event.hold_reason
+    job.steps, job.safe_steps, job.start_steps = event.steps, event.safe_steps, event.safe_steps
+    columns.steps[job.slot] = event.steps
+    job.state = event.state
+    if event.hold_reason is Reason.HOLD_BUDGET:
+        cycle.spending.held.add(job.job_id)
+    if event.placement is not None:
+        _resume_attempt(cycle, job, event)
+    else:
+        _resume_waiting(cycle, job)
+    ledger.set_eligible(job)
+    cycle.dirty = True
+
+
+def _resume_attempt(cycle: Cycle, job: JobRecord, event: JobRestored) -> None:
+    ledger, columns, placement = cycle.ledger, cycle.ledger.columns, event.placement
+    assert placement is not None
+    form = ledger.classes.forms[ledger.class_of(job).form]
+    pool = ledger.fleet.pool_row(placement.pool_id)
+    assert pool is not None, f"job {job.job_id} is said to run in {placement.pool_id}, which is not declared"
+    job.place = ledger.fleet.take_again(job.job_id, placement, form)
+    job.lost = {part.node_id for part in placement.parts if ledger.fleet.machine(part.node_id) is None}
+    job.placement, job.leased_at, job.running_at = placement, event.leased_at, event.running_at
+    job.prepared, job.rendezvous, job.revoked = set(event.prepared), event.rendezvous, event.revoked
+    parts = ledger.fleet.parts_of(job.place) if job.request.spreads else ()
+    columns.hold(job.slot, parts or ((pool, placement.accelerators),))
+    cycle.spending.started(job)
+    columns.runs_as[job.slot] = ledger.class_over(job, parts or ((pool, placement.accelerators),))
+    columns.since_at[job.slot], columns.running_at[job.slot] = event.leased_at, event.running_at
+    if event.running_at < inf:
+        columns.steps_at[job.slot] = event.at
+    cycle.timers.set(event.leased_at + job.request.max_runtime_s, "max_runtime", job.job_id, job.attempt)
+    if not is_prepared(job):
+        timeout_s = cycle.standing.rules.prepare_timeout_s
+        cycle.timers.set(event.at + timeout_s, "prepare", job.job_id, job.attempt)
+
+
+def _resume_waiting(cycle: Cycle, job: JobRecord) -> None:
+    """Dependencies that are not active any more have ended well: otherwise the job would have ended with them."""
+    ledger, request = cycle.ledger, job.request
+    job.blocked_by = {dependency for dependency in request.depends_on if dependency in ledger.jobs}
+    for dependency in sorted(job.blocked_by):
+        ledger.dependents.setdefault(dependency, []).append(job.job_id)
+    if request.not_before_at > cycle.now:
+        job.ready_at = request.not_before_at
+        cycle.timers.set(request.not_before_at, "ready", job.job_id)
+    if job.attempt == 0:
+        submitted_at = float(ledger.columns.submitted_at[job.slot])
+        cycle.timers.set(submitted_at + request.max_queue_s, "max_queue", job.job_id)
+    if job.state is JobState.PENDING and not job.blocked_by:
+        cycle.arrived.append(job.job_id)

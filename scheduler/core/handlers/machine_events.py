@@ -1,0 +1,321 @@
+"""Machines that join, fall silent, leave and are lost; machines that are rented and given back (autoscaling).
+
+The last solve and deadlines decide how many machines a pool is to have. What is paid for is kept: an idle machine is
+given back just before its next billing step begins, or when its minimum billing has run out. Where billing has no
+steps, or short ones, it goes when it has been idle for `rent_keep_s`. A quarantined machine goes as soon as it is
+empty.
+"""
+
+from math import ceil, inf
+
+from scheduler.core.commands import NodeCordoned, ReleaseNode, Rent
+from scheduler.core.events import (
+    NodeJoined,
+    NodeLeaving,
+    NodeQuarantined,
+    PoolDeclared,
+    Proposal,
+    RentFailed,
+    RentRestored,
+)
+from scheduler.core.handlers import deadlines
+from scheduler.core.handlers.attempt_events import abort_start, end_attempts_on_lost_machine
+from scheduler.core.placement.attempt_lifecycle import is_prepared, revoke_attempt
+from scheduler.core.placement.reservations import drop_reservations_on
+from scheduler.core.state.fleet import FleetMachine, MachineCondition, PoolState
+from scheduler.core.state.ledger import JobRecord
+from scheduler.core.state.working_set import Cycle
+from walras.cluster import billed_until
+from walras.states import JobState, Reason
+
+#: Giving a machine back takes this long at most; so long before a billing step it is begun.
+GIVING_BACK_S = 30.0
+#: Machines are looked at again after this time at the soonest, or wakes would never end where nothing is kept idle.
+_IDLE_CHECK_S = 5.0
+#: Conditions of machines that are there for jobs, now or once they are heard of again.
+_STAYING = (MachineCondition.UP, MachineCondition.UNREACHABLE)
+
+
+def release_due_at(machine: FleetMachine, state: PoolState, keep_s: float) -> float:
+    """When a machine that is idle now is to be given back, were it idle until then.
+
+    It is kept for `keep_s` if that costs anything, and through the steps that are paid for. A step longer than `keep_s`
+    is never begun for an idle machine.
+    """
+    wanted_at = machine.idle_since + max(0.0, keep_s - state.pool.billing_step_s)
+    return billed_until(state.pool, machine.paid_since, wanted_at + GIVING_BACK_S) - GIVING_BACK_S
+
+
+def settle_idle_machines(cycle: Cycle) -> None:
+    """After things were started: machines that have become empty, and stayed so."""
+    emptied, cycle.emptied = cycle.emptied, {}
+    for row in emptied:
+        machine = cycle.ledger.fleet.machines[row]
+        if machine is None:
+            continue
+        if machine.condition is MachineCondition.QUARANTINED and not _runs_something(cycle, machine):
+            release_machine(cycle, machine, f"given back: {machine.detail}")
+        elif _is_idle(machine):
+            state = cycle.ledger.fleet.pools[machine.pool]
+            _set_idle_timer(cycle, state, release_due_at(machine, state, cycle.standing.rules.rent_keep_s))
+
+
+def schedule_idle_check(cycle: Cycle, state: PoolState) -> None:
+    """Once it may be time to give a machine back; one timer for each pool, however often this is asked."""
+    _set_idle_timer(
+        cycle, state, min((_due_at(cycle, machine, state) for machine in state.members.values()), default=inf)
+    )
+
+
+def release_idle_machines(cycle: Cycle, row: int) -> None:
+    """Give back the idle machines whose time has come, beyond what the last solve and deadlines want."""
+    state, standing = cycle.ledger.fleet.pools[row], cycle.standing
+    if cycle.now < state.idle_look_at:
+        return  # another look was asked for since
+    state.idle_look_at = inf
+    if not state.rented:
+        return
+    if standing.proposal is None and standing.sharing is not None:
+        _set_idle_timer(cycle, state, _again_at(cycle))  # nobody has said yet what is wanted
+        return
+    target = _wanted(cycle, state)
+    excess = sum(machine.condition in _STAYING for machine in state.members.values()) - target
+    for machine in tuple(state.members.values()):
+        if excess <= 0:
+            return
+        if _is_idle(machine) and release_due_at(machine, state, standing.rules.rent_keep_s) <= cycle.now:
+            idle_s = cycle.now - machine.idle_since
+            detail = (
+                f"given back: idle for {idle_s:.0f} s, and at {state.pool.usd_per_h:g} USD/h "
+                f"{target} of {state.machines} machines are worth their price"
+            )
+            release_machine(cycle, machine, detail)
+            excess -= 1
+    if excess > 0:
+        schedule_idle_check(cycle, state)
+
+
+def release_machine(cycle: Cycle, machine: FleetMachine, detail: str) -> None:
+    """An empty rented machine goes now."""
+    assert machine.token, f"{machine.node_id} is not rented"
+    assert not _runs_something(cycle, machine), f"{machine.node_id} is used by {sorted(machine.holders)}"
+    drop_reservations_on(cycle, machine)
+    cycle.ledger.fleet.set_condition(machine, MachineCondition.RELEASED, detail)
+    cycle.commands.append(ReleaseNode(machine.node_id, detail))
+
+
+def _wanted(cycle: Cycle, state: PoolState) -> int:
+    """Machines that the last solve wants, and those that jobs with deadlines are about to move to."""
+    proposal = cycle.standing.proposal
+    by_pool = {} if proposal is None else dict(zip(proposal.pools, proposal.rent_machines, strict=True))
+    coming = deadlines.accelerators_awaited(cycle, state.row)
+    return by_pool.get(state.pool.pool_id, 0) + ceil(coming / max(state.pool.shape.accelerators, 1))
+
+
+def _is_idle(machine: FleetMachine) -> bool:
+    return machine.condition is MachineCondition.UP and not machine.holders
+
+
+def _due_at(cycle: Cycle, machine: FleetMachine, state: PoolState) -> float:
+    """When to look whether the machine is to go: of one that works, before its next step."""
+    if _is_idle(machine):
+        return max(release_due_at(machine, state, cycle.standing.rules.rent_keep_s), cycle.now)
+    if state.pool.billing_step_s <= 0:
+        return _again_at(cycle)
+    step_at = billed_until(state.pool, machine.paid_since, cycle.now + GIVING_BACK_S + _IDLE_CHECK_S) - GIVING_BACK_S
+    return min(step_at, _again_at(cycle))
+
+
+def _again_at(cycle: Cycle) -> float:
+    return cycle.now + max(cycle.standing.rules.rent_keep_s, _IDLE_CHECK_S)
+
+
+def _runs_something(cycle: Cycle, machine: FleetMachine) -> bool:
+    """An attempt has a part on it; jobs that merely claim it do not count."""
+    jobs = (cycle.ledger.jobs[job_id] for job_id in machine.holders)
+    return any(row == machine.row for job in jobs for row, _ in job.place)
+
+
+def _set_idle_timer(cycle: Cycle, state: PoolState, at: float) -> None:
+    if at < state.idle_look_at:
+        state.idle_look_at = at
+        cycle.timers.set(at, "idle", state.row)
+
+
+# ------------------------------------------------------------------------------------------------ pools and machines
+
+
+def on_pool_declared(cycle: Cycle, event: PoolDeclared) -> bool:
+    """True if the pool is new: every line and class must be seen afresh."""
+    ledger = cycle.ledger
+    row = ledger.fleet.pool_row(event.pool.pool_id)
+    before = None if row is None else ledger.fleet.pools[row].pool.usd_per_h
+    is_new = ledger.fleet.declare(event.pool)
+    if row is not None and before != event.pool.usd_per_h:
+        cycle.spending.repriced(row)
+    if is_new:
+        ledger.columns.set_pools(len(ledger.fleet.pools))
+    ledger.classes.pools_changed([state.pool for state in ledger.fleet.pools])
+    cycle.dirty = True
+    return is_new
+
+
+def on_node_joined(cycle: Cycle, event: NodeJoined) -> None:
+    fleet = cycle.ledger.fleet
+    pool = fleet.pool_row(event.pool_id)
+    assert pool is not None, f"{event.node_id} joins pool {event.pool_id}, which was never declared"
+    assert fleet.machine(event.node_id) is None, f"{event.node_id} joined twice"
+    machine = fleet.join(event.node_id, pool, event.at, event.token, event.paid_since)
+    cycle.spending.machine_joined(machine, event.paid_usd)
+    if event.token:
+        cycle.emptied[machine.row] = None
+        state = fleet.pools[pool]
+        state.rent_failures, state.rent_problem, state.rent_not_before = 0, "", -inf
+    cycle.freed[machine.row] = None
+    cycle.dirty = True
+
+
+def on_node_unreachable(cycle: Cycle, machine: FleetMachine) -> None:
+    """No word from it. Its ranks may be alive, so nothing is started anew; no job is sent there."""
+    if machine.condition is MachineCondition.UNREACHABLE:
+        return
+    machine.before = machine.condition
+    cycle.ledger.fleet.set_condition(machine, MachineCondition.UNREACHABLE, "no heartbeat")
+    cycle.dirty = True
+    for job in _jobs_on(cycle, machine):
+        if job.state is not JobState.UNREACHABLE:
+            cycle.set_job_state(job, JobState.UNREACHABLE, None, f"no heartbeat from {machine.node_id}")
+
+
+def on_node_back(cycle: Cycle, machine: FleetMachine) -> None:
+    """Contact again before the lease ran out: nothing restarts."""
+    if machine.condition is not MachineCondition.UNREACHABLE:
+        return
+    cycle.ledger.fleet.set_condition(machine, machine.before)
+    cycle.freed[machine.row] = None
+    cycle.dirty = True
+    for job in _jobs_on(cycle, machine):
+        others = [cycle.ledger.fleet.machines[row] for row, _ in job.place]
+        if job.state is JobState.UNREACHABLE and all(
+            other is not None and other.condition is not MachineCondition.UNREACHABLE for other in others
+        ):
+            if job.revoked is Reason.USER_CANCELLED:
+                state = JobState.CANCELLING
+            elif job.revoked is not None:
+                state = JobState.PREEMPTING
+            else:
+                state = JobState.RUNNING if job.running_at <= cycle.now else JobState.STARTING
+            cycle.set_job_state(job, state)
+
+
+def on_node_lost(cycle: Cycle, machine: FleetMachine, reason: Reason) -> None:
+    """Whatever ran there is over. Gangs with ranks elsewhere are told to stop; they end when those have."""
+    drop_reservations_on(cycle, machine)
+    cycle.dirty = True
+    _abort_starts_on(cycle, machine, "was lost")
+    for job in end_attempts_on_lost_machine(cycle, machine, reason):
+        if job.revoked is None:
+            revoke_attempt(cycle, job, reason, detail=f"{machine.node_id} is lost")
+    taken = reason is Reason.INFRA_SPOT_RECLAIM
+    cycle.ledger.fleet.pools[machine.pool].lives.ended(cycle.now, machine.joined_at, taken=taken)
+    cycle.spending.machine_gone(machine)
+    cycle.ledger.fleet.remove(machine)
+
+
+def on_node_leaving(cycle: Cycle, machine: FleetMachine, event: NodeLeaving) -> None:
+    """It will be gone: no new jobs, and those there checkpoint while there is time."""
+    drop_reservations_on(cycle, machine)
+    cycle.ledger.fleet.set_condition(machine, MachineCondition.LEAVING, f"leaves: {event.reason}")
+    cycle.commands.append(NodeCordoned(machine.node_id, machine.detail))
+    cycle.dirty = True
+    _abort_starts_on(cycle, machine, "leaves")
+    grace_s = max(0.0, event.gone_at - cycle.now)
+    for job in _jobs_on(cycle, machine):
+        if job.revoked is None:
+            revoke_attempt(cycle, job, event.reason, detail=f"{machine.node_id} leaves", grace_s=grace_s)
+
+
+def _abort_starts_on(cycle: Cycle, machine: FleetMachine, what: str) -> None:
+    """Gangs that wait for their other machines cannot start any more."""
+    for job in _jobs_on(cycle, machine):
+        if not is_prepared(job):
+            detail = f"{machine.node_id} {what} before the gang started"
+            abort_start(cycle, job, Reason.INFRA_NODE_LOST, None, detail)
+
+
+def on_node_uncordoned(cycle: Cycle, machine: FleetMachine) -> None:
+    machine.failures.clear()
+    if machine.condition in (MachineCondition.LEAVING, MachineCondition.QUARANTINED):
+        cycle.ledger.fleet.set_condition(machine, MachineCondition.UP)
+        cycle.freed[machine.row] = None
+        cycle.dirty = True
+
+
+def _jobs_on(cycle: Cycle, machine: FleetMachine) -> list[JobRecord]:
+    """Jobs whose attempt has a part on the machine (not those that merely claim it)."""
+    jobs = (cycle.ledger.jobs[job_id] for job_id in tuple(machine.holders))
+    return [job for job in jobs if any(row == machine.row for row, _ in job.place)]
+
+
+# ------------------------------------------------------------------------------------------------ renting
+
+
+def rent_for_proposal(cycle: Cycle, proposal: Proposal) -> None:
+    """Ask for the machines that are worth their price; those that are not any more leave once idle (`idle.py`)."""
+    for pool_id, target in zip(proposal.pools, proposal.rent_machines, strict=True):
+        row = cycle.ledger.fleet.pool_row(pool_id)
+        if row is not None and cycle.ledger.fleet.pools[row].rented:
+            _scale_pool(cycle, cycle.ledger.fleet.pools[row], target)
+
+
+def retry_rent(cycle: Cycle, row: int) -> None:
+    """The wait after a request that failed is over: ask for what the last solve still wants."""
+    proposal, state = cycle.standing.proposal, cycle.ledger.fleet.pools[row]
+    if proposal is not None and state.pool.pool_id in proposal.pools:
+        _scale_pool(cycle, state, proposal.rent_machines[proposal.pools.index(state.pool.pool_id)])
+
+
+def _scale_pool(cycle: Cycle, state: PoolState, target: int) -> None:
+    """Bring a pool towards `target` machines."""
+    missing = min(target, state.pool.quota) - state.machines - sum(state.awaited.values())
+    if missing > 0 and cycle.spending.everything.closed:
+        return  # asked again once there is money
+    if missing > 0 and cycle.now >= state.rent_not_before:
+        # Unique: one request per pool and instant. A successor of this core must never use it again.
+        token = f"{state.pool.pool_id}@{cycle.now:.6f}"
+        state.awaited[token] = missing
+        cycle.commands.append(Rent(token, state.pool.pool_id, missing))
+    elif missing < 0:
+        schedule_idle_check(cycle, state)
+
+
+def on_rent_failed(cycle: Cycle, event: RentFailed) -> None:
+    """These machines will not come. Asked again later, ever less often: a provider without machines, or without credit,
+    stays so for a while.
+    """
+    rules = cycle.standing.rules
+    for state in cycle.ledger.fleet.pools:
+        awaited = state.awaited.pop(event.token, None)
+        if awaited is None:
+            continue
+        left = 0 if event.machines is None else awaited - event.machines
+        if left > 0:
+            state.awaited[event.token] = left
+        wait_s = min(rules.rent_backoff_s * 2.0 ** min(state.rent_failures, 32), rules.rent_backoff_max_s)
+        state.rent_failures += 1
+        state.rent_problem, state.rent_not_before = event.reason, cycle.now + wait_s
+        cycle.timers.set(state.rent_not_before, "rent", state.row)
+
+
+def on_rent_restored(cycle: Cycle, event: RentRestored) -> None:
+    row = cycle.ledger.fleet.pool_row(event.pool_id)
+    assert row is not None, f"machines of {event.pool_id} are awaited, which is not declared"
+    cycle.ledger.fleet.pools[row].awaited[event.token] = event.machines
+
+
+def on_node_quarantined(cycle: Cycle, event: NodeQuarantined) -> None:
+    machine = cycle.ledger.fleet.machine(event.node_id)
+    if machine is not None and machine.condition is MachineCondition.UP:
+        cycle.ledger.fleet.set_condition(machine, MachineCondition.QUARANTINED, event.detail)
+        if machine.token:
+            cycle.emptied[machine.row] = None

@@ -1,0 +1,75 @@
+"""Reports about speeds: a job that is faster or slower than its kind, and machines whose network is slow.
+
+A job whose speed differs from its kind's, or whose machines exchange less than others of their pool, becomes a kind
+of its own for as long as it holds its machines: as fast as its kind times a factor. So a plan counts with its true
+speed, and its measurements are not held against other jobs of the kind.
+"""
+
+from math import isfinite, log2
+
+from optimizer.prediction.step_time import ObtainedNetwork
+from scheduler.core.placement.attempt_lifecycle import assign_kind
+from scheduler.core.speed_events import NetworkMeasured, SpeedDiffers
+from scheduler.core.state.ledger import JobRecord
+from scheduler.core.state.working_set import Cycle
+from walras.job_request import Kind
+
+#: A job differs from its kind when it is faster or slower by this factor...
+OUTLIER_FACTOR = 1.5
+#: ... in the median of so many windows of its steps.
+OUTLIER_WINDOWS = 10
+
+
+def is_speed_outlier(usual: float | None, own: float, windows: int) -> bool:
+    """Whether a job that reports this speed differs from its kind. `usual`: what others reached; None: nobody was."""
+    return (
+        usual is not None
+        and windows >= OUTLIER_WINDOWS
+        and min(usual, own) > 0
+        and abs(log2(own / usual)) >= log2(OUTLIER_FACTOR)
+    )
+
+
+def on_speed_differs(cycle: Cycle, job: JobRecord, event: SpeedDiffers) -> None:
+    """Give the job a kind of its own. Factors are rounded, so that there are few such kinds."""
+    ledger = cycle.ledger
+    if job.placement is None or ledger.kind_of(job) != job.request.kind:
+        return
+    if not (event.usual > 0 and event.own > 0 and isfinite(event.own / event.usual)):
+        return
+    factor = float(f"{2.0 ** (round(2.0 * log2(event.own / event.usual)) / 2.0):.2g}")
+    kind = Kind(f"{job.request.kind} at {factor:g} times its speed")
+    ledger.table.derive(kind, job.request.kind, factor)
+    assign_kind(cycle, job, kind)
+    cycle.dirty = True
+
+
+#: Part of a step that is taken to go to exchanging gradients, until it is measured there.
+EXCHANGE_PART = 0.5
+#: Networks are told apart by this part of the plan: few kinds, and noise makes none.
+_NETWORK_BUCKET = 0.1
+
+
+def on_network_measured(cycle: Cycle, job: JobRecord, event: NetworkMeasured) -> None:
+    """Take in what the job's machines exchange; where it is too little, the job is slower here from now on."""
+    ledger, bytes_per_s = cycle.ledger, event.bytes_per_s
+    if job.placement is None or not (isfinite(bytes_per_s) and bytes_per_s > 0):
+        return
+    pool_id = job.placement.pool_id
+    planned = ledger.networks.planned(pool_id)
+    ledger.networks.saw(pool_id, bytes_per_s)
+    if planned is None or ledger.kind_of(job) != job.request.kind:
+        return
+    obtained = ObtainedNetwork(planned, bytes_per_s)
+    if not obtained.replan:
+        return
+    part = max(_NETWORK_BUCKET, round(bytes_per_s / planned / _NETWORK_BUCKET) * _NETWORK_BUCKET)
+    kind = Kind(f"{job.request.kind} at {part:.0%} of the network of {pool_id}")
+    accelerator = ledger.fleet.pools[int(ledger.columns.pool[job.slot])].pool.shape.accelerator
+    count = job.placement.accelerators
+    slower = 1.0 / (1.0 + EXCHANGE_PART * (1.0 / part - 1.0))
+    usual = ledger.table.speed(job.request.kind, accelerator, count, ledger.classes.nominal)
+    ledger.table.derive(kind, job.request.kind)
+    ledger.table.guess(kind, accelerator, count, slower * usual.steps_per_s)
+    assign_kind(cycle, job, kind)
+    cycle.dirty = True

@@ -1,1 +1,0 @@
-"""What is known: jobs, machines, speeds, money. Kept and counted; nothing here decides."""

@@ -1,0 +1,160 @@
+"""Jobs ordered by the newest plan: each planned job is entitled to its place, in the plan's order of importance."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from math import inf
+
+import numpy as np
+
+from scheduler.core.events import Proposal
+from scheduler.core.state.job_classes import PoolParts
+from scheduler.core.state.job_queues import JobQueues, QueueKey
+from scheduler.core.state.ledger import JobRecord, Ledger
+from scheduler.core.state.working_set import Incumbents, Reservation
+from walras.job_request import JobId
+
+
+class PlanOrdering:
+    """The newest plan: each planned job has a right to its place, in the order of importance."""
+
+    compares = True
+    strict = False
+    explores = True
+    shrinks = False
+    claim_text = "is worth more in this place"
+    move_text = "planned on"
+
+    def __init__(self, ledger: Ledger, moves: bool) -> None:
+        self._ledger = ledger
+        self._moves = moves
+        self._ranked: Proposal | None = None
+        self._rank: dict[JobId, int] = {}
+        #: Jobs for which a place is being made on a pool where the speed of their kind is to be learnt.
+        self.learning: set[JobId] = set()
+
+    def _place_of(self, job: JobRecord) -> list[int]:
+        """The pool in which it is planned as one gang; others are placed by `spreads.py`."""
+        # Entitlements are never negative. Asked for each job several times a plan: the shortest way counts.
+        pools: list[int] = self._ledger.columns.entitled[job.slot].nonzero()[0].tolist()
+        return [] if job.request.spreads and self._ledger.planned_parts(job) else pools
+
+    def _rank_of(self, job: JobRecord) -> int:
+        """Place in the order of importance; who came after the plan is last."""
+        assert self._ledger.standing is not None
+        proposal = self._ledger.standing.proposal
+        if proposal is not self._ranked:
+            self._ranked = proposal
+            asked = () if proposal is None else proposal.asked
+            self._rank = {job_id: rank for rank, job_id in enumerate(asked)}
+        return self._rank.get(job.job_id, len(self._rank))
+
+    def keys(self, job: JobRecord) -> list[tuple[int, QueueKey]]:
+        key = (-float(job.request.priority_class), float(self._rank_of(job)), float(job.job_id))
+        return [(pool, key) for pool in self._place_of(job)]
+
+    def fill_lines(self, lines: JobQueues) -> None:
+        columns = self._ledger.columns
+        rows = np.flatnonzero(columns.active & columns.eligible & (columns.pool < 0))
+        for row in rows[columns.entitled[rows].max(axis=1, initial=0.0) > 0].tolist():
+            job = self._ledger.jobs[JobId(int(columns.job_id[row]))]
+            for pool, key in self.keys(job):
+                lines.push(job, pool, key)
+
+    def contests(self, most: int) -> Iterator[tuple[JobRecord, int]]:
+        """All who are planned where they are not: a plan has no more places than the fleet."""
+        columns = self._ledger.columns
+        rows = np.flatnonzero(columns.active & columns.eligible & (columns.entitled.max(axis=1, initial=0.0) > 0))
+        jobs = [self._ledger.jobs[JobId(int(columns.job_id[row]))] for row in rows]
+        for job in sorted(jobs, key=lambda job: (-job.request.priority_class, self._rank_of(job), job.job_id)):
+            for pool in self._place_of(job):
+                if columns.pool[job.slot] != pool or self._ledger.is_resized(job):
+                    yield job, pool
+
+    def spread(self) -> list[tuple[JobRecord, PoolParts]]:
+        """(job, parts) of those who are planned over several pools or as several gangs, the most important first."""
+        if not self._ledger.spreading:
+            return []
+        columns, found = self._ledger.columns, []
+        rows = np.flatnonzero(columns.active & columns.eligible & (columns.entitled.max(axis=1, initial=0.0) > 0))
+        for job_id in columns.job_id[rows].tolist():
+            job = self._ledger.jobs[JobId(job_id)]
+            parts = self._ledger.planned_parts(job)
+            if parts:
+                found.append((job, parts))
+        return sorted(found, key=lambda each: (-each[0].request.priority_class, self._rank_of(each[0]), each[0].job_id))
+
+    def pools_of(self, job: JobRecord) -> list[int]:
+        return self._place_of(job)
+
+    def incumbents(self, pool: int, most: int) -> Incumbents:
+        columns = self._ledger.columns
+        rows = np.flatnonzero(columns.active & (columns.pool == pool)).tolist()
+        if columns.parts:
+            rows += [slot for slot, (_, *more) in columns.parts.items() if any(there == pool for there, _ in more)]
+        jobs = [self._ledger.jobs[JobId(int(columns.job_id[row]))] for row in rows]
+        jobs.sort(key=lambda job: (not self._leaves(job, pool), *self._weakness(job)))
+        jobs = jobs[:most]
+        return _PlanIncumbents(jobs, [job for job in jobs if self._leaves(job, pool) and self.can_be_stopped(job)])
+
+    def _leaves(self, job: JobRecord, pool: int) -> bool:
+        """Whether the plan gives it another place than the one it has on the pool, or none."""
+        planned = self._ledger.planned_parts(job)
+        if planned:
+            return self._ledger.parts_of(job) != planned
+        return not self.is_entitled(job, pool) or self._ledger.is_resized(job)
+
+    def _weakness(self, job: JobRecord) -> tuple[int, int, int]:
+        return job.request.priority_class, -self._rank_of(job), -job.job_id
+
+    def may_move(self, job: JobRecord, pool: int) -> bool:
+        return self.is_entitled(job, pool) and self.can_be_stopped(job)
+
+    def can_be_stopped(self, job: JobRecord) -> bool:
+        can_save = job.request.preemptible and not job.loses_work
+        return self._moves and can_save and self._ledger.now >= self.learns_until(job)
+
+    def learns_until(self, job: JobRecord) -> float:
+        """A lease on an unmeasured pool lasts from the first rank on: no plan may end it while it starts."""
+        if job.profiling_until == -inf:
+            return -inf
+        assert self._ledger.standing is not None
+        return max(job.profiling_until, job.running_at + self._ledger.standing.rules.profiling_s)
+
+    def may_learn(self, job: JobRecord, pool: int) -> bool:
+        assert self._ledger.standing is not None
+        job_class = self._ledger.class_of(job)
+        enough = self._ledger.standing.rules.opportunistic_rate * job_class.best_rate
+        return self._moves and bool(job_class.rates[pool] >= max(enough, 1e-300))
+
+    def learn(self, job: JobRecord, pool: int) -> None:
+        """Its place is there until it has run for the length of a lease, whatever is planned meanwhile."""
+        columns = self._ledger.columns
+        columns.settle(job.slot, self._ledger.now)
+        columns.entitled[job.slot] = 0.0
+        columns.entitled[job.slot, pool] = self._ledger.count_on(job, pool)
+        self.learning.add(job.job_id)
+
+    def is_entitled(self, job: JobRecord, pool: int) -> bool:
+        return bool(self._ledger.columns.entitled[job.slot, pool] > 0)
+
+    def is_planned(self, claim: Reservation) -> bool:
+        """Whether what is being freed for a job is still where it is planned."""
+        job = self._ledger.jobs[claim.job_id]
+        planned = self._ledger.planned_parts(job)
+        if planned:
+            return self._ledger.fleet.parts_of(claim.wanted.items()) == planned
+        return self.is_entitled(job, claim.pool) and len(self._ledger.fleet.parts_of(claim.wanted.items())) == 1
+
+    def alternatives(self, job: JobRecord, pool: int) -> list[int]:
+        return []
+
+
+@dataclass(slots=True)
+class _PlanIncumbents:
+    """Who holds a place on a pool; before a planned job all yield who can and whom the plan does not have there."""
+
+    jobs: list[JobRecord]
+    stoppable: list[JobRecord]
+
+    def weaker_than(self, challenger: JobRecord) -> Iterable[JobRecord]:
+        return self.stoppable

@@ -1,0 +1,313 @@
+"""Jobs ordered by an order policy's key, inside each priority class. No solve is ever needed.
+
+The key of a waiting job stands still between round ends (jobs age only then); the key of a running job changes as it
+runs and is computed when another job wants its place. Between equals no job moves: the first column of the key
+decides which job outranks which. `LedgerOrderFacts` is what the policy may read of the jobs.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, compress
+from math import inf, nan
+
+import numpy as np
+
+from optimizer.policy import OrderPolicy, ResetsService
+from optimizer.problem import BoolArray, FloatArray, IntArray
+from scheduler.core.rules import RoundRules
+from scheduler.core.state.job_queues import JobQueues, QueueKey
+from scheduler.core.state.ledger import JobRecord, Ledger
+from scheduler.core.state.remaining_work import remaining_here_of_all_s, remaining_on_best_s
+from scheduler.core.state.working_set import Incumbents
+from walras.job_request import JobId
+
+
+class LedgerOrderFacts:
+    """`OrderFacts` of these slots (a slice of one: of one job). Each fact is worked out when it is asked for.
+
+    `idle`: they hold nothing, so what they have received stands still.
+    """
+
+    def __init__(self, ledger: Ledger, rows: IntArray | slice, *, idle: bool = False) -> None:
+        self._ledger = ledger
+        self._idle = idle
+        self._columns = ledger.columns
+        self._rows = rows
+        self._attained_s: FloatArray | None = None
+        self._remaining_s: FloatArray | None = None
+
+    @property
+    def submitted_at(self) -> FloatArray:
+        return self._columns.submitted_at[self._rows]
+
+    @property
+    def priority_class(self) -> IntArray:
+        return self._columns.priority_class[self._rows]
+
+    @property
+    def gang(self) -> FloatArray:
+        return self._columns.gang[self._rows]
+
+    @property
+    def deadline_at(self) -> FloatArray:
+        return self._columns.deadline_at[self._rows]
+
+    @property
+    def attained_s(self) -> FloatArray:
+        if self._attained_s is None:
+            columns, rows = self._columns, self._rows
+            self._attained_s = columns.attained_s[rows]
+            if not self._idle:  # `count` is 0 for a job that holds nothing
+                since_s = np.maximum(self._ledger.now - columns.settled_at[rows], 0.0)
+                self._attained_s = self._attained_s + columns.count[rows] * since_s
+        return self._attained_s
+
+    @property
+    def served_s(self) -> FloatArray:
+        return self.attained_s - self._columns.renewed_at_s[self._rows]
+
+    @property
+    def waited_s(self) -> FloatArray:
+        columns, rows = self._columns, self._rows
+        return np.where(columns.pool[rows] >= 0, 0.0, self._ledger.now - columns.since_at[rows])
+
+    @property
+    def remaining_s(self) -> FloatArray:
+        """By steps and speed, else by the submitter's guess; inf without either."""
+        if self._remaining_s is None:
+            self._remaining_s = remaining_on_best_s(self._ledger, self._rows, self.attained_s)
+        return self._remaining_s
+
+
+class RankOrdering:
+    """An order of jobs, kept in heaps; keys are computed in arrays where many are needed."""
+
+    claim_text = "ranks before it"
+    explores = False
+    shrinks = False
+    move_text = "placed on"
+
+    def __init__(self, ledger: Ledger, rules: RoundRules, policy: OrderPolicy) -> None:
+        self._ledger = ledger
+        self._rules = rules
+        self._policy = policy
+        self.compares = policy.preemptive
+        self.strict = policy.strict
+        self._renewing = policy if isinstance(policy, ResetsService) else None
+        #: Rank of jobs looked at in this instant's comparison.
+        self._ranks: dict[JobId, float] = {}
+        self._ranked_at = nan
+        self._ranking: _Ranking | None = None
+
+    # ------------------------------------------------------------------------------------------ keys
+
+    def _columns(self, rows: IntArray | slice) -> list[FloatArray]:
+        """The whole key in columns, most significant first: class, the policy's, submission, number."""
+        columns = self._ledger.columns
+        own = self._policy.key(LedgerOrderFacts(self._ledger, rows))
+        last = (columns.submitted_at[rows], columns.job_id[rows].astype(np.float64))
+        return [-columns.priority_class[rows].astype(np.float64), *own, *last]
+
+    def _remember(self, job_id: JobId, rank: float) -> None:
+        if self._ranked_at != self._ledger.now:
+            self._ranks.clear()
+            self._ranked_at = self._ledger.now
+        self._ranks[job_id] = rank
+
+    def _rank(self, job: JobRecord) -> float:
+        if self._ranked_at != self._ledger.now or job.job_id not in self._ranks:
+            self._remember(job.job_id, self._columns(slice(job.slot, job.slot + 1))[1].item())
+        return self._ranks[job.job_id]
+
+    def keys(self, job: JobRecord) -> list[tuple[int, QueueKey]]:
+        slot, columns = job.slot, self._ledger.columns
+        facts = LedgerOrderFacts(self._ledger, slice(slot, slot + 1), idle=not job.place)
+        own = [column.item() for column in self._policy.key(facts)]
+        key = (-columns.priority_class.item(slot), *own, columns.submitted_at.item(slot), job.job_id)
+        return [(pool, key) for pool in self._ledger.class_of(job).pools]
+
+    def _rank_all(self) -> "_Ranking":
+        """All active jobs in order, worked out once an event: a round end asks three times."""
+        turn = self._ledger.turn
+        if self._ranking is None or self._ranking.turn != turn:
+            rows = self._ledger.columns.active.nonzero()[0]
+            keys = self._columns(rows)
+            order = np.lexsort(keys[::-1])
+            self._ranking = _Ranking(turn, rows[order], [column[order] for column in keys])
+        return self._ranking
+
+    # ------------------------------------------------------------------------------------------ lines
+
+    def fill_lines(self, lines: JobQueues) -> None:
+        """Put every waiting job in line, anew, after the policy has said whose service it counts anew."""
+        ledger = self._ledger
+        waiting = self._waiting()
+        if not waiting.any():
+            return
+        self._renew(waiting.nonzero()[0])
+        ranking = self._rank_all()
+        those = waiting[ranking.rows].nonzero()[0]
+        ids = ledger.columns.job_id[ranking.rows[those]].tolist()
+        entries = list(zip(zip(*(column[those].tolist() for column in ranking.keys), strict=True), ids, strict=True))
+        class_rows = ledger.columns.class_row[ranking.rows[those]]
+        forms = ledger.classes.form_rows[class_rows].tolist()
+        for pool, rates in enumerate(ledger.classes.rates[class_rows].T.tolist()):
+            by_form = defaultdict[int, list[tuple[QueueKey, JobId]]](list)
+            for form, rate, entry in zip(forms, rates, entries, strict=True):
+                if rate > 0:
+                    by_form[form].append(entry)
+            for form in sorted(by_form):
+                lines.line(pool, form).plan(by_form[form])
+
+    def _waiting(self) -> BoolArray:
+        """Slots of the jobs that miss nothing but a place; some may have one promised (slots,)."""
+        columns = self._ledger.columns
+        waiting: BoolArray = columns.eligible & (columns.pool < 0)  # eligible: active too
+        return waiting
+
+    def _renew(self, rows: IntArray) -> None:
+        if self._renewing is not None:
+            self._ranking = None
+            facts, columns = LedgerOrderFacts(self._ledger, rows), self._ledger.columns
+            again = self._renewing.renews(facts)
+            columns.renewed_at_s[rows[again]] = facts.attained_s[again]
+
+    # ------------------------------------------------------------------------------------------ exchanges
+
+    def contests(self, most: int) -> Iterator[tuple[JobRecord, int]]:
+        ledger, waiting = self._ledger, self._waiting()
+        if not waiting.any():
+            return
+        ranking = self._rank_all()
+        those = waiting[ranking.rows].nonzero()[0]
+        rows = ranking.rows[those]
+        job_ids, class_rows = ledger.columns.job_id[rows].tolist(), ledger.columns.class_row[rows].tolist()
+        ranks = zip(*(column[those].tolist() for column in ranking.keys[:2]), strict=True)
+        large_enough = {class_row: self._pools_large_enough(class_row) for class_row in set(class_rows)}
+        lasts = self._last_ranks(ranking)
+        last_of_all, looked_at = max(lasts, default=(-inf, -inf)), [0] * len(lasts)
+        for job_id, class_row, rank in zip(job_ids, class_rows, ranks, strict=True):
+            # Under a strict order even a head that outranks nobody holds up the rest.
+            if not self.strict and rank >= last_of_all:
+                return
+            fits = [pool for pool in large_enough[class_row] if self.strict or rank < lasts[pool]]
+            on = [pool for pool in fits if looked_at[pool] < most]
+            for pool in on:
+                looked_at[pool] += 1
+            job = ledger.jobs[job_id]
+            if on and job.waits:
+                self._remember(JobId(job_id), rank[1])
+                yield from [(job, pool) for pool in self.pools_of(job) if pool in on]
+
+    def _last_ranks(self, ranking: "_Ranking") -> list[tuple[float, float]]:
+        """Class and rank of the last of those who hold a place, by pool; where nobody does, before everybody's."""
+        classes, ranks = ranking.keys[:2]
+        pools = self._ledger.columns.pool[ranking.rows]
+        places = [(pools == pool).nonzero()[0] for pool in range(self._ledger.columns.pools)]
+        return [(classes.item(at[-1]), ranks.item(at[-1])) if len(at) else (-inf, -inf) for at in places]
+
+    def _pools_large_enough(self, class_row: int) -> list[int]:
+        """Pools on which jobs of this class could run, were they empty."""
+        job_class, pools = self._ledger.classes.classes[class_row], self._ledger.fleet.pools
+        counts = self._ledger.classes.forms[job_class.form].counts
+        return [pool for pool in job_class.pools if 0 < counts[pool] <= pools[pool].capacity]
+
+    def pools_of(self, job: JobRecord) -> Sequence[int]:
+        job_class = self._ledger.class_of(job)
+        return job_class.fastest if self._policy.aware else job_class.pools
+
+    def incumbents(self, pool: int, most: int) -> Incumbents:
+        ledger, rules, now = self._ledger, self._rules, self._ledger.now
+        columns, ranking = ledger.columns, self._rank_all()
+        last = (columns.pool[ranking.rows] == pool).nonzero()[0][::-1][:most]
+        slots = ranking.rows[last]
+        return _RankedIncumbents(
+            [ledger.jobs[job_id] for job_id in columns.job_id[slots].tolist()],
+            self,
+            priority_class=columns.priority_class[slots].tolist(),
+            before=(-ranking.keys[1][last]).tolist(),
+            settled=~columns.loses_work[slots] & (now >= columns.profiling_until[slots]),
+            ran_s=now - columns.running_at[slots],
+            stop_s=ledger.stop_costs_s(slots, rules),
+            left_s=remaining_here_of_all_s(ledger, slots),
+        )
+
+    def weaker_than(self, challenger: JobRecord, there: "_RankedIncumbents") -> Iterable[JobRecord]:
+        """Whose place the challenger may take.
+
+        That of a lower class at once. Inside a class that of a later rank, once the incumbent has run for what an
+        exchange costs: `hysteresis` times that cost at least, so restarts never take more than 1/(1 + hysteresis) of
+        what the fleet delivers, whatever the order does.
+        """
+        own_class = challenger.request.priority_class
+        own_rank, ripe = inf, there.ripe_after(self._ledger.restart_s(challenger, self._rules), self._rules)
+        if self.compares:
+            own_rank = self._rank(challenger)
+        # The last come first: lower classes before its own, and of its own those of the latest ranks.
+        lower, own = bisect_left(there.priority_class, own_class), bisect_right(there.priority_class, own_class)
+        end = bisect_left(there.before, -own_rank, lower, own)
+        return chain(there.jobs[:lower], compress(there.jobs[lower:end], ripe[lower:end]))
+
+    def may_move(self, job: JobRecord, pool: int) -> bool:
+        return False
+
+    def can_be_stopped(self, job: JobRecord) -> bool:
+        return self.compares and job.request.preemptible and not job.loses_work
+
+    def is_entitled(self, job: JobRecord, pool: int) -> bool:
+        return True
+
+    def alternatives(self, job: JobRecord, pool: int) -> list[int]:
+        job_class = self._ledger.class_of(job)
+        rates = job_class.speeds
+        if not self._policy.aware or rates[pool] >= job_class.best_rate:
+            return []
+        return [other for other in job_class.fastest if rates[other] > rates[pool]]
+
+    def may_learn(self, job: JobRecord, pool: int) -> bool:
+        return False
+
+
+@dataclass(slots=True)
+class _Ranking:
+    """All active jobs in the order they had at an event. Who of them waits and who runs may have changed since."""
+
+    #: The event (`Ledger.turn`).
+    turn: int
+    #: Slots, the first to go first, and their keys in columns, most significant first.
+    rows: IntArray
+    keys: list[FloatArray]
+
+
+@dataclass(slots=True)
+class _RankedIncumbents:
+    """Incumbents of a pool in columns, the last in the order first."""
+
+    jobs: list[JobRecord]
+    order: RankOrdering
+    #: Ascending; and inside a class the policy's first column, negated, ascending too.
+    priority_class: list[int]
+    before: list[float]
+    #: Not learning a speed, and with something saved.
+    settled: BoolArray
+    #: Seconds since its ranks were up, lost if it is stopped, and left to run.
+    ran_s: FloatArray
+    stop_s: FloatArray
+    left_s: FloatArray
+    #: Who has run for what an exchange costs, by the challenger's part of that cost: few kinds, few costs.
+    ripe: dict[float, list[bool]] = field(default_factory=dict)
+
+    def ripe_after(self, start_s: float, rules: RoundRules) -> list[bool]:
+        """Whose place may be taken by one of the same class whose restart costs so much."""
+        found = self.ripe.get(start_s)
+        if found is None:
+            cost_s = start_s + self.stop_s
+            ran_enough = self.ran_s >= np.maximum(rules.min_runtime_s, rules.hysteresis * cost_s)
+            # Else it would be gone as soon as the exchange would be through.
+            found = self.ripe[start_s] = (self.settled & ran_enough & (self.left_s > cost_s)).tolist()
+        return found
+
+    def weaker_than(self, challenger: JobRecord) -> Iterable[JobRecord]:
+        return self.order.weaker_than(challenger, self)

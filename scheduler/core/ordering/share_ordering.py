@@ -1,0 +1,278 @@
+"""Jobs ordered by shares of time: the job that is owed most goes first.
+
+Everything that differs between share, rank and plan policies once they have decided is in the three classes of this
+folder; the round mechanism asks them through `JobOrdering` and never looks at the policy.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from optimizer.problem import BoolArray, FloatArray, IntArray
+from scheduler.core.rules import RoundRules
+from scheduler.core.state.job_queues import JobQueues, QueueKey
+from scheduler.core.state.ledger import JobRecord, Ledger
+from scheduler.core.state.remaining_work import remaining_here_of_all_s, remaining_here_s
+from scheduler.core.state.working_set import Incumbents
+from walras.job_request import JobId
+
+#: A job is entitled to a pool, may use it while free, or may not use it.
+ENTITLED, SCAVENGER, UNWANTED = 0.0, 1.0, 2.0
+#: The most that is tolerated of what is remembered of owed time (`RoundRules.owed_limit_rounds`). With all of it, a job
+#: owed as much as can be remembered would have no arrears, and could wait for ever.
+_TOLERATED_MAX = 0.5
+#: Part of the most that one can be owed and another have had too much which an exchange may ask for.
+_REACHABLE_PART = 0.9
+#: Accelerator-seconds that an exchange must gain however little a restart costs: equals would swap for ever.
+_LEAST_ADVANTAGE_S = 1.0
+#: Entries of a line that are made at once when one is looked at.
+_ENTRIES_AT_ONCE = 16
+
+
+def _whole_seconds(owed_s: float) -> float:
+    """Whole accelerator-seconds: clocks jitter, and a tie must stay a tie."""
+    return float(round(owed_s))
+
+
+def _equal_runs(of_form: IntArray) -> list[tuple[int, int]]:
+    """Where equals that stand together begin and end."""
+    if not len(of_form):
+        return []
+    return list(pairwise([0, *((of_form[1:] != of_form[:-1]).nonzero()[0] + 1).tolist(), len(of_form)]))
+
+
+def _queue_entries(key: tuple[FloatArray | IntArray, ...], first: int, end: int) -> Iterator[tuple[QueueKey, JobId]]:
+    """Entries of a line from these columns of keys, the last of which is the job: made as they are drawn."""
+    for at in range(first, end, _ENTRIES_AT_ONCE):
+        part = [column[at : min(at + _ENTRIES_AT_ONCE, end)].tolist() for column in key]
+        yield from zip(zip(*part, strict=True), part[-1], strict=True)
+
+
+class ShareOrdering:
+    """Shares of time: whoever is owed most goes first; exchanges must pay for the restarts they cause (design 2).
+
+    What counts for those who wait is their *arrears*: what they are owed beyond a tolerated part of what they have
+    received (`RoundRules.tolerated_lag`), and that part is at most half of what is remembered. Those who run are
+    weighed by what they are owed. So a newcomer is served as soon as it is owed the cost of the exchange, and between
+    equals who run and wait in turns a turn is as long as it takes to fall behind by that part: each makes what one has
+    received grow by the same factor, and starts are logarithmic in a job's length, until its turns are as long as the
+    limit allows.
+
+    The bound on lag: while a job waits and one of its class and gang g, which runs and may be displaced, has the place,
+    it is owed less than
+
+        min(tolerated_lag * received, limit / 2) + hysteresis * g * (both restarts) + what a round adds to either
+
+    more than that one. With a part of 0 this is the bound that hysteresis alone keeps.
+    """
+
+    compares = True
+    strict = False
+    explores = True
+    shrinks = True
+    claim_text = "is owed this place"
+    move_text = "owed time on"
+
+    def __init__(self, ledger: Ledger, rules: RoundRules) -> None:
+        self._ledger = ledger
+        self._rules = rules
+        #: Tolerated part of what was received, and the most that is tolerated of each accelerator of a gang, seconds.
+        self._tolerance = rules.tolerated_lag, _TOLERATED_MAX * rules.owed_limit_s
+
+    def tier(self, job: JobRecord, pool: int) -> float:
+        """ENTITLED, OPPORTUNIST (fast enough to use the pool while it is free) or UNWANTED."""
+        columns, job_class = self._ledger.columns, self._ledger.class_of(job)
+        if columns.entitled[job.slot, pool] > 0:
+            return ENTITLED
+        rate = job_class.rates[pool]
+        return SCAVENGER if rate > 0 and rate >= self._rules.opportunistic_rate * job_class.best_rate else UNWANTED
+
+    def keys(self, job: JobRecord) -> list[tuple[int, QueueKey]]:
+        rates = self._ledger.class_of(job).rates
+        found = [(pool, self._key(job, pool)) for pool in range(len(rates)) if rates[pool] > 0]
+        return [(pool, key) for pool, key in found if key is not None]
+
+    def _key(self, job: JobRecord, pool: int) -> QueueKey | None:
+        tier = self.tier(job, pool)
+        if tier == UNWANTED:
+            return None
+        columns = self._ledger.columns
+        columns.settle(job.slot, self._ledger.now)
+        return (
+            -job.request.priority_class,
+            tier,
+            -_whole_seconds(self._arrears_s(job, pool)),
+            float(columns.submitted_at[job.slot]),
+            job.job_id,
+        )
+
+    def fill_lines(self, lines: JobQueues) -> None:
+        ledger, columns = self._ledger, self._ledger.columns
+        rows = (columns.active & columns.eligible & (columns.pool < 0)).nonzero()[0]
+        if lines.spoken_for:
+            rows = rows[~np.isin(columns.job_id[rows], list(lines.spoken_for))]
+        if not len(rows):
+            return
+        forms = ledger.classes.form_rows[columns.class_row[rows]]
+        keys = columns.job_id[rows], columns.submitted_at[rows], -columns.priority_class[rows], forms
+        order = np.lexsort(keys)  # what no pool sorts otherwise; those of one form and priority are a group
+        rows, forms = rows[order], forms[order]
+        priority = -columns.priority_class[rows]
+        group = np.append(0, ((forms[1:] != forms[:-1]) | (priority[1:] != priority[:-1])).cumsum())
+        rates = ledger.classes.rates[columns.class_row[rows]]
+        enough = self._rules.opportunistic_rate * rates.max(axis=1, initial=0.0)
+        tolerated_s = self._tolerated_s(rows)
+        for pool in range(columns.pools):
+            entitled = columns.entitled[rows, pool] > 0
+            those = (entitled | ((rates[:, pool] > 0) & (rates[:, pool] >= enough))).nonzero()[0]
+            tier = np.where(entitled[those], ENTITLED, SCAVENGER)
+            behind = -(np.round(columns.owed[rows[those], pool] - tolerated_s[those]) + 0.0)
+            order = np.lexsort((behind, 2 * group[those] + tier))
+            those, tier, behind = those[order], tier[order], behind[order]
+            key = priority[those], tier, behind, columns.submitted_at[rows[those]], columns.job_id[rows[those]]
+            for first, end in _equal_runs(forms[those]):
+                lines.line(pool, int(forms[those[first]])).plan(_queue_entries(key, first, end))
+
+    def _arrears_s(self, job: JobRecord, pool: int) -> float:
+        """Accelerator-seconds that the job is owed on the pool beyond what is tolerated."""
+        columns, slot = self._ledger.columns, job.slot
+        part, most_s = self._tolerance
+        return float(columns.owed[slot, pool] - min(part * columns.attained_s[slot], most_s * columns.gang[slot]))
+
+    def _tolerated_s(self, rows: IntArray) -> FloatArray:
+        """The lag that is tolerated of the jobs in these slots, accelerator-seconds."""
+        columns = self._ledger.columns
+        part, most_s = self._tolerance
+        tolerated_s: FloatArray = np.minimum(part * columns.attained_s[rows], most_s * columns.gang[rows])
+        return tolerated_s
+
+    def contests(self, most: int) -> Iterator[tuple[JobRecord, int]]:
+        for state in self._ledger.fleet.pools:
+            if state.capacity:
+                for job in self._challengers(state.row, most):
+                    yield job, state.row
+
+    def pools_of(self, job: JobRecord) -> Sequence[int]:
+        return [row for row in range(self._ledger.columns.pools) if self.tier(job, row) != UNWANTED]
+
+    def _challengers(self, pool: int, most: int) -> list[JobRecord]:
+        """Jobs that are entitled to this pool and wait, run elsewhere or are to grow there, most urgent first."""
+        columns = self._ledger.columns
+        rows = np.flatnonzero(columns.active & columns.eligible & (columns.entitled[:, pool] > 0))
+        wanted = self._ledger.classes.counts[columns.class_row[rows], pool]
+        rows = rows[(columns.pool[rows] != pool) | (columns.count[rows] < wanted)]
+        arrears = np.round(columns.owed[rows, pool] - self._tolerated_s(rows))
+        order = np.lexsort((columns.job_id[rows], columns.submitted_at[rows], -arrears, -columns.priority_class[rows]))[
+            :most
+        ]
+        return list(map(self._ledger.jobs.__getitem__, columns.job_id[rows[order]].tolist()))
+
+    def incumbents(self, pool: int, most: int) -> Incumbents:
+        columns = self._ledger.columns
+        rows = np.flatnonzero(columns.active & (columns.pool == pool))
+        owed = np.round(columns.owed[rows, pool])
+        entitled = columns.entitled[rows, pool] > 0
+        order = np.lexsort(
+            (-columns.job_id[rows], -columns.submitted_at[rows], owed, entitled, columns.priority_class[rows])
+        )
+        ledger, now, slots = self._ledger, self._ledger.now, rows[order[:most]]
+        jobs = list(map(ledger.jobs.__getitem__, columns.job_id[slots].tolist()))
+        # One that never had a right to its place earns none by sitting there.
+        opportunist = np.array([job.opportunist for job in jobs], np.bool_) & ~columns.loses_work[slots]
+        return _OwedIncumbents(
+            jobs,
+            self,
+            pool,
+            priority_class=columns.priority_class[slots],
+            owed=columns.owed[slots, pool],
+            learns=now < columns.profiling_until[slots],
+            guest=opportunist & (columns.entitled[slots, pool] <= 0),
+            ran_s=now - columns.running_at[slots],
+            stop_s=ledger.stop_costs_s(slots, self._rules),
+            left_s=remaining_here_of_all_s(ledger, slots),
+            gang=columns.gang[slots],
+            loses_work=columns.loses_work[slots],
+        )
+
+    def outweighed(self, challenger: JobRecord, pool: int, there: "_OwedIncumbents") -> BoolArray:
+        """Whose claim to the pool, and the cost of the exchange, the challenger's claim outweighs."""
+        ledger, rules = self._ledger, self._rules
+        own_class, count = challenger.request.priority_class, ledger.count_on(challenger, pool)
+        cost_s = ledger.restart_s(challenger, rules) + there.stop_s
+        advantage = np.round(self._arrears_s(challenger, pool) - there.owed)
+        pays = advantage >= np.maximum(_LEAST_ADVANTAGE_S, self._price_s(challenger, there, count * cost_s))
+        # Else it will be gone as soon as the exchange would be through.
+        ripe = (there.ran_s >= rules.min_runtime_s) & (there.left_s > cost_s)
+        equal = (there.priority_class == own_class) & ~there.learns & (there.guest | (ripe & pays))
+        found: BoolArray = (there.priority_class < own_class) | equal
+        return found
+
+    def _price_s(self, challenger: JobRecord, there: "_OwedIncumbents", cost_s: FloatArray) -> FloatArray:
+        """What an exchange must gain: several times what it costs, but no more than waiting brings about in the end.
+
+        Owed time is remembered up to a limit: behind restarts so dear that nobody can be owed enough, a gang would wait
+        for ever. That holds for none whose work so far would be lost: they would never be done.
+        """
+        columns, slot = self._ledger.columns, challenger.slot
+        price_s: FloatArray = self._rules.hysteresis * cost_s
+        part, most_s = self._tolerance
+        limit_s, gang = self._rules.owed_limit_s, float(columns.gang[slot])
+        own_s = limit_s * gang - min(part * float(columns.attained_s[slot]), most_s * gang)
+        if price_s.max(initial=0.0) > _REACHABLE_PART * own_s:
+            reached_s = _REACHABLE_PART * (own_s + limit_s * there.gang)
+            price_s = np.minimum(price_s, np.where(there.loses_work, np.inf, reached_s))
+        return price_s
+
+    def may_move(self, job: JobRecord, pool: int) -> bool:
+        now, columns, rules = self._ledger.now, self._ledger.columns, self._rules
+        here = int(columns.pool[job.slot])
+        if now - job.running_at < rules.min_runtime_s or now < job.profiling_until:
+            return False
+        if remaining_here_s(self._ledger, job) <= rules.hysteresis * self._ledger.restart_s(job, rules):
+            return False  # too near its end for another start to pay
+        # What it is owed beyond its gang where it runs already is what a larger gang would have given it.
+        counts_here = pool != here and columns.entitled[job.slot, here] > 0
+        advantage = columns.owed[job.slot, pool] - (columns.owed[job.slot, here] if counts_here else 0.0)
+        count = self._ledger.count_on(job, pool)
+        cost = self._ledger.stop_cost_s(job, rules)
+        return _whole_seconds(float(advantage)) >= max(_LEAST_ADVANTAGE_S, rules.hysteresis * count * cost)
+
+    def can_be_stopped(self, job: JobRecord) -> bool:
+        return job.request.preemptible and not job.loses_work
+
+    def is_entitled(self, job: JobRecord, pool: int) -> bool:
+        return bool(self._ledger.columns.entitled[job.slot, pool] > 0)
+
+    def alternatives(self, job: JobRecord, pool: int) -> list[int]:
+        return []  # shares have already chosen the pool
+
+    def may_learn(self, job: JobRecord, pool: int) -> bool:
+        return self.tier(job, pool) != UNWANTED
+
+
+@dataclass(slots=True)
+class _OwedIncumbents:
+    """Incumbents of a pool in columns: a challenger is weighed against all of them at once."""
+
+    jobs: list[JobRecord]
+    discipline: ShareOrdering
+    pool: int
+    priority_class: IntArray
+    owed: FloatArray
+    #: Its speed here is being learnt.
+    learns: BoolArray
+    #: It has no share of the pool, and had none when it started.
+    guest: BoolArray
+    #: Seconds since its ranks were up, lost if it is stopped, and left to run.
+    ran_s: FloatArray
+    stop_s: FloatArray
+    left_s: FloatArray
+    gang: FloatArray
+    #: Of a job that cannot save its work, what it has done is lost.
+    loses_work: BoolArray
+
+    def weaker_than(self, challenger: JobRecord) -> Iterable[JobRecord]:
+        outweighed = self.discipline.outweighed(challenger, self.pool, self)
+        return map(self.jobs.__getitem__, np.flatnonzero(outweighed).tolist())

@@ -1,0 +1,126 @@
+"""The life of an attempt: granted, started, revoked, released.
+
+The accelerators of an attempt are free again only when no rank can be alive on them: at `AttemptEnded`, at
+`NodeLost`, or when no rank ever ran. What an attempt reports, and how its end is judged (whose fault, what next), is
+in `handlers/attempt_events.py`.
+"""
+
+from math import inf
+
+from scheduler.core.commands import Prepare, Revoke, Start
+from scheduler.core.state.fleet import Place
+from scheduler.core.state.ledger import JobRecord
+from scheduler.core.state.working_set import Cycle
+from walras.job_request import Kind
+from walras.states import AttemptState, JobState, Reason
+
+
+def assign_kind(cycle: Cycle, job: JobRecord, kind: Kind) -> None:
+    """From now on the job's speeds are those of this kind."""
+    columns, classes = cycle.ledger.columns, cycle.ledger.classes
+    job.class_row = columns.class_row[job.slot] = classes.of_kind(job.class_row, kind)
+    columns.runs_as[job.slot] = classes.of_kind(int(columns.runs_as[job.slot]), kind)
+    job.ends_known = -1
+    for row, _ in job.place:
+        if (machine := cycle.ledger.fleet.machines[row]) is not None:
+            machine.ends_known = -1
+
+
+def restore_own_kind(cycle: Cycle, job: JobRecord) -> None:
+    """Its machines are given back: elsewhere it is one of its kind again."""
+    if cycle.ledger.kind_of(job) != job.request.kind:
+        assign_kind(cycle, job, job.request.kind)
+
+
+def start_attempt(cycle: Cycle, job: JobRecord, pool: int, place: Place, beside: JobRecord | None = None) -> None:
+    """Grant the place to a waiting job: a new attempt, whose number is the fence of everything it will write.
+
+    `pool` is that of the place, of several the first.
+
+    A gang on several machines is prepared first; a gang on one machine meets on that machine's loopback and starts
+    at once. `beside`: it shares the accelerators that this job was given on one machine.
+    """
+    assert job.waits, f"job {job.job_id} is {job.state} and cannot start"
+    ledger, columns, rules = cycle.ledger, cycle.ledger.columns, cycle.standing.rules
+    job_class, slot, count = ledger.class_of(job), job.slot, sum([each for _, each in place])
+    columns.settle(slot, cycle.now)
+    job.attempt += 1
+    job.place = place
+    if beside is None:
+        job.placement = ledger.fleet.take(job.job_id, place, ledger.classes.forms[job_class.form])
+    else:
+        job.placement = ledger.fleet.share(job.job_id, beside.job_id, place)
+    parts = ledger.fleet.parts_of(place) if job.request.spreads else ((pool, count),)
+    columns.hold(slot, parts)
+    cycle.spending.started(job)
+    cycle.spending.close_full()
+    job.leased_at, job.running_at, job.start_steps = cycle.now, inf, job.steps
+    job.revoked, job.rendezvous, job.start_told, job.saved = None, None, False, False
+    job.ends_known = -1
+    job.prepared.clear()
+    job.lost.clear()
+    job.secure = job.sure_pool == pool and len(parts) == 1
+    runs_as = columns.runs_as[slot] = ledger.class_over(job, parts)
+    columns.since_at[slot] = cycle.now
+    job.opportunist = cycle.discipline is not None and not cycle.discipline.is_entitled(job, pool)
+    unknown = not ledger.classes.classes[runs_as].measured[pool]
+    job.profiling_until = columns.profiling_until[slot] = cycle.now + rules.profiling_s if unknown else -inf
+    columns.running_at[slot] = inf
+    if unknown:
+        ledger.profiling.add(job.job_id)
+    cycle.set_job_state(job, JobState.STARTING)
+    cycle.set_attempt_state(job, AttemptState.LEASED, placement=job.placement)
+    if len(place) > 1:
+        cycle.commands.append(Prepare(job.job_id, job.attempt, job.placement))
+        cycle.timers.set(cycle.now + rules.prepare_timeout_s, "prepare", job.job_id, job.attempt)
+    else:
+        command_start(cycle, job, beside)
+    cycle.timers.set(cycle.now + job.request.max_runtime_s, "max_runtime", job.job_id, job.attempt)
+
+
+def command_start(cycle: Cycle, job: JobRecord, beside: JobRecord | None = None) -> None:
+    assert job.placement is not None
+    profiling, partner = job.profiling_until > -inf, None if beside is None else beside.job_id
+    cycle.commands.append(
+        Start(job.job_id, job.attempt, job.placement, job.rendezvous, job.safe_steps, profiling, partner)
+    )
+
+
+def is_prepared(job: JobRecord) -> bool:
+    """True if the ranks may be running: the start command has gone out."""
+    return job.placement is not None and (
+        len(job.placement.parts) == 1 or len(job.prepared) == len(job.placement.parts)
+    )
+
+
+def revoke_attempt(cycle: Cycle, job: JobRecord, reason: Reason, *, detail: str = "", grace_s: float = inf) -> None:
+    """Ask the attempt to checkpoint and stop. Its accelerators stay taken until it has ended."""
+    if job.revoked is None:
+        cycle.set_attempt_state(job, AttemptState.STOPPING, reason)
+    job.revoked = reason
+    grace_s = min(grace_s, job.request.grace_s)
+    cycle.commands.append(Revoke(job.job_id, job.attempt, reason, grace_s))
+    if job.state in (JobState.STARTING, JobState.RUNNING):
+        cycle.set_job_state(job, JobState.PREEMPTING, reason, detail)
+
+
+def release_attempt(cycle: Cycle, job: JobRecord) -> None:
+    """Nobody of the attempt is alive: its accelerators are free."""
+    ledger, columns = cycle.ledger, cycle.ledger.columns
+    columns.settle(job.slot, cycle.now)
+    form = ledger.classes.forms[ledger.class_of(job).form]
+    for row, _ in job.place:
+        machine = ledger.fleet.machines[row]
+        if machine is not None:
+            ledger.fleet.give_back(job.job_id, machine, form, cycle.now)
+            cycle.freed[row] = None
+            if machine.token:
+                cycle.emptied[row] = None
+    columns.since_at[job.slot], columns.steps_at[job.slot] = cycle.now, inf
+    cycle.spending.ended(job)
+    columns.let_go(job.slot)
+    job.place, job.secure = (), False
+    job.ends_known = -1
+    job.profiling_until = columns.profiling_until[job.slot] = -inf
+    ledger.profiling.discard(job.job_id)
+    restore_own_kind(cycle, job)

@@ -1,0 +1,239 @@
+"""Places kept for a job that cannot start yet: preemptions under way (running jobs were asked to leave) and backfill
+reservations.
+
+What is free on a reserved machine is held in the job's name at once; what becomes free there goes to the oldest
+reservation first. A backfill reservation may lend what it holds to jobs that end, or can be stopped, before it needs
+the place (EASY backfill); once only borrowers stand between a job and its start, they are asked to leave. So a freed
+place cannot be taken from the job it was freed for, and a gang cannot starve behind a stream of small jobs.
+`free_capacity_bound` bounds what may start on a pool, so that backfill looks at no queue in vain.
+"""
+
+from math import inf
+from typing import NamedTuple
+
+from scheduler.core.placement.attempt_lifecycle import revoke_attempt, start_attempt
+from scheduler.core.state.fleet import FleetMachine, MachineCondition, Place, fits_machine
+from scheduler.core.state.job_classes import ResourceShape
+from scheduler.core.state.job_queues import ShapeQueue
+from scheduler.core.state.ledger import JobRecord
+from scheduler.core.state.working_set import Cycle, Reservation
+from walras.job_request import JobId
+from walras.states import Reason
+
+
+def shape_of(cycle: Cycle, job: JobRecord) -> ResourceShape:
+    return cycle.ledger.classes.forms[cycle.ledger.class_of(job).form]
+
+
+def open_reservation(cycle: Cycle, job: JobRecord, pool: int, place: Place, *, exchange: bool) -> Reservation:
+    """Claim these accelerators of these machines, taking what is free there now."""
+    assert job.job_id not in cycle.claims
+    wanted = dict(place)
+    claim = Reservation(job.job_id, pool, wanted, dict(wanted), exchange)
+    cycle.claims[job.job_id] = claim
+    if exchange:
+        cycle.lines.spoken_for.add(job.job_id)
+    else:
+        cycle.reservations.setdefault(pool, {})[job.job_id] = claim
+    for row in wanted:
+        cycle.claims_on.setdefault(row, []).append(job.job_id)
+        _hold(cycle, claim, row)
+        _close_or_open(cycle, row)
+    return claim
+
+
+def drop_reservation(cycle: Cycle, job_id: JobId) -> None:
+    """Give up a claim: what it holds is free again, for the next claim or the lines."""
+    claim = cycle.claims.get(job_id)
+    if claim is None:
+        return
+    _unregister(cycle, claim)
+    for row in claim.wanted:
+        _leave_machine(cycle, claim, row)
+    job = cycle.ledger.jobs[job_id]
+    for row in claim.wanted:
+        machine = cycle.ledger.fleet.machines[row]
+        if machine is not None and claim.wanted[row] > claim.needs[row]:
+            cycle.ledger.fleet.give_back(job_id, machine, shape_of(cycle, job), cycle.now)
+            cycle.freed[row] = None
+            cycle.stale_pools.add(machine.pool)
+            if machine.token:
+                cycle.emptied[row] = None
+    cycle.stale_pools.add(claim.pool)
+
+
+def offer_freed_machine(cycle: Cycle, machine: FleetMachine) -> None:
+    """Something is free on the machine: claims first, oldest first; then whoever is in line."""
+    cycle.stale_pools.add(machine.pool)
+    for job_id in tuple(cycle.claims_on.get(machine.row, ())):
+        claim = cycle.claims.get(job_id)
+        if claim is not None:
+            _hold(cycle, claim, machine.row)
+            settle_reservation(cycle, claim)
+    _close_or_open(cycle, machine.row)
+
+
+def settle_reservation(cycle: Cycle, claim: Reservation) -> None:
+    """Start the claimant if its place is complete; ask borrowers to go if only they are missing."""
+    job = cycle.ledger.jobs[claim.job_id]
+    if not any(claim.needs.values()):
+        if job.waits and job.ready_at <= cycle.now:
+            _start_reserved(cycle, claim, job)
+        return
+    if not waits_for_non_borrowers(cycle, claim):
+        for borrower_id in claim.lent:
+            borrower = cycle.ledger.jobs.get(borrower_id)
+            if borrower is not None and borrower.holds and borrower.revoked is None:
+                revoke_attempt(
+                    cycle, borrower, Reason.POLICY_PREEMPTED, detail=f"job {claim.job_id} has reserved this place"
+                )
+
+
+def waits_for_non_borrowers(cycle: Cycle, claim: Reservation) -> bool:
+    """Whether something is missing besides what borrowers hold."""
+    missing = dict(claim.needs)
+    for borrower_id, row in claim.lent.items():
+        borrower = cycle.ledger.jobs.get(borrower_id)
+        machine = cycle.ledger.fleet.machines[row]
+        if borrower is not None and machine is not None:
+            missing[row] -= len(machine.holders.get(borrower_id, ()))
+    return any(count > 0 for count in missing.values())
+
+
+def drop_reservations_on(cycle: Cycle, machine: FleetMachine) -> None:
+    """The machine is gone or takes no jobs any more: claims on it are void."""
+    for job_id in tuple(cycle.claims_on.get(machine.row, ())):
+        drop_reservation(cycle, job_id)
+        # While it was spoken for, the lines may have dropped the job; nothing else would put it back.
+        cycle.refill = True
+
+
+def lend_reserved_place(cycle: Cycle, claim: Reservation, borrower: JobRecord) -> bool:
+    """Start the borrower on one machine of the reservation, if that machine's held places suffice.
+
+    Not once only borrowers stand between the claimant and its start: whoever borrowed then would be asked to go at
+    once, leave, and borrow again, for ever.
+    """
+    if borrower.sure_pool >= 0 or not waits_for_non_borrowers(cycle, claim):
+        return False  # who was moved for its deadline must not be asked to go again
+    form = shape_of(cycle, borrower)
+    count = form.counts[claim.pool]
+    claimant = cycle.ledger.jobs[claim.job_id]
+    for row, wanted in claim.wanted.items():
+        held = wanted - claim.needs[row]
+        machine = cycle.ledger.fleet.machines[row]
+        if machine is None or held < count or machine.condition is not MachineCondition.UP:
+            continue
+        cycle.ledger.fleet.give_back(claim.job_id, machine, shape_of(cycle, claimant), cycle.now)
+        claim.needs[row] = wanted
+        if not fits_machine(machine, count, form):
+            _hold(cycle, claim, row)
+            continue
+        claim.lent[borrower.job_id] = row
+        start_attempt(cycle, borrower, claim.pool, ((row, count),))
+        _hold(cycle, claim, row)
+        return True
+    return False
+
+
+def _hold(cycle: Cycle, claim: Reservation, row: int) -> None:
+    """Take in the claimant's name what is free on the machine and still needed there."""
+    machine = cycle.ledger.fleet.machines[row]
+    need = claim.needs[row]
+    if machine is None or machine.condition is not MachineCondition.UP or not need or not machine.free:
+        return
+    job = cycle.ledger.jobs[claim.job_id]
+    if any(row == own for own, _ in job.place):
+        return  # it runs there itself, and takes what is free together with what it leaves
+    form = shape_of(cycle, job)
+    fleet = cycle.ledger.fleet
+    # One holding per machine and job: give back what is held and take the larger part.
+    held = claim.wanted[row] - need
+    fleet.give_back(claim.job_id, machine, form, cycle.now)
+    most = min(claim.wanted[row], len(machine.free))
+    while most > held and not fits_machine(machine, most, form):
+        most -= 1
+    if most:
+        fleet.hold(claim.job_id, machine, most, form)
+    claim.needs[row] = claim.wanted[row] - most
+
+
+def _close_or_open(cycle: Cycle, row: int) -> None:
+    """Keep what is free on the machine for those for whom somebody was asked to go there.
+
+    They hold every accelerator that they can. What is free all the same lacks processors or memory until the next one
+    has left; given to others in the meantime, it would never come together.
+    """
+    machine = cycle.ledger.fleet.machines[row]
+    if machine is None:
+        return
+    machine.closed = False
+    for job_id in cycle.claims_on.get(row, ()):
+        claim = cycle.claims.get(job_id)
+        if claim is not None and claim.exchange and claim.needs[row] > 0:
+            machine.closed = True
+            return
+
+
+def _unregister(cycle: Cycle, claim: Reservation) -> None:
+    """The claim is none any more."""
+    del cycle.claims[claim.job_id]
+    cycle.lines.spoken_for.discard(claim.job_id)
+    if not claim.exchange:
+        del cycle.reservations[claim.pool][claim.job_id]
+
+
+def _leave_machine(cycle: Cycle, claim: Reservation, row: int) -> None:
+    """It has no interest in this machine any more."""
+    cycle.claims_on[row].remove(claim.job_id)
+    if not cycle.claims_on[row]:
+        del cycle.claims_on[row]
+    _close_or_open(cycle, row)
+
+
+def _start_reserved(cycle: Cycle, claim: Reservation, job: JobRecord) -> None:
+    """Turn the holding into an attempt."""
+    fleet, form = cycle.ledger.fleet, shape_of(cycle, job)
+    _unregister(cycle, claim)
+    for row in claim.wanted:
+        _leave_machine(cycle, claim, row)
+        machine = fleet.machines[row]
+        assert machine is not None
+        fleet.give_back(claim.job_id, machine, form, cycle.now)
+    start_attempt(cycle, job, claim.pool, tuple(claim.wanted.items()))
+
+
+class FreeCapacityBound(NamedTuple):
+    """What is free at most: on one machine of a pool, on all of them, and to be borrowed from the reservation."""
+
+    one: float
+    several: float
+    lent: float
+
+    def may_hold(self, line: ShapeQueue) -> bool:
+        """False: there is certainly no place for gangs of this line."""
+        count = line.count
+        return (line.part <= self.one and count <= self.several) or count <= self.lent
+
+
+#: Everybody may have to be looked at; nobody needs to be.
+UNBOUNDED_CAPACITY = FreeCapacityBound(inf, inf, inf)
+NO_CAPACITY = FreeCapacityBound(0, 0, 0)
+
+
+def free_capacity_bound(cycle: Cycle, pool: int) -> FreeCapacityBound:
+    """What may start on the pool. Everybody, as long as the first who finds no place would get a reservation."""
+    fleet = cycle.ledger.fleet
+    free, held = fleet.pools[pool].free, 0
+    reserved = cycle.reservations[pool].values() if pool in cycle.reservations else ()
+    for claim in reserved:
+        needs = claim.needs
+        for row, wanted in claim.wanted.items():
+            if wanted - needs[row] > held:
+                held = wanted - needs[row]
+    if not (free or held):
+        return NO_CAPACITY
+    if len(reserved) < cycle.standing.rules.max_reservations:
+        return UNBOUNDED_CAPACITY
+    lends = held and any(waits_for_non_borrowers(cycle, claim) for claim in reserved)
+    return FreeCapacityBound(fleet.most_free(pool) if free else 0, free, held if lends else 0)

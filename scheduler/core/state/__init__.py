@@ -1,0 +1,1 @@
+"""What the core knows: jobs, machines, speeds, money, queues, reservations. No decisions."""

@@ -1,0 +1,374 @@
+"""The machines: what is free where, which job holds it, and where a gang fits.
+
+Machines of a pool are kept in buckets by their number of free accelerators (heaps with lazy deletion), so finding a
+place costs the size of a machine, not the size of the fleet. Ties go to the machine that joined first.
+"""
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import Enum
+from heapq import heappop, heappush
+from math import inf
+
+from scheduler.core.state.job_classes import PoolParts, ResourceShape
+from walras.cluster import Market, NodeId, NodeShare, Placement, Pool, PoolId
+from walras.job_request import JobId
+
+#: Machines looked at, at most, when processors or memory (not accelerators) decide.
+_TRIES = 32
+
+
+class MachineCondition(Enum):
+    """Whether a machine takes jobs. Only UP does."""
+
+    UP = "up"
+    UNREACHABLE = "unreachable"
+    LEAVING = "leaving"
+    QUARANTINED = "quarantined"
+    #: Rented, and being given back.
+    RELEASED = "released"
+
+
+@dataclass(slots=True)
+class FleetMachine:
+    node_id: NodeId
+    #: Row of the machine in `Fleet.machines`, and of its pool.
+    row: int
+    pool: int
+    size: int
+    free: list[int]
+    free_cpus: float
+    free_memory_bytes: int
+    condition: MachineCondition = MachineCondition.UP
+    detail: str = ""
+    #: The `Rent` that brought it; empty for owned machines.
+    token: str = ""
+    joined_at: float = 0.0
+    #: Rented: since when it is paid for; its billing steps are counted from then.
+    paid_since: float = 0.0
+    #: Since when it holds nothing.
+    idle_since: float = 0.0
+    #: Condition to return to when contact is back.
+    before: MachineCondition = MachineCondition.UP
+    holders: dict[JobId, tuple[int, ...]] = field(default_factory=dict)
+    #: When each accelerator that is held will be free by itself, and what was known when that was worked out
+    #: (`remaining.foreseen_ends_on`).
+    ends: list[float] = field(default_factory=list)
+    ends_known: int = -1
+    #: Of these accelerators those that two jobs hold.
+    shared: set[tuple[int, ...]] = field(default_factory=set)
+    #: Somebody was asked to go for a job that waits for more to be freed here: what is free already is not for others.
+    closed: bool = False
+    #: (instant, job) of failures that may be the machine's fault.
+    failures: deque[tuple[float, JobId]] = field(default_factory=lambda: deque(maxlen=16))
+
+
+@dataclass(slots=True)
+class MachineLifetimes:
+    """How long the machines of a pool have been here, those that are gone included, and how many the market took."""
+
+    revocations: int = 0
+    #: Of machines that are gone; and of those here: how many, and the sum of when they came.
+    past_s: float = 0.0
+    here: int = 0
+    came_at_sum: float = 0.0
+
+    def began(self, at: float) -> None:
+        self.here += 1
+        self.came_at_sum += at
+
+    def ended(self, at: float, came_at: float, *, taken: bool) -> None:
+        """Of a machine that came then. `taken`: the market took it back."""
+        self.here -= 1
+        self.came_at_sum -= came_at
+        self.past_s += at - came_at
+        self.revocations += taken
+
+    def lived_s(self, now: float) -> float:
+        """Machine-seconds until now."""
+        return self.past_s + self.here * now - self.came_at_sum
+
+
+@dataclass(slots=True)
+class PoolState:
+    pool: Pool
+    row: int
+    #: Accelerators of machines that take jobs, and how many of them are free.
+    capacity: int = 0
+    free: int = 0
+    machines: int = 0
+    #: Those that are here, by row.
+    members: dict[int, FleetMachine] = field(default_factory=dict)
+    #: Machines there ever were at once: those that are away may come back.
+    most_machines: int = 0
+    #: buckets[k]: heap of rows of machines that had k free accelerators when pushed.
+    buckets: list[list[int]] = field(default_factory=list)
+    #: Machines asked for and not yet here: token -> how many.
+    awaited: dict[str, int] = field(default_factory=dict)
+    #: Requests in a row that failed, what was said of the last, and when the next may be made.
+    rent_failures: int = 0
+    rent_problem: str = ""
+    rent_not_before: float = -inf
+    #: When idle machines are looked at next; inf: nobody waits for that.
+    idle_look_at: float = inf
+    lives: MachineLifetimes = field(default_factory=MachineLifetimes)
+
+    @property
+    def rented(self) -> bool:
+        return self.pool.market is not Market.OWNED
+
+
+#: A place: (machine row, accelerators) for every machine, in node-rank order.
+Place = tuple[tuple[int, int], ...]
+
+
+class Fleet:
+    """Pools in order of declaration, machines in order of joining (rows of lost machines stay empty)."""
+
+    def __init__(self) -> None:
+        self.pools: list[PoolState] = []
+        self.machines: list[FleetMachine | None] = []
+        #: Whether the machines of any pool cost something.
+        self.has_prices = False
+        self._pool_row: dict[PoolId, int] = {}
+        self._machine_row: dict[NodeId, int] = {}
+
+    # ------------------------------------------------------------------------------------------ what there is
+
+    def declare(self, pool: Pool) -> bool:
+        """Add a pool, or replace its price and quota. True if it is new."""
+        row = self._pool_row.get(pool.pool_id)
+        self.has_prices = self.has_prices or pool.usd_per_h > 0
+        if row is not None:
+            self.pools[row].pool = pool
+            return False
+        self._pool_row[pool.pool_id] = len(self.pools)
+        state = PoolState(pool, len(self.pools))
+        state.buckets = [[] for _ in range(pool.shape.accelerators + 1)]
+        self.pools.append(state)
+        return True
+
+    def pool_row(self, pool_id: PoolId) -> int | None:
+        return self._pool_row.get(pool_id)
+
+    def machine(self, node_id: NodeId) -> FleetMachine | None:
+        row = self._machine_row.get(node_id)
+        return None if row is None else self.machines[row]
+
+    def join(self, node_id: NodeId, pool: int, at: float, token: str, paid_since: float | None = None) -> FleetMachine:
+        """A machine is here (again): all its accelerators are free. `paid_since`: if it was paid for before."""
+        state = self.pools[pool]
+        shape = state.pool.shape
+        machine = FleetMachine(
+            node_id,
+            len(self.machines),
+            pool,
+            shape.accelerators,
+            list(range(shape.accelerators)),
+            shape.cpus,
+            shape.memory_bytes,
+            token=token,
+            joined_at=at,
+            paid_since=at if paid_since is None else paid_since,
+            idle_since=at,
+        )
+        self._machine_row[node_id] = machine.row
+        self.machines.append(machine)
+        state.members[machine.row] = machine
+        state.machines += 1
+        state.lives.began(at)
+        state.most_machines = max(state.most_machines, state.machines)
+        self._admit(machine)
+        if token in state.awaited:
+            state.awaited[token] -= 1
+            if state.awaited[token] <= 0:
+                del state.awaited[token]
+        return machine
+
+    def remove(self, machine: FleetMachine) -> None:
+        """The machine is gone. Its holders must have been released."""
+        assert not machine.holders, f"{machine.node_id} still holds {sorted(machine.holders)}"
+        self.set_condition(machine, MachineCondition.LEAVING)
+        self.pools[machine.pool].machines -= 1
+        del self.pools[machine.pool].members[machine.row]
+        del self._machine_row[machine.node_id]
+        self.machines[machine.row] = None
+
+    def set_condition(self, machine: FleetMachine, condition: MachineCondition, detail: str = "") -> None:
+        """Let a machine take jobs, or not. Accelerators of a machine that does not count as capacity."""
+        was_up, is_up = machine.condition is MachineCondition.UP, condition is MachineCondition.UP
+        machine.condition, machine.detail = condition, detail
+        if was_up and not is_up:
+            state = self.pools[machine.pool]
+            state.capacity -= machine.size
+            state.free -= len(machine.free)
+        elif is_up and not was_up:
+            self._admit(machine)
+
+    def _admit(self, machine: FleetMachine) -> None:
+        state = self.pools[machine.pool]
+        state.capacity += machine.size
+        state.free += len(machine.free)
+        self._file(state, machine)
+
+    def _file(self, state: PoolState, machine: FleetMachine) -> None:
+        """Put the machine where `find` looks for it. Full machines are not filed: nobody looks for them."""
+        if not machine.free:
+            return
+        bucket = state.buckets[len(machine.free)]
+        if len(bucket) > 64 + 4 * state.machines:  # mostly stale entries: keep memory linear in machines
+            bucket[:] = sorted(set(bucket))
+        heappush(bucket, machine.row)
+
+    # ------------------------------------------------------------------------------------------ finding a place
+
+    def find(self, pool: int, form: ResourceShape) -> Place | None:
+        """Where a gang of this form fits now, on as few machines as it can be on; None if nowhere."""
+        count = form.counts[pool]
+        state = self.pools[pool]
+        if not count or state.free < count:
+            return None
+        parts: list[tuple[int, int]] = []
+        for wanted in split_gang(count, form.nodes, state.pool.shape.accelerators):
+            machine = self._best_fit(state, wanted, form, {row for row, _ in parts})
+            if machine is None:
+                return None
+            parts.append((machine.row, wanted))
+        return tuple(parts)
+
+    def most_free(self, pool: int) -> int:
+        """No machine of the pool has more free accelerators to give than this."""
+        state = self.pools[pool]
+        for size in range(len(state.buckets) - 1, 0, -1):
+            bucket = state.buckets[size]
+            while bucket:
+                machine = self.machines[bucket[0]]
+                if machine is not None and machine.condition is MachineCondition.UP and len(machine.free) == size:
+                    return size
+                heappop(bucket)
+        return 0
+
+    def _best_fit(self, state: PoolState, wanted: int, form: ResourceShape, taken: set[int]) -> FleetMachine | None:
+        """The machine with the fewest free accelerators that still has `wanted`."""
+        for size in range(wanted, len(state.buckets)):
+            bucket = state.buckets[size]
+            passed_over: list[int] = []
+            tries = 0
+            found: FleetMachine | None = None
+            while bucket and found is None and tries < _TRIES:
+                row = bucket[0]
+                machine = self.machines[row]
+                stale = machine is None or machine.condition is not MachineCondition.UP or len(machine.free) != size
+                if machine is None or stale or row in passed_over[-1:]:
+                    heappop(bucket)  # the machine changed since it was pushed, or was pushed twice
+                elif row in taken or machine.closed:
+                    passed_over.append(heappop(bucket))
+                elif not fits_machine(machine, wanted, form):
+                    passed_over.append(heappop(bucket))
+                    tries += 1
+                else:
+                    found = machine
+            for row in passed_over:
+                heappush(bucket, row)
+            if found is not None:
+                return found
+        return None
+
+    # ------------------------------------------------------------------------------------------ taking and giving
+
+    def take(self, job_id: JobId, place: Place, form: ResourceShape) -> Placement:
+        """Give the place to the job."""
+        parts = []
+        first = self.machines[place[0][0]]
+        assert first is not None
+        for row, count in place:
+            machine = self.machines[row]
+            assert machine is not None
+            devices = self.hold(job_id, machine, count, form)
+            elsewhere = None if machine.pool == first.pool else self.pools[machine.pool].pool.pool_id
+            parts.append(NodeShare(machine.node_id, devices, elsewhere))
+        return Placement(self.pools[first.pool].pool.pool_id, tuple(parts))
+
+    def hold(self, job_id: JobId, machine: FleetMachine, count: int, form: ResourceShape) -> tuple[int, ...]:
+        """Let the job have so many accelerators of this machine; which they are."""
+        assert len(machine.free) >= count, f"{machine.node_id} has {machine.free}, wanted {count}"
+        devices = machine.holders[job_id] = tuple(machine.free[:count])
+        del machine.free[:count]
+        machine.ends_known = -1
+        self._changed(machine, -count, form)
+        return devices
+
+    def parts_of(self, place: Iterable[tuple[int, int]]) -> PoolParts:
+        """(pool, accelerators) of each pool of a place, in its order; without machines that are gone."""
+        found: dict[int, int] = {}
+        for row, count in place:
+            machine = self.machines[row]
+            if machine is not None:
+                found[machine.pool] = found.get(machine.pool, 0) + count
+        return tuple(found.items())
+
+    def share(self, job_id: JobId, beside: JobId, place: Place) -> Placement:
+        """Give the job the accelerators that another holds on one machine, beside it."""
+        ((row, count),) = place
+        machine = self.machines[row]
+        assert machine is not None
+        devices = machine.holders[beside]
+        assert len(devices) == count, f"job {job_id} wants {count} accelerators of the {devices} of job {beside}"
+        machine.holders[job_id] = devices
+        machine.ends_known = -1
+        machine.shared.add(devices)
+        return Placement(self.pools[machine.pool].pool.pool_id, (NodeShare(machine.node_id, devices),))
+
+    def take_again(self, job_id: JobId, placement: Placement, form: ResourceShape) -> Place:
+        """Give a job exactly the accelerators it held when this core's predecessor stopped."""
+        place = []
+        for part in placement.parts:
+            machine = self.machine(part.node_id)
+            if machine is None:  # lost while the rest of the gang is still being stopped
+                place.append((len(self.machines), len(part.devices)))
+                self.machines.append(None)
+                continue
+            assert set(part.devices) <= set(machine.free), f"{part.node_id}: {part.devices} of job {job_id} are taken"
+            machine.free = [device for device in machine.free if device not in part.devices]
+            machine.holders[job_id] = part.devices
+            machine.ends_known = -1
+            self._changed(machine, -len(part.devices), form)
+            place.append((machine.row, len(part.devices)))
+        return tuple(place)
+
+    def give_back(self, job_id: JobId, machine: FleetMachine, form: ResourceShape, at: float) -> None:
+        """The job holds nothing on this machine any more."""
+        devices = machine.holders.pop(job_id, ())
+        if not devices:
+            return
+        machine.ends_known = -1
+        if devices in machine.shared:
+            machine.shared.discard(devices)  # the other one stays
+            return
+        machine.free.extend(devices)
+        machine.free.sort()
+        self._changed(machine, len(devices), form)
+        if not machine.holders:
+            machine.idle_since = at
+
+    def _changed(self, machine: FleetMachine, freed: int, form: ResourceShape) -> None:
+        machine.free_cpus += freed * form.cpus
+        machine.free_memory_bytes += freed * form.memory_bytes
+        if machine.condition is MachineCondition.UP:
+            state = self.pools[machine.pool]
+            state.free += freed
+            self._file(state, machine)
+
+
+def split_gang(count: int, nodes: int, machine_size: int) -> list[int]:
+    """Accelerators per machine, largest first: even over `nodes` if more than one is asked, else as few as possible."""
+    if nodes > 1:
+        return [count // nodes] * nodes
+    full, rest = divmod(count, machine_size)
+    return [machine_size] * full + ([rest] if rest else [])
+
+
+def fits_machine(machine: FleetMachine, wanted: int, form: ResourceShape) -> bool:
+    """Whether processors and memory allow `wanted` more accelerators of this form (accelerators not checked)."""
+    return machine.free_cpus + 1e-9 >= wanted * form.cpus and machine.free_memory_bytes >= wanted * form.memory_bytes

@@ -1,0 +1,305 @@
+"""Jobs that are alike: one class per (kind, demands, resources), with its speed on every pool.
+
+A class has one gang size on each pool. An elastic job belongs to one class after the other: each of its sizes is a
+class of its own, and a decision that gives it another size puts it into another class.
+
+Classes make large problems small (identical jobs are solved as one) and events cheap: a new speed changes a class,
+not its jobs. A *resource shape* is coarser: classes of one shape take the same accelerators, processors and memory
+on every pool, so their jobs compete for a place on equal terms, whatever their speed.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scheduler.core.state.throughput import SpeedSource, ThroughputTable
+from walras.cluster import Pool
+from walras.job_request import ANY_ACCELERATOR, AVERAGING_LOSS, MIXING_LOSS, Demand, JobRequest, Kind
+
+#: (pool row, accelerators) of each pool of an attempt.
+PoolParts = tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceShape:
+    """What a gang takes: accelerators by pool (0: cannot run there), machines, and resources per accelerator."""
+
+    counts: tuple[int, ...]
+    nodes: int
+    cpus: float
+    memory_bytes: int
+
+
+@dataclass(slots=True)
+class JobClass:
+    kind: Kind
+    demands: tuple[Demand, ...]
+    nodes: int
+    cpus: float
+    memory_bytes: int
+    #: Sizes among which its jobs may be given another; empty: rigid.
+    sizes: tuple[int, ...]
+    #: Row of `JobClasses.forms`.
+    form: int
+    #: Steps per second by pool; 0 where it cannot run.
+    rates: NDArray[np.float64]
+    #: Whether that speed was measured, by pool.
+    measured: tuple[bool, ...] = ()
+    #: Speed on the best pool that exists; 0 if there is none.
+    best_rate: float = 0.0
+    #: The rates as plain numbers, for those who look at one.
+    speeds: tuple[float, ...] = ()
+    #: Pools it can run on, in their order, and fastest first.
+    pools: tuple[int, ...] = ()
+    fastest: tuple[int, ...] = ()
+    #: Of attempts over several pools, or of several whole gangs, what they hold in each. Such a class has a speed and a
+    #: count, of all parts together, on the first of these pools alone. Empty: one gang in one pool.
+    parts: PoolParts = ()
+    #: Accelerators of its largest gang.
+    gang: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.gang = max((demand.count for demand in self.demands), default=1)
+
+
+def gang_size_on(demands: Sequence[Demand], nodes: int, pool: Pool) -> int:
+    """Accelerators that a gang with these demands takes on this pool; 0 if it cannot run there."""
+    shape = pool.shape
+    named = [d.count for d in demands if d.accelerator == shape.accelerator]
+    anything = [d.count for d in demands if d.accelerator == ANY_ACCELERATOR]
+    counts = named or anything
+    if not counts:
+        return 0
+    count = counts[0]
+    if nodes > 1 and (count % nodes or count // nodes > shape.accelerators):
+        return 0
+    return count
+
+
+class JobClasses:
+    """All classes seen so far. Rows are never removed: there are few, whatever the number of jobs."""
+
+    def __init__(self, table: ThroughputTable) -> None:
+        self._table = table
+        self._pools: list[Pool] = []
+        self._nominal: dict[str, float] = {}
+        self._index: dict[tuple[object, ...], int] = {}
+        self._by_kind: dict[Kind, list[int]] = {}
+        self._form_index: dict[ResourceShape, int] = {}
+        self.forms: list[ResourceShape] = []
+        #: Rows of forms whose jobs may be given another size.
+        self.elastic_forms: set[int] = set()
+        self.classes: list[JobClass] = []
+        self._rates: NDArray[np.float64] | None = None
+        self._counts: NDArray[np.float64] | None = None
+        self._form_rows: NDArray[np.int64] | None = None
+        self._all_measured: bool | None = None
+        self._options: dict[int, tuple[int, ...]] = {}
+        #: `option_table`, and how many classes there were when it was made.
+        self._option_of = self._option = np.zeros(0, np.int64)
+        self._option_classes = 0
+        #: Another number whenever a speed may have become another.
+        self.version = 0
+
+    def row(self, job: JobRequest) -> int:
+        """Row of the class of a job that runs as it asked to, made on first sight."""
+        return self._row(
+            job.kind, job.demands, job.nodes, job.cpus_per_accelerator, job.memory_bytes_per_accelerator, job.sizes
+        )
+
+    def resized(self, row: int, chosen: Mapping[str, int]) -> int:
+        """Row of the class that takes other counts (by accelerator type); where none is chosen it stays as it is."""
+        like = self.classes[row]
+        counts = {demand.accelerator: demand.count for demand in like.demands}
+        counts.update(sorted(chosen.items()))
+        return self._alike(row, tuple(Demand(accelerator, count) for accelerator, count in counts.items()))
+
+    def of_kind(self, row: int, kind: Kind) -> int:
+        """Row of the class that is of another kind, and in all else like this one."""
+        like = self.classes[row]
+        return self._row(kind, like.demands, like.nodes, like.cpus, like.memory_bytes, like.sizes)
+
+    def spread(self, row: int, parts: PoolParts) -> int:
+        """Row of the class as which a job of this one runs over these parts."""
+        like = self.classes[row]
+        return self._row(like.kind, like.demands, like.nodes, like.cpus, like.memory_bytes, (), parts)
+
+    def options(self, row: int) -> tuple[int, ...]:
+        """Rows of the classes among which a decision may choose for a job of this one: itself if it is rigid."""
+        found = self._options.get(row)
+        if found is None:
+            like = self.classes[row]
+            types = [demand.accelerator for demand in like.demands]
+            types = [ANY_ACCELERATOR] if ANY_ACCELERATOR in types else types
+            found = self._options[row] = tuple(
+                self._alike(row, tuple(Demand(accelerator, size) for accelerator in types)) for size in like.sizes
+            ) or (row,)
+        return found
+
+    @property
+    def option_table(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """(class, option) for every option of every class, in two parallel arrays, classes ascending."""
+        if self._option_classes != len(self.classes):
+            row = 0
+            while row < len(self.classes):  # options of a class may be new classes, with options of their own
+                self.options(row)
+                row += 1
+            options = [self.options(row) for row in range(len(self.classes))]
+            lengths = [len(of) for of in options]
+            self._option = np.array([option for of in options for option in of], dtype=np.int64)
+            self._option_of = np.repeat(np.arange(len(options)), lengths)
+            self._option_classes = len(self.classes)
+        return self._option_of, self._option
+
+    def _alike(self, row: int, demands: tuple[Demand, ...]) -> int:
+        like = self.classes[row]
+        return self._row(like.kind, demands, like.nodes, like.cpus, like.memory_bytes, like.sizes)
+
+    def _row(
+        self,
+        kind: Kind,
+        demands: tuple[Demand, ...],
+        nodes: int,
+        cpus: float,
+        memory: int,
+        sizes: tuple[int, ...],
+        parts: PoolParts = (),
+    ) -> int:
+        key = (kind, demands, nodes, cpus, memory, sizes, parts)
+        row = self._index.get(key)
+        if row is None:
+            row = self._index[key] = len(self.classes)
+            self._by_kind.setdefault(kind, []).append(row)
+            new = JobClass(kind, demands, nodes, cpus, memory, sizes, form=-1, rates=np.zeros(0), parts=parts)
+            self.classes.append(new)
+            self._refresh(new)
+        return row
+
+    @property
+    def nominal(self) -> dict[str, float]:
+        """Nominal speed by accelerator type, as unmeasured speeds are worked out from; read only."""
+        return self._nominal
+
+    @property
+    def rates(self) -> NDArray[np.float64]:
+        """Steps per second of every class on every pool (classes, pools); read only."""
+        if self._rates is None:
+            rows = [job_class.rates for job_class in self.classes]
+            self._rates = np.array(rows).reshape(len(rows), len(self._pools))
+        return self._rates
+
+    @property
+    def all_measured(self) -> bool:
+        """Whether no class has a pool on which it could run at a speed that nobody measured."""
+        if self._all_measured is None:
+            rows = (zip(each.speeds, each.measured, strict=True) for each in self.classes)
+            self._all_measured = all(measured or not speed for row in rows for speed, measured in row)
+        return self._all_measured
+
+    @property
+    def form_rows(self) -> NDArray[np.int64]:
+        """Row of the form of every class; read only."""
+        if self._form_rows is None:
+            self._form_rows = np.array([job_class.form for job_class in self.classes], dtype=np.int64)
+        return self._form_rows
+
+    @property
+    def counts(self) -> NDArray[np.float64]:
+        """Accelerators that a gang of every class takes on every pool, 0 where it cannot run (classes, pools)."""
+        if self._counts is None:
+            rows = [self.forms[job_class.form].counts for job_class in self.classes]
+            self._counts = np.array(rows, dtype=np.float64).reshape(len(rows), len(self._pools))
+        return self._counts
+
+    def declare(self, job: JobRequest) -> None:
+        """Take in the speeds a submitter declared."""
+        for accelerator, steps_per_s in job.declared:
+            for demand in job.demands:
+                if demand.accelerator in (accelerator, ANY_ACCELERATOR) and self._table.declare(
+                    job.kind, accelerator, demand.count, steps_per_s
+                ):
+                    self.refresh_kind(job.kind)
+
+    def pools_changed(self, pools: Sequence[Pool]) -> None:
+        """The list of pools grew or a pool's shape changed: recompute every class."""
+        self._pools = list(pools)
+        self._nominal = {pool.shape.accelerator: pool.shape.nominal_speed for pool in pools}
+        self._form_index.clear()
+        self.forms.clear()
+        self.elastic_forms.clear()
+        for job_class in self.classes:
+            self._refresh(job_class)
+
+    def of(self, kind: Kind) -> list[JobClass]:
+        """Classes of this kind."""
+        return [self.classes[row] for row in self._by_kind.get(kind, ())]
+
+    def refresh_kind(self, kind: Kind) -> None:
+        """A speed of this kind was published."""
+        for each in (kind, *self._table.derived(kind)):
+            for row in self._by_kind.get(each, ()):
+                self._refresh(self.classes[row])
+
+    def _refresh(self, job_class: JobClass) -> None:
+        gangs = tuple(gang_size_on(job_class.demands, job_class.nodes, pool) for pool in self._pools)
+        counts = _counts_on_first_pool(job_class.parts, len(gangs)) if job_class.parts else gangs
+        form = ResourceShape(counts, job_class.nodes, job_class.cpus, job_class.memory_bytes)
+        row = self._form_index.get(form)
+        if row is None:
+            row = self._form_index[form] = len(self.forms)
+            self.forms.append(form)
+        job_class.form = row
+        if job_class.sizes:
+            self.elastic_forms.add(row)
+        job_class.rates = np.zeros(len(self._pools))
+        measured = [False] * len(self._pools)
+        if job_class.parts:
+            first = job_class.parts[0][0]
+            job_class.rates[first], measured[first] = self._rate_over(job_class, gangs), True
+        for p, pool in enumerate(self._pools):
+            if counts[p] and not job_class.parts:
+                speed = self._table.speed(job_class.kind, pool.shape.accelerator, counts[p], self._nominal)
+                job_class.rates[p] = speed.steps_per_s
+                measured[p] = speed.source is SpeedSource.MEASURED
+        job_class.measured = tuple(measured)
+        job_class.best_rate = float(job_class.rates.max(initial=0.0))
+        job_class.speeds = tuple(job_class.rates.tolist())
+        job_class.pools = tuple(np.flatnonzero(job_class.rates > 0).tolist())
+        job_class.fastest = tuple(sorted(job_class.pools, key=lambda pool: -job_class.speeds[pool]))
+        self._rates = self._counts = self._form_rows = self._all_measured = None
+        self.version += 1
+
+    def _rate_over(self, job_class: JobClass, gangs: Sequence[int]) -> float:
+        """Steps/s over several parts, made of what their pools alone would do: it is not measured itself."""
+        alone = []
+        for pool, _ in job_class.parts:
+            accelerator = self._pools[pool].shape.accelerator
+            alone.append(self._table.speed(job_class.kind, accelerator, gangs[pool], self._nominal).steps_per_s)
+        return multi_pool_rate(job_class.parts, gangs, alone)
+
+
+def multi_pool_rate(parts: PoolParts, gangs: Sequence[int], alone: Sequence[float]) -> float:
+    """Steps per second of an attempt over several parts: a fork's are added, a mixed gang has the pace of its slowest.
+
+    Args:
+        parts: what it holds.
+        gangs: accelerators of a whole gang, by pool row.
+        alone: speed of a whole gang in each part's pool.
+    """
+    if is_fork(parts, gangs):
+        whole = sum(count // gangs[pool] * rate for (pool, count), rate in zip(parts, alone, strict=True))
+        return whole * (1.0 - AVERAGING_LOSS)
+    return min(alone) * (1.0 - MIXING_LOSS)
+
+
+def is_fork(parts: PoolParts, gangs: Sequence[int]) -> bool:
+    """Whether these are several whole gangs; else they are one over several pools."""
+    return all(gangs[pool] and count % gangs[pool] == 0 for pool, count in parts)
+
+
+def _counts_on_first_pool(parts: PoolParts, pools: int) -> tuple[int, ...]:
+    """All accelerators counted on the first of the pools."""
+    whole = sum(count for _, count in parts)
+    return tuple(whole if pool == parts[0][0] else 0 for pool in range(pools))

@@ -1,0 +1,195 @@
+"""What a solve or a round reads of all active jobs at once, as numpy columns, and the service that is settled there.
+
+A row is a slot: a job takes it when it is submitted and frees it when it has ended. Only the core's handlers write
+here.
+"""
+
+from math import exp, inf
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scheduler.core.state.job_classes import PoolParts
+
+
+class JobColumns:
+    """The columns, grown by doubling. Rows of free slots hold leftovers and have `active` False."""
+
+    def __init__(self) -> None:
+        size = 64
+        self.pools = 0
+        self.active: NDArray[np.bool_] = np.zeros(size, bool)
+        self.job_id: NDArray[np.int64] = np.zeros(size, np.int64)
+        self.class_row: NDArray[np.int64] = np.zeros(size, np.int64)
+        #: The class as which its newest attempt was started.
+        self.runs_as: NDArray[np.int64] = np.zeros(size, np.int64)
+        self.priority_class: NDArray[np.int64] = np.zeros(size, np.int64)
+        self.weight: NDArray[np.float64] = np.zeros(size)
+        self.value_usd_per_h: NDArray[np.float64] = np.zeros(size)
+        self.entity: NDArray[np.int64] = np.zeros(size, np.int64)
+        self.submitted_at: NDArray[np.float64] = np.zeros(size)
+        self.deadline_at: NDArray[np.float64] = np.zeros(size)
+        self.steps_total: NDArray[np.float64] = np.zeros(size)
+        self.steps: NDArray[np.float64] = np.zeros(size)
+        #: When `steps` was last heard of in this attempt (or its ranks came up); inf while none runs.
+        self.steps_at: NDArray[np.float64] = np.full(size, inf)
+        #: The submitter's guess of the whole run on the best accelerator; inf without one.
+        self.duration_s: NDArray[np.float64] = np.full(size, inf)
+        #: True for a job that may be given accelerators: it waits or runs, and nothing but a place is missing.
+        self.eligible: NDArray[np.bool_] = np.zeros(size, bool)
+        #: Accelerators of the largest gang it may run as.
+        self.gang: NDArray[np.float64] = np.ones(size)
+        #: Pool it holds accelerators in (-1: none; of several the first), and how many in all.
+        self.pool: NDArray[np.int64] = np.full(size, -1, np.int64)
+        self.count: NDArray[np.float64] = np.zeros(size)
+        #: Of those that hold accelerators in several pools, what they hold in each, by slot. They are few.
+        self.parts: dict[int, PoolParts] = {}
+        #: When all ranks of its newest attempt were up (inf: they are not), and until when it learns a speed.
+        self.running_at: NDArray[np.float64] = np.full(size, inf)
+        self.profiling_until: NDArray[np.float64] = np.full(size, -inf)
+        #: It was stopped once and had saved nothing.
+        self.loses_work: NDArray[np.bool_] = np.zeros(size, bool)
+        #: Accelerator-seconds received, and the instant up to which the row is settled.
+        self.attained_s: NDArray[np.float64] = np.zeros(size)
+        self.settled_at: NDArray[np.float64] = np.zeros(size)
+        #: What it had received when an order policy last began to count its service anew.
+        self.renewed_at_s: NDArray[np.float64] = np.zeros(size)
+        #: When it last began, or ended, to hold accelerators; else its submission.
+        self.since_at: NDArray[np.float64] = np.zeros(size)
+        self.entitled: NDArray[np.float64] = np.zeros((size, 0))
+        self.owed: NDArray[np.float64] = np.zeros((size, 0))
+        #: Accelerator-seconds entitled to and received where entitled, old ones slowly forgotten (`settle_all`).
+        self.promised: NDArray[np.float64] = np.zeros((size, 0))
+        self.delivered: NDArray[np.float64] = np.zeros((size, 0))
+        #: Whether it matters who is entitled to what: not under an order, nor to a mechanism with its own account.
+        self.counts_owed = True
+        self._forgotten_at = 0.0
+        self._free = list(range(size - 1, -1, -1))
+
+    def new_slot(self) -> int:
+        if not self._free:
+            self._grow()
+        return self._free.pop()
+
+    def free_slot(self, slot: int) -> None:
+        self.active[slot] = False
+        self.eligible[slot] = False
+        self._free.append(slot)
+
+    def slots_of(self, job_ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The slots of these jobs; -1 for those that are none any more."""
+        rows = self.active.nonzero()[0]
+        if not len(rows):
+            return np.full(len(job_ids), -1)
+        rows = rows[self.job_id[rows].argsort()]
+        ids = self.job_id[rows]
+        at = np.minimum(ids.searchsorted(job_ids), len(rows) - 1)
+        return np.where(ids[at] == job_ids, rows[at], -1)
+
+    def _grow(self) -> None:
+        size = len(self.active)
+        for name, column in vars(self).items():
+            if isinstance(column, np.ndarray):
+                grown = np.zeros((2 * size, *column.shape[1:]), column.dtype)
+                grown[:size] = column
+                setattr(self, name, grown)
+        self._free.extend(range(2 * size - 1, size - 1, -1))
+
+    def set_pools(self, pools: int) -> None:
+        """Add columns for new pools."""
+        more = np.zeros((len(self.active), pools - self.pools))
+        self.entitled = np.hstack([self.entitled, more])
+        self.owed = np.hstack([self.owed, more])
+        self.promised = np.hstack([self.promised, more])
+        self.delivered = np.hstack([self.delivered, more])
+        self.pools = pools
+
+    def hold(self, slot: int, parts: PoolParts) -> None:
+        """The row's job holds this from now on. Settle first."""
+        self.pool[slot], self.count[slot] = parts[0][0], sum([count for _, count in parts])
+        if len(parts) > 1:
+            self.parts[slot] = parts
+
+    def let_go(self, slot: int) -> None:
+        """It holds nothing any more. Settle first."""
+        self.pool[slot], self.count[slot] = -1, 0.0
+        self.parts.pop(slot, None)
+
+    def settle(self, slot: int, at: float) -> None:
+        """Bring one row's attained and owed service up to `at`."""
+        passed = at - self.settled_at.item(slot)
+        if passed <= 0:
+            return
+        self.settled_at[slot] = at
+        pool, count = self.pool.item(slot), self.count.item(slot)
+        if pool >= 0:
+            self.attained_s[slot] += count * passed
+        if not self.counts_owed:
+            return
+        entitled = self.entitled[slot]
+        due = entitled * passed
+        self.owed[slot] += due
+        self.promised[slot] += due
+        if pool >= 0:
+            for there, held in self.parts.get(slot, ((pool, count),)):
+                if entitled[there] > 0:
+                    self.owed[slot, there] -= held * passed
+                    self.delivered[slot, there] += held * passed
+
+    def received(
+        self, rows: NDArray[np.int64], passed: NDArray[np.float64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
+        """Accelerator-seconds that these rows (ascending) received in so many seconds, by pool.
+
+        Parallel arrays: place in `rows`, pool, accelerator-seconds. One entry for each part of a row.
+        """
+        place = np.flatnonzero(self.pool[rows] >= 0)
+        if self.parts:
+            place = place[~np.isin(rows[place], list(self.parts))]
+        pool, seconds = self.pool[rows[place]], self.count[rows[place]] * passed[place]
+        if not self.parts:
+            return place, pool, seconds
+        parts = [(slot, *part) for slot, parts in self.parts.items() for part in parts]
+        slots, there, held = (np.array(column, dtype=np.int64) for column in zip(*parts, strict=True))
+        at = np.searchsorted(rows, slots)
+        return np.append(place, at), np.append(pool, there), np.append(seconds, held * passed[at])
+
+    def settle_all(self, at: float, limit_s: float) -> None:
+        """Bring every active row up to `at`; remember at most `limit_s` seconds of a gang either way.
+
+        What was promised and delivered is forgotten at the same pace: `limit_s` seconds ago counts 1/e.
+        """
+        columns = (self.entitled, self.owed, self.promised, self.delivered)
+        if not (self.counts_owed and any(column.any() for column in columns)):
+            # Under an order nobody is entitled to anything; who holds nothing, and a free row, counts for nothing.
+            self.attained_s += self.count * np.maximum(at - self.settled_at, 0.0)
+            self.settled_at[:] = at
+            self._forgotten_at = at
+            return
+        rows = self.active.nonzero()[0]
+        passed = np.maximum(at - self.settled_at[rows], 0.0)
+        if self._forgotten_at == at and not passed.any():  # a round's end and a solve fall together
+            self._clip(rows, limit_s)
+            return
+        self.settled_at[rows] = at
+        due = self.entitled[rows] * passed[:, None]
+        self.owed[rows] += due
+        self.promised[rows] += due
+        holding = self.pool[rows] >= 0
+        self.attained_s[rows[holding]] += self.count[rows[holding]] * passed[holding]
+        held, pool, received = self.received(rows, passed)
+        held = rows[held]
+        counted = self.entitled[held, pool] > 0
+        self.owed[held[counted], pool[counted]] -= received[counted]
+        self.delivered[held[counted], pool[counted]] += received[counted]
+        kept = exp(-max(at - self._forgotten_at, 0.0) / max(limit_s, 1.0))
+        self._forgotten_at = at
+        self.promised[rows] *= kept
+        self.delivered[rows] *= kept
+        self._clip(rows, limit_s)
+
+    def _clip(self, rows: NDArray[np.int64], limit_s: float) -> None:
+        """Remember at most so many seconds of a gang either way."""
+        if limit_s < inf:
+            bound = limit_s * self.gang[rows][:, None]
+            self.owed[rows] = np.clip(self.owed[rows], -bound, bound)

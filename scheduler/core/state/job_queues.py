@@ -1,0 +1,167 @@
+"""Queues of waiting jobs: one per pool and resource shape, most urgent job first.
+
+A queue is a sorted array, filled once a round and walked once, and a heap of jobs that came since. Both are cleaned
+lazily: an entry whose job no longer waits, or came again with another key, is dropped when it reaches the head. So a
+free place finds its next job in time linear in the number of shapes, not of jobs.
+"""
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator
+from heapq import heappop, heappush, merge
+from itertools import islice
+
+from scheduler.core.state.ledger import JobRecord, Ledger
+from walras.job_request import JobId
+from walras.states import JobState
+
+#: Smallest first. Keys end in the job id, so two are never equal.
+QueueKey = tuple[float, ...]
+
+
+class ShapeQueue:
+    """One pool's queue of jobs of one form."""
+
+    __slots__ = ("_at", "_coming", "_late", "_newest", "_planned", "count", "part")
+
+    def __init__(self, count: int, part: int) -> None:
+        #: Accelerators of its gangs: of all of them, and on one machine at most.
+        self.count = count
+        self.part = part
+        #: What a plan sorted: as much of it as somebody has looked at, and the rest.
+        self._planned: list[tuple[QueueKey, JobId]] = []
+        self._coming: Iterator[tuple[QueueKey, JobId]] = iter(())
+        self._at = 0
+        self._late: list[tuple[QueueKey, JobId]] = []
+        #: Keys by which those stand who came since: one who left and came back stands by no other.
+        self._newest: dict[JobId, QueueKey] = {}
+
+    def plan(self, entries: Iterable[tuple[QueueKey, JobId]]) -> None:
+        """Replace everything by these entries, sorted. They are drawn as they are looked at: of most lines, a few."""
+        self._planned, self._coming, self._at = [], iter(entries), 0
+        self._late.clear()
+        self._newest.clear()
+
+    def push(self, key: QueueKey, job_id: JobId) -> None:
+        heappush(self._late, (key, job_id))
+        self._newest[job_id] = key
+
+    def head(self, is_waiting: Callable[[JobId], bool]) -> tuple[QueueKey, JobId] | None:
+        """The most urgent entry whose job still waits."""
+        planned, late, newest = self._planned, self._late, self._newest
+        while self._at < len(planned) or self._draws():
+            job_id = planned[self._at][1]
+            if job_id not in newest and is_waiting(job_id):
+                break
+            self._at += 1
+        while late:
+            key, job_id = late[0]
+            is_newest = newest.get(job_id) == key
+            if is_newest and is_waiting(job_id):
+                break
+            if is_newest:
+                del newest[job_id]
+            heappop(late)
+        if self._at < len(planned) and (not late or planned[self._at] <= late[0]):
+            return planned[self._at]
+        return late[0] if late else None
+
+    def _draws(self) -> bool:
+        """Draw one more entry of the plan. False: there is none."""
+        entry = next(self._coming, None)
+        if entry is None:
+            return False
+        self._planned.append(entry)
+        return True
+
+    def first(self, most: int) -> Iterator[tuple[QueueKey, JobId]]:
+        """The first entries in order, stale ones included and counted."""
+        self._planned.extend(islice(self._coming, max(0, self._at + most - len(self._planned))))
+        planned = self._planned[self._at : self._at + most]
+        yield from islice(merge(planned, _ascending(self._late)), most)
+
+    def before(self, key: QueueKey) -> Iterator[JobId]:
+        """Entries before this key in no order, stale ones included."""
+        self._planned.extend(self._coming)
+        end = bisect_left(self._planned, (key,), lo=self._at)
+        yield from (job_id for _, job_id in islice(self._planned, self._at, end))
+        yield from (job_id for other, job_id in self._late if other < key)
+
+
+def _ascending(heap: list[tuple[QueueKey, JobId]]) -> Iterator[tuple[QueueKey, JobId]]:
+    """A heap in order without disturbing it: k entries cost O(k log k)."""
+    frontier = [(heap[0], 0)] if heap else []
+    while frontier:
+        entry, at = heappop(frontier)
+        yield entry
+        for child in (2 * at + 1, 2 * at + 2):
+            if child < len(heap):
+                heappush(frontier, (heap[child], child))
+
+
+class JobQueues:
+    """Lines by pool and form."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._lines: list[dict[int, ShapeQueue]] = []
+        #: Jobs that wait for a particular place and must not be given another.
+        self.spoken_for: set[JobId] = set()
+
+    def clear(self) -> None:
+        """Forget everything: pools, forms or the policy changed, or a plan is about to fill in."""
+        self._lines = [{} for _ in self._ledger.fleet.pools]
+
+    def line(self, pool: int, form: int) -> ShapeQueue:
+        """The line of this pool and form, made on first use."""
+        lines = self._lines[pool]
+        found = lines.get(form)
+        if found is None:
+            taken, size = self._ledger.classes.forms[form], self._ledger.fleet.pools[pool].pool.shape.accelerators
+            count = taken.counts[pool]
+            found = lines[form] = ShapeQueue(count, count // taken.nodes if taken.nodes > 1 else min(count, size))
+        return found
+
+    def push(self, job: JobRecord, pool: int, key: QueueKey) -> None:
+        self.line(pool, self._ledger.class_of(job).form).push(key, job.job_id)
+
+    def busy(self, pools: Iterable[int]) -> list[int]:
+        """Those of the pools where somebody may be in line."""
+        lines = self._lines
+        return [pool for pool in pools if lines[pool]]
+
+    def of(self, pool: int) -> list[tuple[int, ShapeQueue]]:
+        """(form, line) of every form that may have somebody in line on this pool."""
+        return list(self._lines[pool].items())
+
+    def head(self, pool: int, form: int, line: ShapeQueue) -> tuple[QueueKey, JobRecord] | None:
+        """(key, job) of the first waiting job in this line of the pool."""
+        head = line.head(self.is_waiting)
+        if head is not None:
+            return head[0], self._ledger.jobs[head[1]]
+        del self._lines[pool][form]  # made again by whoever comes; most events find nobody in line
+        return None
+
+    def behind(self, job: JobRecord, pool: int, most: int) -> Iterator[JobRecord]:
+        """Waiting jobs of the same form on this pool, in order, among the first `most` entries of its line."""
+        line = self.line(pool, self._ledger.class_of(job).form)
+        for _, job_id in line.first(most):
+            if job_id != job.job_id and self.is_waiting(job_id):
+                yield self._ledger.jobs[job_id]
+
+    def ahead(self, pool: int, key: QueueKey, most: int) -> int:
+        """Waiting jobs before this key in the pool's lines, counted up to `most`."""
+        found: set[JobId] = set()  # a job may stand in a line twice, by its old key and its new one
+        for line in self._lines[pool].values():
+            for job_id in line.before(key):
+                if self.is_waiting(job_id):
+                    found.add(job_id)
+                    if len(found) >= most:
+                        return most
+        return len(found)
+
+    def is_waiting(self, job_id: JobId) -> bool:
+        """Whether the job may be started from a line."""
+        job = self._ledger.jobs.get(job_id)
+        if job is None or job.state is not JobState.PENDING or job.place or job.blocked_by or job.unpaid:
+            return False  # `waits`, looked up once
+        return job.ready_at <= self._ledger.now and job_id not in self.spoken_for

@@ -1,0 +1,333 @@
+"""The state of the scheduler: active jobs, the fleet, what is known of speeds, the active policy.
+
+Each active job has a slot, freed when it ends, so memory is linear in active jobs. The numpy columns hold what a
+solve or a round reads of all jobs at once; everything else about a job is in its `JobRecord`. Only the core's
+handlers write here.
+
+`owed` is the integral of (entitled - received) accelerator-seconds by pool, over the pools to which the job is
+entitled; service on other pools is a gift and not counted. `realised_fraction` says how much of the promised shares
+was delivered.
+"""
+
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from math import inf
+
+import numpy as np
+from numpy.typing import NDArray
+
+from optimizer.decision import Memory, Quote
+from optimizer.policy import PlanPolicy, PolicySpec, PricingPolicy
+from scheduler.core.events import Proposal
+from scheduler.core.rules import RoundRules
+from scheduler.core.state.fleet import Fleet, Place
+from scheduler.core.state.job_classes import JobClass, JobClasses, PoolParts
+from scheduler.core.state.job_columns import JobColumns
+from scheduler.core.state.throughput import ModelFactsTable, NetworkTable, RestartCosts, ThroughputTable
+from walras.cluster import NodeId, Placement, Rendezvous
+from walras.job_request import JobId, JobRequest, Kind
+from walras.states import JobState, Reason
+
+#: Finished jobs whose lengths are remembered.
+FINISHED_MAX = 512
+#: States of jobs that wait for accelerators or run.
+_SCHEDULABLE_STATES = frozenset({JobState.PENDING, JobState.STARTING, JobState.RUNNING, JobState.PREEMPTING})
+
+
+@dataclass(slots=True)
+class JobRecord:
+    """The cold part of an active job."""
+
+    request: JobRequest
+    slot: int
+    #: Row of `JobClasses.classes`: as what it runs, or is to run next (an elastic job may be given another size).
+    class_row: int
+    state: JobState = JobState.PENDING
+    #: Number of the newest attempt (its fence); 0 before the first.
+    attempt: int = 0
+    #: Attempts charged against `retry.max_restarts`, and ends that were the world's fault.
+    restarts: int = 0
+    misfortunes: int = 0
+    #: Starts in a row that never got a rank running.
+    refusals: int = 0
+    #: Ends by exit 85 without having made a step since the start.
+    idle_yields: int = 0
+    #: It was stopped once and had saved nothing: stopping it again would cost all it has done.
+    loses_work: bool = False
+    steps: float = 0.0
+    #: Steps at the newest recorded checkpoint, and at the start of this attempt.
+    safe_steps: float = 0.0
+    start_steps: float = 0.0
+
+    # -- of the current attempt; meaningless while `place` is empty
+    place: Place = ()
+    placement: Placement | None = None
+    leased_at: float = 0.0
+    #: When all ranks were up; inf before.
+    running_at: float = inf
+    prepared: set[NodeId] = field(default_factory=set)
+    rendezvous: Rendezvous | None = None
+    #: Set once the attempt has been told to stop.
+    revoked: Reason | None = None
+    #: A checkpoint was recorded in this attempt.
+    saved: bool = False
+    #: The cost of this start has been heard of.
+    start_told: bool = False
+    #: It had no share of its pool when it started there: the first to go.
+    opportunist: bool = False
+    #: Started to learn a speed: protected from challengers until this instant.
+    profiling_until: float = -inf
+    #: When it will end if left alone, and what was known when that was worked out (`remaining.foreseen_end_at`).
+    ends_at: float = inf
+    ends_known: int = -1
+    #: Machines of the attempt that are lost.
+    lost: set[NodeId] = field(default_factory=set)
+
+    #: Row of the pool that it was moved to, or is to be, because its deadline is near; -1: none.
+    sure_pool: int = -1
+    #: It holds its place there: nothing but the machines' end and people take that away.
+    secure: bool = False
+
+    # -- of a waiting job
+    #: Not started before this instant (backoff, not_before).
+    ready_at: float = -inf
+    blocked_by: set[JobId] = field(default_factory=set)
+    #: What may be spent for it is spent: it may not start.
+    unpaid: bool = False
+    #: Hold it as soon as its attempt has ended.
+    hold_reason: Reason | None = None
+    #: That of every request of the job.
+    job_id: JobId = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.job_id = self.request.job_id
+
+    @property
+    def holds(self) -> bool:
+        """True while it holds accelerators."""
+        return bool(self.place)
+
+    @property
+    def waits(self) -> bool:
+        """True if it could start now, were there a place."""
+        return self.state is JobState.PENDING and not self.blocked_by and not self.place and not self.unpaid
+
+
+@dataclass(slots=True)
+class ActivePolicy:
+    """The policy in force and what its last answer left behind."""
+
+    spec: PolicySpec
+    #: The policy, if it answers with shares or plans, and with prices; None for one that only ranks.
+    sharing: PricingPolicy | None
+    rules: RoundRules
+    memory: Memory = None
+    quote: Quote | None = None
+    proposal: Proposal | None = None
+    solved_at: float = -inf
+
+    @property
+    def plans(self) -> bool:
+        """Whether the policy says who runs where, event by event."""
+        return isinstance(self.sharing, PlanPolicy)
+
+
+class Ledger:
+    """State of the scheduler at `now`."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        #: Number of the event in hand: what was worked out from all jobs holds for one.
+        self.turn = 0
+        self.fleet = Fleet()
+        self.table = ThroughputTable()
+        self.costs = RestartCosts()
+        self.networks = NetworkTable()
+        self.facts = ModelFactsTable()
+        self.classes = JobClasses(self.table)
+        self.columns = JobColumns()
+        self.jobs: dict[JobId, JobRecord] = {}
+        #: How many of them may run over several pools, or be forked.
+        self.spreading = 0
+        #: Jobs whose attempt was started to learn a speed.
+        self.profiling: set[JobId] = set()
+        #: Jobs waiting for the end of another: dependency -> dependents.
+        self.dependents: dict[JobId, list[JobId]] = {}
+        #: Projects and their users ("project", "project/user") in order of first sight: name -> row of the problem's
+        #: entities; and the row of the project above each user, -1 for projects.
+        self.entities: dict[str, int] = {}
+        self.entity_parents: list[int] = []
+        self.standing: ActivePolicy | None = None
+        #: How long the newest jobs that succeeded were, in seconds on their best pool.
+        self.finished_s: deque[float] = deque(maxlen=FINISHED_MAX)
+        #: What a restart costs by class, and what was known when that was worked out.
+        self._restarts_s: NDArray[np.float64] = np.zeros(0)
+        self._restarts_known: tuple[int, int, float] | None = None
+
+    def __iter__(self) -> Iterator[JobRecord]:
+        return iter(self.jobs.values())
+
+    def class_of(self, job: JobRecord) -> JobClass:
+        return self.classes.classes[job.class_row]
+
+    def rate_of(self, job: JobRecord) -> float:
+        """Steps per second of the job where it runs, with the gang that it has there; 0 while it holds nothing."""
+        pool = int(self.columns.pool[job.slot])
+        return self.classes.classes[self.columns.runs_as[job.slot]].speeds[pool] if pool >= 0 else 0.0
+
+    def count_on(self, job: JobRecord, pool: int) -> int:
+        """Accelerators that the job is to take on the pool."""
+        return self.classes.forms[self.class_of(job).form].counts[pool]
+
+    def class_with(self, job: JobRecord, pool: int, count: int) -> int:
+        """Row of the class as which the job runs with this many accelerators of the pool."""
+        if self.count_on(job, pool) == count:
+            return job.class_row
+        return self.classes.resized(job.class_row, {self.fleet.pools[pool].pool.shape.accelerator: count})
+
+    def class_over(self, job: JobRecord, parts: PoolParts) -> int:
+        """Row of the class as which the job runs with what it holds in these pools."""
+        (pool, count), *more = parts
+        if not more and count == self.count_on(job, pool):
+            return job.class_row
+        if not job.request.spreads:
+            return self.class_with(job, pool, count)
+        return self.classes.spread(job.class_row, parts)
+
+    def parts_of(self, job: JobRecord) -> PoolParts:
+        """(pool, accelerators) of each pool in which the job holds some."""
+        several = self.columns.parts.get(job.slot)
+        if several is not None:
+            return several
+        pool = self.columns.pool.item(job.slot)
+        return ((pool, int(self.columns.count.item(job.slot))),) if pool >= 0 else ()
+
+    def planned_parts(self, job: JobRecord) -> PoolParts:
+        """What a plan gives the job in each pool, if that is more than one gang in one pool; else nothing."""
+        if not job.request.spreads:
+            return ()
+        # Where capacity was lost since, less than was planned, and maybe nothing.
+        given = np.rint(self.columns.entitled[job.slot])
+        parts = tuple((pool, int(given[pool])) for pool in given.nonzero()[0].tolist())
+        return () if len(parts) == 1 and parts[0][1] == self.count_on(job, parts[0][0]) else parts
+
+    def is_spread(self, job: JobRecord) -> bool:
+        """Whether what it holds is not one gang in one pool."""
+        return bool(self.classes.classes[self.columns.runs_as[job.slot]].parts) and job.holds
+
+    def is_resized(self, job: JobRecord) -> bool:
+        """Whether it holds another number of accelerators than it is to have there."""
+        pool = int(self.columns.pool[job.slot])
+        return pool >= 0 and self.count_on(job, pool) != int(self.columns.count[job.slot])
+
+    def resize(self, job: JobRecord, chosen: Mapping[str, int]) -> None:
+        """From its next start on the job takes these counts (by accelerator type)."""
+        self.reclass(job, self.classes.resized(job.class_row, chosen))
+
+    def reclass(self, job: JobRecord, row: int) -> None:
+        """From its next start on the job is one of this class."""
+        job.class_row = self.columns.class_row[job.slot] = row
+        self.columns.gang[job.slot] = self.classes.classes[row].gang
+
+    def kind_of(self, job: JobRecord) -> Kind:
+        """As what its speeds are counted: its own kind, unless its machines are worse than others (`networks.py`)."""
+        return self.classes.classes[job.class_row].kind
+
+    def restart_s(self, job: JobRecord, rules: RoundRules) -> float:
+        return self.costs.restart_s(job.request.kind, rules.restart_default_s)
+
+    def stop_cost_s(self, job: JobRecord, rules: RoundRules) -> float:
+        """Seconds lost by stopping a running job now: its restart, and its run so far if it cannot save that."""
+        return self.restart_s(job, rules) + (self.now - job.leased_at if job.loses_work else 0.0)
+
+    def stop_costs_s(self, rows: NDArray[np.int64], rules: RoundRules) -> NDArray[np.float64]:
+        """`stop_cost_s` of the running jobs in these slots."""
+        known = (self.costs.version, len(self.classes.classes), rules.restart_default_s)
+        if self._restarts_known != known:
+            kinds = [job_class.kind for job_class in self.classes.classes]
+            restarts_s = [self.costs.restart_s(kind, rules.restart_default_s) for kind in kinds]
+            self._restarts_s = np.array(restarts_s, np.float64)
+            self._restarts_known = known
+        columns = self.columns
+        costs_s: NDArray[np.float64] = self._restarts_s[columns.class_row[rows]]
+        costs_s += np.where(columns.loses_work[rows], self.now - columns.since_at[rows], 0.0)
+        return costs_s
+
+    def add(self, request: JobRequest, at: float) -> JobRecord:
+        """A row for a new job."""
+        columns = self.columns
+        slot = columns.new_slot()
+        job = JobRecord(request, slot, self.classes.row(request))
+        self.jobs[request.job_id] = job
+        self.spreading += request.spreads
+        columns.active[slot] = True
+        columns.job_id[slot] = request.job_id
+        columns.class_row[slot] = columns.runs_as[slot] = job.class_row
+        columns.priority_class[slot] = request.priority_class
+        columns.weight[slot] = request.weight
+        columns.value_usd_per_h[slot] = np.nan if request.value_usd_per_h is None else request.value_usd_per_h
+        columns.entity[slot] = self._entity(f"{request.project}/{request.user}", self._entity(request.project, -1))
+        columns.submitted_at[slot] = at
+        columns.deadline_at[slot] = request.deadline_at
+        columns.steps_total[slot] = inf if request.steps is None else request.steps
+        columns.steps[slot] = 0.0
+        columns.steps_at[slot] = inf
+        columns.duration_s[slot] = inf if request.duration_s is None else request.duration_s
+        columns.eligible[slot] = False
+        columns.gang[slot] = self.classes.classes[job.class_row].gang
+        columns.pool[slot] = -1
+        columns.count[slot] = 0.0
+        columns.running_at[slot] = inf
+        columns.profiling_until[slot] = -inf
+        columns.loses_work[slot] = False
+        columns.attained_s[slot] = 0.0
+        columns.settled_at[slot] = at
+        columns.renewed_at_s[slot] = 0.0
+        columns.since_at[slot] = at
+        columns.entitled[slot] = 0.0
+        columns.owed[slot] = 0.0
+        columns.promised[slot] = 0.0
+        columns.delivered[slot] = 0.0
+        return job
+
+    def _entity(self, name: str, parent: int) -> int:
+        """Row of an entity, a new one if it was never seen."""
+        if name not in self.entities:
+            self.entities[name] = len(self.entities)
+            self.entity_parents.append(parent)
+        return self.entities[name]
+
+    def remove(self, job: JobRecord) -> None:
+        """The job has ended: its row leaves."""
+        assert not job.place, f"job {job.job_id} ended while holding {job.place}"
+        self.columns.free_slot(job.slot)
+        del self.jobs[job.job_id]
+        self.spreading -= job.request.spreads
+
+    def set_eligible(self, job: JobRecord) -> None:
+        """Recompute whether the job takes part in the next problem."""
+        self.columns.eligible[job.slot] = (
+            job.state in _SCHEDULABLE_STATES
+            and not job.blocked_by
+            and not job.unpaid
+            and job.hold_reason is None
+            and job.ready_at <= self.now
+        )
+
+
+def realised_fraction(ledger: Ledger) -> float | None:
+    """What ran, as a part of the bound (0..1); None before anything was promised, and under policies that only rank."""
+    standing, columns = ledger.standing, ledger.columns
+    if standing is None or standing.proposal is None:
+        return None
+    rows = np.flatnonzero(columns.active)
+    passed = np.maximum(ledger.now - columns.settled_at[rows], 0.0)
+    promised = columns.promised[rows] + columns.entitled[rows] * passed[:, None]
+    delivered = columns.delivered[rows].copy()
+    held, pool, received = columns.received(rows, passed)
+    delivered[held, pool] += np.where(columns.entitled[rows[held], pool] > 0, received, 0.0)
+    total = float(promised.sum())
+    if total <= 0:
+        return None
+    return float(np.minimum(delivered, promised).sum()) / total * max(0.0, 1.0 - standing.proposal.gap)

@@ -1,0 +1,394 @@
+"""Money that is being spent, by account: everything, each project, and each job with a budget of its own.
+
+An account is a sum until an instant and a rate since then; starts, ends and prices change the rate, so keeping
+accounts costs what changed. A job pays for its part of the machines that it holds. The account of everything pays
+rented machines whole, used or not, and owned machines for their use. This file meters and says which jobs may start;
+`handlers/budgets.py` acts on it.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from math import inf
+
+from scheduler.core.rules import Budget
+from scheduler.core.state.fleet import FleetMachine
+from scheduler.core.state.ledger import JobRecord, Ledger
+from walras.cluster import Market, Pool, billed_until
+from walras.job_request import JobId
+from walras.states import JobState
+
+#: To stop a job takes its grace, the notice of its machines and this long at most; so much money is kept back for it.
+STOP_MARGIN_S = 60.0
+#: Less than this is nothing, USD.
+NOTHING_USD = 1e-6
+#: The account of everything.
+EVERYTHING = ""
+
+_HOUR_S = 3600.0
+
+
+@dataclass(slots=True)
+class SpendingAccount:
+    """Money of everything, of a project or of a job."""
+
+    name: str
+    limit_usd: float = inf
+    month_limit_usd: float = inf
+    #: The part of a limit at which people are warned.
+    warn_at: float = 0.8
+    #: Spent until `settled_at`, of it before this month began, and what an hour costs from then on.
+    usd: float = 0.0
+    before_month_usd: float = 0.0
+    usd_per_h: float = 0.0
+    settled_at: float = 0.0
+    #: What stopping all that runs would still cost.
+    committed_usd: float = 0.0
+    #: How many things are paid for: none cost exactly nothing, whatever sums of floats say.
+    payees: int = 0
+    #: No job of it may start.
+    closed: bool = False
+    warned: bool = False
+    #: The budget of one job.
+    is_of_job: bool = False
+    #: The next instant at which something of this changes by itself.
+    due_at: float = inf
+
+    @property
+    def is_limited(self) -> bool:
+        return self.limit_usd < inf or self.month_limit_usd < inf
+
+    def settle(self, at: float) -> None:
+        if at > self.settled_at:
+            self.usd += self.usd_per_h * (at - self.settled_at) / _HOUR_S
+            self.settled_at = at
+
+    def pay(self, at: float, usd_per_h: float, committed_usd: float, payees: int) -> None:
+        """From now on so much more an hour (less, if negative)."""
+        self.settle(at)
+        self.payees += payees
+        self.usd_per_h += usd_per_h
+        self.committed_usd += committed_usd
+        if not self.payees:
+            self.usd_per_h = self.committed_usd = 0.0
+
+    def limits(self) -> Iterator[tuple[float, float, str]]:
+        """(spent, limit, of what) of each limit there is. Settle first."""
+        if self.limit_usd < inf:
+            yield self.usd, self.limit_usd, ""
+        if self.month_limit_usd < inf:
+            yield self.usd - self.before_month_usd, self.month_limit_usd, " this month"
+
+    @property
+    def room_usd(self) -> float:
+        """What may still be spent. Settle first."""
+        return min((limit - spent for spent, limit, _ in self.limits()), default=inf)
+
+    @property
+    def is_exhausted(self) -> bool:
+        return self.room_usd <= NOTHING_USD
+
+
+@dataclass(frozen=True, slots=True)
+class _JobPayment:
+    """What one job pays, and how much of it the account of everything sees (rented machines are paid for whole)."""
+
+    usd_per_h: float
+    committed_usd: float
+    owned_usd_per_h: float
+
+
+@dataclass(slots=True)
+class _RentedMachine:
+    pool: int
+    usd_per_h: float
+    since_at: float
+
+
+class SpendingMeter:
+    """The accounts, and who may not start because of them."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self.everything = SpendingAccount(EVERYTHING)
+        self._projects: dict[str, SpendingAccount] = {}
+        self._jobs: dict[JobId, SpendingAccount] = {}
+        self._pays: dict[JobId, _JobPayment] = {}
+        self._rented: dict[int, _RentedMachine] = {}
+        #: Jobs held because of a budget.
+        self.held: set[JobId] = set()
+        self._touched: dict[int, SpendingAccount] = {}
+        self._due: list[tuple[float, int, SpendingAccount]] = []
+        self._pushed = 0
+        self._is_limited = False
+
+    # ---------------------------------------------------------------- limits
+
+    def set_budgets(self, budgets: Iterable[Budget]) -> None:
+        """These are the budgets from now on; those of jobs stay."""
+        for account in (self.everything, *self._projects.values()):
+            account.limit_usd = account.month_limit_usd = inf
+            self._touch(account)
+        for budget in budgets:
+            account = self._project(budget.project) if budget.project else self.everything
+            account.limit_usd = inf if budget.usd is None else budget.usd
+            account.month_limit_usd = inf if budget.month_usd is None else budget.month_usd
+            account.warn_at, account.warned = budget.warn_at, False
+            self._is_limited = True
+            self._touch(account)
+
+    def restate(self, spent: Iterable[tuple[str, float, float]]) -> None:
+        """(project, USD in all, USD this month) by the books; projects that are not named have spent nothing."""
+        books = {project: (usd, month_usd) for project, usd, month_usd in spent}
+        for project in books:
+            self._project(project)
+        for account in (self.everything, *self._projects.values()):
+            account.settle(self._ledger.now)
+            usd, month_usd = books.get(account.name, (0.0, 0.0))
+            account.usd, account.before_month_usd, account.warned = usd, usd - month_usd, False
+            self._touch(account)
+
+    def take_job(self, job: JobRecord, spent_usd: float = 0.0) -> None:
+        """A job is known: its own budget, if it has one, and whether it may start."""
+        if job.request.budget_usd < inf:
+            self.limit_job(job, spent_usd)
+        job.unpaid = self.closed_to(job) is not None
+
+    def limit_job(self, job: JobRecord, spent_usd: float) -> None:
+        """The job's own budget is what its request says. `spent_usd` so far, where it had none before."""
+        account = self._jobs.get(job.job_id)
+        if account is None:
+            account = SpendingAccount(f"job {job.job_id}", usd=spent_usd, settled_at=self._ledger.now, is_of_job=True)
+            self._jobs[job.job_id] = account
+            pays = self._pays.get(job.job_id)
+            if pays is not None:
+                account.pay(self._ledger.now, pays.usd_per_h, pays.committed_usd, 1)
+        account.settle(self._ledger.now)
+        account.limit_usd, account.warned = job.request.budget_usd, False
+        self._is_limited = True
+        self._touch(account)
+
+    def forget_job(self, job: JobRecord) -> None:
+        self.held.discard(job.job_id)
+        account = self._jobs.pop(job.job_id, None)
+        if account is not None:
+            self._touched.pop(id(account), None)
+            account.due_at = inf
+
+    # ---------------------------------------------------------------- what is paid for
+
+    def started(self, job: JobRecord) -> None:
+        """The job holds a place from now on; whoever shares it pays less."""
+        if self._is_free(job):
+            return
+        self._pay(job)
+        for other in self._sharing(job):
+            self._pay(other)
+
+    def ended(self, job: JobRecord) -> None:
+        """The job has given its place back."""
+        if job.job_id not in self._pays:
+            return
+        self._stop_paying(job)
+        for other in self._sharing(job):
+            self._pay(other)
+
+    def repriced(self, pool: int) -> None:
+        """The market asks another price for the machines of a pool."""
+        free = [job.job_id for job in self._ledger if job.holds and job.job_id not in self._pays]
+        for job_id in (*self._pays, *free):
+            job = self._ledger.jobs[job_id]
+            if any(row == pool for row, _ in self._ledger.parts_of(job)):
+                self._pay(job)
+                for other in self._sharing(job):
+                    self._pay(other)
+        price = self._ledger.fleet.pools[pool].pool.usd_per_h
+        for machine in self._rented.values():
+            if machine.pool == pool:
+                self.everything.pay(self._ledger.now, price - machine.usd_per_h, 0.0, 0)
+                machine.usd_per_h = price
+        self._touch(self.everything)
+
+    def machine_joined(self, machine: FleetMachine, paid_usd: float = 0.0) -> None:
+        """`paid_usd`: what was paid for it until now."""
+        pool = self._ledger.fleet.pools[machine.pool].pool
+        if not machine.token:
+            return
+        self._rented[machine.row] = _RentedMachine(machine.pool, pool.usd_per_h, machine.paid_since)
+        self.everything.usd += paid_usd
+        self.everything.pay(self._ledger.now, pool.usd_per_h, 0.0, 1)
+        self._touch(self.everything)
+
+    def machine_gone(self, machine: FleetMachine) -> None:
+        """Its minimum, and the step that has begun, are paid all the same."""
+        rented = self._rented.pop(machine.row, None)
+        if rented is None:
+            return
+        self.everything.pay(self._ledger.now, -rented.usd_per_h, 0.0, -1)
+        self.everything.usd += self._begun_usd(rented)
+        self._touch(self.everything)
+
+    def _is_free(self, job: JobRecord) -> bool:
+        """Its place costs nothing: no account need hear of it."""
+        fleet = self._ledger.fleet
+        parts = self._ledger.parts_of(job) if fleet.has_prices else ()
+        return not any(fleet.pools[row].pool.usd_per_h for row, _ in parts)
+
+    def _sharing(self, job: JobRecord) -> list[JobRecord]:
+        """Others that hold the same accelerators of the one machine."""
+        if job.placement is None or len(job.placement.parts) != 1:
+            return []
+        machine = self._ledger.fleet.machine(job.placement.parts[0].node_id)
+        if machine is None:
+            return []
+        devices = job.placement.parts[0].devices
+        others = (self._ledger.jobs.get(job_id) for job_id, held in machine.holders.items() if held == devices)
+        return [other for other in others if other is not None and other is not job and other.job_id in self._pays]
+
+    def _pay(self, job: JobRecord) -> None:
+        """What the job costs an hour as it is placed now."""
+        self._stop_paying(job)
+        assert job.placement is not None
+        usd_per_h = committed_usd = owned_usd_per_h = 0.0
+        for row, count in self._ledger.parts_of(job):
+            pool = self._ledger.fleet.pools[row].pool
+            price = pool.usd_per_h * (count / pool.shape.accelerators / (1 + len(self._sharing(job))))
+            stop_s = job.request.grace_s + pool.notice_s + STOP_MARGIN_S
+            usd_per_h += price
+            committed_usd += price * stop_s / _HOUR_S
+            owned_usd_per_h += price if pool.market is Market.OWNED else 0.0
+        pays = _JobPayment(usd_per_h, committed_usd, owned_usd_per_h)
+        self._pays[job.job_id] = pays
+        self._add(job, pays, 1)
+
+    def _stop_paying(self, job: JobRecord) -> None:
+        pays = self._pays.pop(job.job_id, None)
+        if pays is not None:
+            self._add(job, pays, -1)
+
+    def _add(self, job: JobRecord, pays: _JobPayment, sign: int) -> None:
+        for account in self.accounts_of(job):
+            usd_per_h = pays.owned_usd_per_h if account is self.everything else pays.usd_per_h
+            account.pay(self._ledger.now, sign * usd_per_h, sign * pays.committed_usd, sign)
+            self._touch(account)
+
+    # ---------------------------------------------------------------- who may start
+
+    def accounts_of(self, job: JobRecord) -> Iterator[SpendingAccount]:
+        yield self.everything
+        yield self._project(job.request.project)
+        own = self._jobs.get(job.job_id)
+        if own is not None:
+            yield own
+
+    def closed_to(self, job: JobRecord) -> SpendingAccount | None:
+        """The account because of which the job may not start; None: none."""
+        if not self._is_limited:
+            return None
+        return next((account for account in self.accounts_of(job) if account.closed), None)
+
+    def members(self, account: SpendingAccount) -> list[JobRecord]:
+        """Active jobs that pay into an account."""
+        jobs = self._ledger.jobs
+        if account is self.everything:
+            return list(jobs.values())
+        own = next((job_id for job_id, each in self._jobs.items() if each is account), None)
+        if own is not None:
+            return [jobs[own]]
+        return [job for job in jobs.values() if job.request.project == account.name]
+
+    def committed_usd(self, account: SpendingAccount) -> float:
+        """What stopping all that runs on an account would still cost; for everything, rented machines included."""
+        if account is not self.everything:
+            return account.committed_usd
+        begun = sum(self._begun_usd(each) for each in self._rented.values())
+        coming = sum(
+            sum(state.awaited.values()) * _least_usd(state.pool) for state in self._ledger.fleet.pools if state.awaited
+        )
+        return account.committed_usd + begun + coming
+
+    def _begun_usd(self, rented: _RentedMachine) -> float:
+        """What is paid for a machine after now, were it given back now."""
+        pool, now = self._ledger.fleet.pools[rented.pool].pool, self._ledger.now
+        return rented.usd_per_h * max(0.0, billed_until(pool, rented.since_at, now) - now) / _HOUR_S
+
+    def spent_now(self, account: SpendingAccount) -> list[tuple[float, float, str]]:
+        """(spent, limit, of what) as of now, with nothing changed: whether somebody asks must not change a bit."""
+        since_usd = account.usd_per_h * max(0.0, self._ledger.now - account.settled_at) / _HOUR_S
+        return [(spent + since_usd, limit, of) for spent, limit, of in account.limits()]
+
+    def text(self, account: SpendingAccount) -> str:
+        """An account's limits in words."""
+        whose = account.name or "the cluster"
+        told = (f"{whose}: {spent:.2f} of {limit:.2f} USD spent{of}" for spent, limit, of in self.spent_now(account))
+        running = f"{account.usd_per_h:.2f} USD/h is running"
+        return f"{'; '.join(told)}; {running}, stopping it may cost {self.committed_usd(account):.2f} USD"
+
+    def check(self, account: SpendingAccount) -> bool:
+        """Close or open an account by what is spent and committed. True if that changed."""
+        account.settle(self._ledger.now)
+        room_usd = account.room_usd
+        closed = account.is_limited and (room_usd <= NOTHING_USD or room_usd < self.committed_usd(account))
+        if closed is account.closed:
+            return False
+        account.closed = closed
+        for job in self.members(account):
+            if job.state is JobState.PENDING and not job.holds:
+                job.unpaid = self.closed_to(job) is not None
+                self._ledger.set_eligible(job)
+        return True
+
+    def close_full(self) -> None:
+        """Something has just started: accounts that are full now are closed before the next start."""
+        if self._is_limited:
+            for account in list(self._touched.values()):
+                if account.is_limited and not account.closed:
+                    self.check(account)
+
+    # ---------------------------------------------------------------- what changed
+
+    @property
+    def has_news(self) -> bool:
+        """Whether anything is to be looked at: an account changed, its time has come, or nothing may be spent."""
+        return bool(self._touched or self.everything.closed or (self._due and self._due[0][0] <= self._ledger.now))
+
+    def take_changed(self) -> list[SpendingAccount]:
+        """Accounts with a limit of which something changed, by an event or by time."""
+        now = self._ledger.now
+        while self._due and self._due[0][0] <= now:
+            at, _, account = heappop(self._due)
+            if account.due_at == at:
+                account.due_at = inf
+                self._touch(account)
+        changed, self._touched = list(self._touched.values()), {}
+        return changed
+
+    def set_due(self, account: SpendingAccount) -> float:
+        """When the account crosses its next line at the present rate; inf for never. Settle first."""
+        due_at = inf
+        if account.usd_per_h > 0:
+            for spent, limit, _ in account.limits():
+                lines = (limit,) if account.warned else (account.warn_at * limit, limit)
+                ahead = [line - spent for line in lines if line - spent > NOTHING_USD]
+                if ahead:
+                    due_at = min(due_at, self._ledger.now + min(ahead) / account.usd_per_h * _HOUR_S)
+        if due_at != account.due_at:
+            account.due_at = due_at
+            if due_at < inf:
+                self._pushed += 1
+                heappush(self._due, (due_at, self._pushed, account))
+        return due_at
+
+    def _touch(self, account: SpendingAccount) -> None:
+        self._touched[id(account)] = account
+
+    def _project(self, name: str) -> SpendingAccount:
+        account = self._projects.get(name)
+        if account is None:
+            account = self._projects[name] = SpendingAccount(name, settled_at=self._ledger.now)
+        return account
+
+
+def _least_usd(pool: Pool) -> float:
+    """What a machine costs at least, once it comes."""
+    return pool.usd_per_h * billed_until(pool, 0.0, max(pool.boot_s, pool.minimum_billing_s) + STOP_MARGIN_S) / _HOUR_S

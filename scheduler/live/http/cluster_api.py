@@ -1,0 +1,244 @@
+"""Endpoints about the cluster: agents, machines, prices, spending, the policy, tokens, health."""
+
+import json
+import re
+from math import inf
+from typing import Any
+
+from aiohttp import web
+from pydantic import BaseModel, ConfigDict, Field
+
+from scheduler.core.events import NodeLeaving, NodeUncordoned
+from scheduler.core.policy_file import dump_policy
+from scheduler.live.auth.access_control import (
+    AgentCaller,
+    JoinCaller,
+    caller_of_token,
+    check_grant,
+    new_user_token,
+    parse_role,
+)
+from scheduler.live.http.requests import LARGE_BODY_BYTES, RequestContext, json_list, parse_json_body
+from scheduler.live.loop import billing
+from scheduler.live.loop.apply_commands import emit
+from scheduler.live.loop.billing import spending_report, sum_charges
+from scheduler.live.loop.live_state import LiveNode
+from scheduler.live.loop.transaction import Transaction
+from scheduler.live.services.agent_gateway import check_node_owner
+from scheduler.live.services.policy_service import PolicyInForce
+from scheduler.live.store.store_interface import MONEY_KEYS, MoneyQuery
+from scheduler.live.store.table_rows import PolicyRow, TokenRow
+from walras.api import Health, MoneyReport, NodeView, PolicyView, PriceList, TokenCreated
+from walras.cluster import NodeId, PoolId
+from walras.errors import NotFound, UserError
+from walras.spec.field_types import ShownName
+from walras.states import Reason
+from walras.wire import Heartbeat, HeartbeatAnswer, Register, Registered
+
+
+async def register_agent(call: RequestContext) -> Registered:
+    assert isinstance(call.caller, JoinCaller)
+    return await call.server.gateway.register(await call.model(Register), call.caller.rent_token)
+
+
+async def agent_heartbeat(call: RequestContext) -> HeartbeatAnswer:
+    assert isinstance(call.caller, AgentCaller)
+    message = await call.model(Heartbeat, LARGE_BODY_BYTES)
+    check_node_owner(call.caller.node_id, message.node_id)
+    return await call.server.gateway.heartbeat(message)
+
+
+class Revocation(BaseModel):
+    """`POST /pools:revoke`."""
+
+    model_config = ConfigDict(extra="forbid")
+    pool_id: str
+    #: Warning before the machines are gone, seconds.
+    notice_s: float = Field(default=0.0, ge=0, le=86_400)
+
+
+class Revoked(BaseModel):
+    """Machines that will be gone."""
+
+    nodes: list[str]
+
+
+async def list_nodes(call: RequestContext) -> web.StreamResponse:
+    return json_list(call.server.views.nodes())
+
+
+async def show_prices(call: RequestContext) -> PriceList:
+    found = call.server.views.prices()
+    if not call.flag("whole") or found.certificate is None:
+        return found
+    bound = await call.server.whole_gangs.bound()
+    return found.model_copy(update={"certificate": found.certificate.model_copy(update={"integral_bound": bound})})
+
+
+async def drain_node(call: RequestContext) -> NodeView:
+    def step(turn: Transaction, node: LiveNode) -> None:
+        emit(turn, NodeLeaving(turn.at, node.row.node_id, inf, Reason.HOLD_ADMIN))
+        node.row.detail = f"drained by {call.user.name}"
+
+    return await _change_node(call, step)
+
+
+async def resume_node(call: RequestContext) -> NodeView:
+    def step(turn: Transaction, node: LiveNode) -> None:
+        emit(turn, NodeUncordoned(turn.at, node.row.node_id))
+
+    return await _change_node(call, step)
+
+
+async def _change_node(call: RequestContext, step: Any) -> NodeView:
+    node_id = NodeId(call.request.match_info["node_id"])
+
+    def checked(turn: Transaction) -> None:
+        node = turn.board.nodes.get(node_id)
+        if node is None or not node.is_member:
+            raise NotFound(f"no machine {node_id}", fix="check `walras nodes`")
+        step(turn, node)
+
+    await call.server.daemon.perform(checked)
+    return next(view for view in call.server.views.nodes() if view.node_id == node_id)
+
+
+async def revoke_pool(call: RequestContext) -> Revoked:
+    asked = await call.model(Revocation)
+    return Revoked(nodes=[*call.server.providers.revoke(PoolId(asked.pool_id), asked.notice_s)])
+
+
+# ------------------------------------------------------------------------------------------ policy
+
+
+async def show_current_policy(call: RequestContext) -> PolicyView:
+    return _policy_view(call, call.server.policies.in_force)
+
+
+async def put_policy(call: RequestContext) -> PolicyView:
+    data = parse_json_body(await call.body())
+    if call.flag("dry_run"):
+        spec, rules = call.server.policies.check(data)
+        now, before = call.server.daemon.clock.now(), call.server.policies.in_force.row.version
+        return _policy_view(call, PolicyInForce(PolicyRow(before + 1, "", now, call.user.name), spec, rules))
+    return _policy_view(call, await call.server.policies.change(data, call.user.name))
+
+
+def _policy_view(call: RequestContext, in_force: PolicyInForce) -> PolicyView:
+    rules = dump_policy(in_force.spec, in_force.rules)["rules"]
+    return call.server.views.policy(in_force.row, in_force.spec.name, dict(in_force.spec.parameters), rules)
+
+
+# ------------------------------------------------------------------------------------------ health
+
+
+async def show_health(call: RequestContext) -> web.StreamResponse:
+    checks = await call.server.check_health()
+    # The solver restarts by itself, and the policy keeps its last answer meanwhile: not a reason to restart the server.
+    return _health_response(call, checks, all(checks[name] == "ok" for name in ("event_loop", "database")))
+
+
+async def show_readiness(call: RequestContext) -> web.StreamResponse:
+    checks = {"started": "ok" if call.server.is_ready else "starting", "solver": call.server.solver.state}
+    return _health_response(call, checks, call.server.is_ready)
+
+
+def _health_response(call: RequestContext, checks: dict[str, str], ok: bool) -> web.Response:
+    body = Health(ok=ok, checks=checks, version=call.server.version).model_dump_json()
+    return web.Response(status=200 if ok else 503, body=body.encode(), content_type="application/json")
+
+
+_MONTH = re.compile(r"^[0-9]{4}-(0[1-9]|1[0-2])$")
+
+
+async def show_spending(call: RequestContext) -> MoneyReport:
+    """Sums of what is written and of what is open, as of one instant."""
+    asked = call.request.query
+    by, month = asked.get("by", "project"), asked.get("month", "")
+    if by not in MONEY_KEYS:
+        raise UserError(
+            f"money cannot be summed by {by[:40]!r}", field="by", fix=f"choose from {', '.join(MONEY_KEYS)}"
+        )
+    if month and not _MONTH.match(month):
+        raise UserError(f"{month[:40]!r} is no month", field="month", fix="write it as 2026-11")
+    server = call.server
+    board = server.board
+    query = MoneyQuery(by, board.next_charge_id, month, asked.get("project", ""), call.user.visible_projects)
+    open_now = sum_charges(billing.open_charges(board, server.daemon.clock.now()), query)
+    await server.daemon.settled()
+    written = await server.read(server.store.money, query)
+    return spending_report(query, [*written, *open_now])
+
+
+class NewToken(BaseModel):
+    """`POST /tokens`."""
+
+    model_config = ConfigDict(extra="forbid")
+    user: ShownName
+    role: str = "user"
+    #: Projects it opens; "*" is every project.
+    projects: list[ShownName] = Field(default=["default"], min_length=1, max_length=1000)
+    #: None: does not expire.
+    expires_in_s: float | None = Field(default=None, gt=0)
+
+
+class TokenView(BaseModel):
+    """A token without its secret."""
+
+    prefix: str
+    user: str
+    role: str
+    projects: list[str]
+    created_by: str
+    is_expired_or_revoked: bool
+
+
+class TokenList(BaseModel):
+    """`GET /tokens`."""
+
+    items: list[TokenView]
+
+
+async def create_token(call: RequestContext) -> TokenCreated:
+    asked = await call.model(NewToken)
+    role, projects = parse_role(asked.role), tuple(dict.fromkeys(asked.projects))
+    check_grant(call.user, role, projects)
+    token, row = new_user_token(asked.user, role, projects, call.user.name, asked.expires_in_s)
+
+    def step(turn: Transaction) -> None:
+        turn.batch.tokens.append(row)
+
+    await call.server.daemon.perform(step)
+    call.server.secrets.users[row.sha256] = row
+    return TokenCreated(token=token, prefix=row.prefix, user=row.user, role=row.role)
+
+
+async def list_tokens(call: RequestContext) -> TokenList:
+    rows = await call.server.read(call.server.store.tokens)
+    return TokenList(items=[_token_view(row) for row in rows])
+
+
+async def revoke_token(call: RequestContext) -> TokenView:
+    prefix = call.request.match_info["prefix"]
+    found = [row for row in call.server.secrets.users.values() if row.prefix == prefix]
+    if not found:
+        raise NotFound("no token with this prefix", field="prefix", fix="check `walras admin tokens`")
+
+    def step(turn: Transaction) -> None:
+        for row in found:
+            row.revoked_at = row.revoked_at or call.server.daemon.clock.unix(turn.at)
+            turn.batch.tokens.append(row)
+
+    await call.server.daemon.perform(step)
+    return _token_view(found[0])
+
+
+def _token_view(row: TokenRow) -> TokenView:
+    return TokenView(
+        prefix=row.prefix,
+        user=row.user,
+        role=row.role,
+        projects=json.loads(row.projects),
+        created_by=row.created_by,
+        is_expired_or_revoked=caller_of_token(row) is None,
+    )

@@ -1,0 +1,304 @@
+"""Endpoints about jobs that exist: list, show, explain, change, cancel; their logs; facts of their kinds."""
+
+import asyncio
+from dataclasses import asdict
+from typing import Any
+
+from aiohttp import web
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from scheduler.core.events import JobBudgetChanged, JobCancelled, JobHeld, JobReleased, JobReprioritised
+from scheduler.core.explain.pending_reasons import believed_speeds, job_conditions, pending_reasons
+from scheduler.live.auth.access_control import AgentCaller, UserRole
+from scheduler.live.http.requests import BODY_BYTES, RequestContext, json_list, parse_json_body
+from scheduler.live.loop.apply_commands import emit, record_stated_facts
+from scheduler.live.loop.live_state import LiveJob
+from scheduler.live.loop.transaction import Transaction
+from scheduler.live.services.views import target_conditions
+from scheduler.live.store.store_interface import JobQuery
+from scheduler.live.store.table_rows import JobRow
+from walras.api import ConditionView, Explanation, FactsView, JobDetail, JobPage, ReasonView
+from walras.errors import Conflict, Forbidden, NotFound, UserError
+from walras.job_request import JobId, Kind
+from walras.model_facts import MOST_SAMPLES
+from walras.spec.field_types import ShownName
+from walras.spec.file_model import FileModel, check_model
+from walras.spec.job_groups import FactsSpec
+from walras.states import JobState, Reason
+from walras.wire import LogAccepted
+
+_PAGE = 50
+_PAGE_MOST = 1000
+
+
+class Patch(BaseModel):
+    """`PATCH /jobs/{id}`."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    priority: int | None = Field(default=None, ge=0, le=100)
+    #: In all, over all attempts.
+    budget_usd: float | None = Field(default=None, gt=0, le=1e9, allow_inf_nan=False)
+
+    @model_validator(mode="after")
+    def _says_something(self) -> "Patch":
+        if self.priority is None and self.budget_usd is None:
+            raise ValueError("say what to change: priority or budget_usd")
+        return self
+
+
+# ------------------------------------------------------------------------------------------ look
+
+
+async def list_jobs(call: RequestContext) -> web.StreamResponse:
+    query = call.request.query
+    states = tuple(word for word in query.get("state", "").upper().split(",") if word)
+    for word in states:
+        if word not in set(JobState):
+            raise UserError(f"no state {word[:40]!r}", field="state", fix=f"one of {', '.join(JobState)}")
+    limit = call.number("limit", _PAGE, 1, _PAGE_MOST)
+    cursor = call.number("cursor", 0, 0, 2**62)
+    asked = JobQuery(
+        states=states,
+        user=query.get("user", ""),
+        project=query.get("project", ""),
+        projects=call.user.visible_projects,
+        active=call.flag("active"),
+        before_id=cursor or None,
+        limit=limit + 1,
+    )
+    rows = await call.server.read(call.server.store.jobs, asked)
+    shown = rows[:limit]
+    usage = await call.server.read(
+        call.server.store.usage, [row.job_id for row in shown], call.server.daemon.clock.now()
+    )
+    more = str(shown[-1].job_id) if len(rows) > limit else None
+    found = JobPage(items=await call.server.views.jobs(shown, usage), next=more)
+    # A thousand jobs as text take milliseconds: not in the loop's thread.
+    body = await call.server.read(found.model_dump_json)
+    return web.Response(body=body.encode(), content_type="application/json")
+
+
+async def visible_job_row(call: RequestContext) -> JobRow:
+    """The job of the path, if the caller may see it. Raises NotFound otherwise: what is not yours does not exist."""
+    row = await call.server.read(call.server.store.job, call.job_id)
+    if row is None or (hasattr(call.caller, "projects") and not call.user.sees(row.project)):
+        raise NotFound(f"no job {call.job_id}")
+    return row
+
+
+async def show_job(call: RequestContext) -> JobDetail:
+    row = await visible_job_row(call)
+    store, now = call.server.store, call.server.daemon.clock.now()
+    usage = await call.server.read(store.usage, [row.job_id], now)
+    spec = await call.server.read(store.spec, row.job_id)
+    attempts = await call.server.read(store.attempts, row.job_id)
+    return call.server.views.detail(row, usage, "{}" if spec is None else spec.spec, attempts)
+
+
+async def list_attempts(call: RequestContext) -> web.StreamResponse:
+    row = await visible_job_row(call)
+    rows = await call.server.read(call.server.store.attempts, row.job_id)
+    return json_list([call.server.views.attempt(each) for each in rows])
+
+
+async def explain_job(call: RequestContext) -> Explanation:
+    row = await visible_job_row(call)
+    lines = pending_reasons(call.server.core, row.job_id, call.server.board.expected_machines)
+    reasons = [ReasonView(reason=line.reason, detail=line.detail, fix=line.fix) for line in lines]
+    if row.state.is_final:
+        reasons = call.server.views.ending(row)
+    elif reasons and row.reason is not None and row.detail:
+        if row.reason is reasons[0].reason:
+            # What happened (written down then) before what holds now.
+            reasons[0] = reasons[0].model_copy(update={"detail": f"{row.detail}; {reasons[0].detail}"})
+        else:
+            # What its last attempt came to, which the core does not keep.
+            reasons.append(ReasonView(reason=row.reason, detail=row.detail))
+    told = [ConditionView(type=each.type, detail=each.detail) for each in job_conditions(call.server.core, row.job_id)]
+    target = call.server.views.target(row)
+    return Explanation(
+        job_id=row.job_id,
+        state=row.state,
+        reasons=reasons,
+        conditions=told + ([] if target is None else target_conditions(target)),
+        target=target,
+        speeds=[call.server.views.pool_speed(each) for each in believed_speeds(call.server.core, row.job_id)],
+    )
+
+
+# ------------------------------------------------------------------------------------------ change
+
+
+async def cancel_job(call: RequestContext) -> JobDetail:
+    row = await visible_job_row(call)
+    if row.state.is_final and call.user.may_change(row.user, row.project):
+        return await show_job(call)  # what was asked for is so: repeating a cancel is harmless
+    return await _change_job(call, lambda turn, job: emit(turn, JobCancelled(turn.at, job.row.job_id, call.user.name)))
+
+
+async def hold_job(call: RequestContext) -> JobDetail:
+    def step(turn: Transaction, job: LiveJob) -> None:
+        reason = Reason.HOLD_USER if call.user.name == job.row.user else Reason.HOLD_ADMIN
+        emit(turn, JobHeld(turn.at, job.row.job_id, reason))
+
+    return await _change_job(call, step)
+
+
+async def release_job(call: RequestContext) -> JobDetail:
+    def step(turn: Transaction, job: LiveJob) -> None:
+        if job.row.reason is Reason.HOLD_ADMIN and call.user.role < UserRole.OPERATOR:
+            raise Forbidden("an operator holds this job", fix="ask an operator to release it")
+        emit(turn, JobReleased(turn.at, job.row.job_id))
+
+    return await _change_job(call, step)
+
+
+async def change_job(call: RequestContext) -> JobDetail:
+    """Another priority, another budget, or both."""
+    patch = await call.model(Patch)
+    before = await show_job(call)
+
+    def step(turn: Transaction, job: LiveJob) -> None:
+        if patch.priority is not None:
+            job.row.priority = patch.priority
+            emit(turn, JobReprioritised(turn.at, job.row.job_id, patch.priority))
+        if patch.budget_usd is not None:
+            job.row.budget_usd = patch.budget_usd
+            emit(turn, JobBudgetChanged(turn.at, job.row.job_id, patch.budget_usd, before.usd))
+        turn.job_changed(job)
+
+    return await _change_job(call, step)
+
+
+async def _change_job(call: RequestContext, step: Any) -> JobDetail:
+    """Do something to a job that is not over. Raises NotFound, Forbidden, Conflict."""
+    row = await visible_job_row(call)
+    if not call.user.may_change(row.user, row.project):
+        raise Forbidden(f"job {row.job_id} belongs to {row.user}")
+
+    def checked(turn: Transaction) -> None:
+        job = turn.board.jobs.get(call.job_id)
+        if job is None:
+            state = turn.board.ended.get(call.job_id, row.state)
+            raise Conflict(f"job {call.job_id} has ended: {state}", fix="submit it again as a new job")
+        step(turn, job)
+
+    await call.server.daemon.perform(checked)
+    return await show_job(call)
+
+
+#: Bytes of one answer, or of one piece of a followed log.
+_PIECE_BYTES = 1024 * 1024
+_LOOK_S = 0.25
+_LARGEST_NUMBER = 2**53
+#: Agents ship the last bytes a moment after an attempt has ended: wait for this many empty looks.
+_TRAILING_LOOKS = 8
+NEXT_OFFSET = "X-Walras-Next-Offset"
+
+
+async def receive_log(call: RequestContext) -> LogAccepted:
+    """An agent's chunk: of an attempt that is, or was, on its machine."""
+    assert isinstance(call.caller, AgentCaller)
+    job_id = JobId(call.number("job_id", 0, 1, _LARGEST_NUMBER))
+    attempt, rank = call.number("attempt", 0, 1, _LARGEST_NUMBER), call.number("rank", 0, 0, 1_000_000)
+    offset = call.number("offset", 0, 0, _LARGEST_NUMBER)
+    live = call.server.board.attempt(job_id, attempt)
+    here = call.caller.node_id
+    known = live is not None and here in live.parts
+    if not known and not await call.server.read(call.server.store.attempt_was_on, job_id, attempt, here):
+        raise Forbidden(f"attempt {attempt} of job {job_id} was never on {here}")
+    data = await call.body(BODY_BYTES)
+    taken = await call.server.read(call.server.logs.append, job_id, attempt, rank, offset, data)
+    return LogAccepted(next=taken.next_offset, full=taken.full)
+
+
+async def show_log(call: RequestContext) -> web.StreamResponse:
+    """The log of one rank from an offset on; with `follow`, until the attempt has ended."""
+    row = await visible_job_row(call)
+    attempt = call.number("attempt", row.attempts, 0, _LARGEST_NUMBER)
+    rank = call.number("rank", 0, 0, 1_000_000)
+    offset = call.number("offset", 0, 0, _LARGEST_NUMBER)
+    if attempt > row.attempts:
+        raise NotFound(f"job {row.job_id} has had {row.attempts} attempts", field="attempt")
+    if call.flag("follow"):
+        return await _follow_log(call, attempt, rank, offset)
+    data = await call.server.read(call.server.logs.read, row.job_id, attempt, rank, offset, _PIECE_BYTES)
+    return web.Response(body=data, headers=_log_headers(offset + len(data)))
+
+
+async def _follow_log(call: RequestContext, attempt: int, rank: int, offset: int) -> web.StreamResponse:
+    response = web.StreamResponse(headers=_log_headers(offset))
+    await response.prepare(call.request)
+    settled_looks = 0
+    while settled_looks < _TRAILING_LOOKS:
+        # Asked before reading: what is written until the end of the attempt is read after it.
+        over = await _is_over(call, attempt)
+        data = await call.server.read(call.server.logs.read, call.job_id, attempt, rank, offset, _PIECE_BYTES)
+        if data:
+            offset += len(data)
+            await response.write(data)
+            settled_looks = 0
+            continue
+        settled_looks += over
+        await asyncio.sleep(_LOOK_S)
+    await response.write_eof()
+    return response
+
+
+async def _is_over(call: RequestContext, attempt: int) -> bool:
+    """No more is to be expected: the attempt has ended, or the job has without one."""
+    live = call.server.board.jobs.get(call.job_id)
+    if live is None:
+        return True
+    return 0 < attempt < live.row.attempts or (attempt == live.row.attempts > 0 and live.attempt is None)
+
+
+def _log_headers(next_offset: int) -> dict[str, str]:
+    # The bytes are a stranger's: shown as text, never run by a browser.
+    return {
+        "Content-Type": "text/plain",
+        "X-Content-Type-Options": "nosniff",
+        "Cache-Control": "no-store",
+        NEXT_OFFSET: str(next_offset),
+    }
+
+
+class KindStated(FileModel):
+    """`POST /facts`. `batch`: samples of one step over a gang of whatever size; else those of each accelerator."""
+
+    kind: ShownName
+    facts: FactsSpec
+    batch: float | None = Field(default=None, gt=0, le=MOST_SAMPLES)
+
+    def model_post_init(self, context: object) -> None:
+        self.facts.facts(self.batch)
+
+
+async def state_kind_facts(call: RequestContext) -> FactsView:
+    """Take in facts of a kind; answers with what is believed of it now."""
+    stated = check_model(KindStated, parse_json_body(await call.body()), source="facts")
+    kind, facts = Kind(stated.kind), stated.facts.facts(stated.batch)
+
+    def step(turn: Transaction) -> None:
+        record_stated_facts(turn, kind, facts, call.user.name)
+
+    await call.server.daemon.perform(step)
+    return _facts_view(call, kind)
+
+
+async def list_kind_facts(call: RequestContext) -> web.StreamResponse:
+    """Of one kind, or of all. Raises NotFound for a kind of which nothing is known."""
+    book, asked = call.server.core.ledger.facts, call.request.query.get("kind")
+    if asked is not None and book.of(Kind(asked)) is None:
+        raise NotFound(f"nothing is known of kind {asked[:100]!r}", field="kind", fix="see `walras profile facts`")
+    kinds = sorted(book.kinds()) if asked is None else [Kind(asked)]
+    return json_list([_facts_view(call, kind) for kind in kinds])
+
+
+def _facts_view(call: RequestContext, kind: Kind) -> FactsView:
+    book = call.server.core.ledger.facts
+    facts = book.of(kind)
+    assert facts is not None, f"nothing is known of {kind}"
+    known = {name: value for name, value in asdict(facts).items() if isinstance(value, int | float)}
+    source = "counted" if book.is_counted(kind) else "stated"
+    return FactsView(kind=kind, source=source, facts=known, precision=facts.precision)

@@ -1,0 +1,207 @@
+"""Routes, requests and errors of the HTTP interface.
+
+One table of `Route` says for every endpoint its path, who may call it, what goes in and what comes out; it drives
+dispatch, authorisation and OpenAPI. A handler receives a `RequestContext`. Errors become problem+json (RFC 9457): a
+stable code, the field, and the fix.
+"""
+
+import json
+import re
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, TypeVar
+
+from aiohttp import web
+from pydantic import BaseModel, ValidationError
+
+from scheduler.live.auth.access_control import Caller, UserCaller, UserRole
+from scheduler.live.loop.event_loop import Overloaded
+from scheduler.live.server import Server
+from scheduler.live.services.job_submission import KeyReused
+from walras.api import ProblemDetail
+from walras.errors import (
+    ConfigError,
+    Conflict,
+    Forbidden,
+    JobSpecError,
+    NotFound,
+    UnknownPolicyError,
+    UserError,
+    WalrasError,
+)
+from walras.job_request import JobId
+
+ModelT = TypeVar("ModelT", bound=BaseModel)
+
+#: Largest bodies: of most requests, and of those that carry many jobs or log bytes.
+BODY_BYTES = 1024 * 1024
+LARGE_BODY_BYTES = 16 * 1024 * 1024
+_JOB_DIGITS = 18
+#: What is read and thrown away of a body that is too large, so that its sender sees the answer.
+_DRAIN_BYTES = 64 * 1024 * 1024
+
+
+class Audience(Enum):
+    """Whose tokens open a route."""
+
+    USER = "user"
+    #: Users, and the job itself by its job token.
+    USER_OR_JOB = "user or job"
+    #: Any valid token.
+    ANYBODY = "anybody"
+    AGENT = "agent"
+    JOIN = "join"
+
+
+class BodyTooLarge(UserError):
+    """The body is larger than the endpoint takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestContext:
+    """One request of somebody known."""
+
+    request: web.Request
+    server: Server
+    caller: Caller
+
+    @property
+    def user(self) -> UserCaller:
+        """The user; the route table has made sure that it is one."""
+        assert isinstance(self.caller, UserCaller)
+        return self.caller
+
+    @property
+    def job_id(self) -> JobId:
+        """The job of the path. Raises NotFound for a number that no job can have."""
+        text = self.request.match_info["job_id"]
+        if len(text) > _JOB_DIGITS:
+            raise NotFound("no such job")
+        return JobId(int(text))
+
+    async def body(self, limit_bytes: int = BODY_BYTES) -> bytes:
+        """The whole body. Raises TooLarge."""
+        declared = self.request.content_length
+        chunks: list[bytes] = []
+        size = 0
+        async for chunk in self.request.content.iter_chunked(65536):
+            size += len(chunk)
+            if size <= limit_bytes and (declared is None or declared <= limit_bytes):
+                chunks.append(chunk)
+            elif size > _DRAIN_BYTES:
+                break
+        if size > limit_bytes:
+            raise BodyTooLarge(f"the body is larger than {limit_bytes:,} bytes", fix="send less")
+        return b"".join(chunks)
+
+    async def model(self, model: type[ModelT], limit_bytes: int = BODY_BYTES) -> ModelT:
+        """The body as a checked message. Raises UserError naming the field."""
+        data = parse_json_body(await self.body(limit_bytes))
+        try:
+            return model.model_validate(data)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            field = ".".join(str(part) for part in first["loc"])
+            raise UserError(f"{field}: {first['msg']}", field=field, fix="see /api/v1/openapi.json") from None
+
+    def number(self, name: str, default: int, least: int, most: int) -> int:
+        """A whole number from the query. Raises UserError naming it."""
+        text = self.request.query.get(name)
+        if text is None:
+            return default
+        if not re.fullmatch(r"\d{1,18}", text, re.ASCII) or not least <= int(text) <= most:
+            raise UserError(f"{name}={text[:40]!r} is not a number from {least} to {most}", field=name)
+        return int(text)
+
+    def flag(self, name: str) -> bool:
+        """A yes or no from the query. Raises UserError naming it."""
+        text = self.request.query.get(name, "false").lower()
+        if text not in ("true", "false", "1", "0"):
+            raise UserError(f"{name}={text[:40]!r} is neither true nor false", field=name)
+        return text in ("true", "1")
+
+
+Handler = Callable[[RequestContext], Awaitable[BaseModel | web.StreamResponse]]
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    method: str
+    path: str
+    handler: Handler
+    summary: str
+    audience: Audience = Audience.USER
+    #: Least role of a user.
+    role: UserRole = UserRole.VIEWER
+    request: Any = None
+    response: Any = None
+    status: int = 200
+    #: Query parameters, by name, for the OpenAPI.
+    query: tuple[str, ...] = ()
+    #: May wait for something to happen: not counted against the bound on requests under way.
+    waits: bool = False
+
+
+def json_list(items: Sequence[BaseModel]) -> web.Response:
+    """A list that is always whole."""
+    body = f"[{','.join(item.model_dump_json() for item in items)}]"
+    return web.Response(body=body.encode(), content_type="application/json")
+
+
+def parse_json_body(body: bytes) -> Any:
+    """Raises UserError for what is no JSON."""
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError):
+        raise UserError("the body is not JSON", field="body", fix="send JSON in UTF-8") from None
+
+
+#: Most specific first.
+_PROBLEM_KINDS: tuple[tuple[type[WalrasError], int, str, str], ...] = (
+    (BodyTooLarge, 413, "too_large", "Too large"),
+    (KeyReused, 422, "idempotency_key_reused", "Idempotency key reused"),
+    (JobSpecError, 400, "job_spec", "Invalid job spec"),
+    (UnknownPolicyError, 400, "unknown_policy", "Unknown policy"),
+    (ConfigError, 400, "config", "Invalid configuration"),
+    (NotFound, 404, "not_found", "Not found"),
+    (Conflict, 409, "conflict", "Conflict"),
+    (Forbidden, 403, "forbidden", "Forbidden"),
+    (UserError, 400, "invalid_request", "Invalid request"),
+    (Overloaded, 429, "overloaded", "Too much to do"),
+)
+
+
+def problem_detail_of(error: WalrasError) -> ProblemDetail:
+    """What a person or program is told about an error."""
+    for kind, status, code, title in _PROBLEM_KINDS:
+        if isinstance(error, kind):
+            field = error.field if isinstance(error, UserError) else ""
+            fix = error.fix if isinstance(error, UserError) else ""
+            return ProblemDetail(title=title, status=status, code=code, detail=str(error), field=field, fix=fix)
+    return ProblemDetail(title="The cluster failed", status=503, code="cluster_error", detail=str(error))
+
+
+def problem_response(problem: ProblemDetail, headers: dict[str, str] | None = None) -> web.Response:
+    return web.Response(
+        status=problem.status,
+        body=problem.model_dump_json().encode(),
+        content_type="application/problem+json",
+        headers=headers,
+    )
+
+
+def unauthorised(detail: str) -> web.Response:
+    problem = ProblemDetail(
+        title="Unauthorised",
+        status=401,
+        code="unauthorised",
+        detail=detail,
+        fix="send `Authorization: Bearer TOKEN`; the CLI reads WALRAS_TOKEN or WALRAS_TOKEN_FILE",
+    )
+    return problem_response(problem, {"WWW-Authenticate": "Bearer"})
+
+
+def too_many_requests(detail: str, retry_s: int = 1) -> web.Response:
+    problem = ProblemDetail(title="Too many requests", status=429, code="too_many_requests", detail=detail)
+    return problem_response(problem, {"Retry-After": str(retry_s)})

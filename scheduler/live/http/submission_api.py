@@ -1,0 +1,244 @@
+"""Endpoints that submit jobs: one job, a batch, a dry run.
+
+Each submission may carry an idempotency key: a request that is repeated gets its first answer again. The specs of a
+batch are checked one by one, ordered by their dependencies, and admitted in one transaction.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from aiohttp import web
+from pydantic import BaseModel, ConfigDict, Field
+
+from scheduler.live.http.requests import LARGE_BODY_BYTES, RequestContext, parse_json_body, problem_detail_of
+from scheduler.live.loop.event_loop import CooperativeYield
+from scheduler.live.loop.transaction import Transaction
+from scheduler.live.services.job_submission import (
+    BATCH_LIMIT,
+    JobDraft,
+    body_digest,
+    check_feasible,
+    draft_job,
+    dry_run,
+    recall_answer,
+    remember_answer,
+    sibling_positions,
+    submission_order,
+    submit_result,
+)
+from scheduler.live.store.table_rows import AnswerRow
+from walras.api import BatchResult, DryRun, SubmitResult
+from walras.errors import JobSpecError, UserError
+from walras.job_request import JobId
+from walras.spec.job_spec import MAX_SPEC_BYTES, to_request
+from walras.states import JobState
+
+_KEY_LENGTH = 200
+
+
+class JobBatch(BaseModel):
+    """`POST /jobs:batch`."""
+
+    model_config = ConfigDict(extra="forbid")
+    jobs: list[Any] = Field(min_length=1, max_length=BATCH_LIMIT)
+
+
+# ------------------------------------------------------------------------------------------ submit
+
+
+async def submit_job(call: RequestContext) -> web.StreamResponse:
+    body = await call.body()
+    if len(body) > MAX_SPEC_BYTES * 2:
+        raise JobSpecError(f"the spec is larger than {MAX_SPEC_BYTES:,} bytes", fix="keep data in files of their own")
+    key, digest = _idempotency_key(call), body_digest(b"jobs\n" + body)
+    if (known := await _stored_answer(call, key, digest)) is not None:
+        return _repeated_answer(known)
+    drafted = draft_job(_spec_mapping(parse_json_body(body)), call.user)
+    needs, ended = await _dependencies(call, drafted)
+
+    def step(turn: Transaction) -> tuple[int, str]:
+        if key and (again := recall_answer(_recent_answer(turn, call, key), digest, turn.at)) is not None:
+            return 200, again
+        job_id = call.server.admission.admit(turn, drafted, needs, ended, call.user.name)
+        answer = submit_result(job_id, drafted.spec).model_dump_json()
+        if key:
+            remember_answer(turn, call.user.name, key, digest, answer)
+        return 201, answer
+
+    status, answer = await call.server.daemon.perform(step)
+    return web.Response(status=status, body=answer.encode(), content_type="application/json")
+
+
+async def submit_batch(call: RequestContext) -> web.StreamResponse:
+    body = await call.body(LARGE_BODY_BYTES)
+    key, digest = _idempotency_key(call), body_digest(b"batch\n" + body)
+    if (known := await _stored_answer(call, key, digest)) is not None:
+        return _repeated_answer(known)
+    parsed = parse_json_body(body)
+    given = parsed.get("jobs") if isinstance(parsed, Mapping) else None
+    if not isinstance(given, list) or not 1 <= len(given) <= BATCH_LIMIT:
+        raise UserError(f"`jobs` must be a list of 1 to {BATCH_LIMIT} specs", field="jobs")
+    batch = _BatchSubmission(call)
+    await batch.read(given)
+    await batch.resolve()
+
+    def first(turn: Transaction) -> None:
+        """Nothing is admitted twice for one key, even if two requests race."""
+        batch.again = recall_answer(_recent_answer(turn, call, key), digest, turn.at) if key else None
+
+    def last(turn: Transaction) -> None:
+        if key and batch.again is None:
+            remember_answer(turn, call.user.name, key, digest, batch.answer())
+
+    await call.server.daemon.perform_all([first, *(batch.step(position) for position in batch.order), last])
+    if batch.again is not None:
+        return _repeated_answer(batch.again)
+    return web.Response(body=batch.answer().encode(), content_type="application/json")
+
+
+class _BatchSubmission:
+    """The items of one batch on their way in: each becomes a job or an error."""
+
+    def __init__(self, call: RequestContext) -> None:
+        self._call = call
+        self.again: str | None = None
+        self.order: list[int] = []
+        self._results: list[SubmitResult] = []
+        self._drafts: list[JobDraft | None] = []
+        self._siblings: list[tuple[int, ...]] = []
+        self._earlier: dict[int, tuple[list[JobId], dict[JobId, JobState]]] = {}
+
+    async def read(self, given: Sequence[Any]) -> None:
+        """Check the items one by one, and find their order."""
+        breath = CooperativeYield()
+        self._results = [SubmitResult() for _ in given]
+        for position, item in enumerate(given):
+            self._drafts.append(self._draft(position, item))
+            await breath.take()
+        self._siblings = sibling_positions([None if each is None else each.spec for each in self._drafts])
+        self.order, cyclic = submission_order(self._siblings)
+        for position in cyclic:
+            error = JobSpecError("its dependencies lead back to itself", field="depends_on", fix="break the cycle")
+            self._refuse(position, error)
+
+    async def resolve(self) -> None:
+        """Look up what the items depend on outside the batch."""
+        for position in self.order:
+            each = self._drafts[position]
+            if each is None:
+                continue
+            inside = {self._drafts[p].spec.name for p in self._siblings[position] if self._drafts[p] is not None}  # type: ignore[union-attr]
+            try:
+                self._earlier[position] = await _dependencies(self._call, each, inside)
+            except UserError as error:
+                self._refuse(position, error)
+
+    def step(self, position: int) -> Any:
+        def admit(turn: Transaction) -> None:
+            each = self._drafts[position]
+            if self.again is not None or each is None:
+                return
+            try:
+                needs = [*self._sibling_ids(position), *self._earlier[position][0]]
+                ended = self._earlier[position][1]
+                job_id = self._call.server.admission.admit(turn, each, needs, ended, self._call.user.name)
+                self._results[position] = submit_result(job_id, each.spec)
+            except UserError as error:
+                self._refuse(position, error)
+
+        return admit
+
+    def answer(self) -> str:
+        return BatchResult(items=self._results).model_dump_json()
+
+    def _sibling_ids(self, position: int) -> list[JobId]:
+        ids = []
+        for sibling in self._siblings[position]:
+            job_id = self._results[sibling].id
+            if job_id is None:
+                raise JobSpecError(f"item {sibling}, which it depends on, was refused", field="depends_on")
+            ids.append(JobId(job_id))
+        return ids
+
+    def _draft(self, position: int, item: Any) -> JobDraft | None:
+        try:
+            return draft_job(_spec_mapping(item), self._call.user)
+        except UserError as error:
+            self._results[position] = SubmitResult(error=problem_detail_of(error))
+            return None
+
+    def _refuse(self, position: int, error: UserError) -> None:
+        each = self._drafts[position]
+        name = "" if each is None else each.spec.name
+        self._results[position] = SubmitResult(name=name, error=problem_detail_of(error))
+        self._drafts[position] = None
+
+
+async def _dependencies(
+    call: RequestContext, drafted: JobDraft, siblings: set[str] | None = None
+) -> tuple[list[JobId], dict[JobId, JobState]]:
+    """Numbers of the earlier jobs a spec names, and how those that are over ended. Raises JobSpecError."""
+    needs: list[JobId] = []
+    ended: dict[JobId, JobState] = {}
+    for named in drafted.spec.depends_on:
+        if isinstance(named, str) and siblings is not None and named in siblings:
+            continue
+        found = (
+            await call.server.read(call.server.store.job_named, call.user.name, named)
+            if isinstance(named, str)
+            else JobId(named)
+        )
+        row = None if found is None else await call.server.read(call.server.store.job, found)
+        if row is None or not call.user.sees(row.project):
+            raise JobSpecError(f"no job {named!r} to depend on", field="depends_on", fix="check `walras queue`")
+        needs.append(row.job_id)
+        if row.state.is_final:
+            ended[row.job_id] = row.state
+    return needs, ended
+
+
+def _spec_mapping(data: Any) -> Mapping[str, Any]:
+    if not isinstance(data, Mapping):
+        raise JobSpecError("a job spec is a mapping of fields", fix='send such as {"run": "python train.py"}')
+    return data
+
+
+def _idempotency_key(call: RequestContext) -> str:
+    key = call.request.headers.get("Idempotency-Key", "")
+    if len(key) > _KEY_LENGTH:
+        raise UserError(f"longer than {_KEY_LENGTH} characters", field="Idempotency-Key", fix="use a UUID")
+    return key
+
+
+async def _stored_answer(call: RequestContext, key: str, digest: str) -> str | None:
+    if not key:
+        return None
+    known = await call.server.read(call.server.store.answer, call.user.name, key)
+    return recall_answer(known, digest, call.server.daemon.clock.now())
+
+
+def _recent_answer(turn: Transaction, call: RequestContext, key: str) -> AnswerRow | None:
+    """What this process answered to the key: the store may not know it yet."""
+    return turn.board.answers.get((call.user.name, key))
+
+
+def _repeated_answer(answer: str) -> web.Response:
+    return web.Response(status=200, body=answer.encode(), content_type="application/json")
+
+
+async def dry_run_endpoint(call: RequestContext) -> DryRun:
+    data = parse_json_body(await call.body())
+    if not isinstance(data, dict):
+        raise JobSpecError("a job spec is a mapping of fields")
+    drafted = draft_job(data, call.user)
+    server, now = call.server, call.server.daemon.clock.now()
+    request = to_request(
+        drafted.spec,
+        JobId(server.board.next_job_id),
+        user=call.user.name,
+        project=drafted.project,
+        at=now,
+        now_wall=server.daemon.clock.unix(now),
+    )
+    check_feasible(server.core, server.board, request)
+    return dry_run(server.core, request)

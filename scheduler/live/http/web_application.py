@@ -1,0 +1,325 @@
+"""The HTTP application: the route table, the middleware before every handler, and the OpenAPI description.
+
+The middleware authenticates the caller, checks that the route is open to it, and bounds the requests under way; errors
+become problem+json there. The OpenAPI description is generated from the route table: what is not in the table does not
+exist.
+"""
+
+import json
+import logging
+import re
+import time
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, get_args, get_origin
+
+from aiohttp import web
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
+
+from scheduler.live.auth.access_control import AgentCaller, Caller, JobCaller, JoinCaller, UserCaller, UserRole
+from scheduler.live.http import cluster_api, job_api
+from scheduler.live.http.requests import (
+    Audience,
+    RequestContext,
+    Route,
+    problem_detail_of,
+    problem_response,
+    too_many_requests,
+    unauthorised,
+)
+from scheduler.live.http.submission_api import JobBatch, dry_run_endpoint, submit_batch, submit_job
+from scheduler.live.server import Server
+from walras.api import (
+    AttemptView,
+    BatchResult,
+    DryRun,
+    Explanation,
+    FactsView,
+    Health,
+    JobDetail,
+    JobPage,
+    MoneyReport,
+    NodeView,
+    PolicyView,
+    PriceList,
+    ProblemDetail,
+    SubmitResult,
+    TokenCreated,
+)
+from walras.errors import Forbidden, WalrasError
+from walras.spec.job_spec import JobSpec
+from walras.wire import Heartbeat, HeartbeatAnswer, LogAccepted, Register, Registered
+
+_REF = "#/components/schemas/{model}"
+
+
+def openapi_document(routes: Sequence[Route], version: str) -> dict[str, Any]:
+    """An OpenAPI 3.1 document."""
+    models: list[type[BaseModel]] = [ProblemDetail]
+    for route in routes:
+        named = (route.request, _item(route.response) or route.response)
+        models += [model for model in named if _is_model(model) and model not in models]
+    _, definitions = models_json_schema([(model, "serialization") for model in models], ref_template=_REF)
+    paths: dict[str, dict[str, Any]] = {}
+    for route in routes:
+        paths.setdefault(plain_path(route.path), {})[route.method.lower()] = _operation(route)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Walras", "version": version},
+        "security": [{"token": []}],
+        "paths": paths,
+        "components": {
+            "schemas": definitions.get("$defs", {}),
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+        },
+    }
+
+
+def plain_path(path: str) -> str:
+    """`/jobs/{job_id:[0-9]+}` as `/jobs/{job_id}`."""
+    return re.sub(r"\{(\w+):[^{}]*\}", r"{\1}", path)
+
+
+def _is_model(model: Any) -> bool:
+    return isinstance(model, type) and issubclass(model, BaseModel)
+
+
+def _item(model: Any) -> Any:
+    """The element of `list[Model]`; None for anything else."""
+    return get_args(model)[0] if get_origin(model) is list else None
+
+
+def _operation(route: Route) -> dict[str, Any]:
+    parameters = [
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+        for name in re.findall(r"\{(\w+)", plain_path(route.path))
+    ] + [{"name": name, "in": "query", "required": False, "schema": {"type": "string"}} for name in route.query]
+    operation: dict[str, Any] = {
+        "summary": route.summary,
+        "x-walras-audience": route.audience.value,
+        "responses": {
+            str(route.status): _content(route.response, "Done"),
+            "default": {
+                "description": "A problem",
+                "content": {"application/problem+json": {"schema": {"$ref": _REF.format(model="ProblemDetail")}}},
+            },
+        },
+    }
+    if route.audience in (Audience.USER, Audience.USER_OR_JOB):
+        operation["x-walras-role"] = route.role.word
+    if parameters:
+        operation["parameters"] = parameters
+    if route.request is not None:
+        operation["requestBody"] = {"required": True, **_content(route.request, "")}
+        if not operation["requestBody"].pop("description"):
+            operation["requestBody"]["description"] = route.summary
+    return operation
+
+
+def _content(model: Any, description: str) -> dict[str, Any]:
+    if _is_model(model):
+        schema: dict[str, Any] = {"$ref": _REF.format(model=model.__name__)}
+        return {"description": description, "content": {"application/json": {"schema": schema}}}
+    if (item := _item(model)) is not None:
+        items = {"type": "array", "items": {"$ref": _REF.format(model=item.__name__)}}
+        return {"description": description, "content": {"application/json": {"schema": items}}}
+    if isinstance(model, str):
+        return {"description": description, "content": {model: {"schema": {"type": "string"}}}}
+    return {"description": description}
+
+
+class BadTokenLimit:
+    """How many wrong tokens one address may try: a bucket that refills, per address, for a bounded number of them."""
+
+    def __init__(self, burst: int = 30, per_s: float = 0.5, addresses: int = 4096) -> None:
+        self._burst = float(burst)
+        self._per_s = per_s
+        self._addresses = addresses
+        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def failed(self, address: str, now: float) -> bool:
+        """Note a failure. False: this address has failed too often lately."""
+        left, since = self._buckets.pop(address, (self._burst, now))
+        left = min(self._burst, left + (now - since) * self._per_s) - 1.0
+        self._buckets[address] = (max(left, -1.0), now)
+        while len(self._buckets) > self._addresses:
+            self._buckets.popitem(last=False)
+        return left >= 0.0
+
+
+log = logging.getLogger(__name__)
+
+
+class AuthMiddleware:
+    """aiohttp middleware over the route table."""
+
+    def __init__(self, server: Server, routes: Mapping[Any, Route], concurrency: int) -> None:
+        self._server = server
+        #: By (method, aiohttp resource's canonical path).
+        self._routes = routes
+        self._concurrency = concurrency
+        self._under_way = 0
+        self._failures = BadTokenLimit()
+
+    @web.middleware
+    async def __call__(self, request: web.Request, handler: Any) -> web.StreamResponse:
+        caller = self._server.identify(_bearer(request))
+        if caller is None:
+            # Nobody learns without a token which paths exist.
+            if not self._failures.failed(request.remote or "", time.monotonic()):
+                return too_many_requests("too many requests with a wrong token", retry_s=10)
+            return unauthorised("no token, or one that is not valid (any more)")
+        resource = request.match_info.route.resource
+        route = self._routes.get((request.method, resource.canonical if resource is not None else ""))
+        if route is None:
+            error = request.match_info.http_exception
+            status = error.status if error is not None else 404
+            title = "Method not allowed" if status == 405 else "Not found"
+            detail = f"{request.method} {request.path}"
+            return problem_response(ProblemDetail(title=title, status=status, code="no_such_endpoint", detail=detail))
+        return await self._guarded(request, route, caller)
+
+    async def _guarded(self, request: web.Request, route: Route, caller: Caller) -> web.StreamResponse:
+        counted = not route.waits
+        if counted and self._under_way >= self._concurrency:
+            return too_many_requests("the server is busy")
+        self._under_way += counted
+        try:
+            check_audience(route, caller, request)
+            result = await route.handler(RequestContext(request, self._server, caller))
+        except WalrasError as error:
+            return problem_response(problem_detail_of(error))
+        finally:
+            self._under_way -= counted
+        if isinstance(result, BaseModel):
+            return web.Response(
+                status=route.status, body=result.model_dump_json().encode(), content_type="application/json"
+            )
+        return result
+
+
+def check_audience(route: Route, caller: Caller, request: web.Request) -> None:
+    """Raise Forbidden unless the route is open to the caller."""
+    match caller:
+        case UserCaller():
+            allowed = route.audience in (Audience.USER, Audience.USER_OR_JOB, Audience.ANYBODY)
+            if allowed and caller.role < route.role:
+                raise Forbidden(f"this needs the role {route.role.word}; your token is {caller.role.word}")
+        case JobCaller():
+            own = request.match_info.get("job_id") == str(caller.job_id)
+            allowed = route.audience is Audience.USER_OR_JOB and own
+        case AgentCaller():
+            allowed = route.audience is Audience.AGENT
+        case JoinCaller():
+            allowed = route.audience is Audience.JOIN
+    if not allowed:
+        raise Forbidden("this kind of token does not open this endpoint")
+
+
+def _bearer(request: web.Request) -> str:
+    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else ""
+
+
+_API = "/api/v1"
+_JOB = _API + "/jobs/{job_id:[0-9]+}"
+_NODE = _API + "/nodes/{node_id}"
+_OWN = Audience.USER_OR_JOB
+_PAGE_QUERY = ("state", "user", "project", "active", "limit", "cursor")
+_LOG_QUERY = ("attempt", "rank", "offset", "follow")
+
+
+def api_routes() -> list[Route]:
+    """Everything the server answers to."""
+    user, admin, anybody = UserRole.USER, UserRole.ADMIN, Audience.ANYBODY
+    table = [
+        Route("POST", f"{_API}/jobs", submit_job, "Submit a job", role=user, request=JobSpec, response=SubmitResult,
+              status=201),
+        Route("POST", f"{_API}/jobs:batch", submit_batch, "Submit up to 1000 jobs", role=user,
+              request=JobBatch, response=BatchResult),
+        Route("POST", f"{_API}/jobs:dryrun", dry_run_endpoint, "What would happen to a job", role=user,
+              request=JobSpec, response=DryRun),
+        Route("GET", f"{_API}/jobs", job_api.list_jobs, "Jobs, newest first", response=JobPage, query=_PAGE_QUERY),
+        Route("GET", _JOB, job_api.show_job, "One job", _OWN, response=JobDetail),
+        Route("PATCH", _JOB, job_api.change_job, "Change a job's priority or budget", role=user,
+              request=job_api.Patch, response=JobDetail),
+        Route("POST", f"{_JOB}/cancel", job_api.cancel_job, "Cancel a job", role=user, response=JobDetail),
+        Route("POST", f"{_JOB}/hold", job_api.hold_job, "Hold a job", role=user, response=JobDetail),
+        Route("POST", f"{_JOB}/release", job_api.release_job, "Release a held job", role=user, response=JobDetail),
+        Route("GET", f"{_JOB}/attempts", job_api.list_attempts, "Attempts of a job", _OWN, response=list[AttemptView]),
+        Route("GET", f"{_JOB}/explain", job_api.explain_job, "Why a job is where it is", response=Explanation),
+        Route("GET", f"{_JOB}/logs", job_api.show_log, "What a rank wrote", _OWN, response="text/plain",
+              query=_LOG_QUERY, waits=True),
+        Route("GET", f"{_API}/nodes", cluster_api.list_nodes, "Machines", response=list[NodeView]),
+        Route("POST", f"{_NODE}/drain", cluster_api.drain_node, "Take no new jobs, stop those there", role=admin,
+              response=NodeView),
+        Route("POST", f"{_NODE}/resume", cluster_api.resume_node, "Take jobs again", role=admin, response=NodeView),
+        Route("POST", f"{_API}/pools:revoke", cluster_api.revoke_pool, "Take a pool's rented machines away, for drills",
+              role=admin, request=cluster_api.Revocation, response=cluster_api.Revoked),
+        Route("GET", f"{_API}/prices", cluster_api.show_prices, "Prices of the pools", response=PriceList,
+              query=("whole",)),
+        Route("GET", f"{_API}/money", cluster_api.show_spending, "What was spent", response=MoneyReport,
+              query=("by", "month", "project")),
+        Route("POST", f"{_API}/facts", job_api.state_kind_facts, "State facts of a kind of jobs", role=user,
+              request=job_api.KindStated, response=FactsView),
+        Route("GET", f"{_API}/facts", job_api.list_kind_facts, "What is known of kinds of jobs",
+              response=list[FactsView], query=("kind",)),
+        Route("GET", f"{_API}/policy", cluster_api.show_current_policy, "The policy in force", response=PolicyView),
+        Route("PUT", f"{_API}/policy", cluster_api.put_policy, "Change the policy", role=admin, response=PolicyView,
+              query=("dry_run",)),
+        Route("POST", f"{_API}/tokens", cluster_api.create_token, "Make a token", role=admin,
+              request=cluster_api.NewToken, response=TokenCreated, status=201),
+        Route("GET", f"{_API}/tokens", cluster_api.list_tokens, "Tokens, without their secrets", role=admin,
+              response=cluster_api.TokenList),
+        Route("DELETE", f"{_API}/tokens/{{prefix}}", cluster_api.revoke_token, "Revoke a token", role=admin,
+              response=cluster_api.TokenView),
+        Route("GET", f"{_API}/healthz", cluster_api.show_health, "The loop turns and the database writes", anybody,
+              response=Health, waits=True),
+        Route("GET", f"{_API}/readyz", cluster_api.show_readiness, "The server takes requests", anybody,
+              response=Health),
+        Route("POST", "/agent/v1/register", cluster_api.register_agent, "Admit a machine", Audience.JOIN,
+              request=Register, response=Registered),
+        Route("POST", "/agent/v1/heartbeat", cluster_api.agent_heartbeat, "Reports up, commands and leases down",
+              Audience.AGENT, request=Heartbeat, response=HeartbeatAnswer, waits=True),
+        Route("POST", "/agent/v1/logs", job_api.receive_log, "Bytes that a rank wrote", Audience.AGENT,
+              response=LogAccepted, query=("job_id", "attempt", "rank", "offset")),
+    ]  # fmt: skip
+    # Probes of other systems look at the root.
+    probes = [replace(each, path=each.path.removeprefix(_API)) for each in table if each.path.endswith("z")]
+    table += probes
+    return [*table, _openapi_route(table)]
+
+
+def _openapi_route(table: Sequence[Route]) -> Route:
+    """Describes the others and itself."""
+    described: dict[str, Any] = {}
+
+    async def openapi(call: RequestContext) -> web.StreamResponse:
+        if not described:
+            described.update(openapi_document([*table, route], call.server.version))
+        return web.Response(body=json.dumps(described).encode(), content_type="application/json")
+
+    route = Route("GET", f"{_API}/openapi.json", openapi, "This description", Audience.ANYBODY)
+    return route
+
+
+def make_app(server: Server) -> web.Application:
+    """The application; its middleware finds each request's route in the table."""
+    table = api_routes()
+    by_place: dict[tuple[str, str], Route] = {}
+    gate = AuthMiddleware(server, by_place, server.daemon.settings.concurrency)
+    # Bodies are read and bounded by the handlers.
+    app = web.Application(middlewares=[gate.__call__], client_max_size=0)
+    for route in table:
+        added = app.router.add_route(route.method, route.path, _never_called)
+        resource = added.resource
+        assert resource is not None
+        by_place[route.method, resource.canonical] = route
+    return app
+
+
+async def _never_called(request: web.Request) -> web.StreamResponse:
+    """The gate answers every request itself."""
+    raise web.HTTPNotFound

@@ -1,0 +1,1 @@
+"""Events go to the core, its commands change the live state, one transaction commits, effects follow."""

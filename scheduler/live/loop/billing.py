@@ -1,0 +1,361 @@
+"""The ledger of money: what attempts and rented machines cost, at the price of the time of use, and its sums.
+
+An attempt pays for the part of the machine that it holds; two attempts on the same accelerators pay half each. A rented
+machine is paid for as a whole from its request until it is gone, in whole billing steps and at least its minimum; what
+attempts do not use of it is charged to no project. A boot is paid at the price when it ended, also by launches that
+failed. Whatever changes a price closes the open charges first, so every row covers a stretch at one price; rows are
+also cut where a month ends. Rows are added in the transaction of the change and never touched again.
+
+A spending report adds the charges that are written and those that are open, both as of one instant, so nothing is
+counted twice or left out. The bill is what the use of owned machines and the rental of machines cost. Of a rented
+machine, what attempts held is theirs; the rest was idle.
+"""
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+from scheduler.core.events import MoneyRestated
+from scheduler.live.loop.live_state import LiveAttempt, LiveJob, LiveNode, LiveState
+from scheduler.live.loop.transaction import Transaction
+from scheduler.live.store.store_interface import MONEY_KEYS, MoneyQuery, MoneySum
+from scheduler.live.store.table_rows import AttemptRow, ChargeKind, ChargeRow, RentRow
+from walras.api import MoneyReport, MoneyRow
+from walras.cluster import Market, NodeId, Placement, Pool, PoolId, billed_until
+from walras.job_request import JobId
+
+_HOUR_S = 3600.0
+
+
+def usd_per_h(pools: Mapping[PoolId, Pool], placement: Placement, sharers: int = 1) -> float:
+    """An hour of this placement, USD: machines' prices, shared by accelerators, and by those on the same ones."""
+    held = ((pools[pool_id], count) for pool_id, count in placement.by_pool.items() if pool_id in pools)
+    return sum(pool.usd_per_h * count / pool.shape.accelerators / sharers for pool, count in held)
+
+
+def attempt_usd(row: AttemptRow, at: float) -> float:
+    """The cost of an attempt so far (all of it, once it has ended)."""
+    if row.ended_at is not None:
+        return row.usd
+    return row.usd + row.usd_per_h * max(0.0, at - row.usd_since_at) / _HOUR_S
+
+
+def accelerator_s(row: AttemptRow, at: float) -> float:
+    """Accelerator-seconds held so far."""
+    return row.accelerators * max(0.0, (at if row.ended_at is None else row.ended_at) - row.leased_at)
+
+
+# ------------------------------------------------------------------------------------------ attempts
+
+
+def begin_charging(turn: Transaction, job: LiveJob) -> None:
+    """An attempt begins to pay; who shares its accelerators pays less from now on."""
+    assert job.attempt is not None
+    for other in [job, *_colocated_jobs(turn.board, job.attempt)]:
+        _charge_attempt(turn, other)
+        _set_rate(turn, other)
+
+
+def end_charging(turn: Transaction, job: LiveJob) -> None:
+    """An attempt is over: its last stretch is charged, and who shared its accelerators has them alone."""
+    assert job.attempt is not None
+    _charge_attempt(turn, job)
+    job.attempt.row.usd_per_h = 0.0
+    for other in _colocated_jobs(turn.board, job.attempt):
+        _charge_attempt(turn, other)
+        assert other.attempt is not None
+        _set_rate(turn, other, gone=job.attempt)
+
+
+def _set_rate(turn: Transaction, job: LiveJob, gone: LiveAttempt | None = None) -> None:
+    attempt = job.attempt
+    assert attempt is not None
+    sharers = 1 + sum(other.attempt is not gone for other in _colocated_jobs(turn.board, attempt))
+    attempt.row.usd_per_h = usd_per_h(turn.board.pools, attempt.placement, sharers)
+    turn.attempt_changed(attempt)
+
+
+def _colocated_jobs(board: LiveState, attempt: LiveAttempt) -> list[LiveJob]:
+    """Jobs whose attempts hold the same accelerators of the one machine."""
+    if len(attempt.placement.parts) != 1:
+        return []
+    part = attempt.placement.parts[0]
+    found = []
+    for job_id, _ in sorted(board.nodes[part.node_id].expected):
+        job = board.jobs.get(job_id)
+        if (
+            job is not None
+            and job.attempt is not None
+            and job.attempt is not attempt
+            and part in job.attempt.placement.parts
+        ):
+            found.append(job)
+    return found
+
+
+def _charge_attempt(turn: Transaction, job: LiveJob) -> None:
+    attempt = job.attempt
+    assert attempt is not None
+    for charge in _use_charges(turn.board, job, turn.at):
+        _append_charge(turn, charge)
+        attempt.row.usd += charge.usd
+    attempt.row.usd_since_at = max(attempt.row.usd_since_at, turn.at)
+    turn.attempt_changed(attempt)
+
+
+# ------------------------------------------------------------------------------------------ machines and prices
+
+
+def machine_joined(turn: Transaction, node: LiveNode) -> None:
+    """A rented machine is paid for, its boot too (one that a restarted server knows already goes on)."""
+    if node.row.rent_token and node.row.billed_until_at is None:
+        node.row.billed_until_at = paid_since(turn.board, node)
+        _charge_machine(turn, node, turn.at)
+        turn.node_changed(node)
+
+
+def paid_since(board: LiveState, node: LiveNode) -> float:
+    """Since when a rented machine is paid for: its request, which no provider's own beginning is before."""
+    rent = board.rents.get(node.row.rent_token) or board.past_rents.get(node.row.rent_token)
+    return node.row.joined_at if rent is None else min(rent.asked_at, node.row.joined_at)
+
+
+def boot_usd(board: LiveState, node: LiveNode) -> float:
+    """What a rented machine has cost that joins now, at its price of now."""
+    if not node.row.rent_token:
+        return 0.0
+    return board.pools[node.row.pool_id].usd_per_h * (node.row.joined_at - paid_since(board, node)) / _HOUR_S
+
+
+def launch_ended(turn: Transaction, rent: RentRow, node_id: NodeId) -> None:
+    """A machine ran and never joined: it is paid for from its request until now, when it was given back."""
+    pool = turn.board.pools[rent.pool_id]
+    template = _machine_charge(pool, node_id, rent.asked_at, billed_until(pool, rent.asked_at, turn.at))
+    for charge in _priced_by_month(turn.board, template, pool):
+        _append_charge(turn, charge)
+
+
+def machine_gone(turn: Transaction, node: LiveNode) -> None:
+    """A rented machine is gone, or given back (at last): the last stretch, to the end of what was begun to be paid."""
+    pool = turn.board.pools[node.row.pool_id]
+    _charge_machine(turn, node, billed_until(pool, paid_since(turn.board, node), turn.at))
+
+
+def pool_repriced(turn: Transaction, pool: Pool) -> None:
+    """The market asks another price: what is open is charged at the old one, then `pool` is the board's."""
+    board, before = turn.board, turn.board.pools.get(pool.pool_id)
+    if before is not None and before.usd_per_h != pool.usd_per_h:
+        # Of its shape in all markets: each row also says what the same would have cost on demand then.
+        charge_open(turn, {pool_id for pool_id, other in board.pools.items() if other.shape == pool.shape})
+    board.pools[pool.pool_id] = pool
+    for job in board.jobs.values():
+        if job.attempt is not None and pool.pool_id in job.attempt.placement.by_pool:
+            _set_rate(turn, job)
+
+
+def charge_open(turn: Transaction, pools: Collection[PoolId]) -> None:
+    """Write what is open until now in these pools."""
+    for job in turn.board.jobs.values():
+        if job.attempt is not None and not job.attempt.placement.by_pool.keys().isdisjoint(pools):
+            _charge_attempt(turn, job)
+    for node in turn.board.nodes.values():
+        if node.is_member and node.row.pool_id in pools:
+            _charge_machine(turn, node, turn.at)
+
+
+def _charge_machine(turn: Transaction, node: LiveNode, until_at: float) -> None:
+    if node.row.billed_until_at is None or not node.row.rent_token:
+        return
+    for charge in _machine_charges(turn.board, node, until_at):
+        _append_charge(turn, charge)
+    node.row.billed_until_at = max(node.row.billed_until_at, until_at)
+    turn.node_changed(node)
+
+
+def restate_spending(turn: Transaction) -> MoneyRestated:
+    """Write what is open, and say what was spent by project in all and in the month of now."""
+    charge_open(turn, set(turn.board.pools))
+    board = turn.board
+    board.month = month_of(turn.at + board.epoch_unix_s)
+    spent = ((project, usd, board.spent_month_usd.get((project, board.month), 0.0))
+             for project, usd in sorted(board.spent_usd.items()))  # fmt: skip
+    board.spent_month_usd = {key: usd for key, usd in board.spent_month_usd.items() if key[1] == board.month}
+    return MoneyRestated(turn.at, tuple(spent))
+
+
+def _append_charge(turn: Transaction, charge: ChargeRow) -> None:
+    board = turn.board
+    for account in accounts_charged(charge):
+        board.spent_usd[account] = board.spent_usd.get(account, 0.0) + charge.usd
+        key = account, charge.month
+        board.spent_month_usd[key] = board.spent_month_usd.get(key, 0.0) + charge.usd
+    turn.batch.charges.append(replace(charge, charge_id=turn.board.next_charge_id))
+    turn.board.next_charge_id += 1
+
+
+def accounts_charged(charge: ChargeRow) -> tuple[str, ...]:
+    """Budgets that a charge counts for: its project's, and everything's ("") unless a machine's bill has it already."""
+    if charge.kind is ChargeKind.MACHINE:
+        return ("",)
+    return (charge.project, "") if charge.market == Market.OWNED else (charge.project,)
+
+
+# ------------------------------------------------------------------------------------------ what is open
+
+
+def open_charges(board: LiveState, at: float) -> list[ChargeRow]:
+    """What has been used and is not in the ledger yet; the numbers of these rows are 0."""
+    found = [charge for job in board.jobs.values() for charge in _use_charges(board, job, at)]
+    for node in board.nodes.values():
+        if node.is_member:
+            found.extend(_machine_charges(board, node, at))
+    return found
+
+
+def _use_charges(board: LiveState, job: LiveJob, until_at: float) -> Iterator[ChargeRow]:
+    if job.attempt is None:
+        return
+    row, by_pool = job.attempt.row, job.attempt.placement.by_pool
+    for pool_id, held in by_pool.items():
+        pool = board.pools[pool_id]
+        # Who holds accelerators in several pools shares them with nobody.
+        rate = row.usd_per_h if len(by_pool) == 1 else pool.usd_per_h * held / pool.shape.accelerators
+        template = ChargeRow(
+            0, ChargeKind.USE, row.usd_since_at, until_at, rate, 0.0, 0.0, "",
+            pool_id, pool.market.value, pool.shape.accelerator, float(held),
+            NodeId(""), row.job_id, row.attempt, job.row.project, job.row.user,
+        )  # fmt: skip
+        yield from _priced_by_month(board, template, pool)
+
+
+def _machine_charges(board: LiveState, node: LiveNode, until_at: float) -> Iterator[ChargeRow]:
+    if node.row.billed_until_at is None or not node.row.rent_token:
+        return
+    pool = board.pools[node.row.pool_id]
+    yield from _priced_by_month(
+        board, _machine_charge(pool, node.row.node_id, node.row.billed_until_at, until_at), pool
+    )
+
+
+def _machine_charge(pool: Pool, node_id: NodeId, since_at: float, until_at: float) -> ChargeRow:
+    return ChargeRow(
+        0, ChargeKind.MACHINE, since_at, until_at, pool.usd_per_h, 0.0, 0.0, "",
+        pool.pool_id, pool.market.value, pool.shape.accelerator, float(pool.shape.accelerators),
+        node_id, JobId(0), 0, "", "",
+    )  # fmt: skip
+
+
+def _priced_by_month(board: LiveState, template: ChargeRow, pool: Pool) -> Iterator[ChargeRow]:
+    """The same, cut where months end."""
+    listed = on_demand_usd_per_h(board, pool)
+    for month, since_at, until_at in split_by_month(template.since_at, template.until_at, board.epoch_unix_s):
+        hours = (until_at - since_at) / _HOUR_S
+        usd = template.usd_per_h * hours
+        beside = usd if listed is None or pool.usd_per_h <= 0 else usd * listed / pool.usd_per_h
+        if listed is not None and pool.usd_per_h <= 0 and pool.market is not Market.OWNED:
+            beside = listed * template.accelerators / pool.shape.accelerators * hours
+        yield replace(template, since_at=since_at, until_at=until_at, usd=usd, on_demand_usd=beside, month=month)
+
+
+def on_demand_usd_per_h(board: LiveState, pool: Pool) -> float | None:
+    """An hour of such a machine on demand, the cheapest there is; None where nobody rents it out so, or it is owned."""
+    if pool.market is Market.OWNED:
+        return None
+    same = (p.usd_per_h for p in board.pools.values() if p.market is Market.ON_DEMAND and p.shape == pool.shape)
+    return min(same, default=None)
+
+
+def month_of(unix_s: float) -> str:
+    """The month of an instant, UTC."""
+    return datetime.fromtimestamp(unix_s, UTC).strftime("%Y-%m")
+
+
+def next_month_unix_s(unix_s: float) -> float:
+    """When the month after this instant's begins."""
+    now = datetime.fromtimestamp(unix_s, UTC)
+    year, month = (now.year, now.month + 1) if now.month < 12 else (now.year + 1, 1)
+    return datetime(year, month, 1, tzinfo=UTC).timestamp()
+
+
+def split_by_month(since_at: float, until_at: float, epoch_unix_s: float) -> Iterator[tuple[str, float, float]]:
+    """(month, since, until) of each month that a stretch touches; nothing of an empty one."""
+    while since_at < until_at:
+        unix_s = since_at + epoch_unix_s
+        ends_at = max(next_month_unix_s(unix_s) - epoch_unix_s, since_at + 1e-6)
+        yield month_of(unix_s), since_at, min(until_at, ends_at)
+        since_at = ends_at
+
+
+@dataclass(slots=True)
+class _Sums:
+    #: By attempts: in all, of that on rented machines, and what it would have cost on demand.
+    use_usd: float = 0.0
+    rented_use_usd: float = 0.0
+    use_on_demand_usd: float = 0.0
+    rented_use_on_demand_usd: float = 0.0
+    machines_usd: float = 0.0
+    machines_on_demand_usd: float = 0.0
+    accelerator_s: float = 0.0
+
+    def add(self, part: MoneySum) -> None:
+        if part.kind is ChargeKind.MACHINE:
+            self.machines_usd += part.usd
+            self.machines_on_demand_usd += part.on_demand_usd
+            return
+        self.use_usd += part.usd
+        self.use_on_demand_usd += part.on_demand_usd
+        self.accelerator_s += part.accelerator_s
+        if not part.is_owned:
+            self.rented_use_usd += part.usd
+            self.rented_use_on_demand_usd += part.on_demand_usd
+
+
+def sum_charges(charges: list[ChargeRow], query: MoneyQuery) -> list[MoneySum]:
+    """Charges as the store sums them."""
+    found = []
+    for charge in charges:
+        if (query.month and charge.month != query.month) or (query.project and charge.project != query.project):
+            continue
+        if query.projects is not None and (charge.kind is ChargeKind.MACHINE or charge.project not in query.projects):
+            continue
+        held_s = charge.accelerators * (charge.until_at - charge.since_at)
+        key = str(getattr(charge, MONEY_KEYS[query.by]))
+        is_owned = charge.market == Market.OWNED
+        found.append(MoneySum(key, charge.kind, is_owned, charge.usd, charge.on_demand_usd, held_s))
+    return found
+
+
+def spending_report(query: MoneyQuery, sums: list[MoneySum]) -> MoneyReport:
+    """Rows by key, dearest first, and the totals. What was idle of rented machines is a row of its own where nothing
+    of the key says whose it is.
+    """
+    whole, by_key = _Sums(), {}  # type: ignore[var-annotated]
+    for part in sums:
+        whole.add(part)
+        if part.kind is ChargeKind.USE or MONEY_KEYS[query.by] in ("pool_id", "month"):
+            by_key.setdefault(part.key, _Sums()).add(part)
+    rows = [_money_row(key, each) for key, each in by_key.items()]
+    sees_machines = query.projects is None and not query.project
+    total = _money_row("", whole)
+    return MoneyReport(
+        by=query.by,
+        items=sorted(rows, key=lambda row: (-row.usd - row.idle_usd, row.key)),
+        used_usd=whole.use_usd,
+        idle_usd=total.idle_usd if sees_machines else 0.0,
+        total_usd=whole.use_usd + (total.idle_usd if sees_machines else 0.0),
+        on_demand_usd=total.on_demand_usd,
+    )
+
+
+def _money_row(key: str, sums: _Sums) -> MoneyRow:
+    idle_usd, idle_on_demand_usd = 0.0, 0.0
+    if sums.machines_usd or sums.machines_on_demand_usd:
+        idle_usd = sums.machines_usd - sums.rented_use_usd
+        idle_on_demand_usd = sums.machines_on_demand_usd - sums.rented_use_on_demand_usd
+    return MoneyRow(
+        key=key,
+        accelerator_s=sums.accelerator_s,
+        usd=sums.use_usd,
+        idle_usd=0.0 if abs(idle_usd) < 1e-9 else idle_usd,
+        on_demand_usd=sums.use_on_demand_usd + idle_on_demand_usd,
+    )

@@ -1,0 +1,347 @@
+"""The event loop of the live server: steps come in, one transaction is committed, then answers and effects go out.
+
+    inbox -> take every step of the batch -> commit in the writer thread -> resolve the callers, post, solve, rent
+
+A step is a plain function of the transaction. It may raise `UserError` before it has emitted anything; that is its
+answer. A step whose consequences may be hundreds of commands is taken in pieces (`perform_soon_in_pieces`): between
+them the rest of the server runs, and no other step does. An AssertionError is a mistake of ours: nothing of the batch
+is written, and the process ends (a restart begins from what was committed). Nothing in the loop's thread touches the
+database.
+
+Nothing in the loop may hold up the rest for 20 ms. Work over many items yields between them (`CooperativeYield`). A
+full garbage collection takes 50 to 80 ms with ten thousand active jobs, so only young objects are collected
+automatically, and everything once an hour.
+
+The clock counts seconds since the epoch that the store remembers; it never decreases, across restarts too. Wall time is
+read once, at the start, to know how long the server was away; from then on the monotonic clock counts, so a step of the
+wall clock moves nothing. Wall time serves display and the calendar: when a month ends, its charges are closed, and the
+core learns that the budgets of a new month begin.
+"""
+
+import asyncio
+import gc
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from heapq import heappop, heappush
+from typing import Any, Protocol, TypeVar
+
+from scheduler.core.core import SchedulerCore
+from scheduler.core.events import Woke
+from scheduler.live.loop import billing
+from scheduler.live.loop.apply_commands import emit, emit_in_pieces
+from scheduler.live.loop.live_state import LiveState
+from scheduler.live.loop.transaction import Transaction, TransactionEffects
+from scheduler.live.store.store_interface import Store
+from walras.cluster import Market
+from walras.errors import ClusterError, UserError
+
+
+def _lease_s() -> dict[str, float]:
+    # An owned machine comes back more often than not; a silent spot machine is probably gone.
+    return {Market.OWNED: 600.0, Market.ON_DEMAND: 600.0, Market.SPOT: 120.0}
+
+
+@dataclass(frozen=True, slots=True)
+class LiveSettings:
+    """Lengths in seconds unless said."""
+
+    #: How long an attempt lives on after the last word between agent and server, by market.
+    lease_s: dict[str, float] = field(default_factory=_lease_s)
+    #: Added before a silent machine is given up: clocks of machines differ a little, answers travel.
+    lease_margin_s: float = 5.0
+    #: Pace of heartbeats when there is nothing to say.
+    heartbeat_s: float = 5.0
+    #: Silence after which a machine is shown as unreachable and gets no new jobs.
+    unreachable_s: float = 15.0
+    #: How long after a request its machines may still enrol with the request's own token.
+    enrol_s: float = 1800.0
+    #: A solve that takes longer is given up (the policy keeps its last answer).
+    solve_timeout_s: float = 120.0
+    #: Steps waiting for the loop; further requests are refused with 429.
+    inbox_limit: int = 10_000
+    #: Steps taken together in one transaction.
+    batch_limit: int = 500
+    #: Requests under way at once (waiting ones excepted).
+    concurrency: int = 256
+    #: Log kept of one rank; what comes later is dropped and said so.
+    log_limit_bytes: int = 256 * 1024 * 1024
+
+
+class Clock:
+    """Where the live server's instants come from."""
+
+    def __init__(self, epoch_unix_s: float, last_at: float) -> None:
+        self._epoch_unix_s = epoch_unix_s
+        # A wall clock that was set back while the server was down must not take time back with it.
+        start_at = max(last_at, time.time() - epoch_unix_s)
+        self._offset = start_at - time.monotonic()
+
+    def now(self) -> float:
+        """Seconds since the cluster's epoch."""
+        return self._offset + time.monotonic()
+
+    def unix(self, at: float) -> float:
+        """An instant as Unix seconds."""
+        return self._epoch_unix_s + at
+
+    def shown(self, at: float) -> str:
+        """An instant as RFC 3339 text in UTC, for people."""
+        return datetime.fromtimestamp(self._epoch_unix_s + at, UTC).isoformat(timespec="milliseconds")
+
+    def shown_or_none(self, at: float | None) -> str | None:
+        return None if at is None else self.shown(at)
+
+
+_YIELD_AFTER_S = 0.004
+#: Objects made since the last look (of the youngest; then how many such looks until the next older ones are included).
+_YOUNG, _MIDDLE, _NEVER = 2_000, 5, 1_000_000
+_FULL_GC_EVERY_S = 3600.0
+
+
+class CooperativeYield:
+    """Between the items of long work: `await breath.take()`."""
+
+    def __init__(self) -> None:
+        self._since = time.monotonic()
+
+    async def take(self) -> None:
+        """Let others run, if this has gone on for long enough."""
+        if time.monotonic() - self._since > _YIELD_AFTER_S:
+            await asyncio.sleep(0)
+            self._since = time.monotonic()
+
+
+def freeze_gc() -> None:
+    """From now on no automatic collection looks at what is here already, nor at what grows old."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(_YOUNG, _MIDDLE, _NEVER)
+
+
+async def collect_all_hourly() -> None:
+    """Look at everything once in a while, for ever."""
+    while True:
+        await asyncio.sleep(_FULL_GC_EVERY_S)
+        gc.unfreeze()
+        freeze_gc()
+
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+Step = Callable[[Transaction], T]
+#: A step taken in pieces; none of them is the answer to anybody.
+LongStep = Callable[[Transaction], Iterator[None]]
+
+
+class Overloaded(ClusterError):
+    """More steps wait than the server is willing to hold."""
+
+
+class EffectHandler(Protocol):
+    """Where effects go once a batch is durable. Called in the loop; must not block."""
+
+    def deliver(self, effects: TransactionEffects) -> None: ...
+
+
+@dataclass(slots=True)
+class _QueuedSteps:
+    #: Steps of one transaction; between them the loop may breathe.
+    steps: Sequence[Step[Any]]
+    done: asyncio.Future[list[Any]]
+    #: Instead of steps, one that is taken in pieces.
+    long: LongStep | None = None
+
+
+class ServerLoop:
+    """Owns core and board; everything that changes them goes through `perform`."""
+
+    def __init__(
+        self, core: SchedulerCore, board: LiveState, store: Store, clock: Clock, settings: LiveSettings
+    ) -> None:
+        self.core = core
+        self.board = board
+        self.clock = clock
+        self.settings = settings
+        self.outlets: list[EffectHandler] = []
+        #: The core hears of a job's progress at most this often; follows the policy's rules.
+        self.progress_interval_s = 60.0
+        self._store = store
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="store-writer")
+        self._inbox: asyncio.Queue[_QueuedSteps] = asyncio.Queue(settings.inbox_limit)
+        self._settled = asyncio.Event()
+        self._settled.set()
+        self._breathed_at = 0.0
+        #: Instants at which the core wants to be woken, earliest first.
+        self._wakes: list[float] = []
+        self._timer: asyncio.TimerHandle | None = None
+
+    # ---------------------------------------------------------------- what others call
+
+    async def perform(self, step: Step[T]) -> T:
+        """Take a step in the next batch; returns its answer once the batch is durable.
+
+        Raises UserError as the step does, Overloaded where too many steps wait.
+        """
+        return (await self._put([step]))[0]  # type: ignore[no-any-return]
+
+    async def perform_all(self, steps: Sequence[Step[T]]) -> list[T]:
+        """Take steps in one batch: all of them are written, or none. Only the first may raise."""
+        return await self._put(steps)
+
+    def perform_soon(self, step: Step[Any]) -> None:
+        """Take a step that nobody waits for. Never dropped: what the world did must be known."""
+        self._put_patiently([step])
+
+    def perform_soon_in_pieces(self, step: LongStep) -> None:
+        """As `perform_soon`, for a step so long that the rest of the server must run between its pieces."""
+        self._put_patiently((), step)
+
+    async def settled(self) -> None:
+        """Wait until what the board shows is durable."""
+        while not self._settled.is_set():
+            await self._settled.wait()
+
+    async def touch_store(self) -> None:
+        """Write to the database, to show that it works."""
+        await asyncio.get_running_loop().run_in_executor(self._writer, self._store.touch)
+
+    def arm(self, wakes: Iterable[float]) -> None:
+        """Wake the core at these instants too. All are kept: by the time one rings, the core may have moved past it."""
+        for wake_at in wakes:
+            if wake_at not in self._wakes:
+                heappush(self._wakes, wake_at)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._wakes:
+            # Timers may ring a tick early; the core must not find that it is not yet time.
+            delay_s = max(0.0, self._wakes[0] - self.clock.now()) + 0.001
+            self._timer = asyncio.get_running_loop().call_later(delay_s, self._ring)
+
+    async def run(self) -> None:
+        """The loop. Ends by cancellation, or by an AssertionError of ours."""
+        while True:
+            waiting = [await self._inbox.get()]
+            while len(waiting) < self.settings.batch_limit and not self._inbox.empty():
+                waiting.append(self._inbox.get_nowait())
+            await self._take(waiting)
+
+    def close(self) -> None:
+        """Stop timers and the writer; commits under way are finished."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._writer.shutdown(wait=True)
+
+    # ---------------------------------------------------------------- one batch
+
+    async def _take(self, waiting: list[_QueuedSteps]) -> None:
+        turn = Transaction(self.core, self.board, self.settings.lease_s, self.progress_interval_s)
+        answers: list[tuple[asyncio.Future[list[Any]], list[Any]]] = []
+        self._settled.clear()
+        self._breathed_at = self.clock.now()
+        try:
+            for item in waiting:
+                try:
+                    if item.long is not None:
+                        await self._pieces(turn, item.long)
+                    answers.append((item.done, await self._steps(turn, item.steps)))
+                except UserError as error:
+                    if not item.done.done():
+                        item.done.set_exception(error)
+            self.core = turn.core
+            await self._breathe()
+            frozen = turn.freeze()
+            if not frozen.is_empty:
+                commit = asyncio.get_running_loop().run_in_executor(
+                    self._writer, lambda: self._store.commit(frozen.encoded())
+                )
+                # A cancelled loop must not leave answers hanging over a commit that goes through.
+                await asyncio.shield(commit)
+        except BaseException:
+            for item in waiting:
+                item.done.cancel()
+            raise
+        finally:
+            self._settled.set()
+        frozen.tell(log)
+        for done, answer in answers:
+            if not done.done():
+                done.set_result(answer)
+        if turn.effects.wakes:
+            self.arm(turn.effects.wakes)
+        for outlet in self.outlets:
+            outlet.deliver(turn.effects)
+
+    async def _steps(self, turn: Transaction, steps: Sequence[Step[Any]]) -> list[Any]:
+        """Take steps one by one, giving way to the rest of the server when they take long."""
+        answers = []
+        for step in steps:
+            turn.at = self.clock.now()
+            answers.append(step(turn))
+            await self._breathe()
+        return answers
+
+    async def _pieces(self, turn: Transaction, step: LongStep) -> None:
+        # What was done before it is another piece already: the first may be as long as any.
+        await asyncio.sleep(0)
+        self._breathed_at = turn.at = self.clock.now()
+        for _ in step(turn):
+            await self._breathe()
+
+    async def _breathe(self) -> None:
+        if self.clock.now() - self._breathed_at > _YIELD_AFTER_S:
+            await asyncio.sleep(0)
+            self._breathed_at = self.clock.now()
+
+    async def _put(self, steps: Sequence[Step[Any]]) -> list[Any]:
+        done: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
+        try:
+            self._inbox.put_nowait(_QueuedSteps(steps, done))
+        except asyncio.QueueFull:
+            raise Overloaded("the server has more to do than it can hold; try again in a moment") from None
+        return await done
+
+    def _put_patiently(self, steps: Sequence[Step[Any]], long: LongStep | None = None) -> None:
+        async def put() -> None:
+            done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+            await self._inbox.put(_QueuedSteps(steps, done, long))
+            await done
+
+        asyncio.ensure_future(put()).add_done_callback(_log_refused_step)
+
+    def _ring(self) -> None:
+        self._timer = None
+        now = self.clock.now()
+        while self._wakes and self._wakes[0] <= now:
+            heappop(self._wakes)
+        self.arm(())
+        self.perform_soon_in_pieces(lambda turn: emit_in_pieces(turn, Woke(turn.at)))
+
+
+def _log_refused_step(task: "asyncio.Future[None]") -> None:
+    if not task.cancelled() and task.exception() is not None:
+        log.warning("a step that nobody waited for was refused: %s", task.exception())
+
+
+#: The calendar is looked at this often at least: wall clocks are set, machines sleep.
+_CALENDAR_EVERY_S = 600.0
+
+
+def begin_month_if_due(turn: Transaction) -> None:
+    """Tell the core if the month is another one than it knows of."""
+    board = turn.board
+    if board.month != billing.month_of(turn.at + board.epoch_unix_s):
+        emit(turn, billing.restate_spending(turn))
+
+
+async def watch_months(daemon: ServerLoop) -> None:
+    """For ever."""
+    while True:
+        await daemon.perform(begin_month_if_due)
+        unix_s = daemon.clock.unix(daemon.clock.now())
+        await asyncio.sleep(min(_CALENDAR_EVERY_S, billing.next_month_unix_s(unix_s) - unix_s + 0.01))

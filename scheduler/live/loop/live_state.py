@@ -1,0 +1,286 @@
+"""What the live server holds in memory: the rows of everything that is not over, joined to each other.
+
+The core's ledger says what is decided; the live state says what is needed to carry it out and to show it: specs to
+start jobs from, which machine has reported what, commands that agents have not confirmed, and what a job with a target
+has reported of it. Only a transaction changes it.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from math import inf
+
+from pydantic import TypeAdapter
+
+from optimizer.prediction.loss_curve import LEAST_POINTS, TargetForecast, ValueSeries
+from scheduler.core.events import Proposal
+from scheduler.live.store.event_journal import parse_pool
+from scheduler.live.store.store_interface import LoadedState
+from scheduler.live.store.table_rows import AnswerRow, AttemptRow, CheckpointRow, JobRow, NodeRow, PartRow, RentRow
+from walras.cluster import NodeId, NodeShare, Placement, Pool, PoolId
+from walras.job_request import JobId, Kind
+from walras.states import JobState
+from walras.wire import AgentCommand, AnyCommand, ProgressReport, ShapeFacts
+
+#: A forecast is made anew once the job has done so many times the steps that it knew of; one that was wrong, sooner.
+_GROWTH, _GROWTH_IF_WRONG = 1.1, 1.02
+
+
+@dataclass(frozen=True, slots=True)
+class JobTarget:
+    """Of one job: what it is to reach, what it reported, what was foreseen last."""
+
+    #: Name of the value.
+    value: str
+    at_most: float
+    series: ValueSeries = field(default_factory=ValueSeries)
+    forecast: TargetForecast | None = None
+
+    def with_report(self, step: float, values: Mapping[str, float]) -> "JobTarget":
+        """After a report of progress; itself, where that tells nothing of the value."""
+        value = values.get(self.value)
+        series = self.series if value is None else self.series.with_report(step, value, self.at_most)
+        return self if series is self.series else replace(self, series=series)
+
+    @property
+    def is_worth_a_forecast(self) -> bool:
+        """The series is long enough, and another one than the last forecast was made from: much longer, or cut."""
+        if len(self.series.points) < LEAST_POINTS or self.series.reached_step is not None:
+            return False
+        known = self.forecast
+        growth = _GROWTH_IF_WRONG if self.is_overdue else _GROWTH
+        return known is None or not known.at_step <= self.series.newest_step < growth * known.at_step
+
+    @property
+    def is_overdue(self) -> bool:
+        """The job has come to the step at which the target was expected, and is not there."""
+        steps = None if self.forecast is None else self.forecast.steps
+        return steps is not None and self.series.reached_step is None and self.series.newest_step >= steps
+
+
+_TARGET: TypeAdapter[JobTarget] = TypeAdapter(JobTarget)
+
+
+def dump_target(target: JobTarget) -> str:
+    return _TARGET.dump_json(target).decode()
+
+
+def parse_target(body: str) -> JobTarget | None:
+    """None where the job has no target."""
+    return _TARGET.validate_json(body) if body else None
+
+
+#: Answers and ends that are kept in memory beside the store.
+_REMEMBERED = 10_000
+_command: TypeAdapter[AnyCommand] = TypeAdapter(AnyCommand)
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchSpec:
+    """What the ranks of a job are started with."""
+
+    name: str
+    kind: Kind
+    argv: tuple[str, ...]
+    env: dict[str, str]
+    #: Empty: a fresh folder for each attempt.
+    workdir: str
+    checkpoint_dir: str
+    steps: float | None
+    grace_s: float
+
+
+@dataclass(slots=True)
+class LiveAttempt:
+    """The current attempt of a job, in its parts."""
+
+    row: AttemptRow
+    placement: Placement
+    parts: dict[NodeId, PartRow]
+    #: The core has heard what its machines exchange.
+    network_told: bool = False
+    #: What it counted of its model has been taken in.
+    facts_told: bool = False
+    #: What its kind was measured to reach here before this attempt reported a speed; None: nobody had measured it.
+    usual_steps_per_s: float | None = None
+    #: The core has heard that it differs from that.
+    is_odd: bool = False
+
+    @property
+    def is_over(self) -> bool:
+        """Nothing of it is left anywhere."""
+        return all(part.ended for part in self.parts.values())
+
+
+@dataclass(slots=True)
+class LiveJob:
+    row: JobRow
+    launch: LaunchSpec
+    attempt: LiveAttempt | None = None
+    checkpoint: CheckpointRow | None = None
+    #: The newest report of progress, and whether and when the core was told.
+    progress: ProgressReport | None = None
+    progress_told: bool = True
+    progress_told_at: float = -inf
+    speed_told: bool = False
+    #: What it is to reach, if anything, and how far it is. The row has it as it was written last.
+    target: JobTarget | None = None
+
+
+@dataclass(slots=True)
+class LiveNode:
+    row: NodeRow
+    facts: ShapeFacts
+    #: Commands not confirmed yet, in order.
+    outbox: dict[int, AgentCommand] = field(default_factory=dict)
+    #: Newest command already given to the agent, and when.
+    sent_id: int = 0
+    sent_at: float = -inf
+    heard_at: float = -inf
+    #: No lease that this server granted ends later.
+    leased_until: float = -inf
+    #: Attempts that may be alive there: what the agent reports is compared with it.
+    expected: set[tuple[JobId, int]] = field(default_factory=set)
+
+    @property
+    def shown_state(self) -> str:
+        return self.row.cordon if self.row.state == "up" and self.row.cordon else self.row.state
+
+    @property
+    def is_member(self) -> bool:
+        """The core counts it as a machine of the fleet."""
+        return self.row.state in ("up", "unreachable")
+
+
+@dataclass(slots=True)
+class IgnoredCounters:
+    """Things that are ignored by design, counted so that nobody has to guess."""
+
+    stale_reports: int = 0
+    stale_commits: int = 0
+    fenced: int = 0
+
+
+#: So many requests that are over are remembered.
+_PAST_RENTS = 1000
+
+
+@dataclass(slots=True)
+class LiveState:
+    """The live rows by name."""
+
+    jobs: dict[JobId, LiveJob] = field(default_factory=dict)
+    nodes: dict[NodeId, LiveNode] = field(default_factory=dict)
+    #: SHA-256 of an agent's credential -> its machine.
+    credentials: dict[str, NodeId] = field(default_factory=dict)
+    pools: dict[PoolId, Pool] = field(default_factory=dict)
+    rents: dict[str, RentRow] = field(default_factory=dict)
+    #: Requests of this process that are over: a provider may have machines of them still. The oldest leave first.
+    past_rents: dict[str, RentRow] = field(default_factory=dict)
+    #: Machines that pools may come to have, whether or not they are here: owned ones of the cluster file, and those
+    #: that were here before a restart. For admission, which must not refuse what only has to wait for a machine.
+    expected_machines: dict[PoolId, int] = field(default_factory=dict)
+    #: Answers of this process by (user, key): the store may not have the newest yet. The oldest leave first.
+    answers: dict[tuple[str, str], AnswerRow] = field(default_factory=dict)
+    answers_pruned_at: float = -inf
+    #: How jobs of this process ended: the store may not know the newest yet. The oldest leave first.
+    ended: dict[JobId, JobState] = field(default_factory=dict)
+    proposal: Proposal | None = None
+    solved_at: float = 0.0
+    counters: IgnoredCounters = field(default_factory=IgnoredCounters)
+    #: Jobs of whose target something new may be foreseen, those that have waited longest first.
+    to_foresee: dict[JobId, None] = field(default_factory=dict)
+    #: Cells of this generation whose beliefs have been written down, with what was measured.
+    judged: int = 0
+    next_job_id: int = 1
+    next_command_id: int = 1
+    next_charge_id: int = 1
+    #: Unix seconds of instant 0: months begin and end by the calendar.
+    epoch_unix_s: float = 0.0
+    #: By the ledger of money, USD by project ("" is everything), in all and by month.
+    spent_usd: dict[str, float] = field(default_factory=dict)
+    spent_month_usd: dict[tuple[str, str], float] = field(default_factory=dict)
+    #: The month that the core has been told of.
+    month: str = ""
+
+    def end_rent(self, rent: RentRow) -> None:
+        """The request has failed, or its machines are all gone."""
+        del self.rents[rent.token]
+        self.past_rents[rent.token] = rent
+        if len(self.past_rents) > _PAST_RENTS:
+            del self.past_rents[next(iter(self.past_rents))]
+
+    def attempt(self, job_id: JobId, attempt: int) -> LiveAttempt | None:
+        """The attempt if it is the job's current one and not over: the fence."""
+        job = self.jobs.get(job_id)
+        if job is None or job.attempt is None or job.attempt.row.attempt != attempt:
+            return None
+        return job.attempt
+
+    def expect(self, pool_id: PoolId, machines: int) -> None:
+        """The pool may come to have at least this many machines."""
+        if machines > self.expected_machines.get(pool_id, 0):
+            self.expected_machines[pool_id] = machines
+
+    def remember(self, answer: AnswerRow) -> None:
+        self.answers[answer.user, answer.key] = answer
+        while len(self.answers) > _REMEMBERED:
+            del self.answers[next(iter(self.answers))]
+
+    def end(self, job_id: JobId, state: JobState) -> None:
+        """The job is over."""
+        del self.jobs[job_id]
+        self.ended[job_id] = state
+        while len(self.ended) > _REMEMBERED:
+            del self.ended[next(iter(self.ended))]
+
+
+def placement_json(placement: Placement) -> str:
+    """[node, devices] for every machine, with the pool behind where that is not the placement's."""
+    parts = [[part.node_id, list(part.devices), part.pool_id] for part in placement.parts]
+    return json.dumps([part if part[2] is not None else part[:2] for part in parts])
+
+
+def parse_placement(row: AttemptRow) -> Placement:
+    parts = (
+        NodeShare(NodeId(node_id), tuple(devices), PoolId(pool_id[0]) if pool_id else None)
+        for node_id, devices, *pool_id in json.loads(row.placement)
+    )
+    return Placement(row.pool_id, tuple(parts))
+
+
+def load_live_state(
+    loaded: LoadedState, launches: dict[JobId, LaunchSpec], now: float, lease_s: dict[str, float]
+) -> LiveState:
+    """The board of a starting server. Machines get a full lease from now: none granted earlier can end later."""
+    board = LiveState(next_job_id=loaded.last_job_id + 1, next_command_id=loaded.last_command_id + 1)
+    board.next_charge_id = loaded.last_charge_id + 1
+    for job in loaded.jobs:
+        board.jobs[job.job_id] = LiveJob(job, launches[job.job_id], target=parse_target(job.target))
+        if job.target:
+            board.to_foresee[job.job_id] = None
+    for node in loaded.nodes:
+        facts = ShapeFacts.model_validate_json(node.facts)
+        until = now + lease_s[facts.market]
+        board.nodes[node.node_id] = LiveNode(node, facts, heard_at=now, leased_until=until)
+        board.credentials[node.credential] = node.node_id
+    parts_of: dict[tuple[JobId, int], dict[NodeId, PartRow]] = {}
+    for part in loaded.parts:
+        parts_of.setdefault((part.job_id, part.attempt), {})[part.node_id] = part
+    for row in loaded.attempts:
+        parts = parts_of.get((row.job_id, row.attempt), {})
+        board.jobs[row.job_id].attempt = LiveAttempt(row, parse_placement(row), parts)
+        for part in parts.values():
+            if not part.ended:
+                board.nodes[part.node_id].expected.add((row.job_id, row.attempt))
+    for checkpoint in loaded.checkpoints:  # in order: the newest stays
+        board.jobs[checkpoint.job_id].checkpoint = checkpoint
+    for command in loaded.outbox:
+        if command.node_id in board.nodes:
+            board.nodes[command.node_id].outbox[command.command_id] = _command.validate_json(command.body)
+    board.pools = {row.pool_id: parse_pool(row.body) for row in loaded.pools}
+    for pool_id, machines in Counter(node.pool_id for node in loaded.nodes if not node.rent_token).items():
+        board.expect(pool_id, machines)
+    board.rents = {rent.token: rent for rent in loaded.rents}
+    return board

@@ -1,0 +1,188 @@
+"""Background predictions: speeds that nobody measured, and when jobs with a target will reach it.
+
+Both wait some time after something new was measured, then put one question together and have it answered in a process
+of its own. The core receives predicted speeds as an event that the journal keeps. Target forecasts are kept with the
+job; the core does not learn of them, because no decision depends on them. An answer that takes too long, or a process
+that dies, leaves what was predicted before; the next change asks again.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import islice
+
+from optimizer.planning.machine_recommendation import specs_by_accelerator
+from optimizer.prediction.loss_curve import TargetForecast, forecast_target
+from optimizer.prediction.predictor import AcceleratorSpecs
+from scheduler.core.cycle.speed_predictions import (
+    PredictionQuestion,
+    predict_speeds,
+    prediction_question,
+    prediction_versions,
+)
+from scheduler.core.events import Event
+from scheduler.core.speed_events import PredictedSpeed, SpeedsPredicted
+from scheduler.core.state.throughput import ScoredBelief
+from scheduler.live.loop.apply_commands import emit
+from scheduler.live.loop.event_loop import ServerLoop
+from scheduler.live.loop.live_state import LiveState
+from scheduler.live.loop.transaction import Transaction, TransactionEffects
+from scheduler.live.loop.worker_process import SingleFlightTask, try_worker_process
+from scheduler.live.store.event_journal import as_journaled
+from walras.job_request import JobId
+from walras.spec.catalog import load_catalog
+
+#: From a change to the question: what is measured at about the same time is one question.
+PREDICTION_PACE_S = 10.0
+#: A fit that takes longer is given up.
+PREDICTION_TIMEOUT_S = 120.0
+#: Speeds told to the core in one step: others may have their turn between two.
+_SPEEDS_PER_STEP = 100
+
+PredictSpeeds = Callable[[PredictionQuestion], tuple[PredictedSpeed, ...]]
+
+
+@cache
+def _data_sheets() -> dict[str, AcceleratorSpecs]:
+    return specs_by_accelerator(load_catalog())
+
+
+def predict_from_catalog(question: PredictionQuestion) -> tuple[PredictedSpeed, ...]:
+    """With the data sheets of the catalog that is shipped. Takes seconds."""
+    return predict_speeds(question, _data_sheets())
+
+
+class SpeedPredictions:
+    """An outlet that looks, after each batch, whether there is something new to predict from or to predict."""
+
+    def __init__(
+        self,
+        daemon: ServerLoop,
+        past: Sequence[ScoredBelief] = (),
+        pace_s: float = PREDICTION_PACE_S,
+        timeout_s: float = PREDICTION_TIMEOUT_S,
+        find: PredictSpeeds = predict_from_catalog,
+    ) -> None:
+        self._daemon = daemon
+        self._past = past
+        self._pace_s = pace_s
+        self._timeout_s = timeout_s
+        self._find = find
+        self._seen = (-1, -1, -1)
+        self._asked: PredictionQuestion | None = None
+        self._errand = SingleFlightTask()
+
+    def deliver(self, effects: TransactionEffects) -> None:
+        """Called in the loop: a comparison of a few numbers where nothing is new."""
+        if prediction_versions(self._daemon.core.ledger) != self._seen and not self._errand.is_under_way:
+            self._errand.begin(self._follow())
+
+    async def _follow(self) -> None:
+        await asyncio.sleep(self._pace_s)
+        ledger = self._daemon.core.ledger
+        self._seen = prediction_versions(ledger)
+        question = prediction_question(ledger, self._past)
+        if question.is_empty or question == self._asked:
+            return
+        self._asked = question
+        speeds = await try_worker_process(self._find, question, self._timeout_s, "predicting speeds") or ()
+        for first in range(0, len(speeds), _SPEEDS_PER_STEP):
+            event = SpeedsPredicted(0.0, speeds[first : first + _SPEEDS_PER_STEP])
+            await self._tell(await asyncio.get_running_loop().run_in_executor(None, as_journaled, event))
+
+    async def _tell(self, event: Event) -> None:
+        def step(turn: Transaction) -> None:
+            event.at = turn.at
+            emit(turn, event)
+
+        await self._daemon.perform(step)
+
+    async def close(self) -> None:
+        """Give up what is under way."""
+        await self._errand.close()
+
+
+#: From the first series that grew to the question: those that grow at about the same time are one question.
+FORECAST_PACE_S = 5.0
+#: An answer that takes longer is given up.
+FORECAST_TIMEOUT_S = 120.0
+#: Jobs in one question; the others come next.
+_MOST_JOBS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class TargetQuestion:
+    """What is known of one job: (step, value) ascending, the newest step, the target, the steps it declares."""
+
+    job_id: JobId
+    points: tuple[tuple[float, float], ...]
+    at_step: float
+    at_most: float
+    steps: float | None
+
+
+ForecastAnswer = tuple[TargetForecast, ...]
+ForecastTargets = Callable[[tuple[TargetQuestion, ...]], ForecastAnswer]
+
+
+def forecast_targets(asked: tuple[TargetQuestion, ...]) -> ForecastAnswer:
+    """One for each job, in order. Some 30 ms a job."""
+    return tuple(forecast_target(each.points, each.at_step, each.at_most, each.steps) for each in asked)
+
+
+def target_questions(board: LiveState) -> tuple[TargetQuestion, ...]:
+    """The next jobs to ask about. Whatever becomes of the question, they come again when they report again."""
+    asked = list[TargetQuestion]()
+    for job_id in list(islice(board.to_foresee, _MOST_JOBS)):
+        del board.to_foresee[job_id]
+        job = board.jobs.get(job_id)
+        if job is not None and job.target is not None and job.target.is_worth_a_forecast:
+            series = job.target.series
+            points = tuple((point.step, point.value) for point in series.points)
+            asked.append(TargetQuestion(job_id, points, series.newest_step, job.target.at_most, job.row.steps_total))
+    return tuple(asked)
+
+
+class TargetForecasts:
+    """An outlet that looks, after each batch, whether the values of some job have grown."""
+
+    def __init__(
+        self,
+        daemon: ServerLoop,
+        pace_s: float = FORECAST_PACE_S,
+        timeout_s: float = FORECAST_TIMEOUT_S,
+        foresee: ForecastTargets = forecast_targets,
+    ) -> None:
+        self._daemon = daemon
+        self._pace_s = pace_s
+        self._timeout_s = timeout_s
+        self._foresee = foresee
+        self._errand = SingleFlightTask()
+
+    def deliver(self, effects: TransactionEffects) -> None:
+        """Called in the loop; almost always there is nothing to do."""
+        if self._daemon.board.to_foresee and not self._errand.is_under_way:
+            self._errand.begin(self._follow())
+
+    async def _follow(self) -> None:
+        await asyncio.sleep(self._pace_s)
+        asked = target_questions(self._daemon.board)
+        if not asked:
+            return
+        found = await try_worker_process(self._foresee, asked, self._timeout_s, "foreseeing targets")
+        if found:
+            await self._daemon.perform(lambda turn: keep_forecasts(turn, asked, found))
+
+    async def close(self) -> None:
+        """Give up what is under way."""
+        await self._errand.close()
+
+
+def keep_forecasts(turn: Transaction, asked: tuple[TargetQuestion, ...], found: ForecastAnswer) -> None:
+    """Note the forecasts of the jobs that are not over."""
+    for each, foreseen in zip(asked, found, strict=True):
+        job = turn.board.jobs.get(each.job_id)
+        if job is not None and job.target is not None:
+            job.target = replace(job.target, forecast=foreseen)
+            turn.target_changed(job)

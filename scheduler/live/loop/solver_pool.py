@@ -1,0 +1,130 @@
+"""Solves in a process of their own, so that the event loop never waits for one.
+
+At most one solve is under way (the core sees to that). A solve that fails, takes too long or takes its process down is
+answered by `SolveFailed`; the next one gets a new process. On demand, a second process bounds what whole gangs can
+reach at best for the last question that was solved; the answer is kept, however many ask for it.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures.process import BrokenProcessPool
+
+from optimizer.assignment.whole_gang_bound import LARGEST_FLEET
+from scheduler.core.commands import Solve
+from scheduler.core.cycle.solve_requests import integral_gang_bound, run_solve
+from scheduler.core.events import Event, Proposal, Solved, SolveFailed
+from scheduler.live.loop.apply_commands import emit_in_pieces
+from scheduler.live.loop.event_loop import ServerLoop
+from scheduler.live.loop.transaction import Transaction, TransactionEffects
+from scheduler.live.loop.worker_process import ask_worker_process, kill_worker_process, new_worker_process
+from scheduler.live.store.event_journal import as_journaled
+
+
+def _import_solver() -> bool:
+    """Nothing to do: importing this module in the child is the work."""
+    return True
+
+
+class SolverPool:
+    """Answers `Solve` commands, one process at a time."""
+
+    def __init__(self, daemon: ServerLoop, timeout_s: float, solve_it: Callable[[Solve], Proposal] = run_solve) -> None:
+        self._daemon = daemon
+        self._timeout_s = timeout_s
+        self._solve_it = solve_it
+        self._pool = new_worker_process()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.state = "starting"
+        #: The last question that was answered; a large one is not kept.
+        self.answered: Solve | None = None
+
+    async def start(self) -> None:
+        """Have the solver process import what it needs before the first question."""
+        await asyncio.get_running_loop().run_in_executor(self._pool, _import_solver)
+        self.state = "ok"
+
+    def deliver(self, effects: TransactionEffects) -> None:
+        for command in effects.solves:
+            task = asyncio.ensure_future(self._answer(command))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _answer(self, command: Solve) -> None:
+        event = await self._event(command)
+
+        def step(turn: Transaction) -> Iterator[None]:
+            event.at = turn.at
+            return emit_in_pieces(turn, event)
+
+        self._daemon.perform_soon_in_pieces(step)
+
+    async def _event(self, command: Solve) -> Event:
+        loop, began = asyncio.get_running_loop(), time.monotonic()
+        try:
+            proposal = await asyncio.wait_for(
+                loop.run_in_executor(self._pool, self._solve_it, command), self._timeout_s
+            )
+        except TimeoutError:
+            self._restart()
+            return SolveFailed(0.0, command.request_id, f"no answer within {self._timeout_s:g} s")
+        except BrokenProcessPool:
+            self._restart()
+            return SolveFailed(0.0, command.request_id, "the solver process died")
+        except Exception as error:  # the outermost place of the solver's process: whatever it was, life goes on
+            self.state = f"failed: {error}"[:200]
+            return SolveFailed(0.0, command.request_id, f"{type(error).__name__}: {error}"[:500])
+        self.state = "ok"
+        self.answered = command if command.problem.pools.capacity.sum() <= LARGEST_FLEET else None
+        solved = Solved(0.0, command.request_id, proposal, took_s=time.monotonic() - began)
+        # As a reader of the journal will see it, or a replay could differ. Large, so not in the loop's thread.
+        return await loop.run_in_executor(None, as_journaled, solved)
+
+    def _restart(self) -> None:
+        kill_worker_process(self._pool)
+        self._pool = new_worker_process()
+        self.state = "restarted"
+
+    async def close(self) -> None:
+        """End the process; a solve under way is given up."""
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        kill_worker_process(self._pool)
+
+
+#: A search that takes longer is given up. People who ask over HTTP wait 30 s.
+WHOLE_GANG_TIMEOUT_S = 20.0
+
+
+class WholeGangBound:
+    """The integral bound of the last question that the solver has answered."""
+
+    def __init__(
+        self,
+        solver: SolverPool,
+        timeout_s: float = WHOLE_GANG_TIMEOUT_S,
+        find: Callable[[Solve], float | None] = integral_gang_bound,
+    ) -> None:
+        self._solver = solver
+        self._timeout_s = timeout_s
+        self._find = find
+        self._turn = asyncio.Lock()
+        #: The question that was looked into, and what was found.
+        self._known: tuple[Solve, float | None] | None = None
+
+    async def bound(self) -> float | None:
+        """In the unit of the answer's objective. None: nothing bounds it, or not within the time."""
+        async with self._turn:
+            question = self._solver.answered
+            if question is None:
+                return None
+            if self._known is None or self._known[0] is not question:
+                self._known = (question, await self._found(question))
+            return self._known[1]
+
+    async def _found(self, question: Solve) -> float | None:
+        try:
+            return await ask_worker_process(self._find, question, self._timeout_s)
+        except (TimeoutError, BrokenProcessPool):
+            return None

@@ -1,0 +1,155 @@
+"""One transaction of the live server: events, the core's commands, changed rows, messages and effects of one batch.
+
+A transaction spans the steps of one batch. What it collects is committed at once; messages are posted and effects are
+carried out only after the commit. `emit` (`apply_commands.py`) translates each command.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from logging import DEBUG, Logger
+
+from scheduler.core.commands import Command, ReleaseNode, Rent, Solve
+from scheduler.core.core import SchedulerCore
+from scheduler.core.events import Event
+from scheduler.live.loop.live_state import LiveAttempt, LiveJob, LiveNode, LiveState, dump_target
+from scheduler.live.store.event_journal import GENERATION, encode_command, encode_event
+from scheduler.live.store.store_interface import WriteBatch
+from scheduler.live.store.table_rows import AttemptRow, JobRow, JournalRow, NodeRow, OutboxRow, PartRow, RentRow
+from walras.cluster import NodeId
+from walras.job_request import JobId
+from walras.wire import AgentCommand
+
+
+@dataclass(slots=True)
+class TransactionEffects:
+    """What is to be done once the batch is durable."""
+
+    solves: list[Solve] = field(default_factory=list)
+    rents: list[Rent] = field(default_factory=list)
+    releases: list[ReleaseNode] = field(default_factory=list)
+    posts: list[tuple[NodeId, AgentCommand]] = field(default_factory=list)
+    #: Machines whose agents should hear from the server at once.
+    woken: set[NodeId] = field(default_factory=set)
+    #: Instants the core asked to be woken at.
+    wakes: list[float] = field(default_factory=list)
+
+
+class Transaction:
+    """Collects the writes and effects of one batch. `at` is the instant of the step being taken."""
+
+    def __init__(
+        self, core: SchedulerCore, board: LiveState, lease_s: Mapping[str, float], progress_interval_s: float = 60.0
+    ) -> None:
+        self.core = core
+        #: The core hears of a job's progress at most this often.
+        self.progress_interval_s = progress_interval_s
+        self.board = board
+        #: Length of a lease, by market.
+        self.lease_s = lease_s
+        self.at = 0.0
+        self.effects = TransactionEffects()
+        #: Rows to write that nothing else refers to (specs, checkpoints, policies, answers, tokens).
+        self.batch = WriteBatch()
+        self._records: list[tuple[Event, list[Command]] | JournalRow] = []
+        self._jobs: dict[JobId, JobRow] = {}
+        self._attempts: dict[tuple[JobId, int], AttemptRow] = {}
+        self._parts: dict[tuple[JobId, int, NodeId], PartRow] = {}
+        self._nodes: dict[NodeId, NodeRow] = {}
+        self._rents: dict[str, RentRow] = {}
+
+    # ---------------------------------------------------------------- events in, commands out
+
+    def record(self, event: Event, commands: list[Command]) -> None:
+        """Note what the core answered to an event."""
+        self._records.append((event, commands))
+
+    def begin_generation(self, core: SchedulerCore) -> None:
+        """From here on a fresh core decides."""
+        self.core = core
+        self._records.append(JournalRow(self.at, GENERATION, "Generation", "{}"))
+
+    # ---------------------------------------------------------------- rows that changed
+
+    def job_changed(self, job: LiveJob) -> None:
+        self._jobs[job.row.job_id] = job.row
+
+    def target_changed(self, job: LiveJob) -> None:
+        """What is known of the job's target; nothing where it has none."""
+        if job.target is not None:
+            job.row.target = dump_target(job.target)
+            self.job_changed(job)
+
+    def attempt_changed(self, attempt: LiveAttempt) -> None:
+        self._attempts[attempt.row.job_id, attempt.row.attempt] = attempt.row
+
+    def part_changed(self, part: PartRow) -> None:
+        self._parts[part.job_id, part.attempt, part.node_id] = part
+
+    def node_changed(self, node: LiveNode) -> None:
+        self._nodes[node.row.node_id] = node.row
+
+    def rent_changed(self, rent: RentRow) -> None:
+        self._rents[rent.token] = rent
+
+    # ---------------------------------------------------------------- messages to agents
+
+    def post(self, node_id: NodeId, command: AgentCommand) -> None:
+        """Queue a command for an agent; it goes out after the commit."""
+        self.batch.last_command_id = command.command_id
+        self.effects.posts.append((node_id, command))
+
+    def next_command_id(self) -> int:
+        command_id = self.board.next_command_id
+        self.board.next_command_id += 1
+        return command_id
+
+    # ---------------------------------------------------------------- the end of the turn
+
+    def freeze(self) -> "FrozenTransaction":
+        """Copies of everything that changed, for the writer thread."""
+        batch = self.batch
+        batch.jobs = [replace(row) for row in self._jobs.values()]
+        batch.attempts = [replace(row) for row in self._attempts.values()]
+        batch.parts = [replace(row) for row in self._parts.values()]
+        batch.nodes = [replace(row) for row in self._nodes.values()]
+        batch.rents = [replace(row) for row in self._rents.values()]
+        return FrozenTransaction(batch, self._records, tuple(self.effects.posts))
+
+
+@dataclass(slots=True)
+class FrozenTransaction:
+    """A batch whose journal and messages are still to be encoded: the costly part, done in the writer thread."""
+
+    batch: WriteBatch
+    records: list[tuple[Event, list[Command]] | JournalRow]
+    posts: tuple[tuple[NodeId, AgentCommand], ...] = ()
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.records and not self.posts and self.batch.is_empty()
+
+    def tell(self, log: Logger) -> None:
+        """A line per event and command, for those who look closely."""
+        if not log.isEnabledFor(DEBUG):
+            return
+        for record in self.records:
+            if isinstance(record, JournalRow):
+                log.debug("%s", record.type)
+                continue
+            event, commands = record
+            log.debug("event %s", event)
+            for command in commands:
+                log.debug("  command %s", type(command).__name__ if isinstance(command, Solve) else command)
+
+    def encoded(self) -> WriteBatch:
+        journal = self.batch.journal
+        for record in self.records:
+            if isinstance(record, JournalRow):
+                journal.append(record)
+                continue
+            event, commands = record
+            journal.append(encode_event(event))
+            journal.extend(encode_command(event.at, command) for command in commands)
+        for node_id, command in self.posts:
+            self.batch.outbox.append(OutboxRow(command.command_id, node_id, command.model_dump_json()))
+        return self.batch

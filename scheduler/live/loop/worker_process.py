@@ -1,0 +1,95 @@
+"""Runs one question in a process of its own, so that the event loop never waits for it.
+
+The process ends with its answer, with the server, or when it takes too long. This module imports the standard library
+alone, because every such process imports it at its start.
+"""
+
+import asyncio
+import logging
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing.connection import wait
+from typing import Any, TypeVar
+
+log = logging.getLogger(__name__)
+
+Question = TypeVar("Question")
+Answer = TypeVar("Answer")
+
+
+def _exit_with_parent() -> None:
+    """In the new process: a server that was killed must leave none behind, and Ctrl-C is for the server."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        wait([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def new_worker_process() -> ProcessPoolExecutor:
+    """One process that ends with this one."""
+    context = multiprocessing.get_context("spawn")
+    return ProcessPoolExecutor(1, mp_context=context, initializer=_exit_with_parent)
+
+
+def kill_worker_process(pool: ProcessPoolExecutor) -> None:
+    """Kill the process, whatever it is doing."""
+    for process in list((pool._processes or {}).values()):
+        process.kill()
+    pool.shutdown(wait=False, cancel_futures=True)
+
+
+async def ask_worker_process(find: Callable[[Question], Answer], question: Question, timeout_s: float) -> Answer:
+    """What a new process answers. Raises TimeoutError, BrokenProcessPool, and what `find` raises there."""
+    process = new_worker_process()
+    try:
+        work = asyncio.get_running_loop().run_in_executor(process, find, question)
+        return await asyncio.wait_for(work, timeout_s)
+    finally:
+        kill_worker_process(process)
+
+
+async def try_worker_process(
+    find: Callable[[Question], Answer], question: Question, timeout_s: float, what: str
+) -> Answer | None:
+    """The same where nothing depends on the answer: None, and a line in the log, where there is none."""
+    try:
+        return await ask_worker_process(find, question, timeout_s)
+    except TimeoutError:
+        log.warning("%s: no answer within %g s", what, timeout_s)
+    except BrokenProcessPool:
+        log.warning("%s: the process has died", what)
+    except Exception:  # the outermost place of that process
+        log.warning("%s: no answer", what, exc_info=True)
+    return None
+
+
+class SingleFlightTask:
+    """Work beside the loop, one at a time."""
+
+    def __init__(self) -> None:
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def is_under_way(self) -> bool:
+        return self._task is not None and not self._task.done()
+
+    def begin(self, work: Coroutine[Any, Any, None]) -> None:
+        """Start it; nothing else may be under way."""
+        assert not self.is_under_way, "one at a time"
+        self._task = asyncio.ensure_future(work)
+
+    async def close(self) -> None:
+        """Give up what is under way."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)

@@ -1,0 +1,119 @@
+"""How a rented machine becomes a node: the agent's command line, and the user-data of an EC2 instance.
+
+What the machine is comes from its pool; secrets come in files, never on a command line.
+
+At its first boot an EC2 instance becomes a machine of this cluster, or ends itself. The script is the same for the same
+request, byte for byte, or EC2 would refuse to repeat a launch. The token that it carries admits machines of this
+request only and for a short time. A machine that is not admitted in time shuts down, which ends the instance: even with
+no server left, none is forgotten.
+"""
+
+import shlex
+from collections.abc import Sequence
+from pathlib import PurePath, PurePosixPath
+
+from walras.cluster import Market, Pool
+from walras.spec.cluster_file import AwsSettings
+
+
+def agent_command_line(
+    command: Sequence[str],
+    server_url: str,
+    pool: Pool,
+    *,
+    state: PurePath,
+    join_token_file: PurePath,
+    rent_token_file: PurePath,
+) -> list[str]:
+    """Everything but the machine's name, which whoever starts the agent adds (`--node`)."""
+    shape = pool.shape
+    arguments = {
+        "--server": server_url,
+        "--join-token-file": str(join_token_file),
+        "--state": str(state),
+        "--shape": shape.name,
+        "--accelerator": shape.accelerator,
+        "--accelerators": str(shape.accelerators),
+        "--cpus": f"{shape.cpus:g}",
+        "--memory": f"{shape.memory_bytes}B",
+        "--market": pool.market.value,
+        "--zone": pool.zone,
+        "--nominal-speed": f"{shape.nominal_speed:g}",
+        "--rent-token-file": str(rent_token_file),
+    }
+    line = [*command, "agent", *(word for pair in arguments.items() for word in pair)]
+    return [*line, "--emulated"] if shape.emulated else line
+
+
+_HOME = PurePosixPath("/opt/walras")
+_STATE = PurePosixPath("/var/lib/walras")
+#: An image that has to install PyTorch takes minutes.
+ADMITTED_WITHIN_S = 1800
+
+_BOOT_SCRIPT = """#!/bin/bash
+set -euo pipefail
+trap 'shutdown -h now' ERR
+umask 077
+systemd-run --on-active={limit_s} /bin/sh -c 'test -f {state}/credential.json || shutdown -h now'
+id -u walras >/dev/null 2>&1 || useradd --system --create-home --shell /bin/bash walras
+mkdir -p {state} {home}
+cat >{state}/enrolment.token <<'WALRAS'
+{enrolment_token}
+WALRAS
+cat >{state}/rent.token <<'WALRAS'
+{rent_token}
+WALRAS
+imds=http://169.254.169.254/latest
+session=$(curl -sSf --retry 5 -m 5 -X PUT -H 'X-aws-ec2-metadata-token-ttl-seconds: 300' $imds/api/token)
+curl -sSf --retry 5 -m 5 -H "X-aws-ec2-metadata-token: $session" $imds/meta-data/instance-id >{state}/instance-id
+{install}cat >{state}/agent.sh <<'WALRAS'
+#!/bin/bash
+exec {line} --node "$(cat {state}/instance-id)"
+WALRAS
+chmod 0700 {state}/agent.sh
+chown -R walras: {state}
+chmod 0755 {home}
+cat >/etc/systemd/system/walras-agent.service <<'WALRAS'
+[Unit]
+Description=Agent of a Walras cluster
+Wants=network-online.target
+After=network-online.target
+[Service]
+User=walras
+ExecStart={state}/agent.sh
+Restart=always
+RestartSec=5
+KillMode=process
+[Install]
+WantedBy=multi-user.target
+WALRAS
+systemctl daemon-reload
+systemctl enable --now walras-agent.service
+"""
+
+
+def boot_script(settings: AwsSettings, pool: Pool, rent_token: str, enrolment_token: str) -> str:
+    """The user-data of the machines of one request."""
+    line = agent_command_line(
+        [str(_HOME / "bin" / "walras")],
+        settings.server_url,
+        pool,
+        state=_STATE,
+        join_token_file=_STATE / "enrolment.token",
+        rent_token_file=_STATE / "rent.token",
+    )
+    if pool.market is Market.SPOT:
+        line.append("--spot-notices")
+    install = ""
+    if settings.install:
+        pip = shlex.join([str(_HOME / "bin" / "pip"), "install", "--quiet", *settings.install])
+        install = f"umask 022\npython3 -m venv {_HOME}\n{pip}\numask 077\n"
+    return _BOOT_SCRIPT.format(
+        limit_s=ADMITTED_WITHIN_S,
+        state=_STATE,
+        home=_HOME,
+        enrolment_token=enrolment_token,
+        rent_token=rent_token,
+        install=install,
+        line=shlex.join(line),
+    )

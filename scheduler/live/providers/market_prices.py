@@ -1,0 +1,90 @@
+"""Market prices over time: polled from providers, or played from a script for rehearsals and tests.
+
+Providers are asked every few minutes, and a pool is declared anew when its price moves. Everything that follows from a
+price (what to rent, what use costs from then on) follows from the declaration. A script's steps are the cluster file's
+(`market`), in seconds after the server was ready; they do what a real market does: a pool is declared with another
+price, or its machines are taken back with or without a notice.
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from math import isfinite
+
+from scheduler.core.events import PoolDeclared
+from scheduler.live.loop.apply_commands import emit
+from scheduler.live.loop.event_loop import ServerLoop
+from scheduler.live.loop.transaction import Transaction
+from scheduler.live.providers.provisioning import Provisioner
+from scheduler.providers.provider import CloudProvider, ProviderProblem, RentalOffer
+from walras.cluster import PoolId
+from walras.spec.cluster_file import MarketStep
+
+log = logging.getLogger(__name__)
+
+_POLL_EVERY_S = 300.0
+
+
+def _is_plausible(offer: RentalOffer) -> bool:
+    """Nobody gives machines away: a price of 0, or none at all, is a mistake of the listing, and the last one holds."""
+    if isfinite(offer.usd_per_h) and offer.usd_per_h > 0:
+        return True
+    log.warning("%s is offered at %g USD/h, which is not believed", offer.pool_id, offer.usd_per_h)
+    return False
+
+
+class MarketWatch:
+    """Asks the providers whose prices move."""
+
+    def __init__(self, daemon: ServerLoop, providers: Sequence[CloudProvider]) -> None:
+        self._daemon = daemon
+        self._providers = tuple(providers)
+
+    async def watch(self) -> None:
+        """For ever. A market that does not answer keeps its last prices."""
+        while True:
+            for provider in self._providers:
+                try:
+                    await self.look(provider)
+                except ProviderProblem as problem:
+                    log.warning("prices are not known: %s", problem)
+            await asyncio.sleep(_POLL_EVERY_S)
+
+    async def look(self, provider: CloudProvider) -> None:
+        """Ask once. Raises ProviderProblem."""
+        offers = [offer for offer in await provider.offers() if _is_plausible(offer)]
+        if self._moved(offers):
+            await self._daemon.perform(lambda turn: self._declare(turn, offers))
+
+    def _moved(self, offers: Sequence[RentalOffer]) -> bool:
+        pools = self._daemon.board.pools
+        return any(offer.pool_id in pools and pools[offer.pool_id].usd_per_h != offer.usd_per_h for offer in offers)
+
+    @staticmethod
+    def _declare(turn: Transaction, offers: Sequence[RentalOffer]) -> None:
+        for offer in offers:
+            pool = turn.board.pools.get(offer.pool_id)
+            if pool is not None and pool.usd_per_h != offer.usd_per_h:
+                log.info("%s costs %g USD/h, no longer %g", pool.pool_id, offer.usd_per_h, pool.usd_per_h)
+                emit(turn, PoolDeclared(turn.at, replace(pool, usd_per_h=offer.usd_per_h)))
+
+
+async def play_market_script(daemon: ServerLoop, desk: Provisioner, steps: Sequence[MarketStep]) -> None:
+    """Each step at its time; then nothing more, for ever."""
+    began_at = daemon.clock.now()
+    for step in sorted(steps, key=lambda step: step.at):
+        await asyncio.sleep(max(0.0, began_at + step.at - daemon.clock.now()))
+        pool_id = PoolId(step.pool)
+        if step.usd_per_h is not None:
+            await daemon.perform(lambda turn, p=pool_id, usd=step.usd_per_h: _reprice(turn, p, usd))  # type: ignore[misc]
+        if step.revoke is not None:
+            taken = desk.revoke(pool_id, step.revoke)
+            log.info("market script: %s takes %s back", pool_id, ", ".join(taken) or "nothing")
+    await asyncio.Event().wait()
+
+
+def _reprice(turn: Transaction, pool_id: PoolId, usd_per_h: float) -> None:
+    pool = turn.board.pools.get(pool_id)
+    if pool is not None and pool.usd_per_h != usd_per_h:
+        emit(turn, PoolDeclared(turn.at, replace(pool, usd_per_h=usd_per_h)))

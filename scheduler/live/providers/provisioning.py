@@ -1,0 +1,312 @@
+"""Provisions rented machines: carries out the core's Rent and ReleaseNode, and reconciles what is paid for with what is
+known.
+
+The request is in the store before the provider is called; the provider does nothing twice for one token.
+
+The janitor compares both sides again and again. It gives back machines that a provider lists under our name and that
+nobody asked for, that were given back before, that are one too many, or that do not come up. It gives up machines that
+we believe in and the provider does not list, and reports requests that came to nothing as failed. From a provider that
+does not answer it concludes nothing, and asks it less often.
+"""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from typing import Protocol, TypeVar, runtime_checkable
+
+from scheduler.core.events import RentFailed
+from scheduler.live.loop import billing
+from scheduler.live.loop.apply_commands import emit
+from scheduler.live.loop.event_loop import ServerLoop
+from scheduler.live.loop.transaction import Transaction, TransactionEffects
+from scheduler.live.services.agent_gateway import declare_node_lost
+from scheduler.live.store.table_rows import RentRow
+from scheduler.providers.provider import (
+    CloudProvider,
+    MachineState,
+    ProviderProblem,
+    ProviderProblemKind,
+    RentedMachine,
+)
+from walras.cluster import NodeId, Pool, PoolId
+from walras.errors import ClusterError, Conflict, NotFound
+from walras.states import Reason
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+#: A provider that answers later than this has not answered.
+PROVIDER_CALL_S = 120.0
+JANITOR_SWEEP_S = 30.0
+_SWEEP_MAX_S = 960.0
+#: A machine that is missing in a listing may be too new for it: it is lost when it is missing so often in a row.
+_MISSING_TWICE = 2
+_BOOT_LEAST_S = 600.0
+_BOOT_FACTOR = 3.0
+
+
+def boot_limit_s(pool: Pool) -> float:
+    """From a request to the machine's joining, at most: later it has hung."""
+    return max(_BOOT_LEAST_S, _BOOT_FACTOR * pool.boot_s)
+
+
+async def call_provider(call: Awaitable[T], within_s: float) -> T:
+    """A provider's answer; whatever goes wrong is a `ProviderProblem` that says what."""
+    try:
+        return await asyncio.wait_for(call, within_s)
+    except ProviderProblem:
+        raise
+    except TimeoutError:
+        raise ProviderProblem(ProviderProblemKind.UNAVAILABLE, f"no answer within {within_s:g} s") from None
+    except OSError as error:
+        raise ProviderProblem(ProviderProblemKind.UNAVAILABLE, str(error)) from error
+    except ClusterError as error:
+        raise ProviderProblem(ProviderProblemKind.REFUSED, str(error)) from error
+
+
+class Janitor:
+    """Compares providers' lists with the board."""
+
+    def __init__(
+        self,
+        daemon: ServerLoop,
+        providers: Mapping[PoolId, CloudProvider],
+        gone: Callable[[NodeId, Reason], Awaitable[None]],
+        call_s: float = PROVIDER_CALL_S,
+    ) -> None:
+        self._daemon = daemon
+        self._providers = providers
+        self._gone = gone
+        self._call_s = call_s
+        self._missing: Counter[NodeId] = Counter()
+        self._failures = 0
+        #: Given back before they joined, and listed still: paid for once.
+        self._billed: set[NodeId] = set()
+
+    async def watch(self) -> None:
+        """Sweep for ever; ever less often while providers do not answer."""
+        while True:
+            await asyncio.sleep(min(JANITOR_SWEEP_S * 2.0 ** min(self._failures, 8), _SWEEP_MAX_S))
+            self._failures = 0 if await self.sweep() else self._failures + 1
+
+    async def sweep(self, *, patient: bool = True) -> bool:
+        """Compare once; False if some provider did not answer. Not patient: what is missing now is lost now."""
+        answered = True
+        for provider in dict.fromkeys(self._providers.values()):
+            try:
+                await self._sweep(provider, patient)
+            except ProviderProblem as problem:
+                log.warning("machines are not known: %s", problem)
+                answered = False
+        return answered
+
+    async def _sweep(self, provider: CloudProvider, patient: bool) -> None:
+        board = self._daemon.board
+        pools = {pool_id for pool_id, each in self._providers.items() if each is provider}
+        # What is believed before the call: a machine that joins meanwhile may be missing in the answer.
+        believed = {
+            node_id
+            for node_id, node in board.nodes.items()
+            if node.row.rent_token and node.is_member and node.row.pool_id in pools
+        }
+        listed = {m.node_id: m for m in await call_provider(provider.describe(), self._call_s) if m.state is not _GONE}
+        for node_id in sorted(believed - set(listed)):
+            self._missing[node_id] += 1
+            if not patient or self._missing[node_id] >= _MISSING_TWICE:
+                del self._missing[node_id]
+                await self._gone(node_id, Reason.INFRA_NODE_LOST)
+        for node_id in set(listed) & set(self._missing):
+            del self._missing[node_id]
+        self._billed &= set(listed)
+        for machine in self._unwanted(list(listed.values())):
+            await self._give_back(provider, machine)
+        for rent in [rent for rent in board.rents.values() if rent.pool_id in pools]:
+            await self._give_up(rent, sum(m.token == rent.token for m in listed.values()))
+
+    def _unwanted(self, listed: list[RentedMachine]) -> list[RentedMachine]:
+        """Machines that are to be given back."""
+        board, found = self._daemon.board, []
+        coming: Counter[str] = Counter()
+        for machine in sorted(listed, key=lambda machine: machine.node_id):
+            node, rent = board.nodes.get(machine.node_id), board.rents.get(machine.token)
+            if node is not None and node.is_member:
+                continue
+            coming[machine.token] += 1
+            if rent is None:
+                why = "it answers no request"
+            elif node is not None:
+                why = "it was given back before"
+            elif coming[machine.token] > rent.machines - self._here(rent):
+                why = "more came than were asked for"
+            elif self._is_late(rent):
+                why = "it did not come up"
+            else:
+                continue
+            log.warning("machine %s is given back: %s", machine.node_id, why)
+            found.append(machine)
+        return found
+
+    async def _give_back(self, provider: CloudProvider, machine: RentedMachine) -> None:
+        try:
+            await call_provider(provider.terminate(machine.node_id), self._call_s)
+        except ProviderProblem as problem:
+            log.warning("machine %s is not given back yet: %s", machine.node_id, problem)
+            return
+        if machine.node_id not in self._billed:
+            self._billed.add(machine.node_id)
+            await self._daemon.perform(lambda turn: _charge_unjoined_machine(turn, machine))
+
+    async def _give_up(self, rent: RentRow, listed: int) -> None:
+        """Machines of a request that should have been here long ago."""
+        missing = rent.machines - self._here(rent)
+        if missing <= 0 or not self._is_late(rent):
+            return
+        limit_s = boot_limit_s(self._daemon.board.pools[rent.pool_id])
+        what = "came up but did not join" if listed else "never came"
+        reason = f"{ProviderProblemKind.UNAVAILABLE}: {missing} of the machines asked for {what} within {limit_s:g} s"
+        await self._daemon.perform(lambda turn: emit(turn, RentFailed(turn.at, rent.token, reason, missing)))
+
+    def _here(self, rent: RentRow) -> int:
+        nodes = self._daemon.board.nodes.values()
+        return sum(node.row.rent_token == rent.token and node.is_member for node in nodes)
+
+    def _is_late(self, rent: RentRow) -> bool:
+        pool = self._daemon.board.pools[rent.pool_id]
+        return self._daemon.clock.now() - rent.asked_at > boot_limit_s(pool)
+
+
+def _charge_unjoined_machine(turn: Transaction, machine: RentedMachine) -> None:
+    """What a machine has cost that never joined, or that could not be given back before."""
+    board = turn.board
+    node, rent = board.nodes.get(machine.node_id), board.rents.get(machine.token) or board.past_rents.get(machine.token)
+    if node is not None:
+        billing.machine_gone(turn, node)
+    elif rent is not None:
+        billing.launch_ended(turn, rent, machine.node_id)
+    emit(turn, billing.restate_spending(turn))
+
+
+_GONE = MachineState.GONE
+
+
+@runtime_checkable
+class RevocableProvider(CloudProvider, Protocol):
+    """A provider whose machines can be taken away on request, for drills."""
+
+    async def revoke(self, node_id: NodeId, notice_s: float) -> None:
+        """Give notice, then take the machine away for good. Returns when it is gone."""
+        ...
+
+
+class Provisioner:
+    """Between the core's wishes and the providers."""
+
+    def __init__(
+        self,
+        daemon: ServerLoop,
+        providers: Mapping[PoolId, CloudProvider],
+        call_s: float = PROVIDER_CALL_S,
+        request_s: float | None = None,
+    ) -> None:
+        self._daemon = daemon
+        self._providers = dict(providers)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._call_s = call_s
+        #: None: as long as machines of the pool may take to come up, and an answer.
+        self._request_s = request_s
+        self.janitor = Janitor(daemon, self._providers, self.gone, call_s)
+
+    def deliver(self, effects: TransactionEffects) -> None:
+        for rent in effects.rents:
+            self._spawn(self._rent(rent.token, rent.pool_id, rent.machines))
+        for release in effects.releases:
+            self._spawn(self._release(release.node_id))
+
+    def revoke(self, pool_id: PoolId, notice_s: float) -> list[NodeId]:
+        """Take every rented machine of a pool away, with notice. Answers which. Raises NotFound, Conflict."""
+        if pool_id not in self._providers:
+            raise NotFound(f"no rented pool {pool_id}", field="pool_id", fix=f"known: {', '.join(self._providers)}")
+        provider = self._providers[pool_id]
+        if not isinstance(provider, RevocableProvider):
+            raise Conflict(
+                f"the provider of {pool_id} holds no drills", field="pool_id", fix="let the cloud itself do it"
+            )
+        nodes = [
+            node_id
+            for node_id, node in sorted(self._daemon.board.nodes.items())
+            if node.row.pool_id == pool_id and node.row.rent_token and node.is_member
+        ]
+        for node_id in nodes:
+            self._spawn(self._revoke(provider, node_id, notice_s))
+        return nodes
+
+    async def reconcile(self) -> None:
+        """At the start: what is missing is lost, and requests that were never answered are repeated."""
+        await self.janitor.sweep(patient=False)
+        for rent in list(self._daemon.board.rents.values()):
+            self._spawn(self._rent(rent.token, rent.pool_id, rent.machines))
+
+    async def gone(self, node_id: NodeId, reason: Reason, token: str = "") -> None:
+        """A rented machine is proved to be no more, or (with its request's token) never came to be."""
+
+        def step(turn: Transaction) -> None:
+            node = turn.board.nodes.get(node_id)
+            if node is not None and node.is_member:
+                declare_node_lost(turn, node_id, reason)
+            elif token in turn.board.rents:
+                emit(turn, RentFailed(turn.at, token, f"{node_id} did not come up"))
+
+        await self._daemon.perform(step)
+
+    async def close(self) -> None:
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    # ---------------------------------------------------------------- the calls
+
+    async def _rent(self, token: str, pool_id: PoolId, machines: int) -> None:
+        pool, provider = self._daemon.board.pools[pool_id], self._providers.get(pool_id)
+        try:
+            if provider is None:
+                raise ClusterError(f"nobody rents out {pool_id}")
+            # A provider may answer when its machines are up.
+            await call_provider(
+                provider.request(token, pool, machines), self._request_s or boot_limit_s(pool) + PROVIDER_CALL_S
+            )
+        except ClusterError as error:
+            reason, missing = str(error), error.missing if isinstance(error, ProviderProblem) else None
+            log.warning("rent %s of %s failed: %s", token, pool_id, reason)
+            await self._daemon.perform(lambda turn: emit(turn, RentFailed(turn.at, token, reason, missing)))
+
+    async def _release(self, node_id: NodeId) -> None:
+        provider = self._provider_of(node_id)
+        if provider is not None:
+            await self._end(provider, node_id)
+        await self.gone(node_id, Reason.POLICY_RELEASED)
+
+    async def _end(self, provider: CloudProvider, node_id: NodeId) -> None:
+        """Give back; a machine that could not be answers no request from now on, and the janitor finds it."""
+        try:
+            await call_provider(provider.terminate(node_id), self._call_s)
+        except ProviderProblem as problem:
+            log.warning("machine %s is not given back yet: %s", node_id, problem)
+
+    async def _revoke(self, provider: RevocableProvider, node_id: NodeId, notice_s: float) -> None:
+        await provider.revoke(node_id, notice_s)
+        await self.gone(node_id, Reason.INFRA_SPOT_RECLAIM)
+
+    def _provider_of(self, node_id: NodeId) -> CloudProvider | None:
+        node = self._daemon.board.nodes.get(node_id)
+        return None if node is None else self._providers.get(node.row.pool_id)
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: "asyncio.Task[None]") -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.error("a call to a provider failed", exc_info=task.exception())

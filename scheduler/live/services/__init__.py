@@ -1,0 +1,1 @@
+"""What people, agents and jobs ask of the server: checked, made steps of the event loop, answered."""

@@ -1,0 +1,335 @@
+"""The server's side of the agents' protocol: registration, heartbeats, commands, leases, silent machines.
+
+Leases: every answer renews the attempts that the machine is expected to run, for a length that the agent counts from
+the moment it *sent* the heartbeat. So no lease ends later than the instant of the answer plus that length, and the
+server declares a machine lost only after that instant plus a margin. Lost contact alone does not mean that the machine
+is dead: it becomes UNREACHABLE first.
+"""
+
+import asyncio
+import contextlib
+import logging
+import secrets
+from dataclasses import dataclass, field, fields
+
+from scheduler.core.events import NodeBack, NodeJoined, NodeLost, NodeUnreachable, PoolDeclared
+from scheduler.core.explain.feasibility import shape_text
+from scheduler.live.auth.access_control import JobTokens, token_hash
+from scheduler.live.loop import billing
+from scheduler.live.loop.apply_commands import emit
+from scheduler.live.loop.event_loop import ServerLoop
+from scheduler.live.loop.live_state import LiveNode
+from scheduler.live.loop.transaction import Transaction, TransactionEffects
+from scheduler.live.services.agent_reports import end_attempt, end_vanished_part, process_reports
+from scheduler.live.store.table_rows import NodeRow
+from walras.cluster import Market, NodeId, Pool, PoolId, Shape
+from walras.errors import Conflict, Forbidden, NotFound
+from walras.job_request import JobId
+from walras.states import Reason
+from walras.wire import AnyCommand, AttemptHere, Heartbeat, HeartbeatAnswer, Register, Registered, StartCommand
+
+log = logging.getLogger(__name__)
+
+#: Commands in one answer, so that it stays small; the rest follows at once.
+_COMMANDS_PER_ANSWER = 200
+_RESEND_S = 1.0
+
+
+def pool_of_agent(message: Register) -> Pool:
+    """The pool a machine belongs to by its own account."""
+    facts = message.facts
+    shape = Shape(
+        name=facts.shape,
+        accelerator=facts.accelerator,
+        accelerators=facts.accelerators,
+        cpus=facts.cpus,
+        memory_bytes=facts.memory_bytes,
+        nominal_speed=facts.nominal_speed,
+        emulated=facts.emulated,
+    )
+    return Pool(PoolId(f"{facts.shape}/{facts.market}/{facts.zone}"), shape, Market(facts.market), facts.zone)
+
+
+def _shape_differences(known: Shape, joining: Shape) -> str:
+    """What is otherwise on a machine that joins, in the words of `walras agent`'s options."""
+    told = [
+        f"{each.name} is {getattr(joining, each.name)} here, {getattr(known, each.name)} there"
+        for each in fields(Shape)
+        if getattr(joining, each.name) != getattr(known, each.name)
+    ]
+    return ", ".join(told)
+
+
+@dataclass(slots=True)
+class _LongPoll:
+    """Rings when there is something to say to a machine."""
+
+    event: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class AgentGateway:
+    """Registers agents, takes their heartbeats, hands out commands and leases, and notices silence."""
+
+    def __init__(self, daemon: ServerLoop, job_tokens: JobTokens) -> None:
+        self._daemon = daemon
+        self._job_tokens = job_tokens
+        self._bells: dict[NodeId, _LongPoll] = {}
+
+    # ---------------------------------------------------------------- registration
+
+    async def register(self, message: Register, only_rent: str | None = None) -> Registered:
+        """Admit a machine; with `only_rent`, one that answers this request. Raises Conflict where its name or its pool
+        is known with other facts, Forbidden where it is none of that request.
+        """
+        credential = f"wlr_a_{secrets.token_urlsafe(32)}"
+
+        def step(turn: Transaction) -> None:
+            if only_rent is not None:
+                self._check_enrolment(turn, message, only_rent)
+            self._register(turn, message, token_hash(credential))
+
+        await self._daemon.perform(step)
+        settings = self._daemon.settings
+        lease_s = settings.lease_s[message.facts.market]
+        return Registered(credential=credential, heartbeat_s=settings.heartbeat_s, lease_s=lease_s)
+
+    def _check_enrolment(self, turn: Transaction, message: Register, rent_token: str) -> None:
+        """Raise Forbidden unless the machine is one of the request's pool, in time, and not one too many."""
+        board, facts = turn.board, message.facts
+        rent = board.rents.get(rent_token)
+        is_of_pool = rent is not None and rent.pool_id == f"{facts.shape}/{facts.market}/{facts.zone}"
+        if rent is None or message.rent_token != rent_token or not is_of_pool:
+            raise Forbidden("this token admits machines of another request", field="rent_token")
+        if turn.at - rent.asked_at > self._daemon.settings.enrol_s:
+            raise Forbidden("this token admits no machine any more", field="rent_token")
+        others = sum(
+            node.row.rent_token == rent_token and node.is_member and node_id != message.node_id
+            for node_id, node in board.nodes.items()
+        )
+        if others >= rent.machines:
+            raise Forbidden("all machines of this request are here already", field="rent_token")
+
+    def _register(self, turn: Transaction, message: Register, credential: str) -> None:
+        board, node_id, pool = turn.board, NodeId(message.node_id), pool_of_agent(message)
+        declared = board.pools.get(pool.pool_id)
+        if declared is not None and declared.shape != pool.shape:
+            raise Conflict(
+                f"pool {pool.pool_id} has other machines: {_shape_differences(declared.shape, pool.shape)}",
+                field="facts",
+                fix="start the agent with what they have, or give its shape another name (--shape)",
+            )
+        if message.rent_token and message.rent_token not in board.rents:
+            raise Conflict("nobody asked for this machine, or it has been released", field="rent_token")
+        known = board.nodes.get(node_id)
+        if known is not None and known.is_member:
+            if known.facts != message.facts:
+                raise Conflict(
+                    f"{node_id} is known as another machine", field="node_id", fix="choose another name for this one"
+                )
+            del board.credentials[known.row.credential]
+            # The agent has lost its state folder or it would have used its credential: its reports start anew.
+            known.row.credential, known.row.reports_acked = credential, 0
+            board.credentials[credential] = node_id
+            turn.node_changed(known)
+            return
+        if declared is None:
+            emit(turn, PoolDeclared(turn.at, pool))
+        if known is not None:
+            board.credentials.pop(known.row.credential, None)
+        facts = message.facts.model_dump_json()
+        row = NodeRow(node_id, pool.pool_id, facts, credential, "up", turn.at, rent_token=message.rent_token)
+        self._join(turn, LiveNode(row, message.facts))
+
+    def _join(self, turn: Transaction, node: LiveNode) -> None:
+        """A machine of the fleet from now on, with nothing running."""
+        board, row = turn.board, node.row
+        row.state, row.cordon, row.detail, row.joined_at = "up", "", "", turn.at
+        node.heard_at = turn.at
+        node.leased_until = turn.at + turn.lease_s[node.facts.market]
+        board.nodes[row.node_id] = node
+        board.credentials[row.credential] = row.node_id
+        turn.node_changed(node)
+        log.info("%s has joined %s (%s)", row.node_id, row.pool_id, shape_text(turn.board.pools[row.pool_id].shape))
+        paid_since = billing.paid_since(board, node) if row.rent_token else None
+        paid_usd = billing.boot_usd(board, node)
+        emit(turn, NodeJoined(turn.at, row.node_id, row.pool_id, row.rent_token, paid_since, paid_usd))
+
+    def node_of(self, credential: str) -> NodeId | None:
+        """The machine a credential belongs to."""
+        return self._daemon.board.credentials.get(token_hash(credential))
+
+    # ---------------------------------------------------------------- heartbeats
+
+    async def heartbeat(self, message: Heartbeat) -> HeartbeatAnswer:
+        """Take what the agent reports; answer at once if there is something new to say, else within `wait_s`."""
+        node = self._node(message.node_id)
+        node.heard_at = self._daemon.clock.now()
+        if self._has_news(node, message):
+            await self._daemon.perform(lambda turn: self._take(turn, message))
+            node = self._node(message.node_id)
+        bell = self._bells.setdefault(node.row.node_id, _LongPoll())
+        await self._daemon.settled()
+        if not self._must_answer(node, message) and message.wait_s > 0:
+            bell.event.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(bell.event.wait(), message.wait_s)
+            await self._daemon.settled()
+            node = self._node(message.node_id)
+        return self._answer(node, message)
+
+    def _node(self, node_id: str) -> LiveNode:
+        node = self._daemon.board.nodes.get(NodeId(node_id))
+        if node is None:
+            raise NotFound(f"no machine {node_id}", fix="register first")
+        return node
+
+    @staticmethod
+    def _has_news(node: LiveNode, message: Heartbeat) -> bool:
+        """Plain renewals, most of all heartbeats, write nothing."""
+        return (
+            message.resync
+            or node.row.state != "up"
+            or any(command_id in node.outbox for command_id in message.acks)
+            or any(report.report_id > node.row.reports_acked for report in message.reports)
+        )
+
+    def _take(self, turn: Transaction, message: Heartbeat) -> None:
+        node = turn.board.nodes[NodeId(message.node_id)]
+        if node.row.state == "lost" and not message.here and not node.row.rent_token:
+            # Back from the dead, and its old ranks are gone: a machine like a new one. Its old reports are stale.
+            self._join(turn, node)
+        elif node.row.state == "unreachable":
+            node.row.state = "up"
+            turn.node_changed(node)
+            log.info("%s is back", node.row.node_id)
+            emit(turn, NodeBack(turn.at, node.row.node_id))
+        done = [command_id for command_id in message.acks if node.outbox.pop(command_id, None) is not None]
+        turn.batch.outbox_done.extend(done)
+        process_reports(turn, node, message.reports)
+        if message.resync:
+            self._compare(turn, node, message)
+
+    @staticmethod
+    def _compare(turn: Transaction, node: LiveNode, message: Heartbeat) -> None:
+        """The agent has (re)started and `here` is all there is: what should be there and is not has died unseen."""
+        node.sent_id = 0  # whatever was on its way may be lost: say it again
+        here = {(here.job_id, here.attempt) for here in message.here}
+        coming = {
+            (command.job_id, command.attempt) for command in node.outbox.values() if isinstance(command, StartCommand)
+        }
+        for job_id, number in sorted(node.expected):
+            attempt = turn.board.attempt(job_id, number)
+            if attempt is None or (job_id, number) in here or (job_id, number) in coming:
+                continue
+            part = attempt.parts[node.row.node_id]
+            if part.ordered:
+                end_vanished_part(turn, part)
+
+    def _must_answer(self, node: LiveNode, message: Heartbeat) -> bool:
+        """There are commands that the agent has not been given, or attempts it must stop."""
+        newest = next(reversed(node.outbox), 0)
+        # Given but not confirmed by the next call: the answer was lost. Not at once again, lest the two spin.
+        unheard = bool(node.outbox) and self._daemon.clock.now() - node.sent_at > _RESEND_S
+        return newest > node.sent_id or unheard or bool(self._fenced(node, message)) or bool(message.reports)
+
+    def _fenced(self, node: LiveNode, message: Heartbeat) -> list[AttemptHere]:
+        return [here for here in message.here if (here.job_id, here.attempt) not in node.expected]
+
+    def _answer(self, node: LiveNode, message: Heartbeat) -> HeartbeatAnswer:
+        now = self._daemon.clock.now()
+        lease_s = self._daemon.settings.lease_s[node.facts.market]
+        fenced = self._fenced(node, message)
+        self._daemon.board.counters.fenced += len(fenced)
+        if node.is_member:
+            node.heard_at = now
+            node.leased_until = now + lease_s
+        commands = list(node.outbox.values())[:_COMMANDS_PER_ANSWER]
+        if commands:
+            node.sent_id, node.sent_at = commands[-1].command_id, now
+        return HeartbeatAnswer(
+            commands=[self._with_token(command) for command in commands],
+            reports_acked=node.row.reports_acked,
+            lease_s=lease_s,
+            fenced=fenced,
+        )
+
+    def _with_token(self, command: object) -> AnyCommand:
+        if isinstance(command, StartCommand):
+            token = self._job_tokens.issue(JobId(command.job_id), command.attempt)
+            return command.model_copy(update={"job_token": token})
+        return command  # type: ignore[return-value]
+
+    def deliver(self, effects: TransactionEffects) -> None:
+        """Queue what a turn has to say, and ring."""
+        for node_id, command in effects.posts:
+            node = self._daemon.board.nodes.get(node_id)
+            if node is not None and node.is_member:
+                node.outbox[command.command_id] = command
+        for node_id in {*effects.woken, *(node_id for node_id, _ in effects.posts)}:
+            self._bells.setdefault(node_id, _LongPoll()).event.set()
+
+    # ---------------------------------------------------------------- silence
+
+    async def watch(self) -> None:
+        """Notice machines that fall silent, for ever."""
+        pace_s = max(0.2, min(1.0, self._daemon.settings.unreachable_s / 4))
+        while True:
+            await asyncio.sleep(pace_s)
+            if any(self._overdue(node) for node in self._daemon.board.nodes.values()):
+                await self._daemon.perform(self.notice_silence)
+
+    def _overdue(self, node: LiveNode) -> bool:
+        now, settings = self._daemon.clock.now(), self._daemon.settings
+        silent = node.row.state == "up" and now - node.heard_at > settings.unreachable_s
+        return silent or (node.row.state == "unreachable" and now > node.leased_until + settings.lease_margin_s)
+
+    def notice_silence(self, turn: Transaction) -> None:
+        """Machines that have not been heard of: unreachable at first, lost once every lease there has run out."""
+        for node in list(turn.board.nodes.values()):
+            if not self._overdue(node):
+                continue
+            if node.row.state == "up":
+                node.row.state = "unreachable"
+                turn.node_changed(node)
+                silent_s = turn.at - node.heard_at
+                log.warning("%s is unreachable: no word for %.0f s", node.row.node_id, silent_s)
+                emit(turn, NodeUnreachable(turn.at, node.row.node_id))
+            else:
+                declare_node_lost(turn, node.row.node_id, Reason.INFRA_NODE_LOST)
+
+
+def declare_node_lost(turn: Transaction, node_id: NodeId, reason: Reason) -> None:
+    """Nothing is alive on the machine: its leases have run out, or it is proved dead. Unknown machines are no error."""
+    node = turn.board.nodes.get(node_id)
+    if node is None or not node.is_member:
+        return
+    held = sorted(node.expected)
+    log.warning("%s is gone (%s); jobs there: %s", node_id, reason, ", ".join(str(job) for job, _ in held) or "none")
+    emit(turn, NodeLost(turn.at, node_id, reason))
+    for job_id, number in held:
+        # A gang whose other parts had ended before: with this machine the last of it is gone.
+        attempt = turn.board.attempt(job_id, number)
+        if attempt is not None and attempt.is_over:
+            end_attempt(turn, turn.board.jobs[job_id], attempt)
+    if node.row.rent_token:
+        _end_rent(turn, node)
+
+
+def _end_rent(turn: Transaction, node: LiveNode) -> None:
+    """A rented machine never comes back under its name; a request whose machines are all gone is over."""
+    node.row.state = "released"
+    turn.node_changed(node)
+    rent = turn.board.rents.get(node.row.rent_token)
+    if rent is None:
+        return
+    rent.machines -= 1
+    if rent.machines <= 0:
+        rent.state = "ended"
+        turn.board.end_rent(rent)
+    turn.rent_changed(rent)
+
+
+def check_node_owner(node_id: NodeId, claimed: str) -> None:
+    """Raise Forbidden where an agent speaks for a machine that is not its own."""
+    if claimed != node_id:
+        raise Forbidden(f"this credential belongs to {node_id}, not to {claimed}", field="node_id")

@@ -1,0 +1,305 @@
+"""Turns the reports of agents into events for the core: each once, in order, and only under the attempt's fence.
+
+A report about an attempt that is not the job's current one is ignored and counted. A gang counts as started when all
+its parts have started, and as ended when no part is left; its exit code is the one of the part that failed first.
+Progress reaches the core at most once per interval; the first figures and the last ones before an end always do. Facts
+that a job counted of its model are kept for its kind, unless they cannot be believed; then the log says why.
+"""
+
+import json
+import logging
+import os.path
+
+from scheduler.core.events import (
+    AttemptEnded,
+    AttemptProgressed,
+    AttemptStarted,
+    CheckpointRecorded,
+    EndCause,
+    NodeLeaving,
+    Prepared,
+    StartRefused,
+)
+from scheduler.core.handlers.speed_reports import is_speed_outlier
+from scheduler.core.speed_events import NetworkMeasured, SpeedDiffers
+from scheduler.live.loop.apply_commands import emit, end_part, record_kind_facts, stop_other_parts
+from scheduler.live.loop.live_state import LiveAttempt, LiveJob, LiveNode
+from scheduler.live.loop.transaction import Transaction
+from scheduler.live.store.table_rows import CheckpointRow, NetworkRow, PartRow, RestartCostRow, SpeedRow
+from walras.job_request import JobId
+from walras.model_facts import believed_facts
+from walras.training.gang import BANDWIDTH_VALUE as NETWORK
+from walras.wire import (
+    AnyReport,
+    AttemptReport,
+    CommittedReport,
+    EndedReport,
+    HintReport,
+    NoticeReport,
+    PreparedReport,
+    ProgressReport,
+    RefusedReport,
+    StartedReport,
+)
+
+log = logging.getLogger(__name__)
+
+
+def record_counted_facts(turn: Transaction, job: LiveJob, attempt: LiveAttempt, told: dict[str, float]) -> None:
+    """Once an attempt: its first rank counts once, and repeats it with every report."""
+    if attempt.facts_told:
+        return
+    attempt.facts_told = True
+    batch = job.launch.env.get("WALRAS_BATCH", "")
+    found = believed_facts(
+        told, attempt.row.accelerators, float(batch) if batch.isascii() and batch.isdigit() else None
+    )
+    for why in found.ignored:
+        log.warning("job %d: a fact of kind %s is not believed: %s", job.row.job_id, job.launch.kind, why)
+    if found.facts is not None:
+        record_kind_facts(turn, job.launch.kind, found.facts, "")
+
+
+#: "Checkpointed, requeue me": the other parts of the gang are doing the same.
+_EXIT_YIELDED = 85
+#: The rest of a gang gets this long once a part has failed.
+_GANG_GRACE_S = 5.0
+
+
+def process_reports(turn: Transaction, node: LiveNode, reports: list[AnyReport]) -> None:
+    """Handle the reports that are new, in the order of their ids."""
+    for report in sorted(reports, key=lambda report: report.report_id):
+        if report.report_id <= node.row.reports_acked:
+            continue
+        node.row.reports_acked = report.report_id
+        turn.node_changed(node)
+        if isinstance(report, NoticeReport):
+            begin_node_departure(turn, node, report.gone_in_s)
+        elif isinstance(report, HintReport):
+            node.row.detail = node.row.detail or report.detail
+        else:
+            _process_report(turn, node, report)
+
+
+def begin_node_departure(turn: Transaction, node: LiveNode, gone_in_s: float) -> None:
+    """The machine will be taken away."""
+    if node.is_member and node.row.cordon != "leaving":
+        emit(turn, NodeLeaving(turn.at, node.row.node_id, turn.at + gone_in_s))
+        node.row.detail = f"notice: gone in {gone_in_s:g} s"
+
+
+def _process_report(turn: Transaction, node: LiveNode, report: AttemptReport) -> None:
+    job_id = JobId(report.job_id)
+    attempt = turn.board.attempt(job_id, report.attempt)
+    part = None if attempt is None else attempt.parts.get(node.row.node_id)
+    if attempt is None or part is None or part.ended:
+        turn.board.counters.stale_reports += 1
+        turn.board.counters.stale_commits += isinstance(report, CommittedReport)
+        return
+    job = turn.board.jobs[job_id]
+    if isinstance(report, PreparedReport):
+        part.prepared, part.address, part.port = True, report.address, report.port
+        turn.part_changed(part)
+        emit(turn, Prepared(turn.at, job_id, report.attempt, node.row.node_id, report.address, report.port))
+    elif isinstance(report, RefusedReport):
+        end_part(turn, part, "refused")
+        emit(turn, StartRefused(turn.at, job_id, report.attempt, node.row.node_id, report.detail))
+    elif isinstance(report, StartedReport):
+        _started(turn, attempt, part)
+    elif isinstance(report, ProgressReport):
+        _progressed(turn, job, attempt, report)
+    elif isinstance(report, CommittedReport):
+        _record_checkpoint(turn, job, attempt, report)
+    elif isinstance(report, EndedReport):
+        _part_ended(turn, job, attempt, part, report)
+
+
+def _started(turn: Transaction, attempt: LiveAttempt, part: PartRow) -> None:
+    part.started = True
+    turn.part_changed(part)
+    if all(each.started for each in attempt.parts.values()):
+        emit(turn, AttemptStarted(turn.at, attempt.row.job_id, attempt.row.attempt))
+
+
+# ------------------------------------------------------------------------------------------ progress, checkpoints
+
+
+def _progressed(turn: Transaction, job: LiveJob, attempt: LiveAttempt, report: ProgressReport) -> None:
+    earlier = job.progress
+    if earlier is not None and report.start_s is None:
+        # The start is told once; a later report must not hide it from an interval that has not been told yet.
+        report = report.model_copy(update={"start_s": earlier.start_s if not job.progress_told else None})
+    job.progress, job.progress_told = report, False
+    if report.first_values and job.row.first_values == "{}":
+        job.row.first_values = json.dumps(report.first_values)
+    if report.values:
+        job.row.last_values = json.dumps(report.values)
+        _forward_network_speed(turn, attempt, report.values.get(NETWORK))
+        _record_target_value(turn, job, report)
+    if report.facts:
+        record_counted_facts(turn, job, attempt, report.facts)
+    is_first = earlier is None
+    is_first_speed = report.steps_per_s is not None and not job.speed_told
+    if report.steps_per_s is not None:
+        _forward_unusual_speed(turn, job, attempt, report, is_first=is_first_speed)
+    if is_first or is_first_speed or turn.at >= job.progress_told_at + turn.progress_interval_s:
+        forward_progress(turn, job, attempt)
+
+
+def _record_target_value(turn: Transaction, job: LiveJob, report: ProgressReport) -> None:
+    """In memory at once; written down as often as its progress is."""
+    if job.target is not None:
+        job.target = job.target.with_report(report.steps, report.values)
+        if job.target.is_worth_a_forecast:
+            turn.board.to_foresee.setdefault(job.row.job_id)
+
+
+def _forward_network_speed(turn: Transaction, attempt: LiveAttempt, bytes_per_s: float | None) -> None:
+    """Once an attempt: its ranks measure it when they meet, and repeat it with every report."""
+    if bytes_per_s is not None and not attempt.network_told and len(attempt.parts) > 1:
+        attempt.network_told = True
+        emit(turn, NetworkMeasured(turn.at, attempt.row.job_id, attempt.row.attempt, bytes_per_s))
+        planned = turn.core.ledger.networks.planned(attempt.row.pool_id)
+        if planned is not None:
+            turn.batch.networks.append(NetworkRow(attempt.row.pool_id, planned))
+
+
+def forward_progress(turn: Transaction, job: LiveJob, attempt: LiveAttempt) -> None:
+    """Let the core know the newest figures, if it does not."""
+    report = job.progress
+    if report is None or job.progress_told:
+        return
+    job.progress_told, job.progress_told_at = True, turn.at
+    job.row.steps = max(job.row.steps, report.steps)
+    job.row.steps_per_s = report.steps_per_s
+    turn.job_changed(job)
+    turn.target_changed(job)
+    if report.steps_per_s is not None:
+        job.speed_told = True
+        key = (job.launch.kind, attempt.row.accelerator, attempt.row.accelerators)
+        if _is_usual(turn, job):
+            turn.batch.speeds.append(SpeedRow(*key, report.steps_per_s))
+    emit(
+        turn,
+        AttemptProgressed(
+            turn.at,
+            attempt.row.job_id,
+            attempt.row.attempt,
+            report.steps,
+            report.steps_per_s,
+            report.samples,
+            report.start_s,
+        ),
+    )
+    table = turn.core.ledger.table
+    if table.judged > turn.board.judged:
+        turn.batch.scores += table.scored(since=turn.board.judged)
+        turn.board.judged = table.judged
+    if report.start_s is not None:
+        store_restart_cost(turn, job)
+
+
+def _forward_unusual_speed(
+    turn: Transaction, job: LiveJob, attempt: LiveAttempt, report: ProgressReport, *, is_first: bool
+) -> None:
+    """Compare the job with what others of its kind reached on such accelerators before it came."""
+    row, own = attempt.row, report.steps_per_s
+    if is_first:
+        attempt.usual_steps_per_s = turn.core.ledger.table.measured(job.launch.kind, row.accelerator, row.accelerators)
+    if own is not None and not attempt.is_odd and is_speed_outlier(attempt.usual_steps_per_s, own, report.samples):
+        attempt.is_odd = True
+        usual = attempt.usual_steps_per_s or own
+        emit(turn, SpeedDiffers(turn.at, row.job_id, row.attempt, usual, own))
+
+
+def _is_usual(turn: Transaction, job: LiveJob) -> bool:
+    """Whether what the job reaches is what its kind reaches: not on machines that are badly connected."""
+    known = turn.core.ledger.jobs.get(job.row.job_id)
+    return known is None or turn.core.ledger.kind_of(known) == known.request.kind
+
+
+def _record_checkpoint(turn: Transaction, job: LiveJob, attempt: LiveAttempt, report: CommittedReport) -> None:
+    """Record a checkpoint under the fence: the attempt is the current one, and its part here has not ended."""
+    manifest, row = report.manifest, attempt.row
+    inside = os.path.commonpath([_absolute_path(job.launch.checkpoint_dir), _absolute_path(manifest.path)])
+    older = job.checkpoint is not None and manifest.step < job.checkpoint.step
+    if inside != _absolute_path(job.launch.checkpoint_dir) or older:
+        turn.board.counters.stale_commits += 1
+        return
+    job.checkpoint = CheckpointRow(
+        row.job_id, row.attempt, manifest.step, manifest.path, manifest.digest, recorded_at=turn.at
+    )
+    turn.batch.checkpoints.append(job.checkpoint)
+    row.checkpoint_step = manifest.step
+    turn.attempt_changed(attempt)
+    job.row.steps = max(job.row.steps, manifest.step)
+    turn.job_changed(job)
+    emit(turn, CheckpointRecorded(turn.at, row.job_id, row.attempt, manifest.step, report.took_s))
+    store_restart_cost(turn, job)
+
+
+def store_restart_cost(turn: Transaction, job: LiveJob) -> None:
+    """Write down what the core has learned about restarts of this kind, for its successor."""
+    restart_s = turn.core.ledger.costs.restart_s(job.launch.kind, 0.0)
+    if restart_s > 0:
+        turn.batch.restart_costs.append(RestartCostRow(job.launch.kind, restart_s))
+
+
+def _absolute_path(path: str) -> str:
+    return os.path.normpath(os.path.join("/", path))
+
+
+# ------------------------------------------------------------------------------------------ ends
+
+
+def _part_ended(turn: Transaction, job: LiveJob, attempt: LiveAttempt, part: PartRow, report: EndedReport) -> None:
+    part.exit_code, part.signal, part.failed_rank = report.exit_code, report.signal, report.failed_rank
+    part.steps = report.steps
+    end_part(turn, part, report.cause)
+    if _has_failed(part) and part.exit_code != _EXIT_YIELDED:
+        stop_other_parts(turn, attempt, min(_GANG_GRACE_S, job.launch.grace_s), "a part of the gang has failed")
+    if attempt.is_over:
+        end_attempt(turn, job, attempt)
+
+
+def end_vanished_part(turn: Transaction, part: PartRow) -> None:
+    """The agent came back and knows nothing of an attempt it was running: its supervisor is gone, ranks and all."""
+    attempt = turn.board.attempt(part.job_id, part.attempt)
+    if attempt is None or part.ended:
+        return
+    end_part(turn, part, EndCause.SUPERVISOR_LOST)
+    stop_other_parts(turn, attempt, _GANG_GRACE_S, "a part of the gang is lost")
+    if attempt.is_over:
+        end_attempt(turn, turn.board.jobs[part.job_id], attempt)
+
+
+def end_attempt(turn: Transaction, job: LiveJob, attempt: LiveAttempt) -> None:
+    """Nothing of the attempt is left anywhere: tell the core, by the part that failed first."""
+    forward_progress(turn, job, attempt)
+    ended = sorted(attempt.parts.values(), key=lambda part: (part.stopped, part.ended_at or 0.0, part.node_rank))
+    failed = next((part for part in ended if _has_failed(part)), None)
+    row = attempt.row
+    steps = max((part.steps for part in ended if part.steps is not None), default=None)
+    if failed is None:
+        row.exit_code = 0
+        emit(turn, AttemptEnded(turn.at, row.job_id, row.attempt, EndCause.EXITED, 0, None, None, steps))
+        return
+    row.exit_code, row.signal, row.failed_rank = failed.exit_code, failed.signal, failed.failed_rank
+    cause = EndCause(failed.cause) if failed.cause in set(EndCause) else EndCause.SUPERVISOR_LOST
+    emit(
+        turn,
+        AttemptEnded(
+            turn.at,
+            row.job_id,
+            row.attempt,
+            cause,
+            failed.exit_code,
+            failed.signal,
+            failed.node_id,
+            steps,
+        ),
+    )
+
+
+def _has_failed(part: PartRow) -> bool:
+    return part.cause != EndCause.EXITED or part.exit_code != 0 or part.signal is not None

@@ -1,0 +1,346 @@
+"""Checks submitted specs and admits them as jobs; says what a dry run of one would do.
+
+A batch may name its own jobs in `depends_on`. A cycle is an error of the jobs on it (and of those that need them); the
+others are admitted. A job whose spec is refused leaves no trace. Answers to idempotency keys are remembered here. A dry
+run reads the core's ledger and stores nothing: it lists a job's configurations with speeds and prices, and the one that
+the arrival rule would choose.
+"""
+
+import hashlib
+import json
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import networkx as nx
+import numpy as np
+
+from optimizer.policy import Newcomer, best_configuration_at
+from scheduler.core.core import SchedulerCore
+from scheduler.core.events import JobSubmitted
+from scheduler.core.explain.feasibility import infeasibility, pool_limits
+from scheduler.core.state.job_classes import gang_size_on
+from scheduler.core.state.ledger import ActivePolicy, Ledger
+from scheduler.live.auth.access_control import ALL_PROJECTS, UserCaller
+from scheduler.live.loop.apply_commands import emit, record_stated_facts
+from scheduler.live.loop.event_loop import Clock
+from scheduler.live.loop.live_state import JobTarget, LaunchSpec, LiveJob, LiveState
+from scheduler.live.loop.transaction import Transaction
+from scheduler.live.store.event_journal import dump_request
+from scheduler.live.store.table_rows import AnswerRow, JobRow, SpecRow
+from walras.api import DryRun, SubmitResult
+from walras.errors import Forbidden, JobSpecError, UserError
+from walras.job_request import JobId, JobRequest
+from walras.spec.job_groups import global_batch_of
+from walras.spec.job_spec import JobSpec, argv_of, env_of, kind_of, parse_spec, spec_mapping, to_request
+from walras.states import JobState, Reason
+
+BATCH_LIMIT = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class JobDraft:
+    """A checked spec with what it refers to outside its own batch."""
+
+    spec: JobSpec
+    project: str
+    #: Numbers of earlier jobs it depends on (by number, or by name in the store).
+    earlier: tuple[JobId, ...] = ()
+    #: Positions in the same batch that it depends on.
+    siblings: tuple[int, ...] = ()
+
+
+def draft_job(given: Mapping[str, Any] | str, caller: UserCaller) -> JobDraft:
+    """Check one spec. Raises JobSpecError, or Forbidden for a project that is not the caller's."""
+    spec = parse_spec(given)
+    env_of(spec)
+    return JobDraft(spec, paying_project(spec, caller))
+
+
+def paying_project(spec: JobSpec, caller: UserCaller) -> str:
+    """The project that pays: the spec's, else the first of the token's."""
+    if spec.project is not None:
+        if not caller.sees(spec.project):
+            raise Forbidden(
+                f"your token has no project {spec.project!r}",
+                field="project",
+                fix=f"choose one of {', '.join(caller.projects)}",
+            )
+        return spec.project
+    named = [project for project in caller.projects if project != ALL_PROJECTS]
+    return named[0] if named else "default"
+
+
+# ------------------------------------------------------------------------------------------ order inside a batch
+
+
+def sibling_positions(specs: Sequence[JobSpec | None]) -> list[tuple[int, ...]]:
+    """For each spec the positions of the batch's jobs it names; a name used twice means the last one before it."""
+    places: dict[str, list[int]] = {}
+    for position, spec in enumerate(specs):
+        if spec is not None:
+            places.setdefault(spec.name, []).append(position)
+    found: list[tuple[int, ...]] = []
+    for position, spec in enumerate(specs):
+        names = [] if spec is None else [name for name in spec.depends_on if name in places]
+        found.append(tuple(dict.fromkeys(_position_of(places[str(name)], position) for name in names)))
+    return found
+
+
+def _position_of(places: list[int], position: int) -> int:
+    """The last place before the position, else the first of all."""
+    return places[max(0, bisect_left(places, position) - 1)]
+
+
+def submission_order(siblings: Sequence[tuple[int, ...]]) -> tuple[list[int], set[int]]:
+    """Positions in an order in which dependencies come first, and the positions that are on a cycle."""
+    graph: nx.DiGraph[int] = nx.DiGraph()
+    graph.add_nodes_from(range(len(siblings)))
+    graph.add_edges_from((needed, position) for position, needs in enumerate(siblings) for needed in needs)
+    cyclic = {
+        position
+        for component in nx.strongly_connected_components(graph)
+        for position in component
+        if len(component) > 1 or graph.has_edge(position, position)
+    }
+    graph.remove_nodes_from(cyclic)
+    return list(nx.lexicographical_topological_sort(graph)), cyclic
+
+
+# ------------------------------------------------------------------------------------------ admission
+
+
+class JobAdmission:
+    """Turns drafts into jobs inside a turn."""
+
+    def __init__(self, clock: Clock, epoch_unix_s: float, checkpoints: Path) -> None:
+        self._clock = clock
+        self._epoch_unix_s = epoch_unix_s
+        self._checkpoints = checkpoints
+
+    def admit(
+        self, turn: Transaction, drafted: JobDraft, needs: Sequence[JobId], ended: Mapping[JobId, JobState], user: str
+    ) -> JobId:
+        """Make it a job.
+
+        Raises JobSpecError where a dependency does not exist or can never be met, or the fleet could never run it.
+        """
+        board, spec = turn.board, drafted.spec
+        waits_for = self._unmet(turn, spec, needs, ended)
+        job_id = JobId(board.next_job_id)
+        request = to_request(
+            spec,
+            job_id,
+            user=user,
+            project=drafted.project,
+            at=turn.at,
+            now_wall=self._epoch_unix_s + turn.at,
+            depends_on=waits_for,
+        )
+        check_feasible(turn.core, board, request)
+        board.next_job_id += 1
+        row = JobRow(
+            job_id=job_id,
+            name=spec.name,
+            project=drafted.project,
+            user=user,
+            kind=request.kind,
+            state=JobState.PENDING,
+            priority=spec.priority,
+            accelerators=min(demand.count for demand in request.demands),
+            submitted_at=turn.at,
+            steps_total=spec.steps,
+            labels=json.dumps(spec.labels),
+        )
+        job = LiveJob(row, self.launch(job_id, drafted.project, spec))
+        if spec.target is not None:
+            job.target = JobTarget(spec.target.value, spec.target.at_most)
+        board.jobs[job_id] = job
+        turn.job_changed(job)
+        turn.target_changed(job)
+        turn.batch.specs.append(SpecRow(job_id, json.dumps(spec_mapping(spec)), dump_request(request)))
+        if spec.facts is not None:
+            record_stated_facts(turn, request.kind, spec.facts.facts(global_batch_of(spec.batch)), user)
+        emit(turn, JobSubmitted(turn.at, request))
+        return job_id
+
+    def launch(self, job_id: JobId, project: str, spec: JobSpec) -> LaunchSpec:
+        """What its ranks are started with."""
+        if spec.checkpoint.dir is None:
+            folder = self._checkpoints / "jobs" / str(job_id)
+        else:
+            # The quoted name is one harmless path component, whatever the project is called.
+            folder = self._checkpoints / "projects" / f"project-{quote(project, safe='')}" / spec.checkpoint.dir
+        return LaunchSpec(
+            name=spec.name,
+            kind=kind_of(spec),
+            argv=argv_of(spec),
+            env=env_of(spec),
+            workdir=spec.workdir or "",
+            checkpoint_dir=str(folder),
+            steps=spec.steps,
+            grace_s=spec.grace_period,
+        )
+
+    @staticmethod
+    def _unmet(
+        turn: Transaction, spec: JobSpec, needs: Sequence[JobId], ended: Mapping[JobId, JobState]
+    ) -> tuple[JobId, ...]:
+        """Dependencies that are still to end."""
+        waits_for = []
+        for job_id in dict.fromkeys(needs):
+            if job_id in turn.board.jobs:
+                waits_for.append(job_id)
+                continue
+            state = turn.board.ended.get(job_id) or ended.get(job_id)
+            if state is None:
+                raise JobSpecError(f"no job {job_id} to depend on", field="depends_on", fix="check `walras queue`")
+            if state is not JobState.SUCCEEDED and spec.condition == "succeeded":
+                raise JobSpecError(
+                    f"job {job_id} that this one depends on has ended {state}",
+                    field="depends_on",
+                    fix="depend on another job, or set `condition: finished`",
+                )
+        return tuple(waits_for)
+
+
+def check_feasible(core: SchedulerCore, board: LiveState, request: JobRequest) -> None:
+    """Raise JobSpecError for a job that no waiting would start. A fleet without any pool yet refuses nothing."""
+    found = infeasibility(request, pool_limits(core.ledger.fleet, board.expected_machines))
+    if found is not None:
+        raise JobSpecError(found.detail, field=found.field, fix=found.fix)
+
+
+# ------------------------------------------------------------------------------------------ remembered answers
+
+#: A key means its first answer for this long; a client that repeats a request does so within minutes.
+ANSWER_KEPT_S = 24 * 3600.0
+_PRUNE_EVERY_S = 3600.0
+
+
+def body_digest(body: bytes) -> str:
+    return hashlib.sha256(body).hexdigest()
+
+
+def recall_answer(known: AnswerRow | None, digest: str, now: float) -> str | None:
+    """The first answer to the same key and body within `ANSWER_KEPT_S`. Raises UserError (422) for another body."""
+    if known is None or known.at < now - ANSWER_KEPT_S:
+        return None
+    if known.body_sha256 != digest:
+        raise KeyReused(
+            f"the idempotency key {known.key!r} was used with another body",
+            field="Idempotency-Key",
+            fix="use a new key for a new request",
+        )
+    return known.answer
+
+
+class KeyReused(UserError):
+    """The same idempotency key with another body."""
+
+
+def remember_answer(turn: Transaction, user: str, key: str, digest: str, answer: str) -> None:
+    row = AnswerRow(user, key, digest, answer, turn.at)
+    turn.batch.answers.append(row)
+    turn.board.remember(row)
+    if turn.at >= turn.board.answers_pruned_at + _PRUNE_EVERY_S:
+        turn.board.answers_pruned_at = turn.at
+        turn.batch.answers_until = turn.at - ANSWER_KEPT_S
+
+
+def submit_result(job_id: JobId, spec: JobSpec) -> SubmitResult:
+    return SubmitResult(id=job_id, name=spec.name)
+
+
+def dry_run(core: SchedulerCore, request: JobRequest) -> DryRun:
+    """Answer for the ledger as it is; the request must be one that the fleet may come to run."""
+    ledger, standing = core.ledger, core.ledger.standing
+    configurations = _configurations(ledger, request)
+    counts = [int(each["accelerators"]) for each in configurations]
+    answer: dict[str, Any] = {
+        "kind": request.kind,
+        "accelerators": min(counts, default=min(demand.count for demand in request.demands)),
+        "configurations": configurations,
+    }
+    if not configurations:
+        return DryRun(**answer, reason=Reason.WAIT_CAPACITY, detail="no machine has joined this cluster yet")
+    if all(each["accelerators"] > each["capacity"] for each in configurations):
+        return DryRun(**answer, reason=Reason.WAIT_CAPACITY, detail="waits for machines to join, or to come back")
+    best = _chosen_on_arrival(ledger, standing, request, configurations)
+    if best is None:
+        return DryRun(
+            **answer, reason=Reason.WAIT_PRICE, detail="no configuration is worth its price before the next solve"
+        )
+    chosen = configurations[best]
+    if not chosen["is_free"]:
+        return DryRun(
+            **answer, reason=Reason.WAIT_CAPACITY, detail=f"{chosen['pool']} is full: waits for the next round"
+        )
+    return DryRun(**answer, chosen=chosen, detail=f"would start at once on {chosen['pool']}")
+
+
+def _configurations(ledger: Ledger, request: JobRequest) -> list[dict[str, Any]]:
+    nominal = {state.pool.shape.accelerator: state.pool.shape.nominal_speed for state in ledger.fleet.pools}
+    declared = dict(request.declared)
+    quote = None if ledger.standing is None else ledger.standing.quote
+    found = []
+    for state in ledger.fleet.pools:
+        accelerator = state.pool.shape.accelerator
+        count = gang_size_on(request.demands, request.nodes, state.pool)
+        if not count:
+            continue
+        speed = ledger.table.speed(request.kind, accelerator, count, nominal)
+        source, steps_per_s = speed.source.name.lower(), speed.steps_per_s
+        if accelerator in declared and source != "measured":
+            source, steps_per_s = "declared", declared[accelerator]
+        price = 0.0 if quote is None or state.row >= len(quote.prices) else float(quote.prices[state.row])
+        usd_per_h = state.pool.usd_per_h * count / state.pool.shape.accelerators
+        found.append(
+            {
+                "pool": state.pool.pool_id,
+                "accelerator": accelerator,
+                "accelerators": count,
+                "steps_per_s": steps_per_s,
+                "source": source,
+                "price": price * count,
+                "unit": "" if quote is None else quote.unit,
+                "usd_per_h": usd_per_h,
+                "capacity": max(state.capacity, state.pool.quota * state.pool.shape.accelerators),
+                "free": state.free,
+                "is_free": state.free >= count,
+            }
+        )
+    return found
+
+
+def _chosen_on_arrival(
+    ledger: Ledger, standing: ActivePolicy | None, request: JobRequest, configurations: list[dict[str, Any]]
+) -> int | None:
+    """The arrival rule's choice; where there are no prices, the fastest configuration that is free."""
+    rows = {state.pool.pool_id: state.row for state in ledger.fleet.pools}
+    speeds = np.array([each["steps_per_s"] for each in configurations], float)
+    if standing is None or standing.quote is None or standing.sharing is None:
+        free = np.array([each["is_free"] for each in configurations])
+        return int(np.argmax(np.where(free, speeds, -1.0)))
+    pool = np.array([rows[each["pool"]] for each in configurations])
+    priced = pool < len(standing.quote.prices)
+    if not priced.all():
+        return None
+    newcomer = Newcomer(
+        steps_per_s=speeds,
+        pool=pool,
+        count=np.array([each["accelerators"] for each in configurations], float),
+        weight=request.weight,
+        capacity=np.array([float(state.capacity) for state in ledger.fleet.pools]),
+        usd_per_h=np.array([state.pool.usd_per_h / state.pool.shape.accelerators for state in ledger.fleet.pools]),
+        remaining_steps=inf if request.steps is None else request.steps,
+        length_s=inf if request.duration_s is None else request.duration_s,
+        restart_s=ledger.costs.restart_s(request.kind, standing.rules.restart_default_s),
+        priority_class=request.priority_class,
+    )
+    best, _ = best_configuration_at(standing.sharing, newcomer, standing.quote)
+    return best

@@ -1,0 +1,395 @@
+"""Builds the bodies of the API from rows and the live state. It only reads; instants become text here and nowhere else.
+
+How far a job is from its target is told three ways: one line with the numbers, the same numbers as fields, and as a
+condition where something is wrong. The forecast itself is made by `TargetForecasts`.
+"""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from optimizer.prediction.loss_curve import LEAST_POINTS, TargetForecast
+from scheduler.core.explain.pending_reasons import PoolSpeed, first_pending_reason
+from scheduler.core.state.ledger import realised_fraction
+from scheduler.live.loop import billing
+from scheduler.live.loop.event_loop import Clock, CooperativeYield, ServerLoop
+from scheduler.live.loop.live_state import JobTarget, LiveJob, LiveNode, LiveState, parse_target
+from scheduler.live.store.store_interface import JobUsage
+from scheduler.live.store.table_rows import AttemptRow, JobRow, PolicyRow
+from walras.api import (
+    AttemptView,
+    CertificateView,
+    ConditionView,
+    JobDetail,
+    JobView,
+    NodeView,
+    PolicyView,
+    PriceList,
+    PriceView,
+    ReasonView,
+    SpeedView,
+    TargetOutlook,
+    TargetView,
+)
+from walras.cluster import Pool
+from walras.job_request import JobId
+from walras.states import JobState, Reason
+from walras.units import format_count, format_length
+
+TARGET_LATE, TARGET_OUT_OF_REACH = "target_late", "target_out_of_reach"
+#: Other values that are named where the one that is waited for does not come.
+_NAMED_MOST = 5
+
+
+@dataclass(frozen=True, slots=True)
+class TargetProgress:
+    """How far the job is."""
+
+    steps: float
+    #: What it is to do; None: nobody said.
+    declared: float | None
+    #: Of an attempt that runs.
+    steps_per_s: float | None
+    #: Names of all values that it reported.
+    reported: tuple[str, ...]
+    is_over: bool = False
+
+    def left_s(self, until: float | None) -> float | None:
+        """Seconds until that step at the present rate; None where there is none."""
+        if until is None or not self.steps_per_s or self.is_over:
+            return None
+        return max(0.0, until - self.steps) / self.steps_per_s
+
+
+def view_target(target: JobTarget, standing: TargetProgress) -> TargetView:
+    """As the API tells it, but for the instant."""
+    series = target.series
+    foreseen = None if series.reached_step is not None or standing.is_over else target.forecast
+    outlook, told = _outlook_and_text(target, standing, foreseen)
+    expected = None if foreseen is None else foreseen.steps
+    return TargetView(
+        value=target.value,
+        at_most=target.at_most,
+        outlook=outlook,
+        detail=told,
+        newest=series.newest,
+        newest_step=None if series.newest is None else series.newest_step,
+        reached_step=series.reached_step,
+        steps_expected=expected,
+        steps_declared=standing.declared,
+        left_s=None if target.is_overdue else standing.left_s(expected),
+        levels_off_at=None if foreseen is None else foreseen.floor,
+        points=len(series.points),
+        foreseen_at_step=None if foreseen is None else foreseen.at_step,
+    )
+
+
+def target_conditions(view: TargetView) -> list[ConditionView]:
+    """What people should know of a job that is not over."""
+    kinds = {TargetOutlook.LATE: TARGET_LATE, TargetOutlook.OUT_OF_REACH: TARGET_OUT_OF_REACH}
+    return [ConditionView(type=kinds[view.outlook], detail=view.detail)] if view.outlook in kinds else []
+
+
+def _outlook_and_text(
+    target: JobTarget, standing: TargetProgress, foreseen: TargetForecast | None
+) -> tuple[TargetOutlook, str]:
+    series, name, aim = target.series, target.value, f"{target.at_most:.4g}"
+    if series.newest is None:
+        return TargetOutlook.UNKNOWN, f"target {aim}: {_no_value_text(name, standing)}"
+    now = f"{name} {series.newest:.4g} at step {_count_text(series.newest_step)}, target {aim}"
+    if series.reached_step is not None:
+        return TargetOutlook.REACHED, f"{now}: was there at step {_count_text(series.reached_step)}"
+    if standing.is_over:
+        return TargetOutlook.UNKNOWN, f"{now}: ended before it was there"
+    if foreseen is None:
+        many = len(series.points)
+        few = f"{many} values are too few to tell when, {LEAST_POINTS} are needed"
+        return TargetOutlook.UNKNOWN, f"{now}: {few if many < LEAST_POINTS else 'not worked out yet'}"
+    if foreseen.floor is None:
+        return TargetOutlook.UNKNOWN, f"{now}: nobody can tell when, as {foreseen.why_not}"
+    if target.is_overdue and foreseen.steps is not None:
+        return (
+            TargetOutlook.UNCLEAR,
+            f"{now}: was expected at step {_count_text(foreseen.steps)}; worked out again soon",
+        )
+    outlook, rest = _outlook_by_curve(foreseen, foreseen.floor, standing)
+    return outlook, f"{now}: {rest}"
+
+
+def _outlook_by_curve(foreseen: TargetForecast, floor: float, standing: TargetProgress) -> tuple[TargetOutlook, str]:
+    declared = None if standing.declared is None else _count_text(standing.declared)
+    levels = f"level off at {floor:.4g}, above the target"
+    if foreseen.is_out_of_reach:
+        return TargetOutlook.OUT_OF_REACH, f"its curve will {levels}"
+    if foreseen.steps is None and foreseen.is_late:
+        return TargetOutlook.LATE, f"not within the {declared} steps that it declares; it may {levels}"
+    if foreseen.steps is None:
+        return TargetOutlook.UNCLEAR, f"it may {levels}, but it is too early to tell"
+    expected = f"expected at step {_count_text(foreseen.steps)}"
+    if foreseen.is_late:
+        return TargetOutlook.LATE, f"{expected}, after the {declared} that it declares{_time_left(foreseen, standing)}"
+    if standing.declared is not None and foreseen.steps > standing.declared:
+        told = f"{expected}, after the {declared} that it declares, but it is too early to be sure"
+        return TargetOutlook.UNCLEAR, f"{told}{_time_left(foreseen, standing)}"
+    of_all = "" if declared is None else f" of {declared}"
+    return TargetOutlook.EXPECTED, f"{expected}{of_all}{_time_left(foreseen, standing)}"
+
+
+def _time_left(foreseen: TargetForecast, standing: TargetProgress) -> str:
+    left_s = standing.left_s(foreseen.steps)
+    return "" if left_s is None else f" (in {format_length(left_s)} at {standing.steps_per_s:.3g} steps/s)"
+
+
+def _no_value_text(name: str, standing: TargetProgress) -> str:
+    """Nothing of that name has come."""
+    told = f"no value {name!r} was reported yet; the script tells it with `loop.report`"
+    others = [other[:64] for other in standing.reported if other != name][:_NAMED_MOST]
+    return f"{told}, and tells {', '.join(others)}" if others else told
+
+
+def _count_text(steps: float) -> str:
+    return format_count(round(steps))
+
+
+_LOOK = "look at `walras logs {job_id}`"
+#: What helps against an end, for people.
+_END_FIXES = {
+    Reason.USER_EXIT_CODE: f"{_LOOK}; `retry.max_restarts` would have it tried again",
+    Reason.USER_SIGNAL: f"{_LOOK}; where it ran out of memory, ask for more `resources.memory`",
+    Reason.USER_DEPENDENCY_FAILED: "look at the job it depended on, or depend with `condition: finished`",
+    Reason.POLICY_MAX_RUNTIME: "raise `limits.max_runtime`, or submit it again to go on from its last checkpoint",
+    Reason.POLICY_MAX_QUEUE_TIME: "raise `limits.max_queue_time`, or its priority",
+}
+
+
+class ApiViews:
+    """Needs the clock for instants, and the loop's board and core for what is newer than the rows."""
+
+    def __init__(self, clock: Clock, daemon: ServerLoop) -> None:
+        self._clock = clock
+        self._daemon = daemon
+
+    @property
+    def _board(self) -> LiveState:
+        return self._daemon.board
+
+    # ---------------------------------------------------------------- jobs
+
+    async def jobs(self, rows: Iterable[JobRow], usage: Iterable[JobUsage]) -> list[JobView]:
+        """Many jobs, giving way to others between them."""
+        by_job: dict[JobId, list[JobUsage]] = {}
+        for used in usage:
+            by_job.setdefault(used.job_id, []).append(used)
+        found, breath = [], CooperativeYield()
+        for row in rows:
+            found.append(JobView(**self._job(row, by_job.get(row.job_id, []))))
+            await breath.take()
+        return found
+
+    def detail(self, row: JobRow, usage: Iterable[JobUsage], spec: str, attempts: Iterable[AttemptRow]) -> JobDetail:
+        views = [self.attempt(attempt) for attempt in attempts]
+        return JobDetail(
+            **self._job(row, list(usage)), spec=json.loads(spec), target=self.target(row), attempt_list=views
+        )
+
+    def target(self, row: JobRow) -> TargetView | None:
+        """How far the job is from its target; None where it has none."""
+        live = self._board.jobs.get(row.job_id)
+        target = parse_target(row.target) if live is None else live.target
+        if target is None:
+            return None
+        done = row.steps if live is None or live.progress is None else max(row.steps, live.progress.steps)
+        speed = None if live is None else _current_speed(live)
+        reported = tuple(json.loads(row.last_values if live is None else live.row.last_values))
+        view = view_target(target, TargetProgress(done, row.steps_total, speed, reported, is_over=live is None))
+        if view.left_s is None:
+            return view
+        return view.model_copy(update={"expected_at": self._clock.shown(self._clock.now() + view.left_s)})
+
+    def _job(self, row: JobRow, usage: list[JobUsage]) -> dict[str, Any]:
+        live = self._board.jobs.get(row.job_id)
+        progress = live.progress if live is not None else None
+        attempt = live.attempt if live is not None else None
+        reason, detail = self._why(row)
+        return {
+            "id": row.job_id,
+            "name": row.name,
+            "project": row.project,
+            "user": row.user,
+            "kind": row.kind,
+            "state": row.state,
+            "reason": reason,
+            "detail": detail,
+            "priority": row.priority,
+            "accelerators": row.accelerators,
+            "attempts": row.attempts,
+            "restarts": row.restarts,
+            "pool": attempt.row.pool_id if attempt is not None else None,
+            "accelerator": attempt.row.accelerator if attempt is not None else None,
+            "steps": row.steps if progress is None else max(row.steps, progress.steps),
+            "steps_total": row.steps_total,
+            # Of a job that is not over: the running attempt's own, not what it did elsewhere before.
+            "steps_per_s": row.steps_per_s if live is None else _current_speed(live),
+            "submitted_at": self._clock.shown(row.submitted_at),
+            "started_at": self._clock.shown_or_none(row.started_at),
+            "ended_at": self._clock.shown_or_none(row.ended_at),
+            "accelerator_s": {used.accelerator: used.accelerator_s for used in usage},
+            "usd": sum(used.usd for used in usage),
+            "first_values": json.loads(row.first_values if live is None else live.row.first_values),
+            "last_values": json.loads(row.last_values if live is None else live.row.last_values),
+            "labels": json.loads(row.labels),
+        }
+
+    def _why(self, row: JobRow) -> tuple[Reason | None, str]:
+        """Why the job is where it is: for one that waits what holds now, else what was written down."""
+        if row.state is not JobState.PENDING:
+            return row.reason, row.detail
+        line = first_pending_reason(self._daemon.core, row.job_id, self._board.expected_machines)
+        if line is None:
+            return row.reason, row.detail
+        told = f"{row.detail}; {line.detail}" if row.detail and line.reason is row.reason else line.detail
+        return line.reason, told
+
+    def ending(self, row: JobRow) -> list[ReasonView]:
+        """Why a job ended as it did, and what may be done about it."""
+        if row.reason is None:
+            return []
+        fix = _END_FIXES.get(row.reason, "").format(job_id=row.job_id)
+        return [ReasonView(reason=row.reason, detail=row.detail, fix=fix)]
+
+    def attempt(self, row: AttemptRow) -> AttemptView:
+        now = self._clock.now()
+        return AttemptView(
+            job_id=row.job_id,
+            attempt=row.attempt,
+            state=row.state,
+            reason=row.reason,
+            pool=row.pool_id,
+            accelerator=row.accelerator,
+            emulated=row.emulated,
+            placement=placement_text(row.placement),
+            accelerators=row.accelerators,
+            leased_at=self._clock.shown(row.leased_at),
+            started_at=self._clock.shown_or_none(row.started_at),
+            ended_at=self._clock.shown_or_none(row.ended_at),
+            exit_code=row.exit_code,
+            signal=row.signal,
+            failed_rank=row.failed_rank,
+            checkpoint_step=row.checkpoint_step,
+            profiling=row.profiling,
+            accelerator_s=billing.accelerator_s(row, now),
+            usd=billing.attempt_usd(row, now),
+        )
+
+    # ---------------------------------------------------------------- machines and prices
+
+    def nodes(self) -> list[NodeView]:
+        return [self._node(node) for _, node in sorted(self._board.nodes.items())]
+
+    def _node(self, node: LiveNode) -> NodeView:
+        pool = self._board.pools.get(node.row.pool_id)
+        return NodeView(
+            node_id=node.row.node_id,
+            pool=node.row.pool_id,
+            accelerator=node.facts.accelerator,
+            emulated=node.facts.emulated,
+            market=node.facts.market,
+            zone=pool.zone if pool is not None else node.facts.zone,
+            state=node.shown_state,
+            detail=node.row.detail or self._silence(node),
+            accelerators=node.facts.accelerators,
+            free=self._free(node),
+            jobs=sorted({job_id for job_id, _ in node.expected}),
+            last_heard_s=max(0.0, self._clock.now() - node.heard_at),
+        )
+
+    def _silence(self, node: LiveNode) -> str:
+        """What will become of a machine that does not answer."""
+        if node.row.state != "unreachable":
+            return ""
+        left_s = max(0.0, node.leased_until + self._daemon.settings.lease_margin_s - self._clock.now())
+        return f"no heartbeat; lost in {left_s:.0f} s unless it comes back"
+
+    def _free(self, node: LiveNode) -> int:
+        """Accelerators that nobody holds; none on a machine that takes no jobs."""
+        if node.row.state != "up":
+            return 0
+        held = 0
+        for job_id, number in node.expected:
+            attempt = self._board.attempt(job_id, number)
+            if attempt is not None:
+                held += sum(len(p.devices) for p in attempt.placement.parts if p.node_id == node.row.node_id)
+        return node.facts.accelerators - held
+
+    def prices(self) -> PriceList:
+        proposal = self._board.proposal
+        rows = {} if proposal is None else {pool_id: row for row, pool_id in enumerate(proposal.pools)}
+        items = []
+        for pool_id, pool in sorted(self._board.pools.items()):
+            row = rows.get(pool_id)
+            known = proposal is not None and row is not None and row < len(proposal.prices)
+            price = proposal.prices[row] if known and proposal is not None and row is not None else 0.0
+            items.append(self._price(pool, price, "" if proposal is None else proposal.price_unit))
+        certificate = None
+        if proposal is not None:
+            certificate = CertificateView(
+                status=proposal.status,
+                objective=proposal.objective,
+                bound=proposal.bound,
+                gap=proposal.gap,
+                path=proposal.path,
+                solved_at=self._clock.shown(self._board.solved_at),
+                realised=realised_fraction(self._daemon.core.ledger),
+            )
+        return PriceList(items=items, certificate=certificate)
+
+    def _price(self, pool: Pool, price: float, unit: str) -> PriceView:
+        members = [node for node in self._board.nodes.values() if node.row.pool_id == pool.pool_id and node.is_member]
+        return PriceView(
+            pool=pool.pool_id,
+            accelerator=pool.shape.accelerator,
+            market=pool.market,
+            capacity=float(sum(node.facts.accelerators for node in members if not node.row.cordon)),
+            free=float(sum(self._free(node) for node in members if not node.row.cordon)),
+            price=price,
+            unit=unit,
+            market_usd_per_h=pool.usd_per_h,
+            rented_machines=sum(bool(node.row.rent_token) for node in members),
+            quota_machines=pool.quota,
+        )
+
+    def pool_speed(self, told: PoolSpeed) -> SpeedView:
+        speed = told.speed
+        return SpeedView(
+            pool=told.pool_id,
+            accelerator=told.accelerator,
+            accelerators=told.accelerators,
+            steps_per_s=speed.steps_per_s,
+            source=speed.source.name.lower(),
+            low=speed.low,
+            high=speed.high,
+            by=list(speed.by),
+        )
+
+    # ---------------------------------------------------------------- policy
+
+    def policy(self, row: PolicyRow, name: str, parameters: dict[str, Any], rules: dict[str, Any]) -> PolicyView:
+        return PolicyView(
+            version=row.version,
+            name=name,
+            parameters=parameters,
+            rules=rules,
+            changed_at=self._clock.shown(row.changed_at),
+            changed_by=row.changed_by,
+        )
+
+
+def _current_speed(job: LiveJob) -> float | None:
+    return None if job.attempt is None or job.progress is None else job.progress.steps_per_s
+
+
+def placement_text(placement: str) -> list[str]:
+    """ "node:0,1" for every machine, from the stored placement."""
+    parts = json.loads(placement)
+    return [f"{node_id}:{','.join(str(device) for device in devices)}" for node_id, devices, *_ in parts]

@@ -1,0 +1,148 @@
+"""The schema, and every change ever made to it. Migrations only go forward; each was applied somewhere."""
+
+import time
+
+from sqlite_utils import Database, Migrations
+
+migrations = Migrations("walras")
+
+_SCHEMA = """
+CREATE TABLE meta (name TEXT PRIMARY KEY, value REAL NOT NULL);
+CREATE TABLE journal (
+    seq INTEGER PRIMARY KEY, at REAL NOT NULL, kind TEXT NOT NULL, type TEXT NOT NULL, payload TEXT NOT NULL
+);
+CREATE INDEX journal_generation ON journal (seq) WHERE kind = 'generation';
+CREATE TABLE specs (job_id INTEGER PRIMARY KEY, spec TEXT NOT NULL, request TEXT NOT NULL);
+CREATE TABLE jobs (
+    job_id INTEGER PRIMARY KEY, name TEXT NOT NULL, project TEXT NOT NULL, user TEXT NOT NULL, kind TEXT NOT NULL,
+    state TEXT NOT NULL, priority INTEGER NOT NULL, accelerators INTEGER NOT NULL, submitted_at REAL NOT NULL,
+    reason TEXT, detail TEXT NOT NULL, attempts INTEGER NOT NULL, restarts INTEGER NOT NULL, steps REAL NOT NULL,
+    steps_total REAL, steps_per_s REAL, started_at REAL, ended_at REAL,
+    first_values TEXT NOT NULL, last_values TEXT NOT NULL, labels TEXT NOT NULL
+);
+CREATE INDEX jobs_active ON jobs (job_id) WHERE ended_at IS NULL;
+CREATE INDEX jobs_user ON jobs (user, job_id);
+CREATE INDEX jobs_project ON jobs (project, job_id);
+CREATE INDEX jobs_state ON jobs (state, job_id);
+CREATE INDEX jobs_name ON jobs (user, name, job_id);
+CREATE TABLE attempts (
+    job_id INTEGER NOT NULL, attempt INTEGER NOT NULL, state TEXT NOT NULL, pool_id TEXT NOT NULL,
+    accelerator TEXT NOT NULL, emulated INTEGER NOT NULL, accelerators INTEGER NOT NULL, leased_at REAL NOT NULL,
+    placement TEXT NOT NULL, reason TEXT, profiling INTEGER NOT NULL, started_at REAL, ended_at REAL,
+    exit_code INTEGER, signal INTEGER, failed_rank INTEGER, checkpoint_step REAL,
+    usd REAL NOT NULL, usd_per_h REAL NOT NULL, usd_since_at REAL NOT NULL,
+    PRIMARY KEY (job_id, attempt)
+) WITHOUT ROWID;
+CREATE INDEX attempts_live ON attempts (job_id) WHERE ended_at IS NULL;
+CREATE TABLE parts (
+    job_id INTEGER NOT NULL, attempt INTEGER NOT NULL, node_id TEXT NOT NULL, node_rank INTEGER NOT NULL,
+    prepared INTEGER NOT NULL, started INTEGER NOT NULL, ended INTEGER NOT NULL, ordered INTEGER NOT NULL,
+    stopped INTEGER NOT NULL, cause TEXT NOT NULL, exit_code INTEGER, signal INTEGER, failed_rank INTEGER,
+    address TEXT NOT NULL, port INTEGER NOT NULL, ended_at REAL, steps REAL,
+    PRIMARY KEY (job_id, attempt, node_id)
+) WITHOUT ROWID;
+CREATE INDEX parts_live ON parts (job_id) WHERE ended = 0;
+CREATE TABLE nodes (
+    node_id TEXT PRIMARY KEY, pool_id TEXT NOT NULL, facts TEXT NOT NULL, credential TEXT NOT NULL, state TEXT NOT NULL,
+    joined_at REAL NOT NULL, cordon TEXT NOT NULL, detail TEXT NOT NULL, rent_token TEXT NOT NULL,
+    reports_acked INTEGER NOT NULL
+);
+CREATE TABLE outbox (command_id INTEGER PRIMARY KEY, node_id TEXT NOT NULL, body TEXT NOT NULL);
+CREATE TABLE checkpoints (
+    job_id INTEGER NOT NULL, attempt INTEGER NOT NULL, step REAL NOT NULL, path TEXT NOT NULL, digest TEXT NOT NULL,
+    recorded_at REAL NOT NULL,
+    PRIMARY KEY (job_id, attempt, step)
+) WITHOUT ROWID;
+CREATE TABLE rents (
+    token TEXT PRIMARY KEY, pool_id TEXT NOT NULL, machines INTEGER NOT NULL, asked_at REAL NOT NULL,
+    state TEXT NOT NULL
+);
+CREATE TABLE pools (pool_id TEXT PRIMARY KEY, body TEXT NOT NULL);
+CREATE TABLE speeds (
+    kind TEXT NOT NULL, accelerator TEXT NOT NULL, count INTEGER NOT NULL, steps_per_s REAL NOT NULL,
+    PRIMARY KEY (kind, accelerator, count)
+) WITHOUT ROWID;
+CREATE TABLE restart_costs (kind TEXT PRIMARY KEY, restart_s REAL NOT NULL);
+CREATE TABLE policies (
+    version INTEGER PRIMARY KEY, body TEXT NOT NULL, changed_at REAL NOT NULL, changed_by TEXT NOT NULL
+);
+CREATE TABLE answers (
+    user TEXT NOT NULL, key TEXT NOT NULL, body_sha256 TEXT NOT NULL, answer TEXT NOT NULL, at REAL NOT NULL,
+    PRIMARY KEY (user, key)
+);
+CREATE TABLE tokens (
+    sha256 TEXT PRIMARY KEY, prefix TEXT NOT NULL, user TEXT NOT NULL, role TEXT NOT NULL, projects TEXT NOT NULL,
+    created_at REAL NOT NULL, created_by TEXT NOT NULL, expires_at REAL, revoked_at REAL
+);
+"""
+
+
+@migrations()
+def first_tables(db: Database) -> None:
+    """The tables of the first release; instant 0 of the cluster is now."""
+    for statement in _SCHEMA.split(";"):
+        if statement.strip():
+            db.execute(statement)
+    db.execute("INSERT INTO meta (name, value) VALUES ('epoch_unix_s', ?), ('touched', 0)", [time.time()])
+
+
+@migrations()
+def find_old_answers(db: Database) -> None:
+    """Answers to idempotency keys are deleted by age."""
+    db.execute("CREATE INDEX answers_at ON answers (at)")
+
+
+@migrations()
+def keep_charges(db: Database) -> None:
+    """The ledger of money: what was used, at the price of then. Rows are added, never changed."""
+    db.execute(
+        """CREATE TABLE charges (
+        charge_id INTEGER PRIMARY KEY, kind TEXT NOT NULL, since_at REAL NOT NULL, until_at REAL NOT NULL,
+        usd_per_h REAL NOT NULL, usd REAL NOT NULL, on_demand_usd REAL NOT NULL, month TEXT NOT NULL,
+        pool_id TEXT NOT NULL, market TEXT NOT NULL, accelerator TEXT NOT NULL, accelerators REAL NOT NULL,
+        node_id TEXT NOT NULL, job_id INTEGER NOT NULL, attempt INTEGER NOT NULL, project TEXT NOT NULL,
+        user TEXT NOT NULL)"""
+    )
+    db.execute("CREATE INDEX charges_month ON charges (month, project)")
+    db.execute("CREATE TRIGGER charges_stay BEFORE UPDATE ON charges BEGIN SELECT raise(ABORT, 'append only'); END")
+    db.execute("CREATE TRIGGER charges_last BEFORE DELETE ON charges BEGIN SELECT raise(ABORT, 'append only'); END")
+    db.execute("ALTER TABLE nodes ADD COLUMN billed_until_at REAL")
+
+
+@migrations()
+def change_budgets(db: Database) -> None:
+    """What a job may cost can be changed while it is not over."""
+    db.execute("ALTER TABLE jobs ADD COLUMN budget_usd REAL")
+
+
+@migrations()
+def keep_scores(db: Database) -> None:
+    """What was believed of speeds that were measured later, by source: predictors are weighted by it."""
+    db.execute(
+        """CREATE TABLE scores (
+        kind TEXT NOT NULL, accelerator TEXT NOT NULL, count INTEGER NOT NULL, source TEXT NOT NULL,
+        predicted REAL NOT NULL, measured REAL NOT NULL, low REAL, high REAL,
+        PRIMARY KEY (kind, accelerator, count, source)) WITHOUT ROWID"""
+    )
+
+
+@migrations()
+def keep_facts(db: Database) -> None:
+    """What is known of kinds of jobs, as jobs counted it and as people stated it: speeds are predicted from it."""
+    db.execute(
+        """CREATE TABLE facts (
+        kind TEXT NOT NULL, counted INTEGER NOT NULL, body TEXT NOT NULL, told_at REAL NOT NULL, told_by TEXT NOT NULL,
+        PRIMARY KEY (kind, counted)) WITHOUT ROWID"""
+    )
+
+
+@migrations()
+def keep_networks(db: Database) -> None:
+    """What gangs over several machines of a pool got, for the next start."""
+    db.execute("CREATE TABLE networks (pool_id TEXT PRIMARY KEY, bytes_per_s REAL NOT NULL) WITHOUT ROWID")
+
+
+@migrations()
+def keep_targets(db: Database) -> None:
+    """What jobs with a target reported of it, and what was foreseen."""
+    db.execute("ALTER TABLE jobs ADD COLUMN target TEXT NOT NULL DEFAULT ''")

@@ -1,0 +1,383 @@
+"""The store in one SQLite file: write-ahead log, synchronous commits, one writing connection, read-only readers.
+
+A file lock refuses a second server on the same folder.
+"""
+
+import fcntl
+import os
+import sqlite3
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import fields
+from operator import attrgetter
+from pathlib import Path
+from typing import Any, TypeVar
+
+from sqlite_utils import Database
+
+from scheduler.core.state.throughput import KINDS_MOST, ScoredBelief
+from scheduler.live.store.migrations import migrations
+from scheduler.live.store.store_interface import (
+    MONEY_KEYS,
+    JobQuery,
+    JobUsage,
+    LoadedState,
+    MoneyQuery,
+    MoneySum,
+    WriteBatch,
+)
+from scheduler.live.store.table_rows import (
+    AnswerRow,
+    AttemptRow,
+    ChargeKind,
+    ChargeRow,
+    CheckpointRow,
+    FactsRow,
+    JobRow,
+    JournalRow,
+    NetworkRow,
+    NodeRow,
+    OutboxRow,
+    PartRow,
+    PolicyRow,
+    PoolRow,
+    RentRow,
+    RestartCostRow,
+    SpecRow,
+    SpeedRow,
+    TokenRow,
+)
+from walras.cluster import NodeId
+from walras.errors import ConfigError, Conflict, NotFound
+from walras.job_request import JobId
+from walras.states import AttemptState, JobState, Reason
+
+Row = TypeVar("Row")
+#: SQLite takes a limited number of values in one statement.
+_IN_ONE_QUERY = 10_000
+#: Columns that are more than their SQLite type.
+_ENUMS: dict[tuple[type, str], Any] = {
+    (JobRow, "state"): JobState,
+    (JobRow, "reason"): Reason,
+    (AttemptRow, "state"): AttemptState,
+    (ChargeRow, "kind"): ChargeKind,
+    (AttemptRow, "reason"): Reason,
+}
+#: Every table and what it holds, in the order in which a commit writes them.
+_TABLES: tuple[tuple[str, Any], ...] = (
+    ("journal", JournalRow),
+    ("specs", SpecRow),
+    ("jobs", JobRow),
+    ("attempts", AttemptRow),
+    ("parts", PartRow),
+    ("nodes", NodeRow),
+    ("outbox", OutboxRow),
+    ("checkpoints", CheckpointRow),
+    ("rents", RentRow),
+    ("pools", PoolRow),
+    ("speeds", SpeedRow),
+    ("scores", ScoredBelief),
+    ("facts", FactsRow),
+    ("networks", NetworkRow),
+    ("restart_costs", RestartCostRow),
+    ("charges", ChargeRow),
+    ("policies", PolicyRow),
+    ("answers", AnswerRow),
+    ("tokens", TokenRow),
+)
+
+
+def _columns(row_type: Any) -> str:
+    return ", ".join(column.name for column in fields(row_type))
+
+
+def _replace_sql(table: str, row_type: Any) -> str:
+    marks = ", ".join("?" for _ in fields(row_type))
+    verb = "INSERT" if table in ("journal", "charges") else "INSERT OR REPLACE"
+    return f"{verb} INTO {table} ({_columns(row_type)}) VALUES ({marks})"
+
+
+_REPLACE = {table: _replace_sql(table, row_type) for table, row_type in _TABLES}
+_VALUES = {table: attrgetter(*(column.name for column in fields(row_type))) for table, row_type in _TABLES}
+
+
+def _build(row_type: type[Row], values: Sequence[Any]) -> Row:
+    """A row object from a tuple in the order of its fields."""
+    typed = list(values)
+    for index, column in enumerate(fields(row_type)):  # type: ignore[arg-type]
+        enum = _ENUMS.get((row_type, column.name))
+        if typed[index] is None:
+            continue
+        if enum is not None:
+            typed[index] = enum(typed[index])
+        elif column.type is bool:
+            typed[index] = bool(typed[index])
+    return row_type(*typed)
+
+
+class FolderLock:
+    """Held by the one server that may write in a data folder; freed by the kernel when its process dies."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / "lock"
+        self._file = open(self._path, "a+", encoding="utf-8")  # noqa: SIM115 - held for the life of the server
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._file.seek(0)
+            holder = self._file.read().strip() or "unknown"
+            self._file.close()
+            raise Conflict(
+                f"{folder} is in use by another server (pid {holder})", fix="stop that server, or choose another --data"
+            ) from None
+        self._file.truncate(0)
+        self._file.write(str(os.getpid()))
+        self._file.flush()
+
+    def release(self) -> None:
+        self._file.close()
+
+
+def _open_database(path: Path) -> Database:
+    """The database with its tables of today."""
+    # Calls come one at a time, from the writer thread; the thread that opens is another one.
+    connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
+    os.chmod(path, 0o600)
+    connection.execute("PRAGMA journal_mode=WAL")
+    connection.execute("PRAGMA synchronous=FULL")
+    database = Database(connection)
+    migrations.apply(database)
+    return database
+
+
+class SqliteStore:
+    """`Store` on `folder/walras.db`."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._lock = FolderLock(folder)
+        self._path = folder / "walras.db"
+        try:
+            self._db = _open_database(self._path)
+        except sqlite3.DatabaseError as error:
+            self._lock.release()
+            fix = "restore it from a backup (docs/operations.md), or choose another --data"
+            raise ConfigError(f"{self._path}: {error}", field="--data", fix=fix) from None
+        self._local = threading.local()
+        self._readers: list[sqlite3.Connection] = []
+        self._readers_lock = threading.Lock()
+
+    # ---------------------------------------------------------------- writing
+
+    def commit(self, batch: WriteBatch) -> None:
+        connection = self._db.conn
+        with self._db.atomic():
+            for table, _ in _TABLES:
+                rows = getattr(batch, table)
+                if rows:
+                    connection.executemany(_REPLACE[table], map(_VALUES[table], rows))
+            if batch.last_command_id:
+                connection.execute(
+                    "INSERT OR REPLACE INTO meta (name, value) VALUES ('last_command_id', ?)", [batch.last_command_id]
+                )
+            if batch.answers_until > 0:
+                connection.execute("DELETE FROM answers WHERE at < ?", [batch.answers_until])
+            if batch.outbox_done:
+                connection.executemany("DELETE FROM outbox WHERE command_id = ?", [(c,) for c in batch.outbox_done])
+
+    def touch(self) -> None:
+        with self._db.atomic():
+            self._db.execute("UPDATE meta SET value = value + 1 WHERE name = 'touched'")
+
+    def close(self) -> None:
+        with self._readers_lock:
+            for reader in self._readers:
+                reader.close()
+            self._readers.clear()
+        self._db.close()
+        self._lock.release()
+
+    # ---------------------------------------------------------------- reading
+
+    def epoch_unix_s(self) -> float:
+        return float(self._value("SELECT value FROM meta WHERE name = 'epoch_unix_s'"))
+
+    def last_at(self) -> float:
+        return float(self._value("SELECT at FROM journal ORDER BY seq DESC LIMIT 1") or 0.0)
+
+    def load(self) -> LoadedState:
+        live = "job_id IN (SELECT job_id FROM attempts WHERE ended_at IS NULL)"
+        return LoadedState(
+            jobs=tuple(self._select("jobs", JobRow, "ended_at IS NULL")),
+            attempts=tuple(self._select("attempts", AttemptRow, "ended_at IS NULL")),
+            parts=tuple(
+                part
+                for part in self._select("parts", PartRow, live)
+                if self._value(
+                    "SELECT ended_at IS NULL FROM attempts WHERE job_id = ? AND attempt = ?", part.job_id, part.attempt
+                )
+            ),
+            nodes=tuple(self._select("nodes", NodeRow, "state NOT IN ('released')")),
+            outbox=tuple(self._select("outbox", OutboxRow, "1 ORDER BY command_id")),
+            checkpoints=tuple(
+                self._select(
+                    "checkpoints",
+                    CheckpointRow,
+                    "job_id IN (SELECT job_id FROM jobs WHERE ended_at IS NULL) ORDER BY job_id, attempt, step",
+                )
+            ),
+            rents=tuple(self._select("rents", RentRow, "state = 'asked'")),
+            pools=tuple(self._select("pools", PoolRow, "1 ORDER BY rowid")),
+            speeds=tuple(self._select("speeds", SpeedRow, "1")),
+            scores=tuple(self._select("scores", ScoredBelief, "1")),
+            facts=tuple(self._select("facts", FactsRow, f"1 ORDER BY told_at DESC LIMIT {2 * KINDS_MOST}"))[::-1],
+            networks=tuple(self._select("networks", NetworkRow, "1 ORDER BY pool_id")),
+            restart_costs=tuple(self._select("restart_costs", RestartCostRow, "1")),
+            last_job_id=int(self._value("SELECT max(job_id) FROM jobs") or 0),
+            last_command_id=int(self._value("SELECT value FROM meta WHERE name = 'last_command_id'") or 0),
+            last_charge_id=int(self._value("SELECT max(charge_id) FROM charges") or 0),
+        )
+
+    def journal(self, *, whole: bool = False) -> Iterator[JournalRow]:
+        first = 0 if whole else self._value("SELECT max(seq) FROM journal WHERE kind = 'generation'") or 0
+        cursor = self._reader().execute(
+            f"SELECT {_columns(JournalRow)} FROM journal WHERE seq >= ? ORDER BY seq", [first]
+        )
+        for values in cursor:
+            yield JournalRow(*values)
+
+    def job(self, job_id: JobId) -> JobRow | None:
+        return self._first(self._select("jobs", JobRow, "job_id = ?", job_id))
+
+    def jobs(self, query: JobQuery) -> list[JobRow]:
+        clauses: list[str] = []
+        values: list[Any] = []
+        for column, wanted in (("state", query.states), ("project", query.projects)):
+            if wanted is not None and (wanted or column == "project"):
+                clauses.append(f"{column} IN ({', '.join('?' for _ in wanted)})")
+                values.extend(wanted)
+        for column, value in (("user", query.user), ("project", query.project)):
+            if value:
+                clauses.append(f"{column} = ?")
+                values.append(value)
+        if query.active:
+            clauses.append("ended_at IS NULL")
+        if query.before_id is not None:
+            clauses.append("job_id < ?")
+            values.append(query.before_id)
+        where = " AND ".join(clauses) or "1"
+        return self._select("jobs", JobRow, f"{where} ORDER BY job_id DESC LIMIT ?", *values, query.limit)
+
+    def job_named(self, user: str, name: str) -> JobId | None:
+        found = self._value("SELECT max(job_id) FROM jobs WHERE user = ? AND name = ?", user, name)
+        return None if found is None else JobId(found)
+
+    def spec(self, job_id: JobId) -> SpecRow | None:
+        return self._first(self._select("specs", SpecRow, "job_id = ?", job_id))
+
+    def attempts(self, job_id: JobId) -> list[AttemptRow]:
+        return self._select("attempts", AttemptRow, "job_id = ? ORDER BY attempt", job_id)
+
+    def usage(self, job_ids: Iterable[JobId], at: float) -> list[JobUsage]:
+        wanted = list(job_ids)
+        if len(wanted) > _IN_ONE_QUERY:
+            return [*self.usage(wanted[:_IN_ONE_QUERY], at), *self.usage(wanted[_IN_ONE_QUERY:], at)]
+        marks = ", ".join("?" for _ in wanted)
+        cursor = self._reader().execute(
+            "SELECT job_id, accelerator, sum(accelerators * max(0, coalesce(ended_at, ?1) - leased_at)),"
+            " sum(usd + CASE WHEN ended_at IS NULL THEN usd_per_h * max(0, ?1 - usd_since_at) / 3600 ELSE 0 END)"
+            f" FROM attempts WHERE job_id IN ({marks}) GROUP BY job_id, accelerator",
+            [at, *wanted],
+        )
+        return [JobUsage(*values) for values in cursor]
+
+    def charges(self, job_id: JobId | None = None) -> list[ChargeRow]:
+        where, values = ("1", ()) if job_id is None else ("job_id = ?", (job_id,))
+        return self._select("charges", ChargeRow, f"{where} ORDER BY charge_id", *values)
+
+    def spent(self) -> dict[tuple[str, str], float]:
+        cursor = self._reader().execute(
+            "SELECT project, month, sum(usd) FROM charges WHERE kind = 'use' GROUP BY 1, 2 UNION ALL"
+            " SELECT '', month, sum(usd) FROM charges WHERE kind = 'machine' OR market = 'owned' GROUP BY 1, 2"
+        )
+        return {(project, month): usd for project, month, usd in cursor}
+
+    def money(self, query: MoneyQuery) -> list[MoneySum]:
+        assert query.by in MONEY_KEYS, query.by
+        clauses: list[str] = ["charge_id < ?"]
+        values: list[Any] = [query.before_id]
+        for column, wanted in (("month", query.month), ("project", query.project)):
+            if wanted:
+                clauses.append(f"{column} = ?")
+                values.append(wanted)
+        if query.projects is not None:
+            clauses.append(f"kind = 'use' AND project IN ({', '.join('?' for _ in query.projects)})")
+            values.extend(query.projects)
+        cursor = self._reader().execute(
+            f"SELECT {MONEY_KEYS[query.by]}, kind, market = 'owned', sum(usd), sum(on_demand_usd),"
+            " sum(accelerators * (until_at - since_at))"
+            f" FROM charges WHERE {' AND '.join(clauses)} GROUP BY 1, 2, 3",
+            values,
+        )
+        return [MoneySum(str(row[0]), ChargeKind(row[1]), bool(row[2]), *row[3:]) for row in cursor]
+
+    def attempt_was_on(self, job_id: JobId, attempt: int, node_id: NodeId) -> bool:
+        sql = "SELECT 1 FROM parts WHERE job_id = ? AND attempt = ? AND node_id = ?"
+        return self._value(sql, job_id, attempt, node_id) is not None
+
+    def checkpoint(self, job_id: JobId) -> CheckpointRow | None:
+        return self._first(
+            self._select("checkpoints", CheckpointRow, "job_id = ? ORDER BY attempt DESC, step DESC LIMIT 1", job_id)
+        )
+
+    def policies(self, limit: int = 100) -> list[PolicyRow]:
+        return self._select("policies", PolicyRow, "1 ORDER BY version DESC LIMIT ?", limit)
+
+    def answer(self, user: str, key: str) -> AnswerRow | None:
+        return self._first(self._select("answers", AnswerRow, "user = ? AND key = ?", user, key))
+
+    def token(self, sha256: str) -> TokenRow | None:
+        return self._first(self._select("tokens", TokenRow, "sha256 = ?", sha256))
+
+    def tokens(self) -> list[TokenRow]:
+        return self._select("tokens", TokenRow, "1 ORDER BY created_at")
+
+    # ---------------------------------------------------------------- plumbing
+
+    def _reader(self) -> sqlite3.Connection:
+        """This thread's own read-only connection."""
+        reader: sqlite3.Connection | None = getattr(self._local, "reader", None)
+        if reader is None:
+            # close() may run in another thread; use stays with this one.
+            reader = sqlite3.connect(f"{self._path.absolute().as_uri()}?mode=ro", uri=True, check_same_thread=False)
+            self._local.reader = reader
+            with self._readers_lock:
+                self._readers.append(reader)
+        return reader
+
+    def _select(self, table: str, row_type: type[Row], where: str, *values: Any) -> list[Row]:
+        cursor = self._reader().execute(f"SELECT {_columns(row_type)} FROM {table} WHERE {where}", values)
+        return [_build(row_type, row) for row in cursor]
+
+    def _value(self, sql: str, *values: Any) -> Any:
+        row = self._reader().execute(sql, values).fetchone()
+        return None if row is None else row[0]
+
+    @staticmethod
+    def _first(rows: list[Row]) -> Row | None:
+        return rows[0] if rows else None
+
+
+def read_stored_journal(folder: Path) -> Iterator[JournalRow]:
+    """The whole journal of a data folder, read without taking its lock."""
+    path = folder / "walras.db"
+    if not path.is_file():
+        raise NotFound(
+            f"{folder} holds no walras.db", field="data", fix="name the folder given to `walras server --data`"
+        )
+    connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
+    try:
+        for values in connection.execute(f"SELECT {_columns(JournalRow)} FROM journal ORDER BY seq"):
+            yield JournalRow(*values)
+    finally:
+        connection.close()

@@ -1,0 +1,225 @@
+"""The interface between the server and its database: what a transaction writes, what is loaded, what is queried.
+
+One thread calls the writing half, any thread the reading half. A commit is atomic and durable when it returns: only
+then does the server answer or act. Another database is another class with these methods and the same contract tests.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from scheduler.core.state.throughput import ScoredBelief
+from scheduler.live.store.table_rows import (
+    AnswerRow,
+    AttemptRow,
+    ChargeKind,
+    ChargeRow,
+    CheckpointRow,
+    FactsRow,
+    JobRow,
+    JournalRow,
+    NetworkRow,
+    NodeRow,
+    OutboxRow,
+    PartRow,
+    PolicyRow,
+    PoolRow,
+    RentRow,
+    RestartCostRow,
+    SpecRow,
+    SpeedRow,
+    TokenRow,
+)
+from walras.cluster import NodeId
+from walras.job_request import JobId
+
+
+@dataclass(frozen=True, slots=True)
+class MoneySum:
+    """What the ledger holds of one project, user, job, pool or month."""
+
+    key: str
+    kind: ChargeKind
+    #: Owned machines are paid for by their use; rented ones by the machine, used or not.
+    is_owned: bool
+    usd: float
+    on_demand_usd: float
+    accelerator_s: float
+
+
+@dataclass(slots=True)
+class WriteBatch:
+    """Everything one transaction writes. Rows replace the row of the same key."""
+
+    journal: list[JournalRow] = field(default_factory=list)
+    specs: list[SpecRow] = field(default_factory=list)
+    jobs: list[JobRow] = field(default_factory=list)
+    attempts: list[AttemptRow] = field(default_factory=list)
+    parts: list[PartRow] = field(default_factory=list)
+    nodes: list[NodeRow] = field(default_factory=list)
+    outbox: list[OutboxRow] = field(default_factory=list)
+    #: Confirmed commands, and the newest command id given out (0: none in this batch).
+    outbox_done: list[int] = field(default_factory=list)
+    last_command_id: int = 0
+    checkpoints: list[CheckpointRow] = field(default_factory=list)
+    rents: list[RentRow] = field(default_factory=list)
+    pools: list[PoolRow] = field(default_factory=list)
+    speeds: list[SpeedRow] = field(default_factory=list)
+    scores: list[ScoredBelief] = field(default_factory=list)
+    facts: list[FactsRow] = field(default_factory=list)
+    networks: list[NetworkRow] = field(default_factory=list)
+    restart_costs: list[RestartCostRow] = field(default_factory=list)
+    charges: list[ChargeRow] = field(default_factory=list)
+    policies: list[PolicyRow] = field(default_factory=list)
+    answers: list[AnswerRow] = field(default_factory=list)
+    #: Older answers are deleted (0: none are).
+    answers_until: float = 0.0
+    tokens: list[TokenRow] = field(default_factory=list)
+
+    def is_empty(self) -> bool:
+        return not any(getattr(self, name) for name in self.__slots__)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedState:
+    """What a starting server needs in memory: everything that is not over."""
+
+    jobs: tuple[JobRow, ...]
+    attempts: tuple[AttemptRow, ...]
+    parts: tuple[PartRow, ...]
+    nodes: tuple[NodeRow, ...]
+    outbox: tuple[OutboxRow, ...]
+    #: The newest checkpoint of each active job.
+    checkpoints: tuple[CheckpointRow, ...]
+    rents: tuple[RentRow, ...]
+    pools: tuple[PoolRow, ...]
+    speeds: tuple[SpeedRow, ...]
+    #: What was believed of speeds before they were measured.
+    scores: tuple[ScoredBelief, ...]
+    #: Of the kinds of which something was told last.
+    facts: tuple[FactsRow, ...]
+    networks: tuple[NetworkRow, ...]
+    restart_costs: tuple[RestartCostRow, ...]
+    last_job_id: int
+    last_command_id: int
+    last_charge_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class JobQuery:
+    """A page of jobs, newest first. Empty fields do not filter; `projects` None sees all."""
+
+    states: tuple[str, ...] = ()
+    user: str = ""
+    project: str = ""
+    projects: tuple[str, ...] | None = None
+    active: bool = False
+    #: Only jobs with a smaller id.
+    before_id: int | None = None
+    limit: int = 50
+
+
+#: By what money can be summed, and the column of each.
+MONEY_KEYS = {"project": "project", "user": "user", "job": "job_id", "pool": "pool_id", "month": "month"}
+
+
+@dataclass(frozen=True, slots=True)
+class MoneyQuery:
+    """What to sum. Empty fields do not filter; `projects` None sees all, machines that nobody used included."""
+
+    by: str
+    #: Charges with a smaller number.
+    before_id: int
+    month: str = ""
+    project: str = ""
+    projects: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JobUsage:
+    """What a job's ended and live attempts on one accelerator type have cost, settled until `usd_since_at`."""
+
+    job_id: JobId
+    accelerator: str
+    accelerator_s: float
+    usd: float
+
+
+class Store(Protocol):
+    """What the server keeps."""
+
+    # ---------------------------------------------------------------- writing (one thread)
+
+    def commit(self, batch: WriteBatch) -> None:
+        """Write everything or nothing; durable on return."""
+        ...
+
+    def touch(self) -> None:
+        """Write something, to show that writing works."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the database and of its lock."""
+        ...
+
+    # ---------------------------------------------------------------- reading (any thread)
+
+    def epoch_unix_s(self) -> float:
+        """Unix seconds of instant 0."""
+        ...
+
+    def last_at(self) -> float:
+        """The latest instant in the journal."""
+        ...
+
+    def load(self) -> LoadedState:
+        """Everything that is not over."""
+        ...
+
+    def journal(self, *, whole: bool = False) -> Iterator[JournalRow]:
+        """The journal in order: of the current generation (since the last start), or the whole of it."""
+        ...
+
+    def job(self, job_id: JobId) -> JobRow | None: ...
+
+    def jobs(self, query: JobQuery) -> list[JobRow]: ...
+
+    def job_named(self, user: str, name: str) -> JobId | None:
+        """The user's newest job of that name."""
+        ...
+
+    def spec(self, job_id: JobId) -> SpecRow | None: ...
+
+    def attempts(self, job_id: JobId) -> list[AttemptRow]: ...
+
+    def usage(self, job_ids: Iterable[JobId], at: float) -> list[JobUsage]:
+        """Accelerator-seconds and money by job and accelerator type until `at`."""
+        ...
+
+    def charges(self, job_id: JobId | None = None) -> list[ChargeRow]:
+        """The ledger of money in order, of one job or the whole of it."""
+        ...
+
+    def spent(self) -> dict[tuple[str, str], float]:
+        """USD by (project, month), as budgets count it: project "" is everything."""
+        ...
+
+    def money(self, query: MoneyQuery) -> list[MoneySum]:
+        """Sums over the ledger of money."""
+        ...
+
+    def attempt_was_on(self, job_id: JobId, attempt: int, node_id: NodeId) -> bool: ...
+
+    def checkpoint(self, job_id: JobId) -> CheckpointRow | None:
+        """The newest one that was recorded."""
+        ...
+
+    def policies(self, limit: int = 100) -> list[PolicyRow]:
+        """Newest first."""
+        ...
+
+    def answer(self, user: str, key: str) -> AnswerRow | None: ...
+
+    def token(self, sha256: str) -> TokenRow | None: ...
+
+    def tokens(self) -> list[TokenRow]: ...

@@ -1,0 +1,284 @@
+"""The tables, one dataclass for each. Columns that hold JSON say so. Instants are `*_at`, seconds since the cluster's
+epoch (tokens excepted: they outlive clocks, so theirs are Unix seconds).
+
+The live objects in memory are these rows; the store receives copies that are taken at the end of a transaction.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from walras.cluster import NodeId, PoolId
+from walras.job_request import JobId, Kind
+from walras.states import AttemptState, JobState, Reason
+
+
+@dataclass(slots=True)
+class JobRow:
+    job_id: JobId
+    name: str
+    project: str
+    user: str
+    kind: str
+    state: JobState
+    priority: int
+    accelerators: int
+    submitted_at: float
+    reason: Reason | None = None
+    detail: str = ""
+    attempts: int = 0
+    restarts: int = 0
+    steps: float = 0.0
+    steps_total: float | None = None
+    steps_per_s: float | None = None
+    started_at: float | None = None
+    ended_at: float | None = None
+    #: JSON objects.
+    first_values: str = "{}"
+    last_values: str = "{}"
+    labels: str = "{}"
+    #: What it may cost, USD, where that was changed after it was submitted.
+    budget_usd: float | None = None
+    #: JSON of `scheduler.live.loop.live_state.JobTarget`; empty where the job has none.
+    target: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SpecRow:
+    """Written once per job: what was asked for, and the core's view of it (both JSON)."""
+
+    job_id: JobId
+    spec: str
+    request: str
+
+
+@dataclass(slots=True)
+class AttemptRow:
+    job_id: JobId
+    attempt: int
+    state: AttemptState
+    pool_id: PoolId
+    accelerator: str
+    emulated: bool
+    accelerators: int
+    leased_at: float
+    #: JSON: [[node_id, [device, ...]], ...] in node-rank order.
+    placement: str
+    reason: Reason | None = None
+    profiling: bool = False
+    started_at: float | None = None
+    ended_at: float | None = None
+    exit_code: int | None = None
+    signal: int | None = None
+    failed_rank: int | None = None
+    checkpoint_step: float | None = None
+    #: Money until `usd_since_at`, and what an hour costs from then on, USD.
+    usd: float = 0.0
+    usd_per_h: float = 0.0
+    usd_since_at: float = 0.0
+
+
+@dataclass(slots=True)
+class PartRow:
+    """One machine's part of an attempt."""
+
+    job_id: JobId
+    attempt: int
+    node_id: NodeId
+    node_rank: int
+    prepared: bool = False
+    started: bool = False
+    #: Nothing of the attempt is left on the machine.
+    ended: bool = False
+    #: A prepare or start command was given, so something may be there to stop.
+    ordered: bool = False
+    #: A stop command was given because another part failed or the attempt is over.
+    stopped: bool = False
+    cause: str = ""
+    exit_code: int | None = None
+    signal: int | None = None
+    failed_rank: int | None = None
+    #: Where the ranks of the gang will meet, as this machine said.
+    address: str = ""
+    port: int = 0
+    #: When it ended, to tell the first failure of a gang.
+    ended_at: float | None = None
+    steps: float | None = None
+
+
+@dataclass(slots=True)
+class NodeRow:
+    node_id: NodeId
+    pool_id: PoolId
+    #: JSON of `walras.wire.ShapeFacts`.
+    facts: str
+    #: SHA-256 of the agent's credential.
+    credential: str
+    #: up | unreachable | lost | released
+    state: str
+    joined_at: float
+    #: Why it takes no new jobs: "" | leaving | quarantined.
+    cordon: str = ""
+    detail: str = ""
+    rent_token: str = ""
+    reports_acked: int = 0
+    #: Rented machines: until when their use is in the ledger of money; None: it has not begun.
+    billed_until_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OutboxRow:
+    """A command for an agent, not confirmed yet; `body` is JSON of `walras.wire.AnyCommand` without the job's token."""
+
+    command_id: int
+    node_id: NodeId
+    body: str
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointRow:
+    job_id: JobId
+    attempt: int
+    step: float
+    path: str
+    digest: str
+    recorded_at: float
+
+
+@dataclass(slots=True)
+class RentRow:
+    """A request for machines, written before the provider is called."""
+
+    token: str
+    pool_id: PoolId
+    machines: int
+    asked_at: float
+    #: asked | failed | ended
+    state: str = "asked"
+
+
+class ChargeKind(StrEnum):
+    """What was paid for."""
+
+    #: The accelerators that an attempt held.
+    USE = "use"
+    #: A rented machine, whoever used it or did not.
+    MACHINE = "machine"
+
+
+@dataclass(frozen=True, slots=True)
+class ChargeRow:
+    """A stretch of use at one price, inside one month: written once, never changed."""
+
+    charge_id: int
+    kind: ChargeKind
+    since_at: float
+    until_at: float
+    usd_per_h: float
+    usd: float
+    #: What the same would have cost on demand then.
+    on_demand_usd: float
+    #: Such as 2026-11, UTC.
+    month: str
+    pool_id: PoolId
+    market: str
+    accelerator: str
+    accelerators: float
+    #: Of a machine; empty for an attempt.
+    node_id: NodeId
+    #: Of an attempt; 0 and empty for a machine.
+    job_id: JobId
+    attempt: int
+    project: str
+    user: str
+
+
+@dataclass(frozen=True, slots=True)
+class PoolRow:
+    """`body`: JSON of `walras.cluster.Pool`, as last declared."""
+
+    pool_id: PoolId
+    body: str
+
+
+@dataclass(frozen=True, slots=True)
+class SpeedRow:
+    """The newest speed reported of a gang."""
+
+    kind: Kind
+    accelerator: str
+    count: int
+    steps_per_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkRow:
+    """What gangs over several machines of the pool get: the median of the newest measurements."""
+
+    pool_id: PoolId
+    bytes_per_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class FactsRow:
+    """`body`: JSON of `walras.model_facts.ModelFacts`, the newest that jobs counted, or that people stated."""
+
+    kind: Kind
+    counted: bool
+    body: str
+    told_at: float
+    #: Who stated it; empty for a job.
+    told_by: str
+
+
+@dataclass(frozen=True, slots=True)
+class RestartCostRow:
+    """What a restart of the kind costs, as far as the core knows."""
+
+    kind: Kind
+    restart_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyRow:
+    version: int
+    #: JSON of the mapping that was given.
+    body: str
+    changed_at: float
+    changed_by: str
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerRow:
+    """The answer to a request with an idempotency key."""
+
+    user: str
+    key: str
+    body_sha256: str
+    answer: str
+    at: float
+
+
+@dataclass(slots=True)
+class TokenRow:
+    """A user's token: only its hash is kept."""
+
+    sha256: str
+    prefix: str
+    user: str
+    role: str
+    #: JSON list; ["*"] is every project.
+    projects: str
+    created_at: float
+    created_by: str
+    expires_at: float | None = None
+    revoked_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JournalRow:
+    """`kind`: "generation" (a fresh core begins), "event" or "command". `payload` is JSON."""
+
+    at: float
+    kind: str
+    type: str
+    payload: str

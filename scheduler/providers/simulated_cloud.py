@@ -1,0 +1,173 @@
+"""A cloud in virtual time: boot delays, quotas, a market that has only so much, revocations with notice, and the bill.
+
+Pure: time comes in as `at`, what will happen goes out as events with their instants. The caller delivers them, and
+before it does asks `holds`, because a machine may have been given back, or have died, meanwhile. Whether to rent is
+decided by the scheduler, when the market takes machines back by whoever drives this.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from math import inf
+
+from scheduler.core.events import NodeJoined, NodeLeaving, NodeLost, RentFailed
+from scheduler.providers.provider import MachineState, RentedMachine
+from walras.cluster import Market, NodeId, Pool, PoolId, billed_until
+from walras.states import Reason
+
+_HOUR_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class RentalTerms:
+    """How machines of one pool are rented, besides the price, quota and notice that the pool itself states."""
+
+    #: Request to machine ready.
+    boot_s: float = 0.0
+    #: A machine that was ready is paid for this long at least.
+    minimum_billing_s: float = 0.0
+    #: Machines that the market has; what is asked for beyond is not granted. inf: the quota alone counts.
+    capacity: float = inf
+
+
+@dataclass(slots=True)
+class _Rented:
+    node_id: NodeId
+    pool: Pool
+    token: str
+    ready_at: float
+    #: When it is to be gone, once notice was given.
+    leaves_at: float = inf
+    #: Since when its price is the pool's, and its bill until then.
+    priced_at: float = -inf
+    before_usd: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class SpotRevocation:
+    """Notice for one machine, and its end."""
+
+    notice: NodeLeaving
+    end: NodeLost
+
+
+class SimulatedCloud:
+    """Machines by the hour: billed from the moment they are ready until they are given back or taken away."""
+
+    def __init__(self, terms: Mapping[PoolId, RentalTerms]) -> None:
+        self._terms = dict(terms)
+        self._tokens: set[str] = set()
+        #: Machines held, in order of being asked for.
+        self._held: dict[PoolId, dict[NodeId, _Rented]] = {}
+        #: Bill of machines that are gone, USD.
+        self._settled_usd: dict[PoolId, float] = {}
+
+    def request(
+        self, at: float, token: str, pool: Pool, machines: int, boot_s: float | None = None
+    ) -> tuple[NodeJoined | RentFailed, ...]:
+        """Rent machines: a `NodeJoined` for each that is to be had, one `RentFailed` for the others.
+
+        `boot_s`: how long these take to be ready, where that is not what the terms say.
+
+        A token that is known already rents nothing more and answers nothing.
+        """
+        if token in self._tokens:
+            return ()
+        self._tokens.add(token)
+        terms = self._terms.get(pool.pool_id, RentalTerms())
+        held = self._held.setdefault(pool.pool_id, {})
+        quota = 0 if pool.market is Market.OWNED else pool.quota
+        ready_at = at + (terms.boot_s if boot_s is None else boot_s)
+        granted = int(max(0, min(machines, quota - len(held), terms.capacity - len(held))))
+        answers: list[NodeJoined | RentFailed] = []
+        for index in range(granted):
+            machine = _Rented(NodeId(f"{token}-{index}"), pool, token, ready_at)
+            held[machine.node_id] = machine
+            answers.append(NodeJoined(machine.ready_at, machine.node_id, pool.pool_id, token))
+        if granted < machines:
+            limit = f"the quota is {quota}" if quota <= terms.capacity else f"the market has {terms.capacity:g}"
+            reason = f"{pool.pool_id}: {granted} of {machines} machines granted, {limit}"
+            answers.append(RentFailed(at, token, reason, machines - granted))
+        return tuple(answers)
+
+    def describe(self, at: float) -> tuple[RentedMachine, ...]:
+        """Every machine that is held, pool by pool in order of being asked for."""
+        return tuple(
+            RentedMachine(machine.node_id, pool_id, machine.token, _state(machine, at))
+            for pool_id, held in self._held.items()
+            for machine in held.values()
+        )
+
+    def terminate(self, at: float, node_id: NodeId) -> None:
+        """The machine is given back, or no more; its bill ends. Unknown or gone machines are no error."""
+        for pool_id, held in self._held.items():
+            machine = held.pop(node_id, None)
+            if machine is not None:
+                self._settled_usd[pool_id] = self._settled_usd.get(pool_id, 0.0) + self._usd(machine, at)
+
+    def revoke(self, at: float, pool_id: PoolId, machines: int | None = None) -> tuple[SpotRevocation, ...]:
+        """Take machines of a pool away, those that are ready longest first; None: all of them.
+
+        Each has the notice that its pool states. Machines that boot or are leaving already do not count.
+        """
+        held = self._held.get(pool_id, {}).values()
+        ready = sorted(
+            (machine for machine in held if machine.ready_at <= at and machine.leaves_at == inf),
+            key=lambda machine: machine.ready_at,
+        )
+        return tuple(self._take_back(at, machine) for machine in ready[:machines])
+
+    def reprice(self, at: float, pool: Pool) -> None:
+        """The market asks another price: all machines of the pool cost that from now on."""
+        for machine in self._held.get(pool.pool_id, {}).values():
+            if at > machine.ready_at:
+                since = max(machine.priced_at, machine.ready_at)
+                machine.before_usd += machine.pool.usd_per_h * (at - since) / _HOUR_S
+                machine.priced_at = at
+            machine.pool = pool
+
+    def limit(self, pool_id: PoolId, capacity: float) -> int:
+        """The market has this many machines from now on. Answers how many of those held (and staying) are beyond."""
+        self._terms[pool_id] = replace(self._terms.get(pool_id, RentalTerms()), capacity=capacity)
+        held = sum(machine.leaves_at == inf for machine in self._held.get(pool_id, {}).values())
+        return int(max(0.0, held - capacity))
+
+    def revoke_one(self, at: float, node_id: NodeId) -> SpotRevocation | None:
+        """Take this machine away; None if it is not there, or is leaving already."""
+        machine = self._find(node_id)
+        if machine is None or machine.ready_at > at or machine.leaves_at < inf:
+            return None
+        return self._take_back(at, machine)
+
+    def holds(self, node_id: NodeId) -> bool:
+        """True while the machine is rented (booting included)."""
+        return self._find(node_id) is not None
+
+    def usd(self, at: float, pool_id: PoolId) -> float:
+        """The whole bill of a pool until `at`."""
+        running = sum(self._usd(machine, at) for machine in self._held.get(pool_id, {}).values())
+        return self._settled_usd.get(pool_id, 0.0) + running
+
+    def _find(self, node_id: NodeId) -> _Rented | None:
+        return next((held[node_id] for held in self._held.values() if node_id in held), None)
+
+    def _take_back(self, at: float, machine: _Rented) -> SpotRevocation:
+        machine.leaves_at = at + machine.pool.notice_s
+        return SpotRevocation(
+            NodeLeaving(at, machine.node_id, machine.leaves_at),
+            NodeLost(machine.leaves_at, machine.node_id, Reason.INFRA_SPOT_RECLAIM),
+        )
+
+    def _usd(self, machine: _Rented, at: float) -> float:
+        """One machine's bill: nothing before it is ready, then at least the minimum and whole steps."""
+        if at <= machine.ready_at:
+            return 0.0
+        least_s = self._terms.get(machine.pool.pool_id, RentalTerms()).minimum_billing_s
+        billed = replace(machine.pool, minimum_billing_s=least_s)
+        until, since = billed_until(billed, machine.ready_at, at), max(machine.priced_at, machine.ready_at)
+        return machine.before_usd + machine.pool.usd_per_h * (until - since) / _HOUR_S
+
+
+def _state(machine: _Rented, at: float) -> MachineState:
+    if machine.leaves_at < inf:
+        return MachineState.LEAVING
+    return MachineState.BOOTING if at < machine.ready_at else MachineState.RUNNING

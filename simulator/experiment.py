@@ -1,0 +1,291 @@
+"""From the files of an experiment to what a simulation takes: pools, ground truth, jobs, incidents.
+
+A workload is a Walras workload file (YAML, as the live demo runs it) or a trace in any format that
+`simulator.workloads.formats` reads.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from math import inf
+from pathlib import Path
+
+from scheduler.providers.simulated_cloud import RentalTerms
+from simulator.faults import PoolRevocation
+from simulator.goodput.laws import GoodputLaws, goodput_laws, is_law_file, law_name, read_goodput_laws
+from simulator.ground_truth import GroundTruth, SpeedKey
+from simulator.machines import PoolModel
+from simulator.measured_costs import MeasuredCosts
+from simulator.simulated_jobs import PlannedFailure, SimulatedJob
+from simulator.workloads.application_profiles import read_pollux_applications
+from simulator.workloads.formats import WORKLOAD_FILE, detect_format, find_format, read_trace
+from simulator.workloads.speed_tables import read_throughput_table
+from simulator.workloads.trace import SkippedRows, Trace
+from simulator.workloads.trace_binding import TraceBinding, machine_sizes, nominal_speeds
+from simulator.workloads.trace_source import ReadOptions
+from walras.cluster import Market, PoolId
+from walras.errors import ConfigError
+from walras.job_request import ANY_ACCELERATOR, JobId, JobRequest, Kind
+from walras.spec.cluster_file import ClusterConfig
+from walras.spec.file_model import load_yaml
+from walras.spec.job_groups import global_batch_of
+from walras.spec.job_spec import JobSpec, to_request
+from walras.spec.workload_file import ArrivalEntry, WorkloadFile
+
+
+@dataclass(frozen=True, slots=True)
+class Experiment:
+    """Everything about the world of one simulation but its seed. The jobs can be read once."""
+
+    pools: tuple[PoolModel, ...]
+    truth: GroundTruth
+    jobs: Iterable[SimulatedJob]
+    incidents: tuple[PoolRevocation, ...] = ()
+    #: Rows of a trace that were left out.
+    skipped: SkippedRows = field(default_factory=SkippedRows)
+
+
+def load_experiment(
+    workload_path: str | Path,
+    cluster_path: str | Path,
+    *,
+    speeds_path: str | Path | None = None,
+    measured: MeasuredCosts | None = None,
+    format: str | None = None,
+    reading: ReadOptions | None = None,
+) -> Experiment:
+    """Read the files and check that they fit each other.
+
+    `speeds_path` is a throughput table for a trace, or a YAML file of laws; without it, a Gavel trace takes the
+    `throughputs/simulation_throughputs.json` beside its folder, if that is there. `format` names the workload's format
+    where its ending and first line do not tell; `reading` says what may be done about bad rows of a trace. Raises
+    ConfigError (a UserError) for anything a person has to mend.
+    """
+    cluster = load_yaml(cluster_path, ClusterConfig)
+    known = find_format(format) if format is not None else detect_format(workload_path)
+    if known.name == WORKLOAD_FILE and speeds_path is not None:
+        raise ConfigError(
+            f"{workload_path}: a workload file takes no --speeds",
+            field="speeds",
+            fix="write `laws` into it, put speeds into the cluster file, or give --measured",
+        )
+    if known.name == WORKLOAD_FILE and reading not in (None, ReadOptions()):
+        raise ConfigError(
+            f"{workload_path}: a workload file is read whole: --skip-bad-rows, --sort and --only are for traces",
+            fix="leave them out",
+        )
+    if known.name != WORKLOAD_FILE and measured is not None:
+        raise ConfigError(
+            f"{workload_path}: what was measured is about the jobs of a workload file, and this is a trace",
+            field="measured",
+            fix="give the workload file of that run, or --speeds",
+        )
+    if known.name != WORKLOAD_FILE:
+        return trace_experiment(read_trace(workload_path, known.name, reading), cluster, speeds_path)
+    return workload_experiment(load_yaml(workload_path, WorkloadFile), cluster, measured)
+
+
+def pool_models(cluster: ClusterConfig) -> tuple[PoolModel, ...]:
+    """The cluster's pools as the simulated world has them."""
+    return tuple(
+        PoolModel(entry.pool(), entry.machines, RentalTerms(entry.boot, minimum_billing_s=entry.minimum_billing))
+        for entry in cluster.pools
+    )
+
+
+# ---------------------------------------------------------------------------------------------- traces
+
+
+def trace_experiment(trace: Trace, cluster: ClusterConfig, speeds_path: str | Path | None = None) -> Experiment:
+    """A trace, read or generated, on a cluster. Its jobs are made one by one as the simulation asks for them.
+
+    Raises ConfigError for a job that cannot run there, before anything runs.
+    """
+    speeds_path = speeds_path_of(trace, speeds_path)
+    laws = _trace_laws(speeds_path)
+    table = read_throughput_table(speeds_path) if speeds_path is not None and laws is None else {}
+    missing = {entry.accelerator for entry in cluster.pools} - {key.accelerator for key in table}
+    if table and missing:
+        raise ConfigError(f"{speeds_path}: no speeds for {', '.join(sorted(missing))} of the cluster", field="speeds")
+    looked = (
+        f" (there is none at {_table_beside_trace(trace)})" if trace.format == "gavel" and speeds_path is None else ""
+    )
+    placing = TraceBinding(
+        nominal_speeds(cluster),
+        declared=cluster.speeds,
+        table=table,
+        laws=laws,
+        machines=machine_sizes(cluster),
+        source=trace.source,
+        hint=f"give a throughput table that has it: --speeds FILE{looked}",
+    )
+    for _ in _check_fit(placing.jobs(trace.jobs), cluster):
+        pass  # all of them once, to hear of a mistake now and not after an hour
+    truth = GroundTruth(placing.speeds, laws={} if laws is None else laws.of)
+    return Experiment(pool_models(cluster), truth, placing.jobs(trace.jobs), skipped=trace.skipped)
+
+
+def speeds_path_of(trace: Trace, speeds_path: str | Path | None) -> str | Path | None:
+    """The file of speeds: the one that was given, else the table beside a Gavel trace, if that is there."""
+    if speeds_path is None and trace.format == "gavel" and _table_beside_trace(trace).exists():
+        return _table_beside_trace(trace)
+    return speeds_path
+
+
+def _table_beside_trace(trace: Trace) -> Path:
+    return Path(trace.source).parent.parent / "throughputs" / "simulation_throughputs.json"
+
+
+def _trace_laws(path: str | Path | None) -> GoodputLaws | None:
+    """Laws in a YAML file, or in a folder of profiles as the Pollux artifact has them; None: no laws are there."""
+    if path is None:
+        return None
+    if Path(path).is_dir():
+        applications = read_pollux_applications(path)
+        return GoodputLaws(applications, {name: application.work for name, application in applications.items()})
+    return read_goodput_laws(path) if is_law_file(path) else None
+
+
+def _check_fit(jobs: Iterable[SimulatedJob], cluster: ClusterConfig) -> Iterator[SimulatedJob]:
+    """Refuse a job that no pool could ever hold: it would wait for ever."""
+    largest: dict[str, int] = {}
+    for entry in cluster.pools:
+        machines = entry.machines if entry.market is Market.OWNED else entry.quota
+        largest[entry.accelerator] = max(largest.get(entry.accelerator, 0), machines * entry.accelerators)
+    anything = max(largest.values(), default=0)
+    for job in jobs:
+        room = (
+            anything if demand.accelerator == ANY_ACCELERATOR else largest.get(demand.accelerator, 0)
+            for demand in job.request.demands
+        )
+        if not any(there >= demand.count for there, demand in zip(room, job.request.demands, strict=True)):
+            wanted = " or ".join(f"{demand.count} x {demand.accelerator}" for demand in job.request.demands)
+            raise ConfigError(
+                f"job {job.request.job_id} ({job.name or job.request.kind}) wants {wanted}; no pool is that large",
+                fix="choose a larger cluster",
+            )
+        yield job
+
+
+# ---------------------------------------------------------------------------------------------- Walras workloads
+
+
+def workload_experiment(workload: WorkloadFile, cluster: ClusterConfig, measured: MeasuredCosts | None) -> Experiment:
+    """A workload file on a cluster: speeds from what was measured, else from the cluster's emulation table."""
+    laws = goodput_laws(workload.laws)
+    jobs = _workload_jobs(workload, laws)
+    truth = replace(_workload_truth(cluster, measured), laws=laws.of)
+    if measured is not None:
+        jobs = measured.applied_to(jobs)
+    jobs = list(_check_fit((_with_steps(job, row) for row, job in enumerate(jobs)), cluster))
+    fleet = sorted({entry.accelerator for entry in cluster.pools})
+    for job in jobs:
+        ways = truth.accelerators_of(job.request, fleet)
+        # Asked for every way: the truth says which one is missing.
+        speeds = [truth.steps_per_s(job.request.kind, accelerator, count) for accelerator, count in ways]
+        if not any(speeds):
+            raise ConfigError(
+                f"job {job.request.job_id} ({job.name}) makes no step on {', '.join(fleet)} with any gang it may have",
+                field=f"laws.{law_name(job.request.kind)}.on",
+                fix="add a step time for its type and gang, with samples that its batch can be cut to",
+            )
+    jobs.sort(key=lambda job: job.at)
+    incidents = [PoolRevocation(i.at, cluster.entry(i.revoke).pool_id, i.machines) for i in workload.incidents]
+    if measured is None:
+        return Experiment(pool_models(cluster), truth, jobs, tuple(incidents))
+    return _as_measured(Experiment(pool_models(cluster), truth, jobs, tuple(incidents)), jobs, measured)
+
+
+def _as_measured(experiment: Experiment, jobs: list[SimulatedJob], measured: MeasuredCosts) -> Experiment:
+    """The experiment on the clock of the run that was measured, with its boot times and revocations."""
+    begins_at = measured.begins_at
+    boots = {pool.pool_id: pool.boot_s for pool in measured.pools}
+    pools = tuple(
+        replace(model, terms=replace(model.terms, boot_s=boots.get(model.pool.pool_id, model.terms.boot_s)))
+        for model in experiment.pools
+    )
+    seen = [PoolRevocation(each.at, PoolId(each.pool_id)) for each in measured.revocations]
+    return Experiment(
+        pools,
+        experiment.truth,
+        [replace(job, at=job.at + begins_at, cancel_at=job.cancel_at + begins_at) for job in jobs],
+        tuple(replace(each, at=each.at + begins_at) for each in seen or experiment.incidents),
+    )
+
+
+def _workload_truth(cluster: ClusterConfig, measured: MeasuredCosts | None) -> GroundTruth:
+    table = {
+        SpeedKey(Kind(kind), accelerator): speed
+        for kind, speeds in cluster.speeds.items()
+        for accelerator, speed in speeds.items()
+    }
+    if measured is None:
+        return GroundTruth(table)
+    known = measured.truth()
+    return GroundTruth({**table, **known.speeds}, known.costs, known.default_costs)
+
+
+def _workload_jobs(workload: WorkloadFile, laws: GoodputLaws) -> list[SimulatedJob]:
+    """Jobs in the order of the file, numbered in order of arrival (as a server would number them)."""
+    order = sorted(range(len(workload.jobs)), key=lambda row: workload.jobs[row].at)
+    number = {row: JobId(position) for position, row in enumerate(order, start=1)}
+    by_name: dict[str, JobId] = {}
+    jobs: dict[int, SimulatedJob] = {}
+    for row in order:
+        arrival = workload.jobs[row]
+        spec, project = arrival.job, arrival.project or arrival.job.project or "default"
+        depends_on = tuple(_dependency(spec, row, wanted, by_name) for wanted in spec.depends_on)
+        request = to_request(
+            spec, number[row], user=arrival.user, project=project, at=arrival.at, depends_on=depends_on
+        )
+        lawful = _request_under_law(spec, row, request, laws)
+        jobs[row] = _simulated_job(arrival, lawful, laws.steps(spec.profile or "") if lawful is not request else None)
+        by_name[spec.name] = number[row]
+    return [jobs[row] for row in range(len(workload.jobs))]
+
+
+def _request_under_law(spec: JobSpec, row: int, request: JobRequest, laws: GoodputLaws) -> JobRequest:
+    """The request with the kind that its law and its batch make of it."""
+    if spec.profile is not None and spec.profile in laws:
+        least = global_batch_of(spec.batch)
+        most = None
+        if spec.batch is not None and spec.batch.is_chosen:
+            most = spec.batch.max if spec.batch.max is not None else laws.batch_most(spec.profile)
+        kind = laws.kind_of(spec.profile, least, most, f"jobs[{row}]")
+        return replace(request, kind=kind, steps=spec.steps or laws.steps(spec.profile))
+    if spec.batch is not None and spec.batch.is_chosen:
+        raise ConfigError(
+            f"jobs[{row}]: {spec.name!r} chooses its batch, and no law says what that is worth",
+            field=f"jobs[{row}].job.batch",
+            fix="give it a `profile` that the workload's `laws` have, or a fixed batch",
+        )
+    return request
+
+
+def _simulated_job(arrival: ArrivalEntry, request: JobRequest, usual_steps: float | None) -> SimulatedJob:
+    """The job with what is true of it. 0 steps: nobody said how many."""
+    true = arrival.simulated
+    steps = true.steps or arrival.job.steps or usual_steps or 0.0
+    failures = tuple(PlannedFailure(each.part * steps, each.exit_code, each.times) for each in true.failures)
+    cancel_at = inf if true.cancel is None else true.cancel
+    return SimulatedJob(arrival.at, request, steps, failures, cancel_at, arrival.job.name)
+
+
+def _dependency(spec: JobSpec, row: int, wanted: int | str, by_name: dict[str, JobId]) -> JobId:
+    if isinstance(wanted, int):
+        return JobId(wanted)
+    if wanted not in by_name:
+        raise ConfigError(
+            f"jobs[{row}]: {spec.name!r} depends on {wanted!r}, which is not submitted before it",
+            field=f"jobs[{row}].job.depends_on",
+        )
+    return by_name[wanted]
+
+
+def _with_steps(job: SimulatedJob, row: int) -> SimulatedJob:
+    if job.steps <= 0:
+        raise ConfigError(
+            f"jobs[{row}]: nobody said how many steps {job.name!r} takes",
+            field=f"jobs[{row}].job.steps",
+            fix="add `steps:`, or give measured costs that have the job",
+        )
+    return job

@@ -1,0 +1,285 @@
+"""What a run is judged against: each job alone in the fleet, lower bounds, and finish-time fairness.
+
+`JobBaselines` records every job on its way into the simulation: its work, its gang, its true speed on every pool; a few
+numbers a job. `lower_bounds` are three bounds that no scheduler beats and the run's distance to each; they hold for
+the jobs that succeeded (leaving the others out empties the fleet, so bounds only get smaller), with true speeds, free
+restarts and rented machines up to their quota from the beginning. `fairness_metrics` are finish-time fairness in both
+definitions and Jain's index. `docs/metrics.md` states the formulas.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from math import inf, isfinite, nan
+
+import numpy as np
+
+from scheduler.core.state.fleet import split_gang
+from simulator.bounds.instance import FloatArray, SchedulingInstance, no_contention_jct_s
+from simulator.ground_truth import GroundTruth
+from simulator.machines import PoolModel
+from simulator.metrics import JobMetrics
+from simulator.simulated_jobs import SimulatedJob
+from walras.job_request import ANY_ACCELERATOR, JobId, JobRequest
+
+
+class JobBaselines:
+    """The jobs of one run. Pools count with all they could ever hold: owned machines, and the quota of rented ones."""
+
+    def __init__(
+        self, pools: Sequence[PoolModel], truth: GroundTruth, alone_s: Mapping[JobId, float] | None = None
+    ) -> None:
+        """`alone_s`: how long each job takes alone, where that does not follow from steps and speeds."""
+        self._types = [model.pool.shape.accelerator for model in pools]
+        self._capacity = np.array(
+            [max(model.machines, model.pool.quota) * model.pool.shape.accelerators for model in pools], dtype=float
+        )
+        self._machine_size = [model.pool.shape.accelerators for model in pools]
+        self._truth = truth
+        self._alone_s = alone_s
+        self._ways: dict[object, int] = {}
+        #: Of every way to be run: steps per second on each pool, and accelerators.
+        self._speeds: list[list[float]] = []
+        self._gangs: list[int] = []
+        #: How many such gangs its parts may be at once.
+        self._forks: list[int] = []
+        self._row: dict[JobId, int] = {}
+        self._arrival: list[float] = []
+        self._steps: list[float] = []
+        self._way: list[int] = []
+        self._deadline: list[float] = []
+        self._names: list[str] = []
+
+    def watched(self, jobs: Iterable[SimulatedJob]) -> Iterator[SimulatedJob]:
+        """The same jobs, each noted as it passes."""
+        for job in jobs:
+            request = job.request
+            self._row[request.job_id] = len(self._arrival)
+            self._arrival.append(job.at)
+            self._steps.append(job.steps)
+            self._way.append(self._way_of(request))
+            self._deadline.append(request.deadline_at)
+            self._names.append(job.name)
+            yield job
+
+    def __len__(self) -> int:
+        return len(self._row)
+
+    def _way_of(self, request: JobRequest) -> int:
+        key = (request.kind, request.demands, request.sizes, request.fork_max)
+        way = self._ways.get(key)
+        if way is None:
+            way = self._ways[key] = len(self._gangs)
+            self._gangs.append(min((*request.sizes, *(demand.count for demand in request.demands))))
+            self._forks.append(request.fork_max)
+            if self._alone_s is None:
+                self._speeds.append([self._speed(request, pool) for pool in range(len(self._types))])
+        return way
+
+    def _speed(self, request: JobRequest, pool: int) -> float:
+        """Of the fastest gang that the job accepts there; 0 where none fits."""
+        here = self._types[pool]
+        counts = {
+            count
+            for demand in request.demands
+            for count in (demand.count, *request.sizes)
+            if demand.accelerator in (here, ANY_ACCELERATOR) and count <= self._capacity[pool]
+        }
+        parts = (tuple(split_gang(count, request.nodes, self._machine_size[pool])) for count in sorted(counts))
+        return max((self._truth.fastest(request.kind, here, each) for each in parts), default=0.0)
+
+    # -- of one job
+
+    def name(self, job_id: JobId) -> str:
+        """As its workload calls it; "" if it does not."""
+        return self._names[self._row[job_id]]
+
+    def gang(self, job_id: JobId) -> int:
+        """Accelerators that it takes, the fewest where that depends on the type."""
+        return self._gangs[self._way[self._row[job_id]]]
+
+    def alone_s(self, job_id: JobId) -> float:
+        """How long it takes on its fastest pool, with nobody else there and nothing lost; nan if it runs nowhere."""
+        if self._alone_s is not None:
+            return self._alone_s[job_id]
+        row = self._row[job_id]
+        best = max(self._speeds[self._way[row]])
+        return self._steps[row] / best if best > 0 else nan
+
+    def deadline_at(self, job_id: JobId) -> float:
+        """inf: it has none."""
+        return self._deadline[self._row[job_id]]
+
+    def has_deadlines(self) -> bool:
+        """Whether any job has one."""
+        return any(deadline < inf for deadline in self._deadline)
+
+    # -- of all
+
+    def instance(self, job_ids: Iterable[JobId]) -> SchedulingInstance:
+        """These jobs as the lower bounds see them. A gang whose size depends on the type counts with its smallest.
+
+        A job that may be forked counts as one gang of all its parts, as fast as they together: no fork of it is faster,
+        and on no accelerator does it come further. Of a mixed gang nothing is more than of one in its fastest pool.
+        Not where `alone_s` was given: no bound holds there.
+        """
+        assert self._alone_s is None, "no lower bound holds where speeds do not say how long a job takes"
+        rows = np.array([self._row[job_id] for job_id in job_ids], dtype=np.int64)
+        ways = np.array(self._way, dtype=np.int64)[rows]
+        forks = np.array(self._forks, dtype=float)[ways]
+        speeds: FloatArray = np.array(self._speeds, dtype=float)[ways] * forks[:, None]
+        there = self._capacity > 0
+        return SchedulingInstance(
+            np.array(self._arrival)[rows],
+            np.array(self._steps)[rows],
+            np.array(self._gangs, dtype=float)[ways] * forks,
+            np.ascontiguousarray(speeds[:, there]),
+            self._capacity[there],
+        )
+
+
+#: Job-pool pairs up to which the linear program is solved, and the priced bound is sought, unless all are asked for.
+FLUID_PAIRS_MAX = 10_000
+PRICED_PAIRS_MAX = 1_000
+#: Prices of the priced bound are constant over this part of the time that its horizon has.
+_PRICE_INTERVALS = 200.0
+_SUBGRADIENT_STEPS = 300
+
+
+class BoundsChoice(StrEnum):
+    """Which lower bounds are worked out."""
+
+    NONE = "none"
+    #: Those that are cheap at this size.
+    CHEAP = "cheap"
+    #: All of them, however long it takes.
+    ALL = "all"
+
+
+@dataclass(frozen=True, slots=True)
+class LowerBounds:
+    """Lower bounds, seconds; nan where one was not worked out. Gaps are run / bound - 1."""
+
+    #: Mean completion time if every job had the fleet to itself.
+    no_contention_s: float = nan
+    no_contention_gap: float = nan
+    #: Makespan of the fluid fleet.
+    makespan_s: float = nan
+    makespan_gap: float = nan
+    #: Mean completion time that prices over time prove.
+    jct_s: float = nan
+    jct_gap: float = nan
+
+
+def lower_bounds(
+    succeeded: Iterable[JobMetrics], roster: JobBaselines, asked: BoundsChoice, *, is_whole: bool = True
+) -> LowerBounds:
+    """The bounds of these jobs of a run, those that are asked for. Only all of them have a makespan."""
+    # In the order of their numbers, so that policies that end all jobs meet the same bounds to the last bit.
+    done = sorted(succeeded, key=lambda job: job.job_id)
+    if asked is BoundsChoice.NONE or not done:
+        return LowerBounds()
+    instance = roster.instance(job.job_id for job in done)
+    pairs = instance.steps_per_s.size
+    mean_s = sum(job.jct_s for job in done) / len(done)
+    ended_s = max(job.ended_at for job in done) - float(instance.arrival_at.min())
+    alone_s = no_contention_jct_s(instance)
+    fluid_s = priced_s = nan
+    if is_whole and (asked is BoundsChoice.ALL or pairs <= FLUID_PAIRS_MAX):
+        from simulator.bounds.instance import fluid_makespan_s
+
+        fluid_s = fluid_makespan_s(instance)
+    if asked is BoundsChoice.ALL or pairs <= PRICED_PAIRS_MAX:
+        priced_s = max(_priced_bound_s(instance), alone_s)
+    return LowerBounds(
+        alone_s, mean_s / alone_s - 1.0, fluid_s, ended_s / fluid_s - 1.0, priced_s, mean_s / priced_s - 1.0
+    )
+
+
+def _priced_bound_s(instance: SchedulingInstance) -> float:
+    """Any length of interval gives a bound; this one keeps their number, and so the work, bounded."""
+    from simulator.bounds.flow_time import flow_time_bound
+
+    first = float(instance.arrival_at.min())
+    work_s = float((instance.gang * instance.alone_s).sum()) / float(instance.capacity.sum())
+    horizon_s = float((instance.arrival_at + instance.alone_s).max()) - first + work_s
+    return flow_time_bound(instance, interval_s=horizon_s / _PRICE_INTERVALS, steps=_SUBGRADIENT_STEPS).mean_s
+
+
+_ROUNDING = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class FairnessMetrics:
+    """Over the jobs that succeeded. nan where there is nothing to say."""
+
+    #: Completion time / time in an equal share of the fleet, by the competition that the job met (Themis).
+    rho_mean: float = nan
+    rho_max: float = nan
+    #: Part of the jobs whose rho is above 1 (by more than rounding): an equal share would have served them better.
+    unfair: float = nan
+    #: Completion time / completion time of the same job under the policy `isolated` on the same trace (Gavel).
+    isolated_mean: float = nan
+    isolated_max: float = nan
+    #: Jain's index of the jobs' paces (time alone / completion time).
+    jain: float = nan
+
+
+def jain_index(values: Iterable[float]) -> float:
+    """(sum x)^2 / (n sum x^2): 1 if all are equal, 1/n if one has everything; nan of nothing."""
+    x = np.fromiter(values, dtype=float)
+    square = float((x * x).sum())
+    return float(x.sum()) ** 2 / (len(x) * square) if square > 0 else nan
+
+
+def mean_contention(jobs: Sequence[JobMetrics], until_at: float) -> FloatArray:
+    """Mean number of jobs in the system while each of these was, itself included (n,). Without an end: till now."""
+    begin = np.array([job.submitted_at for job in jobs])
+    end = np.array([job.ended_at if isfinite(job.ended_at) else until_at for job in jobs])
+    at = np.concatenate([begin, end])
+    change = np.concatenate([np.ones(len(jobs)), -np.ones(len(jobs))])
+    order = np.argsort(at, kind="stable")
+    at, active = at[order], np.cumsum(change[order])
+    passed = np.concatenate([[0.0], np.cumsum(active[:-1] * np.diff(at))])
+    length = end - begin
+    with np.errstate(divide="ignore", invalid="ignore"):
+        mean = (np.interp(end, at, passed) - np.interp(begin, at, passed)) / length
+    return np.where(length > 0, np.maximum(mean, 1.0), 1.0)
+
+
+def themis_rho(
+    jobs: Sequence[JobMetrics], roster: JobBaselines, accelerators: float, until_at: float
+) -> dict[JobId, float]:
+    """Of every job that has ended: completion time / (time alone x max(1, contention x gang / accelerators)).
+
+    A job of g accelerators that competes with n in a fleet of M has M/n of them to itself in an equal share: it runs at
+    full pace if that is at least g, and g n / M times as long otherwise.
+    """
+    rivals = mean_contention(jobs, until_at)
+    rho: dict[JobId, float] = {}
+    for job, n in zip(jobs, rivals.tolist(), strict=True):
+        if isfinite(job.ended_at) and accelerators > 0:
+            shared_s = roster.alone_s(job.job_id) * max(1.0, n * roster.gang(job.job_id) / accelerators)
+            rho[job.job_id] = job.jct_s / shared_s
+    return rho
+
+
+def fairness_metrics(
+    done: Sequence[JobMetrics],
+    rho: Mapping[JobId, float],
+    roster: JobBaselines,
+    isolated_jct_s: Mapping[JobId, float] | None,
+) -> FairnessMetrics:
+    """Over `done`, the jobs that succeeded. `isolated_jct_s`: completion times of the reference run, if it was made."""
+    rhos = np.array([rho[job.job_id] for job in done])
+    alone = isolated_jct_s or {}
+    ratios = np.array([job.jct_s / alone[job.job_id] for job in done if alone.get(job.job_id, 0.0) > 0.0])
+    paces = (roster.alone_s(job.job_id) / job.jct_s for job in done if job.jct_s > 0)
+    return FairnessMetrics(
+        float(rhos.mean()) if len(rhos) else nan,
+        float(rhos.max()) if len(rhos) else nan,
+        float((rhos > 1.0 + _ROUNDING).mean()) if len(rhos) else nan,
+        float(ratios.mean()) if len(ratios) else nan,
+        float(ratios.max()) if len(ratios) else nan,
+        jain_index(paces),
+    )

@@ -1,0 +1,241 @@
+"""The charts of a report, each an SVG element as text. Matplotlib is imported only when a chart is drawn.
+
+Text from a trace is never read as mathematics. The SVG holds no reference to anything outside itself, and its
+identifiers carry a key, so that several charts can stand on one page.
+"""
+
+import io
+from collections.abc import Callable, Mapping, Sequence
+from math import isfinite
+from typing import TYPE_CHECKING, Any
+from xml.etree import ElementTree
+
+import numpy as np
+
+from simulator.bounds.instance import FloatArray
+from simulator.reports.run_summary import ProjectSummary
+from simulator.reports.timeline import PoolTrack, StepSeries, Timeline
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+#: Jobs and attempts up to which the Gantt chart is drawn.
+GANTT_JOBS_MAX, GANTT_SPANS_MAX = 120, 4000
+_BARS_MAX = 30
+_BINS = 400
+_COLORS = ("#3b6fb6", "#d1762d", "#4c9a5a", "#b5483f", "#7d62a8", "#8a6d5a", "#c774a8", "#6f6f6f", "#9a9a2f", "#3aa0ad")
+_SVG = "{http://www.w3.org/2000/svg}"
+_LINK = "{http://www.w3.org/1999/xlink}href"
+_HEIGHT_IN, _WIDTH_IN = 2.7, 8.6
+
+
+def jct_cdf_chart(jct_s: Sequence[float], key: str) -> str:
+    """Part of the jobs that took no longer than so long."""
+
+    def draw(axes: "Axes") -> None:
+        hours = sorted(max(length_s, 1e-3) / 3600.0 for length_s in jct_s)
+        axes.step(hours, [rank / len(hours) for rank in range(1, len(hours) + 1)], where="post", color=_COLORS[0])
+        if hours[-1] > 20 * hours[0]:
+            axes.set_xscale("log")
+            axes.xaxis.set_major_formatter("{x:g}")
+            axes.xaxis.set_minor_formatter("")
+        axes.set(xlabel="completion time (h)", ylabel="part of the jobs", ylim=(0, 1.02))
+
+    return _draw_svg(draw, key)
+
+
+def queueing_chart(waiting: StepSeries, until_at: float, key: str) -> str:
+    """Jobs that hold nothing, over time."""
+
+    def draw(axes: "Axes") -> None:
+        at, mean = series_means(waiting, until_at)
+        axes.fill_between(at / 3600.0, mean, step="post", color=_COLORS[1], alpha=0.35, linewidth=0)
+        axes.step(at / 3600.0, mean, where="post", color=_COLORS[1])
+        axes.set(xlabel="time (h)", ylabel="jobs that wait", ylim=(0, None))
+
+    return _draw_svg(draw, key)
+
+
+def utilisation_chart(pools: Mapping[str, PoolTrack], until_at: float, key: str) -> str:
+    """Of every pool over time: held accelerators as a part of those that are there."""
+
+    def draw(axes: "Axes") -> None:
+        for color, (name, track) in _coloured_pools(pools):
+            at, held = binned_means(track.held, until_at)
+            _, there = binned_means(track.there, until_at)
+            part = np.divide(held, there, out=np.full_like(held, np.nan), where=there > 0)
+            axes.step(at / 3600.0, part, where="post", color=color, label=name)
+        axes.set(xlabel="time (h)", ylabel="held / there", ylim=(0, 1.05))
+        _legend(axes)
+
+    return _draw_svg(draw, key)
+
+
+def price_chart(pools: Mapping[str, PoolTrack], until_at: float, key: str) -> str:
+    """The optimizer's price of an accelerator of every pool, from solve to solve."""
+
+    def draw(axes: "Axes") -> None:
+        for color, (name, track) in _coloured_pools(pools):
+            if track.price.at:
+                at, price = series_means(track.price, until_at)
+                seen = at >= track.price.at[0]
+                axes.step(at[seen] / 3600.0, price[seen], where="post", color=color, label=name)
+        axes.set(xlabel="time (h)", ylabel="price", ylim=(0, None))
+        _legend(axes)
+
+    return _draw_svg(draw, key)
+
+
+def market_price_chart(pools: Mapping[str, PoolTrack], until_at: float, key: str) -> str:
+    """What the market asks for a machine of every pool."""
+
+    def draw(axes: "Axes") -> None:
+        for color, (name, track) in _coloured_pools(pools):
+            at, price = series_means(track.usd_per_h, until_at)
+            axes.step(at / 3600.0, price, where="post", color=color, label=name)
+        axes.set(xlabel="time (h)", ylabel="USD/h of a machine", ylim=(0, None))
+        _legend(axes)
+
+    return _draw_svg(draw, key)
+
+
+def money_chart(usd_by_market: Mapping[str, float], key: str) -> str:
+    """USD by market."""
+    return _draw_svg(lambda axes: _draw_bars(axes, list(usd_by_market.items()), "USD"), key, height_in=1.6)
+
+
+def fairness_chart(projects: Sequence[ProjectSummary], key: str) -> str:
+    """Mean finish-time fairness of every project (those with the highest, where they are many)."""
+    known = sorted(
+        ((each.project, each.rho_mean) for each in projects if isfinite(each.rho_mean)), key=lambda row: -row[1]
+    )
+    rows = known[:_BARS_MAX]
+
+    def draw(axes: "Axes") -> None:
+        _draw_bars(axes, rows, "mean finish-time fairness rho (below 1: better than an equal share)")
+        axes.axvline(1.0, color="#444444", linewidth=0.8, linestyle="--")
+
+    return _draw_svg(draw, key, height_in=0.7 + 0.28 * max(2, len(rows)))
+
+
+def gantt_chart(timeline: Timeline, names: Mapping[int, str], until_at: float, key: str) -> str:
+    """A row per job: pale while accelerators are held, full while ranks run; the colour is the pool."""
+    spans = [span for span in timeline.spans if span.pool_id in timeline.pools]
+    color = {pool: _COLORS[row % len(_COLORS)] for row, pool in enumerate(timeline.pools)}
+    pools = [pool for pool in color if any(span.pool_id == pool for span in spans)]
+    jobs = list(dict.fromkeys(span.job_id for span in sorted(spans, key=lambda span: (span.leased_at, span.job_id))))
+    row_of = {job_id: row for row, job_id in enumerate(jobs)}
+
+    def draw(axes: "Axes") -> None:
+        for span in spans:
+            ended_at = span.ended_at if isfinite(span.ended_at) else until_at
+            for begin_at, alpha in ((span.leased_at, 0.3), (span.running_at, 1.0)):
+                if isfinite(begin_at) and ended_at > begin_at:
+                    bar = [(begin_at / 3600.0, (ended_at - begin_at) / 3600.0)]
+                    axes.broken_barh(
+                        bar, (row_of[span.job_id] - 0.4, 0.8), color=color[span.pool_id], alpha=alpha, linewidth=0
+                    )
+        for pool in pools:
+            axes.plot([], [], color=color[pool], linewidth=5, label=pool)
+        axes.set_yticks(range(len(jobs)))
+        _tick_labels(axes, [_shortened(names.get(job_id, str(job_id))) for job_id in jobs])
+        axes.set(xlabel="time (h)", ylim=(len(jobs) - 0.4, -0.6))
+        _legend(axes)
+
+    return _draw_svg(draw, key, height_in=0.9 + 0.17 * max(4, len(jobs)))
+
+
+# ---------------------------------------------------------------------------------------------------------- the parts
+
+
+def series_means(level: StepSeries, until_at: float) -> tuple[FloatArray, FloatArray]:
+    """The level as it is where it changes little, else as exact means over equal stretches of time: (begin, value)."""
+    if len(level.at) > _BINS:
+        return binned_means(level, until_at)
+    at = np.array([*level.at, max(until_at, level.at[-1] if level.at else 0.0)])
+    return at, np.array([*level.value, level.now])
+
+
+def binned_means(level: StepSeries, until_at: float) -> tuple[FloatArray, FloatArray]:
+    """Exact means over equal stretches of the run: where each begins, and the mean (0 before the first value)."""
+    until_at = max(until_at, 1e-9)
+    at = np.array([0.0, *level.at, max(until_at, level.at[-1] if level.at else 0.0)])
+    passed = np.concatenate([[0.0], np.cumsum(np.array([0.0, *level.value]) * np.diff(at))])
+    edges = np.linspace(0.0, until_at, _BINS + 1)
+    return edges[:-1], np.diff(np.interp(edges, at, passed)) / np.diff(edges)
+
+
+def _coloured_pools(pools: Mapping[str, PoolTrack]) -> list[tuple[str, tuple[str, PoolTrack]]]:
+    return [(_COLORS[row % len(_COLORS)], item) for row, item in enumerate(list(pools.items())[:_BARS_MAX])]
+
+
+def _draw_bars(axes: "Axes", rows: Sequence[tuple[str, float]], label: str) -> None:
+    axes.barh(range(len(rows)), [value for _, value in rows], color=_COLORS[0], height=0.65)
+    for row, (_, value) in enumerate(rows):
+        axes.text(value, row, f" {value:,.4g}", va="center", fontsize=8)
+    axes.set_yticks(range(len(rows)))
+    _tick_labels(axes, [_shortened(name) for name, _ in rows])
+    axes.invert_yaxis()
+    axes.margins(x=0.12)
+    axes.set(xlabel=label)
+
+
+def _tick_labels(axes: "Axes", names: Sequence[str]) -> None:
+    axes.set_yticklabels(names, fontsize=7.5)
+
+
+def _legend(axes: "Axes") -> None:
+    axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize=8)
+
+
+def _shortened(name: str, longest: int = 28) -> str:
+    return name if len(name) <= longest else f"{name[: longest - 1]}…"
+
+
+def _draw_svg(draw: Callable[["Axes"], None], key: str, height_in: float = _HEIGHT_IN) -> str:
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    # Names may hold a dollar sign, which would begin mathematics.
+    style: dict[Any, Any] = {
+        "text.parse_math": False,
+        "svg.hashsalt": key,
+        "svg.fonttype": "none",
+        "font.family": "sans-serif",
+        "font.size": 9,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+    }
+    with matplotlib.rc_context(style):
+        figure = Figure(figsize=(_WIDTH_IN, height_in), layout="constrained")
+        draw(figure.subplots())
+        text = io.StringIO()
+        figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
+    return _inline(text.getvalue(), key)
+
+
+def _inline(svg: str, key: str) -> str:
+    """The picture as an element of a page: no namespaces, no metadata, every identifier marked with the key."""
+    root = ElementTree.fromstring(svg)
+    for element in root.iter():
+        for child in [child for child in element if child.tag == f"{_SVG}metadata"]:
+            element.remove(child)
+    for element in root.iter():
+        element.tag = element.tag.removeprefix(_SVG)
+        link = element.attrib.pop(_LINK, None)
+        if link is not None:
+            element.attrib["href"] = link.replace("#", f"#{key}-", 1)
+        for name, value in element.attrib.items():
+            if name == "id":
+                element.attrib[name] = f"{key}-{value}"
+            elif "url(#" in value:
+                element.attrib[name] = value.replace("url(#", f"url(#{key}-")
+    root.attrib.update({"role": "img", "width": "100%"})
+    root.attrib.pop("height", None)
+    return ElementTree.tostring(root, encoding="unicode")
+
+
+def fits_gantt_chart(timeline: Timeline, jobs: int) -> bool:
+    """Whether every attempt can be drawn."""
+    return not timeline.spans_left_out and jobs <= GANTT_JOBS_MAX and len(timeline.spans) <= GANTT_SPANS_MAX

@@ -1,0 +1,222 @@
+"""A recorded run as the simulator can run it again: its fleet, its jobs with their true work, and its costs.
+
+Made from events and the commands that they led to, such as a server's journal; kept as JSON lines (a header, then a
+line for each job), so that a run can be studied on another machine without the server's folder.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from math import inf
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+
+from scheduler.core.events import (
+    JobBudgetChanged,
+    JobCancelled,
+    JobHeld,
+    JobReleased,
+    JobReprioritised,
+    JobSubmitted,
+    NodeJoined,
+    PolicyChanged,
+    PoolDeclared,
+)
+from simulator.measured_costs import MeasuredCosts, RecordedEvent, measure_costs, recorded_completion_times
+from simulator.simulated_jobs import PlannedFailure, SimulatedJob
+from walras.cluster import Market, NodeId, Pool, PoolId
+from walras.errors import ConfigError
+from walras.job_request import JobId, JobRequest
+
+RECORDING_VERSION = 1
+_BYTES_MAX = 512 * 1024 * 1024
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedPool:
+    """A pool as it was declared last. `machines`: how many owned ones there were."""
+
+    pool: Pool
+    machines: int
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedJob:
+    """A job as it was submitted, and what it turned out to be."""
+
+    at: float
+    request: JobRequest
+    #: Steps that it made until it ended (seconds of running where nobody counted), and how it then ended.
+    steps: float
+    exit_code: int = 0
+    cancel_at: float = inf
+    #: Submission to end; inf: it had not ended when the record did.
+    jct_s: float = inf
+
+    def simulated(self) -> SimulatedJob:
+        """As the simulator takes it. A job that failed never gets past its failure."""
+        if not self.exit_code:
+            return SimulatedJob(self.at, self.request, self.steps, cancel_at=self.cancel_at)
+        failure = PlannedFailure(self.steps, self.exit_code)
+        return SimulatedJob(self.at, self.request, 2.0 * self.steps, (failure,), self.cancel_at)
+
+
+@dataclass(frozen=True, slots=True)
+class UserActions:
+    """What people did to jobs, besides submitting and cancelling them."""
+
+    held: tuple[JobHeld, ...] = ()
+    released: tuple[JobReleased, ...] = ()
+    reprioritised: tuple[JobReprioritised, ...] = ()
+    rebudgeted: tuple[JobBudgetChanged, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RecordingHeader:
+    """All of a recording but its jobs."""
+
+    recording: int
+    pools: tuple[RecordedPool, ...]
+    #: Every policy that was put in force, with its instant.
+    policies: tuple[PolicyChanged, ...]
+    costs: MeasuredCosts
+    acts: UserActions = UserActions()
+    #: Jobs of which nobody knows how long they take, and those that depend on them.
+    left_out: tuple[JobId, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """A run. Jobs are in order of arrival."""
+
+    header: RecordingHeader
+    jobs: tuple[RecordedJob, ...]
+
+    def under(self, policies: tuple[PolicyChanged, ...]) -> "Recording":
+        """The same run under these policies."""
+        return replace(self, header=replace(self.header, policies=policies))
+
+
+def make_recording(recorded: Sequence[RecordedEvent]) -> Recording:
+    """What is needed of a run. Raises ConfigError for a record without policy, pools or any job of known length."""
+    costs = measure_costs(recorded)
+    pools: dict[PoolId, Pool] = {}
+    nodes: dict[PoolId, set[NodeId]] = {}
+    submitted: dict[JobId, JobSubmitted] = {}
+    cancelled: dict[JobId, float] = {}
+    for event, _ in recorded:
+        if isinstance(event, PoolDeclared):
+            pools[event.pool.pool_id] = event.pool
+        elif isinstance(event, NodeJoined):
+            nodes.setdefault(event.pool_id, set()).add(event.node_id)
+        elif isinstance(event, JobSubmitted):
+            submitted.setdefault(event.job.job_id, event)
+        elif isinstance(event, JobCancelled):
+            cancelled.setdefault(event.job_id, event.at)
+    jobs, left_out = _recorded_jobs(
+        submitted, cancelled, costs, recorded_completion_times(_about_submitted_jobs(recorded, submitted))
+    )
+    policies = tuple(event for event, _ in recorded if isinstance(event, PolicyChanged))
+    if not (jobs and pools and policies):
+        raise ConfigError("the record holds no job that ended, no pool or no policy", fix="let a job end first")
+    owned = {pool_id: len(nodes.get(pool_id, ())) * (pool.market is Market.OWNED) for pool_id, pool in pools.items()}
+    acts = UserActions(
+        tuple(event for event, _ in recorded if isinstance(event, JobHeld)),
+        tuple(event for event, _ in recorded if isinstance(event, JobReleased)),
+        tuple(event for event, _ in recorded if isinstance(event, JobReprioritised)),
+        tuple(event for event, _ in recorded if isinstance(event, JobBudgetChanged)),
+    )
+    fleet = tuple(RecordedPool(pool, owned[pool_id]) for pool_id, pool in pools.items())
+    # The jobs carry what was measured of each; rows would be counted anew by whoever reads this.
+    return Recording(
+        RecordingHeader(
+            RECORDING_VERSION, fleet, policies, costs.model_copy(update={"jobs": ()}), acts, tuple(left_out)
+        ),
+        tuple(jobs),
+    )
+
+
+def _about_submitted_jobs(
+    recorded: Sequence[RecordedEvent], submitted: dict[JobId, JobSubmitted]
+) -> list[RecordedEvent]:
+    """The record without final words about jobs whose submission is not in it."""
+    return [
+        (event, [command for command in commands if getattr(command, "job_id", None) in submitted])
+        for event, commands in recorded
+    ]
+
+
+def _recorded_jobs(
+    submitted: dict[JobId, JobSubmitted],
+    cancelled: dict[JobId, float],
+    costs: MeasuredCosts,
+    jct_s: dict[JobId, float],
+) -> tuple[list[RecordedJob], list[JobId]]:
+    seen = {measured.row: measured for measured in costs.jobs}
+    timed = {speed.kind for speed in costs.speeds}
+    jobs: dict[JobId, RecordedJob] = {}
+    left_out: dict[JobId, None] = {}
+    for row, (job_id, event) in enumerate(submitted.items()):
+        measured = seen.get(row)
+        # A job that did not run to its end is worth what it said, if anybody knows how fast its kind is.
+        steps = measured.steps if measured is not None else event.job.steps if event.job.kind in timed else None
+        if steps is None or not set(event.job.depends_on) <= jobs.keys():
+            left_out[job_id] = None
+            continue
+        exit_code = measured.exit_code if measured is not None else 0
+        ended = jct_s.get(job_id, inf)
+        jobs[job_id] = RecordedJob(event.at, event.job, steps, exit_code, cancelled.get(job_id, inf), ended)
+    return list(jobs.values()), list(left_out)
+
+
+# --------------------------------------------------------------------------------------------------------- the file
+
+_HEADER, _JOB = TypeAdapter(RecordingHeader), TypeAdapter(RecordedJob)
+
+
+def write_recording(recording: Recording, path: Path) -> None:
+    """As JSON lines. Infinite instants are written as JSON's `Infinity`, which Python reads back."""
+    half = path.with_name(f".{path.name}.half")
+    try:
+        with half.open("w", encoding="utf-8") as file:
+            file.write(json.dumps(_HEADER.dump_python(recording.header, mode="json")) + "\n")
+            for job in recording.jobs:
+                file.write(json.dumps(_JOB.dump_python(job, mode="json")) + "\n")
+        half.replace(path)
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror or error}", field="export", fix="choose another path") from None
+    finally:
+        half.unlink(missing_ok=True)
+
+
+def read_recording(path: Path) -> Recording:
+    """Raises ConfigError naming the file and the line."""
+    try:
+        if path.stat().st_size > _BYTES_MAX:
+            raise ConfigError(f"{path}: more than {_BYTES_MAX:,} bytes", fix="is it a recording?")
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: {error}", fix="give a server's folder, or a file made by --export") from None
+    if not lines:
+        raise ConfigError(f"{path}: is empty", fix="give a file made by --export")
+    header = _parsed(_HEADER, lines[0], path, 1)
+    if header.recording != RECORDING_VERSION:
+        raise ConfigError(f"{path}: of version {header.recording}, not {RECORDING_VERSION}", fix="export it again")
+    jobs = tuple(_parsed(_JOB, line, path, number) for number, line in enumerate(lines[1:], 2))
+    numbers = [job.request.job_id for job in jobs]
+    if len(set(numbers)) < len(numbers) or any(a.at > b.at for a, b in pairwise(jobs)):
+        raise ConfigError(f"{path}: jobs are numbered twice, or not in order of arrival", fix="export it again")
+    return Recording(header, jobs)
+
+
+def _parsed(adapter: TypeAdapter[T], line: str, path: Path, number: int) -> T:
+    try:
+        data: Any = json.loads(line)
+        return adapter.validate_python(data)
+    except (ValueError, RecursionError) as error:
+        told = error.errors(include_url=False)[0]["msg"] if isinstance(error, ValidationError) else str(error)
+        raise ConfigError(f"{path}:{number}: {told}", fix="give a file made by --export") from None

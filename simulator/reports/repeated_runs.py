@@ -1,0 +1,138 @@
+"""Many runs: executed in this process, in processes of this machine or on a Dask cluster; means over their seeds.
+
+Results arrive as they are ready, and do not depend on where they were made.
+"""
+
+import importlib
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from enum import StrEnum
+from math import isfinite, nan, sqrt
+
+from simulator.reports.run_spec import RunSpec, execute_run
+from simulator.reports.run_summary import TIME_METRICS, metric_values
+from walras.errors import ConfigError, UserError
+
+
+class ParallelBackend(StrEnum):
+    """Where cells are run."""
+
+    LOKY = "loky"
+    DASK = "dask"
+
+
+@dataclass(frozen=True, slots=True)
+class ParallelWorkers:
+    """How many (on this machine), and where. `address`: of a Dask scheduler."""
+
+    jobs: int = 1
+    backend: ParallelBackend = ParallelBackend.LOKY
+    address: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RunMetrics:
+    """What is kept of one run."""
+
+    values: dict[str, float]
+    #: In seconds of the machine that ran it.
+    costs: dict[str, float]
+    outcome: str
+    violations: tuple[str, ...]
+
+
+def execute_for_metrics(cell: RunSpec) -> RunMetrics:
+    """One run, reduced to its figures."""
+    summary = execute_run(cell).summary
+    return RunMetrics(metric_values(summary), metric_values(summary, TIME_METRICS), summary.outcome, summary.violations)
+
+
+def execute_runs(cells: Sequence[RunSpec], workers: ParallelWorkers) -> Iterator[tuple[int, RunMetrics]]:
+    """(position in `cells`, row), in the order in which they are ready. Raises what a cell raises."""
+    if workers.backend is ParallelBackend.LOKY and workers.jobs == 1:
+        for position, cell in enumerate(cells):
+            yield position, execute_for_metrics(cell)
+        return
+    from joblib import Parallel, delayed
+
+    with ExitStack() as stack:
+        if workers.backend is ParallelBackend.DASK:
+            _connect_dask(workers, stack)
+        # A Dask cluster runs as many at a time as it has threads.
+        jobs = workers.jobs if workers.backend is ParallelBackend.LOKY else -1
+        parallel = Parallel(n_jobs=jobs, return_as="generator_unordered", batch_size=1)
+        yield from parallel(delayed(_execute_numbered)(position, cell) for position, cell in enumerate(cells))
+
+
+def _execute_numbered(position: int, cell: RunSpec) -> tuple[int, RunMetrics]:
+    return position, execute_for_metrics(cell)
+
+
+def _connect_dask(workers: ParallelWorkers, stack: ExitStack) -> None:
+    """Use the Dask cluster until the stack is left."""
+    from joblib import parallel_config
+
+    if not workers.address:
+        raise ConfigError(
+            "the backend dask needs a cluster", field="address", fix="give --address tcp://HOST:PORT of its scheduler"
+        )
+    try:
+        distributed = importlib.import_module("distributed")
+    except ModuleNotFoundError:
+        raise UserError(
+            "the backend dask needs dask, which is not installed",
+            field="backend",
+            fix="pip install 'walras[dask]', or use --backend loky",
+        ) from None
+    try:
+        stack.enter_context(distributed.Client(workers.address, timeout="20s"))
+    except OSError as error:
+        raise UserError(
+            f"no Dask scheduler answers at {workers.address}: {error}", field="address", fix="check the address"
+        ) from None
+    stack.enter_context(parallel_config(backend="dask"))
+
+
+LEVEL = 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class MeanEstimate:
+    """A mean with the interval that holds the true one with 95 % confidence, if what is drawn is about normal."""
+
+    mean: float
+    #: nan with fewer than two values.
+    low: float
+    high: float
+    n: int
+
+    @property
+    def half(self) -> float:
+        """Half the interval's width; nan without one."""
+        return (self.high - self.low) / 2.0
+
+    @property
+    def excludes_zero(self) -> bool:
+        """True: a difference of which the sign is sure (at that level)."""
+        return isfinite(self.low) and (self.low > 0.0 or self.high < 0.0)
+
+
+def estimate_mean(values: Sequence[float]) -> MeanEstimate:
+    """Student's interval for the mean. A value that does not exist (nan) in one run leaves no mean at all."""
+    n = len(values)
+    if n == 0 or not all(isfinite(value) for value in values):
+        return MeanEstimate(nan, nan, nan, n)
+    mean = sum(values) / n
+    if n < 2:
+        return MeanEstimate(mean, nan, nan, n)
+    from scipy.stats import t
+
+    deviation = sqrt(sum((value - mean) ** 2 for value in values) / (n - 1))
+    half = float(t.ppf(0.5 + LEVEL / 2.0, n - 1)) * deviation / sqrt(n)
+    return MeanEstimate(mean, mean - half, mean + half, n)
+
+
+def paired_difference(values: Sequence[float], against: Sequence[float]) -> MeanEstimate:
+    """The mean difference of runs that met the same jobs and the same chance: value by value, not mean by mean."""
+    return estimate_mean([value - other for value, other in zip(values, against, strict=True)])

@@ -1,0 +1,358 @@
+"""The report of one run: as tables for the terminal, and as one HTML page of metrics, charts and tables.
+
+The page needs no network, no script and no other file. Every name may come from a stranger's trace: in the page all
+text goes through `_html` and nothing becomes an attribute, and no table cell is read as markup.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from math import inf, isfinite
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from simulator.metrics import JobMetrics
+from simulator.reports import charts
+from simulator.reports.baselines import LowerBounds
+from simulator.reports.run_spec import CompletedRun, describe_run
+from simulator.reports.run_summary import RunSummary, nonfinite_to_none
+from simulator.reports.timeline import Timeline
+from simulator.worlds.world_registry import WALRAS
+from walras.states import JobState
+
+#: The largest; all of them are in JSON.
+_PROJECTS_SHOWN = 30
+
+
+def print_run_summary(summary: RunSummary, console: Console, world: str = "") -> None:
+    """The summary of one run. `world`: another simulator's, in which it was; "": Walras's own."""
+    where = f" in the world of {world}" if world else ""
+    figures = Table(title=f"{summary.jobs} jobs{where}, run {summary.outcome}", show_header=False)
+    for name, text in summary_lines(summary):
+        figures.add_row(name, Text(text))
+    console.print(figures)
+    pools = Table("pool", "accelerator", "market", "there h", "held h", "utilisation", "USD", title="pools")
+    for pool in summary.pools:
+        numbers = (f"{pool.there_h:.1f}", f"{pool.held_h:.1f}", format_share(pool.utilisation), f"{pool.usd:.2f}")
+        pools.add_row(Text(pool.pool_id), pool.accelerator, pool.market, *numbers)
+    console.print(pools)
+    if len(summary.projects) > 1:
+        console.print(_projects_table(summary))
+    for violation in summary.violations:
+        console.print(f"conservation violated: {violation}", style="red", markup=False)
+
+
+def _projects_table(summary: RunSummary) -> Table:
+    hidden = len(summary.projects) - _PROJECTS_SHOWN
+    title = "projects" if hidden <= 0 else f"the {_PROJECTS_SHOWN} largest projects of {len(summary.projects)}"
+    table = Table("project", "jobs", "succeeded", "JCT avg", "accelerator h", "USD", "rho", title=title)
+    largest = sorted(summary.projects, key=lambda each: -each.accelerator_h)
+    shown = {each.project for each in largest[:_PROJECTS_SHOWN]}
+    for each in summary.projects:
+        if each.project not in shown:
+            continue
+        numbers = (f"{each.accelerator_h:.1f}", f"{each.usd:.2f}", format_ratio(each.rho_mean))
+        table.add_row(Text(each.project), str(each.jobs), str(each.succeeded), format_seconds(each.avg_jct_s), *numbers)
+    return table
+
+
+def summary_lines(summary: RunSummary) -> list[tuple[str, str]]:
+    """What is told of a run in a few lines: (what, how much)."""
+    jcts = (summary.avg_jct_s, summary.median_jct_s, summary.p95_jct_s, summary.p99_jct_s)
+    fair = summary.fairness
+    lines = [
+        ("states", ", ".join(f"{count} {state}" for state, count in summary.by_state.items())),
+        ("JCT avg / median / p95 / p99", " / ".join(format_seconds(value) for value in jcts)),
+        ("JCT geometric mean", format_seconds(summary.geometric_jct_s)),
+        ("slowdown mean / max", f"{format_ratio(summary.slowdown_mean)} / {format_ratio(summary.slowdown_max)}"),
+        ("makespan", format_seconds(summary.makespan_s)),
+        ("queueing avg / p99", f"{format_seconds(summary.avg_queueing_s)} / {format_seconds(summary.p99_queueing_s)}"),
+        (
+            "finish-time fairness mean / max",
+            f"{format_ratio(fair.rho_mean)} / {format_ratio(fair.rho_max)} (equal share)",
+        ),
+    ]
+    if isfinite(fair.isolated_mean):
+        lines.append(("", f"{format_ratio(fair.isolated_mean)} / {format_ratio(fair.isolated_max)} (policy isolated)"))
+    lines += [
+        ("unfair jobs / Jain's index", f"{format_share(fair.unfair)} / {format_ratio(fair.jain)}"),
+        ("utilisation", format_share(summary.utilisation)),
+        ("accelerator-hours", ", ".join(f"{name} {hours:.1f}" for name, hours in summary.accelerator_h.items())),
+        ("money", f"{summary.usd:.2f} USD, of which {summary.usd_of_jobs:.2f} USD under jobs"),
+        ("preemptions / losses", f"{summary.preemptions} / {summary.losses} in {summary.attempts} attempts"),
+        ("restart overhead", format_share(summary.overhead)),
+        ("steps lost", f"{summary.lost_steps:.6g} of {summary.worked_steps:.6g}"),
+    ]
+    if summary.measured_jobs not in (0, summary.jobs):
+        told = f"{summary.measured_jobs:,} of {summary.jobs:,} jobs, in the window"
+        lines.insert(1, ("JCT, slowdown, queueing, fairness of", told))
+    if summary.skipped_rows:
+        lines.insert(0, ("rows skipped", f"{summary.skipped_rows:,} rows of the workload could not be read"))
+    if summary.deadlines:
+        lines.append(("deadlines missed", f"{summary.deadline_misses} of {summary.deadlines}"))
+    return [
+        *lines,
+        *_bound_lines(summary.bounds),
+        ("events / solves", f"{summary.events} / {summary.solves}"),
+        ("took", f"{summary.wall_s:.2f} s, of which the policy {summary.solve_total_s:.2f} s"),
+    ]
+
+
+def _bound_lines(bounds: LowerBounds) -> list[tuple[str, str]]:
+    rows = (
+        ("JCT no less than, by prices", bounds.jct_s, bounds.jct_gap),
+        ("JCT no less than, without contention", bounds.no_contention_s, bounds.no_contention_gap),
+        ("makespan no less than, fluid", bounds.makespan_s, bounds.makespan_gap),
+    )
+    return [
+        (name, f"{format_seconds(value)}, the run is {max(gap, 0.0):.1%} above")
+        for name, value, gap in rows
+        if isfinite(value)
+    ]
+
+
+def format_seconds(value: float) -> str:
+    """`-` for what does not exist."""
+    return f"{value:,.1f} s" if isfinite(value) else "-"
+
+
+def format_share(value: float) -> str:
+    """As a percentage; `-` for what does not exist."""
+    return f"{value:.1%}" if isfinite(value) else "-"
+
+
+def format_ratio(value: float) -> str:
+    """With three decimals; `-` for what does not exist."""
+    return f"{value:,.3f}" if isfinite(value) else "-"
+
+
+@dataclass(frozen=True, slots=True)
+class ReportedJob:
+    """One job as the report tells it. nan for what does not exist."""
+
+    job_id: int
+    name: str
+    project: str
+    state: str
+    submitted_at: float
+    jct_s: float
+    alone_s: float
+    queueing_s: float
+    attempts: int
+    usd: float
+
+
+@dataclass(frozen=True, slots=True)
+class RunReport:
+    """One run, ready to be told."""
+
+    workload: str
+    cluster: str
+    policy: str
+    seed: int
+    summary: RunSummary
+    jobs: tuple[ReportedJob, ...]
+    timeline: Timeline
+    #: The file of conditions; "": none.
+    conditions: str = ""
+    #: Another simulator's; "": Walras's own.
+    world: str = ""
+    #: Everything that decides the figures, by name (`simulator.reports.run_spec.describe_run`).
+    decided_by: tuple[tuple[str, str], ...] = ()
+
+
+def report_titles(ran: CompletedRun) -> dict[str, Any]:
+    """What the run is called by: the names that were given, without folders."""
+    cell = ran.cell
+    policy = Path(cell.policy)
+    return {
+        "workload": Path(cell.source.name).name,
+        "cluster": Path(cell.cluster).name,
+        "policy": policy.stem if policy.suffix else cell.policy,
+        "seed": cell.seed,
+        **({} if cell.world == WALRAS else {"world": cell.world}),
+        **({} if cell.conditions is None else {"conditions": Path(cell.conditions).name}),
+    }
+
+
+def make_report(ran: CompletedRun, timeline: Timeline) -> RunReport:
+    """Of a run that has just ended."""
+    jobs = (*ran.result.jobs, *ran.result.unfinished)
+    lines = tuple(_reported_job(ran, job) for job in jobs)
+    decided_by = flatten_description(json.loads(json.dumps(nonfinite_to_none(describe_run(ran.cell)))))
+    return RunReport(**report_titles(ran), summary=ran.summary, jobs=lines, timeline=timeline, decided_by=decided_by)
+
+
+def flatten_description(run: Mapping[str, Any], before: str = "") -> tuple[tuple[str, str], ...]:
+    """A description by dotted names; without what was not asked for."""
+    lines: list[tuple[str, str]] = []
+    for name, value in run.items():
+        if isinstance(value, Mapping):
+            lines += flatten_description(value, f"{before}{name}.")
+        elif value not in (None, "", []):
+            lines.append((before + name, value if isinstance(value, str) else json.dumps(value)))
+    return tuple(lines)
+
+
+def _reported_job(ran: CompletedRun, job: JobMetrics) -> ReportedJob:
+    return ReportedJob(
+        job.job_id,
+        ran.roster.name(job.job_id),
+        job.project,
+        job.state.value,
+        job.submitted_at,
+        job.jct_s,
+        ran.roster.alone_s(job.job_id),
+        job.queueing_s,
+        job.attempts,
+        job.usd,
+    )
+
+
+#: Jobs told one by one: those that took longest.
+_JOBS_SHOWN = 50
+_DECIDED = "The same again gives the same. Files by the SHA-256 of their content; lengths in seconds."
+_STYLE = """
+body { font: 15px/1.45 system-ui, sans-serif; color: #1c1c1c; background: #fff; margin: 2rem auto; max-width: 62rem;
+       padding: 0 1rem; }
+h1 { font-size: 1.5rem; margin-bottom: .2rem; } h2 { font-size: 1.1rem; margin: 2.2rem 0 .4rem; }
+p { margin: .3rem 0; color: #444; }
+table { border-collapse: collapse; font-size: .88rem; margin-top: .5rem; display: block; overflow-x: auto; }
+h1, p { overflow-wrap: anywhere; }
+td, th { padding: .18rem .9rem .18rem 0; text-align: right; border-bottom: 1px solid #e4e4e4; vertical-align: top; }
+td:first-child, th:first-child, td.left { text-align: left; } th { font-weight: 600; }
+.bad { color: #a3261c; font-weight: 600; } svg { max-width: 100%; height: auto; }
+@media print { body { margin: 0; max-width: none; } h2 { page-break-after: avoid; } }
+"""
+
+
+def report_html(story: RunReport) -> str:
+    """The whole report."""
+    summary, title = story.summary, f"{story.policy} on {story.workload}"
+    world = f", world {story.world}" if story.world else ""
+    world += f", conditions {story.conditions}" if story.conditions else ""
+    body = [
+        f"<h1>{_html(title)}</h1>",
+        f"<p>Cluster {_html(story.cluster)}{_html(world)}, seed {story.seed}; {summary.jobs:,} jobs,"
+        f" run {_html(summary.outcome)} after {_html(format_seconds(story.timeline.ended_at))} of virtual time.</p>",
+        *(f'<p class="bad">Conservation violated: {_html(each)}</p>' for each in summary.violations),
+        _html_section("Figures", "", _html_table(("", ""), summary_lines(summary))),
+        *_chart_sections(story),
+        _html_section("Pools", "", _pools_html(summary)),
+        _html_section("Projects", "Sorted by name.", _projects_html(summary)) if summary.projects else "",
+        _html_section("Jobs", f"The {_JOBS_SHOWN} that took longest; all are in jobs.csv.", _jobs_html(story)),
+        _html_section("What decides these figures", _DECIDED, _html_table(("", ""), story.decided_by)),
+    ]
+    return (
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{_html(title)}</title><style>{_STYLE}</style></head>\n<body>\n"
+        + "\n".join(part for part in body if part)
+        + "\n</body></html>\n"
+    )
+
+
+def _chart_sections(story: RunReport) -> Iterable[str]:
+    summary, timeline, until_at = story.summary, story.timeline, story.timeline.ended_at
+    done = [job.jct_s for job in story.jobs if job.state == JobState.SUCCEEDED.value]
+    if done:
+        told = "Completion times of the jobs that succeeded: from submission to end."
+        yield _html_section("Completion times", told, charts.jct_cdf_chart(done, "cdf"))
+    told = "Jobs in the system that hold no accelerator."
+    yield _html_section("Queueing", told, charts.queueing_chart(timeline.waiting, until_at, "wait"))
+    pools = {str(pool_id): track for pool_id, track in timeline.pools.items()}
+    told = "Accelerators held by attempts, as a part of those that are there."
+    yield _html_section("Utilisation by pool", told, charts.utilisation_chart(pools, until_at, "use"))
+    if any(track.price.at for track in pools.values()):
+        unit = timeline.price_unit or "the policy's own unit"
+        told = f"What the optimizer asks for one accelerator, from solve to solve: high where jobs compete. In {unit}."
+        yield _html_section("Prices", told, charts.price_chart(pools, until_at, "price"))
+    if any(len(track.usd_per_h.at) > 1 for track in pools.values()):
+        told = "What the market asks for a machine."
+        yield _html_section("Market prices", told, charts.market_price_chart(pools, until_at, "market"))
+    if summary.usd > 0:
+        yield _html_section(
+            "Money by market", f"{summary.usd:,.2f} USD.", charts.money_chart(summary.usd_by_market, "usd")
+        )
+    if any(isfinite(each.rho_mean) for each in summary.projects):
+        told = "Completion time against the time in an equal share of the fleet."
+        yield _html_section("Fairness by project", told, charts.fairness_chart(summary.projects, "fair"))
+    if timeline.spans and charts.fits_gantt_chart(timeline, summary.jobs):
+        told = "Pale: accelerators are held and not all ranks run."
+        names = {job.job_id: _job_name(job) for job in story.jobs}
+        yield _html_section("Timeline", told, charts.gantt_chart(timeline, names, until_at, "gantt"))
+
+
+def _job_name(job: ReportedJob) -> str:
+    return job.name or f"job {job.job_id}"
+
+
+def _pools_html(summary: RunSummary) -> str:
+    titles = ("pool", "accelerator", "market", "there (h)", "held (h)", "running (h)", "utilisation", "USD")
+    rows = [
+        (
+            pool.pool_id,
+            pool.accelerator,
+            pool.market,
+            *(f"{hours:,.1f}" for hours in (pool.there_h, pool.held_h, pool.running_h)),
+            format_share(pool.utilisation),
+            f"{pool.usd:,.2f}",
+        )
+        for pool in summary.pools
+    ]
+    return _html_table(titles, rows)
+
+
+def _projects_html(summary: RunSummary) -> str:
+    titles = ("project", "jobs", "succeeded", "JCT avg", "accelerator h", "USD", "rho")
+    rows = [
+        (
+            each.project,
+            f"{each.jobs:,}",
+            f"{each.succeeded:,}",
+            format_seconds(each.avg_jct_s),
+            f"{each.accelerator_h:,.1f}",
+            f"{each.usd:,.2f}",
+            format_ratio(each.rho_mean),
+        )
+        for each in summary.projects
+    ]
+    return _html_table(titles, rows)
+
+
+def _jobs_html(story: RunReport) -> str:
+    longest = sorted(story.jobs, key=lambda job: job.jct_s if isfinite(job.jct_s) else inf, reverse=True)
+    titles = ("job", "project", "state", "submitted", "JCT", "alone", "slowdown", "queueing", "attempts", "USD")
+    rows = [
+        (
+            _job_name(job),
+            job.project,
+            job.state,
+            *(format_seconds(length_s) for length_s in (job.submitted_at, job.jct_s, job.alone_s)),
+            format_ratio(job.jct_s / job.alone_s),
+            format_seconds(job.queueing_s),
+            str(job.attempts),
+            f"{job.usd:,.2f}",
+        )
+        for job in longest[:_JOBS_SHOWN]
+    ]
+    return _html_table(titles, rows)
+
+
+def _html_section(title: str, told: str, content: str) -> str:
+    return f"<section><h2>{_html(title)}</h2>{f'<p>{_html(told)}</p>' if told else ''}\n{content}</section>"
+
+
+def _html_table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    head = "".join(f"<th>{_html(title)}</th>" for title in titles) if any(titles) else ""
+    cells = ("".join(f"<td>{_html(cell)}</td>" for cell in row) for row in rows)
+    return f"<table>{f'<tr>{head}</tr>' if head else ''}{''.join(f'<tr>{row}</tr>' for row in cells)}</table>"
+
+
+def _html(text: str) -> str:
+    return escape(text, quote=True)

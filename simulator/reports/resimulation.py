@@ -1,0 +1,287 @@
+"""A recorded run simulated again, with the costs that the run showed: the same workload, or another policy on it.
+
+Two live runs of one workload differ: milliseconds decide which job waits a second longer, and one decision leads to the
+next. So a run is simulated with several seeds, each drawing how long starts and exits take around what was measured; a
+job's forecast is the median over seeds, and the range shows how much of it is chance.
+
+`resimulate` repeats a workload file's run. `replay_recording` repeats a server's journal: the jobs are those that were
+submitted, with the work that they turned out to be. The simulation starts empty, without any measured speed, as the
+run did. User actions (holding, releasing, cancelling, changing priorities) happen again at the same instants; machines
+that the market took back are taken back; machines that died by themselves are not. Until another policy takes over, the
+run's own policies decide: history is simulated, not copied.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from math import isfinite, nan
+from statistics import mean, median
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from optimizer.policy import PolicySpec
+from scheduler.core.events import (
+    Event,
+    JobBudgetChanged,
+    JobHeld,
+    JobReleased,
+    JobReprioritised,
+    PolicyChanged,
+)
+from scheduler.core.rules import RoundRules
+from scheduler.providers.simulated_cloud import RentalTerms
+from simulator.attempts import WorldParameters
+from simulator.engine import SolveClock, SolveTime
+from simulator.experiment import Experiment, workload_experiment
+from simulator.faults import PoolRevocation
+from simulator.ground_truth import ANY_COUNT, GroundTruth, SpeedKey
+from simulator.machines import PoolModel
+from simulator.measured_costs import MeasuredCosts, RecordedEvent, measure_costs, recorded_completion_times
+from simulator.reports.recording import Recording
+from simulator.reports.run_summary import nonfinite_to_none
+from simulator.simulation import Scenario, Simulation, SimulationResult, simulate
+from walras.cluster import PoolId
+from walras.job_request import JobId, Kind
+from walras.spec.cluster_file import ClusterConfig
+from walras.spec.workload_file import WorkloadFile
+
+RESIMULATION_SEEDS = 9
+#: As agents and in-job clients do it: word at every heartbeat, speeds over windows of half a second after two steps.
+_HEARTBEAT_S = 5.0
+_HEARTBEATS_PER_LEASE = 10.0
+_WINDOW_S = 0.5
+_UNMEASURED_STEPS = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class ResimulatedJob:
+    """Completion times of one job, seconds."""
+
+    job_id: JobId
+    run_s: float
+    #: Median over seeds, the least and the most.
+    simulated_s: float
+    least_s: float
+    most_s: float
+
+    @property
+    def error(self) -> float:
+        """|simulated - run| / run."""
+        return abs(self.simulated_s - self.run_s) / self.run_s
+
+
+def resimulate(
+    recorded: Sequence[RecordedEvent],
+    workload: WorkloadFile,
+    cluster: ClusterConfig,
+    policy: tuple[PolicySpec, RoundRules],
+    *,
+    seeds: int = RESIMULATION_SEEDS,
+) -> list[ResimulatedJob]:
+    """The jobs that ended in the run, by number, each with what the simulations of it say.
+
+    Like the run, a simulation begins without knowing any speed and learns them from reports.
+    """
+    run_s, costs = recorded_completion_times(recorded), measure_costs(recorded)
+    simulated: dict[JobId, list[float]] = {job_id: [] for job_id in run_s}
+    for seed in range(seeds):
+        experiment = workload_experiment(workload, cluster, costs)
+        result = simulate(experiment.jobs, resimulation_scenario(experiment, costs, cluster, policy, seed))
+        for job in result.jobs:
+            if job.job_id in simulated:
+                simulated[job.job_id].append(job.jct_s)
+    return [
+        ResimulatedJob(job_id, run_s[job_id], median(seen), min(seen), max(seen))
+        for job_id, seen in sorted(simulated.items())
+        if seen and run_s[job_id] > 0
+    ]
+
+
+def resimulation_scenario(
+    experiment: Experiment,
+    costs: MeasuredCosts,
+    cluster: ClusterConfig,
+    policy: tuple[PolicySpec, RoundRules],
+    seed: int,
+) -> Scenario:
+    """The world of a live cluster, as far as its configuration and the measured costs tell."""
+    spec, rules = policy
+    return Scenario(
+        experiment.pools,
+        experiment.truth,
+        spec,
+        rules,
+        world=live_world_parameters(costs, rules, cluster.lease),
+        incidents=experiment.incidents,
+        solve_time=SolveTime(SolveClock.FIXED, costs.solve_s),
+        seed=seed,
+        oracle=False,
+    )
+
+
+def live_world_parameters(costs: MeasuredCosts, rules: RoundRules, lease_s: float | None = None) -> WorldParameters:
+    """How jobs and agents of a live cluster with such leases (None: the usual ones) talk to its server."""
+    return WorldParameters(
+        report_s=_HEARTBEAT_S if lease_s is None else min(_HEARTBEAT_S, lease_s / _HEARTBEATS_PER_LEASE),
+        # The server passes progress on once a round, or sooner where a profiling lease is shorter.
+        tell_s=min([length for length in (rules.round_s, rules.profiling_s) if length > 0], default=1.0),
+        window_s=_WINDOW_S,
+        unmeasured_steps=_UNMEASURED_STEPS,
+        cost_noise=costs.cost_noise,
+    )
+
+
+ReplayedEvent = PolicyChanged | JobHeld | JobReleased | JobReprioritised | JobBudgetChanged
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayedJob:
+    """Completion times of one job, seconds."""
+
+    job_id: JobId
+    kind: str
+    recorded_s: float
+    #: Median over the seeds, the least and the most.
+    simulated_s: float
+    least_s: float
+    most_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class RecordingReplay:
+    """What the simulations of a recording say."""
+
+    jobs: tuple[ReplayedJob, ...]
+    results: tuple[SimulationResult, ...]
+
+    @property
+    def median_error(self) -> float:
+        """Of |simulated - recorded| / recorded over the jobs; nan without any."""
+        errors = [abs(job.simulated_s - job.recorded_s) / job.recorded_s for job in self.jobs if job.recorded_s > 0]
+        return median(errors) if errors else nan
+
+
+def with_policy_from(recording: Recording, spec: PolicySpec, rules: RoundRules, from_s: float) -> Recording:
+    """The run under its own policies until `from_s` after its first submission, and under this one from then on."""
+    from_at = recording.jobs[0].at + from_s if from_s > 0 else 0.0
+    before = [change for change in recording.header.policies if change.at < from_at]
+    return recording.under((*before, PolicyChanged(from_at, spec, rules)))
+
+
+def replay_recording(recording: Recording, seeds: Sequence[int]) -> RecordingReplay:
+    """Simulate it once per seed. Jobs that did not end in the run, or in every simulation, are not compared."""
+    simulated: dict[JobId, list[float]] = {}
+    results = []
+    for seed in seeds:
+        result = _simulate_recording(recording, seed)
+        results.append(result)
+        for ended in result.jobs:
+            simulated.setdefault(ended.job_id, []).append(ended.jct_s)
+    jobs = []
+    for job in recording.jobs:
+        seen = simulated.get(job.request.job_id, [])
+        if isfinite(job.jct_s) and len(seen) == len(results):
+            times = (job.jct_s, median(seen), min(seen), max(seen))
+            jobs.append(ReplayedJob(job.request.job_id, job.request.kind, *times))
+    return RecordingReplay(tuple(jobs), tuple(results))
+
+
+def _simulate_recording(recording: Recording, seed: int) -> SimulationResult:
+    header, costs = recording.header, recording.header.costs
+    first, *later = header.policies
+    boots = {pool.pool_id: pool.boot_s for pool in costs.pools}
+    pools = tuple(
+        PoolModel(each.pool, each.machines, RentalTerms(boots.get(each.pool.pool_id, 0.0))) for each in header.pools
+    )
+    scenario = Scenario(
+        pools,
+        completed_truth(recording),
+        first.policy,
+        first.rules,
+        world=live_world_parameters(costs, first.rules),
+        incidents=tuple(PoolRevocation(seen.at + costs.begins_at, PoolId(seen.pool_id)) for seen in costs.revocations),
+        solve_time=SolveTime(SolveClock.FIXED, costs.solve_s),
+        seed=seed,
+        oracle=False,
+    )
+    simulation = Simulation(scenario)
+    acts = header.acts
+    happened: tuple[ReplayedEvent, ...] = (*later, *acts.held, *acts.released, *acts.reprioritised, *acts.rebudgeted)
+    for event in happened:
+        simulation.engine.schedule(event.at, _repeat_event, event)
+    return simulation.run(job.simulated() for job in recording.jobs)
+
+
+def completed_truth(recording: Recording) -> GroundTruth:
+    """The speeds that were measured, and a guess for every way to run a job that nobody tried.
+
+    The guess: what was measured elsewhere, times the ratios of the types' nominal speeds and of the gangs' sizes; the
+    median where the kind was measured in several places.
+    """
+    truth = recording.header.costs.truth()
+    nominal: dict[str, float] = {}
+    for each in recording.header.pools:
+        shape = each.pool.shape
+        nominal[shape.accelerator] = max(shape.nominal_speed, nominal.get(shape.accelerator, 0.0))
+    measured: dict[Kind, list[SpeedKey]] = {}
+    for key in truth.speeds:
+        if key.accelerator in nominal and key.count != ANY_COUNT:
+            measured.setdefault(key.kind, []).append(key)
+    guessed: dict[SpeedKey, float] = {}
+    for job in recording.jobs:
+        kind = job.request.kind
+        for accelerator, count in truth.accelerators_of(job.request, nominal):
+            wanted = SpeedKey(kind, accelerator, count)
+            if wanted in truth.speeds or wanted in guessed or kind not in measured:
+                continue
+            guessed[wanted] = median(
+                truth.speeds[key] * nominal[accelerator] / nominal[key.accelerator] * count / key.count
+                for key in measured[kind]
+            )
+    return replace(truth, speeds={**truth.speeds, **guessed})
+
+
+def _repeat_event(at: float, event: Event) -> Iterable[Event]:
+    return (event,)
+
+
+def replay_table(replayed: RecordingReplay) -> Table:
+    """Every job's completion time, recorded and simulated, and the means."""
+    runs = len(replayed.results)
+    table = Table(title=f"completion times, recorded and simulated ({runs} {'seed' if runs == 1 else 'seeds'})")
+    for title in ("job", "kind", "recorded s", "simulated s", "least", "most", "change"):
+        table.add_column(title, justify="left" if title == "kind" else "right")
+    for job in replayed.jobs:
+        times = (job.recorded_s, job.simulated_s, job.least_s, job.most_s)
+        table.add_row(
+            str(job.job_id),
+            Text(job.kind),
+            *(f"{each:,.1f}" for each in times),
+            _relative_change(job.simulated_s, job.recorded_s),
+        )
+    if replayed.jobs:
+        recorded, simulated = (
+            mean(getattr(job, name) for job in replayed.jobs) for name in ("recorded_s", "simulated_s")
+        )
+        table.add_section()
+        table.add_row(
+            "mean", "", f"{recorded:,.1f}", f"{simulated:,.1f}", "", "", _relative_change(simulated, recorded)
+        )
+    return table
+
+
+def _relative_change(after: float, before: float) -> str:
+    return f"{after / before - 1.0:+.1%}" if before > 0 else "-"
+
+
+def replay_json(replayed: RecordingReplay, recording: Recording) -> dict[str, Any]:
+    """The same as data."""
+    body = {
+        "seeds": len(replayed.results),
+        "median_error": replayed.median_error,
+        "left_out": list(recording.header.left_out),
+        "jobs": [asdict(job) for job in replayed.jobs],
+    }
+    data: dict[str, Any] = nonfinite_to_none(body)
+    return data

@@ -1,0 +1,337 @@
+"""One run of a study: its complete specification, the key derived from it, and its execution.
+
+Two specifications with the same key give the same metrics, on any number of processes. The key covers the content of
+every file, not its name, so a file that was changed makes another run.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import walras
+from optimizer.policy import PolicySpec
+from scheduler.core.commands import Command
+from scheduler.core.events import Event
+from scheduler.core.policy_file import dump_policy
+from scheduler.core.rules import RoundRules
+from simulator.attempts import WorldParameters
+from simulator.conditions import Conditions
+from simulator.experiment import Experiment, load_experiment, trace_experiment
+from simulator.measured_costs import load_measured_costs
+from simulator.reports.baselines import BoundsChoice, JobBaselines
+from simulator.reports.run_summary import RunSummary, SummaryContext, summarise_run
+from simulator.shipped_configs import find_cluster, find_conditions, find_workload, is_path, load_named_policy
+from simulator.simulated_jobs import SimulatedJob
+from simulator.simulation import Scenario, SimulationResult, simulate
+from simulator.workloads.formats import read_trace
+from simulator.workloads.generators import generate_jobs, generator_request
+from simulator.workloads.trace import SkippedRows, Trace
+from simulator.workloads.trace_source import ReadOptions
+from simulator.worlds.world_registry import WALRAS, find_world, make_world_run, resolve_world_policy
+from simulator.worlds.world_run import WorldRequest
+from walras.errors import ConfigError
+from walras.job_request import JobId
+from walras.spec.cluster_file import ClusterConfig
+from walras.spec.file_model import load_yaml
+from walras.states import JobState
+
+#: Of the description and of what a cell's file holds; another number makes every cell another one.
+SCHEMA = 1
+_GENERATE = "generate:"
+_REPORT_S = 60.0
+#: How people call what has another name here.
+_OPTIONS = {"jobs": "trace-jobs", "rate_per_h": "rate"}
+#: What finish-time fairness compares with.
+_REFERENCE = "isolated"
+EventRecorder = Callable[[Event, list[Command]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class GeneratorOptions:
+    """How a generated workload is made; None: as its generator does it by itself."""
+
+    jobs: int | None = None
+    rate_per_h: float | None = None
+    gangs: bool | None = None
+    priorities: bool = False
+    slos: bool = False
+    stretch: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadSource:
+    """Where the jobs come from: a file, the name of one that comes with Walras, or `generate:NAME`."""
+
+    name: str
+    format: str | None = None
+    reading: ReadOptions = field(default_factory=ReadOptions)
+    speeds: str | None = None
+    measured: str | None = None
+    #: Of Sia's world: a folder that says how applications learn; None: the one of their speeds does.
+    learning: str | None = None
+    made: GeneratorOptions = field(default_factory=GeneratorOptions)
+
+    @property
+    def generator(self) -> str | None:
+        """Name of the generator; None for a file."""
+        return self.name.removeprefix(_GENERATE) if self.name.startswith(_GENERATE) else None
+
+
+@dataclass(frozen=True, slots=True)
+class RunSpec:
+    """One run. Generated jobs and everything random follow from the seed, whatever the policy is."""
+
+    source: WorkloadSource
+    cluster: str
+    policy: str
+    seed: int = 0
+    bounds: BoundsChoice = BoundsChoice.CHEAP
+    #: Simulate the policy `isolated` too, for finish-time fairness against it.
+    fairness: bool = False
+    #: A file of conditions (`simulator.conditions`); None: nothing is random, costs anything or goes wrong.
+    conditions: str | None = None
+    #: Whose rules and physics hold (`simulator.worlds.world_registry`).
+    world: str = WALRAS
+    #: `1001-2000`: figures over jobs are over those, in order of arrival. None: over all.
+    window: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedRun:
+    """What is simulated. The jobs can be read once."""
+
+    jobs: Iterable[SimulatedJob]
+    scenario: Scenario
+    #: How long each takes alone, in a world where speeds and steps do not say it; lower bounds do not hold there.
+    alone_s: Mapping[JobId, float] | None = None
+    #: Rows of the workload that could not be read and were left out.
+    skipped: SkippedRows = field(default_factory=SkippedRows)
+
+
+@dataclass(slots=True)
+class CompletedRun:
+    """A run, what came of it, and what is known beside it."""
+
+    cell: RunSpec
+    result: SimulationResult
+    roster: JobBaselines
+    summary: RunSummary
+    #: Rows of the workload that could not be read and were left out.
+    skipped: SkippedRows = field(default_factory=SkippedRows)
+
+
+def execute_run(cell: RunSpec, recorder: EventRecorder | None = None) -> CompletedRun:
+    """Simulate. Raises ConfigError for anything that a person has to mend."""
+    window = parse_window(cell.window)
+    ready = prepare_run(cell)
+    roster = JobBaselines(ready.scenario.pools, ready.scenario.truth, ready.alone_s)
+    result = simulate(roster.watched(ready.jobs), ready.scenario, recorder=recorder)
+    isolated = _isolated_jct_s(cell) if cell.fairness else None
+    bounds = cell.bounds if ready.alone_s is None else BoundsChoice.NONE
+    beside = SummaryContext(roster, bounds, isolated, ready.skipped.count, window)
+    if window is not None and window[0] > len(roster):
+        raise ConfigError(f"no job is number {window[0]}: there are {len(roster)}", field="window", fix="begin earlier")
+    return CompletedRun(cell, result, roster, summarise_run(result, beside), ready.skipped)
+
+
+def parse_window(text: str | None) -> tuple[int, int] | None:
+    """`1001-2000`, both numbers counted, from 1. Raises ConfigError."""
+    if text is None:
+        return None
+    first, _, last = text.partition("-")
+    if not all(each.isascii() and each.isdigit() and len(each) < 10 for each in (first, last)) or not (
+        1 <= int(first) <= int(last)
+    ):
+        raise ConfigError(f"window {text!r}", field="window", fix="write numbers of jobs, such as 1001-2000")
+    return int(first), int(last)
+
+
+def _isolated_jct_s(cell: RunSpec) -> dict[JobId, float]:
+    ready = prepare_run(replace(cell, policy=_REFERENCE))
+    result = simulate(ready.jobs, ready.scenario)
+    return {job.job_id: job.jct_s for job in result.jobs if job.state is JobState.SUCCEEDED}
+
+
+def prepare_run(cell: RunSpec) -> PreparedRun:
+    """The jobs and the scenario. Raises ConfigError for what does not fit together."""
+    _refuse_idle_options(cell.source)
+    if cell.world != WALRAS:
+        return _prepare_in_world(cell)
+    if cell.source.learning is not None:
+        raise ConfigError("only world 'sia' asks how applications learn", field="learning", fix="leave --learning out")
+    spec, rules = load_named_policy(cell.policy)
+    experiment = _load_experiment(cell)
+    scenario = _native_scenario(experiment, spec, rules, cell.seed)
+    if cell.conditions is not None:
+        scenario = _load_conditions(cell.conditions).applied_to(scenario)
+    return PreparedRun(experiment.jobs, scenario, skipped=experiment.skipped)
+
+
+def _refuse_idle_options(source: WorkloadSource) -> None:
+    """What was asked for and would do nothing is a mistake, or a figure that means something else than was thought."""
+    what = "generated jobs are not read" if source.generator is not None else f"{source.name} is read, not generated"
+    idle = (
+        {"format": source.format is not None, **_options_given(source.reading, ReadOptions())}
+        if source.generator is not None
+        else _options_given(source.made, GeneratorOptions())
+    )
+    for name, is_given in idle.items():
+        if is_given:
+            option = _OPTIONS.get(name, name.replace("_", "-"))
+            raise ConfigError(f"{what}: --{option} would do nothing", field=name, fix=f"leave --{option} out")
+
+
+def _options_given(asked: GeneratorOptions | ReadOptions, usual: GeneratorOptions | ReadOptions) -> dict[str, bool]:
+    return {each.name: getattr(asked, each.name) != getattr(usual, each.name) for each in fields(asked)}
+
+
+def _prepare_in_world(cell: RunSpec) -> PreparedRun:
+    """In another simulator's world."""
+    world = find_world(cell.world)
+    source = cell.source
+    for given, option, why in (
+        (cell.conditions is not None, "conditions", "has costs and delays of its own"),
+        (source.measured is not None, "measured", "has costs and speeds of its own"),
+        (cell.fairness and _REFERENCE not in world.policies, "fairness", f"has no policy {_REFERENCE!r}"),
+        (
+            cell.bounds is BoundsChoice.ALL and not world.is_bounded,
+            "bounds",
+            "changes batches, so no lower bound holds",
+        ),
+        (source.learning is not None and not world.learns, "learning", "does not ask how applications learn"),
+    ):
+        if given:
+            raise ConfigError(f"world {cell.world!r} {why}", field=option, fix=f"leave --{option} out")
+    spec, is_own = _policy_in_world(cell)
+    cluster = load_yaml(find_cluster(cell.cluster), ClusterConfig)
+    trace = _load_trace(cell)
+    asked = WorldRequest(cell.world, trace, cluster, spec, is_own, cell.seed, source.speeds, source.learning)
+    made = make_world_run(world, asked)
+    return PreparedRun(made.jobs, made.scenario, made.alone_s, trace.skipped)
+
+
+def _policy_in_world(cell: RunSpec) -> tuple[PolicySpec, bool]:
+    world = find_world(cell.world)
+    try:
+        spec = None if cell.policy in world.policies else load_named_policy(cell.policy)[0]
+    except ConfigError:
+        if is_path(cell.policy):
+            raise
+        spec = None  # told with the names that this world knows
+    return resolve_world_policy(world, cell.policy, spec)
+
+
+def _load_conditions(path: str) -> Conditions:
+    return load_yaml(find_conditions(path), Conditions)
+
+
+def _native_scenario(experiment: Experiment, spec: PolicySpec, rules: RoundRules, seed: int) -> Scenario:
+    # Where a speed changes with progress, jobs report it, as they do in life.
+    world = WorldParameters(report_s=_REPORT_S) if experiment.truth.laws else WorldParameters()
+    return Scenario(
+        experiment.pools, experiment.truth, spec, rules, world=world, incidents=experiment.incidents, seed=seed
+    )
+
+
+def _load_experiment(cell: RunSpec) -> Experiment:
+    source = cell.source
+    if source.generator is not None:
+        trace = _load_trace(cell)
+        return trace_experiment(trace, load_yaml(find_cluster(cell.cluster), ClusterConfig), source.speeds)
+    return load_experiment(
+        find_workload(source.name),
+        find_cluster(cell.cluster),
+        speeds_path=source.speeds,
+        measured=load_measured_costs(source.measured) if source.measured is not None else None,
+        format=source.format,
+        reading=source.reading,
+    )
+
+
+def _load_trace(cell: RunSpec) -> Trace:
+    """Read or generated. Raises ConfigError for a workload file, which is no trace."""
+    source = cell.source
+    if source.generator is None:
+        path = find_workload(source.name)
+        return read_trace(path, source.format, source.reading)
+    if source.measured is not None:
+        raise ConfigError("generated jobs were never measured", field="measured", fix="leave --measured out")
+    asked = generator_request(source.generator, seed=cell.seed, **asdict(source.made))
+    table = source.speeds if source.generator == "gavel" else None
+    return Trace(source.generator, "generated", list(generate_jobs(source.generator, asked, table)))
+
+
+# ---------------------------------------------------------------------------------------------- the description
+
+
+def describe_run(cell: RunSpec) -> dict[str, Any]:
+    """Everything that decides the figures, as plain data. Raises ConfigError for a file or policy that is not there."""
+    return {
+        "schema": SCHEMA,
+        "walras": walras.__version__,
+        "workload": _source_description(cell),
+        "cluster": _digest(find_cluster(cell.cluster)),
+        **_policy_description(cell),
+        "seed": cell.seed,
+        "bounds": cell.bounds.value,
+        **({} if cell.window is None else {"window": parse_window(cell.window)}),
+        **(
+            {} if cell.conditions is None else {"conditions": _load_conditions(cell.conditions).model_dump(mode="json")}
+        ),
+    }
+
+
+def _policy_description(cell: RunSpec) -> dict[str, Any]:
+    if cell.world == WALRAS:
+        reference = dump_policy(*load_named_policy(_REFERENCE)) if cell.fairness else None
+        return {"policy": dump_policy(*load_named_policy(cell.policy)), "reference": reference}
+    spec, is_own = _policy_in_world(cell)
+    policy = {"name": spec.name, "parameters": dict(spec.parameters), "own": is_own}
+    return {"world": cell.world, "policy": policy, "reference": _REFERENCE if cell.fairness else None}
+
+
+def _source_description(cell: RunSpec) -> dict[str, Any]:
+    source = cell.source
+    files: Iterable[tuple[str, str | None]] = (
+        ("speeds", source.speeds),
+        ("measured", source.measured),
+        ("learning", source.learning),
+    )
+    data: dict[str, Any] = {name: _digest(Path(path)) for name, path in files if path is not None}
+    if source.generator is not None:
+        asked = generator_request(source.generator, seed=cell.seed, **asdict(source.made))
+        return {**data, "generator": source.generator, "asked": asdict(asked)}
+    path = find_workload(source.name)
+    beside = path.parent.parent / "throughputs" / "simulation_throughputs.json"
+    if source.speeds is None and beside.exists():
+        data["beside"] = _digest(beside)
+    return {**data, "file": _digest(path), "format": source.format, "reading": asdict(source.reading)}
+
+
+def _digest(path: Path) -> str:
+    try:
+        if path.is_dir():  # profiles of applications
+            files = sorted(each for each in path.rglob("*.csv*") if each.is_file())
+            named = [f"{each.relative_to(path)} {_digest(each)}" for each in files]
+            return hashlib.sha256("\n".join(named).encode()).hexdigest()
+        now = path.stat()
+        return _digest_of(path, now.st_mtime_ns, now.st_size)
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror or error}", fix="check the path") from None
+
+
+@lru_cache(maxsize=1000)
+def _digest_of(path: Path, _mtime_ns: int, _size: int) -> str:
+    """Worked out once for the many cells of a grid, and again when the file has changed."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def run_key(description: dict[str, Any]) -> str:
+    """The cell's name: a hash of its description."""
+    text = json.dumps(description, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:32]

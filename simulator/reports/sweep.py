@@ -1,0 +1,376 @@
+"""Sweeps: grids of runs, from a file (YAML) or options, that can be interrupted and resumed.
+
+The metrics of every run are one file in a folder, named by the hash of the run's description and written atomically. A
+file that is truncated, changed, or of another run is rejected, and its run is repeated. The table shows means over the
+seeds of every setting; the rows themselves are in the CSV.
+"""
+
+import csv
+import hashlib
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from itertools import product
+from math import isfinite, nan
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, TextIO
+
+from pydantic import Field, field_validator
+from rich.table import Table
+from rich.text import Text
+
+from simulator.reports.baselines import BoundsChoice
+from simulator.reports.policy_comparison import format_number, metric_title
+from simulator.reports.repeated_runs import MeanEstimate, ParallelWorkers, RunMetrics, estimate_mean, execute_runs
+from simulator.reports.run_spec import GeneratorOptions, RunSpec, WorkloadSource, describe_run, run_key
+from simulator.reports.run_summary import RUN_METRICS, TIME_METRICS, nonfinite_to_none
+from simulator.workloads.trace_source import ReadOptions
+from simulator.worlds.world_registry import WALRAS
+from walras.errors import ConfigError
+from walras.spec.file_model import FileModel
+
+CELLS_MAX = 100_000
+_SEED_MAX = 2**31 - 1
+_GridName = Annotated[str, Field(min_length=1, max_length=4096)]
+_GridNames = Annotated[tuple[_GridName, ...], Field(min_length=1, max_length=1000)]
+
+
+class SweepGrid(FileModel):
+    """Every workload x cluster x policy x rate x seed is one run."""
+
+    workloads: _GridNames
+    clusters: _GridNames
+    policies: _GridNames
+    #: `0-4`, `1,3,5`, or a list.
+    seeds: tuple[int, ...] = (0,)
+    #: Arrivals per hour of generated workloads; empty: as the generator does it by itself.
+    rates: Annotated[tuple[float, ...], Field(max_length=1000)] = ()
+    #: Of generated workloads.
+    trace_jobs: Annotated[int, Field(ge=1)] | None = None
+    gangs: bool | None = None
+    priorities: bool = False
+    slos: bool = False
+    stretch: Annotated[float, Field(gt=0)] = 1.0
+    #: Of files.
+    format: str | None = None
+    skip_bad_rows: bool = False
+    sort: bool = False
+    only: str = ""
+    speeds: str | None = None
+    measured: str | None = None
+    learning: str | None = None
+    #: A file of conditions, the same for every run.
+    conditions: str | None = None
+    #: Whose rules and physics, the same for every run.
+    world: str = WALRAS
+    #: `1001-2000`: figures over jobs are over those, in order of arrival.
+    window: str | None = None
+    bounds: BoundsChoice = BoundsChoice.CHEAP
+    fairness: bool = False
+
+    other_words: ClassVar[dict[str, str]] = {
+        "workload": "workloads", "cluster": "clusters", "policy": "policies", "seed": "seeds", "rate": "rates",
+        "jobs": "trace_jobs",
+    }  # fmt: skip
+
+    @field_validator("workloads", "clusters", "policies", "rates", "seeds")
+    @classmethod
+    def _each_once(cls, value: tuple[object, ...]) -> tuple[object, ...]:
+        """A run that counts twice would make means look surer than they are."""
+        seen: set[object] = set()
+        for item in value:
+            if item in seen:
+                raise ValueError(f"{item!r} is there twice; name each once")
+            seen.add(item)
+        return value
+
+    @field_validator("seeds", mode="before")
+    @classmethod
+    def _seeds_in_words(cls, value: object) -> object:
+        if isinstance(value, str):
+            return parse_seeds(value)
+        return (value,) if isinstance(value, int) else value
+
+
+def parse_seeds(text: str) -> tuple[int, ...]:
+    """`0-4`, `7`, `1,3,5-8`: in that order, each once. Raises ConfigError (a ValueError would hide the fix)."""
+    seeds: dict[int, None] = {}
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        if not (first.isascii() and first.isdigit() and (not dash or (last.isascii() and last.isdigit()))):
+            raise ConfigError(f"seeds {text!r}", field="seeds", fix="write 0-4 or 1,3,5")
+        low, high = int(first), int(last) if dash else int(first)
+        if not low <= high <= _SEED_MAX or high - low >= CELLS_MAX:
+            raise ConfigError(f"seeds {text!r}", field="seeds", fix="write a range of few seeds, the lower one first")
+        seeds.update(dict.fromkeys(range(low, high + 1)))
+    return tuple(seeds)
+
+
+@dataclass(frozen=True, slots=True)
+class GridPoint:
+    """Where in the grid a cell stands: the words by which people know it."""
+
+    workload: str
+    cluster: str
+    policy: str
+    rate_per_h: float | None
+    seed: int
+
+    @property
+    def setting(self) -> tuple[str, str, float | None, str]:
+        """All but the seed."""
+        return self.workload, self.cluster, self.rate_per_h, self.policy
+
+
+def grid_runs(grid: SweepGrid) -> list[tuple[GridPoint, RunSpec]]:
+    """The runs, in a fixed order. Raises ConfigError for a grid that is too large, or rates without a generator."""
+    rates: tuple[float | None, ...] = grid.rates or (None,)
+    sizes = (len(grid.workloads), len(grid.clusters), len(grid.policies), len(rates), len(grid.seeds))
+    runs = 1
+    for size in sizes:
+        runs *= size
+    if not 1 <= runs <= CELLS_MAX:
+        raise ConfigError(f"the grid has {runs:,} runs", field="seeds", fix=f"at most {CELLS_MAX:,}, at least one")
+    _reject_idle_options(grid)
+    cells = []
+    for workload, cluster, rate, policy, seed in product(
+        grid.workloads, grid.clusters, rates, grid.policies, grid.seeds
+    ):
+        source = _workload_source(grid, workload)
+        if source.generator is None and rate is not None:
+            raise ConfigError(
+                f"{workload} arrives as it is written", field="rates", fix="give rates to generated workloads alone"
+            )
+        source = replace(source, made=replace(source.made, rate_per_h=rate))
+        place = GridPoint(workload, cluster, policy, rate, seed)
+        asked = (grid.bounds, grid.fairness, grid.conditions, grid.world, grid.window)
+        cells.append((place, RunSpec(source, cluster, policy, seed, *asked)))
+    return cells
+
+
+def _reject_idle_options(grid: SweepGrid) -> None:
+    """Raises ConfigError for what is about generated jobs where there are none, and about files likewise."""
+    generated = [WorkloadSource(workload).generator is not None for workload in grid.workloads]
+    for there, names, what in (
+        (any(generated), ("trace_jobs", "gangs", "priorities", "slos", "stretch"), "no workload is generated"),
+        (not all(generated), ("format", "skip_bad_rows", "sort", "only"), "every workload is generated"),
+    ):
+        for name in names:
+            if not there and getattr(grid, name) != SweepGrid.model_fields[name].default:
+                raise ConfigError(f"{what}: `{name}` would do nothing", field=name, fix="leave it out")
+
+
+def _workload_source(grid: SweepGrid, workload: str) -> WorkloadSource:
+    """What is about files goes to files, what is about generated jobs to those: a grid may have both."""
+    speeds = (grid.speeds, grid.measured, grid.learning)
+    if WorkloadSource(workload).generator is not None:
+        made = GeneratorOptions(grid.trace_jobs, None, grid.gangs, grid.priorities, grid.slos, grid.stretch)
+        return WorkloadSource(workload, None, ReadOptions(), *speeds, made)
+    reading = ReadOptions(skip_bad_rows=grid.skip_bad_rows, sort=grid.sort, only=grid.only)
+    return WorkloadSource(workload, grid.format, reading, *speeds)
+
+
+SWEEP_TABLE = "sweep.csv"
+_CELLS = "cells"
+_CELL_BYTES_MAX = 1024 * 1024
+
+
+@dataclass(slots=True)
+class SweepResult:
+    """What a sweep came to."""
+
+    places: list[GridPoint]
+    rows: list[RunMetrics]
+    #: Cells that were run now, and cells whose file was there but could not be believed.
+    ran: int = 0
+    rejected: list[str] = field(default_factory=list)
+
+
+def run_sweep(
+    grid: SweepGrid, folder: Path, workers: ParallelWorkers, told: Callable[[int, int], None] = lambda done, runs: None
+) -> SweepResult:
+    """Run what is missing, write `sweep.csv`. `told(done, all)` is called at first and after each run.
+
+    Raises ConfigError before anything runs where a file or a name is wrong, and whatever a run raises; runs that had
+    ended by then are kept.
+    """
+    cells = grid_runs(grid)
+    store, outcome = _ResultStore(folder), SweepResult([place for place, _ in cells], [])
+    # Cells of one key (two names of one file) are one run.
+    found: dict[str, RunMetrics | None] = {}
+    keys, missing = [], []
+    for _, cell in cells:
+        described = describe_run(cell)
+        key = run_key(described)
+        keys.append(key)
+        if key not in found:
+            found[key] = store.read(key, described, outcome.rejected)
+            if found[key] is None:
+                missing.append((key, described, cell))
+    told(len(found) - len(missing), len(found))
+    for position, row in execute_runs([cell for _, _, cell in missing], workers):
+        key, described, _ = missing[position]
+        store.write(key, described, row)
+        found[key] = row
+        outcome.ran += 1
+        told(len(found) - len(missing) + outcome.ran, len(found))
+    outcome.rows = [each for key in keys if (each := found[key]) is not None]
+    store.table(outcome)
+    return outcome
+
+
+class _ResultStore:
+    """The folder of one sweep."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._cells = folder / _CELLS
+        try:
+            self._cells.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(
+                f"{folder}: {error.strerror or error}", field="out", fix="choose another folder"
+            ) from None
+
+    def read(self, key: str, described: Mapping[str, Any], rejected: list[str]) -> RunMetrics | None:
+        """The row, if its file is there and sound."""
+        path = self._cells / f"{key}.json"
+        try:
+            with path.open("rb") as file:
+                content = file.read(_CELL_BYTES_MAX)
+        except FileNotFoundError:
+            return None
+        row = _parse_result(content, described)
+        if row is None:
+            rejected.append(str(path))
+        return row
+
+    def write(self, key: str, described: Mapping[str, Any], row: RunMetrics) -> None:
+        """Whole, or not at all."""
+        body = nonfinite_to_none(asdict(row))
+        text = json.dumps({"description": described, "row": body, "sha256": _result_digest(described, body)}, indent=1)
+        self._put(self._cells / f"{key}.json", lambda file: file.write(text))
+
+    def table(self, swept: SweepResult) -> None:
+        """All rows as CSV, one run per line."""
+        self._put(self._folder / SWEEP_TABLE, lambda file: _write_table(file, swept))
+
+    def _put(self, path: Path, write: Callable[[TextIO], object]) -> None:
+        half = path.with_name(f".{path.name}.{os.getpid()}")
+        try:
+            with half.open("w", encoding="utf-8", newline="") as file:
+                write(file)
+            half.replace(path)
+        except OSError as error:
+            raise ConfigError(f"{path}: {error.strerror or error}", field="out", fix="check the folder") from None
+        finally:
+            half.unlink(missing_ok=True)
+
+
+def _result_digest(described: Mapping[str, Any], body: Mapping[str, Any]) -> str:
+    text = json.dumps([described, body], sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _parse_result(content: bytes, described: Mapping[str, Any]) -> RunMetrics | None:
+    try:
+        data = json.loads(content)
+        body = data["row"]
+        # Compared as JSON: tuples have become lists.
+        same = data["description"] == json.loads(json.dumps(described))
+        if not same or data["sha256"] != _result_digest(described, body):
+            return None
+        values, costs = (_numbers(body[name]) for name in ("values", "costs"))
+        row = RunMetrics(values, costs, str(body["outcome"]), tuple(str(each) for each in body["violations"]))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
+    values_known = row.values.keys() == {measure.name for measure in RUN_METRICS}
+    costs_known = row.costs.keys() == {measure.name for measure in TIME_METRICS}
+    return row if values_known and costs_known else None
+
+
+def _numbers(data: Mapping[str, Any]) -> dict[str, float]:
+    return {str(name): nan if value is None else float(value) for name, value in data.items()}
+
+
+def _write_table(file: TextIO, swept: SweepResult) -> None:
+    writer = csv.writer(file, lineterminator="\n")
+    measures = [measure.name for measure in (*RUN_METRICS, *TIME_METRICS)]
+    writer.writerow(["workload", "cluster", "policy", "rate_per_h", "seed", "outcome", *measures])
+    for place, row in zip(swept.places, swept.rows, strict=True):
+        values = {**row.values, **row.costs}
+        rate = "" if place.rate_per_h is None else repr(place.rate_per_h)
+        figures = [repr(values[name]) if isfinite(values[name]) else "" for name in measures]
+        writer.writerow([place.workload, place.cluster, place.policy, rate, place.seed, row.outcome, *figures])
+
+
+def runs_by_setting(swept: SweepResult) -> dict[tuple[str, str, float | None, str], list[RunMetrics]]:
+    """Rows by all but their seed, in the order of the grid."""
+    by_setting: dict[tuple[str, str, float | None, str], list[RunMetrics]] = {}
+    for place, row in zip(swept.places, swept.rows, strict=True):
+        by_setting.setdefault(place.setting, []).append(row)
+    return by_setting
+
+
+def violations_in(swept: Sequence[RunMetrics]) -> list[str]:
+    """Every conservation law that did not hold in any of the runs."""
+    return [violation for row in swept for violation in row.violations]
+
+
+#: Figures of the table; all of them are in the CSV and in JSON.
+_TABLE_METRICS = (
+    "avg_jct_s",
+    "p99_jct_s",
+    "makespan_s",
+    "rho_mean",
+    "utilisation",
+    "usd",
+    "preemptions",
+    "deadline_misses",
+)
+
+
+def sweep_table(swept: SweepResult) -> Table:
+    """A line per workload, cluster, rate and policy."""
+    by_setting = runs_by_setting(swept)
+    with_rates = any(rate is not None for _, _, rate, _ in by_setting)
+    table = Table(title=f"{len(swept.rows)} runs, {swept.ran} of them now; means over seeds, ± 95 % interval")
+    for title in ("workload", "cluster", *(("jobs/h",) if with_rates else ()), "policy"):
+        table.add_column(title)
+    shown = [measure for measure in RUN_METRICS if measure.name in _TABLE_METRICS]
+    for measure in ("seeds", *(metric_title(measure) for measure in shown)):
+        table.add_column(measure, justify="right")
+    for (workload, cluster, rate, policy), rows in by_setting.items():
+        words = [Path(workload).name, Path(cluster).name, *([f"{rate:g}" if rate is not None else "-"] * with_rates)]
+        figures = [_mean_and_interval(estimate_mean([row.values[measure.name] for row in rows])) for measure in shown]
+        table.add_row(*(Text(word) for word in (*words, Path(policy).name)), str(len(rows)), *figures)
+    return table
+
+
+def _mean_and_interval(value: MeanEstimate) -> str:
+    return format_number(value.mean) + (f" ± {format_number(value.half)}" if value.low == value.low else "")
+
+
+def sweep_json(swept: SweepResult) -> dict[str, Any]:
+    """Every setting with every figure's mean and interval."""
+    body = {
+        "runs": len(swept.rows),
+        "ran": swept.ran,
+        "rejected": swept.rejected,
+        "settings": [
+            {
+                "workload": workload,
+                "cluster": cluster,
+                "rate_per_h": rate,
+                "policy": policy,
+                "measures": {
+                    measure.name: asdict(estimate_mean([row.values[measure.name] for row in rows]))
+                    for measure in RUN_METRICS
+                },
+            }
+            for (workload, cluster, rate, policy), rows in runs_by_setting(swept).items()
+        ],
+    }
+    data: dict[str, Any] = nonfinite_to_none(body)
+    return data

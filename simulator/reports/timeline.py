@@ -1,0 +1,242 @@
+"""The timeline of a run: each pool's accelerators over time, the prices of every solve, the life of every attempt.
+
+A `Timeline` is the recorder of a simulation: it receives each event with its commands. Memory is linear in the number
+of events, so one is made only on request. Attempts are kept up to a number; those beyond are counted.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from math import isfinite, nan
+
+from scheduler.core.commands import AttemptTransitioned, Command, JobTransitioned, ReleaseNode, Rent
+from scheduler.core.events import (
+    Event,
+    JobCancelled,
+    JobSubmitted,
+    NodeJoined,
+    NodeLeaving,
+    NodeLost,
+    NodeUnreachable,
+    PolicyChanged,
+    PoolDeclared,
+    Solved,
+)
+from walras.cluster import NodeId, Placement, Pool, PoolId
+from walras.job_request import JobId
+from walras.states import AttemptState
+
+SPANS_MAX = 20_000
+
+
+@dataclass(slots=True)
+class StepSeries:
+    """A quantity that is constant between changes: instants, and its value from each of them on."""
+
+    at: list[float] = field(default_factory=list)
+    value: list[float] = field(default_factory=list)
+
+    def set(self, at: float, value: float) -> None:
+        """From `at` on. Of several values at one instant the last one counts."""
+        if self.at and self.at[-1] == at:
+            self.value[-1] = value
+        elif not self.value or self.value[-1] != value:
+            self.at.append(at)
+            self.value.append(value)
+
+    @property
+    def now(self) -> float:
+        """The last value; 0 before the first."""
+        return self.value[-1] if self.value else 0.0
+
+    def add(self, at: float, change: float) -> None:
+        """Change it by so much."""
+        self.set(at, self.now + change)
+
+
+@dataclass(slots=True)
+class PoolTrack:
+    """One pool over time, in accelerators."""
+
+    pool: Pool
+    there: StepSeries = field(default_factory=StepSeries)
+    held: StepSeries = field(default_factory=StepSeries)
+    running: StepSeries = field(default_factory=StepSeries)
+    #: The optimizer's price of one accelerator, in `Timeline.price_unit`.
+    price: StepSeries = field(default_factory=StepSeries)
+    #: The market's price of one machine, USD/h.
+    usd_per_h: StepSeries = field(default_factory=StepSeries)
+
+
+@dataclass(slots=True)
+class AttemptSpan:
+    """One attempt in one of its pools. Instants are nan where the thing did not happen."""
+
+    job_id: JobId
+    attempt: int
+    pool_id: PoolId
+    accelerators: int
+    leased_at: float
+    running_at: float = nan
+    #: Asked to stop; it may hold its accelerators for a while yet.
+    stopping_at: float = nan
+    ended_at: float = nan
+    state: str = ""
+
+    @property
+    def is_up(self) -> bool:
+        """All its ranks are up and nobody asked it to stop."""
+        return isfinite(self.running_at) and not isfinite(self.stopping_at)
+
+
+#: A row of the events' table: instant, what, job, attempt, where, details.
+EventRow = tuple[float, str, str, str, str, str]
+_NODE_EVENTS = {
+    NodeJoined: "node joined",
+    NodeLost: "node lost",
+    NodeLeaving: "node leaving",
+    NodeUnreachable: "node unreachable",
+}
+
+
+class Timeline:
+    """Give `hear` to a simulation as its recorder. `tell` takes each row of the events' table as it happens."""
+
+    def __init__(self, tell: Callable[[EventRow], object] | None = None) -> None:
+        self.pools: dict[PoolId, PoolTrack] = {}
+        #: In order of their lease, the first `SPANS_MAX`.
+        self.spans: list[AttemptSpan] = []
+        self.spans_left_out = 0
+        #: Jobs in the system that hold no accelerator.
+        self.waiting = StepSeries()
+        self.price_unit = ""
+        self.ended_at = 0.0
+        self._tell = tell
+        self._active = 0
+        self._pool_of: dict[NodeId, PoolId] = {}
+        self._open: dict[JobId, list[AttemptSpan]] = {}
+        #: Pool of each machine of each open attempt, and the accelerators that it holds there.
+        self._parts: dict[JobId, dict[NodeId, tuple[PoolId, int]]] = {}
+
+    def hear(self, event: Event, commands: list[Command]) -> None:
+        """One event and what the scheduler answered."""
+        self.ended_at = event.at
+        self._event(event)
+        for command in commands:
+            self._command(event.at, command)
+        self.waiting.set(event.at, self._active - len(self._open))
+        if self._tell is not None:
+            for row in _event_rows(event, commands):
+                self._tell(row)
+
+    def _event(self, event: Event) -> None:
+        if isinstance(event, PoolDeclared):
+            track = self.pools.setdefault(event.pool.pool_id, PoolTrack(event.pool))
+            track.usd_per_h.set(event.at, event.pool.usd_per_h)
+        elif isinstance(event, NodeJoined):
+            self._pool_of[event.node_id] = event.pool_id
+            track = self.pools[event.pool_id]
+            track.there.add(event.at, track.pool.shape.accelerators)
+        elif isinstance(event, NodeLost):
+            self._lost(event)
+        elif isinstance(event, JobSubmitted):
+            self._active += 1
+        elif isinstance(event, Solved):
+            self.price_unit = event.proposal.price_unit or self.price_unit
+            for pool_id, price in zip(event.proposal.pools, event.proposal.prices, strict=False):
+                self.pools[pool_id].price.set(event.at, price)
+
+    def _lost(self, event: NodeLost) -> None:
+        track = self.pools[self._pool_of.pop(event.node_id)]
+        track.there.add(event.at, -track.pool.shape.accelerators)
+        for job_id, parts in self._parts.items():
+            part = parts.pop(event.node_id, None)
+            if part is not None:
+                track.held.add(event.at, -part[1])
+                if self._open[job_id][0].is_up:
+                    track.running.add(event.at, -part[1])
+
+    def _command(self, at: float, command: Command) -> None:
+        if isinstance(command, JobTransitioned):
+            self._active -= command.state.is_final
+        elif isinstance(command, AttemptTransitioned):
+            self._attempt(at, command)
+
+    def _attempt(self, at: float, command: AttemptTransitioned) -> None:
+        placement, state = command.placement, command.state
+        if state is AttemptState.LEASED and placement is not None:
+            self._leased(at, command, placement)
+        for opened in self._open.get(command.job_id, ()):
+            self._changed(at, command, opened)
+        if state.is_final and command.job_id in self._open:
+            del self._open[command.job_id], self._parts[command.job_id]
+
+    def _leased(self, at: float, command: AttemptTransitioned, placement: Placement) -> None:
+        self._parts[command.job_id] = {
+            part.node_id: (part.pool_id or placement.pool_id, len(part.devices)) for part in placement.parts
+        }
+        self._open[command.job_id] = []
+        for pool_id, accelerators in placement.by_pool.items():
+            span = AttemptSpan(command.job_id, command.attempt, pool_id, accelerators, at)
+            self._open[command.job_id].append(span)
+            self.pools[pool_id].held.add(at, accelerators)
+            if len(self.spans) < SPANS_MAX:
+                self.spans.append(span)
+            else:
+                self.spans_left_out += 1
+
+    def _changed(self, at: float, command: AttemptTransitioned, opened: AttemptSpan) -> None:
+        track, state = self.pools[opened.pool_id], command.state
+        held = sum(count for pool_id, count in self._parts[command.job_id].values() if pool_id == opened.pool_id)
+        if state is AttemptState.RUNNING:
+            opened.running_at = at
+            track.running.add(at, held)
+        elif state is AttemptState.STOPPING:
+            if opened.is_up:
+                track.running.add(at, -held)
+            opened.stopping_at = at
+        elif state.is_final:
+            if opened.is_up:
+                track.running.add(at, -held)
+            track.held.add(at, -held)
+            opened.ended_at, opened.state = at, state.value
+
+
+def _event_rows(event: Event, commands: list[Command]) -> Iterator[EventRow]:
+    """What is worth a line: jobs, attempts, machines, prices, policies. Solves and wakes are not."""
+    at = event.at
+    if isinstance(event, JobSubmitted):
+        yield at, "job submitted", str(event.job.job_id), "", "", event.job.kind
+    elif isinstance(event, JobCancelled):
+        yield at, "job cancelled", str(event.job_id), "", "", event.by
+    elif isinstance(event, PoolDeclared):
+        yield at, "pool", "", "", event.pool.pool_id, f"{event.pool.usd_per_h:g} USD/h, quota {event.pool.quota}"
+    elif isinstance(event, PolicyChanged):
+        yield at, "policy", "", "", "", event.policy.name
+    elif isinstance(event, Solved):
+        proposal = event.proposal
+        prices = " ".join(f"{pool}={price:.6g}" for pool, price in zip(proposal.pools, proposal.prices, strict=False))
+        yield at, "solved", "", "", "", f"{proposal.status} gap {proposal.gap:.3g} prices {prices}"
+    elif isinstance(event, NodeJoined | NodeLost | NodeLeaving | NodeUnreachable):
+        yield at, _NODE_EVENTS[type(event)], "", "", event.node_id, ""
+    for command in commands:
+        row = _command_row(at, command)
+        if row is not None:
+            yield row
+
+
+def _command_row(at: float, command: Command) -> EventRow | None:
+    if isinstance(command, JobTransitioned):
+        reason = command.reason.value if command.reason is not None else ""
+        return at, f"job {command.state.value}", str(command.job_id), "", "", reason
+    if isinstance(command, AttemptTransitioned):
+        reason = command.reason.value if command.reason is not None else ""
+        where = ""
+        if command.placement is not None:
+            parts = "+".join(f"{part.node_id}:{len(part.devices)}" for part in command.placement.parts)
+            where = f"{command.placement.pool_id} {parts}"
+        return at, f"attempt {command.state.value}", str(command.job_id), str(command.attempt), where, reason
+    if isinstance(command, Rent):
+        return at, "rent", "", "", command.pool_id, str(command.machines)
+    if isinstance(command, ReleaseNode):
+        return at, "release", "", "", command.node_id, command.detail
+    return None

@@ -1,0 +1,75 @@
+"""Clusters, policies, workloads and conditions by name: those that come with Walras, or a file of the user.
+
+A name with an ending (`.yaml`, `.csv`, ...) or a path separator is a file; others are looked up below `configs/`.
+"""
+
+from pathlib import Path
+
+import walras
+from optimizer.policy import PolicySpec
+from optimizer.registry import names as registered_policies
+from scheduler.core.policy_file import parse_policy
+from scheduler.core.rules import RoundRules
+from walras.errors import ConfigError
+from walras.spec.file_model import load_mapping, nearest_word
+
+#: Beside `walras` itself, in a checkout and in an installation alike. Not looked up as a package of that name: users
+#: have folders called `configs` too.
+_CONFIGS = Path(walras.__file__).resolve().parents[1] / "configs"
+_POLICY_ENDINGS = (".yaml", ".yml")
+
+
+def shipped_files(folder: str, *endings: str) -> dict[str, Path]:
+    """Files below `configs/`, by their name without the ending."""
+    return {path.stem: path for path in sorted((_CONFIGS / folder).iterdir()) if path.suffix in endings}
+
+
+def is_path(name: str) -> bool:
+    """Whether the name is a path, and not that of something known."""
+    return "/" in name or "\\" in name or bool(Path(name).suffix)
+
+
+def find_cluster(name: str) -> Path:
+    """The cluster file that is meant. Raises ConfigError naming the nearest."""
+    return _resolve_name("cluster", name, shipped_files("clusters", ".yaml"))
+
+
+def find_workload(name: str) -> Path:
+    """The workload or trace that is meant. Raises ConfigError naming the nearest."""
+    return _resolve_name("workload", name, shipped_files("workloads", ".yaml", ".csv", ".jsonl"))
+
+
+def find_conditions(name: str) -> Path:
+    """The file of conditions that is meant. Raises ConfigError naming the nearest."""
+    return _resolve_name("conditions", name, shipped_files("conditions", ".yaml"))
+
+
+def _resolve_name(what: str, name: str, known: dict[str, Path]) -> Path:
+    if name in known and not Path(name).is_file():
+        return known[name]
+    if is_path(name) or Path(name).is_file():
+        return Path(name)  # whether it can be read is told where it is read
+    meant = nearest_word(name, known)
+    raise ConfigError(
+        f"no {what} {name!r} comes with Walras",
+        field=what,
+        fix=f"did you mean {meant!r}?" if meant else f"name a file, or one of {', '.join(known)}",
+    )
+
+
+def load_named_policy(policy: str) -> tuple[PolicySpec, RoundRules]:
+    """A policy from a file, by the name of a shipped file, or by its own name (with its defaults and default rules)."""
+    if Path(policy).suffix in _POLICY_ENDINGS:
+        return parse_policy(load_mapping(policy))
+    known = shipped_files("policies", ".yaml")
+    if policy in known:
+        return parse_policy(load_mapping(known[policy]))
+    if policy not in registered_policies():
+        meant = nearest_word(policy, [*known, *registered_policies()])
+        names = ", ".join(sorted({*known, *registered_policies()}))
+        raise ConfigError(
+            f"no policy is called {policy!r}",
+            field="policy",
+            fix=f"did you mean {meant!r}?" if meant else f"name a file, or one of {names}",
+        )
+    return parse_policy({"policy": {"name": policy}})

@@ -1,0 +1,217 @@
+"""`walras simulate run|report|compare|sweep|replay|worlds`: from the parsed options to output and exit code."""
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from simulator.engine import RunOutcome
+from simulator.reports.policy_comparison import compare_policies, comparison_json, comparison_tables
+from simulator.reports.recording import Recording, write_recording
+from simulator.reports.repeated_runs import ParallelWorkers
+from simulator.reports.report_page import print_run_summary
+from simulator.reports.resimulation import replay_json, replay_recording, replay_table, with_policy_from
+from simulator.reports.run_folder import (
+    REPORT_FILE,
+    make_run_folder,
+    open_events_table,
+    read_report,
+    write_report_page,
+    write_run_folder,
+)
+from simulator.reports.run_spec import CompletedRun, RunSpec, describe_run, execute_run
+from simulator.reports.run_summary import summary_json
+from simulator.reports.sweep import (
+    SWEEP_TABLE,
+    SweepGrid,
+    parse_seeds,
+    run_sweep,
+    sweep_json,
+    sweep_table,
+    violations_in,
+)
+from simulator.reports.timeline import Timeline
+from simulator.shipped_configs import load_named_policy
+from simulator.worlds.world_registry import WALRAS, WORLDS, plan_policy_names
+from walras.errors import ConfigError
+from walras.spec.file_model import check_model, load_mapping
+
+#: `told(done, all)` moves a bar; a terminal's only.
+_ProgressCallback = Callable[[int, int], None]
+_PIPE_WIDTH = 10_000
+
+
+def simulate_run(cell: RunSpec, output: str, out: Path | None = None) -> int:
+    """Simulate, print (`output` table or json), leave files in `out`; 0 if every job ended and every law held, else 1.
+
+    Raises UserError for anything that the person can mend.
+    """
+    console = _console()
+    ran = execute_run(cell) if out is None else _run_into_folder(cell, make_run_folder(out))
+    if output == "json":
+        jobs = sorted((*ran.result.jobs, *ran.result.unfinished), key=lambda job: job.job_id)
+        _print_json(console, summary_json(ran.summary, jobs, ran.roster, describe_run(cell)))
+    else:
+        print_run_summary(ran.summary, console, "" if cell.world == WALRAS else cell.world)
+        if out is not None:
+            console.print(f"report: {out / REPORT_FILE}", markup=False, highlight=False, soft_wrap=True)
+    if ran.skipped.count:
+        told = [f"walras: {ran.skipped.count} rows were skipped; the first of them:", *ran.skipped.first]
+        Console(stderr=True).print("\n  ".join(told), markup=False, highlight=False, soft_wrap=True)
+    return 0 if ran.result.outcome is RunOutcome.COMPLETE and not ran.summary.violations else 1
+
+
+def _run_into_folder(cell: RunSpec, folder: Path) -> CompletedRun:
+    with open_events_table(folder) as tell:
+        timeline = Timeline(tell)
+        ran = execute_run(cell, timeline.hear)
+    write_run_folder(folder, ran, timeline)
+    return ran
+
+
+def simulate_report(folder: Path, out: Path | None) -> int:
+    """Write the page of a run again from what it left in its folder."""
+    path = out if out is not None else folder / REPORT_FILE
+    write_report_page(path, read_report(folder))
+    _console().print(f"report: {path}", markup=False, highlight=False, soft_wrap=True)
+    return 0
+
+
+def simulate_compare(
+    template: RunSpec, policies: Sequence[str], seeds: str, workers: ParallelWorkers, output: str
+) -> int:
+    """Every policy with every seed; 0 if every run ended and every law held, else 1."""
+    console = _console()
+    numbers = parse_seeds(seeds)
+    runs, done = len(policies) * len(numbers), 0
+    with _progress_bar("runs") as told:
+
+        def one_more() -> None:
+            nonlocal done
+            done += 1
+            told(done, runs)
+
+        told(0, runs)
+        comparison = compare_policies(template, policies, numbers, workers, one_more)
+    if output == "json":
+        # With the first seed; the others are in `seeds`.
+        decided = {policy: describe_run(replace(template, policy=policy, seed=numbers[0])) for policy in policies}
+        _print_json(console, _indented_json({**comparison_json(comparison), "runs": decided}))
+    else:
+        for table in comparison_tables(comparison):
+            console.print(table)
+        if comparison.nothing_random:
+            console.print("every seed gave the same figures: nothing here is random", highlight=False)
+        _print_violations(console, comparison.violations)
+    rows = [row for rows in comparison.rows.values() for row in rows]
+    return _exit_code([row.outcome for row in rows], comparison.violations)
+
+
+def simulate_sweep(
+    spec: Path | None, options: dict[str, Any], folder: Path, workers: ParallelWorkers, output: str
+) -> int:
+    """The grid of a file, of options, or of a file with options in place of its own; 0, or 1 as above."""
+    console = _console()
+    data = load_mapping(spec) if spec is not None else {}
+    grid = check_model(SweepGrid, {**data, **options}, source=str(spec) if spec is not None else "options")
+    try:
+        with _progress_bar("runs") as told:
+            swept = run_sweep(grid, folder, workers, told)
+    except KeyboardInterrupt:
+        kept = f"walras: broken off; runs that had ended are kept in {folder}, and the same command goes on from there"
+        Console(stderr=True).print(kept, markup=False, highlight=False, soft_wrap=True)
+        raise
+    broken = violations_in(swept.rows)
+    if output == "json":
+        _print_json(console, _indented_json(sweep_json(swept)))
+    else:
+        for path in swept.rejected:
+            console.print(f"not believed, and run again: {path}", style="yellow", markup=False)
+        console.print(sweep_table(swept))
+        console.print(f"all figures: {folder / SWEEP_TABLE}", markup=False, highlight=False, soft_wrap=True)
+        _print_violations(console, broken)
+    return _exit_code([row.outcome for row in swept.rows], broken)
+
+
+def simulate_worlds(output: str) -> int:
+    """Every world, what it is, and the policies that run there."""
+    console = _console()
+    own = "exact and event-driven: costs, noise, faults and markets as --conditions say"
+    worlds = [(WALRAS, own, ["every policy of Walras"])]
+    worlds += [
+        (each.name, each.told, [*each.policies, *(["plan policies of Walras"] if each.takes_plans else [])])
+        for each in WORLDS.values()
+    ]
+    if output == "json":
+        body = [{"world": name, "what": told, "policies": policies} for name, told, policies in worlds]
+        _print_json(console, _indented_json({"worlds": body, "plan_policies": list(plan_policy_names())}))
+        return 0
+    for name, told, policies in worlds:
+        console.print(f"{name}: {told}", highlight=False)
+        console.print(f"    policies: {', '.join(policies)}", highlight=False)
+    console.print(f"plan policies of Walras: {', '.join(plan_policy_names())}", highlight=False)
+    return 0
+
+
+def simulate_replay(
+    recording: Recording, *, policy: str | None, from_s: float, seeds: str, export: Path | None, output: str
+) -> int:
+    """Simulate a recorded run again, maybe under another policy; 0 if every law held, else 1."""
+    console = _console()
+    if export is not None:
+        write_recording(recording, export)
+    if policy is None and from_s:
+        raise ConfigError("from when on which policy?", field="policy", fix="give --policy with --from")
+    run = recording if policy is None else with_policy_from(recording, *load_named_policy(policy), from_s)
+    replayed = replay_recording(run, parse_seeds(seeds))
+    broken = [violation for result in replayed.results for violation in result.violations]
+    if output == "json":
+        _print_json(console, _indented_json(replay_json(replayed, recording)))
+    else:
+        console.print(replay_table(replayed))
+        if policy is None and isfinite(replayed.median_error):
+            console.print(f"median error {replayed.median_error:.1%}", highlight=False)
+        if recording.header.left_out:
+            told = f"{len(recording.header.left_out)} jobs are left out: nobody knows how long they take"
+            console.print(told, highlight=False)
+        _print_violations(console, broken)
+    return 1 if broken else 0
+
+
+def _console() -> Console:
+    """Standard output: the terminal's width, or unbounded into a pipe."""
+    return Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH)
+
+
+def _exit_code(outcomes: Sequence[str], broken: Sequence[str]) -> int:
+    return 1 if broken or any(outcome != RunOutcome.COMPLETE.value for outcome in outcomes) else 0
+
+
+def _print_violations(console: Console, broken: Sequence[str]) -> None:
+    for violation in broken:
+        console.print(f"conservation violated: {violation}", style="red", markup=False)
+
+
+def _print_json(console: Console, text: str) -> None:
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def _indented_json(data: Any) -> str:
+    return json.dumps(data, indent=2)
+
+
+@contextmanager
+def _progress_bar(what: str) -> Iterator[_ProgressCallback]:
+    """A progress bar on standard error, where that is a terminal."""
+    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task(what, total=None)
+        yield lambda done, runs: progress.update(task, completed=done, total=runs)

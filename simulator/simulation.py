@@ -1,0 +1,344 @@
+"""One simulated run: a scheduler core, a simulated world and a workload go in, a `SimulationResult` comes out.
+
+`Scenario` holds everything that decides a run besides its jobs. Equal scenarios and workloads give equal runs.
+`OnlinePredictor` predicts speeds that nobody measured while the run goes on, as a live server does: it asks some time
+after a job reported or arrived, at most once per interval, and the core receives a `SpeedsPredicted`. Its answers take
+no virtual time. Conservation laws (steps, accelerator-seconds, money) are checked in every run.
+"""
+
+import gc
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from math import inf
+from time import perf_counter
+from typing import Any
+
+from optimizer.policy import PolicySpec
+from optimizer.prediction.predictor import AcceleratorSpecs
+from scheduler.core.commands import Command, JobTransitioned, Solve
+from scheduler.core.core import SchedulerCore
+from scheduler.core.cycle.solve_requests import run_solve
+from scheduler.core.cycle.speed_predictions import (
+    PredictionQuestion,
+    predict_speeds,
+    prediction_question,
+    prediction_versions,
+)
+from scheduler.core.events import AttemptProgressed, Event, JobSubmitted, PolicyChanged, Proposal
+from scheduler.core.rules import RoundRules
+from scheduler.core.speed_events import FactsTold, RestartMeasured, SpeedsPredicted, ThroughputMeasured
+from scheduler.core.state.fleet import split_gang
+from scheduler.core.state.throughput import ScoredBelief
+from simulator.attempts import AttemptSimulator, JobProgress, WorldParameters
+from simulator.engine import Engine, EventHandler, RandomStreams, RunLimits, RunOutcome, SolveStats, SolveTime
+from simulator.faults import FaultInjector, FaultModel, Incident
+from simulator.ground_truth import GroundTruth, SpeedKey
+from simulator.machines import PoolModel, SimulatedMachines
+from simulator.metrics import JobMetrics, JobMetricsSink, MetricsCollector, PoolMeter
+from simulator.simulated_jobs import (
+    LengthEstimates,
+    RandomFailures,
+    SimulatedJob,
+    inject_random_failures,
+    with_estimate_error,
+)
+from simulator.world import MakeAttemptSimulator, SimulatedWorld
+from walras.cluster import PoolId
+from walras.job_request import JobRequest, Kind
+from walras.model_facts import ModelFacts
+from walras.states import JobState
+
+
+@dataclass(frozen=True, slots=True)
+class PredictionSettings:
+    """How a run predicts. `every_s`: least time between two questions; inf: it never asks."""
+
+    every_s: float = inf
+    #: Accelerators by their data sheets.
+    sheets: Mapping[str, AcceleratorSpecs] = field(default_factory=dict)
+    #: Of kinds, told at the beginning as if they had been stated.
+    facts: Mapping[Kind, ModelFacts] = field(default_factory=dict)
+
+
+class OnlinePredictor:
+    """Listens to an engine, and asks."""
+
+    def __init__(self, engine: Engine, core: SchedulerCore, forecasts: PredictionSettings) -> None:
+        self._engine, self._core, self._forecasts = engine, core, forecasts
+        self._seen = (-1, -1, -1)
+        self._asked: PredictionQuestion | None = None
+        self._is_due = False
+        for kind in (AttemptProgressed, JobSubmitted):
+            engine.on_event[kind] = _chain_listeners(engine.on_event.get(kind), self._heard)
+
+    def begin(self) -> None:
+        """Let the scheduler know what is known of kinds, behind its policy."""
+        for kind, facts in self._forecasts.facts.items():
+            self._engine.schedule(0.0, _emit_event, FactsTold(0.0, kind, facts))
+
+    def _heard(self, event: Any) -> None:
+        if not self._is_due:
+            self._is_due = True
+            self._engine.schedule(event.at + self._forecasts.every_s, self._ask)
+
+    def _ask(self, at: float, _: object) -> Iterable[Event]:
+        self._is_due = False
+        ledger = self._core.ledger
+        news = prediction_versions(ledger)
+        if news == self._seen:
+            return ()
+        self._seen = news
+        question = prediction_question(ledger, ())
+        if question.is_empty or question == self._asked:
+            return ()
+        self._asked = question
+        speeds = predict_speeds(question, self._forecasts.sheets)
+        return (SpeedsPredicted(at, speeds),) if speeds else ()
+
+
+def _chain_listeners(first: Any, second: Any) -> Any:
+    """One listener made of two."""
+    if first is None:
+        return second
+
+    def heard(event: Any) -> None:
+        first(event)
+        second(event)
+
+    return heard
+
+
+def _emit_event(_: float, event: Event) -> Iterable[Event]:
+    return (event,)
+
+
+#: Steps may differ by this part from rate x time (sums of many stretches), and seconds and money likewise.
+TOLERANCE = 1e-6
+#: Objects made since the last search for unreachable cycles before the next.
+_YOUNG_MAX = 50_000
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerWiring:
+    """The parts that a run is made of. A compatibility profile brings others (`simulator.compat`)."""
+
+    core: Callable[[], EventHandler] = SchedulerCore
+    solver: Callable[[Solve], Proposal] = run_solve
+    pace: MakeAttemptSimulator = AttemptSimulator
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """Everything that decides a run besides the workload. Equal scenarios and workloads give equal runs."""
+
+    pools: tuple[PoolModel, ...]
+    truth: GroundTruth
+    policy: PolicySpec
+    rules: RoundRules = field(default_factory=RoundRules)
+    world: WorldParameters = field(default_factory=WorldParameters)
+    faults: FaultModel = field(default_factory=FaultModel)
+    incidents: tuple[Incident, ...] = ()
+    solve_time: SolveTime = field(default_factory=SolveTime)
+    lengths: LengthEstimates = field(default_factory=LengthEstimates)
+    mishaps: RandomFailures = field(default_factory=RandomFailures)
+    limits: RunLimits = field(default_factory=RunLimits)
+    seed: int = 0
+    #: True: the scheduler is told speeds and restart costs before a job of the kind is submitted.
+    #: False: it learns them from what jobs report (needs `world.report_s`).
+    oracle: bool = True
+    forecasts: PredictionSettings = field(default_factory=PredictionSettings)
+    wiring: SchedulerWiring = field(default_factory=SchedulerWiring)
+
+
+@dataclass(slots=True)
+class SimulationResult:
+    """What came of a run."""
+
+    outcome: RunOutcome
+    ended_at: float
+    first_submitted_at: float
+    last_ended_at: float
+    #: Jobs that ended, in order of ending (empty if the caller took them with a sink of its own).
+    jobs: list[JobMetrics]
+    #: Jobs that did not end, by number.
+    unfinished: list[JobMetrics]
+    pools: list[PoolMeter]
+    #: What each pool's machines cost, USD.
+    bills: dict[PoolId, float]
+    #: Steps made over all jobs, and those of them lost with an attempt.
+    worked_steps: float
+    lost_steps: float
+    events: int
+    solves: SolveStats
+    wall_s: float
+    #: Conservation laws that did not hold, in words. Anything here is a mistake of ours.
+    violations: list[str] = field(default_factory=list)
+    #: What was believed of speeds before they were measured; nothing where they were told.
+    scored: list[ScoredBelief] = field(default_factory=list)
+
+
+class Simulation:
+    """The parts of a run, wired together. `recorder` and `core` are there for tests and tools."""
+
+    def __init__(
+        self, scenario: Scenario, *, sink: JobMetricsSink | None = None, core: EventHandler | None = None
+    ) -> None:
+        self.scenario = scenario
+        wiring = scenario.wiring
+        self.core: EventHandler = core if core is not None else wiring.core()
+        self.engine = Engine(self.core, wiring.solver, scenario.solve_time)
+        self.ended: list[JobMetrics] = []
+        self._streams = streams = RandomStreams(scenario.seed)
+        self.metrics = MetricsCollector(self.engine, sink if sink is not None else self.ended.append)
+        self.machines = SimulatedMachines(self.engine, scenario.pools, streams.stream("boots"))
+        self.world = SimulatedWorld(self.engine, self.machines, scenario.truth, scenario.world, streams, wiring.pace)
+        self.faults = FaultInjector(self.engine, self.machines, self.world, scenario.faults, streams)
+        self.predicting: OnlinePredictor | None = None
+        if scenario.forecasts.every_s < inf and isinstance(self.core, SchedulerCore):
+            self.predicting = OnlinePredictor(self.engine, self.core, scenario.forecasts)
+        self.engine.on_command[JobTransitioned] = self._transitioned
+        self.world.on_end.append(self._job_ended)
+        self._worked_steps = 0.0
+        self._lost_steps = 0.0
+        self._violations: list[str] = []
+
+    def run(
+        self,
+        workload: Iterable[SimulatedJob],
+        recorder: Callable[[Event, list[Command]], None] | None = None,
+    ) -> SimulationResult:
+        """Run the workload to its end (or a limit)."""
+        scenario, engine = self.scenario, self.engine
+        engine.recorder = recorder
+        began = perf_counter()
+        engine.schedule(0.0, _first_event, PolicyChanged(0.0, scenario.policy, scenario.rules))
+        if self.predicting is not None:
+            self.predicting.begin()
+        self.machines.begin(0.0)
+        self.faults.script(scenario.incidents)
+        jobs = inject_random_failures(workload, scenario.mishaps, self._streams)
+        jobs = with_estimate_error(jobs, scenario.lengths, self._streams.stream("lengths"))
+        self.world.feed(jobs, _SpeedOracle(scenario).foretell if scenario.oracle else _announce_nothing)
+        with _rare_garbage_collection():
+            outcome = engine.run(scenario.limits)
+        self.metrics.settle(engine.now)
+        self._check_fleet()
+        return SimulationResult(
+            outcome,
+            engine.now,
+            self.metrics.first_submitted_at,
+            self.metrics.last_ended_at,
+            self.ended,
+            list(self.metrics.open.values()),
+            list(self.metrics.pools.values()),
+            {pool_id: self.machines.usd(pool_id, engine.now) for pool_id in self.metrics.pools},
+            self._worked_steps,
+            self._lost_steps,
+            engine.events,
+            engine.solve_stats,
+            perf_counter() - began,
+            self._violations,
+            self.core.ledger.table.scored() if isinstance(self.core, SchedulerCore) else [],
+        )
+
+    def _transitioned(self, now: float, command: JobTransitioned) -> None:
+        self.world.transitioned(now, command)
+        self.metrics.job(now, command)
+
+    # -- what must be true whatever the scheduler does
+
+    def _job_ended(self, _: float, job: JobProgress, state: JobState) -> None:
+        self._worked_steps += job.worked_steps
+        self._lost_steps += job.lost_steps
+        credited = job.worked_steps - job.lost_steps
+        job_id = job.plan.request.job_id
+        if not _about_equal(credited, job.steps):
+            self._violations.append(f"job {job_id} is credited {job.steps} steps, it made {credited}")
+        if state is JobState.SUCCEEDED and job.steps != job.plan.steps:
+            self._violations.append(f"job {job_id} succeeded after {job.steps} of {job.plan.steps} steps")
+
+    def _check_fleet(self) -> None:
+        at = self.engine.now
+        for pool_id, meter in self.metrics.pools.items():
+            machine_s = self.machines.machine_s(pool_id, at)
+            there_s = machine_s * meter.pool.shape.accelerators
+            if meter.held_s > there_s * (1 + TOLERANCE):
+                self._violations.append(f"{pool_id}: {meter.held_s} accelerator-seconds held, {there_s} were there")
+            usd = self.machines.price_x_time(pool_id, at)
+            if abs(meter.usd - usd) > 0.01:
+                self._violations.append(f"{pool_id}: {meter.usd} USD counted, price x time is {usd}")
+            if self.machines.usd(pool_id, at) < usd - 0.01:
+                self._violations.append(f"{pool_id}: the bill is {self.machines.usd(pool_id, at)} USD, used were {usd}")
+
+
+def simulate(
+    workload: Iterable[SimulatedJob],
+    scenario: Scenario,
+    *,
+    sink: JobMetricsSink | None = None,
+    recorder: Callable[[Event, list[Command]], None] | None = None,
+) -> SimulationResult:
+    """Run a workload (in order of arrival) through the scheduler and a simulated world.
+
+    `sink` takes each job's metrics when it has ended; without it `SimulationResult.jobs` collects them. Raises
+    ConfigError where the workload turns out to be unreadable, and AssertionError for a defect of the scheduler (an
+    accelerator granted twice, a resume from steps that no checkpoint has).
+    """
+    return Simulation(scenario, sink=sink).run(workload, recorder)
+
+
+class _SpeedOracle:
+    """Tells the truth about a kind before the first job that needs it."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self._truth = scenario.truth
+        #: Accelerators of the largest machine by type.
+        self._fleet: dict[str, int] = {}
+        for shape in (model.pool.shape for model in scenario.pools):
+            self._fleet[shape.accelerator] = max(shape.accelerators, self._fleet.get(shape.accelerator, 0))
+        self._told: set[SpeedKey] = set()
+        self._known: set[tuple[Kind, object, object]] = set()
+
+    def foretell(self, at: float, request: JobRequest) -> Iterable[Event]:
+        if (request.kind, request.demands, request.sizes) in self._known:
+            return ()
+        self._known.add((request.kind, request.demands, request.sizes))
+        costs = self._truth.costs_of(request.kind)
+        events: list[Event] = [RestartMeasured(at, request.kind, costs.restart_s)]
+        for accelerator, count in self._truth.accelerators_of(request, self._fleet):
+            key = SpeedKey(request.kind, accelerator, count)
+            if key not in self._told:
+                self._told.add(key)
+                parts = tuple(split_gang(count, request.nodes, self._fleet[accelerator]))
+                steps_per_s = self._truth.stretch(request.kind, accelerator, parts).steps_per_s
+                events.append(ThroughputMeasured(at, request.kind, accelerator, count, steps_per_s))
+        return events
+
+
+@contextmanager
+def _rare_garbage_collection() -> Iterator[None]:
+    """A run makes many small objects and hardly a cycle among them: looking for cycles so often finds nothing.
+
+    What was there before, such as the jobs of a trace, is not looked at again and again.
+    """
+    before = gc.get_threshold()
+    gc.set_threshold(max(before[0], _YOUNG_MAX) if before[0] else 0, *before[1:])
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+        gc.set_threshold(*before)
+
+
+def _announce_nothing(_: float, __: JobRequest) -> Iterable[Event]:
+    return ()
+
+
+def _first_event(_: float, event: Event) -> Iterable[Event]:
+    return (event,)
+
+
+def _about_equal(a: float, b: float) -> bool:
+    return abs(a - b) <= TOLERANCE * max(1.0, abs(a), abs(b))

@@ -1,0 +1,187 @@
+"""`walras plan capacity`: how many accelerators to reserve for a trace, or for jobs that arrive at a rate.
+
+For a trace the plans are simulated; for rates they are closed forms for identical, memoryless jobs. Lower bounds on the
+price are given beside the plans.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from optimizer.planning.reserved_capacity import (
+    CapacityJob,
+    CapacityReservation,
+    Defection,
+    QueueLoad,
+    ReservationTerms,
+    ReservedServers,
+    bound_without_waiting,
+    cheapest_reservation,
+    erlang_c,
+    fewest_without_on_demand,
+    let_users_leave,
+    reserve_for_long_jobs,
+    reserve_with_waiting,
+    reserve_without_waiting,
+    simulate_reservation,
+)
+from simulator.workloads.formats import read_trace
+from simulator.workloads.trace import TraceJob
+from walras.errors import ConfigError, UserError
+
+_MOST_JOBS = 200_000
+_LARGEST_LOAD = 100_000.0
+_HOUR_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class CapacityPlan:
+    """One way to reserve. Prices are per accelerator-hour of work, an hour on demand being 1; None: not known."""
+
+    name: str
+    accelerators: int
+    price: float
+    reserved_work_price: float | None
+    on_demand: float
+    mean_wait_h: float
+    longest_wait_h: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PriceBound:
+    """A price that no plan of that kind can go below."""
+
+    name: str
+    price: float
+
+
+@dataclass(frozen=True, slots=True)
+class CapacityPlans:
+    """Plans, dearest kind first, and what they are measured by."""
+
+    plans: tuple[CapacityPlan, ...]
+    bounds: tuple[PriceBound, ...]
+    #: None: who would leave is not known.
+    defection: Defection | None = None
+
+
+def capacity_plans_for_trace(
+    path: Path, terms: ReservationTerms, leave_above: float, accelerators: int | None
+) -> CapacityPlans:
+    """Plans for the jobs of a trace file; `accelerators`: for just this number reserved. Raises ConfigError."""
+    jobs = trace_demands(path)
+    plans = [_simulated_plan("all on demand", simulate_reservation(jobs, 0, terms))]
+    if accelerators is not None:
+        plans.append(_simulated_plan("as given", simulate_reservation(jobs, accelerators, terms)))
+        return CapacityPlans(tuple(plans), _price_bounds(jobs, terms))
+    patient = ReservationTerms(terms.reserved_price, terms.longest_wait_h, lot=terms.lot)
+    plans.append(
+        _simulated_plan(
+            "nobody waits", cheapest_reservation(jobs, ReservationTerms(terms.reserved_price, lot=terms.lot))
+        )
+    )
+    if terms.longest_wait_h > 0:
+        plans.append(_simulated_plan("all may wait", cheapest_reservation(jobs, patient)))
+        if terms.short_h > 0:
+            plans.append(_simulated_plan("long jobs may wait", cheapest_reservation(jobs, terms)))
+    if (alone := fewest_without_on_demand(jobs, patient)) is not None:
+        plans.append(_simulated_plan("reserved alone", alone))
+    left = let_users_leave(jobs, terms, leave_above) if terms.longest_wait_h > 0 else None
+    return CapacityPlans(tuple(plans), _price_bounds(jobs, terms), left)
+
+
+def capacity_plans_for_rates(arrivals_per_h: float, length_h: float, terms: ReservationTerms) -> CapacityPlans:
+    """Plans for single-accelerator jobs that arrive at random at a rate, of random lengths with a mean.
+
+    Raises UserError where the load is beyond reason.
+    """
+    load = QueueLoad(arrivals_per_h, 1.0 / length_h)
+    if load.offered > _LARGEST_LOAD:
+        raise UserError(f"a mean of {load.offered:g} accelerators in use is too many", fix=f"at most {_LARGEST_LOAD:g}")
+    price = terms.reserved_price
+    best = reserve_without_waiting(load, price)
+    plans = [
+        CapacityPlan("all on demand", 0, 1.0, None, 1.0, 0.0),
+        _closed_form_plan("nobody waits", load, best, price),
+    ]
+    if terms.longest_wait_h > 0:
+        servers = _fewest_servers(load, terms.longest_wait_h)
+        plans.append(_closed_form_plan("all wait", load, reserve_with_waiting(load, price, servers), price))
+        if terms.short_h > 0:
+            kept = next(
+                found for found in _reservations_for_long_jobs(load, terms) if found.wait <= terms.longest_wait_h
+            )
+            plans.append(_closed_form_plan("long jobs wait", load, kept, price))
+    bounds = (
+        PriceBound("nobody waits: the optimum of this model", best.price),
+        PriceBound("every reserved hour used", price),
+    )
+    return CapacityPlans(tuple(plans), bounds)
+
+
+def trace_demands(path: Path) -> list[CapacityJob]:
+    """The jobs of a trace, as what they take and for how long: on the fastest type, where several are stated. Where no
+    user is named, the project pays.
+
+    Raises ConfigError for a trace without lengths, or with too many jobs.
+    """
+    trace = read_trace(path)
+    if len(trace.jobs) > _MOST_JOBS:
+        raise ConfigError(f"{path}: {len(trace.jobs)} jobs are too many", fix=f"plan for at most {_MOST_JOBS}")
+    found = [
+        CapacityJob(job.at / _HOUR_S, _length_h(path, job), job.gang, job.user or job.project) for job in trace.jobs
+    ]
+    return [job for job in found if job.length_h > 0]
+
+
+def _length_h(path: Path, job: TraceJob) -> float:
+    if job.duration_s is not None:
+        return job.duration_s / _HOUR_S
+    if job.steps is not None and job.speeds:
+        return job.steps / max(speed for _, speed in job.speeds) / _HOUR_S
+    raise ConfigError(f"{path}: job {job.name} states no length", fix="add `duration_s`, or `steps` with speeds")
+
+
+def _price_bounds(jobs: list[CapacityJob], terms: ReservationTerms) -> tuple[PriceBound, ...]:
+    split = PriceBound("nobody waits, gangs split", bound_without_waiting(jobs, terms.reserved_price))
+    return split, PriceBound("every reserved hour used", terms.reserved_price)
+
+
+def _simulated_plan(name: str, found: CapacityReservation) -> CapacityPlan:
+    return CapacityPlan(
+        name,
+        found.accelerators,
+        found.price,
+        found.reserved_work_price,
+        found.on_demand,
+        found.mean_wait_h,
+        found.longest_wait_h,
+    )
+
+
+def _closed_form_plan(name: str, load: QueueLoad, found: ReservedServers, reserved_price: float) -> CapacityPlan:
+    """Reserved work pays for all reserved hours."""
+    busy = load.offered * (found.price - reserved_price * found.servers / load.offered)
+    reserved = load.offered - busy
+    own = reserved_price * found.servers / reserved if reserved > 0 else None
+    return CapacityPlan(name, found.servers, found.price, own, busy / load.offered, found.wait)
+
+
+def _fewest_servers(load: QueueLoad, longest_h: float) -> int:
+    """The fewest servers with a mean wait within the limit: it falls with every one more."""
+    servers = int(load.offered) + 1
+    while erlang_c(servers, load.offered) / (servers * load.services - load.arrivals) > longest_h:
+        servers += 1
+    return servers
+
+
+def _reservations_for_long_jobs(load: QueueLoad, terms: ReservationTerms) -> Iterator[ReservedServers]:
+    """More and more servers, from the fewest that keep up."""
+    servers = 0
+    while True:
+        servers += 1
+        try:
+            found = reserve_for_long_jobs(load, terms.reserved_price, servers, terms.short_h)
+        except ValueError:
+            continue  # too few ever to catch up
+        yield found

@@ -1,0 +1,96 @@
+"""Files about spot markets: when machines were available, how long they lived, what they cost.
+
+CSV with a header, plain or gzip, read with the same bounds and errors as a trace of jobs.
+"""
+
+from collections.abc import Callable
+from math import ceil, isclose
+from pathlib import Path
+
+from simulator.workloads.trace_source import ReadOptions, TraceRow, TraceSource, header_row_format
+from walras.errors import ConfigError
+
+#: Of one file, all its traces together.
+_MOST_SLOTS = 1_000_000
+_MOST_LIVES = 100_000
+_MOST_CHANGES = 20_000
+_LONGEST_S = 100 * 365.25 * 86_400.0
+
+
+def read_spot_availability(
+    path: str | Path, slot_s: float, chosen: Callable[[str], bool] = lambda _: True
+) -> dict[str, tuple[bool, ...]]:
+    """Whether a spot machine could be had at the start of each slot, by trace (a zone), in the order of the names.
+
+    Columns: `end_s` (until when), `available_nodes`; if there are several traces `trace_id`, each one's rows in order;
+    `start_s`, if it is there, has to be the end of the row before. `chosen`: the traces that are wanted, by name.
+
+    Raises:
+        ConfigError: naming the file, the line and the column of what is wrong.
+    """
+    source, found, ends_s, slots = TraceSource(path, ReadOptions()), dict[str, list[bool]](), dict[str, float](), 0
+    alone = Path(path).name.split(".")[0]
+    lines = source.lines()
+    table = header_row_format(source, lines, ("end_s", "available_nodes"))
+    for row in source.rows(lines, table):
+        name = row.name("trace_id", alone)
+        if not chosen(name):
+            continue
+        since_s, trace = ends_s.get(name, 0.0), found.setdefault(name, [])
+        ends_s[name] = _end_s(row, since_s)
+        # A slot is as its first instant was.
+        more = ceil(ends_s[name] / slot_s - 1e-9) - len(trace)
+        slots += more
+        if slots > _MOST_SLOTS:
+            raise row.error("end_s", f"makes more than {_MOST_SLOTS:,} slots", "give a shorter trace, or longer slots")
+        trace.extend([row.whole("available_nodes", least=0) > 0] * more)
+    if not found:
+        raise ConfigError(f"{path}: no row of the traces asked for", fix="check the names, and that there are rows")
+    return {name: tuple(found[name]) for name in sorted(found)}
+
+
+def _end_s(row: TraceRow, since_s: float) -> float:
+    if row.text("start_s") and not isclose(row.number("start_s"), since_s, rel_tol=1e-9, abs_tol=1e-6):
+        raise row.error("start_s", f"is {row.text('start_s')}, the row before ends at {since_s:g}", "leave no gap")
+    return row.number("end_s", above=since_s, most=_LONGEST_S)
+
+
+def read_machine_lifetimes(path: str | Path) -> list[tuple[float, bool]]:
+    """Seconds that machines lived, and of each whether it was taken (else it was still alive when last seen).
+
+    Columns: `lifetime_s`, and `taken` (1 or 0) where some were alive; without it all were taken.
+
+    Raises:
+        ConfigError: naming the file, the line and the column of what is wrong.
+    """
+    source = TraceSource(path, ReadOptions())
+    lines = source.lines()
+    table = header_row_format(source, lines, ("lifetime_s",))
+    found: list[tuple[float, bool]] = []
+    for row in source.rows(lines, table):
+        life_s = row.number("lifetime_s", least=0, most=_LONGEST_S)
+        found.append((life_s, row.whole("taken", least=0, most=1, default=1) == 1))
+        if len(found) > _MOST_LIVES:
+            raise row.error("lifetime_s", f"is one of more than {_MOST_LIVES:,}", "give fewer machines")
+    if not any(taken for _, taken in found):
+        raise ConfigError(f"{path}: no machine was taken", field="taken", fix="give at least one that was")
+    return found
+
+
+def read_price_changes(path: str | Path) -> dict[str, list[tuple[float, float]]]:
+    """Price changes of places, as (instant in seconds, USD per hour from then on), in the order of the file.
+
+    Columns: `place`, `at_s`, `usd_per_h`.
+
+    Raises:
+        ConfigError: naming the file, the line and the column of what is wrong.
+    """
+    source, found = TraceSource(path, ReadOptions()), dict[str, list[tuple[float, float]]]()
+    lines = source.lines()
+    table = header_row_format(source, lines, ("place", "at_s", "usd_per_h"))
+    for many, row in enumerate(source.rows(lines, table), 1):
+        change = row.number("at_s"), row.number("usd_per_h", least=0, most=1e6)
+        found.setdefault(row.name("place"), []).append(change)
+        if many > _MOST_CHANGES:
+            raise row.error("at_s", f"is one of more than {_MOST_CHANGES:,}", "give fewer changes")
+    return found

@@ -1,0 +1,111 @@
+"""A trace and its jobs as the trace states them, before any cluster is known.
+
+What a job means on a given cluster (which types it accepts, how fast it runs) is `simulator.workloads.trace_binding`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import inf
+
+
+@dataclass(frozen=True, slots=True)
+class TraceFailure:
+    """A rank of the job exits when this part of its work is done."""
+
+    #: From 0 to below 1.
+    part: float
+    exit_code: int = 1
+    #: How often; None: every time.
+    times: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TraceJob:
+    """One row of a trace."""
+
+    #: When it is submitted, seconds since the trace began.
+    at: float
+    #: Unique in its trace.
+    name: str
+    #: Jobs of one kind and gang run equally fast.
+    kind: str
+    #: Accelerators that it takes, all at once.
+    gang: int
+    #: Accelerator types that it accepts; none named: every type it has a speed on.
+    types: tuple[str, ...] = ()
+    #: Its work.
+    steps: float | None = None
+    #: How long it runs, once it runs: on `duration_on`.
+    duration_s: float | None = None
+    #: The type that `duration_s` and `slo` refer to; "": the fastest of those it may run on.
+    duration_on: str = ""
+    #: What its user said it would take. None: the scheduler is told the truth, or that times `estimate_factor`.
+    estimate_s: float | None = None
+    #: How wrong the length is that the scheduler is told: so many times the truth. 0: it is told nothing.
+    estimate_factor: float = 1.0
+    #: Steps per second of the gang, by type, ascending by name.
+    speeds: tuple[tuple[str, float], ...] = ()
+    #: Elastic: gang sizes that a policy may choose among, ascending, `gang` one of them. Empty: it is as it is.
+    sizes: tuple[int, ...] = ()
+    #: Parts that it may be forked into, each a whole gang; and whether its gang may sit in several pools.
+    fork_max: int = 1
+    mixed: bool = False
+    #: Of an elastic job whose speed no table and no law says: n times the accelerators are n ** scaling as fast.
+    scaling: float = 1.0
+    #: Machines that the gang is spread over evenly; 1: as few as possible.
+    nodes: int = 1
+    weight: float = 1.0
+    priority: int = 50
+    user: str = ""
+    project: str = "default"
+    deadline_at: float = inf
+    #: A deadline too, as a multiple of the run time on `duration_on`, from submission on.
+    slo: float | None = None
+    value_usd_per_h: float | None = None
+    #: What it may cost in all, USD.
+    budget_usd: float = inf
+    #: Per accelerator.
+    cpus: float = 0.0
+    memory_bytes: int = 0
+    #: Names of jobs above it that have to end first, and how: "" with success, "finished" in any way.
+    depends_on: tuple[str, ...] = ()
+    condition: str = ""
+    not_before_at: float = -inf
+    #: When its user cancels it.
+    cancel_at: float = inf
+    preemptible: bool = True
+    max_restarts: int = 0
+    #: Exit codes worth another try; empty: all.
+    restart_codes: tuple[int, ...] = ()
+    max_runtime_s: float = inf
+    max_queue_s: float = inf
+    grace_s: float = 30.0
+    failures: tuple[TraceFailure, ...] = ()
+    #: Global batch size, and who may change it: "" nobody; static, accordion, gns: as Shockwave has it.
+    batch: int | None = None
+    batch_rule: str = ""
+    #: Of a job whose kind follows a law of goodput: it chooses its batch itself, up to this one. None: it may not.
+    batch_max: int | None = None
+    #: Line of the file; not part of what the job is.
+    line: int = field(default=0, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class SkippedRows:
+    """Rows that could not be read and were left out, because that was asked for."""
+
+    count: int = 0
+    #: What was wrong with the first few.
+    first: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """Jobs in order of arrival, and where they came from."""
+
+    #: The file, or the generator's name.
+    source: str
+    #: Name of the format, or "generated".
+    format: str
+    jobs: Sequence[TraceJob]
+    skipped: SkippedRows = SkippedRows()

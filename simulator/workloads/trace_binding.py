@@ -1,0 +1,261 @@
+"""Binds a trace to a cluster: the types that each job accepts there, how fast it runs, how much work it is.
+
+A speed comes from the first of these that knows the job's kind: a throughput table, the row itself, the cluster file.
+Where none does, the job's duration stands: it is worth so many seconds of the cluster's fastest type (the highest
+`nominal_speed`), and runs on the others in the ratio of their nominal speeds.
+
+A row without steps is worth its duration at its speed on `duration_on` (or on the fastest type it may use here). So
+only the ratios of its speeds matter. A row with both is taken by its steps.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import inf
+
+from scheduler.core.state.fleet import split_gang
+from simulator.goodput.laws import GoodputLaws, goodput_laws
+from simulator.ground_truth import SpeedKey
+from simulator.simulated_jobs import PlannedFailure, SimulatedJob
+from simulator.workloads.trace import TraceJob
+from walras.errors import ConfigError
+from walras.job_request import Demand, JobId, JobRequest, Kind, RetryRule
+from walras.spec.cluster_file import ClusterConfig
+
+
+@dataclass(frozen=True, slots=True)
+class _RowSpeeds:
+    """How jobs of one kind, gang and choice of types run on the cluster."""
+
+    kind: Kind
+    demands: tuple[Demand, ...]
+    #: Steps per second where durations and SLOs were measured.
+    reference: float
+    #: False: its speeds are the nominal ones, and its steps seconds of the fastest type.
+    is_known: bool
+    #: Follows a law: the whole training, where that says it.
+    law: "_LawSteps | None" = None
+
+
+@dataclass(frozen=True, slots=True)
+class _LawSteps:
+    steps: float | None
+
+
+class TraceBinding:
+    """Turns trace rows into jobs of one cluster."""
+
+    def __init__(
+        self,
+        nominal: Mapping[str, float],
+        *,
+        declared: Mapping[str, Mapping[str, float]] | None = None,
+        table: Mapping[SpeedKey, float] | None = None,
+        laws: GoodputLaws | None = None,
+        machines: Mapping[str, int] | None = None,
+        source: str = "trace",
+        hint: str = "give a throughput table: --speeds FILE",
+    ) -> None:
+        """`nominal`: speed by accelerator type; `declared`: steps per second by kind and type, whatever the gang.
+
+        `machines`: accelerators of the largest machine by type, for laws that ask how a gang is spread.
+        """
+        #: Speeds of every kind and gang met so far, each in here before the first job that has it is handed out.
+        self.speeds: dict[SpeedKey, float] = {}
+        self._table = table or {}
+        self._tabled_kinds = {key.kind for key in self._table}
+        self._tabled_types = sorted({key.accelerator for key in self._table})
+        self._machines = machines or {}
+        self._laws = laws if laws is not None else goodput_laws({})
+        self._declared = declared or {}
+        self._nominal = dict(nominal)
+        self._types = sorted(nominal)
+        self._ways: dict[tuple[object, ...], _RowSpeeds] = {}
+        self._source = source
+        self._hint = hint
+
+    def jobs(self, rows: Iterable[TraceJob]) -> Iterator[SimulatedJob]:
+        """The rows as jobs, numbered from 1 in their order. Raises ConfigError for a row that runs nowhere here.
+
+        Rows that depend on others have to come as a sequence: of rows that go by, nobody remembers the names.
+        """
+        waited_for = {name for row in rows for name in row.depends_on} if isinstance(rows, Sequence) else frozenset()
+        numbers: dict[str, JobId] = {}
+        for number, row in enumerate(rows, start=1):
+            yield self._job(JobId(number), row, numbers)
+            if row.name in waited_for:
+                numbers[row.name] = JobId(number)
+
+    def parts(self, accelerator: str, count: int, nodes: int = 1) -> tuple[int, ...]:
+        """Accelerators on each machine of a gang that is on as few as can be; on one where nobody said how large."""
+        return tuple(split_gang(count, nodes, self._machines.get(accelerator, count)))
+
+    def _job(self, number: JobId, row: TraceJob, numbers: Mapping[str, JobId]) -> SimulatedJob:
+        speed_says = (row.speeds, row.scaling, row.batch, row.batch_max)
+        key = (row.kind, row.gang, row.sizes, row.types, row.duration_on, speed_says)
+        way = self._ways.get(key)
+        if way is None:
+            way = self._ways[key] = self._way(row)
+        steps = self._steps(row, way)
+        told = row.estimate_s is None and row.estimate_factor > 0
+        request = JobRequest(
+            number,
+            way.kind,
+            way.demands,
+            sizes=row.sizes,
+            mixed=row.mixed,
+            fork_max=row.fork_max,
+            project=row.project,
+            user=row.user,
+            priority=row.priority,
+            weight=row.weight,
+            nodes=row.nodes,
+            cpus_per_accelerator=row.cpus,
+            memory_bytes_per_accelerator=row.memory_bytes,
+            steps=steps * row.estimate_factor if told else None,
+            duration_s=row.estimate_s,
+            preemptible=row.preemptible,
+            retry=RetryRule(row.max_restarts, row.restart_codes),
+            depends_on=tuple(self._number(name, row, numbers) for name in row.depends_on),
+            depends_on_any_end=row.condition == "finished",
+            not_before_at=row.not_before_at,
+            max_runtime_s=row.max_runtime_s,
+            max_queue_s=row.max_queue_s,
+            grace_s=row.grace_s,
+            deadline_at=min(row.deadline_at, row.at + row.slo * steps / way.reference if row.slo else inf),
+            value_usd_per_h=row.value_usd_per_h,
+            budget_usd=row.budget_usd,
+        )
+        failures = tuple(PlannedFailure(each.part * steps, each.exit_code, each.times) for each in row.failures)
+        return SimulatedJob(row.at, request, steps, failures, row.cancel_at, row.name)
+
+    def _number(self, name: str, row: TraceJob, numbers: Mapping[str, JobId]) -> JobId:
+        if name not in numbers:
+            raise ConfigError(
+                f"{self._where(row)} depends on {name!r}, and no job above it has that name",
+                field="depends_on",
+                fix="put the job that is waited for above the one that waits",
+            )
+        return numbers[name]
+
+    def _steps(self, row: TraceJob, way: "_RowSpeeds") -> float:
+        if row.steps is not None and way.is_known:
+            return row.steps
+        if way.law is not None:
+            if way.law.steps is None:
+                raise ConfigError(
+                    f"{self._where(row)} follows a law and has no steps; a duration says nothing of work there",
+                    field="steps",
+                    fix="give its steps at the initial batch, or `steps` in the law",
+                )
+            return way.law.steps
+        if row.duration_s is not None:
+            return row.duration_s * way.reference
+        if row.steps is not None:
+            raise self._runs_nowhere(row)  # so many steps, and nobody says how fast they are
+        raise ConfigError(
+            f"{self._where(row)} has no length: neither steps nor a duration",
+            field="duration_s",
+            fix="give its length; a trace of epochs needs the profiles of its applications",
+        )
+
+    def _way(self, row: TraceJob) -> "_RowSpeeds":
+        name = row.kind.removesuffix(f" (batch size {row.batch})")
+        return self._way_by_law(row, name) if name in self._laws else self._way_by_speeds(row)
+
+    def _way_by_law(self, row: TraceJob, name: str) -> "_RowSpeeds":
+        kind = self._laws.kind_of(name, row.batch, row.batch_max, self._where(row))
+        speeds: dict[str, float] = {}
+        for accelerator in self._accepted(row):
+            paces = (
+                self._laws.of[kind].stretch(accelerator, self.parts(accelerator, size, row.nodes), 0.0)
+                for size in row.sizes or (row.gang,)
+            )
+            speeds[accelerator] = max(pace.steps_per_s for pace in paces)
+        usable = [accelerator for accelerator, speed in speeds.items() if speed > 0]
+        if not usable:
+            raise self._runs_nowhere(row)
+        reference = speeds.get(row.duration_on) or max(speeds.values())
+        demands = tuple(Demand(accelerator, row.gang) for accelerator in usable)
+        return _RowSpeeds(kind, demands, reference, True, _LawSteps(self._laws.steps(name)))
+
+    def _way_by_speeds(self, row: TraceJob) -> "_RowSpeeds":
+        if row.batch_max is not None:
+            raise ConfigError(
+                f"{self._where(row)} chooses its batch, and no law says what that is worth",
+                field="batch_max",
+                fix="give a file of laws that has its kind: --speeds LAWS.yaml",
+            )
+        known = self._known_speeds(row)
+        speeds = known if known is not None else self._nominal
+        usable = [name for name in self._accepted(row) if speeds.get(name, 0.0) > 0.0]
+        if not usable:
+            raise self._runs_nowhere(row)
+        self._keep(row, speeds)
+        reference = speeds.get(row.duration_on) or max(speeds[name] for name in usable)
+        return _RowSpeeds(
+            Kind(row.kind), tuple(Demand(name, row.gang) for name in usable), reference, known is not None
+        )
+
+    def _accepted(self, row: TraceJob) -> list[str]:
+        accepted = [name for name in self._types if not row.types or name in row.types]
+        if not accepted:
+            wanted, there = " or ".join(row.types), ", ".join(self._types)
+            raise ConfigError(
+                f"{self._where(row)} wants {wanted}; the cluster has {there}",
+                field="types",
+                fix="choose another cluster",
+            )
+        return accepted
+
+    def _known_speeds(self, row: TraceJob) -> Mapping[str, float] | None:
+        """Steps per second of the gang by type, types beyond the fleet's among them; None: nobody knows the kind."""
+        kind = Kind(row.kind)
+        if kind in self._tabled_kinds:
+            speeds: dict[str, float] = {}
+            for name in self._tabled_types:
+                speed = self._table.get(SpeedKey(kind, name, row.gang), self._table.get(SpeedKey(kind, name)))
+                if speed is not None:
+                    speeds[name] = speed
+            return speeds
+        return dict(row.speeds) if row.speeds else self._declared.get(row.kind)
+
+    def _keep(self, row: TraceJob, speeds: Mapping[str, float]) -> None:
+        """Remember how fast the kind is here. Two rows of a kind and gang have to say the same."""
+        for name, count in product(self._types, row.sizes or (row.gang,)):
+            if name not in speeds:
+                continue
+            key = SpeedKey(Kind(row.kind), name, count)
+            speed = self._table.get(key, speeds[name] * (count / row.gang) ** row.scaling)
+            before = self.speeds.setdefault(key, speed)
+            if before != speed:
+                raise ConfigError(
+                    f"{self._where(row)} makes {speed:g} steps/s on {count} x {name}, an earlier job of its kind"
+                    f" {before:g}",
+                    field="speeds",
+                    fix="give it a kind of its own",
+                )
+
+    def _runs_nowhere(self, row: TraceJob) -> ConfigError:
+        types = ", ".join(self._types)
+        return ConfigError(f"{self._where(row)} has no speed on {types}", field="kind", fix=self._hint)
+
+    def _where(self, row: TraceJob) -> str:
+        place = f"{self._source}:{row.line}" if row.line else self._source
+        return f"{place}: {row.kind!r} x {row.gang}"
+
+
+def machine_sizes(cluster: ClusterConfig) -> dict[str, int]:
+    """Accelerators of the largest machine by type."""
+    sizes: dict[str, int] = {}
+    for entry in cluster.pools:
+        sizes[entry.accelerator] = max(entry.accelerators, sizes.get(entry.accelerator, 0))
+    return sizes
+
+
+def nominal_speeds(cluster: ClusterConfig) -> dict[str, float]:
+    """By accelerator type; the highest where pools of one type differ."""
+    nominal: dict[str, float] = {}
+    for entry in cluster.pools:
+        nominal[entry.accelerator] = max(entry.nominal_speed, nominal.get(entry.accelerator, 0.0))
+    return nominal

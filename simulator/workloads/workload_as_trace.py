@@ -1,0 +1,109 @@
+"""Workload files (`walras.config.Workload`) read as traces, to count, plot and convert their jobs.
+
+A trace has the jobs alone: commands, environments, incidents and laws stay behind. A workload file is simulated as it
+is, and never written.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from math import inf
+
+from simulator.workloads.trace import TraceFailure, TraceJob
+from simulator.workloads.trace_source import TraceSource
+from walras.errors import ConfigError
+from walras.job_request import ANY_ACCELERATOR, JobId
+from walras.spec.file_model import load_yaml
+from walras.spec.job_groups import global_batch_of
+from walras.spec.job_spec import to_request
+from walras.spec.workload_file import ArrivalEntry, WorkloadFile
+
+
+def read_workload_file(source: TraceSource) -> Iterator[TraceJob]:
+    """The jobs, in order of arrival."""
+    workload = load_yaml(source.path, WorkloadFile)
+    named: dict[str, str] = {}
+    for number, arrival in enumerate(sorted(workload.jobs, key=lambda arrival: arrival.at), start=1):
+        job = _trace_job(source.path, number, arrival, named)
+        law = workload.laws.get(job.kind)
+        is_chosen = law is not None and arrival.job.batch is not None and arrival.job.batch.adaptive
+        yield replace(job, batch_max=law.batch.max) if is_chosen and law and job.batch_max is None else job
+        named[arrival.job.name] = named[str(number)] = f"{number}-{arrival.job.name}"
+
+
+def check_convertible(path: str) -> None:
+    """Raises ConfigError for what no trace can say, so that nothing is lost without a word."""
+    workload = load_yaml(path, WorkloadFile)
+    if workload.incidents:
+        raise ConfigError(
+            f"{path}: incidents happen to machines, and a trace has jobs alone",
+            field="incidents",
+            fix="put them into a file of conditions, or simulate the workload file as it is",
+        )
+    for row, arrival in enumerate(workload.jobs):
+        if len({demand.count for demand in arrival.job.resources.accelerators}) > 1:
+            raise ConfigError(
+                f"{path}: jobs[{row}] takes another number of accelerators by their type, and a trace has one `gang`",
+                field=f"jobs[{row}].job.resources.accelerators",
+                fix="give all types the same number, or simulate the workload file as it is",
+            )
+        if arrival.job.hold:
+            raise ConfigError(
+                f"{path}: jobs[{row}] is held, and a trace has nobody who releases it",
+                field=f"jobs[{row}].job.hold",
+                fix="remove hold, or give not_before",
+            )
+
+
+def _trace_job(path: str, number: int, arrival: ArrivalEntry, named: dict[str, str]) -> TraceJob:
+    spec, true, project = arrival.job, arrival.simulated, arrival.project or arrival.job.project or "default"
+    request = to_request(spec, JobId(number), user=arrival.user, project=project, at=arrival.at)
+    types = tuple(demand.accelerator for demand in request.demands if demand.accelerator != ANY_ACCELERATOR)
+    steps = true.steps if true.steps is not None else request.steps
+    told = request.steps / true.steps if true.steps is not None and request.steps is not None else 1.0
+    return TraceJob(
+        at=arrival.at,
+        name=f"{number}-{spec.name}",
+        kind=request.kind,
+        gang=max(demand.count for demand in request.demands),
+        types=types,
+        steps=steps,
+        estimate_s=request.duration_s if request.steps is None else None,
+        estimate_factor=0.0 if true.steps is not None and request.steps is request.duration_s is None else told,
+        speeds=request.declared,
+        sizes=request.sizes,
+        fork_max=request.fork_max,
+        mixed=request.mixed,
+        nodes=request.nodes,
+        weight=request.weight,
+        priority=request.priority,
+        user=request.user,
+        project=request.project,
+        deadline_at=request.deadline_at,
+        value_usd_per_h=request.value_usd_per_h,
+        budget_usd=request.budget_usd,
+        cpus=request.cpus_per_accelerator,
+        memory_bytes=request.memory_bytes_per_accelerator,
+        depends_on=tuple(_dependency_above(path, spec.name, wanted, named) for wanted in spec.depends_on),
+        condition="finished" if request.depends_on_any_end else "",
+        not_before_at=request.not_before_at,
+        cancel_at=inf if true.cancel is None else true.cancel,
+        preemptible=request.preemptible,
+        max_restarts=request.retry.max_restarts,
+        restart_codes=request.retry.on_exit_codes,
+        max_runtime_s=request.max_runtime_s,
+        max_queue_s=request.max_queue_s,
+        grace_s=request.grace_s,
+        failures=tuple(TraceFailure(each.part, each.exit_code, each.times) for each in true.failures),
+        batch=global_batch_of(spec.batch),
+        batch_max=None if spec.batch is None else spec.batch.max,
+    )
+
+
+def _dependency_above(path: str, name: str, wanted: int | str, named: dict[str, str]) -> str:
+    if str(wanted) not in named:
+        raise ConfigError(
+            f"{path}: {name!r} depends on {wanted!r}, which is not submitted before it",
+            field="depends_on",
+            fix="name a job that arrives earlier",
+        )
+    return named[str(wanted)]

@@ -1,0 +1,405 @@
+"""Gavel's round mechanism for the scheduler core: priority is share over received time, one greedy pass per type.
+
+Follows `GavelScheduler._update_priorities` and `_schedule_jobs_on_workers` as they behave, defects included:
+
+* a solve waits until `RoundRules.resolve_min_s` have passed since the last one, and newcomers wait for the solve;
+* after an idle gap the time since the last round counts as received;
+* leftover accelerators go to the next job in order, whether or not it has a share there.
+
+The world moves in lockstep: decisions are made only at `RoundEnded`. `ServiceTable` has one row for each job, and one
+for each two jobs that may share accelerators, in order of creation (a job's own, then its pairs with the jobs then
+active, by id), which breaks ties; its arrays have one column per pool.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from random import Random
+
+import numpy as np
+
+from optimizer.problem import BoolArray, FloatArray, IntArray
+from scheduler.core.commands import BeginRound
+from scheduler.core.cycle import solve_requests
+from scheduler.core.placement.attempt_lifecycle import revoke_attempt, start_attempt
+from scheduler.core.placement.reservations import shape_of
+from scheduler.core.rules import RoundRules
+from scheduler.core.state.ledger import JobRecord
+from scheduler.core.state.working_set import Cycle
+from simulator.worlds.gavel.gavel_policy import PairSpeeds, gavel_problem
+from walras.job_request import JobId
+from walras.states import Reason
+
+#: The second member of a row for one job.
+ALONE = JobId(-1)
+
+#: Where each selected job is to run: its pool and the job it shares accelerators with.
+GavelSelection = dict[JobId, tuple[int, JobId]]
+
+
+@dataclass(slots=True)
+class NewServiceRow:
+    """A job, or two of equal gangs, and the pools where (both) members have a speed."""
+
+    first: JobId
+    second: JobId
+    count: int
+    runs: BoolArray
+
+
+class ServiceTable:
+    """Time received, deficit and share of every row on every pool."""
+
+    def __init__(self, pools: int, prior_s: float) -> None:
+        self._prior_s = prior_s
+        self._index: dict[tuple[int, int], int] = {}
+        self.first: IntArray = np.zeros(0, np.int64)
+        self.second: IntArray = np.zeros(0, np.int64)
+        self.count: IntArray = np.zeros(0, np.int64)
+        self.runs: BoolArray = np.zeros((0, pools), bool)
+        self.time_s: FloatArray = np.zeros((0, pools))
+        #: What all rows had received by the last solve and have since, those included that are gone.
+        self.busy_s: FloatArray = np.zeros(pools)
+        self.deficit_s: FloatArray = np.zeros((0, pools))
+        #: Of the last solve, not rounded: noise of 1e-9 orders the rows that fill what is left.
+        self.share: FloatArray = np.zeros((0, pools))
+        #: The last solve was about the members.
+        self.allocated: BoolArray = np.zeros(0, bool)
+        #: (members, gang, allocated) of every row, as the greedy pass reads them; made anew when rows or shares change.
+        self._plain: list[tuple[int, int, int, bool]] = []
+
+    def __len__(self) -> int:
+        return len(self.first)
+
+    def add(self, new: Sequence[NewServiceRow]) -> None:
+        """A new job has half a round to its account before it begins, a new pair nothing."""
+        if not new:
+            return
+        alone = np.array([row.second == ALONE for row in new])
+        pools = self.runs.shape[1]
+        fresh = np.zeros((len(new), pools))
+        self.first = np.append(self.first, [row.first for row in new])
+        self.second = np.append(self.second, [row.second for row in new])
+        self.count = np.append(self.count, [row.count for row in new])
+        self.runs = np.vstack([self.runs, [row.runs for row in new]])
+        self.time_s = np.vstack([self.time_s, fresh + np.where(alone, self._prior_s, 0.0)[:, None]])
+        self.deficit_s = np.vstack([self.deficit_s, fresh])
+        self.share = np.vstack([self.share, fresh])
+        self.allocated = np.append(self.allocated, np.zeros(len(new), bool))
+        self._reindex()
+
+    def drop(self, ended: Collection[JobId]) -> None:
+        """These jobs are over: their rows go, and those of every pair they were in."""
+        stays = np.ones(len(self), bool)
+        for job_id in ended:  # hardly ever more than one in a round
+            stays &= (self.first != job_id) & (self.second != job_id)
+        self.first, self.second, self.count = self.first[stays], self.second[stays], self.count[stays]
+        self.runs, self.time_s, self.deficit_s = self.runs[stays], self.time_s[stays], self.deficit_s[stays]
+        self.share, self.allocated = self.share[stays], self.allocated[stays]
+        self._reindex()
+
+    def _reindex(self) -> None:
+        pairs = zip(self.first.tolist(), self.second.tolist(), strict=True)
+        self._index = {pair: row for row, pair in enumerate(pairs)}
+        self._list_plainly()
+
+    def _list_plainly(self) -> None:
+        columns = (self.first.tolist(), self.second.tolist(), self.count.tolist(), self.allocated.tolist())
+        self._plain = list(zip(*columns, strict=True))
+
+    def find(self, first: JobId, second: JobId) -> int | None:
+        """Row of a job, or of a pair in the order of their numbers; None if it is gone."""
+        return self._index.get((first, second))
+
+    def row(self, first: JobId, second: JobId = ALONE) -> int:
+        """Row of a job or of a pair (members in either order)."""
+        return self._index[first, second] if second == ALONE or first < second else self._index[second, first]
+
+    def credit(self, received: Iterable[tuple[int | None, int, float]]) -> None:
+        """These (row, pool) received so many seconds in the round that has ended; None: the row is gone.
+
+        A row is there once.
+        """
+        busy_s, known = self.busy_s.tolist(), []
+        for cell in received:
+            busy_s[cell[1]] += cell[2]  # one by one: the order of a sum decides its last digit
+            if cell[0] is not None:
+                known.append(cell)
+        self.busy_s[:] = busy_s
+        if known:
+            rows, pools, times_s = zip(*known, strict=True)
+            self.time_s[rows, pools] += times_s
+
+    def settle(self, since_s: float) -> None:
+        """Before a solve: what each row should have had in the last `since_s` seconds against what it got."""
+        due_s = np.where(self.allocated[:, None], self.share * since_s, 0.0)
+        self.deficit_s += due_s - (self.time_s - self._prior_s)
+        self.time_s[:] = self._prior_s
+        self.busy_s[:] = self._prior_s * len(self)
+
+    def allocate(self, asked: Iterable[JobId], cells: Sequence[tuple[int, int]], shares: Sequence[float]) -> None:
+        """The answer of a solve: shares of (row, pool), and whom it was about."""
+        known = {ALONE, *asked}
+        members = zip(self.first.tolist(), self.second.tolist(), strict=True)
+        self.allocated = np.array([first in known and second in known for first, second in members], bool)
+        self._list_plainly()
+        self.share[:] = 0.0
+        if cells:
+            rows, pools = np.array(cells).T
+            self.share[rows, pools] = np.clip(shares, 0.0, 1.0)
+
+    def select(self, pools: Sequence[int], free: Sequence[int], *, only_shares: bool) -> GavelSelection:
+        """Who runs the next round: one greedy pass per pool, by share over time received, then deficit, then share.
+
+        A row that the last solve did not know takes its place like any other, and then leaves it empty.
+        `only_shares`: rows without a share fill nothing.
+        """
+        # Divided twice, as in Gavel: shares that differ in the last digit may be equal afterwards, or not.
+        part = self.time_s / np.maximum(self.busy_s, self._prior_s)
+        priority = np.divide(self.share, part, out=np.zeros(part.shape), where=part > 0)
+        allowed = self.runs & (priority > 0) if only_shares else self.runs
+        order = np.lexsort((-self.share, -self.deficit_s, -priority), axis=0)
+        taken: set[int] = set()
+        chosen: GavelSelection = {}
+        rows = self._plain
+        for pool in pools:
+            ranked = order[:, pool]
+            _fill_pool(pool, free[pool], [rows[row] for row in ranked[allowed[ranked, pool]].tolist()], taken, chosen)
+        return chosen
+
+
+def _fill_pool(
+    pool: int, free: int, ranked: Sequence[tuple[int, int, int, bool]], taken: set[int], chosen: GavelSelection
+) -> None:
+    """Give what is free on the pool to these rows (members, gang, known to the last solve), the first first."""
+    for first, second, count, allocated in ranked:
+        if count > free or first in taken or second in taken:
+            continue
+        taken.add(first)
+        if second != ALONE:
+            taken.add(second)
+        free -= count
+        if allocated:
+            chosen[JobId(first)] = pool, JobId(second)
+            if second != ALONE:
+                chosen[JobId(second)] = pool, JobId(first)
+        if not free:
+            return
+
+
+#: The order in which types are filled.
+TYPE_ORDER = ("v100", "p100", "k80")
+
+
+def full_time_received(ran_s: float, began: bool) -> float:
+    """Nothing is lost by starting: what a job ran for is what it received."""
+    return ran_s
+
+
+@dataclass(frozen=True, slots=True)
+class GavelRules:
+    """What differs between Gavel's policies, and between its forks, in the mechanism."""
+
+    #: The order of types is drawn anew for every round, from this seed; None: it never changes.
+    shuffle_seed: int | None = None
+    #: Rows without a share fill nothing (the FIFO policies).
+    only_shares: bool = False
+    #: Two jobs may share accelerators at these speeds; None: no job shares.
+    pairs: PairSpeeds | None = None
+    #: Seconds that count as received by a job that ran for so long, and was started for this round or not.
+    received_s: Callable[[float, bool], float] = full_time_received
+
+
+class GavelRounds:
+    """A `RoundMechanism`: solve if the gate allows, rank, move who must move, begin the next round."""
+
+    def __init__(self, cycle: Cycle, rules: RoundRules, gavel: GavelRules) -> None:
+        self._rules = rules
+        self._gavel = gavel
+        self._random = None if gavel.shuffle_seed is None else Random(gavel.shuffle_seed)
+        self._rows = ServiceTable(0, rules.round_s / 2)
+        self._now_on: GavelSelection = {}
+        self._next: GavelSelection = {}
+        #: When each job was admitted; those that have ended since the last round are still here.
+        self._known: dict[JobId, float] = {}
+        self._stopping: list[JobRecord] = []
+        #: Jobs that were started for this round; those of the very first are none, they replace nobody.
+        self._started: set[JobId] = set()
+        self._is_first = True
+        #: Jobs there were at the last event, and when those ended that ran in this round.
+        self._active = 0
+        self._ended_at: dict[JobId, float] = {}
+        self._began_at = 0.0
+        self._reset_at = 0.0
+        self._is_planning = False
+        self._asked = False
+        #: A job has come, ended or made nothing since the last solve was asked for.
+        self._changed = True
+        cycle.ledger.columns.counts_owed = False  # what each has received is counted in `ServiceTable`, in Gavel's way
+
+    def settle(self, cycle: Cycle) -> None:
+        """Nothing to do but where a round has ended, a solve is answered, or the last that must go is gone."""
+        self._note_ends(cycle)
+        if cycle.beat is not None:
+            self._round_ended(cycle)
+        if self._asked and not cycle.in_flight:
+            self._asked = False
+            self._take_answer(cycle)
+            self._plan(cycle)
+        elif self._is_planning:
+            self._move(cycle)
+
+    # -- a round has ended
+
+    def _round_ended(self, cycle: Cycle) -> None:
+        beat, cycle.beat = cycle.beat, None
+        assert beat is not None
+        self._forget_ended(cycle)
+        self._credit(dict(zip(beat.job_ids, beat.stopped_at, strict=True)))
+        if self._now_on:
+            self._began_at = beat.at
+        elif not cycle.arrived:
+            self._reset_at = 0.0  # nothing runs and nothing will come: the gate opens
+        self._admit(cycle)
+        is_due = cycle.now - self._reset_at >= self._rules.resolve_min_s or self._reset_at == 0
+        if self._changed and is_due:
+            self._rows.settle(cycle.now - self._reset_at)
+            self._reset_at = cycle.now
+            self._changed = False
+            if cycle.ledger.jobs:
+                self._asked = True
+                solve_requests.request_solve(cycle, gavel_problem(cycle.ledger, self._known))
+                return
+        self._plan(cycle)
+
+    def _forget_ended(self, cycle: Cycle) -> None:
+        ended = [job_id for job_id in self._known if job_id not in cycle.ledger.jobs]
+        if ended:
+            self._rows.drop(ended)
+            for job_id in ended:
+                del self._known[job_id]
+
+    def _note_ends(self, cycle: Cycle) -> None:
+        """Jobs that have just ended received time until now."""
+        if len(cycle.ledger.jobs) < self._active:
+            self._changed = True
+            ended = (job_id for job_id in self._now_on if job_id not in cycle.ledger.jobs)
+            for job_id in ended:
+                self._ended_at.setdefault(job_id, cycle.now)
+        self._active = len(cycle.ledger.jobs)
+
+    def _credit(self, stopped_at: dict[JobId, float]) -> None:
+        """The time of the round, summed up in Gavel's order: the last to stop first. A pair's counts once."""
+        stopped_at.update(self._ended_at)
+        self._ended_at = {}
+        received: list[tuple[int | None, int, float]] = []
+        started, now_on, row_of = self._started, self._now_on, self._rows.find
+        began_at, received_in = self._began_at, self._gavel.received_s
+        for behind_s, job_id in sorted([(-at, job_id) for job_id, at in stopped_at.items() if job_id in now_on]):
+            pool, other = now_on[job_id]
+            if other != ALONE and other < job_id:
+                continue
+            ran_s = -behind_s - began_at
+            if ran_s <= 0.0:
+                self._changed = True
+            received.append((row_of(job_id, other), pool, received_in(ran_s, job_id in started)))
+        self._rows.credit(received)
+
+    def _admit(self, cycle: Cycle) -> None:
+        """Newcomers take part from now on."""
+        ledger, (arrived, cycle.arrived) = cycle.ledger, (cycle.arrived, [])
+        if not arrived:
+            return
+        if not len(self._rows):
+            self._rows = ServiceTable(len(ledger.fleet.pools), self._rules.round_s / 2)
+        new: list[NewServiceRow] = []
+        for job_id in sorted(job_id for job_id in arrived if job_id in ledger.jobs and job_id not in self._known):
+            job = ledger.jobs[job_id]
+            ledger.set_eligible(job)
+            self._changed = True
+            count = max(shape_of(cycle, job).counts)
+            new.append(NewServiceRow(job_id, ALONE, count, ledger.class_of(job).rates > 0))
+            if self._gavel.pairs is not None:
+                new.extend(self._pairs_of(cycle, job, count, self._gavel.pairs))
+            self._known[job_id] = cycle.now
+        self._rows.add(new)
+
+    def _pairs_of(self, cycle: Cycle, job: JobRecord, count: int, speeds: PairSpeeds) -> list[NewServiceRow]:
+        ledger, pairs = cycle.ledger, []
+        accelerators = [state.pool.shape.accelerator for state in ledger.fleet.pools]
+        for other_id in self._known:
+            other = ledger.jobs[other_id]
+            if max(shape_of(cycle, other).counts) != count:
+                continue
+            one, two = other.request.kind, job.request.kind
+            runs = np.array(
+                [speeds.beside(one, two, a, count) > 0 and speeds.beside(two, one, a, count) > 0 for a in accelerators]
+            )
+            pairs.append(NewServiceRow(other_id, job.job_id, count, runs))
+        return pairs
+
+    # -- a solve is answered
+
+    def _take_answer(self, cycle: Cycle) -> None:
+        proposal = cycle.standing.proposal
+        if proposal is None or cycle.standing.solved_at < self._reset_at:
+            self._changed = True
+            return  # the solve failed: what was decided before goes on
+        known = self._known
+        alone = zip(proposal.job_ids, proposal.pool_rows, proposal.shares, strict=True)
+        cells = [((self._rows.row(job), pool), share) for job, pool, share in alone if job in known]
+        cells += [
+            ((self._rows.row(one, two), pool), share)
+            for one, two, pool, share in proposal.packed
+            if one in known and two in known
+        ]
+        self._rows.allocate(proposal.asked, [cell for cell, _ in cells], [share for _, share in cells])
+
+    # -- the next round
+
+    def _plan(self, cycle: Cycle) -> None:
+        pools = cycle.ledger.fleet.pools
+        order = list(TYPE_ORDER)
+        if self._random is not None:
+            self._random.shuffle(order)
+        row_of = {state.pool.shape.accelerator: state.row for state in pools}
+        self._next = self._rows.select(
+            [row_of[name] for name in order if name in row_of],
+            [state.capacity for state in pools],
+            only_shares=self._gavel.only_shares,
+        )
+        jobs = cycle.ledger.jobs
+        before, self._now_on, self._stopping = self._now_on, {}, []
+        for job_id, where in before.items():
+            if job_id not in jobs:
+                continue
+            if self._next.get(job_id) == where and (where[1] == ALONE or where[1] in jobs):
+                self._now_on[job_id] = where
+            else:
+                self._stopping.append(jobs[job_id])
+        for job in self._stopping:
+            revoke_attempt(cycle, job, Reason.POLICY_PREEMPTED)
+        self._is_planning = True
+        self._move(cycle)
+
+    def _move(self, cycle: Cycle) -> None:
+        """Start the newcomers of the round and begin it, once everybody who must go has gone."""
+        while self._stopping and not self._stopping[-1].holds:
+            self._stopping.pop()
+        if self._stopping:
+            return
+        self._is_planning = False
+        fleet, jobs = cycle.ledger.fleet, cycle.ledger.jobs
+        self._started = set() if self._is_first else self._next.keys() - self._now_on.keys()
+        self._is_first = self._is_first and not self._next
+        for job_id, (pool, other) in self._next.items():
+            if job_id in self._now_on:
+                continue
+            job = jobs[job_id]
+            if other in self._now_on:
+                start_attempt(cycle, job, pool, jobs[other].place, beside=jobs[other])
+            else:
+                place = fleet.find(pool, shape_of(cycle, job))
+                assert place is not None, f"no room for job {job_id} in {fleet.pools[pool].pool.pool_id}"
+                start_attempt(cycle, job, pool, place)
+            self._now_on[job_id] = pool, other
+        cycle.commands.append(BeginRound(self._rules.round_s))

@@ -1,0 +1,136 @@
+"""Gavel's simulator as a scenario: its policies by name, its round mechanism and its time model."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+
+from optimizer.policy import Policy, PolicySpec
+from scheduler.core.core import SchedulerCore
+from scheduler.core.cycle.round import MECHANISMS
+from scheduler.core.rules import RoundRules
+from scheduler.core.state.working_set import Cycle
+from simulator.ground_truth import GroundTruth
+from simulator.machines import PoolModel
+from simulator.simulation import Scenario, SchedulerWiring
+from simulator.worlds.gavel.gavel_policy import GavelPolicy, gavel_solver
+from simulator.worlds.gavel.gavel_rounds import GavelRounds, GavelRules
+from simulator.worlds.gavel.heuristic_policies import (
+    GavelAlloX,
+    GavelFifo,
+    GavelFifoPacked,
+    GavelFifoPerf,
+    GavelGandiva,
+    GavelIsolated,
+)
+from simulator.worlds.gavel.lockstep_attempts import LockstepAttempts
+from simulator.worlds.gavel.program_policies import (
+    GavelFinishTimeFairness,
+    GavelMaxMinFairness,
+    GavelMaxSumThroughput,
+    GavelMinTotalDuration,
+    GavelWaterFilling,
+    with_cone_solver,
+)
+from simulator.worlds.gavel.share_polytope import ConeSolver, solve_cone_program
+from walras.errors import UnknownPolicyError
+
+#: The mechanism's name in `RoundRules`, and its numbers.
+GAVEL = "gavel"
+GAVEL_RULES = RoundRules(mechanism=GAVEL, round_s=360.0, resolve_min_s=1920.0, idle_to_round_end=True)
+
+#: Gavel draws each thing from a generator of its own: the order of types from this far above the seed.
+_SHUFFLE = 5
+
+
+#: USD per hour of one accelerator (Google, 2020).
+GAVEL_USD_PER_H = {"v100": 0.74, "p100": 0.43, "k80": 0.135}
+
+
+@dataclass(frozen=True, slots=True)
+class _PolicyEntry:
+    """A policy by Gavel's name for it, and what the mechanism does differently under it."""
+
+    make: Callable[[int, GroundTruth], GavelPolicy]
+    shuffles: bool = False
+    only_shares: bool = False
+    packs: bool = False
+
+
+_POLICIES: dict[str, _PolicyEntry] = {
+    "isolated": _PolicyEntry(lambda seed, truth: GavelIsolated(), shuffles=True),
+    "fifo": _PolicyEntry(lambda seed, truth: GavelFifo(seed), shuffles=True, only_shares=True),
+    "fifo_fixed": _PolicyEntry(lambda seed, truth: GavelFifo(seed, fixed=True), shuffles=True, only_shares=True),
+    "fifo_perf": _PolicyEntry(lambda seed, truth: GavelFifoPerf(), only_shares=True),
+    "fifo_packed": _PolicyEntry(lambda seed, truth: GavelFifoPacked(truth), only_shares=True, packs=True),
+    "allox": _PolicyEntry(lambda seed, truth: GavelAlloX()),
+    "max_min_fairness": _PolicyEntry(lambda seed, truth: GavelMaxMinFairness(aware=False), shuffles=True),
+    "max_min_fairness_perf": _PolicyEntry(lambda seed, truth: GavelMaxMinFairness()),
+    "max_min_fairness_packed": _PolicyEntry(lambda seed, truth: GavelMaxMinFairness(pairs=truth), packs=True),
+    "max_min_fairness_water_filling_perf": _PolicyEntry(lambda seed, truth: GavelWaterFilling()),
+    "finish_time_fairness": _PolicyEntry(lambda seed, truth: GavelFinishTimeFairness(aware=False), shuffles=True),
+    "finish_time_fairness_perf": _PolicyEntry(lambda seed, truth: GavelFinishTimeFairness()),
+    "min_total_duration": _PolicyEntry(lambda seed, truth: GavelMinTotalDuration(aware=False), shuffles=True),
+    "min_total_duration_perf": _PolicyEntry(lambda seed, truth: GavelMinTotalDuration()),
+    "min_total_duration_packed": _PolicyEntry(lambda seed, truth: GavelMinTotalDuration(pairs=truth), packs=True),
+    "max_sum_throughput_perf": _PolicyEntry(lambda seed, truth: GavelMaxSumThroughput()),
+    "max_sum_throughput_normalized_by_cost_perf": _PolicyEntry(
+        lambda seed, truth: GavelMaxSumThroughput(GAVEL_USD_PER_H)
+    ),
+    "max_sum_throughput_normalized_by_cost_perf_SLOs": _PolicyEntry(
+        lambda seed, truth: GavelMaxSumThroughput(GAVEL_USD_PER_H, keeps_deadlines=True)
+    ),
+    "gandiva": _PolicyEntry(lambda seed, truth: GavelGandiva(truth, seed), packs=True),
+}
+
+
+def gavel_policy_names() -> tuple[str, ...]:
+    """Gavel's names of the policies that can be reproduced; `fifo_fixed` is `fifo` without its defect."""
+    return tuple(_POLICIES)
+
+
+def gavel_scenario(
+    pools: tuple[PoolModel, ...],
+    truth: GroundTruth,
+    policy: str,
+    *,
+    seed: int = 0,
+    rules: RoundRules = GAVEL_RULES,
+    solver: ConeSolver = solve_cone_program,
+) -> Scenario:
+    """A run of Gavel's simulator. Which machine a job runs on never matters there: each pool becomes one machine.
+
+    Raises UnknownPolicyError.
+    """
+    entry = _POLICIES.get(policy)
+    if entry is None:
+        raise UnknownPolicyError(f"Gavel has no policy '{policy}'; known: {', '.join(_POLICIES)}", field="policy.name")
+    gavel = GavelRules(
+        shuffle_seed=seed + _SHUFFLE if entry.shuffles else None,
+        only_shares=entry.only_shares,
+        pairs=truth if entry.packs else None,
+    )
+    answering = with_cone_solver(entry.make(seed, truth), solver)
+
+    def make(spec: PolicySpec) -> GavelPolicy:
+        return answering
+
+    def rounds(cycle: Cycle, _: Policy, rules: RoundRules) -> GavelRounds:
+        return GavelRounds(cycle, rules, gavel)
+
+    wiring = SchedulerWiring(
+        partial(SchedulerCore, make, {**MECHANISMS, GAVEL: rounds}), gavel_solver(make), LockstepAttempts
+    )
+    return Scenario(tuple(map(merge_machines, pools)), truth, PolicySpec(policy), rules, seed=seed, wiring=wiring)
+
+
+def merge_machines(model: PoolModel) -> PoolModel:
+    """The pool's machines as one, where it never matters which of them a job runs on."""
+    shape, machines = model.pool.shape, model.machines
+    large = replace(
+        shape,
+        accelerators=shape.accelerators * machines,
+        cpus=shape.cpus * machines,
+        memory_bytes=shape.memory_bytes * machines,
+    )
+    usd_per_h = model.pool.usd_per_h * machines
+    return replace(model, pool=replace(model.pool, shape=large, usd_per_h=usd_per_h), machines=1)

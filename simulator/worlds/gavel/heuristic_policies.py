@@ -1,0 +1,268 @@
+"""Gavel's policies without a program: isolated, AlloX, Gandiva, and three kinds of first come, first served.
+
+`fifo` has the defect that Gavel ships.
+"""
+
+from dataclasses import dataclass
+from random import Random
+
+import numpy as np
+
+from optimizer.decision import Memory
+from optimizer.problem import FloatArray
+from simulator.worlds.gavel.gavel_policy import GavelAllocation, GavelPolicy, GavelProblem, PairSpeeds
+
+#: Stands for a speed of 0 in AlloX.
+_NO_SPEED = 1e-10
+
+
+def equal_split_shares(problem: GavelProblem, count: FloatArray) -> FloatArray:
+    """An equal part of every type for each of these units, no unit above all of its time."""
+    x = problem.total / len(count) / count[:, None]
+    split: FloatArray = x / np.maximum(1.0, x.sum(axis=1))[:, None]
+    return split
+
+
+@dataclass(frozen=True, slots=True)
+class GavelIsolated(GavelPolicy):
+    """Every job has 1/M of each type, whatever its gang."""
+
+    def allocate(self, problem: GavelProblem, memory: Memory) -> tuple[GavelAllocation, Memory]:
+        return GavelAllocation(equal_split_shares(problem, problem.count.astype(float))), None
+
+
+@dataclass(frozen=True, slots=True)
+class GavelAlloX(GavelPolicy):
+    """Whoever is matched to the last place before a free accelerator runs there until it completes."""
+
+    def allocate(self, problem: GavelProblem, memory: Memory) -> tuple[GavelAllocation, Memory]:
+        from scipy.optimize import linear_sum_assignment
+
+        assert (problem.count == 1).all(), "AlloX knows no gangs"
+        row_of = {job_id: row for row, job_id in enumerate(problem.jobs.job_id.tolist())}
+        placed = {job_id: type_ for job_id, type_ in (memory or ()) if job_id in row_of}
+        left = [int(total) for total in problem.total]
+        for type_ in placed.values():
+            left[type_] -= 1
+        free = [type_ for type_, count in enumerate(left) for _ in range(count)]
+        waiting = [row for job_id, row in row_of.items() if job_id not in placed]
+        waiting.sort(key=lambda row: problem.jobs.submitted_at[row])
+        if waiting and free:
+            speed = np.maximum(problem.speed, _NO_SPEED)[waiting][:, free]
+            length_s = problem.jobs.remaining_steps[waiting][:, None] / speed
+            waited_s = (problem.at - problem.jobs.submitted_at[waiting])[:, None]
+            costs = np.hstack([k * length_s + waited_s for k in range(1, len(waiting) + 1)])
+            chosen, position = linear_sum_assignment(costs)
+            last: dict[int, tuple[int, int]] = {}
+            for place, row in zip(position.tolist(), chosen.tolist(), strict=True):
+                last[place % len(free)] = max(last.get(place % len(free), (-1, -1)), (place, row))
+            for gpu, (_, row) in last.items():
+                placed[int(problem.jobs.job_id[waiting[row]])] = free[gpu]
+        x = np.zeros_like(problem.speed)
+        for job_id, type_ in placed.items():
+            x[row_of[job_id], type_] = 1.0
+        return GavelAllocation(x), list(placed.items())
+
+
+@dataclass(frozen=True, slots=True)
+class GavelGandiva(GavelPolicy):
+    """An equal split over units: single jobs, and pairs drawn by chance while there is not room for all."""
+
+    pairs: PairSpeeds
+    seed: int = 0
+
+    def allocate(self, problem: GavelProblem, memory: Memory) -> tuple[GavelAllocation, Memory]:
+        random = Random(self.seed)
+        units: list[tuple[int, int]] = []
+        row_of = {job_id: row for row, job_id in enumerate(problem.jobs.job_id.tolist())}
+        if memory is not None:
+            version, state, gauss = memory["random"]
+            random.setstate((version, tuple(state), gauss))
+            units = [(a, b) for a, b in memory["pairs"] if a in row_of and b in row_of]
+            units = [(a, b) for a, b in units if self._is_worth_it(problem, row_of[a], row_of[b])]
+        if problem.count.sum() <= problem.total.sum():
+            x, remembered = equal_split_shares(problem, problem.count.astype(float)), units
+            return GavelAllocation(x), {"pairs": remembered, "random": random.getstate()}
+        paired = {job_id for unit in units for job_id in unit}
+        todo = [job_id for job_id in row_of if job_id not in paired]
+        singles = []
+        for _ in range(len(todo)):
+            if len(todo) < 2:
+                break
+            one, two = random.sample(todo, 2)
+            if problem.count[row_of[one]] == problem.count[row_of[two]]:
+                units.append((min(one, two), max(one, two)))
+                todo.remove(one)
+                todo.remove(two)
+        singles = [row_of[job_id] for job_id in todo]
+        rows = [*singles, *(row_of[a] for a, _ in units)]
+        split = equal_split_shares(problem, problem.count[rows].astype(float))
+        x = np.zeros_like(problem.speed)
+        x[singles] = split[: len(singles)]
+        packed = tuple(
+            (row_of[a], row_of[b], type_, float(share))
+            for (a, b), shares in zip(units, split[len(singles) :], strict=True)
+            for type_, share in enumerate(shares)
+        )
+        return GavelAllocation(x, packed), {"pairs": units, "random": random.getstate()}
+
+    def _is_worth_it(self, problem: GavelProblem, one: int, two: int) -> bool:
+        """Whether both run everywhere, and together keep one speed, summed over the types (not their mean)."""
+        names = [problem.pools.accelerator[row] for row in problem.pool_row.tolist()]
+        kept = 0.0
+        for a, b in ((one, two), (two, one)):
+            for type_, accelerator in enumerate(names):
+                speed = self.pairs.beside(problem.kind[a], problem.kind[b], accelerator, int(problem.count[a]))
+                if speed <= 0:
+                    return False
+                kept += speed / problem.speed[a, type_]
+        return kept >= 1.0
+
+
+#: Two jobs share accelerators if together they keep more than this of their own speeds.
+_WORTH_PACKING = 1.5
+
+
+@dataclass(slots=True)
+class _FreeAccelerators:
+    """Accelerators left by type, and the types that are still offered."""
+
+    count: list[int]
+    offered: list[int]
+
+    def with_room(self, count: int) -> list[int]:
+        """Offered types with room for a gang."""
+        return [t for t in self.offered if self.count[t] >= count]
+
+    def take(self, type_: int, count: int, listed: int) -> None:
+        """Use a type; if that leaves exactly nothing, the type `listed` is offered no more."""
+        self.count[type_] -= count
+        if self.count[type_] == 0:
+            self.offered.remove(listed)
+
+
+@dataclass(frozen=True, slots=True)
+class GavelFifo(GavelPolicy):
+    """A job keeps the type it was given until it completes, and hands it to the head of the queue.
+
+    As shipped (`fixed` False) a type is drawn and then not used: the job goes to the last type on offer, with room or
+    without.
+    """
+
+    seed: int = 0
+    fixed: bool = False
+
+    def allocate(self, problem: GavelProblem, memory: Memory) -> tuple[GavelAllocation, Memory]:
+        random = Random(self.seed)
+        placed: dict[int, int] = {}
+        if memory is not None:
+            placed = dict(memory["placed"])
+            version, state, gauss = memory["random"]
+            random.setstate((version, tuple(state), gauss))
+        row_of = {job_id: row for row, job_id in enumerate(problem.jobs.job_id.tolist())}
+        queue = [job_id for job_id in row_of if job_id not in placed]
+        free = [int(total) for total in problem.total]
+        self._hand_over(problem, row_of, placed, queue, free)
+        self._serve(
+            problem, row_of, placed, queue, _FreeAccelerators(free, [t for t, n in enumerate(free) if n > 0]), random
+        )
+        x = np.zeros_like(problem.speed)
+        for job_id, type_ in placed.items():
+            x[row_of[job_id], type_] = 1.0
+        return GavelAllocation(x), {"placed": list(placed.items()), "random": random.getstate()}
+
+    def _hand_over(
+        self, problem: GavelProblem, row_of: dict[int, int], placed: dict[int, int], queue: list[int], free: list[int]
+    ) -> None:
+        """In order of id; who comes later has not been counted yet, so a type may be promised more than once."""
+        for job_id, type_ in sorted(placed.items()):
+            if job_id in row_of:
+                free[type_] -= int(problem.count[row_of[job_id]])
+                continue
+            del placed[job_id]
+            if queue:
+                head = row_of[queue[0]]
+                if problem.count[head] <= free[type_] and problem.speed[head, type_] > 0:
+                    free[type_] -= int(problem.count[head])
+                    placed[queue.pop(0)] = type_
+
+    def _serve(
+        self,
+        problem: GavelProblem,
+        row_of: dict[int, int],
+        placed: dict[int, int],
+        queue: list[int],
+        free: _FreeAccelerators,
+        random: Random,
+    ) -> None:
+        for job_id in queue:
+            row = row_of[job_id]
+            candidates = free.with_room(int(problem.count[row]))
+            if not candidates:
+                return
+            drawn = candidates[random.randrange(len(candidates))]
+            type_ = drawn if self.fixed else free.offered[-1]
+            if problem.speed[row, type_] > 0:
+                placed[job_id] = type_
+                free.take(type_, int(problem.count[row]), listed=drawn)
+
+
+def _fastest_first(problem: GavelProblem) -> tuple[FloatArray, list[int]]:
+    """In order of arrival, each job its fastest type with room, from scratch. Returns the shares and who is left."""
+    count = [int(total) for total in problem.total]
+    free = _FreeAccelerators(count, [t for t, n in enumerate(count) if n > 0])
+    x = np.zeros_like(problem.speed)
+    for row in range(len(problem.jobs)):
+        candidates = free.with_room(int(problem.count[row]))
+        if not candidates:
+            return x, list(range(row, len(problem.jobs)))
+        best = max(candidates, key=problem.speed[row].__getitem__)
+        if problem.speed[row, best] > 0:
+            x[row, best] = 1.0
+            free.take(best, int(problem.count[row]), listed=best)
+    return x, []
+
+
+@dataclass(frozen=True, slots=True)
+class GavelFifoPerf(GavelPolicy):
+    """Each job the fastest type with room, decided anew at every solve: a running job may be moved."""
+
+    def allocate(self, problem: GavelProblem, memory: Memory) -> tuple[GavelAllocation, Memory]:
+        x, _ = _fastest_first(problem)
+        return GavelAllocation(x), None
+
+
+@dataclass(frozen=True, slots=True)
+class GavelFifoPacked(GavelPolicy):
+    """`GavelFifoPerf`, and whoever finds no room joins the placed job with which it loses least."""
+
+    pairs: PairSpeeds
+
+    def allocate(self, problem: GavelProblem, memory: Memory) -> tuple[GavelAllocation, Memory]:
+        x, queue = _fastest_first(problem)
+        names = [problem.pools.accelerator[row] for row in problem.pool_row.tolist()]
+        on = {row: int(type_) for row, type_ in zip(*np.nonzero(x), strict=True)}
+        packed: list[tuple[int, int, int, float]] = []
+        for row in queue:
+            together = {
+                other: self._together(problem, row, other, type_, names[type_])
+                for other, type_ in on.items()
+                if problem.count[other] == problem.count[row]
+            }
+            best = max(together, key=together.__getitem__, default=None)
+            if best is None or together[best] <= _WORTH_PACKING:
+                break
+            type_ = on.pop(best)
+            x[best, type_] = 0.0
+            packed.append((min(row, best), max(row, best), type_, 1.0))
+        return GavelAllocation(x, tuple(packed)), None
+
+    def _together(self, problem: GavelProblem, one: int, two: int, type_: int, accelerator: str) -> float:
+        """Sum of what both keep of their own speed there."""
+        kept = (
+            self.pairs.beside(problem.kind[a], problem.kind[b], accelerator, int(problem.count[a]))
+            / problem.speed[a, type_]
+            for a, b in ((one, two), (two, one))
+            if problem.speed[a, type_] > 0
+        )
+        return float(sum(kept))

@@ -1,0 +1,181 @@
+"""Attempts that move in lockstep: a round of whole steps, then all wait for the next round.
+
+The time model of round-based simulators. In a round an attempt makes the whole steps that fit into the round's length,
+or those it has left; the round ends with its last attempt, so it is never exactly as long as configured. A job that
+completes ends at its own instant. Starts and stops cost nothing. While nothing runs, the clock jumps to the next
+arrival.
+"""
+
+from collections.abc import Iterable
+
+from scheduler.core.commands import BeginRound
+from scheduler.core.events import AttemptEnded, AttemptStarted, EndCause, Event, RoundEnded
+from simulator.attempts import EXIT_REQUEUE, AttemptSimulator, SimAttempt, SimAttemptPhase, WorldParameters
+from simulator.engine import Engine, RandomStreams
+from simulator.machines import SimulatedMachines
+from walras.errors import ConfigError
+from walras.job_request import JobId
+
+
+class LockstepAttempts(AttemptSimulator):
+    """Lets attempts live by rounds. Speeds may be noisy; costs, reports and planned failures are not for this model."""
+
+    def __init__(
+        self, engine: Engine, machines: SimulatedMachines, model: WorldParameters, streams: RandomStreams
+    ) -> None:
+        super().__init__(engine, machines, model, streams)
+        engine.on_command[BeginRound] = self._begin_round
+        #: Attempts under way, in order of start.
+        self._runs: dict[JobId, SimAttempt] = {}
+        #: Steps of this round by job, and when they are done; jobs that complete in it are told of by themselves.
+        self._steps: dict[JobId, float] = {}
+        self._stops_at: dict[JobId, float] = {}
+        self._round_s = 0.0
+        #: Nothing runs and the scheduler has nothing to run: jobs that arrive are the next beat.
+        self._idle = True
+        #: Jobs have arrived since the last beat.
+        self._news = False
+        #: No more will, and whether the scheduler was told while nothing ran.
+        self._arrivals_over = False
+        self._said_so = False
+        self._starting: list[SimAttempt] = []
+        self._stopping: list[SimAttempt] = []
+
+    # -- what is done to an attempt
+
+    def begin(self, now: float, run: SimAttempt) -> None:
+        self._take_place(run)
+        run.phase = SimAttemptPhase.RUNNING
+        self._runs[run.job.plan.request.job_id] = run
+        if not self._starting:
+            self._engine.schedule(now, self._started)
+        self._starting.append(run)
+
+    def set_rate(self, now: float, run: SimAttempt, full_rate: float) -> None:
+        run.full_rate = full_rate  # between rounds
+        run.rate = full_rate * run.pace
+
+    def stop(self, now: float, run: SimAttempt, grace_s: float) -> None:
+        if run.phase is not SimAttemptPhase.RUNNING:
+            return
+        run.phase = SimAttemptPhase.STOPPING
+        del self._runs[run.job.plan.request.job_id]
+        if not self._stopping:
+            self._engine.schedule(now, self._stopped)
+        self._stopping.append(run)
+
+    def kill(self, at: float, run: SimAttempt) -> None:
+        self._runs.pop(run.job.plan.request.job_id, None)
+        run.phase = SimAttemptPhase.DEAD
+
+    # -- what comes from outside
+
+    def arrived(self, at: float) -> Iterable[Event]:
+        self._news = True
+        return self._beat(at) if self._idle else ()
+
+    def no_more_arrivals(self) -> None:
+        self._arrivals_over = True
+
+    # -- what happens
+
+    def _started(self, at: float, _: object) -> Iterable[Event]:
+        runs, self._starting = self._starting, []
+        return [AttemptStarted(at, run.job.plan.request.job_id, run.attempt) for run in runs]
+
+    def _stopped(self, at: float, _: object) -> Iterable[Event]:
+        runs, self._stopping = self._stopping, []
+        for run in runs:
+            self.over(run)
+        return [
+            AttemptEnded(
+                at, run.job.plan.request.job_id, run.attempt, EndCause.EXITED, EXIT_REQUEUE, steps=run.job.steps
+            )
+            for run in runs
+        ]
+
+    def _begin_round(self, now: float, command: BeginRound) -> None:
+        if not self._runs:
+            self._stand_by(now)
+            return
+        self._said_so, self._round_s = False, command.round_s
+        steps, stops_at = {}, {}
+        last_at = now
+        for job_id, run in self._runs.items():
+            made, stop_at = self._round_of(now, run)
+            steps[job_id], stops_at[job_id] = made, stop_at
+            if stop_at > last_at:
+                last_at = stop_at
+            if self._completes(run, made):
+                self._engine.schedule(stop_at, self._completed, run)
+        self._steps, self._stops_at = steps, stops_at
+        self._engine.schedule(last_at, self._round_over)
+
+    def _round_of(self, now: float, run: SimAttempt) -> tuple[float, float]:
+        """Steps that the attempt makes in the round that begins now, and when it stops."""
+        job = run.job
+        steps: float = self._whole(run)
+        left = job.plan.steps - job.steps
+        if left < steps:
+            steps = left
+        stops_at = now + steps / run.rate
+        if run.partner is not None:  # a pair is through with its slower member
+            other = run.partner
+            others = min(self._whole(other), other.job.plan.steps - other.job.steps)
+            stops_at = max(stops_at, now + others / other.rate)
+        return steps, stops_at
+
+    def _completes(self, run: SimAttempt, steps: float) -> bool:
+        """Whether the job is through after so many steps more."""
+        return steps == run.job.plan.steps - run.job.steps
+
+    def _whole(self, run: SimAttempt) -> int:
+        """Steps that fit into a round."""
+        steps = int(run.rate * self._round_s)
+        if steps < 1:
+            job = run.job.plan.request.job_id
+            raise ConfigError(f"job {job} makes no step in a round of {self._round_s:g} s", field="rules.round_s")
+        return steps
+
+    def _completed(self, at: float, run: SimAttempt) -> Iterable[Event]:
+        job, job_id = run.job, run.job.plan.request.job_id
+        if run.phase is not SimAttemptPhase.RUNNING:
+            return ()
+        job.worked_steps += self._steps[job_id]
+        job.steps = job.plan.steps
+        run.phase = SimAttemptPhase.STOPPING
+        del self._runs[job_id]
+        self.over(run)
+        return (AttemptEnded(at, job_id, run.attempt, EndCause.EXITED, 0, steps=job.steps),)
+
+    def _round_over(self, at: float, _: object) -> Iterable[Event]:
+        told: list[Event] = []
+        for job_id, run in list(self._runs.items()):
+            told.extend(self._book(at, run, self._steps[job_id]))
+        return (*told, *self._beat(at))
+
+    def _book(self, at: float, run: SimAttempt, steps: float) -> Iterable[Event]:
+        """The round's steps are made and saved; what else is to be told of it."""
+        job = run.job
+        job.steps += steps
+        job.worked_steps += steps
+        job.saved_steps = job.steps
+        return ()
+
+    def _beat(self, at: float) -> Iterable[Event]:
+        """Everybody stands still: the scheduler's turn, until it says how to go on."""
+        self._idle = self._news = False
+        runs = self._runs
+        steps, stopped_at = [run.job.steps for run in runs.values()], [self._stops_at[job_id] for job_id in runs]
+        return (RoundEnded(at, list(runs), steps, stopped_at),)
+
+    def _stand_by(self, now: float) -> None:
+        """Nothing is to run: go on when jobs arrive; where none will, say so once."""
+        if self._news or (self._arrivals_over and not self._said_so):
+            self._said_so = self._arrivals_over
+            self._engine.schedule(now, self._idle_beat)
+        else:
+            self._idle = True
+
+    def _idle_beat(self, at: float, _: object) -> Iterable[Event]:
+        return self._beat(at)

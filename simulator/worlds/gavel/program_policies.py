@@ -1,0 +1,256 @@
+"""Gavel's policies that solve linear programs, as stated there: one stage, ties left to the solver; water filling.
+
+Water filling (without entities) raises the lowest jobs, freezes those that cannot rise further, and repeats. A linear
+program tells which jobs can rise. Gavel uses a mixed-integer one, whose answer is the same but for ties: a mean of
+points in which some rise is a point in which all of them do.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from optimizer.decision import Memory
+from optimizer.problem import BoolArray, FloatArray
+from simulator.worlds.gavel.gavel_policy import GavelAllocation, GavelPolicy, GavelProblem, PairSpeeds
+from simulator.worlds.gavel.heuristic_policies import equal_split_shares
+from simulator.worlds.gavel.share_polytope import (
+    ConeSolver,
+    SharePolytope,
+    ShareUnits,
+    single_units,
+    solve_cone_program,
+    units_with_pairs,
+)
+
+#: The type that blind policies take every speed from.
+_REFERENCE = "v100"
+#: The search for the shortest time begins between these, seconds, and ends this close (a ratio).
+_SHORTEST_S, _LONGEST_S, _CLOSE = 100.0, 1e6, 1.05
+#: Times looked at, at most.
+_SEARCH_MAX = 200
+
+
+def reference_type_speed(problem: GavelProblem) -> FloatArray:
+    """Every type as fast as the reference type (n, p)."""
+    names = [problem.pools.accelerator[row] for row in problem.pool_row.tolist()]
+    return np.repeat(problem.speed[:, [names.index(_REFERENCE)]], len(names), axis=1)
+
+
+def proportional_rate(problem: GavelProblem, speed: FloatArray) -> FloatArray:
+    """Rate of each job if its time were split over the types by their accelerators."""
+    split = problem.total / len(problem.jobs)
+    rate: FloatArray = (speed * (split / split.sum())).sum(axis=1)
+    return rate
+
+
+def no_shares(problem: GavelProblem) -> GavelAllocation:
+    """No shares: the solver found none."""
+    return GavelAllocation(np.zeros_like(problem.speed))
+
+
+def _units_of(problem: GavelProblem, speed: FloatArray, pairs: PairSpeeds | None) -> ShareUnits:
+    return single_units(problem, speed) if pairs is None else units_with_pairs(problem, speed, pairs)
+
+
+@dataclass(frozen=True, slots=True)
+class GavelMaxMinFairness(GavelPolicy):
+    """max min s/w rate / (rate at an equal split of time over the accelerators)."""
+
+    aware: bool = True
+    pairs: PairSpeeds | None = None
+    solver: ConeSolver = solve_cone_program
+
+    def allocate(self, problem: GavelProblem, memory: Memory) -> tuple[GavelAllocation, Memory]:
+        speed = problem.speed if self.aware else np.ones_like(problem.speed)
+        proportional = proportional_rate(problem, speed)
+        polytope = SharePolytope(_units_of(problem, speed, self.pairs), lead=1)
+        job, weight, count = polytope.job, problem.jobs.weight, problem.count
+        # Multiplied in Gavel's order: another moves the last digit, and with it who fills what is left over.
+        if self.pairs is None:
+            scale = (1.0 / weight) * (1.0 / proportional)
+            worth = polytope.speed * scale[job][:, None] * count[job][:, None]
+        else:
+            worth = polytope.speed * (count / weight)[job][:, None] / proportional[job][:, None]
+        polytope.add_rates(worth, 1.0, np.zeros(len(problem.jobs)))
+        polytope.add_base()
+        c = np.zeros(polytope.columns)
+        c[0] = -1.0
+        return polytope.solve(self.solver, c) or no_shares(problem), None
+
+
+@dataclass(frozen=True, slots=True)
+class GavelMinTotalDuration(GavelPolicy):
+    """Some shares under which all jobs end within nearly the shortest time, found by bisection."""
+
+    aware: bool = True
+    pairs: PairSpeeds | None = None
+    solver: ConeSolver = solve_cone_program
+
+    def allocate(self, problem: GavelProblem, memory: Memory) -> tuple[GavelAllocation, Memory]:
+        units = _units_of(problem, problem.speed if self.aware else reference_type_speed(problem), self.pairs)
+        low_s, high_s = _SHORTEST_S, _LONGEST_S
+        found: GavelAllocation | None = None
+        for _ in range(_SEARCH_MAX):
+            if _CLOSE * low_s >= high_s:
+                if found is not None:
+                    break
+                low_s, high_s = _LONGEST_S, 10.0 * high_s
+            middle_s = (low_s + high_s) / 2.0
+            feasible = self._within(problem, units, middle_s)
+            if feasible is None:
+                low_s = middle_s
+            else:
+                found, high_s = feasible, middle_s
+        return found or no_shares(problem), None
+
+    def _within(self, problem: GavelProblem, units: ShareUnits, time_s: float) -> GavelAllocation | None:
+        polytope = SharePolytope(units)
+        polytope.add_base()
+        polytope.add_rates(polytope.speed, None, -problem.jobs.remaining_steps / time_s)
+        return polytope.solve(self.solver, np.zeros(polytope.columns), only_optimal=True)
+
+
+@dataclass(frozen=True, slots=True)
+class GavelMaxSumThroughput(GavelPolicy):
+    """max sum of steps per second (per dollar, if prices are given), each job within its deadline if that can be."""
+
+    #: USD per hour by type; None: speed alone counts.
+    prices: dict[str, float] | None = None
+    keeps_deadlines: bool = False
+    solver: ConeSolver = solve_cone_program
+
+    def allocate(self, problem: GavelProblem, memory: Memory) -> tuple[GavelAllocation, Memory]:
+        names = [problem.pools.accelerator[row] for row in problem.pool_row.tolist()]
+        price = np.array([1.0 if self.prices is None else self.prices[name] for name in names])
+        found = None
+        if self.keeps_deadlines and np.isfinite(problem.deadline_at).any():
+            found = self._solve(problem, price, within_deadlines=True)
+        return found or self._solve(problem, price, within_deadlines=False) or no_shares(problem), None
+
+    def _solve(self, problem: GavelProblem, price: FloatArray, *, within_deadlines: bool) -> GavelAllocation | None:
+        polytope = SharePolytope(single_units(problem, problem.speed))
+        polytope.add_base()
+        if within_deadlines:
+            left_s = problem.deadline_at - problem.at
+            least = np.divide(problem.jobs.remaining_steps, left_s, out=np.full_like(left_s, np.inf), where=left_s != 0)
+            polytope.add_rates(polytope.speed, None, -least)
+        return polytope.solve(self.solver, polytope.rate_cost(price))
+
+
+@dataclass(frozen=True, slots=True)
+class GavelFinishTimeFairness(GavelPolicy):
+    """min max of expected finish time over that of a job that has 1/M of the cluster to itself.
+
+        rho = (waited + left / rate) / (isolated time so far + left / isolated rate)
+
+    1/rate <= u through the cone |(2, u - rate)| <= u + rate.
+    """
+
+    aware: bool = True
+    solver: ConeSolver = solve_cone_program
+
+    def allocate(self, problem: GavelProblem, memory: Memory) -> tuple[GavelAllocation, Memory]:
+        speed = problem.speed if self.aware else reference_type_speed(problem)
+        isolated_x = equal_split_shares(problem, problem.count.astype(float))
+        isolated = (speed * isolated_x).sum(axis=1)
+        left = problem.jobs.remaining_steps
+        so_far = self._isolated_so_far(problem, memory)
+        per_alone_s = 1.0 / (so_far + left / isolated)
+        waited_s = problem.at - problem.jobs.submitted_at
+        # Columns: the largest rho (of several), the shares, the inverse rates.
+        jobs = np.arange(len(problem.jobs))
+        lead = int(len(jobs) > 1)
+        polytope = SharePolytope(single_units(problem, speed), lead, trail=len(jobs))
+        inverse = polytope.columns - len(jobs) + jobs
+        c = np.zeros(polytope.columns)
+        c[0 if lead else inverse] = 1.0 if lead else left * per_alone_s
+        if lead:
+            column = np.concatenate([np.zeros_like(jobs), inverse])
+            value = np.concatenate([-np.ones(len(jobs)), left * per_alone_s])
+            polytope.add(len(jobs), np.tile(jobs, 2), column, value, -(waited_s * per_alone_s))
+        polytope.add_base()
+        polytope.add_inverses(inverse)
+        found = polytope.solve(self.solver, c, cones=len(jobs)) or GavelAllocation(isolated_x)
+        ids = problem.jobs.job_id.tolist()
+        return found, {
+            "so_far_s": dict(zip(ids, so_far.tolist(), strict=True)),
+            "left": dict(zip(ids, left.tolist(), strict=True)),
+            "isolated": dict(zip(ids, isolated.tolist(), strict=True)),
+        }
+
+    def _isolated_so_far(self, problem: GavelProblem, memory: Memory) -> FloatArray:
+        """What each job's steps until now would have taken it in isolation, at the isolated rates of past solves."""
+        so_far = np.zeros(len(problem.jobs))
+        if memory is not None:
+            for row, job_id in enumerate(problem.jobs.job_id.tolist()):
+                if job_id in memory["so_far_s"]:
+                    made = memory["left"][job_id] - problem.jobs.remaining_steps[row]
+                    so_far[row] = memory["so_far_s"][job_id] + made / memory["isolated"][job_id]
+        return so_far
+
+
+def with_cone_solver(policy: GavelPolicy, solver: ConeSolver) -> GavelPolicy:
+    """The same policy, its programs solved by another solver (those without a program: unchanged)."""
+    return replace(policy, solver=solver) if hasattr(policy, "solver") else policy  # type: ignore[type-var]
+
+
+#: A job rises if it can gain this much; what was reached before may be missed by this factor.
+_RISE, _SLACK = 1e-5, 1.0001
+
+
+@dataclass(frozen=True, slots=True)
+class GavelWaterFilling(GavelPolicy):
+    """Max-min fairness, level by level: in each the same gain times gang over weight for all who can gain."""
+
+    solver: ConeSolver = solve_cone_program
+
+    def allocate(self, problem: GavelProblem, memory: Memory) -> tuple[GavelAllocation, Memory]:
+        count, weight = problem.count.astype(float), problem.jobs.weight
+        worth = problem.speed / proportional_rate(problem, problem.speed)[:, None]
+        reached, rising = np.zeros(len(count)), np.ones(len(count), bool)
+        found = no_shares(problem)
+        for _ in range(len(count)):
+            level = self._raise(problem, worth, reached, rising)
+            if level is None:
+                break
+            found, gain = level
+            reached = np.where(rising, reached + gain * weight / count, reached)
+            still = rising & _can_rise(self.solver, problem, worth, reached)
+            if not still.any() or (still == rising).all():
+                break
+            rising = still
+        return found, None
+
+    def _raise(
+        self, problem: GavelProblem, worth: FloatArray, reached: FloatArray, rising: BoolArray
+    ) -> tuple[GavelAllocation, float] | None:
+        """max min of (worth x - reached) s/w over those who rise; nobody falls below what was reached."""
+        polytope = SharePolytope(single_units(problem, worth), lead=1)
+        scale = problem.count / problem.jobs.weight
+        lead = np.where(rising, 1.0, 0.0)
+        gained = np.where(rising, scale, 1.0)
+        polytope.add_rates(polytope.speed * gained[:, None], lead, -reached * gained)
+        polytope.add_base()
+        c = np.zeros(polytope.columns)
+        c[0] = -1.0
+        found = polytope.solve(self.solver, c)
+        if found is None:
+            return None
+        gain = ((worth * found.x).sum(axis=1) - reached) * scale
+        return found, max(0.0, float(gain[rising].min()))
+
+
+def _can_rise(solver: ConeSolver, problem: GavelProblem, worth: FloatArray, reached: FloatArray) -> BoolArray:
+    """max sum of rises, none above what counts as one, while all keep what they have."""
+    jobs = np.arange(len(worth))
+    polytope = SharePolytope(single_units(problem, worth), trail=len(jobs))
+    rise = polytope.columns - len(jobs) + jobs
+    polytope.add_rates(polytope.speed * _SLACK, None, -reached)
+    polytope.add(len(jobs), jobs, rise, 1.0, np.ones(len(jobs)))
+    polytope.add(len(jobs), jobs, rise, -1.0, np.zeros(len(jobs)))
+    polytope.add_base()
+    polytope.add_rates(polytope.speed, None, -reached, trail=_RISE)
+    c = np.zeros(polytope.columns)
+    c[rise] = -1.0
+    point = solver(polytope.program(c))
+    return np.zeros(len(jobs), bool) if point is None else point.x[rise] > 0.5

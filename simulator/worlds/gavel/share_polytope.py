@@ -1,0 +1,250 @@
+"""The polytope of shares that Gavel's programs optimise over, in conic form for an interior-point solver.
+
+    X >= 0;  accelerators of each type: sum s X <= N;  time of each job: sum X <= 1
+
+Columns: type by type in alphabetical order, in each the units (single jobs by id, then pairs); before them come `lead`
+columns, after them `trail`. A program minimises c'x where h - Gx lies in a cone.
+
+Which of several optimal points is returned moves Gavel's results (its mechanism fills leftover accelerators by shares
+of 1e-9), so the solver is named: Clarabel, which like the ECOS of the recorded runs ends inside the set of optimal
+points, not at a corner of it.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+
+from optimizer.problem import FloatArray, IntArray
+from simulator.worlds.gavel.gavel_policy import GavelAllocation, GavelProblem, PairSpeeds
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ConeProgram:
+    """The first rows of h - Gx are >= 0, the others form second-order cones of three rows each."""
+
+    c: FloatArray
+    #: A scipy.sparse matrix in compressed columns.
+    g: Any
+    h: FloatArray
+    #: Second-order cones at the end of the rows.
+    cones: int = 0
+
+    @property
+    def nonnegative(self) -> int:
+        """Rows that are >= 0."""
+        return len(self.h) - 3 * self.cones
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ConeSolution:
+    """What a solver ends at. Gavel takes a point that is not quite optimal too, but not as a proof of feasibility."""
+
+    x: FloatArray
+    is_optimal: bool
+
+
+#: None: the solver has no point.
+ConeSolver = Callable[[ConeProgram], ConeSolution | None]
+
+
+def solve_cone_program(program: ConeProgram) -> ConeSolution | None:
+    """Solve by Clarabel with its own settings."""
+    import clarabel as solver
+    from scipy import sparse
+
+    settings = solver.DefaultSettings()
+    settings.verbose = False
+    size = len(program.c)
+    cones = [solver.NonnegativeConeT(program.nonnegative), *(solver.SecondOrderConeT(3) for _ in range(program.cones))]
+    quadratic = sparse.csc_matrix((size, size))
+    answer = solver.DefaultSolver(quadratic, program.c, program.g, program.h, cones, settings).solve()
+    if answer.status not in (solver.SolverStatus.Solved, solver.SolverStatus.AlmostSolved):
+        return None
+    return ConeSolution(np.asarray(answer.x), answer.status == solver.SolverStatus.Solved)
+
+
+@dataclass(slots=True)
+class SparseRows:
+    """Rows of a sparse matrix in the making."""
+
+    columns: int
+    row: list[Any] = field(default_factory=list)
+    column: list[Any] = field(default_factory=list)
+    value: list[Any] = field(default_factory=list)
+    rows: int = 0
+
+    def add(self, rows: int, row: Any, column: Any, value: Any) -> None:
+        """Append a block of rows; `row` counts from the block's first."""
+        row, column, value = np.broadcast_arrays(row, column, value)
+        self.row.append(row.ravel() + self.rows)
+        self.column.append(column.ravel())
+        self.value.append(value.ravel().astype(float))
+        self.rows += rows
+
+    def csc(self) -> Any:
+        """The matrix, without explicit zeros."""
+        from scipy import sparse
+
+        row, column, value = (np.concatenate(part) for part in (self.row, self.column, self.value))
+        kept = value != 0
+        shape = (self.rows, self.columns)
+        return sparse.csc_matrix((value[kept], (row[kept], column[kept])), shape=shape)
+
+
+#: Second member of a unit of one job.
+_NOBODY = -1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ShareUnits:
+    """What may hold accelerators: rows of jobs, gang, and each member's speed by type (u, p)."""
+
+    first: IntArray
+    second: IntArray
+    count: IntArray
+    first_speed: FloatArray
+    second_speed: FloatArray
+    jobs: int
+    total: FloatArray
+
+    def __len__(self) -> int:
+        return len(self.first)
+
+    @property
+    def columns(self) -> int:
+        """Shares to choose."""
+        return len(self) * len(self.total)
+
+
+def single_units(problem: GavelProblem, speed: FloatArray) -> ShareUnits:
+    """Every job by itself."""
+    rows = np.arange(len(problem.jobs))
+    nobody = np.full(len(rows), _NOBODY)
+    return ShareUnits(rows, nobody, problem.count, speed, np.zeros_like(speed), len(rows), problem.total)
+
+
+def units_with_pairs(problem: GavelProblem, speed: FloatArray, pairs: PairSpeeds) -> ShareUnits:
+    """Every job by itself, and every two of one gang. All speeds have single precision, as in Gavel."""
+    alone = single_units(problem, speed.astype(np.float32).astype(float))
+    couples = [(a, b) for a, b in combinations(range(alone.jobs), 2) if problem.count[a] == problem.count[b]]
+    if not couples:
+        return alone
+    first, second = np.array(couples).T
+    names = [problem.pools.accelerator[row] for row in problem.pool_row.tolist()]
+    known: dict[tuple[str, str, int], list[float]] = {}
+
+    def beside(a: int, b: int) -> list[float]:
+        key = problem.kind[a], problem.kind[b], int(problem.count[a])
+        if key not in known:
+            known[key] = [pairs.beside(problem.kind[a], problem.kind[b], name, key[2]) for name in names]
+        return known[key]
+
+    one = np.array([beside(a, b) for a, b in couples], np.float32).astype(float)
+    two = np.array([beside(b, a) for a, b in couples], np.float32).astype(float)
+    return ShareUnits(
+        np.append(alone.first, first),
+        np.append(alone.second, second),
+        np.append(alone.count, problem.count[first]),
+        np.vstack([alone.first_speed, one]),
+        np.vstack([alone.second_speed, two]),
+        alone.jobs,
+        alone.total,
+    )
+
+
+class SharePolytope:
+    """The common constraints, to which a policy adds its own."""
+
+    def __init__(self, units: ShareUnits, lead: int = 0, trail: int = 0) -> None:
+        self.units = units
+        self.lead = lead
+        self.columns = lead + units.columns + trail
+        self.g = SparseRows(self.columns)
+        self.h: list[FloatArray] = []
+        #: Column of each unit on each type (u, p).
+        kinds = len(units.total)
+        self._at = lead + np.arange(kinds)[None, :] * len(units) + np.arange(len(units))[:, None]
+        paired = units.second != _NOBODY
+        #: Members of all units: their job (m,) and how fast they make it on each type (m, p).
+        self.job = np.append(units.first, units.second[paired])
+        self.speed = np.vstack([units.first_speed, units.second_speed[paired]])
+        self._column = np.vstack([self._at, self._at[paired]])
+
+    def add(self, rows: int, row: Any, column: Any, value: Any, h: FloatArray) -> None:
+        """Rows `Gx <= h`."""
+        self.g.add(rows, row, column, value)
+        self.h.append(h)
+
+    def add_rates(self, worth: FloatArray, lead: Any, bound: FloatArray, trail: float = 0.0) -> None:
+        """Rows `lead x[0] - sum of worth x + trail y <= bound`, one per job, y being its column after the shares.
+
+        `lead` None: without the leading column.
+        """
+        jobs = np.arange(self.units.jobs)
+        row, column = self.job[:, None] + np.zeros_like(self._column), self._column
+        row, column, value = row.ravel(), column.ravel(), -worth.ravel()
+        if lead is not None:
+            row, column = np.append(jobs, row), np.append(np.zeros_like(jobs), column)
+            value = np.append(np.broadcast_to(lead, len(jobs)), value)
+        if trail:
+            row, column = np.append(row, jobs), np.append(column, self.columns - len(jobs) + jobs)
+            value = np.append(value, np.full(len(jobs), trail))
+        self.add(self.units.jobs, row, column, value, bound)
+
+    def add_base(self) -> None:
+        """X >= 0, the accelerators of each type, the time of each job."""
+        units, kinds = self.units, len(self.units.total)
+        variables = self.lead + np.arange(units.columns)
+        self.add(units.columns, np.arange(units.columns), variables, -1.0, np.zeros(units.columns))
+        self.add(kinds, np.arange(kinds)[None, :], self._at, units.count[:, None], units.total.astype(float))
+        self.add(units.jobs, self.job[:, None], self._column, 1.0, np.ones(units.jobs))
+
+    def add_inverses(self, inverse: IntArray) -> None:
+        """Cones of three rows each: the job's column `inverse` is no less than 1 / its rate.
+
+        |(rate - u, 2)| <= rate + u
+        """
+        jobs, row, column = (
+            np.arange(self.units.jobs),
+            self.job[:, None] + np.zeros_like(self._column),
+            self._column,
+        )
+        row, column, rate = row.ravel(), column.ravel(), self.speed.ravel()
+        ones, h = np.ones(len(jobs)), np.zeros(3 * len(jobs))
+        h[2::3] = 2.0
+        self.add(
+            3 * len(jobs),
+            np.concatenate([3 * row, 3 * row + 1, 3 * jobs, 3 * jobs + 1]),
+            np.concatenate([column, column, inverse, inverse]),
+            np.concatenate([-rate, -rate, -ones, ones]),
+            h,
+        )
+
+    def rate_cost(self, price: FloatArray) -> FloatArray:
+        """Objective: minus the sum of all rates, each per USD at the price of its type (p,)."""
+        c = np.zeros(self.columns)
+        np.add.at(c, self._column, -(self.speed / price))
+        return c
+
+    def program(self, c: FloatArray, cones: int = 0) -> ConeProgram:
+        """What has been added, with an objective."""
+        return ConeProgram(c, self.g.csc(), np.concatenate(self.h), cones)
+
+    def solve(
+        self, solver: ConeSolver, c: FloatArray, cones: int = 0, *, only_optimal: bool = False
+    ) -> GavelAllocation | None:
+        """The optimal shares, or nearly (`only_optimal`: no others)."""
+        point = solver(self.program(c, cones))
+        if point is None or (only_optimal and not point.is_optimal):
+            return None
+        units = self.units
+        shares = np.clip(point.x[self._at], 0.0, 1.0)
+        pairs = tuple(
+            (int(units.first[unit]), int(units.second[unit]), type_, float(shares[unit, type_]))
+            for unit in range(units.jobs, len(units))
+            for type_ in range(len(units.total))
+        )
+        return GavelAllocation(shares[: units.jobs], pairs)

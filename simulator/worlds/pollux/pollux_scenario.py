@@ -1,0 +1,191 @@
+"""The Pollux artifact's simulator as a scenario: under its own policies, or under plan policies of ours.
+
+Its third policy, Pollux itself, searches at random without a seed and is not reproduced.
+
+Under our policies jobs change their batch with their gang: in every epoch a job trains with the batch of largest
+goodput for the gang that it has, as `simulator.goodput.laws` says; step times and the gradient noise are known, epochs
+to come are not. What the artifact does not let adapt does not adapt: ncf has one accelerator and one batch.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+
+from optimizer.policy import Policy, PolicySpec
+from scheduler.core.commands import Solve
+from scheduler.core.core import SchedulerCore
+from scheduler.core.cycle.round import MECHANISMS
+from scheduler.core.events import Proposal
+from scheduler.core.rules import RoundRules
+from scheduler.core.state.ledger import JobRecord
+from scheduler.core.state.working_set import Cycle
+from simulator.goodput.application import GangLayout, goodput, packed_layout, split_batch
+from simulator.ground_truth import AttemptCosts, GroundTruth, SpeedKey
+from simulator.machines import PoolModel
+from simulator.simulation import Scenario, SchedulerWiring
+from simulator.worlds.pollux.pollux_rounds import PolluxOptimus, PolluxPolicy, PolluxRounds, PolluxTiresias
+from simulator.worlds.pollux.pollux_training import (
+    PolluxTraining,
+    PolluxWorkload,
+    TrainingLaw,
+    best_goodput,
+    gang_sizes_in,
+)
+from simulator.worlds.pollux.stepped_attempts import SteppedAttempts
+from simulator.worlds.stepped_mechanism import PlannedMechanism, StepConfiguration, keep_in_place
+from walras.cluster import Pool, PoolId, Shape
+from walras.errors import UnknownPolicyError
+from walras.job_request import Kind
+
+#: The mechanism's name in `RoundRules`, and its numbers.
+POLLUX = "pollux-osdi21"
+POLLUX_RULES = RoundRules(mechanism=POLLUX, round_s=60.0, resolve_min_s=0.0, idle_to_round_end=True)
+#: Every start costs this much, the first too.
+RESTART_S = 30.0
+#: The cluster of the recorded runs: 16 machines of 4 T4.
+T4_POOL = PoolModel(Pool(PoolId("t4"), Shape("t4x4", "t4", 4, 48.0, 192 * 2**30)), machines=16)
+
+_POLICIES: dict[str, Callable[[], PolluxPolicy]] = {"tiresias": PolluxTiresias, "optimus": PolluxOptimus}
+
+
+class PackedGangSpeeds(Mapping[SpeedKey, float]):
+    """What the scheduler is told of a kind: its mean speed on as few machines as possible, worked out when asked.
+
+    How fast a job is at a time and place is the time model's matter.
+    """
+
+    def __init__(self, trainings: Mapping[Kind, PolluxTraining], pool: PoolModel) -> None:
+        self._trainings = trainings
+        self._shape = pool.pool.shape
+        self._counts = range(1, pool.machines * self._shape.accelerators + 1)
+
+    def __getitem__(self, key: SpeedKey) -> float:
+        if key.accelerator != self._shape.accelerator or key.count not in self._counts:
+            raise KeyError(key)
+        return self._trainings[key.kind].mean_steps_per_s(packed_layout(key.count, self._shape.accelerators))
+
+    def __iter__(self) -> Iterator[SpeedKey]:
+        accelerator = self._shape.accelerator
+        return (SpeedKey(kind, accelerator, count) for kind in self._trainings for count in self._counts)
+
+    def __len__(self) -> int:
+        return len(self._trainings) * len(self._counts)
+
+
+def pollux_policy_names() -> tuple[str, ...]:
+    """The artifact's policies that can be reproduced."""
+    return tuple(_POLICIES)
+
+
+def pollux_scenario(workload: PolluxWorkload, policy: str, *, pool: PoolModel = T4_POOL) -> Scenario:
+    """A run of the artifact's simulator over these jobs, on the pool they were made for.
+
+    Raises UnknownPolicyError.
+    """
+    if policy not in _POLICIES:
+        raise UnknownPolicyError(
+            f"'{policy}' of the Pollux artifact is not known; known: {', '.join(_POLICIES)}", field="policy.name"
+        )
+    trainings = dict(workload.trainings)
+
+    def make(spec: PolicySpec) -> PolluxPolicy:
+        return _POLICIES[spec.name]()
+
+    def rounds(cycle: Cycle, chosen: Policy, rules: RoundRules) -> PolluxRounds:
+        assert isinstance(chosen, PolluxPolicy), "the artifact's mechanism runs the artifact's policies"
+        return PolluxRounds(rules, chosen, trainings)
+
+    pace = partial(SteppedAttempts, trainings=trainings, step_s=POLLUX_RULES.round_s)
+    wiring = SchedulerWiring(partial(SchedulerCore, make, {**MECHANISMS, POLLUX: rounds}), _reject_solve, pace)
+    truth = GroundTruth(PackedGangSpeeds(trainings, pool), default_costs=AttemptCosts(start_s=RESTART_S))
+    return Scenario((pool,), truth, PolicySpec(policy), POLLUX_RULES, wiring=wiring)
+
+
+def _reject_solve(command: Solve) -> Proposal:
+    raise AssertionError(f"{command.policy.name} asks for no solve")
+
+
+#: Applications that have one accelerator, and the batch that they always train with.
+_FIXED = {"ncf": 32_768}
+
+
+class AdaptivePolluxTraining(PolluxTraining):
+    """An application that is trained with the batch of largest goodput, in every epoch and on every placement."""
+
+    def _steps_per_s(self, placement: GangLayout, epoch: int) -> float:
+        found = self._goodput.get((placement, epoch))
+        if found is None:
+            application = self.application
+            first, last = (
+                max(application.batch_initial, self.local_least * placement.accelerators),
+                application.batch_most,
+            )
+            if application.name in _FIXED:
+                first = last = _FIXED[application.name]
+            found = best_goodput(first, last, partial(self._with, placement=placement, epoch=epoch))
+            self._goodput[placement, epoch] = found
+        return found
+
+    def _with(self, batch: int, placement: GangLayout, epoch: int) -> float:
+        """Goodput with this batch; 0 where a rank would have too few samples or too many."""
+        application, count = self.application, placement.accelerators
+        least = 1 if count == 1 and batch > application.batch_initial else 0
+        split = split_batch(application, self._accelerator, count, batch, accumulated_least=least)
+        profile = application.on[self._accelerator]
+        if not profile.local_least <= split.local <= profile.local_most:
+            return 0.0
+        return goodput(application, self._accelerator, placement, split, epoch)
+
+
+def with_adaptive_batches(workload: PolluxWorkload) -> PolluxWorkload:
+    """The same jobs, trained with batches that adapt. Jobs of one application share what was worked out."""
+    shared: dict[str, AdaptivePolluxTraining] = {}
+    trainings: dict[Kind, PolluxTraining] = {}
+    for kind, training in workload.trainings.items():
+        name = training.application.name
+        if name not in shared:
+            shared[name] = AdaptivePolluxTraining(training.application, training.accelerator, training.batch)
+        trainings[kind] = shared[name]
+    return replace(workload, trainings=trainings)
+
+
+@dataclass(frozen=True, slots=True)
+class AdaptiveConfigurations:
+    """What every job could have now, by its goodput in the epoch in which it is."""
+
+    trainings: Mapping[Kind, PolluxTraining]
+    sizes: Mapping[Kind, tuple[int, ...]]
+    machine_size: int
+
+    @classmethod
+    def of(cls, workload: PolluxWorkload, pool: PoolModel) -> "AdaptiveConfigurations":
+        """Of these jobs on this pool."""
+        trainings = workload.trainings.items()
+        sizes = {kind: (1,) if each.application.name in _FIXED else gang_sizes_in(pool) for kind, each in trainings}
+        return cls(workload.trainings, sizes, pool.pool.shape.accelerators)
+
+    def __call__(self, job: JobRecord) -> list[StepConfiguration]:
+        kind = job.request.kind
+        training = self.trainings[kind]
+        speeds = (
+            (count, training.speed_at(packed_layout(count, self.machine_size), job.steps)) for count in self.sizes[kind]
+        )
+        return [StepConfiguration(0, count, speed) for count, speed in speeds if speed > 0]
+
+
+def pollux_plan_scenario(workload: PolluxWorkload, policy: PolicySpec, *, pool: PoolModel = T4_POOL) -> Scenario:
+    """These jobs, with batches that adapt, in the artifact's world under a plan policy of ours."""
+    ours = with_adaptive_batches(workload)
+    ways = AdaptiveConfigurations.of(ours, pool)
+
+    def rounds(cycle: Cycle, _: Policy, rules: RoundRules) -> PlannedMechanism:
+        return PlannedMechanism(rules.round_s, ways, keep_in_place)
+
+    wiring = SchedulerWiring(
+        core=partial(SchedulerCore, mechanisms={**MECHANISMS, POLLUX: rounds}),
+        pace=partial(SteppedAttempts, trainings=ours.trainings, step_s=POLLUX_RULES.round_s),
+    )
+    accelerator = pool.pool.shape.accelerator
+    laws = {kind: TrainingLaw({accelerator: training}) for kind, training in ours.trainings.items()}
+    truth = GroundTruth({}, default_costs=AttemptCosts(start_s=RESTART_S), laws=laws)
+    return Scenario((pool,), truth, policy, POLLUX_RULES, wiring=wiring)

@@ -1,0 +1,213 @@
+"""The jobs of the Pollux artifact's workloads, and how their training progresses in its simulator.
+
+Two things are the artifact's own. The seconds that an epoch takes are rounded to whole ones where it ends. And a single
+accelerator that trains with more than the initial batch splits it into at least two passes (the gradient noise could
+not be estimated from one). `TrainingLaw` and `best_goodput` serve the worlds in which jobs change their batch with
+their gang.
+"""
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from math import inf
+
+from simulator.goodput.application import (
+    Application,
+    GangLayout,
+    OutsideProfileError,
+    goodput,
+    packed_layout,
+    split_batch,
+    update_time_s,
+)
+from simulator.ground_truth import SpeedSegment
+from simulator.machines import PoolModel
+from simulator.simulated_jobs import SimulatedJob
+from simulator.workloads.trace import TraceJob
+from walras.cluster import Pool
+from walras.errors import ConfigError
+from walras.job_request import Demand, JobId, JobRequest, Kind
+from walras.spec.file_model import nearest_word
+
+
+class PolluxTraining:
+    """An application trained with one batch size on one type of accelerator. Jobs alike share one: it remembers."""
+
+    def __init__(self, application: Application, accelerator: str, batch: int) -> None:
+        self.application = application
+        self.batch = batch
+        self._accelerator = accelerator
+        self._marks = application.learning.work
+        self._goodput: dict[tuple[GangLayout, int], float] = {}
+        self._predicted_s: dict[tuple[int, int], float] = {}
+        self._mean_steps_per_s: dict[GangLayout, float] = {}
+
+    @property
+    def local_least(self) -> int:
+        """Smallest batch per accelerator."""
+        return self.application.on[self._accelerator].local_least
+
+    @property
+    def accelerator(self) -> str:
+        """The type that it is trained on."""
+        return self._accelerator
+
+    def epoch(self, steps: float) -> int:
+        """The epoch (from 0) in which a job is that has so many steps behind it; the number of epochs if it is done."""
+        return bisect_right(self._marks, steps) - 1
+
+    def advance(self, placement: GangLayout, steps: float, time_s: float) -> tuple[float, float]:
+        """Train on: the steps behind the job afterwards, and the seconds that are left because it was done before."""
+        marks, epoch = self._marks, self.epoch(steps)
+        while time_s > 0 and epoch < len(marks) - 1:
+            steps_per_s = self._steps_per_s(placement, epoch)
+            reached = steps + steps_per_s * time_s
+            if reached < marks[epoch + 1]:
+                return reached, 0.0
+            # To even where two whole seconds are equally near, as Python rounds.
+            time_s -= round((marks[epoch + 1] - steps) / steps_per_s)
+            epoch += 1
+            steps = marks[epoch]
+        return steps, time_s
+
+    def _steps_per_s(self, placement: GangLayout, epoch: int) -> float:
+        """Goodput in this epoch, with the batch split anew over the gang."""
+        found = self._goodput.get((placement, epoch))
+        if found is None:
+            application, count = self.application, placement.accelerators
+            least = 1 if count == 1 and self.batch > application.batch_initial else 0
+            split = split_batch(application, self._accelerator, count, self.batch, accumulated_least=least)
+            found = goodput(application, self._accelerator, placement, split, epoch)
+            self._goodput[placement, epoch] = found
+        return found
+
+    def speed_at(self, placement: GangLayout, steps: float) -> float:
+        """Steps per second on this placement, in the epoch in which a job is that has so many steps behind it."""
+        return self._steps_per_s(placement, min(self.epoch(steps), self.application.epochs - 1))
+
+    def predicted_s(self, accelerators: int, machine_size: int) -> float:
+        """Seconds of one update as Optimus foresees them: packed, and on one accelerator always in two passes."""
+        key = (accelerators, machine_size)
+        found = self._predicted_s.get(key)
+        if found is None:
+            least = 1 if accelerators == 1 else 0
+            split = split_batch(self.application, self._accelerator, accelerators, self.batch, accumulated_least=least)
+            placement = packed_layout(accelerators, machine_size)
+            found = update_time_s(self.application, self._accelerator, placement, split)
+            self._predicted_s[key] = found
+        return found
+
+    def mean_steps_per_s(self, placement: GangLayout) -> float:
+        """Steps per second over the whole training on this placement."""
+        found = self._mean_steps_per_s.get(placement)
+        if found is None:
+            marks, epochs = self._marks, range(self.application.epochs)
+            time_s = sum((marks[k + 1] - marks[k]) / self._steps_per_s(placement, k) for k in epochs)
+            found = self._mean_steps_per_s[placement] = self.application.work / time_s
+        return found
+
+    def updates_left(self, epoch: int) -> float:
+        """Updates that Optimus takes to be left. The present epoch does not count as any of them."""
+        application = self.application
+        if epoch >= application.epochs - 1:
+            return 1.0
+        learning, batch = application.learning, self.batch
+        return learning.updates(batch, application.epochs) - learning.updates(batch, epoch + 1)
+
+
+#: Batches that are tried, in equal ratios.
+_BATCHES = 50
+
+
+def best_goodput(first: int, last: int, goodput_of: Callable[[int], float]) -> float:
+    """The largest goodput of the batches from the first to the last; 0 where none can be had."""
+    if first > last:
+        return 0.0
+    ratio = (last / first) ** (1.0 / (_BATCHES - 1))
+    batches = sorted({min(last, round(first * ratio**step)) for step in range(_BATCHES)})
+    return max(_goodput_or_zero(goodput_of, batch) for batch in batches)
+
+
+def _goodput_or_zero(goodput_of: Callable[[int], float], batch: int) -> float:
+    try:
+        return goodput_of(batch)
+    except (OutsideProfileError, ConfigError):  # nobody measured that
+        return 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingLaw:
+    """A `simulator.ground_truth.SpeedLaw`: how a job of one kind gets on, by type of accelerator."""
+
+    trainings: Mapping[str, PolluxTraining]
+
+    def stretch(self, accelerator: str, parts: tuple[int, ...], steps: float) -> SpeedSegment:
+        """From `steps` on, until the epoch ends."""
+        training = self.trainings[accelerator]
+        marks, after = training.application.learning.work, training.epoch(steps) + 1
+        until = marks[after] if after < len(marks) - 1 else inf
+        return SpeedSegment(training.speed_at(GangLayout(parts), steps), until)
+
+
+def gang_sizes_in(model: PoolModel) -> tuple[int, ...]:
+    """Gangs that a job may have on this type: part of one machine, then whole machines."""
+    size = model.pool.shape.accelerators
+    parts = [1 << power for power in range(size.bit_length()) if 1 << power < size]
+    return (*parts, *(size * machines for machines in range(1, model.machines + 1)))
+
+
+@dataclass(frozen=True, slots=True)
+class PolluxWorkload:
+    """Jobs, numbered from 1 in the order of their rows, and what each kind of them trains."""
+
+    jobs: tuple[SimulatedJob, ...]
+    trainings: Mapping[Kind, PolluxTraining]
+
+
+def pollux_workload(
+    rows: Iterable[TraceJob], applications: Mapping[str, Application], pool: Pool, machines: int
+) -> PolluxWorkload:
+    """The rows as jobs of one pool of so many machines.
+
+    Raises ConfigError for an application without a profile and a job larger than the pool, OutsideTable (one too) for
+    a batch that the profile says nothing about.
+    """
+    shape, most = pool.shape, machines * pool.shape.accelerators
+    trainings: dict[Kind, PolluxTraining] = {}
+    jobs: list[SimulatedJob] = []
+    for number, row in enumerate(rows, start=1):
+        kind = _training_kind(row, applications, shape.accelerator, trainings)
+        if row.gang > most:
+            raise ConfigError(
+                f"line {row.line}: {row.name!r} wants {row.gang} accelerators, {most} are there",
+                field="num_replicas",
+                fix="choose a larger cluster",
+            )
+        training = trainings[kind]
+        training.mean_steps_per_s(packed_layout(row.gang, shape.accelerators))  # now, not after hours of the run
+        steps = training.application.work
+        request = JobRequest(JobId(number), kind, (Demand(shape.accelerator, row.gang),), steps=steps)
+        jobs.append(SimulatedJob(row.at, request, steps, name=row.name))
+    return PolluxWorkload(tuple(jobs), trainings)
+
+
+def _training_kind(
+    row: TraceJob, applications: Mapping[str, Application], accelerator: str, trainings: dict[Kind, PolluxTraining]
+) -> Kind:
+    """The row's kind, known to `trainings` from now on."""
+    if row.batch is None:
+        raise ConfigError(f"line {row.line}: {row.name!r} has no batch size", field="batch_size", fix="give one")
+    ending = f" (batch size {row.batch})"
+    name = row.kind.removesuffix(ending)
+    kind = Kind(name + ending)
+    if kind not in trainings:
+        application = applications.get(name)
+        if application is None:
+            meant = nearest_word(name, applications)
+            raise ConfigError(
+                f"line {row.line}: no profile of application {name!r}",
+                field="application",
+                fix=f"did you mean {meant!r}?" if meant else f"known: {', '.join(applications)}",
+            )
+        trainings[kind] = PolluxTraining(application, accelerator, row.batch)
+    return kind

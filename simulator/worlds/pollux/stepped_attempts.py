@@ -1,0 +1,140 @@
+"""Attempts in steps of a fixed length: the scheduler decides at the end of each, and never in between.
+
+The time model of the Pollux artifact. Steps are counted from the beginning of time, so the scheduler first sees a job
+at the end of the step in which it was submitted. An attempt first waits out its restart, then trains; a job ends at its
+own instant. While there is no job the clock jumps to the end of the step of the next arrival.
+"""
+
+from collections.abc import Iterable, Mapping
+from math import ceil
+
+from scheduler.core.commands import BeginRound
+from scheduler.core.events import AttemptEnded, AttemptStarted, CheckpointRecorded, EndCause, Event, RoundEnded
+from simulator.attempts import EXIT_REQUEUE, AttemptSimulator, SimAttempt, SimAttemptPhase, WorldParameters
+from simulator.engine import Engine, RandomStreams
+from simulator.goodput.application import GangLayout
+from simulator.machines import SimulatedMachines
+from simulator.worlds.pollux.pollux_training import PolluxTraining
+from walras.job_request import JobId, Kind
+
+
+class SteppedAttempts(AttemptSimulator):
+    """Lets attempts live by steps. Reports, noise, checkpoints of their own and planned failures are not for it."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        machines: SimulatedMachines,
+        model: WorldParameters,
+        streams: RandomStreams,
+        *,
+        trainings: Mapping[Kind, PolluxTraining],
+        step_s: float,
+    ) -> None:
+        super().__init__(engine, machines, model, streams)
+        engine.on_command[BeginRound] = self._begin_step
+        self._trainings = trainings
+        self._step_s = step_s
+        #: Attempts under way, in order of start, and the steps that each will have made by the end of this step.
+        self._runs: dict[JobId, SimAttempt] = {}
+        self._reached: dict[JobId, float] = {}
+        #: Nothing runs: the next arrival sets the clock going.
+        self._idle = True
+
+    # -- what is done to an attempt
+
+    def begin(self, now: float, run: SimAttempt) -> None:
+        self._take_place(run)
+        run.base_at, run.up_at = now, now + run.costs.start_s
+        self._runs[run.job.plan.request.job_id] = run
+        run.timer = self._engine.schedule(run.up_at, self._up, run)
+
+    def stop(self, now: float, run: SimAttempt, grace_s: float) -> None:
+        if run.phase in (SimAttemptPhase.STOPPING, SimAttemptPhase.DEAD):
+            return
+        if now > run.base_at:
+            self._credit(run, self._train(run, now)[0])
+        run.phase = SimAttemptPhase.STOPPING
+        del self._runs[run.job.plan.request.job_id]
+        self._then(run, now, self._stopped)
+
+    def kill(self, at: float, run: SimAttempt) -> None:
+        self._runs.pop(run.job.plan.request.job_id, None)
+        super().kill(at, run)
+
+    def _settle(self, at: float, run: SimAttempt) -> None:
+        """Steps are counted at the ends of steps; what a killed attempt made since then is lost unseen."""
+
+    # -- what comes from outside
+
+    def arrived(self, at: float) -> Iterable[Event]:
+        if self._idle:
+            self._idle = False
+            self._engine.schedule(max(1, ceil(at / self._step_s)) * self._step_s, self._due)
+        return ()
+
+    # -- what happens
+
+    def _up(self, at: float, run: SimAttempt) -> Iterable[Event]:
+        run.phase = SimAttemptPhase.RUNNING
+        return (AttemptStarted(at, run.job.plan.request.job_id, run.attempt),)
+
+    def _begin_step(self, now: float, command: BeginRound) -> None:
+        if not self._runs:
+            self._idle = True
+            return
+        self._reached = {}
+        ends_at = now + command.round_s
+        for job_id, run in self._runs.items():
+            run.base_at = now
+            self._reached[job_id], left_s = self._train(run, ends_at)
+            if self._reached[job_id] >= run.job.plan.steps:
+                self._engine.schedule(ends_at - left_s, self._completed, run)
+        self._engine.schedule(ends_at, self._due)
+
+    def _train(self, run: SimAttempt, until_at: float) -> tuple[float, float]:
+        """Steps behind the job at an instant, if it runs on until then, and the seconds that it does not need."""
+        training_s = until_at - max(run.base_at, run.up_at)
+        if training_s <= 0.0:
+            return run.job.steps, 0.0
+        placement = GangLayout(tuple(len(devices) for _, devices in run.parts))
+        return self._training(run).advance(placement, run.job.steps, training_s)
+
+    def _training(self, run: SimAttempt) -> PolluxTraining:
+        """What the attempt trains, where it is."""
+        return self._trainings[run.job.plan.request.kind]
+
+    def _credit(self, run: SimAttempt, steps: float) -> None:
+        run.job.worked_steps += steps - run.job.steps
+        run.job.steps = steps
+
+    def _stopped(self, at: float, run: SimAttempt) -> Iterable[Event]:
+        job, job_id = run.job, run.job.plan.request.job_id
+        self.over(run)
+        ended = AttemptEnded(at, job_id, run.attempt, EndCause.EXITED, EXIT_REQUEUE, steps=job.steps)
+        if job.steps == job.saved_steps:
+            return (ended,)
+        return (CheckpointRecorded(at, job_id, run.attempt, job.steps), ended)
+
+    def _completed(self, at: float, run: SimAttempt) -> Iterable[Event]:
+        job, job_id = run.job, run.job.plan.request.job_id
+        if self._runs.get(job_id) is not run:
+            return ()
+        self._credit(run, job.plan.steps)
+        run.phase = SimAttemptPhase.STOPPING
+        del self._runs[job_id]
+        self.over(run)
+        return (AttemptEnded(at, job_id, run.attempt, EndCause.EXITED, 0, steps=job.steps),)
+
+    def _due(self, at: float, _: object) -> Iterable[Event]:
+        """Whatever else happens at this instant happens first."""
+        self._engine.schedule(at, self._step_over)
+        return ()
+
+    def _step_over(self, at: float, _: object) -> Iterable[Event]:
+        for job_id, run in self._runs.items():
+            self._credit(run, self._reached[job_id])
+            run.job.saved_steps = run.job.steps
+            run.base_at = at
+        steps = [run.job.steps for run in self._runs.values()]
+        return (RoundEnded(at, list(self._runs), steps, [at] * len(steps)),)

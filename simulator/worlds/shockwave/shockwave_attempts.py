@@ -1,0 +1,125 @@
+"""Shockwave's time model: lockstep rounds in which starts cost steps and jobs change their batch size.
+
+A job that a batch change left without a step remains until it has had nothing to do for five rounds in a row.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from math import floor
+
+from scheduler.core.commands import BeginRound
+from scheduler.core.events import Event, WorkRestated
+from scheduler.core.speed_events import ThroughputMeasured
+from simulator.attempts import SimAttempt, WorldParameters
+from simulator.engine import Engine, RandomStreams
+from simulator.ground_truth import GroundTruth, SpeedKey
+from simulator.machines import SimulatedMachines
+from simulator.worlds.gavel.lockstep_attempts import LockstepAttempts
+from simulator.worlds.shockwave.shockwave_batches import BatchSchedule, StepCount, count_round
+from walras.job_request import JobId, Kind
+
+#: A job that was not running in the round before loses this much of a round...
+OVERHEAD_S = 20.0
+#: ...if it ran for longer than this.
+SPARED_S = 115.0
+
+
+def charged_time_s(ran_s: float, started: bool) -> float:
+    """What counts of the time a job ran in a round."""
+    return ran_s - OVERHEAD_S if started and ran_s > SPARED_S else ran_s
+
+
+def charged_steps(steps: float, ran_s: float, started: bool) -> float:
+    """What counts of the steps it made in that time: whole ones."""
+    if not (started and ran_s > SPARED_S):
+        return steps
+    return float(floor(steps * (ran_s - OVERHEAD_S) / ran_s))
+
+
+#: A job is taken off after this many rounds in a row in which it had nothing to do.
+EMPTY_MAX = 5
+
+
+class ShockwaveAttempts(LockstepAttempts):
+    """Lets attempts live by rounds whose steps count in part where the attempt is new."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        machines: SimulatedMachines,
+        model: WorldParameters,
+        streams: RandomStreams,
+        *,
+        truth: GroundTruth,
+        batchings: Mapping[JobId, BatchSchedule],
+    ) -> None:
+        super().__init__(engine, machines, model, streams)
+        self._truth = truth
+        self._batchings = batchings
+        self._counts: dict[JobId, StepCount] = {}
+        #: Rounds in a row in which a job had nothing to do.
+        self._empty: dict[JobId, int] = {}
+        #: Jobs that ran in the round before this one; None: there was none.
+        self._ran: set[JobId] | None = None
+
+    def _begin_round(self, now: float, command: BeginRound) -> None:
+        self._ran = set(self._steps) if self._steps else None
+        super()._begin_round(now, command)
+
+    def _round_of(self, now: float, run: SimAttempt) -> tuple[float, float]:
+        left = run.job.plan.steps - run.job.steps
+        if left <= 0:
+            return 0.0, now
+        steps, stops_at = super()._round_of(now, run)
+        started = self._ran is not None and run.job.plan.request.job_id not in self._ran
+        return charged_steps(steps, stops_at - now, started), stops_at
+
+    def _completes(self, run: SimAttempt, steps: float) -> bool:
+        job_id = run.job.plan.request.job_id
+        if run.job.steps < run.job.plan.steps:
+            return super()._completes(run, steps)
+        self._empty[job_id] = self._empty.get(job_id, 0) + 1
+        return self._empty[job_id] == EMPTY_MAX
+
+    def _completed(self, at: float, run: SimAttempt) -> Iterable[Event]:
+        self._forget(run)
+        return super()._completed(at, run)
+
+    def _book(self, at: float, run: SimAttempt, steps: float) -> Iterable[Event]:
+        super()._book(at, run, steps)
+        job_id = run.job.plan.request.job_id
+        batching = self._batchings.get(job_id)
+        if batching is None or job_id in self._empty:
+            return ()
+        count = self._counts.get(job_id) or StepCount(batching.original, 0, int(run.job.plan.steps))
+        accelerator = self._machines.pools[run.parts[0][0].pool_id].pool.shape.accelerator
+
+        def key(kind: Kind) -> SpeedKey:
+            return SpeedKey(kind, accelerator, batching.gang)
+
+        now = count_round(batching, count, int(steps), lambda kind: key(kind) in self._truth.speeds)
+        self._counts[job_id] = now
+        if now.batch == count.batch:
+            return ()
+        kind = batching.kind(now.batch)
+        speed = self._truth.speeds[key(kind)]
+        self._restate(run, kind, speed, now)
+        return (
+            ThroughputMeasured(at, kind, accelerator, batching.gang, speed),
+            WorkRestated(at, job_id, kind, now.total, run.job.steps),
+        )
+
+    def _restate(self, run: SimAttempt, kind: Kind, speed: float, count: StepCount) -> None:
+        """From now on the job's counter counts larger or smaller steps; what it has done is what it had done."""
+        job = run.job
+        run.rate = run.alone_rate = speed
+        request = replace(job.plan.request, kind=kind, steps=float(count.total))
+        job.plan = replace(job.plan, request=request, steps=float(count.total))
+        steps = float(min(count.steps, count.total))
+        job.worked_steps += steps - job.steps
+        job.steps = job.saved_steps = steps
+
+    def _forget(self, run: SimAttempt) -> None:
+        job_id = run.job.plan.request.job_id
+        self._counts.pop(job_id, None)
+        self._empty.pop(job_id, None)

@@ -1,0 +1,161 @@
+"""Shockwave's simulator as a scenario: under those of its policies that need no solver of its own, or under ours.
+
+Our plan policies see the work that a job has left at its present batch: batches to come are unknown.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+
+from optimizer.decision import Memory
+from optimizer.policy import Policy, PolicySpec
+from scheduler.core.core import SchedulerCore
+from scheduler.core.cycle.round import MECHANISMS
+from scheduler.core.rules import RoundRules
+from scheduler.core.state.ledger import JobRecord
+from scheduler.core.state.working_set import Cycle
+from simulator.ground_truth import AttemptCosts, GroundTruth
+from simulator.machines import PoolModel
+from simulator.simulation import Scenario, SchedulerWiring
+from simulator.workloads.trace import TraceJob
+from simulator.worlds.gavel.gavel_policy import GavelAllocation, GavelPolicy, GavelProblem, gavel_solver
+from simulator.worlds.gavel.gavel_rounds import GavelRounds, GavelRules
+from simulator.worlds.gavel.gavel_scenario import merge_machines
+from simulator.worlds.gavel.program_policies import (
+    GavelMaxMinFairness,
+    GavelMaxSumThroughput,
+    GavelMinTotalDuration,
+    with_cone_solver,
+)
+from simulator.worlds.gavel.share_polytope import ConeSolver, solve_cone_program
+from simulator.worlds.shockwave.shockwave_attempts import OVERHEAD_S, ShockwaveAttempts, charged_time_s
+from simulator.worlds.shockwave.shockwave_batches import BatchRule, BatchSchedule, batch_schedule_of
+from simulator.worlds.stepped_mechanism import PlannedMechanism, StepConfiguration, keep_in_place
+from walras.errors import ConfigError, UnknownPolicyError
+from walras.job_request import JobId
+
+
+@dataclass(frozen=True, slots=True)
+class ShockwaveGandivaFair(GavelPolicy):
+    """Accelerators over jobs, for every job: as shipped, whatever its gang."""
+
+    def allocate(self, problem: GavelProblem, memory: Memory) -> tuple[GavelAllocation, Memory]:
+        share = min(1.0, float(problem.total.sum()) / len(problem.jobs))
+        return GavelAllocation(np.where(problem.speed > 0, share, 0.0)), None
+
+
+#: The mechanism's name in `RoundRules`, and its numbers.
+SHOCKWAVE = "shockwave-nsdi23"
+SHOCKWAVE_RULES = RoundRules(mechanism=SHOCKWAVE, round_s=120.0, resolve_min_s=1000.0, idle_to_round_end=True)
+
+_POLICIES: dict[str, Callable[[], GavelPolicy]] = {
+    "gandiva_fair": ShockwaveGandivaFair,
+    "max_min_fairness": lambda: GavelMaxMinFairness(aware=False),
+    "max_sum_throughput_perf": GavelMaxSumThroughput,
+    "min_total_duration": GavelMinTotalDuration,
+}
+
+
+def shockwave_policy_names() -> tuple[str, ...]:
+    """Shockwave's names of the policies that can be reproduced."""
+    return tuple(_POLICIES)
+
+
+def batch_schedules(rows: Iterable[TraceJob]) -> dict[JobId, BatchSchedule]:
+    """How the batch size of every job of a trace lives, by the numbers that `Placing` gives them.
+
+    Raises ConfigError naming the line of a job that the profile cannot have.
+    """
+    found: dict[JobId, BatchSchedule] = {}
+    for number, row in enumerate(rows, start=1):
+        try:
+            found[JobId(number)] = batch_schedule_of(row.kind, row.gang, row.batch_rule or BatchRule.STATIC)
+        except ConfigError as error:
+            raise ConfigError(f"line {row.line}: job {row.name!r}: {error}", field=error.field, fix=error.fix) from None
+    return found
+
+
+def one_machine_pool(pool: PoolModel, batchings: Mapping[JobId, BatchSchedule]) -> PoolModel:
+    """The pool's machines as one. Raises ConfigError for a job larger than that."""
+    whole = merge_machines(pool)
+    for job_id, batching in batchings.items():
+        if batching.gang > whole.pool.shape.accelerators:
+            raise ConfigError(
+                f"job {job_id} wants {batching.gang} accelerators, {whole.pool.shape.accelerators} are there",
+                field="scale_factor",
+                fix="choose a larger cluster",
+            )
+    return whole
+
+
+def shockwave_scenario(
+    pool: PoolModel,
+    truth: GroundTruth,
+    policy: str,
+    batchings: Mapping[JobId, BatchSchedule],
+    *,
+    rules: RoundRules = SHOCKWAVE_RULES,
+    solver: ConeSolver = solve_cone_program,
+) -> Scenario:
+    """A run of Shockwave's simulator on one type of accelerator, whose machines count as one.
+
+    Jobs without a batching keep their batch. Raises UnknownPolicyError, and ConfigError for a job larger than the pool.
+    """
+    whole = one_machine_pool(pool, batchings)
+    make_policy = _POLICIES.get(policy)
+    if make_policy is None:
+        known = ", ".join(_POLICIES)
+        raise UnknownPolicyError(f"Shockwave's profile has no policy '{policy}'; known: {known}", field="policy.name")
+    answering = with_cone_solver(make_policy(), solver)
+
+    def make(spec: PolicySpec) -> GavelPolicy:
+        return answering
+
+    def rounds(cycle: Cycle, _: Policy, rules: RoundRules) -> GavelRounds:
+        return GavelRounds(cycle, rules, GavelRules(received_s=charged_time_s))
+
+    wiring = SchedulerWiring(
+        partial(SchedulerCore, make, {**MECHANISMS, SHOCKWAVE: rounds}),
+        gavel_solver(make),
+        partial(ShockwaveAttempts, truth=truth, batchings=batchings),
+    )
+    return Scenario((whole,), truth, PolicySpec(policy), rules, wiring=wiring)
+
+
+#: A plan for every round: nobody waits for a gate.
+SHOCKWAVE_PLAN_RULES = replace(SHOCKWAVE_RULES, resolve_min_s=0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class FixedGangConfigurations:
+    """The one way to run a job: its gang, at the speed of its present batch."""
+
+    truth: GroundTruth
+    accelerator: str
+
+    def __call__(self, job: JobRecord) -> tuple[StepConfiguration, ...]:
+        count = job.request.demands[0].count
+        return (StepConfiguration(0, count, self.truth.steps_per_s(job.request.kind, self.accelerator, count)),)
+
+
+def shockwave_plan_scenario(
+    pool: PoolModel, truth: GroundTruth, policy: PolicySpec, batchings: Mapping[JobId, BatchSchedule]
+) -> Scenario:
+    """A run of these jobs in Shockwave's world, on one type of accelerator, whose machines count as one.
+
+    Raises ConfigError for a job larger than the pool.
+    """
+    whole = one_machine_pool(pool, batchings)
+    ways = FixedGangConfigurations(truth, whole.pool.shape.accelerator)
+
+    def rounds(cycle: Cycle, _: Policy, rules: RoundRules) -> PlannedMechanism:
+        return PlannedMechanism(rules.round_s, ways, keep_in_place)
+
+    wiring = SchedulerWiring(
+        core=partial(SchedulerCore, mechanisms={**MECHANISMS, SHOCKWAVE: rounds}),
+        pace=partial(ShockwaveAttempts, truth=truth, batchings=batchings),
+    )
+    charged = replace(truth, default_costs=AttemptCosts(start_s=OVERHEAD_S))
+    return Scenario((whole,), charged, policy, SHOCKWAVE_PLAN_RULES, wiring=wiring)

@@ -1,0 +1,210 @@
+"""Sia's simulator as a scenario: with the Gavel that it is compared with, or under plan policies of ours.
+
+Sia's own policy is not reproduced: its program has many equal optima, and no two solvers choose the same one.
+
+Under our policies jobs change batch, gang and type: in every epoch a job trains with the batch of largest goodput for
+the gang that it has; step times and the gradient noise are known, where Sia learns them as the jobs run. Places are
+made anew at every step, as Sia makes them, since a job that keeps its shape moves for free: the larger gangs first, on
+whole machines where they fill them.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+
+from optimizer.policy import Policy, PolicySpec
+from scheduler.core.core import SchedulerCore
+from scheduler.core.cycle.round import MECHANISMS
+from scheduler.core.rules import RoundRules
+from scheduler.core.state.fleet import Place
+from scheduler.core.state.ledger import JobRecord
+from scheduler.core.state.working_set import Cycle
+from simulator.goodput.application import GangLayout, goodput, packed_layout, split_batch
+from simulator.ground_truth import AttemptCosts, GroundTruth, SpeedKey
+from simulator.machines import PoolModel
+from simulator.simulation import Scenario, SchedulerWiring
+from simulator.worlds.gavel.gavel_policy import GavelPolicy, gavel_solver
+from simulator.worlds.gavel.share_polytope import ConeSolver, solve_cone_program
+from simulator.worlds.pollux.pollux_training import TrainingLaw, best_goodput, gang_sizes_in
+from simulator.worlds.sia.sia_rounds import SiaGavel, SiaRounds
+from simulator.worlds.sia.sia_training import SIA_POOLS, SiaAttempts, SiaTraining, SiaWorkload
+from simulator.worlds.stepped_mechanism import (
+    Move,
+    PlannedMechanism,
+    StepConfiguration,
+    StepPlacement,
+    WantedAccelerators,
+)
+from walras.errors import UnknownPolicyError
+from walras.job_request import JobId, Kind
+
+#: The mechanism's name in `RoundRules`, and its numbers.
+SIA = "sia-sosp23"
+SIA_GAVEL_RULES = RoundRules(mechanism=SIA, round_s=360.0, resolve_min_s=0.0, idle_to_round_end=True)
+_GAVEL = "gavel"
+
+
+def sia_policy_names() -> tuple[str, ...]:
+    """The policies of Sia's simulator that can be reproduced."""
+    return (_GAVEL,)
+
+
+def sia_scenario(
+    workload: SiaWorkload,
+    policy: str = _GAVEL,
+    *,
+    pools: tuple[PoolModel, ...] = SIA_POOLS,
+    solver: ConeSolver = solve_cone_program,
+) -> Scenario:
+    """A run of Sia's simulator over these jobs, on the pools they were made for.
+
+    Raises UnknownPolicyError.
+    """
+    if policy != _GAVEL:
+        raise UnknownPolicyError(f"'{policy}' of Sia's simulator is not known; known: {_GAVEL}", field="policy.name")
+    names = {job.request.job_id: job.name for job in workload.jobs}
+
+    def make(spec: PolicySpec) -> GavelPolicy:
+        return SiaGavel(names, solver)
+
+    def rounds(cycle: Cycle, _: Policy, rules: RoundRules) -> SiaRounds:
+        return SiaRounds(rules)
+
+    pace = partial(SiaAttempts, trainings=workload.trainings, step_s=SIA_GAVEL_RULES.round_s)
+    wiring = SchedulerWiring(partial(SchedulerCore, make, {**MECHANISMS, SIA: rounds}), gavel_solver(make), pace)
+    costs = {kind: AttemptCosts(start_s=restart_s) for kind, restart_s in workload.restart_s.items()}
+    return Scenario(
+        pools, GroundTruth(_packed_speeds(workload, pools), costs), PolicySpec(policy), SIA_GAVEL_RULES, wiring=wiring
+    )
+
+
+def _packed_speeds(workload: SiaWorkload, pools: tuple[PoolModel, ...]) -> dict[SpeedKey, float]:
+    """What the scheduler is told of a kind: updates per second on as few machines as possible.
+
+    How fast a job gets on at a time and place is the time model's matter. Raises ConfigError (OutsideTable) where
+    nobody knows.
+    """
+    ways = {(job.request.kind, job.request.demands[0].count) for job in workload.jobs}
+    speeds: dict[SpeedKey, float] = {}
+    for kind, gang in sorted(ways):
+        for model in pools:
+            accelerator, size = model.pool.shape.accelerator, model.pool.shape.accelerators
+            training = workload.trainings[kind][accelerator]
+            speeds[SpeedKey(kind, accelerator, gang)] = training.updates_per_s(gang, size * model.machines, size)
+    return speeds
+
+
+#: Sia decides every minute.
+SIA_RULES = RoundRules(mechanism=SIA, round_s=60.0, resolve_min_s=0.0, idle_to_round_end=True)
+
+
+class AdaptiveSiaTraining(SiaTraining):
+    """Trained with the batch of largest goodput on one type, in every epoch and on every placement."""
+
+    def _steps_per_s(self, placement: GangLayout, epoch: int) -> float:
+        found = self._goodput.get((placement, epoch))
+        if found is None:
+            first = max(self.application.batch_initial, self.local_least * placement.accelerators)
+            found = best_goodput(
+                first, self.application.batch_most, partial(self._with, placement=placement, epoch=epoch)
+            )
+            self._goodput[placement, epoch] = found
+        return found
+
+    def _with(self, batch: int, placement: GangLayout, epoch: int) -> float:
+        """Goodput with this batch; 0 where a rank would have too few samples."""
+        count = placement.accelerators
+        least = 1 if count == 1 and batch > self.application.batch_initial else 0
+        application = self._within(placement)
+        split = split_batch(application, self._type, count, batch, accumulated_least=least)
+        split = self._limited(split, count)
+        if split.local < self.local_least:
+            return 0.0
+        return goodput(application, self._type, placement, split, epoch) / self._slow_down
+
+
+def with_adaptive_sia_batches(workload: SiaWorkload) -> SiaWorkload:
+    """The same jobs, trained with batches that adapt. Jobs of one application share what was worked out."""
+    shared: dict[tuple[str, str], SiaTraining] = {}
+    trainings: dict[Kind, Mapping[str, SiaTraining]] = {}
+    for kind, by_type in workload.trainings.items():
+        for name, training in by_type.items():
+            shared.setdefault((training.application.name, name), AdaptiveSiaTraining(training.sia, name, 1))
+        trainings[kind] = {name: shared[training.application.name, name] for name, training in by_type.items()}
+    return replace(workload, trainings=trainings)
+
+
+@dataclass(frozen=True, slots=True)
+class AdaptiveSiaConfigurations:
+    """What every job could have now, by its goodput in the epoch in which it is."""
+
+    trainings: Mapping[Kind, Mapping[str, SiaTraining]]
+    pools: tuple[PoolModel, ...]
+
+    def __call__(self, job: JobRecord) -> list[StepConfiguration]:
+        found = []
+        for row, model in enumerate(self.pools):
+            shape = model.pool.shape
+            training = self.trainings[job.request.kind][shape.accelerator]
+            for count in gang_sizes_in(model):
+                speed = training.speed_at(packed_layout(count, shape.accelerators), job.steps)
+                if speed > 0:
+                    found.append(StepConfiguration(row, count, speed))
+        return found
+
+
+def place_anew(cycle: Cycle, wanted: WantedAccelerators) -> StepPlacement:
+    """All places made anew, type by type."""
+    fleet = cycle.ledger.fleet
+    places: dict[JobId, tuple[int, Place]] = {}
+    for state in fleet.pools:
+        rows = [machine.row for machine in fleet.machines if machine is not None and machine.pool == state.row]
+        counts = {job_id: count for job_id, (pool, count) in wanted.items() if pool == state.row}
+        size = state.pool.shape.accelerators
+        places.update({job_id: (state.row, place) for job_id, place in pack_in_order(counts, rows, size).items()})
+    jobs = cycle.ledger.jobs
+    kept = {job_id for job_id, (_, place) in places.items() if jobs[job_id].holds and jobs[job_id].place == place}
+    return kept, _moves(cycle, {job_id: where for job_id, where in places.items() if job_id not in kept})
+
+
+def _moves(cycle: Cycle, places: Mapping[JobId, tuple[int, Place]]) -> Iterator[Move]:
+    for job_id, (pool, place) in places.items():
+        yield cycle.ledger.jobs[job_id], pool, place
+
+
+def pack_in_order(counts: Mapping[JobId, int], machines: list[int], size: int) -> dict[JobId, Place]:
+    """Places on machines of so many accelerators, one gang after the other, the larger first, then by number.
+
+    Nobody is apart who need not be where every gang is whole machines or a power of two that divides one.
+    """
+    places: dict[JobId, Place] = {}
+    at, used = 0, 0
+    for job_id in sorted(counts, key=lambda job_id: (-counts[job_id], job_id)):
+        left, place = counts[job_id], list[tuple[int, int]]()
+        while left:
+            taken = min(left, size - used)
+            place.append((machines[at], taken))
+            left, used = left - taken, used + taken
+            if used == size:
+                at, used = at + 1, 0
+        places[job_id] = tuple(place)
+    return places
+
+
+def sia_plan_scenario(
+    workload: SiaWorkload, policy: PolicySpec, *, pools: tuple[PoolModel, ...] = SIA_POOLS
+) -> Scenario:
+    """These jobs, with batches that adapt, in Sia's world under a plan policy of ours."""
+    ours = with_adaptive_sia_batches(workload)
+    ways = AdaptiveSiaConfigurations(ours.trainings, pools)
+
+    def rounds(cycle: Cycle, _: Policy, rules: RoundRules) -> PlannedMechanism:
+        return PlannedMechanism(rules.round_s, ways, place_anew)
+
+    wiring = SchedulerWiring(
+        core=partial(SchedulerCore, mechanisms={**MECHANISMS, SIA: rounds}),
+        pace=partial(SiaAttempts, trainings=ours.trainings, step_s=SIA_RULES.round_s),
+    )
+    costs = {kind: AttemptCosts(start_s=restart_s) for kind, restart_s in workload.restart_s.items()}
+    laws = {kind: TrainingLaw(by_type) for kind, by_type in ours.trainings.items()}
+    return Scenario(pools, GroundTruth({}, costs, laws=laws), policy, SIA_RULES, wiring=wiring)

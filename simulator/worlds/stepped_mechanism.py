@@ -1,0 +1,200 @@
+"""Round mechanisms for the core in worlds of fixed steps: a solve at the end of each step, then a reallocation.
+
+`Reallocation` stops every job that must go, starts the others once all have gone, and begins the next step.
+`PlannedMechanism` runs our own policies in another simulator's world, with its clock, its jobs and its machines: at the
+end of a step the policy is asked about all jobs; a job that the plan gives what it holds stays where it is, the others
+are placed anew, the largest first.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from optimizer.problem import Columns, Problem
+from scheduler.core.commands import BeginRound
+from scheduler.core.cycle import solve_requests
+from scheduler.core.cycle.problem_snapshot import build_problem
+from scheduler.core.placement.attempt_lifecycle import is_prepared, revoke_attempt, start_attempt
+from scheduler.core.state.fleet import Place
+from scheduler.core.state.ledger import JobRecord
+from scheduler.core.state.working_set import Cycle
+from walras.job_request import JobId
+from walras.states import Reason
+
+#: A job, the row of a pool, and its place there.
+Move = tuple[JobRecord, int, Place]
+
+
+class Reallocation:
+    """One change at a time; it takes as many events as it takes the attempts to stop and the gangs to be prepared."""
+
+    def __init__(self, step_s: float) -> None:
+        self._step_s = step_s
+        self._stopping: list[JobRecord] = []
+        self._starting: list[JobRecord] = []
+        #: Who is to start once those are gone; None: nothing is being changed.
+        self._moves: Iterator[Move] | None = None
+
+    def begin(self, cycle: Cycle, stopping: list[JobRecord], moves: Iterable[Move]) -> None:
+        """Stop these jobs. `moves` are asked for when all are gone, each when those before it have their places."""
+        self._stopping, self._starting, self._moves = stopping, [], iter(moves)
+        for job in stopping:
+            revoke_attempt(cycle, job, Reason.POLICY_PREEMPTED)
+
+    def go_on(self, cycle: Cycle) -> None:
+        """Do what can be done by now; with the last of it the next step begins."""
+        if self._moves is None or any(job.holds for job in self._stopping):
+            return
+        self._stopping = []
+        for job, pool, place in self._moves:
+            start_attempt(cycle, job, pool, place)
+            self._starting.append(job)
+        if all(is_prepared(job) for job in self._starting if job.holds):
+            self._moves = None
+            self._starting = []
+            cycle.commands.append(BeginRound(self._step_s))
+
+
+class SteppedMechanism(ABC):
+    """A `RoundMechanism` that asks at the end of every step. Who runs where then is the subclass's matter."""
+
+    def __init__(self, step_s: float) -> None:
+        self._asked = False
+        self.moving = Reallocation(step_s)
+
+    def settle(self, cycle: Cycle) -> None:
+        """Nothing to do but where a step has ended, a solve is answered, or somebody is being moved."""
+        if cycle.beat is not None:
+            cycle.beat = None
+            self.step_ended(cycle)
+        if self._asked and not cycle.in_flight:
+            self._asked = False
+            self.decide(cycle)
+        self.moving.go_on(cycle)
+
+    def ask(self, cycle: Cycle, problem_of: Callable[[], Problem]) -> None:
+        """Ask about the jobs that are there; where there is none, begin the next step."""
+        if cycle.ledger.jobs:
+            self._asked = True
+            solve_requests.request_solve(cycle, problem_of())
+        else:
+            self.moving.begin(cycle, [], [])
+
+    @abstractmethod
+    def step_ended(self, cycle: Cycle) -> None:
+        """Let newcomers in, and `ask`."""
+
+    @abstractmethod
+    def decide(self, cycle: Cycle) -> None:
+        """Carry out what was answered, through `moving`; what was answered before, where a solve failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepConfiguration:
+    """One way to run a job: the row of a pool, accelerators there, steps per second."""
+
+    pool: int
+    count: int
+    steps_per_s: float
+
+
+#: What a job could have now, smallest first in every pool.
+ConfigurationsOf = Callable[[JobRecord], Sequence[StepConfiguration]]
+
+
+#: Pool and accelerators of all that are to run.
+WantedAccelerators = Mapping[JobId, tuple[int, int]]
+#: Who stays on the machines that he has, and places for the others, each worked out when those before it have theirs.
+StepPlacement = tuple[set[JobId], Iterator[Move]]
+
+
+class PlannedMechanism(SteppedMechanism):
+    """At the end of a step ask, then stop and start, and begin the next."""
+
+    def __init__(
+        self, step_s: float, ways: ConfigurationsOf, placer: Callable[[Cycle, WantedAccelerators], StepPlacement]
+    ) -> None:
+        super().__init__(step_s)
+        self._ways = ways
+        self._placer = placer
+
+    def step_ended(self, cycle: Cycle) -> None:
+        ledger, (arrived, cycle.arrived) = cycle.ledger, (cycle.arrived, [])
+        for job_id in arrived:
+            if job_id in ledger.jobs:
+                ledger.set_eligible(ledger.jobs[job_id])
+        self.ask(cycle, lambda: step_problem(cycle, self._ways))
+
+    def decide(self, cycle: Cycle) -> None:
+        proposal, jobs = cycle.standing.proposal, cycle.ledger.jobs
+        wanted: dict[JobId, tuple[int, int]] = {}
+        if proposal is not None:
+            for job_id, pool, count in zip(proposal.job_ids, proposal.pool_rows, proposal.counts, strict=True):
+                assert job_id not in wanted, "no gang of these worlds sits in two pools"
+                if job_id in jobs:
+                    wanted[job_id] = pool, count
+        kept, moves = self._placer(cycle, wanted)
+        stopping = [job for job in cycle.ledger if job.holds and job.job_id not in kept]
+        self.moving.begin(cycle, stopping, moves)
+
+
+def step_problem(cycle: Cycle, ways: ConfigurationsOf) -> Problem:
+    """The ledger as a problem whose configurations are these ways."""
+    ledger = cycle.ledger
+    plain = build_problem(ledger)
+    records = [ledger.jobs[JobId(job_id)] for job_id in plain.jobs.job_id.tolist()]
+    found = [(row, way) for row, job in enumerate(records) for way in ways(job)]
+    slot = np.array([job.slot for job in records], dtype=np.int64)
+    job = np.array([row for row, _ in found], dtype=np.int64)
+    pool = np.array([way.pool for _, way in found], dtype=np.int64)
+    count = np.array([float(way.count) for _, way in found])
+    gang = np.full(len(records), np.inf)
+    np.minimum.at(gang, job, count)
+    held = ledger.columns
+    holds = np.array([job.holds for job in records], dtype=np.bool_)
+    columns = Columns(
+        job=job,
+        steps_per_s=np.array([way.steps_per_s for _, way in found]),
+        use_column=np.arange(len(found)),
+        use_pool=pool,
+        use_count=count,
+        running=holds[job] & (held.pool[slot][job] == pool) & (held.count[slot][job] == count),
+    )
+    restart_s = np.array([ledger.restart_s(job, cycle.standing.rules) for job in records])
+    jobs = replace(plain.jobs, gang=np.where(np.isfinite(gang), gang, 1.0), restart_s=restart_s)
+    return replace(plain, jobs=jobs, columns=columns)
+
+
+def keep_in_place(cycle: Cycle, wanted: WantedAccelerators) -> StepPlacement:
+    """Whoever has as many accelerators of that pool as before stays; the others are put close together."""
+    ledger = cycle.ledger
+    kept = {
+        job_id
+        for job_id, (pool, count) in wanted.items()
+        if (job := ledger.jobs[job_id]).holds
+        and int(ledger.columns.pool[job.slot]) == pool
+        and sum(part for _, part in job.place) == count
+    }
+    return kept, _compact_moves(cycle, [(job_id, *where) for job_id, where in wanted.items() if job_id not in kept])
+
+
+def _compact_moves(cycle: Cycle, placing: list[tuple[JobId, int, int]]) -> Iterator[Move]:
+    for job_id, pool, count in sorted(placing, key=lambda each: -each[2]):
+        yield cycle.ledger.jobs[job_id], pool, _compact_place(cycle, pool, count)
+
+
+def _compact_place(cycle: Cycle, pool: int, count: int) -> Place:
+    """Whole machines first, then the machine with least room that has enough; apart only where nothing else is left."""
+    machines = [machine for machine in cycle.ledger.fleet.machines if machine is not None and machine.pool == pool]
+    free = {machine.row: len(machine.free) for machine in machines}
+    place: list[tuple[int, int]] = []
+    while count:
+        enough = [row for row, room in free.items() if room >= count]
+        row = min(enough, key=free.__getitem__) if enough else max(free, key=free.__getitem__)
+        taken = min(count, free.pop(row))
+        assert taken, "the plan gives away more accelerators than there are"
+        place.append((row, taken))
+        count -= taken
+    return tuple(place)

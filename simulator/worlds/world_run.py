@@ -1,0 +1,104 @@
+"""What every other simulator's world is given and returns, and which workloads and clusters it has to reject."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from math import inf
+
+from optimizer.policy import PolicySpec
+from simulator.experiment import pool_models
+from simulator.machines import PoolModel
+from simulator.simulated_jobs import SimulatedJob
+from simulator.simulation import Scenario
+from simulator.workloads.trace import Trace, TraceJob
+from walras.cluster import Market
+from walras.errors import ConfigError
+from walras.job_request import JobId
+from walras.spec.cluster_file import ClusterConfig
+
+
+@dataclass(frozen=True, slots=True)
+class WorldRequest:
+    """One run in another simulator's world."""
+
+    world: str
+    trace: Trace
+    cluster: ClusterConfig
+    policy: PolicySpec
+    #: The policy is the world's own; else a plan policy of ours.
+    is_own: bool
+    seed: int = 0
+    #: A throughput table, or a folder with the step times of applications.
+    speeds: str | None = None
+    #: A folder that says how applications learn; None: `speeds` does.
+    learning: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WorldRun:
+    """The jobs, which may be read once, and the scenario."""
+
+    jobs: Iterable[SimulatedJob]
+    scenario: Scenario
+    #: How long each takes with nobody else there, as its user configured it. None: speeds and steps say it, and then
+    #: lower bounds hold too.
+    alone_s: Mapping[JobId, float] | None = None
+
+
+def owned_pools(asked: WorldRequest) -> tuple[PoolModel, ...]:
+    """The cluster's pools. Raises ConfigError for one that is rented, or has no machine."""
+    pools = pool_models(asked.cluster)
+    for model in pools:
+        if model.pool.market is not Market.OWNED or not model.machines:
+            raise ConfigError(
+                f"world {asked.world!r} has machines that are there from the start, pool {model.pool.pool_id} has none",
+                field="cluster",
+                fix="choose a cluster of owned machines",
+            )
+    return pools
+
+
+def only_pool(asked: WorldRequest) -> PoolModel:
+    """The one pool of the cluster. Raises ConfigError."""
+    pools = owned_pools(asked)
+    if len(pools) != 1:
+        raise ConfigError(
+            f"world {asked.world!r} has one pool, the cluster has {len(pools)}",
+            field="cluster",
+            fix="choose a cluster of one pool",
+        )
+    return pools[0]
+
+
+def required_speeds(asked: WorldRequest, what: str) -> str:
+    """Where the speeds are. Raises ConfigError naming what is needed."""
+    if asked.speeds is None:
+        raise ConfigError(
+            f"world {asked.world!r} takes its speeds from {what}", field="speeds", fix=f"give --speeds with {what}"
+        )
+    return asked.speeds
+
+
+#: What a row may ask for and no other simulator's world knows.
+_UNSUPPORTED: Mapping[str, Callable[[TraceJob], bool]] = {
+    "depends on another job": lambda row: bool(row.depends_on),
+    "fails at a step": lambda row: bool(row.failures),
+    "is cancelled": lambda row: row.cancel_at < inf,
+    "may not start before an instant": lambda row: row.not_before_at > 0,
+    "has several gang sizes": lambda row: len(row.sizes) > 1,
+    "is spread over machines": lambda row: row.nodes > 1,
+    "may not be preempted": lambda row: not row.preemptible,
+    "has a limit of time": lambda row: min(row.max_runtime_s, row.max_queue_s) < inf,
+    "chooses its batch": lambda row: row.batch_max is not None,
+}
+
+
+def reject_unsupported_jobs(asked: WorldRequest) -> None:
+    """Raises ConfigError for the first job that asks for what the world does not have."""
+    for row in asked.trace.jobs:
+        strange = next((what for what, asks in _UNSUPPORTED.items() if asks(row)), None)
+        if strange is not None:
+            raise ConfigError(
+                f"line {row.line}: job {row.name!r} {strange}, which world {asked.world!r} does not know",
+                field="workload",
+                fix="leave that out, or run it with --world walras",
+            )

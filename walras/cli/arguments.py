@@ -1,0 +1,106 @@
+"""What several commands read in the same way: shared options, lengths of time, job numbers, and documents in files.
+
+Job numbers are written `12`, `12-20`, `12,14`, `last`, or several of them.
+"""
+
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, overload
+
+import typer
+
+from walras.cli.terminal_output import OutputFormat
+from walras.errors import ConfigError, UserError
+from walras.units import parse_length
+
+if TYPE_CHECKING:
+    from walras.spec.file_model import FileModel
+
+
+OutputOption = Annotated[OutputFormat, typer.Option("--output", "-o", help="A table for people, or stable JSON.")]
+NoHeaderOption = Annotated[bool, typer.Option("--no-header", help="Leave the titles of the columns out.")]
+UserOption = Annotated[str | None, typer.Option("--user", "-u", help="Only this user's jobs.")]
+ProjectOption = Annotated[str | None, typer.Option("--project", "-p", help="Only this project's jobs.")]
+JobsArgument = Annotated[list[str], typer.Argument(metavar="JOB...", help="Numbers, ranges (12-20), or `last`.")]
+JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="A number, or `last`.")]
+LimitOption = Annotated[int, typer.Option("--limit", "-n", min=1, max=1_000_000, help="Show at most so many jobs.")]
+
+
+@overload
+def parse_length_option(text: str, option: str) -> float: ...
+@overload
+def parse_length_option(text: str | None, option: str) -> float | None: ...
+def parse_length_option(text: str | None, option: str) -> float | None:
+    """Seconds of an option's length. Raises UserError naming the option."""
+    if text is None:
+        return None
+    try:
+        return parse_length(text)
+    except ValueError as error:
+        told, _, fix = str(error).partition("; ")
+        raise UserError(told, field=option, fix=fix) from None
+
+
+_MOST_JOBS = 10_000
+_JOB_RANGE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?", re.ASCII)
+
+
+def parse_job_ids(words: Iterable[str], last: Callable[[], int]) -> list[int]:
+    """The numbers in the order given, each once. `last` is asked only if the word is there. Raises UserError."""
+    found: dict[int, None] = {}
+    for word in (part for given in words for part in given.split(",")):
+        if word == "last":
+            found[last()] = None
+            continue
+        match = _JOB_RANGE.fullmatch(word)
+        low, high = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
+        if not 1 <= low <= high < 2**63:
+            raise UserError(
+                f"{word[:40]!r} is no job", field="JOB", fix="write a number, a range such as 12-20, or last"
+            )
+        if high - low >= _MOST_JOBS or len(found) + high - low >= _MOST_JOBS:
+            raise UserError(f"{word} is more than {_MOST_JOBS:,} jobs", field="JOB", fix="give a smaller range")
+        found.update(dict.fromkeys(range(low, high + 1)))
+    return list(found)
+
+
+def parse_job_id(word: str, last: Callable[[], int]) -> int:
+    """A single job. Raises UserError for several."""
+    found = parse_job_ids([word], last)
+    if len(found) != 1:
+        raise UserError(f"{word!r} is several jobs, and one is expected", field="JOB", fix="give one number")
+    return found[0]
+
+
+ModelT = TypeVar("ModelT", bound="FileModel")
+
+_YAML_ENDINGS = (".yaml", ".yml")
+
+
+def read_document(path: Path, model: type[ModelT]) -> ModelT:
+    """The checked document in a JSON file (or YAML, by its ending). Raises ConfigError naming field and fix."""
+    from walras.spec.file_model import check_model
+
+    return check_model(model, _file_data(path), source=str(path))
+
+
+def read_memory(path: Path) -> Any:
+    """What a policy left the last time: plain JSON, or the `memory` of an answer."""
+    data = _file_data(path)
+    return data["memory"] if isinstance(data, dict) and {"policy", "memory"} <= data.keys() else data
+
+
+def _file_data(path: Path) -> Any:
+    from walras.spec.file_model import MAX_FILE_BYTES, load_mapping
+
+    if path.suffix in _YAML_ENDINGS:
+        return load_mapping(path)
+    from walras.spec.text_formats import parse_strict_json
+
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_FILE_BYTES + 1)
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror or error}", fix="check the path and its permissions") from None
+    return parse_strict_json(content, source=str(path), max_bytes=MAX_FILE_BYTES)

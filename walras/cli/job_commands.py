@@ -1,0 +1,315 @@
+"""`walras queue`, `jobs`, `show`, `explain`: looking at jobs."""
+
+import time
+from asyncio import sleep as pause
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from walras.cli.arguments import JobArgument, LimitOption, NoHeaderOption, OutputOption, ProjectOption, UserOption
+from walras.cli.session import job_id_of, with_client
+from walras.cli.terminal_output import (
+    STATE_STYLES,
+    Column,
+    Listing,
+    OutputFormat,
+    dash,
+    render_table,
+    show_json,
+    show_line,
+    show_listing,
+    standard_console,
+    warn,
+)
+from walras.errors import UserError
+from walras.states import JobState
+from walras.units import format_count, format_length, format_money
+
+if TYPE_CHECKING:
+    from walras.api import AttemptView, Explanation, JobDetail, JobView, SpeedView, TargetView
+    from walras.client import Client
+
+
+_JOB_COLUMNS = (
+    Column("JOB", right=True),
+    Column("NAME", shrinks=True),
+    Column("USER", shrinks=True, spare=1),
+    Column("PROJECT", shrinks=True, spare=5),
+    Column("STATE"),
+    Column("REASON", shrinks=True, least=24),
+    Column("ACC", right=True, spare=3),
+    Column("ON", shrinks=True, spare=2),
+    Column("PROGRESS", right=True),
+    Column("TRIES", right=True, spare=6),
+    Column("SPENT", right=True, spare=4),
+    Column("AGE", right=True),
+)
+_WATCH_S = 2.0
+
+
+def queue_command(
+    user: UserOption = None,
+    project: ProjectOption = None,
+    limit: LimitOption = 1000,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Show again every two seconds, until Ctrl-C.")] = False,
+    output: OutputOption = OutputFormat.TABLE,
+    no_header: NoHeaderOption = False,
+) -> None:
+    """List the jobs that have not ended."""
+    if watch and output is OutputFormat.JSON:
+        raise UserError("--watch shows a table", field="--watch", fix="leave -o json out")
+    if watch:
+        with_client(lambda client: _watch(client, user, project, limit, not no_header))
+        return
+    found = with_client(lambda client: _collect(client, (), user, project, True, limit))
+    _show_jobs(found, limit, output, not no_header)
+
+
+def jobs_command(
+    user: UserOption = None,
+    project: ProjectOption = None,
+    state: Annotated[
+        list[str] | None, typer.Option("--state", help="Only jobs in this state (FAILED, ...); may be repeated.")
+    ] = None,
+    limit: LimitOption = 100,
+    output: OutputOption = OutputFormat.TABLE,
+    no_header: NoHeaderOption = False,
+) -> None:
+    """List jobs, those that have ended included."""
+    states = tuple(part for word in state or () for part in word.split(","))
+    found = with_client(lambda client: _collect(client, states, user, project, False, limit))
+    _show_jobs(found, limit, output, not no_header)
+
+
+def show_command(job: JobArgument, output: OutputOption = OutputFormat.TABLE) -> None:
+    """Show all about one job, its attempts included."""
+    job_id = job_id_of(job)
+    detail = with_client(lambda client: client.job(job_id))
+    if output is OutputFormat.JSON:
+        show_json(detail.model_dump(mode="json"))
+        return
+    facts = Listing((Column("FIELD"), Column("VALUE", shrinks=True)), _job_facts(detail), None, STATE_STYLES)
+    show_listing(facts, output, header=False)
+    if detail.attempt_list:
+        show_line("")
+        show_listing(_attempt_listing(detail.attempt_list), output)
+
+
+def explain_command(job: JobArgument, output: OutputOption = OutputFormat.TABLE) -> None:
+    """Say why a job is where it is, and what would change that."""
+    job_id = job_id_of(job)
+    answer, detail = with_client(lambda client: _explained(client, job_id))
+    if output is OutputFormat.JSON:
+        show_json(answer.model_dump(mode="json"))
+        return
+    show_line(f"job {answer.job_id} is {answer.state}")
+    for line in (*_progress_lines(answer.state, detail), *_network_lines(answer.state, detail)):
+        show_line(f"  {line}")
+    for reason in answer.reasons:
+        show_line(f"  {reason.reason}  {reason.detail}".rstrip())
+        if reason.fix:
+            show_line(f"      to change this: {reason.fix}")
+    for condition in answer.conditions:
+        show_line(f"  {condition.type}  {condition.detail}")
+    if answer.target is not None:
+        show_line(f"  {_target_text(answer.target)}")
+    for speed in answer.speeds:
+        show_line(f"  {_speed_text(speed)}")
+
+
+def _target_text(target: "TargetView") -> str:
+    """One line, with the time at which the value is expected to be there."""
+    return target.detail + (f", about {target.expected_at}" if target.expected_at is not None else "")
+
+
+def _speed_text(speed: "SpeedView") -> str:
+    """Where a speed comes from matters as much as the speed."""
+    sure = (
+        "" if speed.low is None or speed.high is None else f", four times in five {speed.low:.3g} to {speed.high:.3g}"
+    )
+    by = f" by {', '.join(speed.by)}" if speed.by else ""
+    where = f"{speed.accelerators} x {speed.accelerator} of {speed.pool}"
+    return f"on {where}: {speed.steps_per_s:.3g} steps/s ({speed.source}{by}{sure})"
+
+
+async def _explained(client: "Client", job_id: int) -> "tuple[Explanation, JobDetail]":
+    return await client.explain(job_id), await client.job(job_id)
+
+
+def _progress_lines(state: JobState, detail: "JobDetail") -> list[str]:
+    """Where a running job is, since when, how far it has come, and how long the rest takes at its measured speed."""
+    attempt = detail.attempt_list[-1] if detail.attempt_list else None
+    if state is not JobState.RUNNING or attempt is None or attempt.started_at is None:
+        return []
+    since = format_length(max(time.time() - _instant(attempt.started_at), 0.0))
+    told = [f"attempt {attempt.attempt} on {' '.join(attempt.placement)} for {since}"]
+    if detail.steps_total or detail.steps:
+        told.append(f"{_steps(detail)} steps")
+    if detail.steps_total and detail.steps_per_s:
+        left_s = max(detail.steps_total - detail.steps, 0.0) / detail.steps_per_s
+        told.append(f"at {detail.steps_per_s:.3g} steps/s about {format_length(left_s)} left")
+    return ["; ".join(told)]
+
+
+def _steps(job: "JobDetail") -> str:
+    return format_count(job.steps) + (f" of {format_count(job.steps_total)}" if job.steps_total else "")
+
+
+def _network_lines(state: JobState, detail: "JobDetail") -> list[str]:
+    """What the ranks of a gang over several machines measured when they met."""
+    from walras.training import gang
+
+    measured = detail.last_values.get(gang.BANDWIDTH_VALUE)
+    if state is not JobState.RUNNING or measured is None:
+        return []
+    return [f"its machines exchange {8e-9 * measured:.3g} Gbit/s (the slowest link, measured when its ranks met)"]
+
+
+# ------------------------------------------------------------------------------------------------------- listing
+
+
+async def _collect(
+    client: "Client", states: tuple[str, ...], user: str | None, project: str | None, active: bool, limit: int
+) -> "list[JobView]":
+    """One more than `limit` where there are more, so that the caller can say so."""
+    chosen = _checked_states(states)
+    found = client.jobs(states=chosen, user=user, project=project, active=active, limit=limit + 1)
+    return [job async for job in found]
+
+
+def _checked_states(words: tuple[str, ...]) -> "list[JobState]":
+    found = []
+    for word in words:
+        if word.upper() not in JobState.__members__:
+            meant = get_close_matches(word.upper(), JobState.__members__, n=1)
+            fix = f"did you mean {meant[0]}?" if meant else f"choose from {', '.join(JobState.__members__)}"
+            raise UserError(f"{word!r} is no state", field="--state", fix=fix)
+        found.append(JobState(word.upper()))
+    return found
+
+
+async def _watch(client: "Client", user: str | None, project: str | None, limit: int, header: bool) -> None:
+    from rich.live import Live
+
+    with Live(console=standard_console(), auto_refresh=False) as live:
+        while True:
+            found = await _collect(client, (), user, project, True, limit)
+            live.update(render_table(_job_listing(found[:limit]), live.console.width, header=header), refresh=True)
+            await pause(_WATCH_S)
+
+
+def _show_jobs(found: "list[JobView]", limit: int, output: OutputFormat, header: bool) -> None:
+    show_listing(_job_listing(found[:limit]), output, header=header)
+    if len(found) > limit and output is OutputFormat.TABLE:
+        warn(f"only the first {limit} are shown; --limit shows more")
+
+
+def _job_listing(found: "list[JobView]") -> Listing:
+    now = time.time()
+    rows = [_job_row(job, now) for job in found]
+    return Listing(_JOB_COLUMNS, rows, [job.model_dump(mode="json") for job in found], STATE_STYLES)
+
+
+def _job_row(job: "JobView", now: float) -> list[str]:
+    why = " ".join(filter(None, (job.reason, job.detail)))
+    return [
+        str(job.id),
+        job.name,
+        job.user,
+        job.project,
+        str(job.state),
+        why,
+        str(job.accelerators),
+        dash(job.accelerator),
+        _progress(job),
+        str(job.attempts),
+        format_money(job.usd),
+        _age(job, now),
+    ]
+
+
+def _progress(job: "JobView") -> str:
+    if job.steps_total:
+        return f"{min(job.steps / job.steps_total, 1.0):.0%}"
+    return format_count(job.steps) if job.steps else "-"
+
+
+def _age(job: "JobView", now: float) -> str:
+    end = now if job.ended_at is None else _instant(job.ended_at)
+    return format_length(max(end - _instant(job.submitted_at), 0.0))
+
+
+def _instant(text: str) -> float:
+    from walras.spec.field_types import parse_instant
+
+    try:
+        return parse_instant(text, now=0.0)
+    except ValueError:
+        return 0.0
+
+
+# ------------------------------------------------------------------------------------------------------- one job
+
+
+def _job_facts(job: "JobDetail") -> list[list[str]]:
+    speed = f"{job.steps_per_s:.4g} steps/s" if job.steps_per_s is not None else "-"
+    steps = _steps(job)
+    used = ", ".join(f"{name} {format_length(seconds)}" for name, seconds in sorted(job.accelerator_s.items()))
+    values = ", ".join(
+        f"{name} {job.first_values.get(name, value):.4g} -> {value:.4g}" for name, value in job.last_values.items()
+    )
+    facts = [
+        ("job", str(job.id)),
+        ("name", job.name),
+        ("state", str(job.state)),
+        ("reason", " ".join(filter(None, (job.reason, job.detail)))),
+        ("user", f"{job.user} in {job.project}"),
+        ("kind", job.kind),
+        ("priority", str(job.priority)),
+        ("accelerators", str(job.accelerators)),
+        ("runs on", " in ".join(filter(None, (job.accelerator, job.pool)))),
+        ("steps", steps),
+        ("speed", speed),
+        ("values", values),
+        ("target", "" if job.target is None else _target_text(job.target)),
+        ("attempts", f"{job.attempts}, restarts after failures {job.restarts}"),
+        ("used", used),
+        ("spent", format_money(job.usd)),
+        ("submitted", job.submitted_at),
+        ("started", job.started_at or ""),
+        ("ended", job.ended_at or ""),
+        ("labels", ", ".join(f"{name}={value}" for name, value in job.labels.items())),
+    ]
+    return [[name, dash(value)] for name, value in facts]
+
+
+def _attempt_listing(attempts: "list[AttemptView]") -> Listing:
+    columns = (
+        Column("TRY", right=True),
+        Column("STATE"),
+        Column("REASON"),
+        Column("ACCELERATOR"),
+        Column("PLACE", shrinks=True),
+        Column("EXIT", right=True),
+        Column("CHECKPOINT", right=True),
+        Column("USED", right=True),
+        Column("SPENT", right=True),
+    )
+    return Listing(columns, [_attempt_row(attempt) for attempt in attempts], None, STATE_STYLES)
+
+
+def _attempt_row(attempt: "AttemptView") -> list[str]:
+    ended = f"signal {attempt.signal}" if attempt.signal is not None else dash(attempt.exit_code)
+    marks = [word for word, holds in (("emulated", attempt.emulated), ("profiling", attempt.profiling)) if holds]
+    return [
+        str(attempt.attempt),
+        str(attempt.state),
+        dash(attempt.reason),
+        f"{attempt.accelerators} x {attempt.accelerator}" + (f" ({', '.join(marks)})" if marks else ""),
+        " ".join(attempt.placement),
+        ended + (f" (rank {attempt.failed_rank})" if attempt.failed_rank is not None else ""),
+        "-" if attempt.checkpoint_step is None else f"step {format_count(attempt.checkpoint_step)}",
+        format_length(attempt.accelerator_s),
+        format_money(attempt.usd),
+    ]

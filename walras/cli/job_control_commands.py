@@ -1,0 +1,238 @@
+"""`walras cancel`, `hold`, `release`, `update`, `wait`, `logs`: changing jobs, waiting for their end, reading logs."""
+
+import asyncio
+import re
+import sys
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from walras.cli.arguments import JobArgument, JobsArgument, OutputOption, parse_length_option
+from walras.cli.session import job_id_of, job_ids_of, with_client
+from walras.cli.terminal_output import LogText, OutputFormat, show_json, show_line, warn
+from walras.errors import NotFound, ServerUnreachable, UserError
+from walras.states import JobState
+
+if TYPE_CHECKING:
+    from walras.api import JobDetail
+    from walras.client import Client
+
+
+NOT_FINISHED, NOT_FOUND = 101, 102
+#: How long `wait` bears a server that answered before.
+_OUTAGE_S = 120.0
+_EXIT_CODES = {JobState.SUCCEEDED: 0, JobState.FAILED: 100, JobState.CANCELLED: 103, JobState.TIMEOUT: 104}
+_PRIORITY_CLASSES = {"low": 20, "normal": 50, "high": 80}
+
+
+def cancel_command(jobs: JobsArgument) -> None:
+    """End jobs, whatever they do at the moment."""
+
+    async def cancel_one(client: "Client", job_id: int) -> str:
+        state = await client.cancel(job_id)
+        return f"is {state}" if state.is_final else "is being cancelled"
+
+    _for_each_job(jobs, cancel_one)
+
+
+def hold_command(jobs: JobsArgument) -> None:
+    """Keep waiting jobs from starting."""
+    _for_each_job(jobs, lambda client, job_id: _after("is held", client.hold(job_id)))
+
+
+def release_command(jobs: JobsArgument) -> None:
+    """Let held jobs start."""
+    _for_each_job(jobs, lambda client, job_id: _after("is released", client.release(job_id)))
+
+
+def update_command(
+    jobs: JobsArgument,
+    priority: Annotated[str | None, typer.Option("--priority", help="0-100, or low, normal, high.")] = None,
+    budget: Annotated[float | None, typer.Option("--budget", min=0.01, max=1e9, help="USD in all.")] = None,
+) -> None:
+    """Change jobs that have not ended."""
+    number = None if priority is None else _priority(priority)
+    if number is None and budget is None:
+        raise UserError("nothing to change", field="--priority", fix="give --priority, --budget or both")
+
+    async def change(client: "Client", job_id: int) -> str:
+        if number is not None:
+            await client.reprioritise(job_id, number)
+        if budget is not None:
+            await client.rebudget(job_id, budget)
+        told = (f"has priority {number}" if number is not None else "", f"may cost {budget:g} USD" if budget else "")
+        return " and ".join(filter(None, told))
+
+    _for_each_job(jobs, change)
+
+
+def wait_command(
+    jobs: JobsArgument,
+    timeout: Annotated[str | None, typer.Option("--timeout", help="Give up after this long: 30s, 10m, 2h.")] = None,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Wait until jobs have ended.
+
+    Exit code: 0 all succeeded, 100 one failed, 101 not ended in time, 102 no such job, 103 cancelled, 104 timed out.
+    """
+    timeout_s = parse_length_option(timeout, "--timeout")
+    job_ids = job_ids_of(jobs)
+    states = with_client(lambda client: _wait_for_jobs(client, job_ids, timeout_s))
+    if output is OutputFormat.JSON:
+        show_json([{"id": job_id, "state": state} for job_id, state in states.items()])
+    else:
+        for job_id, state in states.items():
+            show_line(f"job {job_id} {state or 'does not exist'}")
+    code = exit_code_of_states(states.values())
+    if code:
+        raise typer.Exit(code)
+
+
+def exit_code_of_states(states: Iterable[JobState | None]) -> int:
+    """What `wait` and `logs -f` exit with; None stands for a job that does not exist."""
+    found = set(states)
+    if None in found:
+        return NOT_FOUND
+    if any(state is not None and not state.is_final for state in found):
+        return NOT_FINISHED
+    worst = (JobState.FAILED, JobState.TIMEOUT, JobState.CANCELLED)
+    return next((_EXIT_CODES[state] for state in worst if state in found), 0)
+
+
+async def _wait_for_jobs(client: "Client", job_ids: list[int], timeout_s: float | None) -> dict[int, JobState | None]:
+    """The states once all have ended, or the time is over."""
+    until = time.monotonic() + timeout_s if timeout_s is not None else float("inf")
+    states: dict[int, JobState | None] = dict.fromkeys(job_ids)
+    pending, answered_at = list(job_ids), None
+    while True:
+        try:
+            for job_id in pending:
+                states[job_id] = await _job_state(client, job_id)
+            answered_at = time.monotonic()
+        except ServerUnreachable:
+            # A server that restarts is no reason to give up on jobs that run; one that never answered is.
+            if answered_at is None or time.monotonic() - answered_at > _OUTAGE_S:
+                raise
+        pending = [job_id for job_id in pending if (state := states[job_id]) is not None and not state.is_final]
+        left_s = until - time.monotonic()
+        if not pending or left_s <= 0:
+            return states
+        # Many jobs are looked at less often: a look is a request for each.
+        await asyncio.sleep(min(client.patience.poll_s * max(1.0, len(pending) / 20), left_s))
+
+
+async def _job_state(client: "Client", job_id: int) -> JobState | None:
+    try:
+        return (await client.job(job_id)).state
+    except NotFound:
+        return None
+
+
+def _priority(word: str) -> int:
+    number = _PRIORITY_CLASSES.get(word.strip().lower())
+    if number is None and word.strip().isascii() and word.strip().isdigit():
+        number = int(word)
+    if number is None or not 0 <= number <= 100:
+        raise UserError(f"{word[:40]!r} is no priority", field="--priority", fix="0 to 100, or low, normal, high")
+    return number
+
+
+async def _after(done: str, act: Awaitable[None]) -> str:
+    await act
+    return done
+
+
+def _for_each_job(words: list[str], act: "Callable[[Client, int], Awaitable[str]]") -> None:
+    """Do it to every job named and print what `act` says; one that refuses does not keep the others from it.
+
+    Exit 2 if one refused.
+    """
+    job_ids = job_ids_of(words)
+
+    async def all_of_them(client: "Client") -> int:
+        refused = 0
+        for job_id in job_ids:
+            try:
+                done = await act(client, job_id)
+            except UserError as error:
+                refused += 1
+                warn(f"job {job_id}: {error}", *([f"fix: {error.fix}"] if error.fix else []))
+            else:
+                show_line(f"job {job_id} {done}")
+        return refused
+
+    if with_client(all_of_them):
+        raise typer.Exit(2)
+
+
+def logs_command(
+    job: JobArgument,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on until the job ends; then exit as `wait` does.")
+    ] = False,
+    rank: Annotated[
+        str | None, typer.Option("--rank", "-r", help="This rank; default 0. `all`: one after another, each marked.")
+    ] = None,
+    attempt: Annotated[int | None, typer.Option("--attempt", "-a", min=1, help="This attempt, not the newest.")] = None,
+    raw: Annotated[bool, typer.Option("--raw", help="The bytes as printed, escape sequences included.")] = False,
+) -> None:
+    """Print what a job printed. Without --raw, escape sequences are removed."""
+    job_id, ranks = job_id_of(job), _parse_rank(rank)
+    if ranks is None:
+        if follow or raw:
+            raise UserError("one rank is followed, or printed raw", field="--rank", fix="name the rank")
+        with_client(lambda client: _print_all_ranks(client, job_id, attempt))
+        return
+
+    async def print_all(client: "Client") -> int:
+        text, is_empty = LogText(), True
+        async for piece in client.logs(job_id, attempt=attempt, rank=ranks, follow=follow):
+            is_empty = is_empty and not piece
+            if raw:
+                sys.stdout.buffer.write(piece)
+            else:
+                sys.stdout.write(text.feed(piece))
+            sys.stdout.flush()
+        sys.stdout.write(text.feed(b"", final=True))
+        if is_empty:
+            _warn_of_empty_log(await client.job(job_id))
+        if not follow or attempt is not None:
+            return 0
+        return exit_code_of_states([(await client.job(job_id)).state])
+
+    code = with_client(print_all, stays=follow)
+    if code:
+        raise typer.Exit(code)
+
+
+def _parse_rank(word: str | None) -> int | None:
+    """The one rank that is meant; None for all of them."""
+    if word is not None and word.strip().lower() == "all":
+        return None
+    if word is not None and not re.fullmatch(r"[0-9]{1,6}", word):
+        raise UserError(f"{word[:40]!r} is no rank", field="--rank", fix="a number from 0, or `all`")
+    return int(word or 0)
+
+
+async def _print_all_ranks(client: "Client", job_id: int, attempt: int | None) -> None:
+    """Every rank's log in turn, every line marked with its rank."""
+    found = await client.job(job_id)
+    ranks = next((each.accelerators for each in found.attempt_list if each.attempt == attempt), found.accelerators)
+    is_empty = True
+    for rank in range(ranks):
+        text, line = LogText(), ""
+        async for piece in client.logs(job_id, attempt=attempt, rank=rank):
+            *whole, line = (line + text.feed(piece)).split("\n")
+            sys.stdout.writelines(f"{rank}| {each}\n" for each in whole)
+            is_empty = is_empty and not piece
+        line += text.feed(b"", final=True)
+        sys.stdout.writelines(f"{rank}| {each}\n" for each in line.split("\n") if each)
+    if is_empty:
+        _warn_of_empty_log(found)
+
+
+def _warn_of_empty_log(job: "JobDetail") -> None:
+    why = " ".join(filter(None, (job.reason, job.detail)))
+    warn(f"nothing was printed there; job {job.id} is {job.state}, attempts {job.attempts} {why}".rstrip())

@@ -1,0 +1,259 @@
+"""`walras nodes`, `prices`, `money`, `offers`: machines, what their accelerators are worth, and what they cost.
+
+`offers` reads the catalog of what clouds rent out and needs no server.
+"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from walras.cli.arguments import NoHeaderOption, OutputOption, ProjectOption, parse_length_option
+from walras.cli.session import with_client
+from walras.cli.terminal_output import (
+    STATE_STYLES,
+    Column,
+    Listing,
+    OutputFormat,
+    dash,
+    joined,
+    show_line,
+    show_listing,
+    warn,
+)
+from walras.errors import UserError
+from walras.units import format_count, format_length, format_money, format_size
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from walras.api import CertificateView, MoneyReport, MoneyRow, NodeView, PriceView
+    from walras.spec.catalog import Catalog, CatalogInstance
+
+
+def nodes_command(output: OutputOption = OutputFormat.TABLE, no_header: NoHeaderOption = False) -> None:
+    """List machines, what is free on them, and which jobs they run."""
+    found = with_client(lambda client: client.nodes())
+    columns = (
+        Column("NODE", shrinks=True),
+        Column("ACCELERATOR"),
+        Column("MARKET", spare=2),
+        Column("ZONE", shrinks=True, spare=3),
+        Column("STATE"),
+        Column("FREE", right=True),
+        Column("OF", right=True),
+        Column("JOBS", shrinks=True),
+        Column("HEARD", right=True, spare=1),
+        Column("DETAIL", shrinks=True),
+    )
+    data = [node.model_dump(mode="json") for node in found]
+    show_listing(
+        Listing(columns, [_node_row(node) for node in found], data, STATE_STYLES), output, header=not no_header
+    )
+
+
+def _node_row(node: "NodeView") -> list[str]:
+    return [
+        node.node_id,
+        node.accelerator + (" (emulated)" if node.emulated else ""),
+        node.market,
+        node.zone,
+        node.state,
+        str(node.free),
+        str(node.accelerators),
+        joined(node.jobs),
+        "-" if node.last_heard_s is None else f"{format_length(node.last_heard_s)} ago",
+        dash(node.detail),
+    ]
+
+
+def prices_command(
+    whole: Annotated[
+        bool, typer.Option("--whole", help="Also what whole gangs can reach at best (up to 64 accelerators; seconds).")
+    ] = False,
+    output: OutputOption = OutputFormat.TABLE,
+    no_header: NoHeaderOption = False,
+) -> None:
+    """List the price of every pool at the last solve, beside what the market asks."""
+    found = with_client(lambda client: client.prices(whole=whole))
+    columns = (
+        Column("POOL", shrinks=True),
+        Column("ACCELERATOR", spare=3),
+        Column("MARKET", spare=2),
+        Column("PRICE", right=True),
+        Column("UNIT", shrinks=True),
+        Column("MARKET PRICE", right=True),
+        Column("FREE", right=True),
+        Column("OF", right=True),
+        Column("RENTED", right=True, spare=1),
+    )
+    data = found.model_dump(mode="json")
+    show_listing(Listing(columns, [_price_row(price) for price in found.items], data), output, header=not no_header)
+    if found.certificate is not None and output is OutputFormat.TABLE:
+        show_line(_certificate_line(found.certificate))
+        if whole and found.certificate.status != "empty":
+            show_line(_integral_bound_line(found.certificate))
+
+
+def _price_row(price: "PriceView") -> list[str]:
+    return [
+        price.pool,
+        price.accelerator,
+        price.market,
+        f"{price.price:.4g}",
+        price.unit,
+        f"{format_money(price.market_usd_per_h)}/h",
+        format_count(price.free),
+        format_count(price.capacity),
+        f"{price.rented_machines} of {price.quota_machines}" if price.quota_machines else "-",
+    ]
+
+
+def _certificate_line(certificate: "CertificateView") -> str:
+    if certificate.status == "empty":
+        return f"at the last solve ({certificate.solved_at}) no job could use any pool: no prices"
+    ran = "" if certificate.realised is None else f"; realised over the last rounds {certificate.realised:.1%} of it"
+    return (
+        f"solved {certificate.solved_at} by {certificate.path}: {certificate.status}, objective "
+        f"{certificate.objective:.6g}, bound {certificate.bound:.6g}, solve gap {certificate.gap:.2%}{ran}"
+    )
+
+
+def _integral_bound_line(certificate: "CertificateView") -> str:
+    if certificate.integral_bound is None:
+        return "no integral bound of the round: more than 64 accelerators, a policy that bounds nothing, or out of time"
+    lost = abs(certificate.integral_bound - certificate.bound) / max(abs(certificate.bound), 1e-12)
+    return (
+        f"integral bound of the round, for whole gangs: {certificate.integral_bound:.6g}, {lost:.1%} short of the bound"
+    )
+
+
+def money_command(
+    by: Annotated[str, typer.Option("--by", help="Sum by project, user, job, pool or month.")] = "project",
+    month: Annotated[str, typer.Option("--month", help="Only this month (UTC), such as 2026-11.")] = "",
+    project: ProjectOption = None,
+    output: OutputOption = OutputFormat.TABLE,
+    no_header: NoHeaderOption = False,
+) -> None:
+    """Show what was spent until now, at the price of the time of use, beside what it would have cost on demand."""
+    found = with_client(lambda client: client.money(by, month=month, project=project or ""))
+    columns = (
+        Column(by.upper(), shrinks=True),
+        Column("HELD", right=True),
+        Column("USED", right=True),
+        Column("IDLE", right=True),
+        Column("ON DEMAND", right=True),
+    )
+    data = found.model_dump(mode="json")
+    show_listing(Listing(columns, [_money_row(row) for row in found.items], data), output, header=not no_header)
+    if output is OutputFormat.TABLE:
+        show_line(_money_total_line(found))
+
+
+def _money_row(row: "MoneyRow") -> list[str]:
+    return [
+        dash(row.key),
+        format_length(row.accelerator_s),
+        format_money(row.usd),
+        format_money(row.idle_usd),
+        format_money(row.on_demand_usd),
+    ]
+
+
+def _money_total_line(found: "MoneyReport") -> str:
+    words = (
+        f"in all {format_money(found.total_usd)}: {format_money(found.used_usd)} used by jobs, "
+        f"{format_money(found.idle_usd)} for rented machines that idled"
+    )
+    if found.on_demand_usd <= found.total_usd + 1e-9:
+        return words
+    saved = 1.0 - found.total_usd / found.on_demand_usd
+    return f"{words}; all on demand {format_money(found.on_demand_usd)}, {saved:.0%} saved"
+
+
+def offers_command(
+    cloud: Annotated[str | None, typer.Option("--cloud", help="Only this cloud's machines.")] = None,
+    accelerator: Annotated[str | None, typer.Option("--accelerator", "-a", help="Only machines with this one.")] = None,
+    catalog: Annotated[
+        list[Path] | None, typer.Option("--catalog", help="A file or folder that adds to the catalog or overrides it.")
+    ] = None,
+    market: Annotated[
+        bool, typer.Option("--market", help="What the spot pools of --cluster have cost, as their cloud tells it.")
+    ] = False,
+    cluster: Annotated[Path | None, typer.Option("--cluster", help="With it: a cluster file.")] = None,
+    since: Annotated[str, typer.Option("--since", help="With it: how far back.")] = "24h",
+    output: OutputOption = OutputFormat.TABLE,
+    no_header: NoHeaderOption = False,
+) -> None:
+    """List the machines that clouds rent out, cheapest accelerator-hour first. Needs no server."""
+    if market or cluster is not None:
+        _show_market(cluster if market else None, since, output, header=not no_header)
+        return
+    from walras.spec.field_types import canonical_accelerator
+
+    wanted = accelerator
+    if accelerator is not None:
+        try:
+            wanted = canonical_accelerator(accelerator)
+        except ValueError as error:
+            raise typer.BadParameter(str(error), param_hint="--accelerator") from None
+    known = read_catalog(catalog or ())
+    found = known.offers(cloud, wanted)
+    columns = (
+        Column("CLOUD"),
+        Column("INSTANCE", shrinks=True, least=16),
+        Column("REGION", spare=1),
+        Column("ACCELERATOR"),
+        Column("OF", right=True),
+        Column("MEMORY EACH", right=True, spare=2),
+        Column("ON DEMAND", right=True),
+        Column("SPOT", right=True),
+        Column("PER ACCELERATOR", right=True),
+        Column("AS OF", spare=3),
+    )
+    rows = [_offer_row(entry, known) for entry in found]
+    data = [entry.model_dump(mode="json") for entry in found]
+    show_listing(Listing(columns, rows, data), output, header=not no_header)
+
+
+def read_catalog(paths: "Iterable[Path]") -> "Catalog":
+    """The catalog that comes with Walras, and those files and folders; rows that do not hold are left out, aloud."""
+    from walras.spec.catalog import load_catalog
+
+    known = load_catalog(paths)
+    for problem in known.problems:
+        warn(f"walras: left out: {problem}")
+    return known
+
+
+def _show_market(cluster: Path | None, since: str, output: OutputFormat, *, header: bool) -> None:
+    if cluster is None:
+        raise UserError("prices of a market are those of a cluster's pools", fix="give both --market and --cluster")
+    from scheduler.live.providers.aws_provider import recorded_prices
+
+    points = recorded_prices(cluster, parse_length_option(since, "--since"))
+    columns = (Column("POOL", shrinks=True), Column("SINCE"), Column("USD/H", right=True))
+    rows = [[point.pool_id, point.since.isoformat(timespec="seconds"), f"{point.usd_per_h:g}"] for point in points]
+    data = [{"pool": point.pool_id, "since": point.since.isoformat(), "usd_per_h": point.usd_per_h} for point in points]
+    show_listing(Listing(columns, rows, data), output, header=header)
+
+
+def _offer_row(entry: "CatalogInstance", known: "Catalog") -> list[str]:
+    facts = known.accelerators.get(entry.accelerator)
+    cheapest = entry.usd_per_accelerator_h
+    return [
+        entry.cloud,
+        entry.instance,
+        entry.region,
+        entry.accelerator,
+        str(entry.accelerators),
+        "-" if facts is None else format_size(facts.memory),
+        _hourly_price(entry.on_demand_usd_per_h),
+        _hourly_price(entry.spot_usd_per_h),
+        "-" if cheapest == float("inf") else _hourly_price(cheapest),
+        entry.as_of.isoformat(),
+    ]
+
+
+def _hourly_price(usd_per_h: float | None) -> str:
+    return "-" if usd_per_h is None else f"{format_money(usd_per_h)}/h"

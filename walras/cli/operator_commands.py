@@ -1,0 +1,279 @@
+"""`walras server`, `agent`, `demo`, `policy`, `admin`: starting the daemons and administering a cluster."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from walras.cli.arguments import NoHeaderOption, OutputOption, parse_length_option
+from walras.cli.session import with_client
+from walras.cli.terminal_output import (
+    Column,
+    Listing,
+    OutputFormat,
+    dash,
+    exit_with,
+    show_json,
+    show_line,
+    show_listing,
+    warn,
+)
+from walras.errors import UserError
+from walras.units import parse_size
+
+if TYPE_CHECKING:
+    from optimizer.registry import PolicyDescription
+    from walras.api import PolicyView
+
+
+#: What `--market` may say.
+_MARKETS: dict[str, Literal["owned", "on_demand", "spot"]] = {
+    "owned": "owned",
+    "on_demand": "on_demand",
+    "spot": "spot",
+}
+
+
+def server_command(
+    data: Annotated[Path, typer.Option("--data", help="Folder of the database, the tokens and the logs.")],
+    host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", min=0, max=65_535, help="0: any free one.")] = 0,
+    cluster: Annotated[Path | None, typer.Option("--cluster", help="A cluster file.")] = None,
+    policy: Annotated[Path | None, typer.Option("--policy", help="A policy file.")] = None,
+) -> None:
+    """Run the server, until SIGTERM or Ctrl-C."""
+    from scheduler.live.main import run_server
+
+    exit_with(run_server(data=data, host=host, port=port, cluster=cluster, policy=policy))
+
+
+def agent_command(
+    server: Annotated[str, typer.Option("--server", help="Address of the server.")],
+    state: Annotated[Path, typer.Option("--state", help="Folder of this agent; it survives restarts.")],
+    node: Annotated[str, typer.Option("--node", help="Name of this machine.")],
+    shape: Annotated[str, typer.Option("--shape", help="Kind of machine.")],
+    join_token_file: Annotated[
+        Path | None, typer.Option("--join-token-file", help="File of the token to join with, the first time.")
+    ] = None,
+    accelerator: Annotated[
+        str | None, typer.Option("--accelerator", help="Type; without it GPUs are looked for, else it is `cpu`.")
+    ] = None,
+    accelerators: Annotated[int | None, typer.Option("--accelerators", min=1, max=1024, help="How many.")] = None,
+    cpus: Annotated[float | None, typer.Option("--cpus", min=0.01, help="Cores for jobs; default all.")] = None,
+    memory: Annotated[str | None, typer.Option("--memory", help="Memory for jobs, such as 24GB; default all.")] = None,
+    market: Annotated[str, typer.Option("--market", help="owned, on_demand or spot.")] = "owned",
+    zone: Annotated[str, typer.Option("--zone", help="Where it stands.")] = "default",
+    nominal_speed: Annotated[float, typer.Option("--nominal-speed", help="Against the other types.")] = 1.0,
+    emulated: Annotated[bool, typer.Option("--emulated", help="Pace steps to --speeds instead of owning it.")] = False,
+    speeds: Annotated[
+        Path | None, typer.Option("--speeds", help="YAML: kind: {accelerator: steps per second}.")
+    ] = None,
+    rent_token_file: Annotated[Path | None, typer.Option("--rent-token-file", help="For rented machines.")] = None,
+    spot_notices: Annotated[
+        bool, typer.Option("--spot-notices", help="On a spot machine of EC2: look for its notices.")
+    ] = False,
+    address: Annotated[
+        str | None, typer.Option("--address", help="Where the other machines of a gang reach this one.")
+    ] = None,
+) -> None:
+    """Run the agent of this machine."""
+    from walras.spec.field_types import canonical_accelerator
+
+    if speeds is not None and not emulated:
+        raise UserError("speeds are for emulated accelerators", field="--speeds", fix="add --emulated")
+    if market not in _MARKETS:
+        raise UserError(f"{market[:40]!r} is no market", field="--market", fix=f"choose from {', '.join(_MARKETS)}")
+    try:
+        memory_bytes = parse_size(memory) if memory is not None else None
+        accelerator = canonical_accelerator(accelerator) if accelerator is not None else None
+    except ValueError as error:
+        told, _, fix = str(error).partition("; ")
+        raise UserError(told, field="--memory / --accelerator", fix=fix) from None
+    from workers.agent.startup import AgentOptions, run_agent
+
+    exit_with(
+        run_agent(
+            AgentOptions(
+                server=server,
+                join_token_file=join_token_file,
+                state=state,
+                node_id=node,
+                shape=shape,
+                accelerator=accelerator,
+                accelerators=accelerators,
+                cpus=cpus,
+                memory_bytes=memory_bytes,
+                market=_MARKETS[market],
+                zone=zone,
+                nominal_speed=nominal_speed,
+                emulated=emulated,
+                speeds=speeds,
+                rent_token_file=rent_token_file,
+                spot_notices=spot_notices,
+                address=address,
+            )
+        )
+    )
+
+
+def demo_command(
+    data: Annotated[Path | None, typer.Option("--data", help="Folder to work in; default: one below demo-run.")] = None,
+    keep: Annotated[bool, typer.Option("--keep", help="Leave the database and checkpoints behind.")] = False,
+    no_live: Annotated[bool, typer.Option("--no-live", help="Plain lines instead of a live view.")] = False,
+) -> None:
+    """Run the whole system on this machine: server, agents and real PyTorch jobs (about three minutes)."""
+    from walras.demo.main import run_demo
+
+    exit_with(run_demo(data=data, keep=keep, live=not no_live))
+
+
+policy_commands = typer.Typer(help="Policies: which there are, and which is in force.", no_args_is_help=True)
+
+
+@policy_commands.command("show")
+def policy_show_command(
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="A policy to describe; without it: the one in force.")
+    ] = None,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Describe a policy: formula, source, parameters. Without a name: the one in force, as a policy file."""
+    if name is None:
+        _show_policy(with_client(lambda client: client.policy()), output)
+        return
+    from optimizer.registry import describe
+
+    described = describe(name)
+    if output is OutputFormat.JSON:
+        show_json(asdict(described))
+    else:
+        _show_policy_description(described)
+
+
+@policy_commands.command("set")
+def policy_set_command(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A policy file.")],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check it; change nothing.")] = False,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Put a policy file in force, without a restart (administrators)."""
+    from walras.spec.file_model import load_mapping
+
+    written = load_mapping(file)
+    view = with_client(lambda client: client.set_policy(written, dry_run=dry_run))
+    _show_policy(view, output, dry_run=dry_run)
+    if output is OutputFormat.TABLE:
+        show_line("# valid; nothing was changed" if dry_run else f"# version {view.version} is in force")
+
+
+@policy_commands.command("list")
+def policy_list_command(output: OutputOption = OutputFormat.TABLE, no_header: NoHeaderOption = False) -> None:
+    """List the policies that this installation knows. No server is needed."""
+    from optimizer.registry import describe, names
+
+    described = [describe(name) for name in sorted(names())]
+    columns = [
+        Column("POLICY"),
+        Column("FAMILY"),
+        Column("IN A SENTENCE", shrinks=True),
+        Column("SOURCE", shrinks=True),
+    ]
+    rows = [[each.name, each.family, each.summary, dash(each.source)] for each in described]
+    data = [
+        {"name": each.name, "family": each.family, "summary": each.summary, "source": each.source} for each in described
+    ]
+    show_listing(Listing(columns, rows, data), output, header=not no_header)
+
+
+def _show_policy(view: "PolicyView", output: OutputFormat, *, dry_run: bool = False) -> None:
+    if output is OutputFormat.JSON:
+        show_json(view.model_dump(mode="json"))
+        return
+    from walras.spec.text_formats import dump_yaml
+
+    by = f" by {view.changed_by}" if view.changed_by else ""
+    show_line(f"# version {view.version}" + (", if set" if dry_run else f", in force since {view.changed_at}{by}"))
+    written = {"policy": {"name": view.name, "parameters": view.parameters}, "rules": view.rules}
+    for line in dump_yaml(written).splitlines():
+        show_line(line)
+
+
+def _show_policy_description(described: "PolicyDescription") -> None:
+    prices = f"; prices in {described.price_unit}" if described.price_unit else ""
+    show_line(f"{described.name} ({described.family}{prices})")
+    show_line("")
+    for line in described.about.splitlines():
+        show_line(line)
+    show_line("")
+    if not described.parameters:
+        show_line("It takes no parameters.")
+    for parameter in described.parameters:
+        unit = f" {parameter.unit}" if parameter.unit else ""
+        allowed = f" ({parameter.allowed})" if parameter.allowed else ""
+        show_line(f"{parameter.name}: {parameter.type}{allowed}, default {_default_text(parameter.default)}{unit}")
+        show_line(f"    {dash(parameter.description)}")
+
+
+def _default_text(value: Any) -> str:
+    from walras.spec.text_formats import dump_yaml
+
+    return dump_yaml([value])[2:].strip().replace("\n", " ") if not isinstance(value, list) else str(value)
+
+
+admin_commands = typer.Typer(help="For administrators.", no_args_is_help=True)
+
+NodeArgument = Annotated[str, typer.Argument(metavar="NODE", help="A machine, as `walras nodes` names it.")]
+
+
+@admin_commands.command("token")
+def admin_token_command(
+    user: Annotated[str, typer.Argument(metavar="USER", help="Whose token it is.")],
+    role: Annotated[str, typer.Option("--role", help="viewer, user, operator or admin.")] = "user",
+    project: Annotated[
+        list[str] | None, typer.Option("--project", "-p", help="A project it may use; the first is the default.")
+    ] = None,
+    expires: Annotated[str | None, typer.Option("--expires", help="Valid for this long: 12h, 90d.")] = None,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Make a token. It is printed once; only its hash is kept."""
+    expires_in_s = parse_length_option(expires, "--expires")
+    made = with_client(
+        lambda client: client.create_token(user, role, project or ["default"], expires_in_s=expires_in_s)
+    )
+    if output is OutputFormat.JSON:
+        show_json(made.model_dump(mode="json"))
+        return
+    # The secret alone on standard output, so that it can go straight into a file.
+    show_line(made.token)
+    warn(f"a token for {made.user} ({made.role}); keep it in a file that only you can read (chmod 600)")
+
+
+@admin_commands.command("drain")
+def admin_drain_command(node: NodeArgument) -> None:
+    """Give a machine no new jobs; those on it checkpoint and go on elsewhere."""
+    with_client(lambda client: client.drain_node(node))
+    show_line(f"node {node} takes no new jobs")
+
+
+@admin_commands.command("resume")
+def admin_resume_command(node: NodeArgument) -> None:
+    """Use a drained or quarantined machine again."""
+    with_client(lambda client: client.resume_node(node))
+    show_line(f"node {node} takes jobs again")
+
+
+@admin_commands.command("replay")
+def admin_replay_command(
+    data: Annotated[Path, typer.Option("--data", help="Folder of a server, running or not.")],
+) -> None:
+    """Feed a server's journal through a fresh scheduler and compare the commands. Exit code 1 if they differ."""
+    from scheduler.live.store.event_journal import replay_folder
+
+    report = replay_folder(data)
+    show_line(f"{report.events} events, {report.commands} commands, {report.generations} starts of the server")
+    if not report.identical:
+        first = report.differences[0]
+        warn(f"{report.different} events differ, first {first.event.type} at {first.event.at:.3f} s")
+        raise typer.Exit(1)
+    show_line("identical")

@@ -1,0 +1,257 @@
+"""`walras plan`: what to rent, and how. Here the group, `plan capacity` and `plan collection`.
+
+`plan capacity` says how many accelerators to reserve for a workload, beside all on demand and beside lower bounds;
+`plan collection` says which machines to rent for a collection of jobs, within a deadline or a budget.
+"""
+
+from dataclasses import asdict
+from math import isfinite
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from walras.cli.arguments import OutputOption, parse_length_option, read_document
+from walras.cli.plan_preemptible_commands import plan_checkpoint_command, plan_workers_command
+from walras.cli.plan_spot_commands import plan_moves_command, plan_spot_command
+from walras.cli.terminal_output import Column, Listing, OutputFormat, dash, show_json, show_line, show_listing
+from walras.errors import UserError
+from walras.units import format_length, format_money
+
+if TYPE_CHECKING:
+    from optimizer.planning.job_collection import CollectionPlan, PlanTotals
+    from optimizer.planning.reserved_capacity import Defection
+    from simulator.workloads.capacity_plans import CapacityPlan, CapacityPlans
+
+
+_HOUR_S = 3600.0
+
+
+def plan_collection_command(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Jobs with their speeds, and machines with prices.")],
+    deadline: Annotated[str | None, typer.Option("--deadline", help="The least money, all done within: 24h.")] = None,
+    budget: Annotated[
+        float | None, typer.Option("--budget", min=0, help="The least time, for no more than, USD.")
+    ] = None,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Say which machine each job of a collection should get, and what no plan can beat. Needs no server."""
+    from optimizer.planning.job_collection import CollectionJob, MachineTypeOffer, make_collection_plan
+    from walras.spec.plan_files import CollectionFile
+
+    if (deadline is None) == (budget is None):
+        raise UserError(
+            "either money or time is minimised", field="--deadline", fix="give one of --deadline and --budget"
+        )
+    if budget is not None and not isfinite(budget):
+        raise UserError(f"{budget} is no budget", field="--budget", fix="an amount in USD, such as 140")
+    within_s = parse_length_option(deadline, "--deadline")
+    if within_s == 0:
+        raise UserError("a deadline is above 0", field="--deadline", fix="such as --deadline 24h")
+    given = read_document(file, CollectionFile)
+    found = make_collection_plan(
+        [MachineTypeOffer(machine.name, machine.usd_per_h, machine.count) for machine in given.machines],
+        [CollectionJob(job.name, job.steps, job.steps_per_s) for job in given.jobs],
+        within_h=None if within_s is None else within_s / _HOUR_S,
+        budget_usd=budget,
+    )
+    if output is OutputFormat.JSON:
+        show_json(
+            {"deadline_h": None if within_s is None else within_s / _HOUR_S, "budget_usd": budget, **asdict(found)}
+        )
+    else:
+        _show_collection(found, "time" if deadline is None else "money")
+
+
+def _show_collection(found: "CollectionPlan", minimised: str) -> None:
+    columns = [
+        Column("JOB", shrinks=True),
+        Column("MACHINE"),
+        Column("STARTS", right=True),
+        Column("TAKES", right=True),
+        Column("USD", right=True),
+    ]
+    rows = [
+        [
+            each.job,
+            f"{each.machine_type} {each.machine}",
+            _hours_text(each.starts_h),
+            _hours_text(each.hours),
+            format_money(each.usd),
+        ]
+        for each in found.jobs
+    ]
+    show_listing(Listing(columns, rows, None), OutputFormat.TABLE)
+    show_line("")
+    sums = [*(_sum_row(each, each.name) for each in (found.plan, *found.others))]
+    sums += [_sum_row(each, f"bound: {each.name}") for each in found.bounds]
+    titles = (Column("PLAN"), Column("USD", right=True), Column("TIME", right=True))
+    show_listing(Listing(titles, sums, None), OutputFormat.TABLE)
+    show_line(f"At most {found.above_bound:.1%} more {minimised} than the best plan in which no job moves.")
+
+
+def _sum_row(each: "PlanTotals", name: str) -> list[str]:
+    usd = None if each.usd is None else format_money(each.usd)
+    return [name, dash(usd), dash(None if each.time_h is None else _hours_text(each.time_h))]
+
+
+def _hours_text(hours: float) -> str:
+    return format_length(round(hours * _HOUR_S))
+
+
+plan_commands = typer.Typer(help="Plan what to rent, and how.", no_args_is_help=True)
+
+
+@plan_commands.callback()
+def _plan() -> None:
+    """Plan what to rent, and how."""
+
+
+plan_commands.command("spot")(plan_spot_command)
+plan_commands.command("checkpoint")(plan_checkpoint_command)
+plan_commands.command("collection")(plan_collection_command)
+plan_commands.command("workers")(plan_workers_command)
+plan_commands.command("moves")(plan_moves_command)
+
+
+@plan_commands.command("capacity")
+def plan_capacity_command(
+    trace: Annotated[Path | None, typer.Argument(metavar="TRACE", help="Jobs to plan for, in any format.")] = None,
+    arrivals_per_h: Annotated[
+        float | None,
+        typer.Option("--arrivals-per-h", min=0.0, help="Without a trace: single-accelerator jobs per hour."),
+    ] = None,
+    job_length: Annotated[str | None, typer.Option("--job-length", help="With it: their mean, such as 6h.")] = None,
+    reserved_price: Annotated[
+        float | None, typer.Option("--reserved-price", help="Of an hour, used or not, in parts of one on demand.")
+    ] = None,
+    on_demand: Annotated[
+        float | None, typer.Option("--on-demand", min=0.0, help="USD per accelerator-hour on demand.")
+    ] = None,
+    reserved: Annotated[
+        float | None, typer.Option("--reserved", min=0.0, help="USD per reserved accelerator-hour.")
+    ] = None,
+    longest_wait: Annotated[
+        str, typer.Option("--longest-wait", help="Who would wait longer goes on demand; with rates: mean wait.")
+    ] = "24h",
+    short: Annotated[str, typer.Option("--short", help="Jobs shorter than this need not wait.")] = "3m",
+    lot: Annotated[int, typer.Option("--lot", min=1, max=1024, help="Accelerators of one machine.")] = 1,
+    accelerators: Annotated[
+        int | None, typer.Option("--accelerators", min=0, max=100_000, help="What this number comes to; not the best.")
+    ] = None,
+    leave_above: Annotated[
+        float, typer.Option("--leave-above", min=0.0, help="Users leave whose mean wait is so many mean run times.")
+    ] = 15.0,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Say how many accelerators to reserve for a workload, and what that costs whom. Needs no server."""
+    if accelerators is not None and trace is None:
+        raise UserError("a given number is tried on a trace", field="--accelerators", fix="name a trace")
+    from optimizer.planning.reserved_capacity import ReservationTerms
+    from simulator.workloads.capacity_plans import capacity_plans_for_rates, capacity_plans_for_trace
+
+    price = _reserved_price(reserved_price, on_demand, reserved)
+    terms = ReservationTerms(
+        reserved_price=price,
+        longest_wait_h=parse_length_option(longest_wait, "--longest-wait") / _HOUR_S,
+        short_h=parse_length_option(short, "--short") / _HOUR_S,
+        lot=lot,
+    )
+    if trace is not None:
+        if arrivals_per_h is not None or job_length is not None:
+            raise UserError(
+                "a trace has its own arrivals and lengths", field="--arrivals-per-h", fix="give one of both"
+            )
+        found = capacity_plans_for_trace(trace, terms, leave_above, accelerators)
+    else:
+        length = parse_length_option(job_length, "--job-length")
+        if not arrivals_per_h or not length or arrivals_per_h < 0:
+            raise UserError(
+                "there is nothing to plan for",
+                field="TRACE",
+                fix="name a trace, or give --arrivals-per-h and --job-length",
+            )
+        found = capacity_plans_for_rates(arrivals_per_h, length / _HOUR_S, terms)
+    if output is OutputFormat.JSON:
+        show_json({"reserved_price": price, "on_demand_usd_per_h": on_demand, **_capacity_data(found)})
+    else:
+        _show_capacity(found, on_demand)
+
+
+def _reserved_price(part: float | None, on_demand: float | None, reserved: float | None) -> float:
+    """A reserved hour in parts of one on demand. Raises UserError."""
+    if part is None:
+        if not on_demand or reserved is None:
+            fix = "give --reserved-price, or --on-demand and --reserved"
+            raise UserError("the price of a reserved hour is not known", field="--reserved-price", fix=fix)
+        part = reserved / on_demand
+    elif reserved is not None:
+        raise UserError("two prices of a reserved hour", field="--reserved", fix="give one of both")
+    if not 0 < part <= 1:
+        raise UserError(
+            f"a reserved hour at {part:g} of one on demand", field="--reserved-price", fix="above 0, and at most 1"
+        )
+    return part
+
+
+def _capacity_data(found: "CapacityPlans") -> dict[str, Any]:
+    defection = None if found.defection is None else asdict(found.defection)
+    if defection is not None and defection["after"] is not None:
+        del defection["after"]["slowdowns"]  # one per user; what is said of them is who stayed
+    return {
+        "plans": [asdict(each) for each in found.plans],
+        "bounds": [asdict(bound) for bound in found.bounds],
+        "defection": defection,
+    }
+
+
+def _show_capacity(found: "CapacityPlans", on_demand_usd: float | None) -> None:
+    columns = [
+        Column("PLAN"),
+        Column("RESERVED", right=True),
+        Column("PRICE", right=True),
+        Column("ON DEMAND", right=True),
+        Column("MEAN WAIT", right=True),
+        Column("LONGEST", right=True),
+        Column("RESERVED WORK PAYS", right=True),
+    ]
+    if on_demand_usd:
+        columns.append(Column("USD/H OF WORK", right=True))
+    rows = [_capacity_row(each, on_demand_usd) for each in found.plans]
+    blanks = ["-"] * (len(columns) - 3)
+    for bound in found.bounds:
+        usd = [f"{bound.price * on_demand_usd:.3f}"] if on_demand_usd else []
+        rows.append([f"bound: {bound.name}", "-", f"{bound.price:.3f}", *blanks[: len(blanks) - len(usd)], *usd])
+    show_listing(Listing(columns, rows, None), OutputFormat.TABLE)
+    show_line("PRICE: of an accelerator-hour of work where all pay alike; an hour on demand is 1.")
+    if found.defection is not None:
+        show_line(_defection_line(found.defection))
+
+
+def _capacity_row(each: "CapacityPlan", on_demand_usd: float | None) -> list[str]:
+    row = [
+        each.name,
+        str(each.accelerators),
+        f"{each.price:.3f}",
+        f"{each.on_demand:.1%}",
+        _wait_text(each.mean_wait_h),
+        "-" if each.longest_wait_h is None else _wait_text(each.longest_wait_h),
+        "-" if each.reserved_work_price is None else f"{each.reserved_work_price:.3f}",
+    ]
+    return [*row, f"{each.price * on_demand_usd:.3f}"] if on_demand_usd else row
+
+
+def _wait_text(hours: float) -> str:
+    return format_length(round(hours * _HOUR_S)) if hours > 0 else "0s"
+
+
+def _defection_line(defection: "Defection") -> str:
+    if defection.stayed == defection.users:
+        return "No user would leave for waiting too long."
+    if defection.after is None:
+        return f"All {defection.users} users would leave for waiting too long."
+    return (
+        f"{defection.users - defection.stayed} of {defection.users} users would leave for waiting too long; the "
+        f"others ({defection.work:.0%} of the work) would reserve {defection.after.accelerators} at a price of "
+        f"{defection.after.price:.3f}."
+    )

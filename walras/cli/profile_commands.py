@@ -1,0 +1,276 @@
+"""`walras profile`: where a job's time goes, facts of its kind, and predicted speeds beside measured ones."""
+
+import json
+from dataclasses import asdict
+from math import isfinite
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from walras.cli.arguments import OutputOption, parse_length_option, read_document
+from walras.cli.session import with_client
+from walras.cli.submit_commands import check_publishable, read_job_file, stated_facts_of
+from walras.cli.terminal_output import Column, Listing, OutputFormat, show_json, show_line, show_listing
+from walras.errors import UserError
+
+if TYPE_CHECKING:
+    from optimizer.prediction.ensemble import AccuracyRow, ScoredPrediction
+    from walras.api import FactsView
+    from walras.profiling.profile_runs import AttributeStalls, JobProfile, StallSeconds
+
+
+#: In the folder that `walras simulate run --out` left.
+SCORED_FILE = "scored.json"
+_MAX_SCORED_BYTES = 64 * 1024**2
+
+
+def read_scored_predictions(source: Path) -> "list[ScoredPrediction]":
+    """Raises UserError for something that is neither, or holds nothing."""
+    run = source / SCORED_FILE
+    judged = (
+        _scores_of_file(run if run.is_file() else source)
+        if run.is_file() or not source.is_dir()
+        else _scores_of_folder(source)
+    )
+    if not judged:
+        raise UserError(
+            f"{source}: no predicted speed was measured yet",
+            field="SOURCE",
+            fix="let jobs run on accelerators; a simulation measures under the condition `speeds_told: false`",
+        )
+    return judged
+
+
+def _scores_of_folder(folder: Path) -> "list[ScoredPrediction]":
+    from optimizer.prediction.ensemble import ScoredPrediction
+    from scheduler.live.store.event_journal import scored_folder
+
+    return [
+        ScoredPrediction(
+            each.source,
+            each.kind,
+            f"{each.count} x {each.accelerator}",
+            each.predicted,
+            each.measured,
+            each.low,
+            each.high,
+        )
+        for each in scored_folder(folder)
+        if each.predicted > 0 and each.measured > 0
+    ]
+
+
+def _scores_of_file(file: Path) -> "list[ScoredPrediction]":
+    """A list of objects with source, kind, accelerator, predicted, measured and maybe low and high; or our own JSON."""
+    from optimizer.prediction.ensemble import ScoredPrediction
+
+    try:
+        if file.stat().st_size > _MAX_SCORED_BYTES:
+            raise UserError(f"{file}: more than {_MAX_SCORED_BYTES:,} bytes", field="SOURCE", fix="split it")
+        data = json.loads(file.read_bytes())
+        rows = data["predictions"] if isinstance(data, dict) else data
+        found = []
+        for row in rows:
+            low, high = (None if row.get(name) is None else float(row[name]) for name in ("low", "high"))
+            source, kind, accelerator = (str(row[name]) for name in ("source", "kind", "accelerator"))
+            if "count" in row:
+                accelerator = f"{row['count']} x {accelerator}"
+            found.append(
+                ScoredPrediction(source, kind, accelerator, float(row["predicted"]), float(row["measured"]), low, high)
+            )
+    except OSError as error:
+        raise UserError(f"{file}: {error.strerror}", field="SOURCE", fix="a folder or a file that exists") from None
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+        raise UserError(
+            f"{file}: no list of scored predictions ({error})",
+            field="SOURCE",
+            fix="a list of objects with source, kind, accelerator, predicted and measured (steps per second)",
+        ) from None
+    return found
+
+
+def show_prediction_scores(judged: "list[ScoredPrediction]", output: OutputFormat) -> None:
+    """By source with weights, then by accelerator, then by kind."""
+    from optimizer.prediction.ensemble import accuracy_rows as lines_by
+    from optimizer.prediction.ensemble import source_weights as weights_of
+
+    weights = weights_of(judged)
+    groups = {
+        "source": lines_by(judged, lambda each: each.source),
+        "accelerator": lines_by(judged, lambda each: each.accelerator),
+        "kind": lines_by(judged, lambda each: each.kind),
+    }
+    if output is OutputFormat.JSON:
+        tables = {name: [asdict(line) for line in lines] for name, lines in groups.items()}
+        show_json({"predictions": [asdict(each) for each in judged], "weights": weights} | {"by": tables})
+        return
+    for name, lines in groups.items():
+        titles = (name.upper(), "PREDICTIONS", "MEDIAN %", "MEAN %", "IN INTERVAL %", "WEIGHT")
+        columns = [Column(title, right=place > 0) for place, title in enumerate(titles)]
+        rows = [_score_cells(line, weights.get(line.name) if name == "source" else None) for line in lines]
+        show_listing(Listing(columns if name == "source" else columns[:-1], rows, None), output)
+        show_line("")
+
+
+def _score_cells(line: "AccuracyRow", weight: float | None) -> list[str]:
+    coverage = "-" if line.coverage is None or not isfinite(line.coverage) else f"{100 * line.coverage:.0f}"
+    errors = [f"{100 * line.median_error:.1f}", f"{100 * line.mean_error:.1f}"]
+    return [line.name, str(line.predictions), *errors, coverage, *([] if weight is None else [f"{weight:.2f}"])]
+
+
+profile_commands = typer.Typer(help="Measure jobs, and judge predictions of their speed.", no_args_is_help=True)
+
+
+@profile_commands.command("run")
+def profile_run_command(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="A job file, a shell script, or - for standard input.")],
+    steps: Annotated[int, typer.Option("--steps", min=5, max=100_000, help="Steps to time in each run.")] = 40,
+    warm_up: Annotated[int, typer.Option("--warm-up", min=1, max=100_000, help="Steps before those.")] = 5,
+    ranks: Annotated[int | None, typer.Option("--ranks", min=1, max=64, help="Ranks; else those of the gang.")] = None,
+    timeout: Annotated[str, typer.Option("--timeout", help="The longest that a run may take.")] = "5m",
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write everything to this file.")] = None,
+    profile_file: Annotated[
+        Path | None, typer.Option("--profile", help="Write what `walras recommend` reads: a profile of this kind.")
+    ] = None,
+    picture: Annotated[Path | None, typer.Option("--picture", help="Stacked bars: .svg, .png or .pdf.")] = None,
+    publish: Annotated[bool, typer.Option("--publish", help="Tell the server the facts of this kind.")] = False,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Run a job's script for some steps, several times over, and tell what its steps wait for."""
+    import json
+
+    from walras.profiling.profile_documents import draw_profile, profile_as_json, profile_file_fields
+    from walras.profiling.profile_runs import ProfilingExtent
+    from workers.trials.profile_job import profile_job
+
+    timeout_s = parse_length_option(timeout, "--timeout")
+    spec = read_job_file(file, [], [], [])
+    profile = profile_job(spec, ranks, ProfilingExtent(warm_up, steps, timeout_s), _stall_attribution())
+    if json_file is not None:
+        _write_text(json_file, json.dumps(profile_as_json(profile), indent=2) + "\n")
+    if profile_file is not None:
+        _write_text(profile_file, json.dumps(profile_file_fields(profile), indent=2) + "\n")
+    if picture is not None:
+        draw_profile(profile, picture)
+    if output is OutputFormat.JSON:
+        show_json(profile_as_json(profile))
+    else:
+        _show_profile(profile)
+    if publish:
+        from walras.spec.job_groups import global_batch_of
+
+        _publish_facts(
+            profile_file_fields(profile), "the profile", global_batch_of(spec.batch), quiet=output is OutputFormat.JSON
+        )
+
+
+@profile_commands.command("publish")
+def profile_publish_command(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="What `walras profile run --profile` wrote.")],
+) -> None:
+    """Tell the server what a profile says of its kind's model: speeds that nobody measured are predicted from it."""
+    from walras.profiling.profile_documents import ProfileFile
+
+    _publish_facts(read_document(file, ProfileFile).model_dump(exclude_none=True), str(file), None, quiet=False)
+
+
+@profile_commands.command("facts")
+def profile_facts_command(
+    kind: Annotated[str | None, typer.Argument(metavar="[KIND]", help="Only of this kind.")] = None,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Show what the server knows of kinds of jobs besides their speed, and from whom."""
+    found = with_client(lambda client: client.facts(kind))
+    columns = (Column("KIND"), Column("SOURCE"), Column("FACTS", shrinks=True))
+    rows = [(each.kind, each.source, _facts_line(each)) for each in found]
+    show_listing(Listing(columns, rows, [each.model_dump(mode="json") for each in found]), output)
+
+
+def _facts_line(view: "FactsView") -> str:
+    facts = [f"{name} {value:g}" for name, value in view.facts.items()]
+    return ", ".join(facts + ([f"precision {view.precision}"] if view.precision else []))
+
+
+def _publish_facts(data: dict[str, Any], source: str, batch: int | None, *, quiet: bool) -> None:
+    from walras.profiling.profile_documents import ProfileFile
+    from walras.spec.file_model import check_model
+
+    profile = check_model(ProfileFile, data, source=source)
+    check_publishable(profile, source)
+    believed = with_client(lambda client: client.state_facts(profile.kind, stated_facts_of(profile), batch))
+    if not quiet:
+        why = "; a job of the kind has counted others, which go before" if believed.source == "counted" else ""
+        show_line(f"the server knows kind {believed.kind} now{why}")
+
+
+@profile_commands.command("report")
+def profile_report_command(
+    source: Annotated[
+        Path, typer.Argument(metavar="SOURCE", help="A server's data folder, or a JSON file of scored predictions.")
+    ],
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Tell how far predicted speeds were from measured ones, and how much each source is to be believed."""
+
+    judged = read_scored_predictions(source)
+    show_prediction_scores(judged, output)
+
+
+def _stall_attribution() -> "AttributeStalls":
+    from optimizer.prediction.step_time import StallRuns, attribute_stalls
+
+    def attribute(
+        alone_s: float, together_s: float, warm_s: float, cold_s: float, apart_s: float | None
+    ) -> "StallSeconds":
+        return attribute_stalls(StallRuns(alone_s, together_s, warm_s, cold_s, apart_s))
+
+    return attribute
+
+
+def _write_text(path: Path, text: str) -> None:
+    try:
+        path.write_text(text)
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}", fix="a file in a folder that exists") from None
+
+
+_STALL_SOURCES = {
+    "compute": "made-up data, one rank",
+    "prepare": "real data that the host remembers, against made-up data",
+    "fetch": "data that the host has forgotten, against remembered",
+    "inside": "all ranks of the machine, against one",
+    "network": "ranks apart (loopback), against together",
+}
+
+
+def _show_profile(profile: "JobProfile") -> None:
+    whole_s = sum(stall.seconds or 0.0 for stall in profile.stalls)
+    rows = [
+        (
+            stall.name,
+            "-" if stall.seconds is None else f"{1000 * stall.seconds:.3f}",
+            "-" if stall.seconds is None else f"{100 * stall.seconds / whole_s:.1f}",
+            _STALL_SOURCES[stall.name],
+        )
+        for stall in profile.stalls
+    ]
+    columns = (Column("STALL"), Column("MS/STEP", right=True), Column("%", right=True), Column("FROM", shrinks=True))
+    show_listing(Listing(columns, rows, None), OutputFormat.TABLE)
+    facts, rank = profile.facts, profile.run("alone").ranks[0]
+    samples = profile.samples_per_step
+    show_line("")
+    show_line(
+        f"{profile.job}: {1 / profile.step_s:,.4g} steps/s with {profile.ranks} "
+        f"{'rank' if profile.ranks == 1 else 'ranks'} on {rank.device}"
+        + (f", {samples:g} samples each" if samples else "")
+    )
+    show_line(
+        f"model: {facts.parameters:,} parameters in {facts.layers} layers, {facts.gradient_bytes:,} bytes of "
+        f"gradients, {facts.flops:,} FLOPs a step and rank"
+    )
+    show_line(
+        f"memory: {facts.activation_bytes:,} bytes of activations kept, {rank.peak_memory_bytes:,} bytes at the peak"
+    )
+    for note in profile.notes:
+        show_line(f"note: {note}")

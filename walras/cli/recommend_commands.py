@@ -1,0 +1,330 @@
+"""`walras recommend`: which machines to rent for one job, by a deadline or a budget, and what else could be had.
+
+The work is the job's own `steps`, or the steps that a job of a server needs to reach its target (`--steps-of`). Only
+`--picture` loads matplotlib.
+"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from walras.cli.arguments import OutputOption, parse_length_option, read_document
+from walras.cli.machine_commands import read_catalog
+from walras.cli.session import job_id_of, with_client
+from walras.cli.terminal_output import Column, Listing, OutputFormat, show_json, show_line, show_listing, warn
+from walras.errors import ConfigError, UserError
+from walras.units import format_count, format_length, format_money
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from optimizer.planning.machine_choice import RunGoal
+    from optimizer.planning.machine_recommendation import MachineRecommendation
+    from optimizer.planning.machine_setups import Setup
+    from optimizer.prediction.step_time import ObtainedNetwork
+    from walras.api import JobDetail, TargetView
+    from walras.spec.job_spec import JobSpec
+
+
+_OPTION = "--steps-of"
+
+
+def with_steps_of_job(word: str, spec: "JobSpec") -> "tuple[JobSpec, str]":
+    """The spec with those steps, unless it declares fewer, and a line that says which.
+
+    Raises UserError where the job has no such target, or nobody can tell when it is there.
+    """
+    job_id = job_id_of(word)
+    detail = with_client(lambda client: client.job(job_id))
+    target = _comparable_target(detail, spec)
+    reached = target.reached_step
+    steps = target.steps_expected if reached is None else reached
+    if steps is None:
+        raise UserError(
+            f"job {job_id}: {target.detail}", field=_OPTION, fix="ask again when it has gone on, or write `steps`"
+        )
+    told = f"job {job_id} {'took' if reached is not None else 'is expected to take'} {format_count(round(steps))} steps"
+    told += f" to {target.value} {target.at_most:g}"
+    if spec.steps is not None and spec.steps <= steps:
+        return spec, f"{told}; the file declares {format_count(spec.steps)}, which are fewer and count"
+    return spec.model_copy(update={"steps": max(steps, 1.0)}), f"{told}, which count as the work"
+
+
+def _comparable_target(detail: "JobDetail", spec: "JobSpec") -> "TargetView":
+    """Steps of another batch are other work, and to another target others."""
+    from walras.spec.job_groups import global_batch_of
+
+    if detail.target is None:
+        raise UserError(f"job {detail.id} has no target", field=_OPTION, fix="name a job whose file has `target:`")
+    wanted = spec.target
+    if wanted is not None and (wanted.value, wanted.at_most) != (detail.target.value, detail.target.at_most):
+        raise UserError(
+            f"the target of job {detail.id} is {detail.target.value} {detail.target.at_most:g}, that of the file "
+            f"{wanted.value} {wanted.at_most:g}",
+            field="target",
+            fix="make them equal, or leave the file's out",
+        )
+    batch = detail.spec.get("batch")
+    theirs, ours = batch.get("global") if isinstance(batch, dict) else None, global_batch_of(spec.batch)
+    if theirs is not None and ours is not None and theirs != ours:
+        raise UserError(
+            f"a step of job {detail.id} is {theirs} samples, one of the file {ours}",
+            field="batch.global",
+            fix=f"write `batch: {{global: {theirs}}}`, and try others with --batch",
+        )
+    return detail.target
+
+
+_PICTURE_ENDINGS = (".png", ".svg")
+_HOUR_S = 3600.0
+
+
+def draw_recommendation(path: Path, found: "MachineRecommendation", goal: "RunGoal") -> None:
+    """The front with its intervals, the limits, and what was taken. Raises ConfigError for another ending."""
+    taken = found.recommendation
+    assert taken is not None, "drawn only where there is something to take"
+    if path.suffix.lower() not in _PICTURE_ENDINGS:
+        raise ConfigError(
+            f"{path}: pictures are written as {' or '.join(_PICTURE_ENDINGS)}", field="--picture", fix="change it"
+        )
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context({"svg.hashsalt": "walras", "font.size": 9}):
+        figure = Figure(figsize=(7.5, 4.5), layout="constrained")
+        axes = figure.subplots()
+        hours = [setup.time_s / _HOUR_S for setup in taken.front]
+        early = [(setup.time_s - setup.early_s) / _HOUR_S for setup in taken.front]
+        late = [(setup.late_s - setup.time_s) / _HOUR_S for setup in taken.front]
+        usd = [setup.usd for setup in taken.front]
+        axes.errorbar(
+            hours, usd, xerr=[early, late], fmt="o-", color="tab:blue", ecolor="lightgrey", label="not beaten"
+        )
+        axes.plot([taken.setup.time_s / _HOUR_S], [taken.setup.usd], "*", color="tab:red", markersize=14, label="taken")
+        if goal.deadline_s is not None:
+            axes.axvline(goal.deadline_s / _HOUR_S, color="tab:grey", linestyle="--", label="deadline")
+        if goal.budget_usd is not None:
+            axes.axhline(goal.budget_usd, color="tab:grey", linestyle=":", label="budget")
+        axes.set(xlabel="time (h), four cases out of five", ylabel="USD")
+        axes.set_title(found.work.kind.name, parse_math=False)
+        axes.legend()
+        metadata = {"Date": None} if path.suffix.lower() == ".svg" else {"Software": None}
+        try:
+            figure.savefig(path, metadata=metadata)
+        except OSError as error:
+            raise ConfigError(f"{path}: {error.strerror or error}", field="--picture", fix="check the path") from None
+
+
+EXIT_NOT_KEPT = 1
+_GBIT = 1e9 / 8.0
+_LEFT_OUT_MOST = 5
+
+
+def recommend_command(
+    job: Annotated[Path, typer.Argument(metavar="JOB", help="A job file, with `steps` and `batch: {global}`.")],
+    deadline: Annotated[str | None, typer.Option("--deadline", help="Done within: 6h, 90m.")] = None,
+    budget: Annotated[float | None, typer.Option("--budget", min=0, help="For no more than, USD.")] = None,
+    profile: Annotated[
+        list[Path] | None, typer.Option("--profile", help="A profile: of the job, or of others, which teach too.")
+    ] = None,
+    catalog: Annotated[
+        list[Path] | None, typer.Option("--catalog", help="A file or folder that adds to the catalog or overrides it.")
+    ] = None,
+    cloud: Annotated[str | None, typer.Option("--cloud", help="Only this cloud's machines.")] = None,
+    precision: Annotated[
+        str | None, typer.Option("--precision", help="Arithmetic: fp32, tf32, bf16, fp16. Else as --profile says.")
+    ] = None,
+    machines: Annotated[int, typer.Option("--machines", min=1, max=64, help="Of the gang at most.")] = 8,
+    mixed: Annotated[bool, typer.Option("--mixed", help="Also gangs of several types.")] = False,
+    batch: Annotated[list[int] | None, typer.Option("--batch", min=1, help="Also try this global batch.")] = None,
+    spot: Annotated[bool, typer.Option("--spot", help="Also spot machines, at typical prices.")] = False,
+    revocations_per_h: Annotated[
+        float, typer.Option("--revocations-per-h", min=0, help="With it: of one machine.")
+    ] = 0.05,
+    network: Annotated[
+        float | None, typer.Option("--network", metavar="GBIT/S", min=0.001, help="Between machines; none: one each.")
+    ] = None,
+    obtained: Annotated[
+        float | None,
+        typer.Option("--obtained", metavar="GBIT/S", min=0.001, help="Measured there after launch: is --network kept?"),
+    ] = None,
+    steps_of: Annotated[
+        str | None,
+        typer.Option("--steps-of", metavar="JOB", help="The work: what this job of a server takes to its target."),
+    ] = None,
+    picture: Annotated[Path | None, typer.Option("--picture", help="Draw it: a .png or .svg file.")] = None,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Recommend machines for a job. Exit code 1: nothing surely keeps the deadline and the budget. Needs no server."""
+    from optimizer.planning.machine_choice import RunGoal
+    from optimizer.planning.machine_recommendation import RecommendationTerms, recommend_machines
+    from walras.profiling.profile_documents import ProfileFile
+
+    goal = RunGoal(parse_length_option(deadline, "--deadline"), budget)
+    terms = RecommendationTerms(
+        precision=precision,
+        spot=spot,
+        network_bytes_per_s=_bytes_per_s(network if obtained is None else obtained),
+        revocations_per_h=revocations_per_h,
+        most=machines,
+        mixed=mixed,
+        cloud=cloud,
+    )
+    verdict = _network_verdict(network, obtained)
+    known = read_catalog(catalog or ())
+    profiles = [read_document(path, ProfileFile) for path in profile or ()]
+    _check_kinds(profile or [], [str(each.kind) for each in profiles])
+    found = recommend_machines(_job_spec(job, steps_of), profiles, known, terms, goal, batch or ())
+    if found.recommendation is None:
+        raise UserError(
+            _no_setup_message(found), field="JOB", fix="profile the job (--profile), or widen what may be rented"
+        )
+    if picture is not None:
+        draw_recommendation(picture, found, goal)
+    if output is OutputFormat.JSON:
+        show_json(_recommendation_data(found, verdict))
+    else:
+        _show_recommendation(found, verdict)
+    if not found.recommendation.kept:
+        raise typer.Exit(EXIT_NOT_KEPT)
+
+
+def _job_spec(path: Path, steps_of: str | None) -> "JobSpec":
+    """What the file says, with the work of another job if one is named."""
+    from walras.spec.job_spec import parse_spec
+
+    spec = parse_spec(_job_bytes(path), source=str(path))
+    if steps_of is None:
+        return spec
+
+    spec, told = with_steps_of_job(steps_of, spec)
+    warn(f"walras: {told}")
+    return spec
+
+
+def _check_kinds(paths: list[Path], kinds: list[str]) -> None:
+    """Facts of two profiles of one kind would be mixed. Raises UserError."""
+    for place, kind in enumerate(kinds):
+        if (first := kinds.index(kind)) < place:
+            raise UserError(
+                f"{paths[first]} and {paths[place]} are both of kind {kind!r}",
+                field="--profile",
+                fix="give the newer one alone, or write another `kind` into the profile of another job",
+            )
+
+
+def _bytes_per_s(gbit: float | None) -> float | None:
+    return None if gbit is None else gbit * _GBIT
+
+
+def _network_verdict(network: float | None, obtained: float | None) -> "ObtainedNetwork | None":
+    """Whether machines that run already are connected as planned; None: nobody asks."""
+    if obtained is None:
+        return None
+    if network is None:
+        raise UserError("what was obtained is compared with what was planned", field="--obtained", fix="add --network")
+    from optimizer.prediction.step_time import ObtainedNetwork
+
+    return ObtainedNetwork(network * _GBIT, obtained * _GBIT)
+
+
+def _job_bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror or error}", field="JOB", fix="check the path") from None
+
+
+def _no_setup_message(found: "MachineRecommendation") -> str:
+    reasons = "".join(f"\n  {name}: {why}" for name, why in list(found.left_out.items())[:_LEFT_OUT_MOST])
+    return f"nothing that may be rented is known to run {found.work.kind.name}{reasons}"
+
+
+def _show_recommendation(found: "MachineRecommendation", verdict: "ObtainedNetwork | None") -> None:
+    taken = found.recommendation
+    assert taken is not None, "shown only where there is something to take"
+    columns = (
+        Column(""),
+        Column("MACHINES", shrinks=True),
+        Column("BATCH", right=True),
+        Column("PASSES", right=True),
+        Column("STEPS/S", right=True),
+        Column("TIME", right=True),
+        Column("4 OF 5 WITHIN", right=True),
+        Column("USD", right=True),
+    )
+    rows = [
+        [">" if setup == taken.setup else "", *_setup_cells(found, setup)]
+        for setup in _front_with(taken.front, taken.setup)
+    ]
+    if verdict is not None:
+        show_line(verdict.why)
+    show_listing(Listing(columns, rows, None), OutputFormat.TABLE)
+    show_line("")
+    show_line(f"take {_setup_name(found, taken.setup)}: {taken.why}")
+    show_line(
+        f"  {format_length(taken.setup.time_s)} expected, four cases out of five within "
+        f"{format_length(taken.setup.early_s)} and {format_length(taken.setup.late_s)}; "
+        f"{format_money(taken.setup.usd)} expected"
+    )
+    show_line(f"  {taken.tried:,} setups judged; the table has those that no other beats in both time and money")
+    for name, why in list(found.left_out.items())[:_LEFT_OUT_MOST]:
+        show_line(f"  left out: {name}: {why}")
+    if len(found.left_out) > _LEFT_OUT_MOST:
+        show_line(f"  and {len(found.left_out) - _LEFT_OUT_MOST} more, all in -o json")
+
+
+def _front_with(front: "Iterable[Setup]", taken: "Setup") -> "list[Setup]":
+    """The front, and what was taken where the sure choice is not on it; fastest first."""
+    return sorted({*front, taken}, key=lambda setup: (setup.time_s, setup.usd))
+
+
+def _setup_cells(found: "MachineRecommendation", setup: "Setup") -> list[str]:
+    return [
+        _setup_name(found, setup),
+        str(setup.batch),
+        str(setup.passes),
+        f"{setup.steps_per_s:.3g}",
+        format_length(setup.time_s),
+        f"{format_length(setup.early_s)} - {format_length(setup.late_s)}",
+        format_money(setup.usd),
+    ]
+
+
+def _setup_name(found: "MachineRecommendation", setup: "Setup") -> str:
+    parts = [f"{count} x {m.offer.name}" for count, m in zip(setup.counts, found.machines, strict=True) if count]
+    return " + ".join(parts)
+
+
+def _recommendation_data(found: "MachineRecommendation", verdict: "ObtainedNetwork | None") -> dict[str, Any]:
+    taken = found.recommendation
+    assert taken is not None, "shown only where there is something to take"
+    return {
+        "kept": taken.kept,
+        "why": taken.why,
+        "judged": taken.tried,
+        "taken": _setup_data(found, taken.setup),
+        "front": [_setup_data(found, setup) for setup in taken.front],
+        "left_out": dict(found.left_out),
+        "network": None if verdict is None else {"below": verdict.below, "replan": verdict.replan, "why": verdict.why},
+    }
+
+
+def _setup_data(found: "MachineRecommendation", setup: "Setup") -> dict[str, Any]:
+    used = [
+        {"machine": machine.offer.name, "count": count, "samples_per_accelerator": share}
+        for count, share, machine in zip(setup.counts, setup.shares, found.machines, strict=True)
+        if count
+    ]
+    return {
+        "machines": used,
+        "accelerators": setup.accelerators,
+        "batch": setup.batch,
+        "passes": setup.passes,
+        "steps_per_s": setup.steps_per_s,
+        "time_s": setup.time_s,
+        "early_s": setup.early_s,
+        "late_s": setup.late_s,
+        "usd": setup.usd,
+    }

@@ -1,0 +1,177 @@
+"""`walras solve` and `walras check`: a policy's answer to a problem in a file, and whether an answer holds.
+
+Neither needs a server. The optimizer is imported only once there is a problem to solve.
+"""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from walras.cli.answer_tables import show_answer, show_answer_check
+from walras.cli.arguments import OutputOption, read_document, read_memory
+from walras.cli.terminal_output import OutputFormat, show_json, show_line, warn
+from walras.errors import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from optimizer.decision import Decision, Memory
+    from optimizer.documents.answer_document import AnswerDocument, CheckDocument
+    from optimizer.documents.problem_document import ProblemDocument
+    from optimizer.policy import PolicySpec
+
+#: Names of policies are short words; anything else is a file.
+_LOOKS_LIKE_A_FILE = ("/", ".yaml", ".yml", ".json")
+
+
+def policy_from_option(text: str, settings: "Sequence[str]") -> "PolicySpec":
+    """The spec of a policy given by name or policy file, parameters replaced by `name=value` settings.
+
+    Raises ConfigError or UnknownPolicyError.
+    """
+    from optimizer.policy import PolicySpec
+
+    spec = PolicySpec(text)
+    if any(part in text for part in _LOOKS_LIKE_A_FILE):
+        from scheduler.core.policy_file import parse_policy
+        from walras.spec.file_model import load_mapping
+
+        spec, _ = parse_policy(load_mapping(text))
+    if settings:
+        from walras.spec.text_formats import apply_overrides
+
+        spec = PolicySpec(spec.name, apply_overrides(spec.parameters, settings, source="--parameter"))
+    return spec
+
+
+EXIT_DOES_NOT_HOLD = 1
+MemoryFile = Annotated[
+    Path | None, typer.Option("--memory", metavar="FILE", help="What the policy left last time: JSON, or an answer.")
+]
+
+
+class DocumentKind(StrEnum):
+    PROBLEM = "problem"
+    ANSWER = "answer"
+
+
+def solve_command(
+    problem: Annotated[Path | None, typer.Argument(metavar="PROBLEM", help="A problem file, JSON or YAML.")] = None,
+    policy: Annotated[
+        str, typer.Option("--policy", "-P", metavar="NAME|FILE", help="A policy, or a policy file.")
+    ] = "max_min_fairness",
+    parameters: Annotated[
+        list[str] | None, typer.Option("--parameter", "-s", metavar="NAME=VALUE", help="Set a parameter of it.")
+    ] = None,
+    memory: MemoryFile = None,
+    delay_usd_per_h: Annotated[
+        float, typer.Option("--delay-usd-per-h", min=0, help="Worth of a job's hour where nobody said; 0: never rent.")
+    ] = 0.0,
+    check: Annotated[bool, typer.Option("--check", help="Recompute everything, and say what was found.")] = False,
+    schema: Annotated[
+        DocumentKind | None,
+        typer.Option("--schema", help="Print the JSON schema of problem or answer files, and stop."),
+    ] = None,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Solve a problem file: shares or order, prices, and how good that is."""
+
+    if schema is not None:
+        from optimizer.documents.answer_document import document_schema as schema_of
+
+        show_json(schema_of(schema.value))
+        return
+    if problem is None:
+        raise UserError(
+            "no problem is given", field="PROBLEM", fix="give a file such as configs/problems/three_pools.json"
+        )
+    question = _ProblemFile(problem)
+    _warn_of_zero_speeds(question.document, problem)
+    spec = policy_from_option(policy, parameters or [])
+    given = read_memory(memory) if memory is not None else None
+    answer, decision = question.answered_by(spec, given, delay_usd_per_h)
+    if check:
+        answer = answer.model_copy(update={"check": question.checked(spec, decision, given, answer)})
+    if output is OutputFormat.JSON:
+        show_json(answer.model_dump(mode="json"))
+    else:
+        show_answer(question.document, answer)
+    if answer.check is not None and not answer.check.holds:
+        raise typer.Exit(EXIT_DOES_NOT_HOLD)
+
+
+def check_command(
+    problem: Annotated[Path, typer.Argument(metavar="PROBLEM", help="A problem file.")],
+    answer: Annotated[Path, typer.Argument(metavar="ANSWER", help="An answer to it, from whomever.")],
+    memory: MemoryFile = None,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Say whether an answer holds: recompute everything from the problem; exit code 1 if it does not."""
+    from optimizer.documents.answer_document import AnswerDocument
+    from optimizer.documents.answer_reading import decision_of, problem_answered
+
+    question = _ProblemFile(problem)
+    document = read_document(answer, AnswerDocument)
+    question.problem = problem_answered(document, question.problem)
+    spec, decision = decision_of(document, question.problem)
+    given = read_memory(memory) if memory is not None else None
+    found = question.checked(spec, decision, given, document)
+    if output is OutputFormat.JSON:
+        show_json(found.model_dump(mode="json"))
+    else:
+        show_line(f"{spec.name}, answering {problem}")
+        show_answer_check(document, found)
+    if not found.holds:
+        raise typer.Exit(EXIT_DOES_NOT_HOLD)
+
+
+def _warn_of_zero_speeds(document: "ProblemDocument", path: Path) -> None:
+    """A speed of 0 means that a job cannot run there; if it can run nowhere, that may be a mistake of the file."""
+    for position, job in enumerate(document.jobs):
+        if job.configurations and not any(each.steps_per_s for each in job.configurations):
+            name = f" ({job.name})" if job.name else ""
+            place = f"{path}: jobs[{position}].configurations{name}"
+            warn(
+                f"walras: {place}: every steps_per_s is 0, so it is given nothing",
+                "fix: write the speeds that it has; 0 stands for where it cannot run",
+            )
+
+
+class _ProblemFile:
+    """A problem file, read; with what the optimizer says about it."""
+
+    def __init__(self, path: Path) -> None:
+        from optimizer.documents.problem_conversion import jobs_in_order, problem_from_document
+        from optimizer.documents.problem_document import ProblemDocument
+
+        self.document = read_document(path, ProblemDocument)
+        self.problem = problem_from_document(self.document)
+        self.names = {job_id: job.name for job_id, job in jobs_in_order(self.document) if job.name is not None}
+
+    def answered_by(
+        self, spec: "PolicySpec", given: "Memory", delay_usd_per_h: float
+    ) -> "tuple[AnswerDocument, Decision]":
+        """(answer document, decision) of a policy."""
+        from optimizer.answer import answer_as_asked
+        from optimizer.assignment.whole_gang_bound import integral_bound
+        from optimizer.decision import with_added
+        from optimizer.documents.answer_writing import answer_of, renting_of
+        from optimizer.registry import make
+
+        asked = self.problem
+        decision, memory, rental = answer_as_asked(make(spec), asked, given, delay_usd_per_h)
+        self.problem, decision = with_added(asked, decision)
+        whole = integral_bound(self.problem, spec, decision, given)
+        document = answer_of(self.problem, spec, decision, memory, names=self.names, integral_bound=whole, asked=asked)
+        rented = renting_of(asked, delay_usd_per_h, rental)
+        return document.model_copy(update={"renting": rented}), decision
+
+    def checked(
+        self, spec: "PolicySpec", decision: "Decision", given: "Memory", stated: "AnswerDocument"
+    ) -> "CheckDocument":
+        """What the checker found, as a document."""
+        from optimizer.documents.answer_reading import check_document
+
+        return check_document(self.problem, spec, decision, given, stated)

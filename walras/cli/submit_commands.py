@@ -1,0 +1,210 @@
+"""`walras submit`: from a job file, a script or standard input to a job in the queue.
+
+`facts: FILE` in a job file names a profile; the facts of that file are submitted in its place.
+"""
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from walras.cli.arguments import OutputOption, read_document
+from walras.cli.session import remember_submitted_job, server_access, with_client
+from walras.cli.terminal_output import Column, Listing, OutputFormat, dash, show_json, show_line, show_listing
+from walras.errors import JobSpecError, UserError
+
+if TYPE_CHECKING:
+    from walras.api import DryRun
+    from walras.profiling.profile_documents import ProfileFile
+    from walras.spec.job_spec import JobSpec
+
+
+def with_facts_of_file(mapping: dict[str, Any]) -> dict[str, Any]:
+    """A job whose `facts` name a profile's file, with what that file says in its place.
+
+    A relative path is meant from where the command is given. Raises UserError for a file that is no profile.
+    """
+    named = mapping.get("facts")
+    if not isinstance(named, str):
+        return mapping
+    from walras.profiling.profile_documents import ProfileFile
+
+    if not Path(named).is_file():
+        raise JobSpecError(
+            f"facts: {named[:200]!r} is no file", field="facts", fix="write it: walras profile run JOB --profile FILE"
+        )
+    return {**mapping, "facts": stated_facts_of(read_document(Path(named), ProfileFile))}
+
+
+def stated_facts_of(profile: "ProfileFile") -> dict[str, Any]:
+    """The facts of a profile as a job file states them; samples of a step are those of its first measured row."""
+    from walras.spec.job_groups import FactsSpec
+
+    found = {name: value for name in FactsSpec.model_fields if (value := getattr(profile, name, None)) is not None}
+    if profile.measured:
+        first = profile.measured[0]
+        found["batch_per_accelerator"] = first.batch / (first.accelerators * (first.accumulated + 1))
+    return found
+
+
+def check_publishable(profile: "ProfileFile", source: str) -> None:
+    """Raises UserError where nothing could be made of it."""
+    if profile.flops_per_sample is not None and not profile.measured:
+        raise UserError(
+            f"{source}: measured: the samples of a step are unknown, so FLOPs of a sample say nothing of a step",
+            field="measured",
+            fix="add a measured row with its batch, or profile the job again: walras profile run JOB --profile FILE",
+        )
+    if not {name for name in stated_facts_of(profile) if name != "batch_per_accelerator"}:
+        raise UserError(
+            f"{source}: no fact of the model is stated",
+            field="flops_per_sample",
+            fix="profile the job with a DataLoader",
+        )
+
+
+_SCRIPT_ENDINGS = (".sh", ".bash")
+
+
+def submit_command(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="A job file, a shell script, or - for standard input.")],
+    command: Annotated[
+        list[str] | None, typer.Argument(metavar="[-- COMMAND...]", help="Run this instead of the file's `run`.")
+    ] = None,
+    setting: Annotated[
+        list[str] | None, typer.Option("--set", "-s", metavar="FIELD=VALUE", help="Set a field: --set priority=80")
+    ] = None,
+    env: Annotated[
+        list[str] | None,
+        typer.Option("--env", "-e", metavar="NAME[=VALUE]", help="Set a variable; without a value: take yours."),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check the job and say what would happen.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the job's number.")] = False,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Submit a job."""
+    spec = read_job_file(file, command or [], setting or [], env or [])
+    if dry_run:
+        answer = with_client(lambda client: client.dry_run(spec))
+        show_json(answer.model_dump(mode="json")) if output is OutputFormat.JSON else _show_dry_run(answer, spec)
+        return
+    submitted = with_client(lambda client: client.submit(spec))
+    assert submitted.id is not None
+    remember_submitted_job(server_access().url, submitted.id)
+    if output is OutputFormat.JSON:
+        show_json(submitted.model_dump(mode="json"))
+    elif quiet:
+        show_line(str(submitted.id))
+    else:
+        show_line(f"job {submitted.id} ({submitted.name or spec.name}) is in the queue")
+        show_line(f"  follow it: walras logs -f {submitted.id}    why it waits: walras explain {submitted.id}")
+
+
+def read_job_file(file: str, command: list[str], changes: list[str], env: list[str]) -> "JobSpec":
+    """The checked spec of a submission: the file, then `#WALRAS` lines, `--set`, `--env`, and the command."""
+    from walras.spec.job_spec import MAX_SPEC_BYTES, missing_envs, parse_spec
+    from walras.spec.text_formats import apply_overrides, parse_yaml, script_mapping
+
+    name, content = _content(file, MAX_SPEC_BYTES)
+    if content.startswith(b"#!") or file.endswith(_SCRIPT_ENDINGS):
+        mapping = script_mapping(_text(content, name), name=Path(name).name)
+        mapping.setdefault("workdir", str(Path.cwd()))
+    else:
+        mapping = _fields(parse_yaml(content, source=name, max_bytes=MAX_SPEC_BYTES), name, bool(command))
+    mapping = apply_overrides(mapping, changes, source="--set")
+    mapping = _with_envs(mapping, env)
+    if command:
+        mapping["run"] = command
+    if file != "-":
+        mapping.setdefault("name", Path(file).stem or "job")
+    spec = parse_spec(with_facts_of_file(_with_whole_workdir(mapping)), source=name)
+    for variable in missing_envs(spec):
+        raise JobSpecError(
+            f"{name}: the variable {variable} has no value", field=f"envs.{variable}", fix=f"--env {variable}=VALUE"
+        )
+    return spec
+
+
+def _content(file: str, most: int) -> tuple[str, bytes]:
+    """(name for messages, bytes; one more than allowed at most)."""
+    try:
+        if file == "-":
+            return "standard input", sys.stdin.buffer.read(most + 1)
+        with Path(file).open("rb") as opened:
+            return file, opened.read(most + 1)
+    except OSError as error:
+        raise JobSpecError(f"{file}: {error.strerror}", field="FILE", fix="check the path") from None
+
+
+def _text(content: bytes, name: str) -> str:
+    from walras.spec.field_types import MAX_ARGUMENT_BYTES
+
+    if len(content) > MAX_ARGUMENT_BYTES:
+        raise JobSpecError(
+            f"{name}: more than {MAX_ARGUMENT_BYTES:,} bytes",
+            field="run",
+            fix="write a job file that starts the script",
+        )
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise JobSpecError(
+            f"{name}: line {line}: not UTF-8", field=f"line {line}", fix="save the script as UTF-8"
+        ) from None
+
+
+def _fields(data: Any, name: str, has_command: bool) -> dict[str, Any]:
+    if data is None and has_command:
+        return {}
+    if not isinstance(data, dict):
+        raise JobSpecError(f"{name}: no fields", fix="write `field: value` lines, such as `run: python train.py`")
+    return data
+
+
+def _with_envs(mapping: dict[str, Any], given: list[str]) -> dict[str, Any]:
+    if not given:
+        return mapping
+    envs = dict(mapping.get("envs") or {})
+    for item in given:
+        name, equals, value = item.partition("=")
+        if not equals and name not in os.environ:
+            raise JobSpecError(
+                f"--env {name}: you have no such variable", field=f"envs.{name}", fix=f"--env {name}=VALUE"
+            )
+        envs[name] = value if equals else os.environ[name]
+    return {**mapping, "envs": envs}
+
+
+def _with_whole_workdir(mapping: dict[str, Any]) -> dict[str, Any]:
+    """A relative folder is meant from where the command is given, as with every shell command."""
+    workdir = mapping.get("workdir")
+    if not isinstance(workdir, str) or not workdir or workdir.startswith(("/", "~")):
+        return mapping
+    return {**mapping, "workdir": os.path.normpath(Path.cwd() / workdir)}
+
+
+def _show_dry_run(plan: "DryRun", spec: "JobSpec") -> None:
+    from walras.units import format_count
+
+    spread = f", spread over {spec.num_nodes} machines" if spec.num_nodes > 1 else ""
+    show_line(f"{spec.name}: valid; kind {plan.kind}; accelerators {plan.accelerators}{spread}")
+    titles = list(dict.fromkeys(key for row in plan.configurations for key in row))
+    rows = [
+        ["✔" if row == plan.chosen else "", *(_dry_run_cell(row.get(title), format_count) for title in titles)]
+        for row in plan.configurations
+    ]
+    if rows:
+        columns = [Column("CHOSEN"), *(Column(title.upper().replace("_", " ")) for title in titles)]
+        show_listing(Listing(columns, rows, None), OutputFormat.TABLE)
+    if plan.chosen is None:
+        show_line(f"would wait: {dash(plan.reason)} {plan.detail}".rstrip())
+    show_line("nothing was submitted")
+
+
+def _dry_run_cell(value: Any, number: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:.4g}" if isinstance(value, float) else dash(value)

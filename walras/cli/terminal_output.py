@@ -1,0 +1,224 @@
+"""What the commands print: tables for people, JSON for programs, and nothing that a job could use against a terminal.
+
+Names, reasons and logs come from jobs. Escape sequences and control characters in them are removed here, on the way to
+the terminal; JSON escapes them by itself.
+"""
+
+import codecs
+import json
+import re
+import sys
+import unicodedata
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Literal
+
+import typer
+from rich.cells import cell_len
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+
+class OutputFormat(StrEnum):
+    TABLE = "table"
+    JSON = "json"
+
+
+#: CSI (colours, cursor), OSC and its kin (titles, links, clipboard) with their terminator, two-character escapes.
+_ESCAPE = re.compile(
+    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]|(?:\x1b[\]PX^_]|[\x9d\x90\x98\x9e\x9f])[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)"
+    r"|\x1b[ -/]*[0-Z\\^-~]"
+)
+_BEGINS_ESCAPE = re.compile(r"[\x1b\x9b\x9d\x90\x98\x9e\x9f]")
+#: An escape sequence that has not ended after this many characters is not waited for.
+_LONGEST_ESCAPE = 256
+#: Rows of a table that goes into a pipe are not cut to a width.
+_PIPE_WIDTH = 10_000
+#: Blanks between two columns.
+_COLUMN_GAP = 2
+
+
+def safe_text(text: str, *, lines: bool = False) -> str:
+    """The text without escape sequences; other control and formatting characters become `\\ufffd`.
+
+    `lines`: keep line breaks and tabs, as in a log; a lone carriage return becomes a line break.
+    """
+    text = _ESCAPE.sub("", text)
+    if text.isascii() and text.isprintable():
+        return text
+    if lines:
+        text = text.replace("\r\n", "\n").replace("\r", "\n")
+    kept = "\n\t" if lines else ""
+    return "".join(
+        character if character in kept or _is_plain(character) else " " if character in "\n\t\r" else "\ufffd"
+        for character in text
+    )
+
+
+def _is_plain(character: str) -> bool:
+    category = unicodedata.category(character)
+    return category[0] != "C" and category not in ("Zl", "Zp")
+
+
+class LogText:
+    """A log's bytes as text for a terminal, piece by piece: pieces end anywhere, inside a character or an escape."""
+
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._pending = ""
+
+    def feed(self, piece: bytes, *, final: bool = False) -> str:
+        """The text that is certain so far. Bytes that are not UTF-8 become `\\ufffd`."""
+        text = self._pending + self._decoder.decode(piece, final)
+        cut = len(text) if final else self._certain(text)
+        self._pending = text[cut:]
+        return safe_text(text[:cut], lines=True)
+
+    @staticmethod
+    def _certain(text: str) -> int:
+        """Length of the part that nothing to come can change."""
+        begins = [found.start() for found in _BEGINS_ESCAPE.finditer(text, max(0, len(text) - _LONGEST_ESCAPE))]
+        for begin in begins:
+            ended = _ESCAPE.match(text, begin)
+            if ended is None:
+                return begin
+        return len(text) - 1 if text.endswith("\r") else len(text)
+
+
+# ------------------------------------------------------------------------------------------------------- tables
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a table. `right`: numbers; `shrinks`: may be cut to `least` characters in a narrow terminal.
+
+    `spare`: left out where that is too narrow even so, the highest first; 0: never.
+    """
+
+    title: str
+    right: bool = False
+    shrinks: bool = False
+    least: int = 8
+    spare: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """Rows for people beside the same things as data for programs."""
+
+    columns: Sequence[Column]
+    rows: Sequence[Sequence[str]]
+    data: Any
+    #: Style by cell text, such as a job's state.
+    styles: dict[str, str] = field(default_factory=dict)
+
+
+STATE_STYLES = {
+    "RUNNING": "blue",
+    "STARTING": "cyan",
+    "PENDING": "yellow",
+    "HELD": "magenta",
+    "PREEMPTING": "yellow",
+    "UNREACHABLE": "red",
+    "CANCELLING": "yellow",
+    "SUCCEEDED": "green",
+    "FAILED": "red",
+    "CANCELLED": "bright_black",
+    "TIMEOUT": "red",
+    "up": "green",
+    "lost": "red",
+    "unreachable": "red",
+    "quarantined": "magenta",
+    "leaving": "yellow",
+}
+
+
+def standard_console() -> Console:
+    """Standard output: the terminal's width, or unbounded into a pipe."""
+    return Console(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else _PIPE_WIDTH)
+
+
+def show_listing(listing: Listing, output: OutputFormat, *, header: bool = True) -> None:
+    """Print it in the form asked for."""
+    if output is OutputFormat.JSON:
+        show_json(listing.data)
+    else:
+        page = standard_console()
+        page.print(render_table(listing, page.width, header=header))
+
+
+def render_table(listing: Listing, width: int, *, header: bool = True) -> Table:
+    """The table, every cell made safe; cells are never read as markup.
+
+    In a narrow terminal columns are cut that may be, and others left out: half a number misleads.
+    """
+    rows = [[Text(safe_text(cell), style=listing.styles.get(cell, "")) for cell in row] for row in listing.rows]
+    titles = [cell_len(column.title) if header else 0 for column in listing.columns]
+    longest = [max(title, *(row[at].cell_len for row in rows)) if rows else title for at, title in enumerate(titles)]
+    least = [
+        min(full, max(title, column.least)) if column.shrinks else full
+        for column, title, full in zip(listing.columns, titles, longest, strict=True)
+    ]
+    shown = _columns_that_fit(listing.columns, least, width)
+    table = Table(box=None, pad_edge=False, show_header=header, header_style="bold")
+    for at, taken in _column_widths(shown, least, longest, width).items():
+        column = listing.columns[at]
+        justify: Literal["left", "right"] = "right" if column.right else "left"
+        table.add_column(column.title, justify=justify, no_wrap=True, overflow="ellipsis", width=taken)
+    for row in rows:
+        table.add_row(*(row[at] for at in shown))
+    return table
+
+
+def _columns_that_fit(columns: Sequence[Column], least: Sequence[int], width: int) -> list[int]:
+    """The columns that there is room for."""
+    shown = list(range(len(columns)))
+    spare = sorted((at for at in shown if columns[at].spare), key=lambda at: columns[at].spare)
+    while spare and sum(least[at] + _COLUMN_GAP for at in shown) - _COLUMN_GAP > width:
+        shown.remove(spare.pop())
+    return shown
+
+
+def _column_widths(shown: Sequence[int], least: Sequence[int], longest: Sequence[int], width: int) -> dict[int, int]:
+    """The width of each column: what is left above the least goes to those that want more, in equal parts."""
+    widths = {at: least[at] for at in shown}
+    left = max(0, width - sum(widths.values()) - _COLUMN_GAP * (len(shown) - 1))
+    wanting = sorted((at for at in shown if longest[at] > least[at]), key=lambda at: longest[at] - least[at])
+    for number, at in enumerate(wanting):
+        more = min(longest[at] - least[at], left // (len(wanting) - number))
+        widths[at] += more
+        left -= more
+    return widths
+
+
+def show_json(data: Any) -> None:
+    """Indented JSON on standard output, in ASCII."""
+    sys.stdout.write(json.dumps(data, indent=2) + "\n")
+
+
+def show_line(text: str) -> None:
+    """One line on standard output, made safe."""
+    sys.stdout.write(safe_text(text) + "\n")
+
+
+def warn(text: str, *hints: str) -> None:
+    """A message on standard error, made safe; hints are indented below it."""
+    for line in (*text.splitlines(), *(f"  {hint}" for hint in hints)):
+        sys.stderr.write(safe_text(line) + "\n")
+
+
+def exit_with(code: int) -> None:
+    """End the command with an exit code; 0 goes on."""
+    if code:
+        raise typer.Exit(code)
+
+
+def dash(value: object) -> str:
+    """A cell for something that may not be there yet."""
+    return "-" if value is None or value == "" else str(value)
+
+
+def joined(values: Iterable[object]) -> str:
+    return ",".join(str(value) for value in values) or "-"

@@ -1,0 +1,344 @@
+"""The demo's cluster: its folder and configuration, a server and agents as separate processes, tokens for the users.
+
+It talks to the server through the client, as anybody would. Supervisors outlive agents on purpose, so ending the direct
+children is not enough: on Linux the demo becomes the subreaper of everything below it, and at the end whatever is still
+there is ended.
+"""
+
+import asyncio
+import contextlib
+import ctypes
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+import psutil
+
+import walras
+from walras.client import Client
+from walras.errors import ClusterError, ConfigError, WalrasError
+from walras.spec.cluster_file import ClusterConfig, PoolEntry
+from walras.spec.file_model import load_yaml
+from walras.spec.job_spec import JobSpec
+from walras.spec.workload_file import ArrivalEntry, WorkloadFile
+
+
+def configs_folder() -> Path:
+    """The `configs` folder that belongs to this `walras`: in a checkout and in an installation alike."""
+    folder = Path(walras.__file__).resolve().parents[1] / "configs"
+    if not (folder / "workloads" / "demo.yaml").exists():
+        raise ConfigError(f"the demo's files are not at {folder}", fix="reinstall walras, or run from a checkout")
+    return folder
+
+
+@dataclass(frozen=True, slots=True)
+class DemoSetup:
+    """Files and folders of one run."""
+
+    configs: Path
+    folder: Path
+    cluster: ClusterConfig
+    workload: WorkloadFile
+
+    @property
+    def cluster_path(self) -> Path:
+        return self.configs / "clusters" / "demo.yaml"
+
+    @property
+    def workload_path(self) -> Path:
+        return self.configs / "workloads" / "demo.yaml"
+
+    @property
+    def policy_path(self) -> Path:
+        return self.configs / "policies" / "demo.yaml"
+
+    @property
+    def server(self) -> Path:
+        return self.folder / "server"
+
+    @property
+    def logs(self) -> Path:
+        return self.folder / "logs"
+
+    @property
+    def picture(self) -> Path:
+        return self.folder / "timeline.png"
+
+    @property
+    def measured_path(self) -> Path:
+        return self.folder / "measured.json"
+
+    @property
+    def users(self) -> dict[str, str]:
+        """Project by user."""
+        return {arrival.user: arrival.project or "default" for arrival in self.workload.jobs}
+
+    def spec(self, arrival: ArrivalEntry) -> JobSpec:
+        """The job as it is submitted: its folder made absolute, one thread for each rank."""
+        spec = arrival.job
+        changes: dict[str, object] = {"project": arrival.project, "envs": {"OMP_NUM_THREADS": "1", **spec.envs}}
+        if spec.workdir is not None and not Path(spec.workdir).is_absolute():
+            changes["workdir"] = str(self.configs.parent / spec.workdir)
+        return spec.model_copy(update=changes)
+
+
+def prepare_demo(folder: Path | None) -> DemoSetup:
+    """Read the files and make the folder of this run. Raises ConfigError if it holds something already."""
+    configs = configs_folder()
+    if folder is None:
+        folder = Path("demo-run") / f"{datetime.now().astimezone():%Y%m%d-%H%M%S}-{os.getpid()}"
+    folder = folder.resolve()
+    if folder.exists() and any(folder.iterdir()):
+        raise ConfigError(f"{folder} is not empty", fix="give --data a new folder: every demo starts afresh")
+    stage = DemoSetup(
+        configs,
+        folder,
+        load_yaml(configs / "clusters" / "demo.yaml", ClusterConfig),
+        load_yaml(configs / "workloads" / "demo.yaml", WorkloadFile),
+    )
+    for made in (stage.server, stage.logs):
+        made.mkdir(parents=True)
+    return stage
+
+
+def walras_command() -> str:
+    """The `walras` console script of this Python."""
+    beside = Path(sys.executable).parent / "walras"
+    found = str(beside) if beside.exists() else shutil.which("walras")
+    if found is None:
+        raise ConfigError("the `walras` command is not installed for this Python", fix="pip install -e '.[all]'")
+    return found
+
+
+def child_environment(inherited: Mapping[str, str]) -> dict[str, str]:
+    """What daemons of the demo see: `python` in a job file is this Python, and nothing points to another server."""
+    kept = {name: value for name, value in inherited.items() if not name.startswith("WALRAS_")}
+    return {**kept, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{inherited.get('PATH', os.defpath)}"}
+
+
+def remove_run_state(stage: DemoSetup) -> None:
+    """Remove what only this run needed (database, checkpoints, agents' state); picture, logs and figures stay."""
+    for entry in stage.folder.iterdir():
+        if entry.is_dir() and entry != stage.logs:
+            shutil.rmtree(entry, ignore_errors=True)
+
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+def adopt_orphans() -> None:
+    """Become the parent of descendants whose parents end (Linux; elsewhere nothing happens)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def _end_with_parent() -> None:
+    """In the child: be asked to end should the demo itself be killed."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+
+
+class Processes:
+    """The processes the demo started, by name."""
+
+    def __init__(self, logs: Path) -> None:
+        self._logs = logs
+        self._started: dict[str, subprocess.Popen[bytes]] = {}
+
+    def start(self, name: str, argv: Sequence[str], environment: Mapping[str, str]) -> None:
+        """Start a process with its output in `<logs>/<name>.log`, out of reach of the terminal's Ctrl-C."""
+        with (self._logs / f"{name}.log").open("wb") as log:
+            self._started[name] = subprocess.Popen(
+                argv,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=dict(environment),
+                start_new_session=True,
+                preexec_fn=_end_with_parent,
+            )
+
+    def died(self) -> str | None:
+        """Which of them has ended, with the end of its log; None while all run."""
+        for name, process in self._started.items():
+            if process.poll() is not None:
+                return f"{name} ended with code {process.returncode}:\n{self.log_tail(name)}"
+        return None
+
+    def log_tail(self, name: str, lines: int = 15) -> str:
+        path = self._logs / f"{name}.log"
+        return "\n".join(path.read_text(errors="replace").splitlines()[-lines:]) if path.exists() else ""
+
+    def stop(self, patience_s: float = 10.0) -> list[str]:
+        """End everything below this process: SIGTERM, then SIGKILL. Answers what had to be killed."""
+        for process in reversed(self._started.values()):
+            if process.poll() is None:
+                process.terminate()
+        for process in self._started.values():
+            try:
+                process.wait(patience_s)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait(patience_s)
+        return end_descendants(patience_s)
+
+
+def end_descendants(patience_s: float) -> list[str]:
+    """End whatever still runs below this process; answers the names of those that SIGTERM did not end."""
+    stubborn: list[str] = []
+    left = _ask_to_end(_running_below(), patience_s)
+    # Killing a supervisor may hand us ranks that were not below us before: look again, a bounded number of times.
+    for _ in range(3):
+        if not left:
+            break
+        for process in left:
+            stubborn.append(_command_line(process))
+            _signal_if_alive(psutil.Process.kill, process)
+        psutil.wait_procs(left, timeout=patience_s)
+        left = _running_below()
+    _reap_children()
+    return stubborn
+
+
+def _running_below() -> list[psutil.Process]:
+    found = []
+    for child in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if child.status() != psutil.STATUS_ZOMBIE:
+                found.append(child)
+    return found
+
+
+def _ask_to_end(processes: list[psutil.Process], patience_s: float) -> list[psutil.Process]:
+    """SIGTERM; answers those that still run after `patience_s`."""
+    for process in processes:
+        _signal_if_alive(psutil.Process.terminate, process)
+    _, alive = psutil.wait_procs(processes, timeout=patience_s)
+    return list(alive)
+
+
+def _command_line(process: psutil.Process) -> str:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return " ".join(process.cmdline())[:200]
+    return f"process {process.pid}"
+
+
+def _reap_children() -> None:
+    """Collect ended children that were adopted."""
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0] != 0:
+            pass
+
+
+def _signal_if_alive(action: Callable[[psutil.Process], None], process: psutil.Process) -> None:
+    """Signal a process that may have ended by itself meanwhile."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        action(process)
+
+
+#: A fresh server imports its solvers and makes its database first.
+SERVER_READY_S = 60.0
+AGENTS_READY_S = 30.0
+_POLL_EVERY_S = 0.2
+
+
+class LocalCluster:
+    """Starts in `start`, ends in `stop`. Clients live in the exit stack that is handed in."""
+
+    def __init__(self, stage: DemoSetup, processes: Processes, clients: AsyncExitStack, inherited: Mapping[str, str]):
+        self._stage = stage
+        self._processes = processes
+        self._clients = clients
+        self._environment = child_environment(inherited)
+        self._walras = walras_command()
+        self.admin: Client
+        self.users: dict[str, Client] = {}
+
+    async def start(self) -> None:
+        """Server, machines, users. Raises ClusterError, with the end of the log, if something does not come up."""
+        stage = self._stage
+        server = ["server", "--data", stage.server, "--host", "127.0.0.1", "--port", "0"]
+        files = ["--cluster", stage.cluster_path, "--policy", stage.policy_path]
+        self._run("server", *server, *files)
+        url = await self._url()
+        token = (stage.server / "admin.token").read_text().strip()
+        self.admin = await self._clients.enter_async_context(Client(url, token))
+        await self._until_ready()
+        owned = [entry for entry in stage.cluster.pools for _ in range(entry.machines)]
+        for number, entry in enumerate(owned, start=1):
+            self._start_agent(url, f"{entry.accelerator}-{number}", entry)
+        for user, project in stage.users.items():
+            created = await self.admin.create_token(user, "user", [project])
+            self.users[user] = await self._clients.enter_async_context(Client(url, created.token))
+        await self._until_joined(len(owned))
+
+    def _run(self, name: str, *arguments: object) -> None:
+        self._processes.start(name, [self._walras, *map(str, arguments)], self._environment)
+
+    def _start_agent(self, url: str, name: str, entry: PoolEntry) -> None:
+        shape = ["--shape", entry.shape, "--accelerator", entry.accelerator, "--accelerators", entry.accelerators]
+        size = ["--cpus", f"{entry.cpus:g}", "--memory", str(entry.memory), "--zone", entry.zone]
+        emulation = ["--emulated", "--speeds", self._speeds_file(), "--nominal-speed", f"{entry.nominal_speed:g}"]
+        place = ["--state", self._stage.folder / "machines" / name, "--node", name]
+        join = ["--server", url, "--join-token-file", self._stage.server / "join.token"]
+        self._run(name, "agent", *join, *place, *shape, *size, *(emulation if entry.emulated else []))
+
+    def _speeds_file(self) -> Path:
+        """The cluster's speed table alone, as agents read it (JSON is YAML)."""
+        path = self._stage.folder / "speeds.yaml"
+        if not path.exists():
+            path.write_text(json.dumps(self._stage.cluster.speeds, indent=1))
+        return path
+
+    async def _url(self) -> str:
+        path = self._stage.server / "server.json"
+        async with asyncio.timeout(SERVER_READY_S):
+            while not path.exists():
+                self._fail_if_dead()
+                await asyncio.sleep(_POLL_EVERY_S)
+        return str(json.loads(path.read_text())["url"])
+
+    async def _until_ready(self) -> None:
+        async with asyncio.timeout(SERVER_READY_S):
+            while True:
+                self._fail_if_dead()
+                try:
+                    if (await self.admin.health()).ok:
+                        return
+                except WalrasError:
+                    pass
+                await asyncio.sleep(_POLL_EVERY_S)
+
+    async def _until_joined(self, count: int) -> None:
+        async with asyncio.timeout(AGENTS_READY_S):
+            while len([node for node in await self.admin.nodes() if node.state == "up"]) < count:
+                self._fail_if_dead()
+                await asyncio.sleep(_POLL_EVERY_S)
+
+    def _fail_if_dead(self) -> None:
+        if (death := self._processes.died()) is not None:
+            raise ClusterError(death)
+
+    def check_alive(self) -> None:
+        """Raises ClusterError if the server or an owned machine's agent has ended."""
+        self._fail_if_dead()
+
+    async def log_of(self, job_id: int, most_bytes: int = 100_000) -> str:
+        """What the job printed in all its attempts, as text; empty if it cannot be had."""
+        text = b""
+        try:
+            for attempt in await self.admin.attempts(job_id):
+                async for piece in self.admin.logs(job_id, attempt=attempt.attempt):
+                    text = (text + piece)[-most_bytes:]
+        except WalrasError:
+            return text.decode(errors="replace")
+        return text.decode(errors="replace")

@@ -1,0 +1,321 @@
+"""The demo's report: tables of jobs, fairness, prices and speeds, the changes of placement, and the timeline picture.
+
+Fairness is what each user received over what an equal split among those who waited or ran would have given them,
+summed over time (accelerator-seconds).
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from walras.api import AttemptView
+from walras.demo.observations import DemoRecording, started_attempts
+from walras.demo.promises import PromiseCheck
+
+
+@dataclass(frozen=True, slots=True)
+class WantedSpan:
+    """A job wanted `accelerators` from `from_s` (submitted) until `to_s` (ended)."""
+
+    user: str
+    accelerators: int
+    from_s: float
+    to_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class HeldSpan:
+    """A user held `accelerators` from `from_s` until `to_s`."""
+
+    user: str
+    accelerators: int
+    from_s: float
+    to_s: float
+
+
+def equal_split_by_user(wanted: Mapping[str, float], capacity: float) -> dict[str, float]:
+    """Divide capacity equally among users; what one does not want goes to the others (water filling)."""
+    shares = dict.fromkeys(wanted, 0.0)
+    open_users = {user for user, amount in wanted.items() if amount > 0}
+    while open_users and capacity > 1e-9:
+        each = capacity / len(open_users)
+        for user in sorted(open_users):
+            given = min(each, wanted[user] - shares[user])
+            shares[user] += given
+            capacity -= given
+        open_users = {user for user in open_users if wanted[user] - shares[user] > 1e-9}
+    return shares
+
+
+def entitled_by_user(wishes: Sequence[WantedSpan], machines: Sequence[HeldSpan]) -> dict[str, float]:
+    """Accelerator-seconds per user, had every instant's capacity been split equally among those who wanted some.
+
+    `machines` are the spans in which accelerators were there (the user name is ignored).
+    """
+    spans: list[WantedSpan | HeldSpan] = [*wishes, *machines]
+    instants = sorted({instant for span in spans for instant in (span.from_s, span.to_s)})
+    users = sorted({wish.user for wish in wishes})
+    total = dict.fromkeys(users, 0.0)
+    for start_s, end_s in pairwise(instants):
+        wanted = dict.fromkeys(users, 0.0)
+        for wish in wishes:
+            if wish.from_s <= start_s and end_s <= wish.to_s:
+                wanted[wish.user] += wish.accelerators
+        capacity = sum(span.accelerators for span in machines if span.from_s <= start_s and end_s <= span.to_s)
+        for user, share in equal_split_by_user(wanted, capacity).items():
+            total[user] += share * (end_s - start_s)
+    return total
+
+
+def received_by_user(held: Sequence[HeldSpan]) -> dict[str, float]:
+    """Accelerator-seconds each user held."""
+    total: dict[str, float] = {}
+    for span in held:
+        total[span.user] = total.get(span.user, 0.0) + span.accelerators * (span.to_s - span.from_s)
+    return total
+
+
+def jain(values: Sequence[float]) -> float:
+    """Jain's index: 1 when all values are equal, 1/n when one has everything; 1 for no values."""
+    squares = sum(value * value for value in values)
+    return sum(values) ** 2 / (len(values) * squares) if squares > 0 else 1.0
+
+
+_COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#bbbbbb")
+
+
+def draw_timeline(recording: DemoRecording, path: Path) -> None:
+    """Write a PNG: one lane per accelerator above, prices of pools below."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+    from matplotlib.patches import Patch
+
+    lanes = lane_names(recording)
+    kinds = sorted({job.kind for job in recording.jobs.values()})
+    colour = {kind: _COLOURS[index % len(_COLOURS)] for index, kind in enumerate(kinds)}
+    figure, (above, below) = pyplot.subplots(
+        2, 1, sharex=True, figsize=(12, 2.5 + 0.45 * len(lanes)), gridspec_kw={"height_ratios": [len(lanes) + 1, 3]}
+    )
+    for job in recording.jobs.values():
+        for attempt in started_attempts(job):
+            from_s, to_s = attempt_span(recording, attempt)
+            for lane in attempt_lanes(attempt):
+                above.barh(
+                    lanes.index(lane), to_s - from_s, left=from_s, height=0.8, color=colour[job.kind], edgecolor="white"
+                )
+                above.text(from_s + 0.5, lanes.index(lane), f"{job.id}.{attempt.attempt}", fontsize=7, va="center")
+    above.set_yticks(range(len(lanes)), lanes, fontsize=8)
+    above.invert_yaxis()
+    above.set_title("who ran where (job.attempt); accelerators are emulated")
+    handles = [Patch(color=colour[kind]) for kind in kinds]
+    above.legend(handles=handles, labels=kinds, fontsize=7, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    for pool, points in price_lines(recording).items():
+        below.step([at for at, _ in points], [price for _, price in points], where="post", label=pool)
+    below.set_xlabel("seconds since the first submission")
+    below.set_ylabel(price_unit(recording), fontsize=7)
+    below.legend(fontsize=7, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    figure.tight_layout()
+    figure.savefig(path, dpi=110)
+    pyplot.close(figure)
+
+
+def attempt_span(recording: DemoRecording, attempt: AttemptView) -> tuple[float, float]:
+    """From the grant of the accelerators to their return, seconds."""
+    from_s = recording.seconds(attempt.leased_at)
+    return from_s, recording.seconds(attempt.ended_at) if attempt.ended_at else from_s
+
+
+def attempt_lanes(attempt: AttemptView) -> list[str]:
+    """`node:0,1` as the lanes `node:0` and `node:1`."""
+    lanes = []
+    for part in attempt.placement:
+        node, _, devices = part.rpartition(":")
+        lanes += [f"{node}:{device}" for device in devices.split(",")]
+    return lanes
+
+
+def lane_names(recording: DemoRecording) -> list[str]:
+    """All lanes used or there, in a fixed order."""
+    there = {f"{name}:{index}" for name, span in recording.nodes.items() for index in range(span.node.accelerators)}
+    used = {
+        lane for job in recording.jobs.values() for attempt in started_attempts(job) for lane in attempt_lanes(attempt)
+    }
+    return sorted(there | used)
+
+
+def price_lines(recording: DemoRecording) -> dict[str, list[tuple[float, float]]]:
+    """Points (seconds, price) by pool."""
+    lines: dict[str, list[tuple[float, float]]] = {}
+    for sample in recording.prices:
+        for price in sample.prices:
+            lines.setdefault(price.pool, []).append((sample.at_s, price.price))
+    return lines
+
+
+def price_unit(recording: DemoRecording) -> str:
+    units = [price.unit for sample in recording.prices for price in sample.prices if price.unit]
+    return units[-1] if units else "price"
+
+
+#: Samples of prices shown; the picture has all of them.
+PRICE_ROWS = 8
+
+
+def find_losses(recording: DemoRecording, logs: Mapping[int, str]) -> dict[int, tuple[float, float]]:
+    """First and last loss by job: as reported, or read from the log of a script that reports nothing."""
+    losses: dict[int, tuple[float, float]] = {}
+    for job_id, job in recording.jobs.items():
+        if "loss" in job.first_values and "loss" in job.last_values:
+            losses[job_id] = (job.first_values["loss"], job.last_values["loss"])
+        elif printed := re.findall(r"\bloss:? ([0-9]+(?:\.[0-9]+)?)", logs.get(job_id, "")):
+            losses[job_id] = (float(printed[0]), float(printed[-1]))
+    return losses
+
+
+def jobs_table(recording: DemoRecording, losses: Mapping[int, tuple[float, float]]) -> Table:
+    table = Table(title="jobs (all accelerators are emulated)", title_justify="left")
+    for name in ("job", "name", "user", "kind", "state", "ran on"):
+        table.add_column(name, no_wrap=name != "ran on")
+    for name in ("att.", "steps", "loss first", "last", "JCT s", "accelerator-s", "USD"):
+        table.add_column(name, justify="right")
+    for job_id in sorted(recording.jobs):
+        summary = recording.summary(job_id)
+        job = summary.job
+        first, last = losses.get(job_id, (None, None))
+        seconds = " ".join(f"{name} {amount:.0f}" for name, amount in sorted(job.accelerator_s.items()))
+        table.add_row(
+            str(job_id),
+            escape(job.name),
+            escape(job.user),
+            escape(job.kind),
+            job.state,
+            " > ".join(summary.types),
+            str(len(started_attempts(job))),
+            f"{job.steps:.0f}" if job.steps else "-",
+            "-" if first is None else f"{first:.3f}",
+            "-" if last is None else f"{last:.3f}",
+            f"{summary.jct_s:.1f}",
+            seconds,
+            f"{job.usd:.4f}",
+        )
+    return table
+
+
+def fairness_table(recording: DemoRecording) -> Table:
+    """Accelerator-seconds each user received and was entitled to by an equal split among those who waited or ran."""
+    wishes, held = [], []
+    for job in recording.jobs.values():
+        end = recording.seconds(job.ended_at) if job.ended_at else recording.seconds(job.submitted_at)
+        wishes.append(WantedSpan(job.user, job.accelerators, recording.seconds(job.submitted_at), end))
+        for attempt in job.attempt_list:
+            held.append(HeldSpan(job.user, attempt.accelerators, *attempt_span(recording, attempt)))
+    machines = [HeldSpan("", span.node.accelerators, span.from_s, span.to_s) for span in recording.nodes.values()]
+    entitled = entitled_by_user(wishes, machines)
+    got = received_by_user(held)
+    ratios = {user: got.get(user, 0.0) / amount for user, amount in entitled.items() if amount > 0}
+    table = Table(title=f"fairness: Jain's index {jain(list(ratios.values())):.3f} of 1", title_justify="left")
+    table.add_column("user")
+    for name in ("received accelerator-s", "entitled", "received / entitled"):
+        table.add_column(name, justify="right")
+    for user, ratio in sorted(ratios.items()):
+        table.add_row(escape(user), f"{got.get(user, 0.0):.0f}", f"{entitled[user]:.0f}", f"{ratio:.2f}")
+    return table
+
+
+def prices_table(recording: DemoRecording) -> Table:
+    """Prices over time: at most `PRICE_ROWS` samples, evenly chosen."""
+    samples = recording.prices
+    stride = max(1, -(-len(samples) // PRICE_ROWS))
+    pools = sorted({price.pool for sample in samples for price in sample.prices})
+    table = Table(title=f"prices of pools over time ({price_unit(recording)})", title_justify="left")
+    table.add_column("at s", justify="right")
+    for pool in pools:
+        table.add_column(escape(pool), justify="right")
+    for sample in samples[::stride]:
+        price_of = {price.pool: price.price for price in sample.prices}
+        table.add_row(f"{sample.at_s:.0f}", *(f"{price_of[pool]:.3g}" if pool in price_of else "-" for pool in pools))
+    return table
+
+
+def paces_table(recording: DemoRecording, asked: Mapping[str, Mapping[str, float]]) -> Table:
+    types = sorted({accelerator for speeds in asked.values() for accelerator in speeds})
+    pairs = [(kind, name) for kind, speeds in asked.items() for name in speeds]
+    found = sum(recording.pace(*pair) is not None for pair in pairs)
+    leases = sum(attempt.profiling for job in recording.jobs.values() for attempt in started_attempts(job))
+    title = f"pace reached / asked, steps per second: {found} of {len(pairs)} measured, {leases} starts to profile"
+    table = Table(title=title, title_justify="left")
+    table.add_column("kind")
+    for name in types:
+        table.add_column(name, justify="right")
+    for kind, speeds in asked.items():
+        cells = []
+        for name in types:
+            reached = recording.pace(kind, name)
+            cells.append(f"{'-' if reached is None else format(reached, '.1f')} / {speeds.get(name, 0):g}")
+        table.add_row(escape(kind), *cells)
+    return table
+
+
+def checks_table(checks: Sequence[PromiseCheck]) -> Table:
+    table = Table(title="promises", title_justify="left", show_header=False)
+    for check in checks:
+        mark = "[green]ok[/green]" if check.kept else "[bold red]FAIL[/bold red]"
+        table.add_row(mark, check.promise, escape(check.detail))
+    return table
+
+
+def print_titled_table(console: Console, table: Table) -> None:
+    """Print a table below its title. (A table would fold its title to its own width.)"""
+    console.print()
+    console.print(table.title, markup=False, highlight=False, soft_wrap=True, style="italic")
+    table.title = None
+    console.print(table)
+
+
+def print_changes(console: Console, recording: DemoRecording) -> None:
+    """What was preempted, moved and resumed: each attempt that did not end its job, in order of time."""
+    lines = []
+    console.print("\npreempted, moved, resumed", style="bold")
+    for job_id, job in sorted(recording.jobs.items()):
+        attempts = started_attempts(job)
+        for attempt, later in pairwise(attempts):
+            at_s = recording.seconds(attempt.ended_at) if attempt.ended_at else 0.0
+            saved = "" if attempt.checkpoint_step is None else f" at step {attempt.checkpoint_step:.0f}"
+            verb = "resumed on" if later.accelerator == attempt.accelerator else "moved to"
+            left = f"job {job_id} {job.name}: left {attempt.accelerator}{saved} ({attempt.reason})"
+            lines.append((at_s, f"{left}, {verb} {later.accelerator}"))
+    for at_s, line in sorted(lines):
+        console.print(f"  {at_s:5.0f} s  {line}", markup=False, highlight=False, soft_wrap=True)
+
+
+def print_failure(console: Console, recording: DemoRecording, job_id: int, log: str, lines: int = 6) -> None:
+    job = recording.jobs.get(job_id)
+    if job is None:
+        return
+    console.print(f"\njob {job_id} {job.name} is {job.state}: {job.reason} {job.detail}", markup=False, style="bold")
+    for line in log.rstrip().splitlines()[-lines:]:
+        console.print(f"  | {line}", markup=False, highlight=False, soft_wrap=True)
+
+
+def print_demo_report(
+    console: Console,
+    recording: DemoRecording,
+    losses: Mapping[int, tuple[float, float]],
+    asked: Mapping[str, Mapping[str, float]],
+) -> None:
+    """The tables, one after the other."""
+    for table in (
+        jobs_table(recording, losses),
+        fairness_table(recording),
+        prices_table(recording),
+        paces_table(recording, asked),
+    ):
+        print_titled_table(console, table)

@@ -1,0 +1,194 @@
+"""The run of the demo's workload: submits jobs at their times, has the spot machine revoked, and watches until the end.
+
+While it runs it is shown as a live picture on a terminal, or as one line per change elsewhere.
+"""
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from math import inf
+from types import TracebackType
+from typing import Self
+
+import psutil
+from rich.console import Console, Group
+from rich.live import Live
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from walras.api import JobView, NodeView, PriceView
+from walras.demo.local_cluster import DemoSetup, LocalCluster
+from walras.demo.observations import DemoRecording, prices_line
+from walras.states import JobState
+
+#: Changes shown below the tables.
+LAST_LINES = 8
+
+
+class LiveView:
+    """Shows the state of the cluster; use as a context manager."""
+
+    def __init__(self, console: Console, *, live: bool) -> None:
+        self._console = console
+        self._live = (
+            Live(console=console, refresh_per_second=4, transient=True) if live and console.is_terminal else None
+        )
+        self._lines: list[str] = []
+
+    def __enter__(self) -> Self:
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def say(self, at_s: float, lines: Iterable[str]) -> None:
+        """Tell what changed."""
+        for line in lines:
+            told = f"{at_s:6.1f} s  {line}"
+            self._lines = [*self._lines[-(LAST_LINES - 1) :], told]
+            if self._live is None:
+                self._console.print(told, markup=False, highlight=False, soft_wrap=True)
+
+    def show(self, jobs: Sequence[JobView], nodes: Sequence[NodeView], prices: Sequence[PriceView]) -> None:
+        """Draw the present state (terminals only)."""
+        if self._live is not None:
+            below = Text("\n".join([f"prices: {prices_line(prices)}", "", *self._lines]))
+            self._live.update(Group(_node_table(nodes), _job_table(jobs), below))
+
+
+def _node_table(nodes: Sequence[NodeView]) -> Table:
+    table = Table(title="machines (emulated accelerators)", title_justify="left")
+    for name in ("machine", "type", "market", "state", "free", "jobs"):
+        table.add_column(name)
+    for node in nodes:
+        busy = " ".join(str(job) for job in node.jobs)
+        free = f"{node.free} of {node.accelerators}"
+        table.add_row(escape(node.node_id), node.accelerator, node.market, node.state, free, busy)
+    return table
+
+
+def _job_table(jobs: Sequence[JobView]) -> Table:
+    table = Table(title="jobs", title_justify="left")
+    for name in ("job", "name", "user", "state", "on", "step", "steps/s", "loss", "reason"):
+        table.add_column(name, no_wrap=True)
+    for job in jobs:
+        loss = job.last_values.get("loss")
+        total = f" of {job.steps_total:.0f}" if job.steps_total else ""
+        table.add_row(
+            str(job.id),
+            escape(job.name),
+            escape(job.user),
+            job.state,
+            job.accelerator or "",
+            f"{job.steps:.0f}{total}",
+            f"{job.steps_per_s:.1f}" if job.steps_per_s else "",
+            f"{loss:.3f}" if loss is not None else "",
+            job.reason or "",
+        )
+    return table
+
+
+WATCH_EVERY_S = 0.5
+PRICES_EVERY_S = 2.0
+#: The run is given up after this long: a minute over what is promised.
+GIVE_UP_S = 300.0
+#: A machine is revoked when it has been training for a while, so that there is something to save, and when it still has
+#: as much to do, so that there is somebody left to save it.
+STEPS_BEFORE_REVOCATION = 20.0
+
+
+class WorkloadRun:
+    """One run of a workload on a cluster that is up."""
+
+    def __init__(self, stage: DemoSetup, cluster: LocalCluster, view: LiveView) -> None:
+        self._stage = stage
+        self._cluster = cluster
+        self._view = view
+        self._started = asyncio.get_running_loop().time()
+        self._pending_incidents = sorted(stage.workload.incidents, key=lambda incident: incident.at)
+        self.recording = DemoRecording(epoch=datetime.now(UTC))
+        #: Job ids in the order of the workload file; 0 until submitted.
+        self.job_ids = [0] * len(stage.workload.jobs)
+
+    @property
+    def at_s(self) -> float:
+        return asyncio.get_running_loop().time() - self._started
+
+    async def play(self) -> bool:
+        """Submit, watch, and answer whether everything ended in time."""
+        try:
+            async with asyncio.timeout(GIVE_UP_S), asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._submit_all())
+                tasks.create_task(self._watch())
+        except TimeoutError:
+            self._view.say(self.at_s, [f"given up after {GIVE_UP_S:g} s"])
+            return False
+        finally:
+            await asyncio.shield(self._note_details())
+        return True
+
+    async def _submit_all(self) -> None:
+        rows = sorted(range(len(self.job_ids)), key=lambda row: self._stage.workload.jobs[row].at)
+        for row in rows:
+            arrival = self._stage.workload.jobs[row]
+            await asyncio.sleep(max(0.0, arrival.at - self.at_s))
+            spec = self._stage.spec(arrival)
+            submitted = await self._cluster.users[arrival.user].submit(spec)
+            assert submitted.id is not None
+            self.job_ids[row] = submitted.id
+            urgent = f", priority {spec.priority}" if spec.priority != 50 else ""
+            self._view.say(self.at_s, [f"{arrival.user} submits job {submitted.id} {spec.name}{urgent}"])
+
+    async def _watch(self) -> None:
+        psutil.cpu_percent()
+        prices_due_s = 0.0
+        while True:
+            self._cluster.check_alive()
+            jobs = [job async for job in self._cluster.admin.jobs()]
+            nodes = await self._cluster.admin.nodes()
+            lines = self.recording.note_nodes(nodes, self.at_s) + self.recording.note_jobs(jobs, self.at_s)
+            if self.at_s >= prices_due_s:
+                prices_due_s = self.at_s + PRICES_EVERY_S
+                lines += self.recording.note_prices((await self._cluster.admin.prices()).items, self.at_s)
+            lines += await self._revoke_if_due(nodes)
+            self.recording.busy.append(psutil.cpu_percent() / 100.0)
+            self._view.say(self.at_s, lines)
+            self._view.show(jobs, nodes, self.recording.prices[-1].prices if self.recording.prices else ())
+            if self._is_over(jobs):
+                return
+            await asyncio.sleep(WATCH_EVERY_S)
+
+    def _is_over(self, jobs: list[JobView]) -> bool:
+        return all(self.job_ids) and len(jobs) >= len(self.job_ids) and all(job.state.is_final for job in jobs)
+
+    async def _revoke_if_due(self, nodes: list[NodeView]) -> list[str]:
+        """Take back the machine of a due incident, once it trains something that has got somewhere."""
+        if not self._pending_incidents or self.at_s < self._pending_incidents[0].at:
+            return []
+        incident = self._pending_incidents[0]
+        for node in nodes:
+            if node.pool == incident.revoke and node.state == "up" and any(map(self._is_worth_saving, node.jobs)):
+                self._pending_incidents.pop(0)
+                notice_s = self._stage.cluster.entry(incident.revoke).notice
+                await self._cluster.admin.revoke_pool(incident.revoke, notice_s)
+                return [f"the cloud takes {node.node_id} back: {notice_s:g} s notice"]
+        return []
+
+    def _is_worth_saving(self, job_id: int) -> bool:
+        job = self.recording.jobs.get(job_id)
+        left = inf if job is None or job.steps_total is None else job.steps_total - job.steps
+        return (
+            self.recording.states.get(job_id, ("", ""))[0] == JobState.RUNNING
+            and self.recording.steps_in_attempt(job_id) >= STEPS_BEFORE_REVOCATION
+            and left >= STEPS_BEFORE_REVOCATION
+        )
+
+    async def _note_details(self) -> None:
+        for job_id in filter(None, self.job_ids):
+            self.recording.jobs[job_id] = await self._cluster.admin.job(job_id)

@@ -1,0 +1,191 @@
+"""A profile as a document: the file that `walras recommend` reads, JSON, and a stacked-bar picture.
+
+`walras profile run` writes the file, and people may write it too.
+"""
+
+from pathlib import Path
+from statistics import fmean, pstdev
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from walras.errors import UserError
+from walras.model_facts import Precision, precision_of
+from walras.profiling.profile_runs import JobProfile, RunMeasurement, block_means
+from walras.spec.field_types import MAX_ACCELERATORS, AcceleratorName, Number, ShownName, WholeNumber
+from walras.spec.file_model import FieldMistake, FileModel
+
+_Fact = Annotated[Number, Field(gt=0, le=1e24)]
+_Some = Annotated[Number, Field(ge=0, le=1e24)]
+
+
+class KnownAccelerator(FileModel):
+    """An accelerator that no catalog knows; of the arithmetic that the job uses, one direction of every link."""
+
+    name: AcceleratorName
+    flops_per_s: _Fact
+    memory_bytes_per_s: _Fact
+    memory_bytes: _Fact | None = None
+    link_bytes_per_s: _Fact | None = None
+    host_bytes_per_s: _Fact | None = None
+    network_bytes_per_s: _Fact | None = None
+
+
+class MeasuredStepRate(FileModel):
+    """A speed that somebody measured."""
+
+    accelerator: AcceleratorName
+    #: Samples of one update over the whole gang.
+    batch: WholeNumber = Field(ge=1, le=2**31)
+    accelerators: WholeNumber = Field(default=1, ge=1, le=MAX_ACCELERATORS)
+    machines: WholeNumber = Field(default=1, ge=1, le=MAX_ACCELERATORS)
+    #: Passes whose gradients were only summed up locally, before the one that synchronised.
+    accumulated: WholeNumber = Field(default=0, ge=0, le=4096)
+    #: Updates of the whole gang: the median.
+    steps_per_s: Annotated[Number, Field(gt=0, le=1e9)]
+    #: Relative standard deviation of one measurement.
+    spread: Annotated[Number, Field(ge=0, le=10)] = 0.0
+    samples: WholeNumber = Field(default=1, ge=1, le=10**9)
+
+
+class ProfileFile(FileModel):
+    """One kind of job. A fact that is left out is not known."""
+
+    schema_version: Literal[1] = 1
+    #: As in a job's `profile`.
+    kind: ShownName
+    #: Of forward and backward pass, for one sample.
+    flops_per_sample: _Fact | None = None
+    memory_bytes_per_sample: _Some | None = None
+    gradient_bytes: _Some | None = None
+    layers: Annotated[WholeNumber, Field(ge=1)] | None = None
+    #: On an accelerator whatever the batch, and more for each sample of it.
+    resident_bytes: _Some | None = None
+    activation_bytes: _Some | None = None
+    input_bytes: _Some | None = None
+    #: Of most operations.
+    precision: Precision | None = None
+    #: Noise scale of the gradient, in samples (McCandlish et al. 2018).
+    noise_scale: _Some | None = None
+    accelerators: Annotated[tuple[KnownAccelerator, ...], Field(max_length=64)] = ()
+    measured: Annotated[tuple[MeasuredStepRate, ...], Field(max_length=10_000)] = ()
+
+    def model_post_init(self, context: object) -> None:
+        for position, row in enumerate(self.measured):
+            if row.machines > row.accelerators:
+                raise FieldMistake(
+                    f"measured[{position}].machines",
+                    f"{row.machines} machines for {row.accelerators} accelerators; each has at least one",
+                )
+
+
+PROFILE_FORMAT = 1
+_COLORS = {
+    "compute": "#3b6fb6",
+    "prepare": "#d1762d",
+    "fetch": "#b5483f",
+    "inside": "#4c9a5a",
+    "network": "#7d62a8",
+}
+
+
+def profile_as_json(profile: JobProfile) -> dict[str, Any]:
+    """Seconds, bytes and counts; None where these runs do not tell."""
+    facts, rank = profile.facts, profile.run("alone").ranks[0]
+    return {
+        "format": PROFILE_FORMAT,
+        "job": profile.job,
+        "kind": profile.kind,
+        "ranks": profile.ranks,
+        "device": rank.device,
+        "step_s": profile.step_s,
+        "steps_per_s": 1.0 / profile.step_s,
+        "samples_per_step": profile.samples_per_step,
+        "stalls_s": {stall.name: stall.seconds for stall in profile.stalls},
+        "model": {
+            "parameters": facts.parameters,
+            "parameter_bytes": facts.parameter_bytes,
+            "gradient_bytes": facts.gradient_bytes,
+            "optimizer_bytes": facts.state_bytes,
+            "layers": facts.layers,
+            "flops_per_step_and_rank": facts.flops,
+            "activation_bytes": facts.activation_bytes,
+            "precision": precision_of(facts.bits, facts.exponent_bits),
+            "peak_memory_bytes": rank.peak_memory_bytes,
+        },
+        "runs": {told.run.name: _run_as_json(told) for told in profile.runs},
+        "notes": list(profile.notes),
+    }
+
+
+def profile_file_fields(profile: JobProfile) -> dict[str, Any]:
+    """The fields of a `ProfileFile`: what choosing machines needs to know of the job."""
+    facts, rank = profile.facts, profile.run("alone").ranks[0]
+    warm = profile.run("warm")
+    data: dict[str, Any] = {
+        "kind": profile.kind,
+        "gradient_bytes": facts.gradient_bytes,
+        "layers": facts.layers or None,
+        "precision": precision_of(facts.bits, facts.exponent_bits),
+        "resident_bytes": facts.parameter_bytes + facts.gradient_bytes + facts.state_bytes,
+    }
+    samples, passes = rank.samples_per_batch, max(1, round(rank.batches_per_update))
+    if samples:
+        means = block_means(warm.ranks[0].update_s)
+        data["flops_per_sample"] = facts.flops / (samples * passes) or None
+        data["activation_bytes"] = facts.activation_bytes / samples
+        row = {
+            "accelerator": profile.accelerator,
+            "batch": samples * passes * profile.ranks,
+            "accelerators": profile.ranks,
+            "accumulated": passes - 1,
+            "steps_per_s": 1.0 / profile.step_s,
+            "spread": min(10.0, pstdev(means) / fmean(means)),
+            "samples": len(means),
+        }
+        data["measured"] = [row]
+    return {name: value for name, value in data.items() if value is not None}
+
+
+def _run_as_json(told: RunMeasurement) -> dict[str, Any]:
+    first = told.ranks[0]
+    return {
+        "ranks": told.run.ranks,
+        "threads": first.threads,
+        "data": "real" if told.run.real_data else "made_up",
+        "step_s": told.step_s,
+        "loader_wait_s": told.wait_s,
+        "updates": len(first.update_s),
+        "batches_per_update": first.batches_per_update,
+        "files": len(told.files) or len(told.run.evict),
+    }
+
+
+def draw_profile(profile: JobProfile, path: Path) -> None:
+    """One bar, stacked by where the seconds of a step go; the file's ending says which format.
+
+    Raises UserError where matplotlib is missing or does not know the ending.
+    """
+    try:
+        import matplotlib
+        from matplotlib.figure import Figure
+    except ModuleNotFoundError:
+        raise UserError("a picture needs matplotlib", field="--picture", fix="pip install 'walras[server]'") from None
+    with matplotlib.rc_context({"text.parse_math": False, "svg.fonttype": "none", "font.size": 9}):
+        figure = Figure(figsize=(8.6, 1.9), layout="constrained")
+        axes = figure.subplots()
+        left = 0.0
+        for stall in profile.stalls:
+            if stall.seconds:
+                width = 1000.0 * stall.seconds
+                label = f"{stall.name} {width:.3g} ms"
+                axes.barh([0], [width], left=left, color=_COLORS[stall.name], label=label)
+                left += width
+        axes.set(yticks=[], xlabel="milliseconds of one step", title=f"{profile.job}, {profile.ranks} ranks")
+        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.45), ncols=5, frameon=False)
+        try:
+            figure.savefig(path)
+        except (ValueError, OSError) as error:
+            raise UserError(
+                f"{path}: {error}", field="--picture", fix="a file that ends in .svg, .png or .pdf"
+            ) from None

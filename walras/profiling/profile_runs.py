@@ -1,0 +1,311 @@
+"""A profile of a job's script: the runs that tell its stalls apart, what each run measures, and what follows.
+
+alone       made-up data, one rank                       compute
+together    made-up data, all ranks                      + exchange inside the machine
+apart       the same over the loopback, labelled so      + exchange between machines
+reading     real data: finds the files that are read, and has the host remember them
+warm        real data that the host remembers            + preparing it
+cold        real data that the host was made to forget   + fetching it
+
+A `ScriptRunner` starts the processes (`workers.trials`). All errors are about the script: exit code 2.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any, Protocol
+
+from walras.errors import UserError
+
+
+class ProfileError(UserError):
+    """The script cannot be profiled as it is."""
+
+
+class NeverStepped(ProfileError):
+    """It ended, or its time ran out, before a torch optimizer stepped."""
+
+
+class ScriptFailed(ProfileError):
+    """A rank failed."""
+
+
+class LossNotFinite(ProfileError):
+    """Its parameters are no numbers any more."""
+
+
+class TooFewUpdates(ProfileError):
+    """It ended, or its time ran out, before it had made as many updates as were to be timed."""
+
+
+class NoSpeed(ProfileError):
+    """Updates took no measurable time: a rate of zero or of infinity says nothing."""
+
+
+#: A step's time is the median of the means of so many blocks: one disturbed block does not move it, and a loader that
+#: prefetches (several quick steps, then a slow one) is told as it is.
+BLOCKS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class ProfilingRun:
+    """What one run leaves in and what it leaves out."""
+
+    name: str
+    ranks: int = 1
+    #: Every rank a machine of its own, as far as that can be had on one: over the loopback.
+    apart: bool = False
+    #: False: made-up data, held in memory.
+    real_data: bool = False
+    #: Count the model's facts; write down which files are read.
+    facts: bool = False
+    files: bool = False
+    #: Make the host forget these files first.
+    evict: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ProfilingExtent:
+    """How long each run is."""
+
+    warm_up: int = 5
+    updates: int = 40
+    timeout_s: float = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateFacts:
+    """Of one rank and one update. `flops`: of forward and backward pass, as far as torch can count them."""
+
+    parameters: int
+    parameter_bytes: int
+    gradient_bytes: int
+    #: What the optimizer keeps.
+    state_bytes: int
+    layers: int
+    flops: int
+    #: Kept from the forward for the backward pass, parameters left out.
+    activation_bytes: int
+    #: Of the arithmetic of most layers; 0: it has none.
+    bits: int
+    exponent_bits: int
+
+
+@dataclass(frozen=True, slots=True)
+class RankMeasurement:
+    """What one rank wrote."""
+
+    rank: int
+    update_s: tuple[float, ...]
+    wait_s: tuple[float, ...]
+    batches_per_update: float
+    samples_per_batch: int | None
+    finite: bool
+    device: str
+    threads: int
+    peak_memory_bytes: int
+    facts: UpdateFacts | None
+
+    @classmethod
+    def parse(cls, told: dict[str, Any]) -> "RankMeasurement":
+        """From the rank's JSON. Raises KeyError, TypeError or ValueError for what is none."""
+        facts = told["facts"]
+        samples = told["samples_per_batch"]
+        return cls(
+            rank=int(told["rank"]),
+            update_s=tuple(float(seconds) for seconds in told["update_s"]),
+            wait_s=tuple(float(seconds) for seconds in told["wait_s"]),
+            batches_per_update=float(told["batches_per_update"]),
+            samples_per_batch=None if samples is None else int(samples),
+            finite=bool(told["finite"]),
+            device=str(told["device"]),
+            threads=int(told["threads"]),
+            peak_memory_bytes=int(told["peak_memory_bytes"]),
+            facts=None if facts is None else UpdateFacts(**{name: int(value) for name, value in facts.items()}),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RunMeasurement:
+    """What came of a run."""
+
+    run: ProfilingRun
+    ranks: tuple[RankMeasurement, ...]
+    #: Files that were read, where they were asked for.
+    files: tuple[str, ...] = ()
+    #: Of the files that were to be forgotten: those looked at, and those of them that stayed in memory all the same.
+    looked_at: int = 0
+    stayed: int = 0
+
+    @property
+    def step_s(self) -> float:
+        """Of one update: of the slowest rank."""
+        return max(typical_step_s(rank.update_s) for rank in self.ranks)
+
+    @property
+    def wait_s(self) -> float:
+        """Of one update: what a rank waited for its data loader, on average over ranks."""
+        return fmean(fmean(rank.wait_s) for rank in self.ranks)
+
+    def check(self) -> None:
+        """Raises LossNotFinite or NoSpeed."""
+        if not all(rank.finite for rank in self.ranks):
+            raise LossNotFinite(
+                f"run {self.run.name!r}: the parameters are no numbers any more after {len(self.ranks[0].update_s)} "
+                "updates: the loss became NaN or infinite",
+                fix="lower the learning rate, or look at the data",
+            )
+        if not (isfinite(self.step_s) and self.step_s > 0):
+            raise NoSpeed(f"run {self.run.name!r}: an update took {self.step_s} s", fix="time more updates: --steps")
+
+
+def typical_step_s(seconds: Sequence[float]) -> float:
+    """Median of the means of blocks of consecutive updates."""
+    return median(block_means(seconds))
+
+
+def block_means(seconds: Sequence[float]) -> list[float]:
+    """Mean of each block."""
+    size = max(1, len(seconds) // BLOCKS)
+    return [fmean(seconds[at : at + size]) for at in range(0, len(seconds) - size + 1, size)]
+
+
+class ScriptRunner(Protocol):
+    """Starts the ranks of a run as processes and waits for them."""
+
+    def run(self, run: ProfilingRun, extent: ProfilingExtent, folder: Path) -> RunMeasurement:
+        """Leaves no process behind. Raises ProfileError where the script does not do what was asked."""
+        ...
+
+
+#: More of the files than this staying in memory makes no run cold.
+MAX_CACHED_PART = 0.1
+
+
+class StallSeconds(Protocol):
+    """Seconds of one step by what they go to, as `optimizer.prediction.step_time` attributes them."""
+
+    @property
+    def compute_s(self) -> float: ...
+    @property
+    def inside_s(self) -> float: ...
+    @property
+    def prepare_s(self) -> float: ...
+    @property
+    def fetch_s(self) -> float: ...
+    @property
+    def network_s(self) -> float: ...
+
+
+#: From seconds of a step alone, together, warm, cold and (None: never run so) apart.
+AttributeStalls = Callable[[float, float, float, float, float | None], StallSeconds]
+
+
+@dataclass(frozen=True, slots=True)
+class Stall:
+    """Seconds of one step. None: these runs do not tell."""
+
+    name: str
+    seconds: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class JobProfile:
+    """What a job's script does with its time, on this machine."""
+
+    job: str
+    kind: str
+    ranks: int
+    #: Canonical name of what each rank has; `cpu` without.
+    accelerator: str
+    runs: tuple[RunMeasurement, ...]
+    stalls: tuple[Stall, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def step_s(self) -> float:
+        """Of the job as it is on one machine, with data that the host remembers."""
+        return self.run("warm").step_s
+
+    def run(self, name: str) -> RunMeasurement:
+        """The run of that name."""
+        return next(told for told in self.runs if told.run.name == name)
+
+    @property
+    def facts(self) -> UpdateFacts:
+        """Counted in the run of a single rank."""
+        facts = self.run("alone").ranks[0].facts
+        assert facts is not None, "the run alone counts them"
+        return facts
+
+    @property
+    def samples_per_step(self) -> float | None:
+        """Over all ranks; None where the script uses no loader of tensors."""
+        rank = self.run("warm").ranks[0]
+        each = rank.samples_per_batch
+        return None if each is None else each * rank.batches_per_update * self.ranks
+
+
+@dataclass(frozen=True, slots=True)
+class ProfilingRequest:
+    """The job, and how long to look."""
+
+    job: str
+    kind: str
+    ranks: int
+    extent: ProfilingExtent
+    accelerator: str = "cpu"
+
+
+def profile_script(
+    question: ProfilingRequest, runner: ScriptRunner, attribute: AttributeStalls, folder: Path
+) -> JobProfile:
+    """Make all runs, one after the other, below the folder.
+
+    Raises:
+        ProfileError: the script cannot be profiled.
+    """
+    ranks, told = question.ranks, list[RunMeasurement]()
+
+    def made(run: ProfilingRun) -> RunMeasurement:
+        found = runner.run(run, question.extent, folder / run.name)
+        found.check()
+        told.append(found)
+        return found
+
+    alone = made(ProfilingRun("alone", facts=True))
+    together = made(ProfilingRun("together", ranks)) if ranks > 1 else alone
+    apart = made(ProfilingRun("apart", ranks, apart=True)) if ranks > 1 else None
+    files = made(ProfilingRun("reading", ranks, real_data=True, files=True)).files
+    warm = made(ProfilingRun("warm", ranks, real_data=True))
+    cold = made(ProfilingRun("cold", ranks, real_data=True, evict=files)) if files else warm
+    parts = attribute(alone.step_s, together.step_s, warm.step_s, cold.step_s, None if apart is None else apart.step_s)
+    loads = warm.ranks[0].batches_per_update > 0
+    is_cold = bool(files) and cold.stayed <= MAX_CACHED_PART * cold.looked_at
+    stalls = (
+        Stall("compute", parts.compute_s),
+        Stall("prepare", parts.prepare_s if loads else None),
+        Stall("fetch", parts.fetch_s if loads and is_cold else None),
+        Stall("inside", parts.inside_s if ranks > 1 else None),
+        Stall("network", parts.network_s if ranks > 1 else None),
+    )
+    notes = tuple(_reading_notes(ranks, loads, len(files), cold))
+    return JobProfile(question.job, question.kind, ranks, question.accelerator, tuple(told), stalls, notes)
+
+
+def _reading_notes(ranks: int, loads: bool, files: int, cold: RunMeasurement) -> list[str]:
+    """What a reader has to know to read the figures rightly."""
+    notes = []
+    if ranks == 1:
+        notes.append("one rank: nothing is exchanged (--ranks N profiles a gang)")
+    else:
+        notes.append("network: several machines are stood in for by this machine's loopback")
+    if not loads:
+        notes.append("the script uses no torch DataLoader: its data are part of compute")
+    elif not files:
+        notes.append("no data file was seen being opened: fetching cannot be told from preparing")
+    elif cold.stayed:
+        notes.append(f"{cold.stayed} of {cold.looked_at} files looked at stayed in the host's memory")
+    return notes

@@ -1,0 +1,179 @@
+"""What accelerators are and what clouds sell: facts with a date and a source, from our files and from users' own.
+
+A later file adds rows and overrides fields of rows with the same key (`name` of an accelerator; `cloud`, `region` and
+`instance` of a machine). A row that does not check is reported and left out: one bad row never takes the others with
+it. Prices here are typical ones to plan with; what was paid is recorded where it is spent.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import date
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field
+
+import walras
+from walras.errors import ConfigError
+from walras.spec.field_types import (
+    AcceleratorName,
+    Memory,
+    Number,
+    PoolWord,
+    ShownName,
+    WholeNumber,
+    canonical_accelerator,
+)
+from walras.spec.file_model import FileModel, ModelT, check_model, load_mapping
+
+#: Beside `walras` itself, in a checkout and in an installation alike.
+SHIPPED_CATALOG = Path(walras.__file__).resolve().parents[1] / "configs" / "catalog"
+_ENDINGS = (".yaml", ".yml")
+_LISTS = {"accelerators": ("name",), "instances": ("cloud", "region", "instance")}
+_LARGEST_USD = 1e6
+
+PrecisionName = Annotated[str, Field(pattern=r"^(fp|bf|tf|int)\d{1,2}$")]
+#: Operations or bytes per second.
+PerSecond = Annotated[Number, Field(gt=0, le=1e21)]
+Usd = Annotated[Number, Field(ge=0, le=_LARGEST_USD)]
+
+
+class CatalogAccelerator(FileModel):
+    """One accelerator. None: not known."""
+
+    name: AcceleratorName
+    memory: Annotated[Memory, Field(gt=0)]
+    #: Dense peak, floating point (or integer) operations per second, by precision.
+    peak_flops: dict[PrecisionName, PerSecond] = Field(default_factory=dict)
+    memory_bytes_per_s: PerSecond | None = None
+    #: To the other accelerators of the machine, and the sum of both directions.
+    link: PoolWord | None = None
+    link_bytes_per_s: PerSecond | None = None
+    #: What middling training gets of what the data sheet promises, against a V100, as published.
+    achieves: Annotated[Number, Field(gt=0, le=10)] = 1
+    as_of: date
+    source: ShownName
+
+
+class CatalogInstance(FileModel):
+    """A machine that a cloud rents out. Prices are of the whole machine."""
+
+    cloud: PoolWord
+    region: PoolWord
+    instance: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,99}$")]
+    accelerator: AcceleratorName
+    accelerators: WholeNumber = Field(ge=1, le=1024)
+    cpus: Annotated[Number, Field(gt=0, le=4096)]
+    memory: Annotated[Memory, Field(gt=0)]
+    on_demand_usd_per_h: Usd | None = None
+    #: Typical; None: not sold, or not known.
+    spot_usd_per_h: Usd | None = None
+    as_of: date
+    source: ShownName
+
+    @property
+    def usd_per_accelerator_h(self) -> float:
+        """The lowest price of an hour of one accelerator; infinite where no price is known."""
+        known = [price for price in (self.on_demand_usd_per_h, self.spot_usd_per_h) if price is not None]
+        return min(known, default=float("inf")) / self.accelerators
+
+
+@dataclass(frozen=True, slots=True)
+class Catalog:
+    """What was read, and what could not be."""
+
+    accelerators: Mapping[str, CatalogAccelerator]
+    instances: tuple[CatalogInstance, ...]
+    #: Rows and files that were left out: where, and why.
+    problems: tuple[str, ...] = ()
+
+    def offers(self, cloud: str | None = None, accelerator: str | None = None) -> list[CatalogInstance]:
+        """Machines of a cloud with an accelerator (None: any), cheapest hour of an accelerator first."""
+        found = (
+            entry
+            for entry in self.instances
+            if cloud in (None, entry.cloud) and accelerator in (None, entry.accelerator)
+        )
+        return sorted(found, key=lambda entry: (entry.usd_per_accelerator_h, entry.cloud, entry.instance, entry.region))
+
+
+@dataclass(slots=True)
+class _Rows:
+    """Rows by list and key, each with the place that wrote it last."""
+
+    accelerators: dict[tuple[str, ...], dict[str, Any]] = field(default_factory=dict)
+    instances: dict[tuple[str, ...], dict[str, Any]] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+
+    def take(self, name: str, content: Mapping[str, Any]) -> None:
+        """Add the rows of one file; its plain fields stand for each of its rows."""
+        common = {key: value for key, value in content.items() if key not in _LISTS}
+        for kind, keys in _LISTS.items():
+            listed = content.get(kind) or []
+            if not isinstance(listed, list):
+                self.problems.append(f"{name}: {kind}: a list is expected")
+                continue
+            # What a file says of all machines (their cloud, their region) says nothing of accelerators.
+            dated = {key: value for key, value in common.items() if key in ("as_of", "source")}
+            shared = dated if kind == "accelerators" else common
+            for position, row in enumerate(listed):
+                self._add(kind, keys, shared, row, f"{name}: {kind}[{position}]")
+
+    def _add(self, kind: str, keys: tuple[str, ...], shared: Mapping[str, Any], row: object, place: str) -> None:
+        if not isinstance(row, dict):
+            self.problems.append(f"{place}: fields are expected")
+            return
+        whole = {**shared, **row}
+        if not all(isinstance(whole.get(key), str) for key in keys):
+            self.problems.append(f"{place}: {' and '.join(keys)} must be given, as text")
+            return
+        key = tuple(_key_word(str(whole[part])) for part in keys)
+        rows = self.accelerators if kind == "accelerators" else self.instances
+        candidate = {**rows.get(key, {}), **whole}
+        try:
+            check_model(CatalogAccelerator if kind == "accelerators" else CatalogInstance, candidate, source=place)
+        except ConfigError as error:
+            # What stood there before, if anything, still does.
+            self.problems.append(str(error))
+        else:
+            rows[key] = candidate
+
+
+def _key_word(text: str) -> str:
+    """A word of a key, however it was spelt: `NVIDIA A100-40GB` overrides `a100-40gb`."""
+    try:
+        return canonical_accelerator(text)
+    except ValueError:
+        return text.lower()
+
+
+def load_catalog(paths: Iterable[Path] = ()) -> Catalog:
+    """Our own catalog, then the given files and folders in order, each overriding what came before.
+
+    Raises ConfigError only for a given path that does not exist.
+    """
+    rows = _Rows()
+    for path in (SHIPPED_CATALOG, *paths):
+        for file in _files(path):
+            try:
+                rows.take(str(file.name), load_mapping(file))
+            except ConfigError as error:
+                rows.problems.append(str(error))
+    accelerators = (_model(CatalogAccelerator, row) for row in rows.accelerators.values())
+    return Catalog(
+        accelerators={entry.name: entry for entry in accelerators},
+        instances=tuple(_model(CatalogInstance, row) for row in rows.instances.values()),
+        problems=tuple(rows.problems),
+    )
+
+
+def _files(path: Path) -> list[Path]:
+    if path.is_dir():
+        return sorted(entry for entry in path.iterdir() if entry.suffix in _ENDINGS)
+    if not path.exists():
+        raise ConfigError(f"{path}: no such file or folder", fix="name a catalog file, or a folder of them")
+    return [path]
+
+
+def _model(model: type[ModelT], row: Mapping[str, Any]) -> ModelT:
+    return check_model(model, row, source="catalog")

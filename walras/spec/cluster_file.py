@@ -1,0 +1,187 @@
+"""The cluster file: pools of owned and rented machines, cloud settings, and rehearsed market steps.
+
+The same file drives the live server, the demo and the simulator.
+"""
+
+from typing import Annotated, ClassVar
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from walras.cluster import Market, Pool, PoolId, Shape
+from walras.errors import ConfigError
+from walras.spec.field_types import AcceleratorName, Length, Memory, Number, PoolWord, ShownName, WholeNumber
+from walras.spec.file_model import FieldMistake, FileModel, nearest_word
+
+LARGEST_POOL = 100_000
+
+
+# --------------------------------------------------------------------------------------------------- the cluster
+
+
+def _market_word(value: object) -> object:
+    return value.strip().lower().replace("-", "_") if isinstance(value, str) else value
+
+
+class PoolEntry(FileModel):
+    """Machines of one shape, market and zone: owned ones that exist, or ones that a provider rents out."""
+
+    shape: PoolWord
+    accelerator: AcceleratorName
+    #: Accelerators on one machine.
+    accelerators: WholeNumber = Field(ge=1, le=1024)
+    cpus: Annotated[Number, Field(gt=0, le=4096)]
+    memory: Annotated[Memory, Field(gt=0)]
+    nominal_speed: Annotated[Number, Field(gt=0, le=1e6)] = 1.0
+    emulated: bool = False
+    #: Owned machines: nodes of a simulation, agents that a demo starts.
+    machines: WholeNumber = Field(default=0, ge=0, le=LARGEST_POOL)
+    market: Annotated[Market, BeforeValidator(_market_word)] = Market.OWNED
+    zone: PoolWord = "default"
+    #: Who rents the machines out; empty for owned ones.
+    provider: Annotated[str, Field(max_length=100)] = ""
+    #: Market price of one machine.
+    usd_per_h: Annotated[Number, Field(ge=0, le=1e6)] = 0.0
+    #: Machines that may be rented at most.
+    quota: WholeNumber = Field(default=0, ge=0, le=LARGEST_POOL)
+    #: Warning before a revocation.
+    notice: Length = 0.0
+    #: From the request to a machine that takes jobs.
+    boot: Length = 0.0
+    #: Time that a rented machine is billed for at least.
+    minimum_billing: Length = 0.0
+    #: Billed in whole steps of this length (`1h`); 0: by the second.
+    billing_step: Length = 0.0
+
+    other_words: ClassVar[dict[str, str]] = {
+        "type": "accelerator", "gpu": "accelerator", "gpus": "accelerators", "count": "machines", "nodes": "machines",
+        "mem": "memory", "price": "usd_per_h", "region": "zone", "notice_s": "notice", "boot_s": "boot",
+    }  # fmt: skip
+
+    @model_validator(mode="after")
+    def _owned_or_rented(self) -> "PoolEntry":
+        if self.market is Market.OWNED and (self.quota or self.provider):
+            field = "quota" if self.quota else "provider"
+            raise FieldMistake(field, "an owned pool is not rented; set market: spot or on_demand, or remove this")
+        if self.market is not Market.OWNED and not self.provider:
+            raise FieldMistake("provider", "a rented pool needs a provider; write `provider: local` or `simulated`")
+        if self.market is not Market.OWNED and self.machines:
+            raise FieldMistake("machines", "machines are owned ones, and this pool is rented; set `quota` instead")
+        return self
+
+    @property
+    def pool_id(self) -> PoolId:
+        return PoolId(f"{self.shape}/{self.market}/{self.zone}")
+
+    def pool(self) -> Pool:
+        """The pool as every layer sees it."""
+        shape = Shape(
+            name=self.shape,
+            accelerator=self.accelerator,
+            accelerators=self.accelerators,
+            cpus=self.cpus,
+            memory_bytes=self.memory,
+            nominal_speed=self.nominal_speed,
+            emulated=self.emulated,
+        )
+        return Pool(
+            pool_id=self.pool_id,
+            shape=shape,
+            market=self.market,
+            zone=self.zone,
+            usd_per_h=self.usd_per_h,
+            quota=self.quota,
+            notice_s=self.notice,
+            boot_s=self.boot,
+            minimum_billing_s=self.minimum_billing,
+            billing_step_s=self.billing_step,
+        )
+
+
+#: Parts of the names that EC2 gives (`ami-…`, `subnet-…`), and names of profiles.
+_AwsWord = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9+=,.@_-]{0,127}$")]
+_PipRequirement = Annotated[str, Field(pattern=r"^[A-Za-z0-9./:][^\s'\"`$\\;|&<>]{0,399}$")]
+
+
+class AwsSettings(FileModel):
+    """Where and how machines of `provider: aws` are launched. Credentials are found by boto3, never written here."""
+
+    region: PoolWord
+    #: The machine image: Linux with systemd, Python 3.11, curl and the accelerators' drivers.
+    image: _AwsWord
+    #: Where machines reach the server: TLS, because tokens travel there.
+    server_url: Annotated[str, Field(pattern=r"^https://[A-Za-z0-9.\[\]:_/-]{1,400}$")]
+    #: By availability zone; a zone that is not named has the account's default subnet.
+    subnets: dict[PoolWord, _AwsWord] = Field(default_factory=dict)
+    security_groups: Annotated[tuple[_AwsWord, ...], Field(max_length=16)] = ()
+    #: What jobs on the machines may do at AWS; None: nothing.
+    instance_profile: _AwsWord | None = None
+    #: Installed with pip at the first boot; empty: the image has `/opt/walras/bin/walras` already.
+    install: Annotated[tuple[_PipRequirement, ...], Field(max_length=16)] = ("walras[torch,nvidia]",)
+
+
+class MarketStep(FileModel):
+    """One step of a market that follows a script, on a live server (rehearsals; simulations have incidents)."""
+
+    #: After the server is ready.
+    at: Length
+    #: Pool id, such as `v100x1/spot/default`.
+    pool: ShownName
+    #: Its machines cost this from now on.
+    usd_per_h: Annotated[Number, Field(ge=0, le=1e6)] | None = None
+    #: All its rented machines are taken back, with this notice.
+    revoke: Length | None = None
+
+
+class ClusterConfig(FileModel):
+    """A cluster file."""
+
+    pools: Annotated[tuple[PoolEntry, ...], Field(min_length=1, max_length=10_000)]
+    #: How long an attempt lives on after the last word between its machine and the server; None: 10 minutes on owned
+    #: and on-demand machines, 2 on spot machines.
+    lease: Annotated[Length, Field(ge=5, le=86_400)] | None = None
+    #: Emulation only: steps per second of a gang, by kind of job and accelerator type.
+    speeds: dict[ShownName, dict[AcceleratorName, Annotated[Number, Field(gt=0, le=1e9)]]] = Field(default_factory=dict)
+    #: For pools of `provider: aws`.
+    aws: AwsSettings | None = None
+    #: What prices and revocations a live server rehearses.
+    market: Annotated[tuple[MarketStep, ...], Field(max_length=10_000)] = ()
+
+    @model_validator(mode="after")
+    def _one_meaning_per_name(self) -> "ClusterConfig":
+        pools: set[PoolId] = set()
+        shapes: dict[str, Shape] = {}
+        for position, entry in enumerate(self.pools):
+            shape = entry.pool().shape
+            if entry.pool_id in pools:
+                raise FieldMistake(
+                    f"pools[{position}]", f"a second pool {entry.pool_id}; change its shape, market or zone"
+                )
+            if shapes.setdefault(entry.shape, shape) != shape:
+                raise FieldMistake(
+                    f"pools[{position}].shape", f"{entry.shape!r} is another machine above; give it a name of its own"
+                )
+            pools.add(entry.pool_id)
+        for position, step in enumerate(self.market):
+            if step.pool not in pools:
+                raise FieldMistake(f"market[{position}].pool", f"there is no pool {step.pool}")
+        return self
+
+    @model_validator(mode="after")
+    def _aws_is_described(self) -> "ClusterConfig":
+        if self.aws is None and any(entry.provider == "aws" for entry in self.pools):
+            raise FieldMistake("aws", "pools of provider aws need `aws: {region: …, image: …, server_url: https://…}`")
+        return self
+
+    def pool_list(self) -> list[Pool]:
+        """The pools in the order of the file."""
+        return [entry.pool() for entry in self.pools]
+
+    def entry(self, pool_id: str) -> PoolEntry:
+        """The entry of a pool. Raises ConfigError naming the nearest one that exists."""
+        by_id = {str(entry.pool_id): entry for entry in self.pools}
+        if pool_id not in by_id:
+            meant = nearest_word(pool_id, by_id)
+            raise ConfigError(
+                f"no pool {pool_id!r}", fix=f"did you mean {meant!r}?" if meant else f"known: {', '.join(by_id)}"
+            )
+        return by_id[pool_id]

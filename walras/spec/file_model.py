@@ -1,0 +1,233 @@
+"""Files that people write: the base of their models, how a file is loaded, and errors that name field and fix.
+
+What a file may say stands in its own model; this module turns a failed check into one readable error.
+"""
+
+import difflib
+import typing
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import ErrorDetails
+
+from walras.errors import ConfigError
+from walras.spec.text_formats import parse_yaml
+
+ModelT = TypeVar("ModelT", bound="FileModel")
+_MAX_ERRORS = 5
+_LONGEST_QUOTE = 60
+
+
+class FileModel(BaseModel):
+    """Base of everything a person writes: frozen, and an unknown field is a mistake, never ignored."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, hide_input_in_errors=True)
+
+    #: What people write from habit (other schedulers' words) -> what it is called here.
+    other_words: typing.ClassVar[Mapping[str, str]] = {}
+    #: Fields of the design that this version does not carry out: said so, never silently accepted.
+    not_yet: typing.ClassVar[frozenset[str]] = frozenset()
+
+
+class FieldMistake(ValueError):
+    """What a check over several fields raises: `field` is the one to change."""
+
+    def __init__(self, field: str, message: str) -> None:
+        super().__init__(message)
+        self.field = field
+
+
+def check_model(model: type[ModelT], data: object, *, source: str, error: type[ConfigError] = ConfigError) -> ModelT:
+    """The model made of `data`. Raises `error` whose `field` is a path such as `pools[2].memory`."""
+    if not isinstance(data, Mapping):
+        raise error(
+            f"{source}: {_kind_of_data(data)} where fields are expected",
+            fix="write `field: value` lines, such as `run: python train.py`",
+        )
+    try:
+        return model.model_validate(data)
+    except ValidationError as failure:
+        raise _error_of(model, failure, source, error) from None
+    except RecursionError:
+        raise error(f"{source}: nested too deeply", fix="write it flatter") from None
+
+
+def nearest_word(word: str, known: Iterable[str]) -> str | None:
+    """The known word that was probably meant."""
+    found = difflib.get_close_matches(word.lower(), sorted(known), n=1, cutoff=0.6)
+    return found[0] if found else None
+
+
+def _error_of(model: type[FileModel], failure: ValidationError, source: str, error: type[ConfigError]) -> ConfigError:
+    details = _root_causes(model, failure)
+    lines = [_field_text_fix(model, detail) for detail in details[:_MAX_ERRORS]]
+    field, text, fix = lines[0]
+    message = f"{source}: {field}: {text}" if field else f"{source}: {text}"
+    for other_field, other_text, other_fix in lines[1:]:
+        message += f"\n  also {other_field}: {other_text}" + (f" ({other_fix})" if other_fix else "")
+    if len(details) > _MAX_ERRORS:
+        message += f"\n  and {len(details) - _MAX_ERRORS} more"
+    return error(message, field=field, fix=fix)
+
+
+def _root_causes(model: type[FileModel], failure: ValidationError) -> list[ErrorDetails]:
+    """One complaint per place, unknown fields first, and none that only follows from another one.
+
+    A misspelt field also makes the right one missing; a list whose items are wrong also counts as too short.
+    """
+    by_place: dict[str, ErrorDetails] = {}
+    for detail in failure.errors(include_url=False):
+        by_place.setdefault(field_path(detail["loc"]), detail)
+    unknown = [detail["loc"] for detail in by_place.values() if detail["type"] == "extra_forbidden"]
+    meant = {_intended_field(model, location) for location in unknown}
+    follows = {
+        place
+        for place, detail in by_place.items()
+        if (detail["type"] == "missing" and place in meant)
+        or (detail["type"] == "too_short" and any(other.startswith(f"{place}[") for other in by_place))
+    }
+    told = [detail for place, detail in by_place.items() if place not in follows]
+    return sorted(told, key=lambda detail: detail["type"] != "extra_forbidden")
+
+
+def field_path(location: Sequence[str | int]) -> str:
+    """`("pools", 2, "memory")` as `pools[2].memory`; names of union branches and of keys are left out."""
+    path = ""
+    for part in location:
+        if isinstance(part, int):
+            path += f"[{part}]"
+        elif part == "[key]":  # the key itself is at fault; its name came just before
+            continue
+        else:
+            name = part if len(part) <= _LONGEST_QUOTE else part[:_LONGEST_QUOTE] + "…"
+            name = name if name.isprintable() else ascii(name)
+            path += f".{name}" if path else name
+    return path
+
+
+def _field_text_fix(model: type[FileModel], detail: ErrorDetails) -> tuple[str, str, str]:
+    """(field path, what is wrong, how to mend it)."""
+    location, kind = detail["loc"], detail["type"]
+    field, context = field_path(location), detail.get("ctx", {})
+    if kind == "extra_forbidden":
+        return field, "unknown field", _fix_for_unknown(model, location)
+    if kind == "missing":
+        return field, "is missing", f"add `{field}:`"
+    if kind == "value_error":
+        cause = context["error"]
+        return _split_fix(".".join(filter(None, (field, getattr(cause, "field", "")))), str(cause))
+    text = detail["msg"][0].lower() + detail["msg"][1:]
+    given = detail["input"]
+    if isinstance(given, str | int | float | bool) or given is None:
+        text += f", not {_shortened(given)}"
+    if kind == "model_type" and (owner := _model_at(model, location)):
+        return field, text, f"write its fields below it: {', '.join(owner.model_fields)}"
+    return field, text, _fix_for_kind(kind, context)
+
+
+def _split_fix(field: str, text: str) -> tuple[str, str, str]:
+    """Our own validators write `what is wrong; how to mend it`."""
+    wrong, _, fix = text.partition("; ")
+    return field, wrong, fix
+
+
+def _fix_for_kind(kind: str, context: Mapping[str, Any]) -> str:
+    match kind:
+        case "greater_than":
+            return f"give a number above {context['gt']:g}"
+        case "greater_than_equal":
+            return f"give {context['ge']:g} or more"
+        case "less_than_equal":
+            return f"give {context['le']:g} or less"
+        case "literal_error":
+            return f"choose {context['expected']}"
+        case "finite_number":
+            return "give a finite number"
+        case "string_type":
+            return "write text; quote it if it looks like a number"
+        case "string_too_long" | "too_long":
+            return f"at most {context['max_length']}"
+        case "string_too_short" | "too_short":
+            return "it must not be empty"
+        case "bool_parsing" | "bool_type":
+            return "write true or false"
+        case _:
+            return "see the documentation of this field"
+
+
+def _fix_for_unknown(model: type[FileModel], location: Sequence[str | int]) -> str:
+    owner = _model_at(model, location[:-1])
+    if owner is None:
+        return "remove it"
+    if location[-1] in owner.not_yet:
+        return "this version does not carry it out; remove it"
+    meant = _intended_field(model, location)
+    if meant is None:
+        return f"remove it; known fields: {', '.join(owner.model_fields)}"
+    return f"here it is called `{meant}`" if location[-1] in owner.other_words else f"did you mean `{meant}`?"
+
+
+def _intended_field(model: type[FileModel], location: Sequence[str | int]) -> str | None:
+    """The path of the field that was probably meant by an unknown one."""
+    owner, word = _model_at(model, location[:-1]), str(location[-1])
+    if owner is None or word in owner.not_yet:
+        return None
+    name = owner.other_words.get(word) or nearest_word(word, owner.model_fields)
+    return field_path((*location[:-1], name)) if name else None
+
+
+def _model_at(model: type[FileModel], location: Sequence[str | int]) -> type[FileModel] | None:
+    """The model that the fields below `location` belong to."""
+    here: type[FileModel] | None = model
+    for part in location:
+        if here is None:
+            return None
+        if isinstance(part, str) and part in here.model_fields:
+            here = _model_in(here.model_fields[part].annotation)
+    return here
+
+
+def _model_in(annotation: Any) -> type[FileModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, FileModel):
+        return annotation
+    return next((found for part in typing.get_args(annotation) if (found := _model_in(part))), None)
+
+
+def _shortened(value: object) -> str:
+    text = ascii(value)
+    return text if len(text) <= _LONGEST_QUOTE else text[:_LONGEST_QUOTE] + "…"
+
+
+def _kind_of_data(data: object) -> str:
+    if data is None:
+        return "nothing (an empty file)"
+    return "a list" if isinstance(data, list | tuple) else f"the single value {_shortened(data)}"
+
+
+#: Large enough for a workload of tens of thousands of jobs.
+MAX_FILE_BYTES = 64 * 1024 * 1024
+
+
+def load_mapping(path: str | Path) -> dict[str, Any]:
+    """The fields of a YAML file, unchecked (a policy file). Raises ConfigError naming the file, line and fix."""
+    data = parse_yaml(_file_bytes(Path(path)), source=str(path), max_bytes=MAX_FILE_BYTES)
+    if not isinstance(data, dict):
+        raise ConfigError(f"{path}: fields are expected", fix="write `field: value` lines")
+    return data
+
+
+def load_yaml(path: str | Path, model: type[ModelT]) -> ModelT:
+    """The checked model in a YAML file. Raises ConfigError naming the file, the path of the field and the fix."""
+    data = parse_yaml(_file_bytes(Path(path)), source=str(path), max_bytes=MAX_FILE_BYTES)
+    return check_model(model, data, source=str(path))
+
+
+def _file_bytes(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            # One byte more than allowed is enough to know; a device or a huge file is not read to its end.
+            return file.read(MAX_FILE_BYTES + 1)
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror or error}", fix="check the path and its permissions") from None

@@ -1,0 +1,256 @@
+"""The groups of fields in a job spec: resources, retry, target, limits, checkpoint, elastic, fork, batch, facts.
+
+It also computes which gang sizes an elastic job may have, and refuses combinations such as `fork` beside `elastic`.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, ClassVar
+
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+
+from walras.job_request import ANY_ACCELERATOR, Demand
+from walras.model_facts import MOST_BYTES, MOST_FLOPS, MOST_LAYERS, MOST_SAMPLES, ModelFacts, Precision
+from walras.spec.field_types import (
+    MAX_ACCELERATORS,
+    Cpus,
+    Demands,
+    Memory,
+    Number,
+    PositiveLength,
+    ShownName,
+    WholeNumber,
+    inner_path,
+)
+from walras.spec.file_model import FieldMistake, FileModel
+
+
+def _exit_code_tuple(value: object) -> object:
+    return (value,) if isinstance(value, int) else value
+
+
+class ResourcesSpec(FileModel):
+    """What the gang needs. Accelerators are counted over the whole gang; CPU and memory for each accelerator."""
+
+    #: Acceptable types, each with how many the whole gang takes of it; the scheduler chooses one of them.
+    accelerators: Demands = (Demand(ANY_ACCELERATOR, 1),)
+    #: Cores for each accelerator; 0 asks for none in particular.
+    cpus: Cpus = 0.0
+    #: Bytes of main memory for each accelerator; 0 asks for none in particular.
+    memory: Memory = 0
+
+    other_words: ClassVar[Mapping[str, str]] = {
+        "gpus": "accelerators",
+        "gpu": "accelerators",
+        "mem": "memory",
+        "cpu": "cpus",
+        "ram": "memory",
+    }
+    not_yet: ClassVar[frozenset[str]] = frozenset(
+        {"gpu_memory", "disk", "spot", "use_spot", "infra", "node_selector", "exclude_nodes", "any_of", "ordered"}
+    )
+
+
+class RetrySpec(FileModel):
+    """When a failed attempt is tried again. Lost machines and preemption never use up `max_restarts`."""
+
+    max_restarts: WholeNumber = Field(default=0, ge=0, le=1000)
+    #: Exit codes worth another try; empty: every non-zero code.
+    on_exit_codes: Annotated[
+        tuple[Annotated[WholeNumber, Field(ge=1, le=255)], ...],
+        Field(max_length=64),
+        BeforeValidator(_exit_code_tuple),
+    ] = ()
+
+    other_words: ClassVar[Mapping[str, str]] = {
+        "restarts": "max_restarts",
+        "max_retries": "max_restarts",
+        "exit_codes": "on_exit_codes",
+    }
+    not_yet: ClassVar[frozenset[str]] = frozenset({"on", "on_events"})
+
+
+class TargetSpec(FileModel):
+    """What the job is to reach: a value that its script reports with `loop.report(NAME=...)`, and a number for it."""
+
+    #: The name under which it is reported.
+    value: Annotated[ShownName, Field(max_length=64)]
+    #: It shall fall to this. Curves of losses fall to 0 at best.
+    at_most: Annotated[Number, Field(gt=0, le=1e15)]
+
+    other_words: ClassVar[Mapping[str, str]] = {
+        "metric": "value",
+        "name": "value",
+        "below": "at_most",
+        "max": "at_most",
+        "until": "at_most",
+    }
+
+    @model_validator(mode="before")
+    @classmethod
+    def _falls(cls, given: object) -> object:
+        if isinstance(given, Mapping) and "at_least" in given:
+            raise FieldMistake(
+                "at_least",
+                "the value has to be one that falls; report what it lacks, such as `1 - accuracy`, and give `at_most`",
+            )
+        return given
+
+
+class LimitsSpec(FileModel):
+    """How long the job may run over all its attempts, how long it may wait before its first, and what it may cost."""
+
+    max_runtime: PositiveLength | None = None
+    max_queue_time: PositiveLength | None = None
+    #: USD; at this sum it checkpoints and is held.
+    budget_usd: Annotated[Number, Field(gt=0, le=1e9)] | None = None
+
+    other_words: ClassVar[Mapping[str, str]] = {
+        "time": "max_runtime",
+        "timeout": "max_runtime",
+        "max_duration": "max_runtime",
+        "budget": "budget_usd",
+        "max_cost": "budget_usd",
+    }
+    not_yet: ClassVar[frozenset[str]] = frozenset({"max_price_per_hour"})
+
+
+class CheckpointSpec(FileModel):
+    """Where and how often the job saves its state."""
+
+    #: A folder below the project's checkpoint folder; None: one of the job's own.
+    dir: Annotated[str, Field(min_length=1, max_length=1024), AfterValidator(inner_path)] | None = None
+    #: Complete checkpoints that are kept.
+    keep: WholeNumber = Field(default=3, ge=1, le=1000)
+    #: Time between checkpoints; None: when asked to stop, and when the script decides.
+    interval: PositiveLength | None = None
+
+    other_words: ClassVar[Mapping[str, str]] = {"path": "dir", "directory": "dir", "every": "interval"}
+    not_yet: ClassVar[frozenset[str]] = frozenset({"resume_arg"})
+
+
+#: Of more possible sizes than this, only doublings of the smallest, what was asked and the largest are considered.
+_MAX_SIZES = 16
+_Size = Annotated[WholeNumber, Field(ge=1, le=MAX_ACCELERATORS)]
+
+
+class ElasticSpec(FileModel):
+    """How few and how many accelerators the whole gang may have."""
+
+    min: _Size
+    max: _Size
+
+
+class ForkSpec(FileModel):
+    """The job may be trained in several places at once, each with steps of its own, averaged now and then."""
+
+    #: Parts at most, each as large as `resources` says.
+    max: Annotated[WholeNumber, Field(ge=2, le=1024)]
+
+
+class BatchSpec(FileModel):
+    """How much one step is. Its field `global` has a name that Python keeps for itself: see `global_batch_of`."""
+
+    #: Samples of one step over the whole gang.
+    __annotations__ = {"global": Annotated[WholeNumber, Field(ge=1, le=2**31)]}
+    #: In a simulation: the job chooses its batch itself, from `global` up to `max`, or up to what its law allows.
+    adaptive: bool = False
+    max: Annotated[WholeNumber, Field(ge=1, le=2**31)] | None = None
+
+    @model_validator(mode="after")
+    def _ascending(self) -> "BatchSpec":
+        if self.max is not None and self.max < getattr(self, "global"):
+            raise FieldMistake("max", f"{self.max} is below global; write the largest batch that the job may choose")
+        return self
+
+    @property
+    def is_chosen(self) -> bool:
+        """Whether the job chooses its batch itself."""
+        return self.adaptive or self.max is not None
+
+
+def global_batch_of(batch: BatchSpec | None) -> int | None:
+    """Samples of one step over the whole gang; None: nobody said."""
+    return None if batch is None else int(getattr(batch, "global"))
+
+
+def gang_sizes(
+    elastic: ElasticSpec, demands: tuple[Demand, ...], nodes: int, only: int | None, batch: int | None
+) -> tuple[int, ...]:
+    """The sizes that the gang may have, ascending: even over its machines, and dividing the batch evenly.
+
+    `only`: the one size that the number of ranks allows, if that is given. Raises FieldMistake where what is asked for
+    is none of them.
+    """
+    if elastic.min > elastic.max:
+        raise FieldMistake("elastic", f"min {elastic.min} is above max {elastic.max}; write the smaller one as min")
+
+    def is_possible(size: int) -> bool:
+        return size % nodes == 0 and only in (None, size) and (batch is None or batch % size == 0)
+
+    sizes = {size for size in range(elastic.min, elastic.max + 1) if is_possible(size)}
+    asked = {demand.count for demand in demands}
+    if not asked <= sizes:
+        wrong = min(asked - sizes)
+        if not is_possible(wrong):
+            raise FieldMistake(
+                "elastic",
+                f"{wrong} accelerators cannot share the global batch of {batch} evenly; ask for a size that can",
+            )
+        raise FieldMistake(
+            "elastic",
+            f"{wrong} accelerators are asked for, and not within min {elastic.min} and max {elastic.max}; "
+            "ask for a size in that range: it is what the job has where no policy chooses",
+        )
+    if len(sizes) > _MAX_SIZES:
+        least = min(sizes)
+        doublings = {least * 2**power for power in range(MAX_ACCELERATORS.bit_length())}
+        sizes = {size for size in sizes if size in doublings or size in asked or size == max(sizes)}
+    return tuple(sorted(sizes))
+
+
+def check_multi_pool(*, fork: bool, mixed: bool, elastic: bool, nodes: int, demands: tuple[Demand, ...]) -> None:
+    """Raises FieldMistake for a job that cannot be forked, or mixed, as it says."""
+    field = "fork" if fork else "mixed"
+    for other, stands in (("mixed", fork and mixed), ("elastic", elastic)):
+        if (fork or mixed) and stands:
+            raise FieldMistake(field, f"stands beside {other}; give one of them: each is a way of its own to grow")
+    if (fork or mixed) and nodes > 1:
+        raise FieldMistake(field, f"stands beside num_nodes {nodes}; leave that out, its parts find their machines")
+    if mixed and len({demand.count for demand in demands}) > 1:
+        raise FieldMistake(
+            "mixed", "the gang is of another size on another type; give all types the same number of accelerators"
+        )
+
+
+_Flops = Annotated[Number, Field(gt=0, le=MOST_FLOPS)]
+_Bytes = Annotated[Number, Field(ge=0, le=MOST_BYTES)]
+_SamplesPerStep = Annotated[Number, Field(gt=0, le=MOST_SAMPLES)]
+
+
+class FactsSpec(FileModel):
+    """`facts:` of a job file. A fact that is left out is not known."""
+
+    flops_per_sample: _Flops | None = None
+    memory_bytes_per_sample: _Bytes | None = None
+    gradient_bytes: _Bytes | None = None
+    layers: Annotated[WholeNumber, Field(ge=1, le=MOST_LAYERS)] | None = None
+    resident_bytes: _Bytes | None = None
+    activation_bytes: _Bytes | None = None
+    input_bytes: _Bytes | None = None
+    precision: Precision | None = None
+    #: Samples of one step on each accelerator; a job that states `batch` does not need it.
+    batch_per_accelerator: _SamplesPerStep | None = None
+
+    def facts(self, batch: float | None) -> ModelFacts:
+        """For a job whose steps take so many samples over the whole gang; None: as many as are stated for each.
+
+        Raises FieldMistake where neither is known.
+        """
+        if self.flops_per_sample is not None and batch is None and self.batch_per_accelerator is None:
+            raise FieldMistake(
+                "facts.batch_per_accelerator",
+                "the samples of a step are unknown, so FLOPs of a sample say nothing of a step; "
+                "write `batch_per_accelerator: 64`, or `batch: {global: 256}` of the job",
+            )
+        own = {name: getattr(self, name) for name in type(self).model_fields if name != "batch_per_accelerator"}
+        return ModelFacts(**own, batch=batch, batch_per_accelerator=None if batch else self.batch_per_accelerator)

@@ -1,0 +1,388 @@
+"""The job spec: what a person asks for, checked, and its conversion to the scheduler's view of the job.
+
+A refusal names the field and the fix. Whether the fleet can run a job is checked by the server, which knows the fleet.
+"""
+
+import hashlib
+import re
+from collections.abc import Mapping
+from math import inf
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from walras.errors import ConfigError, JobSpecError
+from walras.job_request import JobId, JobRequest, Kind, RetryRule
+from walras.spec.field_types import (
+    MAX_NODES,
+    DeclaredThroughput,
+    Dependencies,
+    EnvName,
+    EnvValue,
+    InstantText,
+    LabelText,
+    Number,
+    PositiveLength,
+    Priority,
+    ShownName,
+    WholeNumber,
+    WorkingFolder,
+    checked_text,
+    parse_instant,
+    shown_accelerator,
+)
+from walras.spec.file_model import FieldMistake, FileModel, check_model
+from walras.spec.job_groups import (
+    BatchSpec,
+    CheckpointSpec,
+    ElasticSpec,
+    FactsSpec,
+    ForkSpec,
+    LimitsSpec,
+    ResourcesSpec,
+    RetrySpec,
+    TargetSpec,
+    check_multi_pool,
+    gang_sizes,
+    global_batch_of,
+)
+from walras.spec.text_formats import dump_yaml, parse_yaml
+
+#: A spec in its textual form, whatever the format.
+MAX_SPEC_BYTES = 256 * 1024
+_MAX_SPEC_VALUES = 20_000
+_MAX_ENVS = 1000
+_SHELL = ("bash", "-euo", "pipefail", "-c")
+
+
+def _parse_run(value: object) -> object:
+    """Text, or a list of arguments as a tuple."""
+    if isinstance(value, str):
+        if not value.strip():
+            raise ValueError("is empty; write the command, such as `run: python train.py`")
+        return checked_text(value)
+    if not isinstance(value, list | tuple):
+        raise ValueError("is neither text nor a list of arguments; write `run: python train.py`")
+    if not 1 <= len(value) <= 1000:
+        raise ValueError(f"has {len(value)} arguments; give 1 to 1000")
+    for position, argument in enumerate(value):
+        if isinstance(argument, bool) or not isinstance(argument, str | int | float):
+            raise ValueError(f"argument {position} is no text; quote it")
+    arguments = tuple(checked_text(str(argument)) for argument in value)
+    if not arguments[0]:
+        raise ValueError("names no program; the first argument is the program to run")
+    return arguments
+
+
+def _parse_nproc(value: object) -> object:
+    if value == "auto" or (isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= 1024):
+        return value
+    if isinstance(value, str) and re.fullmatch(r"[0-9]{1,4}", value, re.ASCII) and 1 <= int(value) <= 1024:
+        return int(value)
+    raise ValueError("is neither 'auto' nor a count from 1 to 1024; write auto")
+
+
+class JobSpec(FileModel):
+    """A job as its submitter describes it. Only `run` is required."""
+
+    schema_version: Literal[1] = 1
+    #: For people; need not be unique. The job's number is its identity.
+    name: ShownName = "job"
+    #: Text runs as `bash -euo pipefail -c TEXT`; a list is the program and its arguments, without a shell.
+    run: Annotated[str | tuple[str, ...], BeforeValidator(_parse_run)]
+    #: Folder the ranks start in, as the machines see it. None: a fresh folder for each attempt.
+    workdir: WorkingFolder | None = None
+    #: Environment of the ranks. A variable without a value must be given a value when submitting.
+    envs: Annotated[dict[EnvName, EnvValue | None], Field(max_length=_MAX_ENVS)] = Field(default_factory=dict)
+    #: Whose share of the fleet pays for it. None: the first project of the submitter's token.
+    project: ShownName | None = None
+    #: 0-100, or low (20), normal (50), high (80). A higher class (0-33, 34-66, 67-100) preempts a lower one.
+    priority: Priority = 50
+    #: False: once started it runs to its end.
+    preemptible: bool = True
+    #: Machines the gang is spread over evenly; 1: as few as possible.
+    num_nodes: WholeNumber = Field(default=1, ge=1, le=MAX_NODES)
+    #: Ranks on each machine; auto: one for each accelerator.
+    nproc_per_node: Annotated[Literal["auto"] | int, BeforeValidator(_parse_nproc)] = "auto"
+    resources: ResourcesSpec = ResourcesSpec()
+    #: The gang may have fewer or more accelerators than `resources` says, and change while it runs. None: it may not.
+    elastic: ElasticSpec | None = None
+    #: It may be trained in several pools at once, each part with steps of its own. None: it is one gang.
+    fork: ForkSpec | None = None
+    #: The gang may sit in several pools, at the pace of the slowest of its accelerators.
+    mixed: bool = False
+    #: Samples of one step over the whole gang, however many ranks it has. None: as the script does it.
+    batch: BatchSpec | None = None
+    #: Work to do, in steps as the training script counts them.
+    steps: Annotated[Number, Field(gt=0, le=1e15)] | None = None
+    #: A value that the script reports, and what it shall fall to: people are told when that will be.
+    target: TargetSpec | None = None
+    #: The submitter's guess of the run time on the best acceptable accelerator.
+    estimated_duration: PositiveLength | None = None
+    #: Jobs with the same profile share their measured speeds. None: worked out from command, folder and size.
+    profile: ShownName | None = None
+    #: What is known of the model, for predictors of speed; in a job file also the name of a profile's file.
+    facts: FactsSpec | None = None
+    #: Declared speeds in steps per second of the whole gang, by accelerator type; believed until measured.
+    throughput: Annotated[DeclaredThroughput, Field(max_length=64)] = Field(default_factory=dict)
+    retry: RetrySpec = RetrySpec()
+    limits: LimitsSpec = LimitsSpec()
+    #: Time to checkpoint and stop before the processes are killed.
+    grace_period: Annotated[PositiveLength, Field(le=86_400)] = 30.0
+    #: Wanted finished by then: an RFC 3339 instant, or a length after submission (`+12h`).
+    deadline: InstantText | None = None
+    #: Not started before: written as `deadline`.
+    not_before: InstantText | None = None
+    #: Jobs, by number or name, that have to end first.
+    depends_on: Dependencies = ()
+    #: How those jobs have to end: with success, or in any way.
+    condition: Literal["succeeded", "finished"] = "succeeded"
+    checkpoint: CheckpointSpec = CheckpointSpec()
+    #: Free text by key, for people and for filters.
+    labels: Annotated[dict[LabelText, LabelText], Field(max_length=64)] = Field(default_factory=dict)
+    #: What an hour of running is worth, USD: how dear a machine may be rented for it. None: the project's value.
+    value_usd_per_h: Annotated[Number, Field(ge=0, le=1e9)] | None = None
+    #: Share against other jobs of the same class: 2 is entitled to twice the normalised throughput.
+    weight: Annotated[Number, Field(gt=0, le=1e6)] = 1.0
+    #: Submitted but not to be started until released.
+    hold: bool = False
+
+    other_words: ClassVar[Mapping[str, str]] = {
+        "command": "run", "cmd": "run", "commands": "run", "script": "run", "entrypoint": "run", "args": "run",
+        "env": "envs", "environment": "envs", "working_dir": "workdir", "cwd": "workdir", "chdir": "workdir",
+        "nodes": "num_nodes", "num_gpus": "resources.accelerators", "gpus": "resources.accelerators",
+        "gpu": "resources.accelerators", "accelerators": "resources.accelerators", "cpus": "resources.cpus",
+        "memory": "resources.memory", "time": "limits.max_runtime", "timeout": "limits.max_runtime",
+        "max_runtime": "limits.max_runtime", "max_queue_time": "limits.max_queue_time",
+        "max_restarts": "retry.max_restarts", "retries": "retry.max_restarts", "begin": "not_before",
+        "tags": "labels", "metadata": "labels", "duration": "estimated_duration", "model": "profile",
+        "kind": "profile", "account": "project", "team": "project", "max_steps": "steps", "total_steps": "steps",
+        "dependencies": "depends_on", "batch_size": "batch.global", "held": "hold", "checkpoint_dir": "checkpoint.dir",
+    }  # fmt: skip
+    not_yet: ClassVar[frozenset[str]] = frozenset(
+        {"setup", "files", "file_mounts", "mounts", "volumes", "image", "image_id", "ports", "gang"}
+        | {"packable", "array", "matrix", "secrets", "notify", "schedule", "slo", "queue"}
+        | {"utilization", "pool", "infra", "use_spot"}
+    )
+
+    @model_validator(mode="after")
+    def _gang_fits_machines(self) -> "JobSpec":
+        for demand in self.resources.accelerators:
+            each, rest = divmod(demand.count, self.num_nodes)
+            counted = f"{demand.count} of {shown_accelerator(demand.accelerator)!r} for the whole gang"
+            if rest or not each:
+                raise FieldMistake(
+                    "num_nodes",
+                    f"{self.num_nodes} machines cannot share {counted} evenly; "
+                    "accelerators are counted over the whole gang: make that a multiple of num_nodes",
+                )
+            if self.nproc_per_node not in ("auto", each):
+                raise FieldMistake(
+                    "nproc_per_node",
+                    f"{self.nproc_per_node} ranks on a machine with {each} of the gang's accelerators "
+                    f"({counted}, num_nodes {self.num_nodes}); write auto: one rank for each accelerator",
+                )
+        gang_sizes_of(self)
+        if self.facts is not None:
+            self.facts.facts(global_batch_of(self.batch))
+        check_multi_pool(
+            fork=self.fork is not None,
+            mixed=self.mixed,
+            elastic=self.elastic is not None,
+            nodes=self.num_nodes,
+            demands=self.resources.accelerators,
+        )
+        return self
+
+
+# ------------------------------------------------------------------------------------------------- in and out
+
+
+def parse_spec(given: str | bytes | Mapping[str, Any], *, source: str = "job") -> JobSpec:
+    """The checked spec in a YAML text or in data parsed already (a JSON body).
+
+    Raises JobSpecError with `field` (a path such as `resources.accelerators`) and `fix`.
+    """
+    if isinstance(given, Mapping):
+        _check_extent(given, source)
+        return _check_runnable(check_model(JobSpec, given, source=source, error=JobSpecError), source)
+    try:
+        data = parse_yaml(given, source=source, max_bytes=MAX_SPEC_BYTES)
+    except ConfigError as error:
+        raise JobSpecError(str(error), field=error.field, fix=error.fix) from None
+    return _check_runnable(check_model(JobSpec, data, source=source, error=JobSpecError), source)
+
+
+def _check_runnable(spec: JobSpec, source: str) -> JobSpec:
+    """Refuses what only a simulation can do (a workload file's jobs are not read here)."""
+    if spec.batch is not None and spec.batch.is_chosen:
+        field = "batch.adaptive" if spec.batch.adaptive else "batch.max"
+        raise JobSpecError(
+            f"{source}: {field}: a job that runs cannot choose its batch in this version; simulations can",
+            field=field,
+            fix="remove it; the batch stays `batch.global`",
+        )
+    if spec.fork is not None and any(demand.count > 1 for demand in spec.resources.accelerators):
+        raise JobSpecError(
+            f"{source}: fork: a part that runs is one process on one accelerator; simulations fork whole gangs too",
+            field="fork",
+            fix="ask for one accelerator, and let `fork.max` say how many parts there may be",
+        )
+    return spec
+
+
+def _check_extent(given: Mapping[str, Any], source: str) -> None:
+    """Hold data that did not come as text to the limits of a text, without recursion."""
+    pending: list[tuple[Any, int]] = [(given, 1)]
+    values, size = 0, 0
+    while pending:
+        value, depth = pending.pop()
+        values += 1
+        if isinstance(value, str):
+            size += len(value)
+        elif isinstance(value, Mapping):
+            pending += [(item, depth + 1) for pair in value.items() for item in pair]
+        elif isinstance(value, list | tuple):
+            pending += [(item, depth + 1) for item in value]
+        if size > MAX_SPEC_BYTES or values + len(pending) > _MAX_SPEC_VALUES or depth > 32:
+            raise JobSpecError(
+                f"{source}: larger than {MAX_SPEC_BYTES:,} characters, {_MAX_SPEC_VALUES:,} values or 32 levels",
+                fix="keep data and code in files of their own and name them in `run`",
+            )
+
+
+def spec_mapping(spec: JobSpec) -> dict[str, Any]:
+    """The spec as plain JSON data, fields at their defaults left out; `parse_spec` reads it back to an equal spec."""
+    return spec.model_dump(mode="json", exclude_defaults=True)
+
+
+def dump_spec(spec: JobSpec) -> str:
+    """The spec as a job file; `parse_spec` reads it back to an equal spec."""
+    return dump_yaml(spec_mapping(spec))
+
+
+def json_schema() -> dict[str, Any]:
+    """JSON Schema of a job file, for editors and for `/openapi.json`."""
+    return JobSpec.model_json_schema()
+
+
+def gang_sizes_of(spec: JobSpec) -> tuple[int, ...]:
+    """Sizes that the gang may have, ascending; empty for one whose size is fixed."""
+    if spec.elastic is None:
+        return ()
+    only = None if spec.nproc_per_node == "auto" else spec.num_nodes * spec.nproc_per_node
+    # A batch that the job chooses itself is cut to its gang.
+    batch = None if spec.batch is not None and spec.batch.is_chosen else global_batch_of(spec.batch)
+    return gang_sizes(spec.elastic, spec.resources.accelerators, spec.num_nodes, only, batch)
+
+
+def missing_envs(spec: JobSpec) -> tuple[str, ...]:
+    """Variables that the spec names without a value: whoever submits has to give one."""
+    return tuple(name for name, value in spec.envs.items() if value is None)
+
+
+# -------------------------------------------------------------------------------------- what the others make of it
+
+
+def argv_of(spec: JobSpec) -> tuple[str, ...]:
+    """What each rank executes."""
+    return (*_SHELL, spec.run) if isinstance(spec.run, str) else spec.run
+
+
+def env_of(spec: JobSpec) -> dict[str, str]:
+    """The job's own variables, and the batch it states. Raises JobSpecError if one still lacks its value."""
+    for name in missing_envs(spec):
+        raise JobSpecError(
+            f"the variable {name} has no value", field=f"envs.{name}", fix=f"give one: --set envs.{name}=VALUE"
+        )
+    env = {name: value for name, value in spec.envs.items() if value is not None}
+    batch = global_batch_of(spec.batch)
+    return env if batch is None else env | {"WALRAS_BATCH": str(batch)}
+
+
+def kind_of(spec: JobSpec) -> Kind:
+    """Jobs of one kind run equally fast on equal accelerators and share what is measured.
+
+    The declared `profile`; else a name from the command's script and a hash of all that decides the speed: the command
+    with its arguments, the folder, the shape of the gang, and variables that set a batch size.
+    """
+    if spec.profile is not None:
+        return Kind(spec.profile)
+    argv = argv_of(spec)
+    batch = sorted((name, value or "") for name, value in spec.envs.items() if "BATCH" in name.upper())
+    if spec.batch is not None:
+        batch.append(("batch", str(global_batch_of(spec.batch))))
+    gang = (spec.num_nodes, sorted((demand.accelerator, demand.count) for demand in spec.resources.accelerators))
+    digest = hashlib.sha256(repr((argv, spec.workdir, gang, batch)).encode()).hexdigest()[:10]
+    script = re.search(r"([A-Za-z0-9_-]{1,40})\.(?:py|sh)\b", " ".join(argv), re.ASCII)
+    return Kind(f"{script[1] if script else 'command'}-{digest}")
+
+
+def to_request(
+    spec: JobSpec,
+    job_id: JobId,
+    *,
+    user: str,
+    project: str,
+    at: float,
+    now_wall: float | None = None,
+    depends_on: tuple[JobId, ...] = (),
+) -> JobRequest:
+    """The scheduler's view of a job submitted at the instant `at`.
+
+    `now_wall` is that same instant in seconds since 1970, for `deadline` and `not_before` on the calendar; a simulation
+    may have none, then only `+12h` is accepted. `depends_on` are the numbers that the spec's dependencies stand for.
+    Raises JobSpecError: a variable without a value, a deadline in the past.
+    """
+    env_of(spec)
+    deadline_at = _instant_at(spec.deadline, "deadline", at, now_wall, none=inf)
+    not_before_at = _instant_at(spec.not_before, "not_before", at, now_wall, none=-inf)
+    if deadline_at <= max(at, not_before_at):
+        earlier = "submission" if deadline_at <= at else "not_before"
+        raise JobSpecError(
+            f"the deadline {spec.deadline!r} is before {earlier}", field="deadline", fix="choose a later one"
+        )
+    resources = spec.resources
+    return JobRequest(
+        job_id=job_id,
+        kind=kind_of(spec),
+        demands=resources.accelerators,
+        sizes=gang_sizes_of(spec),
+        mixed=spec.mixed,
+        fork_max=1 if spec.fork is None else spec.fork.max,
+        project=project,
+        user=user,
+        priority=spec.priority,
+        weight=spec.weight,
+        nodes=spec.num_nodes,
+        cpus_per_accelerator=resources.cpus,
+        memory_bytes_per_accelerator=resources.memory,
+        steps=spec.steps,
+        duration_s=spec.estimated_duration,
+        preemptible=spec.preemptible,
+        retry=RetryRule(spec.retry.max_restarts, spec.retry.on_exit_codes),
+        depends_on=depends_on,
+        depends_on_any_end=spec.condition == "finished",
+        not_before_at=not_before_at,
+        deadline_at=deadline_at,
+        max_runtime_s=spec.limits.max_runtime or inf,
+        max_queue_s=spec.limits.max_queue_time or inf,
+        budget_usd=inf if spec.limits.budget_usd is None else spec.limits.budget_usd,
+        grace_s=spec.grace_period,
+        held=spec.hold,
+        value_usd_per_h=spec.value_usd_per_h,
+        declared=tuple(sorted(spec.throughput.items())),
+    )
+
+
+def _instant_at(text: str | None, field: str, at: float, now_wall: float | None, *, none: float) -> float:
+    if text is None:
+        return none
+    if now_wall is None and not text.strip().startswith("+"):
+        raise JobSpecError(
+            f"{field} {text!r} is a date, and this run has no calendar",
+            field=field,
+            fix="write a length such as '+12h'",
+        )
+    wall = now_wall if now_wall is not None else 0.0
+    return at + (parse_instant(text, now=wall) - wall)

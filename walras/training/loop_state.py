@@ -1,0 +1,161 @@
+"""The loop's own state in a checkpoint: position in the data, random states, and saving by all ranks together.
+
+Every rank writes its part, then rank 0 commits, and all learn whether it worked. `loop` decides when to save.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from walras.training.batch_source import BatchSource, rescale_position
+from walras.training.checkpoint import Checkpoint, read_json, read_state, write_json, write_state
+from walras.training.gang import Gang
+from walras.training.supervisor_link import SupervisorLink
+
+
+def capture_random_state() -> dict[str, Any]:
+    """The states of every generator that the script can have used without naming one."""
+    version, internal, gauss = random.getstate()
+    states: dict[str, Any] = {"python": [version, list(internal), gauss]}
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        state = numpy.random.get_state(legacy=False)
+        states["numpy"] = {**state, "state": {**state["state"], "key": state["state"]["key"].tolist()}}
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        states["torch"] = _to_hex(torch.get_rng_state())
+        if torch.cuda.is_available() and torch.cuda.is_initialized():
+            states["cuda"] = [_to_hex(state) for state in torch.cuda.get_rng_state_all()]
+    return states
+
+
+def restore_random_state(states: dict[str, Any]) -> None:
+    """Put the generators back. A generator whose library is absent here is left out."""
+    version, internal, gauss = states["python"]
+    random.setstate((version, tuple(internal), gauss))
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and "numpy" in states:
+        state = states["numpy"]
+        key = numpy.asarray(state["state"]["key"], dtype=numpy.uint32)
+        numpy.random.set_state({**state, "state": {**state["state"], "key": key}})
+    torch = sys.modules.get("torch")
+    if torch is not None and "torch" in states:
+        torch.set_rng_state(_from_hex(torch, states["torch"]))
+        # A job that moved to another machine finds the states of the devices it has there.
+        if torch.cuda.is_available():
+            for device, state in enumerate(states.get("cuda", [])[: torch.cuda.device_count()]):
+                torch.cuda.set_rng_state(_from_hex(torch, state), device)
+
+
+def _to_hex(state: Any) -> str:
+    return bytes(state.tolist()).hex()
+
+
+def _from_hex(torch: Any, text: str) -> Any:
+    return torch.tensor(list(bytes.fromhex(text)), dtype=torch.uint8)
+
+
+@dataclass(frozen=True)
+class DataPosition:
+    """So many batches into a call of steps() in an epoch."""
+
+    epoch: int
+    #: How many times steps() had been called in this epoch before.
+    part: int
+    batch: int
+    #: Ranks that read batches of their own, and samples in each of them (None: not known), where this was counted.
+    ranks: int
+    batch_size: int | None
+
+    def as_saved(self) -> dict[str, Any]:
+        """What the checkpoint keeps of it."""
+        position = {"epoch": self.epoch, "part": self.part, "batch": self.batch}
+        return {**position, "world_size": self.ranks, "batch_size": self.batch_size}
+
+
+def read_position(folder: Path) -> tuple[DataPosition, int, dict[str, Any]]:
+    """The place that a checkpoint was made at, the steps done by then, and the script's values."""
+    saved = read_json(folder, "loop")
+    place = DataPosition(
+        int(saved["epoch"]),
+        int(saved["part"]),
+        int(saved["batch"]),
+        int(saved["world_size"]),
+        saved.get("batch_size"),
+    )
+    return place, int(saved["step"]), saved["values"]
+
+
+def seek_source(
+    source: BatchSource, place: DataPosition, folder: Path, rank: int, readers: int, say: Callable[[str], None]
+) -> int:
+    """Bring a source to where the checkpoint in the folder was made; returns how many batches that skips."""
+    name = f"loader-{rank}"
+    batch = rescale_position(place.batch, (place.ranks, place.batch_size), (readers, source.batch_size))
+    if place.ranks != readers:
+        say(f"saved by {place.ranks} ranks, resumed by {readers}: at batch {batch}")
+    if (folder / f"{name}.pt").exists() or (folder / f"{name}.json").exists():
+        source.load_state(read_state(folder, name))
+        return batch
+    if source.can_skip:
+        return batch
+    if batch > 0:
+        say(f"this data cannot be resumed in mid-epoch: epoch {place.epoch} begins again at its first batch")
+    return 0
+
+
+@dataclass(frozen=True)
+class CheckpointSaver:
+    """Called by all ranks alike, at the same step."""
+
+    checkpoint: Checkpoint
+    gang: Gang
+    link: SupervisorLink
+    say: Callable[[str], None]
+    is_scheduled: bool
+
+    def save(self, step: int, place: DataPosition, seed: int, source: BatchSource | None) -> bool:
+        """False if it failed, and then that was said."""
+        started_at = time.monotonic()
+        is_written = True
+        try:
+            self._write(step, place, seed, source)
+        except OSError as error:
+            is_written = False
+            self.say(f"checkpoint at step {step} failed: {error}")
+        if not self.gang.all_succeeded(is_written):
+            return False
+        return self.gang.all_succeeded(self.gang.rank != 0 or self._commit(step, started_at))
+
+    def _write(self, step: int, place: DataPosition, seed: int, source: BatchSource | None) -> None:
+        folder = self.checkpoint.partial(step)
+        rank = self.gang.rank
+        write_json(folder, f"rank-{rank}", {"rng": capture_random_state(), "seed": seed})
+        if source is not None and (state := source.state()) is not None:
+            write_state(folder, f"loader-{rank}", state)
+        if rank != 0:
+            return
+        self.checkpoint.write_shared(folder)
+        write_json(folder, "loop", {"step": step, **place.as_saved(), "values": self.checkpoint.values})
+
+    def _commit(self, step: int, started_at: float) -> bool:
+        self.link.poll()
+        if self.link.lease_has_ended:
+            self.say("the lease has ended: this checkpoint is not committed")
+            return False
+        try:
+            reference = self.checkpoint.commit(step)
+        except OSError as error:
+            self.say(f"checkpoint at step {step} failed: {error}")
+            return False
+        took_s = time.monotonic() - started_at
+        fields = {"step": reference.step, "path": reference.path, "digest": reference.digest, "took_s": took_s}
+        self.link.send({"type": "commit", **fields})
+        self.checkpoint.prune(self.link.recorded if self.is_scheduled else None)
+        return True

@@ -1,0 +1,212 @@
+"""What the loop measures and reports: throughput, named values such as the loss, the gradient noise scale.
+
+Instants are arguments (seconds of a steady clock); nothing here reads a clock. Reported tensors are read when they are
+sent, and not before.
+
+Gradient noise says what a larger batch would be worth. Every so many updates, the gradients of two updates in a row are
+compared. The parameters hardly move between them, so they are two draws of one gradient, each of a batch of B samples:
+
+    |G|^2 = g . g'        S = B |g - g'|^2 / 2        noise scale phi = S / |G|^2, in samples
+
+Both are averaged before they are divided (`optimizer.performance.noise` says what follows from phi). The gradients are
+those that the optimizer is about to use: averaged over ranks, summed over passes, and clipped where the script clips.
+Between the two updates a copy of the gradients is kept.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections import deque
+from collections.abc import Iterable, Mapping
+from statistics import median
+from typing import Any
+
+MAX_VALUES = 32
+
+
+class ReportedValues:
+    """The newest and the first number of each name."""
+
+    def __init__(self) -> None:
+        self._newest: dict[str, Any] = {}
+        self._first: dict[str, float] = {}
+        #: Of the model, once they were counted.
+        self.facts: dict[str, float] = {}
+        #: Names whose number has been none, which was said.
+        self._lost: set[str] = set()
+
+    def take(self, values: Mapping[str, Any]) -> None:
+        """Tensors are kept as they are; the first of each name is read at once."""
+        for name, value in values.items():
+            number = value.detach() if hasattr(value, "detach") else value
+            if name not in self._first and len(self._first) < MAX_VALUES:
+                self._first[name] = float(number)
+            if name in self._first:
+                self._newest[name] = number
+
+    def told(self) -> dict[str, dict[str, float]]:
+        """Both, as fields of a message, and the facts."""
+        told = {"values": self._finite(self._newest), "first_values": self._finite(self._first)}
+        return told | {"facts": self.facts} if self.facts else told
+
+    def _finite(self, values: Mapping[str, Any]) -> dict[str, float]:
+        """JSON has no NaN: a loss that is none is left out, which is said once, in the job's own log."""
+        numbers = {name: float(value) for name, value in values.items()}
+        for name, number in numbers.items():
+            if not math.isfinite(number) and name not in self._lost:
+                self._lost.add(name)
+                told = f"walras: {name} is {number}: it is not shown until it is a number again; training goes on"
+                print(told, file=sys.stderr, flush=True)
+        return {name: number for name, number in numbers.items() if math.isfinite(number)}
+
+
+#: The first steps compile, allocate and warm caches; they say nothing about the speed to come.
+WARM_UP_STEPS = 2
+#: A window closes at the first step after this long.
+WINDOW_S = 0.5
+WINDOWS_KEPT = 60
+#: A pause this long, and this many times a usual step, was not a step: the process was suspended, or did other work.
+PAUSE_S = 1.0
+PAUSE_STEPS = 5.0
+#: A loop that falls behind its pace makes up for this much and no more.
+CATCH_UP_S = 0.25
+
+
+class ThroughputMeter:
+    """Median rate over undisturbed windows of steps."""
+
+    def __init__(self) -> None:
+        self._to_skip = WARM_UP_STEPS
+        self._opened_at: float | None = None
+        self._last_at = 0.0
+        self._steps = 0
+        self._rates: deque[float] = deque(maxlen=WINDOWS_KEPT)
+        #: Windows measured so far.
+        self.samples = 0
+        #: Median of the rates, found once a window and not once a step; and the longest gap that is still a step.
+        self.steps_per_s: float | None = None
+        self._longest_s = float("inf")
+
+    def step(self, at: float) -> None:
+        """A step ended at this instant."""
+        if self._to_skip > 0:
+            self._to_skip -= 1
+            return
+        if self._opened_at is None or at - self._last_at > self._longest_s:
+            self._open(at)
+            return
+        self._steps += 1
+        self._last_at = at
+        if at - self._opened_at >= WINDOW_S:
+            self._rates.append(self._steps / (at - self._opened_at))
+            self.samples += 1
+            self.steps_per_s = median(self._rates)
+            self._longest_s = max(PAUSE_S, PAUSE_STEPS / self.steps_per_s)
+            self._open(at)
+
+    def disturb(self) -> None:
+        """Something else than steps happened (a checkpoint): drop the open window."""
+        self._opened_at = None
+
+    def _open(self, at: float) -> None:
+        self._opened_at = self._last_at = at
+        self._steps = 0
+
+
+class StepPacer:
+    """Says how long to wait so that steps end `pace` times a second."""
+
+    def __init__(self, pace: float) -> None:
+        assert pace > 0
+        self._step_s = 1.0 / pace
+        self._due_at: float | None = None
+
+    def begin(self, at: float) -> None:
+        """Steps begin now: what was waited for before is not made up for."""
+        self._due_at = at
+
+    def wait_s(self, at: float, part: float = 1.0) -> float:
+        """How long the step that has done its work at this instant still has to last. `part`: of a usual step."""
+        due_at = at if self._due_at is None else self._due_at + part * self._step_s
+        # Time lost to a suspension or a checkpoint is lost; jitter is made up for.
+        self._due_at = max(due_at, at - CATCH_UP_S)
+        return max(0.0, self._due_at - at)
+
+
+#: Weight of what came before, for one comparison.
+NOISE_DECAY = 0.95
+
+
+class NoiseScaleMeter:
+    """Listens to one optimizer."""
+
+    def __init__(self, optimizer: Any, every: int) -> None:
+        if every < 2:
+            raise ValueError(f"noise_every={every}: two updates in a row are compared, so at least 2")
+        #: Samples in one batch over all ranks; None until known.
+        self.samples: int | None = None
+        #: Batches that the script has taken.
+        self.batches = 0
+        self._every = every
+        self._updates = 0
+        self._batches_then = 0
+        self._kept: list[Any] | None = None
+        #: Not read yet: reading waits for the accelerator.
+        self._fresh: list[tuple[Any, float]] = []
+        self._signal = self._spread = 0.0
+        optimizer.register_step_pre_hook(self._before_step)
+
+    @property
+    def scale(self) -> float | None:
+        """phi in samples; None until something was seen, and where all of it was noise."""
+        for sums, samples in self._fresh:
+            first, second, both = sums.tolist()
+            spread = samples * (0.5 * (first + second) - both)
+            if math.isfinite(spread):
+                self._signal = NOISE_DECAY * self._signal + (1.0 - NOISE_DECAY) * both
+                self._spread = NOISE_DECAY * self._spread + (1.0 - NOISE_DECAY) * spread
+        self._fresh.clear()
+        return max(0.0, self._spread) / self._signal if self._signal > 0.0 else None
+
+    def resize(self, samples: int | None) -> None:
+        """Batches have so many samples from now on; a batch of the old size is not compared with one of the new."""
+        self.samples, self._kept = samples, None
+
+    def _before_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        self._updates += 1
+        turn = self._updates % self._every
+        if turn == self._every - 1:
+            self._batches_then = self.batches
+            self._kept = [gradient.clone() for gradient in _gradients(optimizer)]
+        elif turn == 0 and self._kept is not None:
+            gradients, kept, self._kept = _gradients(optimizer), self._kept, None
+            # The batch of an update in progress was counted when the one before it ended.
+            batches = max(1, self.batches - self._batches_then)
+            if self.samples is not None and gradients and len(gradients) == len(kept):
+                self._fresh.append((_products(gradients, kept), float(self.samples * batches)))
+
+
+def noise_meter_for(things: Iterable[Any], every: int | None, rank: int) -> NoiseScaleMeter | None:
+    """A gauge of the first optimizer among them, on rank 0, which reports: all ranks have the same mean gradient."""
+    if every is None:
+        return None
+    optimizer = next((thing for thing in things if hasattr(thing, "register_step_pre_hook")), None)
+    if optimizer is None:
+        raise ValueError("noise_every: the checkpoint holds no torch optimizer whose gradients could be compared")
+    return NoiseScaleMeter(optimizer, every) if rank == 0 else None
+
+
+def _gradients(optimizer: Any) -> list[Any]:
+    parameters = (parameter for group in optimizer.param_groups for parameter in group["params"])
+    return [parameter.grad.detach() for parameter in parameters if parameter.grad is not None]
+
+
+def _products(gradients: list[Any], kept: list[Any]) -> Any:
+    """|g|^2, |g'|^2 and g . g' as one tensor, still on its way."""
+    torch: Any = sys.modules["torch"]
+    rows = []
+    for gradient, other in zip(gradients, kept, strict=True):
+        now, then = gradient.reshape(-1).float(), other.reshape(-1).float()
+        rows.append(torch.stack([now.dot(now), then.dot(then), now.dot(then)]))
+    return torch.stack(rows).sum(dim=0)

@@ -1,0 +1,300 @@
+"""What the scheduler tells a training process: environment variables at its start, then JSON lines over a socket.
+
+Every variable may be absent; then the process runs by itself, as on a laptop. Losing the socket never breaks training.
+
+Sent: hello, progress, commit, note, finished (the loop is over: from now on a stop is a signal).
+Received: stop (checkpoint now), save (the same, and go on), lease (its end, as CLOCK_BOOTTIME, which every process of
+this machine shares), recorded (the server has a checkpoint: older ones may go).
+Whoever moves a job while it trains also sends: park (checkpoint, and wait in memory), batch (use another one from now
+on). A process that waits sends standby and receives go (train from this checkpoint, in this attempt, to that step).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import socket
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class ControlRequest:
+    """What one rank wants, and after a meeting what all do."""
+
+    stop: bool = False
+    save: bool = False
+    #: Save, and then wait in memory instead of ending.
+    park: bool = False
+    #: Go on with batches of so many samples over all ranks, and end after so many steps of all; 0: as it was. Of rank
+    #: 0 alone.
+    samples: int = 0
+    limit: int = 0
+
+
+@dataclass(frozen=True)
+class CheckpointReference:
+    """A complete checkpoint, as the scheduler records it."""
+
+    path: str
+    #: SHA-256 over the names, sizes and hashes of its files.
+    digest: str
+    step: int
+
+
+@dataclass(frozen=True)
+class JobEnvironment:
+    #: Unix socket of the supervisor; empty without a scheduler.
+    socket: str = ""
+    #: Where the job's attempts keep their checkpoints; empty without a scheduler.
+    checkpoint_dir: str = ""
+    #: The checkpoint to resume from, and no other.
+    resume: CheckpointReference | None = None
+    attempt: int = 0
+    #: Steps the job is to do in all.
+    steps: int | None = None
+    #: Steps/s of the gang on the accelerator that is emulated here.
+    pace: float | None = None
+    rank: int = 0
+    world_size: int = 1
+    #: Over which the gang is spread, and its ranks on each of them.
+    machines: int = 1
+    ranks_per_machine: int = 1
+    #: Samples of one step over all ranks, as the job file states them.
+    batch: int | None = None
+    #: Wait, with everything made, until told to go on from a checkpoint that does not exist yet.
+    stands_by: bool = False
+
+    @property
+    def is_scheduled(self) -> bool:
+        return bool(self.socket)
+
+
+def read_job_environment(environ: Mapping[str, str]) -> JobEnvironment:
+    """Read the variables; a malformed one is an error that names it (they are written by the supervisor)."""
+    resume = environ.get("WALRAS_RESUME", "")
+    return JobEnvironment(
+        socket=environ.get("WALRAS_SOCKET", ""),
+        checkpoint_dir=environ.get("WALRAS_CHECKPOINT_DIR", ""),
+        resume=_parse_reference(resume) if resume else None,
+        attempt=int(_number(environ, "WALRAS_ATTEMPT") or 0),
+        steps=_whole(_number(environ, "WALRAS_STEPS")),
+        pace=_number(environ, "WALRAS_PACE"),
+        rank=int(_number(environ, "RANK") or 0),
+        world_size=int(_number(environ, "WORLD_SIZE") or 1),
+        machines=int(_number(environ, "WALRAS_NUM_NODES") or 1),
+        ranks_per_machine=int(_number(environ, "LOCAL_WORLD_SIZE") or 1),
+        batch=_whole(_number(environ, "WALRAS_BATCH")),
+        stands_by=environ.get("WALRAS_STANDBY") == "1",
+    )
+
+
+def whole_batch(whole: int, environ: Mapping[str, str] = os.environ) -> int:
+    """Samples of a step over all ranks: those of the job file's `batch: {global: N}`, or else `whole`."""
+    return read_job_environment(environ).batch or whole
+
+
+def batch_per_rank(whole: int, environ: Mapping[str, str] = os.environ) -> int:
+    """Samples that each rank has in a step of `whole` samples (the job file's `batch: {global: N}` comes first).
+
+    However many ranks an elastic job has, a step is then the same step. Raises ValueError where it cannot be shared
+    evenly.
+    """
+    settings, whole = read_job_environment(environ), whole_batch(whole, environ)
+    each, rest = divmod(whole, settings.world_size)
+    if rest or not each:
+        raise ValueError(f"{settings.world_size} ranks cannot share a batch of {whole} evenly")
+    return each
+
+
+def _number(environ: Mapping[str, str], name: str) -> float | None:
+    text = environ.get(name, "")
+    if not text:
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"{name}={text!r} is not a number") from None
+
+
+def _whole(number: float | None) -> int | None:
+    return None if number is None else int(number)
+
+
+def _parse_reference(text: str) -> CheckpointReference:
+    try:
+        fields = json.loads(text)
+        return CheckpointReference(path=str(fields["path"]), digest=str(fields["digest"]), step=int(fields["step"]))
+    except (ValueError, KeyError, TypeError):
+        raise ValueError(f"WALRAS_RESUME={text!r} is not a JSON object with path, digest and step") from None
+
+
+#: What waits for a supervisor that does not read. Progress beyond it is dropped, commits are not.
+MAX_BACKLOG_BYTES = 64 * 1024
+_MAX_LINE_BYTES = 64 * 1024
+
+
+@dataclass(frozen=True)
+class TakeOver:
+    """From here on it is this process that trains the job."""
+
+    attempt: int
+    #: The checkpoint to go on from; None: from the beginning.
+    resume: CheckpointReference | None
+    #: Steps the job is to do in all.
+    steps: int | None
+    #: Samples of a step over all ranks; None: as the process was started with.
+    samples: int | None
+
+
+class SupervisorLink:
+    """One connection, made at once if there is a path. Every method is harmless when there is none."""
+
+    def __init__(self, path: str, rank: int, pid: int) -> None:
+        #: Set once the scheduler wants the attempt to save and end.
+        self.stop_requested = False
+        #: Set when a checkpoint is wanted soon; whoever saves unsets it.
+        self.save_requested = False
+        #: Save and wait in memory, rather than end.
+        self.park_requested = False
+        #: Samples of a step from now on, and the steps in all (0: as it was); whoever takes it unsets it.
+        self.batch_requested: tuple[int, int] | None = None
+        self._go: TakeOver | None = None
+        #: CLOCK_BOOTTIME at which the lease ends; None until told.
+        self.lease_until: float | None = None
+        #: Digests of checkpoints that the server has recorded.
+        self.recorded: set[str] = set()
+        self._received = b""
+        self._backlog = b""
+        self._socket = _connect(path) if path else None
+        self.send({"type": "hello", "rank": rank, "pid": pid})
+
+    @property
+    def lease_has_ended(self) -> bool:
+        """True after a lease that was not renewed: nothing that happens now counts any more."""
+        return self.lease_until is not None and time.clock_gettime(time.CLOCK_BOOTTIME) >= self.lease_until
+
+    def wish(self, *, is_due: bool, is_first: bool, can_move: bool) -> ControlRequest:
+        """What is asked of this rank. `is_due`: to save now; `can_move`: it can wait in memory, or change batch."""
+        samples, limit = self.batch_requested if self.batch_requested and can_move and is_first else (0, 0)
+        stop = self.stop_requested or (self.park_requested and not can_move)
+        return ControlRequest(stop, is_due and is_first, self.park_requested and can_move, samples, limit)
+
+    def send(self, message: dict[str, Any], *, may_drop: bool = False) -> None:
+        if self._socket is None or (may_drop and len(self._backlog) > MAX_BACKLOG_BYTES):
+            return
+        self._backlog += json.dumps(message).encode() + b"\n"
+        self._flush()
+
+    def poll(self) -> None:
+        """Take in what has arrived; never waits."""
+        while self._socket is not None:
+            try:
+                chunk = self._socket.recv(65536)
+            except (BlockingIOError, InterruptedError):
+                break
+            except OSError:
+                chunk = b""
+            if not chunk:
+                self.close()
+                break
+            self._received += chunk
+        *lines, self._received = self._received.split(b"\n")
+        if len(self._received) > _MAX_LINE_BYTES:
+            self.close()
+        for line in lines:
+            self._take(line)
+        if self._backlog:
+            self._flush()
+
+    def wait(self, seconds: float) -> None:
+        """Sleep, but wake to take in what arrives; return early once a stop is requested."""
+        until = time.monotonic() + seconds
+        while not self.stop_requested and (left := until - time.monotonic()) > 0:
+            if self._socket is None:
+                time.sleep(left)
+            elif select.select([self._socket], [], [], left)[0]:
+                self.poll()
+
+    def stand_by(self) -> TakeOver | None:
+        """Say that this process waits, and wait; None: it is to end."""
+        self.park_requested, self._go = False, None
+        self.send({"type": "standby"})
+        while self._go is None and not self.stop_requested and self._socket is not None:
+            select.select([self._socket], [], [], 60.0)
+            self.poll()
+        return None if self.stop_requested else self._go
+
+    def drain(self, seconds: float) -> None:
+        """Give a slow supervisor this long to take what is still to be sent."""
+        until = time.monotonic() + seconds
+        while self._backlog and self._socket is not None and time.monotonic() < until:
+            select.select([], [self._socket], [], 0.05)
+            self._flush()
+
+    def _take(self, line: bytes) -> None:
+        try:
+            message = json.loads(line)
+            kind = message["type"]
+            if kind == "stop":
+                self.stop_requested = True
+            elif kind == "save":
+                self.save_requested = True
+            elif kind == "lease":
+                self.lease_until = float(message["until"])
+            elif kind == "recorded":
+                self.recorded.add(str(message["digest"]))
+            elif kind == "park":
+                self.park_requested = True
+            elif kind == "batch":
+                self.batch_requested = int(message["samples"]), int(message["steps"] or 0)
+            elif kind == "go":
+                self._go = _parse_take_over(message)
+        except (ValueError, KeyError, TypeError):
+            return  # a supervisor of another version: what is not understood is left alone
+
+    def _flush(self) -> None:
+        if self._socket is None:
+            return
+        try:
+            self._backlog = self._backlog[self._socket.send(self._backlog) :]
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            self.close()
+
+    def close(self) -> None:
+        """Hang up: the supervisor sends signals from now on."""
+        if self._socket is not None:
+            self._socket.close()
+        self._socket = None
+        self._backlog = b""
+
+
+def _parse_take_over(message: dict[str, Any]) -> TakeOver:
+    resume = message["resume"]
+    reference = (
+        None if resume is None else CheckpointReference(str(resume["path"]), str(resume["digest"]), int(resume["step"]))
+    )
+    steps, samples = message["steps"], message["samples"]
+    return TakeOver(
+        int(message["attempt"]),
+        reference,
+        None if steps is None else int(steps),
+        None if samples is None else int(samples),
+    )
+
+
+def _connect(path: str) -> socket.socket | None:
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection.settimeout(5.0)
+    try:
+        connection.connect(path)
+    except OSError:
+        connection.close()
+        return None
+    connection.setblocking(False)
+    return connection

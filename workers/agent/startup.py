@@ -1,0 +1,144 @@
+"""Starts an agent: from options to a running loop. SIGTERM ends the agent and leaves its supervisors running."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import aiohttp
+
+from walras import __version__
+from walras.errors import ConfigError, Forbidden
+from walras.wire import Register, ShapeFacts
+from workers.agent.agent import Agent
+from workers.agent.launch import AgentMachine, load_emulated_speeds
+from workers.agent.machine_notices import SpotNoticeWatcher
+from workers.agent.report_store import AgentStore
+from workers.agent.server_client import Enrolment, ServerClient
+from workers.devices import Accelerators, Host, detect_accelerators, detect_host, own_address
+
+
+@dataclass(frozen=True)
+class AgentOptions:
+    server: str
+    #: Keeps the credential, the attempts and their logs. One agent at a time.
+    state: Path
+    node_id: str
+    shape: str
+    #: Read when the agent has no credential yet.
+    join_token_file: Path | None = None
+    #: None: detect GPUs; without any the machine is a `cpu` machine.
+    accelerator: str | None = None
+    accelerators: int | None = None
+    #: None: what this host has.
+    cpus: float | None = None
+    memory_bytes: int | None = None
+    market: Literal["owned", "on_demand", "spot"] = "owned"
+    zone: str = "default"
+    nominal_speed: float = 1.0
+    emulated: bool = False
+    #: Speed table of emulated accelerators (YAML).
+    speeds: Path | None = None
+    rent_token_file: Path | None = None
+    #: Ask the metadata service of EC2 whether this machine is to be taken away.
+    spot_notices: bool = False
+    metadata_url: str = "http://169.254.169.254"
+    #: Address at which the other machines of a gang reach this one. None: the one that reaches the server.
+    address: str | None = None
+
+
+log = logging.getLogger(__name__)
+
+
+def run_agent(options: AgentOptions) -> int:
+    """Run until SIGTERM or SIGINT: 0. A join token that the server does not accept, or a folder in use: 1.
+
+    Raises:
+        UserError: options that do not hold together.
+    """
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    machine = _machine(options, os.environ)
+    try:
+        store = AgentStore(options.state)
+    except BlockingIOError:
+        raise ConfigError(f"another agent uses {options.state}", field="--state", fix="one folder per agent") from None
+    try:
+        return asyncio.run(_run(options, machine, store))
+    finally:
+        store.close()
+
+
+async def _run(options: AgentOptions, machine: AgentMachine, store: AgentStore) -> int:
+    async with aiohttp.ClientSession() as session:
+        client = ServerClient(session, options.server)
+        spot = SpotNoticeWatcher(session, options.metadata_url) if options.spot_notices else None
+        agent = Agent(machine, store, client, _enrolment(options, machine), spot)
+        running = asyncio.create_task(agent.run())
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, running.cancel)
+        try:
+            with contextlib.suppress(asyncio.CancelledError):
+                await running
+        except Forbidden as error:
+            log.error("the server does not accept this machine: %s%s", error, f"; {error.fix}" if error.fix else "")
+            return 1
+    return 0
+
+
+def _machine(options: AgentOptions, environ: Mapping[str, str]) -> AgentMachine:
+    host = detect_host()
+    return AgentMachine(
+        state=options.state.absolute(),
+        accelerators=_accelerators(options, environ),
+        host=Host(
+            cpus=options.cpus if options.cpus is not None else host.cpus,
+            memory_bytes=options.memory_bytes if options.memory_bytes is not None else host.memory_bytes,
+        ),
+        is_emulated=options.emulated,
+        speeds=load_emulated_speeds(options.speeds) if options.speeds is not None else {},
+        environ=dict(environ),
+    )
+
+
+def _accelerators(options: AgentOptions, environ: Mapping[str, str]) -> Accelerators:
+    """What the options say, checked against what is there unless it is emulated."""
+    if options.emulated:
+        if options.accelerator is None:
+            raise ConfigError("--emulated needs --accelerator", field="--accelerator", fix="name the type to emulate")
+        return Accelerators(options.accelerator, options.accelerators or 1)
+    try:
+        found = detect_accelerators(environ)
+    except ValueError as error:
+        raise ConfigError(str(error), field="--accelerator") from None
+    name, count = options.accelerator or found.name, options.accelerators or found.count
+    if found.cuda_names and count > found.count:
+        raise ConfigError(f"{count} accelerators asked for, {found.count} found", field="--accelerators")
+    return Accelerators(name, count, found.cuda_names[:count])
+
+
+def _enrolment(options: AgentOptions, machine: AgentMachine) -> Enrolment:
+    facts = ShapeFacts(
+        shape=options.shape,
+        accelerator=machine.accelerators.name,
+        accelerators=machine.accelerators.count,
+        cpus=machine.host.cpus,
+        memory_bytes=machine.host.memory_bytes,
+        nominal_speed=options.nominal_speed,
+        emulated=options.emulated,
+        market=options.market,
+        zone=options.zone,
+    )
+    rent_token = options.rent_token_file.read_text().strip() if options.rent_token_file is not None else ""
+    return Enrolment(
+        state=options.state,
+        message=Register(node_id=options.node_id, facts=facts, rent_token=rent_token, version=__version__),
+        join_token_file=options.join_token_file,
+        address=options.address or own_address(options.server),
+    )

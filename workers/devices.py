@@ -1,0 +1,182 @@
+"""The machine's devices: what NVML and the host have, which attempt holds which, and the port of a rendezvous.
+
+Accelerators are found through NVML, where nvidia-ml-py is installed. Node rank 0 of a gang keeps a port bound until its
+ranks start.
+"""
+
+import importlib
+import os
+import re
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
+
+#: A machine without accelerators runs as many single-rank jobs as it has places; one, unless told otherwise.
+CPU = "cpu"
+
+
+@dataclass(frozen=True)
+class Accelerators:
+    """The accelerators that may be used here. A device number is a position in `cuda_names`, where there are any."""
+
+    #: Canonical name, such as `a100-40gb`.
+    name: str
+    count: int
+    #: What CUDA_VISIBLE_DEVICES calls each of them (UUIDs: they mean the same to NVML and to CUDA).
+    cuda_names: tuple[str, ...] = ()
+
+    def visible_devices(self, devices: list[int]) -> str:
+        """CUDA_VISIBLE_DEVICES for these devices; empty hides the GPUs of the machine from emulated ones."""
+        return ",".join(self.cuda_names[device] for device in devices) if self.cuda_names else ""
+
+
+@dataclass(frozen=True)
+class Host:
+    cpus: float
+    memory_bytes: int
+
+
+def detect_host() -> Host:
+    memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return Host(cpus=float(len(os.sched_getaffinity(0))), memory_bytes=memory_bytes)
+
+
+def detect_accelerators(environ: Mapping[str, str]) -> Accelerators:
+    """The GPUs that NVML sees and CUDA_VISIBLE_DEVICES allows; without any, the machine is one place on its CPU."""
+    found = _nvml_devices()
+    allowed = environ.get("CUDA_VISIBLE_DEVICES")
+    if allowed is not None:
+        wanted = [word.strip() for word in allowed.split(",") if word.strip()]
+        found = [device for index, device in enumerate(found) if str(index) in wanted or device[0] in wanted]
+    if not found:
+        return Accelerators(CPU, 1)
+    names = {canonical_gpu_name(product, memory_bytes) for _, product, memory_bytes in found}
+    # A machine is of one shape. Mixed GPUs in one machine: run one agent per type, each with its own visible devices.
+    if len(names) > 1:
+        raise ValueError(f"unlike GPUs in one machine ({', '.join(sorted(names))}): set CUDA_VISIBLE_DEVICES per agent")
+    return Accelerators(names.pop(), len(found), tuple(uuid for uuid, _, _ in found))
+
+
+def canonical_gpu_name(product: str, memory_bytes: int) -> str:
+    """`NVIDIA A100-SXM4-40GB` is `a100-40gb`. Memory is in the name where a product is sold with more than one size."""
+    model = re.search(
+        r"\b(?:GeForce )?((?:RTX|GTX) ?(?:A?\d{3,4})(?: Ti| SUPER)?|[A-Z]{1,2}\d{1,3}S?|GB\d{3})\b", product
+    )
+    name = (model.group(1) if model else product.removeprefix("NVIDIA ")).lower().replace(" ", "-")
+    gigabytes = round(memory_bytes / 2**30)
+    sizes = {"a100": (40, 80), "v100": (16, 32), "h100": (80, 94)}.get(name)
+    if sizes is None:
+        return name
+    return f"{name}-{min(sizes, key=lambda size: abs(size - gigabytes))}gb"
+
+
+def _nvml_devices() -> list[tuple[str, str, int]]:
+    """(UUID, product, memory) of every GPU, in NVML's order; none where there is no NVML."""
+    try:
+        nvml: Any = importlib.import_module("pynvml")
+    except ImportError:
+        return []
+    try:
+        nvml.nvmlInit()
+    except nvml.NVMLError:
+        return []
+    try:
+        handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
+        return [
+            (
+                _text(nvml.nvmlDeviceGetUUID(handle)),
+                _text(nvml.nvmlDeviceGetName(handle)),
+                int(nvml.nvmlDeviceGetMemoryInfo(handle).total),
+            )
+            for handle in handles
+        ]
+    finally:
+        nvml.nvmlShutdown()
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def bind_rendezvous_port() -> socket.socket:
+    """A port that nobody else here gets while the socket is open."""
+    holder = socket.socket()
+    holder.bind(("", 0))
+    return holder
+
+
+def own_address(server_url: str) -> str:
+    """The address of ours from which the server is reached; loopback where that cannot be found out."""
+    parts = urlsplit(server_url)
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            # Connecting a datagram socket sends nothing; it only picks the route.
+            probe.connect((parts.hostname or "127.0.0.1", parts.port or 443))
+            address: str = probe.getsockname()[0]
+            return address
+    except OSError:
+        return "127.0.0.1"
+
+
+AttemptKey = tuple[int, int]
+
+
+@dataclass
+class DeviceHold:
+    devices: list[int]
+    #: Set between prepare and start on node rank 0.
+    port: socket.socket | None = None
+    #: Steady-clock instant at which a hold that was never started is given up; None once started.
+    expires_at: float | None = None
+
+
+@dataclass
+class DeviceHolds:
+    device_count: int
+    _holds: dict[AttemptKey, DeviceHold] = field(default_factory=dict)
+
+    def conflict(self, key: AttemptKey, devices: list[int]) -> str:
+        """Why these devices cannot be held by this attempt; empty if they can."""
+        unknown = [device for device in devices if not 0 <= device < self.device_count]
+        if unknown or not devices or len(set(devices)) != len(devices):
+            return f"no such devices here: {devices} of {self.device_count}"
+        for other, hold in self._holds.items():
+            taken = sorted(set(hold.devices) & set(devices))
+            if other != key and taken:
+                return f"devices {taken} are held by job {other[0]}, attempt {other[1]}"
+        return ""
+
+    def take(self, key: AttemptKey, hold: DeviceHold) -> None:
+        self._release_port(key)
+        self._holds[key] = hold
+
+    def start(self, key: AttemptKey, devices: list[int]) -> None:
+        """The attempt runs: its port is free for its ranks, its devices are held until `release`."""
+        self.take(key, DeviceHold(devices))
+
+    def release(self, key: AttemptKey) -> None:
+        self._release_port(key)
+        self._holds.pop(key, None)
+
+    def is_prepared(self, key: AttemptKey) -> bool:
+        hold = self._holds.get(key)
+        return hold is not None and hold.expires_at is not None
+
+    @property
+    def prepared(self) -> list[AttemptKey]:
+        return [key for key in self._holds if self.is_prepared(key)]
+
+    def expired(self, now: float) -> list[AttemptKey]:
+        return [key for key, hold in self._holds.items() if hold.expires_at is not None and hold.expires_at <= now]
+
+    def port_of(self, key: AttemptKey) -> int:
+        hold = self._holds.get(key)
+        return 0 if hold is None or hold.port is None else int(hold.port.getsockname()[1])
+
+    def _release_port(self, key: AttemptKey) -> None:
+        hold = self._holds.get(key)
+        if hold is not None and hold.port is not None:
+            hold.port.close()
+            hold.port = None

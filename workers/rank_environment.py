@@ -1,0 +1,119 @@
+"""What a rank finds: its environment variables, and the folder with the in-job client.
+
+The environment is a whitelist of the agent's, plus what the job says, plus what we add: what an agent was started with
+(tokens, credentials of a cloud) does not concern a job. The client folder holds `walras/__init__.py` and
+`walras.training`, and nothing else: never the checkout and never our site-packages, because users have modules named
+`scheduler` and `optimizer` of their own.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import walras
+import walras.training
+from walras.wire import StartCommand
+from workers.processes import COOKIE_VARIABLE
+
+
+def build_client_folder(state: Path) -> Path:
+    """Copy the client below the agent's state folder, once per version of it; safe against another agent doing so."""
+    sources = _client_sources()
+    hashed = hashlib.sha256()
+    for relative, source in sources:
+        hashed.update(str(relative).encode() + b"\0" + source.read_bytes())
+    folder = state / "client" / hashed.hexdigest()[:16]
+    if folder.exists():
+        return folder
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    partial = Path(tempfile.mkdtemp(dir=folder.parent))
+    partial.chmod(0o755)
+    for relative, source in sources:
+        target = partial / relative
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source, target)
+    try:
+        os.rename(partial, folder)
+    except OSError:
+        shutil.rmtree(partial)
+        if not folder.exists():
+            raise
+    return folder
+
+
+def _client_sources() -> list[tuple[Path, Path]]:
+    package = Path(str(walras.__file__)).parent
+    training = Path(str(walras.training.__file__)).parent
+    files = [package / "__init__.py", *sorted(training.glob("*.py"))]
+    return [(Path("walras") / file.relative_to(package), file) for file in files]
+
+
+INHERITED = frozenset(
+    {
+        *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR", "LD_LIBRARY_PATH"),
+        *("VIRTUAL_ENV", "CONDA_PREFIX", "CUDA_HOME", "CUDA_PATH", "SSL_CERT_FILE", "SSL_CERT_DIR"),
+    }
+)
+INHERITED_PREFIXES = ("LC_", "NCCL_", "GLOO_", "NVIDIA_")
+
+
+@dataclass(frozen=True)
+class RankSettings:
+    """What the machine adds to a start command."""
+
+    #: A folder with `walras/__init__.py` and `walras/training` alone.
+    client_folder: Path
+    rank_socket: str
+    cookie: str
+    #: For CUDA_VISIBLE_DEVICES; empty where the devices are no real GPUs.
+    visible_devices: str
+    #: Gang steps/s, where the accelerator is emulated and the pace is known.
+    pace: float | None
+    threads: int
+
+
+def rank_environment(inherited: Mapping[str, str], command: StartCommand, settings: RankSettings) -> dict[str, str]:
+    """Everything but RANK, LOCAL_RANK and MASTER_PORT, which the supervisor adds."""
+    env = {name: value for name, value in inherited.items() if name in INHERITED or name.startswith(INHERITED_PREFIXES)}
+    # Output shows up at once. Both of these a job may set otherwise.
+    env |= {"PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": str(settings.threads)}
+    env |= command.env
+    # The job's own modules come first; the client hides nothing of the job's (walras/__init__.py extends its path).
+    own_path = command.env.get("PYTHONPATH", "")
+    env["PYTHONPATH"] = ":".join(part for part in (own_path, str(settings.client_folder)) if part)
+    return env | _walras_variables(command, settings)
+
+
+def _walras_variables(command: StartCommand, settings: RankSettings) -> dict[str, str]:
+    per_node = len(command.devices)
+    address = command.master_address or "127.0.0.1"
+    env = {
+        "WALRAS_JOB_ID": str(command.job_id),
+        "WALRAS_JOB_NAME": command.name,
+        "WALRAS_ATTEMPT": str(command.attempt),
+        "WALRAS_NODE_RANK": str(command.node_rank),
+        "WALRAS_NUM_NODES": str(command.num_nodes),
+        "WALRAS_GPUS_PER_NODE": str(per_node),
+        "WALRAS_MASTER_ADDR": address,
+        "WALRAS_CHECKPOINT_DIR": command.checkpoint_dir,
+        "WALRAS_SOCKET": settings.rank_socket,
+        "WALRAS_TOKEN": command.job_token,
+        COOKIE_VARIABLE: settings.cookie,
+        "WORLD_SIZE": str(command.world_size),
+        "LOCAL_WORLD_SIZE": str(per_node),
+        "MASTER_ADDR": address,
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        "CUDA_VISIBLE_DEVICES": settings.visible_devices,
+    }
+    if command.resume is not None:
+        env["WALRAS_RESUME"] = json.dumps(command.resume.model_dump())
+    if command.steps is not None:
+        env["WALRAS_STEPS"] = str(command.steps)
+    if settings.pace is not None:
+        env["WALRAS_PACE"] = str(settings.pace)
+    return env

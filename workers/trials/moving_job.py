@@ -1,0 +1,295 @@
+"""A job that is moved from one number of ranks and batch to another while it trains: real processes on this machine.
+
+Where only the batch differs, and the script says that it bears that, the ranks are told at a step's end. For another
+number of ranks the next ones start, import and build what they need while the old ones train on; then these save, and
+those go on from there. A gang that gave way to a larger one waits in memory: its ranks stand on machines that the
+larger one holds anyway, and the job may come back. On accelerators, whose memory two gangs would have to share, the old
+ranks end first. `configuration_trials` decides where the job goes.
+"""
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from walras.configuration_search import SearchError, TrialConfiguration
+from walras.wire import Manifest
+from workers import processes
+from workers.rank_environment import RankSettings, build_client_folder, rank_environment
+from workers.trials.local_ranks import LocalRanks, ScriptStart, TrialAttempt, TrialProgress
+
+_POLL_S = 0.02
+#: Steps the job is to do in all, given those done; None: the script's.
+StepsLimit = Callable[[int], int | None]
+IsEnough = Callable[[TrialProgress], bool]
+
+
+@dataclass(frozen=True)
+class MovingJob:
+    """The script, this machine as it is to see it, and a folder for logs and checkpoints, which stay."""
+
+    name: str
+    kind: str
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    workdir: str
+    folder: Path
+    #: What we were started with; ranks see a whitelist of it.
+    environ: Mapping[str, str]
+    #: What CUDA_VISIBLE_DEVICES calls the accelerators; empty on a machine without.
+    devices: tuple[str, ...] = ()
+    grace_s: float = 60.0
+
+    def begin(self) -> "MovingRun":
+        """Nothing runs until its first stretch."""
+        return MovingRun(self)
+
+    def environments(
+        self,
+        number: int,
+        configuration: TrialConfiguration,
+        resume: Manifest | None,
+        steps: int | None,
+        attempt: TrialAttempt,
+    ) -> list[dict[str, str]]:
+        """Of each rank."""
+        ranks = configuration.workers
+        started = ScriptStart(ranks, self.folder / "checkpoints", attempt=number, resume=resume, steps=steps)
+        settings = RankSettings(
+            build_client_folder(self.folder),
+            attempt.rank_socket,
+            attempt.ranks.cookie,
+            ",".join(self.devices[:ranks]),
+            None,
+            max(1, len(os.sched_getaffinity(0)) // ranks),
+        )
+        env = rank_environment(self.environ, started.command(self), settings)
+        env["WALRAS_BATCH"] = str(configuration.batch)
+        env.setdefault("WALRAS_COUNT_FACTS", "0")  # nobody asks here what the model is
+        port = str(processes.free_port())
+        return [env | {"RANK": str(rank), "LOCAL_RANK": str(rank), "MASTER_PORT": port} for rank in range(ranks)]
+
+
+@dataclass
+class TrialPart:
+    """What the job did in one configuration."""
+
+    configuration: TrialConfiguration
+    from_step: int
+    to_step: int
+    #: From when the part before it was asked to give way, until the next is, or until now.
+    wall_s: float = 0.0
+    #: Of these, seconds in which there were no steps, as of when it had been measured for long enough.
+    move_s: float = 0.0
+    #: Before that: seconds that its ranks took to start, while the part before it trained on.
+    standby_s: float = 0.0
+    #: As of the same instant; None: it was never measured for long enough.
+    iteration_s: float | None = None
+    loss: float | None = None
+    values: Mapping[str, float] | None = None
+
+    @property
+    def steps(self) -> int:
+        return self.to_step - self.from_step
+
+    def measured(self, progress: TrialProgress) -> None:
+        """It has gone on for long enough, or to the end of the job."""
+        self.to_step, self.values = progress.steps, progress.values
+        self.loss = progress.values.get("loss", self.loss)
+        if progress.steps_per_s:
+            self.iteration_s = 1.0 / progress.steps_per_s
+            self.move_s = max(0.0, self.wall_s - self.steps * self.iteration_s)
+
+
+class MovingRun:
+    """A moving job under way. One attempt trains at a time. Leaves no process behind when it is left."""
+
+    def __init__(self, job: MovingJob) -> None:
+        self.parts: list[TrialPart] = []
+        self.checkpoint: Manifest | None = None
+        #: Seconds that workers were held, each counted by itself; ranks that start beside others share their machines.
+        self.worker_s = 0.0
+        self._job = job
+        self._training: TrialAttempt | None = None
+        self._waiting: TrialAttempt | None = None
+        self._leaving: list[TrialAttempt] = []
+        #: By their number of workers.
+        self._parked: dict[int, TrialAttempt] = {}
+        self._number = 0
+        self._until = self._counted_at = self._part_at = 0.0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        for attempt in (self._training, self._waiting, *self._leaving, *self._parked.values()):
+            if attempt is not None:
+                attempt.end()
+
+    def stretch(self, configuration: TrialConfiguration, limit: StepsLimit, enough: IsEnough, timeout_s: float) -> bool:
+        """Train on in this configuration until it was `enough`, and go on training; true: the job has ended.
+
+        Raises SearchError: a rank failed, nothing was saved, or time ran out.
+        """
+        self._counted_at = time.monotonic() if self._training is None else self._counted_at
+        self._until = time.monotonic() + timeout_s
+        if not self._move(configuration, limit):
+            return True
+        attempt = self._training
+        assert attempt is not None, "moved there"
+        while self._listen():
+            if enough(attempt.progress):
+                self.parts[-1].measured(attempt.progress)
+                return False
+        if not attempt.has_finished:
+            raise SearchError("it ended, and nobody had asked it to", fix="see the logs of its ranks")
+        self.parts[-1].measured(attempt.progress)
+        return True
+
+    def halt(self) -> None:
+        """Save and end."""
+        attempt = self._training
+        if attempt is None:
+            return
+        self._until = time.monotonic() + self._job.grace_s
+        if self._give_way(attempt, "stop"):
+            assert self.checkpoint is not None, "what gives way has saved"
+            self.parts[-1].to_step = int(self.checkpoint.step)
+
+    # ------------------------------------------------------------------------------------------- moving
+
+    def _move(self, configuration: TrialConfiguration, limit: StepsLimit) -> bool:
+        """False: the job ended before it could be moved."""
+        attempt = self._training
+        if attempt is None:
+            self._part_at = time.monotonic()
+            self._training = self._start(configuration, None, limit(0))
+            self._begin(configuration, 0, 0.0)
+            return True
+        if configuration.workers == attempt.workers and attempt.is_adaptive:
+            if not self._rebatch(attempt, configuration.batch, limit):
+                return False
+            if attempt.configuration == configuration:
+                return True
+        return configuration == attempt.configuration or self._hand_over(attempt, configuration, limit)
+
+    def _rebatch(self, attempt: TrialAttempt, batch: int, limit: StepsLimit) -> bool:
+        is_new, told = batch != attempt.batch, attempt.batches_told
+        asked_at = time.monotonic()
+        attempt.tell({"type": "batch", "samples": batch, "steps": limit(attempt.progress.steps)})
+        while attempt.batches_told == told:
+            if not self._listen():
+                return False
+        if is_new and attempt.batch == batch:
+            self._close_part(attempt.progress.steps, asked_at)
+            self._begin(attempt.configuration, attempt.progress.steps, 0.0)
+        return True
+
+    def _hand_over(self, old: TrialAttempt, configuration: TrialConfiguration, limit: StepsLimit) -> bool:
+        began = time.monotonic()
+        if not self._job.devices and not self._get_ready(configuration):
+            return False
+        asked_at = time.monotonic()
+        parks = self._waiting is not None and old.is_adaptive and old.workers < configuration.workers
+        if not self._give_way(old, "park" if parks else "stop"):
+            return False
+        saved = self.checkpoint
+        assert saved is not None, "what gives way has saved"
+        if old.stands_by:
+            self._parked[old.workers] = old
+        else:
+            self._leaving.append(old)
+        step = int(saved.step)
+        self._close_part(step, asked_at)
+        if self._waiting is None:
+            self._training = self._start(configuration, saved, limit(step))
+        else:
+            self._training, self._waiting = self._waiting, None
+            self._number += 1
+            self._training.go(self._number, saved, limit(step), configuration.batch)
+        self._begin(configuration, step, asked_at - began)
+        return True
+
+    def _get_ready(self, configuration: TrialConfiguration) -> bool:
+        """Ranks that wait: those that were parked, or new ones. False: the job ended meanwhile."""
+        parked = self._parked.pop(configuration.workers, None)
+        self._waiting = parked or self._start(configuration, None, None, stands_by=True)
+        while not self._waiting.stands_by:
+            if not self._waiting.listen(0.0):
+                raise SearchError("the next ranks ended before they trained", fix="see the logs of its ranks")
+            if not self._listen():
+                return False
+        return True
+
+    def _give_way(self, old: TrialAttempt, how: str) -> bool:
+        """False: it was done before it was asked. Raises SearchError: it ends with nothing saved."""
+        before, until = old.checkpoint, self._until
+        self._until = min(until, time.monotonic() + self._job.grace_s)
+        old.tell({"type": how})
+        while not (old.stands_by or old.has_stopped) and self._listen():
+            pass
+        self._until = until
+        if old.has_finished:
+            return False
+        if old.checkpoint is None or old.checkpoint == before:
+            raise SearchError(
+                "it ended without a checkpoint", fix="the script needs walras.training, with a Checkpoint"
+            )
+        self.checkpoint = old.checkpoint
+        return True
+
+    def _start(
+        self, configuration: TrialConfiguration, resume: Manifest | None, steps: int | None, stands_by: bool = False
+    ) -> TrialAttempt:
+        self._number += 1
+        attempt = TrialAttempt(
+            self._job.folder / f"attempt-{self._number}-ranks",
+            configuration.workers,
+            configuration.batch,
+            LocalRanks(SearchError),
+        )
+        environments = self._job.environments(self._number, configuration, resume, steps, attempt)
+        waits = {"WALRAS_STANDBY": "1"} if stands_by else {}
+        try:
+            attempt.start(self._job, [env | waits for env in environments])
+        except BaseException:
+            attempt.end()
+            raise
+        return attempt
+
+    # ------------------------------------------------------------------------------------------- keeping count
+
+    def _listen(self) -> bool:
+        """Take in what the training attempt says; false once its ranks have ended."""
+        attempt = self._training
+        assert attempt is not None, "something trains"
+        is_running = attempt.listen(_POLL_S)
+        for each in list(self._leaving):
+            if not each.ranks.are_running:
+                each.end()
+                self._leaving.remove(each)
+        now = time.monotonic()
+        held = [attempt, *self._leaving, *([self._waiting] if self._waiting is not None else [])]
+        self.worker_s += (now - self._counted_at) * max(each.workers for each in held)
+        self._counted_at = now
+        if self.parts and attempt.progress.steps > self.parts[-1].to_step:
+            self.parts[-1].to_step = attempt.progress.steps
+        if self.parts:
+            self.parts[-1].wall_s = now - self._part_at
+        if is_running and now >= self._until:
+            raise SearchError(
+                f"after {attempt.progress.steps} steps it had taken too long",
+                fix="does the script use walras.training, with a Checkpoint? More time: --timeout",
+            )
+        self.checkpoint = attempt.checkpoint or self.checkpoint
+        return is_running
+
+    def _begin(self, configuration: TrialConfiguration, step: int, standby_s: float) -> None:
+        self.parts.append(TrialPart(configuration, step, step, standby_s=standby_s))
+
+    def _close_part(self, step: int, asked_at: float) -> None:
+        self.parts[-1].to_step, self.parts[-1].wall_s = step, asked_at - self._part_at
+        self._part_at = asked_at

@@ -1,0 +1,277 @@
+"""What `walras profile run` starts: runs of a job's script on this machine, watched by `walras.training.probe`.
+
+A run gets what an attempt gets (environment, client folder, a folder for checkpoints), but no supervisor: the processes
+end with the profiler, and the folder is removed. Before a cold run the host forgets the data files, which needs no
+privileges. `walras.profiling` decides which runs there are.
+"""
+
+import json
+import os
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from walras.errors import JobSpecError
+from walras.profiling.profile_runs import (
+    AttributeStalls,
+    JobProfile,
+    NeverStepped,
+    ProfilingExtent,
+    ProfilingRequest,
+    ProfilingRun,
+    RankMeasurement,
+    RunMeasurement,
+    ScriptFailed,
+    TooFewUpdates,
+    profile_script,
+)
+from walras.spec.job_groups import global_batch_of
+from walras.spec.job_spec import JobSpec, argv_of, env_of, kind_of
+from walras.training import probe
+from workers import processes
+from workers.devices import detect_accelerators, detect_host
+from workers.rank_environment import RankSettings, build_client_folder, rank_environment
+from workers.trials import local_ranks
+from workers.trials.local_ranks import LocalRanks, describe_exit, log_tail
+
+#: How many files, evenly taken, are looked at to see whether it worked.
+SAMPLED_FILES = 20
+#: Looking starts reading; what was read that way is forgotten again after so long.
+_SETTLE_S = 0.05
+
+
+def evict_from_page_cache(files: Sequence[str]) -> tuple[int, int]:
+    """Drop the files from the page cache. Returns how many were looked at, and how many of those stayed in it."""
+    for name in files:
+        _with_open_file(name, _drop_pages)
+    looked_at = (
+        [files[at * len(files) // SAMPLED_FILES] for at in range(SAMPLED_FILES)]
+        if len(files) > SAMPLED_FILES
+        else files
+    )
+    stayed = sum(_with_open_file(name, _is_cached) for name in looked_at)
+    time.sleep(_SETTLE_S)
+    for name in looked_at:
+        _with_open_file(name, _drop_pages)
+    return len(looked_at), stayed
+
+
+def _with_open_file(name: str, what: Callable[[int], bool]) -> bool:
+    try:
+        handle = os.open(name, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False  # gone meanwhile: nothing of it is cached for anybody
+    try:
+        return what(handle)
+    finally:
+        os.close(handle)
+
+
+def _drop_pages(handle: int) -> bool:
+    os.fsync(handle)  # pages that are not written yet cannot be dropped
+    os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
+    return True
+
+
+def _is_cached(handle: int) -> bool:
+    """Whether the beginning of a file can be read without waiting for a device. Asking may start reading it."""
+    try:
+        return os.preadv(handle, [bytearray(1)], 0, os.RWF_NOWAIT) > 0
+    except OSError:
+        return False
+
+
+#: Ranks that have told what was asked get so long to end by themselves.
+GRACE_S = 3.0
+_POLL_S = 0.02
+_SITE = '''"""Begins the probe, and then whatever stood here before."""
+import importlib.util, sys
+from importlib.machinery import PathFinder
+from walras.training.probe import install
+install()
+_here = __file__.rsplit("/", 1)[0]
+_next = PathFinder.find_spec("sitecustomize", [place for place in sys.path if place != _here])
+if _next is not None and _next.loader is not None:
+    _next.loader.exec_module(importlib.util.module_from_spec(_next))
+'''
+
+
+@dataclass(frozen=True)
+class ProfiledJob:
+    """The script, and this machine as it is to see it."""
+
+    name: str
+    kind: str
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    workdir: str
+    #: Samples of one update of the whole gang of `ranks`; None: as the script does it.
+    batch: int | None
+    ranks: int
+    #: What the profiler itself was started with; ranks see a whitelist of it.
+    environ: Mapping[str, str]
+    #: What CUDA_VISIBLE_DEVICES calls the accelerators; empty on a machine without.
+    devices: tuple[str, ...] = ()
+    cpus: int = 1
+
+    def run(self, run: ProfilingRun, extent: ProfilingExtent, folder: Path) -> RunMeasurement:
+        """Start the ranks, wait until all have told, end them.
+
+        Raises: NeverStepped, ScriptFailed, TooFewUpdates.
+        """
+        folder.mkdir(parents=True)
+        looked_at, stayed = evict_from_page_cache(run.evict)
+        ranks = LocalRanks(ScriptFailed)
+        env = self._environment(run, extent, folder, ranks.cookie)
+        port = processes.free_port()
+        try:
+            for rank in range(run.ranks):
+                ranks.start(self, env | _of_rank(run, rank, port), folder / f"rank-{rank}.log")
+            _wait(ranks.all, folder, extent)
+            _let_end(ranks)
+        finally:
+            ranks.end()
+        told = [_rank_measurement(folder, rank) for rank in range(run.ranks)]
+        listing = folder / "files.txt"
+        files = sorted(set(listing.read_text(errors="surrogateescape").splitlines())) if listing.exists() else []
+        return RunMeasurement(run, tuple(told), tuple(files), looked_at, stayed)
+
+    def _environment(self, run: ProfilingRun, extent: ProfilingExtent, folder: Path, cookie: str) -> dict[str, str]:
+        client = build_client_folder(folder.parent)
+        site = folder / "site"
+        site.mkdir()
+        (site / "sitecustomize.py").write_text(_SITE)
+        visible = ",".join(self.devices[: run.ranks])
+        settings = RankSettings(client, "", cookie, visible, None, max(1, self.cpus // run.ranks))
+        started = local_ranks.ScriptStart(run.ranks, folder / "checkpoints", run.ranks if run.apart else 1)
+        env = rank_environment(self.environ, started.command(self), settings)
+        wanted = {
+            "folder": str(folder),
+            "data": probe.REAL if run.real_data else probe.MADE_UP,
+            "warm_up": extent.warm_up,
+            "updates": extent.updates,
+            "facts": run.facts,
+            "files": run.files,
+        }
+        env["PYTHONPATH"] = f"{site}:{env['PYTHONPATH']}"
+        env[probe.PROBE_VARIABLE] = json.dumps(wanted)
+        if self.batch is not None:  # the same samples per rank, however many there are
+            env["WALRAS_BATCH"] = str(max(1, self.batch * run.ranks // self.ranks))
+        if run.apart:  # no shortcut that two machines would not have
+            env |= {"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1", "LOCAL_WORLD_SIZE": "1"}
+        return env
+
+
+def _of_rank(run: ProfilingRun, rank: int, port: int) -> dict[str, str]:
+    env = {"RANK": str(rank), "LOCAL_RANK": "0" if run.apart else str(rank), "MASTER_PORT": str(port)}
+    return env | ({"WALRAS_NODE_RANK": str(rank)} if run.apart else {})
+
+
+def _wait(ranks: Sequence[subprocess.Popen[bytes]], folder: Path, extent: ProfilingExtent) -> None:
+    """Until every rank has told. Raises for the first one that ends without, and when time runs out."""
+    until = time.monotonic() + extent.timeout_s
+    while True:
+        missing = [rank for rank in range(len(ranks)) if not (folder / f"rank-{rank}.json").exists()]
+        if not missing:
+            return
+        for rank in missing:
+            code = ranks[rank].poll()
+            if code is not None and not (folder / f"rank-{rank}.json").exists():
+                _raise_for_rank(folder, rank, code, extent)
+        if time.monotonic() >= until:
+            _raise_for_rank(folder, missing[0], None, extent)
+        time.sleep(_POLL_S)
+
+
+def _raise_for_rank(folder: Path, rank: int, code: int | None, extent: ProfilingExtent) -> None:
+    """Name what went wrong. `code` None: time ran out."""
+    done = _updates(folder, rank)
+    log = log_tail(folder / f"rank-{rank}.log")
+    if code:
+        raise ScriptFailed(
+            f"rank {rank} failed in update {done + 1} ({describe_exit(code)}):\n{log}", fix="mend the script"
+        )
+    how = "ended" if code == 0 else f"had run for {extent.timeout_s:g} s"
+    if done == 0:
+        raise NeverStepped(
+            f"rank {rank} {how} without a step of a torch optimizer:\n{log}",
+            fix="is this a training script, started by `python` without -I or -S? More time: --timeout",
+        )
+    wanted = extent.warm_up + extent.updates
+    raise TooFewUpdates(
+        f"rank {rank} {how} after {done} of {wanted} updates", fix="fewer --steps, more epochs, or more --timeout"
+    )
+
+
+def _let_end(ranks: LocalRanks) -> None:
+    until = time.monotonic() + GRACE_S
+    while ranks.are_running and time.monotonic() < until:
+        time.sleep(_POLL_S)
+
+
+def _rank_measurement(folder: Path, rank: int) -> RankMeasurement:
+    try:
+        return RankMeasurement.parse(json.loads((folder / f"rank-{rank}.json").read_bytes()))
+    except (ValueError, KeyError, TypeError) as error:
+        raise ScriptFailed(f"rank {rank} left a result that cannot be read ({error})") from None
+
+
+def _updates(folder: Path, rank: int) -> int:
+    try:
+        return int((folder / f"rank-{rank}.updates").read_bytes() or b"0")
+    except (OSError, ValueError):
+        return 0
+
+
+MAX_RANKS = 64
+
+
+def profile_job(spec: JobSpec, ranks: int | None, extent: ProfilingExtent, attribute: AttributeStalls) -> JobProfile:
+    """Profile the job; `ranks` None: as many as its gang has.
+
+    Raises:
+        ProfileError: its script cannot be profiled.
+        JobSpecError: what it asks for cannot be had on one machine.
+    """
+    ranks = ranks or _gang_size(spec)
+    accelerators = detect_accelerators(os.environ)
+    if accelerators.cuda_names and ranks > accelerators.count:
+        raise JobSpecError(
+            f"{ranks} ranks on {accelerators.count} accelerators", field="--ranks", fix="profile fewer ranks"
+        )
+    with tempfile.TemporaryDirectory(prefix="walras-profile-") as folder:
+        job = ProfiledJob(
+            name=spec.name,
+            kind=kind_of(spec),
+            argv=argv_of(spec),
+            env=env_of(spec),
+            workdir=_workdir(spec, Path(folder)),
+            batch=global_batch_of(spec.batch),
+            ranks=ranks,
+            environ=os.environ,
+            devices=accelerators.cuda_names,
+            cpus=int(detect_host().cpus),
+        )
+        return profile_script(
+            ProfilingRequest(spec.name, kind_of(spec), ranks, extent, accelerators.name), job, attribute, Path(folder)
+        )
+
+
+def _gang_size(spec: JobSpec) -> int:
+    count = min((demand.count for demand in spec.resources.accelerators), default=1)
+    if count > MAX_RANKS:
+        raise JobSpecError(f"a gang of {count} on one machine", field="resources", fix="--ranks: profile a small one")
+    return count
+
+
+def _workdir(spec: JobSpec, folder: Path) -> str:
+    if spec.workdir is None:
+        own = folder / "work"
+        own.mkdir()
+        return str(own)
+    if not Path(spec.workdir).is_dir():
+        raise JobSpecError(f"{spec.workdir} is no folder", field="workdir", fix="start from where the job file means")
+    return spec.workdir
