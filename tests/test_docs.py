@@ -15,6 +15,9 @@ DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 UNDOCUMENTED: set[str] = set()
 
 
+ARCHITECTURE = ROOT / "ARCHITECTURE.md"
+
+
 def name_of(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
@@ -178,6 +181,53 @@ def test_every_room_is_on_the_map() -> None:
     rooms = [path.parent for package in packages for path in (*package.glob("*/__init__.py"),)]
     rooms += [path.parent for path in (ROOT / "scheduler").glob("*/*/__init__.py")]
     assert [name_of(room) for room in rooms if f"`{room.name}/`" not in text and f"/{room.name}/`" not in text] == []
+
+
+def ways() -> dict[str, list[list[tuple[str, list[str]]]]]:
+    """The ways of ARCHITECTURE.md: title -> stretches between borders -> (file, names it is to hold), in order."""
+    found: dict[str, list[list[tuple[str, list[str]]]]] = {}
+    for title, body in re.findall(r"^## (The way of [^\n]+)\n(.*?)(?=^## )", ARCHITECTURE.read_text(), re.M | re.S):
+        stretches = [
+            re.findall(r"^\d+\. `([\w/]+\.py)`(.*)$", part, re.M) for part in re.split(r"^ +\*.+\*$", body, flags=re.M)
+        ]
+        found[title] = [[(file, re.findall(r"`([\w.]+)`", text)) for file, text in part] for part in stretches]
+    return found
+
+
+def test_the_ways_through_the_code_lead_somewhere() -> None:
+    """On each way of ARCHITECTURE.md the files exist, hold the names that are said of them, and follow each other's
+    imports, except across a border that is named."""
+    wrong, steps = [], 0
+    for title, stretches in ways().items():
+        for stretch in stretches:
+            for number, (file, names) in enumerate(stretch):
+                steps += 1
+                text = (ROOT / file).read_text()
+                words = [name.split(".")[-1] for name in names]
+                wrong += [f"{title}: {file} holds no {word}" for word in words if not re.search(rf"\b{word}\b", text)]
+                before = [earlier for earlier, _ in stretch[:number]]
+                if before and not any(imports(a, b) for other in before for a, b in ((other, file), (file, other))):
+                    wrong.append(f"{title}: no import leads to {file}")
+    assert wrong == []
+    assert len(ways()) == 3
+    assert steps > 30
+
+
+def imports(importer: str, imported: str) -> bool:
+    """Whether one file imports the other, at its top or inside a function."""
+    package, _, leaf = imported[:-3].replace("/", ".").rpartition(".")
+    text = (ROOT / importer).read_text()
+    return bool(
+        re.search(rf"from {re.escape(package)}\.{leaf} import|from {re.escape(package)} import .*\b{leaf}\b", text)
+    )
+
+
+def test_the_files_to_read_first_exist() -> None:
+    """ARCHITECTURE.md names twelve files for the first reading."""
+    section = ARCHITECTURE.read_text().split("## Read these files first")[1].split("## ")[0]
+    files = re.findall(r"^\d+\. `([^`]+)`", section, re.M)
+    assert len(files) == 12
+    assert [file for file in files if not (ROOT / file).is_file()] == []
 
 
 #: What these do, they do with files that come with Walras alone, and at once.
