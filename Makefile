@@ -29,13 +29,21 @@ lint: .venv/.installed-dev ## style, types, and who may import whom
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# What the fast tests passed on: this commit, what was changed since, and the reference data they were given.
+STATE = { git rev-parse HEAD && git diff HEAD && git ls-files -z --others --exclude-standard | xargs -0 -r sha256sum && \
+	echo "$$WALRAS_DATA $$WALRAS_REQUIRE"; } 2>&1 | sha256sum
+
 test: lint ## lint and the fast tests
+	rm -f .venv/.fast-tests-passed
 	$(BIN)/python -m pytest -n $(JOBS) -m "not slow and not gpu" --durations=5
+	if git rev-parse --quiet --verify HEAD >/dev/null 2>&1; then $(STATE) > .venv/.fast-tests-passed; fi
 
 # The demo needs the machine to itself: beside other tests its ranks cannot keep their pace. So does whoever times the loop.
+# Fast tests that `make test` has just passed on the same files are not run a second time.
 test-all: lint ## lint and every test, real processes and PyTorch included
 	$(BIN)/python -m pytest -n 0 -m "alone and not gpu"
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m "not alone and not gpu" --durations=10
+	if [ "$$(cat .venv/.fast-tests-passed 2>/dev/null)" = "$$($(STATE))" ]; then which="slow and"; else which=""; fi; \
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m "$$which not alone and not gpu" --durations=10
 
 golden: .venv/.installed-dev ## add the solver that golden results were recorded with (GPL, for tests alone)
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[golden]'
