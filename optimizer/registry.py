@@ -71,7 +71,7 @@ def make(spec: PolicySpec) -> Policy:
         UnknownPolicyError: no policy has that name; the message lists those that exist.
         ConfigError: a parameter is unknown or has an impossible value; `field` names it.
     """
-    kind = _class_of(spec.name)
+    kind = policy_class(spec.name)
     parameters = {field.name for field in fields(kind)}
     for name in spec.parameters:
         if name not in parameters:
@@ -89,7 +89,13 @@ def make(spec: PolicySpec) -> Policy:
     return policy
 
 
-def _class_of(name: str) -> type[Any]:
+def policy_class(name: str) -> type[Any]:
+    """The class of a registered policy.
+
+    Raises:
+        UnknownPolicyError: no policy has that name; the message lists those that exist.
+        ConfigError: the class cannot be loaded, or is no dataclass.
+    """
     target = _BUILT_IN.get(name)
     entry = EntryPoint(name, target, ENTRY_POINTS) if target else _from_outside(name)
     if entry is None:

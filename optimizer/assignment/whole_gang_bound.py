@@ -18,10 +18,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from optimizer.check.certificate import jobwise_problem
 from optimizer.check.dual_bounds import CheckedLevel, CheckedLog, CheckedObjective, CheckedSum, DualProof
 from optimizer.check.jobwise_problem import JobwiseProblem, cheapest_mixture, cheapest_mixture_at_least
-from optimizer.check.policy_measures import CheckRequest, has_measure, measure_of
+from optimizer.check.policy_checks import jobwise_problem, policy_check_of
+from optimizer.check.policy_measures import CheckRequest
 from optimizer.check.stage_proofs import recompute_stages
 from optimizer.classes.aggregation import aggregate_problem
 from optimizer.classes.class_problem import ClassProblem
@@ -51,14 +51,17 @@ def integral_bound(problem: Problem, policy: PolicySpec, decision: Decision, mem
         the bound, in the certificate's unit. None where there is none: for orders, for fleets of more than
         `LARGEST_FLEET` accelerators, where jobs run two by two, and for policies that maximise nothing by prices.
     """
-    if not isinstance(decision, Shares) or not decision.stages or not has_measure(policy.name):
+    if not isinstance(decision, Shares) or not decision.stages:
         return None
-    facts = jobwise_problem(problem, policy, decision.rent)
+    check = policy_check_of(policy)
+    if check is None or check.measure is None:
+        return None
+    facts = jobwise_problem(problem, policy, decision.rent, check)
     if facts.capacity.sum() > LARGEST_FLEET or facts.pair_rows:
         return None
     if len(decision.stages[0].prices) != len(facts.row_capacity):
         return None  # an answer from outside
-    measure = measure_of(policy.name, CheckRequest(facts, policy.parameters, memory, decision))
+    measure = check.measure(CheckRequest(facts, policy.parameters, memory, decision))
     told = recompute_stages(facts, measure, replace(decision, stages=decision.stages[:1])).told
     if not told:
         return None

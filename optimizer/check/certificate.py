@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from optimizer.check.entity_tree import CheckedTree
-from optimizer.check.jobwise_problem import JobwiseProblem, cheapest_mixture, isolated_shares
-from optimizer.check.policy_measures import CheckRequest, PolicyMeasure, measure_of, project_terms, weighted_level
+from optimizer.check.jobwise_problem import JobwiseProblem, cheapest_mixture
+from optimizer.check.policy_checks import jobwise_problem, measure_of, policy_check_of
+from optimizer.check.policy_measures import CheckRequest, PolicyMeasure
 from optimizer.check.stage_proofs import (
     OPTIMAL,
     SOLVER_TOLERANCE,
@@ -29,38 +29,10 @@ from optimizer.decision import Decision, Memory, MultiPoolGangs, Order, Plan, Sh
 from optimizer.policy import PolicySpec
 from optimizer.problem import FloatArray, Problem
 
-#: A pool may be exceeded by this part of what it has.
-_PLAN_FEASIBLE = 1e-6
-
-
-def plan_complaints(problem: Problem, plan: Plan) -> Iterator[str]:
-    """Complaints about a plan."""
-    n, columns, pools = len(problem.jobs), problem.columns, problem.pools
-    if sorted(plan.rows.tolist()) != list(range(n)) or len(plan.column) != n:
-        yield "the plan does not name every job exactly once"
-        return
-    placed = np.flatnonzero(plan.column >= 0)
-    chosen = plan.column[placed]
-    if np.any(chosen >= len(columns)) or np.any(columns.job[chosen] != placed):
-        yield "a job is planned in a configuration that it has not"
-        return
-    if np.any(columns.steps_per_s[chosen] <= 0):
-        yield "a job is planned in a configuration that cannot run"
-    held = np.isin(columns.use_column, chosen)
-    used = np.bincount(columns.use_pool[held], columns.use_count[held], len(pools))
-    for row in np.flatnonzero(used > pools.capacity * (1 + _PLAN_FEASIBLE) + _PLAN_FEASIBLE):
-        yield f"{pools.pool_id[row]}: {used[row]:g} accelerators are planned, {pools.capacity[row]:g} are there"
-    if not np.all(plan.quote.prices >= 0) or not np.all(plan.surplus >= 0):
-        yield "a price or a surplus is negative"
-    yardstick = plan.yardstick
-    if yardstick is not None and yardstick.objective > yardstick.bound * (1 + _PLAN_FEASIBLE) + _PLAN_FEASIBLE:
-        yield f"{yardstick.name}: {yardstick.objective:.9g} is above its bound, {yardstick.bound:.9g}"
-
-
 #: What may differ between two honest computations of a constraint.
 _FEASIBLE = 1e-9
-#: Unit of prices where there are none.
-_NO_PRICE_UNIT = "nothing has a price"
+#: A pool may be exceeded by this part of what it has.
+_PLAN_FEASIBLE = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,30 +73,23 @@ def check_decision(
     if isinstance(decision, Order):
         trusted = ("the yardstick's objective and bound",) if decision.yardstick is not None else ()
         return CheckedCertificate(0.0, 0.0, 0.0, 0.0, tuple(_order_complaints(problem, decision)), trusted)
-    facts = jobwise_problem(problem, policy, decision.rent)
+    check = policy_check_of(policy)
+    facts = jobwise_problem(problem, policy, decision.rent, check)
     complaints = list(_share_complaints(facts, decision))
     violation = largest_violation(facts, decision)
     if decision.certificate.status is Status.EMPTY:
         objective, bound = 0.0, 0.0
         if facts.usable.any():
             complaints.append("called empty, but something can run")
-    elif policy.name in _FORMULAS:
-        objective, bound = _FORMULAS[policy.name](facts, decision, complaints)
+    elif check is not None and check.formula is not None:
+        objective, bound = check.formula(facts, decision, complaints)
     else:
-        measure = measure_of(policy.name, CheckRequest(facts, policy.parameters, memory, decision))
+        measure = measure_of(policy, check, CheckRequest(facts, policy.parameters, memory, decision))
         objective, bound = _check_program(facts, measure, decision, complaints)
     gap = recomputed_gap(objective, bound)
     complaints += _certificate_complaints(decision, objective, bound, gap, violation)
-    return CheckedCertificate(objective, bound, gap, violation, tuple(complaints), _UNCHECKED.get(policy.name, ()))
-
-
-def jobwise_problem(problem: Problem, policy: PolicySpec, rent: FloatArray) -> JobwiseProblem:
-    """The problem job by job as the policy sees it, with so much rented (p,)."""
-    told = policy.parameters
-    facts = JobwiseProblem(problem, rent, aware=bool(told.get("aware", True)), packs=bool(told.get("packed", False)))
-    if policy.name == "hierarchical":
-        facts.limit(CheckedTree(facts, project_terms(told)).limits(facts))
-    return facts
+    unchecked = () if check is None else check.unchecked
+    return CheckedCertificate(objective, bound, gap, violation, tuple(complaints), unchecked)
 
 
 def _check_program(
@@ -183,42 +148,6 @@ def largest_violation(facts: JobwiseProblem, shares: Shares) -> float:
     return max(worst, float(time.max(initial=0.0)) - 1.0, float(over.max(initial=0.0)))
 
 
-def _check_isolated(facts: JobwiseProblem, shares: Shares, complaints: list[str]) -> tuple[float, float]:
-    """An equal part of every pool for everybody. The bound is max-min's, whose prices are no part of the answer."""
-    expected = isolated_shares(facts)
-    for job, mine in enumerate(facts.columns_of):
-        if any(abs(shares.x[c] - expected[c]) > SOLVER_TOLERANCE for c in mine):
-            complaints.append(f"job {facts.problem.jobs.job_id[job]} does not have its equal part")
-    level = weighted_level(facts).reached(facts, shares)
-    complaints += _formula_complaints(shares)
-    if shares.certificate.bound < level * (1 - SOLVER_TOLERANCE):
-        complaints.append("the bound is below what the shares reach")
-    return level, shares.certificate.bound
-
-
-def _check_allox(facts: JobwiseProblem, shares: Shares, complaints: list[str]) -> tuple[float, float]:
-    """Whole places. Who waits behind whom, and so the sum of completion times, is no part of the answer."""
-    if np.any((shares.x != 0) & (shares.x != 1)):
-        complaints.append("a job has a part of a place")
-    complaints += _formula_complaints(shares)
-    if shares.certificate.objective < shares.certificate.bound * (1 - SOLVER_TOLERANCE):
-        complaints.append("the objective is below what is called its bound")
-    return shares.certificate.objective, shares.certificate.bound
-
-
-def _formula_complaints(shares: Shares) -> Iterator[str]:
-    """Without a program nothing has a price."""
-    quote = shares.quote
-    if quote.prices.any() or shares.surplus.any() or quote.exchange != 1 or quote.unit != _NO_PRICE_UNIT:
-        yield "nothing has a price by this formula"
-    if shares.certificate.status is Status.OPTIMAL or shares.stages:
-        yield "a formula seeks no optimum"
-
-
-_FORMULAS = {"isolated": _check_isolated, "allox": _check_allox}
-_UNCHECKED = {"isolated": ("the bound",), "allox": ("the objective", "the bound")}
-
-
 def recomputed_gap(objective: float, bound: float) -> float:
     """|bound - objective| / |bound|; 0 where they are equal, infinite where nothing is reached or proved."""
     if objective == bound:
@@ -261,10 +190,32 @@ def _order_complaints(problem: Problem, order: Order) -> Iterator[str]:
             yield f"{yardstick.name}: gap stated {yardstick.gap:.3g}, found {gap:.3g}"
 
 
+def plan_complaints(problem: Problem, plan: Plan) -> Iterator[str]:
+    """Complaints about a plan."""
+    n, columns, pools = len(problem.jobs), problem.columns, problem.pools
+    if sorted(plan.rows.tolist()) != list(range(n)) or len(plan.column) != n:
+        yield "the plan does not name every job exactly once"
+        return
+    placed = np.flatnonzero(plan.column >= 0)
+    chosen = plan.column[placed]
+    if np.any(chosen >= len(columns)) or np.any(columns.job[chosen] != placed):
+        yield "a job is planned in a configuration that it has not"
+        return
+    if np.any(columns.steps_per_s[chosen] <= 0):
+        yield "a job is planned in a configuration that cannot run"
+    held = np.isin(columns.use_column, chosen)
+    used = np.bincount(columns.use_pool[held], columns.use_count[held], len(pools))
+    for row in np.flatnonzero(used > pools.capacity * (1 + _PLAN_FEASIBLE) + _PLAN_FEASIBLE):
+        yield f"{pools.pool_id[row]}: {used[row]:g} accelerators are planned, {pools.capacity[row]:g} are there"
+    if not np.all(plan.quote.prices >= 0) or not np.all(plan.surplus >= 0):
+        yield "a price or a surplus is negative"
+    yardstick = plan.yardstick
+    if yardstick is not None and yardstick.objective > yardstick.bound * (1 + _PLAN_FEASIBLE) + _PLAN_FEASIBLE:
+        yield f"{yardstick.name}: {yardstick.objective:.9g} is above its bound, {yardstick.bound:.9g}"
+
+
 #: Two honest computations agree to this part.
 _SAME_SPEED = 1e-6
-#: Money counts besides: what they make of mixtures is taken as it is.
-MONEY_POLICIES = frozenset({"throughput_per_dollar", "cost_with_slos"})
 
 
 def invalid_mixed_gangs(problem: Problem, mixtures: MultiPoolGangs) -> Iterator[tuple[int, str]]:
@@ -295,11 +246,12 @@ def _is_fork(problem: Problem, job: int, use: FloatArray, speed: dict[int, float
 
 def mixed_gang_complaints(problem: Problem, policy: PolicySpec, decision: Decision) -> Iterator[str]:
     """Gangs that would have been better at the prices of a stage."""
-    if not len(problem.jobs.mixes) or not isinstance(decision, Shares) or policy.name in MONEY_POLICIES:
+    if not len(problem.jobs.mixes) or not isinstance(decision, Shares):
         return
-    if decision.certificate.status is not Status.OPTIMAL:
+    check = policy_check_of(policy)
+    if decision.certificate.status is not Status.OPTIMAL or (check is not None and check.counts_money):
         return
-    facts, speeds = jobwise_problem(problem, policy, decision.rent), _speed_by_pool(problem)
+    facts, speeds = jobwise_problem(problem, policy, decision.rent, check), _speed_by_pool(problem)
     for number, stage in enumerate(decision.stages, start=1):
         prices = stage.prices
         if len(prices) != len(problem.pools):

@@ -27,7 +27,6 @@ from optimizer.check.entity_tree import WEIGHTLESS, CheckedTree, CheckedTreeTarg
 from optimizer.check.jobwise_problem import JobwiseProblem, isolated_times
 from optimizer.decision import Memory, Shares
 from optimizer.problem import BoolArray, FloatArray
-from walras.errors import UnknownPolicyError
 
 #: A deadline that needs more than all the time by less than this part can be met.
 _ROUNDING = 1e-9
@@ -169,26 +168,6 @@ class CheckRequest:
 
 
 MeasureMaker = Callable[[CheckRequest], PolicyMeasure]
-
-
-def has_measure(name: str) -> bool:
-    """True: a measure is written for that policy."""
-    return name in _MAKERS
-
-
-def measure_of(name: str, question: CheckRequest) -> PolicyMeasure:
-    """The measure of a policy.
-
-    Raises:
-        UnknownPolicyError: no measure is written for that policy.
-    """
-    if not has_measure(name):
-        raise UnknownPolicyError(
-            f"the checker has no measure for policy '{name}'; it has: {', '.join(sorted(_MAKERS))}",
-            field="policy.name",
-            fix="an answer of another policy can be certified only by whoever wrote it",
-        )
-    return _MAKERS[name](question)
 
 
 def _unchanged(shares: Shares, value: float, bound: float) -> tuple[float, float]:
@@ -410,16 +389,3 @@ def _per_dollar(question: CheckRequest) -> tuple[FloatArray, str]:
     weight = facts.problem.jobs.weight[facts.problem.columns.job]
     unit = "fair-share units" if _normalised(question) else "steps/s"
     return weight * _progress(question) / cost, f"{unit} per USD/h, per accelerator"
-
-
-_MAKERS: dict[str, MeasureMaker] = {
-    "cost_with_slos": cost_with_slos,
-    "finish_time_fairness": finish_time_measure,
-    "hierarchical": hierarchical,
-    "makespan": makespan,
-    "max_min_fairness": max_min_fairness,
-    "proportional_fairness": proportional_fairness,
-    "throughput": throughput,
-    "throughput_per_dollar": throughput_per_dollar,
-    "water_filling": water_filling,
-}

@@ -10,7 +10,7 @@ go below.
 """
 
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from pydantic import ConfigDict, Field
@@ -38,6 +38,8 @@ class Allox:
     into lanes of the gang sizes that wait for it, each size getting its part of the waiting work. A gang that is larger
     than what is free waits. A job of unknown length is taken to need as long again as it has run.
     """
+
+    checked_by: ClassVar[str] = "optimizer.check.policy_checks:ALLOX"
 
     unknown_s: Annotated[
         float, Field(gt=0, description="Seconds that a job of unknown length is taken to have left, at least.")

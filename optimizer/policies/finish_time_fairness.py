@@ -17,7 +17,7 @@ A job of unknown length counts as endless: rho = iso / thr, the limit for R with
 as if everybody had had its isolated part so far. Agnostic: a job has its average speed on every accelerator.
 """
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from pydantic import ConfigDict
@@ -46,6 +46,8 @@ from optimizer.validate import validate_problem
 @dataclass(frozen=True, config=ConfigDict(extra="forbid", strict=True))
 class FinishTimeFairness:
     """The smallest largest finish-time ratio."""
+
+    checked_by: ClassVar[str] = "optimizer.check.policy_checks:FINISH_TIME_FAIRNESS"
 
     aware: HeterogeneityAware = True
     then: LeftoverRule = "sum"

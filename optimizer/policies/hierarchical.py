@@ -10,7 +10,7 @@ The certificate speaks of the first level: of the guarantees if there are any, e
 
 from collections.abc import Mapping
 from dataclasses import field, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -83,6 +83,8 @@ class Hierarchical:
 
     Source: Narayanan et al., OSDI 2020, section 4.3, with guarantees, limits and entities that do not borrow.
     """
+
+    checked_by: ClassVar[str] = "optimizer.check.policy_checks:HIERARCHICAL"
 
     aware: HeterogeneityAware = True
     projects: Projects = field(default_factory=dict)

@@ -14,7 +14,7 @@ known and who have work left (an hour if there is none). Agnostic: a job has its
 The certificate speaks of T, in seconds.
 """
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from pydantic import ConfigDict
@@ -39,6 +39,8 @@ _UNKNOWN_S = 3600.0
 @dataclass(frozen=True, config=ConfigDict(extra="forbid", strict=True))
 class Makespan:
     """The earliest end of the last job."""
+
+    checked_by: ClassVar[str] = "optimizer.check.policy_checks:MAKESPAN"
 
     aware: HeterogeneityAware = True
     then: LeftoverRule = "sum"

@@ -1,6 +1,6 @@
 """Max-min fairness: one level (`MaxMinFairness`), level by level (`WaterFilling`), and isolated shares (`Isolated`)."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import ConfigDict, Field
@@ -35,6 +35,8 @@ class MaxMinFairness:
     Source: Narayanan et al., "Heterogeneity-Aware Cluster Scheduling Policies for Deep Learning Workloads", OSDI 2020,
     section 4.1.
     """
+
+    checked_by: ClassVar[str] = "optimizer.check.policy_checks:MAX_MIN_FAIRNESS"
 
     aware: HeterogeneityAware = True
     then: Annotated[
@@ -120,6 +122,8 @@ class WaterFilling:
     Source: Narayanan et al., OSDI 2020, section 4.3.
     """
 
+    checked_by: ClassVar[str] = "optimizer.check.policy_checks:WATER_FILLING"
+
     aware: HeterogeneityAware = True
 
     @property
@@ -175,6 +179,8 @@ class Isolated:
 
     Source: Narayanan et al., OSDI 2020, section 4.2: the part of a fleet that finish-time fairness compares with.
     """
+
+    checked_by: ClassVar[str] = "optimizer.check.policy_checks:ISOLATED"
 
     @property
     def told_apart_by(self) -> tuple[str, ...]:

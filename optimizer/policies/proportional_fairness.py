@@ -13,7 +13,7 @@ Source: Kelly, "Charging and rate control for elastic traffic", 1997; as the Nas
 """
 
 from math import exp
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from pydantic import ConfigDict
@@ -34,6 +34,8 @@ from optimizer.validate import validate_problem
 @dataclass(frozen=True, config=ConfigDict(extra="forbid", strict=True))
 class ProportionalFairness:
     """The largest weighted product of utilities."""
+
+    checked_by: ClassVar[str] = "optimizer.check.policy_checks:PROPORTIONAL_FAIRNESS"
 
     aware: HeterogeneityAware = True
 

@@ -1,7 +1,7 @@
 """Policies that maximise a sum: total throughput, throughput per dollar, and cost with deadlines (SLOs)."""
 
 from dataclasses import replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import ConfigDict, Field
@@ -29,6 +29,8 @@ class Throughput:
 
     Source: Narayanan et al., OSDI 2020, section 4.2.
     """
+
+    checked_by: ClassVar[str] = "optimizer.check.policy_checks:THROUGHPUT"
 
     aware: HeterogeneityAware = True
     normalised: Normalised = True
@@ -90,6 +92,8 @@ class ThroughputPerDollar:
 
     Source: Narayanan et al., OSDI 2020, section 4.2.
     """
+
+    checked_by: ClassVar[str] = "optimizer.check.policy_checks:THROUGHPUT_PER_DOLLAR"
 
     aware: HeterogeneityAware = True
     normalised: Normalised = True
@@ -170,6 +174,8 @@ class CostWithSlos:
 
     Source: Narayanan et al., OSDI 2020, section 4.2.
     """
+
+    checked_by: ClassVar[str] = "optimizer.check.policy_checks:COST_WITH_SLOS"
 
     aware: HeterogeneityAware = True
     goal: Annotated[

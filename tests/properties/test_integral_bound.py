@@ -12,10 +12,10 @@ from policies import SPECS, name_of, timed_problems
 from scipy.optimize import linprog
 
 from optimizer.assignment.whole_gang_bound import integral_bound
-from optimizer.check.certificate import jobwise_problem
 from optimizer.check.dual_bounds import CheckedLevel, CheckedLog, CheckedSum
 from optimizer.check.jobwise_problem import JobwiseProblem
-from optimizer.check.policy_measures import CheckRequest, measure_of
+from optimizer.check.policy_checks import jobwise_problem, measure_of, policy_check_of
+from optimizer.check.policy_measures import CheckRequest
 from optimizer.check.stage_proofs import recompute_stages
 from optimizer.decision import Shares
 from optimizer.policy import PolicySpec, SharePolicy
@@ -98,9 +98,10 @@ def test_no_mixture_of_packings_beats_the_bound(spec: PolicySpec, problem: Probl
     assert isinstance(shares, Shares)
     bound = integral_bound(problem, spec, shares)
     assume(bound is not None)
-    facts = jobwise_problem(problem, spec, shares.rent)
+    check = policy_check_of(spec)
+    facts = jobwise_problem(problem, spec, shares.rent, check)
     assume(np.prod([1 + len(mine) for mine in facts.columns_of]) <= 600)
-    measure = measure_of(spec.name, CheckRequest(facts, spec.parameters, None, shares))
+    measure = measure_of(spec, check, CheckRequest(facts, spec.parameters, None, shares))
     first = recompute_stages(facts, measure, shares).told[0]
     best = Mixtures.of(facts).best(first.form)
     assume(best is not None)

@@ -1,11 +1,17 @@
+import ast
 from dataclasses import replace
+from importlib.metadata import EntryPoint, EntryPoints
+from pathlib import Path
 
 import numpy as np
 import pytest
 from checking import LOOSE, SPECS, answer, example, lies, spec_id
 from problems import Setting, build
 
+from optimizer import registry
+from optimizer.check import certificate
 from optimizer.check.certificate import check_decision
+from optimizer.check.policy_checks import policy_check_of
 from optimizer.decision import Order, Status
 from optimizer.policy import PolicySpec
 from walras.errors import UnknownPolicyError
@@ -100,6 +106,36 @@ def test_a_policy_without_a_measure_is_a_named_error():
     problem = example("three_pools")
     with pytest.raises(UnknownPolicyError, match="no measure for policy 'mine'"):
         check_decision(problem, PolicySpec("mine"), answer(PolicySpec("throughput"), problem))
+
+
+@pytest.mark.parametrize("name", sorted({spec.name for spec in SPECS}))
+def test_every_policy_that_answers_in_shares_names_its_check(name: str):
+    """The policy class says which check judges its answers: a measure of what it maximises, or a formula."""
+    check = policy_check_of(PolicySpec(name))
+    assert check is not None
+    assert (check.measure is None) != (check.formula is None)
+
+
+def test_a_policy_of_another_package_may_bring_a_check(monkeypatch: pytest.MonkeyPatch):
+    """A class that names a check is judged by it, whatever the name under which it is registered."""
+    points = EntryPoints([EntryPoint("mine", "optimizer.policies.throughput:Throughput", registry.ENTRY_POINTS)])
+    monkeypatch.setattr(registry, "entry_points", lambda **select: points.select(**select))
+    problem = example("three_pools")
+    shares = answer(PolicySpec("throughput"), problem)
+    assert check_decision(problem, PolicySpec("mine"), shares).holds
+    assert not check_decision(problem, PolicySpec("mine"), answer(PolicySpec("makespan"), problem)).holds
+
+
+def test_the_checker_knows_no_policy_by_name():
+    """No module of the checker holds the name of a policy that answers in shares as text."""
+    folder = Path(certificate.__file__).parent
+    texts = [
+        node.value
+        for path in folder.glob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant)
+    ]
+    assert set(texts) & {"allox", *(spec.name for spec in SPECS)} == set()
 
 
 def test_an_order_names_every_job_once():
