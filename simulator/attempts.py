@@ -15,10 +15,8 @@ from simulator.ground_truth import AttemptCosts, SpeedSegment
 from simulator.machines import HeldDevices, SimulatedMachines
 from simulator.simulated_jobs import PlannedFailure, SimulatedJob
 from walras.cluster import NodeId
+from walras.contract import EXIT_CHECKPOINTED, SIGKILL
 
-#: Exit code of a job that saved its state and asks to be started again.
-EXIT_REQUEUE = 85
-SIGKILL = 9
 SIGTERM = 15
 
 
@@ -356,7 +354,7 @@ class AttemptSimulator:
         return fail
 
     def _saved_to_stop(self, at: float, run: SimAttempt) -> Iterable[Event]:
-        return (*self._tell(run, self._checkpoint(at, run)), *self._exit(at, run, exit_code=EXIT_REQUEUE))
+        return (*self._tell(run, self._checkpoint(at, run)), *self._exit(at, run, exit_code=EXIT_CHECKPOINTED))
 
     def _exit(self, at: float, run: SimAttempt, exit_code: int) -> Iterable[Event]:
         """Nothing is left to do; its processes take their time to go."""
@@ -381,7 +379,7 @@ class AttemptSimulator:
     ) -> Iterable[Event]:
         """The last process is gone: what is told last, and the accelerators are free."""
         job_id = run.job.plan.request.job_id
-        node_id = run.parts[0][0].node_id if exit_code not in (0, EXIT_REQUEUE) else None
+        node_id = run.parts[0][0].node_id if exit_code not in (0, EXIT_CHECKPOINTED) else None
         last: list[Event] = []
         if run.productive_s > 0 and self._model.report_s < inf:
             last.append(self._progress(at, run))

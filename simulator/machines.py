@@ -17,6 +17,7 @@ from scheduler.core.events import Event, NodeJoined, NodeLost, PoolDeclared
 from scheduler.providers.simulated_cloud import RentalTerms, SimulatedCloud
 from simulator.engine import Engine, Timer
 from walras.cluster import Market, NodeId, Placement, Pool, PoolId
+from walras.contract import SECONDS_PER_HOUR
 from walras.job_request import JobId
 from walras.states import Reason
 
@@ -121,7 +122,7 @@ class SimulatedMachines:
     def price_x_time(self, pool_id: PoolId, at: float) -> float:
         """Integral of the pool's price over the time that its machines have been there, USD."""
         usd, counted_s = self._repriced.get(pool_id, (0.0, 0.0))
-        return usd + (self.machine_s(pool_id, at) - counted_s) / 3600.0 * self.pools[pool_id].pool.usd_per_h
+        return usd + (self.machine_s(pool_id, at) - counted_s) / SECONDS_PER_HOUR * self.pools[pool_id].pool.usd_per_h
 
     def reprice(self, at: float, pool_id: PoolId, usd_per_h: float) -> Event:
         """The pool's machines cost so much from now on, rented ones that are held already too."""

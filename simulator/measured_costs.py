@@ -30,6 +30,7 @@ from scheduler.core.events import (
 from simulator.ground_truth import ANY_COUNT, AttemptCosts, GroundTruth, SpeedKey
 from simulator.simulated_jobs import PlannedFailure, SimulatedJob
 from walras.cluster import NodeId, Placement, PoolId
+from walras.contract import EXIT_CHECKPOINTED
 from walras.errors import ConfigError
 from walras.job_request import ANY_ACCELERATOR, JobId, JobRequest, Kind
 from walras.spec.file_model import FileModel
@@ -144,8 +145,6 @@ def load_measured_costs(path: str | Path) -> MeasuredCosts:
 
 #: One event, and what the core answered.
 RecordedEvent = tuple[Event, Sequence[Command]]
-#: Exit code of a job that saved its state and left.
-_REQUEUE = 85
 
 
 @dataclass(slots=True)
@@ -179,7 +178,7 @@ class _Attempt:
         if self.ended is None or self.ended.exit_code is None:
             return None
         if self.revoked_at is not None:
-            saved = self.ended.exit_code == _REQUEUE and self.save_s is not None
+            saved = self.ended.exit_code == EXIT_CHECKPOINTED and self.save_s is not None
             return self.ended.at - self.revoked_at - (self.save_s or 0.0) if saved else None
         if self.stepping_at is None or self.ended.steps is None or not self.steps_per_s:
             return None
@@ -363,7 +362,7 @@ def _measured_jobs(record: _Record) -> Iterable[MeasuredJob]:
         else:
             steps = last.steps
         if steps > 0 and last.exit_code is not None:
-            code = 0 if last.exit_code == _REQUEUE else last.exit_code
+            code = 0 if last.exit_code == EXIT_CHECKPOINTED else last.exit_code
             yield MeasuredJob(row=row, steps=steps, exit_code=code)
 
 

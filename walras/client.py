@@ -36,11 +36,11 @@ from walras.api import (
     SubmitResult,
     TokenCreated,
 )
+from walras.contract import NEXT_OFFSET_HEADER
 from walras.spec.job_spec import JobSpec, spec_mapping
 from walras.states import JobState
 from walras.transport import ApiCall, Patience, Transport, response_error
 
-NEXT_OFFSET = "X-Walras-Next-Offset"
 _PIECE_BYTES = 65_536
 
 
@@ -122,7 +122,7 @@ async def _read_pieces(transport: Transport, place: LogCursor, *, follow: bool) 
             place.offset += len(piece)
             yield piece
         # The server's count holds where it left bytes out (a log over its limit).
-        told = response.headers.get(NEXT_OFFSET, "")
+        told = response.headers.get(NEXT_OFFSET_HEADER, "")
         if not follow and told.isascii() and told.isdigit():
             place.offset = max(place.offset, int(told))
 

@@ -7,7 +7,9 @@ Walras instants are plain seconds, and only edges know the calendar (`walras.spe
 import re
 from math import isfinite
 
-_LENGTH_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
+from walras.contract import SECONDS_PER_DAY, SECONDS_PER_HOUR
+
+_LENGTH_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": SECONDS_PER_HOUR, "d": SECONDS_PER_DAY, "w": 604_800.0}
 _LENGTH_WORDS = {
     "sec": "s", "secs": "s", "second": "s", "seconds": "s", "min": "m", "mins": "m", "minute": "m", "minutes": "m",
     "hr": "h", "hrs": "h", "hour": "h", "hours": "h", "day": "d", "days": "d", "week": "w", "weeks": "w",
@@ -25,7 +27,7 @@ _SIZE_EXAMPLES = "'24GB', '512MiB'"
 #: Longest text worth parsing: keeps a hostile file from being quoted back at length.
 _LONGEST_TEXT = 64
 #: A hundred years: what is longer is a slip of the pen, and would overflow calendars.
-MAX_LENGTH_S = 100 * 365.25 * 86_400.0
+MAX_LENGTH_S = 100 * 365.25 * SECONDS_PER_DAY
 #: An exbibyte.
 MAX_SIZE_BYTES = 2**60
 

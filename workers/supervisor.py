@@ -20,6 +20,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from walras.contract import EXIT_CHECKPOINTED
 from workers import processes
 from workers.ranks import RankOutput, Ranks
 from workers.supervisor_protocol import (
@@ -36,7 +37,6 @@ from workers.supervisor_protocol import (
     write_durably,
 )
 
-EXIT_CHECKPOINTED = 85
 #: After one rank failed, the others get this long between SIGTERM and SIGKILL.
 FAILURE_GRACE_S = 5.0
 #: What ranks leave behind when they have all ended gets this long.

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 from scipy.optimize import linprog
 
+from walras.contract import SECONDS_PER_HOUR
 from walras.errors import UserError
 from walras.units import format_length, format_money
 
@@ -250,9 +251,6 @@ def _stationary_plan(given: JobCollection, places: _Places, over: Callable[[floa
     return StationaryPlan(usd, time_h, kinds, machines, over(usd, time_h))
 
 
-_HOUR_S = 3600.0
-
-
 @dataclass(frozen=True, slots=True)
 class CollectionJob:
     """One job: its steps, and steps per second by the name of a machine type."""
@@ -308,7 +306,7 @@ def make_collection_plan(
     Raises:
         UserError: no plan is known, with the least that is.
     """
-    rates = [[job.steps_per_s.get(offer.name, 0.0) * _HOUR_S for offer in offers] for job in jobs]
+    rates = [[job.steps_per_s.get(offer.name, 0.0) * SECONDS_PER_HOUR for offer in offers] for job in jobs]
     given = JobCollection(tuple(offers), np.array([job.steps for job in jobs]), np.array(rates))
     fastest, leisurely = soonest_stationary_plan(given, inf), cheapest_stationary_plan(given, longest_h(given))
     assert fastest is not None, "every job can run somewhere, and money is no matter"
@@ -348,10 +346,10 @@ def _as_cheap_but_sooner(given: JobCollection, found: StationaryPlan) -> Station
 
 
 def _too_short(within_h: float, fastest: StationaryPlan, free: FractionalPlan | None) -> UserError:
-    asked = format_length(within_h * _HOUR_S)
+    asked = format_length(within_h * SECONDS_PER_HOUR)
     told = "cannot all be done" if free is None else "fit no plan that was found"
     return UserError(
-        f"the jobs {told} within {asked}; the fastest plan takes {format_length(fastest.time_h * _HOUR_S)}",
+        f"the jobs {told} within {asked}; the fastest plan takes {format_length(fastest.time_h * SECONDS_PER_HOUR)}",
         field="--deadline",
         fix="a longer one, or more machines",
     )

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from itertools import product
 from math import isfinite
 
+from walras.contract import SECONDS_PER_HOUR
 from walras.units import format_length, format_money
 
 #: Seconds of a job, by how many machines of each offer it has. Infinite: it cannot run there.
 TimeForecast = Callable[[tuple[int, ...]], float]
-_HOUR_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class OptionChoice:
 def option_of(offers: Sequence[MachineOffer], counts: tuple[int, ...], time_s: float) -> RunOption:
     """Machines are paid for as long as the job runs."""
     usd_per_h = sum(count * offer.usd_per_h for count, offer in zip(counts, offers, strict=True))
-    return RunOption(counts, time_s, time_s / _HOUR_S * usd_per_h)
+    return RunOption(counts, time_s, time_s / SECONDS_PER_HOUR * usd_per_h)
 
 
 def all_options(offers: Sequence[MachineOffer], forecast: TimeForecast) -> Iterator[RunOption]:

@@ -30,6 +30,7 @@ from optimizer.prediction.predictor import (
 )
 from optimizer.prediction.step_time import RooflinePredictor
 from optimizer.renting.spot_lifetimes import CheckpointCosts, useful_part
+from walras.contract import SECONDS_PER_HOUR
 from walras.errors import ConfigError, JobSpecError
 from walras.job_request import ANY_ACCELERATOR
 from walras.profiling.profile_documents import ProfileFile
@@ -43,7 +44,7 @@ _SLOT = {"pcie3": 15.75e9, "pcie4": 31.5e9, "pcie5": 63e9}
 #: Arithmetic of a job of which nobody told it.
 _USUAL = "fp32"
 #: A minute for a checkpoint, five from a revocation to the next step.
-_COSTS = CheckpointCosts(checkpoint_h=60 / 3600, restart_h=300 / 3600)
+_COSTS = CheckpointCosts(checkpoint_h=60 / SECONDS_PER_HOUR, restart_h=300 / SECONDS_PER_HOUR)
 
 
 @dataclass(frozen=True, slots=True)

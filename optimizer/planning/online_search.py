@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from optimizer.planning.machine_choice import MachineOffer, RunGoal, RunOption, choose_option, option_of
 from optimizer.prediction.predictor import CannotPredict
 from walras.configuration_search import ConfigurationForecast, SearchAim, SearchStep, Trial, TrialConfiguration
+from walras.contract import SECONDS_PER_HOUR
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +121,6 @@ SamplesByBatch = Callable[[int], float]
 _LAW_ERROR_LEAST = 0.02
 #: Nor than this, where it was tried in no more places than it has coefficients, and so meets all of them.
 _LAW_ERROR_UNTOLD = 0.05
-_HOUR_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +247,7 @@ class OnlineSearch:
         return tuple(sorted(told, key=lambda each: (each.time_s, each.configuration)))
 
     def _usd(self, configuration: TrialConfiguration, time_s: float) -> float:
-        return time_s / _HOUR_S * configuration.workers * self.space.usd_per_h
+        return time_s / SECONDS_PER_HOUR * configuration.workers * self.space.usd_per_h
 
     def _best(self, expected: Sequence[ConfigurationForecast]) -> ConfigurationForecast:
         if self.space.aim is SearchAim.TIME:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean
 
+from walras.contract import SECONDS_PER_HOUR
 from walras.errors import UserError
 from walras.units import format_length
 
@@ -58,7 +59,6 @@ class StepFunction:
         return sum((end - start) * self.at(start) for start, end in pairwise(edges))
 
 
-_HOUR_S = 3600.0
 #: A move must save this part of what staying would cost, or a flapping price moves the job for nothing.
 _HYSTERESIS = 0.02
 
@@ -75,7 +75,7 @@ class PricedPlace:
 
     def usd_per_step(self, at: float) -> float:
         """At the price of an instant."""
-        return self.price.at(at) / _HOUR_S / self.steps_per_s
+        return self.price.at(at) / SECONDS_PER_HOUR / self.steps_per_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ def bill_of_staying(places: Sequence[PricedPlace], steps: float, at: float) -> R
     """Choose the cheapest place at the start and stay, whatever prices do."""
     place = cheapest_place(places, at)
     took_s = steps / place.steps_per_s
-    return RunBill(place.price.integral(at, at + took_s) / _HOUR_S, took_s, (place.name,))
+    return RunBill(place.price.integral(at, at + took_s) / SECONDS_PER_HOUR, took_s, (place.name,))
 
 
 def move_pays(here: PricedPlace, there: PricedPlace, steps: float, at: float, moving: MoveCost) -> bool:
@@ -114,7 +114,7 @@ def move_pays(here: PricedPlace, there: PricedPlace, steps: float, at: float, mo
 
 
 def _moving_usd(there: PricedPlace, at: float, moving: MoveCost) -> float:
-    return there.price.at(at) * moving.pause_s / _HOUR_S + moving.usd
+    return there.price.at(at) * moving.pause_s / SECONDS_PER_HOUR + moving.usd
 
 
 def bill_of_following(places: Sequence[PricedPlace], steps: float, at: float, moving: MoveCost) -> RunBill:
@@ -126,10 +126,10 @@ def bill_of_following(places: Sequence[PricedPlace], steps: float, at: float, mo
         until = min((change for change in changes if change is not None), default=float("inf"))
         ends_at = at + steps / place.steps_per_s
         if ends_at <= until:
-            usd += place.price.integral(at, ends_at) / _HOUR_S
+            usd += place.price.integral(at, ends_at) / SECONDS_PER_HOUR
             at, steps = ends_at, 0.0
             break
-        usd += place.price.integral(at, until) / _HOUR_S
+        usd += place.price.integral(at, until) / SECONDS_PER_HOUR
         steps -= (until - at) * place.steps_per_s
         at = until
         better = cheapest_place(places, at)

@@ -32,10 +32,10 @@ from optimizer.planning.spot_replay import (
     teach_policy,
     zones_optimum,
 )
+from walras.contract import SECONDS_PER_HOUR
 from walras.errors import UserError
 from walras.units import format_length
 
-_HOUR_S = 3600.0
 #: Units that a slot is cut into at most, so that a restart is a whole number of them.
 _FINEST = 10
 #: Entries of our plan's table for each market.
@@ -60,7 +60,7 @@ class SpotTerms:
     @property
     def usd(self) -> float:
         """What a slot of spot costs: the unit of money of `deadline_job`."""
-        return self.spot_usd_per_h * self.slot_s / _HOUR_S
+        return self.spot_usd_per_h * self.slot_s / SECONDS_PER_HOUR
 
     def job(self) -> DeadlineJob:
         """In whole units: work and restart rounded up, the deadline down to whole slots.
@@ -100,7 +100,7 @@ class SpotTerms:
 
     def hours(self, job: DeadlineJob, units: float) -> float:
         """Units of a job in hours."""
-        return units / job.slot * self.slot_s / _HOUR_S
+        return units / job.slot * self.slot_s / SECONDS_PER_HOUR
 
 
 def _is_whole(number: float) -> bool:
@@ -308,7 +308,7 @@ def _result(
         found.late,
         holding_word(advice.with_spot),
         holding_word(advice.without_spot),
-        advice.waits * terms.slot_s / _HOUR_S,
+        advice.waits * terms.slot_s / SECONDS_PER_HOUR,
     )
 
 

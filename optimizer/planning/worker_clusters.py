@@ -14,10 +14,10 @@ from math import comb, inf
 import numpy as np
 
 from optimizer.renting.spot_lifetimes import Lifetime
+from walras.contract import SECONDS_PER_HOUR
 from walras.errors import UserError
 from walras.units import format_length
 
-_HOUR_S = 3600.0
 #: Rounds of the fixed point between the time a run takes and the workers it loses; it settles in a few.
 _ROUNDS = 50
 
@@ -70,7 +70,7 @@ def expected_run(workers: Sequence[WorkerKind], servers: ParameterServers, steps
     speed = servers.saturation.steps_per_s(alone)
     took_s, losses = steps / speed, 0.0
     for _ in range(_ROUNDS):
-        chances = [1.0 - worker.law.survival(took_s / _HOUR_S) if worker.law else 0.0 for worker in workers]
+        chances = [1.0 - worker.law.survival(took_s / SECONDS_PER_HOUR) if worker.law else 0.0 for worker in workers]
         missing = sum(
             chance * worker.replacement_s * worker.steps_per_s / alone
             for chance, worker in zip(chances, workers, strict=True)
@@ -79,7 +79,7 @@ def expected_run(workers: Sequence[WorkerKind], servers: ParameterServers, steps
         if abs(took_s - before) < 1e-6:
             break
     usd_per_h = servers.usd_per_h + sum(worker.usd_per_h for worker in workers)
-    return ExpectedRun(took_s, usd_per_h * took_s / _HOUR_S, losses)
+    return ExpectedRun(took_s, usd_per_h * took_s / SECONDS_PER_HOUR, losses)
 
 
 def cheapest_cluster(

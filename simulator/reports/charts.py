@@ -15,6 +15,7 @@ import numpy as np
 from simulator.bounds.instance import FloatArray
 from simulator.reports.run_summary import ProjectSummary
 from simulator.reports.timeline import PoolTrack, StepSeries, Timeline
+from walras.contract import SECONDS_PER_HOUR
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -34,7 +35,7 @@ def jct_cdf_chart(jct_s: Sequence[float], key: str) -> str:
     """Part of the jobs that took no longer than so long."""
 
     def draw(axes: "Axes") -> None:
-        hours = sorted(max(length_s, 1e-3) / 3600.0 for length_s in jct_s)
+        hours = sorted(max(length_s, 1e-3) / SECONDS_PER_HOUR for length_s in jct_s)
         axes.step(hours, [rank / len(hours) for rank in range(1, len(hours) + 1)], where="post", color=_COLORS[0])
         if hours[-1] > 20 * hours[0]:
             axes.set_xscale("log")
@@ -50,8 +51,8 @@ def queueing_chart(waiting: StepSeries, until_at: float, key: str) -> str:
 
     def draw(axes: "Axes") -> None:
         at, mean = series_means(waiting, until_at)
-        axes.fill_between(at / 3600.0, mean, step="post", color=_COLORS[1], alpha=0.35, linewidth=0)
-        axes.step(at / 3600.0, mean, where="post", color=_COLORS[1])
+        axes.fill_between(at / SECONDS_PER_HOUR, mean, step="post", color=_COLORS[1], alpha=0.35, linewidth=0)
+        axes.step(at / SECONDS_PER_HOUR, mean, where="post", color=_COLORS[1])
         axes.set(xlabel="time (h)", ylabel="jobs that wait", ylim=(0, None))
 
     return _draw_svg(draw, key)
@@ -65,7 +66,7 @@ def utilisation_chart(pools: Mapping[str, PoolTrack], until_at: float, key: str)
             at, held = binned_means(track.held, until_at)
             _, there = binned_means(track.there, until_at)
             part = np.divide(held, there, out=np.full_like(held, np.nan), where=there > 0)
-            axes.step(at / 3600.0, part, where="post", color=color, label=name)
+            axes.step(at / SECONDS_PER_HOUR, part, where="post", color=color, label=name)
         axes.set(xlabel="time (h)", ylabel="held / there", ylim=(0, 1.05))
         _legend(axes)
 
@@ -80,7 +81,7 @@ def price_chart(pools: Mapping[str, PoolTrack], until_at: float, key: str) -> st
             if track.price.at:
                 at, price = series_means(track.price, until_at)
                 seen = at >= track.price.at[0]
-                axes.step(at[seen] / 3600.0, price[seen], where="post", color=color, label=name)
+                axes.step(at[seen] / SECONDS_PER_HOUR, price[seen], where="post", color=color, label=name)
         axes.set(xlabel="time (h)", ylabel="price", ylim=(0, None))
         _legend(axes)
 
@@ -93,7 +94,7 @@ def market_price_chart(pools: Mapping[str, PoolTrack], until_at: float, key: str
     def draw(axes: "Axes") -> None:
         for color, (name, track) in _coloured_pools(pools):
             at, price = series_means(track.usd_per_h, until_at)
-            axes.step(at / 3600.0, price, where="post", color=color, label=name)
+            axes.step(at / SECONDS_PER_HOUR, price, where="post", color=color, label=name)
         axes.set(xlabel="time (h)", ylabel="USD/h of a machine", ylim=(0, None))
         _legend(axes)
 
@@ -132,7 +133,7 @@ def gantt_chart(timeline: Timeline, names: Mapping[int, str], until_at: float, k
             ended_at = span.ended_at if isfinite(span.ended_at) else until_at
             for begin_at, alpha in ((span.leased_at, 0.3), (span.running_at, 1.0)):
                 if isfinite(begin_at) and ended_at > begin_at:
-                    bar = [(begin_at / 3600.0, (ended_at - begin_at) / 3600.0)]
+                    bar = [(begin_at / SECONDS_PER_HOUR, (ended_at - begin_at) / SECONDS_PER_HOUR)]
                     axes.broken_barh(
                         bar, (row_of[span.job_id] - 0.4, 0.8), color=color[span.pool_id], alpha=alpha, linewidth=0
                     )

@@ -22,6 +22,7 @@ from simulator.reports.baselines import (
     themis_rho,
 )
 from simulator.simulation import SimulationResult
+from walras.contract import SECONDS_PER_HOUR
 from walras.job_request import JobId
 from walras.states import JobState
 
@@ -154,7 +155,7 @@ def summarise_run(result: SimulationResult, beside: SummaryContext | None = None
     for job in jobs:
         by_state[job.state.value] = by_state.get(job.state.value, 0) + 1
         for accelerator, seconds in job.accelerator_s.items():
-            accelerator_h[accelerator] = accelerator_h.get(accelerator, 0.0) + seconds / 3600.0
+            accelerator_h[accelerator] = accelerator_h.get(accelerator, 0.0) + seconds / SECONDS_PER_HOUR
     solves = result.solves
     return RunSummary(
         outcome=result.outcome.value,
@@ -246,7 +247,7 @@ def _project_summary(
         len(jobs),
         sum(job.state is JobState.SUCCEEDED for job in jobs),
         float(np.mean([job.jct_s for job in done])) if done else nan,
-        sum(sum(job.accelerator_s.values()) for job in jobs) / 3600.0,
+        sum(sum(job.accelerator_s.values()) for job in jobs) / SECONDS_PER_HOUR,
         sum(job.usd for job in jobs),
         float(np.mean(rhos)) if rhos else nan,
     )
@@ -262,9 +263,9 @@ def _pool_summary(meter: PoolMeter, usd: float) -> PoolSummary:
         str(pool.pool_id),
         pool.shape.accelerator,
         pool.market.value,
-        meter.there_s / 3600.0,
-        meter.held_s / 3600.0,
-        meter.running_s / 3600.0,
+        meter.there_s / SECONDS_PER_HOUR,
+        meter.held_s / SECONDS_PER_HOUR,
+        meter.running_s / SECONDS_PER_HOUR,
         meter.held_s / meter.there_s if meter.there_s else nan,
         usd,
     )

@@ -27,11 +27,11 @@ from optimizer.planning.reserved_capacity import (
 )
 from simulator.workloads.formats import read_trace
 from simulator.workloads.trace import TraceJob
+from walras.contract import SECONDS_PER_HOUR
 from walras.errors import ConfigError, UserError
 
 _MOST_JOBS = 200_000
 _LARGEST_LOAD = 100_000.0
-_HOUR_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,16 +129,17 @@ def trace_demands(path: Path) -> list[CapacityJob]:
     if len(trace.jobs) > _MOST_JOBS:
         raise ConfigError(f"{path}: {len(trace.jobs)} jobs are too many", fix=f"plan for at most {_MOST_JOBS}")
     found = [
-        CapacityJob(job.at / _HOUR_S, _length_h(path, job), job.gang, job.user or job.project) for job in trace.jobs
+        CapacityJob(job.at / SECONDS_PER_HOUR, _length_h(path, job), job.gang, job.user or job.project)
+        for job in trace.jobs
     ]
     return [job for job in found if job.length_h > 0]
 
 
 def _length_h(path: Path, job: TraceJob) -> float:
     if job.duration_s is not None:
-        return job.duration_s / _HOUR_S
+        return job.duration_s / SECONDS_PER_HOUR
     if job.steps is not None and job.speeds:
-        return job.steps / max(speed for _, speed in job.speeds) / _HOUR_S
+        return job.steps / max(speed for _, speed in job.speeds) / SECONDS_PER_HOUR
     raise ConfigError(f"{path}: job {job.name} states no length", fix="add `duration_s`, or `steps` with speeds")
 
 

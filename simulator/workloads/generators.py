@@ -31,6 +31,7 @@ from simulator.ground_truth import SpeedKey
 from simulator.workloads.speed_tables import read_throughput_table
 from simulator.workloads.trace import TraceJob
 from simulator.workloads.trace_source import MAX_JOBS, batch_in_kind
+from walras.contract import SECONDS_PER_DAY, SECONDS_PER_HOUR
 from walras.errors import ConfigError
 from walras.job_request import Kind
 from walras.spec.file_model import nearest_word
@@ -158,7 +159,6 @@ class JobMix:
         return self.job(number, at, gang=gang, kind=self.kind(gang), owner=self.owner(), duration_s=self.duration_s())
 
 
-_HOUR_S, _DAY_S = 3600.0, 86_400.0
 #: Between the mean of a day and its busiest hour, 15:00.
 _SWING = 0.8
 _BUSIEST_H = 15.0
@@ -174,7 +174,7 @@ def poisson_arrivals(rate_per_h: float, random: Random) -> Iterator[float]:
     while True:
         yield at
         if rate_per_h > 0:
-            at += -log(1.0 - random.random()) * _HOUR_S / rate_per_h
+            at += -log(1.0 - random.random()) * SECONDS_PER_HOUR / rate_per_h
 
 
 def poisson_jobs(asked: GeneratorRequest) -> Iterator[TraceJob]:
@@ -187,8 +187,8 @@ def poisson_jobs(asked: GeneratorRequest) -> Iterator[TraceJob]:
 
 def diurnal_rate(at: float) -> float:
     """Arrivals at an instant against the mean of a working day."""
-    day, second = divmod(at, _DAY_S)
-    daily = 1.0 + _SWING * sin(2.0 * pi * (second / _HOUR_S - _BUSIEST_H + 6.0) / 24.0)
+    day, second = divmod(at, SECONDS_PER_DAY)
+    daily = 1.0 + _SWING * sin(2.0 * pi * (second / SECONDS_PER_HOUR - _BUSIEST_H + 6.0) / 24.0)
     return daily * (_WEEKEND if int(day) % 7 >= 5 else 1.0)
 
 
@@ -293,7 +293,7 @@ def hadar_60_jobs(asked: GeneratorRequest) -> Iterator[TraceJob]:
         gang = mix.gang()
         hours = classes.uniform(*classes.choice(HADAR_CLASSES_H))
         kind = models.choice(spreadable if gang > 1 else HADAR_MODELS)
-        duration_s = mix.stretched_s(max(_LEAST_S, hours * 3600.0 / gang))
+        duration_s = mix.stretched_s(max(_LEAST_S, hours * SECONDS_PER_HOUR / gang))
         yield mix.job(number, at, gang=gang, kind=kind, owner=mix.owner(), duration_s=duration_s)
 
 

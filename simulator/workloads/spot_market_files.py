@@ -9,12 +9,12 @@ from pathlib import Path
 
 from simulator.workloads.trace_source import ReadOptions, TraceRow, TraceSource, header_row_format
 from walras.errors import ConfigError
+from walras.units import MAX_LENGTH_S
 
 #: Of one file, all its traces together.
 _MOST_SLOTS = 1_000_000
 _MOST_LIVES = 100_000
 _MOST_CHANGES = 20_000
-_LONGEST_S = 100 * 365.25 * 86_400.0
 
 
 def read_spot_availability(
@@ -52,7 +52,7 @@ def read_spot_availability(
 def _end_s(row: TraceRow, since_s: float) -> float:
     if row.text("start_s") and not isclose(row.number("start_s"), since_s, rel_tol=1e-9, abs_tol=1e-6):
         raise row.error("start_s", f"is {row.text('start_s')}, the row before ends at {since_s:g}", "leave no gap")
-    return row.number("end_s", above=since_s, most=_LONGEST_S)
+    return row.number("end_s", above=since_s, most=MAX_LENGTH_S)
 
 
 def read_machine_lifetimes(path: str | Path) -> list[tuple[float, bool]]:
@@ -68,7 +68,7 @@ def read_machine_lifetimes(path: str | Path) -> list[tuple[float, bool]]:
     table = header_row_format(source, lines, ("lifetime_s",))
     found: list[tuple[float, bool]] = []
     for row in source.rows(lines, table):
-        life_s = row.number("lifetime_s", least=0, most=_LONGEST_S)
+        life_s = row.number("lifetime_s", least=0, most=MAX_LENGTH_S)
         found.append((life_s, row.whole("taken", least=0, most=1, default=1) == 1))
         if len(found) > _MOST_LIVES:
             raise row.error("lifetime_s", f"is one of more than {_MOST_LIVES:,}", "give fewer machines")

@@ -15,6 +15,7 @@ from simulator.ground_truth import GroundTruth, SpeedKey
 from simulator.workloads.trace import Trace, TraceJob
 from simulator.workloads.trace_binding import TraceBinding, machine_sizes, nominal_speeds
 from walras.cluster import Market
+from walras.contract import SECONDS_PER_HOUR
 from walras.errors import ConfigError
 from walras.spec.cluster_file import ClusterConfig
 
@@ -102,11 +103,11 @@ def describe_trace(
         skipped=trace.skipped.count,
         first_at=first_at,
         last_at=last_at,
-        jobs_per_h=(len(jobs) - 1) * 3600.0 / (last_at - first_at) if last_at > first_at else None,
+        jobs_per_h=(len(jobs) - 1) * SECONDS_PER_HOUR / (last_at - first_at) if last_at > first_at else None,
         gangs=dict(sorted(Counter(job.gang for job in jobs).items())),
         duration_s=_distribution(durations),
         steps=_distribution(steps),
-        accelerator_h=sum(job.gang * job.duration_s for job in jobs if job.duration_s is not None) / 3600.0,
+        accelerator_h=sum(job.gang * job.duration_s for job in jobs if job.duration_s is not None) / SECONDS_PER_HOUR,
         kinds=_counts_by_value(job.kind for job in jobs),
         types=_counts_by_value("|".join(job.types) or "any" for job in jobs),
         users=_counts_by_value(job.user for job in jobs if job.user),
@@ -156,10 +157,10 @@ def _cluster_load(
     assert spread is not None, "a trace has at least one job"
     return ClusterLoad(
         accelerators=accelerators,
-        accelerator_h=accelerator_s / 3600.0,
+        accelerator_h=accelerator_s / SECONDS_PER_HOUR,
         duration_s=spread,
         offered_load=accelerator_s / (there * span_s) if span_s > 0 else None,
-        drained_after_h=accelerator_s / there / 3600.0,
+        drained_after_h=accelerator_s / there / SECONDS_PER_HOUR,
         too_large=too_large,
     )
 
@@ -236,7 +237,7 @@ def plot_trace(trace: Trace, path: str | Path) -> None:
 
 
 def _plot_arrivals(axes: "Axes", trace: Trace) -> None:
-    hours = [job.at / 3600.0 for job in trace.jobs]
+    hours = [job.at / SECONDS_PER_HOUR for job in trace.jobs]
     width_h = (hours[-1] - hours[0]) / _BINS
     axes.hist(hours, bins=_BINS, color="tab:blue")
     axes.set(title="Arrivals", xlabel="time (h)", ylabel=f"jobs per {width_h:.3g} h" if width_h else "jobs")
@@ -252,7 +253,7 @@ def _plot_gangs(axes: "Axes", trace: Trace) -> None:
 def _plot_durations(axes: "Axes", trace: Trace) -> None:
     seconds = sorted(job.duration_s for job in trace.jobs if job.duration_s is not None)
     label = "run time (h)"
-    values = [value / 3600.0 for value in seconds]
+    values = [value / SECONDS_PER_HOUR for value in seconds]
     if not values:
         label, values = "steps", sorted(job.steps for job in trace.jobs if job.steps is not None)
     if values:
@@ -264,5 +265,7 @@ def _plot_durations(axes: "Axes", trace: Trace) -> None:
 def _plot_demand(axes: "Axes", trace: Trace) -> None:
     curve = accelerator_demand(trace.jobs)
     if curve:
-        axes.step([at / 3600.0 for at, _ in curve], [busy for _, busy in curve], where="post", color="tab:purple")
+        axes.step(
+            [at / SECONDS_PER_HOUR for at, _ in curve], [busy for _, busy in curve], where="post", color="tab:purple"
+        )
     axes.set(title="Accelerators, if no job waited", xlabel="time (h)", ylabel="accelerators")

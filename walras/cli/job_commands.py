@@ -158,9 +158,9 @@ def _steps(job: "JobDetail") -> str:
 
 def _network_lines(state: JobState, detail: "JobDetail") -> list[str]:
     """What the ranks of a gang over several machines measured when they met."""
-    from walras.training import gang
+    from walras.contract import BANDWIDTH_VALUE
 
-    measured = detail.last_values.get(gang.BANDWIDTH_VALUE)
+    measured = detail.last_values.get(BANDWIDTH_VALUE)
     if state is not JobState.RUNNING or measured is None:
         return []
     return [f"its machines exchange {8e-9 * measured:.3g} Gbit/s (the slowest link, measured when its ranks met)"]

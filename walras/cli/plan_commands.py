@@ -15,6 +15,7 @@ from walras.cli.arguments import OutputOption, parse_length_option, read_documen
 from walras.cli.plan_preemptible_commands import plan_checkpoint_command, plan_workers_command
 from walras.cli.plan_spot_commands import plan_moves_command, plan_spot_command
 from walras.cli.terminal_output import Column, Listing, OutputFormat, dash, show_json, show_line, show_listing
+from walras.contract import SECONDS_PER_HOUR
 from walras.errors import UserError
 from walras.units import format_length, format_money
 
@@ -22,9 +23,6 @@ if TYPE_CHECKING:
     from optimizer.planning.job_collection import CollectionPlan, PlanTotals
     from optimizer.planning.reserved_capacity import Defection
     from simulator.workloads.capacity_plans import CapacityPlan, CapacityPlans
-
-
-_HOUR_S = 3600.0
 
 
 def plan_collection_command(
@@ -52,12 +50,16 @@ def plan_collection_command(
     found = make_collection_plan(
         [MachineTypeOffer(machine.name, machine.usd_per_h, machine.count) for machine in given.machines],
         [CollectionJob(job.name, job.steps, job.steps_per_s) for job in given.jobs],
-        within_h=None if within_s is None else within_s / _HOUR_S,
+        within_h=None if within_s is None else within_s / SECONDS_PER_HOUR,
         budget_usd=budget,
     )
     if output is OutputFormat.JSON:
         show_json(
-            {"deadline_h": None if within_s is None else within_s / _HOUR_S, "budget_usd": budget, **asdict(found)}
+            {
+                "deadline_h": None if within_s is None else within_s / SECONDS_PER_HOUR,
+                "budget_usd": budget,
+                **asdict(found),
+            }
         )
     else:
         _show_collection(found, "time" if deadline is None else "money")
@@ -96,7 +98,7 @@ def _sum_row(each: "PlanTotals", name: str) -> list[str]:
 
 
 def _hours_text(hours: float) -> str:
-    return format_length(round(hours * _HOUR_S))
+    return format_length(round(hours * SECONDS_PER_HOUR))
 
 
 plan_commands = typer.Typer(help="Plan what to rent, and how.", no_args_is_help=True)
@@ -153,8 +155,8 @@ def plan_capacity_command(
     price = _reserved_price(reserved_price, on_demand, reserved)
     terms = ReservationTerms(
         reserved_price=price,
-        longest_wait_h=parse_length_option(longest_wait, "--longest-wait") / _HOUR_S,
-        short_h=parse_length_option(short, "--short") / _HOUR_S,
+        longest_wait_h=parse_length_option(longest_wait, "--longest-wait") / SECONDS_PER_HOUR,
+        short_h=parse_length_option(short, "--short") / SECONDS_PER_HOUR,
         lot=lot,
     )
     if trace is not None:
@@ -171,7 +173,7 @@ def plan_capacity_command(
                 field="TRACE",
                 fix="name a trace, or give --arrivals-per-h and --job-length",
             )
-        found = capacity_plans_for_rates(arrivals_per_h, length / _HOUR_S, terms)
+        found = capacity_plans_for_rates(arrivals_per_h, length / SECONDS_PER_HOUR, terms)
     if output is OutputFormat.JSON:
         show_json({"reserved_price": price, "on_demand_usd_per_h": on_demand, **_capacity_data(found)})
     else:
@@ -242,7 +244,7 @@ def _capacity_row(each: "CapacityPlan", on_demand_usd: float | None) -> list[str
 
 
 def _wait_text(hours: float) -> str:
-    return format_length(round(hours * _HOUR_S)) if hours > 0 else "0s"
+    return format_length(round(hours * SECONDS_PER_HOUR)) if hours > 0 else "0s"
 
 
 def _defection_line(defection: "Defection") -> str:

@@ -15,6 +15,7 @@ import typer
 
 from walras.cli.arguments import OutputOption, parse_length_option, read_document
 from walras.cli.terminal_output import Column, Listing, OutputFormat, show_json, show_line, show_listing
+from walras.contract import SECONDS_PER_HOUR
 from walras.errors import UserError
 from walras.units import format_length, format_money
 
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from walras.spec.plan_files import WorkerEntry
 
 
-_HOUR_S = 3600.0
 #: Steps of work that are planned in unless --step says otherwise, and at most.
 _STEPS, _MOST_STEPS = 120, 240
 #: As published for preemptible machines with a cap of a day (HPDC'20).
@@ -85,14 +85,15 @@ def plan_checkpoint_command(
         )
     else:
         _show_checkpoint_plans(plans, work_h, life_h, interval_h)
-        show_line(f"No plan in steps of {format_length(step_h * _HOUR_S)} is expected to end sooner than the best one.")
+        step = format_length(step_h * SECONDS_PER_HOUR)
+        show_line(f"No plan in steps of {step} is expected to end sooner than the best one.")
         if is_better is not None:
             told = "likelier" if is_better else "no likelier"
             show_line(f"A machine that is {age} old is {told} to outlast the work than a new one.")
 
 
 def _parse_hours(text: str, option: str) -> float:
-    return parse_length_option(text, option) / _HOUR_S
+    return parse_length_option(text, option) / SECONDS_PER_HOUR
 
 
 def _planning_step_h(asked_h: float | None, work_h: float, young_daly_h: float) -> float:
@@ -105,16 +106,16 @@ def _planning_step_h(asked_h: float | None, work_h: float, young_daly_h: float) 
         found_h = max(min(work_h / _STEPS, young_daly_h / 2), least_h)
         if found_h <= young_daly_h:
             return found_h
-        part = format_length(_MOST_STEPS * young_daly_h / 2 * _HOUR_S)
+        part = format_length(_MOST_STEPS * young_daly_h / 2 * SECONDS_PER_HOUR)
         raise UserError(
-            f"work of {format_length(work_h * _HOUR_S)} is too long to plan in steps below "
-            f"{format_length(young_daly_h * _HOUR_S)}, Young and Daly's interval",
+            f"work of {format_length(work_h * SECONDS_PER_HOUR)} is too long to plan in steps below "
+            f"{format_length(young_daly_h * SECONDS_PER_HOUR)}, Young and Daly's interval",
             field="--work",
             fix=f"plan a part, such as --work {part}: what is saved is behind it; or give --step",
         )
     if not least_h - 1e-9 <= asked_h <= work_h:
-        least, most = (format_length(hours * _HOUR_S) for hours in (least_h, work_h))
-        told = f"work of {most} in steps of {format_length(asked_h * _HOUR_S)}"
+        least, most = (format_length(hours * SECONDS_PER_HOUR) for hours in (least_h, work_h))
+        told = f"work of {most} in steps of {format_length(asked_h * SECONDS_PER_HOUR)}"
         raise UserError(told, field="--step", fix=f"between {least} and {most}")
     return asked_h
 
@@ -140,9 +141,9 @@ def _lifetime_law(lifetime: str, mean_life: str | None, bathtub: str) -> "tuple[
             f"{lifetime[:100]!r} is neither a law nor a file", field="--lifetime", fix="exponential, bathtub, or a file"
         )
     lives = read_machine_lifetimes(Path(lifetime))
-    taken = [life_s / _HOUR_S for life_s, was_taken in lives if was_taken]
-    alive = [life_s / _HOUR_S for life_s, was_taken in lives if not was_taken]
-    return EmpiricalLifetime.of(taken, alive), max(life_s for life_s, _ in lives) / _HOUR_S
+    taken = [life_s / SECONDS_PER_HOUR for life_s, was_taken in lives if was_taken]
+    alive = [life_s / SECONDS_PER_HOUR for life_s, was_taken in lives if not was_taken]
+    return EmpiricalLifetime.of(taken, alive), max(life_s for life_s, _ in lives) / SECONDS_PER_HOUR
 
 
 def _parse_bathtub(text: str) -> "BathtubLifetime":
@@ -188,8 +189,8 @@ def _show_checkpoint_plans(
     show_listing(Listing(columns, [_checkpoint_row(*each, work_h) for each in plans.items()], None), OutputFormat.TABLE)
     show_line(f"Best: save after {_segments_text(plans['best'].segments_h)} of work.")
     show_line(
-        f"Young and Daly: every {format_length(young_daly_h * _HOUR_S)}, from a mean life of "
-        f"{format_length(life_h * _HOUR_S)}; the table has it in whole steps."
+        f"Young and Daly: every {format_length(young_daly_h * SECONDS_PER_HOUR)}, from a mean life of "
+        f"{format_length(life_h * SECONDS_PER_HOUR)}; the table has it in whole steps."
     )
 
 
@@ -200,17 +201,20 @@ def _checkpoint_row(name: str, plan: "CheckpointPlan", work_h: float) -> list[st
     return [
         name,
         many,
-        format_length(plan.expected_h * _HOUR_S),
+        format_length(plan.expected_h * SECONDS_PER_HOUR),
         f"{plan.expected_h / work_h - 1:.1%}",
-        format_length(plan.lost_h * _HOUR_S),
-        format_length(plan.writing_h * _HOUR_S),
+        format_length(plan.lost_h * SECONDS_PER_HOUR),
+        format_length(plan.writing_h * SECONDS_PER_HOUR),
         f"{plan.revocations:.2f}",
     ]
 
 
 def _segments_text(segments_h: tuple[float, ...]) -> str:
     """Alike ones in a row together: `10m00s, 3 x 20m00s`."""
-    runs = [(round(length * _HOUR_S), len(list(alike))) for length, alike in groupby(segments_h, lambda h: round(h, 9))]
+    runs = [
+        (round(length * SECONDS_PER_HOUR), len(list(alike)))
+        for length, alike in groupby(segments_h, lambda h: round(h, 9))
+    ]
     told = [format_length(length) if many == 1 else f"{many} x {format_length(length)}" for length, many in runs]
     return ", ".join(told[:_MOST_SEGMENTS_SHOWN]) + (", ..." if len(told) > _MOST_SEGMENTS_SHOWN else "")
 
@@ -277,11 +281,11 @@ def _worker_lifetime(file: Path, worker: "WorkerEntry") -> "Lifetime":
 
     if worker.lives is None:
         assert worker.mean_life is not None, "the file says one of both"
-        return ExponentialLifetime(_HOUR_S / worker.mean_life)
+        return ExponentialLifetime(SECONDS_PER_HOUR / worker.mean_life)
     lives = read_machine_lifetimes(file.parent / worker.lives)
     return EmpiricalLifetime.of(
-        [life_s / _HOUR_S for life_s, taken in lives if taken],
-        [life_s / _HOUR_S for life_s, taken in lives if not taken],
+        [life_s / SECONDS_PER_HOUR for life_s, taken in lives if taken],
+        [life_s / SECONDS_PER_HOUR for life_s, taken in lives if not taken],
     )
 
 

@@ -15,6 +15,7 @@ import typer
 
 from walras.cli.arguments import OutputOption, parse_length_option, read_document
 from walras.cli.terminal_output import Column, Listing, OutputFormat, show_json, show_line, show_listing
+from walras.contract import SECONDS_PER_HOUR
 from walras.errors import ConfigError, UserError
 from walras.units import format_length, format_money
 
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from walras.spec.plan_files import PlacesFile
 
 
-_HOUR_S = 3600.0
 _MOST_ZONES = 8
 
 
@@ -175,7 +175,7 @@ def _zones_text(zones: int) -> str:
 
 
 def _waits_text(each: "SpotPolicyResult") -> str:
-    return "-" if each.without_spot == "on demand" else f"at most {format_length(each.waits_h * _HOUR_S)}"
+    return "-" if each.without_spot == "on demand" else f"at most {format_length(each.waits_h * SECONDS_PER_HOUR)}"
 
 
 def _check_line(checked: "CheckedBound") -> str:

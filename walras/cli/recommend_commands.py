@@ -13,6 +13,7 @@ from walras.cli.arguments import OutputOption, parse_length_option, read_documen
 from walras.cli.machine_commands import read_catalog
 from walras.cli.session import job_id_of, with_client
 from walras.cli.terminal_output import Column, Listing, OutputFormat, show_json, show_line, show_listing, warn
+from walras.contract import SECONDS_PER_HOUR
 from walras.errors import ConfigError, UserError
 from walras.units import format_count, format_length, format_money
 
@@ -77,7 +78,6 @@ def _comparable_target(detail: "JobDetail", spec: "JobSpec") -> "TargetView":
 
 
 _PICTURE_ENDINGS = (".png", ".svg")
-_HOUR_S = 3600.0
 
 
 def draw_recommendation(path: Path, found: "MachineRecommendation", goal: "RunGoal") -> None:
@@ -94,16 +94,23 @@ def draw_recommendation(path: Path, found: "MachineRecommendation", goal: "RunGo
     with matplotlib.rc_context({"svg.hashsalt": "walras", "font.size": 9}):
         figure = Figure(figsize=(7.5, 4.5), layout="constrained")
         axes = figure.subplots()
-        hours = [setup.time_s / _HOUR_S for setup in taken.front]
-        early = [(setup.time_s - setup.early_s) / _HOUR_S for setup in taken.front]
-        late = [(setup.late_s - setup.time_s) / _HOUR_S for setup in taken.front]
+        hours = [setup.time_s / SECONDS_PER_HOUR for setup in taken.front]
+        early = [(setup.time_s - setup.early_s) / SECONDS_PER_HOUR for setup in taken.front]
+        late = [(setup.late_s - setup.time_s) / SECONDS_PER_HOUR for setup in taken.front]
         usd = [setup.usd for setup in taken.front]
         axes.errorbar(
             hours, usd, xerr=[early, late], fmt="o-", color="tab:blue", ecolor="lightgrey", label="not beaten"
         )
-        axes.plot([taken.setup.time_s / _HOUR_S], [taken.setup.usd], "*", color="tab:red", markersize=14, label="taken")
+        axes.plot(
+            [taken.setup.time_s / SECONDS_PER_HOUR],
+            [taken.setup.usd],
+            "*",
+            color="tab:red",
+            markersize=14,
+            label="taken",
+        )
         if goal.deadline_s is not None:
-            axes.axvline(goal.deadline_s / _HOUR_S, color="tab:grey", linestyle="--", label="deadline")
+            axes.axvline(goal.deadline_s / SECONDS_PER_HOUR, color="tab:grey", linestyle="--", label="deadline")
         if goal.budget_usd is not None:
             axes.axhline(goal.budget_usd, color="tab:grey", linestyle=":", label="budget")
         axes.set(xlabel="time (h), four cases out of five", ylabel="USD")

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from walras.contract import BANDWIDTH_VALUE
 from walras.training.supervisor_link import ControlRequest, JobEnvironment
 
 MEETINGS_PER_S = 5.0
@@ -95,8 +96,6 @@ def _initialised_distributed() -> Any:
     return distributed
 
 
-#: The name among the values that a job reports.
-BANDWIDTH_VALUE = "network_bytes_per_s"
 FIRST_EXCHANGE_BYTES = 1 << 18
 MAX_EXCHANGE_BYTES = 1 << 26
 #: An exchange that takes this long is timed well enough.

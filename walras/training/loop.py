@@ -15,6 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from walras.contract import EXIT_CHECKPOINTED, GRADIENT_NOISE_VALUE
 from walras.training import gang, loop_state, model_counting
 from walras.training.batch_sharing import Shares
 from walras.training.batch_source import BatchSource, BatchSources, default_seed, rescale_position, samples_in
@@ -25,8 +26,6 @@ from walras.training.loop_state import CheckpointSaver, DataPosition, read_posit
 from walras.training.measurements import ReportedValues, StepPacer, ThroughputMeter, noise_meter_for
 from walras.training.supervisor_link import SupervisorLink, TakeOver, read_job_environment
 
-#: "Checkpointed, requeue me."
-EXIT_CHECKPOINTED = 85
 #: Asked to stop, with nothing saved.
 EXIT_STOPPED = 143
 
@@ -383,7 +382,7 @@ class Loop:
         if self._gang.rank != 0:
             return  # one voice: values of different ranks differ, and whose came last would be chance
         if self._noise is not None and (scale := self._noise.scale) is not None:
-            self._values.take({"gradient_noise": scale})
+            self._values.take({GRADIENT_NOISE_VALUE: scale})
         rate = self._fork or self._meter
         progress = {"steps": self.step, "steps_per_s": rate.steps_per_s, "samples": rate.samples}
         told = {"type": "progress", **progress, "pace": self._settings.pace, **self._values.told()}

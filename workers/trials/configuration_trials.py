@@ -11,15 +11,13 @@ from pathlib import Path
 from typing import Protocol
 
 from walras.configuration_search import ChooseNext, SearchError, SearchStep, Trial, TrialConfiguration
+from walras.contract import GRADIENT_NOISE_VALUE
 from walras.errors import JobSpecError
 from walras.spec.job_spec import JobSpec, argv_of, env_of, kind_of
 from walras.wire import Manifest
 from workers.devices import detect_accelerators
 from workers.trials.local_ranks import TrialProgress
 from workers.trials.moving_job import IsEnough, MovingJob, StepsLimit, TrialPart
-
-#: As `walras.training.Loop.report` names it.
-_NOISE = "gradient_noise"
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +146,7 @@ def _trial_of(part: TrialPart) -> Trial:
         iteration_s=part.iteration_s,
         move_s=part.move_s,
         standby_s=part.standby_s,
-        noise_scale=(part.values or {}).get(_NOISE),
+        noise_scale=(part.values or {}).get(GRADIENT_NOISE_VALUE),
     )
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from walras.configuration_search import SearchError, TrialConfiguration
+from walras.contract import EXIT_CHECKPOINTED
 from walras.errors import UserError
 from walras.wire import Manifest, StartCommand
 from workers import processes
@@ -134,9 +135,6 @@ def log_tail(log: Path) -> str:
     with log.open("rb") as file:
         file.seek(max(0, os.path.getsize(log) - _LOG_TAIL_BYTES))
         return file.read().decode(errors="replace").strip() or "(it said nothing)"
-
-
-_EXIT_CHECKPOINTED = 85
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,7 +267,7 @@ class TrialAttempt:
     def _raise_failed(self) -> None:
         for number, rank in enumerate(self.ranks.all):
             code = rank.poll()
-            if code not in (None, 0, _EXIT_CHECKPOINTED):
+            if code not in (None, 0, EXIT_CHECKPOINTED):
                 said = log_tail(self._log(number))
                 raise SearchError(
                     f"rank {number} failed at step {self.progress.steps} ({describe_exit(code)}):\n{said}",

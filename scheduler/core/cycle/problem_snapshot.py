@@ -19,10 +19,9 @@ from scheduler.core.state.fleet import PoolState
 from scheduler.core.state.job_classes import JobClasses
 from scheduler.core.state.ledger import JobRecord, Ledger
 from walras.cluster import Market
+from walras.contract import SECONDS_PER_HOUR
 from walras.job_request import JobId
 from walras.states import JobState
-
-_HOUR_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,7 +35,7 @@ class SpotRuns:
 
 def revocation_rates(pools: list[PoolState], now: float) -> FloatArray:
     """Revocations per machine-hour; 0 where machines stay (p,)."""
-    seen = [(state.lives.revocations, state.lives.lived_s(now) / _HOUR_S) for state in pools]
+    seen = [(state.lives.revocations, state.lives.lived_s(now) / SECONDS_PER_HOUR) for state in pools]
     spot = [row for row, state in enumerate(pools) if state.pool.market is Market.SPOT]
     rates = np.zeros(len(pools))
     prior = pooled_prior([seen[row] for row in spot])
@@ -54,9 +53,9 @@ def lasting_fractions(pools: list[PoolState], now: float, runs: SpotRuns) -> Flo
         return parts
     pool = runs.pool[risky]
     size = np.array([float(max(state.pool.shape.accelerators, 1)) for state in pools])
-    notice_h = np.array([state.pool.notice_s for state in pools])[pool] / _HOUR_S
-    boot_h = np.array([state.pool.boot_s for state in pools])[pool] / _HOUR_S
-    restart_h = runs.restart_s[risky] / _HOUR_S
+    notice_h = np.array([state.pool.notice_s for state in pools])[pool] / SECONDS_PER_HOUR
+    boot_h = np.array([state.pool.boot_s for state in pools])[pool] / SECONDS_PER_HOUR
+    restart_h = runs.restart_s[risky] / SECONDS_PER_HOUR
     machines = np.ceil(runs.count[risky] / size[pool])
     # What a checkpoint alone takes nobody tells: a restart holds one, so it takes no longer.
     parts[risky] = useful_parts((restart_h, restart_h + boot_h, notice_h), rates[pool] * machines)

@@ -35,6 +35,7 @@ from scheduler.core.placement.reservations import drop_reservation, offer_freed_
 from scheduler.core.rules import OWED, RoundRules
 from scheduler.core.state.ledger import JobRecord, Ledger
 from scheduler.core.state.working_set import Cycle, RoundMechanism, enqueue_job
+from walras.contract import HIGH_PRIORITY_CLASS
 
 # ------------------------------------------------------------------------------------------------ arrivals
 
@@ -102,10 +103,6 @@ def describe_newcomer(ledger: Ledger, job: JobRecord, ways: Configurations, capa
     )
 
 
-#: Anything at or above this class need not wait for a round to end.
-HIGH_CLASS = 2
-
-
 def judge_arrival(cycle: Cycle, job: JobRecord) -> None:
     """The job may start from now on: judged at current prices, else put in line."""
     took_part = bool(cycle.ledger.columns.eligible[job.slot])
@@ -125,7 +122,7 @@ def judge_arrival(cycle: Cycle, job: JobRecord) -> None:
 
 def preempt_if_high_class(cycle: Cycle, job: JobRecord) -> None:
     """A job of the high class that found no free place takes one from a lower class now."""
-    if job.request.priority_class >= HIGH_CLASS and job.waits and job.ready_at <= cycle.now:
+    if job.request.priority_class >= HIGH_PRIORITY_CLASS and job.waits and job.ready_at <= cycle.now:
         preempt_now(cycle, job)
 
 

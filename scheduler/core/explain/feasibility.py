@@ -18,6 +18,7 @@ from scheduler.core.state.ledger import JobRecord
 from scheduler.core.state.remaining_work import expected_ends_on
 from scheduler.core.state.working_set import Reservation
 from walras.cluster import Pool, PoolId, Shape
+from walras.contract import HIGH_PRIORITY_CLASS
 from walras.job_request import ANY_ACCELERATOR, JobRequest
 from walras.spec.file_model import nearest_word
 from walras.states import Reason
@@ -144,10 +145,6 @@ def shape_text(shape: Shape) -> str:
     return f"{shape.name}: {shape.accelerators} x {shape.accelerator}, {shape.cpus:g} cpus, {memory}"
 
 
-#: The class of `--priority high`.
-_HIGH = 2
-
-
 def expected_free_text(core: SchedulerCore, claim: Reservation) -> str:
     """When those who are on a reserved place will have left it by themselves."""
     ledger, longest_s = core.ledger, 0.0
@@ -195,13 +192,15 @@ def _other_types(core: SchedulerCore, job: JobRecord, form: ResourceShape) -> It
 def _more_urgent(core: SchedulerCore, job: JobRecord, form: ResourceShape) -> Iterator[str]:
     """Shares decide inside a class of priority; a higher class takes the places of a lower one."""
     standing, jobs = core.cycle.standing, core.ledger.jobs
-    if standing.sharing is None or standing.plans or job.request.priority_class >= _HIGH:
+    if standing.sharing is None or standing.plans or job.request.priority_class >= HIGH_PRIORITY_CLASS:
         return
     for state in core.ledger.fleet.pools:
         count = form.counts[state.row]
         for machine in state.members.values() if count else ():
             holders = [jobs[job_id] for job_id in machine.holders if job_id != job.job_id]
-            weaker = [each for each in holders if each.request.priority_class < _HIGH and is_preemptible(each)]
+            weaker = [
+                each for each in holders if each.request.priority_class < HIGH_PRIORITY_CLASS and is_preemptible(each)
+            ]
             room = _free_for(machine, job, form) + sum(len(machine.holders[each.job_id]) for each in weaker)
             if machine.condition is MachineCondition.UP and room >= count:
                 yield f"let it stop others: walras update {job.job_id} --priority high"

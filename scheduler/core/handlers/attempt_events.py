@@ -15,6 +15,7 @@ from scheduler.core.state.fleet import FleetMachine, MachineCondition
 from scheduler.core.state.ledger import JobRecord
 from scheduler.core.state.working_set import Cycle, enqueue_job
 from walras.cluster import NodeId, Rendezvous
+from walras.contract import EXIT_CHECKPOINTED, SIGKILL
 from walras.states import AttemptState, JobState, Reason
 
 
@@ -83,8 +84,6 @@ def on_round_ended(cycle: Cycle, event: RoundEnded) -> None:
     cycle.beat = event
 
 
-#: "Checkpointed, requeue me."
-EXIT_YIELDED = 85
 #: Yields in a row without a step between them, after which the job is held.
 IDLE_YIELDS_MAX = 5
 #: Starts in a row that machines refused, after which the job is held: waiting longer will not cure it.
@@ -93,8 +92,6 @@ REFUSALS_MAX = 5
 BACKOFF_MAX = 32
 #: Of a pool's owned machines at most one in so many (one of fewer) is put aside for the failures of jobs.
 QUARANTINE_ONE_IN = 4
-
-_SIGKILL = 9
 
 
 def on_attempt_ended(cycle: Cycle, job: JobRecord, event: AttemptEnded) -> None:
@@ -121,11 +118,11 @@ def on_attempt_ended(cycle: Cycle, job: JobRecord, event: AttemptEnded) -> None:
             cycle, job, state, Reason.INFRA_LEASE_EXPIRED if expired else Reason.INFRA_NODE_LOST
         )
     elif reason is not None:
-        job.loses_work = not job.saved and event.exit_code != EXIT_YIELDED and job.running_at < inf
+        job.loses_work = not job.saved and event.exit_code != EXIT_CHECKPOINTED and job.running_at < inf
         cycle.ledger.columns.loses_work[job.slot] = job.loses_work
         cycle.set_attempt_state(job, AttemptState.PREEMPTED, reason)
         requeue_job(cycle, job, reason, _stopped_text(event))
-    elif event.exit_code == EXIT_YIELDED:
+    elif event.exit_code == EXIT_CHECKPOINTED:
         _yielded(cycle, job)
     else:
         _failed(cycle, job, event, node_id)
@@ -258,7 +255,7 @@ def _failed(cycle: Cycle, job: JobRecord, event: AttemptEnded, node_id: NodeId |
     _blame(cycle, job, node_id)
     reason = Reason.USER_EXIT_CODE if event.signal is None else Reason.USER_SIGNAL
     detail = f"exit code {event.exit_code}" if event.signal is None else f"signal {event.signal}"
-    if event.signal == _SIGKILL:
+    if event.signal == SIGKILL:
         detail += " (often: out of memory)"
     rule = job.request.retry
     allowed = not rule.on_exit_codes or event.exit_code in rule.on_exit_codes
@@ -320,6 +317,6 @@ def _clear_failures(cycle: Cycle, job: JobRecord) -> None:
 
 
 def _stopped_text(event: AttemptEnded) -> str:
-    if event.exit_code == EXIT_YIELDED:
+    if event.exit_code == EXIT_CHECKPOINTED:
         return "checkpointed and stopped"
     return f"stopped by signal {event.signal}" if event.signal is not None else f"stopped, exit code {event.exit_code}"

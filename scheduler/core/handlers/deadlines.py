@@ -22,6 +22,7 @@ from scheduler.core.state.ledger import JobRecord, Ledger
 from scheduler.core.state.remaining_work import remaining_here_s
 from scheduler.core.state.working_set import Cycle
 from walras.cluster import Market, PoolId
+from walras.contract import SECONDS_PER_HOUR
 from walras.states import JobState, Reason
 
 #: Kept besides one restart: this part of what is needed, and this long.
@@ -114,7 +115,7 @@ def _outlook_on(ledger: Ledger, job: JobRecord, state: PoolState) -> DeadlineOut
         return None
     left_s = job.request.deadline_at - ledger.now
     machines = ceil(count / state.pool.shape.accelerators)
-    usd_per_s = machines * state.pool.usd_per_h / 3600.0 if state.rented else 0.0
+    usd_per_s = machines * state.pool.usd_per_h / SECONDS_PER_HOUR if state.rented else 0.0
     assert ledger.standing is not None, "asked above"
     assert job.request.steps is not None, "asked above"
     restart_s = ledger.restart_s(job, ledger.standing.rules)
@@ -242,4 +243,6 @@ def accelerators_awaited(cycle: Cycle, row: int) -> int:
 def deadline_risk_text(found: DeadlineOutlook) -> str:
     """The numbers, in hours."""
     where = f"on {found.pool_id}" + ("" if found.is_there else ", moving there included")
-    return f"needs {found.needs_s / 3600.0:.2f} h more {where}; has {found.left_s / 3600.0:.2f} h left"
+    return (
+        f"needs {found.needs_s / SECONDS_PER_HOUR:.2f} h more {where}; has {found.left_s / SECONDS_PER_HOUR:.2f} h left"
+    )

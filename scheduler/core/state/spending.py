@@ -15,6 +15,7 @@ from scheduler.core.rules import Budget
 from scheduler.core.state.fleet import FleetMachine
 from scheduler.core.state.ledger import JobRecord, Ledger
 from walras.cluster import Market, Pool, billed_until
+from walras.contract import SECONDS_PER_HOUR
 from walras.job_request import JobId
 from walras.states import JobState
 
@@ -24,8 +25,6 @@ STOP_MARGIN_S = 60.0
 NOTHING_USD = 1e-6
 #: The account of everything.
 EVERYTHING = ""
-
-_HOUR_S = 3600.0
 
 
 @dataclass(slots=True)
@@ -60,7 +59,7 @@ class SpendingAccount:
 
     def settle(self, at: float) -> None:
         if at > self.settled_at:
-            self.usd += self.usd_per_h * (at - self.settled_at) / _HOUR_S
+            self.usd += self.usd_per_h * (at - self.settled_at) / SECONDS_PER_HOUR
             self.settled_at = at
 
     def pay(self, at: float, usd_per_h: float, committed_usd: float, payees: int) -> None:
@@ -255,7 +254,7 @@ class SpendingMeter:
             price = pool.usd_per_h * (count / pool.shape.accelerators / (1 + len(self._sharing(job))))
             stop_s = job.request.grace_s + pool.notice_s + STOP_MARGIN_S
             usd_per_h += price
-            committed_usd += price * stop_s / _HOUR_S
+            committed_usd += price * stop_s / SECONDS_PER_HOUR
             owned_usd_per_h += price if pool.market is Market.OWNED else 0.0
         pays = _JobPayment(usd_per_h, committed_usd, owned_usd_per_h)
         self._pays[job.job_id] = pays
@@ -310,11 +309,11 @@ class SpendingMeter:
     def _begun_usd(self, rented: _RentedMachine) -> float:
         """What is paid for a machine after now, were it given back now."""
         pool, now = self._ledger.fleet.pools[rented.pool].pool, self._ledger.now
-        return rented.usd_per_h * max(0.0, billed_until(pool, rented.since_at, now) - now) / _HOUR_S
+        return rented.usd_per_h * max(0.0, billed_until(pool, rented.since_at, now) - now) / SECONDS_PER_HOUR
 
     def spent_now(self, account: SpendingAccount) -> list[tuple[float, float, str]]:
         """(spent, limit, of what) as of now, with nothing changed: whether somebody asks must not change a bit."""
-        since_usd = account.usd_per_h * max(0.0, self._ledger.now - account.settled_at) / _HOUR_S
+        since_usd = account.usd_per_h * max(0.0, self._ledger.now - account.settled_at) / SECONDS_PER_HOUR
         return [(spent + since_usd, limit, of) for spent, limit, of in account.limits()]
 
     def text(self, account: SpendingAccount) -> str:
@@ -371,7 +370,7 @@ class SpendingMeter:
                 lines = (limit,) if account.warned else (account.warn_at * limit, limit)
                 ahead = [line - spent for line in lines if line - spent > NOTHING_USD]
                 if ahead:
-                    due_at = min(due_at, self._ledger.now + min(ahead) / account.usd_per_h * _HOUR_S)
+                    due_at = min(due_at, self._ledger.now + min(ahead) / account.usd_per_h * SECONDS_PER_HOUR)
         if due_at != account.due_at:
             account.due_at = due_at
             if due_at < inf:
@@ -391,4 +390,8 @@ class SpendingMeter:
 
 def _least_usd(pool: Pool) -> float:
     """What a machine costs at least, once it comes."""
-    return pool.usd_per_h * billed_until(pool, 0.0, max(pool.boot_s, pool.minimum_billing_s) + STOP_MARGIN_S) / _HOUR_S
+    return (
+        pool.usd_per_h
+        * billed_until(pool, 0.0, max(pool.boot_s, pool.minimum_billing_s) + STOP_MARGIN_S)
+        / SECONDS_PER_HOUR
+    )

@@ -18,6 +18,7 @@ from scheduler.live.services.views import target_conditions
 from scheduler.live.store.store_interface import JobQuery
 from scheduler.live.store.table_rows import JobRow
 from walras.api import ConditionView, Explanation, FactsView, JobDetail, JobPage, ReasonView
+from walras.contract import NEXT_OFFSET_HEADER
 from walras.errors import Conflict, Forbidden, NotFound, UserError
 from walras.job_request import JobId, Kind
 from walras.model_facts import MOST_SAMPLES
@@ -193,7 +194,6 @@ _LOOK_S = 0.25
 _LARGEST_NUMBER = 2**53
 #: Agents ship the last bytes a moment after an attempt has ended: wait for this many empty looks.
 _TRAILING_LOOKS = 8
-NEXT_OFFSET = "X-Walras-Next-Offset"
 
 
 async def receive_log(call: RequestContext) -> LogAccepted:
@@ -259,7 +259,7 @@ def _log_headers(next_offset: int) -> dict[str, str]:
         "Content-Type": "text/plain",
         "X-Content-Type-Options": "nosniff",
         "Cache-Control": "no-store",
-        NEXT_OFFSET: str(next_offset),
+        NEXT_OFFSET_HEADER: str(next_offset),
     }
 
 

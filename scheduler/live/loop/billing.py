@@ -22,9 +22,8 @@ from scheduler.live.store.store_interface import MONEY_KEYS, MoneyQuery, MoneySu
 from scheduler.live.store.table_rows import AttemptRow, ChargeKind, ChargeRow, RentRow
 from walras.api import MoneyReport, MoneyRow
 from walras.cluster import Market, NodeId, Placement, Pool, PoolId, billed_until
+from walras.contract import SECONDS_PER_HOUR
 from walras.job_request import JobId
-
-_HOUR_S = 3600.0
 
 
 def usd_per_h(pools: Mapping[PoolId, Pool], placement: Placement, sharers: int = 1) -> float:
@@ -37,7 +36,7 @@ def attempt_usd(row: AttemptRow, at: float) -> float:
     """The cost of an attempt so far (all of it, once it has ended)."""
     if row.ended_at is not None:
         return row.usd
-    return row.usd + row.usd_per_h * max(0.0, at - row.usd_since_at) / _HOUR_S
+    return row.usd + row.usd_per_h * max(0.0, at - row.usd_since_at) / SECONDS_PER_HOUR
 
 
 def accelerator_s(row: AttemptRow, at: float) -> float:
@@ -124,7 +123,7 @@ def boot_usd(board: LiveState, node: LiveNode) -> float:
     """What a rented machine has cost that joins now, at its price of now."""
     if not node.row.rent_token:
         return 0.0
-    return board.pools[node.row.pool_id].usd_per_h * (node.row.joined_at - paid_since(board, node)) / _HOUR_S
+    return board.pools[node.row.pool_id].usd_per_h * (node.row.joined_at - paid_since(board, node)) / SECONDS_PER_HOUR
 
 
 def launch_ended(turn: Transaction, rent: RentRow, node_id: NodeId) -> None:
@@ -249,7 +248,7 @@ def _priced_by_month(board: LiveState, template: ChargeRow, pool: Pool) -> Itera
     """The same, cut where months end."""
     listed = on_demand_usd_per_h(board, pool)
     for month, since_at, until_at in split_by_month(template.since_at, template.until_at, board.epoch_unix_s):
-        hours = (until_at - since_at) / _HOUR_S
+        hours = (until_at - since_at) / SECONDS_PER_HOUR
         usd = template.usd_per_h * hours
         beside = usd if listed is None or pool.usd_per_h <= 0 else usd * listed / pool.usd_per_h
         if listed is not None and pool.usd_per_h <= 0 and pool.market is not Market.OWNED:

@@ -26,9 +26,9 @@ from scheduler.live.loop.apply_commands import emit, end_part, record_kind_facts
 from scheduler.live.loop.live_state import LiveAttempt, LiveJob, LiveNode
 from scheduler.live.loop.transaction import Transaction
 from scheduler.live.store.table_rows import CheckpointRow, NetworkRow, PartRow, RestartCostRow, SpeedRow
+from walras.contract import BANDWIDTH_VALUE, EXIT_CHECKPOINTED
 from walras.job_request import JobId
 from walras.model_facts import believed_facts
-from walras.training.gang import BANDWIDTH_VALUE as NETWORK
 from walras.wire import (
     AnyReport,
     AttemptReport,
@@ -60,8 +60,6 @@ def record_counted_facts(turn: Transaction, job: LiveJob, attempt: LiveAttempt, 
         record_kind_facts(turn, job.launch.kind, found.facts, "")
 
 
-#: "Checkpointed, requeue me": the other parts of the gang are doing the same.
-_EXIT_YIELDED = 85
 #: The rest of a gang gets this long once a part has failed.
 _GANG_GRACE_S = 5.0
 
@@ -134,7 +132,7 @@ def _progressed(turn: Transaction, job: LiveJob, attempt: LiveAttempt, report: P
         job.row.first_values = json.dumps(report.first_values)
     if report.values:
         job.row.last_values = json.dumps(report.values)
-        _forward_network_speed(turn, attempt, report.values.get(NETWORK))
+        _forward_network_speed(turn, attempt, report.values.get(BANDWIDTH_VALUE))
         _record_target_value(turn, job, report)
     if report.facts:
         record_counted_facts(turn, job, attempt, report.facts)
@@ -256,7 +254,7 @@ def _part_ended(turn: Transaction, job: LiveJob, attempt: LiveAttempt, part: Par
     part.exit_code, part.signal, part.failed_rank = report.exit_code, report.signal, report.failed_rank
     part.steps = report.steps
     end_part(turn, part, report.cause)
-    if _has_failed(part) and part.exit_code != _EXIT_YIELDED:
+    if _has_failed(part) and part.exit_code != EXIT_CHECKPOINTED:
         stop_other_parts(turn, attempt, min(_GANG_GRACE_S, job.launch.grace_s), "a part of the gang has failed")
     if attempt.is_over:
         end_attempt(turn, job, attempt)

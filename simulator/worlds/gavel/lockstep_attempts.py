@@ -10,9 +10,10 @@ from collections.abc import Iterable
 
 from scheduler.core.commands import BeginRound
 from scheduler.core.events import AttemptEnded, AttemptStarted, EndCause, Event, RoundEnded
-from simulator.attempts import EXIT_REQUEUE, AttemptSimulator, SimAttempt, SimAttemptPhase, WorldParameters
+from simulator.attempts import AttemptSimulator, SimAttempt, SimAttemptPhase, WorldParameters
 from simulator.engine import Engine, RandomStreams
 from simulator.machines import SimulatedMachines
+from walras.contract import EXIT_CHECKPOINTED
 from walras.errors import ConfigError
 from walras.job_request import JobId
 
@@ -89,7 +90,7 @@ class LockstepAttempts(AttemptSimulator):
             self.over(run)
         return [
             AttemptEnded(
-                at, run.job.plan.request.job_id, run.attempt, EndCause.EXITED, EXIT_REQUEUE, steps=run.job.steps
+                at, run.job.plan.request.job_id, run.attempt, EndCause.EXITED, EXIT_CHECKPOINTED, steps=run.job.steps
             )
             for run in runs
         ]

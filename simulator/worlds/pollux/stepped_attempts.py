@@ -10,11 +10,12 @@ from math import ceil
 
 from scheduler.core.commands import BeginRound
 from scheduler.core.events import AttemptEnded, AttemptStarted, CheckpointRecorded, EndCause, Event, RoundEnded
-from simulator.attempts import EXIT_REQUEUE, AttemptSimulator, SimAttempt, SimAttemptPhase, WorldParameters
+from simulator.attempts import AttemptSimulator, SimAttempt, SimAttemptPhase, WorldParameters
 from simulator.engine import Engine, RandomStreams
 from simulator.goodput.application import GangLayout
 from simulator.machines import SimulatedMachines
 from simulator.worlds.pollux.pollux_training import PolluxTraining
+from walras.contract import EXIT_CHECKPOINTED
 from walras.job_request import JobId, Kind
 
 
@@ -111,7 +112,7 @@ class SteppedAttempts(AttemptSimulator):
     def _stopped(self, at: float, run: SimAttempt) -> Iterable[Event]:
         job, job_id = run.job, run.job.plan.request.job_id
         self.over(run)
-        ended = AttemptEnded(at, job_id, run.attempt, EndCause.EXITED, EXIT_REQUEUE, steps=job.steps)
+        ended = AttemptEnded(at, job_id, run.attempt, EndCause.EXITED, EXIT_CHECKPOINTED, steps=job.steps)
         if job.steps == job.saved_steps:
             return (ended,)
         return (CheckpointRecorded(at, job_id, run.attempt, job.steps), ended)

@@ -108,10 +108,11 @@ def test_a_process_is_told_apart_from_a_later_one_with_its_number() -> None:
 
 
 def test_the_client_folder_holds_the_client_and_nothing_else(tmp_path: Path) -> None:
-    """`walras/__init__.py` and `walras/training`: no wire, no server, no generic names. Built once."""
+    """Root file, `walras/contract.py` and `walras/training`: no wire, no server, no generic name. Built once."""
     folder = build_client_folder(tmp_path)
     names = {str(path.relative_to(folder)) for path in folder.rglob("*.py")}
-    assert names == {"walras/__init__.py"} | {name for name in names if name.startswith("walras/training/")}
+    in_training = {name for name in names if name.startswith("walras/training/")}
+    assert names == {"walras/__init__.py", "walras/contract.py"} | in_training
     assert "walras/training/loop.py" in names
     assert build_client_folder(tmp_path) == folder
     assert json.dumps(sorted(path.name for path in folder.iterdir())) == '["walras"]'

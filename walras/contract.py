@@ -1,0 +1,24 @@
+"""Numbers and names that several packages have to agree on, each defined once.
+
+The in-job client and the supervisor of an attempt import this module too, so it uses the standard library only; the
+folder that agents put on a job's PYTHONPATH holds it beside `walras.training` (`workers.rank_environment`).
+"""
+
+#: Exit code of a rank that has saved a checkpoint because it was asked to end: the attempt is to be started again.
+EXIT_CHECKPOINTED = 85
+#: Signal that ends a process at once. Modules that may not import `signal` name it by this.
+SIGKILL = 9
+
+SECONDS_PER_HOUR = 3600.0
+SECONDS_PER_DAY = 86_400.0
+
+#: `JobRequest.priority_class` of urgent jobs; the classes below it are 1 (normal) and 0 (low).
+HIGH_PRIORITY_CLASS = 2
+
+#: Names of values that `walras.training` reports beside those of the script: the gradient noise scale in samples, and
+#: the bandwidth of the slowest link between the machines of a gang, bytes per second.
+GRADIENT_NOISE_VALUE = "gradient_noise"
+BANDWIDTH_VALUE = "network_bytes_per_s"
+
+#: Header of an answer with a part of a log: the byte offset from which the client goes on reading.
+NEXT_OFFSET_HEADER = "X-Walras-Next-Offset"
