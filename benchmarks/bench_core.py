@@ -61,7 +61,7 @@ class Clocked:
 
 
 def _job(number: int) -> JobRequest:
-    return JobRequest(JobId(number), _KINDS[number % len(_KINDS)], (Demand("a100", 1),), steps=1000.0)
+    return JobRequest(JobId(number), _KINDS[number % len(_KINDS)], demands=(Demand("a100", 1),), steps=1000.0)
 
 
 def _filled(active: int) -> Clocked:

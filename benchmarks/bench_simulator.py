@@ -46,7 +46,7 @@ def jobs(count: int, accelerators: int, seed: int) -> Iterator[SimulatedJob]:
         at += random.expovariate(arrivals_per_s)
         steps = 1.0 + random.expovariate(1.0 / _MEAN_S)
         gang, kind = random.choice(_GANGS), random.choice(_KINDS)
-        request = JobRequest(JobId(number), kind, (Demand("a100", gang),), steps=steps)
+        request = JobRequest(JobId(number), kind, demands=(Demand("a100", gang),), steps=steps)
         yield SimulatedJob(at, request, steps)
 
 

@@ -72,7 +72,7 @@ def losses(weather: Weather, seed: int = 0) -> list[float]:
     model = PoolModel(pool, terms=RentalTerms(60.0), mean_life_s=weather.mean_life_s)
     steps = weather.work_s * _STEPS_PER_S
     jobs = [
-        SimulatedJob(float(number), JobRequest(JobId(number), _KIND, (Demand("v100", 1),), steps=steps), steps)
+        SimulatedJob(float(number), JobRequest(JobId(number), _KIND, demands=(Demand("v100", 1),), steps=steps), steps)
         for number in range(1, weather.jobs + 1)
     ]
     truth = GroundTruth({SpeedKey(_KIND, "v100"): _STEPS_PER_S}, default_costs=weather.costs)

@@ -30,7 +30,6 @@ from scheduler.core.events import (
     StartRefused,
 )
 from scheduler.core.state.fleet import split_gang
-from scheduler.core.state.job_classes import gang_size_on
 from simulator.attempts import (
     SIGTERM,
     AttemptSimulator,
@@ -253,7 +252,7 @@ class SimulatedWorld:
         found, whole = [], 0
         for pool_id, count in placement.by_pool.items():
             pool = self.machines.pools[pool_id].pool
-            gang = gang_size_on(request.demands, request.nodes, pool)
+            gang = request.size_on(pool)
             gangs = count // gang if count % gang == 0 else 0
             machines = tuple(split_gang(gang, request.nodes, pool.shape.accelerators))
             found.append(PoolPart(pool.shape.accelerator, machines, gangs))

@@ -2,11 +2,16 @@
 
 A server makes a `JobRequest` from the spec that a person submitted; a simulation makes one from a row of a trace. The
 scheduler never sees commands, code or environment variables.
+
+The request is made of groups: `JobIdentity`, `JobLimits` and `GangRequest`. A job of a trace has the first two as well,
+and classes of alike jobs hold the third, so that a field is added in one place.
 """
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, fields
 from math import inf
-from typing import NewType
+from typing import Any, NewType
+
+from walras.cluster import Pool
 
 #: A submission. Increases from 1 in order of admission; never reused.
 JobId = NewType("JobId", int)
@@ -40,50 +45,105 @@ class RetryRule:
     on_exit_codes: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class JobRequest:
-    """A job as the scheduler sees it."""
+@dataclass(frozen=True, kw_only=True)
+class JobIdentity:
+    """Whose job it is, and what it weighs against others."""
 
-    job_id: JobId
-    kind: Kind
+    __slots__ = ()
+
+    project: str = "default"
+    user: str = ""
+    #: 0-100; see `JobRequest.priority_class`.
+    priority: int = 50
+    #: Share against other jobs of the same class. A weight of 2 is entitled to twice the normalised throughput.
+    weight: float = 1.0
+    #: What an hour at its best speed is worth, USD; None: the project's value.
+    value_usd_per_h: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobLimits:
+    """When the job may run, for how long, and what it may cost."""
+
+    __slots__ = ()
+
+    not_before_at: float = -inf
+    deadline_at: float = inf
+    max_runtime_s: float = inf
+    max_queue_s: float = inf
+    #: What may be spent on it in all, USD.
+    budget_usd: float = inf
+    #: Time to checkpoint and stop before its processes are killed.
+    grace_s: float = 30.0
+    #: False: once started it runs to its end.
+    preemptible: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GangRequest:
+    """What a gang takes, and which pools may hold it. Jobs with equal gang requests are alike to every placement.
+
+    A field that limits placement belongs here, and its rule into `accepts` (docs/how-to/add-a-placement-field.md).
+    """
+
     #: Acceptable demands. The scheduler chooses among them; equal counts need not be given twice.
     demands: tuple[Demand, ...]
     #: Elastic: the gang sizes that a policy may choose among on every acceptable type, ascending, the counts of all
     #: demands among them. Those say what it runs with where nobody chooses. Empty: rigid.
     sizes: tuple[int, ...] = ()
-    #: Its gang may sit in several pools, at the pace of the slowest of them.
-    mixed: bool = False
-    #: Parts that it may be forked into: whole gangs with steps of their own, averaged now and then. 1: never forked.
-    fork_max: int = 1
-    project: str = "default"
-    user: str = ""
-    #: 0-100; see `priority_class`.
-    priority: int = 50
-    #: Share against other jobs of the same class. A weight of 2 is entitled to twice the normalised throughput.
-    weight: float = 1.0
     #: Machines the gang must be spread over evenly; 1 means "as few as possible".
     nodes: int = 1
     cpus_per_accelerator: float = 0.0
     memory_bytes_per_accelerator: int = 0
+
+    def accepts(self, pool: Pool) -> bool:
+        """Whether the gang may run on machines such as this pool's, however many they are."""
+        return any(demand.accelerator in (pool.shape.accelerator, ANY_ACCELERATOR) for demand in self.demands)
+
+    def size_on(self, pool: Pool) -> int:
+        """Accelerators that the gang takes on this pool; 0 if it cannot run there."""
+        if not self.accepts(pool):
+            return 0
+        shape = pool.shape
+        named = [demand.count for demand in self.demands if demand.accelerator == shape.accelerator]
+        count = (named or [demand.count for demand in self.demands if demand.accelerator == ANY_ACCELERATOR])[0]
+        if self.nodes > 1 and (count % self.nodes or count // self.nodes > shape.accelerators):
+            return 0
+        return count
+
+    @property
+    def gang_request(self) -> "GangRequest":
+        """This part of a request alone: equal for all jobs whose gangs are alike."""
+        return GangRequest(**group_fields(self, GangRequest))
+
+    @property
+    def text(self) -> str:
+        """The acceptable gangs in words, such as `2 x a100 or 4 x v100`."""
+        words = (f"{d.count} x {'any' if d.accelerator == ANY_ACCELERATOR else d.accelerator}" for d in self.demands)
+        return " or ".join(words)
+
+
+@dataclass(frozen=True, slots=True)
+class JobRequest(JobIdentity, JobLimits, GangRequest):
+    """A job as the scheduler sees it. Stored and sent flat: the groups are not levels of the JSON."""
+
+    job_id: JobId
+    kind: Kind
+    _: KW_ONLY
+    #: Its gang may sit in several pools, at the pace of the slowest of them.
+    mixed: bool = False
+    #: Parts that it may be forked into: whole gangs with steps of their own, averaged now and then. 1: never forked.
+    fork_max: int = 1
     #: Total work in steps; None when unknown.
     steps: float | None = None
     #: The submitter's guess of the run time on the best accelerator, seconds; None when unknown.
     duration_s: float | None = None
-    #: False: once started it runs to its end.
-    preemptible: bool = True
     retry: RetryRule = RetryRule()
     depends_on: tuple[JobId, ...] = ()
     #: True: a dependency only has to end; False: it has to succeed.
     depends_on_any_end: bool = False
-    not_before_at: float = -inf
-    deadline_at: float = inf
-    max_runtime_s: float = inf
-    max_queue_s: float = inf
-    #: What may be spent on it, USD.
-    budget_usd: float = inf
-    grace_s: float = 30.0
+    #: Submitted, and not to be started until released.
     held: bool = False
-    value_usd_per_h: float | None = None
     #: Declared speeds (accelerator type, steps per second of the whole gang): believed until measured.
     declared: tuple[tuple[str, float], ...] = ()
 
@@ -96,3 +156,8 @@ class JobRequest:
     def priority_class(self) -> int:
         """0 low, 1 normal, 2 high. A higher class preempts a lower one; inside a class, shares decide."""
         return (self.priority > 33) + (self.priority > 66)
+
+
+def group_fields(job: object, *groups: type[JobIdentity | JobLimits | GangRequest]) -> dict[str, Any]:
+    """The fields of these groups that a job has, by name: what another shape of the same job is made with."""
+    return {field.name: getattr(job, field.name) for group in groups for field in fields(group)}

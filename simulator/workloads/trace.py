@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import inf
 
+from walras.job_request import JobIdentity, JobLimits
+
 
 @dataclass(frozen=True, slots=True)
 class TraceFailure:
@@ -20,8 +22,8 @@ class TraceFailure:
 
 
 @dataclass(frozen=True, slots=True)
-class TraceJob:
-    """One row of a trace."""
+class TraceJob(JobIdentity, JobLimits):
+    """One row of a trace. Instants count from when the trace began."""
 
     #: When it is submitted, seconds since the trace began.
     at: float
@@ -54,32 +56,19 @@ class TraceJob:
     scaling: float = 1.0
     #: Machines that the gang is spread over evenly; 1: as few as possible.
     nodes: int = 1
-    weight: float = 1.0
-    priority: int = 50
-    user: str = ""
-    project: str = "default"
-    deadline_at: float = inf
     #: A deadline too, as a multiple of the run time on `duration_on`, from submission on.
     slo: float | None = None
-    value_usd_per_h: float | None = None
-    #: What it may cost in all, USD.
-    budget_usd: float = inf
     #: Per accelerator.
     cpus: float = 0.0
     memory_bytes: int = 0
     #: Names of jobs above it that have to end first, and how: "" with success, "finished" in any way.
     depends_on: tuple[str, ...] = ()
     condition: str = ""
-    not_before_at: float = -inf
     #: When its user cancels it.
     cancel_at: float = inf
-    preemptible: bool = True
     max_restarts: int = 0
     #: Exit codes worth another try; empty: all.
     restart_codes: tuple[int, ...] = ()
-    max_runtime_s: float = inf
-    max_queue_s: float = inf
-    grace_s: float = 30.0
     failures: tuple[TraceFailure, ...] = ()
     #: Global batch size, and who may change it: "" nobody; static, accordion, gns: as Shockwave has it.
     batch: int | None = None

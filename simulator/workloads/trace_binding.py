@@ -19,7 +19,7 @@ from simulator.ground_truth import SpeedKey
 from simulator.simulated_jobs import PlannedFailure, SimulatedJob
 from simulator.workloads.trace import TraceJob
 from walras.errors import ConfigError
-from walras.job_request import Demand, JobId, JobRequest, Kind, RetryRule
+from walras.job_request import Demand, JobId, JobIdentity, JobLimits, JobRequest, Kind, RetryRule, group_fields
 from walras.spec.cluster_file import ClusterConfig
 
 
@@ -98,33 +98,24 @@ class TraceBinding:
             way = self._ways[key] = self._way(row)
         steps = self._steps(row, way)
         told = row.estimate_s is None and row.estimate_factor > 0
+        deadline_at = min(row.deadline_at, row.at + row.slo * steps / way.reference if row.slo else inf)
         request = JobRequest(
             number,
             way.kind,
-            way.demands,
+            demands=way.demands,
             sizes=row.sizes,
             mixed=row.mixed,
             fork_max=row.fork_max,
-            project=row.project,
-            user=row.user,
-            priority=row.priority,
-            weight=row.weight,
             nodes=row.nodes,
             cpus_per_accelerator=row.cpus,
             memory_bytes_per_accelerator=row.memory_bytes,
             steps=steps * row.estimate_factor if told else None,
             duration_s=row.estimate_s,
-            preemptible=row.preemptible,
             retry=RetryRule(row.max_restarts, row.restart_codes),
             depends_on=tuple(self._number(name, row, numbers) for name in row.depends_on),
             depends_on_any_end=row.condition == "finished",
-            not_before_at=row.not_before_at,
-            max_runtime_s=row.max_runtime_s,
-            max_queue_s=row.max_queue_s,
-            grace_s=row.grace_s,
-            deadline_at=min(row.deadline_at, row.at + row.slo * steps / way.reference if row.slo else inf),
-            value_usd_per_h=row.value_usd_per_h,
-            budget_usd=row.budget_usd,
+            **group_fields(row, JobIdentity),
+            **group_fields(row, JobLimits) | {"deadline_at": deadline_at},
         )
         failures = tuple(PlannedFailure(each.part * steps, each.exit_code, each.times) for each in row.failures)
         return SimulatedJob(row.at, request, steps, failures, row.cancel_at, row.name)

@@ -142,11 +142,10 @@ _OPTIONAL_COLUMNS: dict[str, Callable[[TraceRow, str], Any]] = {
 }
 
 WALRAS_REQUIRED = ("at", "name", "kind", "gang")
-_DEFAULTS: dict[str, Any] = {
-    field.name: field.default for field in fields(TraceJob) if field.name not in (*WALRAS_REQUIRED, "line")
-}
+_FIELD_DEFAULTS = {field.name: field.default for field in fields(TraceJob)}
+_DEFAULTS: dict[str, Any] = {column: _FIELD_DEFAULTS[column] for column in _OPTIONAL_COLUMNS}
 WALRAS_COLUMNS = (*WALRAS_REQUIRED, *_DEFAULTS)
-assert _OPTIONAL_COLUMNS.keys() == _DEFAULTS.keys(), "a column is not read"
+assert {*WALRAS_COLUMNS, "line"} == _FIELD_DEFAULTS.keys(), "a column is not read"
 
 
 def columns_needed(jobs: Iterable[TraceJob]) -> list[str]:

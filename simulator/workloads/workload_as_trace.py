@@ -11,7 +11,7 @@ from math import inf
 from simulator.workloads.trace import TraceFailure, TraceJob
 from simulator.workloads.trace_source import TraceSource
 from walras.errors import ConfigError
-from walras.job_request import ANY_ACCELERATOR, JobId
+from walras.job_request import ANY_ACCELERATOR, JobId, JobIdentity, JobLimits, group_fields
 from walras.spec.file_model import load_yaml
 from walras.spec.job_groups import global_batch_of
 from walras.spec.job_spec import to_request
@@ -74,28 +74,17 @@ def _trace_job(path: str, number: int, arrival: ArrivalEntry, named: dict[str, s
         fork_max=request.fork_max,
         mixed=request.mixed,
         nodes=request.nodes,
-        weight=request.weight,
-        priority=request.priority,
-        user=request.user,
-        project=request.project,
-        deadline_at=request.deadline_at,
-        value_usd_per_h=request.value_usd_per_h,
-        budget_usd=request.budget_usd,
         cpus=request.cpus_per_accelerator,
         memory_bytes=request.memory_bytes_per_accelerator,
         depends_on=tuple(_dependency_above(path, spec.name, wanted, named) for wanted in spec.depends_on),
         condition="finished" if request.depends_on_any_end else "",
-        not_before_at=request.not_before_at,
         cancel_at=inf if true.cancel is None else true.cancel,
-        preemptible=request.preemptible,
         max_restarts=request.retry.max_restarts,
         restart_codes=request.retry.on_exit_codes,
-        max_runtime_s=request.max_runtime_s,
-        max_queue_s=request.max_queue_s,
-        grace_s=request.grace_s,
         failures=tuple(TraceFailure(each.part, each.exit_code, each.times) for each in true.failures),
         batch=global_batch_of(spec.batch),
         batch_max=None if spec.batch is None else spec.batch.max,
+        **group_fields(request, JobIdentity, JobLimits),
     )
 
 

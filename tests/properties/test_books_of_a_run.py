@@ -187,7 +187,7 @@ def test_two_jobs_on_one_accelerator_are_not_two_accelerators(seed: int, policy:
     )
     demands = tuple(Demand(name, 1) for name in names)
     jobs = [
-        SimulatedJob(at, JobRequest(JobId(number), random.choice(kinds), demands, steps=steps), steps)
+        SimulatedJob(at, JobRequest(JobId(number), random.choice(kinds), demands=demands, steps=steps), steps)
         for number in range(1, random.randint(2, 8))
         for at, steps in [(200.0 * number, float(random.randint(50, 2000)))]
     ]

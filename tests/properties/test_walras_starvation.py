@@ -44,7 +44,7 @@ def workloads(draw: st.DrawFn) -> list[SimulatedJob]:
         kind = Kind(draw(st.sampled_from(KINDS)))
         gang = draw(st.sampled_from([1, 1, 2, 3]))
         steps = float(draw(st.sampled_from([80, 400, 1000, 4000])))
-        request = JobRequest(JobId(number), kind, (Demand("*", gang),), steps=steps)
+        request = JobRequest(JobId(number), kind, demands=(Demand("*", gang),), steps=steps)
         jobs.append(SimulatedJob(number * every_s, request, steps))
     return jobs
 

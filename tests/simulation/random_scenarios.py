@@ -121,7 +121,7 @@ def _job(random: Random, number: int, at: float, scenario: Scenario) -> Simulate
     request = JobRequest(
         JobId(number),
         kind,
-        (demand,),
+        demands=(demand,),
         project=random.choice(("one", "two")),
         priority=random.choice((20, 50, 50, 50, 80)),
         weight=random.choice((1.0, 1.0, 3.0)),

@@ -20,7 +20,9 @@ def head_starts_at(rows: list[tuple[int, int]], size: int, start_s: float, backf
     """When the head's ranks were up."""
     jobs = [
         SimulatedJob(
-            float(at), JobRequest(JobId(at + 1), KIND, (Demand("a100", gang),), steps=float(steps)), float(steps)
+            float(at),
+            JobRequest(JobId(at + 1), KIND, demands=(Demand("a100", gang),), steps=float(steps)),
+            float(steps),
         )
         for at, (gang, steps) in enumerate(rows)
     ]

@@ -54,7 +54,7 @@ def run(pool: Pool, jobs: list[SimulatedJob]) -> tuple[float, float, int, list[f
 
 
 def job(number: int, at: float, steps: float) -> SimulatedJob:
-    return SimulatedJob(at, JobRequest(JobId(number), KIND, (Demand("gpu", 1),), steps=steps), steps)
+    return SimulatedJob(at, JobRequest(JobId(number), KIND, demands=(Demand("gpu", 1),), steps=steps), steps)
 
 
 @pytest.mark.parametrize(("step_s", "asked"), [(0.0, 3), (HOUR_S, 2)])

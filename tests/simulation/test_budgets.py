@@ -101,7 +101,7 @@ def scenario(
 
 def job(number: int, at: float, steps: float, *, gang: int = 1, project: str = "one", **more: object) -> SimulatedJob:
     demand = (Demand("gpu", gang),)
-    request = JobRequest(JobId(number), KIND, demand, project=project, steps=steps)
+    request = JobRequest(JobId(number), KIND, demands=demand, project=project, steps=steps)
     return SimulatedJob(at, replace(request, **more), steps)  # type: ignore[arg-type]
 
 

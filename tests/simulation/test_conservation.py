@@ -153,7 +153,7 @@ def preempted() -> tuple[list[SimulatedJob], Scenario]:
     jobs = []
     for number in range(1, 6):
         steps = 1000.0 * number
-        request = JobRequest(JobId(number), KIND, (Demand("a100", 1),), steps=steps)
+        request = JobRequest(JobId(number), KIND, demands=(Demand("a100", 1),), steps=steps)
         jobs.append(SimulatedJob(10.0 * number, request, steps))
     truth = GroundTruth({SpeedKey(KIND, "a100"): SPEED}, default_costs=AttemptCosts(start_s=5.0))
     policy = PolicySpec("las", {"quantum_s": 100.0})
@@ -235,8 +235,8 @@ def test_a_fork_has_the_speed_of_its_parts_and_a_mixed_gang_that_of_its_slowest(
     slow = Pool(PoolId("k80"), Shape("k80", "k80", 2, 8.0, 2**33))
     speeds = {SpeedKey(KIND, "a100"): SPEED, SpeedKey(KIND, "k80"): 1.0, SpeedKey(KIND, "k80", 3): 2.0}
     truth = GroundTruth(speeds, mixing_loss=0.2, averaging_loss=0.1)
-    there = JobRequest(JobId(1), KIND, (Demand("k80", 2),), steps=5000.0, preemptible=False)
-    spread = JobRequest(JobId(2), KIND, (Demand("a100", gang), Demand("k80", gang)), steps=900.0, **more)
+    there = JobRequest(JobId(1), KIND, demands=(Demand("k80", 2),), steps=5000.0, preemptible=False)
+    spread = JobRequest(JobId(2), KIND, demands=(Demand("a100", gang), Demand("k80", gang)), steps=900.0, **more)
     jobs = [SimulatedJob(0.0, there, 5000.0), SimulatedJob(1.0, spread, 900.0)]
     pools = (PoolModel(POOL, machines=2 if gang > 2 else 1), PoolModel(slow, machines=2))
     ended_at: dict[JobId, float] = {}
@@ -244,7 +244,7 @@ def test_a_fork_has_the_speed_of_its_parts_and_a_mixed_gang_that_of_its_slowest(
     def hear(event: Event, commands: list[Command]) -> None:
         ended_at.update((each.job_id, event.at) for each in commands if isinstance(each, JobTransitioned))
 
-    busy = JobRequest(JobId(3), KIND, (Demand("a100", 2),), steps=1e5, preemptible=False)
+    busy = JobRequest(JobId(3), KIND, demands=(Demand("a100", 2),), steps=1e5, preemptible=False)
     jobs += [SimulatedJob(0.0, busy, 1e5)] if gang > 2 else []
     simulate(sorted(jobs, key=lambda job: job.at), Scenario(pools, truth, PolicySpec("hadar"), ROUNDS), recorder=hear)
     assert ended_at[JobId(2)] == pytest.approx(1.0 + 900.0 / rate)

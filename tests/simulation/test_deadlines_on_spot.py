@@ -54,7 +54,7 @@ def run(told: Scenario, hours: float, deadline_h: float) -> tuple[float, list[tu
             said.extend(each.detail for each in job_conditions(core, JobId(1)) if each.type == AT_RISK)
 
     request = JobRequest(
-        JobId(1), KIND, (Demand("gpu", 1),), steps=hours * HOUR_S, deadline_at=deadline_h * HOUR_S, grace_s=20.0
+        JobId(1), KIND, demands=(Demand("gpu", 1),), steps=hours * HOUR_S, deadline_at=deadline_h * HOUR_S, grace_s=20.0
     )
     result = Simulation(told, core=core).run([SimulatedJob(0.0, request, hours * HOUR_S)], watch)
     assert result.violations == []
@@ -115,7 +115,9 @@ def test_gangs_over_several_machines_are_rented_for_once() -> None:
     jobs = [
         SimulatedJob(
             0.0,
-            JobRequest(JobId(row), KIND, (Demand("gpu", 3),), steps=HOUR_S, deadline_at=3 * HOUR_S, grace_s=20.0),
+            JobRequest(
+                JobId(row), KIND, demands=(Demand("gpu", 3),), steps=HOUR_S, deadline_at=3 * HOUR_S, grace_s=20.0
+            ),
             HOUR_S,
         )
         for row in (1, 2)
@@ -144,7 +146,12 @@ def test_the_cheapest_machines_that_suffice_are_rented() -> None:
     )
     core, rented = SchedulerCore(), list[Rent]()
     request = JobRequest(
-        JobId(1), KIND, (Demand("gpu", 1), Demand("fast", 1)), steps=HOUR_S, deadline_at=4 * HOUR_S, grace_s=20.0
+        JobId(1),
+        KIND,
+        demands=(Demand("gpu", 1), Demand("fast", 1)),
+        steps=HOUR_S,
+        deadline_at=4 * HOUR_S,
+        grace_s=20.0,
     )
     result = Simulation(told, core=core).run(
         [SimulatedJob(0.0, request, HOUR_S)],
@@ -161,7 +168,7 @@ def test_asking_often_whether_machines_are_idle_leaves_one_timer_for_each_pool()
     jobs = [
         SimulatedJob(
             60.0 * row,
-            JobRequest(JobId(row + 1), KIND, (Demand("gpu", 1),), steps=HOUR_S, deadline_at=2 * HOUR_S),
+            JobRequest(JobId(row + 1), KIND, demands=(Demand("gpu", 1),), steps=HOUR_S, deadline_at=2 * HOUR_S),
             HOUR_S,
         )
         for row in range(2)

@@ -32,7 +32,7 @@ TRUTH = GroundTruth({SpeedKey(KIND, "a100", n): n**0.8 for n in range(1, 17)}, d
 def a_job(
     number: int, steps: float, at: float = 0.0, *, sizes: tuple[int, ...] = (1, 2, 4, 8), asked: int = 4
 ) -> SimulatedJob:
-    request = JobRequest(JobId(number), KIND, (Demand("a100", asked),), steps=steps, sizes=sizes)
+    request = JobRequest(JobId(number), KIND, demands=(Demand("a100", asked),), steps=steps, sizes=sizes)
     return SimulatedJob(at, request, steps)
 
 

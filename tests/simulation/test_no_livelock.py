@@ -56,7 +56,13 @@ class Busiest:
 
 def job(number: int, at: float, gang: int, steps: float, priority: int = ORDINARY, nodes: int = 1) -> SimulatedJob:
     request = JobRequest(
-        JobId(number), KIND, (Demand("a100", gang),), nodes=nodes, priority=priority, steps=steps, project=f"p{gang}"
+        JobId(number),
+        KIND,
+        demands=(Demand("a100", gang),),
+        nodes=nodes,
+        priority=priority,
+        steps=steps,
+        project=f"p{gang}",
     )
     return SimulatedJob(at, request, steps)
 

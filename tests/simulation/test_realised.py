@@ -34,7 +34,7 @@ def run_asking(gangs: list[int], accelerators: int, until_s: float) -> tuple[Sch
         return run_solve(command)
 
     jobs = [
-        SimulatedJob(0.0, JobRequest(JobId(row + 1), KIND, (Demand("a100", gang),), steps=1e9), 1e9)
+        SimulatedJob(0.0, JobRequest(JobId(row + 1), KIND, demands=(Demand("a100", gang),), steps=1e9), 1e9)
         for row, gang in enumerate(gangs)
     ]
     scenario = Scenario(

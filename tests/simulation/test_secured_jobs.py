@@ -47,7 +47,7 @@ def scenario(policy: str, incidents: list[Incident], *, sure_machines: float = 1
 
 def wanted(number: int, at: float, hours: float, in_hours: float) -> SimulatedJob:
     request = JobRequest(
-        JobId(number), KIND, (Demand("gpu", 1), Demand("fast", 1)), steps=hours * HOUR_S,
+        JobId(number), KIND, demands=(Demand("gpu", 1), Demand("fast", 1)), steps=hours * HOUR_S,
         deadline_at=at + in_hours * HOUR_S, grace_s=20.0,
     )  # fmt: skip
     return SimulatedJob(at, request, hours * HOUR_S)

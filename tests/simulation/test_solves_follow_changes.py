@@ -22,7 +22,7 @@ def test_jobs_that_take_turns_and_move_cause_no_solves(policy: str) -> None:
     pools = tuple(PoolModel(Pool(PoolId(name), Shape(name, name, 2, 64.0, 2**40)), 1) for name in ("a100", "v100"))
     truth = GroundTruth({SpeedKey(kind, "a100"): 2.0, SpeedKey(kind, "v100"): 1.0}, {}, AttemptCosts(1.0, 1.0))
     rows = [
-        SimulatedJob(0.0, JobRequest(JobId(number), kind, (Demand(ANY_ACCELERATOR, 1),), steps=1000.0), 1000.0)
+        SimulatedJob(0.0, JobRequest(JobId(number), kind, demands=(Demand(ANY_ACCELERATOR, 1),), steps=1000.0), 1000.0)
         for number in range(1, jobs + 1)
     ]
     solves, revoked = 0, 0

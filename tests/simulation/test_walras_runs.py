@@ -40,7 +40,7 @@ def workload(seed: int, jobs: int = 30, every_s: float = 60.0) -> list[Simulated
         at += random.expovariate(1.0 / every_s)
         kind, gang = random.choice(KINDS), random.choice((1, 1, 1, 2))
         steps = round(40.0 * 90.0 ** random.random() * FAST[kind])
-        request = JobRequest(JobId(number), kind, (Demand("*", gang),), steps=float(steps))
+        request = JobRequest(JobId(number), kind, demands=(Demand("*", gang),), steps=float(steps))
         made.append(SimulatedJob(at, request, float(steps)))
     return made
 

@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from walras.job_request import ANY_ACCELERATOR, Demand
+from walras.job_request import ANY_ACCELERATOR, Demand, GangRequest
 from walras.model_facts import MOST_BYTES, MOST_FLOPS, MOST_LAYERS, MOST_SAMPLES, ModelFacts, Precision
 from walras.spec.field_types import (
     MAX_ACCELERATORS,
@@ -48,6 +48,16 @@ class ResourcesSpec(FileModel):
     not_yet: ClassVar[frozenset[str]] = frozenset(
         {"gpu_memory", "disk", "spot", "use_spot", "infra", "node_selector", "exclude_nodes", "any_of", "ordered"}
     )
+
+    def gang_request(self, nodes: int, sizes: tuple[int, ...]) -> GangRequest:
+        """The gang as the scheduler sees it, over so many machines and with these sizes to choose among."""
+        return GangRequest(
+            demands=self.accelerators,
+            sizes=sizes,
+            nodes=nodes,
+            cpus_per_accelerator=self.cpus,
+            memory_bytes_per_accelerator=self.memory,
+        )
 
 
 class RetrySpec(FileModel):

@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from walras.errors import ConfigError, JobSpecError
-from walras.job_request import JobId, JobRequest, Kind, RetryRule
+from walras.job_request import GangRequest, JobId, JobRequest, Kind, RetryRule, group_fields
 from walras.spec.field_types import (
     MAX_NODES,
     DeclaredThroughput,
@@ -342,21 +342,16 @@ def to_request(
         raise JobSpecError(
             f"the deadline {spec.deadline!r} is before {earlier}", field="deadline", fix="choose a later one"
         )
-    resources = spec.resources
+    gang = spec.resources.gang_request(spec.num_nodes, gang_sizes_of(spec))
     return JobRequest(
         job_id=job_id,
         kind=kind_of(spec),
-        demands=resources.accelerators,
-        sizes=gang_sizes_of(spec),
         mixed=spec.mixed,
         fork_max=1 if spec.fork is None else spec.fork.max,
         project=project,
         user=user,
         priority=spec.priority,
         weight=spec.weight,
-        nodes=spec.num_nodes,
-        cpus_per_accelerator=resources.cpus,
-        memory_bytes_per_accelerator=resources.memory,
         steps=spec.steps,
         duration_s=spec.estimated_duration,
         preemptible=spec.preemptible,
@@ -372,6 +367,7 @@ def to_request(
         held=spec.hold,
         value_usd_per_h=spec.value_usd_per_h,
         declared=tuple(sorted(spec.throughput.items())),
+        **group_fields(gang, GangRequest),
     )
 
 

@@ -86,7 +86,7 @@ class _GangMachines:
         """Fewest machines of the type that hold such a gang of the kind."""
         kind, accelerator, count = key
         if kind not in self._nodes:
-            self._nodes[kind] = min((each.nodes for each in self._classes.of(kind)), default=1)
+            self._nodes[kind] = min((each.request.nodes for each in self._classes.of(kind)), default=1)
         return min(count, max(self._nodes[kind], -(-count // self._sizes.get(accelerator, count))))
 
 

@@ -13,13 +13,13 @@ from math import inf
 from scheduler.core.core import SchedulerCore
 from scheduler.core.placement.preemption import is_preemptible
 from scheduler.core.state.fleet import Fleet, FleetMachine, MachineCondition, PoolState, fits_machine, split_gang
-from scheduler.core.state.job_classes import ResourceShape, gang_size_on
+from scheduler.core.state.job_classes import ResourceShape
 from scheduler.core.state.ledger import JobRecord
 from scheduler.core.state.remaining_work import expected_ends_on
 from scheduler.core.state.working_set import Reservation
 from walras.cluster import Pool, PoolId, Shape
 from walras.contract import HIGH_PRIORITY_CLASS
-from walras.job_request import ANY_ACCELERATOR, JobRequest
+from walras.job_request import JobRequest
 from walras.spec.file_model import nearest_word
 from walras.states import Reason
 from walras.units import format_length
@@ -65,8 +65,8 @@ def infeasibility(request: JobRequest, pools: Iterable[PoolLimit]) -> Infeasibil
     pools = list(pools)
     if not pools:
         return None
-    wanted = wanted_text(request)
-    typed = [limit for limit in pools if _wants(request, limit.pool.shape.accelerator)]
+    wanted = request.text
+    typed = [limit for limit in pools if request.accepts(limit.pool)]
     if not typed:
         return _no_such_type(request, wanted, pools)
     fitting = [limit for limit in typed if _fits_machines(request, limit.pool)]
@@ -84,16 +84,6 @@ def infeasibility(request: JobRequest, pools: Iterable[PoolLimit]) -> Infeasibil
     return None
 
 
-def wanted_text(request: JobRequest) -> str:
-    """The acceptable gangs in words."""
-    words = (f"{d.count} x {'any' if d.accelerator == ANY_ACCELERATOR else d.accelerator}" for d in request.demands)
-    return " or ".join(words)
-
-
-def _wants(request: JobRequest, accelerator: str) -> bool:
-    return any(demand.accelerator in (accelerator, ANY_ACCELERATOR) for demand in request.demands)
-
-
 def _no_such_type(request: JobRequest, wanted: str, pools: list[PoolLimit]) -> Infeasibility:
     have = sorted({limit.pool.shape.accelerator for limit in pools})
     meant = next(filter(None, (nearest_word(demand.accelerator, have) for demand in request.demands)), None)
@@ -108,7 +98,7 @@ def _no_such_type(request: JobRequest, wanted: str, pools: list[PoolLimit]) -> I
 
 def _fits_machines(request: JobRequest, pool: Pool) -> bool:
     """Whether empty machines of this shape could hold the gang's parts."""
-    count, shape = gang_size_on(request.demands, request.nodes, pool), pool.shape
+    count, shape = request.size_on(pool), pool.shape
     if not count:
         return False
     part = max(split_gang(count, request.nodes, shape.accelerators))
@@ -117,24 +107,24 @@ def _fits_machines(request: JobRequest, pool: Pool) -> bool:
 
 
 def _is_large_enough(request: JobRequest, limit: PoolLimit) -> bool:
-    count, size = gang_size_on(request.demands, request.nodes, limit.pool), limit.pool.shape.accelerators
+    count, size = request.size_on(limit.pool), limit.pool.shape.accelerators
     return limit.most >= count and limit.most / size >= len(split_gang(count, request.nodes, size))
 
 
 def _too_large_for_machines(request: JobRequest, typed: list[PoolLimit]) -> Infeasibility:
     shapes = "; ".join(shape_text(limit.pool.shape) for limit in typed)
-    if not any(gang_size_on(request.demands, request.nodes, limit.pool) for limit in typed):
+    if not any(request.size_on(limit.pool) for limit in typed):
         return Infeasibility(
             Reason.CONFIG_EXCEEDS_LARGEST_NODE,
             "num_nodes",
-            f"wants {wanted_text(request)} spread evenly over {request.nodes} machines; a machine has at most {shapes}",
+            f"wants {request.text} spread evenly over {request.nodes} machines; a machine has at most {shapes}",
             "choose num_nodes so that every machine's part fits on one",
         )
     per_each = f"{request.cpus_per_accelerator:g} cpus and {request.memory_bytes_per_accelerator / _GIB:.3g} GiB"
     return Infeasibility(
         Reason.CONFIG_EXCEEDS_LARGEST_NODE,
         "resources",
-        f"wants {wanted_text(request)} with {per_each} for each; a machine has at most {shapes}",
+        f"wants {request.text} with {per_each} for each; a machine has at most {shapes}",
         "ask for less resources.cpus or resources.memory (both count for each accelerator)",
     )
 

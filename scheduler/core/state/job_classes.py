@@ -9,14 +9,14 @@ on every pool, so their jobs compete for a place on equal terms, whatever their 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from scheduler.core.state.throughput import SpeedSource, ThroughputTable
 from walras.cluster import Pool
-from walras.job_request import ANY_ACCELERATOR, AVERAGING_LOSS, MIXING_LOSS, Demand, JobRequest, Kind
+from walras.job_request import ANY_ACCELERATOR, AVERAGING_LOSS, MIXING_LOSS, Demand, GangRequest, JobRequest, Kind
 
 #: (pool row, accelerators) of each pool of an attempt.
 PoolParts = tuple[tuple[int, int], ...]
@@ -35,12 +35,7 @@ class ResourceShape:
 @dataclass(slots=True)
 class JobClass:
     kind: Kind
-    demands: tuple[Demand, ...]
-    nodes: int
-    cpus: float
-    memory_bytes: int
-    #: Sizes among which its jobs may be given another; empty: rigid.
-    sizes: tuple[int, ...]
+    request: GangRequest
     #: Row of `JobClasses.forms`.
     form: int
     #: Steps per second by pool; 0 where it cannot run.
@@ -61,21 +56,7 @@ class JobClass:
     gang: int = field(init=False)
 
     def __post_init__(self) -> None:
-        self.gang = max((demand.count for demand in self.demands), default=1)
-
-
-def gang_size_on(demands: Sequence[Demand], nodes: int, pool: Pool) -> int:
-    """Accelerators that a gang with these demands takes on this pool; 0 if it cannot run there."""
-    shape = pool.shape
-    named = [d.count for d in demands if d.accelerator == shape.accelerator]
-    anything = [d.count for d in demands if d.accelerator == ANY_ACCELERATOR]
-    counts = named or anything
-    if not counts:
-        return 0
-    count = counts[0]
-    if nodes > 1 and (count % nodes or count // nodes > shape.accelerators):
-        return 0
-    return count
+        self.gang = max((demand.count for demand in self.request.demands), default=1)
 
 
 class JobClasses:
@@ -105,36 +86,34 @@ class JobClasses:
 
     def row(self, job: JobRequest) -> int:
         """Row of the class of a job that runs as it asked to, made on first sight."""
-        return self._row(
-            job.kind, job.demands, job.nodes, job.cpus_per_accelerator, job.memory_bytes_per_accelerator, job.sizes
-        )
+        return self._row(job.kind, job.gang_request)
 
     def resized(self, row: int, chosen: Mapping[str, int]) -> int:
         """Row of the class that takes other counts (by accelerator type); where none is chosen it stays as it is."""
         like = self.classes[row]
-        counts = {demand.accelerator: demand.count for demand in like.demands}
+        counts = {demand.accelerator: demand.count for demand in like.request.demands}
         counts.update(sorted(chosen.items()))
         return self._alike(row, tuple(Demand(accelerator, count) for accelerator, count in counts.items()))
 
     def of_kind(self, row: int, kind: Kind) -> int:
         """Row of the class that is of another kind, and in all else like this one."""
-        like = self.classes[row]
-        return self._row(kind, like.demands, like.nodes, like.cpus, like.memory_bytes, like.sizes)
+        return self._row(kind, self.classes[row].request)
 
     def spread(self, row: int, parts: PoolParts) -> int:
         """Row of the class as which a job of this one runs over these parts."""
         like = self.classes[row]
-        return self._row(like.kind, like.demands, like.nodes, like.cpus, like.memory_bytes, (), parts)
+        return self._row(like.kind, replace(like.request, sizes=()), parts)
 
     def options(self, row: int) -> tuple[int, ...]:
         """Rows of the classes among which a decision may choose for a job of this one: itself if it is rigid."""
         found = self._options.get(row)
         if found is None:
             like = self.classes[row]
-            types = [demand.accelerator for demand in like.demands]
+            types = [demand.accelerator for demand in like.request.demands]
             types = [ANY_ACCELERATOR] if ANY_ACCELERATOR in types else types
             found = self._options[row] = tuple(
-                self._alike(row, tuple(Demand(accelerator, size) for accelerator in types)) for size in like.sizes
+                self._alike(row, tuple(Demand(accelerator, size) for accelerator in types))
+                for size in like.request.sizes
             ) or (row,)
         return found
 
@@ -155,24 +134,15 @@ class JobClasses:
 
     def _alike(self, row: int, demands: tuple[Demand, ...]) -> int:
         like = self.classes[row]
-        return self._row(like.kind, demands, like.nodes, like.cpus, like.memory_bytes, like.sizes)
+        return self._row(like.kind, replace(like.request, demands=demands))
 
-    def _row(
-        self,
-        kind: Kind,
-        demands: tuple[Demand, ...],
-        nodes: int,
-        cpus: float,
-        memory: int,
-        sizes: tuple[int, ...],
-        parts: PoolParts = (),
-    ) -> int:
-        key = (kind, demands, nodes, cpus, memory, sizes, parts)
+    def _row(self, kind: Kind, request: GangRequest, parts: PoolParts = ()) -> int:
+        key = (kind, request, parts)
         row = self._index.get(key)
         if row is None:
             row = self._index[key] = len(self.classes)
             self._by_kind.setdefault(kind, []).append(row)
-            new = JobClass(kind, demands, nodes, cpus, memory, sizes, form=-1, rates=np.zeros(0), parts=parts)
+            new = JobClass(kind, request, form=-1, rates=np.zeros(0), parts=parts)
             self.classes.append(new)
             self._refresh(new)
         return row
@@ -243,15 +213,16 @@ class JobClasses:
                 self._refresh(self.classes[row])
 
     def _refresh(self, job_class: JobClass) -> None:
-        gangs = tuple(gang_size_on(job_class.demands, job_class.nodes, pool) for pool in self._pools)
+        request = job_class.request
+        gangs = tuple(request.size_on(pool) for pool in self._pools)
         counts = _counts_on_first_pool(job_class.parts, len(gangs)) if job_class.parts else gangs
-        form = ResourceShape(counts, job_class.nodes, job_class.cpus, job_class.memory_bytes)
+        form = ResourceShape(counts, request.nodes, request.cpus_per_accelerator, request.memory_bytes_per_accelerator)
         row = self._form_index.get(form)
         if row is None:
             row = self._form_index[form] = len(self.forms)
             self.forms.append(form)
         job_class.form = row
-        if job_class.sizes:
+        if request.sizes:
             self.elastic_forms.add(row)
         job_class.rates = np.zeros(len(self._pools))
         measured = [False] * len(self._pools)

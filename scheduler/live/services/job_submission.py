@@ -23,7 +23,6 @@ from optimizer.policy import Newcomer, best_configuration_at
 from scheduler.core.core import SchedulerCore
 from scheduler.core.events import JobSubmitted
 from scheduler.core.explain.feasibility import infeasibility, pool_limits
-from scheduler.core.state.job_classes import gang_size_on
 from scheduler.core.state.ledger import ActivePolicy, Ledger
 from scheduler.live.auth.access_control import ALL_PROJECTS, UserCaller
 from scheduler.live.loop.apply_commands import emit, record_stated_facts
@@ -290,7 +289,7 @@ def _configurations(ledger: Ledger, request: JobRequest) -> list[dict[str, Any]]
     found = []
     for state in ledger.fleet.pools:
         accelerator = state.pool.shape.accelerator
-        count = gang_size_on(request.demands, request.nodes, state.pool)
+        count = request.size_on(state.pool)
         if not count:
             continue
         speed = ledger.table.speed(request.kind, accelerator, count, nominal)

@@ -186,7 +186,7 @@ def pollux_workload(
         training = trainings[kind]
         training.mean_steps_per_s(packed_layout(row.gang, shape.accelerators))  # now, not after hours of the run
         steps = training.application.work
-        request = JobRequest(JobId(number), kind, (Demand(shape.accelerator, row.gang),), steps=steps)
+        request = JobRequest(JobId(number), kind, demands=(Demand(shape.accelerator, row.gang),), steps=steps)
         jobs.append(SimulatedJob(row.at, request, steps, name=row.name))
     return PolluxWorkload(tuple(jobs), trainings)
 

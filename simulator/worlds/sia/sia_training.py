@@ -219,7 +219,9 @@ def sia_workload(
             restart_s[kind] = sia.restart_s
         demands = tuple(Demand(pool.pool.shape.accelerator, row.gang) for pool in pools)
         steps = sia.application.work
-        jobs.append(SimulatedJob(row.at, JobRequest(JobId(number), kind, demands, steps=steps), steps, name=row.name))
+        jobs.append(
+            SimulatedJob(row.at, JobRequest(JobId(number), kind, demands=demands, steps=steps), steps, name=row.name)
+        )
     return SiaWorkload(tuple(jobs), trainings, restart_s)
 
 

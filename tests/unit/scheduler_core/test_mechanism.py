@@ -26,7 +26,7 @@ def test_the_rules_name_the_mechanism_and_it_settles_every_event() -> None:
     """A core that was handed another mechanism uses it from the policy change on, and goes back as easily."""
     core = SchedulerCore(mechanisms={**MECHANISMS, "counting": _Counting})
     core.handle(ev.PolicyChanged(0.0, PolicySpec("fifo"), RoundRules(mechanism="counting")))
-    core.handle(ev.JobSubmitted(1.0, JobRequest(JobId(1), Kind("net"), (Demand("a100", 1),))))
+    core.handle(ev.JobSubmitted(1.0, JobRequest(JobId(1), Kind("net"), demands=(Demand("a100", 1),))))
     assert _Counting.calls == 2
     assert core.cycle.discipline is None
     core.handle(ev.PolicyChanged(2.0, PolicySpec("fifo"), RoundRules()))

@@ -146,7 +146,7 @@ async def test_what_a_provider_could_not_do_is_told_and_asked_again_later(tmp_pa
     async with world(tmp_path) as w:
         cloud, desk = await open_shop(w)
         cloud.is_well, cloud.empty_until_at = True, 3600.0
-        request = JobRequest(JobId(900), Kind("k"), (Demand("a", 2),))
+        request = JobRequest(JobId(900), Kind("k"), demands=(Demand("a", 2),))
         w.daemon.core.handle(JobSubmitted(w.clock.at, request))
         waits = []
         for number in range(3):

@@ -100,7 +100,7 @@ class Bench:
 
 
 def a_job(number: int = 1, steps: float = 100.0, at: float = 0.0, **more: object) -> SimulatedJob:
-    request = JobRequest(JobId(number), KIND, (Demand("a100", 1),), steps=steps)
+    request = JobRequest(JobId(number), KIND, demands=(Demand("a100", 1),), steps=steps)
     return SimulatedJob(at, request, steps, **more)  # type: ignore[arg-type]
 
 

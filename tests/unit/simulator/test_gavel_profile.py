@@ -28,7 +28,7 @@ def _run(policy: str, jobs: list[tuple[float, float]], counts: dict[str, int], k
     )
     demands = tuple(Demand(name, 1) for name in counts)
     workload = [
-        SimulatedJob(at, JobRequest(JobId(number), KIND, demands, steps=steps), steps)
+        SimulatedJob(at, JobRequest(JobId(number), KIND, demands=demands, steps=steps), steps)
         for number, (at, steps) in enumerate(jobs, start=1)
     ]
     result = simulate(workload, gavel_scenario(pools, GroundTruth(speeds, pairs=pairs), policy))

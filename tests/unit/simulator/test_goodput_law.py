@@ -79,7 +79,7 @@ def test_an_adaptive_job_gains_from_its_own_batch(policy: str) -> None:
     pool = PoolModel(Pool(PoolId("p"), Shape("s", "a100", 8, 8.0, 2**33)), machines=1)
     ends = []
     for law in (GoodputLaw(_application()), GoodputLaw(_application(), batch=128)):
-        request = JobRequest(JobId(1), KIND, (Demand("a100", 4),), steps=1000.0, sizes=(1, 2, 4))
+        request = JobRequest(JobId(1), KIND, demands=(Demand("a100", 4),), steps=1000.0, sizes=(1, 2, 4))
         truth = GroundTruth({}, default_costs=AttemptCosts(10.0, 5.0), laws={KIND: law})
         result = simulate(
             [SimulatedJob(0.0, request, 1000.0)], Scenario((pool,), truth, PolicySpec(policy), RoundRules())

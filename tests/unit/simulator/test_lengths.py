@@ -19,7 +19,7 @@ KIND = Kind("k")
 
 
 def _job(number: int, steps: float, at: float = 0.0, told: float | None = None) -> SimulatedJob:
-    request = JobRequest(JobId(number), KIND, (Demand("a100", 1),), steps=told or steps, duration_s=7.0)
+    request = JobRequest(JobId(number), KIND, demands=(Demand("a100", 1),), steps=told or steps, duration_s=7.0)
     return SimulatedJob(at, request, steps)
 
 

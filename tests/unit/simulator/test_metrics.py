@@ -53,7 +53,7 @@ def watch() -> Watch:
     w.event(PoolDeclared(0.0, POOL))
     for node in ("n1", "n2"):
         w.event(NodeJoined(0.0, NodeId(node), POOL.pool_id))
-    w.event(JobSubmitted(10.0, JobRequest(JobId(1), Kind("k"), (Demand("a100", 1),), project="p", user="u")))
+    w.event(JobSubmitted(10.0, JobRequest(JobId(1), Kind("k"), demands=(Demand("a100", 1),), project="p", user="u")))
     return w
 
 

@@ -9,7 +9,7 @@ from simulator.simulated_jobs import RandomFailures, SimulatedJob, inject_random
 from walras.job_request import Demand, JobId, JobRequest, Kind
 
 JOBS = [
-    SimulatedJob(10.0 * number, JobRequest(JobId(number), Kind("k"), (Demand("a100", 1),)), 100.0)
+    SimulatedJob(10.0 * number, JobRequest(JobId(number), Kind("k"), demands=(Demand("a100", 1),)), 100.0)
     for number in range(1, 1001)
 ]
 

@@ -47,7 +47,7 @@ def test_the_scheduler_is_told_the_speed_that_its_gang_will_have() -> None:
     truth = GroundTruth({SpeedKey(KIND, "a100"): 2.0}, spread={SpeedKey(KIND, "a100", 4): 3.0})
     pool = PoolModel(Pool(PoolId("p"), Shape("s", "a100", 2, 8.0, 2**30)), machines=2)
     told: list[float] = []
-    request = JobRequest(JobId(1), KIND, (Demand("a100", 4),), steps=30.0)
+    request = JobRequest(JobId(1), KIND, demands=(Demand("a100", 4),), steps=30.0)
 
     def hear(event: object, commands: object) -> None:
         if isinstance(event, ThroughputMeasured):

@@ -168,7 +168,7 @@ def _shockwave(
     truth = GroundTruth({SpeedKey(Kind(name), "v100", 1): speed for name, speed in speeds.items()})
     batching = batch_schedule_of("LM (batch size 10)", 1, rule)
     workload = [
-        SimulatedJob(at, JobRequest(JobId(number), batching.kind(10), (Demand("v100", 1),), steps=steps), steps)
+        SimulatedJob(at, JobRequest(JobId(number), batching.kind(10), demands=(Demand("v100", 1),), steps=steps), steps)
         for number, (at, steps) in enumerate(jobs, start=1)
     ]
     batchings = {job.request.job_id: batching for job in workload}

@@ -38,7 +38,7 @@ def pool(name: str) -> PoolModel:
 
 
 def job(number: int, at: float, accelerator: str) -> SimulatedJob:
-    return SimulatedJob(at, JobRequest(JobId(number), CNN, (Demand(accelerator, 1),), steps=3000.0), 3000.0)
+    return SimulatedJob(at, JobRequest(JobId(number), CNN, demands=(Demand(accelerator, 1),), steps=3000.0), 3000.0)
 
 
 def scenario(forecasts: PredictionSettings) -> Scenario:

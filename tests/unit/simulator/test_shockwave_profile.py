@@ -26,7 +26,7 @@ def _run(jobs: list[tuple[float, float]], policy: str = "gandiva_fair", rule: st
     )
     batching = batch_schedule_of("LM (batch size 10)", 1, rule)
     workload = [
-        SimulatedJob(at, JobRequest(JobId(number), batching.kind(10), (Demand("v100", 1),), steps=steps), steps)
+        SimulatedJob(at, JobRequest(JobId(number), batching.kind(10), demands=(Demand("v100", 1),), steps=steps), steps)
         for number, (at, steps) in enumerate(jobs, start=1)
     ]
     batchings = {job.request.job_id: batching for job in workload}
@@ -75,7 +75,7 @@ def test_a_job_that_a_change_left_without_steps_leaves_after_five_empty_rounds()
 def test_a_job_that_nobody_describes_keeps_its_batch() -> None:
     """Epochs pass, the batch stays."""
     truth = GroundTruth({SpeedKey(Kind("LM (batch size 10)"), "v100", 1): 2.0})
-    request = JobRequest(JobId(1), Kind("LM (batch size 10)"), (Demand("v100", 1),), steps=14 * 5968.0)
+    request = JobRequest(JobId(1), Kind("LM (batch size 10)"), demands=(Demand("v100", 1),), steps=14 * 5968.0)
     result = simulate([SimulatedJob(0.0, request, 14 * 5968.0)], shockwave_scenario(POOL, truth, "gandiva_fair", {}))
     assert result.jobs[0].ended_at == pytest.approx(14 * 5968 / 2.0)
 

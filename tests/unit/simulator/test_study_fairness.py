@@ -24,7 +24,9 @@ TRUTH = GroundTruth({SpeedKey(KIND, "a100"): 2.0, SpeedKey(KIND, "v100"): 1.0})
 
 def a_job(number: int, at: float, steps: float, *demands: Demand, deadline_at: float = inf) -> SimulatedJob:
     wanted = demands or (Demand("a100", 1),)
-    return SimulatedJob(at, JobRequest(JobId(number), KIND, wanted, steps=steps, deadline_at=deadline_at), steps)
+    return SimulatedJob(
+        at, JobRequest(JobId(number), KIND, demands=wanted, steps=steps, deadline_at=deadline_at), steps
+    )
 
 
 def roster(*jobs: SimulatedJob) -> JobBaselines:

@@ -126,7 +126,7 @@ def test_a_row_says_all_that_the_scheduler_hears_of_a_job() -> None:
     )  # fmt: skip
     placing = _placing()
     job = list(placing.jobs([above, row]))[1]
-    plain = JobRequest(JobId(1), Kind("k"), ())
+    plain = JobRequest(JobId(1), Kind("k"), demands=())
     said = {each.name for each in fields(JobRequest) if getattr(job.request, each.name) != getattr(plain, each.name)}
     spread = list(_placing().jobs([above, replace(row, sizes=(), fork_max=2, mixed=True)]))[1].request
     said |= {name for name in ("fork_max", "mixed") if getattr(spread, name) != getattr(plain, name)}
