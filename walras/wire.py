@@ -6,10 +6,14 @@ commands and the lease down. Delivery is at least once in both directions: the a
 already handled. Instants never cross machines: a lease travels as a length.
 """
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from itertools import islice
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from walras.job_request import Kind
 
 #: Facts of a model in one report, and characters of a name.
 _FACTS_MOST, _NAME_MOST = 16, 64
@@ -203,6 +207,31 @@ class AgentCommand(Message):
     attempt: int
 
 
+@dataclass(frozen=True)
+class ScriptLaunch:
+    """What every rank of a job is started with, wherever it runs."""
+
+    name: str
+    #: The job's kind: an agent that emulates an accelerator looks its pace up under this name.
+    kind: Kind
+    #: Never a shell string (a spec's `run: string` became `["bash", "-euo", "pipefail", "-c", ...]`).
+    argv: tuple[str, ...]
+    #: The job's own variables; the supervisor adds WALRAS_* and the torch names.
+    env: Mapping[str, str]
+    #: Empty: a fresh folder for each attempt.
+    workdir: str
+
+    def command_fields(self) -> dict[str, Any]:
+        """Its fields as a `StartCommand` has them."""
+        return {
+            "name": self.name,
+            "kind": self.kind,
+            "argv": list(self.argv),
+            "env": dict(self.env),
+            "workdir": self.workdir,
+        }
+
+
 class PrepareCommand(AgentCommand):
     """Hold devices for a gang over several machines; node rank 0 also binds a port."""
 
@@ -212,15 +241,12 @@ class PrepareCommand(AgentCommand):
 
 
 class StartCommand(AgentCommand):
-    """Start this machine's ranks: one per device."""
+    """Start this machine's ranks: one per device. The first five fields are those of a `ScriptLaunch`."""
 
     type: Literal["start"] = "start"
     name: str
-    #: The job's kind: an agent that emulates an accelerator looks its pace up under this name.
     kind: str
-    #: argv, never a shell string (a spec's `run: string` became `["bash", "-euo", "pipefail", "-c", ...]`).
     argv: list[str]
-    #: The job's own variables; the supervisor adds WALRAS_* and the torch names.
     env: dict[str, str]
     workdir: str
     devices: list[int]

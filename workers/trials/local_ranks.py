@@ -13,31 +13,16 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from walras.configuration_search import SearchError, TrialConfiguration
 from walras.contract import EXIT_CHECKPOINTED
 from walras.errors import UserError
-from walras.wire import Manifest, StartCommand
+from walras.wire import Manifest, ScriptLaunch, StartCommand
 from workers import processes
 from workers.supervisor_protocol import Channels, PeerRole
 
 _LOG_TAIL_BYTES = 2000
-
-
-class Script(Protocol):
-    """What is started, and how it is called."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def kind(self) -> str: ...
-    @property
-    def argv(self) -> tuple[str, ...]: ...
-    @property
-    def env(self) -> Mapping[str, str]: ...
-    @property
-    def workdir(self) -> str: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,18 +38,14 @@ class ScriptStart:
     #: Of all attempts; None: the script's own.
     steps: int | None = None
 
-    def command(self, script: Script) -> StartCommand:
+    def command(self, script: ScriptLaunch) -> StartCommand:
         """What an agent would have been sent: of no job of any server, and under no lease."""
         self.checkpoints.mkdir(parents=True, exist_ok=True)
         return StartCommand(
             command_id=0,
             job_id=0,
             attempt=self.attempt,
-            name=script.name,
-            kind=script.kind,
-            argv=list(script.argv),
-            env=dict(script.env),
-            workdir=script.workdir,
+            **script.command_fields(),
             devices=list(range(self.ranks)),
             accelerator="",
             node_rank=0,
@@ -90,7 +71,7 @@ class LocalRanks:
     cookie: str = field(default_factory=lambda: secrets.token_hex(16))
     all: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
-    def start(self, script: Script, env: Mapping[str, str], log: Path) -> None:
+    def start(self, script: ScriptLaunch, env: Mapping[str, str], log: Path) -> None:
         """One more rank; what it says goes to its log."""
         with log.open("wb") as output:
             try:
@@ -184,7 +165,7 @@ class TrialAttempt:
         """Whether all ranks wait."""
         return self.standing_by >= self.workers
 
-    def start(self, script: Script, environments: Sequence[dict[str, str]]) -> None:
+    def start(self, script: ScriptLaunch, environments: Sequence[dict[str, str]]) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         for rank, env in enumerate(environments):
             self.ranks.start(script, env, self._log(rank))

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Self
 
 from walras.configuration_search import SearchError, TrialConfiguration
-from walras.wire import Manifest
+from walras.wire import Manifest, ScriptLaunch
 from workers import processes
 from workers.rank_environment import RankSettings, build_client_folder, rank_environment
 from workers.trials.local_ranks import LocalRanks, ScriptStart, TrialAttempt, TrialProgress
@@ -28,14 +28,9 @@ IsEnough = Callable[[TrialProgress], bool]
 
 
 @dataclass(frozen=True)
-class MovingJob:
+class MovingJob(ScriptLaunch):
     """The script, this machine as it is to see it, and a folder for logs and checkpoints, which stay."""
 
-    name: str
-    kind: str
-    argv: tuple[str, ...]
-    env: Mapping[str, str]
-    workdir: str
     folder: Path
     #: What we were started with; ranks see a whitelist of it.
     environ: Mapping[str, str]

@@ -31,6 +31,7 @@ from walras.profiling.profile_runs import (
 from walras.spec.job_groups import global_batch_of
 from walras.spec.job_spec import JobSpec, argv_of, env_of, kind_of
 from walras.training import probe
+from walras.wire import ScriptLaunch
 from workers import processes
 from workers.devices import detect_accelerators, detect_host
 from workers.rank_environment import RankSettings, build_client_folder, rank_environment
@@ -100,14 +101,9 @@ if _next is not None and _next.loader is not None:
 
 
 @dataclass(frozen=True)
-class ProfiledJob:
+class ProfiledJob(ScriptLaunch):
     """The script, and this machine as it is to see it."""
 
-    name: str
-    kind: str
-    argv: tuple[str, ...]
-    env: Mapping[str, str]
-    workdir: str
     #: Samples of one update of the whole gang of `ranks`; None: as the script does it.
     batch: int | None
     ranks: int

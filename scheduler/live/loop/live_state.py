@@ -19,9 +19,9 @@ from scheduler.live.store.event_journal import parse_pool
 from scheduler.live.store.store_interface import LoadedState
 from scheduler.live.store.table_rows import AnswerRow, AttemptRow, CheckpointRow, JobRow, NodeRow, PartRow, RentRow
 from walras.cluster import NodeId, NodeShare, Placement, Pool, PoolId
-from walras.job_request import JobId, Kind
+from walras.job_request import JobId
 from walras.states import JobState
-from walras.wire import AgentCommand, AnyCommand, ProgressReport, ShapeFacts
+from walras.wire import AgentCommand, AnyCommand, ProgressReport, ScriptLaunch, ShapeFacts
 
 #: A forecast is made anew once the job has done so many times the steps that it knew of; one that was wrong, sooner.
 _GROWTH, _GROWTH_IF_WRONG = 1.1, 1.02
@@ -76,16 +76,10 @@ _REMEMBERED = 10_000
 _command: TypeAdapter[AnyCommand] = TypeAdapter(AnyCommand)
 
 
-@dataclass(frozen=True, slots=True)
-class LaunchSpec:
-    """What the ranks of a job are started with."""
+@dataclass(frozen=True)
+class LaunchSpec(ScriptLaunch):
+    """What a job of the server is started with: its script, and where and how long it may save."""
 
-    name: str
-    kind: Kind
-    argv: tuple[str, ...]
-    env: dict[str, str]
-    #: Empty: a fresh folder for each attempt.
-    workdir: str
     checkpoint_dir: str
     steps: float | None
     grace_s: float
