@@ -13,7 +13,6 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from optimizer.planning.machine_recommendation import specs_by_accelerator
 from simulator.attempts import WorldParameters
 from simulator.engine import RunLimits, SolveClock, SolveTime
 from simulator.faults import FaultModel, Incident, MarketChange, NodeDeath, NodeSlowdown, PoolRevocation
@@ -24,7 +23,6 @@ from simulator.simulation import PredictionSettings, Scenario
 from walras.cluster import Market, PoolId
 from walras.errors import ConfigError
 from walras.job_request import Kind
-from walras.spec.catalog import load_catalog
 from walras.spec.field_types import Length, Number, PositiveLength, ShownName, WholeNumber
 from walras.spec.file_model import FieldMistake, FileModel, nearest_word
 from walras.spec.job_groups import FactsSpec
@@ -302,6 +300,9 @@ class Conditions(FileModel):
     def _forecasts(self) -> PredictionSettings:
         if self.predict_every is None:
             return PredictionSettings()
+        from optimizer.planning.machine_recommendation import specs_by_accelerator
+        from walras.spec.catalog import load_catalog
+
         facts = {Kind(kind): stated.facts(None) for kind, stated in self.facts.items()}
         return PredictionSettings(self.predict_every, specs_by_accelerator(load_catalog()), facts)
 

@@ -16,7 +16,6 @@ from simulator.ground_truth import GroundTruth, SpeedKey
 from simulator.machines import PoolModel
 from simulator.measured_costs import MeasuredCosts
 from simulator.simulated_jobs import PlannedFailure, SimulatedJob
-from simulator.workloads.application_profiles import read_pollux_applications
 from simulator.workloads.formats import WORKLOAD_FILE, detect_format, find_format, read_trace
 from simulator.workloads.speed_tables import read_throughput_table
 from simulator.workloads.trace import SkippedRows, Trace
@@ -140,6 +139,8 @@ def _trace_laws(path: str | Path | None) -> GoodputLaws | None:
     if path is None:
         return None
     if Path(path).is_dir():
+        from simulator.workloads.application_profiles import read_pollux_applications
+
         applications = read_pollux_applications(path)
         return GoodputLaws(applications, {name: application.work for name, application in applications.items()})
     return read_goodput_laws(path) if is_law_file(path) else None

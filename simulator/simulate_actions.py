@@ -1,4 +1,7 @@
-"""`walras simulate run|report|compare|sweep|replay|worlds`: from the parsed options to output and exit code."""
+"""`walras simulate run|report|compare|sweep|replay|worlds`: from the parsed options to output and exit code.
+
+Each command imports what it alone needs: a run without a report draws no charts, a comparison reads no recordings.
+"""
 
 import json
 import sys
@@ -7,41 +10,21 @@ from contextlib import contextmanager
 from dataclasses import replace
 from math import isfinite
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from simulator.engine import RunOutcome
-from simulator.reports.policy_comparison import compare_policies, comparison_json, comparison_tables
-from simulator.reports.recording import Recording, write_recording
-from simulator.reports.repeated_runs import ParallelWorkers
-from simulator.reports.report_page import print_run_summary
-from simulator.reports.resimulation import replay_json, replay_recording, replay_table, with_policy_from
-from simulator.reports.run_folder import (
-    REPORT_FILE,
-    make_run_folder,
-    open_events_table,
-    read_report,
-    write_report_page,
-    write_run_folder,
-)
+from simulator.reports.repeated_runs import ParallelWorkers, parse_seeds
 from simulator.reports.run_spec import CompletedRun, RunSpec, describe_run, execute_run
-from simulator.reports.run_summary import summary_json
-from simulator.reports.sweep import (
-    SWEEP_TABLE,
-    SweepGrid,
-    parse_seeds,
-    run_sweep,
-    sweep_json,
-    sweep_table,
-    violations_in,
-)
-from simulator.reports.timeline import Timeline
 from simulator.shipped_configs import load_named_policy
 from simulator.worlds.world_registry import WALRAS, WORLDS, plan_policy_names
 from walras.errors import ConfigError
 from walras.spec.file_model import check_model, load_mapping
+
+if TYPE_CHECKING:
+    from simulator.reports.recording import Recording
 
 #: `told(done, all)` moves a bar; a terminal's only.
 _ProgressCallback = Callable[[int, int], None]
@@ -53,14 +36,20 @@ def simulate_run(cell: RunSpec, output: str, out: Path | None = None) -> int:
 
     Raises UserError for anything that the person can mend.
     """
+    from simulator.reports.run_summary import summary_json
+
     console = _console()
-    ran = execute_run(cell) if out is None else _run_into_folder(cell, make_run_folder(out))
+    ran = execute_run(cell) if out is None else _run_into_folder(cell, out)
     if output == "json":
         jobs = sorted((*ran.result.jobs, *ran.result.unfinished), key=lambda job: job.job_id)
         _print_json(console, summary_json(ran.summary, jobs, ran.roster, describe_run(cell)))
     else:
+        from simulator.reports.report_page import print_run_summary
+
         print_run_summary(ran.summary, console, "" if cell.world == WALRAS else cell.world)
         if out is not None:
+            from simulator.reports.run_folder import REPORT_FILE
+
             console.print(f"report: {out / REPORT_FILE}", markup=False, highlight=False, soft_wrap=True)
     if ran.skipped.count:
         told = [f"walras: {ran.skipped.count} rows were skipped; the first of them:", *ran.skipped.first]
@@ -69,8 +58,11 @@ def simulate_run(cell: RunSpec, output: str, out: Path | None = None) -> int:
 
 
 def _run_into_folder(cell: RunSpec, folder: Path) -> CompletedRun:
-    with open_events_table(folder) as tell:
-        timeline = Timeline(tell)
+    from simulator.reports.run_folder import make_run_folder, open_events_table, write_run_folder
+    from simulator.reports.timeline import Timeline
+
+    with open_events_table(make_run_folder(folder)) as write_row:
+        timeline = Timeline(write_row)
         ran = execute_run(cell, timeline.hear)
     write_run_folder(folder, ran, timeline)
     return ran
@@ -78,6 +70,8 @@ def _run_into_folder(cell: RunSpec, folder: Path) -> CompletedRun:
 
 def simulate_report(folder: Path, out: Path | None) -> int:
     """Write the page of a run again from what it left in its folder."""
+    from simulator.reports.run_folder import REPORT_FILE, read_report, write_report_page
+
     path = out if out is not None else folder / REPORT_FILE
     write_report_page(path, read_report(folder))
     _console().print(f"report: {path}", markup=False, highlight=False, soft_wrap=True)
@@ -88,6 +82,8 @@ def simulate_compare(
     template: RunSpec, policies: Sequence[str], seeds: str, workers: ParallelWorkers, output: str
 ) -> int:
     """Every policy with every seed; 0 if every run ended and every law held, else 1."""
+    from simulator.reports.policy_comparison import compare_policies, comparison_json, comparison_tables
+
     console = _console()
     numbers = parse_seeds(seeds)
     runs, done = len(policies) * len(numbers), 0
@@ -118,6 +114,8 @@ def simulate_sweep(
     spec: Path | None, options: dict[str, Any], folder: Path, workers: ParallelWorkers, output: str
 ) -> int:
     """The grid of a file, of options, or of a file with options in place of its own; 0, or 1 as above."""
+    from simulator.reports.sweep import SWEEP_TABLE, SweepGrid, run_sweep, sweep_json, sweep_table, violations_in
+
     console = _console()
     data = load_mapping(spec) if spec is not None else {}
     grid = check_model(SweepGrid, {**data, **options}, source=str(spec) if spec is not None else "options")
@@ -146,7 +144,7 @@ def simulate_worlds(output: str) -> int:
     own = "exact and event-driven: costs, noise, faults and markets as --conditions say"
     worlds = [(WALRAS, own, ["every policy of Walras"])]
     worlds += [
-        (each.name, each.told, [*each.policies, *(["plan policies of Walras"] if each.takes_plans else [])])
+        (each.name, each.about, [*each.policies, *(["plan policies of Walras"] if each.takes_plans else [])])
         for each in WORLDS.values()
     ]
     if output == "json":
@@ -161,9 +159,12 @@ def simulate_worlds(output: str) -> int:
 
 
 def simulate_replay(
-    recording: Recording, *, policy: str | None, from_s: float, seeds: str, export: Path | None, output: str
+    recording: "Recording", *, policy: str | None, from_s: float, seeds: str, export: Path | None, output: str
 ) -> int:
     """Simulate a recorded run again, maybe under another policy; 0 if every law held, else 1."""
+    from simulator.reports.recording import write_recording
+    from simulator.reports.resimulation import replay_json, replay_recording, replay_table, with_policy_from
+
     console = _console()
     if export is not None:
         write_recording(recording, export)

@@ -1,9 +1,8 @@
 """One simulated run: a scheduler core, a simulated world and a workload go in, a `SimulationResult` comes out.
 
 `Scenario` holds everything that decides a run besides its jobs. Equal scenarios and workloads give equal runs.
-`OnlinePredictor` predicts speeds that nobody measured while the run goes on, as a live server does: it asks some time
-after a job reported or arrived, at most once per interval, and the core receives a `SpeedsPredicted`. Its answers take
-no virtual time. Conservation laws (steps, accelerator-seconds, money) are checked in every run.
+Conservation laws (steps, accelerator-seconds, money) are checked in every run. Parts that most runs leave out, such as
+the prediction of speeds, are imported by the runs that have them.
 """
 
 import gc
@@ -12,22 +11,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import inf
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING
 
 from optimizer.policy import PolicySpec
-from optimizer.prediction.predictor import AcceleratorSpecs
 from scheduler.core.commands import Command, JobTransitioned, Solve
 from scheduler.core.core import SchedulerCore
 from scheduler.core.cycle.solve_requests import run_solve
-from scheduler.core.cycle.speed_predictions import (
-    PredictionQuestion,
-    predict_speeds,
-    prediction_question,
-    prediction_versions,
-)
-from scheduler.core.events import AttemptProgressed, Event, JobSubmitted, PolicyChanged, Proposal
+from scheduler.core.events import Event, PolicyChanged, Proposal
 from scheduler.core.rules import RoundRules
-from scheduler.core.speed_events import FactsTold, RestartMeasured, SpeedsPredicted, ThroughputMeasured
+from scheduler.core.speed_events import RestartMeasured, ThroughputMeasured
 from scheduler.core.state.fleet import split_gang
 from scheduler.core.state.throughput import ScoredBelief
 from simulator.attempts import AttemptSimulator, JobProgress, WorldParameters
@@ -46,71 +38,24 @@ from simulator.simulated_jobs import (
 from simulator.world import MakeAttemptSimulator, SimulatedWorld
 from walras.cluster import PoolId
 from walras.job_request import JobRequest, Kind
-from walras.model_facts import ModelFacts
 from walras.states import JobState
+
+if TYPE_CHECKING:
+    from optimizer.prediction.predictor import AcceleratorSpecs
+    from simulator.online_predictor import OnlinePredictor
+    from walras.model_facts import ModelFacts
 
 
 @dataclass(frozen=True, slots=True)
 class PredictionSettings:
-    """How a run predicts. `every_s`: least time between two questions; inf: it never asks."""
+    """How a run predicts speeds that were not measured (`simulator.online_predictor`)."""
 
+    #: The least time between two predictions; inf: none are made.
     every_s: float = inf
-    #: Accelerators by their data sheets.
-    sheets: Mapping[str, AcceleratorSpecs] = field(default_factory=dict)
-    #: Of kinds, told at the beginning as if they had been stated.
-    facts: Mapping[Kind, ModelFacts] = field(default_factory=dict)
-
-
-class OnlinePredictor:
-    """Listens to an engine, and asks."""
-
-    def __init__(self, engine: Engine, core: SchedulerCore, forecasts: PredictionSettings) -> None:
-        self._engine, self._core, self._forecasts = engine, core, forecasts
-        self._seen = (-1, -1, -1)
-        self._asked: PredictionQuestion | None = None
-        self._is_due = False
-        for kind in (AttemptProgressed, JobSubmitted):
-            engine.on_event[kind] = _chain_listeners(engine.on_event.get(kind), self._heard)
-
-    def begin(self) -> None:
-        """Let the scheduler know what is known of kinds, behind its policy."""
-        for kind, facts in self._forecasts.facts.items():
-            self._engine.schedule(0.0, _emit_event, FactsTold(0.0, kind, facts))
-
-    def _heard(self, event: Any) -> None:
-        if not self._is_due:
-            self._is_due = True
-            self._engine.schedule(event.at + self._forecasts.every_s, self._ask)
-
-    def _ask(self, at: float, _: object) -> Iterable[Event]:
-        self._is_due = False
-        ledger = self._core.ledger
-        news = prediction_versions(ledger)
-        if news == self._seen:
-            return ()
-        self._seen = news
-        question = prediction_question(ledger, ())
-        if question.is_empty or question == self._asked:
-            return ()
-        self._asked = question
-        speeds = predict_speeds(question, self._forecasts.sheets)
-        return (SpeedsPredicted(at, speeds),) if speeds else ()
-
-
-def _chain_listeners(first: Any, second: Any) -> Any:
-    """One listener made of two."""
-    if first is None:
-        return second
-
-    def heard(event: Any) -> None:
-        first(event)
-        second(event)
-
-    return heard
-
-
-def _emit_event(_: float, event: Event) -> Iterable[Event]:
-    return (event,)
+    #: Data sheets by accelerator type.
+    sheets: "Mapping[str, AcceleratorSpecs]" = field(default_factory=dict)
+    #: Facts about the models of kinds, announced to the scheduler at the beginning.
+    facts: "Mapping[Kind, ModelFacts]" = field(default_factory=dict)
 
 
 #: Steps may differ by this part from rate x time (sums of many stretches), and seconds and money likewise.
@@ -194,9 +139,7 @@ class Simulation:
         self.machines = SimulatedMachines(self.engine, scenario.pools, streams.stream("boots"))
         self.world = SimulatedWorld(self.engine, self.machines, scenario.truth, scenario.world, streams, wiring.pace)
         self.faults = FaultInjector(self.engine, self.machines, self.world, scenario.faults, streams)
-        self.predicting: OnlinePredictor | None = None
-        if scenario.forecasts.every_s < inf and isinstance(self.core, SchedulerCore):
-            self.predicting = OnlinePredictor(self.engine, self.core, scenario.forecasts)
+        self.predictor = _predictor(self.engine, self.core, scenario.forecasts)
         self.engine.on_command[JobTransitioned] = self._transitioned
         self.world.on_end.append(self._job_ended)
         self._worked_steps = 0.0
@@ -213,8 +156,8 @@ class Simulation:
         engine.recorder = recorder
         began = perf_counter()
         engine.schedule(0.0, _first_event, PolicyChanged(0.0, scenario.policy, scenario.rules))
-        if self.predicting is not None:
-            self.predicting.begin()
+        if self.predictor is not None:
+            self.predictor.begin()
         self.machines.begin(0.0)
         self.faults.script(scenario.incidents)
         jobs = inject_random_failures(workload, scenario.mishaps, self._streams)
@@ -334,6 +277,14 @@ def _rare_garbage_collection() -> Iterator[None]:
 
 def _announce_nothing(_: float, __: JobRequest) -> Iterable[Event]:
     return ()
+
+
+def _predictor(engine: Engine, core: EventHandler, settings: PredictionSettings) -> "OnlinePredictor | None":
+    if settings.every_s == inf or not isinstance(core, SchedulerCore):
+        return None
+    from simulator.online_predictor import OnlinePredictor
+
+    return OnlinePredictor(engine, core, settings)
 
 
 def _first_event(_: float, event: Event) -> Iterable[Event]:

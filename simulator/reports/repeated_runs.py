@@ -1,4 +1,4 @@
-"""Many runs: executed in this process, in processes of this machine or on a Dask cluster; means over their seeds.
+"""Many runs: their seeds, their execution here, in processes of this machine or on a Dask cluster, means over seeds.
 
 Results arrive as they are ready, and do not depend on where they were made.
 """
@@ -13,6 +13,27 @@ from math import isfinite, nan, sqrt
 from simulator.reports.run_spec import RunSpec, execute_run
 from simulator.reports.run_summary import TIME_METRICS, metric_values
 from walras.errors import ConfigError, UserError
+
+#: Runs of one sweep or comparison at most.
+RUNS_MAX = 100_000
+_SEED_MAX = 2**31 - 1
+
+
+def parse_seeds(text: str) -> tuple[int, ...]:
+    """Parses `0-4`, `7` or `1,3,5-8` into seeds in that order, each once.
+
+    Raises ConfigError for anything else; in a file model a ValueError would hide the fix.
+    """
+    seeds: dict[int, None] = {}
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        if not (first.isascii() and first.isdigit() and (not dash or (last.isascii() and last.isdigit()))):
+            raise ConfigError(f"seeds {text!r}", field="seeds", fix="write 0-4 or 1,3,5")
+        low, high = int(first), int(last) if dash else int(first)
+        if not low <= high <= _SEED_MAX or high - low >= RUNS_MAX:
+            raise ConfigError(f"seeds {text!r}", field="seeds", fix="write a range of few seeds, the lower one first")
+        seeds.update(dict.fromkeys(range(low, high + 1)))
+    return tuple(seeds)
 
 
 class ParallelBackend(StrEnum):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import walras
 from optimizer.policy import PolicySpec
@@ -19,7 +19,6 @@ from scheduler.core.events import Event
 from scheduler.core.policy_file import dump_policy
 from scheduler.core.rules import RoundRules
 from simulator.attempts import WorldParameters
-from simulator.conditions import Conditions
 from simulator.experiment import Experiment, load_experiment, trace_experiment
 from simulator.measured_costs import load_measured_costs
 from simulator.reports.baselines import BoundsChoice, JobBaselines
@@ -38,6 +37,9 @@ from walras.job_request import JobId
 from walras.spec.cluster_file import ClusterConfig
 from walras.spec.file_model import load_yaml
 from walras.states import JobState
+
+if TYPE_CHECKING:
+    from simulator.conditions import Conditions
 
 #: Of the description and of what a cell's file holds; another number makes every cell another one.
 SCHEMA = 1
@@ -225,7 +227,9 @@ def _policy_in_world(cell: RunSpec) -> tuple[PolicySpec, bool]:
     return resolve_world_policy(world, cell.policy, spec)
 
 
-def _load_conditions(path: str) -> Conditions:
+def _load_conditions(path: str) -> "Conditions":
+    from simulator.conditions import Conditions
+
     return load_yaml(find_conditions(path), Conditions)
 
 

@@ -22,7 +22,15 @@ from rich.text import Text
 
 from simulator.reports.baselines import BoundsChoice
 from simulator.reports.policy_comparison import format_number, metric_title
-from simulator.reports.repeated_runs import MeanEstimate, ParallelWorkers, RunMetrics, estimate_mean, execute_runs
+from simulator.reports.repeated_runs import (
+    RUNS_MAX,
+    MeanEstimate,
+    ParallelWorkers,
+    RunMetrics,
+    estimate_mean,
+    execute_runs,
+    parse_seeds,
+)
 from simulator.reports.run_spec import GeneratorOptions, RunSpec, WorkloadSource, describe_run, run_key
 from simulator.reports.run_summary import RUN_METRICS, TIME_METRICS, nonfinite_to_none
 from simulator.workloads.trace_source import ReadOptions
@@ -30,8 +38,6 @@ from simulator.worlds.world_registry import WALRAS
 from walras.errors import ConfigError
 from walras.spec.file_model import FileModel
 
-CELLS_MAX = 100_000
-_SEED_MAX = 2**31 - 1
 _GridName = Annotated[str, Field(min_length=1, max_length=4096)]
 _GridNames = Annotated[tuple[_GridName, ...], Field(min_length=1, max_length=1000)]
 
@@ -93,20 +99,6 @@ class SweepGrid(FileModel):
         return (value,) if isinstance(value, int) else value
 
 
-def parse_seeds(text: str) -> tuple[int, ...]:
-    """`0-4`, `7`, `1,3,5-8`: in that order, each once. Raises ConfigError (a ValueError would hide the fix)."""
-    seeds: dict[int, None] = {}
-    for part in text.split(","):
-        first, dash, last = part.strip().partition("-")
-        if not (first.isascii() and first.isdigit() and (not dash or (last.isascii() and last.isdigit()))):
-            raise ConfigError(f"seeds {text!r}", field="seeds", fix="write 0-4 or 1,3,5")
-        low, high = int(first), int(last) if dash else int(first)
-        if not low <= high <= _SEED_MAX or high - low >= CELLS_MAX:
-            raise ConfigError(f"seeds {text!r}", field="seeds", fix="write a range of few seeds, the lower one first")
-        seeds.update(dict.fromkeys(range(low, high + 1)))
-    return tuple(seeds)
-
-
 @dataclass(frozen=True, slots=True)
 class GridPoint:
     """Where in the grid a cell stands: the words by which people know it."""
@@ -130,8 +122,8 @@ def grid_runs(grid: SweepGrid) -> list[tuple[GridPoint, RunSpec]]:
     runs = 1
     for size in sizes:
         runs *= size
-    if not 1 <= runs <= CELLS_MAX:
-        raise ConfigError(f"the grid has {runs:,} runs", field="seeds", fix=f"at most {CELLS_MAX:,}, at least one")
+    if not 1 <= runs <= RUNS_MAX:
+        raise ConfigError(f"the grid has {runs:,} runs", field="seeds", fix=f"at most {RUNS_MAX:,}, at least one")
     _reject_idle_options(grid)
     cells = []
     for workload, cluster, rate, policy, seed in product(

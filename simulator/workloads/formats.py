@@ -1,7 +1,7 @@
 """The trace formats: the table `FORMATS`, detection of a file's format, reading, and writing our own two formats.
 
 To add a format, write a function from `TraceSource` to jobs (`published_traces.py` has seven) and add one line to
-`FORMATS`.
+`FORMATS`; docs/how-to/add-a-trace-format.md shows each step.
 """
 
 import gzip
@@ -13,8 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
-from simulator.workloads import published_traces, walras_trace
 from simulator.workloads.published_traces import (
+    ELASTICFLOW_REQUIRED,
+    OPENB_REQUIRED,
+    PHILLY_REQUIRED,
+    POLLUX_REQUIRED,
     read_elasticflow,
     read_gavel,
     read_openb,
@@ -25,7 +28,13 @@ from simulator.workloads.published_traces import (
 )
 from simulator.workloads.trace import Trace, TraceJob
 from simulator.workloads.trace_source import ReadOptions, TraceSource, complete_file, open_text, split_csv
-from simulator.workloads.walras_trace import read_walras_csv, read_walras_jsonl, write_walras_csv, write_walras_jsonl
+from simulator.workloads.walras_trace import (
+    WALRAS_REQUIRED,
+    read_walras_csv,
+    read_walras_jsonl,
+    write_walras_csv,
+    write_walras_jsonl,
+)
 from simulator.workloads.workload_as_trace import read_workload_file
 from walras.errors import ConfigError
 from walras.spec.file_model import nearest_word
@@ -35,7 +44,7 @@ TraceReader = Callable[[TraceSource], Iterator[TraceJob]]
 
 @dataclass(frozen=True, slots=True)
 class TraceFormat:
-    """One way in which jobs are written down."""
+    """One way to write jobs down: how it is recognised, and how it is read."""
 
     name: str
     about: str
@@ -54,27 +63,15 @@ WORKLOAD_FILE = "workload"
 FORMATS: dict[str, TraceFormat] = {
     each.name: each
     for each in (
-        TraceFormat("csv", "Walras' own, CSV", read_walras_csv, (".csv",), header=walras_trace.WALRAS_REQUIRED),
+        TraceFormat("csv", "Walras' own, CSV", read_walras_csv, (".csv",), header=WALRAS_REQUIRED),
         TraceFormat("jsonl", "Walras' own, JSON lines", read_walras_jsonl, (".jsonl", ".ndjson")),
         TraceFormat(WORKLOAD_FILE, "a Walras workload file (YAML)", read_workload_file, (".yaml", ".yml")),
         TraceFormat("gavel", "Gavel traces", read_gavel, (".tsv", ".trace"), tabs=10),
         TraceFormat("shockwave", "Shockwave traces", read_shockwave, (".tsv", ".trace"), tabs=12),
-        TraceFormat(
-            "philly", "Philly and its kin, CSV", read_philly, (".csv",), header=published_traces.PHILLY_REQUIRED
-        ),
-        TraceFormat(
-            "pollux", "Pollux and Sia workloads", read_pollux, (".csv",), header=published_traces.POLLUX_REQUIRED
-        ),
-        TraceFormat(
-            "elasticflow",
-            "ElasticFlow traces",
-            read_elasticflow,
-            (".csv",),
-            header=published_traces.ELASTICFLOW_REQUIRED,
-        ),
-        TraceFormat(
-            "openb", "Alibaba 2023 (openb) pods", read_openb, (".csv",), header=published_traces.OPENB_REQUIRED
-        ),
+        TraceFormat("philly", "Philly and its kin, CSV", read_philly, (".csv",), header=PHILLY_REQUIRED),
+        TraceFormat("pollux", "Pollux and Sia workloads", read_pollux, (".csv",), header=POLLUX_REQUIRED),
+        TraceFormat("elasticflow", "ElasticFlow traces", read_elasticflow, (".csv",), header=ELASTICFLOW_REQUIRED),
+        TraceFormat("openb", "Alibaba 2023 (openb) pods", read_openb, (".csv",), header=OPENB_REQUIRED),
         TraceFormat("swf", "Standard Workload Format", read_swf, (".swf",)),
     )
 }
@@ -84,7 +81,7 @@ WRITERS: dict[str, Callable[[Trace, TextIO], None]] = {"csv": write_walras_csv, 
 def read_trace(path: str | Path, format: str | None = None, reading: ReadOptions | None = None) -> Trace:
     """The trace in a file, plain or gzip. Raises ConfigError naming file, line and column of what is wrong.
 
-    `format` is a name in `FORMATS`; None: it is told by the file's ending and its first line.
+    `format` is a name in `FORMATS`; with None the file's ending and its first line decide.
     """
     known = find_format(format) if format is not None else detect_format(path)
     source = TraceSource(path, reading or ReadOptions())

@@ -44,38 +44,39 @@ class WorldRun:
     alone_s: Mapping[JobId, float] | None = None
 
 
-def owned_pools(asked: WorldRequest) -> tuple[PoolModel, ...]:
+def owned_pools(request: WorldRequest) -> tuple[PoolModel, ...]:
     """The cluster's pools. Raises ConfigError for one that is rented, or has no machine."""
-    pools = pool_models(asked.cluster)
+    pools = pool_models(request.cluster)
     for model in pools:
         if model.pool.market is not Market.OWNED or not model.machines:
             raise ConfigError(
-                f"world {asked.world!r} has machines that are there from the start, pool {model.pool.pool_id} has none",
+                f"world {request.world!r} has machines that are there from the start,"
+                f" pool {model.pool.pool_id} has none",
                 field="cluster",
                 fix="choose a cluster of owned machines",
             )
     return pools
 
 
-def only_pool(asked: WorldRequest) -> PoolModel:
+def only_pool(request: WorldRequest) -> PoolModel:
     """The one pool of the cluster. Raises ConfigError."""
-    pools = owned_pools(asked)
+    pools = owned_pools(request)
     if len(pools) != 1:
         raise ConfigError(
-            f"world {asked.world!r} has one pool, the cluster has {len(pools)}",
+            f"world {request.world!r} has one pool, the cluster has {len(pools)}",
             field="cluster",
             fix="choose a cluster of one pool",
         )
     return pools[0]
 
 
-def required_speeds(asked: WorldRequest, what: str) -> str:
+def required_speeds(request: WorldRequest, what: str) -> str:
     """Where the speeds are. Raises ConfigError naming what is needed."""
-    if asked.speeds is None:
+    if request.speeds is None:
         raise ConfigError(
-            f"world {asked.world!r} takes its speeds from {what}", field="speeds", fix=f"give --speeds with {what}"
+            f"world {request.world!r} takes its speeds from {what}", field="speeds", fix=f"give --speeds with {what}"
         )
-    return asked.speeds
+    return request.speeds
 
 
 #: What a row may ask for and no other simulator's world knows.
@@ -92,13 +93,13 @@ _UNSUPPORTED: Mapping[str, Callable[[TraceJob], bool]] = {
 }
 
 
-def reject_unsupported_jobs(asked: WorldRequest) -> None:
+def reject_unsupported_jobs(request: WorldRequest) -> None:
     """Raises ConfigError for the first job that asks for what the world does not have."""
-    for row in asked.trace.jobs:
+    for row in request.trace.jobs:
         strange = next((what for what, asks in _UNSUPPORTED.items() if asks(row)), None)
         if strange is not None:
             raise ConfigError(
-                f"line {row.line}: job {row.name!r} {strange}, which world {asked.world!r} does not know",
+                f"line {row.line}: job {row.name!r} {strange}, which world {request.world!r} does not know",
                 field="workload",
                 fix="leave that out, or run it with --world walras",
             )

@@ -9,11 +9,13 @@ from scheduler.core.core import SchedulerCore
 from scheduler.core.cycle.round import MECHANISMS
 from scheduler.core.rules import RoundRules
 from scheduler.core.state.working_set import Cycle
+from simulator.experiment import speeds_path_of, trace_experiment
 from simulator.ground_truth import GroundTruth
 from simulator.machines import PoolModel
 from simulator.simulation import Scenario, SchedulerWiring
+from simulator.workloads.speed_tables import read_pair_speeds
 from simulator.worlds.gavel.gavel_policy import GavelPolicy, gavel_solver
-from simulator.worlds.gavel.gavel_rounds import GavelRounds, GavelRules
+from simulator.worlds.gavel.gavel_rounds import TYPE_ORDER, GavelRounds, GavelRules
 from simulator.worlds.gavel.heuristic_policies import (
     GavelAlloX,
     GavelFifo,
@@ -32,7 +34,8 @@ from simulator.worlds.gavel.program_policies import (
     with_cone_solver,
 )
 from simulator.worlds.gavel.share_polytope import ConeSolver, solve_cone_program
-from walras.errors import UnknownPolicyError
+from simulator.worlds.world_run import WorldRequest, WorldRun, owned_pools
+from walras.errors import ConfigError, UnknownPolicyError
 
 #: The mechanism's name in `RoundRules`, and its numbers.
 GAVEL = "gavel"
@@ -134,3 +137,25 @@ def merge_machines(model: PoolModel) -> PoolModel:
     )
     usd_per_h = model.pool.usd_per_h * machines
     return replace(model, pool=replace(model.pool, shape=large, usd_per_h=usd_per_h), machines=1)
+
+
+def gavel_world_run(request: WorldRequest) -> WorldRun:
+    """Raises ConfigError for a cluster or speeds that Gavel's simulator cannot have."""
+    pools = owned_pools(request)
+    types = [model.pool.shape.accelerator for model in pools]
+    if len(set(types)) < len(types) or not set(types) <= set(TYPE_ORDER):
+        raise ConfigError(
+            f"world 'gavel' has one pool each of {', '.join(TYPE_ORDER)}, the cluster has {', '.join(types)}",
+            field="cluster",
+            fix="choose a cluster such as gavel-12-12-12",
+        )
+    experiment = trace_experiment(request.trace, request.cluster, request.speeds)
+    if experiment.truth.laws:
+        raise ConfigError(
+            "world 'gavel' has speeds that never change, and --speeds gives laws",
+            field="speeds",
+            fix="give a throughput table",
+        )
+    table = speeds_path_of(request.trace, request.speeds)
+    truth = experiment.truth if table is None else replace(experiment.truth, pairs=read_pair_speeds(table, types))
+    return WorldRun(experiment.jobs, gavel_scenario(pools, truth, request.policy.name, seed=request.seed))

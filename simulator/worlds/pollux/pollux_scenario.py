@@ -23,6 +23,7 @@ from simulator.goodput.application import GangLayout, goodput, packed_layout, sp
 from simulator.ground_truth import AttemptCosts, GroundTruth, SpeedKey
 from simulator.machines import PoolModel
 from simulator.simulation import Scenario, SchedulerWiring
+from simulator.workloads.application_profiles import read_pollux_applications
 from simulator.worlds.pollux.pollux_rounds import PolluxOptimus, PolluxPolicy, PolluxRounds, PolluxTiresias
 from simulator.worlds.pollux.pollux_training import (
     PolluxTraining,
@@ -30,11 +31,13 @@ from simulator.worlds.pollux.pollux_training import (
     TrainingLaw,
     best_goodput,
     gang_sizes_in,
+    pollux_workload,
 )
 from simulator.worlds.pollux.stepped_attempts import SteppedAttempts
 from simulator.worlds.stepped_mechanism import PlannedMechanism, StepConfiguration, keep_in_place
+from simulator.worlds.world_run import WorldRequest, WorldRun, only_pool, required_speeds
 from walras.cluster import Pool, PoolId, Shape
-from walras.errors import UnknownPolicyError
+from walras.errors import ConfigError, UnknownPolicyError
 from walras.job_request import Kind
 
 #: The mechanism's name in `RoundRules`, and its numbers.
@@ -42,6 +45,8 @@ POLLUX = "pollux-osdi21"
 POLLUX_RULES = RoundRules(mechanism=POLLUX, round_s=60.0, resolve_min_s=0.0, idle_to_round_end=True)
 #: Every start costs this much, the first too.
 RESTART_S = 30.0
+#: The type of accelerator that the profiles were measured on.
+_T4 = "t4"
 #: The cluster of the recorded runs: 16 machines of 4 T4.
 T4_POOL = PoolModel(Pool(PoolId("t4"), Shape("t4x4", "t4", 4, 48.0, 192 * 2**30)), machines=16)
 
@@ -189,3 +194,25 @@ def pollux_plan_scenario(workload: PolluxWorkload, policy: PolicySpec, *, pool: 
     laws = {kind: TrainingLaw({accelerator: training}) for kind, training in ours.trainings.items()}
     truth = GroundTruth({}, default_costs=AttemptCosts(start_s=RESTART_S), laws=laws)
     return Scenario((pool,), truth, policy, POLLUX_RULES, wiring=wiring)
+
+
+def pollux_world_run(request: WorldRequest) -> WorldRun:
+    """Raises ConfigError for a cluster, speeds or a trace that the artifact's simulator cannot have."""
+    pool = only_pool(request)
+    shape = pool.pool.shape
+    if shape.accelerator != _T4:
+        raise ConfigError(
+            f"world 'pollux' was measured on {_T4}, the cluster has {shape.accelerator}",
+            field="cluster",
+            fix="choose a cluster such as pollux-64",
+        )
+    known = read_pollux_applications(required_speeds(request, "a folder of the artifact's profiles"))
+    made = pollux_workload(request.trace.jobs, known, pool.pool, pool.machines)
+    alone_s = {}
+    for job in made.jobs:
+        training = made.trainings[job.request.kind]
+        place = packed_layout(job.request.demands[0].count, shape.accelerators)
+        alone_s[job.request.job_id] = job.steps / training.mean_steps_per_s(place)
+    if request.is_own:
+        return WorldRun(made.jobs, pollux_scenario(made, request.policy.name, pool=pool), alone_s)
+    return WorldRun(made.jobs, pollux_plan_scenario(made, request.policy, pool=pool), alone_s)

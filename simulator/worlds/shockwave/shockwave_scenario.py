@@ -19,7 +19,9 @@ from scheduler.core.state.working_set import Cycle
 from simulator.ground_truth import AttemptCosts, GroundTruth
 from simulator.machines import PoolModel
 from simulator.simulation import Scenario, SchedulerWiring
+from simulator.workloads.speed_tables import read_throughput_table
 from simulator.workloads.trace import TraceJob
+from simulator.workloads.trace_binding import TraceBinding, nominal_speeds
 from simulator.worlds.gavel.gavel_policy import GavelAllocation, GavelPolicy, GavelProblem, gavel_solver
 from simulator.worlds.gavel.gavel_rounds import GavelRounds, GavelRules
 from simulator.worlds.gavel.gavel_scenario import merge_machines
@@ -31,8 +33,9 @@ from simulator.worlds.gavel.program_policies import (
 )
 from simulator.worlds.gavel.share_polytope import ConeSolver, solve_cone_program
 from simulator.worlds.shockwave.shockwave_attempts import OVERHEAD_S, ShockwaveAttempts, charged_time_s
-from simulator.worlds.shockwave.shockwave_batches import BatchRule, BatchSchedule, batch_schedule_of
+from simulator.worlds.shockwave.shockwave_batches import BatchRule, BatchSchedule, batch_schedule_of, shockwave_alone_s
 from simulator.worlds.stepped_mechanism import PlannedMechanism, StepConfiguration, keep_in_place
+from simulator.worlds.world_run import WorldRequest, WorldRun, only_pool, required_speeds
 from walras.errors import ConfigError, UnknownPolicyError
 from walras.job_request import JobId
 
@@ -159,3 +162,21 @@ def shockwave_plan_scenario(
     )
     charged = replace(truth, default_costs=AttemptCosts(start_s=OVERHEAD_S))
     return Scenario((whole,), charged, policy, SHOCKWAVE_PLAN_RULES, wiring=wiring)
+
+
+def shockwave_world_run(request: WorldRequest) -> WorldRun:
+    """Raises ConfigError for a cluster, speeds or a trace that Shockwave's simulator cannot have."""
+    pool = only_pool(request)
+    accelerator = pool.pool.shape.accelerator
+    truth = GroundTruth(read_throughput_table(required_speeds(request, "a throughput table")))
+    trace = request.trace
+    batchings = batch_schedules(trace.jobs)
+    binding = TraceBinding(nominal_speeds(request.cluster), table=truth.speeds, source=trace.source)
+    jobs = list(binding.jobs(trace.jobs))
+    alone_s = {
+        job.request.job_id: shockwave_alone_s(batchings[job.request.job_id], int(job.steps), truth, accelerator)
+        for job in jobs
+    }
+    if request.is_own:
+        return WorldRun(jobs, shockwave_scenario(pool, truth, request.policy.name, batchings), alone_s)
+    return WorldRun(jobs, shockwave_plan_scenario(pool, truth, request.policy, batchings), alone_s)

@@ -27,7 +27,14 @@ from simulator.worlds.gavel.gavel_policy import GavelPolicy, gavel_solver
 from simulator.worlds.gavel.share_polytope import ConeSolver, solve_cone_program
 from simulator.worlds.pollux.pollux_training import TrainingLaw, best_goodput, gang_sizes_in
 from simulator.worlds.sia.sia_rounds import SiaGavel, SiaRounds
-from simulator.worlds.sia.sia_training import SIA_POOLS, SiaAttempts, SiaTraining, SiaWorkload
+from simulator.worlds.sia.sia_training import (
+    SIA_POOLS,
+    SiaAttempts,
+    SiaTraining,
+    SiaWorkload,
+    read_sia_applications,
+    sia_workload,
+)
 from simulator.worlds.stepped_mechanism import (
     Move,
     PlannedMechanism,
@@ -35,13 +42,16 @@ from simulator.worlds.stepped_mechanism import (
     StepPlacement,
     WantedAccelerators,
 )
-from walras.errors import UnknownPolicyError
+from simulator.worlds.world_run import WorldRequest, WorldRun, owned_pools, required_speeds
+from walras.errors import ConfigError, UnknownPolicyError
 from walras.job_request import JobId, Kind
 
 #: The mechanism's name in `RoundRules`, and its numbers.
 SIA = "sia-sosp23"
 SIA_GAVEL_RULES = RoundRules(mechanism=SIA, round_s=360.0, resolve_min_s=0.0, idle_to_round_end=True)
 _GAVEL = "gavel"
+#: Sia's names of the types that it measured, by ours.
+_SIA_TYPES = {"t4": "aws", "a100-40gb": "dgx-ext", "rtx-2080ti": "rtx"}
 
 
 def sia_policy_names() -> tuple[str, ...]:
@@ -208,3 +218,41 @@ def sia_plan_scenario(
     costs = {kind: AttemptCosts(start_s=restart_s) for kind, restart_s in workload.restart_s.items()}
     laws = {kind: TrainingLaw(by_type) for kind, by_type in ours.trainings.items()}
     return Scenario(pools, GroundTruth({}, costs, laws=laws), policy, SIA_RULES, wiring=wiring)
+
+
+def sia_world_run(request: WorldRequest) -> WorldRun:
+    """Raises ConfigError for a cluster, speeds or a trace that Sia's simulator cannot have."""
+    pools = tuple(sorted(map(_with_sia_type, owned_pools(request)), key=lambda model: model.pool.shape.accelerator))
+    types = [model.pool.shape.accelerator for model in pools]
+    if len(set(types)) < len(types):
+        raise ConfigError("world 'sia' has one pool of each type", field="cluster", fix="choose sia-64")
+    steps = required_speeds(request, "a folder of Sia's profiles")
+    made = sia_workload(request.trace.jobs, read_sia_applications(request.learning or steps, steps, types), pools)
+    alone_s = {job.request.job_id: _sia_alone_s(made, job.request.job_id, pools) for job in made.jobs}
+    if request.is_own:
+        return WorldRun(made.jobs, sia_scenario(made, request.policy.name, pools=pools), alone_s)
+    return WorldRun(made.jobs, sia_plan_scenario(made, request.policy, pools=pools), alone_s)
+
+
+def _with_sia_type(model: PoolModel) -> PoolModel:
+    shape = model.pool.shape
+    name = _SIA_TYPES.get(shape.accelerator)
+    if name is None:
+        raise ConfigError(
+            f"world 'sia' was measured on {', '.join(_SIA_TYPES)}, the cluster has {shape.accelerator}",
+            field="cluster",
+            fix="choose a cluster such as sia-64",
+        )
+    return replace(model, pool=replace(model.pool, shape=replace(shape, accelerator=name)))
+
+
+def _sia_alone_s(made: SiaWorkload, job_id: JobId, pools: tuple[PoolModel, ...]) -> float:
+    """On the fastest type, with the gang and the batch of the workload."""
+    job = made.jobs[job_id - 1]  # numbered from 1 in their order
+    gang, speeds = job.request.demands[0].count, []
+    for model in pools:
+        shape = model.pool.shape
+        if gang <= shape.accelerators * model.machines:
+            training = made.trainings[job.request.kind][shape.accelerator]
+            speeds.append(training.mean_steps_per_s(packed_layout(gang, shape.accelerators)))
+    return job.steps / max(speeds)

@@ -8,6 +8,10 @@ import pytest
 from typer.testing import CliRunner
 
 import walras
+from simulator.worlds.gavel.gavel_scenario import gavel_policy_names
+from simulator.worlds.pollux.pollux_scenario import pollux_policy_names
+from simulator.worlds.shockwave.shockwave_scenario import shockwave_policy_names
+from simulator.worlds.sia.sia_scenario import sia_policy_names
 from simulator.worlds.world_registry import WORLDS
 from walras.cli.main import app
 
@@ -67,11 +71,21 @@ def test_the_worlds_are_listed() -> None:
     shown = _simulate("worlds")
     assert shown.exit_code == 0
     for name, world in WORLDS.items():
-        assert f"{name}: {world.told}" in shown.stdout
+        assert f"{name}: {world.about}" in shown.stdout
     told = _told("worlds")
     assert [each["world"] for each in told["worlds"]] == ["walras", "gavel", "pollux", "sia", "shockwave"]
     assert "walras" in told["plan_policies"]
     assert "fifo" not in told["plan_policies"]
+
+
+def test_the_registry_names_the_policies_that_each_world_has() -> None:
+    """The registry names them without importing the worlds."""
+    assert {name: world.policies for name, world in WORLDS.items()} == {
+        "gavel": gavel_policy_names(),
+        "pollux": pollux_policy_names(),
+        "sia": sia_policy_names(),
+        "shockwave": shockwave_policy_names(),
+    }
 
 
 def test_gavels_rounds_are_not_ours() -> None:

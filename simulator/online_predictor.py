@@ -1,0 +1,73 @@
+"""Speeds that were never measured, predicted while a simulated run goes on, as a live server does.
+
+A prediction is scheduled some time after a job reports or arrives, and there is at most one per interval. Question and
+answer are the scheduler's own (`scheduler.core.cycle.speed_predictions`); the core receives a `SpeedsPredicted`, as in
+production. Answers take no virtual time.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+from scheduler.core.core import SchedulerCore
+from scheduler.core.cycle.speed_predictions import (
+    PredictionQuestion,
+    predict_speeds,
+    prediction_question,
+    prediction_versions,
+)
+from scheduler.core.events import AttemptProgressed, Event, JobSubmitted
+from scheduler.core.speed_events import FactsTold, SpeedsPredicted
+from simulator.engine import Engine
+from simulator.simulation import PredictionSettings
+
+
+class OnlinePredictor:
+    """Listens to an engine's events, and sends the core a prediction when they may have changed one."""
+
+    def __init__(self, engine: Engine, core: SchedulerCore, settings: PredictionSettings) -> None:
+        self._engine, self._core, self._settings = engine, core, settings
+        self._versions = (-1, -1, -1)
+        self._last_question: PredictionQuestion | None = None
+        self._is_scheduled = False
+        for kind in (AttemptProgressed, JobSubmitted):
+            engine.on_event[kind] = _chain_listeners(engine.on_event.get(kind), self._on_event)
+
+    def begin(self) -> None:
+        """Announces the facts about kinds to the scheduler, after its policy."""
+        for kind, facts in self._settings.facts.items():
+            self._engine.schedule(0.0, _emit_event, FactsTold(0.0, kind, facts))
+
+    def _on_event(self, event: Any) -> None:
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            self._engine.schedule(event.at + self._settings.every_s, self._predict)
+
+    def _predict(self, at: float, _: object) -> Iterable[Event]:
+        self._is_scheduled = False
+        ledger = self._core.ledger
+        versions = prediction_versions(ledger)
+        if versions == self._versions:
+            return ()
+        self._versions = versions
+        question = prediction_question(ledger, ())
+        if question.is_empty or question == self._last_question:
+            return ()
+        self._last_question = question
+        speeds = predict_speeds(question, self._settings.sheets)
+        return (SpeedsPredicted(at, speeds),) if speeds else ()
+
+
+def _chain_listeners(first: Any, second: Any) -> Any:
+    """Returns one listener that calls both."""
+    if first is None:
+        return second
+
+    def both(event: Any) -> None:
+        first(event)
+        second(event)
+
+    return both
+
+
+def _emit_event(_: float, event: Event) -> Iterable[Event]:
+    return (event,)
