@@ -5,9 +5,10 @@ answer are the scheduler's own (`scheduler.core.cycle.speed_predictions`); the c
 production. Answers take no virtual time.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+from optimizer.prediction.predictor import AcceleratorSpecs
 from scheduler.core.core import SchedulerCore
 from scheduler.core.cycle.speed_predictions import (
     PredictionQuestion,
@@ -18,14 +19,24 @@ from scheduler.core.cycle.speed_predictions import (
 from scheduler.core.events import AttemptProgressed, Event, JobSubmitted
 from scheduler.core.speed_events import FactsTold, SpeedsPredicted
 from simulator.engine import Engine
-from simulator.simulation import PredictionSettings
+from walras.job_request import Kind
+from walras.model_facts import ModelFacts
 
 
 class OnlinePredictor:
     """Listens to an engine's events, and sends the core a prediction when they may have changed one."""
 
-    def __init__(self, engine: Engine, core: SchedulerCore, settings: PredictionSettings) -> None:
-        self._engine, self._core, self._settings = engine, core, settings
+    def __init__(
+        self,
+        engine: Engine,
+        core: SchedulerCore,
+        every_s: float,
+        sheets: Mapping[str, AcceleratorSpecs],
+        facts: Mapping[Kind, ModelFacts],
+    ) -> None:
+        """At least `every_s` seconds lie between two predictions. `sheets`: data sheets by accelerator type."""
+        self._engine, self._core = engine, core
+        self._every_s, self._sheets, self._facts = every_s, sheets, facts
         self._versions = (-1, -1, -1)
         self._last_question: PredictionQuestion | None = None
         self._is_scheduled = False
@@ -34,13 +45,13 @@ class OnlinePredictor:
 
     def begin(self) -> None:
         """Announces the facts about kinds to the scheduler, after its policy."""
-        for kind, facts in self._settings.facts.items():
+        for kind, facts in self._facts.items():
             self._engine.schedule(0.0, _emit_event, FactsTold(0.0, kind, facts))
 
     def _on_event(self, event: Any) -> None:
         if not self._is_scheduled:
             self._is_scheduled = True
-            self._engine.schedule(event.at + self._settings.every_s, self._predict)
+            self._engine.schedule(event.at + self._every_s, self._predict)
 
     def _predict(self, at: float, _: object) -> Iterable[Event]:
         self._is_scheduled = False
@@ -53,7 +64,7 @@ class OnlinePredictor:
         if question.is_empty or question == self._last_question:
             return ()
         self._last_question = question
-        speeds = predict_speeds(question, self._settings.sheets)
+        speeds = predict_speeds(question, self._sheets)
         return (SpeedsPredicted(at, speeds),) if speeds else ()
 
 
