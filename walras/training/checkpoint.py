@@ -200,7 +200,7 @@ class Checkpoint:
         self._were_loadable = False
         self._committed: list[CheckpointReference] = []
 
-    def open(self, settings: JobEnvironment, say: Callable[[str], None]) -> CheckpointReference | None:
+    def open(self, settings: JobEnvironment, log: Callable[[str], None]) -> CheckpointReference | None:
         """Find where to save and what to resume from. `say` is told of torn checkpoints.
 
         Raises:
@@ -208,13 +208,13 @@ class Checkpoint:
         """
         if settings.checkpoint_dir:
             self._root, self._attempt = Path(settings.checkpoint_dir).absolute(), settings.attempt
-            found = _named_or_before(settings.resume, say) if settings.resume is not None else None
+            found = _named_or_before(settings.resume, log) if settings.resume is not None else None
         elif self._directory is not None:
             self._root = self._directory.absolute()
             numbered = list_attempt_folders(self._root)
             # All ranks find the same number: the folder is made by the first save, and nobody saves before all looked.
             self._attempt = numbered[0][0] + 1 if numbered else 1
-            found = _newest_complete(self._root, say)
+            found = _newest_complete(self._root, log)
         else:
             return None
         self._has_resumed = found is not None
@@ -342,7 +342,7 @@ def _check_loadable(torch: Any, folder: Path, name: str) -> None:
         ) from None
 
 
-def _named_or_before(named: CheckpointReference, say: Callable[[str], None]) -> CheckpointReference:
+def _named_or_before(named: CheckpointReference, log: Callable[[str], None]) -> CheckpointReference:
     """The checkpoint the scheduler named or, if that one is damaged, the newest whole one before it of that attempt.
 
     Those before it were written under the same fence. Never one after it: it may never have been recorded.
@@ -350,26 +350,26 @@ def _named_or_before(named: CheckpointReference, say: Callable[[str], None]) -> 
     try:
         return verify_checkpoint(Path(named.path), named.digest)
     except TornCheckpoint as error:
-        say(f"torn checkpoint skipped: {error}")
+        log(f"torn checkpoint skipped: {error}")
     for step, path in list_step_folders(Path(named.path).parent):
-        if step < named.step and (found := _verified(path, say)) is not None:
+        if step < named.step and (found := _verified(path, log)) is not None:
             return found
     raise TornCheckpoint(f"{named.path} is damaged and nothing before it can be resumed from")
 
 
-def _newest_complete(root: Path, say: Callable[[str], None]) -> CheckpointReference | None:
+def _newest_complete(root: Path, log: Callable[[str], None]) -> CheckpointReference | None:
     candidates = [(step, path) for _, folder in list_attempt_folders(root) for step, path in list_step_folders(folder)]
     for _, path in sorted(candidates, reverse=True):
-        if (found := _verified(path, say)) is not None:
+        if (found := _verified(path, log)) is not None:
             return found
     return None
 
 
-def _verified(path: Path, say: Callable[[str], None]) -> CheckpointReference | None:
+def _verified(path: Path, log: Callable[[str], None]) -> CheckpointReference | None:
     try:
         return verify_checkpoint(path)
     except TornCheckpoint as error:
-        say(f"torn checkpoint skipped: {error}")
+        log(f"torn checkpoint skipped: {error}")
         return None
 
 

@@ -94,7 +94,7 @@ class Fork:
             raise ValueError("give every part of a fork the same seed: they share one order of the data")
         self._average([1.0] + [0.0] * (gang.world_size - 1), _averaged_tensors(self._model, None))
 
-    def begin(self, most: int) -> int:
+    def begin_round(self, most: int) -> int:
         """Begin a round of at most so many steps; returns how many it has, of all parts. All call it alike.
 
         Raises:
@@ -108,7 +108,7 @@ class Fork:
         self._began_at = time.monotonic()
         return whole
 
-    def meet(self) -> None:
+    def end_round(self) -> None:
         """This part has taken its steps: wait for the others, and become one with them.
 
         Raises:
@@ -118,28 +118,29 @@ class Fork:
         self.taken += own
         tensors = _averaged_tensors(self._model, self._optimizer)
         size = sum(tensor.numel() for tensor in tensors)
-        told = self._gang.gather([float(own), took_s, float(size)])
-        if len({row[2] for row in told}) > 1:
-            sizes = ", ".join(f"{row[2]:.0f}" for row in told)
+        gathered = self._gang.gather([float(own), took_s, float(size)])
+        if len({row[2] for row in gathered}) > 1:
+            sizes = ", ".join(f"{row[2]:.0f}" for row in gathered)
             raise RuntimeError(
                 f"parts of a fork hold states of unlike sizes ({sizes} numbers): they cannot be averaged"
             )
-        whole = sum(row[0] for row in told)
-        self._average([row[0] / whole for row in told], tensors)
-        self._learn([row[0] / row[1] for row in told])
+        whole = sum(row[0] for row in gathered)
+        self._average([row[0] / whole for row in gathered], tensors)
+        self._update_speeds([row[0] / row[1] for row in gathered])
         if self._is_measured:
             self._rates.append(whole / max(time.monotonic() - self._began_at, 1e-9))
             self.samples += 1
         self._is_measured = True
 
-    def _learn(self, seen: list[float]) -> None:
+    def _update_speeds(self, measured: list[float]) -> None:
         """Speeds for the next round: halfway to those of this one, for it may have been disturbed.
 
         Those of the first round, in which everything warmed up, are believed until there are others.
         """
-        known = self._speeds or seen
-        told = [now or was for was, now in zip(known, seen, strict=True)]
-        self._speeds = [(was + now) / 2 for was, now in zip(known, told, strict=True)] if self._is_measured else told
+        known = self._speeds or measured
+        latest = [now or was for was, now in zip(known, measured, strict=True)]
+        mean = [(was + now) / 2 for was, now in zip(known, latest, strict=True)]
+        self._speeds = mean if self._is_measured else latest
 
     def _average(self, weights: Sequence[float], tensors: list[Any]) -> None:
         """Numbers become the weighted mean over all parts; counters, which cannot, the largest of them."""

@@ -32,7 +32,7 @@ class Gang:
         self._next_meeting = 0
         self._group: Any = None
 
-    def meet(self) -> None:
+    def connect(self) -> None:
         """Find out about the others; called by all ranks alike, before the first step."""
         distributed = _initialised_distributed()
         if distributed is not None and distributed.get_world_size() > 1:
@@ -46,17 +46,17 @@ class Gang:
     def is_alone(self) -> bool:
         return self._group is None
 
-    def agree(self, step: int, wish: ControlRequest, steps_per_s: float | None) -> ControlRequest:
+    def agree(self, step: int, request: ControlRequest, steps_per_s: float | None) -> ControlRequest:
         """The common wish, where this step is a meeting; otherwise nothing is wished for.
 
         Every rank must call this with the same step numbers.
         """
         if self.is_alone:
-            return wish
+            return request
         if step < self._next_meeting:
             return ControlRequest()
         between = min(max(1, int((steps_per_s or 1.0) / MEETINGS_PER_S)), MAX_STEPS_BETWEEN)
-        own = [int(wish.stop), int(wish.save), int(wish.park), wish.samples, wish.limit]
+        own = [int(request.stop), int(request.save), int(request.park), request.samples, request.limit]
         stop, save, park, samples, limit, between = self._largest([*own, between])
         self._next_meeting = step + between
         return ControlRequest(bool(stop), bool(save), bool(park), samples, limit)

@@ -93,20 +93,20 @@ def read_position(folder: Path) -> tuple[DataPosition, int, dict[str, Any]]:
 
 
 def seek_source(
-    source: BatchSource, place: DataPosition, folder: Path, rank: int, readers: int, say: Callable[[str], None]
+    source: BatchSource, place: DataPosition, folder: Path, rank: int, readers: int, log: Callable[[str], None]
 ) -> int:
     """Bring a source to where the checkpoint in the folder was made; returns how many batches that skips."""
     name = f"loader-{rank}"
     batch = rescale_position(place.batch, (place.ranks, place.batch_size), (readers, source.batch_size))
     if place.ranks != readers:
-        say(f"saved by {place.ranks} ranks, resumed by {readers}: at batch {batch}")
+        log(f"saved by {place.ranks} ranks, resumed by {readers}: at batch {batch}")
     if (folder / f"{name}.pt").exists() or (folder / f"{name}.json").exists():
         source.load_state(read_state(folder, name))
         return batch
     if source.can_skip:
         return batch
     if batch > 0:
-        say(f"this data cannot be resumed in mid-epoch: epoch {place.epoch} begins again at its first batch")
+        log(f"this data cannot be resumed in mid-epoch: epoch {place.epoch} begins again at its first batch")
     return 0
 
 
@@ -117,7 +117,7 @@ class CheckpointSaver:
     checkpoint: Checkpoint
     gang: Gang
     link: SupervisorLink
-    say: Callable[[str], None]
+    log: Callable[[str], None]
     is_scheduled: bool
 
     def save(self, step: int, place: DataPosition, seed: int, source: BatchSource | None) -> bool:
@@ -128,7 +128,7 @@ class CheckpointSaver:
             self._write(step, place, seed, source)
         except OSError as error:
             is_written = False
-            self.say(f"checkpoint at step {step} failed: {error}")
+            self.log(f"checkpoint at step {step} failed: {error}")
         if not self.gang.all_succeeded(is_written):
             return False
         return self.gang.all_succeeded(self.gang.rank != 0 or self._commit(step, started_at))
@@ -147,12 +147,12 @@ class CheckpointSaver:
     def _commit(self, step: int, started_at: float) -> bool:
         self.link.poll()
         if self.link.lease_has_ended:
-            self.say("the lease has ended: this checkpoint is not committed")
+            self.log("the lease has ended: this checkpoint is not committed")
             return False
         try:
             reference = self.checkpoint.commit(step)
         except OSError as error:
-            self.say(f"checkpoint at step {step} failed: {error}")
+            self.log(f"checkpoint at step {step} failed: {error}")
             return False
         took_s = time.monotonic() - started_at
         fields = {"step": reference.step, "path": reference.path, "digest": reference.digest, "took_s": took_s}

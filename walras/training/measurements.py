@@ -45,10 +45,10 @@ class ReportedValues:
             if name in self._first:
                 self._newest[name] = number
 
-    def told(self) -> dict[str, dict[str, float]]:
+    def message_fields(self) -> dict[str, dict[str, float]]:
         """Both, as fields of a message, and the facts."""
-        told = {"values": self._finite(self._newest), "first_values": self._finite(self._first)}
-        return told | {"facts": self.facts} if self.facts else told
+        fields = {"values": self._finite(self._newest), "first_values": self._finite(self._first)}
+        return fields | {"facts": self.facts} if self.facts else fields
 
     def _finite(self, values: Mapping[str, Any]) -> dict[str, float]:
         """JSON has no NaN: a loss that is none is left out, which is said once, in the job's own log."""
@@ -56,8 +56,8 @@ class ReportedValues:
         for name, number in numbers.items():
             if not math.isfinite(number) and name not in self._lost:
                 self._lost.add(name)
-                told = f"walras: {name} is {number}: it is not shown until it is a number again; training goes on"
-                print(told, file=sys.stderr, flush=True)
+                text = f"walras: {name} is {number}: it is not shown until it is a number again; training goes on"
+                print(text, file=sys.stderr, flush=True)
         return {name: number for name, number in numbers.items() if math.isfinite(number)}
 
 

@@ -95,7 +95,7 @@ class ModelFactCounter:
 
 
 #: Batches before the one that is counted, and at most so many are until an optimizer steps.
-_BEFORE, _MOST = 1, 8
+_BATCHES_BEFORE, _MAX_BATCHES = 1, 8
 _SUMMED = ("gradient_bytes", "parameter_bytes", "state_bytes")
 
 
@@ -117,13 +117,13 @@ class ModelFactsReporter:
         try:
             for batch in batches:
                 self._seen += 1
-                if self._seen > _BEFORE and counted is None and (counted := _start_counting()) is None:
+                if self._seen > _BATCHES_BEFORE and counted is None and (counted := _start_counting()) is None:
                     self._is_wanted = False
                 if counted is not None:
                     counted.batches += 1
                     counted.samples = batch_size or samples_in(batch)
                 yield batch
-                if counted is not None and (counted.has_stepped or counted.batches >= _MOST):
+                if counted is not None and (counted.has_stepped or counted.batches >= _MAX_BATCHES):
                     self._is_wanted = False
                 if not self._is_wanted:
                     break
@@ -168,13 +168,13 @@ class _Counting:
             return {}
         whole = {name: sum(each[name] for each in found) for name in _SUMMED}
         last = self._counter.found(_EmptyOptimizer)
-        told: dict[str, float] = {"flops": last["flops"] / self.batches, "layers": last["layers"]}
-        told |= {name: last[name] for name in ("bits", "exponent_bits") if last[name]}
-        told["gradient_bytes"] = whole["gradient_bytes"]
-        told["resident_bytes"] = sum(whole.values())
+        facts: dict[str, float] = {"flops": last["flops"] / self.batches, "layers": last["layers"]}
+        facts |= {name: last[name] for name in ("bits", "exponent_bits") if last[name]}
+        facts["gradient_bytes"] = whole["gradient_bytes"]
+        facts["resident_bytes"] = sum(whole.values())
         if self.samples is not None:
-            told["samples"] = self.samples
-        return told
+            facts["samples"] = self.samples
+        return facts
 
     def _stepped(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         """Behind its update: gradients and state are there."""

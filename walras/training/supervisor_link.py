@@ -177,7 +177,7 @@ class SupervisorLink:
         """True after a lease that was not renewed: nothing that happens now counts any more."""
         return self.lease_until is not None and time.clock_gettime(time.CLOCK_BOOTTIME) >= self.lease_until
 
-    def wish(self, *, is_due: bool, is_first: bool, can_move: bool) -> ControlRequest:
+    def control_request(self, *, is_due: bool, is_first: bool, can_move: bool) -> ControlRequest:
         """What is asked of this rank. `is_due`: to save now; `can_move`: it can wait in memory, or change batch."""
         samples, limit = self.batch_requested if self.batch_requested and can_move and is_first else (0, 0)
         stop = self.stop_requested or (self.park_requested and not can_move)
