@@ -27,7 +27,7 @@ class WorldParameters:
     #: A running attempt reports its steps this often; inf: never (policies that need no progress).
     report_s: float = inf
     #: Of these reports the scheduler hears the first, the first that knows a speed, and then one in this long.
-    tell_s: float = 0.0
+    forward_every_s: float = 0.0
     #: Length of one window of steps that a job measures its speed over, and steps after a start that are not measured.
     window_s: float = 1.0
     unmeasured_steps: float = 0.0
@@ -59,13 +59,13 @@ class SimAttemptPhase(Enum):
 class JobProgress:
     """A job that has been submitted and has not ended."""
 
-    __slots__ = ("failed", "lost_steps", "plan", "ran_on", "run", "saved_steps", "steps", "worked_steps")
+    __slots__ = ("failed", "last_nodes", "lost_steps", "plan", "run", "saved_steps", "steps", "worked_steps")
 
     def __init__(self, plan: SimulatedJob) -> None:
         self.plan = plan
         self.run: SimAttempt | None = None
         #: Machines of its newest attempt, where it costs something to change them.
-        self.ran_on: frozenset[NodeId] = frozenset()
+        self.last_nodes: frozenset[NodeId] = frozenset()
         #: Steps behind it now, and by its last recorded checkpoint.
         self.steps = 0.0
         self.saved_steps = 0.0
@@ -86,32 +86,32 @@ class SimAttempt:
     __slots__ = (
         "alone_rate",
         "attempt",
+        "attempt_pace",
         "base_at",
         "base_steps",
         "costs",
-        "cut",
         "full_rate",
-        "held",
         "job",
-        "law",
         "next_report_at",
         "next_save_at",
-        "own_pace",
         "partner",
         "parts",
         "phase",
         "productive_s",
         "rate",
         "reported",
-        "speed_told",
+        "reported_at",
+        "segment_end_steps",
+        "speed_curve",
+        "speed_reported",
         "timer",
-        "told_at",
-        "turns_at",
+        "undelivered",
+        "unreachable",
         "up_at",
     )
 
     def __init__(
-        self, job: JobProgress, attempt: int, parts: list[HeldDevices], law: SpeedCurve, costs: AttemptCosts
+        self, job: JobProgress, attempt: int, parts: list[HeldDevices], speed_curve: SpeedCurve, costs: AttemptCosts
     ) -> None:
         self.job = job
         self.attempt = attempt
@@ -119,10 +119,10 @@ class SimAttempt:
         #: The attempt on the same accelerators, if two share them: speeds are others then than alone.
         self.partner: SimAttempt | None = None
         #: Part of its speed that it works at whatever its machines do.
-        self.own_pace = 1.0
+        self.attempt_pace = 1.0
         #: Its speed by the steps behind the job: alone on its accelerators, on machines that are well.
-        self.law = law
-        self.alone_rate, self.turns_at = law(job.steps)
+        self.speed_curve = speed_curve
+        self.alone_rate, self.segment_end_steps = speed_curve(job.steps)
         #: Speed as it is, and as it would be on machines that are well.
         self.full_rate = self.alone_rate
         self.rate = self.full_rate * self.pace
@@ -139,17 +139,17 @@ class SimAttempt:
         self.next_save_at = inf
         #: What the scheduler has heard: anything, a speed, and when it heard last.
         self.reported = False
-        self.speed_told = False
-        self.told_at = -inf
+        self.speed_reported = False
+        self.reported_at = -inf
         self.timer: Timer | None = None
         #: Machines of it that nobody reaches, and what it would have told meanwhile.
-        self.cut = 0
-        self.held: list[Event] = []
+        self.unreachable = 0
+        self.undelivered: list[Event] = []
 
     @property
     def pace(self) -> float:
         """A gang goes at the pace of its slowest machine, and at its own."""
-        return min([node.pace for node, _ in self.parts]) * self.own_pace
+        return min([node.pace for node, _ in self.parts]) * self.attempt_pace
 
 
 class AttemptSimulator:
@@ -167,10 +167,10 @@ class AttemptSimulator:
 
     def begin(self, now: float, run: SimAttempt) -> None:
         """Its processes start; it holds its accelerators from now on."""
-        self._take_place(run)
-        run.timer = self._engine.schedule(now + run.costs.start_s, self._up, run)
+        self._hold_devices(run)
+        run.timer = self._engine.schedule(now + run.costs.start_s, self._ranks_up, run)
 
-    def _take_place(self, run: SimAttempt) -> None:
+    def _hold_devices(self, run: SimAttempt) -> None:
         run.job.run = run
         beside = None if run.partner is None else run.partner.job.plan.request.job_id
         self._machines.hold(run.job.plan.request.job_id, run.parts, beside)
@@ -194,11 +194,11 @@ class AttemptSimulator:
         self._settle(now, run)
         run.phase = SimAttemptPhase.STOPPING
         if phase in (SimAttemptPhase.STARTING, SimAttemptPhase.WARMING_UP) or checkpoint_s is None:
-            self._then(run, now, self._killed(SIGTERM))
+            self._set_timer(run, now, self._killed(SIGTERM))
         elif saved_at - now <= grace_s:
-            self._then(run, saved_at, self._saved_to_stop)
+            self._set_timer(run, saved_at, self._saved_to_stop)
         else:
-            self._then(run, now + grace_s, self._killed(SIGKILL))
+            self._set_timer(run, now + grace_s, self._killed(SIGKILL))
 
     def kill(self, at: float, run: SimAttempt) -> None:
         """Its processes are gone and can tell nobody; it holds its accelerators until that is known."""
@@ -206,11 +206,11 @@ class AttemptSimulator:
             return
         self._settle(at, run)
         run.phase = SimAttemptPhase.DEAD
-        run.held = []
+        run.undelivered = []
         if run.timer is not None:
             self._engine.cancel(run.timer)
 
-    def over(self, run: SimAttempt) -> None:
+    def release(self, run: SimAttempt) -> None:
         """It is known to be over: its accelerators are free."""
         if run.timer is not None:
             self._engine.cancel(run.timer)
@@ -232,20 +232,20 @@ class AttemptSimulator:
 
     # -- what happens to it
 
-    def _up(self, at: float, run: SimAttempt) -> Iterable[Event]:
+    def _ranks_up(self, at: float, run: SimAttempt) -> Iterable[Event]:
         run.phase = SimAttemptPhase.WARMING_UP
         run.up_at = at
         if run.costs.warm_up_s > 0:
-            self._then(run, at + run.costs.warm_up_s, self._warm)
+            self._set_timer(run, at + run.costs.warm_up_s, self._warmed_up)
         else:
-            self._go_on(at, run)
-        return self._tell(run, AttemptStarted(at, run.job.plan.request.job_id, run.attempt))
+            self._make_steps(at, run)
+        return self._deliver(run, AttemptStarted(at, run.job.plan.request.job_id, run.attempt))
 
-    def _warm(self, at: float, run: SimAttempt) -> Iterable[Event]:
-        self._go_on(at, run)
+    def _warmed_up(self, at: float, run: SimAttempt) -> Iterable[Event]:
+        self._make_steps(at, run)
         return ()
 
-    def _go_on(self, at: float, run: SimAttempt) -> None:
+    def _make_steps(self, at: float, run: SimAttempt) -> None:
         """(Again) makes steps, from now."""
         run.phase = SimAttemptPhase.RUNNING
         if run.next_report_at == inf and self._model.report_s < inf:
@@ -265,17 +265,17 @@ class AttemptSimulator:
             due = failure.times is None or run.job.failed[index] < failure.times
             if due and run.job.steps <= failure.at_steps < target:
                 target, act = failure.at_steps, self._failing(index, failure)
-        if run.job.steps < run.turns_at < target:
-            target, act = run.turns_at, self._turned
+        if run.job.steps < run.segment_end_steps < target:
+            target, act = run.segment_end_steps, self._segment_ended
         at = run.base_at + (target - run.job.steps) / run.rate if run.rate > 0 else inf
         if run.next_save_at < at:
             at, act = run.next_save_at, self._save
         if run.next_report_at < at:
             at, act = run.next_report_at, self._report
         if at < inf:
-            self._then(run, max(at, self._engine.now), act)
+            self._set_timer(run, max(at, self._engine.now), act)
 
-    def _then(self, run: SimAttempt, at: float, act: Action) -> None:
+    def _set_timer(self, run: SimAttempt, at: float, act: Action) -> None:
         if run.timer is not None:
             self._engine.cancel(run.timer)
         run.timer = self._engine.schedule(at, act, run)
@@ -289,11 +289,11 @@ class AttemptSimulator:
             run.job.worked_steps += made_s * run.rate
             run.job.steps += made_s * run.rate
 
-    def _turned(self, at: float, run: SimAttempt) -> Iterable[Event]:
+    def _segment_ended(self, at: float, run: SimAttempt) -> Iterable[Event]:
         """It has come so far that its speed is another from here on."""
         self._settle(at, run)
-        run.job.steps = run.turns_at  # not a rounding error more or less
-        run.alone_rate, run.turns_at = run.law(run.job.steps)
+        run.job.steps = run.segment_end_steps  # not a rounding error more or less
+        run.alone_rate, run.segment_end_steps = run.speed_curve(run.job.steps)
         if run.partner is None:
             self.set_rate(at, run, run.alone_rate)
         else:
@@ -304,12 +304,12 @@ class AttemptSimulator:
         self._settle(at, run)
         run.next_report_at = at + self._model.report_s
         self._await_next(run)
-        return self._tell(run, self._progress(at, run)) if self._is_news(at, run) else ()
+        return self._deliver(run, self._progress(at, run)) if self._is_forwarded(at, run) else ()
 
-    def _is_news(self, at: float, run: SimAttempt) -> bool:
-        if not run.reported or (not run.speed_told and self._windows(run)):
+    def _is_forwarded(self, at: float, run: SimAttempt) -> bool:
+        if not run.reported or (not run.speed_reported and self._windows(run)):
             return run.job.steps - run.base_steps >= 1.0
-        return at + 1e-9 >= run.told_at + self._model.tell_s
+        return at + 1e-9 >= run.reported_at + self._model.forward_every_s
 
     def _windows(self, run: SimAttempt) -> int:
         """Windows of steps measured so far."""
@@ -320,20 +320,20 @@ class AttemptSimulator:
         samples = self._windows(run)
         rate = run.rate * (1.0 + self._reports.gauss(0.0, self._model.report_noise)) if samples else None
         start_s = None if run.reported else run.costs.start_s + run.costs.warm_up_s
-        run.reported, run.told_at = True, at
-        run.speed_told = run.speed_told or samples > 0
+        run.reported, run.reported_at = True, at
+        run.speed_reported = run.speed_reported or samples > 0
         return AttemptProgressed(at, run.job.plan.request.job_id, run.attempt, run.job.steps, rate, samples, start_s)
 
     def _save(self, at: float, run: SimAttempt) -> Iterable[Event]:
         self._settle(at, run)
         run.phase = SimAttemptPhase.SAVING
         run.next_save_at = inf
-        self._then(run, at + (run.costs.checkpoint_s or 0.0), self._saved)
+        self._set_timer(run, at + (run.costs.checkpoint_s or 0.0), self._saved)
         return ()
 
     def _saved(self, at: float, run: SimAttempt) -> Iterable[Event]:
-        self._go_on(at, run)
-        return self._tell(run, self._checkpoint(at, run))
+        self._make_steps(at, run)
+        return self._deliver(run, self._checkpoint(at, run))
 
     def _checkpoint(self, at: float, run: SimAttempt) -> CheckpointRecorded:
         took_s = run.costs.checkpoint_s or 0.0
@@ -354,7 +354,7 @@ class AttemptSimulator:
         return fail
 
     def _saved_to_stop(self, at: float, run: SimAttempt) -> Iterable[Event]:
-        return (*self._tell(run, self._checkpoint(at, run)), *self._exit(at, run, exit_code=EXIT_CHECKPOINTED))
+        return (*self._deliver(run, self._checkpoint(at, run)), *self._exit(at, run, exit_code=EXIT_CHECKPOINTED))
 
     def _exit(self, at: float, run: SimAttempt, exit_code: int) -> Iterable[Event]:
         """Nothing is left to do; its processes take their time to go."""
@@ -365,7 +365,7 @@ class AttemptSimulator:
         def gone(at: float, run: SimAttempt) -> Iterable[Event]:
             return self._ended(at, run, exit_code=exit_code)
 
-        self._then(run, at + run.costs.exit_s, gone)
+        self._set_timer(run, at + run.costs.exit_s, gone)
         return ()
 
     def _killed(self, signal: int) -> Action:
@@ -384,13 +384,13 @@ class AttemptSimulator:
         if run.productive_s > 0 and self._model.report_s < inf:
             last.append(self._progress(at, run))
         last.append(AttemptEnded(at, job_id, run.attempt, EndCause.EXITED, exit_code, signal, node_id, run.job.steps))
-        if not run.cut:
-            self.over(run)
-        return self._tell(run, *last)
+        if not run.unreachable:
+            self.release(run)
+        return self._deliver(run, *last)
 
-    def _tell(self, run: SimAttempt, *events: Event) -> Iterable[Event]:
+    def _deliver(self, run: SimAttempt, *events: Event) -> Iterable[Event]:
         """What the scheduler hears now; while a machine is cut off it hears nothing, and everything later."""
-        if run.cut:
-            run.held.extend(events)
+        if run.unreachable:
+            run.undelivered.extend(events)
             return ()
         return events

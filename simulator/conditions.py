@@ -284,7 +284,7 @@ class Conditions(FileModel):
             ),
             faults=_fault_model(self.faults),
             incidents=(*scenario.incidents, *_scheduled_incidents(self.incidents, scenario.pools)),
-            mishaps=RandomFailures(
+            random_failures=RandomFailures(
                 self.cancellations.part, self.cancellations.after,
                 self.crashes.part, self.crashes.exit_code, self.crashes.times,
             ),

@@ -154,11 +154,11 @@ def _check_fit(jobs: Iterable[SimulatedJob], cluster: ClusterConfig) -> Iterator
         largest[entry.accelerator] = max(largest.get(entry.accelerator, 0), machines * entry.accelerators)
     anything = max(largest.values(), default=0)
     for job in jobs:
-        room = (
+        capacities = (
             anything if demand.accelerator == ANY_ACCELERATOR else largest.get(demand.accelerator, 0)
             for demand in job.request.demands
         )
-        if not any(there >= demand.count for there, demand in zip(room, job.request.demands, strict=True)):
+        if not any(there >= demand.count for there, demand in zip(capacities, job.request.demands, strict=True)):
             wanted = " or ".join(f"{demand.count} x {demand.accelerator}" for demand in job.request.demands)
             raise ConfigError(
                 f"job {job.request.job_id} ({job.name or job.request.kind}) wants {wanted}; no pool is that large",

@@ -225,10 +225,10 @@ class FaultInjector:
     def _back(self, at: float, node: SimNode) -> Iterable[Event]:
         if node.link is not NodeLink.CUT_OFF:
             return ()
-        told = self._world.reconnect(at, node)
+        events = self._world.reconnect(at, node)
         self._engine.schedule(at, self._catch_up, node)
         self._draw(at, node, self._model.cut_off_every_s, self._random, self._cut_off)
-        return (NodeBack(at, node.node_id), *told)
+        return (NodeBack(at, node.node_id), *events)
 
     def _catch_up(self, at: float, node: SimNode) -> Iterable[Event]:
         return self._world.catch_up(at, node) if node.link is NodeLink.UP else ()

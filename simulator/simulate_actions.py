@@ -42,7 +42,7 @@ def simulate_run(cell: RunSpec, output: str, out: Path | None = None) -> int:
     ran = execute_run(cell) if out is None else _run_into_folder(cell, out)
     if output == "json":
         jobs = sorted((*ran.result.jobs, *ran.result.unfinished), key=lambda job: job.job_id)
-        _print_json(console, summary_json(ran.summary, jobs, ran.roster, describe_run(cell)))
+        _print_json(console, summary_json(ran.summary, jobs, ran.baselines, describe_run(cell)))
     else:
         from simulator.reports.report_page import print_run_summary
 
@@ -63,7 +63,7 @@ def _run_into_folder(cell: RunSpec, folder: Path) -> CompletedRun:
 
     with open_events_table(make_run_folder(folder)) as write_row:
         timeline = Timeline(write_row)
-        ran = execute_run(cell, timeline.hear)
+        ran = execute_run(cell, timeline.record)
     write_run_folder(folder, ran, timeline)
     return ran
 

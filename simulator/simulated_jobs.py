@@ -54,19 +54,19 @@ class RandomFailures:
 
 
 def inject_random_failures(
-    jobs: Iterable[SimulatedJob], mishaps: RandomFailures, streams: RandomStreams
+    jobs: Iterable[SimulatedJob], failures: RandomFailures, streams: RandomStreams
 ) -> Iterator[SimulatedJob]:
     """The jobs with what will befall them. The draws of a job do not depend on what befalls others."""
     cancellations, crashes = streams.stream("cancellations"), streams.stream("crashes")
     for job in jobs:
-        if mishaps.cancelled:
-            is_cancelled, after = cancellations.random() < mishaps.cancelled, cancellations.expovariate(1.0)
+        if failures.cancelled:
+            is_cancelled, after = cancellations.random() < failures.cancelled, cancellations.expovariate(1.0)
             if is_cancelled:
-                job = replace(job, cancel_at=min(job.cancel_at, job.at + after * mishaps.cancelled_after_s))
-        if mishaps.crashing:
-            does_crash, part = crashes.random() < mishaps.crashing, crashes.random()
+                job = replace(job, cancel_at=min(job.cancel_at, job.at + after * failures.cancelled_after_s))
+        if failures.crashing:
+            does_crash, part = crashes.random() < failures.crashing, crashes.random()
             if does_crash:
-                crash = PlannedFailure(part * job.steps, mishaps.exit_code, mishaps.crashes)
+                crash = PlannedFailure(part * job.steps, failures.exit_code, failures.crashes)
                 job = replace(job, failures=(*job.failures, crash))
         yield job
 
@@ -76,7 +76,7 @@ class LengthEstimates:
     """How well lengths are known."""
 
     #: False: the scheduler hears of no length at all.
-    told: bool = True
+    known: bool = True
     #: Standard deviation of the logarithm of what is told against what the workload states.
     spread: float = 0.0
     #: The median of what is told, in parts of what the workload states.
@@ -89,7 +89,7 @@ def with_estimate_error(
     """The jobs with requests that say of their length what `lengths` allows. One draw a job, in their order."""
     for job in jobs:
         request = job.request
-        if not lengths.told:
+        if not lengths.known:
             yield replace(job, request=replace(request, steps=None, duration_s=None))
         elif lengths.spread or lengths.factor != 1.0:
             wrong = lengths.factor * (random.lognormvariate(0.0, lengths.spread) if lengths.spread else 1.0)

@@ -86,7 +86,7 @@ class Scenario:
     incidents: tuple[Incident, ...] = ()
     solve_time: SolveTime = field(default_factory=SolveTime)
     lengths: LengthEstimates = field(default_factory=LengthEstimates)
-    mishaps: RandomFailures = field(default_factory=RandomFailures)
+    random_failures: RandomFailures = field(default_factory=RandomFailures)
     limits: RunLimits = field(default_factory=RunLimits)
     seed: int = 0
     #: True: the scheduler is told speeds and restart costs before a job of the kind is submitted.
@@ -160,9 +160,9 @@ class Simulation:
             self.predictor.begin()
         self.machines.begin(0.0)
         self.faults.script(scenario.incidents)
-        jobs = inject_random_failures(workload, scenario.mishaps, self._streams)
+        jobs = inject_random_failures(workload, scenario.random_failures, self._streams)
         jobs = with_estimate_error(jobs, scenario.lengths, self._streams.stream("lengths"))
-        self.world.feed(jobs, _SpeedOracle(scenario).foretell if scenario.oracle else _announce_nothing)
+        self.world.feed(jobs, _SpeedOracle(scenario).announce if scenario.oracle else _announce_nothing)
         with _rare_garbage_collection():
             outcome = engine.run(scenario.limits)
         self.metrics.settle(engine.now)
@@ -243,7 +243,7 @@ class _SpeedOracle:
         self._told: set[SpeedKey] = set()
         self._known: set[tuple[Kind, object, object]] = set()
 
-    def foretell(self, at: float, request: JobRequest) -> Iterable[Event]:
+    def announce(self, at: float, request: JobRequest) -> Iterable[Event]:
         if (request.kind, request.demands, request.sizes) in self._known:
             return ()
         self._known.add((request.kind, request.demands, request.sizes))

@@ -99,12 +99,12 @@ class SimulatedWorld:
 
     # -- jobs come and go
 
-    def feed(self, workload: Iterable[SimulatedJob], foretell: Callable[[float, JobRequest], Iterable[Event]]) -> None:
+    def feed(self, workload: Iterable[SimulatedJob], announce: Callable[[float, JobRequest], Iterable[Event]]) -> None:
         """Let these jobs, in order of arrival, be submitted when their time comes. Read one ahead, never all.
 
         Those of one instant are submitted together, before anything else happens.
 
-        What `foretell` says of a job is told before it is submitted.
+        What `announce` says of a job is told before it is submitted.
         """
         rows = iter(workload)
 
@@ -116,9 +116,9 @@ class SimulatedWorld:
                 self.jobs[request.job_id] = JobProgress(plan)
                 if plan.cancel_at < inf:
                     self._engine.schedule(max(at, plan.cancel_at), self._cancel, request.job_id)
-                yield from foretell(at, request)
+                yield from announce(at, request)
                 yield JobSubmitted(at, request)
-                if self._depends_in_vain(request):
+                if self._depends_on_failed(request):
                     yield JobCancelled(at, request.job_id, "a dependency that has failed")
                 plan = next(rows, None)
             schedule(plan)
@@ -134,7 +134,7 @@ class SimulatedWorld:
 
         schedule(next(rows, None))
 
-    def _depends_in_vain(self, request: JobRequest) -> bool:
+    def _depends_on_failed(self, request: JobRequest) -> bool:
         """Whether it waits for the success of a job that has ended without. A server refuses such a job outright."""
         return not request.depends_on_any_end and not self._failed.isdisjoint(request.depends_on)
 
@@ -167,7 +167,7 @@ class SimulatedWorld:
             if node is None or node.link is not NodeLink.UP:
                 continue  # no answer: the scheduler has a timeout
             event: Event
-            if self._refuses():
+            if self._draws_refusal():
                 event = StartRefused(0.0, command.job_id, command.attempt, node.node_id, "simulated refusal")
             else:
                 address, port = (str(node.node_id), 29500) if rank == 0 else ("", 0)
@@ -185,12 +185,12 @@ class SimulatedWorld:
         job = self.jobs[command.job_id]
         self._preparing.pop(command.job_id, None)
         parts = self.machines.parts(command.placement)
-        if not parts or not self._hears(parts, command):
+        if not parts or not self._reaches(parts, command):
             return
         first, is_gang = parts[0][0], len(command.placement.parts) > 1
         if not is_gang and first.link is NodeLink.DOWN:
             return
-        if not is_gang and self._refuses():
+        if not is_gang and self._draws_refusal():
             refusal = StartRefused(now, command.job_id, command.attempt, first.node_id, "simulated refusal")
             self._engine.schedule(now, self._answer, (first, refusal))
             return
@@ -200,7 +200,7 @@ class SimulatedWorld:
         )
         job.lost_steps += job.steps - job.saved_steps
         job.steps = job.saved_steps
-        run = SimAttempt(job, command.attempt, parts, self._law(job, command), self._costs(job, parts))
+        run = SimAttempt(job, command.attempt, parts, self._speed_curve_of(job, command), self._costs(job, parts))
         if command.beside is not None:
             self._pair(now, run, self.jobs[command.beside].run)
         self.attempts.begin(now, run)
@@ -211,7 +211,7 @@ class SimulatedWorld:
         ):
             # Its ranks wait for one that will never come.
             self.attempts.kill(now, run)
-            self._engine.schedule(now, self._remains, run)
+            self._engine.schedule(now, self._end_broken_gang, run)
 
     def _pair(self, now: float, run: SimAttempt, partner: SimAttempt | None) -> None:
         """From now on both make steps at the speeds they have beside each other."""
@@ -223,7 +223,7 @@ class SimulatedWorld:
             kind, beside = one.job.plan.request.kind, other.job.plan.request.kind
             self.attempts.set_rate(now, one, self._truth.beside(kind, beside, accelerator, len(devices)))
 
-    def _law(self, job: JobProgress, command: Start) -> SpeedCurve:
+    def _speed_curve_of(self, job: JobProgress, command: Start) -> SpeedCurve:
         placement, kind = command.placement, job.plan.request.kind
         accelerator = self.machines.pools[placement.pool_id].pool.shape.accelerator
         parts = tuple([len(part.devices) for part in placement.parts])
@@ -263,9 +263,9 @@ class SimulatedWorld:
         costs, noise = self._truth.costs_of(job.plan.request.kind), self._model.cost_noise
         if costs.migrate_s:
             machines = frozenset([node.node_id for node, _ in parts])
-            if job.ran_on and machines != job.ran_on:
+            if job.last_nodes and machines != job.last_nodes:
                 costs = replace(costs, start_s=costs.start_s + costs.migrate_s)
-            job.ran_on = machines
+            job.last_nodes = machines
         if not noise:
             return costs
         starting, exiting = self._delays.lognormvariate(0.0, noise), self._delays.lognormvariate(0.0, noise)
@@ -279,12 +279,12 @@ class SimulatedWorld:
     def _revoke(self, now: float, command: Revoke) -> None:
         job = self.jobs.get(command.job_id)
         run = job.run if job is not None else None
-        if run is not None and run.attempt == command.attempt and self._hears(run.parts, command):
+        if run is not None and run.attempt == command.attempt and self._reaches(run.parts, command):
             self.attempts.stop(now, run, command.grace_s)
-        elif (asked := self._preparing.get(command.job_id)) is not None and asked.attempt == command.attempt:
-            self._let_go(now, asked)
+        elif (prepared := self._preparing.get(command.job_id)) is not None and prepared.attempt == command.attempt:
+            self._release_prepared(now, prepared)
 
-    def _let_go(self, now: float, command: Prepare) -> None:
+    def _release_prepared(self, now: float, command: Prepare) -> None:
         """The machines of a gang that was not started tell that nothing runs there, if all of them can."""
         del self._preparing[command.job_id]
         nodes = [self.machines.nodes.get(part.node_id) for part in command.placement.parts]
@@ -293,10 +293,10 @@ class SimulatedWorld:
             ended = AttemptEnded(now, command.job_id, command.attempt, EndCause.EXITED, signal=SIGTERM)
             self._engine.schedule(now, self._answer, (held[0], ended))
 
-    def _refuses(self) -> bool:
+    def _draws_refusal(self) -> bool:
         return self._model.refused > 0 and self._refusals.random() < self._model.refused
 
-    def _hears(self, parts: list[HeldDevices], command: Command) -> bool:
+    def _reaches(self, parts: list[HeldDevices], command: Command) -> bool:
         """False while a machine of it is cut off; that machine hears the command when it is back."""
         for node, _ in parts:
             if node.link is NodeLink.CUT_OFF:
@@ -331,7 +331,7 @@ class SimulatedWorld:
 
     def slow_attempt(self, at: float, run: SimAttempt, pace: float) -> None:
         """From now on this attempt works at this part of the speed that its machines allow."""
-        run.own_pace = pace
+        run.attempt_pace = pace
         if run.phase is not SimAttemptPhase.DEAD:
             self.attempts.set_rate(at, run, run.full_rate)
 
@@ -339,23 +339,23 @@ class SimulatedWorld:
         """The machine runs on, out of reach."""
         node.link = NodeLink.CUT_OFF
         for run in self.runs_on(node):
-            run.cut += 1
+            run.unreachable += 1
 
     def reconnect(self, at: float, node: SimNode) -> Iterable[Event]:
         """What the machine has to tell now that it is reached again."""
         node.link = NodeLink.UP
-        told: list[Event] = []
+        events: list[Event] = []
         for run in self.runs_on(node):
-            run.cut -= 1
-            if not run.cut:
-                told.extend(run.held)
-                if any(isinstance(event, AttemptEnded) for event in run.held):
-                    self.attempts.over(run)
-                run.held = []
-            told.extend(self._remains(at, run))
-        for event in told:
+            run.unreachable -= 1
+            if not run.unreachable:
+                events.extend(run.undelivered)
+                if any(isinstance(event, AttemptEnded) for event in run.undelivered):
+                    self.attempts.release(run)
+                run.undelivered = []
+            events.extend(self._end_broken_gang(at, run))
+        for event in events:
             event.at = at
-        return told
+        return events
 
     def catch_up(self, at: float, node: SimNode) -> Iterable[Event]:
         """Carry out the commands that waited for the machine. What was revoked meanwhile never starts."""
@@ -374,17 +374,17 @@ class SimulatedWorld:
             self.attempts.kill(at, run)
             if any(part.link is not NodeLink.GONE for part, _ in run.parts):
                 # After the scheduler has heard of the loss, the other machines tell that nothing is left there.
-                self._engine.schedule(at, self._remains, run)
+                self._engine.schedule(at, self._end_broken_gang, run)
             else:
-                self.attempts.over(run)
+                self.attempts.release(run)
 
-    def _remains(self, at: float, run: SimAttempt) -> Iterable[Event]:
+    def _end_broken_gang(self, at: float, run: SimAttempt) -> Iterable[Event]:
         """A gang that lost a machine is over as soon as all the others have told so."""
         if run.job.run is not run or run.phase is not SimAttemptPhase.DEAD:
             return ()
         if any(node.link in (NodeLink.DOWN, NodeLink.CUT_OFF) for node, _ in run.parts):
             return ()
-        self.attempts.over(run)
+        self.attempts.release(run)
         job_id, steps = run.job.plan.request.job_id, run.job.steps
         return (AttemptEnded(at, job_id, run.attempt, EndCause.EXITED, signal=SIGTERM, steps=steps),)
 

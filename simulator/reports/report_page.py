@@ -168,7 +168,7 @@ class RunReport:
 
 def report_titles(ran: CompletedRun) -> dict[str, Any]:
     """What the run is called by: the names that were given, without folders."""
-    cell = ran.cell
+    cell = ran.spec
     policy = Path(cell.policy)
     return {
         "workload": Path(cell.source.name).name,
@@ -184,7 +184,7 @@ def make_report(ran: CompletedRun, timeline: Timeline) -> RunReport:
     """Of a run that has just ended."""
     jobs = (*ran.result.jobs, *ran.result.unfinished)
     lines = tuple(_reported_job(ran, job) for job in jobs)
-    decided_by = flatten_description(json.loads(json.dumps(nonfinite_to_none(describe_run(ran.cell)))))
+    decided_by = flatten_description(json.loads(json.dumps(nonfinite_to_none(describe_run(ran.spec)))))
     return RunReport(**report_titles(ran), summary=ran.summary, jobs=lines, timeline=timeline, decided_by=decided_by)
 
 
@@ -202,12 +202,12 @@ def flatten_description(run: Mapping[str, Any], before: str = "") -> tuple[tuple
 def _reported_job(ran: CompletedRun, job: JobMetrics) -> ReportedJob:
     return ReportedJob(
         job.job_id,
-        ran.roster.name(job.job_id),
+        ran.baselines.name(job.job_id),
         job.project,
         job.state.value,
         job.submitted_at,
         job.jct_s,
-        ran.roster.alone_s(job.job_id),
+        ran.baselines.alone_s(job.job_id),
         job.queueing_s,
         job.attempts,
         job.usd,
@@ -231,22 +231,22 @@ td:first-child, th:first-child, td.left { text-align: left; } th { font-weight: 
 """
 
 
-def report_html(story: RunReport) -> str:
+def report_html(report: RunReport) -> str:
     """The whole report."""
-    summary, title = story.summary, f"{story.policy} on {story.workload}"
-    world = f", world {story.world}" if story.world else ""
-    world += f", conditions {story.conditions}" if story.conditions else ""
+    summary, title = report.summary, f"{report.policy} on {report.workload}"
+    world = f", world {report.world}" if report.world else ""
+    world += f", conditions {report.conditions}" if report.conditions else ""
     body = [
         f"<h1>{_html(title)}</h1>",
-        f"<p>Cluster {_html(story.cluster)}{_html(world)}, seed {story.seed}; {summary.jobs:,} jobs,"
-        f" run {_html(summary.outcome)} after {_html(format_seconds(story.timeline.ended_at))} of virtual time.</p>",
+        f"<p>Cluster {_html(report.cluster)}{_html(world)}, seed {report.seed}; {summary.jobs:,} jobs,"
+        f" run {_html(summary.outcome)} after {_html(format_seconds(report.timeline.ended_at))} of virtual time.</p>",
         *(f'<p class="bad">Conservation violated: {_html(each)}</p>' for each in summary.violations),
         _html_section("Figures", "", _html_table(("", ""), summary_lines(summary))),
-        *_chart_sections(story),
+        *_chart_sections(report),
         _html_section("Pools", "", _pools_html(summary)),
         _html_section("Projects", "Sorted by name.", _projects_html(summary)) if summary.projects else "",
-        _html_section("Jobs", f"The {_JOBS_SHOWN} that took longest; all are in jobs.csv.", _jobs_html(story)),
-        _html_section("What decides these figures", _DECIDED, _html_table(("", ""), story.decided_by)),
+        _html_section("Jobs", f"The {_JOBS_SHOWN} that took longest; all are in jobs.csv.", _jobs_html(report)),
+        _html_section("What decides these figures", _DECIDED, _html_table(("", ""), report.decided_by)),
     ]
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -257,9 +257,9 @@ def report_html(story: RunReport) -> str:
     )
 
 
-def _chart_sections(story: RunReport) -> Iterable[str]:
-    summary, timeline, until_at = story.summary, story.timeline, story.timeline.ended_at
-    done = [job.jct_s for job in story.jobs if job.state == JobState.SUCCEEDED.value]
+def _chart_sections(report: RunReport) -> Iterable[str]:
+    summary, timeline, until_at = report.summary, report.timeline, report.timeline.ended_at
+    done = [job.jct_s for job in report.jobs if job.state == JobState.SUCCEEDED.value]
     if done:
         told = "Completion times of the jobs that succeeded: from submission to end."
         yield _html_section("Completion times", told, charts.jct_cdf_chart(done, "cdf"))
@@ -284,7 +284,7 @@ def _chart_sections(story: RunReport) -> Iterable[str]:
         yield _html_section("Fairness by project", told, charts.fairness_chart(summary.projects, "fair"))
     if timeline.spans and charts.fits_gantt_chart(timeline, summary.jobs):
         told = "Pale: accelerators are held and not all ranks run."
-        names = {job.job_id: _job_name(job) for job in story.jobs}
+        names = {job.job_id: _job_name(job) for job in report.jobs}
         yield _html_section("Timeline", told, charts.gantt_chart(timeline, names, until_at, "gantt"))
 
 
@@ -325,8 +325,8 @@ def _projects_html(summary: RunSummary) -> str:
     return _html_table(titles, rows)
 
 
-def _jobs_html(story: RunReport) -> str:
-    longest = sorted(story.jobs, key=lambda job: job.jct_s if isfinite(job.jct_s) else inf, reverse=True)
+def _jobs_html(report: RunReport) -> str:
+    longest = sorted(report.jobs, key=lambda job: job.jct_s if isfinite(job.jct_s) else inf, reverse=True)
     titles = ("job", "project", "state", "submitted", "JCT", "alone", "slowdown", "queueing", "attempts", "USD")
     rows = [
         (

@@ -125,7 +125,7 @@ def live_world_parameters(costs: MeasuredCosts, rules: RoundRules, lease_s: floa
     return WorldParameters(
         report_s=_HEARTBEAT_S if lease_s is None else min(_HEARTBEAT_S, lease_s / _HEARTBEATS_PER_LEASE),
         # The server passes progress on once a round, or sooner where a profiling lease is shorter.
-        tell_s=min([length for length in (rules.round_s, rules.profiling_s) if length > 0], default=1.0),
+        forward_every_s=min([length for length in (rules.round_s, rules.profiling_s) if length > 0], default=1.0),
         window_s=_WINDOW_S,
         unmeasured_steps=_UNMEASURED_STEPS,
         cost_noise=costs.cost_noise,

@@ -97,7 +97,7 @@ class TraceBinding:
         if way is None:
             way = self._ways[key] = self._way(row)
         steps = self._steps(row, way)
-        told = row.estimate_s is None and row.estimate_factor > 0
+        length_is_known = row.estimate_s is None and row.estimate_factor > 0
         deadline_at = min(row.deadline_at, row.at + row.slo * steps / way.reference if row.slo else inf)
         request = JobRequest(
             number,
@@ -109,7 +109,7 @@ class TraceBinding:
             nodes=row.nodes,
             cpus_per_accelerator=row.cpus,
             memory_bytes_per_accelerator=row.memory_bytes,
-            steps=steps * row.estimate_factor if told else None,
+            steps=steps * row.estimate_factor if length_is_known else None,
             duration_s=row.estimate_s,
             retry=RetryRule(row.max_restarts, row.restart_codes),
             depends_on=tuple(self._number(name, row, numbers) for name in row.depends_on),

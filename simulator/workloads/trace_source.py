@@ -126,8 +126,8 @@ class TraceRow:
         try:
             return intern(canonical_accelerator(text))
         except ValueError as problem:
-            told, _, fix = str(problem).partition("; ")
-            raise self.error(column, told, fix) from None
+            problem_text, _, fix = str(problem).partition("; ")
+            raise self.error(column, problem_text, fix) from None
 
     def error(self, column: str, problem: str, fix: str) -> ConfigError:
         """What is wrong with a cell, as something to raise."""

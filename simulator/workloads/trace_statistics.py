@@ -137,9 +137,9 @@ def _cluster_load(
     largest: dict[str, int] = {}
     accelerators = 0
     for entry in cluster.pools:
-        room = (entry.machines if entry.market is Market.OWNED else entry.quota) * entry.accelerators
-        largest[entry.accelerator] = max(room, largest.get(entry.accelerator, 0))
-        accelerators += room
+        capacity = (entry.machines if entry.market is Market.OWNED else entry.quota) * entry.accelerators
+        largest[entry.accelerator] = max(capacity, largest.get(entry.accelerator, 0))
+        accelerators += capacity
     durations: list[float] = []
     accelerator_s, too_large = 0.0, 0
     for job in placing.jobs(trace.jobs):

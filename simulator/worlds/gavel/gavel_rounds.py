@@ -231,7 +231,7 @@ class GavelRounds:
         self._began_at = 0.0
         self._reset_at = 0.0
         self._is_planning = False
-        self._asked = False
+        self._is_solving = False
         #: A job has come, ended or made nothing since the last solve was asked for.
         self._changed = True
         cycle.ledger.columns.counts_owed = False  # what each has received is counted in `ServiceTable`, in Gavel's way
@@ -241,8 +241,8 @@ class GavelRounds:
         self._note_ends(cycle)
         if cycle.beat is not None:
             self._round_ended(cycle)
-        if self._asked and not cycle.in_flight:
-            self._asked = False
+        if self._is_solving and not cycle.in_flight:
+            self._is_solving = False
             self._take_answer(cycle)
             self._plan(cycle)
         elif self._is_planning:
@@ -266,7 +266,7 @@ class GavelRounds:
             self._reset_at = cycle.now
             self._changed = False
             if cycle.ledger.jobs:
-                self._asked = True
+                self._is_solving = True
                 solve_requests.request_solve(cycle, gavel_problem(cycle.ledger, self._known))
                 return
         self._plan(cycle)

@@ -129,14 +129,14 @@ class PolluxRounds:
     def __init__(self, rules: RoundRules, policy: PolluxPolicy, trainings: dict[Kind, PolluxTraining]) -> None:
         self._policy = policy
         self._trainings = trainings
-        self._moving = Reallocation(rules.round_s)
+        self._reallocation = Reallocation(rules.round_s)
 
     def settle(self, cycle: Cycle) -> None:
         """Nothing to do but where a step has ended, and until everybody is where the decision wants them."""
         if cycle.beat is not None:
             cycle.beat = None
             self._decide(cycle)
-        self._moving.go_on(cycle)
+        self._reallocation.advance(cycle)
 
     def _decide(self, cycle: Cycle) -> None:
         ledger, arrived = cycle.ledger, cycle.arrived
@@ -158,7 +158,7 @@ class PolluxRounds:
             else:
                 stopping.append(job)
         placing = [(job_id, accelerators) for job_id, accelerators in count.items() if job_id not in kept]
-        self._moving.begin(cycle, stopping, self._moves(cycle, placing))
+        self._reallocation.begin(cycle, stopping, self._moves(cycle, placing))
 
     def _active(self, cycle: Cycle, job: JobRecord) -> PolluxJob:
         columns, request = cycle.ledger.columns, job.request

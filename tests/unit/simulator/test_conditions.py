@@ -147,7 +147,7 @@ def test_jobs_starts_and_kinds_have_conditions_too() -> None:
     assert (scenario.world.prepare_s, scenario.world.refused) == (2.0, 0.1)
     faults = scenario.faults
     assert (faults.attempt_slow_every_s, faults.attempt_slow_s, faults.attempt_slow_pace) == (3600.0, 300.0, 0.25)
-    assert scenario.mishaps == RandomFailures(0.5, 600.0, 0.2, 3, None)
+    assert scenario.random_failures == RandomFailures(0.5, 600.0, 0.2, 3, None)
     assert scenario.lengths.factor == 2.0
     assert scenario.limits.until_at == 86_400.0
 
