@@ -22,24 +22,24 @@ SIGTERM = 15
 
 @dataclass(frozen=True, slots=True)
 class WorldParameters:
-    """How the world behaves where nothing goes wrong. Everything that is not here comes from the truth."""
+    """How the simulated world behaves apart from faults. `GroundTruth` has the speeds and costs of kinds."""
 
-    #: A running attempt reports its steps this often; inf: never (policies that need no progress).
+    #: Time between two progress reports of a running attempt; inf: it sends none (for policies that need no progress).
     report_s: float = inf
-    #: Of these reports the scheduler hears the first, the first that knows a speed, and then one in this long.
+    #: The scheduler receives the first report, the first one with a speed, and later at most one per this time.
     forward_every_s: float = 0.0
-    #: Length of one window of steps that a job measures its speed over, and steps after a start that are not measured.
+    #: A job measures its speed over windows of this length, and leaves out this number of steps after a start.
     window_s: float = 1.0
     unmeasured_steps: float = 0.0
-    #: Standard deviation of the logarithm of what an attempt's start and exit take against the kind's costs.
+    #: Standard deviation of log(an attempt's start and exit times / its kind's costs).
     cost_noise: float = 0.0
-    #: Standard deviation of the logarithm of an attempt's speed against the table.
+    #: Standard deviation of log(an attempt's speed / the true speed of its kind).
     speed_noise: float = 0.0
-    #: Relative standard deviation of a reported speed against the attempt's own.
+    #: Relative standard deviation of a reported speed around the attempt's own.
     report_noise: float = 0.0
-    #: Command to answer, per machine of a gang.
+    #: Time between a prepare command and a machine's answer.
     prepare_s: float = 0.0
-    #: Part of starts and preparations that a machine refuses.
+    #: Probability that a machine refuses a start or a preparation.
     refused: float = 0.0
 
 
@@ -48,35 +48,35 @@ class SimAttemptPhase(Enum):
     #: All ranks are up; the first step has not begun.
     WARMING_UP = "warming up"
     RUNNING = "running"
-    #: Writes a checkpoint and goes on.
+    #: Writes a checkpoint; steps continue afterwards.
     SAVING = "saving"
-    #: Was told to stop, or has nothing left to do.
+    #: Was revoked, or its work is done; its processes are exiting.
     STOPPING = "stopping"
-    #: Its machine died; nobody knows yet.
+    #: Its machine died; the scheduler does not know yet.
     DEAD = "dead"
 
 
 class JobProgress:
-    """A job that has been submitted and has not ended."""
+    """The progress of a job between submission and end."""
 
     __slots__ = ("failed", "last_nodes", "lost_steps", "plan", "run", "saved_steps", "steps", "worked_steps")
 
     def __init__(self, plan: SimulatedJob) -> None:
         self.plan = plan
         self.run: SimAttempt | None = None
-        #: Machines of its newest attempt, where it costs something to change them.
+        #: Machines of the newest attempt; recorded only where a migration costs time.
         self.last_nodes: frozenset[NodeId] = frozenset()
-        #: Steps behind it now, and by its last recorded checkpoint.
+        #: Steps done now, and steps in the last recorded checkpoint.
         self.steps = 0.0
         self.saved_steps = 0.0
-        #: Steps ever made (speed x time), and those of them that were lost with an attempt.
+        #: All steps ever made (speed x time), and the part of them that was lost with an attempt.
         self.worked_steps = 0.0
         self.lost_steps = 0.0
-        #: How often each planned failure happened.
+        #: How often each planned failure has happened.
         self.failed = [0] * len(plan.failures)
 
 
-#: Steps behind a job -> its speed from there on, and how far that lasts.
+#: Maps the steps that a job has done to its speed from there on, and to the step at which that speed ends.
 SpeedCurve = Callable[[float], SpeedSegment]
 
 
@@ -116,44 +116,44 @@ class SimAttempt:
         self.job = job
         self.attempt = attempt
         self.parts = parts
-        #: The attempt on the same accelerators, if two share them: speeds are others then than alone.
+        #: The attempt that shares the same accelerators, if any; both then run at co-located speeds.
         self.partner: SimAttempt | None = None
-        #: Part of its speed that it works at whatever its machines do.
+        #: Factor on its speed for reasons of its own (data, neighbours), in (0, 1].
         self.attempt_pace = 1.0
-        #: Its speed by the steps behind the job: alone on its accelerators, on machines that are well.
+        #: Its speed by steps done: alone on its accelerators, on healthy machines.
         self.speed_curve = speed_curve
         self.alone_rate, self.segment_end_steps = speed_curve(job.steps)
-        #: Speed as it is, and as it would be on machines that are well.
+        #: Speed on healthy machines, and the present speed.
         self.full_rate = self.alone_rate
         self.rate = self.full_rate * self.pace
         self.costs = costs
         self.phase = SimAttemptPhase.STARTING
-        #: Since when steps are made that `job.steps` does not hold yet (RUNNING only).
+        #: RUNNING only: steps made since this instant are not in `job.steps` yet.
         self.base_at = 0.0
-        #: Steps behind the job when this attempt began, and when its ranks were up.
+        #: Steps of the job when this attempt began, and the instant at which its ranks were up.
         self.base_steps = job.steps
         self.up_at = inf
-        #: Seconds in which steps were made.
+        #: Seconds spent making steps.
         self.productive_s = 0.0
         self.next_report_at = inf
         self.next_save_at = inf
-        #: What the scheduler has heard: anything, a speed, and when it heard last.
+        #: Whether the scheduler received a report, and one with a speed; the instant of the last report.
         self.reported = False
         self.speed_reported = False
         self.reported_at = -inf
         self.timer: Timer | None = None
-        #: Machines of it that nobody reaches, and what it would have told meanwhile.
+        #: Number of its machines that are cut off, and the events that could not be delivered meanwhile.
         self.unreachable = 0
         self.undelivered: list[Event] = []
 
     @property
     def pace(self) -> float:
-        """A gang goes at the pace of its slowest machine, and at its own."""
+        """The factor on its speed: that of its slowest machine times its own."""
         return min([node.pace for node, _ in self.parts]) * self.attempt_pace
 
 
 class AttemptSimulator:
-    """Lets attempts live. Its methods named in the past tense are what happens to them; they answer what is told."""
+    """Simulates the lives of attempts. Methods that timers call return the events that the scheduler receives."""
 
     def __init__(
         self, engine: Engine, machines: SimulatedMachines, model: WorldParameters, streams: RandomStreams
@@ -163,10 +163,10 @@ class AttemptSimulator:
         self._model = model
         self._reports = streams.stream("reports")
 
-    # -- what is done to an attempt
+    # -- called by the world
 
     def begin(self, now: float, run: SimAttempt) -> None:
-        """Its processes start; it holds its accelerators from now on."""
+        """Starts its processes; it holds its accelerators from now on."""
         self._hold_devices(run)
         run.timer = self._engine.schedule(now + run.costs.start_s, self._ranks_up, run)
 
@@ -176,7 +176,7 @@ class AttemptSimulator:
         self._machines.hold(run.job.plan.request.job_id, run.parts, beside)
 
     def set_rate(self, now: float, run: SimAttempt, full_rate: float) -> None:
-        """It goes on at another speed (`full_rate`: on machines that are well), or its machines at another pace."""
+        """Continues at another speed (`full_rate`: on healthy machines), or at a changed pace of its machines."""
         self._settle(now, run)
         run.full_rate = full_rate
         run.rate = full_rate * run.pace
@@ -184,7 +184,7 @@ class AttemptSimulator:
             self._await_next(run)
 
     def stop(self, now: float, run: SimAttempt, grace_s: float) -> None:
-        """It is asked to save and stop, and killed if that takes longer than the grace."""
+        """Makes it save and stop, and kills it if that takes longer than the grace period."""
         if run.phase in (SimAttemptPhase.STOPPING, SimAttemptPhase.DEAD):
             return
         phase, checkpoint_s = run.phase, run.costs.checkpoint_s
@@ -201,7 +201,7 @@ class AttemptSimulator:
             self._set_timer(run, now + grace_s, self._killed(SIGKILL))
 
     def kill(self, at: float, run: SimAttempt) -> None:
-        """Its processes are gone and can tell nobody; it holds its accelerators until that is known."""
+        """Ends its processes without a report; it holds its accelerators until the scheduler knows."""
         if run.phase is SimAttemptPhase.DEAD:
             return
         self._settle(at, run)
@@ -211,7 +211,7 @@ class AttemptSimulator:
             self._engine.cancel(run.timer)
 
     def release(self, run: SimAttempt) -> None:
-        """It is known to be over: its accelerators are free."""
+        """Frees its accelerators: the scheduler knows that it has ended."""
         if run.timer is not None:
             self._engine.cancel(run.timer)
         if run.partner is not None:
@@ -221,16 +221,16 @@ class AttemptSimulator:
         run.job.run = None
         self._machines.free(run.job.plan.request.job_id, run.parts)
 
-    # -- what comes from outside
+    # -- arrivals
 
     def arrived(self, at: float) -> Iterable[Event]:
-        """Jobs have been submitted, all that are at this instant. Attempts of their own pace do not care."""
+        """Called after all jobs of one instant were submitted. Only time models in rounds react."""
         return ()
 
     def no_more_arrivals(self) -> None:
-        """The workload is at its end."""
+        """Called once, when the workload has no more jobs."""
 
-    # -- what happens to it
+    # -- called by timers
 
     def _ranks_up(self, at: float, run: SimAttempt) -> Iterable[Event]:
         run.phase = SimAttemptPhase.WARMING_UP
@@ -246,10 +246,10 @@ class AttemptSimulator:
         return ()
 
     def _make_steps(self, at: float, run: SimAttempt) -> None:
-        """(Again) makes steps, from now."""
+        """Begins to make steps, or continues after a checkpoint."""
         run.phase = SimAttemptPhase.RUNNING
         if run.next_report_at == inf and self._model.report_s < inf:
-            # Reports keep the beat that began with the ranks.
+            # Reports are sent at multiples of `report_s` after the ranks were up.
             beats = (at - run.up_at) // self._model.report_s + 1
             run.next_report_at = run.up_at + beats * self._model.report_s
         run.base_at = at
@@ -258,7 +258,7 @@ class AttemptSimulator:
         self._await_next(run)
 
     def _await_next(self, run: SimAttempt) -> None:
-        """Set the timer for whatever comes first: a report, a checkpoint, a failure, the end."""
+        """Sets the timer for the next event: a report, a checkpoint, a failure, another speed, or the end."""
         act: Action = self._finished
         target = run.job.plan.steps
         for index, failure in enumerate(run.job.plan.failures):
@@ -281,7 +281,7 @@ class AttemptSimulator:
         run.timer = self._engine.schedule(at, act, run)
 
     def _settle(self, at: float, run: SimAttempt) -> None:
-        """Put the steps made until now into the job's counter."""
+        """Adds the steps made until now to the job's counter."""
         if run.phase is SimAttemptPhase.RUNNING:
             made_s = at - run.base_at
             run.base_at = at
@@ -290,7 +290,7 @@ class AttemptSimulator:
             run.job.steps += made_s * run.rate
 
     def _segment_ended(self, at: float, run: SimAttempt) -> Iterable[Event]:
-        """It has come so far that its speed is another from here on."""
+        """The speed changes at this step."""
         self._settle(at, run)
         run.job.steps = run.segment_end_steps  # not a rounding error more or less
         run.alone_rate, run.segment_end_steps = run.speed_curve(run.job.steps)
@@ -312,7 +312,7 @@ class AttemptSimulator:
         return at + 1e-9 >= run.reported_at + self._model.forward_every_s
 
     def _windows(self, run: SimAttempt) -> int:
-        """Windows of steps measured so far."""
+        """Number of windows of steps measured so far."""
         measured_s = run.productive_s - self._model.unmeasured_steps / run.rate if run.rate > 0 else 0.0
         return max(0, int(measured_s / self._model.window_s + 1e-9))
 
@@ -357,7 +357,7 @@ class AttemptSimulator:
         return (*self._deliver(run, self._checkpoint(at, run)), *self._exit(at, run, exit_code=EXIT_CHECKPOINTED))
 
     def _exit(self, at: float, run: SimAttempt, exit_code: int) -> Iterable[Event]:
-        """Nothing is left to do; its processes take their time to go."""
+        """Exits after the time that its processes take to end."""
         if run.costs.exit_s <= 0:
             return self._ended(at, run, exit_code=exit_code)
         run.phase = SimAttemptPhase.STOPPING
@@ -377,7 +377,7 @@ class AttemptSimulator:
     def _ended(
         self, at: float, run: SimAttempt, exit_code: int | None = None, signal: int | None = None
     ) -> Iterable[Event]:
-        """The last process is gone: what is told last, and the accelerators are free."""
+        """The last process has ended: returns the last events, and frees the accelerators."""
         job_id = run.job.plan.request.job_id
         node_id = run.parts[0][0].node_id if exit_code not in (0, EXIT_CHECKPOINTED) else None
         last: list[Event] = []
@@ -389,7 +389,7 @@ class AttemptSimulator:
         return self._deliver(run, *last)
 
     def _deliver(self, run: SimAttempt, *events: Event) -> Iterable[Event]:
-        """What the scheduler hears now; while a machine is cut off it hears nothing, and everything later."""
+        """Returns the events to deliver now; while a machine is cut off, keeps them for later and returns none."""
         if run.unreachable:
             run.undelivered.extend(events)
             return ()
