@@ -99,7 +99,7 @@ class JobBaselines:
         return self._gangs[self._configuration[self._row[job_id]]]
 
     def alone_s(self, job_id: JobId) -> float:
-        """How long it takes on its fastest pool, with nobody else there and nothing lost; nan if it runs nowhere."""
+        """Returns the job's time alone on its fastest pool, without interruptions; nan if it runs nowhere."""
         if self._alone_s is not None:
             return self._alone_s[job_id]
         row = self._row[job_id]
@@ -138,7 +138,7 @@ class JobBaselines:
         )
 
 
-#: Job-pool pairs up to which the linear program is solved, and the priced bound is sought, unless all are asked for.
+#: Job-pool pairs up to which `CHEAP` includes the linear program, and the priced bound.
 FLUID_PAIRS_MAX = 10_000
 PRICED_PAIRS_MAX = 1_000
 #: Prices of the priced bound are constant over this part of the time that its horizon has.
@@ -174,7 +174,7 @@ class LowerBounds:
 def lower_bounds(
     succeeded: Iterable[JobMetrics], baselines: JobBaselines, choice: BoundsChoice, *, is_whole: bool = True
 ) -> LowerBounds:
-    """The bounds of these jobs of a run, those that are asked for. Only all of them have a makespan."""
+    """Returns the chosen bounds for these jobs of a run. Only whole runs have a makespan bound."""
     # In the order of their numbers, so that policies that end all jobs meet the same bounds to the last bit.
     done = sorted(succeeded, key=lambda job: job.job_id)
     if choice is BoundsChoice.NONE or not done:

@@ -105,7 +105,7 @@ def resimulation_scenario(
     policy: tuple[PolicySpec, RoundRules],
     seed: int,
 ) -> Scenario:
-    """The world of a live cluster, as far as its configuration and the measured costs tell."""
+    """Returns the scenario of a live cluster, from its configuration and the measured costs."""
     spec, rules = policy
     return Scenario(
         experiment.pools,
@@ -214,7 +214,7 @@ def _simulate_recording(recording: Recording, seed: int) -> SimulationResult:
 
 
 def completed_truth(recording: Recording) -> GroundTruth:
-    """The speeds that were measured, and a guess for every way to run a job that nobody tried.
+    """Returns the measured speeds, and an estimate for every way to run a job that was not measured.
 
     The guess: what was measured elsewhere, times the ratios of the types' nominal speeds and of the gangs' sizes; the
     median where the kind was measured in several places.

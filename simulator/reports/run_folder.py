@@ -137,8 +137,8 @@ def _missing(path: Path, error: OSError) -> ConfigError:
 
 
 def _malformed(path: Path, error: object) -> ConfigError:
-    told = error.errors(include_url=False)[0]["msg"] if isinstance(error, ValidationError) else error
-    return ConfigError(f"{path} is not what a run left: {told}", fix="run it again with --out")
+    message = error.errors(include_url=False)[0]["msg"] if isinstance(error, ValidationError) else error
+    return ConfigError(f"{path} is not what a run left: {message}", fix="run it again with --out")
 
 
 _EVENT_TITLES = ("at", "what", "job", "attempt", "where", "detail")

@@ -116,7 +116,7 @@ class PreparedRun:
 
 @dataclass(slots=True)
 class CompletedRun:
-    """A run, what came of it, and what is known beside it."""
+    """A run, its outcome, and the baselines of its jobs."""
 
     spec: RunSpec
     result: SimulationResult
@@ -127,7 +127,7 @@ class CompletedRun:
 
 
 def execute_run(run: RunSpec, recorder: EventRecorder | None = None) -> CompletedRun:
-    """Simulate. Raises ConfigError for anything that a person has to mend."""
+    """Simulates. Raises ConfigError for anything that a user has to correct."""
     window = parse_window(run.window)
     ready = prepare_run(run)
     baselines = JobBaselines(ready.scenario.pools, ready.scenario.truth, ready.alone_s)
@@ -176,7 +176,7 @@ def prepare_run(run: RunSpec) -> PreparedRun:
 
 
 def _refuse_idle_options(source: WorkloadSource) -> None:
-    """What was asked for and would do nothing is a mistake, or a figure that means something else than was thought."""
+    """Rejects options without effect: they are mistakes, or the figures would mean something else than was intended."""
     what = "generated jobs are not read" if source.generator is not None else f"{source.name} is read, not generated"
     idle = (
         {"format": source.format is not None, **_options_given(source.reading, ReadOptions())}
@@ -189,8 +189,8 @@ def _refuse_idle_options(source: WorkloadSource) -> None:
             raise ConfigError(f"{what}: --{option} would do nothing", field=name, fix=f"leave --{option} out")
 
 
-def _options_given(asked: GeneratorOptions | ReadOptions, usual: GeneratorOptions | ReadOptions) -> dict[str, bool]:
-    return {each.name: getattr(asked, each.name) != getattr(usual, each.name) for each in fields(asked)}
+def _options_given(request: GeneratorOptions | ReadOptions, usual: GeneratorOptions | ReadOptions) -> dict[str, bool]:
+    return {each.name: getattr(request, each.name) != getattr(usual, each.name) for each in fields(request)}
 
 
 def _prepare_in_world(run: RunSpec) -> PreparedRun:
@@ -213,8 +213,8 @@ def _prepare_in_world(run: RunSpec) -> PreparedRun:
     spec, is_own = _policy_in_world(run)
     cluster = load_yaml(find_cluster(run.cluster), ClusterConfig)
     trace = _load_trace(run)
-    asked = WorldRequest(run.world, trace, cluster, spec, is_own, run.seed, source.speeds, source.learning)
-    made = make_world_run(world, asked)
+    request = WorldRequest(run.world, trace, cluster, spec, is_own, run.seed, source.speeds, source.learning)
+    made = make_world_run(world, request)
     return PreparedRun(made.jobs, made.scenario, made.alone_s, trace.skipped)
 
 
@@ -225,7 +225,7 @@ def _policy_in_world(run: RunSpec) -> tuple[PolicySpec, bool]:
     except ConfigError:
         if is_path(run.policy):
             raise
-        spec = None  # told with the names that this world knows
+        spec = None  # the error names the policies of this world
     return resolve_world_policy(world, run.policy, spec)
 
 
@@ -266,9 +266,9 @@ def _load_trace(run: RunSpec) -> Trace:
         return read_trace(path, source.format, source.reading)
     if source.measured is not None:
         raise ConfigError("generated jobs were never measured", field="measured", fix="leave --measured out")
-    asked = generator_request(source.generator, seed=run.seed, **asdict(source.made))
+    request = generator_request(source.generator, seed=run.seed, **asdict(source.made))
     table = source.speeds if source.generator == "gavel" else None
-    return Trace(source.generator, "generated", list(generate_jobs(source.generator, asked, table)))
+    return Trace(source.generator, "generated", list(generate_jobs(source.generator, request, table)))
 
 
 # ---------------------------------------------------------------------------------------------- the description
@@ -307,8 +307,8 @@ def _source_description(run: RunSpec) -> dict[str, Any]:
     )
     data: dict[str, Any] = {name: _digest(Path(path)) for name, path in files if path is not None}
     if source.generator is not None:
-        asked = generator_request(source.generator, seed=run.seed, **asdict(source.made))
-        return {**data, "generator": source.generator, "asked": asdict(asked)}
+        request = generator_request(source.generator, seed=run.seed, **asdict(source.made))
+        return {**data, "generator": source.generator, "asked": asdict(request)}
     path = find_workload(source.name)
     beside = path.parent.parent / "throughputs" / "simulation_throughputs.json"
     if source.speeds is None and beside.exists():

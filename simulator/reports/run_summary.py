@@ -103,7 +103,7 @@ class RunSummary:
     bounds: LowerBounds = field(default_factory=LowerBounds)
     #: Rows of the workload that could not be read and were left out.
     skipped_rows: int = 0
-    #: Jobs that figures over jobs are over, whatever became of them; 0: nobody counted them apart.
+    #: Number of jobs that the metrics over jobs cover, ended or not; 0: not counted.
     measured_jobs: int = 0
 
     @property
@@ -121,7 +121,7 @@ MACHINE_TIMES = frozenset({"wall_s", "solve_mean_s", "solve_max_s", "solve_total
 
 @dataclass(frozen=True, slots=True)
 class SummaryContext:
-    """What is known beside the events and commands of a run; without it, some figures do not exist."""
+    """What a summary needs besides the events and commands of a run; without it some metrics do not exist."""
 
     baselines: JobBaselines
     bounds: BoundsChoice = BoundsChoice.NONE

@@ -77,14 +77,14 @@ class AttemptSpan:
     accelerators: int
     leased_at: float
     running_at: float = nan
-    #: Asked to stop; it may hold its accelerators for a while yet.
+    #: When it was asked to stop; it may still hold its accelerators.
     stopping_at: float = nan
     ended_at: float = nan
     state: str = ""
 
     @property
     def is_up(self) -> bool:
-        """All its ranks are up and nobody asked it to stop."""
+        """Whether all its ranks are up and it was not asked to stop."""
         return isfinite(self.running_at) and not isfinite(self.stopping_at)
 
 

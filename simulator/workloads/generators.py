@@ -63,7 +63,7 @@ _URGENT_WEIGHT = 5.0
 
 @dataclass(frozen=True, slots=True)
 class GeneratorRequest:
-    """What a generator is asked for."""
+    """The parameters of a generator."""
 
     jobs: int
     #: Mean arrivals per hour; 0: all jobs are there at the beginning.
@@ -132,13 +132,13 @@ class JobMix:
         return self.stretched_s(draw_duration_s(self._durations))
 
     def stretched_s(self, duration_s: float) -> float:
-        """As long as was asked for, to a tenth of a second, and a second at least."""
+        """Applies the requested stretch; rounds to a tenth of a second, at least one second."""
         return max(1.0, round(duration_s * self._request.stretch, 1))
 
     def job(
         self, number: int, at: float, *, gang: int, kind: str, owner: tuple[str, str], duration_s: float
     ) -> TraceJob:
-        """A job with these properties; weight and SLO are drawn if they were asked for."""
+        """Returns a job with these properties; draws weight and SLO if they are requested."""
         return TraceJob(
             at=round(at, 3),
             name=f"job-{number}",
@@ -305,7 +305,7 @@ class TraceGenerator:
     make: Callable[[GeneratorRequest], Iterator[TraceJob]]
     jobs: int
     rate_per_h: float
-    #: Whether jobs take several accelerators if nobody says.
+    #: Whether jobs take several accelerators by default.
     gangs: bool = True
 
 
@@ -329,7 +329,7 @@ def generator_request(
     slos: bool = False,
     stretch: float = 1.0,
 ) -> GeneratorRequest:
-    """The request, with the generator's own values for what was not said. Raises ConfigError for one out of bounds."""
+    """Completes a request with the generator's defaults. Raises ConfigError for a value out of bounds."""
     generator = _find_generator(name)
     jobs = generator.jobs if jobs is None else jobs
     rate_per_h = generator.rate_per_h if rate_per_h is None else rate_per_h

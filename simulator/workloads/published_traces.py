@@ -262,6 +262,6 @@ def _swf_job(row: TraceRow) -> TraceJob:
 
 
 def _swf_name(column: str, row: TraceRow, unknown: str) -> str:
-    """A number that stands for a name; -1: not known."""
+    """Makes a name of a number; returns `unknown` for -1."""
     number = int(row.number(column))
     return f"{column}-{number}" if number >= 0 else unknown

@@ -45,7 +45,7 @@ class ClusterLoad:
     accelerator_h: float
     #: Run time of a job, seconds.
     duration_s: Distribution
-    #: Accelerators asked for ÷ accelerators there, over the span of arrivals. None: all jobs arrive at once.
+    #: Accelerators requested ÷ accelerators of the cluster, over the span of arrivals. None: all jobs arrive at once.
     offered_load: float | None
     #: Least time in which the cluster could do the work, were it perfectly divisible.
     drained_after_h: float
@@ -55,7 +55,7 @@ class ClusterLoad:
 
 @dataclass(frozen=True, slots=True)
 class TraceDescription:
-    """Everything that `walras workload describe` tells."""
+    """Everything that `walras workload describe` shows."""
 
     source: str
     format: str

@@ -38,7 +38,7 @@ class Reallocation:
         self._moves: Iterator[Move] | None = None
 
     def begin(self, cycle: Cycle, stopping: list[JobRecord], moves: Iterable[Move]) -> None:
-        """Stop these jobs. `moves` are asked for when all are gone, each when those before it have their places."""
+        """Stops these jobs. `moves` are computed once all have ended, each after those before it are placed."""
         self._stopping, self._starting, self._moves = stopping, [], iter(moves)
         for job in stopping:
             revoke_attempt(cycle, job, Reason.POLICY_PREEMPTED)
@@ -65,7 +65,7 @@ class SteppedMechanism(ABC):
         self.reallocation = Reallocation(step_s)
 
     def settle(self, cycle: Cycle) -> None:
-        """Nothing to do but where a step has ended, a solve is answered, or somebody is being moved."""
+        """Acts only when a step has ended, a solve was answered, or a reallocation is under way."""
         if cycle.beat is not None:
             cycle.beat = None
             self.step_ended(cycle)
@@ -168,7 +168,7 @@ def step_problem(cycle: Cycle, ways: ConfigurationsOf) -> Problem:
 
 
 def keep_in_place(cycle: Cycle, wanted: WantedAccelerators) -> StepPlacement:
-    """Whoever has as many accelerators of that pool as before stays; the others are put close together."""
+    """Keeps jobs in place that have as many accelerators of that pool as before; packs the others closely."""
     ledger = cycle.ledger
     kept = {
         job_id

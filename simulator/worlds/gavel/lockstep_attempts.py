@@ -28,7 +28,7 @@ class LockstepAttempts(AttemptSimulator):
         engine.on_command[BeginRound] = self._begin_round
         #: Attempts under way, in order of start.
         self._runs: dict[JobId, SimAttempt] = {}
-        #: Steps of this round by job, and when they are done; jobs that complete in it are told of by themselves.
+        #: Steps of this round by job, and when they are done; completions are reported one by one.
         self._steps: dict[JobId, float] = {}
         self._stops_at: dict[JobId, float] = {}
         self._round_s = 0.0
@@ -36,7 +36,7 @@ class LockstepAttempts(AttemptSimulator):
         self._idle = True
         #: Jobs have arrived since the last beat.
         self._has_arrivals = False
-        #: No more will, and whether the scheduler was told while nothing ran.
+        #: Whether the workload has ended, and whether an idle round has reported that.
         self._arrivals_over = False
         self._idle_reported = False
         self._starting: list[SimAttempt] = []
@@ -127,7 +127,7 @@ class LockstepAttempts(AttemptSimulator):
         return steps, stops_at
 
     def _completes(self, run: SimAttempt, steps: float) -> bool:
-        """Whether the job is through after so many steps more."""
+        """Whether the job completes with these steps."""
         return steps == run.job.plan.steps - run.job.steps
 
     def _whole_steps(self, run: SimAttempt) -> int:
@@ -156,7 +156,7 @@ class LockstepAttempts(AttemptSimulator):
         return (*events, *self._end_round(at))
 
     def _count_round(self, at: float, run: SimAttempt, steps: float) -> Iterable[Event]:
-        """The round's steps are made and saved; what else is to be told of it."""
+        """Counts and saves the round's steps; returns further events."""
         job = run.job
         job.steps += steps
         job.worked_steps += steps
@@ -164,14 +164,14 @@ class LockstepAttempts(AttemptSimulator):
         return ()
 
     def _end_round(self, at: float) -> Iterable[Event]:
-        """Everybody stands still: the scheduler's turn, until it says how to go on."""
+        """Ends the round: all attempts wait for the scheduler to begin the next one."""
         self._idle = self._has_arrivals = False
         runs = self._runs
         steps, stopped_at = [run.job.steps for run in runs.values()], [self._stops_at[job_id] for job_id in runs]
         return (RoundEnded(at, list(runs), steps, stopped_at),)
 
     def _wait_for_arrivals(self, now: float) -> None:
-        """Nothing is to run: go on when jobs arrive; where none will, say so once."""
+        """Nothing runs: the next arrival ends the idle round; the end of the workload is reported once."""
         if self._has_arrivals or (self._arrivals_over and not self._idle_reported):
             self._idle_reported = self._arrivals_over
             self._engine.schedule(now, self._end_idle_round)

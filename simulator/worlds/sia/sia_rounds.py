@@ -112,8 +112,8 @@ class SiaGavel(GavelPolicy):
         names = [self.names[JobId(job_id)] for job_id in problem.jobs.job_id.tolist()]
         order = np.array(sorted(range(len(names)), key=names.__getitem__))
         rows, speed = np.arange(len(order)), problem.speed[order]
-        nobody = np.full(len(rows), -1)
-        units = ShareUnits(rows, nobody, problem.count[order], speed, np.zeros_like(speed), len(rows), problem.total)
+        no_second = np.full(len(rows), -1)
+        units = ShareUnits(rows, no_second, problem.count[order], speed, np.zeros_like(speed), len(rows), problem.total)
         polytope = SharePolytope(units)
         polytope.add_base()
         found = polytope.solve(self.solver, polytope.rate_cost(np.ones(len(problem.total))))
