@@ -75,7 +75,7 @@ def test_what_a_file_says_reaches_the_scenario() -> None:
     assert scenario.truth.default_costs == AttemptCosts(20.0, 30.0, 600.0, 10.0, 2.0, 15.0)
     assert (scenario.world.speed_noise, scenario.world.cost_noise, scenario.world.report_noise) == (0.1, 0.35, 0.02)
     assert (scenario.world.report_s, scenario.oracle) == (60.0, False)
-    assert (scenario.lengths.told, scenario.lengths.spread) == (True, 0.5)
+    assert (scenario.lengths.known, scenario.lengths.spread) == (True, 0.5)
     assert (scenario.faults.death_every_s, scenario.faults.repair_s, scenario.faults.lease_s) == (
         2.592e6,
         3600.0,
