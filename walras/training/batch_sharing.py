@@ -54,7 +54,7 @@ class OwnWorkTimer:
         self._hooks, self._began = [], None
 
     def take_sample_s(self) -> float | None:
-        """Seconds per sample, the median of the steps timed since this was last asked; None where there are none."""
+        """Returns the median seconds per sample of the steps timed since the last call; None if no step was timed."""
         steps, self._steps = self._steps, []
         return median(_seconds(began, ended) / samples for samples, began, ended in steps) if steps else None
 
@@ -81,7 +81,7 @@ def _seconds(began: Any, ended: Any) -> float:
 
 #: The first steps after a start, and after a change, warm up: they are not timed.
 WARM_UP_STEPS = 2
-#: Steps before each meeting that are.
+#: Steps before each correction that are.
 TIMED_STEPS = 8
 _SOONEST = WARM_UP_STEPS + TIMED_STEPS
 #: Gangs up to this size show the share of every rank as a value.
@@ -116,7 +116,7 @@ class Shares:
         self._gang, self._bounds, self._pace = Gang(0), [self._own_bounds], 0.0
         #: Speeds of the ranks, up to a factor: by them batches are split.
         self._speeds: Sequence[float] = [1.0]
-        #: Samples per second of each rank, smoothed; empty before the first meeting.
+        #: Samples per second of each rank, smoothed; empty before the first correction.
         self._measured: list[float] = []
         self._split: tuple[int, tuple[int, ...]] = (0, ())
         self._own_time = OwnWorkTimer(model)
@@ -151,7 +151,7 @@ class Shares:
     def join(
         self, gang: Gang, seed: int, pace: float | None, values: ReportedValues, log: Callable[[str], None]
     ) -> int:
-        """Find the others; called by all of them alike. Returns the seed of rank 0: all read the data in one order."""
+        """Gather bounds, paces and seeds of all ranks, on every rank. Returns rank 0's seed: one order of data."""
         self._gang, self._pace, self._values = gang, pace or 0.0, values
         self._log = log if gang.rank == 0 else _log_nothing
         high, low = divmod(seed % 2**64, 2**32)
@@ -196,7 +196,7 @@ class Shares:
             yield found
 
     def _end_step(self) -> bool:
-        """True if the next batch is shared otherwise."""
+        """Returns True if the next batch is shared in another way."""
         own = self.of(self.whole)[self._gang.rank]
         self._own_time.stop(max(1, own))
         self._steps += 1
@@ -208,7 +208,7 @@ class Shares:
         return has_changed
 
     def _correct_shares(self) -> bool:
-        """Tell the others how long a sample took here, and come to the same shares as they do."""
+        """Exchange the time per sample with the other ranks; every rank computes the same new shares."""
         sample_s = self._own_time.take_sample_s() or 0.0
         if sample_s and self._pace:  # an emulated accelerator takes as long as it is to take
             sample_s = max(sample_s, self._gang.world_size / (self._pace * self._largest))
@@ -231,7 +231,7 @@ class Shares:
     # ------------------------------------------------------------------------------------------- who has what
 
     def _own(self, whole: int) -> range:
-        """This rank's samples of a batch. With fewer samples than ranks, who gets none looks at the first with weight
+        """This rank's samples of a batch. With fewer samples than ranks, a rank without any takes the first with weight
         0: everybody takes part in the exchange of gradients."""
         shares, rank = self.of(whole), self._gang.rank
         first = sum(shares[:rank])
@@ -254,4 +254,4 @@ def _as_sum(shares: Sequence[int]) -> str:
 
 
 def _log_nothing(_: str) -> None:
-    """Only one of the ranks speaks."""
+    """Only rank 0 logs."""

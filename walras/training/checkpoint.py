@@ -30,7 +30,7 @@ _FILE_NAME = re.compile(r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}$")
 
 
 class TornCheckpoint(RuntimeError):
-    """A checkpoint that is not what its manifest says, or has none."""
+    """A checkpoint that differs from its manifest, or has no manifest."""
 
 
 def attempt_folder(root: Path, attempt: int) -> Path:
@@ -201,7 +201,7 @@ class Checkpoint:
         self._committed: list[CheckpointReference] = []
 
     def open(self, settings: JobEnvironment, log: Callable[[str], None]) -> CheckpointReference | None:
-        """Find where to save and what to resume from. `say` is told of torn checkpoints.
+        """Find where to save and what to resume from. `log` receives a line for every torn checkpoint.
 
         Raises:
             TornCheckpoint: the checkpoint that the scheduler named is damaged, and so are those before it.
@@ -222,7 +222,7 @@ class Checkpoint:
 
     @property
     def objects(self) -> tuple[Any, ...]:
-        """What it saves, by whatever name."""
+        """The objects that are saved."""
         return tuple(self._objects.values())
 
     @property
@@ -231,11 +231,11 @@ class Checkpoint:
         return self._root is not None
 
     def is_due(self, seconds: float) -> bool:
-        """So long after the last one."""
+        """Returns True if a checkpoint is due this many seconds after the last one."""
         return self.every_s is not None and seconds >= self.every_s
 
     def is_due_at(self, step: int, counted: int) -> bool:
-        """At this step, the last of so many counted at once."""
+        """Returns True if a checkpoint is due at this step, the last of `counted` steps that were counted at once."""
         return self.every_steps is not None and step % self.every_steps < counted
 
     def partial(self, step: int) -> Path:
@@ -266,7 +266,7 @@ class Checkpoint:
             thing.load_state_dict(read_state(folder, name))
 
     def prune(self, recorded: set[str] | None) -> None:
-        """Rank 0: delete what nobody resumes from any more.
+        """Rank 0: delete checkpoints from which no attempt can resume any more.
 
         Args:
             recorded: digests that the server has recorded; None without a scheduler. A scheduler resumes from the
@@ -333,7 +333,7 @@ def _unwrapped(thing: Any) -> Any:
 
 
 def _check_loadable(torch: Any, folder: Path, name: str) -> None:
-    """A state that cannot be read back is found out at the first save, not at the first resume."""
+    """Raises TypeError at the first save, rather than at the first resume, for a state that cannot be loaded again."""
     try:
         torch.load(folder / f"{name}.pt", map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises pickle's errors, which are of every kind
@@ -374,7 +374,7 @@ def _verified(path: Path, log: Callable[[str], None]) -> CheckpointReference | N
 
 
 def rank_values(folder: Path, rank: int) -> Mapping[str, Any] | None:
-    """What this rank saved; None where the checkpoint was made by fewer ranks."""
+    """Returns what this rank saved; None if fewer ranks made the checkpoint."""
     if not (folder / f"rank-{rank}.json").exists():
         return None
     values = read_json(folder, f"rank-{rank}")

@@ -32,7 +32,7 @@ EXIT_STOPPED = 143
 REPORT_EVERY_S = 0.5
 POLL_EVERY_S = 0.02
 DRAIN_S = 2.0
-#: There is no further batch.
+#: What `next` returns after the last batch.
 _EXHAUSTED = object()
 
 
@@ -81,7 +81,7 @@ class Loop:
         self._has_changed, self._is_parking = True, False
         self._is_ready = self._in_epochs = self._is_finished = False
         self._epoch_count: int | None = None
-        #: All ranks have agreed to stop, and have saved what could be. A job that was at its end ends as if nobody had.
+        #: All ranks have agreed to stop, and have saved if they could. A job at its last step still ends normally.
         self._is_ending = False
         # Both stand in until the first step: by then the script has initialised torch.distributed, if it ever does.
         if fork is not None and (noise_every is not None or on_change is not None):
@@ -231,7 +231,7 @@ class Loop:
             self._seed = int(own["seed"])
 
     def _begin(self, source: BatchSource, part: int) -> Iterator[Any]:
-        """The batches of this epoch from where the job stands, in the batch it is to have."""
+        """The batches of this epoch from the job's position on, in the batch size that is now wanted."""
         place, folder, self._place = self._place, None, None
         if place is not None and place.epoch == self.epoch:
             folder = self._resumed
@@ -281,7 +281,7 @@ class Loop:
         return self._limit is not None and self.step >= self._limit
 
     def _samples(self, source: BatchSource, batch: Any = None) -> int | None:
-        """In one batch, over all ranks."""
+        """Samples in one batch over all ranks; None if unknown."""
         each = source.batch_size or (self._shares.whole if self._shares is not None else samples_in(batch))
         return None if each is None else each * self._readers
 
@@ -294,7 +294,7 @@ class Loop:
         self._meter.step(at)
 
     def _own_batches(self, fork: Fork, source: BatchSource, epoch: int) -> Iterator[Any]:
-        """A part's batches, round by round; its steps and those of the others count when they have met."""
+        """Yields a part's batches, round by round; steps of all parts count when the round has ended."""
         if source.count is None:
             raise TypeError("the parts of a fork share data that has a length and can begin at any batch")
         while (left := source.count - self._batch) > 0 and not self._is_at_limit:
@@ -345,7 +345,7 @@ class Loop:
 
     @property
     def _may_be_done(self) -> bool:
-        """At the end of a call of steps(): false if there are more epochs; only the script knows what else there is."""
+        """At the end of a call of steps(): False if more epochs follow. Only the script knows what else it will do."""
         is_last = self._epoch_count is not None and self.epoch + 1 >= self._epoch_count
         return is_last or not self._in_epochs
 
@@ -367,7 +367,7 @@ class Loop:
         sys.exit(EXIT_CHECKPOINTED if saved else EXIT_STOPPED)
 
     def _finish(self) -> None:
-        """Training is over: save what came since the last checkpoint, and say where it ended."""
+        """Training is over: save if steps were made since the last checkpoint, and report the final step."""
         if self.step != self._saved_step:
             self.save()
         self._report(time.monotonic())

@@ -63,24 +63,24 @@ def _from_hex(torch: Any, text: str) -> Any:
 
 @dataclass(frozen=True)
 class DataPosition:
-    """So many batches into a call of steps() in an epoch."""
+    """A position in the data: the number of batches done in a call of steps() in an epoch."""
 
     epoch: int
     #: How many times steps() had been called in this epoch before.
     part: int
     batch: int
-    #: Ranks that read batches of their own, and samples in each of them (None: not known), where this was counted.
+    #: Ranks that read batches of their own, and samples in each batch (None: unknown), when the position was counted.
     ranks: int
     batch_size: int | None
 
     def as_saved(self) -> dict[str, Any]:
-        """What the checkpoint keeps of it."""
+        """Its fields in the checkpoint's JSON."""
         position = {"epoch": self.epoch, "part": self.part, "batch": self.batch}
         return {**position, "world_size": self.ranks, "batch_size": self.batch_size}
 
 
 def read_position(folder: Path) -> tuple[DataPosition, int, dict[str, Any]]:
-    """The place that a checkpoint was made at, the steps done by then, and the script's values."""
+    """Returns the position at which a checkpoint was made, the steps done by then, and the script's values."""
     saved = read_json(folder, "loop")
     place = DataPosition(
         int(saved["epoch"]),
@@ -95,7 +95,7 @@ def read_position(folder: Path) -> tuple[DataPosition, int, dict[str, Any]]:
 def seek_source(
     source: BatchSource, place: DataPosition, folder: Path, rank: int, readers: int, log: Callable[[str], None]
 ) -> int:
-    """Bring a source to where the checkpoint in the folder was made; returns how many batches that skips."""
+    """Move a source to where the checkpoint in the folder was made; returns how many batches that skips."""
     name = f"loader-{rank}"
     batch = rescale_position(place.batch, (place.ranks, place.batch_size), (readers, source.batch_size))
     if place.ranks != readers:
@@ -112,7 +112,7 @@ def seek_source(
 
 @dataclass(frozen=True)
 class CheckpointSaver:
-    """Called by all ranks alike, at the same step."""
+    """Saves a checkpoint. Every rank calls it, at the same step."""
 
     checkpoint: Checkpoint
     gang: Gang
@@ -121,7 +121,7 @@ class CheckpointSaver:
     is_scheduled: bool
 
     def save(self, step: int, place: DataPosition, seed: int, source: BatchSource | None) -> bool:
-        """False if it failed, and then that was said."""
+        """Returns False if saving failed; the reason was logged."""
         started_at = time.monotonic()
         is_written = True
         try:

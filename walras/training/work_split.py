@@ -30,9 +30,9 @@ class SampleBounds:
 
 
 def split_samples(batch: int, speeds: Sequence[float], bounds: Sequence[SampleBounds]) -> tuple[int, ...]:
-    """Whole samples in proportion to speed, within the rooms, that sum to the batch exactly.
+    """Whole samples in proportion to speed, within the bounds, that sum to the batch exactly.
 
-    Raises ValueError where the rooms do not hold the batch.
+    Raises ValueError if the bounds do not admit the batch.
     """
     if not sum(bound.least for bound in bounds) <= batch <= sum(bound.most for bound in bounds):
         raise ValueError(f"a batch of {batch} does not fit between the least and the most that the workers can take")
@@ -47,7 +47,7 @@ def split_samples(batch: int, speeds: Sequence[float], bounds: Sequence[SampleBo
 
 
 def _shares_within_bounds(batch: float, speeds: Sequence[float], bounds: Sequence[SampleBounds]) -> list[float]:
-    """Shares c v_k clamped to their rooms, with c such that they sum to the batch (bisection on c)."""
+    """Shares c v_k clamped to their bounds, with c such that they sum to the batch (bisection on c)."""
     low, high = 0.0, max(bound.most / speed for bound, speed in zip(bounds, speeds, strict=True))
     for _ in range(200):
         middle = 0.5 * (low + high)
@@ -71,7 +71,7 @@ def rebalance_shares(
 ) -> tuple[int, ...]:
     """New shares by how long each worker took over its own (smoothed by the caller); the same inside the dead band.
 
-    Shares and times are positive, and the shares keep to the rooms.
+    Shares and times are positive, and the shares keep to the bounds.
     """
     speeds = [share / time_s for share, time_s in zip(shares, times_s, strict=True)]
     found = split_samples(sum(shares), speeds, bounds)
