@@ -25,7 +25,7 @@ Targets of a level:
 A class that does not rise keeps its floor at every level.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -52,25 +52,19 @@ class ClassProblem:
     #: How much there is of each row, > 0 for every row that is used (r,).
     capacity: FloatArray
 
-    @property
-    def classes(self) -> int:
-        """k."""
-        return len(self.size)
+    #: k, C and r.
+    classes: int = field(init=False)
+    columns: int = field(init=False)
+    rows: int = field(init=False)
+    #: True: every column uses exactly one row, so use c belongs to column c.
+    single_use: bool = field(init=False)
 
-    @property
-    def columns(self) -> int:
-        """C."""
-        return len(self.use_first) - 1
-
-    @property
-    def rows(self) -> int:
-        """r."""
-        return len(self.capacity)
-
-    @property
-    def single_use(self) -> bool:
-        """True: every column uses exactly one row, so use c belongs to column c."""
-        return len(self.use_row) == self.columns and self.use_first[-1] == self.columns
+    def __post_init__(self) -> None:
+        columns = len(self.use_first) - 1
+        sizes = (len(self.size), columns, len(self.capacity))
+        for name, value in zip(("classes", "columns", "rows"), sizes, strict=True):
+            object.__setattr__(self, name, value)
+        object.__setattr__(self, "single_use", bool(len(self.use_row) == columns and self.use_first[-1] == columns))
 
     def owner(self) -> IntArray:
         """Class of each column (C,)."""
@@ -203,6 +197,26 @@ class ThemisTargets:
         return target, np.where(rising, self.pace / share**2, 0.0)
 
 
+class TierRule(Protocol):
+    """What classes are to have, tier by tier."""
+
+    @property
+    def tiers(self) -> int:
+        """How many families of targets follow each other."""
+        ...
+
+    def targets(self, tier: int, kept: FloatArray, cap: FloatArray, settled: BoolArray) -> TargetFunction:
+        """Targets of a tier: at z = 0 at most `kept`, for whoever has settled always `kept`, never above `cap`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Lexicographic:
+    """Level by level: the largest level, then what it leaves for those that can still rise, tier by tier."""
+
+    rule: TierRule
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class WeightTierRule:
     """min(w z, cap); afterwards, among those of weight 0, min(z, cap)."""
@@ -244,7 +258,11 @@ def level_reached(targets: TargetFunction, utility: FloatArray, near: float = 0.
     """The largest level whose targets the utilities reach (k,). It is found sooner the closer `near` is to it."""
     utility = utility * (1 + FULL)
     if isinstance(targets, CappedTargets):  # known without a search
-        return _capped_level_reached(targets, utility)
+        rising = targets.slope > 0
+        if np.any(utility[~rising] < targets.floor[~rising]):
+            return 0.0
+        short = rising & (utility < targets.cap)
+        return min(float((utility[short] / targets.slope[short]).min(initial=np.inf)), targets.highest)
     low, high = 0.0, targets.highest
     if np.all(utility >= targets.at(high)[0]):
         return high
@@ -260,16 +278,6 @@ def level_reached(targets: TargetFunction, utility: FloatArray, near: float = 0.
         else:
             high = middle
     return low
-
-
-def _capped_level_reached(targets: CappedTargets, utility: FloatArray) -> float:
-    """Everybody that is not full has its slope times the level; 0 where a floor is not held."""
-    rising = targets.slope > 0
-    if np.any(utility[~rising] < targets.floor[~rising]):
-        return 0.0
-    short = rising & (utility < targets.cap)
-    highest = targets.highest
-    return min(float((utility[short] / targets.slope[short]).min(initial=np.inf)), highest)
 
 
 def constraint_violation(problem: Problem, x: FloatArray) -> float:

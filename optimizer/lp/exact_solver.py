@@ -30,12 +30,12 @@ from optimizer.classes.class_problem import (
 )
 from optimizer.classes.segments import max_by, sum_by
 from optimizer.decision import Status
-from optimizer.lp.dual_newton.dual_bound import dual_bound, prices_per_level
+from optimizer.lp.dual_newton.best_responses import prices_per_level
+from optimizer.lp.dual_newton.dual_bound import dual_bound
+from optimizer.lp.engine_choice import CVXPY_SIMPLEX_ROWS
 from optimizer.lp.highs import NO_VALUES, LinearProgram, LinearSolution
 from optimizer.problem import FloatArray, IntArray
 
-#: Rows up to which HiGHS's dual simplex is the faster one; above, its interior point method.
-_SIMPLEX_ROWS = 1000
 #: HiGHS's smallest: a full job must not look short of its best by rounding.
 _TOLERANCE = 1e-10
 #: Clarabel's, tighter than usual: shares are known to about the root of the gap.
@@ -84,7 +84,7 @@ def _highs_options(rows: int) -> dict[str, Any]:
     return {
         "solver": cp.HIGHS,
         "highs_options": {
-            "solver": "simplex" if rows <= _SIMPLEX_ROWS else "ipm",
+            "solver": "simplex" if rows <= CVXPY_SIMPLEX_ROWS else "ipm",
             "simplex_iteration_limit": _SIMPLEX_ITERATIONS,
             "ipm_iteration_limit": _IPM_ITERATIONS,
             "primal_feasibility_tolerance": _TOLERANCE,

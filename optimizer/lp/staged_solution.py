@@ -4,14 +4,14 @@
 gang: `shares_per_column` adds up what such pairs give to each job and what they hold of a pool.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
 from optimizer.classes.aggregation import AggregatedProblem
 from optimizer.classes.class_problem import ClassProblem, ClassSolution, MaxMin, MaxSum, NashWelfare, Objective
 from optimizer.classes.segments import max_by, sum_by
-from optimizer.decision import ColocatedJobs, SolveStage, StageKind, Status, no_colocated_jobs
+from optimizer.decision import NO_COLOCATED_JOBS, ColocatedJobs, SolveStage, StageKind, Status
 from optimizer.problem import BoolArray, FloatArray, IntArray, Problem
 from optimizer.utility.fair_share import Utility, pool_columns
 
@@ -95,7 +95,7 @@ class StagedSolution:
     x: FloatArray
     stages: tuple[SolveStage, ...]
     #: Shares of jobs that run two by two, beside those in `x`.
-    packed: ColocatedJobs = field(default_factory=no_colocated_jobs)
+    packed: ColocatedJobs = NO_COLOCATED_JOBS
 
     def worth_of(self, worth: FloatArray) -> FloatArray:
         """What the shares are worth to each job, at so much for each column run all the time: (c,) -> (n,)."""

@@ -28,7 +28,7 @@ from optimizer.classes.class_problem import MaxMin, ThemisTargets
 from optimizer.classes.segments import max_by
 from optimizer.decision import Certificate, Memory, Quote, Shares
 from optimizer.lp.column_generation.colocation_blocks import colocation_keys
-from optimizer.lp.lexicographic import solve_in_stages
+from optimizer.lp.solver import solve
 from optimizer.lp.staged_solution import SolveInput, StagedSolution
 from optimizer.policies.share_answers import empty_answer, fair_share_answer, staged_certificate
 from optimizer.policy import HeterogeneityAware, LeftoverRule, Newcomer, SpaceSharing
@@ -82,12 +82,15 @@ class FinishTimeFairness:
         pace = problem.jobs.gang * times.pace / equal  # as a fair-share utility
         cap = np.where(times.rising, utility.best, 0.0)
         classes = aggregate_problem(
-            problem, utility.usable, [utility.worth], [pace, times.past, *colocation_keys(problem, packed=self.packed)]
+            problem,
+            utility.usable,
+            [utility.worth],
+            [pace, times.past, *(colocation_keys(problem) if self.packed else ())],
         )
         worth = classes.per_column(utility.worth)
         targets = ThemisTargets(classes.per_class(pace), classes.per_class(times.past), classes.per_class(cap))
         asked = SolveInput(problem, utility, classes, self.packed)
-        staged = solve_in_stages(asked, MaxMin(worth, targets), leftover=self.then == "sum")
+        staged, _ = solve(asked, MaxMin(worth, targets), leftover=self.then == "sum")
         return fair_share_answer(staged, _certificate(staged, times), weighted=False), remember_isolated_time(
             problem, times
         )

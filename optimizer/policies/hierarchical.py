@@ -17,8 +17,10 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic.dataclasses import dataclass
 
 from optimizer.classes.aggregation import aggregate_problem
+from optimizer.classes.class_problem import Lexicographic
 from optimizer.classes.segments import max_by
 from optimizer.decision import Memory, Quote, Shares
+from optimizer.lp.solver import solve
 from optimizer.lp.staged_solution import SolveInput, StagedSolution
 from optimizer.policies.share_answers import empty_answer, fair_share_answer, staged_certificate
 from optimizer.policy import HeterogeneityAware, Newcomer
@@ -140,13 +142,12 @@ class Hierarchical:
         utility = _within_limits(fair_share_utility(problem, aware=self.aware), held, problem)
         if not utility.usable.any():
             return empty_answer(problem), memory
-        from optimizer.lp.interior_point.progressive_filling import fill_in_stages  # imports scipy
-
         weight, place = problem.jobs.weight, held.place.astype(np.float64)
         inside = [weight, place, held.rank, problem.jobs.entity.astype(np.float64) if len(held.limited) else place]
         classes = held.rows(aggregate_problem(problem, utility.usable, [utility.worth], inside))
         tree = held.tree(classes, weight, float(problem.pools.capacity.sum()))
-        staged, memory = fill_in_stages(SolveInput(problem, utility, classes), EntityTierRule(tree), memory)
+        asked = SolveInput(problem, utility, classes)
+        staged, memory = solve(asked, Lexicographic(EntityTierRule(tree)), memory)
         return _hierarchical_answer(staged, held), memory
 
     def value(self, newcomer: Newcomer, quote: Quote) -> FloatArray:

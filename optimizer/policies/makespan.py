@@ -24,7 +24,7 @@ from optimizer.classes.aggregation import aggregate_problem
 from optimizer.classes.class_problem import CappedTargets, MaxMin
 from optimizer.decision import Certificate, Memory, Quote, Shares
 from optimizer.lp.column_generation.colocation_blocks import colocation_keys
-from optimizer.lp.lexicographic import solve_in_stages
+from optimizer.lp.solver import solve
 from optimizer.lp.staged_solution import SolveInput, StagedSolution
 from optimizer.policies.share_answers import empty_answer, fair_share_answer, staged_certificate
 from optimizer.policy import HeterogeneityAware, LeftoverRule, Newcomer, SpaceSharing
@@ -74,12 +74,12 @@ class Makespan:
             return empty_answer(problem, maximise=False), None
         slope = problem.jobs.gang * equal_split_seconds_left(problem, utility)  # utility that ends the job in a second
         classes = aggregate_problem(
-            problem, utility.usable, [utility.worth], [slope, *colocation_keys(problem, packed=self.packed)]
+            problem, utility.usable, [utility.worth], [slope, *(colocation_keys(problem) if self.packed else ())]
         )
         worth, best = classes.per_column(utility.worth), classes.per_class(utility.best)
         targets = CappedTargets(classes.per_class(slope), best, np.zeros(len(best)))
         asked = SolveInput(problem, utility, classes, self.packed)
-        staged = solve_in_stages(asked, MaxMin(worth, targets), leftover=self.then == "sum")
+        staged, _ = solve(asked, MaxMin(worth, targets), leftover=self.then == "sum")
         return fair_share_answer(staged, _certificate(staged, slope), weighted=False), None
 
     def value(self, newcomer: Newcomer, quote: Quote) -> FloatArray:

@@ -22,7 +22,7 @@ from pydantic.dataclasses import dataclass
 from optimizer.classes.aggregation import aggregate_problem
 from optimizer.classes.class_problem import NashWelfare
 from optimizer.decision import Certificate, Memory, Quote, Shares, StageKind
-from optimizer.lp.lexicographic import solve_in_stages
+from optimizer.lp.solver import solve
 from optimizer.lp.staged_solution import SolveInput, StagedSolution
 from optimizer.policies.share_answers import empty_answer, fair_share_answer, staged_certificate
 from optimizer.policy import HeterogeneityAware, Newcomer
@@ -68,7 +68,7 @@ class ProportionalFairness:
             return empty_answer(problem), None
         classes = aggregate_problem(problem, utility.usable, [utility.worth], [utility.weight])
         objective = NashWelfare(classes.per_column(utility.worth), classes.per_class(utility.weight))
-        staged = solve_in_stages(SolveInput(problem, utility, classes), objective)
+        staged, _ = solve(SolveInput(problem, utility, classes), objective)
         return fair_share_answer(staged, _certificate(staged)), None
 
     def value(self, newcomer: Newcomer, quote: Quote) -> FloatArray:

@@ -27,7 +27,7 @@ from optimizer.classes.class_problem import (
 from optimizer.classes.segments import max_by
 from optimizer.decision import Certificate, Quote, Shares, SolveStage, StageKind, Status
 from optimizer.lp.column_generation.colocation_blocks import colocation_keys
-from optimizer.lp.lexicographic import single_stage, solve_class_problem, solve_in_stages
+from optimizer.lp.solver import solve
 from optimizer.lp.staged_solution import (
     SolveInput,
     StagedSolution,
@@ -174,7 +174,10 @@ def maximise_sum(problem: Problem, utility: Utility, wanted: SumObjective) -> Sh
     """Solve and answer; `relaxed` lists the jobs whose floor was too much to hold together with the others."""
     keep = utility.usable & ((wanted.value > 0) | (wanted.floor > 0)[problem.columns.job])
     classes = aggregate_problem(
-        problem, keep, [utility.worth, wanted.value], [wanted.floor, *colocation_keys(problem, packed=wanted.packed)]
+        problem,
+        keep,
+        [utility.worth, wanted.value],
+        [wanted.floor, *(colocation_keys(problem) if wanted.packed else ())],
     )
     asked = SolveInput(problem, utility, classes, wanted.packed)
     quote = Quote(np.zeros(len(problem.pools)), wanted.unit, 1.0)
@@ -182,7 +185,7 @@ def maximise_sum(problem: Problem, utility: Utility, wanted: SumObjective) -> Sh
         staged = StagedSolution(asked, Status.OPTIMAL, "nothing adds anything", np.zeros(len(problem.columns)), ())
     else:
         value, worth = classes.per_column(wanted.value), classes.per_column(utility.worth)
-        staged = _solve_with_floors(asked, MaxSum(value, worth, classes.per_class(wanted.floor)))
+        staged, _ = solve(asked, MaxSum(value, worth, classes.per_class(wanted.floor)), leftover=False)
         quote = Quote(staged.stages[0].prices, wanted.unit, 1.0)
     objective, bound = staged.first()
     if not wanted.maximise:
@@ -190,21 +193,6 @@ def maximise_sum(problem: Problem, utility: Utility, wanted: SumObjective) -> Sh
     certificate = staged_certificate(staged, objective, bound, maximise=wanted.maximise)
     gain = np.where(utility.usable, wanted.value, 0.0)
     return shares_answer(staged, certificate, quote, gain, _missed_floors(staged, wanted.floor))
-
-
-def _solve_with_floors(asked: SolveInput, objective: MaxSum) -> StagedSolution:
-    """One stage, with the floors that can all be held at once; where jobs may be packed there are none."""
-    if asked.packed:
-        return solve_in_stages(asked, objective, leftover=False)
-    market, found = asked.classes.market, solve_class_problem(asked.classes.market, objective)
-    if found.status is Status.INFEASIBLE and objective.floor.any():
-        from optimizer.lp.exact_solver import attainable_floors
-
-        objective = MaxSum(
-            objective.value, objective.worth, attainable_floors(market, objective.worth, objective.floor)
-        )
-        found = solve_class_problem(market, objective)
-    return single_stage(asked, objective, found)
 
 
 def _missed_floors(staged: StagedSolution, floor: FloatArray) -> IntArray:

@@ -13,6 +13,7 @@ from scipy import sparse
 from optimizer.classes.aggregation import aggregate_problem
 from optimizer.classes.class_problem import ClassProblem
 from optimizer.classes.segments import max_by
+from optimizer.lp.highs import highs_model, highs_solver
 from optimizer.problem import FloatArray, IntArray, Problem
 from optimizer.utility.fair_share import usable_columns
 
@@ -90,32 +91,17 @@ class RentalProgram:
         rows = np.concatenate((owner, k + market.use_row, k + pool, k + p + pool, k + p + pool))
         columns = np.concatenate((column, np.repeat(column, uses), c + pool, c + pool, c + p + pool))
         matrix = sparse.csc_array((values, (rows, columns)), shape=(k + 2 * p, c + 2 * p))
-        lp = highspy.HighsLp()
-        lp.num_col_, lp.num_row_ = c + 2 * p, k + 2 * p
-        lp.col_cost_ = np.concatenate((-gross, self._usd_kept, np.maximum(self._usd_fetched - self._usd_kept, 0.0)))
-        lp.col_lower_ = np.zeros(c + 2 * p)
-        lp.col_upper_ = np.full(c + 2 * p, highspy.kHighsInf)
-        lp.row_lower_ = np.full(k + 2 * p, -highspy.kHighsInf)
-        lp.row_upper_ = np.concatenate((np.ones(k), base / self._scale, self._paid))
-        lp.a_matrix_.format_ = highspy.MatrixFormat.kColwise
-        lp.a_matrix_.start_ = matrix.indptr.astype(np.int32)
-        lp.a_matrix_.index_ = matrix.indices.astype(np.int32)
-        lp.a_matrix_.value_ = matrix.data
-        return lp
+        cost = np.concatenate((-gross, self._usd_kept, np.maximum(self._usd_fetched - self._usd_kept, 0.0)))
+        return highs_model(cost, matrix, np.concatenate((np.ones(k), base / self._scale, self._paid)))
 
 
 def _simplex(model: highspy.HighsLp) -> highspy.Highs:
-    highs = highspy.Highs()
-    options = {
-        "output_flag": False,
-        "solver": "simplex",
-        "simplex_iteration_limit": _SIMPLEX_ITERATIONS,
-        "primal_feasibility_tolerance": _TOLERANCE,
-        "dual_feasibility_tolerance": _TOLERANCE,
-        "threads": 1,
-    }
-    for name, chosen in options.items():
-        highs.setOptionValue(name, chosen)
+    highs = highs_solver(
+        solver="simplex",
+        simplex_iteration_limit=_SIMPLEX_ITERATIONS,
+        primal_feasibility_tolerance=_TOLERANCE,
+        dual_feasibility_tolerance=_TOLERANCE,
+    )
     highs.passModel(model)
     return highs
 

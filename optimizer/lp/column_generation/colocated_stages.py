@@ -1,6 +1,6 @@
 """Co-located solves in stages, and pairs of concrete jobs from time spent beside a kind of job.
 
-`solve_colocated_in_stages` is the counterpart of `solve_in_stages` where jobs may be co-located. A policy makes its
+`solve_colocated_in_stages` is what `optimizer.lp.solver.solve` does where jobs may be co-located. A policy makes its
 classes with the jobs' kinds among the keys (`colocation_keys`) and states the same objective as without co-location.
 Every stage carries the prices of utility and of time beside those of the pools: with pairs, those alone prove nothing.
 

@@ -47,10 +47,10 @@ class ColocationBlock:
         return len(self.member)
 
 
-def colocation_keys(problem: Problem, *, packed: bool) -> list[FloatArray]:
-    """What tells jobs apart where they may share, besides columns and targets: their kind, -1 if not listed (n,)."""
+def colocation_keys(problem: Problem) -> list[FloatArray]:
+    """What tells jobs apart that may share a gang, besides columns and targets: their kind, -1 if not listed (n,)."""
     pairs = problem.pairs
-    if pairs is None or not packed:
+    if pairs is None:
         return []
     listed = np.isin(pairs.kind, np.concatenate((pairs.first, pairs.second)))
     return [np.where(listed, pairs.kind, -1).astype(np.float64)]

@@ -29,7 +29,8 @@ from optimizer.classes.segments import max_by
 from optimizer.decision import Status
 from optimizer.lp.column_generation.colocation_blocks import SideDetails
 from optimizer.lp.column_generation.pair_pricing import PairDuals
-from optimizer.lp.highs import STATUS_OF_HIGHS
+from optimizer.lp.engine_choice import MASTER_SIMPLEX_COLUMNS
+from optimizer.lp.highs import STATUS_OF_HIGHS, highs_model, highs_solver, set_options
 from optimizer.problem import BoolArray, FloatArray, IntArray
 
 _CLARABEL_ITERATIONS = 200
@@ -83,8 +84,6 @@ def _clarabel_settings(tolerance: float) -> Any:
     return settings
 
 
-#: Columns up to which the dual simplex is the faster one; above, interior point methods.
-_SIMPLEX_COLUMNS = 6_000
 _SIMPLEX_TOLERANCE = 1e-10
 _IPM_TOLERANCE = 1e-7
 _SIMPLEX_ITERATIONS = 200_000
@@ -145,7 +144,11 @@ class MasterProgram:
         best = max_by(market.owner(), objective.worth, market.classes)
         self._best = np.where(best > 0, best, 1.0)
         self._capacity = np.where(market.capacity > 0, market.capacity, 1.0)
-        self._highs = highspy.Highs()
+        self._highs = highs_solver(
+            simplex_iteration_limit=_SIMPLEX_ITERATIONS,
+            ipm_iteration_limit=_IPM_ITERATIONS,
+            ipm_optimality_tolerance=_IPM_TOLERANCE,
+        )
 
     def solve(
         self, sides: SideDetails, greedy: IntArray, ask: MasterInput, *, vertex: bool, shut: BoolArray | None = None
@@ -177,7 +180,7 @@ class MasterProgram:
         equal[self._rows : self._rows + len(open_rows) + totals.shape[1]] = True
         program = _Program(matrix, -cost / scale, self._right(ask, more), equal)
         found = None
-        if not vertex and matrix.shape[1] > _SIMPLEX_COLUMNS:
+        if not vertex and matrix.shape[1] > MASTER_SIMPLEX_COLUMNS:
             found = self._in_the_middle(program, ask)
         found = found or self._by_highs(program, None if shut is None else np.flatnonzero(shut), ask, vertex=vertex)
         if found.status is not Status.OPTIMAL:
@@ -211,7 +214,7 @@ class MasterProgram:
         self._highs.run()
         if solver == "ipm" and self._highs.getModelStatus() != highspy.HighsModelStatus.kOptimal:
             solver = "simplex"
-            self._highs.setOptionValue("solver", solver)
+            set_options(self._highs, solver=solver)
             self._highs.run()
         status = STATUS_OF_HIGHS.get(self._highs.getModelStatus(), Status.FAILED)
         solution, info = self._highs.getSolution(), self._highs.getInfo()
@@ -282,42 +285,27 @@ class MasterProgram:
         return 2 * self._market.classes + self._market.rows
 
     def _options(self, columns: int, vertex: bool) -> str:
-        small = vertex and columns <= _SIMPLEX_COLUMNS
-        options = {
-            "output_flag": False,
-            "solver": "simplex" if small else "ipm",
-            "run_crossover": "on" if vertex else "off",
-            "simplex_iteration_limit": _SIMPLEX_ITERATIONS,
-            "ipm_iteration_limit": _IPM_ITERATIONS,
-            "ipm_optimality_tolerance": _IPM_TOLERANCE,
-            "primal_feasibility_tolerance": _SIMPLEX_TOLERANCE if small else _IPM_TOLERANCE,
-            "dual_feasibility_tolerance": _SIMPLEX_TOLERANCE if small else _IPM_TOLERANCE,
-            "threads": 1,
-        }
-        for name, value in options.items():
-            self._highs.setOptionValue(name, value)
+        small = vertex and columns <= MASTER_SIMPLEX_COLUMNS
+        tolerance = _SIMPLEX_TOLERANCE if small else _IPM_TOLERANCE
+        set_options(
+            self._highs,
+            solver="simplex" if small else "ipm",
+            run_crossover="on" if vertex else "off",
+            primal_feasibility_tolerance=tolerance,
+            dual_feasibility_tolerance=tolerance,
+        )
         return "simplex" if small else "ipm"
 
 
 def _highs_model(program: _Program, shut: IntArray | None, ask: MasterInput) -> highspy.HighsLp:
     """As HiGHS takes it, without the columns that are shut."""
-    lp, matrix = highspy.HighsLp(), program.matrix
-    lp.num_row_, lp.num_col_ = matrix.shape
-    lp.col_cost_ = program.cost
-    lp.col_lower_ = np.zeros(lp.num_col_)
-    upper = np.full(lp.num_col_, highspy.kHighsInf)
+    upper = np.full(len(program.cost), highspy.kHighsInf)
     if shut is not None:
         upper[shut] = 0.0
     if not ask.gain:
         upper[-1] = 0.0
-    lp.col_upper_ = upper
-    lp.row_lower_ = np.where(program.equal, 0.0, -highspy.kHighsInf)
-    lp.row_upper_ = program.right
-    lp.a_matrix_.format_ = highspy.MatrixFormat.kColwise
-    lp.a_matrix_.start_ = matrix.indptr.astype(np.int32)
-    lp.a_matrix_.index_ = matrix.indices.astype(np.int32)
-    lp.a_matrix_.value_ = matrix.data
-    return lp
+    row_lower = np.where(program.equal, 0.0, -highspy.kHighsInf)
+    return highs_model(program.cost, program.matrix, program.right, row_lower=row_lower, upper=upper)
 
 
 def _ties(sides: SideDetails, size: FloatArray) -> tuple[sparse.csr_array, IntArray]:

@@ -16,6 +16,7 @@ import numpy as np
 from optimizer.classes.class_problem import ClassProblem, MaxMin, MaxSum, level_reached
 from optimizer.classes.segments import sum_by
 from optimizer.decision import Status
+from optimizer.lp import engine_choice
 from optimizer.lp.column_generation.colocation_blocks import (
     ColocationBlock,
     PairSides,
@@ -39,8 +40,6 @@ from optimizer.lp.column_generation.pair_pricing import (
 from optimizer.lp.dual_newton.dual_bound import dual_bound
 from optimizer.problem import BoolArray, FloatArray, IntArray
 
-#: Sides up to which a market starts with all of them.
-_ALL_SIDES = 3_000
 #: Segments that a class asks for in each block and round.
 _PARTNERS = 3
 #: Sides that stay in the program, for each class; and that are named to a finer market.
@@ -101,7 +100,7 @@ class ColumnGenerator:
 
     def __init__(self, market: ClassProblem, blocks: tuple[ColocationBlock, ...]) -> None:
         self._market, self._blocks = market, blocks
-        self._whole = count_sides(blocks) <= _ALL_SIDES
+        self._whole = count_sides(blocks) <= engine_choice.ALL_PAIR_SIDES
         self._sides = all_sides(blocks) if self._whole else no_sides()
         self._promising = self._sides
         self._coarse: ColumnGenerator | None = None

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from optimizer.classes.class_problem import ClassProblem
+from optimizer.classes.class_problem import ClassProblem, MaxMin
 from optimizer.problem import BoolArray, FloatArray, IntArray
 
 #: Classes worked on at a time: the tables of a block stay in the processor's cache.
@@ -100,11 +100,9 @@ def cheapest_choice(market: ClassProblem, worth: FloatArray, cost: FloatArray, t
         cost: of each column at the prices, less what it earns (C,).
         target: worth that one member of each class must have (k,).
     """
-    choice = _blank(market.classes)
-    for block in class_tables(market, worth, cost):
-        part = slice(block.start, block.stop)
-        _fill(choice, part, cheapest_in_table(block, target[part]))
-    return choice
+    return _joined(
+        [cheapest_in_table(table, target[table.start : table.stop]) for table in class_tables(market, worth, cost)]
+    )
 
 
 def logarithmic_choice(market: ClassProblem, worth: FloatArray, cost: FloatArray, weight: FloatArray) -> ClassChoice:
@@ -115,11 +113,16 @@ def logarithmic_choice(market: ClassProblem, worth: FloatArray, cost: FloatArray
         cost: of each column at the prices, >= 0 (C,).
         weight: of one member of each class (k,).
     """
-    choice = _blank(market.classes)
-    for block in class_tables(market, worth, cost):
-        part = slice(block.start, block.stop)
-        _fill(choice, part, logarithmic_in_table(block, weight[part]))
-    return choice
+    return _joined(
+        [logarithmic_in_table(table, weight[table.start : table.stop]) for table in class_tables(market, worth, cost)]
+    )
+
+
+def prices_per_level(market: ClassProblem, level: MaxMin, prices: FloatArray, z: float) -> FloatArray:
+    """Prices in units of the level: such that a little less of it, just below z, saves as much as it is less (r,)."""
+    target, rise = level.targets.at(z)
+    cost = float(market.size @ (cheapest_choice(market, level.worth, market.cost(prices), target).slope * rise))
+    return prices / cost if cost > 0 else prices
 
 
 def choice_demand(market: ClassProblem, choice: ClassChoice) -> FloatArray:
@@ -142,20 +145,20 @@ def class_worth(market: ClassProblem, worth: FloatArray, x: FloatArray) -> Float
     return gained
 
 
-def _blank(classes: int) -> ClassChoice:
+def _joined(choices: list[ClassChoice]) -> ClassChoice:
+    """The choices of all tables, one after the other."""
+    if len(choices) == 1:
+        return choices[0]
+    if not choices:
+        none = np.zeros(0)
+        return ClassChoice(np.zeros((0, 2), dtype=np.int64), np.zeros((0, 2)), none, none, none.astype(bool))
     return ClassChoice(
-        column=np.full((classes, 2), -1, dtype=np.int64),
-        share=np.zeros((classes, 2)),
-        cost=np.zeros(classes),
-        slope=np.zeros(classes),
-        reached=np.ones(classes, dtype=bool),
+        column=np.concatenate([each.column for each in choices]),
+        share=np.concatenate([each.share for each in choices]),
+        cost=np.concatenate([each.cost for each in choices]),
+        slope=np.concatenate([each.slope for each in choices]),
+        reached=np.concatenate([each.reached for each in choices]),
     )
-
-
-def _fill(choice: ClassChoice, part: slice, of_block: ClassChoice) -> None:
-    choice.column[part], choice.share[part] = of_block.column, of_block.share
-    choice.cost[part], choice.slope[part] = of_block.cost, of_block.slope
-    choice.reached[part] = of_block.reached
 
 
 @dataclass(slots=True, eq=False)

@@ -12,6 +12,7 @@ from enum import Enum, auto
 
 import numpy as np
 
+from optimizer.lp.dual_newton.dual_bound import PassEngine
 from optimizer.lp.dual_newton.dual_task import LOG, DualTask, largest_earnings
 from optimizer.lp.dual_newton.newton import (
     DemandLimit,
@@ -25,7 +26,6 @@ from optimizer.lp.dual_newton.newton import (
     newton_direction,
     step_length,
 )
-from optimizer.lp.dual_newton.softened_pass import PassEngine
 
 #: Steps without progress after which the last reduction counts as too bold.
 _STALLS = 3

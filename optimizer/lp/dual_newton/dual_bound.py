@@ -10,14 +10,15 @@ The last does not change when all prices are multiplied. Where nothing at all is
 reaches, or that cost more than there is) the bound is -inf.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from optimizer.classes.class_problem import ClassProblem, MaxMin, MaxSum, NashWelfare, Objective, TargetFunction
 from optimizer.lp.dual_newton.best_responses import REACH, cheapest_choice, largest_worth, logarithmic_choice
-from optimizer.lp.dual_newton.dual_task import TARGET, PassGoals
-from optimizer.lp.dual_newton.softened_pass import best_engine
+from optimizer.lp.dual_newton.dual_task import TARGET, PassGoals, PassSums, pass_arrays, unpack_sums
+from optimizer.lp.engine_choice import bound_is_compiled
 from optimizer.problem import FloatArray
 
 #: Steps of the search for a level. Each halves what is left at least every other time; the upper end is always valid.
@@ -26,9 +27,37 @@ _STEPS = 60
 _CLOSE = 1e-12
 #: Costs are sums with rounding: only what is dearer by more than this part is called too dear.
 _ROUNDING = 1e-12
-#: Columns from which on compiled passes are worth loading.
-_COMPILED_FROM = 200_000
 _NONE = np.zeros(0)
+
+
+Run = Callable[[ClassProblem, PassGoals, FloatArray, FloatArray, FloatArray], FloatArray]
+
+
+@dataclass(frozen=True, slots=True)
+class PassEngine:
+    """What runs a pass over all classes. The product has one; tests compare it with a pass in numpy."""
+
+    #: "numba".
+    name: str
+    _run: Run
+
+    def sums(
+        self, market: ClassProblem, wants: PassGoals, prices: FloatArray, softness: FloatArray, x: FloatArray
+    ) -> PassSums:
+        """One pass; `x`, if not empty, receives the softened shares of one member of each class (C,)."""
+        return unpack_sums(self._run(market, wants, prices, softness, x), market.rows)
+
+
+def compiled_engine() -> PassEngine:
+    """The compiled pass. Loading it imports numba."""
+    from optimizer.lp.dual_newton import pass_kernels
+
+    def run(
+        market: ClassProblem, wants: PassGoals, prices: FloatArray, softness: FloatArray, x: FloatArray
+    ) -> FloatArray:
+        return pass_kernels.run_pass(pass_arrays(market), wants, prices, softness, x)
+
+    return PassEngine("numba", run)
 
 
 def dual_bound(market: ClassProblem, objective: Objective, prices: FloatArray) -> float:
@@ -64,12 +93,6 @@ def worth_multipliers(market: ClassProblem, objective: Objective, prices: FloatA
             return logarithmic_choice(market, objective.worth, cost, objective.weight).slope
         case MaxMin():
             return cheapest_choice(market, objective.worth, cost, objective.targets.at(z)[0]).slope
-
-
-def prices_per_level(market: ClassProblem, level: MaxMin, prices: FloatArray, z: float) -> FloatArray:
-    """Prices in units of the level: such that a little less of it, just below z, saves as much as it is less (r,)."""
-    cost = float(market.size @ (worth_multipliers(market, level, prices, z) * level.targets.at(z)[1]))
-    return prices / cost if cost > 0 else prices
 
 
 def reachable_level(worth_most: FloatArray, targets: TargetFunction) -> float:
@@ -123,8 +146,8 @@ class _Costs:
 
 def _costs(market: ClassProblem, wants: PassGoals, prices: FloatArray) -> _Costs:
     """What the classes want at its cheapest; by compiled code where there is much to do."""
-    if market.columns >= _COMPILED_FROM:
-        sums = best_engine().sums(market, wants, prices, prices, _NONE)
+    if bound_is_compiled(market.columns):
+        sums = compiled_engine().sums(market, wants, prices, prices, _NONE)
         return _Costs(sums.exact_cost, sums.exact_slope, sums.unreached)
     cost = market.cost(prices) - (wants.value if len(wants.value) else 0.0)
     choice = cheapest_choice(market, wants.worth, cost, wants.goal)

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from optimizer.decision import Status
 from optimizer.lp.dual_newton.dual_task import SCALARS
 from optimizer.lp.dual_newton.newton import AggregateResponse
 from optimizer.problem import BoolArray, FloatArray, IntArray
@@ -147,19 +148,12 @@ class MixtureProgram:
     """The linear program over the points, and the solver that it is kept in."""
 
     def __init__(self) -> None:
-        import highspy
+        from optimizer.lp import highs  # imports highspy and scipy: only where one market is kept
 
-        self._highspy: Any = highspy
-        self._solver: Any = self._highspy.Highs()
-        for option, value in (
-            ("output_flag", False),
-            ("presolve", "off"),
-            ("solver", "simplex"),
-            ("threads", 1),
-            ("primal_feasibility_tolerance", 1e-10),
-            ("dual_feasibility_tolerance", 1e-9),
-        ):
-            self._solver.setOptionValue(option, value)
+        self._highs: Any = highs
+        self._solver: Any = highs.highs_solver(
+            presolve="off", solver="simplex", primal_feasibility_tolerance=1e-10, dual_feasibility_tolerance=1e-9
+        )
 
     def mix(self, points: StoredPoints, asked: PointCriteria) -> PointMixture:
         """The mixture that reaches most of what fits."""
@@ -195,20 +189,19 @@ class MixtureProgram:
         if divide is not None:
             gain = np.append(gain, -divide)
             table = np.vstack([table, np.append(np.full(rows, -1.0), 0.0)])
-        program = self._highspy.HighsLp()
-        program.sense_ = self._highspy.ObjSense.kMaximize
-        program.num_col_, program.num_row_ = len(gain), rows + 1
-        program.col_cost_ = gain / max(float(np.abs(gain).max()), 1e-300)
-        program.col_lower_, program.col_upper_ = np.zeros(len(gain)), np.full(len(gain), np.inf)
-        program.row_lower_ = np.append(np.full(rows, -np.inf), 1.0 if whole else -np.inf)
-        program.row_upper_ = np.append(np.full(rows, 1.0 - _SLACK), 1.0)
-        program.a_matrix_.format_ = self._highspy.MatrixFormat.kColwise
-        program.a_matrix_.start_ = np.arange(len(gain) + 1) * (rows + 1)
-        program.a_matrix_.index_ = np.tile(np.arange(rows + 1), len(gain))
-        program.a_matrix_.value_ = table.ravel()
+        count_of_columns = len(gain)
+        matrix = self._highs.ColumnMatrix(
+            np.arange(count_of_columns + 1) * (rows + 1), np.tile(np.arange(rows + 1), count_of_columns), table.ravel()
+        )
+        program = self._highs.highs_model(
+            -gain / max(float(np.abs(gain).max()), 1e-300),
+            matrix,
+            np.append(np.full(rows, 1.0 - _SLACK), 1.0),
+            row_lower=np.append(np.full(rows, -np.inf), 1.0 if whole else -np.inf),
+        )
         self._solver.passModel(program)
         self._solver.run()
-        if self._solver.getModelStatus() != self._highspy.HighsModelStatus.kOptimal:
+        if self._highs.STATUS_OF_HIGHS.get(self._solver.getModelStatus()) is not Status.OPTIMAL:
             return None
         found = np.maximum(np.array(self._solver.getSolution().col_value[:count]), 0.0)
         return found if found.sum() > 0 or not whole else None

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from optimizer.classes.class_problem import ClassProblem, MaxMin, MaxSum, NashWelfare, Objective
 from optimizer.lp.dual_newton import incremental_points
 from optimizer.lp.dual_newton.best_responses import REACH, largest_worth
+from optimizer.lp.dual_newton.dual_bound import PassEngine, compiled_engine
 from optimizer.lp.dual_newton.dual_task import (
     LOG,
     PLAIN,
@@ -34,7 +35,6 @@ from optimizer.lp.dual_newton.dual_task import (
 from optimizer.lp.dual_newton.incremental_points import MixtureProgram, PointCriteria, PointMixture, StoredPoints
 from optimizer.lp.dual_newton.newton import DualPoint, WarmStart, evaluate_dual
 from optimizer.lp.dual_newton.price_solver import SolveLimits, aggregate_response, solve_with_warm_start
-from optimizer.lp.dual_newton.softened_pass import PassEngine, best_engine
 from optimizer.problem import FloatArray, IntArray
 
 _NONE = np.zeros(0)
@@ -271,7 +271,7 @@ class IncrementalSolver:
         """
         if isinstance(objective, MaxMin) and not isinstance(objective.targets, LinearTargets):
             raise ValueError("only targets proportional to the level can be kept up to date")
-        self._limits, self._engine, self._mixer = limits or SolveLimits(), engine or best_engine(), MixtureProgram()
+        self._limits, self._engine, self._mixer = limits or SolveLimits(), engine or compiled_engine(), MixtureProgram()
         self._roster = ClassMembers(market, objective)
         self._standing: WarmStart | None = None
         #: Probes first, of which the oldest first.

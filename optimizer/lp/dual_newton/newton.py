@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from optimizer.lp.dual_newton.dual_bound import PassEngine
 from optimizer.lp.dual_newton.dual_task import DualTask, PassSums
-from optimizer.lp.dual_newton.softened_pass import PassEngine
 from optimizer.problem import BoolArray, FloatArray
 
 #: What counts as one unit of change: of the prices, and of the level, in parts of themselves.

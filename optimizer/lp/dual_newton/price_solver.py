@@ -19,11 +19,10 @@ from optimizer.lp.dual_newton.continuation import (
     with_least_reference,
     with_new_reference,
 )
-from optimizer.lp.dual_newton.dual_bound import reachable_level
+from optimizer.lp.dual_newton.dual_bound import PassEngine, compiled_engine, reachable_level
 from optimizer.lp.dual_newton.dual_task import DualTask, largest_earnings, make_task, sample_classes
 from optimizer.lp.dual_newton.newton import AggregateResponse, DemandLimit, DualEvaluation, DualPoint, WarmStart
 from optimizer.lp.dual_newton.primal_recovery import Incumbent, best_mixture, largest_overload, suggest_point
-from optimizer.lp.dual_newton.softened_pass import PassEngine, best_engine
 from optimizer.problem import FloatArray
 
 #: Classes in each sample, and the softness and the fit with which its answer is good enough for the next.
@@ -83,7 +82,7 @@ def solve_with_warm_start(
     engine: PassEngine | None = None,
 ) -> WarmSolution:
     """The same, and where it stands."""
-    limits, engine = limits or SolveLimits(), engine or best_engine()
+    limits, engine = limits or SolveLimits(), engine or compiled_engine()
     task = make_task(market, objective)
     hopeless = _has_unreachable_floor(market, objective)
     if hopeless or not market.columns:

@@ -18,9 +18,9 @@ import numpy as np
 from optimizer.classes.class_problem import ClassProblem, NashWelfare, Objective
 from optimizer.lp.dual_newton.best_responses import class_worth
 from optimizer.lp.dual_newton.continuation import WorkBudget
+from optimizer.lp.dual_newton.dual_bound import PassEngine
 from optimizer.lp.dual_newton.dual_task import LOG, PLAIN, DualTask, largest_earnings
 from optimizer.lp.dual_newton.newton import DualEvaluation, DualPoint
-from optimizer.lp.dual_newton.softened_pass import PassEngine
 from optimizer.problem import FloatArray
 
 #: Demand that is over by no more fits: shares are then scaled down, and goals missed, by so much.

@@ -28,29 +28,21 @@ class CostHulls:
 
     def spent(self, target: FloatArray) -> FloatArray:
         """Least cost at which one member of each class reaches its target; the last vertex where none does (k,)."""
-        row, edge = np.arange(len(target)), self._edge(target)
-        low, high = self.worth[row, edge], self.worth[row, edge + 1]
+        low, low_cost, high, high_cost = self.edge_of(target)
         part = np.divide(target - low, high - low, out=np.zeros(len(target)), where=high > low)
-        spent = self.cost[row, edge] + np.clip(part, 0.0, 1.0) * (self.cost[row, edge + 1] - self.cost[row, edge])
-        return np.asarray(spent)
+        return np.asarray(low_cost + np.clip(part, 0.0, 1.0) * (high_cost - low_cost))
 
     def edge_of(self, target: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
         """Worth and cost of the two vertices between which each target lies (k,) four times."""
-        row, edge = np.arange(len(target)), self._edge(target)
+        row = np.arange(len(target))
+        edge = np.minimum((self.worth[:, 1:] < target[:, None]).sum(axis=1), self.worth.shape[1] - 2)
         return self.worth[row, edge], self.cost[row, edge], self.worth[row, edge + 1], self.cost[row, edge + 1]
 
     def marginal(self, target: FloatArray) -> FloatArray:
         """Cost of one more unit of utility just below the target (k,)."""
-        row, edge = np.arange(len(target)), self._edge(target)
-        rise = self.worth[row, edge + 1] - self.worth[row, edge]
-        more = self.cost[row, edge + 1] - self.cost[row, edge]
-        slope: FloatArray = np.divide(more, rise, out=np.zeros(len(target)), where=rise > 0)
+        low, low_cost, high, high_cost = self.edge_of(target)
+        slope: FloatArray = np.divide(high_cost - low_cost, high - low, out=np.zeros(len(target)), where=high > low)
         return slope
-
-    def _edge(self, target: FloatArray) -> IntArray:
-        """Index of the vertex at the left end of the edge on which each target lies."""
-        edge: IntArray = np.minimum((self.worth[:, 1:] < target[:, None]).sum(axis=1), self.worth.shape[1] - 2)
-        return edge
 
 
 def cost_hulls(market: ClassProblem, worth: FloatArray, prices: FloatArray, *, compiled: bool = False) -> CostHulls:
@@ -124,10 +116,6 @@ class SubProblem:
     columns: IntArray
     rows: IntArray
 
-    def best(self) -> FloatArray:
-        """Utility of the best column of each class of the part."""
-        return np.maximum.reduceat(self.worth, self.market.first[:-1]) if len(self.classes) else np.zeros(0)
-
     def all_rows(self, prices: FloatArray, rows: int) -> FloatArray:
         """Prices of the part's rows among all, 0 for the others."""
         everywhere = np.zeros(rows)
@@ -135,14 +123,8 @@ class SubProblem:
         return everywhere
 
 
-def sub_problem(market: ClassProblem, worth: FloatArray, classes: IntArray, capacity: FloatArray) -> SubProblem:
-    """The market of some classes (ascending) with other capacities (r,)."""
-    wanted = np.zeros(market.classes, dtype=bool)
-    wanted[classes] = True
-    return _sub_problem_of(market, worth, wanted[market.owner()], capacity)
-
-
-def _sub_problem_of(market: ClassProblem, worth: FloatArray, chosen: BoolArray, capacity: FloatArray) -> SubProblem:
+def sub_problem(market: ClassProblem, worth: FloatArray, chosen: BoolArray, capacity: FloatArray) -> SubProblem:
+    """The problem of the chosen columns (C,), with other capacities (r,)."""
     columns = np.flatnonzero(chosen)
     classes, width = np.unique(market.owner()[columns], return_counts=True)
     uses = np.diff(market.use_first)
@@ -168,6 +150,7 @@ class ResidualProblem:
         self._open = np.ones(market.columns, dtype=bool)
         self._fixed = np.zeros(market.classes, dtype=bool)
         self.x = np.zeros(market.columns)
+        self._find_left()
 
     def free_of(self, rows: BoolArray) -> BoolArray:
         """Columns that use none of these rows (C,)."""
@@ -177,18 +160,15 @@ class ResidualProblem:
 
     def part(self, wanted: BoolArray) -> SubProblem:
         """The market of the wanted classes that have a choice, on what the fixed ones leave."""
-        left, market = self._left(), self._market
-        chosen = self._open & (wanted & ~self._fixed)[self._owner] & self.free_of(self.empty())
-        return _sub_problem_of(market, self._worth, chosen, left)
+        chosen = self._open & (wanted & ~self._fixed)[self._owner] & self.free_of(self.empty)
+        return sub_problem(self._market, self._worth, chosen, self._left)
 
-    def empty(self) -> BoolArray:
-        """Rows that the fixed classes use up, priced or not (r,)."""
-        empty: BoolArray = self._left() <= _EMPTY * self._market.capacity
-        return empty
-
-    def _left(self) -> FloatArray:
+    def _find_left(self) -> None:
+        """What the fixed classes leave of each row, and which rows they use up, priced or not."""
         market = self._market
-        return market.capacity * (1 + _ROOM) - market.used(np.where(self._fixed[self._owner], self.x, 0.0))
+        used = market.used(np.where(self._fixed[self._owner], self.x, 0.0))
+        self._left: FloatArray = market.capacity * (1 + _ROOM) - used
+        self.empty: BoolArray = self._left <= _EMPTY * market.capacity
 
     def take(self, part: SubProblem, x: FloatArray) -> None:
         """These are the shares of the part's classes now."""
@@ -215,6 +195,7 @@ class ResidualProblem:
         ways = np.add.reduceat((self._open & cheapest).astype(np.int64), market.first[:-1])
         mixed = ~at_corner & (low_worth > 0)
         self._fixed |= settling & ((kept <= 0) | (ways <= 1) | (mixed & (ways == 2)))
+        self._find_left()
 
 
 #: The price of everything and what is spent agree to this part. It is more than the room that levels are given

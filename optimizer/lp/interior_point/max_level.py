@@ -206,7 +206,8 @@ def _rough_prices(
 ) -> tuple[FloatArray, int]:
     """Prices at which a sample of the classes meets; equal ones for rows that it does not use."""
     step = -(-market.classes // _SAMPLE)
-    part = sub_problem(market, worth, np.arange(0, market.classes, step), market.capacity / step)
+    sampled_classes = np.arange(market.classes) % step == 0
+    part = sub_problem(market, worth, sampled_classes[market.owner()], market.capacity / step)
     sampled = RestrictedTargets(targets, part.classes, targets.highest)
     program = LevelProgram(part.market, part.worth)
     equal = np.ones(part.market.rows)
@@ -241,7 +242,7 @@ def _level_on_tangents(
         return None
     prices, level, iterations, error = np.zeros(market.rows), z, 0, 0.0
     if not alone.all():
-        part = sub_problem(market, worth, np.flatnonzero(~alone), left)
+        part = sub_problem(market, worth, ~alone[owner], left)
         own, rise = target[part.classes], slope[part.classes] * z
         rise = rise if rise.any() else own  # nobody rises just below z: can they have what they should?
         found = solve_interior(LevelProgram(part.market, part.worth), own - rise, rise, compiled=compiled)

@@ -17,8 +17,6 @@ whether that pays. Neither changes an answer by more than rounding.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
-from typing import Protocol
 
 import numpy as np
 
@@ -28,19 +26,18 @@ from optimizer.classes.class_problem import (
     ClassSolution,
     MaxMin,
     TargetFunction,
+    TierRule,
     level_reached,
     make_feasible,
 )
 from optimizer.classes.segments import sum_by
 from optimizer.decision import Memory, Status
-from optimizer.lp.dual_newton.dual_bound import prices_per_level
+from optimizer.lp.dual_newton.best_responses import prices_per_level
+from optimizer.lp.engine_choice import COMPILED_FILLING_COLUMNS, filling_is_compiled
 from optimizer.lp.interior_point.level_proofs import LevelProof, ResidualProblem, RestrictedTargets, SubProblem
 from optimizer.lp.interior_point.max_level import find_max_level, shares_meet_targets
 from optimizer.lp.staged_solution import SolveInput, StagedSolution, stage_over_jobs
 from optimizer.problem import BoolArray, FloatArray, Pools
-
-#: Columns, of this market and of those solved before it, above which loading compiled code pays.
-COMPILE_FROM = 10_000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,7 +51,7 @@ class FillingStart:
 
     def compiled(self, columns: int) -> bool:
         """Whether numba is installed and so many columns more are enough to do."""
-        return self.columns + columns >= COMPILE_FROM and find_spec("numba") is not None
+        return filling_is_compiled(self.columns + columns)
 
 
 def filling_start(memory: Memory, pools: Pools) -> FillingStart:
@@ -68,7 +65,7 @@ def filling_start(memory: Memory, pools: Pools) -> FillingStart:
 
 def filling_memory(memory: Memory, columns: int, prices: FloatArray, pools: Pools) -> Memory:
     """What to remember after a solve of so many columns that had these prices at its first level."""
-    so_far = min(filling_start(memory, pools).columns + columns, COMPILE_FROM)
+    so_far = min(filling_start(memory, pools).columns + columns, COMPILED_FILLING_COLUMNS)
     priced = {pool_id: price for pool_id, price in zip(pools.pool_id, prices.tolist(), strict=False) if price > 0}
     return {"columns": so_far, "prices": priced}
 
@@ -82,19 +79,6 @@ _FENCE = 10.0
 _PAID = 1e-9
 #: A target above the last by no more than this part of it, and of all that is to be had, is no rise.
 _RISE = 1e-12
-
-
-class TierRule(Protocol):
-    """What classes are to have, tier by tier."""
-
-    @property
-    def tiers(self) -> int:
-        """How many families of targets follow each other."""
-        ...
-
-    def targets(self, tier: int, kept: FloatArray, cap: FloatArray, settled: BoolArray) -> TargetFunction:
-        """Targets of a tier: at z = 0 at most `kept`, for whoever has settled always `kept`, never above `cap`."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -182,7 +166,9 @@ class _FillingRun:
             return False
         if z >= turn and turn < targets.highest:  # it is the turn of somebody who finds everything used up
             prices = np.zeros(self._market.rows)
-        fresh = self._cleaned(prices)
+        paid = prices * self._market.capacity  # what is next to nothing of what was not scarce before is rounding
+        scarce = self._gone | (paid > _SCARCE * float(paid[~self._gone].sum()))
+        fresh = np.where(scarce, prices, 0.0)
         prices, bound = self._proved(fresh, targets, z)
         level = FilledLevel(tier, active, self._kept, self._cap, self._settled, targets, prices, z, bound)
         self._levels.append(level)
@@ -192,7 +178,8 @@ class _FillingRun:
     def _turn(self, part: SubProblem, targets: TargetFunction) -> float:
         """The level above which some class would have to rise by what others have used up."""
         limit = self._kept.copy()
-        limit[part.classes] = np.maximum(part.best(), limit[part.classes])
+        best = np.maximum.reduceat(part.worth, part.market.first[:-1]) if len(part.classes) else np.zeros(0)
+        limit[part.classes] = np.maximum(best, limit[part.classes])
         limit *= 1 + _RISE
         low, high = 0.0, targets.highest
         if np.all(targets.at(high)[0] <= limit):
@@ -229,12 +216,6 @@ class _FillingRun:
             self._status = Status.WORK_LIMIT if self._levels else Status.FAILED
         return found.z, part.all_rows(found.prices, self._market.rows)
 
-    def _cleaned(self, prices: FloatArray) -> FloatArray:
-        """Without what is rounding, by the measure of what was not scarce before."""
-        paid = prices * self._market.capacity
-        fresh = float(paid[~self._gone].sum())
-        return np.where(self._gone | (paid > _SCARCE * fresh), prices, 0.0)
-
     def _proved(self, prices: FloatArray, targets: TargetFunction, z: float) -> tuple[FloatArray, float]:
         """Prices for the whole market, and what they prove.
 
@@ -245,20 +226,17 @@ class _FillingRun:
             return prices, targets.highest
         kept = targets.at(z)[0]
         worth = float(prices @ self._market.capacity) or 1.0
-        best, proof = prices, self._proof(prices)
+        best, proof = prices, LevelProof.of(self._market, self._worth, prices, compiled=self._compiled)
         excess = proof.excess(kept)
         for base, earlier in self._bases(prices, worth):
             for power in range(_POWERS if earlier.any() else 0):
                 if best.any() and excess >= -_PAID * worth:
                     return best, proof.bound(targets, z)
                 more = base + earlier * (worth * 10.0**power)
-                other = self._proof(more)
+                other = LevelProof.of(self._market, self._worth, more, compiled=self._compiled)
                 if other.excess(kept) > excess or not best.any():
                     best, proof, excess = more, other, other.excess(kept)
         return best, proof.bound(targets, z)
-
-    def _proof(self, prices: FloatArray) -> LevelProof:
-        return LevelProof.of(self._market, self._worth, prices, compiled=self._compiled)
 
     def _bases(self, prices: FloatArray, worth: float) -> Iterator[tuple[FloatArray, FloatArray]]:
         """Prices to start from, and earlier ones to add to them (both r).
@@ -268,7 +246,7 @@ class _FillingRun:
         for rows that are gone where nobody who settled has to make room on them: there its price is any number.
         """
         capacity = self._market.capacity
-        empty = self._residual.empty() & (capacity > 0)
+        empty = self._residual.empty & (capacity > 0)
         fence = np.divide(1.0, capacity, out=np.zeros(len(capacity)), where=empty) / max(int(empty.sum()), 1)
         hidden = np.where(empty & ~self._gone, fence, 0.0)
         for base in (prices, np.where(self._gone, 0.0, prices)):

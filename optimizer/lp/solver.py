@@ -1,10 +1,10 @@
-"""The entry to the solvers: one objective over classes of jobs, and lexicographic solves in two stages.
+"""The one entry to the solvers: an objective over classes of jobs, in stages.
 
     1.  the policy's own objective, over classes of equal jobs
     2.  maximise sum u   s.t.  every job keeps what the first stage promised it
 
-`solve_class_problem` chooses the engine by size: exactly where that is quick, by prices where the problem is large.
-Both return the same certificate; they differ in time and in the gap that they leave.
+`optimizer.lp.engine_choice` says which engine solves what. Every engine returns shares and prices, and the prices alone
+prove a bound.
 
 What the first stage's prices bind is the same in all its optima (complementary slackness: a pool with a price is used
 up, by jobs that reach their target and no more). So the second stage can add something only where a job that is not
@@ -19,6 +19,7 @@ from optimizer.classes.class_problem import (
     FULL,
     ClassProblem,
     ClassSolution,
+    Lexicographic,
     MaxMin,
     MaxSum,
     NashWelfare,
@@ -26,8 +27,9 @@ from optimizer.classes.class_problem import (
     objective_value,
 )
 from optimizer.classes.segments import max_by, sum_by
-from optimizer.decision import Status
+from optimizer.decision import Memory, Status
 from optimizer.lp.dual_newton.dual_bound import dual_bound
+from optimizer.lp.engine_choice import EXACT_FALLBACK_COLUMNS, LpEngine, engine_for
 from optimizer.lp.staged_solution import (
     SolveInput,
     StagedSolution,
@@ -38,23 +40,18 @@ from optimizer.lp.staged_solution import (
 from optimizer.problem import FloatArray
 from optimizer.utility.fair_share import equal_shares
 
-#: Columns up to which the exact program is the quicker way: one linear program; several, or one with logarithms.
-_ONE_PROGRAM = 8_000
-_SEVERAL_PROGRAMS = 2_000
-#: Columns up to which a stalled price path is followed by the exact program: its matrices still fit, in minutes.
-_FALLBACK = 500_000
 #: A floor missed by less than this part is held.
 _HELD = 1e-7
 
 
 def solve_class_problem(market: ClassProblem, objective: Objective) -> ClassSolution:
-    """The largest value of an objective over a market of at least one class, with prices that bound it."""
-    if market.columns <= (_ONE_PROGRAM if isinstance(objective, MaxSum) else _SEVERAL_PROGRAMS):
+    """The largest value of an objective over a problem of at least one class, with prices that bound it."""
+    if engine_for(objective, market.columns) is LpEngine.EXACT:
         return _solve_exactly(market, objective)
-    from optimizer.lp.dual_newton.price_solver import solve_by_prices  # imports numba: only where the market is large
+    from optimizer.lp.dual_newton.price_solver import solve_by_prices  # imports numba: only where the problem is large
 
     found = solve_by_prices(market, objective)
-    if _is_answer(market, objective, found) or market.columns > _FALLBACK:
+    if _is_answer(market, objective, found) or market.columns > EXACT_FALLBACK_COLUMNS:
         return found
     exact = _solve_exactly(market, objective, found.prices)
     return exact if exact.status in (Status.OPTIMAL, Status.INFEASIBLE) else found
@@ -80,28 +77,48 @@ _SLACK = 1e-10
 _KEPT = 1e-7
 
 
-def solve_in_stages(asked: SolveInput, objective: Objective, *, leftover: bool = True) -> StagedSolution:
-    """The objective's optimum, then (if `leftover`) the largest sum of utilities that takes nothing of it from anybody.
+def solve(
+    asked: SolveInput,
+    objective: Objective | Lexicographic,
+    memory: Memory = None,
+    *,
+    leftover: bool = True,
+    central: bool = False,
+) -> tuple[StagedSolution, Memory]:
+    """Solve one objective, in as many stages as it takes; every engine is reached through here.
 
     Args:
-        asked: the problem and its classes.
+        asked: the problem and its classes; `packed` where jobs may be co-located.
         objective: of the first stage; its worth is the fair-share utility if something is to follow.
-        leftover: False: the first stage's shares as they are.
+        memory: where the last solve of a series ended, for `Lexicographic` (warm start); others pass it through.
+        leftover: whether the largest sum of utilities follows that takes nothing of the first stage from any job.
+            `Lexicographic` leaves nothing.
+        central: for MaxMin: end near the centre of all optimal shares instead of at a corner.
+
+    Returns:
+        The stages, and the memory for the next solve. `Lexicographic` has no stage where no method found its first
+        level. Otherwise, where no solver answers, the shares are equal parts with a weak bound, and the status FAILED.
     """
+    if isinstance(objective, Lexicographic):
+        from optimizer.lp.interior_point.progressive_filling import fill_in_stages  # imports scipy
+
+        return fill_in_stages(asked, objective.rule, memory)
     if asked.packed and not isinstance(objective, NashWelfare):
-        from optimizer.lp.column_generation.colocated_stages import (
-            solve_colocated_in_stages,  # imports highspy: only where something is to be solved
-        )
+        from optimizer.lp.column_generation.colocated_stages import solve_colocated_in_stages  # imports highspy
 
         packed = solve_colocated_in_stages(asked, objective, leftover=leftover)
         if packed is not None:
-            return packed
+            return packed, memory
         asked = replace(asked, packed=False)
+    return _solve_in_stages(asked, objective, leftover, central), memory
+
+
+def _solve_in_stages(asked: SolveInput, objective: Objective, leftover: bool, central: bool) -> StagedSolution:
     market = asked.classes.market
     stages, x, kept = [], np.zeros(market.columns), np.zeros(market.classes)
     status, path = Status.OPTIMAL, "nobody is entitled"
     if rising_classes(market, objective).any():
-        found = _or_equal_shares(asked, objective, solve_class_problem(market, objective))
+        objective, found = _first_stage(asked, objective, central)
         x, status, path = found.x, found.status, found.path
         kept = _promised_utility(market, objective, found)
         stages.append(stage_over_jobs(asked.classes, found, objective))
@@ -116,11 +133,21 @@ def solve_in_stages(asked: SolveInput, objective: Objective, *, leftover: bool =
     return StagedSolution(asked, status, path, asked.classes.to_columns(x), tuple(stages))
 
 
-def single_stage(asked: SolveInput, objective: Objective, found: ClassSolution) -> StagedSolution:
-    """A solution as it is; equal shares if there is none."""
-    found = _or_equal_shares(asked, objective, found)
-    stage = stage_over_jobs(asked.classes, found, objective)
-    return StagedSolution(asked, found.status, found.path, asked.classes.to_columns(found.x), (stage,))
+def _first_stage(asked: SolveInput, objective: Objective, central: bool) -> tuple[Objective, ClassSolution]:
+    """The first stage, and the objective that it solved: floors that cannot all be held are lowered to what can be."""
+    market = asked.classes.market
+    if central and isinstance(objective, MaxMin):
+        from optimizer.lp.exact_solver import solve_to_centre  # imports cvxpy
+
+        return objective, _or_equal_shares(asked, objective, solve_to_centre(market, objective))
+    found = solve_class_problem(market, objective)
+    if isinstance(objective, MaxSum) and found.status is Status.INFEASIBLE and objective.floor.any():
+        from optimizer.lp.exact_solver import attainable_floors  # imports cvxpy
+
+        floor = attainable_floors(market, objective.worth, objective.floor)
+        objective = MaxSum(objective.value, objective.worth, floor)
+        found = solve_class_problem(market, objective)
+    return objective, _or_equal_shares(asked, objective, found)
 
 
 def _or_equal_shares(asked: SolveInput, objective: Objective, found: ClassSolution) -> ClassSolution:

@@ -1,12 +1,7 @@
-"""One pass over all classes in numpy, and the choice between it and the compiled one.
+"""One pass over all classes in numpy: the definition of what `optimizer.lp.dual_newton.pass_kernels` computes fast.
 
-This is the definition of what `optimizer.lp.dual_newton.pass_kernels` computes fast (formulas: `dual_task`). Where
-numba is installed the compiled pass runs; the answers are the same.
+The formulas stand in `optimizer.lp.dual_newton.dual_task`. Tests hold the compiled pass to this one.
 """
-
-from collections.abc import Callable
-from dataclasses import dataclass
-from importlib.util import find_spec
 
 import numpy as np
 
@@ -18,15 +13,13 @@ from optimizer.lp.dual_newton.best_responses import (
     class_tables,
     logarithmic_in_table,
 )
+from optimizer.lp.dual_newton.dual_bound import PassEngine
 from optimizer.lp.dual_newton.dual_task import (
     LOG,
     PLAIN,
     TARGET,
     PassGoals,
-    PassSums,
-    pass_arrays,
     pass_width,
-    unpack_sums,
 )
 from optimizer.problem import BoolArray, FloatArray, IntArray
 
@@ -241,38 +234,6 @@ def _add_rows(
     total[2 * rows : 3 * rows] -= softer
 
 
-Run = Callable[[ClassProblem, PassGoals, FloatArray, FloatArray, FloatArray], FloatArray]
-
-
-@dataclass(frozen=True, slots=True)
-class PassEngine:
-    """Something that can walk over all classes."""
-
-    #: "numba" or "numpy".
-    name: str
-    _run: Run
-
-    def sums(
-        self, market: ClassProblem, wants: PassGoals, prices: FloatArray, softness: FloatArray, x: FloatArray
-    ) -> PassSums:
-        """One pass; `x`, if not empty, receives the softened shares of one member of each class (C,)."""
-        return unpack_sums(self._run(market, wants, prices, softness, x), market.rows)
-
-
 def numpy_engine() -> PassEngine:
-    """The definition."""
+    """The definition, as an engine."""
     return PassEngine("numpy", run_numpy_pass)
-
-
-def best_engine() -> PassEngine:
-    """The fastest there is."""
-    if find_spec("numba") is None:
-        return numpy_engine()
-    from optimizer.lp.dual_newton import pass_kernels
-
-    def run(
-        market: ClassProblem, wants: PassGoals, prices: FloatArray, softness: FloatArray, x: FloatArray
-    ) -> FloatArray:
-        return pass_kernels.run_pass(pass_arrays(market), wants, prices, softness, x)
-
-    return PassEngine("numba", run)
