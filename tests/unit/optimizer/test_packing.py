@@ -116,9 +116,7 @@ def test_generated_pairs_are_as_good_as_all_of_them(monkeypatch: pytest.MonkeyPa
     listed += [(a, a, r, *np.repeat(rng.uniform(0.4, 0.9), 2)) for a in range(6) for r in range(3)]
     problem = with_pairs(build(Setting(speeds, [8.0, 8.0, 8.0])), rng.integers(0, 6, 60).tolist(), listed)
     utility = fair_share_utility(problem, aware=True)
-    classes = aggregate_problem(
-        problem, utility.usable, [utility.worth], [utility.weight, *colocation_keys(problem)]
-    )
+    classes = aggregate_problem(problem, utility.usable, [utility.worth], [utility.weight, *colocation_keys(problem)])
     blocks = colocation_blocks(problem, classes, utility.usable)
     worth, weight = classes.per_column(utility.worth), classes.per_class(utility.weight)
     level = MaxMin(worth, CappedTargets(weight, classes.per_class(utility.best), np.zeros(60)))
