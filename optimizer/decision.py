@@ -129,12 +129,12 @@ class Shares:
     #: The programs solved, in order; empty where shares come from a formula.
     stages: tuple[SolveStage, ...] = ()
     #: Rows of jobs without any configuration that fits the fleet: they get nothing (ascending).
-    unplaceable: IntArray = field(default_factory=partial(np.zeros, 0, dtype=np.int64))
+    unplaceable: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     #: Shares of jobs that run two by two, beside those in `x`.
     packed: ColocatedJobs = NO_COLOCATED_JOBS
     #: Rows of jobs whose deadline asks for more than they can be given, or for something that nobody can tell: they
     #: were asked for less (ascending).
-    relaxed: IntArray = field(default_factory=partial(np.zeros, 0, dtype=np.int64))
+    relaxed: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     #: Configurations besides the problem's, as in a plan; `x` counts them after the problem's.
     added: Columns | None = None
 
