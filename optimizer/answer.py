@@ -32,7 +32,7 @@ def answer_problem(
     Raises:
         ProblemError: the problem is malformed. How well a solve went is told by certificate and rental status.
     """
-    key_fields = policy.told_apart_by if isinstance(policy, AggregatesJobs) else ()
+    key_fields = policy.job_key_fields if isinstance(policy, AggregatesJobs) else ()
     found = distinct_jobs_if_sound(problem, key_fields) if key_fields else None
     validate_problem(problem, walked=found is not None)
     if problem.jobs.mixes.any() and isinstance(policy, SharePolicy) and not isinstance(policy, PlanPolicy):

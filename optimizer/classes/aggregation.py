@@ -170,7 +170,7 @@ class AggregatedProblem:
     """The market of a problem's classes, with the way there and back. n jobs, c columns; k classes, C class columns."""
 
     classes: JobPartition
-    market: ClassProblem
+    problem: ClassProblem
 
     def per_column(self, values: FloatArray) -> FloatArray:
         """What holds of columns, told of class columns: (c,) -> (C,)."""
@@ -205,7 +205,7 @@ def aggregate_problem(
     use_first = offsets_by_owner(columns.use_column, len(columns))
     begin, end = use_first[classes.column], use_first[classes.column + 1]
     uses, in_class = concatenated_ranges(begin, end), classes.member >= 0
-    market = ClassProblem(
+    class_problem = ClassProblem(
         size=sum_by(classes.member[in_class], problem.jobs.counts[in_class], len(classes.size)),
         first=offsets_by_owner(classes.column_class, len(classes.size)),
         use_first=offsets_of_widths(end - begin),
@@ -213,4 +213,4 @@ def aggregate_problem(
         use_count=columns.use_count[uses],
         capacity=problem.pools.capacity,
     )
-    return AggregatedProblem(classes, market)
+    return AggregatedProblem(classes, class_problem)

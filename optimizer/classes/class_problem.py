@@ -242,16 +242,16 @@ _HALVINGS = 100
 _LOG_OF_ZERO = 1e-300
 
 
-def objective_value(market: ClassProblem, objective: Objective, x: FloatArray) -> float:
+def objective_value(class_problem: ClassProblem, objective: Objective, x: FloatArray) -> float:
     """The objective's value at shares of the classes' members (C,). Floors of a `MaxSum` are not looked at."""
-    owner = market.owner()
+    owner = class_problem.owner()
     if isinstance(objective, MaxSum):
-        return float((market.size[owner] * objective.value) @ x)
-    utility = sum_by(owner, objective.worth * x, market.classes)
+        return float((class_problem.size[owner] * objective.value) @ x)
+    utility = sum_by(owner, objective.worth * x, class_problem.classes)
     if isinstance(objective, MaxMin):
         return level_reached(objective.targets, utility)
     rising = objective.weight > 0
-    return float((market.size * objective.weight)[rising] @ np.log(np.maximum(utility[rising], _LOG_OF_ZERO)))
+    return float((class_problem.size * objective.weight)[rising] @ np.log(np.maximum(utility[rising], _LOG_OF_ZERO)))
 
 
 def level_reached(targets: TargetFunction, utility: FloatArray, near: float = 0.0) -> float:
@@ -296,7 +296,7 @@ def relative_gap(objective: float, bound: float) -> float:
     return abs(bound - objective) / max(1e-12, abs(bound))
 
 
-def make_feasible(market: ClassProblem, x: FloatArray) -> FloatArray:
+def make_feasible(class_problem: ClassProblem, x: FloatArray) -> FloatArray:
     """Clip what a solver left outside and scale down every column that touches an overfull row.
 
     After it no constraint is violated beyond rounding, at the price of at most the violation found (1e-9, typically).
@@ -304,7 +304,9 @@ def make_feasible(market: ClassProblem, x: FloatArray) -> FloatArray:
     x = np.clip(np.nan_to_num(x), 0.0, 1.0)
     if not len(x):
         return x
-    owner = market.owner()
-    x = x / np.maximum(sum_by(owner, x, market.classes), 1.0)[owner]
-    overfull = np.maximum(market.used(x) / np.where(market.capacity > 0, market.capacity, 1.0), 1.0)[market.use_row]
-    return x / (overfull if market.single_use else np.maximum.reduceat(overfull, market.use_first[:-1]))
+    owner = class_problem.owner()
+    x = x / np.maximum(sum_by(owner, x, class_problem.classes), 1.0)[owner]
+    overfull = np.maximum(
+        class_problem.used(x) / np.where(class_problem.capacity > 0, class_problem.capacity, 1.0), 1.0
+    )[class_problem.use_row]
+    return x / (overfull if class_problem.single_use else np.maximum.reduceat(overfull, class_problem.use_first[:-1]))

@@ -102,17 +102,17 @@ class LinearSolution:
 
 
 class LinearProgram:
-    """One market and one utility; objectives, floors and rises vary from call to call."""
+    """One problem and one utility; objectives, floors and rises vary from call to call."""
 
-    def __init__(self, market: ClassProblem, worth: FloatArray) -> None:
-        self._market = market
-        owner = market.owner()
-        best = max_by(owner, worth, market.classes)
+    def __init__(self, problem: ClassProblem, worth: FloatArray) -> None:
+        self._problem = problem
+        owner = problem.owner()
+        best = max_by(owner, worth, problem.classes)
         self._best = np.where(best > 0, best, 1.0)
-        self._capacity = np.where(market.capacity > 0, market.capacity, 1.0)
-        self._rows = 2 * market.classes + market.rows
+        self._capacity = np.where(problem.capacity > 0, problem.capacity, 1.0)
+        self._rows = 2 * problem.classes + problem.rows
         self._matrix = self._columns(owner, worth / self._best[owner])
-        small = market.columns <= SIMPLEX_COLUMNS
+        small = problem.columns <= SIMPLEX_COLUMNS
         tolerance = _SIMPLEX_TOLERANCE if small else _IPM_TOLERANCE
         self._highs = highs_solver(
             solver="simplex" if small else "ipm",
@@ -138,32 +138,32 @@ class LinearProgram:
             return LinearSolution(
                 Status.FAILED if status is Status.OPTIMAL else status, NO_VALUES, 0.0, NO_VALUES, work
             )
-        value, k = np.array(solution.col_value), self._market.classes
-        dual = np.maximum(-np.array(solution.row_dual)[k : k + self._market.rows], 0.0)
+        value, k = np.array(solution.col_value), self._problem.classes
+        dual = np.maximum(-np.array(solution.row_dual)[k : k + self._problem.rows], 0.0)
         return LinearSolution(status, value[:-1], float(value[-1]), dual / self._capacity, work)
 
     def _columns(self, owner: np.ndarray, relative: FloatArray) -> sparse.csc_array:
         """Rows of time, pools and utilities over the C shares; the column of theta comes with each call."""
-        market, k = self._market, self._market.classes
-        uses = np.diff(market.use_first)
-        column = np.arange(market.columns)
-        load = market.use_count * np.repeat(market.size[owner], uses) / self._capacity[market.use_row]
-        values = np.concatenate((np.ones(market.columns), load, -relative))
-        rows = np.concatenate((owner, k + market.use_row, k + market.rows + owner))
+        problem, k = self._problem, self._problem.classes
+        uses = np.diff(problem.use_first)
+        column = np.arange(problem.columns)
+        load = problem.use_count * np.repeat(problem.size[owner], uses) / self._capacity[problem.use_row]
+        values = np.concatenate((np.ones(problem.columns), load, -relative))
+        rows = np.concatenate((owner, k + problem.use_row, k + problem.rows + owner))
         columns = np.concatenate((column, np.repeat(column, uses), column))
-        return sparse.csc_array((values, (rows, columns)), shape=(self._rows, market.columns))
+        return sparse.csc_array((values, (rows, columns)), shape=(self._rows, problem.columns))
 
     def _model(self, cost: FloatArray, gain: float, rise: FloatArray, floor: FloatArray) -> highspy.HighsLp:
-        matrix, market = self._matrix, self._market
+        matrix, problem = self._matrix, self._problem
         rising = np.flatnonzero(rise)
         with_theta = ColumnMatrix(
             np.append(matrix.indptr, matrix.nnz + len(rising)),
-            np.concatenate((matrix.indices, market.classes + market.rows + rising)),
+            np.concatenate((matrix.indices, problem.classes + problem.rows + rising)),
             np.concatenate((matrix.data, rise[rising])),
         )
         return highs_model(
             -np.append(cost, gain),
             with_theta,
-            np.concatenate((np.ones(market.classes + market.rows), -floor)),
-            upper=np.append(np.full(market.columns, highspy.kHighsInf), highspy.kHighsInf if gain else 0.0),
+            np.concatenate((np.ones(problem.classes + problem.rows), -floor)),
+            upper=np.append(np.full(problem.columns, highspy.kHighsInf), highspy.kHighsInf if gain else 0.0),
         )

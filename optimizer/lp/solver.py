@@ -44,31 +44,31 @@ from optimizer.utility.fair_share import equal_shares
 _HELD = 1e-7
 
 
-def solve_class_problem(market: ClassProblem, objective: Objective) -> ClassSolution:
+def solve_class_problem(class_problem: ClassProblem, objective: Objective) -> ClassSolution:
     """The largest value of an objective over a problem of at least one class, with prices that bound it."""
-    if engine_for(objective, market.columns) is LpEngine.EXACT:
-        return _solve_exactly(market, objective)
+    if engine_for(objective, class_problem.columns) is LpEngine.EXACT:
+        return _solve_exactly(class_problem, objective)
     from optimizer.lp.dual_newton.price_solver import solve_by_prices  # imports numba: only where the problem is large
 
-    found = solve_by_prices(market, objective)
-    if _is_answer(market, objective, found) or market.columns > EXACT_FALLBACK_COLUMNS:
+    found = solve_by_prices(class_problem, objective)
+    if _is_answer(class_problem, objective, found) or class_problem.columns > EXACT_FALLBACK_COLUMNS:
         return found
-    exact = _solve_exactly(market, objective, found.prices)
+    exact = _solve_exactly(class_problem, objective, found.prices)
     return exact if exact.status in (Status.OPTIMAL, Status.INFEASIBLE) else found
 
 
-def _is_answer(market: ClassProblem, objective: Objective, found: ClassSolution) -> bool:
+def _is_answer(class_problem: ClassProblem, objective: Objective, found: ClassSolution) -> bool:
     """Within the gap, and no floor is missed for it."""
     if found.status is not Status.OPTIMAL or not isinstance(objective, MaxSum):
         return found.status in (Status.OPTIMAL, Status.INFEASIBLE)
-    utility = sum_by(market.owner(), objective.worth * found.x, market.classes)
+    utility = sum_by(class_problem.owner(), objective.worth * found.x, class_problem.classes)
     return bool(np.all(utility >= objective.floor * (1 - _HELD)))
 
 
-def _solve_exactly(market: ClassProblem, objective: Objective, near: FloatArray | None = None) -> ClassSolution:
+def _solve_exactly(class_problem: ClassProblem, objective: Objective, near: FloatArray | None = None) -> ClassSolution:
     from optimizer.lp.exact_solver import solve_exactly  # imports cvxpy: only where something is to be solved
 
-    return solve_exactly(market, objective, near)
+    return solve_exactly(class_problem, objective, near)
 
 
 #: Floors are held with this slack, so that rounding cannot make the next program infeasible.
@@ -78,7 +78,7 @@ _KEPT = 1e-7
 
 
 def solve(
-    asked: SolveInput,
+    request: SolveInput,
     objective: Objective | Lexicographic,
     memory: Memory = None,
     *,
@@ -102,71 +102,75 @@ def solve(
     if isinstance(objective, Lexicographic):
         from optimizer.lp.interior_point.progressive_filling import fill_in_stages  # imports scipy
 
-        return fill_in_stages(asked, objective.rule, memory)
-    if asked.packed and not isinstance(objective, NashWelfare):
+        return fill_in_stages(request, objective.rule, memory)
+    if request.packed and not isinstance(objective, NashWelfare):
         from optimizer.lp.column_generation.colocated_stages import solve_colocated_in_stages  # imports highspy
 
-        packed = solve_colocated_in_stages(asked, objective, leftover=leftover)
+        packed = solve_colocated_in_stages(request, objective, leftover=leftover)
         if packed is not None:
             return packed, memory
-        asked = replace(asked, packed=False)
-    return _solve_in_stages(asked, objective, leftover, central), memory
+        request = replace(request, packed=False)
+    return _solve_in_stages(request, objective, leftover, central), memory
 
 
-def _solve_in_stages(asked: SolveInput, objective: Objective, leftover: bool, central: bool) -> StagedSolution:
-    market = asked.classes.market
-    stages, x, kept = [], np.zeros(market.columns), np.zeros(market.classes)
+def _solve_in_stages(request: SolveInput, objective: Objective, leftover: bool, central: bool) -> StagedSolution:
+    class_problem = request.classes.problem
+    stages, x, kept = [], np.zeros(class_problem.columns), np.zeros(class_problem.classes)
     status, path = Status.OPTIMAL, "nobody is entitled"
-    if rising_classes(market, objective).any():
-        objective, found = _first_stage(asked, objective, central)
+    if rising_classes(class_problem, objective).any():
+        objective, found = _first_stage(request, objective, central)
         x, status, path = found.x, found.status, found.path
-        kept = _promised_utility(market, objective, found)
-        stages.append(stage_over_jobs(asked.classes, found, objective))
-    if leftover and status is not Status.FAILED and (not stages or _can_add(market, objective, kept, stages[0].prices)):
+        kept = _promised_utility(class_problem, objective, found)
+        stages.append(stage_over_jobs(request.classes, found, objective))
+    if (
+        leftover
+        and status is not Status.FAILED
+        and (not stages or _can_add(class_problem, objective, kept, stages[0].prices))
+    ):
         total = MaxSum(objective.worth, objective.worth, kept * (1 - _SLACK))
-        more = _or_equal_shares(asked, total, solve_class_problem(market, total))
+        more = _or_equal_shares(request, total, solve_class_problem(class_problem, total))
         if not stages:
             status, path = more.status, more.path
-        if np.all(_utility(market, objective.worth, more.x) >= kept * (1 - _KEPT)):
+        if np.all(_utility(class_problem, objective.worth, more.x) >= kept * (1 - _KEPT)):
             x = more.x
-            stages.append(stage_over_jobs(asked.classes, more, total))
-    return StagedSolution(asked, status, path, asked.classes.to_columns(x), tuple(stages))
+            stages.append(stage_over_jobs(request.classes, more, total))
+    return StagedSolution(request, status, path, request.classes.to_columns(x), tuple(stages))
 
 
-def _first_stage(asked: SolveInput, objective: Objective, central: bool) -> tuple[Objective, ClassSolution]:
+def _first_stage(request: SolveInput, objective: Objective, central: bool) -> tuple[Objective, ClassSolution]:
     """The first stage, and the objective that it solved: floors that cannot all be held are lowered to what can be."""
-    market = asked.classes.market
+    class_problem = request.classes.problem
     if central and isinstance(objective, MaxMin):
         from optimizer.lp.exact_solver import solve_to_centre  # imports cvxpy
 
-        return objective, _or_equal_shares(asked, objective, solve_to_centre(market, objective))
-    found = solve_class_problem(market, objective)
+        return objective, _or_equal_shares(request, objective, solve_to_centre(class_problem, objective))
+    found = solve_class_problem(class_problem, objective)
     if isinstance(objective, MaxSum) and found.status is Status.INFEASIBLE and objective.floor.any():
         from optimizer.lp.exact_solver import attainable_floors  # imports cvxpy
 
-        floor = attainable_floors(market, objective.worth, objective.floor)
+        floor = attainable_floors(class_problem, objective.worth, objective.floor)
         objective = MaxSum(objective.value, objective.worth, floor)
-        found = solve_class_problem(market, objective)
-    return objective, _or_equal_shares(asked, objective, found)
+        found = solve_class_problem(class_problem, objective)
+    return objective, _or_equal_shares(request, objective, found)
 
 
-def _or_equal_shares(asked: SolveInput, objective: Objective, found: ClassSolution) -> ClassSolution:
+def _or_equal_shares(request: SolveInput, objective: Objective, found: ClassSolution) -> ClassSolution:
     """Where no solver answers, equal shares (fair to everybody, and the status says so) with a weak bound."""
-    market, nothing = asked.classes.market, np.zeros(asked.classes.market.rows)
+    class_problem, nothing = request.classes.problem, np.zeros(request.classes.problem.rows)
     if found.status in (Status.OPTIMAL, Status.WORK_LIMIT) and np.isfinite([found.objective, found.bound]).all():
         return found
-    x = asked.classes.per_column(equal_shares(asked.problem, asked.classes.classes.class_column >= 0))
-    value, bound = objective_value(market, objective, x), dual_bound(market, objective, nothing)
+    x = request.classes.per_column(equal_shares(request.problem, request.classes.classes.class_column >= 0))
+    value, bound = objective_value(class_problem, objective, x), dual_bound(class_problem, objective, nothing)
     return ClassSolution(Status.FAILED, x, nothing, value, bound, "equal shares; no solver answered", found.work)
 
 
-def _utility(market: ClassProblem, worth: FloatArray, x: FloatArray) -> FloatArray:
-    return sum_by(market.owner(), worth * x, market.classes)
+def _utility(class_problem: ClassProblem, worth: FloatArray, x: FloatArray) -> FloatArray:
+    return sum_by(class_problem.owner(), worth * x, class_problem.classes)
 
 
-def _promised_utility(market: ClassProblem, objective: Objective, found: ClassSolution) -> FloatArray:
+def _promised_utility(class_problem: ClassProblem, objective: Objective, found: ClassSolution) -> FloatArray:
     """Utility of one member that every optimum of the stage gives, at least (k,)."""
-    utility = _utility(market, objective.worth, found.x)
+    utility = _utility(class_problem, objective.worth, found.x)
     if isinstance(objective, MaxMin):
         return np.minimum(objective.targets.at(found.objective)[0], utility)
     if isinstance(objective, NashWelfare):
@@ -174,11 +178,11 @@ def _promised_utility(market: ClassProblem, objective: Objective, found: ClassSo
     return utility
 
 
-def _can_add(market: ClassProblem, objective: Objective, kept: FloatArray, prices: FloatArray) -> bool:
+def _can_add(class_problem: ClassProblem, objective: Objective, kept: FloatArray, prices: FloatArray) -> bool:
     """A class that is not full has a column that uses nothing scarce."""
-    taken = scarce_pools(prices, market.capacity).astype(np.float64)
-    best = max_by(market.owner(), objective.worth, market.classes)
+    taken = scarce_pools(prices, class_problem.capacity).astype(np.float64)
+    best = max_by(class_problem.owner(), objective.worth, class_problem.classes)
     hungry = kept < best * (1 - FULL)
     if isinstance(objective, NashWelfare):
         hungry &= objective.weight == 0  # the others have taken what is free already
-    return bool(np.any(hungry[market.owner()] & (market.cost(taken) == 0) & (objective.worth > 0)))
+    return bool(np.any(hungry[class_problem.owner()] & (class_problem.cost(taken) == 0) & (objective.worth > 0)))

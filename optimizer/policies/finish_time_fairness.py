@@ -89,9 +89,9 @@ class FinishTimeFairness:
         )
         worth = classes.per_column(utility.worth)
         targets = ThemisTargets(classes.per_class(pace), classes.per_class(times.past), classes.per_class(cap))
-        asked = SolveInput(problem, utility, classes, self.packed)
-        staged, _ = solve(asked, MaxMin(worth, targets), leftover=self.then == "sum")
-        return fair_share_answer(staged, _certificate(staged, times), weighted=False), remember_isolated_time(
+        request = SolveInput(problem, utility, classes, self.packed)
+        solved, _ = solve(request, MaxMin(worth, targets), leftover=self.then == "sum")
+        return fair_share_answer(solved, _certificate(solved, times), weighted=False), remember_isolated_time(
             problem, times
         )
 
@@ -101,14 +101,14 @@ class FinishTimeFairness:
         return worth
 
 
-def _certificate(staged: StagedSolution, times: FinishTimeFacts) -> Certificate:
+def _certificate(solved: StagedSolution, times: FinishTimeFacts) -> Certificate:
     """The largest rho; below it lies what the prices prove, and the rho of each job that runs at its best."""
-    rising, job, speed = times.rising, staged.asked.problem.columns.job, staged.asked.utility.rate
+    rising, job, speed = times.rising, solved.request.problem.columns.job, solved.request.utility.rate
     if not rising.any():
-        return staged_certificate(staged, 0.0, 0.0, maximise=False)
+        return staged_certificate(solved, 0.0, 0.0, maximise=False)
     past, pace = times.past[rising], times.pace[rising]
-    rate = staged.worth_of(speed)[rising]
+    rate = solved.worth_of(speed)[rising]
     fastest = max_by(job, speed, len(rising))[rising]
     with np.errstate(divide="ignore"):
         rho, least = float((past + pace / rate).max()), float((past + pace / fastest).max())
-    return staged_certificate(staged, rho, max(1 / staged.first()[1], least), maximise=False)
+    return staged_certificate(solved, rho, max(1 / solved.first()[1], least), maximise=False)

@@ -146,9 +146,9 @@ class Hierarchical:
         inside = [weight, place, held.rank, problem.jobs.entity.astype(np.float64) if len(held.limited) else place]
         classes = held.rows(aggregate_problem(problem, utility.usable, [utility.worth], inside))
         tree = held.tree(classes, weight, float(problem.pools.capacity.sum()))
-        asked = SolveInput(problem, utility, classes)
-        staged, memory = solve(asked, Lexicographic(EntityTierRule(tree)), memory)
-        return _hierarchical_answer(staged, held), memory
+        request = SolveInput(problem, utility, classes)
+        solved, memory = solve(request, Lexicographic(EntityTierRule(tree)), memory)
+        return _hierarchical_answer(solved, held), memory
 
     def value(self, newcomer: Newcomer, quote: Quote) -> FloatArray:
         """Worth of each configuration: its fair-share units times the newcomer's weight against the others' mean."""
@@ -174,12 +174,12 @@ def _within_limits(utility: Utility, held: EntityHoldings, problem: Problem) -> 
     return replace(utility, usable=usable, worth=worth, best=best)
 
 
-def _hierarchical_answer(staged: StagedSolution, held: EntityHoldings) -> Shares:
+def _hierarchical_answer(solved: StagedSolution, held: EntityHoldings) -> Shares:
     """The decision: people see the prices of pools, the proof keeps those of limits, too."""
-    problem = staged.asked.problem
+    problem = solved.request.problem
     pools = len(problem.pools)
-    certificate = staged_certificate(staged, *staged.first())
-    over = (held.used(problem, staged.x) - held.allowed) / np.where(held.allowed > 0, held.allowed, 1.0)
+    certificate = staged_certificate(solved, *solved.first())
+    over = (held.used(problem, solved.x) - held.allowed) / np.where(held.allowed > 0, held.allowed, 1.0)
     certificate = replace(certificate, violation=max(certificate.violation, float(over.max(initial=0.0))))
-    seen = replace(staged, stages=tuple(replace(stage, prices=stage.prices[:pools]) for stage in staged.stages))
-    return replace(fair_share_answer(seen, certificate), stages=staged.stages)
+    seen = replace(solved, stages=tuple(replace(stage, prices=stage.prices[:pools]) for stage in solved.stages))
+    return replace(fair_share_answer(seen, certificate), stages=solved.stages)

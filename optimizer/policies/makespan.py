@@ -78,9 +78,9 @@ class Makespan:
         )
         worth, best = classes.per_column(utility.worth), classes.per_class(utility.best)
         targets = CappedTargets(classes.per_class(slope), best, np.zeros(len(best)))
-        asked = SolveInput(problem, utility, classes, self.packed)
-        staged, _ = solve(asked, MaxMin(worth, targets), leftover=self.then == "sum")
-        return fair_share_answer(staged, _certificate(staged, slope), weighted=False), None
+        request = SolveInput(problem, utility, classes, self.packed)
+        solved, _ = solve(request, MaxMin(worth, targets), leftover=self.then == "sum")
+        return fair_share_answer(solved, _certificate(solved, slope), weighted=False), None
 
     def value(self, newcomer: Newcomer, quote: Quote) -> FloatArray:
         """Worth of each configuration in fair-share units (c,)."""
@@ -97,12 +97,12 @@ def equal_split_seconds_left(problem: Problem, utility: Utility) -> FloatArray:
     return np.where(able & ~known, typical, needed)
 
 
-def _certificate(staged: StagedSolution, slope: FloatArray) -> Certificate:
+def _certificate(solved: StagedSolution, slope: FloatArray) -> Certificate:
     """T of these shares; below it lies what the prices prove, and the end of each job that runs at its best."""
-    utility, left = staged.asked.utility, np.flatnonzero(slope)
+    utility, left = solved.request.utility, np.flatnonzero(slope)
     if not len(left):
-        return staged_certificate(staged, 0.0, 0.0, maximise=False)
-    reached = staged.worth_of(utility.worth)[left]
+        return staged_certificate(solved, 0.0, 0.0, maximise=False)
+    reached = solved.worth_of(utility.worth)[left]
     with np.errstate(divide="ignore"):
         last_s, least_s = float((slope[left] / reached).max()), float((slope[left] / utility.best[left]).max())
-    return staged_certificate(staged, last_s, max(1 / staged.first()[1], least_s), maximise=False)
+    return staged_certificate(solved, last_s, max(1 / solved.first()[1], least_s), maximise=False)

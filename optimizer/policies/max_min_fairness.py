@@ -57,7 +57,7 @@ class MaxMinFairness:
     packed: SpaceSharing = False
 
     @property
-    def told_apart_by(self) -> tuple[str, ...]:
+    def job_key_fields(self) -> tuple[str, ...]:
         """What makes two jobs of equal columns different jobs."""
         return () if self.packed else ("weight", "gang", "entity")
 
@@ -85,8 +85,8 @@ class MaxMinFairness:
             return empty_answer(problem), memory
         keys = [utility.weight, *(colocation_keys(problem) if self.packed else ())]
         classes = aggregate_problem(problem, utility.usable, [utility.worth], keys)
-        staged, memory = self._stages(SolveInput(problem, utility, classes, self.packed), memory)
-        return fair_share_answer(staged, staged_certificate(staged, *staged.first())), memory
+        solved, memory = self._stages(SolveInput(problem, utility, classes, self.packed), memory)
+        return fair_share_answer(solved, staged_certificate(solved, *solved.first())), memory
 
     def value(self, newcomer: Newcomer, quote: Quote) -> FloatArray:
         """Worth of each configuration: what its utility would fetch if the newcomer competed like the mean job.
@@ -97,18 +97,21 @@ class MaxMinFairness:
         worth: FloatArray = quote.exchange * newcomer.weight * newcomer_worth(newcomer, aware=self.aware)
         return worth
 
-    def _stages(self, asked: SolveInput, memory: Memory) -> tuple[StagedSolution, Memory]:
-        weight, best = asked.classes.per_class(asked.utility.weight), asked.classes.per_class(asked.utility.best)
-        worth, no_floor = asked.classes.per_column(asked.utility.worth), np.zeros(len(best))
+    def _stages(self, request: SolveInput, memory: Memory) -> tuple[StagedSolution, Memory]:
+        weight, best = (
+            request.classes.per_class(request.utility.weight),
+            request.classes.per_class(request.utility.best),
+        )
+        worth, no_floor = request.classes.per_column(request.utility.worth), np.zeros(len(best))
         if self.then == "nothing" and weight.any():
             first_full = (best[weight > 0] / weight[weight > 0]).min()
             published = MaxMin(worth, CappedTargets(weight, weight * first_full, no_floor))
-            return solve(asked, published, memory, leftover=False, central=not self.packed)
+            return solve(request, published, memory, leftover=False, central=not self.packed)
         if self.then == "levels" and not self.packed:
-            staged, memory = solve(asked, Lexicographic(WeightTierRule(weight)), memory)
-            if staged.stages:
-                return staged, memory
-        return solve(asked, MaxMin(worth, CappedTargets(weight, best, no_floor)), memory)
+            solved, memory = solve(request, Lexicographic(WeightTierRule(weight)), memory)
+            if solved.stages:
+                return solved, memory
+        return solve(request, MaxMin(worth, CappedTargets(weight, best, no_floor)), memory)
 
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid", strict=True))
@@ -128,7 +131,7 @@ class WaterFilling:
     aware: HeterogeneityAware = True
 
     @property
-    def told_apart_by(self) -> tuple[str, ...]:
+    def job_key_fields(self) -> tuple[str, ...]:
         """What makes two jobs of equal columns different jobs."""
         return ("weight", "gang", "entity")
 
@@ -158,10 +161,10 @@ class WaterFilling:
         if not utility.usable.any():
             return empty_answer(problem), memory
         classes = aggregate_problem(problem, utility.usable, [utility.worth], [utility.weight])
-        asked = SolveInput(problem, utility, classes)
+        request = SolveInput(problem, utility, classes)
         rule = WeightTierRule(classes.per_class(utility.weight))
-        staged, memory = solve(asked, Lexicographic(rule), memory)
-        return fair_share_answer(staged, staged_certificate(staged, *staged.first())), memory
+        solved, memory = solve(request, Lexicographic(rule), memory)
+        return fair_share_answer(solved, staged_certificate(solved, *solved.first())), memory
 
     def value(self, newcomer: Newcomer, quote: Quote) -> FloatArray:
         """Worth of each configuration: its fair-share units times the newcomer's weight against the others' mean."""
@@ -183,7 +186,7 @@ class Isolated:
     checked_by: ClassVar[str] = "optimizer.check.policy_checks:ISOLATED"
 
     @property
-    def told_apart_by(self) -> tuple[str, ...]:
+    def job_key_fields(self) -> tuple[str, ...]:
         """What makes two jobs of equal columns different jobs."""
         return ("weight", "gang", "entity")
 

@@ -48,12 +48,12 @@ class RentalProgram:
         self._usd_fetched = fetched_usd_per_h * self.size
         worth = _usd_earned(problem, value, largest)
         classes = aggregate_problem(problem, worth > 0, [worth], [value])
-        market = classes.market
+        class_problem = classes.problem
         self._scale = np.maximum(largest, 1.0)
-        self._classes, self._shares = market.classes, market.columns
+        self._classes, self._shares = class_problem.classes, class_problem.columns
         self._known: dict[tuple[int, ...], FractionalRental] = {}
-        gross = classes.per_column(worth) * market.size[market.owner()]
-        self._highs = _simplex(self._model(market, gross, base))
+        gross = classes.per_column(worth) * class_problem.size[class_problem.owner()]
+        self._highs = _simplex(self._model(class_problem, gross, base))
         self._machines = np.arange(self._shares, self._shares + len(pools), dtype=np.int32)
 
     def usd_of(self, counts: IntArray) -> FloatArray:
@@ -80,15 +80,15 @@ class RentalProgram:
             self._known[key] = self.between(exact, exact) or FractionalRental(exact, np.zeros(len(exact)), -np.inf)
         return self._known[key]
 
-    def _model(self, market: ClassProblem, gross: FloatArray, base: FloatArray) -> highspy.HighsLp:
+    def _model(self, class_problem: ClassProblem, gross: FloatArray, base: FloatArray) -> highspy.HighsLp:
         """Rows: time of each class; accelerators of each pool, over its scale; machines beyond those paid for."""
-        p, k, c = len(base), market.classes, market.columns
-        uses = np.diff(market.use_first)
-        column, owner, pool = np.arange(c), market.owner(), np.arange(p)
-        load = market.use_count * np.repeat(market.size[owner], uses) / self._scale[market.use_row]
+        p, k, c = len(base), class_problem.classes, class_problem.columns
+        uses = np.diff(class_problem.use_first)
+        column, owner, pool = np.arange(c), class_problem.owner(), np.arange(p)
+        load = class_problem.use_count * np.repeat(class_problem.size[owner], uses) / self._scale[class_problem.use_row]
         ones = np.ones(p)
         values = np.concatenate((np.ones(c), load, -self.size / self._scale, ones, -ones))
-        rows = np.concatenate((owner, k + market.use_row, k + pool, k + p + pool, k + p + pool))
+        rows = np.concatenate((owner, k + class_problem.use_row, k + pool, k + p + pool, k + p + pool))
         columns = np.concatenate((column, np.repeat(column, uses), c + pool, c + pool, c + p + pool))
         matrix = sparse.csc_array((values, (rows, columns)), shape=(k + 2 * p, c + 2 * p))
         cost = np.concatenate((-gross, self._usd_kept, np.maximum(self._usd_fetched - self._usd_kept, 0.0)))

@@ -136,14 +136,14 @@ class _Found:
 
 
 class MasterProgram:
-    """The programs of one market and one objective; the sides and what is asked vary from call to call."""
+    """The programs of one problem and one objective; the sides and what is asked vary from call to call."""
 
-    def __init__(self, market: ClassProblem, objective: MaxMin | MaxSum) -> None:
-        self._market, self._worth = market, objective.worth
-        self._value = objective.value if isinstance(objective, MaxSum) else np.zeros(market.columns)
-        best = max_by(market.owner(), objective.worth, market.classes)
+    def __init__(self, problem: ClassProblem, objective: MaxMin | MaxSum) -> None:
+        self._problem, self._worth = problem, objective.worth
+        self._value = objective.value if isinstance(objective, MaxSum) else np.zeros(problem.columns)
+        best = max_by(problem.owner(), objective.worth, problem.classes)
         self._best = np.where(best > 0, best, 1.0)
-        self._capacity = np.where(market.capacity > 0, market.capacity, 1.0)
+        self._capacity = np.where(problem.capacity > 0, problem.capacity, 1.0)
         self._highs = highs_solver(
             simplex_iteration_limit=_SIMPLEX_ITERATIONS,
             ipm_iteration_limit=_IPM_ITERATIONS,
@@ -162,8 +162,8 @@ class MasterProgram:
             vertex: False: near the middle of the optima will do, which is quicker where there are many columns.
             shut: columns alone that a vertex is looked for without (C,); none if None.
         """
-        market, columns = self._market, self._market.columns
-        tied, open_rows = _ties(sides, market.size)
+        problem, columns = self._problem, self._problem.columns
+        tied, open_rows = _ties(sides, problem.size)
         halves, totals = self._halves(sides, greedy)
         rows = np.concatenate((np.arange(self._rows), self._rows + open_rows))
         rows = np.concatenate((rows, self._rows + sides.meetings + np.arange(halves.shape[0])))
@@ -172,7 +172,7 @@ class MasterProgram:
         alone = sparse.vstack((self._alone(), sparse.csr_array((more, columns))))
         of_all = sparse.vstack((sparse.csr_array((len(rows) - totals.shape[0], totals.shape[1])), totals))
         matrix = sparse.hstack((alone, beside, of_all, self._theta(ask, more)), format="csc")
-        members = market.size[sides.member]
+        members = problem.size[sides.member]
         gains = (members * sides.keeps * self._value[sides.column]) @ tied
         cost = np.concatenate((self._values(), gains, np.zeros(totals.shape[1]), [ask.gain]))
         scale = float(np.abs(cost).max(initial=0.0)) or 1.0
@@ -187,11 +187,11 @@ class MasterProgram:
             none = np.zeros(0)
             return MasterSolution(found.status, found.solver, found.work, none, none, PairDuals(none, none, none))
         dual = np.maximum(found.saves[: self._rows] * scale, 0.0)
-        k, r = market.classes, market.rows
+        k, r = problem.classes, problem.rows
         duals = PairDuals(
             prices=dual[k : k + r] / self._capacity,
-            multiplier=dual[k + r :] / (self._best * market.size),
-            time=dual[:k] / market.size,
+            multiplier=dual[k + r :] / (self._best * problem.size),
+            time=dual[:k] / problem.size,
         )
         x, of_sides = found.x[:columns], tied @ found.x[columns : columns + tied.shape[1]]
         return MasterSolution(found.status, found.solver, found.work, x, of_sides, duals)
@@ -200,7 +200,7 @@ class MasterProgram:
         """A level's price is shared among the classes: counted in such parts, dual values are about 1, and the interior
         point method takes half the steps."""
 
-        unit = float(self._market.classes) if ask.gain else 1.0
+        unit = float(self._problem.classes) if ask.gain else 1.0
         middle = solve_by_interior_point(
             program.matrix, program.cost * unit, program.right, program.equal, ask.tolerance
         )
@@ -224,35 +224,35 @@ class MasterProgram:
         return _Found(status, solver, work, np.array(solution.col_value), -np.array(solution.row_dual))
 
     def _right(self, ask: MasterInput, more: int) -> FloatArray:
-        market = self._market
-        return np.concatenate((np.ones(market.classes + market.rows), -ask.floor / self._best, np.zeros(more)))
+        problem = self._problem
+        return np.concatenate((np.ones(problem.classes + problem.rows), -ask.floor / self._best, np.zeros(more)))
 
     def _values(self) -> FloatArray:
         """Value of each column for all members of its class (C,)."""
-        values: FloatArray = self._market.size[self._market.owner()] * self._value
+        values: FloatArray = self._problem.size[self._problem.owner()] * self._value
         return values
 
     def _alone(self) -> sparse.csc_array:
-        market, k = self._market, self._market.classes
-        owner, uses, column = market.owner(), np.diff(market.use_first), np.arange(market.columns)
-        load = market.use_count * np.repeat(market.size[owner], uses) / self._capacity[market.use_row]
-        values = np.concatenate((np.ones(market.columns), load, -self._worth / self._best[owner]))
-        rows = np.concatenate((owner, k + market.use_row, k + market.rows + owner))
+        problem, k = self._problem, self._problem.classes
+        owner, uses, column = problem.owner(), np.diff(problem.use_first), np.arange(problem.columns)
+        load = problem.use_count * np.repeat(problem.size[owner], uses) / self._capacity[problem.use_row]
+        values = np.concatenate((np.ones(problem.columns), load, -self._worth / self._best[owner]))
+        rows = np.concatenate((owner, k + problem.use_row, k + problem.rows + owner))
         columns = np.concatenate((column, np.repeat(column, uses), column))
-        return sparse.csc_array((values, (rows, columns)), shape=(self._rows, market.columns))
+        return sparse.csc_array((values, (rows, columns)), shape=(self._rows, problem.columns))
 
     def _beside(self, sides: SideDetails) -> sparse.csc_array:
-        market, k, q = self._market, self._market.classes, len(sides.member)
-        load = market.size[sides.member] * sides.count / 2 / self._capacity[sides.pool]
+        problem, k, q = self._problem, self._problem.classes, len(sides.member)
+        load = problem.size[sides.member] * sides.count / 2 / self._capacity[sides.pool]
         utility = -sides.keeps * self._worth[sides.column] / self._best[sides.member]
         values = np.concatenate((np.ones(q), load, utility))
-        rows = np.concatenate((sides.member, k + sides.pool, k + market.rows + sides.member))
+        rows = np.concatenate((sides.member, k + sides.pool, k + problem.rows + sides.member))
         return sparse.csc_array((values, (rows, np.tile(np.arange(q), 3))), shape=(self._rows, q))
 
     def _meetings(self, sides: SideDetails) -> sparse.csc_array:
         """One row for each meeting of two segments, an empty one for a segment with itself."""
         column = np.flatnonzero(sides.sign)
-        values = (sides.sign * self._market.size[sides.member])[column]
+        values = (sides.sign * self._problem.size[sides.member])[column]
         return sparse.csc_array((values, (sides.meeting[column], column)), shape=(sides.meetings, len(sides.member)))
 
     def _halves(self, sides: SideDetails, greedy: IntArray) -> tuple[sparse.csr_array, sparse.csr_array]:
@@ -266,7 +266,7 @@ class MasterProgram:
         if len(meeting):
             there = meeting[np.minimum(place, len(meeting) - 1)] == sides.meeting
         column, named = np.flatnonzero(there), len(meeting) + np.arange(len(greedy))
-        values = np.concatenate((self._market.size[sides.member[column]], np.full(len(greedy), 2.0)))
+        values = np.concatenate((self._problem.size[sides.member[column]], np.full(len(greedy), 2.0)))
         position = (np.concatenate((place[column], named)), np.concatenate((column, greedy)))
         shape = (len(meeting) + len(greedy), len(sides.member))
         of_sides = sparse.csr_array((values, position), shape=shape)
@@ -275,14 +275,14 @@ class MasterProgram:
 
     def _theta(self, ask: MasterInput, more: int) -> sparse.csc_array:
         rising = np.flatnonzero(ask.rise)
-        rows = self._market.classes + self._market.rows + rising
+        rows = self._problem.classes + self._problem.rows + rising
         values = (ask.rise / self._best)[rising]
         place = (rows, np.zeros(len(rising), dtype=np.int64))
         return sparse.csc_array((values, place), shape=(self._rows + more, 1))
 
     @property
     def _rows(self) -> int:
-        return 2 * self._market.classes + self._market.rows
+        return 2 * self._problem.classes + self._problem.rows
 
     def _options(self, columns: int, vertex: bool) -> str:
         small = vertex and columns <= MASTER_SIMPLEX_COLUMNS

@@ -42,10 +42,10 @@ class PassEngine:
     _run: Run
 
     def sums(
-        self, market: ClassProblem, wants: PassGoals, prices: FloatArray, softness: FloatArray, x: FloatArray
+        self, problem: ClassProblem, goals: PassGoals, prices: FloatArray, softness: FloatArray, x: FloatArray
     ) -> PassSums:
         """One pass; `x`, if not empty, receives the softened shares of one member of each class (C,)."""
-        return unpack_sums(self._run(market, wants, prices, softness, x), market.rows)
+        return unpack_sums(self._run(problem, goals, prices, softness, x), problem.rows)
 
 
 def compiled_engine() -> PassEngine:
@@ -53,14 +53,14 @@ def compiled_engine() -> PassEngine:
     from optimizer.lp.dual_newton import pass_kernels
 
     def run(
-        market: ClassProblem, wants: PassGoals, prices: FloatArray, softness: FloatArray, x: FloatArray
+        problem: ClassProblem, goals: PassGoals, prices: FloatArray, softness: FloatArray, x: FloatArray
     ) -> FloatArray:
-        return pass_kernels.run_pass(pass_arrays(market), wants, prices, softness, x)
+        return pass_kernels.run_pass(pass_arrays(problem), goals, prices, softness, x)
 
     return PassEngine("numba", run)
 
 
-def dual_bound(market: ClassProblem, objective: Objective, prices: FloatArray) -> float:
+def dual_bound(problem: ClassProblem, objective: Objective, prices: FloatArray) -> float:
     """What no shares can exceed, as these prices prove it; -inf where nothing is feasible.
 
     Args:
@@ -69,30 +69,30 @@ def dual_bound(market: ClassProblem, objective: Objective, prices: FloatArray) -
     prices = np.maximum(prices, 0.0)
     if isinstance(objective, MaxMin) and prices.any():
         prices = prices / prices.max()  # the unit means nothing, and digits would be lost in tiny ones
-    income = float(market.capacity @ prices)
+    income = float(problem.capacity @ prices)
     match objective:
         case MaxSum():
-            return _total_bound(market, objective, prices, income)
+            return _total_bound(problem, objective, prices, income)
         case NashWelfare():
-            choice = logarithmic_choice(market, objective.worth, market.cost(prices), objective.weight)
-            return income + float(market.size @ _net_logarithm(objective, choice.cost, choice.slope))
+            choice = logarithmic_choice(problem, objective.worth, problem.cost(prices), objective.weight)
+            return income + float(problem.size @ _net_logarithm(objective, choice.cost, choice.slope))
         case MaxMin():
-            return _level_bound(market, objective, prices, income)
+            return _level_bound(problem, objective, prices, income)
 
 
-def worth_multipliers(market: ClassProblem, objective: Objective, prices: FloatArray, z: float) -> FloatArray:
+def worth_multipliers(problem: ClassProblem, objective: Objective, prices: FloatArray, z: float) -> FloatArray:
     """What a little more worth costs one member of each class at these prices (k,).
 
     For a Level at level z; for a Total at its floors; for a Nash what the worth is worth to the class: weight / worth.
     """
-    cost = market.cost(prices)
+    cost = problem.cost(prices)
     match objective:
         case MaxSum():
-            return cheapest_choice(market, objective.worth, cost - objective.value, objective.floor).slope
+            return cheapest_choice(problem, objective.worth, cost - objective.value, objective.floor).slope
         case NashWelfare():
-            return logarithmic_choice(market, objective.worth, cost, objective.weight).slope
+            return logarithmic_choice(problem, objective.worth, cost, objective.weight).slope
         case MaxMin():
-            return cheapest_choice(market, objective.worth, cost, objective.targets.at(z)[0]).slope
+            return cheapest_choice(problem, objective.worth, cost, objective.targets.at(z)[0]).slope
 
 
 def reachable_level(worth_most: FloatArray, targets: TargetFunction) -> float:
@@ -126,13 +126,13 @@ def _net_logarithm(objective: NashWelfare, cost: FloatArray, slope: FloatArray) 
     return np.where(weight > 0, gained, 0.0) - cost
 
 
-def _total_bound(market: ClassProblem, objective: MaxSum, prices: FloatArray, income: float) -> float:
+def _total_bound(problem: ClassProblem, objective: MaxSum, prices: FloatArray, income: float) -> float:
     if objective.floor.any():
-        floors = _costs(market, PassGoals(TARGET, objective.worth, _NONE, objective.floor, objective.floor), prices)
+        floors = _costs(problem, PassGoals(TARGET, objective.worth, _NONE, objective.floor, objective.floor), prices)
         if floors.unreached or floors.cost > income * (1 + _ROUNDING):
             return -np.inf
-    wants = PassGoals(TARGET, objective.worth, objective.value, objective.floor, objective.floor)
-    return income - _costs(market, wants, prices).cost
+    goals = PassGoals(TARGET, objective.worth, objective.value, objective.floor, objective.floor)
+    return income - _costs(problem, goals, prices).cost
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,31 +144,31 @@ class _Costs:
     unreached: float
 
 
-def _costs(market: ClassProblem, wants: PassGoals, prices: FloatArray) -> _Costs:
+def _costs(problem: ClassProblem, goals: PassGoals, prices: FloatArray) -> _Costs:
     """What the classes want at its cheapest; by compiled code where there is much to do."""
-    if bound_is_compiled(market.columns):
-        sums = compiled_engine().sums(market, wants, prices, prices, _NONE)
+    if bound_is_compiled(problem.columns):
+        sums = compiled_engine().sums(problem, goals, prices, prices, _NONE)
         return _Costs(sums.exact_cost, sums.exact_slope, sums.unreached)
-    cost = market.cost(prices) - (wants.value if len(wants.value) else 0.0)
-    choice = cheapest_choice(market, wants.worth, cost, wants.goal)
-    rise = float(market.size @ (choice.slope * wants.rise))
-    return _Costs(float(market.size @ choice.cost), rise, float(np.count_nonzero(~choice.reached)))
+    cost = problem.cost(prices) - (goals.value if len(goals.value) else 0.0)
+    choice = cheapest_choice(problem, goals.worth, cost, goals.goal)
+    rise = float(problem.size @ (choice.slope * goals.rise))
+    return _Costs(float(problem.size @ choice.cost), rise, float(np.count_nonzero(~choice.reached)))
 
 
-def _level_bound(market: ClassProblem, objective: MaxMin, prices: FloatArray, income: float) -> float:
+def _level_bound(problem: ClassProblem, objective: MaxMin, prices: FloatArray, income: float) -> float:
     """The level where the targets cost all there is: Newton steps from above, kept inside a bracket.
 
     Costs never fall as the level rises, so the upper end of the bracket is a bound however far the search gets.
     """
     targets = objective.targets
-    top = reachable_level(largest_worth(market, objective.worth), targets)
+    top = reachable_level(largest_worth(problem, objective.worth), targets)
     if top == -np.inf:
         return top
     enough = income * (1 + _ROUNDING)
 
     def excess(z: float) -> tuple[float, float]:
         """How much more the targets cost than there is, and how fast that rises."""
-        found = _costs(market, PassGoals(TARGET, objective.worth, _NONE, *targets.at(z)), prices)
+        found = _costs(problem, PassGoals(TARGET, objective.worth, _NONE, *targets.at(z)), prices)
         return found.cost - enough, found.rise
 
     over, rate = excess(top)

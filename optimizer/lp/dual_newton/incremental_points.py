@@ -87,13 +87,13 @@ def stored_points(responses: Sequence[AggregateResponse], rows: int, *, level: b
     if not responses:
         return points
     sums = np.zeros((len(responses), rows + SCALARS))
-    for k, seen in enumerate(responses):
-        sums[k, :rows] = seen.demand
-        sums[k, rows:] = seen.exact_cost, seen.exact_slope, seen.value, 0.0, seen.unreached
+    for k, evaluated in enumerate(responses):
+        sums[k, :rows] = evaluated.demand
+        sums[k, rows:] = evaluated.exact_cost, evaluated.exact_slope, evaluated.value, 0.0, evaluated.unreached
     return StoredPoints(
-        np.array([seen.prices for seen in responses]),
-        np.array([seen.z if level else 1.0 for seen in responses]),
-        np.array([seen.softness for seen in responses]),
+        np.array([evaluated.prices for evaluated in responses]),
+        np.array([evaluated.z if level else 1.0 for evaluated in responses]),
+        np.array([evaluated.softness for evaluated in responses]),
         sums,
         np.zeros(len(responses), dtype=bool),
     )
@@ -132,51 +132,51 @@ class PointMixture:
     reached: float
 
 
-def points_bound(points: StoredPoints, asked: PointCriteria) -> float:
+def points_bound(points: StoredPoints, criteria: PointCriteria) -> float:
     """What the points prove that nobody can exceed."""
-    left = points.prices @ asked.capacity - points.scalar(_COST)
-    if not asked.level:
+    left = points.prices @ criteria.capacity - points.scalar(_COST)
+    if not criteria.level:
         return float(left.min(initial=np.inf))
     slope = points.scalar(_SLOPE)
     # Costs are convex in the level, so a tangent reaches the income no earlier than they do.
     rising = slope > 0
     bounds = points.z[rising] + left[rising] / slope[rising]
-    return float(max(bounds.min(initial=asked.highest), 0.0))
+    return float(max(bounds.min(initial=criteria.highest), 0.0))
 
 
 class MixtureProgram:
     """The linear program over the points, and the solver that it is kept in."""
 
     def __init__(self) -> None:
-        from optimizer.lp import highs  # imports highspy and scipy: only where one market is kept
+        from optimizer.lp import highs  # imports highspy and scipy: only where one problem is kept
 
         self._highs: Any = highs
         self._solver: Any = highs.highs_solver(
             presolve="off", solver="simplex", primal_feasibility_tolerance=1e-10, dual_feasibility_tolerance=1e-9
         )
 
-    def mix(self, points: StoredPoints, asked: PointCriteria) -> PointMixture:
+    def mix(self, points: StoredPoints, criteria: PointCriteria) -> PointMixture:
         """The mixture that reaches most of what fits."""
         # Who cannot reach a level has all that it can have there: `highest` sees to it.
-        usable = np.flatnonzero(~points.spoiled & (asked.level | (points.scalar(_UNREACHED) < 0.5)))
+        usable = np.flatnonzero(~points.spoiled & (criteria.level | (points.scalar(_UNREACHED) < 0.5)))
         none = PointMixture(np.zeros(len(points)), -np.inf)
         if not len(usable):
             return none
         with np.errstate(divide="ignore", invalid="ignore"):
-            part = points.demand[usable] / asked.capacity
+            part = points.demand[usable] / criteria.capacity
         part = np.where(points.demand[usable] > 0, part, 0.0)
-        gain = np.minimum(points.z, asked.highest)[usable] if asked.level else points.scalar(_VALUE)[usable]
-        whole = asked.floors or asked.weight is not None
-        found = self._solved(gain, part, whole, asked.weight)
+        gain = np.minimum(points.z, criteria.highest)[usable] if criteria.level else points.scalar(_VALUE)[usable]
+        whole = criteria.floors or criteria.weight is not None
+        found = self._solved(gain, part, whole, criteria.weight)
         if found is None:
             return none
         total = float(found.sum())
         found = found / total if whole else found / max(total, 1.0)
         over = max(float((found @ part).max(initial=0.0)), 1.0)
-        if over > 1.0 and asked.floors:
+        if over > 1.0 and criteria.floors:
             return none
         reached = float(gain @ found)
-        reached = reached / over if asked.weight is None else reached - asked.weight * float(np.log(over))
+        reached = reached / over if criteria.weight is None else reached - criteria.weight * float(np.log(over))
         weight = np.zeros(len(points))
         weight[usable] = found / over
         return PointMixture(weight, reached)

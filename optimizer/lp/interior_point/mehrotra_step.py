@@ -36,28 +36,30 @@ class ProgramLoads(NamedTuple):
 
 
 class LevelProgram:
-    """The program of one market, scaled. Every class has a column of positive worth; no row has capacity 0."""
+    """The program of one problem, scaled. Every class has a column of positive worth; no row has capacity 0."""
 
-    def __init__(self, market: ClassProblem, worth: FloatArray) -> None:
-        self.market = market
-        self._start_of, self.owner = market.first[:-1], market.owner()
+    def __init__(self, problem: ClassProblem, worth: FloatArray) -> None:
+        self.problem = problem
+        self._start_of, self.owner = problem.first[:-1], problem.owner()
         self._best = np.maximum.reduceat(worth, self._start_of)
         self.worth = worth / self._best[self.owner]
-        uses = np.diff(market.use_first)
+        uses = np.diff(problem.use_first)
         #: Part of its row that each use takes, all members together (U,); and the column it is of.
-        self.load_of_use = np.repeat(market.size[self.owner], uses) * market.use_count / market.capacity[market.use_row]
-        self.use_column = np.repeat(np.arange(market.columns), uses)
-        self.floor, self.rise = np.zeros(market.classes), np.zeros(market.classes)
-        ends = np.cumsum([market.columns, market.classes, market.classes, market.rows])
+        self.load_of_use = (
+            np.repeat(problem.size[self.owner], uses) * problem.use_count / problem.capacity[problem.use_row]
+        )
+        self.use_column = np.repeat(np.arange(problem.columns), uses)
+        self.floor, self.rise = np.zeros(problem.classes), np.zeros(problem.classes)
+        ends = np.cumsum([problem.columns, problem.classes, problem.classes, problem.rows])
         self._parts = [slice(a, b) for a, b in zip([0, *ends[:-1]], ends, strict=True)]
 
     @cached_property
     def loads(self) -> "ProgramLoads":
         """What each column takes of each row, as matrices: the compiled steps do without them."""
-        market = self.market
-        shape = (market.columns, market.rows)
-        by_column = sparse.csr_array((self.load_of_use, market.use_row, market.use_first), shape=shape)
-        cell = self.owner[self.use_column] * market.rows + market.use_row
+        problem = self.problem
+        shape = (problem.columns, problem.rows)
+        by_column = sparse.csr_array((self.load_of_use, problem.use_row, problem.use_first), shape=shape)
+        cell = self.owner[self.use_column] * problem.rows + problem.use_row
         return ProgramLoads(by_column, by_column.T.tocsr(), cell)
 
     def aim(self, floor: FloatArray, rise: FloatArray) -> None:
@@ -66,7 +68,7 @@ class LevelProgram:
 
     def prices(self, point: InteriorPoint) -> FloatArray:
         """Price of each row, unscaled (r,)."""
-        return np.asarray(self.split(point.dual)[3] / self.market.capacity)
+        return np.asarray(self.split(point.dual)[3] / self.problem.capacity)
 
     def split(self, vector: FloatArray) -> list[FloatArray]:
         """The parts of a vector of variables or multipliers, as views."""
@@ -78,22 +80,22 @@ class LevelProgram:
 
     def start(self) -> InteriorPoint:
         """An equal part of each column, brought down to half of every row: feasible, far from every boundary."""
-        market = self.market
-        width = np.diff(market.first)
+        problem = self.problem
+        width = np.diff(problem.first)
         x = 0.5 / width[self.owner]
         load = self.load_of_use * x[self.use_column]
-        taken = np.bincount(market.use_row, weights=load, minlength=market.rows).astype(np.float64)
+        taken = np.bincount(problem.use_row, weights=load, minlength=problem.rows).astype(np.float64)
         crowded = np.maximum(1.0, 2 * taken)
-        x /= np.maximum.reduceat(crowded[market.use_row], market.use_first[:-1])
+        x /= np.maximum.reduceat(crowded[problem.use_row], problem.use_first[:-1])
         load = self.load_of_use * x[self.use_column]
-        taken = np.bincount(market.use_row, weights=load, minlength=market.rows).astype(np.float64)
+        taken = np.bincount(problem.use_row, weights=load, minlength=problem.rows).astype(np.float64)
         utility = self.per_class(self.worth * x)
         theta = 0.5
         spare = np.maximum(utility - self.floor - theta * self.rise, 0.01)
         primal = [x, 1 - self.per_class(x), spare, 1 - taken]
-        y = np.full(market.classes, 1.0 / max(float(self.rise.sum()), 1e-300))
-        p = np.full(market.rows, 1.0 / market.rows)
-        reduced = np.add.reduceat(self.load_of_use * p[market.use_row], market.use_first[:-1]) + y[self.owner] * (
+        y = np.full(problem.classes, 1.0 / max(float(self.rise.sum()), 1e-300))
+        p = np.full(problem.rows, 1.0 / problem.rows)
+        reduced = np.add.reduceat(self.load_of_use * p[problem.use_row], problem.use_first[:-1]) + y[self.owner] * (
             1 - self.worth
         )
         return InteriorPoint(theta, np.concatenate(primal), np.concatenate([reduced, y, y, p]))
@@ -146,7 +148,7 @@ class MehrotraStep:
 
     def _eliminate(self) -> None:
         """Each class's two equations solved for time and utility values, centred so that nothing cancels."""
-        program, market = self._program, self._program.market
+        program, problem = self._program, self._program.problem
         x, idle, spare, left = program.split(self._point.primal)
         reduced, mu, y, p = program.split(self._point.dual)
         self._stiff = stiff = x / reduced
@@ -161,24 +163,24 @@ class MehrotraStep:
         weighted = stiff[program.use_column] * program.load_of_use
         moved = -weighted * off[program.use_column]
         self._e1, self._e2 = (
-            np.bincount(program.loads.cell, weights=values, minlength=market.classes * market.rows)
-            .reshape(market.classes, market.rows)
+            np.bincount(program.loads.cell, weights=values, minlength=problem.classes * problem.rows)
+            .reshape(problem.classes, problem.rows)
             .astype(np.float64)
             for values in (weighted, moved)
         )
         f1, f2 = self._solve_classes(self._e1, self._e2)
         rows = self._crossed(stiff) - self._e1.T @ f1 - self._e2.T @ f2
-        rows[np.diag_indices(market.rows)] += left / p
-        g1, g2 = self._solve_classes(np.zeros((market.classes, 1)), self._slope[:, None])
+        rows[np.diag_indices(problem.rows)] += left / p
+        g1, g2 = self._solve_classes(np.zeros((problem.classes, 1)), self._slope[:, None])
         cross = (self._e1.T @ g1 + self._e2.T @ g2)[:, 0]
         own = float(self._slope @ g2[:, 0])
         self._system = np.block([[rows, cross[:, None]], [-cross[None, :], np.array([[own]])]])
 
     def _crossed(self, weight: FloatArray) -> FloatArray:
         """Sum over the columns of weight times load by load (r, r): a diagonal where each uses one row."""
-        program, market = self._program, self._program.market
-        if market.single_use:
-            own = np.bincount(market.use_row, weights=weight * program.load_of_use**2, minlength=market.rows)
+        program, problem = self._program, self._program.problem
+        if problem.single_use:
+            own = np.bincount(problem.use_row, weights=weight * program.load_of_use**2, minlength=problem.rows)
             return np.diag(own)
         scaled = program.loads.by_row.copy()
         scaled.data = scaled.data * weight[scaled.indices]

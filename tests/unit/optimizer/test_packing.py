@@ -121,9 +121,9 @@ def test_generated_pairs_are_as_good_as_all_of_them(monkeypatch: pytest.MonkeyPa
     worth, weight = classes.per_column(utility.worth), classes.per_class(utility.weight)
     level = MaxMin(worth, CappedTargets(weight, classes.per_class(utility.best), np.zeros(60)))
     total = MaxSum(worth, worth, np.zeros(60))
-    exact = [ColumnGenerator(classes.market, blocks).solve(objective) for objective in (level, total)]
+    exact = [ColumnGenerator(classes.problem, blocks).solve(objective) for objective in (level, total)]
     monkeypatch.setattr(engine_choice, "ALL_PAIR_SIDES", 0)
-    packer = ColumnGenerator(classes.market, blocks)
+    packer = ColumnGenerator(classes.problem, blocks)
     found = [packer.solve(objective) for objective in (level, total)]
     for whole, part in zip(exact, found, strict=True):
         assert part.status is Status.OPTIMAL

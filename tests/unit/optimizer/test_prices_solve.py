@@ -121,7 +121,7 @@ def test_a_sample_wants_about_what_all_want() -> None:
     at = DualPoint(np.full(POOLS, 0.5), 0.0, 0.1, np.ones(POOLS))
     whole, some = (evaluate_dual(compiled_engine(), one, at).sums.demand for one in (task, part))
     assert some == pytest.approx(whole, abs=0.05 * whole.sum())
-    assert part.market.classes <= 1000
+    assert part.problem.classes <= 1000
 
 
 def test_a_solve_goes_on_from_where_another_stood() -> None:
@@ -129,7 +129,7 @@ def test_a_solve_goes_on_from_where_another_stood() -> None:
     rng = np.random.default_rng(7)
     market = _market(rng)
     objective = _objective("total", market, rng)
-    standing = solve_with_warm_start(market, objective).standing
+    standing = solve_with_warm_start(market, objective).warm_start
     changed = replace(market, capacity=market.capacity * 1.01)
     warm, cold = (
         solve_with_warm_start(changed, objective, start=standing).solution,

@@ -221,7 +221,7 @@ def test_the_arrays_are_those_of_the_market_rebuilt(form: str, data: st.DataObje
     market, objective = plain.rebuilt()
     assert list(standing.handles) == sorted(plain.jobs)
     for name in ("size", "first", "use_first", "use_row", "use_count", "capacity"):
-        np.testing.assert_array_equal(getattr(standing.market, name), getattr(market, name))
+        np.testing.assert_array_equal(getattr(standing.problem, name), getattr(market, name))
     np.testing.assert_array_equal(standing.objective.worth, objective.worth)
     if np.isfinite(standing.certificate.reached):
         single = np.concatenate([standing.shares_of(handle) for handle in standing.handles])
