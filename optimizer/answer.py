@@ -32,18 +32,19 @@ def answer_problem(
     Raises:
         ProblemError: the problem is malformed. How well a solve went is told by certificate and rental status.
     """
-    found = _deduplicated_if_sound(policy, problem)
+    key_fields = policy.job_key_fields if isinstance(policy, AggregatesJobs) else ()
+    found = distinct_jobs_if_sound(problem, key_fields) if key_fields else None
     validate_problem(problem, walked=found is not None)
     if problem.jobs.mixes.any() and isinstance(policy, SharePolicy) and not isinstance(policy, PlanPolicy):
         return *answer_with_mixed_gangs(policy, problem, memory), None
-    rental = rent_machines(problem, delay_usd_per_h)
+    rental = rent_machines(problem, delay_usd_per_h) if problem.pools.rentable.any() else None
     if isinstance(policy, PlanPolicy):  # it says what happens now: machines on their way are not there
         return *policy.decide(_without_unprofitable(problem, rental), memory), rental
     if rental is not None:
         problem = with_rental(problem, rental)
     if isinstance(policy, OrderPolicy):
         return rank_jobs(policy, problem), memory, rental
-    decision, memory = _decide_shares(policy, problem, memory, found)
+    decision, memory = _decide_shares(policy, problem, memory, key_fields, found)
     return decision, memory, rental
 
 
@@ -64,26 +65,14 @@ def answer_as_asked(
     return *policy.decide(problem, memory), rent_machines(problem, delay_usd_per_h)
 
 
-def _job_key_fields(policy: Policy) -> tuple[str, ...]:
-    """What makes equal jobs different ones to the policy; none where it looks at every job."""
-    return policy.told_apart_by if isinstance(policy, AggregatesJobs) else ()
-
-
-def _deduplicated_if_sound(policy: Policy, problem: Problem) -> DistinctJobs | None:
-    """The distinct jobs, where they can be found while the columns are checked."""
-    fields = _job_key_fields(policy)
-    return distinct_jobs_if_sound(problem, fields) if fields else None
-
-
 def _decide_shares(
-    policy: SharePolicy, problem: Problem, memory: Memory, found: DistinctJobs | None
+    policy: SharePolicy, problem: Problem, memory: Memory, key_fields: tuple[str, ...], found: DistinctJobs | None
 ) -> tuple[Decision, Memory]:
     """Equal jobs are decided about once, where the policy says what makes them equal."""
-    fields = _job_key_fields(policy)
-    if not fields:
+    if not key_fields:
         return policy.decide(problem, memory)
     if found is None:
-        found = distinct_jobs(problem, fields)
+        found = distinct_jobs(problem, key_fields)
     else:  # something may be rented since
         found = replace(found, problem=replace(found.problem, pools=problem.pools))
     decision, memory = policy.decide(found.problem, memory)

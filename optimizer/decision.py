@@ -7,6 +7,7 @@ problem, with `with_added`: from there on they are configurations like all other
 
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -58,10 +59,6 @@ class Quote:
     exchange: float
 
 
-def _no_values() -> FloatArray:
-    return np.zeros(0)
-
-
 class StageKind(StrEnum):
     """What a stage maximises."""
 
@@ -96,8 +93,8 @@ class SolveStage:
     bound: float
     #: Where jobs may be packed, and only there, because the pools' prices do not tell which of its two jobs pays for a
     #: pair: what one more unit of utility, and of time, is worth to each job, in the objective's unit, >= 0 (n,), (n,).
-    multiplier: FloatArray = field(default_factory=_no_values)
-    time: FloatArray = field(default_factory=_no_values)
+    multiplier: FloatArray = field(default_factory=partial(np.zeros, 0))
+    time: FloatArray = field(default_factory=partial(np.zeros, 0))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -114,10 +111,8 @@ class ColocatedJobs:
         return len(self.share)
 
 
-def no_colocated_jobs() -> ColocatedJobs:
-    """No two jobs together."""
-    none = np.zeros(0, dtype=np.int64)
-    return ColocatedJobs(none, none, none, np.zeros(0))
+_NO_ROWS: IntArray = np.zeros(0, dtype=np.int64)
+NO_COLOCATED_JOBS = ColocatedJobs(_NO_ROWS, _NO_ROWS, _NO_ROWS, np.zeros(0))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -136,7 +131,7 @@ class Shares:
     #: Rows of jobs without any configuration that fits the fleet: they get nothing (ascending).
     unplaceable: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     #: Shares of jobs that run two by two, beside those in `x`.
-    packed: ColocatedJobs = field(default_factory=no_colocated_jobs)
+    packed: ColocatedJobs = NO_COLOCATED_JOBS
     #: Rows of jobs whose deadline asks for more than they can be given, or for something that nobody can tell: they
     #: were asked for less (ascending).
     relaxed: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))

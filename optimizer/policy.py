@@ -124,7 +124,7 @@ class AggregatesJobs(Protocol):
     """A share policy for which many jobs are the same job: it may be asked about distinct jobs with counts instead."""
 
     @property
-    def told_apart_by(self) -> tuple[str, ...]:
+    def job_key_fields(self) -> tuple[str, ...]:
         """Fields of `Jobs` that matter to it, besides the columns. Empty: every job stands for itself."""
         ...
 

@@ -126,8 +126,8 @@ class Shockwave:
         """
         columns, jobs, known = problem.columns, problem.jobs, forecast.known
         usable, job = facts.usable, columns.job[facts.usable]
-        asked = sum_by(np.zeros(len(jobs), dtype=np.int64), jobs.gang, 1)[0]
-        contention = max(1.0, float(asked) / max(float(problem.pools.capacity.sum()), 1.0))
+        request = sum_by(np.zeros(len(jobs), dtype=np.int64), jobs.gang, 1)[0]
+        contention = max(1.0, float(request) / max(float(problem.pools.capacity.sum()), 1.0))
         late = (facts.age_s + known.left_s * contention) / (known.total_s * contention)
         weight = jobs.weight * np.clip(late, 0.01, 100.0) ** self.lateness
         time_s = self.round_s * np.arange(1, self.rounds + 1)

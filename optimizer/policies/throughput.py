@@ -42,7 +42,7 @@ class Throughput:
         return "weighted fair-share units per accelerator" if self.normalised else "weighted steps/s per accelerator"
 
     @property
-    def told_apart_by(self) -> tuple[str, ...]:
+    def job_key_fields(self) -> tuple[str, ...]:
         """What makes two jobs of equal columns different jobs."""
         return () if self.packed else ("weight", "gang")
 
@@ -105,7 +105,7 @@ class ThroughputPerDollar:
         return f"{'fair-share units' if self.normalised else 'steps/s'} per USD/h, per accelerator"
 
     @property
-    def told_apart_by(self) -> tuple[str, ...]:
+    def job_key_fields(self) -> tuple[str, ...]:
         """What makes two jobs of equal columns different jobs."""
         return ("weight", "gang")
 
@@ -189,7 +189,7 @@ class CostWithSlos:
     free_usd_per_h: UnpricedAccelerator = None
 
     @property
-    def told_apart_by(self) -> tuple[str, ...]:
+    def job_key_fields(self) -> tuple[str, ...]:
         """What makes two jobs of equal columns different jobs."""
         return ("weight", "gang", "remaining_steps", "deadline_at")
 

@@ -128,9 +128,9 @@ def iterate_compiled(
 
 
 def _program_arrays(program: LevelProgram) -> tuple[Any, Any, int]:
-    market = program.market
-    shape = (market.first, market.use_first, market.use_row, program.load_of_use, program.worth)
-    return shape, (program.floor, program.rise), market.rows
+    problem = program.problem
+    shape = (problem.first, problem.use_first, problem.use_row, program.load_of_use, program.worth)
+    return shape, (program.floor, program.rise), problem.rows
 
 
 @numba.njit(**_FAST)
