@@ -103,7 +103,7 @@ class SchedulerCore:
             if what == "round":
                 cycle.round_timer_at = inf
                 cycle.round_ended = self._cycle.refill = True
-                limit_s = cycle.standing.rules.owed_limit_s
+                limit_s = cycle.policy.rules.owed_limit_s
                 self.ledger.columns.settle_all(self.ledger.now, limit_s)
             elif what == "gate":
                 cycle.gate_timer_at = inf
@@ -118,8 +118,8 @@ class SchedulerCore:
         cycle = self._cycle
         if what == "ready":
             job_events.on_job_ready(cycle, job)
-            if (claim := cycle.claims.get(job.job_id)) is not None:
-                settle_reservation(cycle, claim)
+            if (reservation := cycle.reservations.get(job.job_id)) is not None:
+                settle_reservation(cycle, reservation)
         elif what == "max_queue":
             job_events.on_max_queue_time(cycle, job)
         elif what == "max_runtime":
@@ -132,11 +132,11 @@ class SchedulerCore:
     def _policy_changed(self, event: ev.PolicyChanged) -> None:
         cycle = self._cycle
         policy = self._make_policy(event.policy)
-        sharing = None if isinstance(policy, OrderPolicy) else policy
-        self.ledger.standing = cycle.standing = ActivePolicy(event.policy, sharing, event.rules)
+        pricing = None if isinstance(policy, OrderPolicy) else policy
+        self.ledger.policy = cycle.policy = ActivePolicy(event.policy, pricing, event.rules)
         self.ledger.costs.version += 1
-        cycle.discipline = None
-        self.ledger.columns.counts_owed = sharing is not None
+        cycle.ordering = None
+        self.ledger.columns.counts_owed = pricing is not None
         cycle.spending.set_budgets(event.rules.budgets)
         cycle.mechanism = self._mechanisms[event.rules.mechanism](cycle, policy, event.rules)
         for job in self.ledger:

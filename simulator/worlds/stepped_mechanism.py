@@ -66,8 +66,8 @@ class SteppedMechanism(ABC):
 
     def settle(self, cycle: Cycle) -> None:
         """Nothing to do but where a step has ended, a solve is answered, or somebody is being moved."""
-        if cycle.beat is not None:
-            cycle.beat = None
+        if cycle.pending_round_end is not None:
+            cycle.pending_round_end = None
             self.step_ended(cycle)
         if self._asked and not cycle.in_flight:
             self._asked = False
@@ -128,7 +128,7 @@ class PlannedMechanism(SteppedMechanism):
         self.ask(cycle, lambda: step_problem(cycle, self._ways))
 
     def decide(self, cycle: Cycle) -> None:
-        proposal, jobs = cycle.standing.proposal, cycle.ledger.jobs
+        proposal, jobs = cycle.policy.proposal, cycle.ledger.jobs
         wanted: dict[JobId, tuple[int, int]] = {}
         if proposal is not None:
             for job_id, pool, count in zip(proposal.job_ids, proposal.pool_rows, proposal.counts, strict=True):
@@ -162,7 +162,7 @@ def step_problem(cycle: Cycle, ways: ConfigurationsOf) -> Problem:
         use_count=count,
         running=holds[job] & (held.pool[slot][job] == pool) & (held.count[slot][job] == count),
     )
-    restart_s = np.array([ledger.restart_s(job, cycle.standing.rules) for job in records])
+    restart_s = np.array([ledger.restart_s(job, cycle.policy.rules) for job in records])
     jobs = replace(plain.jobs, gang=np.where(np.isfinite(gang), gang, 1.0), restart_s=restart_s)
     return replace(plain, jobs=jobs, columns=columns)
 

@@ -42,12 +42,12 @@ _QueueHead = tuple[QueueKey, JobRecord, int, int]
 
 def fill_free_places(cycle: Cycle) -> None:
     """Give free places of the stale pools to the most urgent jobs that fit; keep one place for a gang that does not."""
-    assert cycle.discipline is not None
-    strict = cycle.discipline.strict or cycle.standing.rules.backfill is Backfill.NONE
+    assert cycle.ordering is not None
+    strict = cycle.ordering.strict or cycle.policy.rules.backfill is Backfill.NONE
     if not (cycle.stale_pools or strict):
         return
     # Under strict order the head of the line may wait for a pool in which nothing changed, and blocks all the same.
-    pools = cycle.lines.busy(range(len(cycle.ledger.fleet.pools)) if strict else sorted(cycle.stale_pools))
+    pools = cycle.queues.busy(range(len(cycle.ledger.fleet.pools)) if strict else sorted(cycle.stale_pools))
     cycle.stale_pools.clear()
     if not pools:
         return
@@ -56,14 +56,14 @@ def fill_free_places(cycle: Cycle) -> None:
         found = _most_urgent(cycle, filling)
         if found is None:
             return
-        key, job, pool, form_row = found
+        key, job, pool, shape_row = found
         if not strict:
             filling.pass_over(cycle, key, pool)
-        place = cycle.ledger.fleet.find(pool, cycle.ledger.classes.forms[form_row]) or _place_for_smaller_gang(
+        place = cycle.ledger.fleet.find(pool, cycle.ledger.classes.shapes[shape_row]) or _place_for_smaller_gang(
             cycle, job, pool
         )
         if place is None:
-            filling.full.add((pool, form_row))
+            filling.full.add((pool, shape_row))
             if not _reserve_or_lend(cycle, job, pool, filling):
                 return
             filling.look_again()
@@ -76,11 +76,11 @@ def fill_free_places(cycle: Cycle) -> None:
 
 def _place_for_smaller_gang(cycle: Cycle, job: JobRecord, pool: int) -> Place | None:
     """A place for the largest smaller gang that an elastic job may run as meanwhile; None if there is none."""
-    if not job.request.sizes or cycle.discipline is None or not cycle.discipline.shrinks:
+    if not job.request.sizes or cycle.ordering is None or not cycle.ordering.shrinks:
         return None
     classes, most = cycle.ledger.classes, cycle.ledger.count_on(job, pool)
-    forms = (classes.forms[classes.classes[row].form] for row in reversed(classes.options(job.class_row)))
-    places = (cycle.ledger.fleet.find(pool, form) for form in forms if form.counts[pool] < most)
+    shapes = (classes.shapes[classes.classes[row].shape] for row in reversed(classes.options(job.class_row)))
+    places = (cycle.ledger.fleet.find(pool, shape) for shape in shapes if shape.counts[pool] < most)
     return next((place for place in places if place is not None), None)
 
 
@@ -136,27 +136,27 @@ def _most_urgent_on(cycle: Cycle, filling: _FillPass, pool: int, room: FreeCapac
     if room is NO_CAPACITY:
         return None
     best: _QueueHead | None = None
-    elastic = cycle.ledger.classes.elastic_forms
-    for form_row, line in cycle.lines.of(pool):
-        may_start = room.may_hold(line) or (form_row in elastic and _may_start_smaller(cycle, pool))
-        if not may_start or (pool, form_row) in filling.full:
+    elastic = cycle.ledger.classes.elastic_shapes
+    for shape_row, queue in cycle.queues.of(pool):
+        may_start = room.may_hold(queue) or (shape_row in elastic and _may_start_smaller(cycle, pool))
+        if not may_start or (pool, shape_row) in filling.full:
             continue
-        head = cycle.lines.head(pool, form_row, line)
+        head = cycle.queues.head(pool, shape_row, queue)
         if head is not None and (best is None or head[0] < best[0]):
-            best = *head, pool, form_row
+            best = *head, pool, shape_row
     return best
 
 
 def _may_start_smaller(cycle: Cycle, pool: int) -> bool:
     """Whether somebody in a line of elastic jobs could start with a smaller gang."""
-    assert cycle.discipline is not None
-    return cycle.ledger.fleet.pools[pool].free > 0 and cycle.discipline.shrinks
+    assert cycle.ordering is not None
+    return cycle.ledger.fleet.pools[pool].free > 0 and cycle.ordering.shrinks
 
 
 def _fastest_place(cycle: Cycle, job: JobRecord, pool: int, place: Place) -> tuple[int, Place]:
     """Under an order, the fastest pool with room; shares have already chosen the pool."""
-    assert cycle.discipline is not None
-    for other in cycle.discipline.alternatives(job, pool):
+    assert cycle.ordering is not None
+    for other in cycle.ordering.alternatives(job, pool):
         found = cycle.ledger.fleet.find(other, shape_of(cycle, job))
         if found is not None:
             return other, found
@@ -170,14 +170,14 @@ def _reserve_or_lend(cycle: Cycle, job: JobRecord, pool: int, filling: _FillPass
             cycle.ledger.fleet.find(other, shape_of(cycle, job)) is not None
             for other in range(len(cycle.ledger.fleet.pools))
         )
-    if cycle.standing.rules.backfill is Backfill.EASY:
+    if cycle.policy.rules.backfill is Backfill.EASY:
         reservation = _full_reservation(cycle, pool)
         if reservation is None:
             reserve(cycle, job, pool)
         elif _can_lend(reservation, cycle.ledger.count_on(job, pool)):
-            those_in_line = chain((job,), cycle.lines.behind(job, pool, BACKFILL_DEPTH))
+            those_in_line = chain((job,), cycle.queues.behind(job, pool, BACKFILL_DEPTH))
             if _lend_to_first(cycle, reservation, those_in_line):
-                filling.full.discard((pool, cycle.ledger.class_of(job).form))
+                filling.full.discard((pool, cycle.ledger.class_of(job).shape))
                 settle_reservation(cycle, reservation)
     return True
 
@@ -187,8 +187,8 @@ def _reserve_or_lend(cycle: Cycle, job: JobRecord, pool: int, filling: _FillPass
 
 def _full_reservation(cycle: Cycle, pool: int) -> Reservation | None:
     """The pool's reservation, once as many are open as the rules allow."""
-    found = cycle.reservations.get(pool)
-    return next(iter(found.values())) if found and len(found) >= cycle.standing.rules.max_reservations else None
+    found = cycle.backfill_reservations.get(pool)
+    return next(iter(found.values())) if found and len(found) >= cycle.policy.rules.max_reservations else None
 
 
 def _can_lend(reservation: Reservation, count: int) -> bool:
@@ -198,12 +198,12 @@ def _can_lend(reservation: Reservation, count: int) -> bool:
 
 def reserve(cycle: Cycle, job: JobRecord, pool: int) -> None:
     """Keep the place that will be free earliest for a gang that fits nowhere."""
-    assert cycle.discipline is not None
-    form = shape_of(cycle, job)
-    if form.counts[pool] < 2 or job.job_id in cycle.claims or not cycle.discipline.is_entitled(job, pool):
+    assert cycle.ordering is not None
+    shape = shape_of(cycle, job)
+    if shape.counts[pool] < 2 or job.job_id in cycle.reservations or not cycle.ordering.is_entitled(job, pool):
         return
     state = cycle.ledger.fleet.pools[pool]
-    parts = split_gang(form.counts[pool], form.nodes, state.pool.shape.accelerators)
+    parts = split_gang(shape.counts[pool], shape.nodes, state.pool.shape.accelerators)
     largest = parts[0]
     machines = unreserved_machines(cycle, pool, job, 0)
     if len(machines) > MACHINES_MAX:
@@ -212,7 +212,7 @@ def reserve(cycle: Cycle, job: JobRecord, pool: int) -> None:
     ready.sort()
     if len(ready) >= len(parts):
         place = tuple((row, count) for (_, row), count in zip(ready, parts, strict=False))
-        open_reservation(cycle, job, pool, place, exchange=False)
+        open_reservation(cycle, job, pool, place, preempting=False)
 
 
 def _ready_at(cycle: Cycle, machine: FleetMachine, wanted: int) -> float:
@@ -220,7 +220,7 @@ def _ready_at(cycle: Cycle, machine: FleetMachine, wanted: int) -> float:
     missing = wanted - len(machine.free)
     if missing <= 0:
         return cycle.now
-    ends = expected_ends_on(cycle.ledger, machine, cycle.standing.rules)
+    ends = expected_ends_on(cycle.ledger, machine, cycle.policy.rules)
     if missing > len(ends):
         return inf
     end_at = ends[missing - 1]
@@ -237,15 +237,15 @@ def _lend_to_first(cycle: Cycle, reservation: Reservation, jobs: Iterable[JobRec
 
 def _may_borrow(cycle: Cycle, job: JobRecord, reservation: Reservation) -> bool:
     """A borrower ends, or can be stopped, before the reservation needs the place."""
-    assert cycle.discipline is not None
+    assert cycle.ordering is not None
     if reservation.job_id == job.job_id:
         return False
-    if cycle.discipline.can_be_stopped(job):
+    if cycle.ordering.can_be_stopped(job):
         return True
     rate = float(cycle.ledger.class_of(job).rates[reservation.pool])
     if job.request.steps is None or rate <= 0:
         return False
-    end_at = cycle.now + cycle.ledger.restart_s(job, cycle.standing.rules) + (job.request.steps - job.steps) / rate
+    end_at = cycle.now + cycle.ledger.restart_s(job, cycle.policy.rules) + (job.request.steps - job.steps) / rate
     machines = [cycle.ledger.fleet.machines[row] for row in reservation.wanted]
     needed_at = max(
         _ready_at(cycle, machine, reservation.needs[machine.row]) for machine in machines if machine is not None

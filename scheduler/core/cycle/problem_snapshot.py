@@ -150,8 +150,8 @@ def _lasting_parts(ledger: Ledger, rows: IntArray, way: Configurations) -> Float
     """Part of each way's time that becomes work that lasts: less than 1 where the market takes machines back (w,)."""
     if not any(state.pool.market is Market.SPOT for state in ledger.fleet.pools):
         return np.ones(len(way.job))
-    assert ledger.standing is not None, "somebody asks"
-    rules = ledger.standing.rules
+    assert ledger.policy is not None, "somebody asks"
+    rules = ledger.policy.rules
     records = [ledger.jobs[JobId(job_id)] for job_id in ledger.columns.job_id[rows].tolist()]
     restart_s = np.array([ledger.restart_s(job, rules) for job in records], dtype=np.float64)
     return lasting_fractions(ledger.fleet.pools, ledger.now, SpotRuns(way.pool, way.count, restart_s[way.job]))
@@ -194,20 +194,20 @@ def with_multi_pool_columns(ledger: Ledger, problem: Problem, records: list[JobR
     )[0]
 
 
-def plan_problem(ledger: Ledger, discipline: PlanOrdering) -> Problem:
+def plan_problem(ledger: Ledger, ordering: PlanOrdering) -> Problem:
     """The ledger as a problem, with all that a planning policy is told.
 
     A job on its way to its planned place counts as running there: a plan half carried out must not look like another
     situation.
     """
-    assert ledger.standing is not None
-    rules, problem = ledger.standing.rules, build_problem(ledger)
+    assert ledger.policy is not None
+    rules, problem = ledger.policy.rules, build_problem(ledger)
     records = [ledger.jobs[JobId(job_id)] for job_id in problem.jobs.job_id.tolist()]
     slots = np.array([job.slot for job in records], dtype=np.int64)
     stays = np.array([job.holds and job.revoked is None for job in records], dtype=np.bool_)
     pinned = [
-        (there and not (job.state is JobState.RUNNING and discipline.can_be_stopped(job)))
-        or job.job_id in discipline.learning
+        (there and not (job.state is JobState.RUNNING and ordering.can_be_stopped(job)))
+        or job.job_id in ordering.learning
         for job, there in zip(records, stays.tolist(), strict=True)
     ]
     asked = replace(

@@ -45,24 +45,24 @@ def admit_arrival(cycle: Cycle, job: JobRecord) -> bool:
 
     Before the first solve nothing has a price. True if the job was started.
     """
-    policy = cycle.standing.sharing
-    if policy is None or _waits_for_plan(cycle, job):
+    pricing = cycle.policy.pricing
+    if pricing is None or _waits_for_plan(cycle, job):
         return False
     ledger, pools = cycle.ledger, cycle.ledger.fleet.pools
     capacity = np.array([float(state.capacity) for state in pools])
     ways = configurations_of(ledger.classes, np.array([job.class_row]), capacity)
     if not len(ways.job):
         return False
-    quote = cycle.standing.quote
+    quote = cycle.policy.quote
     if quote is None or len(quote.prices) != len(pools):
         quote = Quote(np.zeros(len(pools)), "none", 1.0)
-    best, _ = best_configuration_at(policy, describe_newcomer(ledger, job, ways, capacity), quote)
+    best, _ = best_configuration_at(pricing, describe_newcomer(ledger, job, ways, capacity), quote)
     if best is None:
         return False
     pool = int(ways.pool[best])
     if job.request.sizes:
         ledger.resize(job, {pools[pool].pool.shape.accelerator: int(ways.count[best])})
-    place = ledger.fleet.find(pool, ledger.classes.forms[ledger.class_of(job).form])
+    place = ledger.fleet.find(pool, ledger.classes.shapes[ledger.class_of(job).shape])
     if place is None:
         return False
     # Until the next solve it is entitled to what it was given.
@@ -75,16 +75,16 @@ def admit_arrival(cycle: Cycle, job: JobRecord) -> bool:
 
 def _waits_for_plan(cycle: Cycle, job: JobRecord) -> bool:
     """Whether a plan will be made sooner than a start that it might undo would cost."""
-    standing = cycle.standing
-    if not standing.plans:
+    policy = cycle.policy
+    if not policy.plans:
         return False
-    next_at = cycle.asked_at + standing.rules.resolve_min_s
-    return bool(cycle.in_flight) or next_at - cycle.now <= cycle.ledger.restart_s(job, standing.rules)
+    next_at = cycle.asked_at + policy.rules.resolve_min_s
+    return bool(cycle.in_flight) or next_at - cycle.now <= cycle.ledger.restart_s(job, policy.rules)
 
 
 def describe_newcomer(ledger: Ledger, job: JobRecord, ways: Configurations, capacity: FloatArray) -> Newcomer:
     """What a policy is told of a waiting job that may run in these ways."""
-    assert ledger.standing is not None
+    assert ledger.policy is not None
     columns, slot = ledger.columns, job.slot
     usd_per_h = np.array([state.pool.usd_per_h / state.pool.shape.accelerators for state in ledger.fleet.pools])
     return Newcomer(
@@ -98,7 +98,7 @@ def describe_newcomer(ledger: Ledger, job: JobRecord, ways: Configurations, capa
         done_steps=job.steps,
         length_s=float(columns.duration_s[slot]),
         waited_s=ledger.now - float(columns.submitted_at[slot]),
-        restart_s=ledger.restart_s(job, ledger.standing.rules),
+        restart_s=ledger.restart_s(job, ledger.policy.rules),
         priority_class=job.request.priority_class,
     )
 
@@ -111,9 +111,9 @@ def judge_arrival(cycle: Cycle, job: JobRecord) -> None:
         return
     # One that comes back for a place it has claimed took part all the time: nothing changed that a solve should know.
     cycle.dirty = cycle.dirty or not took_part
-    claim = cycle.claims.get(job.job_id)
-    if claim is not None:
-        settle_reservation(cycle, claim)
+    reservation = cycle.reservations.get(job.job_id)
+    if reservation is not None:
+        settle_reservation(cycle, reservation)
         return
     if admit_arrival(cycle, job):
         return
@@ -146,11 +146,11 @@ def process_freed_and_arrivals(cycle: Cycle) -> list[JobRecord]:
 
 def rebuild_queues(cycle: Cycle) -> None:
     """If something changed that every line must know."""
-    assert cycle.discipline is not None
+    assert cycle.ordering is not None
     if cycle.refill:
         cycle.refill = False
-        cycle.lines.clear()
-        cycle.discipline.fill_lines(cycle.lines)
+        cycle.queues.clear()
+        cycle.ordering.fill_queues(cycle.queues)
         cycle.stale_pools.update(range(len(cycle.ledger.fleet.pools)))
 
 
@@ -158,11 +158,11 @@ def set_round_timer(cycle: Cycle) -> None:
     """A round is worth a timer only if somebody waits, or is owed time on another pool."""
     if cycle.now < cycle.round_timer_at < inf:
         return
-    rules = cycle.standing.rules
+    rules = cycle.policy.rules
     if rules.round_s <= 0:
         return
-    discipline = cycle.discipline
-    if discipline is None or not (discipline.compares or rules.idle_to_round_end):
+    ordering = cycle.ordering
+    if ordering is None or not (ordering.compares or rules.idle_to_round_end):
         return
     if not cycle.ledger.jobs:
         cycle.round_timer_at = inf
@@ -175,14 +175,14 @@ class PlanRounds:
     """A `RoundMechanism`: asks at events, and at round ends because time has passed; carries out what comes back."""
 
     def __init__(self, cycle: Cycle, policy: PlanPolicy, rules: RoundRules) -> None:
-        self._discipline = cycle.discipline = PlanOrdering(cycle.ledger, policy.moves)
+        self._ordering = cycle.ordering = PlanOrdering(cycle.ledger, policy.moves)
         self._carried_out: Proposal | None = None
         #: When the next lease ends, as far as is known.
         self._lease_ends_at = inf
 
     def settle(self, cycle: Cycle) -> None:
         """A new plan carried out, free places given to those planned there, a plan asked for."""
-        proposal = cycle.standing.proposal
+        proposal = cycle.policy.proposal
         is_new = proposal is not None and proposal is not self._carried_out
         if is_new:
             self._carried_out = proposal
@@ -191,7 +191,7 @@ class PlanRounds:
         cycle.round_ended = False
         if cycle.ledger.profiling:
             self._watch_leases(cycle)
-        self._discipline.learning.intersection_update(cycle.claims)
+        self._ordering.learning.intersection_update(cycle.reservations)
         if is_new or cycle.freed:
             self._drop_old_claims(cycle)
         rebuild_queues(cycle)
@@ -200,7 +200,7 @@ class PlanRounds:
             compare_with_running(cycle)
             process_freed_and_arrivals(cycle)
             defragment(cycle)
-        place_multi_pool_jobs(cycle, self._discipline.spread(), may_displace=is_new)
+        place_multi_pool_jobs(cycle, self._ordering.spread(), may_displace=is_new)
         fill_free_places(cycle)
         if is_new:
             self._explore(cycle)
@@ -211,7 +211,7 @@ class PlanRounds:
         """Who learns a speed cannot be stopped before its lease ends: from then on there is another plan to ask for."""
         if cycle.now >= self._lease_ends_at:
             self._lease_ends_at, cycle.dirty = inf, True
-        learners = (self._discipline.learns_until(cycle.ledger.jobs[job_id]) for job_id in cycle.ledger.profiling)
+        learners = (self._ordering.learns_until(cycle.ledger.jobs[job_id]) for job_id in cycle.ledger.profiling)
         ends_at = min((until for until in learners if until > cycle.now), default=inf)
         if ends_at < self._lease_ends_at:
             self._lease_ends_at = ends_at
@@ -220,17 +220,17 @@ class PlanRounds:
     def _explore(self, cycle: Cycle) -> None:
         """Leases to learn speeds: the plan has given everybody a place, and is told of these at its next turn."""
         for job, pool in open_profiling_leases(cycle):
-            self._discipline.learn(job, pool)
+            self._ordering.learn(job, pool)
             cycle.dirty = True
 
     def _drop_old_claims(self, cycle: Cycle) -> None:
         """Places kept for jobs that are planned elsewhere now; and reservations, for others may be complete sooner."""
-        for claim in tuple(cycle.claims.values()):
-            if not claim.exchange or not self._discipline.is_planned(claim):
-                drop_reservation(cycle, claim.job_id)
+        for reservation in tuple(cycle.reservations.values()):
+            if not reservation.preempting or not self._ordering.is_planned(reservation):
+                drop_reservation(cycle, reservation.job_id)
 
     def _problem(self, ledger: Ledger) -> Problem:
-        return plan_problem(ledger, self._discipline)
+        return plan_problem(ledger, self._ordering)
 
 
 #: Makes a mechanism for a policy that has just come into force.
@@ -242,13 +242,13 @@ class OwedRounds:
 
     def __init__(self, cycle: Cycle, policy: Policy, rules: RoundRules) -> None:
         if isinstance(policy, OrderPolicy):
-            cycle.discipline = RankOrdering(cycle.ledger, rules, policy)
+            cycle.ordering = RankOrdering(cycle.ledger, rules, policy)
         else:
-            cycle.discipline = ShareOrdering(cycle.ledger, rules)
+            cycle.ordering = ShareOrdering(cycle.ledger, rules)
 
     def settle(self, cycle: Cycle) -> None:
         """Freed machines to claims, newcomers judged, places filled, incumbents compared, a solve asked for."""
-        rules = cycle.standing.rules
+        rules = cycle.policy.rules
         if cycle.refill:
             rebuild_queues(cycle)
         pressing = process_freed_and_arrivals(cycle) if cycle.freed or cycle.arrived else ()
@@ -262,7 +262,7 @@ class OwedRounds:
             process_freed_and_arrivals(cycle)
             fill_free_places(cycle)
         cycle.round_ended = cycle.answered = False
-        if cycle.dirty and cycle.standing.sharing is not None:
+        if cycle.dirty and cycle.policy.pricing is not None:
             solve_requests.request_solve_if_due(cycle)
         set_round_timer(cycle)
 
@@ -272,7 +272,7 @@ class OwedRounds:
         Exchanges by shares that are about to be replaced would cost restarts in vain. An answer that is not here when
         the next round ends is waited for no longer.
         """
-        if not cycle.answered and cycle.dirty and cycle.standing.sharing is not None:
+        if not cycle.answered and cycle.dirty and cycle.policy.pricing is not None:
             solve_requests.request_solve_if_due(cycle)
         return not cycle.answered and cycle.in_flight > 0 and cycle.asked_at == cycle.now
 

@@ -229,7 +229,7 @@ def prediction_question(ledger: Ledger, past: Sequence[ScoredBelief]) -> Predict
     for job_class in ledger.classes.classes:
         if job_class.kind not in kinds or len(wanted) >= WANTED_MOST:
             continue
-        counts = ledger.classes.forms[job_class.form].counts
+        counts = ledger.classes.shapes[job_class.shape].counts
         for row, accelerator in pools:
             if counts[row] and not job_class.measured[row]:
                 wanted[job_class.kind, accelerator, counts[row]] = None

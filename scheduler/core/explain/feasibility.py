@@ -135,14 +135,14 @@ def shape_text(shape: Shape) -> str:
     return f"{shape.name}: {shape.accelerators} x {shape.accelerator}, {shape.cpus:g} cpus, {memory}"
 
 
-def expected_free_text(core: SchedulerCore, claim: Reservation) -> str:
+def expected_free_text(core: SchedulerCore, reservation: Reservation) -> str:
     """When those who are on a reserved place will have left it by themselves."""
     ledger, longest_s = core.ledger, 0.0
-    for row, missing in claim.needs.items():
+    for row, missing in reservation.needs.items():
         machine = ledger.fleet.machines[row]
         if not missing or machine is None:
             continue
-        ends = expected_ends_on(ledger, machine, core.cycle.standing.rules)
+        ends = expected_ends_on(ledger, machine, core.cycle.policy.rules)
         free_at = ends[missing - 1] if missing <= len(ends) else inf
         if free_at == inf:
             return f"when jobs on {machine.node_id} end is not known: they state no `steps`"
@@ -152,61 +152,61 @@ def expected_free_text(core: SchedulerCore, claim: Reservation) -> str:
 
 def remedies(core: SchedulerCore, job: JobRecord) -> str:
     """What would help a gang on one machine; empty where nothing does but time."""
-    form = core.ledger.classes.forms[core.ledger.class_of(job).form]
-    if form.nodes > 1:
+    shape = core.ledger.classes.shapes[core.ledger.class_of(job).shape]
+    if shape.nodes > 1:
         return ""
-    return "; or ".join((*_smaller(core, job, form), *_other_types(core, job, form), *_more_urgent(core, job, form)))
+    return "; or ".join((*_smaller(core, job, shape), *_other_types(core, job, shape), *_more_urgent(core, job, shape)))
 
 
-def _smaller(core: SchedulerCore, job: JobRecord, form: ResourceShape) -> Iterator[str]:
+def _smaller(core: SchedulerCore, job: JobRecord, shape: ResourceShape) -> Iterator[str]:
     for state in core.ledger.fleet.pools:
-        most = _most_free(state, job, form)
-        if 0 < most < form.counts[state.row]:
+        most = _most_free(state, job, shape)
+        if 0 < most < shape.counts[state.row]:
             yield f"submit it with {state.pool.shape.accelerator}:{most}, which would fit now"
 
 
-def _other_types(core: SchedulerCore, job: JobRecord, form: ResourceShape) -> Iterator[str]:
+def _other_types(core: SchedulerCore, job: JobRecord, shape: ResourceShape) -> Iterator[str]:
     """Types that it does not accept, and that are free."""
-    pools, fewest = core.ledger.fleet.pools, min(filter(None, form.counts), default=0)
-    accepted = {state.pool.shape.accelerator for state in pools if form.counts[state.row]}
+    pools, fewest = core.ledger.fleet.pools, min(filter(None, shape.counts), default=0)
+    accepted = {state.pool.shape.accelerator for state in pools if shape.counts[state.row]}
     free: dict[str, int] = {}
     for state in pools:
         name = state.pool.shape.accelerator
         if name not in accepted:
-            free[name] = max(free.get(name, 0), _most_free(state, job, form))
+            free[name] = max(free.get(name, 0), _most_free(state, job, shape))
     types = [f"{name}:{fewest}" for name, most in sorted(free.items()) if 0 < fewest <= most]
     if types:
         yield f"accept {', '.join(types)} too, which would fit now"
 
 
-def _more_urgent(core: SchedulerCore, job: JobRecord, form: ResourceShape) -> Iterator[str]:
+def _more_urgent(core: SchedulerCore, job: JobRecord, shape: ResourceShape) -> Iterator[str]:
     """Shares decide inside a class of priority; a higher class takes the places of a lower one."""
-    standing, jobs = core.cycle.standing, core.ledger.jobs
-    if standing.sharing is None or standing.plans or job.request.priority_class >= HIGH_PRIORITY_CLASS:
+    policy, jobs = core.cycle.policy, core.ledger.jobs
+    if policy.pricing is None or policy.plans or job.request.priority_class >= HIGH_PRIORITY_CLASS:
         return
     for state in core.ledger.fleet.pools:
-        count = form.counts[state.row]
+        count = shape.counts[state.row]
         for machine in state.members.values() if count else ():
             holders = [jobs[job_id] for job_id in machine.holders if job_id != job.job_id]
             weaker = [
                 each for each in holders if each.request.priority_class < HIGH_PRIORITY_CLASS and is_preemptible(each)
             ]
-            room = _free_for(machine, job, form) + sum(len(machine.holders[each.job_id]) for each in weaker)
+            room = _free_for(machine, job, shape) + sum(len(machine.holders[each.job_id]) for each in weaker)
             if machine.condition is MachineCondition.UP and room >= count:
                 yield f"let it stop others: walras update {job.job_id} --priority high"
                 return
 
 
-def _most_free(state: PoolState, job: JobRecord, form: ResourceShape) -> int:
+def _most_free(state: PoolState, job: JobRecord, shape: ResourceShape) -> int:
     """Accelerators of one machine that the job could have now."""
     up = (machine for machine in state.members.values() if machine.condition is MachineCondition.UP)
-    return max((_free_for(machine, job, form) for machine in up), default=0)
+    return max((_free_for(machine, job, shape) for machine in up), default=0)
 
 
-def _free_for(machine: FleetMachine, job: JobRecord, form: ResourceShape) -> int:
+def _free_for(machine: FleetMachine, job: JobRecord, shape: ResourceShape) -> int:
     """What is free on a machine and not kept for others, with processors and memory; its own reservation counts."""
     own = len(machine.holders.get(job.job_id, ()))
     more = 0 if machine.closed and not own else len(machine.free)
-    while more and not fits_machine(machine, more, form):
+    while more and not fits_machine(machine, more, shape):
         more -= 1
     return own + more

@@ -49,8 +49,8 @@ def on_attempt_progressed(cycle: Cycle, job: JobRecord, event: AttemptProgressed
     mark_running(cycle, job)
     job.steps = max(job.steps, event.steps)
     ledger.columns.steps[job.slot], ledger.columns.steps_at[job.slot] = job.steps, cycle.now
-    if event.start_s is not None and not job.start_told:
-        job.start_told = True  # once a start, however often it is repeated: the kind's median is over starts
+    if event.start_s is not None and not job.start_reported:
+        job.start_reported = True  # once a start, however often it is repeated: the kind's median is over starts
         ledger.costs.saw_start(job.request.kind, event.start_s)
     if event.steps_per_s is None or job.placement is None or ledger.is_spread(job):
         return False  # what is made of several speeds is no speed of one
@@ -81,7 +81,7 @@ def on_round_ended(cycle: Cycle, event: RoundEnded) -> None:
     columns, slots = cycle.ledger.columns, [job.slot for job in jobs]
     columns.steps[slots], columns.steps_at[slots] = event.steps, event.at
     columns.loses_work[slots] = False
-    cycle.beat = event
+    cycle.pending_round_end = event
 
 
 #: Yields in a row without a step between them, after which the job is held.
@@ -146,8 +146,8 @@ def end_attempts_on_lost_machine(cycle: Cycle, machine: FleetMachine, reason: Re
                 requeue_after_infra_failure(cycle, job, AttemptState.NODE_LOST, reason)
         else:
             left.append(job)
-            form = ledger.classes.forms[ledger.class_of(job).form]
-            ledger.fleet.give_back(job.job_id, machine, form, cycle.now)
+            shape = ledger.classes.shapes[ledger.class_of(job).shape]
+            ledger.fleet.give_back(job.job_id, machine, shape, cycle.now)
     return left
 
 
@@ -173,7 +173,7 @@ def requeue_after_infra_failure(
     cycle: Cycle, job: JobRecord, state: AttemptState, reason: Reason, detail: str = ""
 ) -> None:
     """The world failed the job: back in line, with growing patience, at no cost to its retries."""
-    job.misfortunes += 1
+    job.infra_failures += 1
     cycle.set_attempt_state(job, state, reason)
     if state is AttemptState.START_FAILED:
         job.refusals += 1
@@ -194,7 +194,7 @@ def requeue_job(cycle: Cycle, job: JobRecord, reason: Reason, detail: str = "") 
         return
     cycle.set_job_state(job, JobState.PENDING, reason, detail)
     enqueue_job(cycle, job)
-    if job.job_id in cycle.claims:
+    if job.job_id in cycle.reservations:
         cycle.arrived.append(job.job_id)  # its place may be complete already
 
 
@@ -269,7 +269,7 @@ def _failed(cycle: Cycle, job: JobRecord, event: AttemptEnded, node_id: NodeId |
 
 
 def _back_off(cycle: Cycle, job: JobRecord, times: int) -> None:
-    job.ready_at = cycle.now + cycle.standing.rules.backoff_s * min(2 ** (times - 1), BACKOFF_MAX)
+    job.ready_at = cycle.now + cycle.policy.rules.backoff_s * min(2 ** (times - 1), BACKOFF_MAX)
     cycle.timers.set(job.ready_at, "ready", job.job_id)
 
 
@@ -278,7 +278,7 @@ def _blame(cycle: Cycle, job: JobRecord, node_id: NodeId | None) -> None:
     machine = None if node_id is None else cycle.ledger.fleet.machine(node_id)
     if machine is None:
         return
-    rules = cycle.standing.rules
+    rules = cycle.policy.rules
     machine.failures.append((cycle.now, job.job_id))
     recent = {job_id for at, job_id in machine.failures if at >= cycle.now - rules.quarantine_window_s}
     if (

@@ -68,7 +68,7 @@ def _warn(cycle: Cycle, account: SpendingAccount) -> None:
 
 def _hold(cycle: Cycle, account: SpendingAccount) -> None:
     for job in cycle.spending.members(account):
-        if job.job_id in cycle.claims and not job.holds:
+        if job.job_id in cycle.reservations and not job.holds:
             drop_reservation(cycle, job.job_id)
         if job.holds and job.revoked is None:
             cycle.spending.held.add(job.job_id)

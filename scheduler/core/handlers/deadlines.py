@@ -72,7 +72,7 @@ def settle_deadlines(cycle: Cycle) -> None:
     heap = cycle.deadlines
     while heap and heap[0][0] <= cycle.now:
         job = cycle.ledger.jobs.get(heappop(heap)[1])
-        if job is not None and job.sure_pool < 0:
+        if job is not None and job.deadline_pool < 0:
             _check_deadline(cycle, job)
     for job_id in sorted(cycle.secured):
         job = cycle.ledger.jobs.get(job_id)
@@ -96,7 +96,7 @@ def deadline_outlook(ledger: Ledger, job: JobRecord, without: int = -1) -> Deadl
     """The cheapest sure pool where it would end in time, with a little to spare if there is one; else where it would
     end first. None without a deadline, or where length or speed are not known. `without`: a pool not to count on.
     """
-    if job.request.deadline_at == inf or job.request.steps is None or ledger.standing is None:
+    if job.request.deadline_at == inf or job.request.steps is None or ledger.policy is None:
         return None
     pools = (state for state in ledger.fleet.pools if state.row != without)
     found = [each for state in pools if (each := _outlook_on(ledger, job, state)) is not None]
@@ -109,22 +109,22 @@ def deadline_outlook(ledger: Ledger, job: JobRecord, without: int = -1) -> Deadl
 def _outlook_on(ledger: Ledger, job: JobRecord, state: PoolState) -> DeadlineOutlook | None:
     """What the job would need on this pool; None where it cannot run, or nothing is sure."""
     job_class = ledger.class_of(job)
-    form = ledger.classes.forms[job_class.form]
-    rate, count = float(job_class.rates[state.row]), int(form.counts[state.row])
+    shape = ledger.classes.shapes[job_class.shape]
+    rate, count = float(job_class.rates[state.row]), int(shape.counts[state.row])
     if rate <= 0 or not count or state.pool.market is Market.SPOT or not _may_have(state, count):
         return None
     left_s = job.request.deadline_at - ledger.now
     machines = ceil(count / state.pool.shape.accelerators)
     usd_per_s = machines * state.pool.usd_per_h / SECONDS_PER_HOUR if state.rented else 0.0
-    assert ledger.standing is not None, "asked above"
+    assert ledger.policy is not None, "asked above"
     assert job.request.steps is not None, "asked above"
-    restart_s = ledger.restart_s(job, ledger.standing.rules)
+    restart_s = ledger.restart_s(job, ledger.policy.rules)
     if job.holds and int(ledger.columns.pool[job.slot]) == state.row:
         # Until it is held there for its deadline's sake, the policy may move it: it would have to come back.
         needs_s = remaining_here_s(ledger, job)
         margin_s = 2 * restart_s + state.pool.boot_s + _margin_s(needs_s)
         return DeadlineOutlook(state.row, state.pool.pool_id, needs_s, margin_s, left_s, needs_s * usd_per_s, True)
-    is_free = ledger.fleet.find(state.row, form) is not None
+    is_free = ledger.fleet.find(state.row, shape) is not None
     if not is_free and not state.rented:
         return None  # others hold the owned ones
     work_s = max(0.0, job.request.steps - job.safe_steps) / rate
@@ -161,16 +161,16 @@ def _check_deadline(cycle: Cycle, job: JobRecord) -> None:
 
 
 def _secure(cycle: Cycle, job: JobRecord, pool: int) -> None:
-    job.sure_pool = pool
-    job.secure = job.holds and int(cycle.ledger.columns.pool[job.slot]) == pool
+    job.deadline_pool = pool
+    job.is_secured = job.holds and int(cycle.ledger.columns.pool[job.slot]) == pool
 
 
 def _reconsider(cycle: Cycle, job: JobRecord) -> None:
     """Machines that do not come are asked for until the last moment to take others; then those are."""
-    state = cycle.ledger.fleet.pools[job.sure_pool]
-    if job.secure or not state.rent_failures or state.awaited:
+    state = cycle.ledger.fleet.pools[job.deadline_pool]
+    if job.is_secured or not state.rent_failures or state.awaited:
         return
-    found = deadline_outlook(cycle.ledger, job, job.sure_pool)
+    found = deadline_outlook(cycle.ledger, job, job.deadline_pool)
     if found is None or not cycle.ledger.fleet.pools[found.pool].rented:
         return
     if found.slack_s <= 0 < found.left_s:
@@ -190,18 +190,18 @@ def _entitle(cycle: Cycle, job: JobRecord) -> None:
     columns = cycle.ledger.columns
     columns.settle(job.slot, cycle.now)
     columns.entitled[job.slot] = 0.0
-    columns.entitled[job.slot, job.sure_pool] = cycle.ledger.count_on(job, job.sure_pool)
+    columns.entitled[job.slot, job.deadline_pool] = cycle.ledger.count_on(job, job.deadline_pool)
 
 
 def _move(cycle: Cycle, job: JobRecord) -> None:
     """Onto its sure pool if there is a place, else rent one; until it is there the job goes on where it is."""
-    ledger, row = cycle.ledger, job.sure_pool
+    ledger, row = cycle.ledger, job.deadline_pool
     if job.holds and (int(ledger.columns.pool[job.slot]) == row or job.revoked is not None):
         return
-    claim = cycle.claims.get(job.job_id)
-    if claim is not None and claim.pool == row:
+    reservation = cycle.reservations.get(job.job_id)
+    if reservation is not None and reservation.pool == row:
         return
-    place = ledger.fleet.find(row, ledger.classes.forms[ledger.class_of(job).form])
+    place = ledger.fleet.find(row, ledger.classes.shapes[ledger.class_of(job).shape])
     if place is None:
         _rent(cycle, job, ledger.fleet.pools[row])
     elif job.waits and job.ready_at <= cycle.now:
@@ -209,7 +209,7 @@ def _move(cycle: Cycle, job: JobRecord) -> None:
         start_attempt(cycle, job, row, place)
     elif job.state is JobState.RUNNING and job.request.preemptible:
         drop_reservation(cycle, job.job_id)
-        open_reservation(cycle, job, row, place, exchange=True)
+        open_reservation(cycle, job, row, place, preempting=True)
         pool_id = ledger.fleet.pools[row].pool.pool_id
         revoke_attempt(cycle, job, Reason.POLICY_MOVED, detail=f"to {pool_id}, to end before its deadline")
 
@@ -236,7 +236,7 @@ def accelerators_awaited(cycle: Cycle, row: int) -> int:
     return sum(
         ledger.count_on(each, row)
         for each in jobs
-        if each.sure_pool == row and not (each.holds and int(ledger.columns.pool[each.slot]) == row)
+        if each.deadline_pool == row and not (each.holds and int(ledger.columns.pool[each.slot]) == row)
     )
 
 

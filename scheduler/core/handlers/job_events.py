@@ -108,10 +108,10 @@ def on_work_restated(cycle: Cycle, job: JobRecord, event: WorkRestated) -> None:
     job.request = replace(job.request, kind=event.kind, steps=event.steps_total)
     job.steps = job.safe_steps = event.steps
     job.start_steps = min(job.start_steps, event.steps)
-    job.ends_known = -1
+    job.ends_version = -1
     for row, _ in job.place:
         if (machine := cycle.ledger.fleet.machines[row]) is not None:
-            machine.ends_known = -1
+            machine.ends_version = -1
     job.class_row = columns.class_row[slot] = classes.of_kind(job.class_row, event.kind)
     columns.runs_as[slot] = classes.of_kind(int(columns.runs_as[slot]), event.kind)
     columns.steps_total[slot], columns.steps[slot] = event.steps_total, event.steps
@@ -185,10 +185,10 @@ def on_job_restored(cycle: Cycle, event: JobRestored) -> None:
 def _resume_attempt(cycle: Cycle, job: JobRecord, event: JobRestored) -> None:
     ledger, columns, placement = cycle.ledger, cycle.ledger.columns, event.placement
     assert placement is not None
-    form = ledger.classes.forms[ledger.class_of(job).form]
+    shape = ledger.classes.shapes[ledger.class_of(job).shape]
     pool = ledger.fleet.pool_row(placement.pool_id)
     assert pool is not None, f"job {job.job_id} is said to run in {placement.pool_id}, which is not declared"
-    job.place = ledger.fleet.take_again(job.job_id, placement, form)
+    job.place = ledger.fleet.take_again(job.job_id, placement, shape)
     job.lost = {part.node_id for part in placement.parts if ledger.fleet.machine(part.node_id) is None}
     job.placement, job.leased_at, job.running_at = placement, event.leased_at, event.running_at
     job.prepared, job.rendezvous, job.revoked = set(event.prepared), event.rendezvous, event.revoked
@@ -201,7 +201,7 @@ def _resume_attempt(cycle: Cycle, job: JobRecord, event: JobRestored) -> None:
         columns.steps_at[job.slot] = event.at
     cycle.timers.set(event.leased_at + job.request.max_runtime_s, "max_runtime", job.job_id, job.attempt)
     if not is_prepared(job):
-        timeout_s = cycle.standing.rules.prepare_timeout_s
+        timeout_s = cycle.policy.rules.prepare_timeout_s
         cycle.timers.set(event.at + timeout_s, "prepare", job.job_id, job.attempt)
 
 

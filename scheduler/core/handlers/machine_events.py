@@ -57,7 +57,7 @@ def settle_idle_machines(cycle: Cycle) -> None:
             release_machine(cycle, machine, f"given back: {machine.detail}")
         elif _is_idle(machine):
             state = cycle.ledger.fleet.pools[machine.pool]
-            _set_idle_timer(cycle, state, release_due_at(machine, state, cycle.standing.rules.rent_keep_s))
+            _set_idle_timer(cycle, state, release_due_at(machine, state, cycle.policy.rules.rent_keep_s))
 
 
 def schedule_idle_check(cycle: Cycle, state: PoolState) -> None:
@@ -69,13 +69,13 @@ def schedule_idle_check(cycle: Cycle, state: PoolState) -> None:
 
 def release_idle_machines(cycle: Cycle, row: int) -> None:
     """Give back the idle machines whose time has come, beyond what the last solve and deadlines want."""
-    state, standing = cycle.ledger.fleet.pools[row], cycle.standing
+    state, policy = cycle.ledger.fleet.pools[row], cycle.policy
     if cycle.now < state.idle_look_at:
         return  # another look was asked for since
     state.idle_look_at = inf
     if not state.rented:
         return
-    if standing.proposal is None and standing.sharing is not None:
+    if policy.proposal is None and policy.pricing is not None:
         _set_idle_timer(cycle, state, _again_at(cycle))  # nobody has said yet what is wanted
         return
     target = _wanted(cycle, state)
@@ -83,7 +83,7 @@ def release_idle_machines(cycle: Cycle, row: int) -> None:
     for machine in tuple(state.members.values()):
         if excess <= 0:
             return
-        if _is_idle(machine) and release_due_at(machine, state, standing.rules.rent_keep_s) <= cycle.now:
+        if _is_idle(machine) and release_due_at(machine, state, policy.rules.rent_keep_s) <= cycle.now:
             idle_s = cycle.now - machine.idle_since
             detail = (
                 f"given back: idle for {idle_s:.0f} s, and at {state.pool.usd_per_h:g} USD/h "
@@ -106,7 +106,7 @@ def release_machine(cycle: Cycle, machine: FleetMachine, detail: str) -> None:
 
 def _wanted(cycle: Cycle, state: PoolState) -> int:
     """Machines that the last solve wants, and those that jobs with deadlines are about to move to."""
-    proposal = cycle.standing.proposal
+    proposal = cycle.policy.proposal
     by_pool = {} if proposal is None else dict(zip(proposal.pools, proposal.rent_machines, strict=True))
     coming = deadlines.accelerators_awaited(cycle, state.row)
     return by_pool.get(state.pool.pool_id, 0) + ceil(coming / max(state.pool.shape.accelerators, 1))
@@ -119,7 +119,7 @@ def _is_idle(machine: FleetMachine) -> bool:
 def _due_at(cycle: Cycle, machine: FleetMachine, state: PoolState) -> float:
     """When to look whether the machine is to go: of one that works, before its next step."""
     if _is_idle(machine):
-        return max(release_due_at(machine, state, cycle.standing.rules.rent_keep_s), cycle.now)
+        return max(release_due_at(machine, state, cycle.policy.rules.rent_keep_s), cycle.now)
     if state.pool.billing_step_s <= 0:
         return _again_at(cycle)
     step_at = billed_until(state.pool, machine.paid_since, cycle.now + GIVING_BACK_S + _IDLE_CHECK_S) - GIVING_BACK_S
@@ -127,7 +127,7 @@ def _due_at(cycle: Cycle, machine: FleetMachine, state: PoolState) -> float:
 
 
 def _again_at(cycle: Cycle) -> float:
-    return cycle.now + max(cycle.standing.rules.rent_keep_s, _IDLE_CHECK_S)
+    return cycle.now + max(cycle.policy.rules.rent_keep_s, _IDLE_CHECK_S)
 
 
 def _runs_something(cycle: Cycle, machine: FleetMachine) -> bool:
@@ -270,7 +270,7 @@ def rent_for_proposal(cycle: Cycle, proposal: Proposal) -> None:
 
 def retry_rent(cycle: Cycle, row: int) -> None:
     """The wait after a request that failed is over: ask for what the last solve still wants."""
-    proposal, state = cycle.standing.proposal, cycle.ledger.fleet.pools[row]
+    proposal, state = cycle.policy.proposal, cycle.ledger.fleet.pools[row]
     if proposal is not None and state.pool.pool_id in proposal.pools:
         _scale_pool(cycle, state, proposal.rent_machines[proposal.pools.index(state.pool.pool_id)])
 
@@ -293,7 +293,7 @@ def on_rent_failed(cycle: Cycle, event: RentFailed) -> None:
     """These machines will not come. Asked again later, ever less often: a provider without machines, or without credit,
     stays so for a while.
     """
-    rules = cycle.standing.rules
+    rules = cycle.policy.rules
     for state in cycle.ledger.fleet.pools:
         awaited = state.awaited.pop(event.token, None)
         if awaited is None:

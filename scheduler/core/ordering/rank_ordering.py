@@ -84,10 +84,10 @@ class LedgerOrderFacts:
 class RankOrdering:
     """An order of jobs, kept in heaps; keys are computed in arrays where many are needed."""
 
-    claim_text = "ranks before it"
+    preempt_reason = "ranks before it"
     explores = False
     shrinks = False
-    move_text = "placed on"
+    move_reason = "placed on"
 
     def __init__(self, ledger: Ledger, rules: RoundRules, policy: OrderPolicy) -> None:
         self._ledger = ledger
@@ -140,7 +140,7 @@ class RankOrdering:
 
     # ------------------------------------------------------------------------------------------ lines
 
-    def fill_lines(self, lines: JobQueues) -> None:
+    def fill_queues(self, queues: JobQueues) -> None:
         """Put every waiting job in line, anew, after the policy has said whose service it counts anew."""
         ledger = self._ledger
         waiting = self._waiting()
@@ -152,14 +152,14 @@ class RankOrdering:
         ids = ledger.columns.job_id[ranking.rows[those]].tolist()
         entries = list(zip(zip(*(column[those].tolist() for column in ranking.keys), strict=True), ids, strict=True))
         class_rows = ledger.columns.class_row[ranking.rows[those]]
-        forms = ledger.classes.form_rows[class_rows].tolist()
+        shapes = ledger.classes.shape_rows[class_rows].tolist()
         for pool, rates in enumerate(ledger.classes.rates[class_rows].T.tolist()):
-            by_form = defaultdict[int, list[tuple[QueueKey, JobId]]](list)
-            for form, rate, entry in zip(forms, rates, entries, strict=True):
+            by_shape = defaultdict[int, list[tuple[QueueKey, JobId]]](list)
+            for shape, rate, entry in zip(shapes, rates, entries, strict=True):
                 if rate > 0:
-                    by_form[form].append(entry)
-            for form in sorted(by_form):
-                lines.line(pool, form).plan(by_form[form])
+                    by_shape[shape].append(entry)
+            for shape in sorted(by_shape):
+                queues.queue(pool, shape).plan(by_shape[shape])
 
     def _waiting(self) -> BoolArray:
         """Slots of the jobs that miss nothing but a place; some may have one promised (slots,)."""
@@ -176,7 +176,7 @@ class RankOrdering:
 
     # ------------------------------------------------------------------------------------------ exchanges
 
-    def contests(self, most: int) -> Iterator[tuple[JobRecord, int]]:
+    def challengers(self, most: int) -> Iterator[tuple[JobRecord, int]]:
         ledger, waiting = self._ledger, self._waiting()
         if not waiting.any():
             return
@@ -211,7 +211,7 @@ class RankOrdering:
     def _pools_large_enough(self, class_row: int) -> list[int]:
         """Pools on which jobs of this class could run, were they empty."""
         job_class, pools = self._ledger.classes.classes[class_row], self._ledger.fleet.pools
-        counts = self._ledger.classes.forms[job_class.form].counts
+        counts = self._ledger.classes.shapes[job_class.shape].counts
         return [pool for pool in job_class.pools if 0 < counts[pool] <= pools[pool].capacity]
 
     def pools_of(self, job: JobRecord) -> Sequence[int]:

@@ -36,11 +36,11 @@ def _whole_seconds(owed_s: float) -> float:
     return float(round(owed_s))
 
 
-def _equal_runs(of_form: IntArray) -> list[tuple[int, int]]:
+def _equal_runs(of_shape: IntArray) -> list[tuple[int, int]]:
     """Where equals that stand together begin and end."""
-    if not len(of_form):
+    if not len(of_shape):
         return []
-    return list(pairwise([0, *((of_form[1:] != of_form[:-1]).nonzero()[0] + 1).tolist(), len(of_form)]))
+    return list(pairwise([0, *((of_shape[1:] != of_shape[:-1]).nonzero()[0] + 1).tolist(), len(of_shape)]))
 
 
 def _queue_entries(key: tuple[FloatArray | IntArray, ...], first: int, end: int) -> Iterator[tuple[QueueKey, JobId]]:
@@ -72,8 +72,8 @@ class ShareOrdering:
     strict = False
     explores = True
     shrinks = True
-    claim_text = "is owed this place"
-    move_text = "owed time on"
+    preempt_reason = "is owed this place"
+    move_reason = "owed time on"
 
     def __init__(self, ledger: Ledger, rules: RoundRules) -> None:
         self._ledger = ledger
@@ -108,19 +108,19 @@ class ShareOrdering:
             job.job_id,
         )
 
-    def fill_lines(self, lines: JobQueues) -> None:
+    def fill_queues(self, queues: JobQueues) -> None:
         ledger, columns = self._ledger, self._ledger.columns
         rows = (columns.active & columns.eligible & (columns.pool < 0)).nonzero()[0]
-        if lines.spoken_for:
-            rows = rows[~np.isin(columns.job_id[rows], list(lines.spoken_for))]
+        if queues.nominated:
+            rows = rows[~np.isin(columns.job_id[rows], list(queues.nominated))]
         if not len(rows):
             return
-        forms = ledger.classes.form_rows[columns.class_row[rows]]
-        keys = columns.job_id[rows], columns.submitted_at[rows], -columns.priority_class[rows], forms
+        shapes = ledger.classes.shape_rows[columns.class_row[rows]]
+        keys = columns.job_id[rows], columns.submitted_at[rows], -columns.priority_class[rows], shapes
         order = np.lexsort(keys)  # what no pool sorts otherwise; those of one form and priority are a group
-        rows, forms = rows[order], forms[order]
+        rows, shapes = rows[order], shapes[order]
         priority = -columns.priority_class[rows]
-        group = np.append(0, ((forms[1:] != forms[:-1]) | (priority[1:] != priority[:-1])).cumsum())
+        group = np.append(0, ((shapes[1:] != shapes[:-1]) | (priority[1:] != priority[:-1])).cumsum())
         rates = ledger.classes.rates[columns.class_row[rows]]
         enough = self._rules.opportunistic_rate * rates.max(axis=1, initial=0.0)
         tolerated_s = self._tolerated_s(rows)
@@ -132,8 +132,8 @@ class ShareOrdering:
             order = np.lexsort((behind, 2 * group[those] + tier))
             those, tier, behind = those[order], tier[order], behind[order]
             key = priority[those], tier, behind, columns.submitted_at[rows[those]], columns.job_id[rows[those]]
-            for first, end in _equal_runs(forms[those]):
-                lines.line(pool, int(forms[those[first]])).plan(_queue_entries(key, first, end))
+            for first, end in _equal_runs(shapes[those]):
+                queues.queue(pool, int(shapes[those[first]])).plan(_queue_entries(key, first, end))
 
     def _arrears_s(self, job: JobRecord, pool: int) -> float:
         """Accelerator-seconds that the job is owed on the pool beyond what is tolerated."""
@@ -148,7 +148,7 @@ class ShareOrdering:
         tolerated_s: FloatArray = np.minimum(part * columns.attained_s[rows], most_s * columns.gang[rows])
         return tolerated_s
 
-    def contests(self, most: int) -> Iterator[tuple[JobRecord, int]]:
+    def challengers(self, most: int) -> Iterator[tuple[JobRecord, int]]:
         for state in self._ledger.fleet.pools:
             if state.capacity:
                 for job in self._challengers(state.row, most):
@@ -180,7 +180,7 @@ class ShareOrdering:
         ledger, now, slots = self._ledger, self._ledger.now, rows[order[:most]]
         jobs = list(map(ledger.jobs.__getitem__, columns.job_id[slots].tolist()))
         # One that never had a right to its place earns none by sitting there.
-        opportunist = np.array([job.opportunist for job in jobs], np.bool_) & ~columns.loses_work[slots]
+        scavenger = np.array([job.scavenger for job in jobs], np.bool_) & ~columns.loses_work[slots]
         return _OwedIncumbents(
             jobs,
             self,
@@ -188,7 +188,7 @@ class ShareOrdering:
             priority_class=columns.priority_class[slots],
             owed=columns.owed[slots, pool],
             learns=now < columns.profiling_until[slots],
-            guest=opportunist & (columns.entitled[slots, pool] <= 0),
+            guest=scavenger & (columns.entitled[slots, pool] <= 0),
             ran_s=now - columns.running_at[slots],
             stop_s=ledger.stop_costs_s(slots, self._rules),
             left_s=remaining_here_of_all_s(ledger, slots),
@@ -257,7 +257,7 @@ class _OwedIncumbents:
     """Incumbents of a pool in columns: a challenger is weighed against all of them at once."""
 
     jobs: list[JobRecord]
-    discipline: ShareOrdering
+    ordering: ShareOrdering
     pool: int
     priority_class: IntArray
     owed: FloatArray
@@ -274,5 +274,5 @@ class _OwedIncumbents:
     loses_work: BoolArray
 
     def weaker_than(self, challenger: JobRecord) -> Iterable[JobRecord]:
-        outweighed = self.discipline.outweighed(challenger, self.pool, self)
+        outweighed = self.ordering.outweighed(challenger, self.pool, self)
         return map(self.jobs.__getitem__, np.flatnonzero(outweighed).tolist())

@@ -47,32 +47,32 @@ class _ClearedMachine:
 
 def defragment(cycle: Cycle) -> None:
     """Move jobs together where a planned gang has found no room, the most important gangs first."""
-    discipline = cycle.discipline
-    assert discipline is not None
+    ordering = cycle.ordering
+    assert ordering is not None
     tried = 0
-    for job, pool in discipline.contests(GANGS_MAX):
-        if not cycle.lines.is_waiting(job.job_id):
+    for job, pool in ordering.challengers(GANGS_MAX):
+        if not cycle.queues.is_waiting(job.job_id):
             continue
-        form = shape_of(cycle, job)
-        if form.counts[pool] < 2 or cycle.ledger.fleet.find(pool, form) is not None:
+        shape = shape_of(cycle, job)
+        if shape.counts[pool] < 2 or cycle.ledger.fleet.find(pool, shape) is not None:
             continue
         if tried == GANGS_MAX:
             return
         tried += 1
-        _Defragmentation(cycle, discipline, job, pool).make_room()
+        _Defragmentation(cycle, ordering, job, pool).make_room()
 
 
 class _Defragmentation:
     """Room for one gang on one pool."""
 
-    def __init__(self, cycle: Cycle, discipline: JobOrdering, job: JobRecord, pool: int) -> None:
+    def __init__(self, cycle: Cycle, ordering: JobOrdering, job: JobRecord, pool: int) -> None:
         self._cycle = cycle
-        self._discipline = discipline
+        self._ordering = ordering
         self._job = job
         self._pool = pool
-        self._form = shape_of(cycle, job)
+        self._shape = shape_of(cycle, job)
         self._size = cycle.ledger.fleet.pools[pool].pool.shape.accelerators
-        self._parts = split_gang(self._form.counts[pool], self._form.nodes, self._size)
+        self._parts = split_gang(self._shape.counts[pool], self._shape.nodes, self._size)
         self._machines = self._unclaimed()
 
     def make_room(self) -> None:
@@ -92,33 +92,33 @@ class _Defragmentation:
         """Keep the machines for the gang and ask those there to go."""
         cycle, job = self._cycle, self._job
         drop_reservation(cycle, job.job_id)
-        claim = open_reservation(
-            cycle, job, self._pool, tuple((way.machine.row, way.part) for way in chosen), exchange=True
+        reservation = open_reservation(
+            cycle, job, self._pool, tuple((way.machine.row, way.part) for way in chosen), preempting=True
         )
         for each in {other.job_id: other for way in chosen for other in way.leaving}.values():
             reason = Reason.POLICY_MOVED if self._is_planned(each) else Reason.POLICY_PREEMPTED
             revoke_attempt(cycle, each, reason, detail=f"makes room for the gang of job {job.job_id}")
-        settle_reservation(cycle, claim)
+        settle_reservation(cycle, reservation)
 
     # ------------------------------------------------------------------------------------------ jobs
 
     def _is_planned(self, job: JobRecord) -> bool:
-        return self._discipline.is_entitled(job, self._pool)
+        return self._ordering.is_entitled(job, self._pool)
 
     def _rank(self, job: JobRecord) -> tuple[float, ...]:
         """The more important job has the smaller one."""
-        return next((key for pool, key in self._discipline.keys(job) if pool == self._pool), (inf,))
+        return next((key for pool, key in self._ordering.keys(job) if pool == self._pool), (inf,))
 
     def _can_go(self, job: JobRecord) -> bool:
-        if self._cycle.ledger.is_spread(job) or job.secure:
+        if self._cycle.ledger.is_spread(job) or job.is_secured:
             return False  # what it holds elsewhere would have to be found again too; and who is secured stays
-        return job.state is JobState.RUNNING and job.revoked is None and self._discipline.can_be_stopped(job)
+        return job.state is JobState.RUNNING and job.revoked is None and self._ordering.can_be_stopped(job)
 
     def _cost(self, job: JobRecord) -> float:
         """Accelerator-seconds lost by stopping the job; who is not planned here is to go anyhow."""
         if not self._is_planned(job):
             return 0.0
-        stop_s = self._cycle.ledger.stop_cost_s(job, self._cycle.standing.rules)
+        stop_s = self._cycle.ledger.stop_cost_s(job, self._cycle.policy.rules)
         return _accelerators_held(job) * max(_LEAST_S, stop_s)
 
     # ------------------------------------------------------------------------------------------ machines
@@ -131,7 +131,7 @@ class _Defragmentation:
             if machine is not None
             and machine.pool == self._pool
             and machine.condition is MachineCondition.UP
-            and machine.row not in self._cycle.claims_on
+            and machine.row not in self._cycle.reserved_on
         ]
         return sorted(machines, key=lambda machine: (-len(machine.free), machine.row))[:MACHINES_MAX]
 
@@ -173,8 +173,8 @@ class _Defragmentation:
         for each in leaving:
             held, theirs = len(machine.holders[each.job_id]), shape_of(self._cycle, each)
             free, cpus, memory = free + held, cpus + held * theirs.cpus, memory + held * theirs.memory_bytes
-        form = self._form
-        return free < wanted or cpus + 1e-9 < wanted * form.cpus or memory < wanted * form.memory_bytes
+        shape = self._shape
+        return free < wanted or cpus + 1e-9 < wanted * shape.cpus or memory < wanted * shape.memory_bytes
 
     def _cost_of_waiting(self) -> float:
         """Accelerator-seconds that the gang loses until there is room without anybody's being asked to go."""
@@ -186,7 +186,7 @@ class _Defragmentation:
 
     def _ready_at(self, machine: FleetMachine, part: int) -> float:
         """When so many accelerators of the machine will be free if nobody is asked to go."""
-        ledger, rules, now = self._cycle.ledger, self._cycle.standing.rules, self._cycle.now
+        ledger, rules, now = self._cycle.ledger, self._cycle.policy.rules, self._cycle.now
         missing, ready_at = part - len(machine.free), now
         ends = sorted((max(expected_end_at(ledger, each, rules), now), each.job_id) for each in self._holders(machine))
         for end_at, job_id in ends:
@@ -222,9 +222,9 @@ class _Defragmentation:
 
     def _settle(self, job: JobRecord, room: dict[int, int]) -> bool:
         """Take the fullest machines that hold the job out of the room; False if there are none."""
-        form = shape_of(self._cycle, job)
+        shape = shape_of(self._cycle, job)
         place: dict[int, int] = {}
-        for part in split_gang(form.counts[self._pool], form.nodes, self._size):
+        for part in split_gang(shape.counts[self._pool], shape.nodes, self._size):
             fitting = [row for row, free in room.items() if free >= part and row not in place]
             if not fitting:
                 return False
@@ -250,36 +250,38 @@ def place_multi_pool_jobs(cycle: Cycle, planned: Iterable[tuple[JobRecord, PoolP
         may_displace: others may be asked to go, and the job itself to move: the plan is new.
     """
     for job, parts in planned:
-        if job.job_id in cycle.lines.spoken_for or cycle.ledger.parts_of(job) == parts:
+        if job.job_id in cycle.queues.nominated or cycle.ledger.parts_of(job) == parts:
             continue
-        if (job.waits and cycle.lines.is_waiting(job.job_id)) or (may_displace and _may_move(cycle, job, parts)):
+        if (job.waits and cycle.queues.is_waiting(job.job_id)) or (may_displace and _may_move(cycle, job, parts)):
             _place_job(cycle, job, parts, may_displace=may_displace)
 
 
 def _may_move(cycle: Cycle, job: JobRecord, parts: PoolParts) -> bool:
-    assert cycle.discipline is not None
-    may_leave = job.request.preemptible and not job.secure
+    assert cycle.ordering is not None
+    may_leave = job.request.preemptible and not job.is_secured
     runs = job.state is JobState.RUNNING and job.revoked is None and may_leave
-    return runs and cycle.discipline.may_move(job, parts[0][0])
+    return runs and cycle.ordering.may_move(job, parts[0][0])
 
 
 def _place_job(cycle: Cycle, job: JobRecord, parts: PoolParts, *, may_displace: bool) -> None:
     """Give the job its whole place, or claim it and ask those in it to go; nothing where it cannot be had."""
-    assert cycle.discipline is not None
-    room = _MultiPoolPlace(cycle, cycle.discipline, job, may_displace=may_displace)
+    assert cycle.ordering is not None
+    room = _MultiPoolPlace(cycle, cycle.ordering, job, may_displace=may_displace)
     if not all(room.find(pool, count, parts) for pool, count in parts):
         return
     drop_reservation(cycle, job.job_id)
     if job.waits and not room.victims:
         start_attempt(cycle, job, parts[0][0], room.place)
         return
-    claim = open_reservation(cycle, job, parts[0][0], room.place, exchange=True)
+    reservation = open_reservation(cycle, job, parts[0][0], room.place, preempting=True)
     for victim in room.victims:
-        revoke_attempt(cycle, victim, Reason.POLICY_PREEMPTED, detail=f"job {job.job_id} {cycle.discipline.claim_text}")
+        revoke_attempt(
+            cycle, victim, Reason.POLICY_PREEMPTED, detail=f"job {job.job_id} {cycle.ordering.preempt_reason}"
+        )
     if job.holds:
         pools = ", ".join(f"{cycle.ledger.fleet.pools[pool].pool.pool_id}: {count}" for pool, count in parts)
-        revoke_attempt(cycle, job, Reason.POLICY_MOVED, detail=f"{cycle.discipline.move_text} {pools} accelerators")
-    settle_reservation(cycle, claim)
+        revoke_attempt(cycle, job, Reason.POLICY_MOVED, detail=f"{cycle.ordering.move_reason} {pools} accelerators")
+    settle_reservation(cycle, reservation)
 
 
 @dataclass(slots=True)
@@ -293,9 +295,9 @@ class _MachineShare:
 class _MultiPoolPlace:
     """A place for one job, found part by part."""
 
-    def __init__(self, cycle: Cycle, discipline: JobOrdering, job: JobRecord, *, may_displace: bool) -> None:
+    def __init__(self, cycle: Cycle, ordering: JobOrdering, job: JobRecord, *, may_displace: bool) -> None:
         self._cycle = cycle
-        self._discipline = discipline
+        self._ordering = ordering
         self._job = job
         self._may_displace = may_displace
         self._taken: dict[int, _MachineShare] = {}
@@ -313,9 +315,9 @@ class _MultiPoolPlace:
 
     def find(self, pool: int, count: int, parts: PoolParts) -> bool:
         """Find a part's accelerators. False: they are not to be had."""
-        form, size = shape_of(self._cycle, self._job), self._cycle.ledger.fleet.pools[pool].pool.shape.accelerators
-        gang = form.counts[pool]
-        pieces = split_gang(gang, form.nodes, size) * (count // gang) if is_fork(parts, form.counts) else [1] * count
+        shape, size = shape_of(self._cycle, self._job), self._cycle.ledger.fleet.pools[pool].pool.shape.accelerators
+        gang = shape.counts[pool]
+        pieces = split_gang(gang, shape.nodes, size) * (count // gang) if is_fork(parts, shape.counts) else [1] * count
         leaving = self._leaving(pool)
         machines = {each.row: each for each in emptiest_machines(self._cycle, pool, self._job, 0)}
         machines.update((row, machine) for row in leaving if (machine := self._open(row)) is not None)
@@ -325,7 +327,7 @@ class _MultiPoolPlace:
         """By machine of the pool, those who may be asked to go, weakest first."""
         found: dict[int, list[JobRecord]] = {}
         if self._may_displace:
-            for other in self._discipline.incumbents(pool, _INCUMBENTS_MAX).weaker_than(self._job):
+            for other in self._ordering.incumbents(pool, _INCUMBENTS_MAX).weaker_than(self._job):
                 for row, _ in other.place if other is not self._job and is_preemptible(other) else ():
                     machine = self._cycle.ledger.fleet.machines[row]
                     if machine is not None and machine.pool == pool:
@@ -337,7 +339,7 @@ class _MultiPoolPlace:
         machine = self._cycle.ledger.fleet.machines[row]
         if machine is None or machine.condition is not MachineCondition.UP:
             return None
-        return machine if all(each == self._job.job_id for each in self._cycle.claims_on.get(row, ())) else None
+        return machine if all(each == self._job.job_id for each in self._cycle.reserved_on.get(row, ())) else None
 
     def _take(self, piece: int, machines: list[FleetMachine], leaving: dict[int, list[JobRecord]]) -> bool:
         """Take so many accelerators of the machine for which fewest have to go, of equals one that is used already."""

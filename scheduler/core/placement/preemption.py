@@ -33,27 +33,27 @@ def emptiest_machines(cycle: Cycle, pool: int, job: JobRecord, least: int) -> li
 
 def unreserved_machines(cycle: Cycle, pool: int, job: JobRecord, least: int) -> list[FleetMachine]:
     """Machines of a pool that are spoken for by nobody else and have so many accelerators free, or hold the job."""
-    claimed, job_id, is_up = cycle.claims_on, job.job_id, MachineCondition.UP
+    reserved, job_id, is_up = cycle.reserved_on, job.job_id, MachineCondition.UP
     return [
         machine
         for machine in cycle.ledger.fleet.pools[pool].members.values()
         if machine.condition is is_up
         and (len(machine.free) >= least or job_id in machine.holders)
-        and (machine.row not in claimed or not _is_reserved_by_others(cycle, machine.row, job))
+        and (machine.row not in reserved or not _is_reserved_by_others(cycle, machine.row, job))
     ]
 
 
 def _is_reserved_by_others(cycle: Cycle, row: int, job: JobRecord) -> bool:
     """Whether the machine is spoken for. A job's own reservation there does not keep it from more than waiting."""
-    return any(claimant != job.job_id for claimant in cycle.claims_on.get(row, ()))
+    return any(claimant != job.job_id for claimant in cycle.reserved_on.get(row, ()))
 
 
 def find_victims(
     cycle: Cycle, job: JobRecord, pool: int, incumbents: Iterable[JobRecord]
 ) -> tuple[Place, list[JobRecord]] | None:
     """The first of these incumbents (weakest first) whose leaving makes room for the job, and the room they make."""
-    fleet, form = cycle.ledger.fleet, shape_of(cycle, job)
-    parts = split_gang(form.counts[pool], form.nodes, fleet.pools[pool].pool.shape.accelerators)
+    fleet, shape = cycle.ledger.fleet, shape_of(cycle, job)
+    parts = split_gang(shape.counts[pool], shape.nodes, fleet.pools[pool].pool.shape.accelerators)
     place = _place_without_victims(cycle, job, pool, parts)
     closed = {row for row, _ in place}  # machines that are chosen already, or on which nobody need leave
     leaving: dict[int, list[JobRecord]] = {}
@@ -62,7 +62,7 @@ def find_victims(
     for incumbent in incumbents:
         if incumbent.revoked is not None or incumbent.state is not running or not incumbent.request.preemptible:
             continue  # as `is_preemptible` says, without a call for each of many
-        if incumbent is job or incumbent.secure:
+        if incumbent is job or incumbent.is_secured:
             continue
         for row, held in incumbent.place:
             if row in closed or (machine_here := fleet.machines[row]) is None or machine_here.pool != pool:
@@ -113,7 +113,7 @@ def _own_machines(cycle: Cycle, pool: int, job: JobRecord) -> list[FleetMachine]
 
 def is_preemptible(incumbent: JobRecord) -> bool:
     """Whether a job runs, may be stopped, and has not been asked to go."""
-    may_leave = incumbent.request.preemptible and not incumbent.secure
+    may_leave = incumbent.request.preemptible and not incumbent.is_secured
     return incumbent.revoked is None and incumbent.state is JobState.RUNNING and may_leave
 
 
@@ -121,8 +121,10 @@ def _is_unreserved(cycle: Cycle, machine: FleetMachine, job: JobRecord) -> bool:
     """Whether what is freed on the machine can be the job's: no reservation of another takes it."""
     if machine.condition is not MachineCondition.UP:
         return False
-    claims = cycle.claims_on.get(machine.row)
-    return not claims or all(job_id == job.job_id or cycle.claims[job_id].exchange for job_id in claims)
+    reservations = cycle.reserved_on.get(machine.row)
+    return not reservations or all(
+        job_id == job.job_id or cycle.reservations[job_id].preempting for job_id in reservations
+    )
 
 
 def fits_after_preemption(
@@ -134,12 +136,12 @@ def fits_after_preemption(
     free, cpus = len(machine.free) - promised[0], machine.free_cpus - promised[1]
     memory = machine.free_memory_bytes - promised[2]
     for victim in [*leaving, *own]:
-        form, held = shape_of(cycle, victim), len(machine.holders[victim.job_id])
+        shape, held = shape_of(cycle, victim), len(machine.holders[victim.job_id])
         free += held
-        cpus += held * form.cpus
-        memory += held * form.memory_bytes
-    form = shape_of(cycle, job)
-    return free >= wanted and cpus + 1e-9 >= wanted * form.cpus and memory >= wanted * form.memory_bytes
+        cpus += held * shape.cpus
+        memory += held * shape.memory_bytes
+    shape = shape_of(cycle, job)
+    return free >= wanted and cpus + 1e-9 >= wanted * shape.cpus and memory >= wanted * shape.memory_bytes
 
 
 def _promised_to_others(cycle: Cycle, machine: FleetMachine, job: JobRecord) -> tuple[int, float, int]:
@@ -147,20 +149,23 @@ def _promised_to_others(cycle: Cycle, machine: FleetMachine, job: JobRecord) -> 
 
     Accelerators, processors, memory; each 0 at least: what more is left is not counted on.
     """
-    claiming = cycle.claims_on.get(machine.row)
-    if not claiming:
+    reserving = cycle.reserved_on.get(machine.row)
+    if not reserving:
         return 0, 0.0, 0
-    claims = [cycle.claims[job_id] for job_id in claiming if job_id != job.job_id]
-    if not claims:
+    reservations = [cycle.reservations[job_id] for job_id in reserving if job_id != job.job_id]
+    if not reservations:
         return 0, 0.0, 0
-    needs = [(claim.needs[machine.row], shape_of(cycle, cycle.ledger.jobs[claim.job_id])) for claim in claims]
+    needs = [
+        (reservation.needs[machine.row], shape_of(cycle, cycle.ledger.jobs[reservation.job_id]))
+        for reservation in reservations
+    ]
     holders = [cycle.ledger.jobs[job_id] for job_id in machine.holders]
     going = [each for each in holders if each.revoked is not None and any(row == machine.row for row, _ in each.place)]
     left = [(len(machine.holders[each.job_id]), shape_of(cycle, each)) for each in going]
     return (
         max(0, sum(count for count, _ in needs) - sum(count for count, _ in left)),
-        max(0.0, sum(count * form.cpus for count, form in needs) - sum(count * form.cpus for count, form in left)),
-        max(0, sum(n * form.memory_bytes for n, form in needs) - sum(n * form.memory_bytes for n, form in left)),
+        max(0.0, sum(count * shape.cpus for count, shape in needs) - sum(count * shape.cpus for count, shape in left)),
+        max(0, sum(n * shape.memory_bytes for n, shape in needs) - sum(n * shape.memory_bytes for n, shape in left)),
     )
 
 
@@ -176,21 +181,21 @@ FAILURES_MAX = 8
 
 def compare_with_running(cycle: Cycle) -> None:
     """Set waiting jobs (and jobs owed time on another pool) against incumbents."""
-    discipline = cycle.discipline
-    assert discipline is not None
-    if not discipline.compares:
+    ordering = cycle.ordering
+    assert ordering is not None
+    if not ordering.compares:
         return
     incumbents: dict[int, Incumbents] = {}
     failures: Counter[int] = Counter()
     hopeless: set[tuple[int, int]] = set()  # those behind a job of their class that failed have less of a claim still
     head: JobRecord | None = None
-    for job, pool in discipline.contests(CHALLENGERS_MAX):
-        if discipline.strict and head is not None and job is not head and _still_waits(cycle, head):
+    for job, pool in ordering.challengers(CHALLENGERS_MAX):
+        if ordering.strict and head is not None and job is not head and _still_waits(cycle, head):
             return  # nobody passes the first in line, by preemption as little as by filling
         head = job
         if failures[pool] >= FAILURES_MAX:
             continue
-        in_vain = (job.class_row, pool) in hopeless and job.waits and job.job_id not in cycle.claims
+        in_vain = (job.class_row, pool) in hopeless and job.waits and job.job_id not in cycle.reservations
         if in_vain or not _preempt_for(cycle, job, pool, incumbents):
             hopeless.add((job.class_row, pool))
             failures[pool] += 1
@@ -200,14 +205,14 @@ def compare_with_running(cycle: Cycle) -> None:
 
 def preempt_now(cycle: Cycle, job: JobRecord) -> None:
     """A job of a high class need not wait for the round to end."""
-    assert cycle.discipline is not None
-    for pool in cycle.discipline.pools_of(job):
+    assert cycle.ordering is not None
+    for pool in cycle.ordering.pools_of(job):
         if _still_waits(cycle, job):
             _preempt_for(cycle, job, pool, {})
 
 
 def _still_waits(cycle: Cycle, job: JobRecord) -> bool:
-    return job.waits and job.job_id not in cycle.lines.spoken_for
+    return job.waits and job.job_id not in cycle.queues.nominated
 
 
 def _preempt_for(cycle: Cycle, job: JobRecord, pool: int, incumbents: dict[int, Incumbents]) -> bool:
@@ -215,9 +220,9 @@ def _preempt_for(cycle: Cycle, job: JobRecord, pool: int, incumbents: dict[int, 
 
     False: nobody who is there can be displaced. `incumbents`: by pool, as far as they have been asked for.
     """
-    discipline = cycle.discipline
-    assert discipline is not None
-    if job.job_id in cycle.lines.spoken_for or not (job.waits or _is_movable(cycle, job, pool)):
+    ordering = cycle.ordering
+    assert ordering is not None
+    if job.job_id in cycle.queues.nominated or not (job.waits or _is_movable(cycle, job, pool)):
         return True
     place = cycle.ledger.fleet.find(pool, shape_of(cycle, job))
     if place is not None and job.waits:
@@ -225,18 +230,18 @@ def _preempt_for(cycle: Cycle, job: JobRecord, pool: int, incumbents: dict[int, 
     victims: list[JobRecord] = []
     if place is None:
         if pool not in incumbents:
-            incumbents[pool] = discipline.incumbents(pool, INCUMBENTS_MAX)
+            incumbents[pool] = ordering.incumbents(pool, INCUMBENTS_MAX)
         found = find_victims(cycle, job, pool, incumbents[pool].weaker_than(job))
         if found is None:
             return False
         place, victims = found
     drop_reservation(cycle, job.job_id)
-    claim = open_reservation(cycle, job, pool, place, exchange=True)
+    reservation = open_reservation(cycle, job, pool, place, preempting=True)
     for victim in victims:
-        revoke_attempt(cycle, victim, Reason.POLICY_PREEMPTED, detail=f"job {job.job_id} {discipline.claim_text}")
+        revoke_attempt(cycle, victim, Reason.POLICY_PREEMPTED, detail=f"job {job.job_id} {ordering.preempt_reason}")
     if job.holds:
-        revoke_attempt(cycle, job, Reason.POLICY_MOVED, detail=_move_text(cycle, job, pool, discipline.move_text))
-    settle_reservation(cycle, claim)
+        revoke_attempt(cycle, job, Reason.POLICY_MOVED, detail=_move_text(cycle, job, pool, ordering.move_reason))
+    settle_reservation(cycle, reservation)
     return True
 
 
@@ -248,11 +253,11 @@ def _move_text(cycle: Cycle, job: JobRecord, pool: int, text: str) -> str:
 
 
 def _is_movable(cycle: Cycle, job: JobRecord, pool: int) -> bool:
-    assert cycle.discipline is not None
+    assert cycle.ordering is not None
     return (
         job.state is JobState.RUNNING
         and job.revoked is None
         and job.request.preemptible
-        and not job.secure
-        and cycle.discipline.may_move(job, pool)
+        and not job.is_secured
+        and cycle.ordering.may_move(job, pool)
     )

@@ -55,7 +55,7 @@ class FleetMachine:
     #: When each accelerator that is held will be free by itself, and what was known when that was worked out
     #: (`remaining.foreseen_ends_on`).
     ends: list[float] = field(default_factory=list)
-    ends_known: int = -1
+    ends_version: int = -1
     #: Of these accelerators those that two jobs hold.
     shared: set[tuple[int, ...]] = field(default_factory=set)
     #: Somebody was asked to go for a job that waits for more to be freed here: what is free already is not for others.
@@ -223,15 +223,15 @@ class Fleet:
 
     # ------------------------------------------------------------------------------------------ finding a place
 
-    def find(self, pool: int, form: ResourceShape) -> Place | None:
+    def find(self, pool: int, shape: ResourceShape) -> Place | None:
         """Where a gang of this form fits now, on as few machines as it can be on; None if nowhere."""
-        count = form.counts[pool]
+        count = shape.counts[pool]
         state = self.pools[pool]
         if not count or state.free < count:
             return None
         parts: list[tuple[int, int]] = []
-        for wanted in split_gang(count, form.nodes, state.pool.shape.accelerators):
-            machine = self._best_fit(state, wanted, form, {row for row, _ in parts})
+        for wanted in split_gang(count, shape.nodes, state.pool.shape.accelerators):
+            machine = self._best_fit(state, wanted, shape, {row for row, _ in parts})
             if machine is None:
                 return None
             parts.append((machine.row, wanted))
@@ -249,7 +249,7 @@ class Fleet:
                 heappop(bucket)
         return 0
 
-    def _best_fit(self, state: PoolState, wanted: int, form: ResourceShape, taken: set[int]) -> FleetMachine | None:
+    def _best_fit(self, state: PoolState, wanted: int, shape: ResourceShape, taken: set[int]) -> FleetMachine | None:
         """The machine with the fewest free accelerators that still has `wanted`."""
         for size in range(wanted, len(state.buckets)):
             bucket = state.buckets[size]
@@ -264,7 +264,7 @@ class Fleet:
                     heappop(bucket)  # the machine changed since it was pushed, or was pushed twice
                 elif row in taken or machine.closed:
                     passed_over.append(heappop(bucket))
-                elif not fits_machine(machine, wanted, form):
+                elif not fits_machine(machine, wanted, shape):
                     passed_over.append(heappop(bucket))
                     tries += 1
                 else:
@@ -277,7 +277,7 @@ class Fleet:
 
     # ------------------------------------------------------------------------------------------ taking and giving
 
-    def take(self, job_id: JobId, place: Place, form: ResourceShape) -> Placement:
+    def take(self, job_id: JobId, place: Place, shape: ResourceShape) -> Placement:
         """Give the place to the job."""
         parts = []
         first = self.machines[place[0][0]]
@@ -285,18 +285,18 @@ class Fleet:
         for row, count in place:
             machine = self.machines[row]
             assert machine is not None
-            devices = self.hold(job_id, machine, count, form)
+            devices = self.hold(job_id, machine, count, shape)
             elsewhere = None if machine.pool == first.pool else self.pools[machine.pool].pool.pool_id
             parts.append(NodeShare(machine.node_id, devices, elsewhere))
         return Placement(self.pools[first.pool].pool.pool_id, tuple(parts))
 
-    def hold(self, job_id: JobId, machine: FleetMachine, count: int, form: ResourceShape) -> tuple[int, ...]:
+    def hold(self, job_id: JobId, machine: FleetMachine, count: int, shape: ResourceShape) -> tuple[int, ...]:
         """Let the job have so many accelerators of this machine; which they are."""
         assert len(machine.free) >= count, f"{machine.node_id} has {machine.free}, wanted {count}"
         devices = machine.holders[job_id] = tuple(machine.free[:count])
         del machine.free[:count]
-        machine.ends_known = -1
-        self._changed(machine, -count, form)
+        machine.ends_version = -1
+        self._changed(machine, -count, shape)
         return devices
 
     def parts_of(self, place: Iterable[tuple[int, int]]) -> PoolParts:
@@ -316,11 +316,11 @@ class Fleet:
         devices = machine.holders[beside]
         assert len(devices) == count, f"job {job_id} wants {count} accelerators of the {devices} of job {beside}"
         machine.holders[job_id] = devices
-        machine.ends_known = -1
+        machine.ends_version = -1
         machine.shared.add(devices)
         return Placement(self.pools[machine.pool].pool.pool_id, (NodeShare(machine.node_id, devices),))
 
-    def take_again(self, job_id: JobId, placement: Placement, form: ResourceShape) -> Place:
+    def take_again(self, job_id: JobId, placement: Placement, shape: ResourceShape) -> Place:
         """Give a job exactly the accelerators it held when this core's predecessor stopped."""
         place = []
         for part in placement.parts:
@@ -332,29 +332,29 @@ class Fleet:
             assert set(part.devices) <= set(machine.free), f"{part.node_id}: {part.devices} of job {job_id} are taken"
             machine.free = [device for device in machine.free if device not in part.devices]
             machine.holders[job_id] = part.devices
-            machine.ends_known = -1
-            self._changed(machine, -len(part.devices), form)
+            machine.ends_version = -1
+            self._changed(machine, -len(part.devices), shape)
             place.append((machine.row, len(part.devices)))
         return tuple(place)
 
-    def give_back(self, job_id: JobId, machine: FleetMachine, form: ResourceShape, at: float) -> None:
+    def give_back(self, job_id: JobId, machine: FleetMachine, shape: ResourceShape, at: float) -> None:
         """The job holds nothing on this machine any more."""
         devices = machine.holders.pop(job_id, ())
         if not devices:
             return
-        machine.ends_known = -1
+        machine.ends_version = -1
         if devices in machine.shared:
             machine.shared.discard(devices)  # the other one stays
             return
         machine.free.extend(devices)
         machine.free.sort()
-        self._changed(machine, len(devices), form)
+        self._changed(machine, len(devices), shape)
         if not machine.holders:
             machine.idle_since = at
 
-    def _changed(self, machine: FleetMachine, freed: int, form: ResourceShape) -> None:
-        machine.free_cpus += freed * form.cpus
-        machine.free_memory_bytes += freed * form.memory_bytes
+    def _changed(self, machine: FleetMachine, freed: int, shape: ResourceShape) -> None:
+        machine.free_cpus += freed * shape.cpus
+        machine.free_memory_bytes += freed * shape.memory_bytes
         if machine.condition is MachineCondition.UP:
             state = self.pools[machine.pool]
             state.free += freed
@@ -369,6 +369,6 @@ def split_gang(count: int, nodes: int, machine_size: int) -> list[int]:
     return [machine_size] * full + ([rest] if rest else [])
 
 
-def fits_machine(machine: FleetMachine, wanted: int, form: ResourceShape) -> bool:
+def fits_machine(machine: FleetMachine, wanted: int, shape: ResourceShape) -> bool:
     """Whether processors and memory allow `wanted` more accelerators of this form (accelerators not checked)."""
-    return machine.free_cpus + 1e-9 >= wanted * form.cpus and machine.free_memory_bytes >= wanted * form.memory_bytes
+    return machine.free_cpus + 1e-9 >= wanted * shape.cpus and machine.free_memory_bytes >= wanted * shape.memory_bytes

@@ -103,56 +103,56 @@ class JobQueues:
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
-        self._lines: list[dict[int, ShapeQueue]] = []
+        self._queues: list[dict[int, ShapeQueue]] = []
         #: Jobs that wait for a particular place and must not be given another.
-        self.spoken_for: set[JobId] = set()
+        self.nominated: set[JobId] = set()
 
     def clear(self) -> None:
         """Forget everything: pools, forms or the policy changed, or a plan is about to fill in."""
-        self._lines = [{} for _ in self._ledger.fleet.pools]
+        self._queues = [{} for _ in self._ledger.fleet.pools]
 
-    def line(self, pool: int, form: int) -> ShapeQueue:
+    def queue(self, pool: int, shape: int) -> ShapeQueue:
         """The line of this pool and form, made on first use."""
-        lines = self._lines[pool]
-        found = lines.get(form)
+        queues = self._queues[pool]
+        found = queues.get(shape)
         if found is None:
-            taken, size = self._ledger.classes.forms[form], self._ledger.fleet.pools[pool].pool.shape.accelerators
+            taken, size = self._ledger.classes.shapes[shape], self._ledger.fleet.pools[pool].pool.shape.accelerators
             count = taken.counts[pool]
-            found = lines[form] = ShapeQueue(count, count // taken.nodes if taken.nodes > 1 else min(count, size))
+            found = queues[shape] = ShapeQueue(count, count // taken.nodes if taken.nodes > 1 else min(count, size))
         return found
 
     def push(self, job: JobRecord, pool: int, key: QueueKey) -> None:
-        self.line(pool, self._ledger.class_of(job).form).push(key, job.job_id)
+        self.queue(pool, self._ledger.class_of(job).shape).push(key, job.job_id)
 
     def busy(self, pools: Iterable[int]) -> list[int]:
         """Those of the pools where somebody may be in line."""
-        lines = self._lines
-        return [pool for pool in pools if lines[pool]]
+        queues = self._queues
+        return [pool for pool in pools if queues[pool]]
 
     def of(self, pool: int) -> list[tuple[int, ShapeQueue]]:
         """(form, line) of every form that may have somebody in line on this pool."""
-        return list(self._lines[pool].items())
+        return list(self._queues[pool].items())
 
-    def head(self, pool: int, form: int, line: ShapeQueue) -> tuple[QueueKey, JobRecord] | None:
+    def head(self, pool: int, shape: int, queue: ShapeQueue) -> tuple[QueueKey, JobRecord] | None:
         """(key, job) of the first waiting job in this line of the pool."""
-        head = line.head(self.is_waiting)
+        head = queue.head(self.is_waiting)
         if head is not None:
             return head[0], self._ledger.jobs[head[1]]
-        del self._lines[pool][form]  # made again by whoever comes; most events find nobody in line
+        del self._queues[pool][shape]  # made again by whoever comes; most events find nobody in line
         return None
 
     def behind(self, job: JobRecord, pool: int, most: int) -> Iterator[JobRecord]:
         """Waiting jobs of the same form on this pool, in order, among the first `most` entries of its line."""
-        line = self.line(pool, self._ledger.class_of(job).form)
-        for _, job_id in line.first(most):
+        queue = self.queue(pool, self._ledger.class_of(job).shape)
+        for _, job_id in queue.first(most):
             if job_id != job.job_id and self.is_waiting(job_id):
                 yield self._ledger.jobs[job_id]
 
     def ahead(self, pool: int, key: QueueKey, most: int) -> int:
         """Waiting jobs before this key in the pool's lines, counted up to `most`."""
         found: set[JobId] = set()  # a job may stand in a line twice, by its old key and its new one
-        for line in self._lines[pool].values():
-            for job_id in line.before(key):
+        for queue in self._queues[pool].values():
+            for job_id in queue.before(key):
                 if self.is_waiting(job_id):
                     found.add(job_id)
                     if len(found) >= most:
@@ -162,6 +162,6 @@ class JobQueues:
     def is_waiting(self, job_id: JobId) -> bool:
         """Whether the job may be started from a line."""
         job = self._ledger.jobs.get(job_id)
-        if job is None or job.state is not JobState.PENDING or job.place or job.blocked_by or job.unpaid:
+        if job is None or job.state is not JobState.PENDING or job.place or job.blocked_by or job.over_budget:
             return False  # `waits`, looked up once
-        return job.ready_at <= self._ledger.now and job_id not in self.spoken_for
+        return job.ready_at <= self._ledger.now and job_id not in self.nominated

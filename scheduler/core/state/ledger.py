@@ -48,7 +48,7 @@ class JobRecord:
     attempt: int = 0
     #: Attempts charged against `retry.max_restarts`, and ends that were the world's fault.
     restarts: int = 0
-    misfortunes: int = 0
+    infra_failures: int = 0
     #: Starts in a row that never got a rank running.
     refusals: int = 0
     #: Ends by exit 85 without having made a step since the start.
@@ -73,28 +73,28 @@ class JobRecord:
     #: A checkpoint was recorded in this attempt.
     saved: bool = False
     #: The cost of this start has been heard of.
-    start_told: bool = False
+    start_reported: bool = False
     #: It had no share of its pool when it started there: the first to go.
-    opportunist: bool = False
+    scavenger: bool = False
     #: Started to learn a speed: protected from challengers until this instant.
     profiling_until: float = -inf
     #: When it will end if left alone, and what was known when that was worked out (`remaining.foreseen_end_at`).
     ends_at: float = inf
-    ends_known: int = -1
+    ends_version: int = -1
     #: Machines of the attempt that are lost.
     lost: set[NodeId] = field(default_factory=set)
 
     #: Row of the pool that it was moved to, or is to be, because its deadline is near; -1: none.
-    sure_pool: int = -1
+    deadline_pool: int = -1
     #: It holds its place there: nothing but the machines' end and people take that away.
-    secure: bool = False
+    is_secured: bool = False
 
     # -- of a waiting job
     #: Not started before this instant (backoff, not_before).
     ready_at: float = -inf
     blocked_by: set[JobId] = field(default_factory=set)
     #: What may be spent for it is spent: it may not start.
-    unpaid: bool = False
+    over_budget: bool = False
     #: Hold it as soon as its attempt has ended.
     hold_reason: Reason | None = None
     #: That of every request of the job.
@@ -111,7 +111,7 @@ class JobRecord:
     @property
     def waits(self) -> bool:
         """True if it could start now, were there a place."""
-        return self.state is JobState.PENDING and not self.blocked_by and not self.place and not self.unpaid
+        return self.state is JobState.PENDING and not self.blocked_by and not self.place and not self.over_budget
 
 
 @dataclass(slots=True)
@@ -120,7 +120,7 @@ class ActivePolicy:
 
     spec: PolicySpec
     #: The policy, if it answers with shares or plans, and with prices; None for one that only ranks.
-    sharing: PricingPolicy | None
+    pricing: PricingPolicy | None
     rules: RoundRules
     memory: Memory = None
     quote: Quote | None = None
@@ -130,7 +130,7 @@ class ActivePolicy:
     @property
     def plans(self) -> bool:
         """Whether the policy says who runs where, event by event."""
-        return isinstance(self.sharing, PlanPolicy)
+        return isinstance(self.pricing, PlanPolicy)
 
 
 class Ledger:
@@ -158,7 +158,7 @@ class Ledger:
         #: entities; and the row of the project above each user, -1 for projects.
         self.entities: dict[str, int] = {}
         self.entity_parents: list[int] = []
-        self.standing: ActivePolicy | None = None
+        self.policy: ActivePolicy | None = None
         #: How long the newest jobs that succeeded were, in seconds on their best pool.
         self.finished_s: deque[float] = deque(maxlen=FINISHED_MAX)
         #: What a restart costs by class, and what was known when that was worked out.
@@ -178,7 +178,7 @@ class Ledger:
 
     def count_on(self, job: JobRecord, pool: int) -> int:
         """Accelerators that the job is to take on the pool."""
-        return self.classes.forms[self.class_of(job).form].counts[pool]
+        return self.classes.shapes[self.class_of(job).shape].counts[pool]
 
     def class_with(self, job: JobRecord, pool: int, count: int) -> int:
         """Row of the class as which the job runs with this many accelerators of the pool."""
@@ -310,7 +310,7 @@ class Ledger:
         self.columns.eligible[job.slot] = (
             job.state in _SCHEDULABLE_STATES
             and not job.blocked_by
-            and not job.unpaid
+            and not job.over_budget
             and job.hold_reason is None
             and job.ready_at <= self.now
         )
@@ -318,8 +318,8 @@ class Ledger:
 
 def realised_fraction(ledger: Ledger) -> float | None:
     """What ran, as a part of the bound (0..1); None before anything was promised, and under policies that only rank."""
-    standing, columns = ledger.standing, ledger.columns
-    if standing is None or standing.proposal is None:
+    policy, columns = ledger.policy, ledger.columns
+    if policy is None or policy.proposal is None:
         return None
     rows = np.flatnonzero(columns.active)
     passed = np.maximum(ledger.now - columns.settled_at[rows], 0.0)
@@ -330,4 +330,4 @@ def realised_fraction(ledger: Ledger) -> float | None:
     total = float(promised.sum())
     if total <= 0:
         return None
-    return float(np.minimum(delivered, promised).sum()) / total * max(0.0, 1.0 - standing.proposal.gap)
+    return float(np.minimum(delivered, promised).sum()) / total * max(0.0, 1.0 - policy.proposal.gap)

@@ -56,9 +56,9 @@ def expected_end_at(ledger: Ledger, job: JobRecord, rules: RoundRules) -> float:
     It stays what it is while the attempt lasts and no speed or cost becomes another: worked out once.
     """
     known = ledger.classes.version + ledger.costs.version  # neither ever goes back
-    if job.ends_known != known:
+    if job.ends_version != known:
         total, rate = job.request.steps, ledger.rate_of(job)
-        job.ends_known = known
+        job.ends_version = known
         if total is None or rate <= 0:
             job.ends_at = inf
         else:
@@ -70,12 +70,12 @@ def expected_end_at(ledger: Ledger, job: JobRecord, rules: RoundRules) -> float:
 def expected_ends_on(ledger: Ledger, machine: FleetMachine, rules: RoundRules) -> list[float]:
     """When each accelerator that is held on the machine will be free, were its holder left alone; ascending."""
     known = ledger.classes.version + ledger.costs.version
-    if machine.ends_known != known:
+    if machine.ends_version != known:
         machine.ends = []
         for job_id, held in machine.holders.items():
             machine.ends.extend([expected_end_at(ledger, ledger.jobs[job_id], rules)] * len(held))
         machine.ends.sort()
-        machine.ends_known = known
+        machine.ends_version = known
     return machine.ends
 
 

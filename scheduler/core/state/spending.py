@@ -151,7 +151,7 @@ class SpendingMeter:
         """A job is known: its own budget, if it has one, and whether it may start."""
         if job.request.budget_usd < inf:
             self.limit_job(job, spent_usd)
-        job.unpaid = self.closed_to(job) is not None
+        job.over_budget = self.closed_to(job) is not None
 
     def limit_job(self, job: JobRecord, spent_usd: float) -> None:
         """The job's own budget is what its request says. `spent_usd` so far, where it had none before."""
@@ -333,7 +333,7 @@ class SpendingMeter:
         account.closed = closed
         for job in self.members(account):
             if job.state is JobState.PENDING and not job.holds:
-                job.unpaid = self.closed_to(job) is not None
+                job.over_budget = self.closed_to(job) is not None
                 self._ledger.set_eligible(job)
         return True
 

@@ -46,11 +46,11 @@ class JobOrdering(Protocol):
     #: True: an elastic job whose gang fits nowhere may start with a smaller one.
     shrinks: bool
     #: Why a job may take another's place, as a sentence about it goes on.
-    claim_text: str
+    preempt_reason: str
     #: Why a job leaves its place for one on another pool, up to the pool's name.
-    move_text: str
+    move_reason: str
 
-    def fill_lines(self, lines: JobQueues) -> None:
+    def fill_queues(self, queues: JobQueues) -> None:
         """Put every waiting job in line, anew."""
         ...
 
@@ -58,7 +58,7 @@ class JobOrdering(Protocol):
         """(pool, place of the waiting job in its line) for every pool on which it may run."""
         ...
 
-    def contests(self, most: int) -> Iterator[tuple[JobRecord, int]]:
+    def challengers(self, most: int) -> Iterator[tuple[JobRecord, int]]:
         """(job, pool): jobs that should run on a pool and do not, in the order in which they may challenge.
 
         At most `most` jobs a pool: waiting, or running elsewhere.
@@ -116,7 +116,7 @@ class Reservation:
     wanted: dict[int, int]
     needs: dict[int, int]
     #: Exchange: incumbents were told to go. Reservation (False): it waits for ends, and others may borrow meanwhile.
-    exchange: bool
+    preempting: bool
     #: Jobs that borrow places of a reservation, by machine row.
     lent: dict[JobId, int] = field(default_factory=dict)
 
@@ -153,22 +153,22 @@ class Cycle:
     """Everything a handler may touch."""
 
     ledger: Ledger
-    lines: JobQueues
+    queues: JobQueues
     #: The ledger's own, looked at far too often to be asked for: the instant of this event, and the policy in force,
     #: which nothing has before the first event, `PolicyChanged`.
     now: float = 0.0
-    standing: ActivePolicy = field(init=False)
+    policy: ActivePolicy = field(init=False)
     timers: Timers = field(default_factory=Timers)
-    claims: dict[JobId, Reservation] = field(default_factory=dict)
+    reservations: dict[JobId, Reservation] = field(default_factory=dict)
     #: Of these the reservations, by pool, oldest first.
-    reservations: dict[int, dict[JobId, Reservation]] = field(default_factory=dict)
+    backfill_reservations: dict[int, dict[JobId, Reservation]] = field(default_factory=dict)
     #: Claims with an interest in a machine, oldest first.
-    claims_on: dict[int, list[JobId]] = field(default_factory=dict)
+    reserved_on: dict[int, list[JobId]] = field(default_factory=dict)
     commands: list[Command] = field(default_factory=list)
     #: What settles every event; None before the first policy.
     mechanism: RoundMechanism | None = None
     #: The order of the lines; None under a mechanism that keeps none.
-    discipline: JobOrdering | None = None
+    ordering: JobOrdering | None = None
     #: Machines on which something became free in this handle, in order.
     freed: dict[int, None] = field(default_factory=dict)
     #: Rented machines that may have to go: something was freed there, or they joined, or take no jobs any more.
@@ -183,7 +183,7 @@ class Cycle:
     round_ended: bool = False
     answered: bool = False
     #: The end of a round in step, until the mechanism has taken it in.
-    beat: RoundEnded | None = None
+    pending_round_end: RoundEnded | None = None
     #: Something changed that a solve should know about.
     dirty: bool = False
     #: Request id of the solve in flight; 0: none. `last_request` is the newest ever sent.
@@ -209,7 +209,7 @@ class Cycle:
         """Change the job's state and tell the shells."""
         check_job_transition(job.state, state)
         job.state = state
-        job.unpaid = state is JobState.PENDING and self.spending.closed_to(job) is not None
+        job.over_budget = state is JobState.PENDING and self.spending.closed_to(job) is not None
         self.ledger.set_eligible(job)
         self.commands.append(JobTransitioned(job.job_id, state, reason, detail))
 
@@ -221,8 +221,8 @@ class Cycle:
 
 def enqueue_job(cycle: Cycle, job: JobRecord) -> None:
     """Put a waiting job in the line of every pool it may run on."""
-    if cycle.discipline is None or not job.waits or job.ready_at > cycle.now:
+    if cycle.ordering is None or not job.waits or job.ready_at > cycle.now:
         return
-    for pool, key in cycle.discipline.keys(job):
-        cycle.lines.push(job, pool, key)
+    for pool, key in cycle.ordering.keys(job):
+        cycle.queues.push(job, pool, key)
         cycle.stale_pools.add(pool)

@@ -239,7 +239,7 @@ class GavelRounds:
     def settle(self, cycle: Cycle) -> None:
         """Nothing to do but where a round has ended, a solve is answered, or the last that must go is gone."""
         self._note_ends(cycle)
-        if cycle.beat is not None:
+        if cycle.pending_round_end is not None:
             self._round_ended(cycle)
         if self._asked and not cycle.in_flight:
             self._asked = False
@@ -251,7 +251,7 @@ class GavelRounds:
     # -- a round has ended
 
     def _round_ended(self, cycle: Cycle) -> None:
-        beat, cycle.beat = cycle.beat, None
+        beat, cycle.pending_round_end = cycle.pending_round_end, None
         assert beat is not None
         self._forget_ended(cycle)
         self._credit(dict(zip(beat.job_ids, beat.stopped_at, strict=True)))
@@ -340,8 +340,8 @@ class GavelRounds:
     # -- a solve is answered
 
     def _take_answer(self, cycle: Cycle) -> None:
-        proposal = cycle.standing.proposal
-        if proposal is None or cycle.standing.solved_at < self._reset_at:
+        proposal = cycle.policy.proposal
+        if proposal is None or cycle.policy.solved_at < self._reset_at:
             self._changed = True
             return  # the solve failed: what was decided before goes on
         known = self._known

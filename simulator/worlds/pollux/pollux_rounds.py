@@ -133,8 +133,8 @@ class PolluxRounds:
 
     def settle(self, cycle: Cycle) -> None:
         """Nothing to do but where a step has ended, and until everybody is where the decision wants them."""
-        if cycle.beat is not None:
-            cycle.beat = None
+        if cycle.pending_round_end is not None:
+            cycle.pending_round_end = None
             self._decide(cycle)
         self._moving.go_on(cycle)
 

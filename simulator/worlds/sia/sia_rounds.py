@@ -154,7 +154,7 @@ class SiaRounds(SteppedMechanism):
     def decide(self, cycle: Cycle) -> None:
         """Rank by the shares that the solve answered (the last ones if it failed), and number the accelerators."""
         assert self._service is not None
-        ledger, proposal, pools = cycle.ledger, cycle.standing.proposal, cycle.ledger.fleet.pools
+        ledger, proposal, pools = cycle.ledger, cycle.policy.proposal, cycle.ledger.fleet.pools
         shares = {job_id: np.zeros(len(pools)) for job_id in self._known if job_id in ledger.jobs}
         if proposal is not None:
             for job_id, pool, share in zip(proposal.job_ids, proposal.pool_rows, proposal.shares, strict=True):

@@ -28,10 +28,10 @@ def test_the_rules_name_the_mechanism_and_it_settles_every_event() -> None:
     core.handle(ev.PolicyChanged(0.0, PolicySpec("fifo"), RoundRules(mechanism="counting")))
     core.handle(ev.JobSubmitted(1.0, JobRequest(JobId(1), Kind("net"), demands=(Demand("a100", 1),))))
     assert _Counting.calls == 2
-    assert core.cycle.discipline is None
+    assert core.cycle.ordering is None
     core.handle(ev.PolicyChanged(2.0, PolicySpec("fifo"), RoundRules()))
     assert _Counting.calls == 2
-    assert core.cycle.discipline is not None
+    assert core.cycle.ordering is not None
 
 
 def test_a_speed_that_is_told_is_not_rounded_and_one_that_is_measured_is() -> None:
