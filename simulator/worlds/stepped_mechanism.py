@@ -66,10 +66,9 @@ class SteppedMechanism(ABC):
 
     def settle(self, cycle: Cycle) -> None:
         """Nothing to do but where a step has ended, a solve is answered, or somebody is being moved."""
-        if cycle.pending_round_end is not None:
-            cycle.pending_round_end = None
+        if cycle.due.lockstep_round is not None:
             self.step_ended(cycle)
-        if self._asked and not cycle.in_flight:
+        if self._asked and not cycle.solves.in_flight:
             self._asked = False
             self.decide(cycle)
         self.moving.go_on(cycle)
@@ -121,7 +120,7 @@ class PlannedMechanism(SteppedMechanism):
         self._placer = placer
 
     def step_ended(self, cycle: Cycle) -> None:
-        ledger, (arrived, cycle.arrived) = cycle.ledger, (cycle.arrived, [])
+        ledger, (arrived, cycle.backlog.arrived) = cycle.ledger, (cycle.backlog.arrived, [])
         for job_id in arrived:
             if job_id in ledger.jobs:
                 ledger.set_eligible(ledger.jobs[job_id])

@@ -67,7 +67,7 @@ class Comparing(SchedulerCore):
         """By length, speed and restart cost as they are known now, whoever holds the machine and since whenever."""
         ledger = self.ledger
         for machine in ledger.fleet.machines:
-            if machine is not None and ledger.policy is not None:
+            if machine is not None:
                 holders = [ledger.jobs[job_id] for job_id, held in machine.holders.items() for _ in held]
                 anew = sorted(map(self._end, holders))
                 assert expected_ends_on(ledger, machine, ledger.policy.rules) == anew

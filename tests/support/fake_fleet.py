@@ -111,7 +111,6 @@ class FakeFleet:
         self.log = []
         self.solves.clear()
         self.wake_at = inf
-        assert old.policy is not None
         self.tell(ev.PolicyChanged(self.at, old.policy.spec, old.policy.rules))
         for state in old.fleet.pools:
             self.tell(ev.PoolDeclared(self.at, state.pool))

@@ -42,13 +42,12 @@ _QueueHead = tuple[QueueKey, JobRecord, int, int]
 
 def fill_free_places(cycle: Cycle) -> None:
     """Give free places of the stale pools to the most urgent jobs that fit; keep one place for a gang that does not."""
-    assert cycle.ordering is not None
     strict = cycle.ordering.strict or cycle.policy.rules.backfill is Backfill.NONE
-    if not (cycle.stale_pools or strict):
+    if not (cycle.backlog.stale_pools or strict):
         return
     # Under strict order the head of the line may wait for a pool in which nothing changed, and blocks all the same.
-    pools = cycle.queues.busy(range(len(cycle.ledger.fleet.pools)) if strict else sorted(cycle.stale_pools))
-    cycle.stale_pools.clear()
+    pools = cycle.queues.busy(range(len(cycle.ledger.fleet.pools)) if strict else sorted(cycle.backlog.stale_pools))
+    cycle.backlog.stale_pools.clear()
     if not pools:
         return
     filling = _FillPass(pools, strict)
@@ -76,7 +75,7 @@ def fill_free_places(cycle: Cycle) -> None:
 
 def _place_for_smaller_gang(cycle: Cycle, job: JobRecord, pool: int) -> Place | None:
     """A place for the largest smaller gang that an elastic job may run as meanwhile; None if there is none."""
-    if not job.request.sizes or cycle.ordering is None or not cycle.ordering.shrinks:
+    if not job.request.sizes or not cycle.ordering.shrinks:
         return None
     classes, most = cycle.ledger.classes, cycle.ledger.count_on(job, pool)
     shapes = (classes.shapes[classes.classes[row].shape] for row in reversed(classes.options(job.class_row)))
@@ -149,13 +148,11 @@ def _most_urgent_on(cycle: Cycle, filling: _FillPass, pool: int, room: FreeCapac
 
 def _may_start_smaller(cycle: Cycle, pool: int) -> bool:
     """Whether somebody in a line of elastic jobs could start with a smaller gang."""
-    assert cycle.ordering is not None
     return cycle.ledger.fleet.pools[pool].free > 0 and cycle.ordering.shrinks
 
 
 def _fastest_place(cycle: Cycle, job: JobRecord, pool: int, place: Place) -> tuple[int, Place]:
     """Under an order, the fastest pool with room; shares have already chosen the pool."""
-    assert cycle.ordering is not None
     for other in cycle.ordering.alternatives(job, pool):
         found = cycle.ledger.fleet.find(other, shape_of(cycle, job))
         if found is not None:
@@ -198,7 +195,6 @@ def _can_lend(reservation: Reservation, count: int) -> bool:
 
 def reserve(cycle: Cycle, job: JobRecord, pool: int) -> None:
     """Keep the place that will be free earliest for a gang that fits nowhere."""
-    assert cycle.ordering is not None
     shape = shape_of(cycle, job)
     if shape.counts[pool] < 2 or job.job_id in cycle.reservations or not cycle.ordering.is_entitled(job, pool):
         return
@@ -237,7 +233,6 @@ def _lend_to_first(cycle: Cycle, reservation: Reservation, jobs: Iterable[JobRec
 
 def _may_borrow(cycle: Cycle, job: JobRecord, reservation: Reservation) -> bool:
     """A borrower ends, or can be stopped, before the reservation needs the place."""
-    assert cycle.ordering is not None
     if reservation.job_id == job.job_id:
         return False
     if cycle.ordering.can_be_stopped(job):

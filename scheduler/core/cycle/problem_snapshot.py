@@ -150,7 +150,6 @@ def _lasting_parts(ledger: Ledger, rows: IntArray, way: Configurations) -> Float
     """Part of each way's time that becomes work that lasts: less than 1 where the market takes machines back (w,)."""
     if not any(state.pool.market is Market.SPOT for state in ledger.fleet.pools):
         return np.ones(len(way.job))
-    assert ledger.policy is not None, "somebody asks"
     rules = ledger.policy.rules
     records = [ledger.jobs[JobId(job_id)] for job_id in ledger.columns.job_id[rows].tolist()]
     restart_s = np.array([ledger.restart_s(job, rules) for job in records], dtype=np.float64)
@@ -200,7 +199,6 @@ def plan_problem(ledger: Ledger, ordering: PlanOrdering) -> Problem:
     A job on its way to its planned place counts as running there: a plan half carried out must not look like another
     situation.
     """
-    assert ledger.policy is not None
     rules, problem = ledger.policy.rules, build_problem(ledger)
     records = [ledger.jobs[JobId(job_id)] for job_id in problem.jobs.job_id.tolist()]
     slots = np.array([job.slot for job in records], dtype=np.int64)

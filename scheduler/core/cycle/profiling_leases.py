@@ -28,7 +28,7 @@ CANDIDATES_MAX = 4
 def open_profiling_leases(cycle: Cycle) -> list[tuple[JobRecord, int]]:
     """Open profiling leases within the budget, most work first. Returns who is to learn its speed on which pool."""
     ordering, opened = cycle.ordering, list[tuple[JobRecord, int]]()
-    if ordering is None or not ordering.explores or cycle.policy.rules.profiling_share <= 0:
+    if not ordering.explores or cycle.policy.rules.profiling_share <= 0:
         return opened
     if cycle.ledger.classes.all_measured:
         return opened
@@ -117,7 +117,6 @@ def _open_lease(cycle: Cycle, job: JobRecord, pool: int) -> bool:
     place: Place | None = cycle.ledger.fleet.find(pool, shape_of(cycle, job))
     victims: list[JobRecord] = []
     if place is None:
-        assert cycle.ordering is not None
         incumbents = cycle.ordering.incumbents(pool, INCUMBENTS_MAX).jobs
         found = find_victims(cycle, job, pool, filter(partial(_may_disturb, cycle, job), incumbents))
         if found is None:

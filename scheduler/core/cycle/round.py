@@ -78,13 +78,12 @@ def _waits_for_plan(cycle: Cycle, job: JobRecord) -> bool:
     policy = cycle.policy
     if not policy.plans:
         return False
-    next_at = cycle.asked_at + policy.rules.resolve_min_s
-    return bool(cycle.in_flight) or next_at - cycle.now <= cycle.ledger.restart_s(job, policy.rules)
+    next_at = cycle.solves.requested_at + policy.rules.resolve_min_s
+    return bool(cycle.solves.in_flight) or next_at - cycle.now <= cycle.ledger.restart_s(job, policy.rules)
 
 
 def describe_newcomer(ledger: Ledger, job: JobRecord, ways: Configurations, capacity: FloatArray) -> Newcomer:
     """What a policy is told of a waiting job that may run in these ways."""
-    assert ledger.policy is not None
     columns, slot = ledger.columns, job.slot
     usd_per_h = np.array([state.pool.usd_per_h / state.pool.shape.accelerators for state in ledger.fleet.pools])
     return Newcomer(
@@ -105,12 +104,12 @@ def describe_newcomer(ledger: Ledger, job: JobRecord, ways: Configurations, capa
 
 def judge_arrival(cycle: Cycle, job: JobRecord) -> None:
     """The job may start from now on: judged at current prices, else put in line."""
-    took_part = bool(cycle.ledger.columns.eligible[job.slot])
+    took_part = cycle.ledger.columns.eligible.item(job.slot)
     cycle.ledger.set_eligible(job)
     if not job.waits or job.ready_at > cycle.now:
         return
     # One that comes back for a place it has claimed took part all the time: nothing changed that a solve should know.
-    cycle.dirty = cycle.dirty or not took_part
+    cycle.solves.problem_changed = cycle.solves.problem_changed or not took_part
     reservation = cycle.reservations.get(job.job_id)
     if reservation is not None:
         settle_reservation(cycle, reservation)
@@ -129,13 +128,14 @@ def preempt_if_high_class(cycle: Cycle, job: JobRecord) -> None:
 def process_freed_and_arrivals(cycle: Cycle) -> list[JobRecord]:
     """Offer freed machines to claims and judge newcomers, until neither brings more. Returns the newcomers."""
     seen: list[JobRecord] = []
-    while cycle.freed or cycle.arrived:
-        freed, cycle.freed = cycle.freed, {}
+    backlog = cycle.backlog
+    while backlog.freed or backlog.arrived:
+        freed, backlog.freed = backlog.freed, {}
         for row in freed:
             machine = cycle.ledger.fleet.machines[row]
             if machine is not None:
                 offer_freed_machine(cycle, machine)
-        newcomers, cycle.arrived = cycle.arrived, []
+        newcomers, backlog.arrived = backlog.arrived, []
         for job_id in newcomers:
             job = cycle.ledger.jobs.get(job_id)
             if job is not None:
@@ -146,29 +146,28 @@ def process_freed_and_arrivals(cycle: Cycle) -> list[JobRecord]:
 
 def rebuild_queues(cycle: Cycle) -> None:
     """If something changed that every line must know."""
-    assert cycle.ordering is not None
-    if cycle.refill:
-        cycle.refill = False
+    if cycle.backlog.rebuild_queues:
+        cycle.backlog.rebuild_queues = False
         cycle.queues.clear()
         cycle.ordering.fill_queues(cycle.queues)
-        cycle.stale_pools.update(range(len(cycle.ledger.fleet.pools)))
+        cycle.backlog.stale_pools.update(range(len(cycle.ledger.fleet.pools)))
 
 
 def set_round_timer(cycle: Cycle) -> None:
     """A round is worth a timer only if somebody waits, or is owed time on another pool."""
-    if cycle.now < cycle.round_timer_at < inf:
+    if cycle.now < cycle.timers.round_at < inf:
         return
     rules = cycle.policy.rules
     if rules.round_s <= 0:
         return
     ordering = cycle.ordering
-    if ordering is None or not (ordering.compares or rules.idle_to_round_end):
+    if not (ordering.compares or rules.idle_to_round_end):
         return
     if not cycle.ledger.jobs:
-        cycle.round_timer_at = inf
+        cycle.timers.round_at = inf
         return
-    cycle.round_timer_at = (cycle.now // rules.round_s + 1) * rules.round_s
-    cycle.timers.set(cycle.round_timer_at, "round")
+    cycle.timers.round_at = (cycle.now // rules.round_s + 1) * rules.round_s
+    cycle.timers.set(cycle.timers.round_at, "round")
 
 
 class PlanRounds:
@@ -186,13 +185,12 @@ class PlanRounds:
         is_new = proposal is not None and proposal is not self._carried_out
         if is_new:
             self._carried_out = proposal
-        elif cycle.round_ended:
-            cycle.dirty = True
-        cycle.round_ended = False
+        elif cycle.due.compares:
+            cycle.solves.problem_changed = True
         if cycle.ledger.profiling:
             self._watch_leases(cycle)
         self._ordering.learning.intersection_update(cycle.reservations)
-        if is_new or cycle.freed:
+        if is_new or cycle.backlog.freed:
             self._drop_old_claims(cycle)
         rebuild_queues(cycle)
         process_freed_and_arrivals(cycle)
@@ -210,7 +208,7 @@ class PlanRounds:
     def _watch_leases(self, cycle: Cycle) -> None:
         """Who learns a speed cannot be stopped before its lease ends: from then on there is another plan to ask for."""
         if cycle.now >= self._lease_ends_at:
-            self._lease_ends_at, cycle.dirty = inf, True
+            self._lease_ends_at, cycle.solves.problem_changed = inf, True
         learners = (self._ordering.learns_until(cycle.ledger.jobs[job_id]) for job_id in cycle.ledger.profiling)
         ends_at = min((until for until in learners if until > cycle.now), default=inf)
         if ends_at < self._lease_ends_at:
@@ -221,7 +219,7 @@ class PlanRounds:
         """Leases to learn speeds: the plan has given everybody a place, and is told of these at its next turn."""
         for job, pool in open_profiling_leases(cycle):
             self._ordering.learn(job, pool)
-            cycle.dirty = True
+            cycle.solves.problem_changed = True
 
     def _drop_old_claims(self, cycle: Cycle) -> None:
         """Places kept for jobs that are planned elsewhere now; and reservations, for others may be complete sooner."""
@@ -247,34 +245,33 @@ class OwedRounds:
             cycle.ordering = ShareOrdering(cycle.ledger, rules)
 
     def settle(self, cycle: Cycle) -> None:
-        """Freed machines to claims, newcomers judged, places filled, incumbents compared, a solve asked for."""
-        rules = cycle.policy.rules
-        if cycle.refill:
+        """Freed machines and arrivals, backfill, and once a round preemption and profiling leases; a solve request."""
+        backlog, rules = cycle.backlog, cycle.policy.rules
+        if backlog.rebuild_queues:
             rebuild_queues(cycle)
-        pressing = process_freed_and_arrivals(cycle) if cycle.freed or cycle.arrived else ()
-        if not rules.idle_to_round_end or cycle.round_ended:
+        arrivals = process_freed_and_arrivals(cycle) if backlog.freed or backlog.arrived else ()
+        if not rules.idle_to_round_end or cycle.due.compares:
             fill_free_places(cycle)
-        for job in pressing:
+        for job in arrivals:
             preempt_if_high_class(cycle, job)
-        if rules.round_s == 0 or (cycle.round_ended and not self._awaits_answer(cycle)):
+        if rules.round_s == 0 or (cycle.due.compares and not self._awaits_answer(cycle)):
             compare_with_running(cycle)
             open_profiling_leases(cycle)
             process_freed_and_arrivals(cycle)
             fill_free_places(cycle)
-        cycle.round_ended = cycle.answered = False
-        if cycle.dirty and cycle.policy.pricing is not None:
+        if cycle.solves.problem_changed and cycle.policy.pricing is not None:
             solve_requests.request_solve_if_due(cycle)
         set_round_timer(cycle)
 
     def _awaits_answer(self, cycle: Cycle) -> bool:
         """Whether a solve is asked for at this round's end: its answer, or its failure, is when jobs are compared.
 
-        Exchanges by shares that are about to be replaced would cost restarts in vain. An answer that is not here when
+        Preemptions by shares that are about to be replaced would cost restarts in vain. An answer that is not here when
         the next round ends is waited for no longer.
         """
-        if not cycle.answered and cycle.dirty and cycle.policy.pricing is not None:
+        if not cycle.due.solve_ended and cycle.solves.problem_changed and cycle.policy.pricing is not None:
             solve_requests.request_solve_if_due(cycle)
-        return not cycle.answered and cycle.in_flight > 0 and cycle.asked_at == cycle.now
+        return not cycle.due.solve_ended and cycle.solves.in_flight > 0 and cycle.solves.requested_at == cycle.now
 
 
 def _native_mechanism(cycle: Cycle, policy: Policy, rules: RoundRules) -> RoundMechanism:
@@ -282,5 +279,5 @@ def _native_mechanism(cycle: Cycle, policy: Policy, rules: RoundRules) -> RoundM
     return PlanRounds(cycle, policy, rules) if isinstance(policy, PlanPolicy) else OwedRounds(cycle, policy, rules)
 
 
-#: What every core knows.
+#: What every core knows (`rules.KNOWN_MECHANISMS`).
 MECHANISMS: dict[str, MakeMechanism] = {OWED: _native_mechanism}

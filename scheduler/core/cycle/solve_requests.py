@@ -107,15 +107,15 @@ def request_solve_if_due(cycle: Cycle, build: Callable[[Ledger], Problem] | None
     `build` makes the problem of the ledger; `build_problem` if nobody says.
     """
     policy = cycle.policy
-    if not cycle.dirty or cycle.in_flight or policy.pricing is None:
+    if not cycle.solves.problem_changed or cycle.solves.in_flight or policy.pricing is None:
         return
     if not cycle.ledger.jobs and not any(state.rented and state.machines for state in cycle.ledger.fleet.pools):
-        cycle.dirty = False  # nobody to place and nothing to give back
+        cycle.solves.problem_changed = False  # nobody to place and nothing to give back
         return
-    gate_at = cycle.asked_at + policy.rules.resolve_min_s
+    gate_at = cycle.solves.requested_at + policy.rules.resolve_min_s
     if cycle.now < gate_at:
-        if cycle.gate_timer_at > gate_at or cycle.gate_timer_at <= cycle.now:
-            cycle.gate_timer_at = gate_at
+        if cycle.solves.timer_at > gate_at or cycle.solves.timer_at <= cycle.now:
+            cycle.solves.timer_at = gate_at
             cycle.timers.set(gate_at, "gate")
         return
     request_solve(cycle, (build or build_problem)(cycle.ledger))
@@ -124,14 +124,14 @@ def request_solve_if_due(cycle: Cycle, build: Callable[[Ledger], Problem] | None
 def request_solve(cycle: Cycle, problem: Problem) -> None:
     """Send `Solve` about the ledger as it is."""
     policy = cycle.policy
-    assert not cycle.in_flight, "one solve at a time"
-    cycle.dirty = False
-    cycle.asked_at = cycle.now
-    cycle.last_request += 1
-    cycle.in_flight = cycle.last_request
+    assert not cycle.solves.in_flight, "one solve at a time"
+    cycle.solves.problem_changed = False
+    cycle.solves.requested_at = cycle.now
+    cycle.solves.last_request += 1
+    cycle.solves.in_flight = cycle.solves.last_request
     cycle.commands.append(
         Solve(
-            cycle.last_request,
+            cycle.solves.last_request,
             problem,
             policy.spec,
             policy.memory,
@@ -145,11 +145,11 @@ def request_solve(cycle: Cycle, problem: Problem) -> None:
 
 def apply_proposal(cycle: Cycle, event: Solved) -> bool:
     """Take the answer over: new entitlements and prices. False if it is void."""
-    if event.request_id != cycle.in_flight:
+    if event.request_id != cycle.solves.in_flight:
         return False
-    cycle.in_flight = 0
-    if event.request_id <= cycle.void_up_to:
-        cycle.dirty = True
+    cycle.solves.in_flight = 0
+    if event.request_id <= cycle.solves.void_up_to:
+        cycle.solves.problem_changed = True
         return False
     proposal, policy = event.proposal, cycle.policy
     limit_s = policy.rules.owed_limit_s

@@ -245,7 +245,7 @@ def _machines(core: SchedulerCore, job: JobRecord, state: PoolState) -> list[str
 def _unstoppable(core: SchedulerCore, holders: Sequence[JobId]) -> list[str]:
     """Under a plan, which stops whom it moves: those that it must leave where they are, whatever waits."""
     ordering, jobs = core.cycle.ordering, core.ledger.jobs
-    if ordering is None or not core.cycle.policy.plans:
+    if not core.cycle.policy.plans:
         return []
     staying = [job_id for job_id in holders if jobs[job_id].holds and not ordering.can_be_stopped(jobs[job_id])]
     if not staying:
@@ -266,7 +266,7 @@ def _taking_jobs_again(state: PoolState) -> str:
 
 def _price(core: SchedulerCore, pool: int) -> tuple[str, ...]:
     policy = core.ledger.policy
-    if policy is None or policy.quote is None or pool >= len(policy.quote.prices):
+    if policy.quote is None or pool >= len(policy.quote.prices):
         return ()
     return (f"price {policy.quote.prices[pool]:.3g} {policy.quote.unit}",)
 
@@ -276,7 +276,7 @@ def _jobs_ahead(core: SchedulerCore, job: JobRecord, pool: int) -> int:
     ordering, columns = core.cycle.ordering, core.ledger.columns
     # A key settles the job's row. Undone: whether somebody asks must not change a bit of what is decided later.
     before = columns.settled_at[job.slot], columns.attained_s[job.slot], columns.owed[job.slot].copy()
-    mine = None if ordering is None else dict(ordering.keys(job)).get(pool)
+    mine = dict(ordering.keys(job)).get(pool)
     columns.settled_at[job.slot], columns.attained_s[job.slot], columns.owed[job.slot] = before
     return 0 if mine is None else core.cycle.queues.ahead(pool, mine, _AHEAD_MAX)
 

@@ -5,10 +5,19 @@ failures never consume a retry and never end a job. A job ends by its own failur
 by a failed dependency.
 """
 
+from dataclasses import replace
 from math import inf
 
 from scheduler.core.commands import NodeCordoned, Revoke
-from scheduler.core.events import AttemptEnded, AttemptProgressed, CheckpointRecorded, EndCause, RoundEnded
+from scheduler.core.events import (
+    AttemptEnded,
+    AttemptProgressed,
+    AttemptStarted,
+    CheckpointRecorded,
+    EndCause,
+    Prepared,
+    RoundEnded,
+)
 from scheduler.core.placement.attempt_lifecycle import command_start, release_attempt
 from scheduler.core.placement.reservations import drop_reservation
 from scheduler.core.state.fleet import FleetMachine, MachineCondition
@@ -19,8 +28,9 @@ from walras.contract import EXIT_CHECKPOINTED, SIGKILL
 from walras.states import AttemptState, JobState, Reason
 
 
-def on_prepared(cycle: Cycle, job: JobRecord, node_id: NodeId, address: str, port: int) -> None:
+def on_prepared(cycle: Cycle, job: JobRecord, event: Prepared) -> None:
     """One machine of a gang holds its part; when all do, the ranks may start."""
+    node_id = event.node_id
     if job.revoked is not None or job.state is not JobState.STARTING or job.placement is None:
         return
     nodes = [part.node_id for part in job.placement.parts]
@@ -28,47 +38,53 @@ def on_prepared(cycle: Cycle, job: JobRecord, node_id: NodeId, address: str, por
         return
     job.prepared.add(node_id)
     if node_id == nodes[0]:
-        job.rendezvous = Rendezvous(address, port)
+        job.rendezvous = Rendezvous(event.address, event.port)
     if len(job.prepared) == len(nodes):
         command_start(cycle, job)
 
 
-def mark_running(cycle: Cycle, job: JobRecord) -> None:
+def on_attempt_started(cycle: Cycle, job: JobRecord, event: AttemptStarted) -> None:
+    _mark_running(cycle, job)
+
+
+def _mark_running(cycle: Cycle, job: JobRecord) -> None:
     """All ranks are up."""
     if job.state is JobState.STARTING:
-        columns = cycle.ledger.columns
-        job.running_at = columns.running_at[job.slot] = columns.steps_at[job.slot] = cycle.now
+        job.running_at = cycle.ledger.columns.steps_at[job.slot] = cycle.now
         job.refusals = 0
         cycle.set_job_state(job, JobState.RUNNING)
         cycle.set_attempt_state(job, AttemptState.RUNNING)
 
 
-def on_attempt_progressed(cycle: Cycle, job: JobRecord, event: AttemptProgressed) -> bool:
-    """Take in a progress report. True if it changed the published speed of the job's kind."""
+def on_attempt_progressed(cycle: Cycle, job: JobRecord, event: AttemptProgressed) -> None:
+    """Take in a progress report. Classes and the next solve follow if the kind's published speed changed by it."""
     ledger = cycle.ledger
-    mark_running(cycle, job)
+    _mark_running(cycle, job)
     job.steps = max(job.steps, event.steps)
-    ledger.columns.steps[job.slot], ledger.columns.steps_at[job.slot] = job.steps, cycle.now
+    ledger.columns.steps_at[job.slot] = cycle.now
     if event.start_s is not None and not job.start_reported:
         job.start_reported = True  # once a start, however often it is repeated: the kind's median is over starts
         ledger.costs.saw_start(job.request.kind, event.start_s)
     if event.steps_per_s is None or job.placement is None or ledger.is_spread(job):
-        return False  # what is made of several speeds is no speed of one
+        return  # the speed over several pools is no measurement of one
     shape = ledger.fleet.pools[int(ledger.columns.pool[job.slot])].pool.shape
-    key = (ledger.kind_of(job), shape.accelerator, job.placement.accelerators)
-    return ledger.table.measure(*key, event.steps_per_s, ledger.classes.nominal)
+    kind = ledger.kind_of(job)
+    cell = kind, shape.accelerator, job.placement.accelerators
+    if ledger.table.measure(*cell, event.steps_per_s, ledger.classes.nominal):
+        ledger.classes.refresh_kind(kind)
+        cycle.solves.problem_changed = True
 
 
 def on_checkpoint_recorded(cycle: Cycle, job: JobRecord, event: CheckpointRecorded) -> None:
     """These steps survive whatever happens."""
     job.saved, job.loses_work = True, False
-    cycle.ledger.columns.loses_work[job.slot] = False
     job.safe_steps = max(job.safe_steps, event.steps)
     if job.safe_steps > job.steps:
-        columns = cycle.ledger.columns
-        job.steps = columns.steps[job.slot] = job.safe_steps
+        job.steps = job.safe_steps
         if job.running_at < inf:
-            columns.steps_at[job.slot] = cycle.now  # counted on from an older report, they would count twice
+            cycle.ledger.columns.steps_at[job.slot] = (
+                cycle.now
+            )  # counted on from an older report, they would count twice
     cycle.ledger.costs.saw_checkpoint(job.request.kind, event.took_s)
 
 
@@ -76,12 +92,11 @@ def on_round_ended(cycle: Cycle, event: RoundEnded) -> None:
     """What all attempts made in a round in step, in one report; their work is saved."""
     jobs = [cycle.ledger.jobs[job_id] for job_id in event.job_ids]
     for job, steps in zip(jobs, event.steps, strict=True):
-        job.steps = job.safe_steps = steps
-        job.saved, job.loses_work = True, False
+        job.safe_steps, job.saved = steps, True
     columns, slots = cycle.ledger.columns, [job.slot for job in jobs]
     columns.steps[slots], columns.steps_at[slots] = event.steps, event.at
     columns.loses_work[slots] = False
-    cycle.pending_round_end = event
+    cycle.due = replace(cycle.due, lockstep_round=event)
 
 
 #: Yields in a row without a step between them, after which the job is held.
@@ -119,7 +134,6 @@ def on_attempt_ended(cycle: Cycle, job: JobRecord, event: AttemptEnded) -> None:
         )
     elif reason is not None:
         job.loses_work = not job.saved and event.exit_code != EXIT_CHECKPOINTED and job.running_at < inf
-        cycle.ledger.columns.loses_work[job.slot] = job.loses_work
         cycle.set_attempt_state(job, AttemptState.PREEMPTED, reason)
         requeue_job(cycle, job, reason, _stopped_text(event))
     elif event.exit_code == EXIT_CHECKPOINTED:
@@ -187,15 +201,14 @@ def requeue_after_infra_failure(
 def requeue_job(cycle: Cycle, job: JobRecord, reason: Reason, detail: str = "") -> None:
     """Back in line, from the newest recorded checkpoint."""
     job.steps = job.safe_steps
-    cycle.ledger.columns.steps[job.slot] = job.steps
     if job.hold_reason is not None:
         cycle.set_job_state(job, JobState.HELD, job.hold_reason, detail)
-        cycle.dirty = True  # one fewer to share with; a job that only changes places changes nothing
+        cycle.solves.problem_changed = True  # one fewer to share with; a job that only changes places changes nothing
         return
     cycle.set_job_state(job, JobState.PENDING, reason, detail)
     enqueue_job(cycle, job)
     if job.job_id in cycle.reservations:
-        cycle.arrived.append(job.job_id)  # its place may be complete already
+        cycle.backlog.arrived.append(job.job_id)  # its place may be complete already
 
 
 def end_job(
@@ -216,7 +229,7 @@ def end_job(
         cycle.ledger.finished_s.append(job.steps / best_rate)
     cycle.spending.forget_job(job)
     cycle.ledger.remove(job)
-    cycle.dirty = True
+    cycle.solves.problem_changed = True
     for dependent_id in cycle.ledger.dependents.pop(job.job_id, ()):
         dependent = cycle.ledger.jobs.get(dependent_id)
         if dependent is not None:
@@ -230,13 +243,12 @@ def _dependency_ended(cycle: Cycle, job: JobRecord, dependency: JobRecord, state
         return
     job.blocked_by.discard(dependency.job_id)
     if not job.blocked_by:
-        cycle.arrived.append(job.job_id)
+        cycle.backlog.arrived.append(job.job_id)
 
 
 def count_steps(cycle: Cycle, job: JobRecord, steps: float) -> None:
     """The job has done at least this many steps."""
     job.steps = max(job.steps, steps)
-    cycle.ledger.columns.steps[job.slot] = job.steps
 
 
 def _yielded(cycle: Cycle, job: JobRecord) -> None:
@@ -289,9 +301,9 @@ def _blame(cycle: Cycle, job: JobRecord, node_id: NodeId | None) -> None:
         detail = f"{len(recent)} distinct jobs failed here within {rules.quarantine_window_s:g} s"
         cycle.ledger.fleet.set_condition(machine, MachineCondition.QUARANTINED, detail)
         cycle.commands.append(NodeCordoned(machine.node_id, detail))
-        cycle.dirty = True
+        cycle.solves.problem_changed = True
         if machine.token:
-            cycle.emptied[machine.row] = None
+            cycle.backlog.emptied[machine.row] = None
 
 
 def _may_quarantine(cycle: Cycle, machine: FleetMachine) -> bool:

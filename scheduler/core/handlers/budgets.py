@@ -9,13 +9,18 @@ budget.
 from math import inf
 
 from scheduler.core.commands import BudgetWarned
-from scheduler.core.events import JobHeld, JobReleased
+from scheduler.core.events import MoneyRestated
 from scheduler.core.handlers import job_events, machine_events
 from scheduler.core.placement.reservations import drop_reservation
 from scheduler.core.state.fleet import MachineCondition
 from scheduler.core.state.spending import NOTHING_USD, SpendingAccount
 from scheduler.core.state.working_set import Cycle
 from walras.states import JobState, Reason
+
+
+def on_money_restated(cycle: Cycle, event: MoneyRestated) -> None:
+    """What has been spent by the books of the shell."""
+    cycle.spending.restate(event.spent)
 
 
 def settle_budgets(cycle: Cycle) -> None:
@@ -28,7 +33,7 @@ def settle_budgets(cycle: Cycle) -> None:
             continue
         was_closed = account.closed
         if spending.check(account):
-            cycle.dirty = cycle.refill = True
+            cycle.solves.problem_changed = cycle.backlog.rebuild_queues = True
             opened = opened or was_closed
         _warn(cycle, account)
         if account.is_exhausted:
@@ -37,7 +42,7 @@ def settle_budgets(cycle: Cycle) -> None:
     if opened or (changed and spending.held):
         _release_held(cycle)
     if opened:
-        cycle.arrived += [job.job_id for job in cycle.ledger.jobs.values() if job.waits]
+        cycle.backlog.arrived += [job.job_id for job in cycle.ledger.jobs.values() if job.waits]
     if spending.everything.closed:
         spending.everything.settle(cycle.now)
         if spending.everything.is_exhausted:
@@ -72,7 +77,7 @@ def _hold(cycle: Cycle, account: SpendingAccount) -> None:
             drop_reservation(cycle, job.job_id)
         if job.holds and job.revoked is None:
             cycle.spending.held.add(job.job_id)
-            job_events.on_job_held(cycle, job, JobHeld(cycle.now, job.job_id, Reason.HOLD_BUDGET))
+            job_events.hold_job(cycle, job, Reason.HOLD_BUDGET)
 
 
 def _release_held(cycle: Cycle) -> None:
@@ -82,7 +87,7 @@ def _release_held(cycle: Cycle) -> None:
         job = cycle.ledger.jobs[job_id]
         if job.state is JobState.HELD and job.hold_reason is Reason.HOLD_BUDGET and spending.closed_to(job) is None:
             spending.held.discard(job_id)
-            job_events.on_job_released(cycle, job, JobReleased(cycle.now, job_id))
+            job_events.release_job(cycle, job)
         elif job.state is JobState.HELD and job.hold_reason is not Reason.HOLD_BUDGET:
             spending.held.discard(job_id)
 

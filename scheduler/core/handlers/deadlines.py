@@ -69,16 +69,16 @@ class DeadlineOutlook:
 
 def settle_deadlines(cycle: Cycle) -> None:
     """Before anything else is started: those whose last moment has come get machines that stay."""
-    heap = cycle.deadlines
+    heap = cycle.deadlines.heap
     while heap and heap[0][0] <= cycle.now:
         job = cycle.ledger.jobs.get(heappop(heap)[1])
         if job is not None and job.deadline_pool < 0:
             _check_deadline(cycle, job)
-    for job_id in sorted(cycle.secured):
+    for job_id in sorted(cycle.deadlines.secured):
         job = cycle.ledger.jobs.get(job_id)
         if job is None:
-            cycle.secured.discard(job_id)
-            cycle.stranded.pop(job_id, None)
+            cycle.deadlines.secured.discard(job_id)
+            cycle.deadlines.stranded.pop(job_id, None)
         else:
             _reconsider(cycle, job)
             _move(cycle, job)
@@ -86,7 +86,7 @@ def settle_deadlines(cycle: Cycle) -> None:
 
 def entitle_secured_jobs(cycle: Cycle) -> None:
     """An answer has come: those who were moved keep their right to where they are moved to, and to nothing else."""
-    for job_id in sorted(cycle.secured):
+    for job_id in sorted(cycle.deadlines.secured):
         job = cycle.ledger.jobs.get(job_id)
         if job is not None:
             _entitle(cycle, job)
@@ -96,7 +96,7 @@ def deadline_outlook(ledger: Ledger, job: JobRecord, without: int = -1) -> Deadl
     """The cheapest sure pool where it would end in time, with a little to spare if there is one; else where it would
     end first. None without a deadline, or where length or speed are not known. `without`: a pool not to count on.
     """
-    if job.request.deadline_at == inf or job.request.steps is None or ledger.policy is None:
+    if job.request.deadline_at == inf or job.request.steps is None:
         return None
     pools = (state for state in ledger.fleet.pools if state.row != without)
     found = [each for state in pools if (each := _outlook_on(ledger, job, state)) is not None]
@@ -116,7 +116,6 @@ def _outlook_on(ledger: Ledger, job: JobRecord, state: PoolState) -> DeadlineOut
     left_s = job.request.deadline_at - ledger.now
     machines = ceil(count / state.pool.shape.accelerators)
     usd_per_s = machines * state.pool.usd_per_h / SECONDS_PER_HOUR if state.rented else 0.0
-    assert ledger.policy is not None, "asked above"
     assert job.request.steps is not None, "asked above"
     restart_s = ledger.restart_s(job, ledger.policy.rules)
     if job.holds and int(ledger.columns.pool[job.slot]) == state.row:
@@ -150,14 +149,14 @@ def _check_deadline(cycle: Cycle, job: JobRecord) -> None:
     is_due = found is not None and found.slack_s <= 0 and left_s > 0
     if found is not None and is_due and cycle.ledger.fleet.pools[found.pool].rented:
         _secure(cycle, job, found.pool)
-        cycle.secured.add(job.job_id)
+        cycle.deadlines.secured.add(job.job_id)
         _entitle(cycle, job)
-        cycle.dirty = True
+        cycle.solves.problem_changed = True
         return
     wait_s = _RECHECK_S + (left_s / 10 if found is None or found.slack_s <= 0 else found.slack_s)
     if left_s > 0:
-        heappush(cycle.deadlines, (cycle.now + min(wait_s, left_s), job.job_id))
-        cycle.timers.set(cycle.deadlines[0][0], "deadline")
+        heappush(cycle.deadlines.heap, (cycle.now + min(wait_s, left_s), job.job_id))
+        cycle.timers.set(cycle.deadlines.heap[0][0], "deadline")
 
 
 def _secure(cycle: Cycle, job: JobRecord, pool: int) -> None:
@@ -177,12 +176,12 @@ def _reconsider(cycle: Cycle, job: JobRecord) -> None:
         drop_reservation(cycle, job.job_id)
         _secure(cycle, job, found.pool)
         _entitle(cycle, job)
-        cycle.dirty = True
+        cycle.solves.problem_changed = True
         return
-    failures, look_at = cycle.stranded.get(job.job_id, (0, 0.0))
+    failures, look_at = cycle.deadlines.stranded.get(job.job_id, (0, 0.0))
     if failures != state.rent_failures or look_at <= cycle.now:
         look_at = cycle.now + max(found.slack_s, _RECHECK_S)
-        cycle.stranded[job.job_id] = state.rent_failures, look_at
+        cycle.deadlines.stranded[job.job_id] = state.rent_failures, look_at
         cycle.timers.set(look_at, "deadline")
 
 
@@ -232,7 +231,7 @@ def _rent(cycle: Cycle, job: JobRecord, state: PoolState) -> None:
 def accelerators_awaited(cycle: Cycle, row: int) -> int:
     """Accelerators of a pool for those who were moved there and do not hold any of it yet."""
     ledger = cycle.ledger
-    jobs = (ledger.jobs[each] for each in cycle.secured if each in ledger.jobs)
+    jobs = (ledger.jobs[each] for each in cycle.deadlines.secured if each in ledger.jobs)
     return sum(
         ledger.count_on(each, row)
         for each in jobs

@@ -40,7 +40,6 @@ class PlanOrdering:
 
     def _rank_of(self, job: JobRecord) -> int:
         """Place in the order of importance; who came after the plan is last."""
-        assert self._ledger.policy is not None
         proposal = self._ledger.policy.proposal
         if proposal is not self._ranked:
             self._ranked = proposal
@@ -117,11 +116,9 @@ class PlanOrdering:
         """A lease on an unmeasured pool lasts from the first rank on: no plan may end it while it starts."""
         if job.profiling_until == -inf:
             return -inf
-        assert self._ledger.policy is not None
         return max(job.profiling_until, job.running_at + self._ledger.policy.rules.profiling_s)
 
     def may_learn(self, job: JobRecord, pool: int) -> bool:
-        assert self._ledger.policy is not None
         job_class = self._ledger.class_of(job)
         enough = self._ledger.policy.rules.opportunistic_rate * job_class.best_rate
         return self._moves and bool(job_class.rates[pool] >= max(enough, 1e-300))

@@ -130,12 +130,12 @@ class RankOrdering:
 
     def _rank_all(self) -> "_Ranking":
         """All active jobs in order, worked out once an event: a round end asks three times."""
-        turn = self._ledger.turn
-        if self._ranking is None or self._ranking.turn != turn:
+        event_number = self._ledger.event_number
+        if self._ranking is None or self._ranking.event_number != event_number:
             rows = self._ledger.columns.active.nonzero()[0]
             keys = self._columns(rows)
             order = np.lexsort(keys[::-1])
-            self._ranking = _Ranking(turn, rows[order], [column[order] for column in keys])
+            self._ranking = _Ranking(event_number, rows[order], [column[order] for column in keys])
         return self._ranking
 
     # ------------------------------------------------------------------------------------------ lines
@@ -274,8 +274,8 @@ class RankOrdering:
 class _Ranking:
     """All active jobs in the order they had at an event. Who of them waits and who runs may have changed since."""
 
-    #: The event (`Ledger.turn`).
-    turn: int
+    #: The event (`Ledger.event_number`).
+    event_number: int
     #: Slots, the first to go first, and their keys in columns, most significant first.
     rows: IntArray
     keys: list[FloatArray]

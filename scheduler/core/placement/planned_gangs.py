@@ -48,7 +48,6 @@ class _ClearedMachine:
 def defragment(cycle: Cycle) -> None:
     """Move jobs together where a planned gang has found no room, the most important gangs first."""
     ordering = cycle.ordering
-    assert ordering is not None
     tried = 0
     for job, pool in ordering.challengers(GANGS_MAX):
         if not cycle.queues.is_waiting(job.job_id):
@@ -257,7 +256,6 @@ def place_multi_pool_jobs(cycle: Cycle, planned: Iterable[tuple[JobRecord, PoolP
 
 
 def _may_move(cycle: Cycle, job: JobRecord, parts: PoolParts) -> bool:
-    assert cycle.ordering is not None
     may_leave = job.request.preemptible and not job.is_secured
     runs = job.state is JobState.RUNNING and job.revoked is None and may_leave
     return runs and cycle.ordering.may_move(job, parts[0][0])
@@ -265,7 +263,6 @@ def _may_move(cycle: Cycle, job: JobRecord, parts: PoolParts) -> bool:
 
 def _place_job(cycle: Cycle, job: JobRecord, parts: PoolParts, *, may_displace: bool) -> None:
     """Give the job its whole place, or claim it and ask those in it to go; nothing where it cannot be had."""
-    assert cycle.ordering is not None
     room = _MultiPoolPlace(cycle, cycle.ordering, job, may_displace=may_displace)
     if not all(room.find(pool, count, parts) for pool, count in parts):
         return

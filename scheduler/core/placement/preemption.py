@@ -182,7 +182,6 @@ FAILURES_MAX = 8
 def compare_with_running(cycle: Cycle) -> None:
     """Set waiting jobs (and jobs owed time on another pool) against incumbents."""
     ordering = cycle.ordering
-    assert ordering is not None
     if not ordering.compares:
         return
     incumbents: dict[int, Incumbents] = {}
@@ -205,7 +204,6 @@ def compare_with_running(cycle: Cycle) -> None:
 
 def preempt_now(cycle: Cycle, job: JobRecord) -> None:
     """A job of a high class need not wait for the round to end."""
-    assert cycle.ordering is not None
     for pool in cycle.ordering.pools_of(job):
         if _still_waits(cycle, job):
             _preempt_for(cycle, job, pool, {})
@@ -221,7 +219,6 @@ def _preempt_for(cycle: Cycle, job: JobRecord, pool: int, incumbents: dict[int, 
     False: nobody who is there can be displaced. `incumbents`: by pool, as far as they have been asked for.
     """
     ordering = cycle.ordering
-    assert ordering is not None
     if job.job_id in cycle.queues.nominated or not (job.waits or _is_movable(cycle, job, pool)):
         return True
     place = cycle.ledger.fleet.find(pool, shape_of(cycle, job))
@@ -253,7 +250,6 @@ def _move_text(cycle: Cycle, job: JobRecord, pool: int, text: str) -> str:
 
 
 def _is_movable(cycle: Cycle, job: JobRecord, pool: int) -> bool:
-    assert cycle.ordering is not None
     return (
         job.state is JobState.RUNNING
         and job.revoked is None

@@ -55,16 +55,16 @@ def drop_reservation(cycle: Cycle, job_id: JobId) -> None:
         machine = cycle.ledger.fleet.machines[row]
         if machine is not None and reservation.wanted[row] > reservation.needs[row]:
             cycle.ledger.fleet.give_back(job_id, machine, shape_of(cycle, job), cycle.now)
-            cycle.freed[row] = None
-            cycle.stale_pools.add(machine.pool)
+            cycle.backlog.freed[row] = None
+            cycle.backlog.stale_pools.add(machine.pool)
             if machine.token:
-                cycle.emptied[row] = None
-    cycle.stale_pools.add(reservation.pool)
+                cycle.backlog.emptied[row] = None
+    cycle.backlog.stale_pools.add(reservation.pool)
 
 
 def offer_freed_machine(cycle: Cycle, machine: FleetMachine) -> None:
     """Something is free on the machine: claims first, oldest first; then whoever is in line."""
-    cycle.stale_pools.add(machine.pool)
+    cycle.backlog.stale_pools.add(machine.pool)
     for job_id in tuple(cycle.reserved_on.get(machine.row, ())):
         reservation = cycle.reservations.get(job_id)
         if reservation is not None:
@@ -105,7 +105,7 @@ def drop_reservations_on(cycle: Cycle, machine: FleetMachine) -> None:
     for job_id in tuple(cycle.reserved_on.get(machine.row, ())):
         drop_reservation(cycle, job_id)
         # While it was spoken for, the lines may have dropped the job; nothing else would put it back.
-        cycle.refill = True
+        cycle.backlog.rebuild_queues = True
 
 
 def lend_reserved_place(cycle: Cycle, reservation: Reservation, borrower: JobRecord) -> bool:

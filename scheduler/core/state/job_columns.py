@@ -104,6 +104,12 @@ class JobColumns:
         self.delivered = np.hstack([self.delivered, more])
         self.pools = pools
 
+    def forget_entitlements(self, at: float) -> None:
+        """Settle every row and begin anew: no job is entitled to, or owed, anything."""
+        self.settle_all(at, inf)
+        for column in (self.entitled, self.owed, self.promised, self.delivered):
+            column[:] = 0.0
+
     def hold(self, slot: int, parts: PoolParts) -> None:
         """The row's job holds this from now on. Settle first."""
         self.pool[slot], self.count[slot] = parts[0][0], sum([count for _, count in parts])

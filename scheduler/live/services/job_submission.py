@@ -285,7 +285,7 @@ def dry_run(core: SchedulerCore, request: JobRequest) -> DryRun:
 def _configurations(ledger: Ledger, request: JobRequest) -> list[dict[str, Any]]:
     nominal = {state.pool.shape.accelerator: state.pool.shape.nominal_speed for state in ledger.fleet.pools}
     declared = dict(request.declared)
-    quote = None if ledger.policy is None else ledger.policy.quote
+    quote = ledger.policy.quote
     found = []
     for state in ledger.fleet.pools:
         accelerator = state.pool.shape.accelerator

@@ -133,14 +133,13 @@ class PolluxRounds:
 
     def settle(self, cycle: Cycle) -> None:
         """Nothing to do but where a step has ended, and until everybody is where the decision wants them."""
-        if cycle.pending_round_end is not None:
-            cycle.pending_round_end = None
+        if cycle.due.lockstep_round is not None:
             self._decide(cycle)
         self._moving.go_on(cycle)
 
     def _decide(self, cycle: Cycle) -> None:
-        ledger, arrived = cycle.ledger, cycle.arrived
-        cycle.arrived = []
+        ledger, arrived = cycle.ledger, cycle.backlog.arrived
+        cycle.backlog.arrived = []
         for job_id in arrived:
             if job_id in ledger.jobs:
                 ledger.set_eligible(ledger.jobs[job_id])

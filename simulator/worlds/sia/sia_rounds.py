@@ -137,7 +137,7 @@ class SiaRounds(SteppedMechanism):
         self._now_on: dict[JobId, tuple[int, tuple[int, ...]]] = {}
 
     def step_ended(self, cycle: Cycle) -> None:
-        ledger, (arrived, cycle.arrived) = cycle.ledger, (cycle.arrived, [])
+        ledger, (arrived, cycle.backlog.arrived) = cycle.ledger, (cycle.backlog.arrived, [])
         if self._service is None:
             self._service = ReceivedService(len(ledger.fleet.pools), self._rules.round_s / 2)
         for job_id in [job_id for job_id in self._known if job_id not in ledger.jobs]:
