@@ -35,7 +35,7 @@ Handler = Callable[[Cycle, Any], None]
 
 
 class SchedulerCore:
-    """Pure: the same events give the same commands, whoever sends them. The first event is `PolicyChanged`.
+    """Pure: the same events give the same commands in server, simulator and replay. The first one is `PolicyChanged`.
 
     `make_policy` and `mechanisms` are what a policy file's names stand for.
     """

@@ -47,7 +47,7 @@ def _check_pools(core: SchedulerCore) -> None:
 
 
 def _check_jobs(core: SchedulerCore) -> None:
-    """State, place and columns of a job tell the same story; a gang is whole."""
+    """State, place and columns of a job agree; a gang is whole."""
     ledger, columns = core.ledger, core.ledger.columns
     slots = Counter(job.slot for job in ledger)
     assert all(count == 1 for count in slots.values()), "two jobs share a slot"
@@ -67,7 +67,7 @@ def _check_jobs(core: SchedulerCore) -> None:
 
 
 def _check_reservations(core: SchedulerCore) -> None:
-    """A claim's holdings are on its machines, and what is missing is counted right."""
+    """A reservation holds what it says on its machines, and what is missing is counted right."""
     cycle, ledger = core.cycle, core.ledger
     for reservation in cycle.reservations.values():
         job = ledger.jobs[reservation.job_id]

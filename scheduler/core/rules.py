@@ -20,12 +20,12 @@ from walras.errors import ConfigError
 
 
 class Backfill(StrEnum):
-    """Who may use places that the first job in line cannot use."""
+    """Which jobs may use places that the first job in the queue cannot use."""
 
     NONE = "none"
     #: Jobs that end, or can be stopped, before the reservation needs the place.
     EASY = "easy"
-    #: Anybody; the first in line is not protected.
+    #: Any job; the first in the queue is not protected.
     FREE = "free"
 
 
@@ -61,7 +61,7 @@ class RoundRules:
     #: An accelerator whose job ended stays idle until the round ends (other schedulers' mechanism).
     idle_to_round_end: bool = False
     backfill: Backfill = Backfill.EASY
-    #: A challenger must be owed this many times the cost of the exchange more than the incumbent. Under an order: the
+    #: A challenger must be owed this many times the cost of the preemption more than the incumbent. Under an order: the
     #: incumbent must have run this many times that long.
     hysteresis: float = 2.0
     #: Under shares: the part of what a job has received by which it may lag behind its share while others keep the
@@ -95,10 +95,10 @@ class RoundRules:
     #: A rented machine is kept idle this long before it is released.
     rent_keep_s: float = 300.0
     #: After a request for machines that failed, the next one waits: this long, doubled with each failure in a row, at
-    #: most `rent_backoff_max_s`. A machine that comes begins anew.
+    #: most `rent_backoff_max_s`. A machine that joins resets the wait.
     rent_backoff_s: float = 30.0
     rent_backoff_max_s: float = 1800.0
-    #: What may be spent; a job may have a budget of its own besides.
+    #: What may be spent, by project and in all; a job may also have a budget of its own.
     budgets: tuple[Budget, ...] = ()
 
     @property

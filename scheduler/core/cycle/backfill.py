@@ -33,7 +33,7 @@ from scheduler.core.state.working_set import Cycle, Reservation
 #: Jobs of a form looked at for one that may borrow from a reservation.
 BACKFILL_DEPTH = 64
 
-#: The first of a line: its place there, the job, the pool and the form.
+#: The head of a queue: its key, the job, the pool and the shape's row.
 _QueueHead = tuple[QueueKey, JobRecord, int, int]
 
 
@@ -45,7 +45,7 @@ def fill_free_places(cycle: Cycle) -> None:
     strict = cycle.ordering.strict or cycle.policy.rules.backfill is Backfill.NONE
     if not (cycle.backlog.stale_pools or strict):
         return
-    # Under strict order the head of the line may wait for a pool in which nothing changed, and blocks all the same.
+    # Under a strict order the head of the queue may wait for a pool in which nothing changed, and still blocks.
     pools = cycle.queues.busy(range(len(cycle.ledger.fleet.pools)) if strict else sorted(cycle.backlog.stale_pools))
     cycle.backlog.stale_pools.clear()
     if not pools:
@@ -85,7 +85,7 @@ def _place_for_smaller_gang(cycle: Cycle, job: JobRecord, pool: int) -> Place | 
 
 @dataclass(slots=True)
 class _FillPass:
-    """What one fill has found out."""
+    """What one pass over the queues has found out."""
 
     pools: list[int]
     strict: bool
@@ -93,15 +93,15 @@ class _FillPass:
     full: set[tuple[int, int]] = field(default_factory=set)
     #: By pool, as long as nothing has started, was lent or was reserved.
     room: dict[int, FreeCapacityBound] = field(default_factory=dict)
-    #: Pools whose first in line has been served or passed over.
+    #: Pools whose queue head has been served or passed over.
     begun: set[int] = field(default_factory=set)
 
     def look_again(self) -> None:
-        """Something started, was lent or was reserved."""
+        """Drop the cached bounds: a job was started, or a place lent or reserved."""
         self.room.clear()
 
     def pass_over(self, cycle: Cycle, key: QueueKey, pool: int) -> None:
-        """Whoever stands first on a pool, before the job with this key there, has no room: its form is full."""
+        """Mark queue heads ahead of `key` on the other pools as not fitting, so that the scan skips their shape."""
         if len(self.begun) == len(self.pools):
             return
         for other in self.pools:
@@ -118,7 +118,7 @@ class _FillPass:
 
 
 def _most_urgent(cycle: Cycle, filling: _FillPass) -> _QueueHead | None:
-    """The most urgent waiting job over these pools and all forms not known to be full, of those that may have room."""
+    """The most urgent waiting job over these pools and all shapes that may have room and are not known to be full."""
     best: _QueueHead | None = None
     for pool in filling.pools:
         room = filling.room.get(pool)
@@ -131,7 +131,7 @@ def _most_urgent(cycle: Cycle, filling: _FillPass) -> _QueueHead | None:
 
 
 def _most_urgent_on(cycle: Cycle, filling: _FillPass, pool: int, room: FreeCapacityBound) -> _QueueHead | None:
-    """The most urgent waiting job of the pool's lines that may have room and are not known to be full."""
+    """The most urgent waiting job of the pool's queues that may have room and are not known to be full."""
     if room is NO_CAPACITY:
         return None
     best: _QueueHead | None = None
@@ -147,7 +147,7 @@ def _most_urgent_on(cycle: Cycle, filling: _FillPass, pool: int, room: FreeCapac
 
 
 def _may_start_smaller(cycle: Cycle, pool: int) -> bool:
-    """Whether somebody in a line of elastic jobs could start with a smaller gang."""
+    """Whether an elastic job of the pool could start with a smaller gang."""
     return cycle.ledger.fleet.pools[pool].free > 0 and cycle.ordering.shrinks
 
 
@@ -161,7 +161,7 @@ def _fastest_place(cycle: Cycle, job: JobRecord, pool: int, place: Place) -> tup
 
 
 def _reserve_or_lend(cycle: Cycle, job: JobRecord, pool: int, filling: _FillPass) -> bool:
-    """The first in line does not fit. False: nobody behind it may go either."""
+    """Reserve for the queue head that does not fit, or lend to it. False if jobs behind it may not start either."""
     if filling.strict:
         return any(
             cycle.ledger.fleet.find(other, shape_of(cycle, job)) is not None
@@ -189,7 +189,7 @@ def _full_reservation(cycle: Cycle, pool: int) -> Reservation | None:
 
 
 def _can_lend(reservation: Reservation, count: int) -> bool:
-    """Whether a machine of the reservation has so many accelerators to lend."""
+    """Whether a machine of the reservation has `count` accelerators to lend."""
     return any(reservation.wanted[row] - need >= count for row, need in reservation.needs.items())
 
 

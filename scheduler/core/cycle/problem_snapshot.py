@@ -57,7 +57,7 @@ def lasting_fractions(pools: list[PoolState], now: float, runs: SpotRuns) -> Flo
     boot_h = np.array([state.pool.boot_s for state in pools])[pool] / SECONDS_PER_HOUR
     restart_h = runs.restart_s[risky] / SECONDS_PER_HOUR
     machines = np.ceil(runs.count[risky] / size[pool])
-    # What a checkpoint alone takes nobody tells: a restart holds one, so it takes no longer.
+    # The time of a checkpoint alone is unknown; a restart includes one, so it is an upper bound.
     parts[risky] = useful_parts((restart_h, restart_h + boot_h, notice_h), rates[pool] * machines)
     return parts
 
@@ -131,7 +131,7 @@ class Configurations:
 
 
 def configurations_of(classes: JobClasses, class_rows: IntArray, room: FloatArray) -> Configurations:
-    """Of jobs of these classes (n,) on pools that can come to have so many accelerators (p,)."""
+    """Configurations of jobs of these classes (n,) on pools that may come to have `room` accelerators (p,)."""
     owner, option = classes.option_table
     counts, rates = classes.counts[option], classes.rates[option]
     at, pool = np.nonzero((counts > 0) & (counts <= room) & (rates > 0))
@@ -194,7 +194,7 @@ def with_multi_pool_columns(ledger: Ledger, problem: Problem, records: list[JobR
 
 
 def plan_problem(ledger: Ledger, ordering: PlanOrdering) -> Problem:
-    """The ledger as a problem, with all that a planning policy is told.
+    """The ledger as a problem, with all that a planning policy reads.
 
     A job on its way to its planned place counts as running there: a plan half carried out must not look like another
     situation.

@@ -113,7 +113,7 @@ def _may_go(cycle: Cycle, job: JobRecord) -> bool:
 
 
 def _open_lease(cycle: Cycle, job: JobRecord, pool: int) -> bool:
-    """Claim a place for the lease: a free one, else that of an incumbent who has had its minimum run."""
+    """Reserve a place for the lease: a free one, else that of a job that has had its minimum runtime."""
     place: Place | None = cycle.ledger.fleet.find(pool, shape_of(cycle, job))
     victims: list[JobRecord] = []
     if place is None:

@@ -83,7 +83,7 @@ def _waits_for_plan(cycle: Cycle, job: JobRecord) -> bool:
 
 
 def describe_newcomer(ledger: Ledger, job: JobRecord, ways: Configurations, capacity: FloatArray) -> Newcomer:
-    """What a policy is told of a waiting job that may run in these ways."""
+    """What a policy reads of a waiting job with these configurations."""
     columns, slot = ledger.columns, job.slot
     usd_per_h = np.array([state.pool.usd_per_h / state.pool.shape.accelerators for state in ledger.fleet.pools])
     return Newcomer(
@@ -103,12 +103,12 @@ def describe_newcomer(ledger: Ledger, job: JobRecord, ways: Configurations, capa
 
 
 def judge_arrival(cycle: Cycle, job: JobRecord) -> None:
-    """The job may start from now on: judged at current prices, else put in line."""
+    """The job may start from now on: judge it at current prices, else queue it."""
     took_part = cycle.ledger.columns.eligible.item(job.slot)
     cycle.ledger.set_eligible(job)
     if not job.waits or job.ready_at > cycle.now:
         return
-    # One that comes back for a place it has claimed took part all the time: nothing changed that a solve should know.
+    # A job that comes back for its reserved place took part all the time: the problem has not changed.
     cycle.solves.problem_changed = cycle.solves.problem_changed or not took_part
     reservation = cycle.reservations.get(job.job_id)
     if reservation is not None:
@@ -120,13 +120,13 @@ def judge_arrival(cycle: Cycle, job: JobRecord) -> None:
 
 
 def preempt_if_high_class(cycle: Cycle, job: JobRecord) -> None:
-    """A job of the high class that found no free place takes one from a lower class now."""
+    """A job of the high class that found no free place preempts one of a lower class now."""
     if job.request.priority_class >= HIGH_PRIORITY_CLASS and job.waits and job.ready_at <= cycle.now:
         preempt_now(cycle, job)
 
 
 def process_freed_and_arrivals(cycle: Cycle) -> list[JobRecord]:
-    """Offer freed machines to claims and judge newcomers, until neither brings more. Returns the newcomers."""
+    """Offer freed machines to reservations and judge arrivals, until neither is left. Returns the arrivals."""
     seen: list[JobRecord] = []
     backlog = cycle.backlog
     while backlog.freed or backlog.arrived:
@@ -145,7 +145,7 @@ def process_freed_and_arrivals(cycle: Cycle) -> list[JobRecord]:
 
 
 def rebuild_queues(cycle: Cycle) -> None:
-    """If something changed that every line must know."""
+    """Fill every queue afresh, if something changed that concerns all of them."""
     if cycle.backlog.rebuild_queues:
         cycle.backlog.rebuild_queues = False
         cycle.queues.clear()
@@ -154,7 +154,7 @@ def rebuild_queues(cycle: Cycle) -> None:
 
 
 def set_round_timer(cycle: Cycle) -> None:
-    """A round is worth a timer only if somebody waits, or is owed time on another pool."""
+    """Set the timer of the round's end, if the ordering compares jobs then and there is a job."""
     if cycle.now < cycle.timers.round_at < inf:
         return
     rules = cycle.policy.rules
@@ -171,7 +171,7 @@ def set_round_timer(cycle: Cycle) -> None:
 
 
 class PlanRounds:
-    """A `RoundMechanism`: asks at events, and at round ends because time has passed; carries out what comes back."""
+    """Carries out plans: asks for one at events, and at round ends because time has passed."""
 
     def __init__(self, cycle: Cycle, policy: PlanPolicy, rules: RoundRules) -> None:
         self._ordering = cycle.ordering = PlanOrdering(cycle.ledger, policy.moves)
@@ -206,17 +206,17 @@ class PlanRounds:
         set_round_timer(cycle)
 
     def _watch_leases(self, cycle: Cycle) -> None:
-        """Who learns a speed cannot be stopped before its lease ends: from then on there is another plan to ask for."""
+        """A profiling job cannot be stopped before its lease ends; when it ends, another plan is asked for."""
         if cycle.now >= self._lease_ends_at:
             self._lease_ends_at, cycle.solves.problem_changed = inf, True
         learners = (self._ordering.learns_until(cycle.ledger.jobs[job_id]) for job_id in cycle.ledger.profiling)
         ends_at = min((until for until in learners if until > cycle.now), default=inf)
         if ends_at < self._lease_ends_at:
             self._lease_ends_at = ends_at
-            cycle.timers.set(ends_at, "lease")  # to be awake then is all: nobody's timer
+            cycle.timers.set(ends_at, "lease")  # only wakes the core
 
     def _explore(self, cycle: Cycle) -> None:
-        """Leases to learn speeds: the plan has given everybody a place, and is told of these at its next turn."""
+        """Open profiling leases. The plan has placed every job already; the next one takes the leases into account."""
         for job, pool in open_profiling_leases(cycle):
             self._ordering.learn(job, pool)
             cycle.solves.problem_changed = True
@@ -236,7 +236,7 @@ MakeMechanism = Callable[[Cycle, Policy, RoundRules], RoundMechanism]
 
 
 class OwedRounds:
-    """Whoever is owed most runs: free places are filled at once, incumbents compared once a round."""
+    """The job owed most runs: free places are filled at once, running jobs compared with waiting ones once a round."""
 
     def __init__(self, cycle: Cycle, policy: Policy, rules: RoundRules) -> None:
         if isinstance(policy, OrderPolicy):

@@ -91,7 +91,7 @@ def _plan_proposal(problem: Problem, plan: Plan, memory: Memory, machines: Float
 def integral_gang_bound(command: Solve) -> float | None:
     """What whole gangs can reach at best, in the unit of the answer's objective; None where nothing bounds them.
 
-    As much work as the solve and a search besides: for whoever asks, never for a decision.
+    It costs the solve and a search on top: computed when a person asks, never for a decision.
     """
     decision, _, _ = answer_problem(make(command.policy), command.problem, command.memory, command.delay_usd_per_h)
     problem, decision = with_added(command.problem, decision)
@@ -110,7 +110,7 @@ def request_solve_if_due(cycle: Cycle, build: Callable[[Ledger], Problem] | None
     if not cycle.solves.problem_changed or cycle.solves.in_flight or policy.pricing is None:
         return
     if not cycle.ledger.jobs and not any(state.rented and state.machines for state in cycle.ledger.fleet.pools):
-        cycle.solves.problem_changed = False  # nobody to place and nothing to give back
+        cycle.solves.problem_changed = False  # no job to place and no machine to release
         return
     gate_at = cycle.solves.requested_at + policy.rules.resolve_min_s
     if cycle.now < gate_at:

@@ -40,7 +40,7 @@ _KINDS_MOST, _DECLARED_MOST = 500, 1000
 
 @dataclass(frozen=True, slots=True)
 class ModelKnowledge:
-    """What is known of kinds and networks besides speeds."""
+    """Model facts of kinds, declared speeds, gang sizes and networks: what the analytic predictor needs."""
 
     kinds: tuple[tuple[Kind, ModelFacts], ...] = ()
     #: Speeds that submitters declared of these kinds, where nothing of the kind was measured.
@@ -104,7 +104,10 @@ def _networks(ledger: Ledger) -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True)
 class ModelFactsPredictor:
-    """The predictor. `accelerators`: their facts; others are not told of. `is_rated`: only ratios of them are true."""
+    """Analytic (roofline and all-reduce) predictor. Skips accelerators that are not in `accelerators`.
+
+    `is_rated`: the accelerators' figures are ratings, usable only as ratios.
+    """
 
     told: ModelKnowledge
     accelerators: Mapping[str, AcceleratorSpecs]
@@ -139,7 +142,7 @@ class FittedModelFacts:
 
     cells: "_Cells"
     model: RooflineModel
-    #: Kinds that may be told of; None: all with facts.
+    #: Kinds that may be predicted; None: all with facts.
     only: frozenset[str] | None
 
     def predict(self, cell: SpeedCell) -> Prediction:
@@ -164,14 +167,14 @@ class _Cells:
         }
 
     def knows(self, kind: str, accelerator: str) -> bool:
-        """Whether there is anything to tell from."""
+        """Whether the kind's FLOPs and the accelerator's peak are known."""
         facts, of_type = self._kinds.get(kind), self._accelerators.get(accelerator)
         if facts is None or of_type is None or facts.flops_per_sample is None:
             return False
         return of_type.doing(facts.precision) is not None
 
     def like(self, cell: SpeedCell) -> SpeedCell:
-        """The same with facts."""
+        """The same cell with the facts that are known of it."""
         return self.of(Kind(cell.kind.name), cell.accelerator.name, cell.layout.accelerators)
 
     def of(self, kind: Kind, accelerator: str, count: int) -> SpeedCell:
@@ -187,7 +190,7 @@ class _Cells:
 WANTED_MOST, KNOWN_MOST, PAST_MOST = 4000, 2000, 2000
 #: An accelerator of nominal speed 1, where no data sheet is known: only ratios of these matter.
 _FLOPS_PER_S, _BYTES_PER_S = 1e13, 1e12
-#: What a job is taken to be where nobody counted: of each accelerator one sample a step.
+#: FLOPs of a sample where none were counted; each accelerator is assumed to take one sample a step.
 _FLOPS = 1e9
 
 
@@ -239,7 +242,7 @@ def prediction_question(ledger: Ledger, past: Sequence[ScoredBelief]) -> Predict
 
 
 def predict_speeds(question: PredictionQuestion, sheets: Mapping[str, AcceleratorSpecs]) -> tuple[PredictedSpeed, ...]:
-    """Of every wanted cell that some predictor can tell. `sheets`: facts of accelerators that a catalog knows."""
+    """Predicts every wanted cell for which a predictor has an answer. `sheets`: data sheets of accelerators."""
     facts = _Facts(question, sheets)
     observations = [
         Observation(facts.cell(each.kind, each.accelerator, each.count), each.steps_per_s, each.spread, each.samples)
@@ -262,9 +265,9 @@ def predict_speeds(question: PredictionQuestion, sheets: Mapping[str, Accelerato
 
 
 def _predictors(question: PredictionQuestion, sheets: Mapping[str, AcceleratorSpecs]) -> tuple[Predictor, ...]:
-    """The analytic ones by accelerators' worth, and those that learn.
+    """The analytic predictors by data sheets and ratings, and the learned ones.
 
-    Nominal speeds that are all the same were given by nobody: they say nothing against data sheets.
+    Nominal speeds that are all equal were not set by anybody, so they do not compete with data sheets.
     """
     # Brings SciPy: half a second that only who predicts should pay.
     from optimizer.prediction.gaussian_process import GaussianProcess

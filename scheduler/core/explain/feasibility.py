@@ -41,7 +41,7 @@ class Infeasibility:
 
 @dataclass(frozen=True, slots=True)
 class PoolLimit:
-    """A pool, and the accelerators it may come to have (inf where nobody knows)."""
+    """A pool, and the accelerators it may come to have (inf if unknown)."""
 
     pool: Pool
     most: float
@@ -136,7 +136,7 @@ def shape_text(shape: Shape) -> str:
 
 
 def expected_free_text(core: SchedulerCore, reservation: Reservation) -> str:
-    """When those who are on a reserved place will have left it by themselves."""
+    """When a reserved place will be free if its present jobs are left alone, in words."""
     ledger, longest_s = core.ledger, 0.0
     for row, missing in reservation.needs.items():
         machine = ledger.fleet.machines[row]

@@ -56,7 +56,7 @@ def pending_reasons(
 def first_pending_reason(
     core: SchedulerCore, job_id: JobId, expected: Mapping[PoolId, int] = _NOTHING_MORE
 ) -> PendingReason | None:
-    """The most binding reason alone, without the place in line: cheap enough for every row of a listing."""
+    """The most binding reason alone, without the position in the queue: cheap enough for every row of a listing."""
     job = core.ledger.jobs.get(job_id)
     return None if job is None else next(_reasons(core, job, expected, counts_ahead=False), None)
 
@@ -136,8 +136,8 @@ def _blocking_reasons(core: SchedulerCore, job: JobRecord) -> Iterator[PendingRe
 
 def _pool_reasons(core: SchedulerCore, job: JobRecord, *, counts_ahead: bool) -> Iterator[PendingReason]:
     ledger, reservation = core.ledger, core.cycle.reservations.get(job.job_id)
-    # What would help is said once, with the most binding reason, and where somebody asks about this job. While others
-    # leave for it nothing does but the seconds that they take.
+    # Remedies are computed once, for the most binding reason, and only if a person asks about this job. While others
+    # leave for it, nothing else would help.
     is_preempting = reservation is not None and reservation.preempting
     fix = remedies(core, job) if counts_ahead and not is_preempting else ""
     if reservation is not None:
@@ -243,7 +243,7 @@ def _machines(core: SchedulerCore, job: JobRecord, state: PoolState) -> list[str
 
 
 def _unstoppable(core: SchedulerCore, holders: Sequence[JobId]) -> list[str]:
-    """Under a plan, which stops whom it moves: those that it must leave where they are, whatever waits."""
+    """Under a plan: the jobs that cannot be stopped now, whatever waits for their places."""
     ordering, jobs = core.cycle.ordering, core.ledger.jobs
     if not core.cycle.policy.plans:
         return []
@@ -272,9 +272,9 @@ def _price(core: SchedulerCore, pool: int) -> tuple[str, ...]:
 
 
 def _jobs_ahead(core: SchedulerCore, job: JobRecord, pool: int) -> int:
-    """Waiting jobs with a better place in the pool's line; `_AHEAD_MAX` stands for that many or more."""
+    """Number of waiting jobs ahead in the pool's queues, counted up to `_AHEAD_MAX`."""
     ordering, columns = core.cycle.ordering, core.ledger.columns
-    # A key settles the job's row. Undone: whether somebody asks must not change a bit of what is decided later.
+    # Computing a key settles the job's row. This is undone: a question must not change later decisions by a bit.
     before = columns.settled_at[job.slot], columns.attained_s[job.slot], columns.owed[job.slot].copy()
     mine = dict(ordering.keys(job)).get(pool)
     columns.settled_at[job.slot], columns.attained_s[job.slot], columns.owed[job.slot] = before
@@ -282,7 +282,7 @@ def _jobs_ahead(core: SchedulerCore, job: JobRecord, pool: int) -> int:
 
 
 AT_RISK, BUDGET_LOW, SPEED_DIFFERS, NO_STEPS = "at_risk", "budget_low", "speed_differs", "no_steps"
-#: A job whose steps are stated, and that has not told of one for so long since its ranks were up.
+#: A job that states its steps is expected to report one within this time after its ranks were up.
 NO_STEPS_AFTER_S = 600.0
 
 

@@ -105,7 +105,7 @@ IDLE_YIELDS_MAX = 5
 REFUSALS_MAX = 5
 #: Backoff doubles up to this factor.
 BACKOFF_MAX = 32
-#: Of a pool's owned machines at most one in so many (one of fewer) is put aside for the failures of jobs.
+#: At most one in this many of a pool's owned machines (one, if there are fewer) is quarantined for failures of jobs.
 QUARANTINE_ONE_IN = 4
 
 
@@ -149,7 +149,7 @@ def end_attempts_on_lost_machine(cycle: Cycle, machine: FleetMachine, reason: Re
     for job_id in tuple(machine.holders):
         job = ledger.jobs[job_id]
         if all(row != machine.row for row, _ in job.place):
-            continue  # held by a claim: the claim is dropped with the machine
+            continue  # held by a reservation, which is dropped with the machine
         job.lost.add(machine.node_id)
         assert job.placement is not None
         if all(part.node_id in job.lost for part in job.placement.parts):
@@ -176,7 +176,7 @@ def fail_start(cycle: Cycle, job: JobRecord, node_id: NodeId | None, reason: Rea
 
 
 def abort_start(cycle: Cycle, job: JobRecord, reason: Reason, node_id: NodeId | None = None, detail: str = "") -> None:
-    """No rank of the gang can be running yet: tell the machines to let go, and let go."""
+    """End an attempt of which no rank can be running yet: the machines drop it, and its places are free at once."""
     cycle.commands.append(Revoke(job.job_id, job.attempt, reason, 0.0))
     if reason is Reason.USER_CANCELLED:
         cycle.set_job_state(job, JobState.CANCELLING, reason)
@@ -186,7 +186,7 @@ def abort_start(cycle: Cycle, job: JobRecord, reason: Reason, node_id: NodeId | 
 def requeue_after_infra_failure(
     cycle: Cycle, job: JobRecord, state: AttemptState, reason: Reason, detail: str = ""
 ) -> None:
-    """The world failed the job: back in line, with growing patience, at no cost to its retries."""
+    """Infrastructure failed the job: requeue it with growing backoff, at no cost to its retries."""
     job.infra_failures += 1
     cycle.set_attempt_state(job, state, reason)
     if state is AttemptState.START_FAILED:
@@ -199,7 +199,7 @@ def requeue_after_infra_failure(
 
 
 def requeue_job(cycle: Cycle, job: JobRecord, reason: Reason, detail: str = "") -> None:
-    """Back in line, from the newest recorded checkpoint."""
+    """Requeue the job; it resumes from its newest recorded checkpoint."""
     job.steps = job.safe_steps
     if job.hold_reason is not None:
         cycle.set_job_state(job, JobState.HELD, job.hold_reason, detail)
@@ -219,7 +219,7 @@ def end_job(
     reason: Reason | None = None,
     detail: str = "",
 ) -> None:
-    """The job is over: its row leaves, and those who waited for it are told."""
+    """The job is over: its row is freed, and jobs that depend on it are unblocked or cancelled."""
     if attempt_state is not None:
         cycle.set_attempt_state(job, attempt_state, reason)
     cycle.set_job_state(job, state, reason, detail)
@@ -309,8 +309,8 @@ def _blame(cycle: Cycle, job: JobRecord, node_id: NodeId | None) -> None:
 def _may_quarantine(cycle: Cycle, machine: FleetMachine) -> bool:
     """Whether others would carry on: where jobs fail on all machines alike, it is the jobs.
 
-    A rented machine is given back for another. Of those that are owned, somebody's mistakes must not take away the last
-    or the most.
+    A rented machine is exchanged for another one. Of a pool's owned machines, faulty jobs must not quarantine the last
+    one, nor most of them.
     """
     if machine.token:
         return True

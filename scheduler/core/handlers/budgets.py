@@ -50,7 +50,7 @@ def settle_budgets(cycle: Cycle) -> None:
 
 
 def settle_budgets_after_starts(cycle: Cycle) -> None:
-    """After things were started: when will the accounts cross their next lines?"""
+    """After jobs were started: set timers for the instants at which accounts reach their next limit."""
     for account in cycle.spending.take_changed():
         if account.is_limited:
             cycle.spending.check(account)
@@ -81,7 +81,7 @@ def _hold(cycle: Cycle, account: SpendingAccount) -> None:
 
 
 def _release_held(cycle: Cycle) -> None:
-    """Those that were held for an account which is open again."""
+    """Release jobs that were held because of an account that is open again."""
     spending = cycle.spending
     for job_id in sorted(spending.held):
         job = cycle.ledger.jobs[job_id]
@@ -93,7 +93,7 @@ def _release_held(cycle: Cycle) -> None:
 
 
 def _release_idle_machines(cycle: Cycle) -> None:
-    """Nobody may start on them: every rented machine that holds nothing goes now."""
+    """No job may start, so every rented machine that holds none is released now."""
     for machine in cycle.ledger.fleet.machines:
         if machine is None or not machine.token or machine.condition is not MachineCondition.UP or machine.holders:
             continue

@@ -25,7 +25,7 @@ from walras.cluster import Market, PoolId
 from walras.contract import SECONDS_PER_HOUR
 from walras.states import JobState, Reason
 
-#: Kept besides one restart: this part of what is needed, and this long.
+#: The margin beyond one restart: this part of the time needed, and this long.
 _MARGIN_PART = 0.05
 _MARGIN_S = 30.0
 #: Looked at again at least this much later.
@@ -38,7 +38,7 @@ class DeadlineOutlook:
 
     pool: int
     pool_id: PoolId
-    #: From now to its end there, moving and booting included; what is kept besides; and the time left.
+    #: Seconds from now to its end there, moving and booting included; the margin on top; and the time left.
     needs_s: float
     margin_s: float
     left_s: float
@@ -68,7 +68,7 @@ class DeadlineOutlook:
 
 
 def settle_deadlines(cycle: Cycle) -> None:
-    """Before anything else is started: those whose last moment has come get machines that stay."""
+    """Before anything else is started: jobs whose last moment has come get machines that nobody takes away."""
     heap = cycle.deadlines.heap
     while heap and heap[0][0] <= cycle.now:
         job = cycle.ledger.jobs.get(heappop(heap)[1])
@@ -85,7 +85,7 @@ def settle_deadlines(cycle: Cycle) -> None:
 
 
 def entitle_secured_jobs(cycle: Cycle) -> None:
-    """An answer has come: those who were moved keep their right to where they are moved to, and to nothing else."""
+    """After a solve: jobs that were moved stay entitled to the pool they were moved to, and to nothing else."""
     for job_id in sorted(cycle.deadlines.secured):
         job = cycle.ledger.jobs.get(job_id)
         if job is not None:
@@ -134,7 +134,7 @@ def _outlook_on(ledger: Ledger, job: JobRecord, state: PoolState) -> DeadlineOut
 
 
 def _margin_s(needs_s: float) -> float:
-    """What is kept besides for work that takes a little longer than its speed says."""
+    """Seconds kept in reserve for work that takes a little longer than its speed says."""
     return _MARGIN_S + _MARGIN_PART * needs_s
 
 
@@ -229,7 +229,7 @@ def _rent(cycle: Cycle, job: JobRecord, state: PoolState) -> None:
 
 
 def accelerators_awaited(cycle: Cycle, row: int) -> int:
-    """Accelerators of a pool for those who were moved there and do not hold any of it yet."""
+    """Accelerators that jobs being moved to the pool still wait for."""
     ledger = cycle.ledger
     jobs = (ledger.jobs[each] for each in cycle.deadlines.secured if each in ledger.jobs)
     return sum(

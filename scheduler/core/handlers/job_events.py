@@ -29,7 +29,7 @@ from walras.states import JobState, Reason
 
 
 def on_job_submitted(cycle: Cycle, event: JobSubmitted) -> None:
-    """A new job: in line, or blocked by its dependencies, its start time or its submitter."""
+    """A new job: queued, or blocked by its dependencies, its start time or its submitter."""
     ledger, request = cycle.ledger, event.job
     assert request.job_id not in ledger.jobs, f"job {request.job_id} submitted twice"
     if request.declared:
@@ -38,7 +38,7 @@ def on_job_submitted(cycle: Cycle, event: JobSubmitted) -> None:
     cycle.spending.take_job(job)
     if request.deadline_at < inf:
         heappush(cycle.deadlines.heap, (event.at, request.job_id))
-    # Dependencies that are not active have ended; the shells refuse those that ended badly.
+    # Dependencies that are not active have ended; the shells refuse jobs whose dependencies failed.
     job.blocked_by = {dependency for dependency in request.depends_on if dependency in ledger.jobs}
     for dependency in sorted(job.blocked_by):
         ledger.dependents.setdefault(dependency, []).append(request.job_id)
@@ -107,13 +107,13 @@ def on_job_reprioritised(cycle: Cycle, job: JobRecord, event: JobReprioritised) 
 
 
 def on_job_budget_changed(cycle: Cycle, job: JobRecord, event: JobBudgetChanged) -> None:
-    """It may cost more, or less, than was said: whether it may run is settled with every account (`budgets.py`)."""
+    """The job's budget is another; whether it may run is decided with all accounts (`budgets.py`)."""
     job.request = replace(job.request, budget_usd=event.budget_usd)
     cycle.spending.limit_job(job, event.spent_usd)
 
 
 def on_work_restated(cycle: Cycle, job: JobRecord, event: WorkRestated) -> None:
-    """Another kind means other speeds, another count another length; where it runs nothing changes."""
+    """The job counts its work differently: another kind (other speeds) and length. It stays where it runs."""
     columns, slot = cycle.ledger.columns, job.slot
     job.request = replace(job.request, kind=event.kind, steps=event.steps_total)
     job.steps = job.safe_steps = event.steps
@@ -170,7 +170,7 @@ def _give_up_preparing(cycle: Cycle, job: JobRecord) -> None:
 
 
 def on_job_restored(cycle: Cycle, event: JobRestored) -> None:
-    """A job as it was: in line, held, or with an attempt under way."""
+    """A job as it was before the restart: queued, held, or with an attempt under way."""
     ledger, columns, request = cycle.ledger, cycle.ledger.columns, event.job
     assert request.job_id not in ledger.jobs, f"job {request.job_id} restored twice"
     if request.declared:

@@ -80,7 +80,7 @@ def on_idle_timer(cycle: Cycle, row: int, number: int) -> None:
     if not state.rented:
         return
     if policy.proposal is None and policy.pricing is not None:
-        _set_idle_timer(cycle, state, _again_at(cycle))  # nobody has said yet what is wanted
+        _set_idle_timer(cycle, state, _again_at(cycle))  # no solve has answered yet how many machines are wanted
         return
     target = _wanted(cycle, state)
     excess = sum(machine.condition in _STAYING for machine in state.members.values()) - target
@@ -109,7 +109,7 @@ def release_machine(cycle: Cycle, machine: FleetMachine, detail: str) -> None:
 
 
 def _wanted(cycle: Cycle, state: PoolState) -> int:
-    """Machines that the last solve wants, and those that jobs with deadlines are about to move to."""
+    """Number of machines that the last solve wants, and that jobs with deadlines are about to move to."""
     proposal = cycle.policy.proposal
     by_pool = {} if proposal is None else dict(zip(proposal.pools, proposal.rent_machines, strict=True))
     coming = deadlines.accelerators_awaited(cycle, state.row)
@@ -135,7 +135,7 @@ def _again_at(cycle: Cycle) -> float:
 
 
 def _runs_something(cycle: Cycle, machine: FleetMachine) -> bool:
-    """An attempt has a part on it; jobs that merely claim it do not count."""
+    """Whether an attempt has a part on the machine; mere reservations do not count."""
     jobs = (cycle.ledger.jobs[job_id] for job_id in machine.holders)
     return any(row == machine.row for job in jobs for row, _ in job.place)
 
@@ -179,7 +179,7 @@ def on_node_joined(cycle: Cycle, event: NodeJoined) -> None:
 
 
 def on_node_unreachable(cycle: Cycle, machine: FleetMachine, event: NodeUnreachable) -> None:
-    """No word from it. Its ranks may be alive, so nothing is started anew; no job is sent there."""
+    """Heartbeats are missing. Its ranks may be alive, so its jobs are not restarted; no job is started there."""
     if machine.condition is MachineCondition.UNREACHABLE:
         return
     machine.before = machine.condition
@@ -191,7 +191,7 @@ def on_node_unreachable(cycle: Cycle, machine: FleetMachine, event: NodeUnreacha
 
 
 def on_node_back(cycle: Cycle, machine: FleetMachine, event: NodeBack) -> None:
-    """Contact again before the lease ran out: nothing restarts."""
+    """Heartbeats are back before the lease ran out: nothing restarts."""
     if machine.condition is not MachineCondition.UNREACHABLE:
         return
     cycle.ledger.fleet.set_condition(machine, machine.before)
@@ -212,7 +212,7 @@ def on_node_back(cycle: Cycle, machine: FleetMachine, event: NodeBack) -> None:
 
 
 def on_node_lost(cycle: Cycle, machine: FleetMachine, event: NodeLost) -> None:
-    """Whatever ran there is over. Gangs with ranks elsewhere are told to stop; they end when those have."""
+    """Attempts that ran there have ended. Gangs with ranks elsewhere are revoked; they end when those ranks have."""
     drop_reservations_on(cycle, machine)
     cycle.solves.problem_changed = True
     _abort_starts_on(cycle, machine, "was lost")
@@ -226,7 +226,7 @@ def on_node_lost(cycle: Cycle, machine: FleetMachine, event: NodeLost) -> None:
 
 
 def on_node_leaving(cycle: Cycle, machine: FleetMachine, event: NodeLeaving) -> None:
-    """It will be gone: no new jobs, and those there checkpoint while there is time."""
+    """The machine will be gone: it gets no new jobs, and its jobs checkpoint while there is time."""
     drop_reservations_on(cycle, machine)
     cycle.ledger.fleet.set_condition(machine, MachineCondition.LEAVING, f"leaves: {event.reason}")
     cycle.commands.append(NodeCordoned(machine.node_id, machine.detail))
@@ -256,7 +256,7 @@ def on_node_uncordoned(cycle: Cycle, machine: FleetMachine, event: NodeUncordone
 
 
 def _jobs_on(cycle: Cycle, machine: FleetMachine) -> list[JobRecord]:
-    """Jobs whose attempt has a part on the machine (not those that merely claim it)."""
+    """Jobs whose attempt has a part on the machine; mere reservations do not count."""
     jobs = (cycle.ledger.jobs[job_id] for job_id in tuple(machine.holders))
     return [job for job in jobs if any(row == machine.row for row, _ in job.place)]
 

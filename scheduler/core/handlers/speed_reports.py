@@ -56,12 +56,13 @@ def on_restart_measured(cycle: Cycle, event: RestartMeasured) -> None:
 
 #: A job differs from its kind when it is faster or slower by this factor...
 OUTLIER_FACTOR = 1.5
-#: ... in the median of so many windows of its steps.
+#: ... in the median over this many windows of its steps.
 OUTLIER_WINDOWS = 10
 
 
 def is_speed_outlier(usual: float | None, own: float, windows: int) -> bool:
-    """Whether a job that reports this speed differs from its kind. `usual`: what others reached; None: nobody was."""
+    """Whether a job that reports this speed differs from its kind. `usual`: median speed of other
+    jobs of the kind in that place; None if none was measured."""
     return (
         usual is not None
         and windows >= OUTLIER_WINDOWS
@@ -86,12 +87,12 @@ def on_speed_differs(cycle: Cycle, job: JobRecord, event: SpeedDiffers) -> None:
 
 #: Part of a step that is taken to go to exchanging gradients, until it is measured there.
 EXCHANGE_PART = 0.5
-#: Networks are told apart by this part of the plan: few kinds, and noise makes none.
+#: Slow networks are rounded to this part of the usual speed, so that there are few kinds and noise makes none.
 _NETWORK_BUCKET = 0.1
 
 
 def on_network_measured(cycle: Cycle, job: JobRecord, event: NetworkMeasured) -> None:
-    """Take in what the job's machines exchange; where it is too little, the job is slower here from now on."""
+    """Record the network of the job's machines. If it is much slower than usual, the job becomes a kind of its own."""
     ledger, bytes_per_s = cycle.ledger, event.bytes_per_s
     if job.placement is None or not (isfinite(bytes_per_s) and bytes_per_s > 0):
         return

@@ -70,7 +70,7 @@ class PlanOrdering:
                     yield job, pool
 
     def spread(self) -> list[tuple[JobRecord, PoolParts]]:
-        """(job, parts) of those who are planned over several pools or as several gangs, the most important first."""
+        """(job, parts) of the jobs planned over several pools or as several gangs, the most important first."""
         if not self._ledger.spreading:
             return []
         columns, found = self._ledger.columns, []

@@ -138,10 +138,10 @@ class RankOrdering:
             self._ranking = _Ranking(event_number, rows[order], [column[order] for column in keys])
         return self._ranking
 
-    # ------------------------------------------------------------------------------------------ lines
+    # ------------------------------------------------------------------------------------------ queues
 
     def fill_queues(self, queues: JobQueues) -> None:
-        """Put every waiting job in line, anew, after the policy has said whose service it counts anew."""
+        """Fill the queues with every waiting job, after the policy has said whose attained service it resets."""
         ledger = self._ledger
         waiting = self._waiting()
         if not waiting.any():
@@ -174,7 +174,7 @@ class RankOrdering:
             again = self._renewing.renews(facts)
             columns.renewed_at_s[rows[again]] = facts.attained_s[again]
 
-    # ------------------------------------------------------------------------------------------ exchanges
+    # ------------------------------------------------------------------------------------------ preemption
 
     def challengers(self, most: int) -> Iterator[tuple[JobRecord, int]]:
         ledger, waiting = self._ledger, self._waiting()
@@ -189,7 +189,7 @@ class RankOrdering:
         lasts = self._last_ranks(ranking)
         last_of_all, looked_at = max(lasts, default=(-inf, -inf)), [0] * len(lasts)
         for job_id, class_row, rank in zip(job_ids, class_rows, ranks, strict=True):
-            # Under a strict order even a head that outranks nobody holds up the rest.
+            # Under a strict order the head blocks the rest even if it outranks no running job.
             if not self.strict and rank >= last_of_all:
                 return
             fits = [pool for pool in large_enough[class_row] if self.strict or rank < lasts[pool]]
@@ -202,7 +202,7 @@ class RankOrdering:
                 yield from [(job, pool) for pool in self.pools_of(job) if pool in on]
 
     def _last_ranks(self, ranking: "_Ranking") -> list[tuple[float, float]]:
-        """Class and rank of the last of those who hold a place, by pool; where nobody does, before everybody's."""
+        """(class, rank) of the last running job of each pool; (-inf, -inf) where none runs."""
         classes, ranks = ranking.keys[:2]
         pools = self._ledger.columns.pool[ranking.rows]
         places = [(pools == pool).nonzero()[0] for pool in range(self._ledger.columns.pools)]
@@ -296,7 +296,7 @@ class _RankedIncumbents:
     ran_s: FloatArray
     stop_s: FloatArray
     left_s: FloatArray
-    #: Who has run for what an exchange costs, by the challenger's part of that cost: few kinds, few costs.
+    #: By the challenger's restart cost: which jobs have run long enough to be preempted. Few kinds, few costs.
     ripe: dict[float, list[bool]] = field(default_factory=dict)
 
     def ripe_after(self, start_s: float, rules: RoundRules) -> list[bool]:
@@ -305,7 +305,7 @@ class _RankedIncumbents:
         if found is None:
             cost_s = start_s + self.stop_s
             ran_enough = self.ran_s >= np.maximum(rules.min_runtime_s, rules.hysteresis * cost_s)
-            # Else it would be gone as soon as the exchange would be through.
+            # A job that is about to end leaves its place sooner than a preemption could free it.
             found = self.ripe[start_s] = (self.settled & ran_enough & (self.left_s > cost_s)).tolist()
         return found
 

@@ -23,11 +23,11 @@ ENTITLED, SCAVENGER, UNWANTED = 0.0, 1.0, 2.0
 #: The most that is tolerated of what is remembered of owed time (`RoundRules.owed_limit_rounds`). With all of it, a job
 #: owed as much as can be remembered would have no arrears, and could wait for ever.
 _TOLERATED_MAX = 0.5
-#: Part of the most that one can be owed and another have had too much which an exchange may ask for.
+#: The advantage that a preemption must have never exceeds this part of the largest advantage that two jobs can reach.
 _REACHABLE_PART = 0.9
-#: Accelerator-seconds that an exchange must gain however little a restart costs: equals would swap for ever.
+#: Accelerator-seconds that a preemption must gain, however cheap a restart is; else equals would swap for ever.
 _LEAST_ADVANTAGE_S = 1.0
-#: Entries of a line that are made at once when one is looked at.
+#: Queue entries that are made at once when the first of them is read.
 _ENTRIES_AT_ONCE = 16
 
 
@@ -37,25 +37,25 @@ def _whole_seconds(owed_s: float) -> float:
 
 
 def _equal_runs(of_shape: IntArray) -> list[tuple[int, int]]:
-    """Where equals that stand together begin and end."""
+    """Returns (first, end) of each run of equal values."""
     if not len(of_shape):
         return []
     return list(pairwise([0, *((of_shape[1:] != of_shape[:-1]).nonzero()[0] + 1).tolist(), len(of_shape)]))
 
 
 def _queue_entries(key: tuple[FloatArray | IntArray, ...], first: int, end: int) -> Iterator[tuple[QueueKey, JobId]]:
-    """Entries of a line from these columns of keys, the last of which is the job: made as they are drawn."""
+    """Yields queue entries from these columns of keys, the last of which is the job id. Entries are made lazily."""
     for at in range(first, end, _ENTRIES_AT_ONCE):
         part = [column[at : min(at + _ENTRIES_AT_ONCE, end)].tolist() for column in key]
         yield from zip(zip(*part, strict=True), part[-1], strict=True)
 
 
 class ShareOrdering:
-    """Shares of time: whoever is owed most goes first; exchanges must pay for the restarts they cause (design 2).
+    """Shares of time: the job owed most goes first; preemptions must pay for the restarts they cause (design 2).
 
-    What counts for those who wait is their *arrears*: what they are owed beyond a tolerated part of what they have
-    received (`RoundRules.tolerated_lag`), and that part is at most half of what is remembered. Those who run are
-    weighed by what they are owed. So a newcomer is served as soon as it is owed the cost of the exchange, and between
+    Waiting jobs are ordered by their *arrears*: what they are owed beyond a tolerated part of what they have
+    received (`RoundRules.tolerated_lag`), and that part is at most half of what is remembered. Running jobs are
+    weighed by what they are owed. So an arrival is served as soon as it is owed the cost of the preemption, and between
     equals who run and wait in turns a turn is as long as it takes to fall behind by that part: each makes what one has
     received grow by the same factor, and starts are logarithmic in a job's length, until its turns are as long as the
     limit allows.
@@ -197,23 +197,23 @@ class ShareOrdering:
         )
 
     def outweighed(self, challenger: JobRecord, pool: int, there: "_OwedIncumbents") -> BoolArray:
-        """Whose claim to the pool, and the cost of the exchange, the challenger's claim outweighs."""
+        """Mask of the running jobs that the challenger may preempt: its arrears outweigh theirs and the cost."""
         ledger, rules = self._ledger, self._rules
         own_class, count = challenger.request.priority_class, ledger.count_on(challenger, pool)
         cost_s = ledger.restart_s(challenger, rules) + there.stop_s
         advantage = np.round(self._arrears_s(challenger, pool) - there.owed)
         pays = advantage >= np.maximum(_LEAST_ADVANTAGE_S, self._price_s(challenger, there, count * cost_s))
-        # Else it will be gone as soon as the exchange would be through.
+        # A job that is about to end leaves its place sooner than a preemption could free it.
         ripe = (there.ran_s >= rules.min_runtime_s) & (there.left_s > cost_s)
         equal = (there.priority_class == own_class) & ~there.learns & (there.guest | (ripe & pays))
         found: BoolArray = (there.priority_class < own_class) | equal
         return found
 
     def _price_s(self, challenger: JobRecord, there: "_OwedIncumbents", cost_s: FloatArray) -> FloatArray:
-        """What an exchange must gain: several times what it costs, but no more than waiting brings about in the end.
+        """Accelerator-seconds that a preemption must gain: several times its cost, capped by what waiting can reach.
 
-        Owed time is remembered up to a limit: behind restarts so dear that nobody can be owed enough, a gang would wait
-        for ever. That holds for none whose work so far would be lost: they would never be done.
+        Owed time is remembered up to a limit: without the cap a gang whose restarts cost more than a job can be owed
+        would wait for ever. That holds for none whose work so far would be lost: they would never be done.
         """
         columns, slot = self._ledger.columns, challenger.slot
         price_s: FloatArray = self._rules.hysteresis * cost_s

@@ -56,9 +56,9 @@ class FleetMachine:
     #: (`remaining.foreseen_ends_on`).
     ends: list[float] = field(default_factory=list)
     ends_version: int = -1
-    #: Of these accelerators those that two jobs hold.
+    #: Devices of `holders` that two jobs share.
     shared: set[tuple[int, ...]] = field(default_factory=set)
-    #: Somebody was asked to go for a job that waits for more to be freed here: what is free already is not for others.
+    #: Jobs were revoked here for a preempting job that waits for more devices: what is free already is not for others.
     closed: bool = False
     #: (instant, job) of failures that may be the machine's fault.
     failures: deque[tuple[float, JobId]] = field(default_factory=lambda: deque(maxlen=16))
@@ -66,7 +66,7 @@ class FleetMachine:
 
 @dataclass(slots=True)
 class MachineLifetimes:
-    """How long the machines of a pool have been here, those that are gone included, and how many the market took."""
+    """Machine-seconds that a pool has lived, including machines that are gone, and how many the market revoked."""
 
     revocations: int = 0
     #: Of machines that are gone; and of those here: how many, and the sum of when they came.
@@ -98,9 +98,9 @@ class PoolState:
     capacity: int = 0
     free: int = 0
     machines: int = 0
-    #: Those that are here, by row.
+    #: Machines that are here, by row.
     members: dict[int, FleetMachine] = field(default_factory=dict)
-    #: Machines there ever were at once: those that are away may come back.
+    #: The most machines there were at once: those that are away may come back.
     most_machines: int = 0
     #: buckets[k]: heap of rows of machines that had k free accelerators when pushed.
     buckets: list[list[int]] = field(default_factory=list)
@@ -110,7 +110,7 @@ class PoolState:
     rent_failures: int = 0
     rent_problem: str = ""
     rent_not_before: float = -inf
-    #: When idle machines are looked at next; inf: nobody waits for that.
+    #: When idle machines are checked next; inf if no check is due.
     idle_look_at: float = inf
     lives: MachineLifetimes = field(default_factory=MachineLifetimes)
 
@@ -213,7 +213,7 @@ class Fleet:
         self._file(state, machine)
 
     def _file(self, state: PoolState, machine: FleetMachine) -> None:
-        """Put the machine where `find` looks for it. Full machines are not filed: nobody looks for them."""
+        """Put the machine where `find` looks for it. Full machines are not filed."""
         if not machine.free:
             return
         bucket = state.buckets[len(machine.free)]
@@ -291,7 +291,7 @@ class Fleet:
         return Placement(self.pools[first.pool].pool.pool_id, tuple(parts))
 
     def hold(self, job_id: JobId, machine: FleetMachine, count: int, shape: ResourceShape) -> tuple[int, ...]:
-        """Let the job have so many accelerators of this machine; which they are."""
+        """Give the job `count` accelerators of this machine. Returns their numbers."""
         assert len(machine.free) >= count, f"{machine.node_id} has {machine.free}, wanted {count}"
         devices = machine.holders[job_id] = tuple(machine.free[:count])
         del machine.free[:count]
@@ -309,7 +309,7 @@ class Fleet:
         return tuple(found.items())
 
     def share(self, job_id: JobId, beside: JobId, place: Place) -> Placement:
-        """Give the job the accelerators that another holds on one machine, beside it."""
+        """Let the job share the accelerators that another job holds on one machine (co-location)."""
         ((row, count),) = place
         machine = self.machines[row]
         assert machine is not None

@@ -44,7 +44,7 @@ class JobClass:
     measured: tuple[bool, ...] = ()
     #: Speed on the best pool that exists; 0 if there is none.
     best_rate: float = 0.0
-    #: The rates as plain numbers, for those who look at one.
+    #: The rates as Python floats: reading one of them is cheaper than reading an array.
     speeds: tuple[float, ...] = ()
     #: Pools it can run on, in their order, and fastest first.
     pools: tuple[int, ...] = ()
@@ -162,7 +162,7 @@ class JobClasses:
 
     @property
     def all_measured(self) -> bool:
-        """Whether no class has a pool on which it could run at a speed that nobody measured."""
+        """Whether no class has a pool on which it could run at an unmeasured speed."""
         if self._all_measured is None:
             rows = (zip(each.speeds, each.measured, strict=True) for each in self.classes)
             self._all_measured = all(measured or not speed for row in rows for speed, measured in row)

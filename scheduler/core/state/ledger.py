@@ -62,7 +62,7 @@ class JobRecord:
     leased_at: float = 0.0
     prepared: set[NodeId] = field(default_factory=set)
     rendezvous: Rendezvous | None = None
-    #: Set once the attempt has been told to stop.
+    #: Why the attempt was asked to stop; None if it was not.
     revoked: Reason | None = None
     #: A checkpoint was recorded in this attempt.
     saved: bool = False

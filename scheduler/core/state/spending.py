@@ -177,7 +177,7 @@ class SpendingMeter:
     # ---------------------------------------------------------------- what is paid for
 
     def started(self, job: JobRecord) -> None:
-        """The job holds a place from now on; whoever shares it pays less."""
+        """The job holds a place from now on; jobs that share it pay less."""
         if self._is_free(job):
             return
         self._pay(job)
@@ -312,7 +312,7 @@ class SpendingMeter:
         return rented.usd_per_h * max(0.0, billed_until(pool, rented.since_at, now) - now) / SECONDS_PER_HOUR
 
     def spent_now(self, account: SpendingAccount) -> list[tuple[float, float, str]]:
-        """(spent, limit, of what) as of now, with nothing changed: whether somebody asks must not change a bit."""
+        """(spent, limit, of what) as of now, without settling: a question must not change later figures by a bit."""
         since_usd = account.usd_per_h * max(0.0, self._ledger.now - account.settled_at) / SECONDS_PER_HOUR
         return [(spent + since_usd, limit, of) for spent, limit, of in account.limits()]
 
@@ -363,7 +363,7 @@ class SpendingMeter:
         return changed
 
     def set_due(self, account: SpendingAccount) -> float:
-        """When the account crosses its next line at the present rate; inf for never. Settle first."""
+        """When the account reaches its next warning or limit at the present rate; inf if never. Settle first."""
         due_at = inf
         if account.usd_per_h > 0:
             for spent, limit, _ in account.limits():

@@ -40,10 +40,10 @@ class BelievedSpeed:
 
     steps_per_s: float
     source: SpeedSource
-    #: What the truth lies between four times out of five; None where nobody says.
+    #: The interval that holds the true speed with probability 0.8; None if the source states none.
     low: float | None = None
     high: float | None = None
-    #: Of a prediction: the predictors that could tell.
+    #: Of a prediction: the names of the predictors that contributed.
     by: tuple[str, ...] = ()
 
 
@@ -104,7 +104,7 @@ class ThroughputTable:
 
     def __init__(self) -> None:
         self._cells: dict[Kind, dict[tuple[str, int], _Cell]] = {}
-        #: What predictors say of cells that nobody measured.
+        #: Predicted speeds of unmeasured cells.
         self._predicted: dict[tuple[Kind, str, int], PredictedSpeed] = {}
         #: By kind that is measured by another: that other, and the factor between them.
         self._like: dict[Kind, tuple[Kind, float]] = {}
@@ -290,7 +290,7 @@ class RestartCosts:
         return self._known.get(kind, default_s)
 
 
-#: Kinds whose facts are kept; the one told of longest ago is forgotten.
+#: Kinds whose facts are kept; the one updated longest ago is dropped.
 KINDS_MOST = 10_000
 
 
@@ -333,7 +333,7 @@ class ModelFactsTable:
         return list(dict.fromkeys((*self._stated, *self._counted)))
 
 
-#: The median of so many newest measurements.
+#: A network's speed is the median of this many newest measurements.
 _NETWORK_SAMPLES = 15
 
 

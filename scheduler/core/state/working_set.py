@@ -26,11 +26,11 @@ class Incumbents(Protocol):
 
     @property
     def jobs(self) -> list[JobRecord]:
-        """The first to go first."""
+        """The jobs, weakest first."""
         ...
 
     def weaker_than(self, challenger: JobRecord) -> Iterable[JobRecord]:
-        """Those whose claim to the pool, and the cost of the exchange, the challenger's claim outweighs; in order."""
+        """The jobs that the challenger may preempt, weakest first."""
         ...
 
 
@@ -39,7 +39,7 @@ class JobOrdering(Protocol):
 
     #: True: running jobs are compared with waiting ones at round ends.
     compares: bool
-    #: True: the first in line blocks everybody behind it.
+    #: True: the first job of the queue blocks all jobs behind it.
     strict: bool
     #: True: jobs are sent to pools on which the speed of their kind is unknown.
     explores: bool
@@ -51,11 +51,11 @@ class JobOrdering(Protocol):
     move_reason: str
 
     def fill_queues(self, queues: JobQueues) -> None:
-        """Put every waiting job in line, anew."""
+        """Fill the (cleared) queues with every waiting job."""
         ...
 
     def keys(self, job: JobRecord) -> list[tuple[int, QueueKey]]:
-        """(pool, place of the waiting job in its line) for every pool on which it may run."""
+        """(pool, queue key) of a waiting job for every pool on which it may run."""
         ...
 
     def challengers(self, most: int) -> Iterator[tuple[JobRecord, int]]:
@@ -70,7 +70,7 @@ class JobOrdering(Protocol):
         ...
 
     def incumbents(self, pool: int, most: int) -> Incumbents:
-        """Jobs that hold accelerators of this pool: those `most` that would go first."""
+        """Jobs that hold accelerators of this pool: the `most` weakest."""
         ...
 
     def may_move(self, job: JobRecord, pool: int) -> bool:
@@ -82,7 +82,7 @@ class JobOrdering(Protocol):
         ...
 
     def is_entitled(self, job: JobRecord, pool: int) -> bool:
-        """Whether the job has a right to the pool, not only leave to use it while it is free."""
+        """Whether the job is entitled to the pool, and does not merely use it while it is free."""
         ...
 
     def alternatives(self, job: JobRecord, pool: int) -> list[int]:
@@ -115,7 +115,7 @@ class Reservation:
     #: Accelerators wanted, and those still missing, by machine row.
     wanted: dict[int, int]
     needs: dict[int, int]
-    #: Exchange: incumbents were told to go. Reservation (False): it waits for ends, and others may borrow meanwhile.
+    #: True: running jobs were revoked for it. False (backfill): it waits for jobs to end; others may borrow meanwhile.
     preempting: bool
     #: Jobs that borrow places of a reservation, by machine row.
     lent: dict[JobId, int] = field(default_factory=dict)
@@ -298,7 +298,7 @@ class Cycle:
         self.spending = SpendingMeter(self.ledger)
 
     def set_job_state(self, job: JobRecord, state: JobState, reason: Reason | None = None, detail: str = "") -> None:
-        """Change the job's state and tell the shells."""
+        """Change the job's state; the shells hear of it by a command."""
         check_job_transition(job.state, state)
         job.state = state
         job.over_budget = state is JobState.PENDING and self.spending.closed_to(job) is not None
@@ -312,7 +312,7 @@ class Cycle:
 
 
 def enqueue_job(cycle: Cycle, job: JobRecord) -> None:
-    """Put a waiting job in the line of every pool it may run on."""
+    """Put a waiting job in the queue of every pool it may run on."""
     if not job.waits or job.ready_at > cycle.now:
         return
     for pool, key in cycle.ordering.keys(job):
