@@ -92,13 +92,13 @@ class _FillPass:
     #: (pool, form) for which there is no place.
     full: set[tuple[int, int]] = field(default_factory=set)
     #: By pool, as long as nothing has started, was lent or was reserved.
-    room: dict[int, FreeCapacityBound] = field(default_factory=dict)
+    bound: dict[int, FreeCapacityBound] = field(default_factory=dict)
     #: Pools whose queue head has been served or passed over.
     begun: set[int] = field(default_factory=set)
 
     def look_again(self) -> None:
         """Drop the cached bounds: a job was started, or a place lent or reserved."""
-        self.room.clear()
+        self.bound.clear()
 
     def pass_over(self, cycle: Cycle, key: QueueKey, pool: int) -> None:
         """Mark queue heads ahead of `key` on the other pools as not fitting, so that the scan skips their shape."""
@@ -107,7 +107,7 @@ class _FillPass:
         for other in self.pools:
             if other in self.begun:
                 continue
-            is_first = other == pool and self.room[pool] is UNBOUNDED_CAPACITY  # all who wait there were looked at
+            is_first = other == pool and self.bound[pool] is UNBOUNDED_CAPACITY  # all who wait there were looked at
             if not is_first and cycle.ledger.fleet.pools[other].free:
                 first = _most_urgent_on(cycle, self, other, UNBOUNDED_CAPACITY)
                 if first is None or (first[0], other) > (key, pool):
@@ -121,23 +121,23 @@ def _most_urgent(cycle: Cycle, filling: _FillPass) -> _QueueHead | None:
     """The most urgent waiting job over these pools and all shapes that may have room and are not known to be full."""
     best: _QueueHead | None = None
     for pool in filling.pools:
-        room = filling.room.get(pool)
-        if room is None:
-            room = filling.room[pool] = UNBOUNDED_CAPACITY if filling.strict else free_capacity_bound(cycle, pool)
-        first = _most_urgent_on(cycle, filling, pool, room)
+        bound = filling.bound.get(pool)
+        if bound is None:
+            bound = filling.bound[pool] = UNBOUNDED_CAPACITY if filling.strict else free_capacity_bound(cycle, pool)
+        first = _most_urgent_on(cycle, filling, pool, bound)
         if first is not None and (best is None or first[0] < best[0]):
             best = first
     return best
 
 
-def _most_urgent_on(cycle: Cycle, filling: _FillPass, pool: int, room: FreeCapacityBound) -> _QueueHead | None:
+def _most_urgent_on(cycle: Cycle, filling: _FillPass, pool: int, bound: FreeCapacityBound) -> _QueueHead | None:
     """The most urgent waiting job of the pool's queues that may have room and are not known to be full."""
-    if room is NO_CAPACITY:
+    if bound is NO_CAPACITY:
         return None
     best: _QueueHead | None = None
     elastic = cycle.ledger.classes.elastic_shapes
     for shape_row, queue in cycle.queues.of(pool):
-        may_start = room.may_hold(queue) or (shape_row in elastic and _may_start_smaller(cycle, pool))
+        may_start = bound.may_hold(queue) or (shape_row in elastic and _may_start_smaller(cycle, pool))
         if not may_start or (pool, shape_row) in filling.full:
             continue
         head = cycle.queues.head(pool, shape_row, queue)
@@ -224,7 +224,7 @@ def _ready_at(cycle: Cycle, machine: FleetMachine, wanted: int) -> float:
 
 
 def _lend_to_first(cycle: Cycle, reservation: Reservation, jobs: Iterable[JobRecord]) -> bool:
-    """Lend to the first of these jobs that may borrow. They are of one form: if there is no room for one, for none."""
+    """Lend to the first of these jobs that may borrow. They share a shape: if one has no room, none has."""
     for job in jobs:
         if _may_borrow(cycle, job, reservation):
             return lend_reserved_place(cycle, reservation, job)

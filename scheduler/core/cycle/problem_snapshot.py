@@ -130,11 +130,11 @@ class Configurations:
     steps_per_s: FloatArray
 
 
-def configurations_of(classes: JobClasses, class_rows: IntArray, room: FloatArray) -> Configurations:
-    """Configurations of jobs of these classes (n,) on pools that may come to have `room` accelerators (p,)."""
+def configurations_of(classes: JobClasses, class_rows: IntArray, most: FloatArray) -> Configurations:
+    """Configurations of jobs of these classes (n,) on pools that may come to have `most` accelerators (p,)."""
     owner, option = classes.option_table
     counts, rates = classes.counts[option], classes.rates[option]
-    at, pool = np.nonzero((counts > 0) & (counts <= room) & (rates > 0))
+    at, pool = np.nonzero((counts > 0) & (counts <= most) & (rates > 0))
     count, steps_per_s = counts[at, pool], rates[at, pool]
     if len(owner) > len(classes.classes):  # several sizes of a class
         order = np.lexsort((count, pool, owner[at]))
@@ -174,7 +174,7 @@ def with_multi_pool_columns(ledger: Ledger, problem: Problem, records: list[JobR
     requests = [job.request for job in records]
     mixes = np.array([request.mixed for request in requests], dtype=np.bool_)
     forks = np.array([float(request.fork_max) for request in requests])
-    asked = replace(problem, jobs=replace(problem.jobs, mixes=mixes, fork_max=forks))
+    extended = replace(problem, jobs=replace(problem.jobs, mixes=mixes, fork_max=forks))
     rows, rates, uses = [], [], []
     for row, job in enumerate(records):
         stays = job.holds and job.revoked is None
@@ -185,11 +185,11 @@ def with_multi_pool_columns(ledger: Ledger, problem: Problem, records: list[JobR
             rates.append(job_class.speeds[parts[0][0]])
             uses.append([dict(parts).get(pool, 0) for pool in range(len(problem.pools))])
     if not rows:
-        return asked
+        return extended
     spread = MultiPoolGangs(np.array(rows, dtype=np.int64), np.array(rates), np.array(uses, dtype=np.float64)).columns
-    no_other = replace(asked.columns, running=asked.columns.running & ~np.isin(asked.columns.job, rows))
+    no_other = replace(extended.columns, running=extended.columns.running & ~np.isin(extended.columns.job, rows))
     return append_columns(
-        replace(asked, columns=no_other), replace(spread, running=np.ones(len(spread), dtype=np.bool_))
+        replace(extended, columns=no_other), replace(spread, running=np.ones(len(spread), dtype=np.bool_))
     )[0]
 
 
@@ -208,7 +208,7 @@ def plan_problem(ledger: Ledger, ordering: PlanOrdering) -> Problem:
         or job.job_id in ordering.learning
         for job, there in zip(records, stays.tolist(), strict=True)
     ]
-    asked = replace(
+    extended = replace(
         problem,
         jobs=replace(
             problem.jobs,
@@ -219,7 +219,7 @@ def plan_problem(ledger: Ledger, ordering: PlanOrdering) -> Problem:
         columns=replace(problem.columns, running=_running_columns(ledger, problem, slots, stays)),
         finished_s=np.array(ledger.finished_s, dtype=np.float64),
     )
-    return with_multi_pool_columns(ledger, asked, records) if ledger.spreading else asked
+    return with_multi_pool_columns(ledger, extended, records) if ledger.spreading else extended
 
 
 def _running_columns(ledger: Ledger, problem: Problem, slots: IntArray, stays: BoolArray) -> BoolArray:

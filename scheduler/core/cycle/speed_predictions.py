@@ -109,7 +109,7 @@ class ModelFactsPredictor:
     `is_rated`: the accelerators' figures are ratings, usable only as ratios.
     """
 
-    told: ModelKnowledge
+    knowledge: ModelKnowledge
     accelerators: Mapping[str, AcceleratorSpecs]
     is_rated: bool = False
     law: RooflinePredictor = field(default_factory=RooflinePredictor)
@@ -120,11 +120,11 @@ class ModelFactsPredictor:
 
     def fit(self, observations: Sequence[Observation]) -> "FittedModelFacts":
         """Raises CannotPredict where no kind has facts."""
-        cells = _Cells(self.told, self.accelerators)
+        cells = _Cells(self.knowledge, self.accelerators)
         seen = {observation.cell.kind.name for observation in observations}
         stated = [
             Observation(cells.of(each.kind, each.accelerator, each.count), each.steps_per_s)
-            for each in self.told.declared
+            for each in self.knowledge.declared
             if each.kind not in seen and cells.knows(each.kind, each.accelerator)
         ]
         measured = [
@@ -158,10 +158,10 @@ class FittedModelFacts:
 class _Cells:
     """Cells with all that is known of kind, accelerator and network."""
 
-    def __init__(self, told: ModelKnowledge, accelerators: Mapping[str, AcceleratorSpecs]) -> None:
-        self._kinds: dict[str, ModelFacts] = dict(told.kinds)
-        self._machines = dict(told.machines)
-        networks = dict(told.networks)
+    def __init__(self, knowledge: ModelKnowledge, accelerators: Mapping[str, AcceleratorSpecs]) -> None:
+        self._kinds: dict[str, ModelFacts] = dict(knowledge.kinds)
+        self._machines = dict(knowledge.machines)
+        networks = dict(knowledge.networks)
         self._accelerators = {
             name: replace(facts, network_bytes_per_s=networks.get(name)) for name, facts in accelerators.items()
         }
@@ -254,11 +254,11 @@ def predict_speeds(question: PredictionQuestion, sheets: Mapping[str, Accelerato
     except CannotPredict:
         return ()
     cells = [facts.cell(*wanted) for wanted in question.wanted]
-    told = predictions_by_model(model.models, cells)
+    predictions = predictions_by_model(model.models, cells)
     found = []
-    for place, (wanted, fused) in enumerate(zip(question.wanted, model.fused(told, cells), strict=True)):
+    for place, (wanted, fused) in enumerate(zip(question.wanted, model.fused(predictions, cells), strict=True)):
         if fused is not None:
-            each = ((name, told[name][place]) for name in sorted(told))
+            each = ((name, predictions[name][place]) for name in sorted(predictions))
             parts = tuple(_guess(name, prediction) for name, prediction in each if prediction is not None)
             found.append(PredictedSpeed(*wanted, _guess(fusion.name, fused), parts))
     return tuple(found)

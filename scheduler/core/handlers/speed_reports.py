@@ -25,7 +25,7 @@ from walras.job_request import Kind
 def on_throughput_measured(cycle: Cycle, event: ThroughputMeasured) -> None:
     """A speed is known from elsewhere."""
     ledger = cycle.ledger
-    if ledger.table.tell(event.kind, event.accelerator, event.count, event.steps_per_s):
+    if ledger.table.set_known(event.kind, event.accelerator, event.count, event.steps_per_s):
         ledger.classes.refresh_kind(event.kind)
         cycle.solves.problem_changed = True
 
@@ -41,7 +41,7 @@ def on_speeds_predicted(cycle: Cycle, event: SpeedsPredicted) -> None:
 
 def on_model_facts(cycle: Cycle, event: FactsTold) -> None:
     """Facts about a kind's model are stated, or counted by a job."""
-    cycle.ledger.facts.tell(event.kind, event.facts, counted=event.counted)
+    cycle.ledger.facts.update(event.kind, event.facts, counted=event.counted)
 
 
 def on_network_known(cycle: Cycle, event: NetworkKnown) -> None:

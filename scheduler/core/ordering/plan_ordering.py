@@ -43,8 +43,8 @@ class PlanOrdering:
         proposal = self._ledger.policy.proposal
         if proposal is not self._ranked:
             self._ranked = proposal
-            asked = () if proposal is None else proposal.asked
-            self._rank = {job_id: rank for rank, job_id in enumerate(asked)}
+            by_importance = () if proposal is None else proposal.asked
+            self._rank = {job_id: rank for rank, job_id in enumerate(by_importance)}
         return self._rank.get(job.job_id, len(self._rank))
 
     def keys(self, job: JobRecord) -> list[tuple[int, QueueKey]]:

@@ -148,10 +148,10 @@ class RankOrdering:
             return
         self._renew(waiting.nonzero()[0])
         ranking = self._rank_all()
-        those = waiting[ranking.rows].nonzero()[0]
-        ids = ledger.columns.job_id[ranking.rows[those]].tolist()
-        entries = list(zip(zip(*(column[those].tolist() for column in ranking.keys), strict=True), ids, strict=True))
-        class_rows = ledger.columns.class_row[ranking.rows[those]]
+        chosen = waiting[ranking.rows].nonzero()[0]
+        ids = ledger.columns.job_id[ranking.rows[chosen]].tolist()
+        entries = list(zip(zip(*(column[chosen].tolist() for column in ranking.keys), strict=True), ids, strict=True))
+        class_rows = ledger.columns.class_row[ranking.rows[chosen]]
         shapes = ledger.classes.shape_rows[class_rows].tolist()
         for pool, rates in enumerate(ledger.classes.rates[class_rows].T.tolist()):
             by_shape = defaultdict[int, list[tuple[QueueKey, JobId]]](list)
@@ -181,10 +181,10 @@ class RankOrdering:
         if not waiting.any():
             return
         ranking = self._rank_all()
-        those = waiting[ranking.rows].nonzero()[0]
-        rows = ranking.rows[those]
+        chosen = waiting[ranking.rows].nonzero()[0]
+        rows = ranking.rows[chosen]
         job_ids, class_rows = ledger.columns.job_id[rows].tolist(), ledger.columns.class_row[rows].tolist()
-        ranks = zip(*(column[those].tolist() for column in ranking.keys[:2]), strict=True)
+        ranks = zip(*(column[chosen].tolist() for column in ranking.keys[:2]), strict=True)
         large_enough = {class_row: self._pools_large_enough(class_row) for class_row in set(class_rows)}
         lasts = self._last_ranks(ranking)
         last_of_all, looked_at = max(lasts, default=(-inf, -inf)), [0] * len(lasts)

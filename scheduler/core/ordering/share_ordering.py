@@ -117,7 +117,7 @@ class ShareOrdering:
             return
         shapes = ledger.classes.shape_rows[columns.class_row[rows]]
         keys = columns.job_id[rows], columns.submitted_at[rows], -columns.priority_class[rows], shapes
-        order = np.lexsort(keys)  # what no pool sorts otherwise; those of one form and priority are a group
+        order = np.lexsort(keys)  # within a pool, jobs of one shape and priority form a group
         rows, shapes = rows[order], shapes[order]
         priority = -columns.priority_class[rows]
         group = np.append(0, ((shapes[1:] != shapes[:-1]) | (priority[1:] != priority[:-1])).cumsum())
@@ -126,14 +126,14 @@ class ShareOrdering:
         tolerated_s = self._tolerated_s(rows)
         for pool in range(columns.pools):
             entitled = columns.entitled[rows, pool] > 0
-            those = (entitled | ((rates[:, pool] > 0) & (rates[:, pool] >= enough))).nonzero()[0]
-            tier = np.where(entitled[those], ENTITLED, SCAVENGER)
-            behind = -(np.round(columns.owed[rows[those], pool] - tolerated_s[those]) + 0.0)
-            order = np.lexsort((behind, 2 * group[those] + tier))
-            those, tier, behind = those[order], tier[order], behind[order]
-            key = priority[those], tier, behind, columns.submitted_at[rows[those]], columns.job_id[rows[those]]
-            for first, end in _equal_runs(shapes[those]):
-                queues.queue(pool, int(shapes[those[first]])).plan(_queue_entries(key, first, end))
+            chosen = (entitled | ((rates[:, pool] > 0) & (rates[:, pool] >= enough))).nonzero()[0]
+            tier = np.where(entitled[chosen], ENTITLED, SCAVENGER)
+            behind = -(np.round(columns.owed[rows[chosen], pool] - tolerated_s[chosen]) + 0.0)
+            order = np.lexsort((behind, 2 * group[chosen] + tier))
+            chosen, tier, behind = chosen[order], tier[order], behind[order]
+            key = priority[chosen], tier, behind, columns.submitted_at[rows[chosen]], columns.job_id[rows[chosen]]
+            for first, end in _equal_runs(shapes[chosen]):
+                queues.queue(pool, int(shapes[chosen[first]])).plan(_queue_entries(key, first, end))
 
     def _arrears_s(self, job: JobRecord, pool: int) -> float:
         """Accelerator-seconds that the job is owed on the pool beyond what is tolerated."""

@@ -319,9 +319,9 @@ class SpendingMeter:
     def text(self, account: SpendingAccount) -> str:
         """An account's limits in words."""
         whose = account.name or "the cluster"
-        told = (f"{whose}: {spent:.2f} of {limit:.2f} USD spent{of}" for spent, limit, of in self.spent_now(account))
+        limits = (f"{whose}: {spent:.2f} of {limit:.2f} USD spent{of}" for spent, limit, of in self.spent_now(account))
         running = f"{account.usd_per_h:.2f} USD/h is running"
-        return f"{'; '.join(told)}; {running}, stopping it may cost {self.committed_usd(account):.2f} USD"
+        return f"{'; '.join(limits)}; {running}, stopping it may cost {self.committed_usd(account):.2f} USD"
 
     def check(self, account: SpendingAccount) -> bool:
         """Close or open an account by what is spent and committed. True if that changed."""

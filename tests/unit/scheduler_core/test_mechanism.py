@@ -37,8 +37,8 @@ def test_the_rules_name_the_mechanism_and_it_settles_every_event() -> None:
 def test_a_speed_that_is_told_is_not_rounded_and_one_that_is_measured_is() -> None:
     """Noise must not make every solve different from the last; a table has none."""
     table, kind = ThroughputTable(), Kind("net")
-    assert table.tell(kind, "a100", 1, 1.23456789)
-    assert not table.tell(kind, "a100", 1, 1.23456789)
+    assert table.set_known(kind, "a100", 1, 1.23456789)
+    assert not table.set_known(kind, "a100", 1, 1.23456789)
     assert table.speed(kind, "a100", 1, {}).steps_per_s == 1.23456789
     assert table.speed(kind, "a100", 1, {}).source is SpeedSource.MEASURED
     table.measure(kind, "b100", 1, 1.23456789)
