@@ -37,7 +37,7 @@ def _run(data: Path, lag: float, count: int) -> Measured:
     prepared = on_three_types(rows, RoundRules(round_s=360.0, resolve_min_s=360.0, tolerated_lag=lag))
     roster = JobBaselines(prepared.scenario.pools, prepared.scenario.truth)
     ended: list[JobMetrics] = []
-    result = simulate(list(roster.watched(prepared.jobs)), prepared.scenario, sink=ended.append)
+    result = simulate(list(roster.recorded(prepared.jobs)), prepared.scenario, sink=ended.append)
     held_s = sum(meter.held_s for meter in result.pools)
     running_s = sum(meter.running_s for meter in result.pools)
     jct_s = np.array([job.jct_s for job in ended])

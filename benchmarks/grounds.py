@@ -98,7 +98,7 @@ def priced_bound_s(source: WorkloadSource, cluster: str) -> float:
     """What no schedule's mean completion time of all jobs can go below, by prices over time."""
     ready = prepare_run(RunSpec(source, cluster, "walras", 0, BoundsChoice.NONE))
     roster = JobBaselines(ready.scenario.pools, ready.scenario.truth)
-    ids = [job.request.job_id for job in roster.watched(ready.jobs)]
+    ids = [job.request.job_id for job in roster.recorded(ready.jobs)]
     return flow_time_bound(roster.instance(ids), interval_s=_PRICED_S, steps=_PRICED_STEPS).mean_s
 
 
@@ -122,7 +122,7 @@ def serve(
     simulation = Simulation(change(ready.scenario))
     simulation.scenario = hearsay(simulation.scenario)  # the world is made, the scheduler not yet told of it
     began = process_time()
-    result = simulation.run(retell(roster.watched(ready.jobs)))
+    result = simulation.run(retell(roster.recorded(ready.jobs)))
     cpu_s = process_time() - began
     assert not result.violations, f"{policy}: {result.violations[:3]}"
     assert not result.unfinished, f"{policy}: {len(result.unfinished)} jobs did not end"

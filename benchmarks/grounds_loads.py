@@ -27,7 +27,7 @@ def full_per_h(jobs: int, gangs: bool, seeds: range) -> float:
 def _full_per_h(jobs: int, gangs: bool, seed: int) -> float:
     ready = prepare_run(RunSpec(_made(jobs, gangs, 0.0), CLUSTER, "walras", seed, BoundsChoice.NONE))
     roster = JobBaselines(ready.scenario.pools, ready.scenario.truth)
-    ids = [job.request.job_id for job in roster.watched(ready.jobs)]
+    ids = [job.request.job_id for job in roster.recorded(ready.jobs)]
     return jobs * 3600.0 / _busy_s(roster.instance(ids))
 
 

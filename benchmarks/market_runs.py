@@ -138,4 +138,4 @@ def run(work: Jobs, pools: Sequence[PoolModel], delay_usd_per_h: float) -> RunSu
     truth = GroundTruth(work.speeds, default_costs=_COSTS)
     scenario = Scenario(tuple(pools), truth, PolicySpec("walras"), rules)
     roster = JobBaselines(scenario.pools, truth)
-    return summarise_run(simulate(roster.watched(work.jobs), scenario), SummaryContext(roster))
+    return summarise_run(simulate(roster.recorded(work.jobs), scenario), SummaryContext(roster))

@@ -79,7 +79,7 @@ def losses(weather: Weather, seed: int = 0) -> list[float]:
     rules = RoundRules(resolve_min_s=1.0, delay_usd_per_h=10.0)
     simulation, watch = Simulation(Scenario((model,), truth, PolicySpec("walras"), rules, seed=seed)), _Watch()
     simulation.world.on_begin.append(watch.begun)
-    result = simulation.run(jobs, watch.hear)
+    result = simulation.run(jobs, watch.record)
     assert not result.violations, result.violations
     assert not result.unfinished, "every job ends"
     return watch.lost_s

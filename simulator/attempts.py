@@ -22,24 +22,24 @@ SIGTERM = 15
 
 @dataclass(frozen=True, slots=True)
 class WorldParameters:
-    """How the world behaves where nothing goes wrong. Everything that is not here comes from the truth."""
+    """How the simulated world behaves apart from faults. `GroundTruth` has the speeds and costs of kinds."""
 
-    #: A running attempt reports its steps this often; inf: never (policies that need no progress).
+    #: Time between two progress reports of a running attempt; inf: it sends none (for policies that need no progress).
     report_s: float = inf
-    #: Of these reports the scheduler hears the first, the first that knows a speed, and then one in this long.
-    tell_s: float = 0.0
-    #: Length of one window of steps that a job measures its speed over, and steps after a start that are not measured.
+    #: The scheduler receives the first report, the first one with a speed, and later at most one per this time.
+    forward_every_s: float = 0.0
+    #: A job measures its speed over windows of this length, and leaves out this number of steps after a start.
     window_s: float = 1.0
     unmeasured_steps: float = 0.0
-    #: Standard deviation of the logarithm of what an attempt's start and exit take against the kind's costs.
+    #: Standard deviation of log(an attempt's start and exit times / its kind's costs).
     cost_noise: float = 0.0
-    #: Standard deviation of the logarithm of an attempt's speed against the table.
+    #: Standard deviation of log(an attempt's speed / the true speed of its kind).
     speed_noise: float = 0.0
-    #: Relative standard deviation of a reported speed against the attempt's own.
+    #: Relative standard deviation of a reported speed around the attempt's own.
     report_noise: float = 0.0
-    #: Command to answer, per machine of a gang.
+    #: Time between a prepare command and a machine's answer.
     prepare_s: float = 0.0
-    #: Part of starts and preparations that a machine refuses.
+    #: Probability that a machine refuses a start or a preparation.
     refused: float = 0.0
 
 
@@ -48,35 +48,35 @@ class SimAttemptPhase(Enum):
     #: All ranks are up; the first step has not begun.
     WARMING_UP = "warming up"
     RUNNING = "running"
-    #: Writes a checkpoint and goes on.
+    #: Writes a checkpoint; steps continue afterwards.
     SAVING = "saving"
-    #: Was told to stop, or has nothing left to do.
+    #: Was revoked, or its work is done; its processes are exiting.
     STOPPING = "stopping"
-    #: Its machine died; nobody knows yet.
+    #: Its machine died; the scheduler does not know yet.
     DEAD = "dead"
 
 
 class JobProgress:
-    """A job that has been submitted and has not ended."""
+    """The progress of a job between submission and end."""
 
-    __slots__ = ("failed", "lost_steps", "plan", "ran_on", "run", "saved_steps", "steps", "worked_steps")
+    __slots__ = ("failed", "last_nodes", "lost_steps", "plan", "run", "saved_steps", "steps", "worked_steps")
 
     def __init__(self, plan: SimulatedJob) -> None:
         self.plan = plan
         self.run: SimAttempt | None = None
-        #: Machines of its newest attempt, where it costs something to change them.
-        self.ran_on: frozenset[NodeId] = frozenset()
-        #: Steps behind it now, and by its last recorded checkpoint.
+        #: Machines of the newest attempt; recorded only where a migration costs time.
+        self.last_nodes: frozenset[NodeId] = frozenset()
+        #: Steps done now, and steps in the last recorded checkpoint.
         self.steps = 0.0
         self.saved_steps = 0.0
-        #: Steps ever made (speed x time), and those of them that were lost with an attempt.
+        #: All steps ever made (speed x time), and the part of them that was lost with an attempt.
         self.worked_steps = 0.0
         self.lost_steps = 0.0
-        #: How often each planned failure happened.
+        #: How often each planned failure has happened.
         self.failed = [0] * len(plan.failures)
 
 
-#: Steps behind a job -> its speed from there on, and how far that lasts.
+#: Maps the steps that a job has done to its speed from there on, and to the step at which that speed ends.
 SpeedCurve = Callable[[float], SpeedSegment]
 
 
@@ -86,74 +86,74 @@ class SimAttempt:
     __slots__ = (
         "alone_rate",
         "attempt",
+        "attempt_pace",
         "base_at",
         "base_steps",
         "costs",
-        "cut",
         "full_rate",
-        "held",
         "job",
-        "law",
         "next_report_at",
         "next_save_at",
-        "own_pace",
         "partner",
         "parts",
         "phase",
         "productive_s",
         "rate",
         "reported",
-        "speed_told",
+        "reported_at",
+        "segment_end_steps",
+        "speed_curve",
+        "speed_reported",
         "timer",
-        "told_at",
-        "turns_at",
+        "undelivered",
+        "unreachable",
         "up_at",
     )
 
     def __init__(
-        self, job: JobProgress, attempt: int, parts: list[HeldDevices], law: SpeedCurve, costs: AttemptCosts
+        self, job: JobProgress, attempt: int, parts: list[HeldDevices], speed_curve: SpeedCurve, costs: AttemptCosts
     ) -> None:
         self.job = job
         self.attempt = attempt
         self.parts = parts
-        #: The attempt on the same accelerators, if two share them: speeds are others then than alone.
+        #: The attempt that shares the same accelerators, if any; both then run at co-located speeds.
         self.partner: SimAttempt | None = None
-        #: Part of its speed that it works at whatever its machines do.
-        self.own_pace = 1.0
-        #: Its speed by the steps behind the job: alone on its accelerators, on machines that are well.
-        self.law = law
-        self.alone_rate, self.turns_at = law(job.steps)
-        #: Speed as it is, and as it would be on machines that are well.
+        #: Factor on its speed for reasons of its own (data, neighbours), in (0, 1].
+        self.attempt_pace = 1.0
+        #: Its speed by steps done: alone on its accelerators, on healthy machines.
+        self.speed_curve = speed_curve
+        self.alone_rate, self.segment_end_steps = speed_curve(job.steps)
+        #: Speed on healthy machines, and the present speed.
         self.full_rate = self.alone_rate
         self.rate = self.full_rate * self.pace
         self.costs = costs
         self.phase = SimAttemptPhase.STARTING
-        #: Since when steps are made that `job.steps` does not hold yet (RUNNING only).
+        #: RUNNING only: steps made since this instant are not in `job.steps` yet.
         self.base_at = 0.0
-        #: Steps behind the job when this attempt began, and when its ranks were up.
+        #: Steps of the job when this attempt began, and the instant at which its ranks were up.
         self.base_steps = job.steps
         self.up_at = inf
-        #: Seconds in which steps were made.
+        #: Seconds spent making steps.
         self.productive_s = 0.0
         self.next_report_at = inf
         self.next_save_at = inf
-        #: What the scheduler has heard: anything, a speed, and when it heard last.
+        #: Whether the scheduler received a report, and one with a speed; the instant of the last report.
         self.reported = False
-        self.speed_told = False
-        self.told_at = -inf
+        self.speed_reported = False
+        self.reported_at = -inf
         self.timer: Timer | None = None
-        #: Machines of it that nobody reaches, and what it would have told meanwhile.
-        self.cut = 0
-        self.held: list[Event] = []
+        #: Number of its machines that are cut off, and the events that could not be delivered meanwhile.
+        self.unreachable = 0
+        self.undelivered: list[Event] = []
 
     @property
     def pace(self) -> float:
-        """A gang goes at the pace of its slowest machine, and at its own."""
-        return min([node.pace for node, _ in self.parts]) * self.own_pace
+        """The factor on its speed: that of its slowest machine times its own."""
+        return min([node.pace for node, _ in self.parts]) * self.attempt_pace
 
 
 class AttemptSimulator:
-    """Lets attempts live. Its methods named in the past tense are what happens to them; they answer what is told."""
+    """Simulates the lives of attempts. Methods that timers call return the events that the scheduler receives."""
 
     def __init__(
         self, engine: Engine, machines: SimulatedMachines, model: WorldParameters, streams: RandomStreams
@@ -163,20 +163,20 @@ class AttemptSimulator:
         self._model = model
         self._reports = streams.stream("reports")
 
-    # -- what is done to an attempt
+    # -- called by the world
 
     def begin(self, now: float, run: SimAttempt) -> None:
-        """Its processes start; it holds its accelerators from now on."""
-        self._take_place(run)
-        run.timer = self._engine.schedule(now + run.costs.start_s, self._up, run)
+        """Starts its processes; it holds its accelerators from now on."""
+        self._hold_devices(run)
+        run.timer = self._engine.schedule(now + run.costs.start_s, self._ranks_up, run)
 
-    def _take_place(self, run: SimAttempt) -> None:
+    def _hold_devices(self, run: SimAttempt) -> None:
         run.job.run = run
         beside = None if run.partner is None else run.partner.job.plan.request.job_id
         self._machines.hold(run.job.plan.request.job_id, run.parts, beside)
 
     def set_rate(self, now: float, run: SimAttempt, full_rate: float) -> None:
-        """It goes on at another speed (`full_rate`: on machines that are well), or its machines at another pace."""
+        """Continues at another speed (`full_rate`: on healthy machines), or at a changed pace of its machines."""
         self._settle(now, run)
         run.full_rate = full_rate
         run.rate = full_rate * run.pace
@@ -184,7 +184,7 @@ class AttemptSimulator:
             self._await_next(run)
 
     def stop(self, now: float, run: SimAttempt, grace_s: float) -> None:
-        """It is asked to save and stop, and killed if that takes longer than the grace."""
+        """Makes it save and stop, and kills it if that takes longer than the grace period."""
         if run.phase in (SimAttemptPhase.STOPPING, SimAttemptPhase.DEAD):
             return
         phase, checkpoint_s = run.phase, run.costs.checkpoint_s
@@ -194,24 +194,24 @@ class AttemptSimulator:
         self._settle(now, run)
         run.phase = SimAttemptPhase.STOPPING
         if phase in (SimAttemptPhase.STARTING, SimAttemptPhase.WARMING_UP) or checkpoint_s is None:
-            self._then(run, now, self._killed(SIGTERM))
+            self._set_timer(run, now, self._killed(SIGTERM))
         elif saved_at - now <= grace_s:
-            self._then(run, saved_at, self._saved_to_stop)
+            self._set_timer(run, saved_at, self._saved_to_stop)
         else:
-            self._then(run, now + grace_s, self._killed(SIGKILL))
+            self._set_timer(run, now + grace_s, self._killed(SIGKILL))
 
     def kill(self, at: float, run: SimAttempt) -> None:
-        """Its processes are gone and can tell nobody; it holds its accelerators until that is known."""
+        """Ends its processes without a report; it holds its accelerators until the scheduler knows."""
         if run.phase is SimAttemptPhase.DEAD:
             return
         self._settle(at, run)
         run.phase = SimAttemptPhase.DEAD
-        run.held = []
+        run.undelivered = []
         if run.timer is not None:
             self._engine.cancel(run.timer)
 
-    def over(self, run: SimAttempt) -> None:
-        """It is known to be over: its accelerators are free."""
+    def release(self, run: SimAttempt) -> None:
+        """Frees its accelerators: the scheduler knows that it has ended."""
         if run.timer is not None:
             self._engine.cancel(run.timer)
         if run.partner is not None:
@@ -221,35 +221,35 @@ class AttemptSimulator:
         run.job.run = None
         self._machines.free(run.job.plan.request.job_id, run.parts)
 
-    # -- what comes from outside
+    # -- arrivals
 
     def arrived(self, at: float) -> Iterable[Event]:
-        """Jobs have been submitted, all that are at this instant. Attempts of their own pace do not care."""
+        """Called after all jobs of one instant were submitted. Only time models in rounds react."""
         return ()
 
     def no_more_arrivals(self) -> None:
-        """The workload is at its end."""
+        """Called once, when the workload has no more jobs."""
 
-    # -- what happens to it
+    # -- called by timers
 
-    def _up(self, at: float, run: SimAttempt) -> Iterable[Event]:
+    def _ranks_up(self, at: float, run: SimAttempt) -> Iterable[Event]:
         run.phase = SimAttemptPhase.WARMING_UP
         run.up_at = at
         if run.costs.warm_up_s > 0:
-            self._then(run, at + run.costs.warm_up_s, self._warm)
+            self._set_timer(run, at + run.costs.warm_up_s, self._warmed_up)
         else:
-            self._go_on(at, run)
-        return self._tell(run, AttemptStarted(at, run.job.plan.request.job_id, run.attempt))
+            self._make_steps(at, run)
+        return self._deliver(run, AttemptStarted(at, run.job.plan.request.job_id, run.attempt))
 
-    def _warm(self, at: float, run: SimAttempt) -> Iterable[Event]:
-        self._go_on(at, run)
+    def _warmed_up(self, at: float, run: SimAttempt) -> Iterable[Event]:
+        self._make_steps(at, run)
         return ()
 
-    def _go_on(self, at: float, run: SimAttempt) -> None:
-        """(Again) makes steps, from now."""
+    def _make_steps(self, at: float, run: SimAttempt) -> None:
+        """Begins to make steps, or continues after a checkpoint."""
         run.phase = SimAttemptPhase.RUNNING
         if run.next_report_at == inf and self._model.report_s < inf:
-            # Reports keep the beat that began with the ranks.
+            # Reports are sent at multiples of `report_s` after the ranks were up.
             beats = (at - run.up_at) // self._model.report_s + 1
             run.next_report_at = run.up_at + beats * self._model.report_s
         run.base_at = at
@@ -258,30 +258,30 @@ class AttemptSimulator:
         self._await_next(run)
 
     def _await_next(self, run: SimAttempt) -> None:
-        """Set the timer for whatever comes first: a report, a checkpoint, a failure, the end."""
+        """Sets the timer for the next event: a report, a checkpoint, a failure, another speed, or the end."""
         act: Action = self._finished
         target = run.job.plan.steps
         for index, failure in enumerate(run.job.plan.failures):
             due = failure.times is None or run.job.failed[index] < failure.times
             if due and run.job.steps <= failure.at_steps < target:
                 target, act = failure.at_steps, self._failing(index, failure)
-        if run.job.steps < run.turns_at < target:
-            target, act = run.turns_at, self._turned
+        if run.job.steps < run.segment_end_steps < target:
+            target, act = run.segment_end_steps, self._segment_ended
         at = run.base_at + (target - run.job.steps) / run.rate if run.rate > 0 else inf
         if run.next_save_at < at:
             at, act = run.next_save_at, self._save
         if run.next_report_at < at:
             at, act = run.next_report_at, self._report
         if at < inf:
-            self._then(run, max(at, self._engine.now), act)
+            self._set_timer(run, max(at, self._engine.now), act)
 
-    def _then(self, run: SimAttempt, at: float, act: Action) -> None:
+    def _set_timer(self, run: SimAttempt, at: float, act: Action) -> None:
         if run.timer is not None:
             self._engine.cancel(run.timer)
         run.timer = self._engine.schedule(at, act, run)
 
     def _settle(self, at: float, run: SimAttempt) -> None:
-        """Put the steps made until now into the job's counter."""
+        """Adds the steps made until now to the job's counter."""
         if run.phase is SimAttemptPhase.RUNNING:
             made_s = at - run.base_at
             run.base_at = at
@@ -289,11 +289,11 @@ class AttemptSimulator:
             run.job.worked_steps += made_s * run.rate
             run.job.steps += made_s * run.rate
 
-    def _turned(self, at: float, run: SimAttempt) -> Iterable[Event]:
-        """It has come so far that its speed is another from here on."""
+    def _segment_ended(self, at: float, run: SimAttempt) -> Iterable[Event]:
+        """The speed changes at this step."""
         self._settle(at, run)
-        run.job.steps = run.turns_at  # not a rounding error more or less
-        run.alone_rate, run.turns_at = run.law(run.job.steps)
+        run.job.steps = run.segment_end_steps  # not a rounding error more or less
+        run.alone_rate, run.segment_end_steps = run.speed_curve(run.job.steps)
         if run.partner is None:
             self.set_rate(at, run, run.alone_rate)
         else:
@@ -304,15 +304,15 @@ class AttemptSimulator:
         self._settle(at, run)
         run.next_report_at = at + self._model.report_s
         self._await_next(run)
-        return self._tell(run, self._progress(at, run)) if self._is_news(at, run) else ()
+        return self._deliver(run, self._progress(at, run)) if self._is_forwarded(at, run) else ()
 
-    def _is_news(self, at: float, run: SimAttempt) -> bool:
-        if not run.reported or (not run.speed_told and self._windows(run)):
+    def _is_forwarded(self, at: float, run: SimAttempt) -> bool:
+        if not run.reported or (not run.speed_reported and self._windows(run)):
             return run.job.steps - run.base_steps >= 1.0
-        return at + 1e-9 >= run.told_at + self._model.tell_s
+        return at + 1e-9 >= run.reported_at + self._model.forward_every_s
 
     def _windows(self, run: SimAttempt) -> int:
-        """Windows of steps measured so far."""
+        """Number of windows of steps measured so far."""
         measured_s = run.productive_s - self._model.unmeasured_steps / run.rate if run.rate > 0 else 0.0
         return max(0, int(measured_s / self._model.window_s + 1e-9))
 
@@ -320,20 +320,20 @@ class AttemptSimulator:
         samples = self._windows(run)
         rate = run.rate * (1.0 + self._reports.gauss(0.0, self._model.report_noise)) if samples else None
         start_s = None if run.reported else run.costs.start_s + run.costs.warm_up_s
-        run.reported, run.told_at = True, at
-        run.speed_told = run.speed_told or samples > 0
+        run.reported, run.reported_at = True, at
+        run.speed_reported = run.speed_reported or samples > 0
         return AttemptProgressed(at, run.job.plan.request.job_id, run.attempt, run.job.steps, rate, samples, start_s)
 
     def _save(self, at: float, run: SimAttempt) -> Iterable[Event]:
         self._settle(at, run)
         run.phase = SimAttemptPhase.SAVING
         run.next_save_at = inf
-        self._then(run, at + (run.costs.checkpoint_s or 0.0), self._saved)
+        self._set_timer(run, at + (run.costs.checkpoint_s or 0.0), self._saved)
         return ()
 
     def _saved(self, at: float, run: SimAttempt) -> Iterable[Event]:
-        self._go_on(at, run)
-        return self._tell(run, self._checkpoint(at, run))
+        self._make_steps(at, run)
+        return self._deliver(run, self._checkpoint(at, run))
 
     def _checkpoint(self, at: float, run: SimAttempt) -> CheckpointRecorded:
         took_s = run.costs.checkpoint_s or 0.0
@@ -354,10 +354,10 @@ class AttemptSimulator:
         return fail
 
     def _saved_to_stop(self, at: float, run: SimAttempt) -> Iterable[Event]:
-        return (*self._tell(run, self._checkpoint(at, run)), *self._exit(at, run, exit_code=EXIT_CHECKPOINTED))
+        return (*self._deliver(run, self._checkpoint(at, run)), *self._exit(at, run, exit_code=EXIT_CHECKPOINTED))
 
     def _exit(self, at: float, run: SimAttempt, exit_code: int) -> Iterable[Event]:
-        """Nothing is left to do; its processes take their time to go."""
+        """Exits after the time that its processes take to end."""
         if run.costs.exit_s <= 0:
             return self._ended(at, run, exit_code=exit_code)
         run.phase = SimAttemptPhase.STOPPING
@@ -365,7 +365,7 @@ class AttemptSimulator:
         def gone(at: float, run: SimAttempt) -> Iterable[Event]:
             return self._ended(at, run, exit_code=exit_code)
 
-        self._then(run, at + run.costs.exit_s, gone)
+        self._set_timer(run, at + run.costs.exit_s, gone)
         return ()
 
     def _killed(self, signal: int) -> Action:
@@ -377,20 +377,20 @@ class AttemptSimulator:
     def _ended(
         self, at: float, run: SimAttempt, exit_code: int | None = None, signal: int | None = None
     ) -> Iterable[Event]:
-        """The last process is gone: what is told last, and the accelerators are free."""
+        """The last process has ended: returns the last events, and frees the accelerators."""
         job_id = run.job.plan.request.job_id
         node_id = run.parts[0][0].node_id if exit_code not in (0, EXIT_CHECKPOINTED) else None
         last: list[Event] = []
         if run.productive_s > 0 and self._model.report_s < inf:
             last.append(self._progress(at, run))
         last.append(AttemptEnded(at, job_id, run.attempt, EndCause.EXITED, exit_code, signal, node_id, run.job.steps))
-        if not run.cut:
-            self.over(run)
-        return self._tell(run, *last)
+        if not run.unreachable:
+            self.release(run)
+        return self._deliver(run, *last)
 
-    def _tell(self, run: SimAttempt, *events: Event) -> Iterable[Event]:
-        """What the scheduler hears now; while a machine is cut off it hears nothing, and everything later."""
-        if run.cut:
-            run.held.extend(events)
+    def _deliver(self, run: SimAttempt, *events: Event) -> Iterable[Event]:
+        """Returns the events to deliver now; while a machine is cut off, keeps them for later and returns none."""
+        if run.unreachable:
+            run.undelivered.extend(events)
             return ()
         return events

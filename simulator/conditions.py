@@ -203,7 +203,7 @@ class CrashConditions(FileModel):
 
 
 class LengthConditions(FileModel):
-    """What the scheduler is told of lengths: nothing, or what the workload states times factor and noise."""
+    """What the scheduler knows of lengths: nothing, or the workload's length times factor and noise."""
 
     told: bool = True
     spread: _Noise = 0.0
@@ -235,7 +235,7 @@ class Conditions(FileModel):
     speeds_told: bool = True
     #: How often jobs report; None: never.
     report_every: PositiveLength | None = None
-    #: Speeds that nobody measured are predicted, so long after something new at the earliest; None: they are not.
+    #: Least time between two predictions of unmeasured speeds; None: speeds are not predicted.
     predict_every: PositiveLength | None = None
     #: Of kinds, from which speeds are predicted; samples of a step are those of each accelerator.
     facts: Annotated[dict[ShownName, FactsSpec], Field(max_length=10_000)] = Field(default_factory=dict)
@@ -284,7 +284,7 @@ class Conditions(FileModel):
             ),
             faults=_fault_model(self.faults),
             incidents=(*scenario.incidents, *_scheduled_incidents(self.incidents, scenario.pools)),
-            mishaps=RandomFailures(
+            random_failures=RandomFailures(
                 self.cancellations.part, self.cancellations.after,
                 self.crashes.part, self.crashes.exit_code, self.crashes.times,
             ),
@@ -307,7 +307,7 @@ class Conditions(FileModel):
         return PredictionSettings(self.predict_every, specs_by_accelerator(load_catalog()), facts)
 
     def _limits(self, limits: RunLimits) -> RunLimits:
-        """Where chance goes on for ever, a run in which nothing can get on is still to end."""
+        """Bounds a run with endless random faults, in which jobs may never end."""
         faults = self.faults
         every = (faults.death_every, faults.cut_off_every, faults.slow_every, faults.attempt_slow_every)
         goes_on = (any(every) and faults.until is None) or any(each.reprice_every for each in self.markets.values())
@@ -334,7 +334,7 @@ def _fault_model(faults: FaultConditions) -> FaultModel:
 
 
 def _check_kinds(field: str, named: Mapping[str, object], truth: GroundTruth) -> None:
-    """What is said of a kind that no job has would be forgotten in silence."""
+    """Rejects entries for kinds that no job has, which would have no effect."""
     if not named:
         return
     known = sorted({str(kind) for kind in (*(key.kind for key in truth.speeds), *truth.laws, *truth.costs)})

@@ -22,7 +22,7 @@ from scheduler.core.events import Event, Proposal, Solved, Woke
 
 
 class RandomStreams:
-    """The random streams of one simulated run, made when first asked for."""
+    """The random streams of one simulated run, each made at its first use."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
@@ -43,19 +43,19 @@ _CANCELLED_MIN = 1024
 
 
 class EventHandler(Protocol):
-    """What the engine drives: `SchedulerCore`, or a script in a test."""
+    """Receives events and answers with commands: `SchedulerCore`, or a script in a test."""
 
     def handle(self, event: Event) -> list[Command]:
-        """Take one event; answer what is to be done."""
+        """Handles one event and returns the commands that follow."""
         ...
 
 
-#: Something that happens at an instant: changes the simulated world and tells what the scheduler hears of it.
+#: What a timer calls at its instant: changes the simulated world and returns the events for the scheduler.
 Action = Callable[[float, Any], Iterable[Event]]
 
 
 class Timer:
-    """One thing on the heap. `act` is None once it has happened or was cancelled."""
+    """An entry of the heap. `act` is None after it has fired or was cancelled."""
 
     __slots__ = ("act", "at", "subject")
 
@@ -70,7 +70,7 @@ class SolveClock(StrEnum):
 
     ZERO = "zero"
     FIXED = "fixed"
-    #: As long as it took on this machine: honest, and not reproducible.
+    #: The real time on this machine: realistic, but not reproducible.
     MEASURED = "measured"
 
 
@@ -91,11 +91,11 @@ class SolveTime:
 class RunOutcome(StrEnum):
     """Why a run ended."""
 
-    #: Somebody called `stop`: normally because every job has ended.
+    #: `stop` was called: normally because every job has ended.
     COMPLETE = "complete"
-    #: Nothing is left that could happen.
+    #: The heap is empty.
     EXHAUSTED = "exhausted"
-    #: The scheduler wakes again and again, nothing else is under way, and it decides nothing.
+    #: The scheduler wakes again and again without a decision, and no other timer is pending.
     STALLED = "stalled"
     TIME_LIMIT = "time_limit"
     EVENT_LIMIT = "event_limit"
@@ -103,7 +103,7 @@ class RunOutcome(StrEnum):
 
 @dataclass(slots=True)
 class SolveStats:
-    """What the solver did, in real seconds of this machine."""
+    """Solver statistics, in real seconds of this machine."""
 
     solves: int = 0
     real_s: float = 0.0
@@ -113,7 +113,7 @@ class SolveStats:
 
 @dataclass(frozen=True, slots=True)
 class RunLimits:
-    """Where a run ends at the latest."""
+    """Limits at which a run ends, whatever is unfinished."""
 
     until_at: float = inf
     max_events: float = inf
@@ -122,8 +122,8 @@ class RunLimits:
 class Engine:
     """The clock, the heap and the dispatch.
 
-    `on_command` maps a command type to whoever carries it out, `on_event` lets observers see an event before the core
-    does, and `recorder` (if set) sees each event with the commands it led to.
+    `on_command` maps a command type to the function that carries it out, `on_event` calls observers before the core
+    handles an event, and `recorder` (if set) receives each event with the commands that followed.
     """
 
     def __init__(
@@ -148,10 +148,10 @@ class Engine:
         self._quiet_wakes = 0
         self._stopped = False
 
-    # -- what the world uses
+    # -- used by the world
 
     def schedule(self, at: float, act: Action, subject: Any = None) -> Timer:
-        """Let `act(at, subject)` happen at `at` (never before now). Equal instants happen in the order scheduled."""
+        """Schedules `act(at, subject)` at `at` (not before now). Equal instants fire in the order scheduled."""
         assert at >= self.now, f"scheduled for {at}, but it is {self.now} already"
         timer = Timer(at, act, subject)
         self._sequence += 1
@@ -159,7 +159,7 @@ class Engine:
         return timer
 
     def cancel(self, timer: Timer) -> None:
-        """Make sure that it will not happen; harmless if it has."""
+        """Cancels the timer; does nothing if it has fired."""
         if timer.act is None:
             return
         timer.act = None
@@ -172,7 +172,7 @@ class Engine:
             self._cancelled = 0
 
     def send(self, event: Event) -> None:
-        """Hand the core an event that happens now, and carry out what it says."""
+        """Sends the core an event of this instant, and carries out its commands."""
         self.events += 1
         observe = self.on_event.get(type(event))
         if observe is not None:
@@ -185,13 +185,13 @@ class Engine:
             carry_out[type(command)](at, command)
 
     def stop(self) -> None:
-        """End the run after the present event."""
+        """Ends the run after the present event."""
         self._stopped = True
 
     # -- the loop
 
     def run(self, limits: RunLimits | None = None) -> RunOutcome:
-        """Let things happen until somebody stops it, nothing is left, or a limit is reached."""
+        """Fires timers until `stop` is called, none is left, or a limit is reached."""
         limits = limits if limits is not None else RunLimits()
         heap, until_at, max_events = self._heap, limits.until_at, limits.max_events
         while heap:
@@ -211,12 +211,12 @@ class Engine:
                 continue
             self.now = at
             subject = timer.subject
-            timer.act = timer.subject = None  # who holds a timer of its own is not held by it: no cycle is left behind
+            timer.act = timer.subject = None  # breaks the cycle between a timer and its owner
             for event in act(at, subject):
                 self.send(event)
         return RunOutcome.COMPLETE if self._stopped else RunOutcome.EXHAUSTED
 
-    # -- commands that concern time itself
+    # -- commands about time
 
     def _wake_at(self, now: float, command: WakeAt) -> None:
         # Only the earliest wake counts: a core that still needs the later one asks again when it wakes.
@@ -232,7 +232,7 @@ class Engine:
         self._wake = None
         alone = len(self._heap) == self._cancelled
         scheduled_by_world = self._sequence - self._own
-        # With nothing under way, and nothing set under way since the last wake, waiting is all that goes on.
+        # No other timer is pending, and none was scheduled since the last wake: the scheduler only waits.
         self._quiet_wakes = self._quiet_wakes + 1 if alone and scheduled_by_world == self._scheduled_before else 0
         self._scheduled_before = scheduled_by_world
         return (Woke(at),)

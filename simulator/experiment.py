@@ -56,8 +56,8 @@ def load_experiment(
 
     `speeds_path` is a throughput table for a trace, or a YAML file of laws; without it, a Gavel trace takes the
     `throughputs/simulation_throughputs.json` beside its folder, if that is there. `format` names the workload's format
-    where its ending and first line do not tell; `reading` says what may be done about bad rows of a trace. Raises
-    ConfigError (a UserError) for anything a person has to mend.
+    where its ending and first line do not decide it; `reading` says how to handle bad rows of a trace. Raises
+    ConfigError (a UserError) for anything that a user has to correct.
     """
     cluster = load_yaml(cluster_path, ClusterConfig)
     known = find_format(format) if format is not None else detect_format(workload_path)
@@ -124,7 +124,7 @@ def trace_experiment(trace: Trace, cluster: ClusterConfig, speeds_path: str | Pa
 
 
 def speeds_path_of(trace: Trace, speeds_path: str | Path | None) -> str | Path | None:
-    """The file of speeds: the one that was given, else the table beside a Gavel trace, if that is there."""
+    """Returns the file of speeds: the given one, else the table in the folder of a Gavel trace, if it exists."""
     if speeds_path is None and trace.format == "gavel" and _table_beside_trace(trace).exists():
         return _table_beside_trace(trace)
     return speeds_path
@@ -154,11 +154,11 @@ def _check_fit(jobs: Iterable[SimulatedJob], cluster: ClusterConfig) -> Iterator
         largest[entry.accelerator] = max(largest.get(entry.accelerator, 0), machines * entry.accelerators)
     anything = max(largest.values(), default=0)
     for job in jobs:
-        room = (
+        capacities = (
             anything if demand.accelerator == ANY_ACCELERATOR else largest.get(demand.accelerator, 0)
             for demand in job.request.demands
         )
-        if not any(there >= demand.count for there, demand in zip(room, job.request.demands, strict=True)):
+        if not any(there >= demand.count for there, demand in zip(capacities, job.request.demands, strict=True)):
             wanted = " or ".join(f"{demand.count} x {demand.accelerator}" for demand in job.request.demands)
             raise ConfigError(
                 f"job {job.request.job_id} ({job.name or job.request.kind}) wants {wanted}; no pool is that large",
@@ -181,7 +181,7 @@ def workload_experiment(workload: WorkloadFile, cluster: ClusterConfig, measured
     fleet = sorted({entry.accelerator for entry in cluster.pools})
     for job in jobs:
         ways = truth.accelerators_of(job.request, fleet)
-        # Asked for every way: the truth says which one is missing.
+        # Every way is looked up, so that the error names a missing one.
         speeds = [truth.steps_per_s(job.request.kind, accelerator, count) for accelerator, count in ways]
         if not any(speeds):
             raise ConfigError(
@@ -263,7 +263,7 @@ def _request_under_law(spec: JobSpec, row: int, request: JobRequest, laws: Goodp
 
 
 def _simulated_job(arrival: ArrivalEntry, request: JobRequest, usual_steps: float | None) -> SimulatedJob:
-    """The job with what is true of it. 0 steps: nobody said how many."""
+    """Returns the job with its true work, failures and cancellation; 0 steps where none are stated."""
     true = arrival.simulated
     steps = true.steps or arrival.job.steps or usual_steps or 0.0
     failures = tuple(PlannedFailure(each.part * steps, each.exit_code, each.times) for each in true.failures)

@@ -23,29 +23,28 @@ from walras.states import Reason
 
 @dataclass(frozen=True, slots=True)
 class FaultModel:
-    """How often machines fail, and how long it takes to notice and to mend. Times between faults are exponential."""
+    """Rates of faults, and times to detection and repair. Times between faults are exponential."""
 
     #: Mean time between deaths, and between losses of contact, of one owned machine.
     death_every_s: float = inf
     cut_off_every_s: float = inf
     #: Mean length of a loss of contact.
     cut_off_s: float = 60.0
-    #: Mean time between spells in which one owned machine is slow (another load, heat, a link), their mean length, and
-    #: the part of its speed that it then works at.
+    #: Slow periods of one owned machine (another load, heat, a link): mean time between two, their mean length, and the
+    #: factor on its speed.
     slow_every_s: float = inf
     slow_s: float = 600.0
     slow_pace: float = 0.5
-    #: The same of one attempt, whatever its machines do (its data, its neighbours): mean time between spells, mean
-    #: length, pace.
+    #: The same for one attempt, independent of its machines (its data, its neighbours).
     attempt_slow_every_s: float = inf
     attempt_slow_s: float = 600.0
     attempt_slow_pace: float = 0.5
-    #: Silence until a machine counts as unreachable, and until its lease has certainly ended.
+    #: Silence after which a machine counts as unreachable, and after which its lease has certainly ended.
     notice_silence_s: float = 30.0
     lease_s: float = 600.0
-    #: Declared lost to repaired.
+    #: Time from the declared loss to the repair.
     repair_s: float = 3600.0
-    #: The scheduler takes a machine out of use (distinct jobs failed on it) to an administrator's putting it back.
+    #: Time after which an administrator uncordons a machine that the scheduler cordoned.
     uncordon_s: float = inf
     #: No fault begins after this instant.
     until_at: float = inf
@@ -53,17 +52,17 @@ class FaultModel:
 
 @dataclass(frozen=True, slots=True)
 class PoolRevocation:
-    """The market takes machines of a pool back, with notice, those that were ready first (none there: nothing)."""
+    """The market takes machines of a pool back, with notice, the oldest first. Without machines it has no effect."""
 
     at: float
     pool_id: PoolId
-    #: How many; None: the whole pool.
+    #: How many machines; None: the whole pool.
     machines: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class NodeDeath:
-    """A machine dies: the n-th of its pool, in order of joining, at that instant."""
+    """A machine dies: the n-th of its pool at that instant, in order of joining."""
 
     at: float
     pool_id: PoolId
@@ -72,7 +71,7 @@ class NodeDeath:
 
 @dataclass(frozen=True, slots=True)
 class NodeSlowdown:
-    """A machine works at a part of its speed from now on: the n-th of its pool, in order of joining."""
+    """A machine slows down to `pace` times its speed: the n-th of its pool, in order of joining."""
 
     at: float
     pool_id: PoolId
@@ -82,13 +81,13 @@ class NodeSlowdown:
 
 @dataclass(frozen=True, slots=True)
 class MarketChange:
-    """The market of a pool moves: from now on another price, or another number of machines that it has."""
+    """The market of a pool changes its price or the number of machines that it offers."""
 
     at: float
     pool_id: PoolId
-    #: Price of one machine; None: as it was.
+    #: Price of one machine; None: unchanged.
     usd_per_h: float | None = None
-    #: Machines that may be held in all. Those held beyond are taken back, with notice. None: as it was.
+    #: Machines that may be held in all; those beyond are taken back with notice. None: unchanged.
     capacity: float | None = None
 
 
@@ -96,7 +95,7 @@ Incident = PoolRevocation | NodeDeath | NodeSlowdown | MarketChange
 
 
 class FaultInjector:
-    """Schedules the faults of one run."""
+    """Schedules the faults of one run, random and scripted."""
 
     def __init__(
         self,
@@ -124,7 +123,7 @@ class FaultInjector:
         engine.on_command[NodeCordoned] = self._cordoned
 
     def script(self, incidents: Iterable[Incident]) -> None:
-        """Let these incidents happen at their instants."""
+        """Schedules these incidents."""
         for incident in incidents:
             match incident:
                 case PoolRevocation():
@@ -160,7 +159,7 @@ class FaultInjector:
                 events.extend(self._notice(takeback))
         return events
 
-    # -- chance
+    # -- random faults
 
     def _joined(self, at: float, node: SimNode) -> None:
         pool = self._machines.pools[node.pool_id]
@@ -225,15 +224,15 @@ class FaultInjector:
     def _back(self, at: float, node: SimNode) -> Iterable[Event]:
         if node.link is not NodeLink.CUT_OFF:
             return ()
-        told = self._world.reconnect(at, node)
+        events = self._world.reconnect(at, node)
         self._engine.schedule(at, self._catch_up, node)
         self._draw(at, node, self._model.cut_off_every_s, self._random, self._cut_off)
-        return (NodeBack(at, node.node_id), *told)
+        return (NodeBack(at, node.node_id), *events)
 
     def _catch_up(self, at: float, node: SimNode) -> Iterable[Event]:
         return self._world.catch_up(at, node) if node.link is NodeLink.UP else ()
 
-    # -- slow spells
+    # -- slow periods
 
     def _slow(self, at: float, node: SimNode) -> Iterable[Event]:
         if node.link is not NodeLink.GONE:
@@ -268,7 +267,7 @@ class FaultInjector:
     # -- prices
 
     def _repriced(self, at: float, subject: tuple[PoolId, float]) -> Iterable[Event]:
-        """The market asks another price, around the one of the cluster file."""
+        """Draws another market price around the one of the cluster file."""
         pool_id, usual = subject
         pool = self._machines.pools[pool_id]
         usd_per_h = usual * self._prices.lognormvariate(0.0, pool.price_noise)

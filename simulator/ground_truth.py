@@ -11,36 +11,36 @@ from typing import NamedTuple, Protocol
 from walras.errors import ConfigError
 from walras.job_request import ANY_ACCELERATOR, AVERAGING_LOSS, MIXING_LOSS, JobRequest, Kind
 
-#: In a speed's key: a gang of any size.
+#: The count of a `SpeedKey` that holds for gangs of any size.
 ANY_COUNT = 0
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptCosts:
-    """What the life of an attempt costs besides its steps, seconds."""
+    """Times in the life of an attempt besides its steps, seconds."""
 
-    #: Start command to all ranks up: the attempt counts as running from here on.
+    #: Start command to all ranks up; the attempt counts as running from then on.
     start_s: float = 0.0
-    #: Writing a checkpoint, during which no step is done. None: this kind cannot checkpoint and loses all its work.
+    #: Writing a checkpoint, without steps meanwhile. None: the kind cannot checkpoint, and loses its work when stopped.
     checkpoint_s: float | None = 0.0
-    #: Running time between two checkpoints that the job takes by itself; 0: it takes none.
+    #: Running time between two periodic checkpoints; 0: the job takes none.
     checkpoint_every_s: float = 0.0
-    #: All ranks up to where the first step begins (imports, data, restore).
+    #: All ranks up to the first step (imports, data, restore).
     warm_up_s: float = 0.0
-    #: Last step, or last checkpoint, to no process left.
+    #: Last step or last checkpoint to the exit of the last process.
     exit_s: float = 0.0
-    #: Added to the start of an attempt that is not on exactly the machines of the one before: its state is fetched.
+    #: Added to the start of an attempt on other machines than the one before, which has to fetch its state.
     migrate_s: float = 0.0
 
     @property
     def restart_s(self) -> float:
-        """What moving a job costs it: save, fetch, start, warm up."""
+        """Time that a move costs a job: save, fetch, start, warm up."""
         return self.start_s + self.warm_up_s + (self.checkpoint_s or 0.0) + self.migrate_s
 
 
 @dataclass(frozen=True, slots=True)
 class SpeedKey:
-    """A way to run a kind of job: `count` accelerators of one type (`ANY_COUNT`, `ANY_ACCELERATOR`: any)."""
+    """A kind of job on `count` accelerators of one type (`ANY_COUNT`, `ANY_ACCELERATOR`: any)."""
 
     kind: Kind
     accelerator: str
@@ -48,7 +48,7 @@ class SpeedKey:
 
 
 class SpeedSegment(NamedTuple):
-    """A speed, and the steps behind the job from which on it is another; inf: never."""
+    """A constant speed, and the number of steps done at which it ends; inf: never."""
 
     steps_per_s: float
     until_steps: float = inf
@@ -56,24 +56,24 @@ class SpeedSegment(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PoolPart:
-    """What an attempt holds in one of its pools."""
+    """The accelerators of an attempt in one of its pools."""
 
     accelerator: str
-    #: Accelerators on each machine of a whole gang, were it here alone.
+    #: Accelerators on each machine of one whole gang in this pool.
     machines: tuple[int, ...]
-    #: Whole gangs that it has here; 0: a piece of one.
+    #: Whole gangs in this pool; 0: a part of one.
     gangs: int
 
 
 class SpeedLaw(Protocol):
-    """How fast jobs of one kind come nearer to their end, where a table cannot say it.
+    """The speed of jobs of one kind as a function of progress, where a table cannot state it.
 
-    A step is a unit of progress. Where the batch grows with the gradient noise, a law answers goodput (throughput x
+    A step is a unit of progress. Where the batch grows with the gradient noise, a law returns goodput (throughput x
     statistical efficiency) in steps at the first batch size, as a staircase over the job's progress.
     """
 
     def stretch(self, accelerator: str, parts: tuple[int, ...], steps: float) -> SpeedSegment:
-        """From `steps` on, with so many accelerators on each machine; a speed of 0 where it cannot run."""
+        """Returns the speed from `steps` on, with `parts` accelerators on each machine; 0 where the job cannot run."""
         ...
 
 
@@ -84,22 +84,22 @@ class GroundTruth:
     speeds: Mapping[SpeedKey, float]
     costs: Mapping[Kind, AttemptCosts] = field(default_factory=dict)
     default_costs: AttemptCosts = AttemptCosts()
-    #: Speed of the first kind beside the second on the same accelerators.
+    #: Speed of the first kind, co-located with the second on the same accelerators.
     pairs: Mapping[tuple[SpeedKey, Kind], float] = field(default_factory=dict)
-    #: Speeds of gangs on several machines, where that makes a difference; `speeds` are those on one.
+    #: Speeds of gangs on several machines, where they differ from `speeds`, those on one machine.
     spread: Mapping[SpeedKey, float] = field(default_factory=dict)
-    #: Kinds whose speed follows a law. They need no entry in `speeds`.
+    #: Laws of kinds whose speed changes with progress; such kinds need no entry in `speeds`.
     laws: Mapping[Kind, SpeedLaw] = field(default_factory=dict)
-    #: Part of its speed that a gang over several pools loses by talking between them, and a fork by averaging.
+    #: Part of its speed that a gang over several pools loses by communication, and a fork by averaging.
     mixing_loss: float = MIXING_LOSS
     averaging_loss: float = AVERAGING_LOSS
 
     def beside(self, kind: Kind, other: Kind, accelerator: str, count: int) -> float:
-        """Speed of a gang that shares its accelerators with one of another kind; 0 where they do not go together."""
+        """Returns the speed of a gang co-located with one of another kind; 0 where they cannot share accelerators."""
         return self.pairs.get((SpeedKey(kind, accelerator, count), other), 0.0)
 
     def stretch(self, kind: Kind, accelerator: str, parts: tuple[int, ...], steps: float = 0.0) -> SpeedSegment:
-        """Speed of a gang with so many accelerators on each machine and these steps behind it, and how far it lasts.
+        """Returns the speed of a gang with `parts` accelerators on each machine after `steps`, and how far it lasts.
 
         Raises:
             ConfigError: nobody said how fast this kind runs there.
@@ -110,10 +110,10 @@ class GroundTruth:
         return SpeedSegment(self._tabled(kind, accelerator, sum(parts), len(parts)))
 
     def stretch_over(self, kind: Kind, parts: Sequence[PoolPart], steps: float = 0.0) -> SpeedSegment:
-        """Speed of an attempt over several pools, or of several gangs, with these steps behind it.
+        """Returns the speed of an attempt over several pools, or of several gangs, after `steps`.
 
-        A fork's gangs take steps of their own at the same time, shared between them by speed. One gang over several
-        pools goes, worker by worker, at the pace of the slowest.
+        The gangs of a fork make steps independently, shared between them by speed. One gang over several pools runs at
+        the pace of its slowest worker.
         """
         found = [self.stretch(kind, part.accelerator, part.machines, steps) for part in parts]
         until = min(each.until_steps for each in found)
@@ -123,7 +123,7 @@ class GroundTruth:
         return SpeedSegment(min(each.steps_per_s for each in found) * (1.0 - self.mixing_loss), until)
 
     def steps_per_s(self, kind: Kind, accelerator: str, count: int) -> float:
-        """Speed of a gang on one machine at the job's beginning; 0 where it cannot run.
+        """Returns the speed of a gang on one machine at the job's beginning; 0 where it cannot run.
 
         Raises:
             ConfigError: nobody said how fast this kind runs there.
@@ -131,7 +131,7 @@ class GroundTruth:
         return self.stretch(kind, accelerator, (count,)).steps_per_s
 
     def fastest(self, kind: Kind, accelerator: str, parts: tuple[int, ...]) -> float:
-        """The highest speed that a gang of this kind ever has there, whatever lies behind it."""
+        """Returns the highest speed that a gang of this kind has there at any progress."""
         best, steps = 0.0, 0.0
         while steps < inf:
             speed, steps = self.stretch(kind, accelerator, parts, steps)
@@ -139,7 +139,7 @@ class GroundTruth:
         return best
 
     def takes_s(self, kind: Kind, accelerator: str, parts: tuple[int, ...], steps: float) -> float:
-        """Run time of so many steps from the beginning on, nothing lost; inf where a gang makes no step there."""
+        """Returns the run time of the first `steps`, without interruptions; inf where a gang makes no steps there."""
         seconds, behind = 0.0, 0.0
         while behind < steps:
             speed, until = self.stretch(kind, accelerator, parts, behind)
@@ -162,11 +162,11 @@ class GroundTruth:
         )
 
     def costs_of(self, kind: Kind) -> AttemptCosts:
-        """Costs of a kind, the default where it has none of its own."""
+        """Returns the costs of a kind, the default where it has none of its own."""
         return self.costs.get(kind, self.default_costs)
 
     def accelerators_of(self, request: JobRequest, fleet: Iterable[str]) -> list[tuple[str, int]]:
-        """Every (accelerator, count) of the fleet that the job accepts, in a fixed order."""
+        """Returns every (accelerator type, count) of the fleet that the job accepts, in a fixed order."""
         found: dict[tuple[str, int], None] = {}
         types = sorted(set(fleet))
         for demand in request.demands:
@@ -177,7 +177,7 @@ class GroundTruth:
 
 
 def _lookup_keys(kind: Kind, accelerator: str, count: int) -> Iterator[SpeedKey]:
-    """Under which a speed may be known, the most particular first."""
+    """Yields the keys under which a speed may be found, the most specific first."""
     yield SpeedKey(kind, accelerator, count)
     yield SpeedKey(kind, accelerator)
     yield SpeedKey(kind, ANY_ACCELERATOR)

@@ -23,12 +23,12 @@ from walras.states import Reason
 
 
 class NodeLink(Enum):
-    """What a simulated machine does, and whether word of it gets through."""
+    """Whether a simulated machine runs, and whether it can be reached."""
 
     UP = "up"
-    #: It runs on, but nothing reaches it and nothing comes from it.
+    #: It runs, but no message reaches it or comes from it.
     CUT_OFF = "cut off"
-    #: Dead, and nobody knows yet.
+    #: Dead, and the scheduler does not know yet.
     DOWN = "down"
     #: Declared lost. If it is repaired it comes back as a new `SimNode` of the same name.
     GONE = "gone"
@@ -44,7 +44,7 @@ class SimNode:
         self.pool_id = pool_id
         self.token = token
         self.link = NodeLink.UP
-        #: Part of its speed that it works at.
+        #: Factor on its speed, in (0, 1].
         self.pace = 1.0
         #: Job that holds each accelerator.
         self.devices: list[JobId | None] = [None] * accelerators
@@ -54,7 +54,7 @@ class SimNode:
         self.runs: dict[JobId, None] = {}
         #: Commands that wait for the machine to be reached again.
         self.inbox: list[Command] = []
-        #: Set once a revocation was announced: when it will be gone.
+        #: The timer of its end, once its revocation was announced.
         self.leaving: Timer | None = None
 
 
@@ -64,18 +64,18 @@ HeldDevices = tuple[SimNode, tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True)
 class PoolModel:
-    """A pool as the world knows it."""
+    """A pool and how its machines behave."""
 
     pool: Pool
-    #: Machines at the start (owned ones; rented machines are asked for).
+    #: Owned machines at the start; rented machines are requested later.
     machines: int = 0
     #: How machines of it are rented.
     terms: RentalTerms = field(default_factory=RentalTerms)
     #: Mean life of a machine before the market takes it back; inf: only scripted revocations.
     mean_life_s: float = inf
-    #: Standard deviation of the logarithm of a boot against the terms; machines asked for together come together.
+    #: Standard deviation of log(boot time / the terms' boot time); machines of one request are ready together.
     boot_noise: float = 0.0
-    #: Time between two prices of the market, and the standard deviation of their logarithms around the pool's.
+    #: Time between two market prices, and the standard deviation of log(price / the pool's price).
     reprice_every_s: float = inf
     price_noise: float = 0.0
 
@@ -84,10 +84,10 @@ class SimulatedMachines:
     """All machines, by id, in order of joining."""
 
     def __init__(self, engine: Engine, pools: Iterable[PoolModel], boots: Random | None = None) -> None:
-        """`boots`: what boots are drawn from, for pools where they take now more, now less time."""
+        """`boots`: the random stream of boot times, for pools with boot noise."""
         self.nodes: dict[NodeId, SimNode] = {}
         self.pools: dict[PoolId, PoolModel] = {model.pool.pool_id: model for model in pools}
-        #: Called with every machine that has just joined, and with every one that has just gone.
+        #: Called with every machine that has just joined, and with every one that has just left.
         self.on_join: list[Callable[[float, SimNode], None]] = []
         self.on_gone: list[Callable[[float, SimNode], None]] = []
         self._engine = engine
@@ -102,7 +102,7 @@ class SimulatedMachines:
         engine.on_command[ReleaseNode] = self._release
 
     def begin(self, at: float) -> None:
-        """Declare the pools and let the owned machines join."""
+        """Declares the pools, and lets the owned machines join."""
         for model in self.pools.values():
             self._engine.schedule(at, _send_event, PoolDeclared(at, model.pool))
         for model in self.pools.values():
@@ -114,18 +114,18 @@ class SimulatedMachines:
         return [node for node in self.nodes.values() if node.pool_id == pool_id]
 
     def usd(self, pool_id: PoolId, at: float) -> float:
-        """What the machines of the pool cost: the bill of rented ones, price x time of owned ones."""
+        """Returns the cost of the pool's machines in USD: the bill of rented ones, price x time of owned ones."""
         if self.pools[pool_id].pool.market is Market.OWNED:
             return self.price_x_time(pool_id, at)
         return self.cloud.usd(at, pool_id)
 
     def price_x_time(self, pool_id: PoolId, at: float) -> float:
-        """Integral of the pool's price over the time that its machines have been there, USD."""
+        """Returns the integral of the pool's price over its machine time, USD."""
         usd, counted_s = self._repriced.get(pool_id, (0.0, 0.0))
         return usd + (self.machine_s(pool_id, at) - counted_s) / SECONDS_PER_HOUR * self.pools[pool_id].pool.usd_per_h
 
     def reprice(self, at: float, pool_id: PoolId, usd_per_h: float) -> Event:
-        """The pool's machines cost so much from now on, rented ones that are held already too."""
+        """Changes the price of the pool's machines, of rented ones that are held too."""
         self._repriced[pool_id] = (self.price_x_time(pool_id, at), self.machine_s(pool_id, at))
         model = self.pools[pool_id]
         pool = replace(model.pool, usd_per_h=usd_per_h)
@@ -134,13 +134,13 @@ class SimulatedMachines:
         return PoolDeclared(at, pool)
 
     def machine_s(self, pool_id: PoolId, at: float) -> float:
-        """Seconds that machines of the pool have been there, summed over machines."""
+        """Returns the machine-seconds of the pool until now."""
         return self._machine_s[pool_id] + sum(at - self._joined_at[node.node_id] for node in self.in_pool(pool_id))
 
-    # -- coming and going
+    # -- joining and leaving
 
     def join(self, at: float, node: SimNode) -> Iterable[Event]:
-        """The machine is ready."""
+        """The machine joins."""
         self.nodes[node.node_id] = node
         self._joined_at[node.node_id] = at
         for listener in self.on_join:
@@ -148,11 +148,11 @@ class SimulatedMachines:
         return (NodeJoined(at, node.node_id, node.pool_id, node.token),)
 
     def repaired(self, at: float, node: SimNode) -> Iterable[Event]:
-        """A machine that was lost comes back under its name, empty."""
+        """A machine that was lost joins again under its name, empty."""
         return self.join(at, SimNode(node.node_id, node.pool_id, len(node.devices), node.token))
 
     def gone(self, at: float, node: SimNode, reason: Reason = Reason.INFRA_NODE_LOST) -> Iterable[Event]:
-        """The machine is known to be gone, and everything on it."""
+        """The scheduler learns that the machine is lost, with everything on it."""
         if self.nodes.pop(node.node_id, None) is None:
             return ()
         self._machine_s[node.pool_id] += at - self._joined_at.pop(node.node_id)
@@ -173,12 +173,12 @@ class SimulatedMachines:
     # -- accelerators
 
     def parts(self, placement: Placement) -> list[HeldDevices]:
-        """The machines of a placement that are there, each with the accelerators it gives."""
+        """Returns the machines of a placement that still exist, each with the accelerators it gives."""
         nodes = self.nodes
         return [(nodes[part.node_id], part.devices) for part in placement.parts if part.node_id in nodes]
 
     def hold(self, job_id: JobId, parts: list[HeldDevices], beside: JobId | None = None) -> None:
-        """An attempt of the job takes its accelerators, or shares those of the job beside it."""
+        """Gives an attempt of the job its accelerators; with `beside`, it shares those of that job."""
         for node, devices in parts:
             holders = node.devices
             for device in devices:
@@ -192,7 +192,7 @@ class SimulatedMachines:
             node.runs[job_id] = None
 
     def free(self, job_id: JobId, parts: list[HeldDevices]) -> None:
-        """No process of the attempt is left; machines that are gone have nothing to free."""
+        """Frees the accelerators of an attempt whose processes have ended, on machines that still exist."""
         for node, devices in parts:
             if node.link is not NodeLink.GONE:
                 holders, guests = node.devices, node.guests

@@ -357,7 +357,7 @@ def _measured_jobs(record: _Record) -> Iterable[MeasuredJob]:
             continue
         last = ended[-1].ended
         if last.steps is None:
-            # Nobody counted: one step a second, over all its attempts.
+            # No steps were counted: one step a second, over all its attempts.
             steps = sum(a.ended.at - a.up_at for a in ended if a.ended is not None and a.up_at is not None)
         else:
             steps = last.steps

@@ -18,7 +18,7 @@ from walras.states import FINAL_ATTEMPT_STATES, FINAL_JOB_STATES, AttemptState, 
 
 @dataclass(slots=True)
 class JobMetrics:
-    """One job, from submission to end. Instants are nan where the thing never happened."""
+    """The metrics of one job, from submission to end. Instants are nan for what did not happen."""
 
     job_id: JobId
     kind: str
@@ -31,9 +31,9 @@ class JobMetrics:
     reason: Reason | None = None
     attempts: int = 0
     preemptions: int = 0
-    #: Attempts that ended through no fault of job or scheduler.
+    #: Attempts lost to infrastructure: neither the job nor the scheduler ended them.
     losses: int = 0
-    #: Seconds with all ranks up, and held accelerators without (starting, saving at a stop), over all attempts.
+    #: Seconds with all ranks up, and seconds that accelerators were held without (starting, saving), over all attempts.
     running_s: float = 0.0
     overhead_s: float = 0.0
     usd: float = 0.0
@@ -42,17 +42,17 @@ class JobMetrics:
 
     @property
     def jct_s(self) -> float:
-        """Submission to end."""
+        """Time from submission to end."""
         return self.ended_at - self.submitted_at
 
     @property
     def queueing_s(self) -> float:
-        """Submission to the first time all ranks were up."""
+        """Time from submission to the first instant at which all ranks were up."""
         return self.first_run_at - self.submitted_at
 
 
 class PoolMeter:
-    """Integrals over time of one pool."""
+    """Time integrals of one pool."""
 
     def __init__(self, pool: Pool) -> None:
         self.pool = pool
@@ -61,17 +61,17 @@ class PoolMeter:
         self.held = 0
         self.running = 0
         self.settled_at = 0.0
-        #: Accelerator-seconds that were there, that were held, in which ranks were up.
+        #: Accelerator-seconds that existed, that were held, and in which all ranks were up.
         self.there_s = 0.0
         self.held_s = 0.0
         self.running_s = 0.0
-        #: Market price of the machines while they were there.
+        #: Integral of the machines' market price, USD.
         self.usd = 0.0
-        #: What one accelerator would have cost until now.
+        #: Integral of the market price of one accelerator, USD.
         self.usd_per_accelerator = 0.0
 
     def settle(self, at: float) -> None:
-        """Bring the integrals up to `at`."""
+        """Brings the integrals up to `at`."""
         passed_s = at - self.settled_at
         if passed_s <= 0.0:
             return
@@ -87,7 +87,7 @@ class PoolMeter:
 
 
 class _Holding:
-    """The accelerators of an attempt that has not ended, in one pool. When it runs is in that of its first pool."""
+    """The accelerators of a live attempt in one pool. The holding of its first pool records when it runs."""
 
     __slots__ = (
         "accelerator_s",
@@ -110,7 +110,7 @@ class _Holding:
         self.accelerator_s = 0.0
         self.usd = 0.0
         self.usd_before = meter.usd_per_accelerator
-        #: Since when all ranks are up; nan while they are not.
+        #: Instant since which all ranks are up; nan while they are not.
         self.running_at = nan
         self.ran_s = 0.0
 
@@ -119,14 +119,14 @@ class _Holding:
         return self.running_at == self.running_at
 
 
-#: Takes the measure of each job when it has ended.
+#: Receives the metrics of each job when it has ended.
 JobMetricsSink = Callable[[JobMetrics], None]
 
 _LOSSES = frozenset({AttemptState.NODE_LOST, AttemptState.LEASE_EXPIRED, AttemptState.START_FAILED})
 
 
 class MetricsCollector:
-    """Watches one run."""
+    """Computes the metrics of one run from its events and commands."""
 
     def __init__(self, engine: Engine, sink: JobMetricsSink) -> None:
         self.pools: dict[PoolId, PoolMeter] = {}
@@ -135,9 +135,9 @@ class MetricsCollector:
         self.first_submitted_at = nan
         self.last_ended_at = nan
         self._sink = sink
-        #: Of each attempt what it holds, by pool.
+        #: What each live attempt holds, by pool.
         self._holdings: dict[JobId, list[_Holding]] = {}
-        #: Attempts on the same accelerators: two jobs may share theirs.
+        #: Number of attempts on the same accelerators: two jobs may be co-located.
         self._sharers: dict[tuple[NodeId, tuple[int, ...]], int] = {}
         self._pool_of: dict[NodeId, PoolId] = {}
         self._engine = engine
@@ -157,7 +157,7 @@ class MetricsCollector:
         }
 
     def settle(self, at: float) -> None:
-        """Bring every pool up to `at`; once, at the end."""
+        """Brings every pool up to `at`; called once, at the end."""
         for meter in self.pools.values():
             meter.settle(at)
 
@@ -188,7 +188,7 @@ class MetricsCollector:
                     self._shrink(there, len(part.devices), is_running=parts[0].is_running)
 
     def _shrink(self, there: _Holding, accelerators: int, *, is_running: bool) -> None:
-        """A gang lost a machine: it no longer holds what was there."""
+        """Takes the accelerators of a lost machine out of a gang's holding."""
         there.accelerators -= accelerators
         there.meter.held -= accelerators
         if is_running:
@@ -203,7 +203,7 @@ class MetricsCollector:
         self.open[job.job_id] = JobMetrics(job.job_id, job.kind, job.project, job.user, event.at)
 
     def job(self, now: float, command: JobTransitioned) -> None:
-        """A job's state changed (the world calls this, after it has done its own part)."""
+        """Records a change of a job's state; the world calls this after its own part."""
         measure = self.open[command.job_id]
         state = command.state
         measure.state, measure.reason = state, command.reason
@@ -254,7 +254,7 @@ class MetricsCollector:
             holding.running_at = nan
 
     def _charge(self, now: float, holding: _Holding) -> None:
-        """Bring an attempt's accelerator-seconds and money up to now."""
+        """Brings an attempt's accelerator-seconds and cost up to now."""
         meter = holding.meter
         meter.settle(now)
         holding.accelerator_s += holding.accelerators * (now - holding.settled_at)
@@ -288,6 +288,6 @@ class MetricsCollector:
 
 
 def _placement_key(placement: Placement) -> tuple[NodeId, tuple[int, ...]]:
-    """Tells placements apart: whoever shares accelerators shares all of them."""
+    """Identifies a placement by its first part: co-located jobs share all their accelerators."""
     part = placement.parts[0]
     return part.node_id, part.devices

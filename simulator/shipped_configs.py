@@ -12,7 +12,7 @@ from scheduler.core.rules import RoundRules, parse_policy
 from walras.errors import ConfigError
 from walras.spec.file_model import load_mapping, nearest_word
 
-#: Beside `walras` itself, in a checkout and in an installation alike. Not looked up as a package of that name: users
+#: Next to `walras` itself, in a checkout and in an installation alike. Not looked up as a package of that name: users
 #: have folders called `configs` too.
 _CONFIGS = Path(walras.__file__).resolve().parents[1] / "configs"
 _POLICY_ENDINGS = (".yaml", ".yml")
@@ -47,7 +47,7 @@ def _resolve_name(what: str, name: str, known: dict[str, Path]) -> Path:
     if name in known and not Path(name).is_file():
         return known[name]
     if is_path(name) or Path(name).is_file():
-        return Path(name)  # whether it can be read is told where it is read
+        return Path(name)  # the reader reports whether it can be read
     meant = nearest_word(name, known)
     raise ConfigError(
         f"no {what} {name!r} comes with Walras",

@@ -26,7 +26,7 @@ from walras.spec.file_model import check_model, load_mapping
 if TYPE_CHECKING:
     from simulator.reports.recording import Recording
 
-#: `told(done, all)` moves a bar; a terminal's only.
+#: Called with (runs done, all runs); moves a progress bar on a terminal.
 _ProgressCallback = Callable[[int, int], None]
 _PIPE_WIDTH = 10_000
 
@@ -34,7 +34,7 @@ _PIPE_WIDTH = 10_000
 def simulate_run(cell: RunSpec, output: str, out: Path | None = None) -> int:
     """Simulate, print (`output` table or json), leave files in `out`; 0 if every job ended and every law held, else 1.
 
-    Raises UserError for anything that the person can mend.
+    Raises UserError for anything that the user can correct.
     """
     from simulator.reports.run_summary import summary_json
 
@@ -42,7 +42,7 @@ def simulate_run(cell: RunSpec, output: str, out: Path | None = None) -> int:
     ran = execute_run(cell) if out is None else _run_into_folder(cell, out)
     if output == "json":
         jobs = sorted((*ran.result.jobs, *ran.result.unfinished), key=lambda job: job.job_id)
-        _print_json(console, summary_json(ran.summary, jobs, ran.roster, describe_run(cell)))
+        _print_json(console, summary_json(ran.summary, jobs, ran.baselines, describe_run(cell)))
     else:
         from simulator.reports.report_page import print_run_summary
 
@@ -52,8 +52,8 @@ def simulate_run(cell: RunSpec, output: str, out: Path | None = None) -> int:
 
             console.print(f"report: {out / REPORT_FILE}", markup=False, highlight=False, soft_wrap=True)
     if ran.skipped.count:
-        told = [f"walras: {ran.skipped.count} rows were skipped; the first of them:", *ran.skipped.first]
-        Console(stderr=True).print("\n  ".join(told), markup=False, highlight=False, soft_wrap=True)
+        lines = [f"walras: {ran.skipped.count} rows were skipped; the first of them:", *ran.skipped.first]
+        Console(stderr=True).print("\n  ".join(lines), markup=False, highlight=False, soft_wrap=True)
     return 0 if ran.result.outcome is RunOutcome.COMPLETE and not ran.summary.violations else 1
 
 
@@ -63,7 +63,7 @@ def _run_into_folder(cell: RunSpec, folder: Path) -> CompletedRun:
 
     with open_events_table(make_run_folder(folder)) as write_row:
         timeline = Timeline(write_row)
-        ran = execute_run(cell, timeline.hear)
+        ran = execute_run(cell, timeline.record)
     write_run_folder(folder, ran, timeline)
     return ran
 
@@ -87,14 +87,14 @@ def simulate_compare(
     console = _console()
     numbers = parse_seeds(seeds)
     runs, done = len(policies) * len(numbers), 0
-    with _progress_bar("runs") as told:
+    with _progress_bar("runs") as show_progress:
 
         def one_more() -> None:
             nonlocal done
             done += 1
-            told(done, runs)
+            show_progress(done, runs)
 
-        told(0, runs)
+        show_progress(0, runs)
         comparison = compare_policies(template, policies, numbers, workers, one_more)
     if output == "json":
         # With the first seed; the others are in `seeds`.
@@ -120,8 +120,8 @@ def simulate_sweep(
     data = load_mapping(spec) if spec is not None else {}
     grid = check_model(SweepGrid, {**data, **options}, source=str(spec) if spec is not None else "options")
     try:
-        with _progress_bar("runs") as told:
-            swept = run_sweep(grid, folder, workers, told)
+        with _progress_bar("runs") as show_progress:
+            swept = run_sweep(grid, folder, workers, show_progress)
     except KeyboardInterrupt:
         kept = f"walras: broken off; runs that had ended are kept in {folder}, and the same command goes on from there"
         Console(stderr=True).print(kept, markup=False, highlight=False, soft_wrap=True)
@@ -148,11 +148,11 @@ def simulate_worlds(output: str) -> int:
         for each in WORLDS.values()
     ]
     if output == "json":
-        body = [{"world": name, "what": told, "policies": policies} for name, told, policies in worlds]
+        body = [{"world": name, "what": about, "policies": policies} for name, about, policies in worlds]
         _print_json(console, _indented_json({"worlds": body, "plan_policies": list(plan_policy_names())}))
         return 0
-    for name, told, policies in worlds:
-        console.print(f"{name}: {told}", highlight=False)
+    for name, about, policies in worlds:
+        console.print(f"{name}: {about}", highlight=False)
         console.print(f"    policies: {', '.join(policies)}", highlight=False)
     console.print(f"plan policies of Walras: {', '.join(plan_policy_names())}", highlight=False)
     return 0
@@ -180,8 +180,8 @@ def simulate_replay(
         if policy is None and isfinite(replayed.median_error):
             console.print(f"median error {replayed.median_error:.1%}", highlight=False)
         if recording.header.left_out:
-            told = f"{len(recording.header.left_out)} jobs are left out: nobody knows how long they take"
-            console.print(told, highlight=False)
+            text = f"{len(recording.header.left_out)} jobs are left out: nobody knows how long they take"
+            console.print(text, highlight=False)
         _print_violations(console, broken)
     return 1 if broken else 0
 

@@ -16,11 +16,11 @@ from walras.job_request import JobRequest
 
 @dataclass(frozen=True, slots=True)
 class PlannedFailure:
-    """A rank exits when the job has done this many steps."""
+    """A failure of a rank after this many steps of the job."""
 
     at_steps: float
     exit_code: int = 1
-    #: How often; afterwards the job passes the place. None: every time.
+    #: How often it fails there; None: every time.
     times: int | None = None
 
 
@@ -31,7 +31,7 @@ class SimulatedJob:
     #: When it is submitted.
     at: float
     request: JobRequest
-    #: The work it truly has (what it told the scheduler is `request.steps`).
+    #: The true work (`request.steps` is what the scheduler knows).
     steps: float
     failures: tuple[PlannedFailure, ...] = ()
     #: When its user cancels it.
@@ -41,7 +41,7 @@ class SimulatedJob:
 
 @dataclass(frozen=True, slots=True)
 class RandomFailures:
-    """How many jobs are cancelled and how many crash."""
+    """Rates of random cancellations and crashes."""
 
     #: Part of the jobs whose user cancels them, and the mean time from submission to that (exponential); those that
     #: have ended by then are not.
@@ -54,42 +54,42 @@ class RandomFailures:
 
 
 def inject_random_failures(
-    jobs: Iterable[SimulatedJob], mishaps: RandomFailures, streams: RandomStreams
+    jobs: Iterable[SimulatedJob], failures: RandomFailures, streams: RandomStreams
 ) -> Iterator[SimulatedJob]:
-    """The jobs with what will befall them. The draws of a job do not depend on what befalls others."""
+    """Yields the jobs with random cancellations and crashes. The draws of a job do not depend on other jobs."""
     cancellations, crashes = streams.stream("cancellations"), streams.stream("crashes")
     for job in jobs:
-        if mishaps.cancelled:
-            is_cancelled, after = cancellations.random() < mishaps.cancelled, cancellations.expovariate(1.0)
+        if failures.cancelled:
+            is_cancelled, after = cancellations.random() < failures.cancelled, cancellations.expovariate(1.0)
             if is_cancelled:
-                job = replace(job, cancel_at=min(job.cancel_at, job.at + after * mishaps.cancelled_after_s))
-        if mishaps.crashing:
-            does_crash, part = crashes.random() < mishaps.crashing, crashes.random()
+                job = replace(job, cancel_at=min(job.cancel_at, job.at + after * failures.cancelled_after_s))
+        if failures.crashing:
+            does_crash, part = crashes.random() < failures.crashing, crashes.random()
             if does_crash:
-                crash = PlannedFailure(part * job.steps, mishaps.exit_code, mishaps.crashes)
+                crash = PlannedFailure(part * job.steps, failures.exit_code, failures.crashes)
                 job = replace(job, failures=(*job.failures, crash))
         yield job
 
 
 @dataclass(frozen=True, slots=True)
 class LengthEstimates:
-    """How well lengths are known."""
+    """What the scheduler knows of the lengths of jobs."""
 
-    #: False: the scheduler hears of no length at all.
-    told: bool = True
-    #: Standard deviation of the logarithm of what is told against what the workload states.
+    #: False: requests state no length.
+    known: bool = True
+    #: Standard deviation of log(stated length / the workload's length).
     spread: float = 0.0
-    #: The median of what is told, in parts of what the workload states.
+    #: Median of stated length / the workload's length.
     factor: float = 1.0
 
 
 def with_estimate_error(
     jobs: Iterable[SimulatedJob], lengths: LengthEstimates, random: Random
 ) -> Iterator[SimulatedJob]:
-    """The jobs with requests that say of their length what `lengths` allows. One draw a job, in their order."""
+    """Yields the jobs with the lengths that the scheduler may know. One draw for each job, in their order."""
     for job in jobs:
         request = job.request
-        if not lengths.told:
+        if not lengths.known:
             yield replace(job, request=replace(request, steps=None, duration_s=None))
         elif lengths.spread or lengths.factor != 1.0:
             wrong = lengths.factor * (random.lognormvariate(0.0, lengths.spread) if lengths.spread else 1.0)

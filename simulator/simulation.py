@@ -58,15 +58,15 @@ class PredictionSettings:
     facts: "Mapping[Kind, ModelFacts]" = field(default_factory=dict)
 
 
-#: Steps may differ by this part from rate x time (sums of many stretches), and seconds and money likewise.
+#: Relative tolerance of the conservation laws: sums over many segments of steps, seconds and money.
 TOLERANCE = 1e-6
-#: Objects made since the last search for unreachable cycles before the next.
+#: Objects allocated between two runs of the garbage collector.
 _YOUNG_MAX = 50_000
 
 
 @dataclass(frozen=True, slots=True)
 class SchedulerWiring:
-    """The parts that a run is made of. A compatibility profile brings others (`simulator.compat`)."""
+    """The parts of a run that another simulator's world replaces (`simulator.worlds`)."""
 
     core: Callable[[], EventHandler] = SchedulerCore
     solver: Callable[[Solve], Proposal] = run_solve
@@ -75,7 +75,7 @@ class SchedulerWiring:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """Everything that decides a run besides the workload. Equal scenarios and workloads give equal runs."""
+    """Everything that decides a run besides its workload. Equal scenarios and workloads give equal runs."""
 
     pools: tuple[PoolModel, ...]
     truth: GroundTruth
@@ -86,11 +86,11 @@ class Scenario:
     incidents: tuple[Incident, ...] = ()
     solve_time: SolveTime = field(default_factory=SolveTime)
     lengths: LengthEstimates = field(default_factory=LengthEstimates)
-    mishaps: RandomFailures = field(default_factory=RandomFailures)
+    random_failures: RandomFailures = field(default_factory=RandomFailures)
     limits: RunLimits = field(default_factory=RunLimits)
     seed: int = 0
-    #: True: the scheduler is told speeds and restart costs before a job of the kind is submitted.
-    #: False: it learns them from what jobs report (needs `world.report_s`).
+    #: True: an oracle announces speeds and restart costs of a kind before its first job is submitted.
+    #: False: the scheduler learns them from reports (needs `world.report_s`).
     oracle: bool = True
     forecasts: PredictionSettings = field(default_factory=PredictionSettings)
     wiring: SchedulerWiring = field(default_factory=SchedulerWiring)
@@ -98,33 +98,33 @@ class Scenario:
 
 @dataclass(slots=True)
 class SimulationResult:
-    """What came of a run."""
+    """The outcome of a run."""
 
     outcome: RunOutcome
     ended_at: float
     first_submitted_at: float
     last_ended_at: float
-    #: Jobs that ended, in order of ending (empty if the caller took them with a sink of its own).
+    #: Jobs that ended, in order of their ends; empty if the caller passed a sink.
     jobs: list[JobMetrics]
     #: Jobs that did not end, by number.
     unfinished: list[JobMetrics]
     pools: list[PoolMeter]
-    #: What each pool's machines cost, USD.
+    #: Cost of each pool's machines, USD.
     bills: dict[PoolId, float]
-    #: Steps made over all jobs, and those of them lost with an attempt.
+    #: Steps made by all jobs, and the part of them lost with attempts.
     worked_steps: float
     lost_steps: float
     events: int
     solves: SolveStats
     wall_s: float
-    #: Conservation laws that did not hold, in words. Anything here is a mistake of ours.
+    #: Violated conservation laws, in words. Any entry is a defect of the simulator or the scheduler.
     violations: list[str] = field(default_factory=list)
-    #: What was believed of speeds before they were measured; nothing where they were told.
+    #: Predicted speeds against measured ones; empty where an oracle announced the speeds.
     scored: list[ScoredBelief] = field(default_factory=list)
 
 
 class Simulation:
-    """The parts of a run, wired together. `recorder` and `core` are there for tests and tools."""
+    """The parts of a run, wired together. `core` and the recorder serve tests and tools."""
 
     def __init__(
         self, scenario: Scenario, *, sink: JobMetricsSink | None = None, core: EventHandler | None = None
@@ -151,7 +151,7 @@ class Simulation:
         workload: Iterable[SimulatedJob],
         recorder: Callable[[Event, list[Command]], None] | None = None,
     ) -> SimulationResult:
-        """Run the workload to its end (or a limit)."""
+        """Runs the workload to its end or to a limit."""
         scenario, engine = self.scenario, self.engine
         engine.recorder = recorder
         began = perf_counter()
@@ -160,9 +160,9 @@ class Simulation:
             self.predictor.begin()
         self.machines.begin(0.0)
         self.faults.script(scenario.incidents)
-        jobs = inject_random_failures(workload, scenario.mishaps, self._streams)
+        jobs = inject_random_failures(workload, scenario.random_failures, self._streams)
         jobs = with_estimate_error(jobs, scenario.lengths, self._streams.stream("lengths"))
-        self.world.feed(jobs, _SpeedOracle(scenario).foretell if scenario.oracle else _announce_nothing)
+        self.world.feed(jobs, _SpeedOracle(scenario).announce if scenario.oracle else _announce_nothing)
         with _rare_garbage_collection():
             outcome = engine.run(scenario.limits)
         self.metrics.settle(engine.now)
@@ -189,7 +189,7 @@ class Simulation:
         self.world.transitioned(now, command)
         self.metrics.job(now, command)
 
-    # -- what must be true whatever the scheduler does
+    # -- conservation laws
 
     def _job_ended(self, _: float, job: JobProgress, state: JobState) -> None:
         self._worked_steps += job.worked_steps
@@ -222,7 +222,7 @@ def simulate(
     sink: JobMetricsSink | None = None,
     recorder: Callable[[Event, list[Command]], None] | None = None,
 ) -> SimulationResult:
-    """Run a workload (in order of arrival) through the scheduler and a simulated world.
+    """Runs a workload, in order of arrival, through the scheduler and a simulated world.
 
     `sink` takes each job's metrics when it has ended; without it `SimulationResult.jobs` collects them. Raises
     ConfigError where the workload turns out to be unreadable, and AssertionError for a defect of the scheduler (an
@@ -232,7 +232,7 @@ def simulate(
 
 
 class _SpeedOracle:
-    """Tells the truth about a kind before the first job that needs it."""
+    """Announces the true speeds and costs of a kind before its first job."""
 
     def __init__(self, scenario: Scenario) -> None:
         self._truth = scenario.truth
@@ -243,7 +243,7 @@ class _SpeedOracle:
         self._told: set[SpeedKey] = set()
         self._known: set[tuple[Kind, object, object]] = set()
 
-    def foretell(self, at: float, request: JobRequest) -> Iterable[Event]:
+    def announce(self, at: float, request: JobRequest) -> Iterable[Event]:
         if (request.kind, request.demands, request.sizes) in self._known:
             return ()
         self._known.add((request.kind, request.demands, request.sizes))
@@ -261,9 +261,9 @@ class _SpeedOracle:
 
 @contextmanager
 def _rare_garbage_collection() -> Iterator[None]:
-    """A run makes many small objects and hardly a cycle among them: looking for cycles so often finds nothing.
+    """Collects garbage less often: a run allocates many small objects and hardly a cycle among them.
 
-    What was there before, such as the jobs of a trace, is not looked at again and again.
+    Objects that existed before, such as the jobs of a trace, are frozen and not scanned.
     """
     before = gc.get_threshold()
     gc.set_threshold(max(before[0], _YOUNG_MAX) if before[0] else 0, *before[1:])

@@ -47,12 +47,12 @@ from walras.cluster import Placement
 from walras.job_request import JobId, JobRequest, Kind
 from walras.states import FINAL_JOB_STATES, JobState
 
-#: Makes the time model of a run: how attempts live.
+#: Makes the time model of a run: the simulator of its attempts.
 MakeAttemptSimulator = Callable[[Engine, SimulatedMachines, WorldParameters, RandomStreams], AttemptSimulator]
 
 
 class SimulatedWorld:
-    """Carries out the scheduler's commands on simulated machines and jobs."""
+    """Carries out the scheduler's commands on simulated machines and jobs, and sends the events that follow."""
 
     def __init__(
         self,
@@ -66,13 +66,13 @@ class SimulatedWorld:
         self.machines = machines
         self.attempts = pace(engine, machines, model, streams)
         self.jobs: dict[JobId, JobProgress] = {}
-        #: Called with every job that has ended, before it is forgotten.
+        #: Called with every job that has ended, before it is removed.
         self.on_end: list[Callable[[float, JobProgress, JobState], None]] = []
         #: Called with every attempt that has just begun.
         self.on_begin: list[Callable[[float, SimAttempt], None]] = []
-        #: Jobs that ended without success: some that are yet to come may depend on them.
+        #: Jobs that ended without success; jobs submitted later may depend on them.
         self._failed: set[JobId] = set()
-        #: Gangs that machines are held for, and that were neither started nor let go of yet.
+        #: Gangs whose machines are held, and that were neither started nor released yet.
         self._preparing: dict[JobId, Prepare] = {}
         self._engine = engine
         self._truth = truth
@@ -81,7 +81,7 @@ class SimulatedWorld:
         self._delays = streams.stream("delays")
         self._refusals = streams.stream("refusals")
         self._arrivals_open = True
-        #: Speeds that do not change, by kind, type and accelerators on each machine.
+        #: Constant speeds by kind, accelerator type and accelerators on each machine.
         self._tabled: dict[tuple[Kind, str, tuple[int, ...]], SpeedCurve] = {}
         machines.on_gone.append(self._node_gone)
         engine.on_command.update(
@@ -99,12 +99,11 @@ class SimulatedWorld:
 
     # -- jobs come and go
 
-    def feed(self, workload: Iterable[SimulatedJob], foretell: Callable[[float, JobRequest], Iterable[Event]]) -> None:
-        """Let these jobs, in order of arrival, be submitted when their time comes. Read one ahead, never all.
+    def feed(self, workload: Iterable[SimulatedJob], announce: Callable[[float, JobRequest], Iterable[Event]]) -> None:
+        """Schedules the submission of these jobs, which come in order of arrival. Reads one job ahead, never all.
 
-        Those of one instant are submitted together, before anything else happens.
-
-        What `foretell` says of a job is told before it is submitted.
+        Jobs of one instant are submitted together, before any other event. The events that `announce` returns for a
+        job are sent before its submission.
         """
         rows = iter(workload)
 
@@ -116,9 +115,9 @@ class SimulatedWorld:
                 self.jobs[request.job_id] = JobProgress(plan)
                 if plan.cancel_at < inf:
                     self._engine.schedule(max(at, plan.cancel_at), self._cancel, request.job_id)
-                yield from foretell(at, request)
+                yield from announce(at, request)
                 yield JobSubmitted(at, request)
-                if self._depends_in_vain(request):
+                if self._depends_on_failed(request):
                     yield JobCancelled(at, request.job_id, "a dependency that has failed")
                 plan = next(rows, None)
             schedule(plan)
@@ -134,15 +133,15 @@ class SimulatedWorld:
 
         schedule(next(rows, None))
 
-    def _depends_in_vain(self, request: JobRequest) -> bool:
-        """Whether it waits for the success of a job that has ended without. A server refuses such a job outright."""
+    def _depends_on_failed(self, request: JobRequest) -> bool:
+        """Whether it depends on the success of a job that has failed. A server refuses such a job at submission."""
         return not request.depends_on_any_end and not self._failed.isdisjoint(request.depends_on)
 
     def _cancel(self, at: float, job_id: JobId) -> Iterable[Event]:
         return (JobCancelled(at, job_id),) if job_id in self.jobs else ()
 
     def transitioned(self, now: float, command: JobTransitioned) -> None:
-        """A job's state changed: one that has ended is forgotten, and with the last one the run is over."""
+        """Removes a job that has ended; stops the run after the last one."""
         if command.state not in FINAL_JOB_STATES:
             return
         job = self.jobs.pop(command.job_id)
@@ -167,7 +166,7 @@ class SimulatedWorld:
             if node is None or node.link is not NodeLink.UP:
                 continue  # no answer: the scheduler has a timeout
             event: Event
-            if self._refuses():
+            if self._draws_refusal():
                 event = StartRefused(0.0, command.job_id, command.attempt, node.node_id, "simulated refusal")
             else:
                 address, port = (str(node.node_id), 29500) if rank == 0 else ("", 0)
@@ -185,12 +184,12 @@ class SimulatedWorld:
         job = self.jobs[command.job_id]
         self._preparing.pop(command.job_id, None)
         parts = self.machines.parts(command.placement)
-        if not parts or not self._hears(parts, command):
+        if not parts or not self._reaches(parts, command):
             return
         first, is_gang = parts[0][0], len(command.placement.parts) > 1
         if not is_gang and first.link is NodeLink.DOWN:
             return
-        if not is_gang and self._refuses():
+        if not is_gang and self._draws_refusal():
             refusal = StartRefused(now, command.job_id, command.attempt, first.node_id, "simulated refusal")
             self._engine.schedule(now, self._answer, (first, refusal))
             return
@@ -200,7 +199,7 @@ class SimulatedWorld:
         )
         job.lost_steps += job.steps - job.saved_steps
         job.steps = job.saved_steps
-        run = SimAttempt(job, command.attempt, parts, self._law(job, command), self._costs(job, parts))
+        run = SimAttempt(job, command.attempt, parts, self._speed_curve_of(job, command), self._costs(job, parts))
         if command.beside is not None:
             self._pair(now, run, self.jobs[command.beside].run)
         self.attempts.begin(now, run)
@@ -209,13 +208,13 @@ class SimulatedWorld:
         if is_gang and (
             len(parts) < len(command.placement.parts) or any(node.link is NodeLink.DOWN for node, _ in parts)
         ):
-            # Its ranks wait for one that will never come.
+            # Its ranks wait for one that never starts.
             self.attempts.kill(now, run)
-            self._engine.schedule(now, self._remains, run)
+            self._engine.schedule(now, self._end_broken_gang, run)
 
     def _pair(self, now: float, run: SimAttempt, partner: SimAttempt | None) -> None:
-        """From now on both make steps at the speeds they have beside each other."""
-        assert partner is not None, "a job is put beside one that does not run"
+        """Co-locates both: they make steps at their shared speeds from now on."""
+        assert partner is not None, "a job is co-located with one that does not run"
         run.partner, partner.partner = partner, run
         node, devices = run.parts[0]
         accelerator = self.machines.pools[node.pool_id].pool.shape.accelerator
@@ -223,7 +222,7 @@ class SimulatedWorld:
             kind, beside = one.job.plan.request.kind, other.job.plan.request.kind
             self.attempts.set_rate(now, one, self._truth.beside(kind, beside, accelerator, len(devices)))
 
-    def _law(self, job: JobProgress, command: Start) -> SpeedCurve:
+    def _speed_curve_of(self, job: JobProgress, command: Start) -> SpeedCurve:
         placement, kind = command.placement, job.plan.request.kind
         accelerator = self.machines.pools[placement.pool_id].pool.shape.accelerator
         parts = tuple([len(part.devices) for part in placement.parts])
@@ -248,7 +247,7 @@ class SimulatedWorld:
         return lambda _: uneven
 
     def _spread_parts(self, request: JobRequest, placement: Placement) -> list[PoolPart]:
-        """What a job that may be spread holds by pool; nothing, if that is one gang in one pool."""
+        """What a job over several pools or gangs holds by pool; empty for one gang in one pool."""
         found, whole = [], 0
         for pool_id, count in placement.by_pool.items():
             pool = self.machines.pools[pool_id].pool
@@ -263,9 +262,9 @@ class SimulatedWorld:
         costs, noise = self._truth.costs_of(job.plan.request.kind), self._model.cost_noise
         if costs.migrate_s:
             machines = frozenset([node.node_id for node, _ in parts])
-            if job.ran_on and machines != job.ran_on:
+            if job.last_nodes and machines != job.last_nodes:
                 costs = replace(costs, start_s=costs.start_s + costs.migrate_s)
-            job.ran_on = machines
+            job.last_nodes = machines
         if not noise:
             return costs
         starting, exiting = self._delays.lognormvariate(0.0, noise), self._delays.lognormvariate(0.0, noise)
@@ -279,13 +278,13 @@ class SimulatedWorld:
     def _revoke(self, now: float, command: Revoke) -> None:
         job = self.jobs.get(command.job_id)
         run = job.run if job is not None else None
-        if run is not None and run.attempt == command.attempt and self._hears(run.parts, command):
+        if run is not None and run.attempt == command.attempt and self._reaches(run.parts, command):
             self.attempts.stop(now, run, command.grace_s)
-        elif (asked := self._preparing.get(command.job_id)) is not None and asked.attempt == command.attempt:
-            self._let_go(now, asked)
+        elif (prepared := self._preparing.get(command.job_id)) is not None and prepared.attempt == command.attempt:
+            self._release_prepared(now, prepared)
 
-    def _let_go(self, now: float, command: Prepare) -> None:
-        """The machines of a gang that was not started tell that nothing runs there, if all of them can."""
+    def _release_prepared(self, now: float, command: Prepare) -> None:
+        """The machines of a gang that was not started report that nothing runs there, if all can be reached."""
         del self._preparing[command.job_id]
         nodes = [self.machines.nodes.get(part.node_id) for part in command.placement.parts]
         held = [node for node in nodes if node is not None and node.link is NodeLink.UP]
@@ -293,11 +292,11 @@ class SimulatedWorld:
             ended = AttemptEnded(now, command.job_id, command.attempt, EndCause.EXITED, signal=SIGTERM)
             self._engine.schedule(now, self._answer, (held[0], ended))
 
-    def _refuses(self) -> bool:
+    def _draws_refusal(self) -> bool:
         return self._model.refused > 0 and self._refusals.random() < self._model.refused
 
-    def _hears(self, parts: list[HeldDevices], command: Command) -> bool:
-        """False while a machine of it is cut off; that machine hears the command when it is back."""
+    def _reaches(self, parts: list[HeldDevices], command: Command) -> bool:
+        """Whether all machines can be reached; otherwise one that is cut off receives the command later."""
         for node, _ in parts:
             if node.link is NodeLink.CUT_OFF:
                 node.inbox.append(command)
@@ -309,7 +308,7 @@ class SimulatedWorld:
         if job is not None:
             job.saved_steps = event.steps
 
-    # -- what happens to machines (called by `simulator.faults`)
+    # -- faults of machines (called by `simulator.faults`)
 
     def runs_on(self, node: SimNode) -> list[SimAttempt]:
         """Attempts with a process on the machine."""
@@ -317,48 +316,48 @@ class SimulatedWorld:
         return [run for run in runs if run is not None]
 
     def die(self, at: float, node: SimNode) -> None:
-        """Every process on the machine is gone, and with it the gangs it was part of; nobody knows yet."""
+        """Ends every process on the machine, and the gangs it was part of; the scheduler does not know yet."""
         node.link = NodeLink.DOWN
         for run in self.runs_on(node):
             self.attempts.kill(at, run)
 
     def slow(self, at: float, node: SimNode, pace: float) -> None:
-        """From now on the machine works at this part of its speed, and every gang that it is part of waits for it."""
+        """Sets the factor on the machine's speed; every gang that has a rank there slows down with it."""
         node.pace = pace
         for run in self.runs_on(node):
             if run.phase is not SimAttemptPhase.DEAD:
                 self.attempts.set_rate(at, run, run.full_rate)
 
     def slow_attempt(self, at: float, run: SimAttempt, pace: float) -> None:
-        """From now on this attempt works at this part of the speed that its machines allow."""
-        run.own_pace = pace
+        """Sets the factor on the attempt's own speed."""
+        run.attempt_pace = pace
         if run.phase is not SimAttemptPhase.DEAD:
             self.attempts.set_rate(at, run, run.full_rate)
 
     def cut_off(self, node: SimNode) -> None:
-        """The machine runs on, out of reach."""
+        """Cuts the machine off; its processes continue."""
         node.link = NodeLink.CUT_OFF
         for run in self.runs_on(node):
-            run.cut += 1
+            run.unreachable += 1
 
     def reconnect(self, at: float, node: SimNode) -> Iterable[Event]:
-        """What the machine has to tell now that it is reached again."""
+        """Returns the events that the machine could not deliver while it was cut off."""
         node.link = NodeLink.UP
-        told: list[Event] = []
+        events: list[Event] = []
         for run in self.runs_on(node):
-            run.cut -= 1
-            if not run.cut:
-                told.extend(run.held)
-                if any(isinstance(event, AttemptEnded) for event in run.held):
-                    self.attempts.over(run)
-                run.held = []
-            told.extend(self._remains(at, run))
-        for event in told:
+            run.unreachable -= 1
+            if not run.unreachable:
+                events.extend(run.undelivered)
+                if any(isinstance(event, AttemptEnded) for event in run.undelivered):
+                    self.attempts.release(run)
+                run.undelivered = []
+            events.extend(self._end_broken_gang(at, run))
+        for event in events:
             event.at = at
-        return told
+        return events
 
     def catch_up(self, at: float, node: SimNode) -> Iterable[Event]:
-        """Carry out the commands that waited for the machine. What was revoked meanwhile never starts."""
+        """Carries out the commands that waited for the machine. An attempt that was revoked meanwhile never starts."""
         missed, node.inbox = node.inbox, []
         revoked = {(command.job_id, command.attempt) for command in missed if isinstance(command, Revoke)}
         for command in missed:
@@ -373,18 +372,18 @@ class SimulatedWorld:
         for run in self.runs_on(node):
             self.attempts.kill(at, run)
             if any(part.link is not NodeLink.GONE for part, _ in run.parts):
-                # After the scheduler has heard of the loss, the other machines tell that nothing is left there.
-                self._engine.schedule(at, self._remains, run)
+                # The other machines report the end of the gang after the scheduler knows of the loss.
+                self._engine.schedule(at, self._end_broken_gang, run)
             else:
-                self.attempts.over(run)
+                self.attempts.release(run)
 
-    def _remains(self, at: float, run: SimAttempt) -> Iterable[Event]:
-        """A gang that lost a machine is over as soon as all the others have told so."""
+    def _end_broken_gang(self, at: float, run: SimAttempt) -> Iterable[Event]:
+        """Ends a gang that lost a machine, once all its other machines can report."""
         if run.job.run is not run or run.phase is not SimAttemptPhase.DEAD:
             return ()
         if any(node.link in (NodeLink.DOWN, NodeLink.CUT_OFF) for node, _ in run.parts):
             return ()
-        self.attempts.over(run)
+        self.attempts.release(run)
         job_id, steps = run.job.plan.request.job_id, run.job.steps
         return (AttemptEnded(at, job_id, run.attempt, EndCause.EXITED, signal=SIGTERM, steps=steps),)
 
@@ -394,4 +393,4 @@ def _scaled_segment(stretch: SpeedSegment, noise: float) -> SpeedSegment:
 
 
 def _ignore_command(_: float, command: Command) -> None:
-    """Nothing in the world changes."""
+    """The command changes nothing in the world."""

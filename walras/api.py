@@ -56,14 +56,14 @@ class AttemptView(Body):
 
 
 class TargetOutlook(StrEnum):
-    """What may be said of a job's target."""
+    """Forecast of a job's target."""
 
-    #: Nothing: no value or too few, they do not fall, or the job is over; `detail` says which.
+    #: No forecast: too few values, values that do not fall, or the job is over; `detail` says which.
     UNKNOWN = "unknown"
-    #: The best curve says that it will be late or not at all, and others that say better fit nearly as well.
+    #: The best-fitting curve predicts late or never, but curves that predict better fit nearly as well.
     UNCLEAR = "unclear"
     EXPECTED = "expected"
-    #: After the steps that the job declares.
+    #: Expected only after the steps that the job declares.
     LATE = "late"
     OUT_OF_REACH = "out_of_reach"
     REACHED = "reached"
@@ -76,21 +76,21 @@ class TargetView(Body):
     value: str
     at_most: float
     outlook: TargetOutlook
-    #: All of it in one line.
+    #: The forecast in one line.
     detail: str
     newest: float | None = None
     newest_step: float | None = None
     #: The first step at which the value was at the target.
     reached_step: float | None = None
-    #: At which step it will be, by its curve; null: none is foreseen.
+    #: The step at which the curve reaches the target; null: the curve does not reach it.
     steps_expected: float | None = None
     steps_declared: float | None = None
-    #: Until then at the rate of the attempt that runs, and the instant.
+    #: Time until then at the speed of the running attempt, and the instant.
     left_s: float | None = None
     expected_at: str | None = None
-    #: What the curve does not fall below.
+    #: The asymptote of the curve.
     levels_off_at: float | None = None
-    #: Points that the curve is fitted to, and the step of the newest report that it knows of.
+    #: Number of points that the curve is fitted to, and the step of the newest of them.
     points: int = 0
     foreseen_at_step: float | None = None
 
@@ -130,7 +130,7 @@ class JobDetail(JobView):
     """`GET /jobs/{id}`."""
 
     spec: dict[str, Any]
-    #: Null: the job has none.
+    #: Null if the job has no target.
     target: TargetView | None = None
     attempt_list: list[AttemptView] = Field(default_factory=list)
 
@@ -166,7 +166,7 @@ class DryRun(Body):
 
 
 class ReasonView(Body):
-    """One cause why a job is where it is, with its numbers, and what would change it (empty: only time)."""
+    """One reason for a job's state, with its numbers, and what would change it (empty: only time)."""
 
     reason: Reason
     detail: str = ""
@@ -174,7 +174,7 @@ class ReasonView(Body):
 
 
 class ConditionView(Body):
-    """Something people should know of a job that runs or waits: it changes neither."""
+    """A warning about a job that runs or waits; it does not change the job's state."""
 
     #: at_risk (of missing its deadline) | budget_low | speed_differs (from that of its kind) | no_steps |
     #: target_late (after the declared steps) | target_out_of_reach
@@ -183,7 +183,7 @@ class ConditionView(Body):
 
 
 class SpeedView(Body):
-    """What is believed of a job's speed on a pool, steps per second of the whole gang."""
+    """The estimated speed of a job on a pool, in steps per second of the whole gang."""
 
     pool: str
     accelerator: str
@@ -191,34 +191,34 @@ class SpeedView(Body):
     steps_per_s: float
     #: measured | declared | predicted
     source: str
-    #: The truth lies between them four times out of five; null where nobody says.
+    #: Bounds of the 80 % interval; null if the source gives none.
     low: float | None = None
     high: float | None = None
-    #: Of a prediction: the predictors that could tell, such as `analytic`.
+    #: For a prediction: the predictors that contributed, such as `analytic`.
     by: list[str] = []
 
 
 class FactsView(Body):
-    """What is believed of one kind of job besides its speed."""
+    """Facts of one kind of job besides its speed."""
 
     kind: str
     #: counted (by a job of the kind) | stated (by people)
     source: str
     facts: dict[str, float]
-    #: Arithmetic of most operations; None: nobody knows.
+    #: Arithmetic of most operations; null if unknown.
     precision: str | None = None
 
 
 class Explanation(Body):
-    """`GET /jobs/{id}/explain`: every cause that holds now, the deciding one first. Empty for a job that runs."""
+    """`GET /jobs/{id}/explain`: every reason that holds now, the deciding one first. Empty for a job that runs."""
 
     job_id: int
     state: JobState
     reasons: list[ReasonView] = Field(default_factory=list)
     conditions: list[ConditionView] = Field(default_factory=list)
-    #: Null: the job has none.
+    #: Null if the job has no target.
     target: TargetView | None = None
-    #: On each pool where it can run, fastest first; none once the job is over.
+    #: Speeds on the pools where it can run, fastest first; empty once the job is over.
     speeds: list[SpeedView] = Field(default_factory=list)
 
 
@@ -244,7 +244,7 @@ class PriceView(Body):
     market: str
     capacity: float
     free: float
-    #: Price of one accelerator held all the time, in `unit`, from the last solve.
+    #: Dual price of one accelerator held all the time, in `unit`, from the last solve.
     price: float
     unit: str
     market_usd_per_h: float
@@ -259,10 +259,10 @@ class CertificateView(Body):
     gap: float
     path: str
     solved_at: str
-    #: What really ran over the last rounds, as a part of the bound: gangs are whole, restarts take time.
+    #: Utility realised over the last rounds, as a fraction of the bound: gangs are whole, restarts take time.
     realised: float | None = None
-    #: What whole gangs can reach at best, in the unit of the objective, if it was asked for (`?whole=true`); null: more
-    #: than 64 accelerators, a policy that ranks, or not found in time.
+    #: Bound for whole gangs, in the unit of the objective, if requested (`?whole=true`); null: more than 64
+    #: accelerators, a policy that ranks jobs, or not found in time.
     integral_bound: float | None = None
 
 
@@ -272,16 +272,16 @@ class PriceList(Body):
 
 
 class MoneyRow(Body):
-    """What one project, user, job, pool or month has cost."""
+    """The cost of one project, user, job, pool or month."""
 
-    #: Name or number of what is summed.
+    #: Name or number of the project, user, job, pool or month.
     key: str
     accelerator_s: float
-    #: Used by jobs.
+    #: Cost of time that jobs held.
     usd: float
-    #: Of rented machines, what no job held; by pool and month only: else nobody knows whose it is.
+    #: Cost of rented time that no job held; only by pool and month, because it belongs to no project, user or job.
     idle_usd: float = 0.0
-    #: What the same would have cost on demand.
+    #: Cost of the same time at on-demand prices.
     on_demand_usd: float = 0.0
 
 
@@ -290,10 +290,10 @@ class MoneyReport(Body):
 
     #: project | user | job | pool | month
     by: str
-    #: Dearest first.
+    #: Most expensive first.
     items: list[MoneyRow]
     used_usd: float
-    #: Of rented machines, what no job held. 0 in the answer to people who see only some projects.
+    #: Cost of rented time that no job held. 0 for users who see only some projects.
     idle_usd: float
     total_usd: float
     on_demand_usd: float

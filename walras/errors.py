@@ -1,4 +1,4 @@
-"""Errors, by whose fault they are.
+"""The tree of errors, divided by whose fault they are.
 
     WalrasError
     ├─ UserError              fix your input: CLI exit 2, HTTP 4xx, no traceback
@@ -16,11 +16,11 @@ Mistakes of our own are assertions and end the process; a solve that went badly 
 
 
 class WalrasError(Exception):
-    """Base of every error of ours that a caller may want to catch."""
+    """Base of every error of Walras that a caller may want to catch."""
 
 
 class UserError(WalrasError):
-    """Something the person can mend. `field` names where, `fix` says how."""
+    """The person's input is at fault. `field` names the place, `fix` says how to mend it."""
 
     def __init__(self, message: str, *, field: str = "", fix: str = "") -> None:
         super().__init__(message)
@@ -29,7 +29,7 @@ class UserError(WalrasError):
 
 
 class ConfigError(UserError):
-    """A configuration file does not parse or does not hold together."""
+    """A configuration file does not parse, or its fields contradict each other."""
 
 
 class JobSpecError(ConfigError):
@@ -45,16 +45,16 @@ class NotFound(UserError):
 
 
 class Conflict(UserError):
-    """The thing is in a state, or exists in a form, that forbids the request."""
+    """The object exists with other properties, or its state forbids the request."""
 
 
 class Forbidden(UserError):
-    """The token is valid but does not allow this."""
+    """The token is valid but does not permit the request."""
 
 
 class ClusterError(WalrasError):
-    """The world failed: a machine, a network, a provider."""
+    """A machine, a network or a provider failed."""
 
 
 class ServerUnreachable(ClusterError):
-    """No server answers at that address."""
+    """No server answers at the address."""

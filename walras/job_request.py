@@ -160,4 +160,10 @@ class JobRequest(JobIdentity, JobLimits, GangRequest):
 
 def group_fields(job: object, *groups: type[JobIdentity | JobLimits | GangRequest]) -> dict[str, Any]:
     """The fields of these groups that a job has, by name: what another shape of the same job is made with."""
-    return {field.name: getattr(job, field.name) for group in groups for field in fields(group)}
+    return {name: getattr(job, name) for group in groups for name in _GROUP_FIELDS[group]}
+
+
+#: Looked up with every job that is submitted: `fields` makes its answer anew each time.
+_GROUP_FIELDS: dict[type, tuple[str, ...]] = {
+    group: tuple(field.name for field in fields(group)) for group in (JobIdentity, JobLimits, GangRequest)
+}

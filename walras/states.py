@@ -54,19 +54,19 @@ class Reason(StrEnum):
 
     POLICY_PREEMPTED = "POLICY:PREEMPTED"
     POLICY_MOVED = "POLICY:MOVED"
-    #: A rented machine given back because it was not worth its price any more.
+    #: The scheduler gave a rented machine back because it was no longer worth its price.
     POLICY_RELEASED = "POLICY:RELEASED"
     POLICY_MAX_RUNTIME = "POLICY:MAX_RUNTIME"
     POLICY_MAX_QUEUE_TIME = "POLICY:MAX_QUEUE_TIME"
 
     @property
     def is_infrastructure(self) -> bool:
-        """True where the world failed the job: such an end never consumes a retry."""
+        """True if the infrastructure failed the job: such an end never consumes a retry."""
         return self.value.startswith("INFRA:")
 
 
 class JobState(StrEnum):
-    """Where a job is in its life. The last four are final; a resubmission is a new job."""
+    """State of a job. The last four are final; a resubmission is a new job."""
 
     PENDING = "PENDING"
     HELD = "HELD"
@@ -97,7 +97,7 @@ _HOLDING = frozenset(
 
 
 class AttemptState(StrEnum):
-    """One continuous life of a job's processes."""
+    """State of an attempt, which is one continuous run of a job's processes."""
 
     LEASED = "LEASED"
     STARTING = "STARTING"
@@ -158,10 +158,10 @@ ATTEMPT_TRANSITIONS: Mapping[AttemptState, frozenset[AttemptState]] = {
 
 
 def check_job_transition(before: JobState, after: JobState) -> None:
-    """Raise AssertionError unless a job may go from `before` to `after`: a bug of ours, never the world's."""
+    """Raises AssertionError unless a job may go from `before` to `after`: that would be a bug of ours."""
     assert after in JOB_TRANSITIONS[before], f"job state {before} -> {after} is not a transition"
 
 
 def check_attempt_transition(before: AttemptState, after: AttemptState) -> None:
-    """Raise AssertionError unless an attempt may go from `before` to `after`."""
+    """Raises AssertionError unless an attempt may go from `before` to `after`."""
     assert after in ATTEMPT_TRANSITIONS[before], f"attempt state {before} -> {after} is not a transition"

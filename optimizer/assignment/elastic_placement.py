@@ -1,11 +1,11 @@
-"""Places for elastic jobs, from what configurations are worth: best choice, greedy growth, or a window of rounds.
+"""Places for elastic jobs, from what configurations are worth: by greedy growth, or over a window of rounds.
 
-Best choice: priority class by priority class one multiple-choice knapsack. Greedy growth gives accelerators one after
-the other to whoever gains most per accelerator: a job that runs in a plan grows inside its pool, one that waits may
-begin anywhere; a step may be more than one accelerator where a job has no configuration in between. Where it ends
-nobody can have more. A window shares out T alike rounds: a round is worth what it adds for a job that has had the
-rounds before, so values rise with the number of rounds, ever less; which rounds they are does not matter to anybody, so
-the window is one choice of (column, rounds) for each job, with T times the accelerators of every pool.
+Greedy growth gives accelerators one after the other to the job that gains most per accelerator: a job that runs in a
+plan grows inside its pool, one that waits may begin anywhere; a step may be more than one accelerator where a job has
+no configuration in between. It ends when no job can have more. A window shares out T equal rounds: a round is worth
+what it adds for a job that has had the rounds before, so values rise with the number of rounds, ever less; which rounds
+they are does not matter to anybody, so the window is one choice of (column, rounds) for each job, with T times the
+accelerators of every pool.
 """
 
 from collections.abc import Callable
@@ -13,8 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from optimizer.assignment.multiple_choice_knapsack import KNAPSACK_TOLERANCE, Knapsack, KnapsackSolution, solve_knapsack
-from optimizer.assignment.plan_draft import ElasticJobs, PlanDraft, accelerators_held
+from optimizer.assignment.column_assignment import Assignment, AssignmentProblem, assignment_problem_of, fitting_columns
+from optimizer.assignment.multiple_choice_knapsack import solve_knapsack
+from optimizer.assignment.plan_draft import ElasticJobs, PlanDraft
 from optimizer.classes.segments import sum_by
 from optimizer.problem import BoolArray, FloatArray, IntArray, Problem
 
@@ -72,57 +73,6 @@ def gain_by_value(problem: Problem, value: FloatArray) -> ColumnGain:
     return lambda column: value - padded[column[problem.columns.job]]
 
 
-def choose_by_class(
-    problem: Problem, value: FloatArray, draft: PlanDraft, tolerance: float = KNAPSACK_TOLERANCE
-) -> None:
-    """The best choice for the jobs without a place, the higher classes before the lower; value <= 0: not that (c,)."""
-    classes = problem.jobs.priority_class
-    for priority_class in np.unique(classes)[::-1].tolist():
-        competing = (classes == priority_class) & (draft.column < 0)
-        _choose_class(problem, value, draft, competing, tolerance)
-
-
-def knapsack_of(
-    problem: Problem, value: FloatArray, competing: BoolArray, free: FloatArray
-) -> tuple[Knapsack, IntArray]:
-    """The columns of value of these jobs as a choice, and which columns of the problem they are."""
-    columns = problem.columns
-    kept = np.flatnonzero(competing[columns.job] & (value > 0) & fitting_columns(problem, free))
-    place = np.full(len(columns), -1, dtype=np.int64)
-    place[kept] = np.arange(len(kept))
-    uses = place[columns.use_column] >= 0
-    choice = Knapsack(
-        job=np.unique(columns.job[kept], return_inverse=True)[1].astype(np.int64),
-        value=value[kept],
-        use_column=place[columns.use_column[uses]],
-        use_pool=columns.use_pool[uses],
-        use_count=columns.use_count[uses],
-        capacity=free,
-    )
-    return choice, kept
-
-
-def fitting_columns(problem: Problem, free: FloatArray) -> BoolArray:
-    """Columns for which there is room (c,)."""
-    columns = problem.columns
-    short = columns.use_count > free[columns.use_pool] + 1e-9
-    fits: BoolArray = sum_by(columns.use_column, short.astype(np.float64), len(columns)) == 0
-    return fits
-
-
-def _choose_class(
-    problem: Problem, value: FloatArray, draft: PlanDraft, competing: BoolArray, tolerance: float
-) -> None:
-    choice, kept = knapsack_of(problem, value, competing, draft.free)
-    found = solve_knapsack(choice, tolerance)
-    placed = kept[found.column[found.column >= 0]]
-    draft.column[problem.columns.job[placed]] = placed
-    draft.free = np.maximum(draft.free - accelerators_held(problem, placed), 0.0)
-    draft.prices = np.maximum(draft.prices, found.prices)
-    draft.reached += found.value
-    draft.bound += found.bound
-
-
 #: Values of rounds are predictions: the choice among them is good enough at this distance from its bound.
 _WINDOW_TOLERANCE = 1e-3
 #: Jobs that compete at first: each has many columns.
@@ -148,7 +98,7 @@ def share_window(problem: Problem, value: FloatArray, draft: PlanDraft, competin
         competing: who takes part (n,).
     """
     n, rounds = len(problem.jobs), value.shape[1]
-    base, kept = knapsack_of(problem, value.max(axis=1, initial=0.0), competing, draft.free)
+    base, kept = assignment_problem_of(problem, value.max(axis=1, initial=0.0), competing, draft.free)
     found, cell = _choose_rounds(base, value[kept], draft.free * rounds)
     column, count = np.full(n, -1, dtype=np.int64), np.zeros(n, dtype=np.int64)
     chosen = cell[found.column[found.column >= 0]]
@@ -160,7 +110,7 @@ def share_window(problem: Problem, value: FloatArray, draft: PlanDraft, competin
     return WindowShares(column, count)
 
 
-def _choose_rounds(base: Knapsack, value: FloatArray, capacity: FloatArray) -> tuple[KnapsackSolution, IntArray]:
+def _choose_rounds(base: AssignmentProblem, value: FloatArray, capacity: FloatArray) -> tuple[Assignment, IntArray]:
     """The choice among (column, rounds), and the cells column x T + rounds - 1 that it is among."""
     rounds = value.shape[1]
     cell = np.flatnonzero(value.ravel() > 0)
@@ -169,7 +119,7 @@ def _choose_rounds(base: Knapsack, value: FloatArray, capacity: FloatArray) -> t
     uses = (base.use_column[:, None] * rounds + np.arange(rounds)).ravel()
     count = (base.use_count[:, None] * np.arange(1, rounds + 1)).ravel()
     there = number[uses] >= 0
-    expanded = Knapsack(
+    expanded = AssignmentProblem(
         job=base.job[cell // rounds],
         value=value.ravel()[cell],
         use_column=number[uses[there]],

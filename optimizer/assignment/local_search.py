@@ -10,12 +10,12 @@ Loops are compiled where numba is installed. The uncompiled function is the defi
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 
+from optimizer.assignment.column_assignment import Assignment, AssignmentProblem
 from optimizer.problem import FloatArray, IntArray
 
 
@@ -38,48 +38,37 @@ WORK_MAX = 40_000_000
 _STRICT = 1e-9
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class GangProblem:
-    """Jobs that may be placed, their columns with positive value, and how many accelerators are free for them."""
-
-    #: First column of each job (n + 1,); columns are grouped by job.
-    first: IntArray
-    value: FloatArray
-    size: FloatArray
-    #: First use of each column (c + 1,), and the uses.
-    use_first: IntArray
-    use_pool: IntArray
-    use_count: FloatArray
-    capacity: FloatArray
-    #: Column in which each job runs, -1: none (n,).
-    running: IntArray
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class GangAssignment:
-    """An assignment with the prices that explain it."""
-
-    #: Column of each job, -1: it waits (n,).
-    column: IntArray
-    prices: FloatArray
-    #: No assignment is worth more than this.
-    bound: float
-
-
-def assign_gangs(gangs: GangProblem) -> GangAssignment:
+def assign_gangs(question: AssignmentProblem) -> Assignment:
     """Assign jobs to columns within the capacity so that the values sum up to much."""
-    if not len(gangs.value):
-        return GangAssignment(np.full(len(gangs.running), -1, dtype=np.int64), np.zeros(len(gangs.capacity)), 0.0)
-    table = (gangs.first, gangs.value, gangs.use_first, gangs.use_pool, gangs.use_count)
-    density = np.maximum.reduceat(gangs.value / gangs.size, gangs.first[:-1])
+    if not question.jobs:
+        return Assignment(np.zeros(0, dtype=np.int64), np.zeros(len(question.capacity)), 0.0, 0.0)
+    table, size, running = _arrays(question), question.size, _running_column(question)
+    density = np.maximum.reduceat(question.value / size, question.first)
     order = np.argsort(-density, kind="stable")
-    column, prices, bound = _at_prices(*table, gangs.capacity, gangs.running, order, float(density.max()), gangs.size)
-    strict = _STRICT * float(gangs.value.max())
-    slack = bound - float(gangs.value[column[column >= 0]].sum())
+    column, prices, bound = _at_prices(*table, question.capacity, running, order, float(density.max()), size)
+    strict = _STRICT * float(question.value.max())
+    slack = bound - question.value_of(column)
     if slack > strict:
         lag = _lag(*table, prices)
-        _search(*table, gangs.capacity, column, order, lag, slack, strict, SEARCH_PASSES, WORK_MAX)
-    return GangAssignment(column, prices, float(bound))
+        _search(*table, question.capacity, column, order, lag, slack, strict, SEARCH_PASSES, WORK_MAX)
+    return Assignment(column, prices, question.value_of(column), float(bound))
+
+
+def _arrays(question: AssignmentProblem) -> tuple[IntArray, FloatArray, IntArray, IntArray, FloatArray]:
+    """First column of each job (n + 1,), values (c,), first use of each column (c + 1,), pool and count of each use."""
+    columns = len(question.job)
+    order = np.argsort(question.use_column, kind="stable")
+    use_first = np.searchsorted(question.use_column[order], np.arange(columns + 1))
+    first = np.append(question.first, columns)
+    return first, question.value, use_first, question.use_pool[order], question.use_count[order]
+
+
+def _running_column(question: AssignmentProblem) -> IntArray:
+    """Column in which each job runs, -1: it does not (n,)."""
+    running = np.full(question.jobs, -1, dtype=np.int64)
+    runs = np.flatnonzero(question.running)
+    running[question.job[runs]] = runs
+    return running
 
 
 @compiled

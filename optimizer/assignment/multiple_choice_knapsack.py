@@ -10,17 +10,11 @@ end all of them.
 """
 
 from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from optimizer.classes.segments import sum_by
+from optimizer.assignment.column_assignment import Assignment, AssignmentProblem
 from optimizer.problem import BoolArray, FloatArray, IntArray
-
-if TYPE_CHECKING:
-    from optimizer.assignment.knapsack_program import KnapsackProgram
-
 
 #: A choice this near to its bound is good enough.
 KNAPSACK_TOLERANCE = 1e-4
@@ -36,57 +30,6 @@ _ROUNDING = 1e-6
 _SHARPENED = 2
 
 
-@dataclass(frozen=True)
-class Knapsack:
-    """Jobs 0..n-1, each with one column at least, the columns grouped by job; all values > 0."""
-
-    job: IntArray
-    value: FloatArray
-    #: Parallel arrays of uses.
-    use_column: IntArray
-    use_pool: IntArray
-    use_count: FloatArray
-    capacity: FloatArray
-
-    @property
-    def jobs(self) -> int:
-        """How many jobs there are."""
-        return int(self.job[-1]) + 1 if len(self.job) else 0
-
-    @cached_property
-    def first(self) -> IntArray:
-        """First column of each job (n,)."""
-        return np.searchsorted(self.job, np.arange(self.jobs))
-
-    def net(self, prices: FloatArray) -> FloatArray:
-        """Value minus price of each column (c,)."""
-        return self.value - sum_by(self.use_column, prices[self.use_pool] * self.use_count, len(self.job))
-
-    def used(self, chosen: IntArray) -> FloatArray:
-        """Accelerators of each pool that the columns of jobs take, -1 among them ignored (p,)."""
-        held = np.zeros(len(self.job), dtype=np.bool_)
-        held[chosen[chosen >= 0]] = True
-        ours = held[self.use_column]
-        return sum_by(self.use_pool[ours], self.use_count[ours], len(self.capacity))
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class KnapsackSolution:
-    """A choice, with the prices that explain it."""
-
-    #: Column of each job, -1: none (n,).
-    column: IntArray
-    prices: FloatArray
-    value: float
-    #: No choice is worth more.
-    bound: float
-
-    @property
-    def gap(self) -> float:
-        """Distance to the bound, as a part of it."""
-        return (self.bound - self.value) / max(self.bound, 1e-12)
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class _Responses:
     """What all jobs would do at given prices."""
@@ -98,7 +41,7 @@ class _Responses:
     bound: float
 
 
-def solve_knapsack(choice: Knapsack, tolerance: float = KNAPSACK_TOLERANCE, core: int = _CORE) -> KnapsackSolution:
+def solve_knapsack(choice: AssignmentProblem, tolerance: float = KNAPSACK_TOLERANCE, core: int = _CORE) -> Assignment:
     """The best choice, within the tolerance of its bound unless the solver's work limit came first.
 
     At first `core` jobs compete, more where that is not enough. No program is solved where everybody has what he likes
@@ -106,10 +49,10 @@ def solve_knapsack(choice: Knapsack, tolerance: float = KNAPSACK_TOLERANCE, core
     """
     free = np.zeros(len(choice.capacity))
     if not choice.jobs:
-        return KnapsackSolution(np.full(0, -1, dtype=np.int64), free, 0.0, 0.0)
+        return Assignment(np.full(0, -1, dtype=np.int64), free, 0.0, 0.0)
     wishes = _responses(choice, free)
     if (choice.used(wishes.column) <= choice.capacity + 1e-9).all():
-        return KnapsackSolution(wishes.column, free, wishes.bound, wishes.bound)
+        return Assignment(wishes.column, free, wishes.bound, wishes.bound)
     best = _rounded_relaxation(choice) if len(choice.job) <= _FLUID_COLUMNS else None
     prices, bound = search_prices(choice) if best is None else (best.prices, best.bound)
     size = min(core, choice.jobs)
@@ -118,19 +61,15 @@ def solve_knapsack(choice: Knapsack, tolerance: float = KNAPSACK_TOLERANCE, core
             prices, bound = _sharpened(choice, prices, bound, size)
         column, proved = _solve_core(choice, prices, size, tolerance, best)
         bound = min(bound, proved)
-        value = _value(choice, column)
+        value = choice.value_of(column)
         if best is not None and best.value >= value:
             column, value = best.column, best.value
-        best = KnapsackSolution(column, prices, value, max(bound, value))
+        best = Assignment(column, prices, value, max(bound, value))
         size *= _GROWTH
     return best
 
 
-def _value(choice: Knapsack, column: IntArray) -> float:
-    return float(choice.value[column[column >= 0]].sum())
-
-
-def _rounded_relaxation(choice: Knapsack) -> KnapsackSolution | None:
+def _rounded_relaxation(choice: AssignmentProblem) -> Assignment | None:
     """The fluid optimum of all jobs made whole: who is in one column keeps it, the others share what is left."""
     from optimizer.assignment.knapsack_program import solve_relaxation
 
@@ -144,11 +83,11 @@ def _rounded_relaxation(choice: Knapsack) -> KnapsackSolution | None:
     split = np.zeros(choice.jobs, dtype=np.bool_)
     split[choice.job[(found.part > _ROUNDING) & (found.part <= 1.0 - _ROUNDING)]] = True
     column = _one_by_one(choice, found.prices, column, np.flatnonzero(split[choice.job]))
-    value, bound = _value(choice, column), _responses(choice, found.prices).bound
-    return KnapsackSolution(column, found.prices, value, max(bound, value))
+    value, bound = choice.value_of(column), _responses(choice, found.prices).bound
+    return Assignment(column, found.prices, value, max(bound, value))
 
 
-def search_prices(choice: Knapsack) -> tuple[FloatArray, float]:
+def search_prices(choice: AssignmentProblem) -> tuple[FloatArray, float]:
     """The best prices that steps found, and the bound that they prove (0 where there is nobody).
 
     A price rises while more is wanted than there is, and falls while less is; its step grows while that goes on, and is
@@ -156,8 +95,7 @@ def search_prices(choice: Knapsack) -> tuple[FloatArray, float]:
     """
     if not choice.jobs:
         return np.zeros(len(choice.capacity)), 0.0
-    size = sum_by(choice.use_column, choice.use_count, len(choice.job))
-    top = float((choice.value / np.maximum(size, 1e-12)).max())
+    top = float((choice.value / np.maximum(choice.size, 1e-12)).max())
     prices, before = np.zeros(len(choice.capacity)), np.zeros(len(choice.capacity))
     stride = np.full(len(prices), top / 4.0)
     quoted, bound = prices, np.inf
@@ -171,19 +109,18 @@ def search_prices(choice: Knapsack) -> tuple[FloatArray, float]:
     return quoted, bound
 
 
-def _responses(choice: Knapsack, prices: FloatArray) -> _Responses:
+def _responses(choice: AssignmentProblem, prices: FloatArray) -> _Responses:
     net = choice.net(prices)
-    best = np.maximum.reduceat(net, choice.first)
+    best = choice.best_net(net)
     at = np.flatnonzero(net >= best[choice.job])
     column = at[np.searchsorted(choice.job[at], np.arange(choice.jobs))]  # the first of equals
     net[column] = -np.inf
-    second = np.maximum(np.maximum.reduceat(net, choice.first), 0.0)
+    second = np.maximum(choice.best_net(net), 0.0)
     margin = np.where(best > 0, best - second, -best)
-    bound = float(np.maximum(best, 0.0).sum() + prices @ choice.capacity)
-    return _Responses(np.where(best > 0, column, -1), margin, bound)
+    return _Responses(np.where(best > 0, column, -1), margin, choice.bound_by(best, prices))
 
 
-def _core_jobs(choice: Knapsack, prices: FloatArray, size: int) -> tuple[BoolArray, IntArray, FloatArray]:
+def _core_jobs(choice: AssignmentProblem, prices: FloatArray, size: int) -> tuple[BoolArray, IntArray, FloatArray]:
     """(jobs that compete, what the others have, what they leave).
 
     The `size` least decided jobs compete, or as many more as it takes until the others fit.
@@ -200,14 +137,12 @@ def _core_jobs(choice: Knapsack, prices: FloatArray, size: int) -> tuple[BoolArr
         size *= 2
 
 
-def _program(choice: Knapsack, kept: IntArray, core: BoolArray, rest: FloatArray) -> "KnapsackProgram":
+def _program(choice: AssignmentProblem, kept: IntArray, core: BoolArray, rest: FloatArray) -> AssignmentProblem:
     """These columns (of the jobs that compete) as a program."""
-    from optimizer.assignment.knapsack_program import KnapsackProgram  # only where a program is to be solved
-
     place = np.full(len(choice.job), -1, dtype=np.int64)
     place[kept] = np.arange(len(kept))
     uses = place[choice.use_column] >= 0
-    return KnapsackProgram(
+    return AssignmentProblem(
         (np.cumsum(core) - 1)[choice.job[kept]],
         choice.value[kept],
         place[choice.use_column[uses]],
@@ -217,7 +152,7 @@ def _program(choice: Knapsack, kept: IntArray, core: BoolArray, rest: FloatArray
     )
 
 
-def _sharpened(choice: Knapsack, prices: FloatArray, bound: float, size: int) -> tuple[FloatArray, float]:
+def _sharpened(choice: AssignmentProblem, prices: FloatArray, bound: float, size: int) -> tuple[FloatArray, float]:
     """Prices at which the competing jobs would share what is left, if they prove more than those at hand."""
     from optimizer.assignment.knapsack_program import solve_relaxation
 
@@ -230,7 +165,7 @@ def _sharpened(choice: Knapsack, prices: FloatArray, bound: float, size: int) ->
 
 
 def _solve_core(
-    choice: Knapsack, prices: FloatArray, size: int, tolerance: float, known: KnapsackSolution | None
+    choice: AssignmentProblem, prices: FloatArray, size: int, tolerance: float, known: Assignment | None
 ) -> tuple[IntArray, float]:
     """(column of each job, what the program proves about all choices: inf unless all jobs compete)."""
     from optimizer.assignment.knapsack_program import solve_integer
@@ -253,15 +188,15 @@ def _solve_core(
     return column, proved
 
 
-def _promising(choice: Knapsack, prices: FloatArray, known: KnapsackSolution) -> BoolArray:
+def _promising(choice: AssignmentProblem, prices: FloatArray, known: Assignment) -> BoolArray:
     """Columns that a better choice may have: at the prices they lose no more than is in dispute (c,)."""
     found, net = _responses(choice, prices), choice.net(prices)
-    best = np.maximum(np.maximum.reduceat(net, choice.first), 0.0)
+    best = np.maximum(choice.best_net(net), 0.0)
     promising: BoolArray = best[choice.job] - net <= (found.bound - known.value) * (1.0 + 1e-9) + 1e-12 * found.bound
     return promising
 
 
-def _one_by_one(choice: Knapsack, prices: FloatArray, column: IntArray, candidates: IntArray) -> IntArray:
+def _one_by_one(choice: AssignmentProblem, prices: FloatArray, column: IntArray, candidates: IntArray) -> IntArray:
     """The columns of jobs, and the others among the candidates in what still fits, most gain at the prices first."""
     net = choice.net(prices)
     column, free = column.copy(), choice.capacity - choice.used(column)

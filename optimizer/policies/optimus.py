@@ -14,8 +14,8 @@ import numpy as np
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
-from optimizer.assignment import elastic_placement
 from optimizer.assignment import plan_draft as drafts
+from optimizer.assignment.column_assignment import assignment_problem_of, fitting_columns
 from optimizer.assignment.elastic_placement import gain_by_value, grow_greedily, place_in_column
 from optimizer.assignment.multiple_choice_knapsack import search_prices
 from optimizer.assignment.plan_draft import ElasticJobs, elastic_jobs_of
@@ -54,7 +54,7 @@ class Optimus:
             grow_greedily(problem, facts, draft, gain_by_value(problem, value), ours)
         chosen = draft.column[competing & (draft.column >= 0)]
         draft.reached = float(value[chosen].sum())
-        choice, _ = elastic_placement.knapsack_of(problem, value, competing, free)
+        choice, _ = assignment_problem_of(problem, value, competing, free)
         draft.prices, draft.bound = search_prices(choice)
         return drafts.finish_plan(problem, value, facts.size, draft, MEASURE), None
 
@@ -91,7 +91,7 @@ class Optimus:
 def _begin(problem: Problem, facts: ElasticJobs, value: FloatArray, draft: drafts.PlanDraft, row: int) -> None:
     """The job's least gang, on the pool where it ends soonest of those with room."""
     ours = np.flatnonzero((problem.columns.job == row) & facts.usable)
-    ours = ours[elastic_placement.fitting_columns(problem, draft.free)[ours]]
+    ours = ours[fitting_columns(problem, draft.free)[ours]]
     if len(ours):
         least = ours[facts.size[ours] <= facts.size[ours].min()]
         place_in_column(problem, draft, int(least[np.argmax(value[least])]))

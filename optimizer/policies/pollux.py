@@ -12,14 +12,16 @@ another search for the same fitness: prices and an integer program over the cont
 best, and leaves machines to the placer. The goodput is the configuration's rate.
 """
 
+from functools import partial
 from typing import Annotated
 
 import numpy as np
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
-from optimizer.assignment import elastic_placement
 from optimizer.assignment import plan_draft as drafts
+from optimizer.assignment.column_assignment import assign_jobs
+from optimizer.assignment.multiple_choice_knapsack import solve_knapsack
 from optimizer.assignment.plan_draft import ElasticJobs, elastic_jobs_of, growth_allowed, recall_history, restart_factor
 from optimizer.decision import Memory, Plan, Quote
 from optimizer.policy import Newcomer
@@ -59,7 +61,7 @@ class Pollux:
         speedup = np.where(moved, speedup * restart_factor(facts, history)[columns.job], speedup)
         value = np.where(allowed, jobs.weight[columns.job] * self._gain(speedup), 0.0)
         draft = drafts.begin_plan(problem)
-        elastic_placement.choose_by_class(problem, value, draft, _TOLERANCE)
+        assign_jobs(problem, value, draft, partial(solve_knapsack, tolerance=_TOLERANCE))
         return drafts.finish_plan(problem, value, facts.size, draft, MEASURE), memory
 
     def value(self, newcomer: Newcomer, quote: Quote) -> FloatArray:

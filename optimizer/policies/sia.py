@@ -16,8 +16,9 @@ import numpy as np
 from pydantic import AfterValidator, ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
-from optimizer.assignment import elastic_placement
 from optimizer.assignment import plan_draft as drafts
+from optimizer.assignment.column_assignment import assign_jobs
+from optimizer.assignment.multiple_choice_knapsack import solve_knapsack
 from optimizer.assignment.plan_draft import (
     ElasticHistory,
     ElasticJobs,
@@ -72,7 +73,7 @@ class Sia:
         allowed = growth_allowed(problem, facts, history, self.growth)
         value = self._values(problem, facts, history, allowed)
         draft = drafts.begin_plan(problem)
-        elastic_placement.choose_by_class(problem, value, draft)
+        assign_jobs(problem, value, draft, solve_knapsack)
         return drafts.finish_plan(problem, value, facts.size, draft, MEASURE), memory
 
     def value(self, newcomer: Newcomer, quote: Quote) -> FloatArray:

@@ -74,13 +74,15 @@ class Walras:
         measure = plan_draft.PlanMeasure("assignment at prices", "worth of one accelerator")
         plan, overdue = plan_draft.begin_plan(problem), list[int]()
         if len(problem.jobs):
-            from optimizer.assignment import job_assignment  # compiled: only where there is something to decide
+            from optimizer.assignment import starvation_guard  # compiled: only where there is something to decide
+            from optimizer.assignment.column_assignment import assign_jobs
+            from optimizer.assignment.transportation import assign_by_search
 
-            rules = job_assignment.StarvationGuard(self.slowdown, self.margin, self.reserve)
-            overdue = job_assignment.overdue_jobs(problem, known, memory, rules)
+            rules = starvation_guard.StarvationGuard(self.slowdown, self.margin, self.reserve)
+            overdue = starvation_guard.overdue_jobs(problem, known, memory, rules)
             ends_s = np.where(remaining_time.modest_columns(problem, measured_by), values.ends_s, np.inf)
-            job_assignment.place_overdue(problem, ends_s, overdue, plan.free, plan.column, rules)
-            job_assignment.assign_jobs(problem, values, plan)
+            starvation_guard.place_overdue(problem, ends_s, overdue, plan.free, plan.column, rules)
+            assign_jobs(problem, values.value, plan, assign_by_search, only_fitting=False)
         told = {"overdue": problem.jobs.job_id[overdue].tolist()}
         return plan_draft.finish_plan(problem, values.value, values.size, plan, measure, overdue), told
 

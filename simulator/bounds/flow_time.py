@@ -247,7 +247,7 @@ class FlowBound:
 
 
 def flow_time_bound(instance: SchedulingInstance, *, interval_s: float = 1800.0, steps: int = 300) -> FlowBound:
-    """The best bound found in so many steps of a subgradient method with momentum and falling steps.
+    """Returns the best bound that a subgradient method with momentum and decreasing steps finds in `steps` steps.
 
     Args:
         instance: the workload.

@@ -65,7 +65,7 @@ class StepTimeModel(Protocol):
     """Step times of an application on one type of accelerator."""
 
     def times(self, placement: GangLayout, local: int) -> StepTimes:
-        """With `local` samples per accelerator and pass. Raises OutsideTable where nobody knows."""
+        """With `local` samples per accelerator and pass. Raises OutsideProfileError outside of the profile."""
         ...
 
 
@@ -77,7 +77,7 @@ class GradientStatistics:
     grad_var: float
 
     def gain(self, times: float) -> float:
-        """Steps at the initial batch that one update with a batch so many times as large is worth."""
+        """Returns the worth of one update with a batch `times` as large, in steps at the initial batch."""
         return gradient_noise.update_gain(self.grad_sqr, self.grad_var, times)
 
 
@@ -90,11 +90,11 @@ class LearningCurve(Protocol):
         ...
 
     def noise(self, batch: int, epoch: int) -> GradientStatistics:
-        """Of the gradient in this epoch, with this batch. Raises OutsideTable where nobody knows."""
+        """Returns the gradient statistics of an epoch with this batch. Raises OutsideProfileError."""
         ...
 
     def updates(self, batch: int, epochs: int) -> float:
-        """Updates behind a job that trained so many epochs with this batch alone. Raises OutsideTable."""
+        """Returns the updates in the first `epochs` epochs with this batch alone. Raises OutsideProfileError."""
         ...
 
 

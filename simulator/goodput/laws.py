@@ -59,7 +59,7 @@ class GoodputLaw:
         return SpeedSegment(best, until)
 
     def _goodput(self, batch: int, accelerator: str, parts: tuple[int, ...], epoch: int) -> float:
-        """0 where nobody knows, or where a rank would have too few samples, or too many."""
+        """Returns 0 outside of the profile, and where a rank would have too few or too many samples."""
         application, placement = self._application, GangLayout(parts)
         profile = application.on.get(accelerator)
         if profile is None:
@@ -162,13 +162,13 @@ _BATCH_SUFFIX = " (batch size "
 
 
 class GoodputLaws:
-    """Applications by name, and the law of every kind of job that was asked for."""
+    """Applications by name, and the laws of the kinds of jobs that were requested so far."""
 
     def __init__(self, applications: Mapping[str, Application], steps: Mapping[str, float]) -> None:
         """`steps`: the whole training of some of them."""
         self._applications = dict(applications)
         self._steps = dict(steps)
-        #: By kind; grows as jobs are asked for.
+        #: Laws by kind; `kind_of` adds to it.
         self.of: dict[Kind, SpeedLaw] = {}
 
     def __contains__(self, name: str) -> bool:

@@ -36,7 +36,7 @@ class RecordedLearningCurve:
     """
 
     def __init__(self, name: str, runs: Mapping[int, RecordedTraining], epochs: int) -> None:
-        """`runs` by batch, each of at least so many epochs."""
+        """`runs` by batch, each of at least `epochs` epochs."""
         assert runs, f"{name} has no recorded run"
         assert all(len(run.progress) >= epochs > 0 for run in runs.values()), f"{name} was not run for {epochs} epochs"
         self._name = name

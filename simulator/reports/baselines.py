@@ -37,7 +37,7 @@ class JobBaselines:
         self._machine_size = [model.pool.shape.accelerators for model in pools]
         self._truth = truth
         self._alone_s = alone_s
-        self._ways: dict[object, int] = {}
+        self._configurations: dict[object, int] = {}
         #: Of every way to be run: steps per second on each pool, and accelerators.
         self._speeds: list[list[float]] = []
         self._gangs: list[int] = []
@@ -46,18 +46,18 @@ class JobBaselines:
         self._row: dict[JobId, int] = {}
         self._arrival: list[float] = []
         self._steps: list[float] = []
-        self._way: list[int] = []
+        self._configuration: list[int] = []
         self._deadline: list[float] = []
         self._names: list[str] = []
 
-    def watched(self, jobs: Iterable[SimulatedJob]) -> Iterator[SimulatedJob]:
+    def recorded(self, jobs: Iterable[SimulatedJob]) -> Iterator[SimulatedJob]:
         """The same jobs, each noted as it passes."""
         for job in jobs:
             request = job.request
             self._row[request.job_id] = len(self._arrival)
             self._arrival.append(job.at)
             self._steps.append(job.steps)
-            self._way.append(self._way_of(request))
+            self._configuration.append(self._configuration_of(request))
             self._deadline.append(request.deadline_at)
             self._names.append(job.name)
             yield job
@@ -65,16 +65,16 @@ class JobBaselines:
     def __len__(self) -> int:
         return len(self._row)
 
-    def _way_of(self, request: JobRequest) -> int:
+    def _configuration_of(self, request: JobRequest) -> int:
         key = (request.kind, request.demands, request.sizes, request.fork_max)
-        way = self._ways.get(key)
-        if way is None:
-            way = self._ways[key] = len(self._gangs)
+        configuration = self._configurations.get(key)
+        if configuration is None:
+            configuration = self._configurations[key] = len(self._gangs)
             self._gangs.append(min((*request.sizes, *(demand.count for demand in request.demands))))
             self._forks.append(request.fork_max)
             if self._alone_s is None:
                 self._speeds.append([self._speed(request, pool) for pool in range(len(self._types))])
-        return way
+        return configuration
 
     def _speed(self, request: JobRequest, pool: int) -> float:
         """Of the fastest gang that the job accepts there; 0 where none fits."""
@@ -96,14 +96,14 @@ class JobBaselines:
 
     def gang(self, job_id: JobId) -> int:
         """Accelerators that it takes, the fewest where that depends on the type."""
-        return self._gangs[self._way[self._row[job_id]]]
+        return self._gangs[self._configuration[self._row[job_id]]]
 
     def alone_s(self, job_id: JobId) -> float:
-        """How long it takes on its fastest pool, with nobody else there and nothing lost; nan if it runs nowhere."""
+        """Returns the job's time alone on its fastest pool, without interruptions; nan if it runs nowhere."""
         if self._alone_s is not None:
             return self._alone_s[job_id]
         row = self._row[job_id]
-        best = max(self._speeds[self._way[row]])
+        best = max(self._speeds[self._configuration[row]])
         return self._steps[row] / best if best > 0 else nan
 
     def deadline_at(self, job_id: JobId) -> float:
@@ -125,20 +125,20 @@ class JobBaselines:
         """
         assert self._alone_s is None, "no lower bound holds where speeds do not say how long a job takes"
         rows = np.array([self._row[job_id] for job_id in job_ids], dtype=np.int64)
-        ways = np.array(self._way, dtype=np.int64)[rows]
-        forks = np.array(self._forks, dtype=float)[ways]
-        speeds: FloatArray = np.array(self._speeds, dtype=float)[ways] * forks[:, None]
+        configurations = np.array(self._configuration, dtype=np.int64)[rows]
+        forks = np.array(self._forks, dtype=float)[configurations]
+        speeds: FloatArray = np.array(self._speeds, dtype=float)[configurations] * forks[:, None]
         there = self._capacity > 0
         return SchedulingInstance(
             np.array(self._arrival)[rows],
             np.array(self._steps)[rows],
-            np.array(self._gangs, dtype=float)[ways] * forks,
+            np.array(self._gangs, dtype=float)[configurations] * forks,
             np.ascontiguousarray(speeds[:, there]),
             self._capacity[there],
         )
 
 
-#: Job-pool pairs up to which the linear program is solved, and the priced bound is sought, unless all are asked for.
+#: Job-pool pairs up to which `CHEAP` includes the linear program, and the priced bound.
 FLUID_PAIRS_MAX = 10_000
 PRICED_PAIRS_MAX = 1_000
 #: Prices of the priced bound are constant over this part of the time that its horizon has.
@@ -172,24 +172,24 @@ class LowerBounds:
 
 
 def lower_bounds(
-    succeeded: Iterable[JobMetrics], roster: JobBaselines, asked: BoundsChoice, *, is_whole: bool = True
+    succeeded: Iterable[JobMetrics], baselines: JobBaselines, choice: BoundsChoice, *, is_whole: bool = True
 ) -> LowerBounds:
-    """The bounds of these jobs of a run, those that are asked for. Only all of them have a makespan."""
+    """Returns the chosen bounds for these jobs of a run. Only whole runs have a makespan bound."""
     # In the order of their numbers, so that policies that end all jobs meet the same bounds to the last bit.
     done = sorted(succeeded, key=lambda job: job.job_id)
-    if asked is BoundsChoice.NONE or not done:
+    if choice is BoundsChoice.NONE or not done:
         return LowerBounds()
-    instance = roster.instance(job.job_id for job in done)
+    instance = baselines.instance(job.job_id for job in done)
     pairs = instance.steps_per_s.size
     mean_s = sum(job.jct_s for job in done) / len(done)
     ended_s = max(job.ended_at for job in done) - float(instance.arrival_at.min())
     alone_s = no_contention_jct_s(instance)
     fluid_s = priced_s = nan
-    if is_whole and (asked is BoundsChoice.ALL or pairs <= FLUID_PAIRS_MAX):
+    if is_whole and (choice is BoundsChoice.ALL or pairs <= FLUID_PAIRS_MAX):
         from simulator.bounds.instance import fluid_makespan_s
 
         fluid_s = fluid_makespan_s(instance)
-    if asked is BoundsChoice.ALL or pairs <= PRICED_PAIRS_MAX:
+    if choice is BoundsChoice.ALL or pairs <= PRICED_PAIRS_MAX:
         priced_s = max(_priced_bound_s(instance), alone_s)
     return LowerBounds(
         alone_s, mean_s / alone_s - 1.0, fluid_s, ended_s / fluid_s - 1.0, priced_s, mean_s / priced_s - 1.0
@@ -248,7 +248,7 @@ def mean_contention(jobs: Sequence[JobMetrics], until_at: float) -> FloatArray:
 
 
 def themis_rho(
-    jobs: Sequence[JobMetrics], roster: JobBaselines, accelerators: float, until_at: float
+    jobs: Sequence[JobMetrics], baselines: JobBaselines, accelerators: float, until_at: float
 ) -> dict[JobId, float]:
     """Of every job that has ended: completion time / (time alone x max(1, contention x gang / accelerators)).
 
@@ -259,7 +259,7 @@ def themis_rho(
     rho: dict[JobId, float] = {}
     for job, n in zip(jobs, rivals.tolist(), strict=True):
         if isfinite(job.ended_at) and accelerators > 0:
-            shared_s = roster.alone_s(job.job_id) * max(1.0, n * roster.gang(job.job_id) / accelerators)
+            shared_s = baselines.alone_s(job.job_id) * max(1.0, n * baselines.gang(job.job_id) / accelerators)
             rho[job.job_id] = job.jct_s / shared_s
     return rho
 
@@ -267,14 +267,14 @@ def themis_rho(
 def fairness_metrics(
     done: Sequence[JobMetrics],
     rho: Mapping[JobId, float],
-    roster: JobBaselines,
+    baselines: JobBaselines,
     isolated_jct_s: Mapping[JobId, float] | None,
 ) -> FairnessMetrics:
     """Over `done`, the jobs that succeeded. `isolated_jct_s`: completion times of the reference run, if it was made."""
     rhos = np.array([rho[job.job_id] for job in done])
     alone = isolated_jct_s or {}
     ratios = np.array([job.jct_s / alone[job.job_id] for job in done if alone.get(job.job_id, 0.0) > 0.0])
-    paces = (roster.alone_s(job.job_id) / job.jct_s for job in done if job.jct_s > 0)
+    paces = (baselines.alone_s(job.job_id) / job.jct_s for job in done if job.jct_s > 0)
     return FairnessMetrics(
         float(rhos.mean()) if len(rhos) else nan,
         float(rhos.max()) if len(rhos) else nan,

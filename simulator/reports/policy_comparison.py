@@ -83,16 +83,16 @@ def compare_policies(
     policies: Sequence[str],
     seeds: Sequence[int],
     workers: ParallelWorkers,
-    told: Callable[[], None] = lambda: None,
+    on_run: Callable[[], None] = lambda: None,
 ) -> PolicyComparison:
-    """Run every policy with every seed. `told` is called after each run. Raises ConfigError, and what a run raises."""
+    """Runs every policy with every seed; calls `on_run` after each. Raises ConfigError, and what a run raises."""
     if len(set(policies)) != len(policies):
         raise ConfigError("a policy is named twice", field="policy", fix="name each once")
     cells = [replace(template, policy=policy, seed=seed) for policy in policies for seed in seeds]
     found: dict[int, RunMetrics] = {}
     for position, row in execute_runs(cells, workers):
         found[position] = row
-        told()
+        on_run()
     ordered = [found[position] for position in range(len(cells))]
     n = len(seeds)
     rows = {policy: ordered[i * n : (i + 1) * n] for i, policy in enumerate(policies)}

@@ -50,7 +50,7 @@ class RecordedJob:
 
     at: float
     request: JobRequest
-    #: Steps that it made until it ended (seconds of running where nobody counted), and how it then ended.
+    #: Steps that it made until it ended (running seconds where none were counted), and its exit code.
     steps: float
     exit_code: int = 0
     cancel_at: float = inf
@@ -85,7 +85,7 @@ class RecordingHeader:
     policies: tuple[PolicyChanged, ...]
     costs: MeasuredCosts
     acts: UserActions = UserActions()
-    #: Jobs of which nobody knows how long they take, and those that depend on them.
+    #: Jobs of unknown length, and those that depend on them.
     left_out: tuple[JobId, ...] = ()
 
 
@@ -131,7 +131,7 @@ def make_recording(recorded: Sequence[RecordedEvent]) -> Recording:
         tuple(event for event, _ in recorded if isinstance(event, JobBudgetChanged)),
     )
     fleet = tuple(RecordedPool(pool, owned[pool_id]) for pool_id, pool in pools.items())
-    # The jobs carry what was measured of each; rows would be counted anew by whoever reads this.
+    # Each job carries its own measurements; rows would be counted anew by a reader.
     return Recording(
         RecordingHeader(
             RECORDING_VERSION, fleet, policies, costs.model_copy(update={"jobs": ()}), acts, tuple(left_out)
@@ -162,7 +162,7 @@ def _recorded_jobs(
     left_out: dict[JobId, None] = {}
     for row, (job_id, event) in enumerate(submitted.items()):
         measured = seen.get(row)
-        # A job that did not run to its end is worth what it said, if anybody knows how fast its kind is.
+        # A job that did not run to its end has its stated steps, if the speed of its kind is known.
         steps = measured.steps if measured is not None else event.job.steps if event.job.kind in timed else None
         if steps is None or not set(event.job.depends_on) <= jobs.keys():
             left_out[job_id] = None
@@ -218,5 +218,5 @@ def _parsed(adapter: TypeAdapter[T], line: str, path: Path, number: int) -> T:
         data: Any = json.loads(line)
         return adapter.validate_python(data)
     except (ValueError, RecursionError) as error:
-        told = error.errors(include_url=False)[0]["msg"] if isinstance(error, ValidationError) else str(error)
-        raise ConfigError(f"{path}:{number}: {told}", fix="give a file made by --export") from None
+        message = error.errors(include_url=False)[0]["msg"] if isinstance(error, ValidationError) else str(error)
+        raise ConfigError(f"{path}:{number}: {message}", fix="give a file made by --export") from None

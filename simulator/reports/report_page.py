@@ -62,7 +62,7 @@ def _projects_table(summary: RunSummary) -> Table:
 
 
 def summary_lines(summary: RunSummary) -> list[tuple[str, str]]:
-    """What is told of a run in a few lines: (what, how much)."""
+    """Returns the main metrics as lines: (name, value)."""
     jcts = (summary.avg_jct_s, summary.median_jct_s, summary.p95_jct_s, summary.p99_jct_s)
     fair = summary.fairness
     lines = [
@@ -89,8 +89,8 @@ def summary_lines(summary: RunSummary) -> list[tuple[str, str]]:
         ("steps lost", f"{summary.lost_steps:.6g} of {summary.worked_steps:.6g}"),
     ]
     if summary.measured_jobs not in (0, summary.jobs):
-        told = f"{summary.measured_jobs:,} of {summary.jobs:,} jobs, in the window"
-        lines.insert(1, ("JCT, slowdown, queueing, fairness of", told))
+        caption = f"{summary.measured_jobs:,} of {summary.jobs:,} jobs, in the window"
+        lines.insert(1, ("JCT, slowdown, queueing, fairness of", caption))
     if summary.skipped_rows:
         lines.insert(0, ("rows skipped", f"{summary.skipped_rows:,} rows of the workload could not be read"))
     if summary.deadlines:
@@ -133,7 +133,7 @@ def format_ratio(value: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ReportedJob:
-    """One job as the report tells it. nan for what does not exist."""
+    """One job of the report; nan for what does not exist."""
 
     job_id: int
     name: str
@@ -149,7 +149,7 @@ class ReportedJob:
 
 @dataclass(frozen=True, slots=True)
 class RunReport:
-    """One run, ready to be told."""
+    """Everything that the report of one run shows."""
 
     workload: str
     cluster: str
@@ -168,7 +168,7 @@ class RunReport:
 
 def report_titles(ran: CompletedRun) -> dict[str, Any]:
     """What the run is called by: the names that were given, without folders."""
-    cell = ran.cell
+    cell = ran.spec
     policy = Path(cell.policy)
     return {
         "workload": Path(cell.source.name).name,
@@ -184,12 +184,12 @@ def make_report(ran: CompletedRun, timeline: Timeline) -> RunReport:
     """Of a run that has just ended."""
     jobs = (*ran.result.jobs, *ran.result.unfinished)
     lines = tuple(_reported_job(ran, job) for job in jobs)
-    decided_by = flatten_description(json.loads(json.dumps(nonfinite_to_none(describe_run(ran.cell)))))
+    decided_by = flatten_description(json.loads(json.dumps(nonfinite_to_none(describe_run(ran.spec)))))
     return RunReport(**report_titles(ran), summary=ran.summary, jobs=lines, timeline=timeline, decided_by=decided_by)
 
 
 def flatten_description(run: Mapping[str, Any], before: str = "") -> tuple[tuple[str, str], ...]:
-    """A description by dotted names; without what was not asked for."""
+    """Flattens a description into dotted names; leaves out what is empty."""
     lines: list[tuple[str, str]] = []
     for name, value in run.items():
         if isinstance(value, Mapping):
@@ -202,19 +202,19 @@ def flatten_description(run: Mapping[str, Any], before: str = "") -> tuple[tuple
 def _reported_job(ran: CompletedRun, job: JobMetrics) -> ReportedJob:
     return ReportedJob(
         job.job_id,
-        ran.roster.name(job.job_id),
+        ran.baselines.name(job.job_id),
         job.project,
         job.state.value,
         job.submitted_at,
         job.jct_s,
-        ran.roster.alone_s(job.job_id),
+        ran.baselines.alone_s(job.job_id),
         job.queueing_s,
         job.attempts,
         job.usd,
     )
 
 
-#: Jobs told one by one: those that took longest.
+#: Number of jobs that are listed: those that took longest.
 _JOBS_SHOWN = 50
 _DECIDED = "The same again gives the same. Files by the SHA-256 of their content; lengths in seconds."
 _STYLE = """
@@ -231,22 +231,22 @@ td:first-child, th:first-child, td.left { text-align: left; } th { font-weight: 
 """
 
 
-def report_html(story: RunReport) -> str:
+def report_html(report: RunReport) -> str:
     """The whole report."""
-    summary, title = story.summary, f"{story.policy} on {story.workload}"
-    world = f", world {story.world}" if story.world else ""
-    world += f", conditions {story.conditions}" if story.conditions else ""
+    summary, title = report.summary, f"{report.policy} on {report.workload}"
+    world = f", world {report.world}" if report.world else ""
+    world += f", conditions {report.conditions}" if report.conditions else ""
     body = [
         f"<h1>{_html(title)}</h1>",
-        f"<p>Cluster {_html(story.cluster)}{_html(world)}, seed {story.seed}; {summary.jobs:,} jobs,"
-        f" run {_html(summary.outcome)} after {_html(format_seconds(story.timeline.ended_at))} of virtual time.</p>",
+        f"<p>Cluster {_html(report.cluster)}{_html(world)}, seed {report.seed}; {summary.jobs:,} jobs,"
+        f" run {_html(summary.outcome)} after {_html(format_seconds(report.timeline.ended_at))} of virtual time.</p>",
         *(f'<p class="bad">Conservation violated: {_html(each)}</p>' for each in summary.violations),
         _html_section("Figures", "", _html_table(("", ""), summary_lines(summary))),
-        *_chart_sections(story),
+        *_chart_sections(report),
         _html_section("Pools", "", _pools_html(summary)),
         _html_section("Projects", "Sorted by name.", _projects_html(summary)) if summary.projects else "",
-        _html_section("Jobs", f"The {_JOBS_SHOWN} that took longest; all are in jobs.csv.", _jobs_html(story)),
-        _html_section("What decides these figures", _DECIDED, _html_table(("", ""), story.decided_by)),
+        _html_section("Jobs", f"The {_JOBS_SHOWN} that took longest; all are in jobs.csv.", _jobs_html(report)),
+        _html_section("What decides these figures", _DECIDED, _html_table(("", ""), report.decided_by)),
     ]
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -257,35 +257,37 @@ def report_html(story: RunReport) -> str:
     )
 
 
-def _chart_sections(story: RunReport) -> Iterable[str]:
-    summary, timeline, until_at = story.summary, story.timeline, story.timeline.ended_at
-    done = [job.jct_s for job in story.jobs if job.state == JobState.SUCCEEDED.value]
+def _chart_sections(report: RunReport) -> Iterable[str]:
+    summary, timeline, until_at = report.summary, report.timeline, report.timeline.ended_at
+    done = [job.jct_s for job in report.jobs if job.state == JobState.SUCCEEDED.value]
     if done:
-        told = "Completion times of the jobs that succeeded: from submission to end."
-        yield _html_section("Completion times", told, charts.jct_cdf_chart(done, "cdf"))
-    told = "Jobs in the system that hold no accelerator."
-    yield _html_section("Queueing", told, charts.queueing_chart(timeline.waiting, until_at, "wait"))
+        caption = "Completion times of the jobs that succeeded: from submission to end."
+        yield _html_section("Completion times", caption, charts.jct_cdf_chart(done, "cdf"))
+    caption = "Jobs in the system that hold no accelerator."
+    yield _html_section("Queueing", caption, charts.queueing_chart(timeline.waiting, until_at, "wait"))
     pools = {str(pool_id): track for pool_id, track in timeline.pools.items()}
-    told = "Accelerators held by attempts, as a part of those that are there."
-    yield _html_section("Utilisation by pool", told, charts.utilisation_chart(pools, until_at, "use"))
+    caption = "Accelerators held by attempts, as a part of those that are there."
+    yield _html_section("Utilisation by pool", caption, charts.utilisation_chart(pools, until_at, "use"))
     if any(track.price.at for track in pools.values()):
         unit = timeline.price_unit or "the policy's own unit"
-        told = f"What the optimizer asks for one accelerator, from solve to solve: high where jobs compete. In {unit}."
-        yield _html_section("Prices", told, charts.price_chart(pools, until_at, "price"))
+        caption = (
+            f"What the optimizer asks for one accelerator, from solve to solve: high where jobs compete. In {unit}."
+        )
+        yield _html_section("Prices", caption, charts.price_chart(pools, until_at, "price"))
     if any(len(track.usd_per_h.at) > 1 for track in pools.values()):
-        told = "What the market asks for a machine."
-        yield _html_section("Market prices", told, charts.market_price_chart(pools, until_at, "market"))
+        caption = "What the market asks for a machine."
+        yield _html_section("Market prices", caption, charts.market_price_chart(pools, until_at, "market"))
     if summary.usd > 0:
         yield _html_section(
             "Money by market", f"{summary.usd:,.2f} USD.", charts.money_chart(summary.usd_by_market, "usd")
         )
     if any(isfinite(each.rho_mean) for each in summary.projects):
-        told = "Completion time against the time in an equal share of the fleet."
-        yield _html_section("Fairness by project", told, charts.fairness_chart(summary.projects, "fair"))
+        caption = "Completion time against the time in an equal share of the fleet."
+        yield _html_section("Fairness by project", caption, charts.fairness_chart(summary.projects, "fair"))
     if timeline.spans and charts.fits_gantt_chart(timeline, summary.jobs):
-        told = "Pale: accelerators are held and not all ranks run."
-        names = {job.job_id: _job_name(job) for job in story.jobs}
-        yield _html_section("Timeline", told, charts.gantt_chart(timeline, names, until_at, "gantt"))
+        caption = "Pale: accelerators are held and not all ranks run."
+        names = {job.job_id: _job_name(job) for job in report.jobs}
+        yield _html_section("Timeline", caption, charts.gantt_chart(timeline, names, until_at, "gantt"))
 
 
 def _job_name(job: ReportedJob) -> str:
@@ -325,8 +327,8 @@ def _projects_html(summary: RunSummary) -> str:
     return _html_table(titles, rows)
 
 
-def _jobs_html(story: RunReport) -> str:
-    longest = sorted(story.jobs, key=lambda job: job.jct_s if isfinite(job.jct_s) else inf, reverse=True)
+def _jobs_html(report: RunReport) -> str:
+    longest = sorted(report.jobs, key=lambda job: job.jct_s if isfinite(job.jct_s) else inf, reverse=True)
     titles = ("job", "project", "state", "submitted", "JCT", "alone", "slowdown", "queueing", "attempts", "USD")
     rows = [
         (
@@ -344,8 +346,8 @@ def _jobs_html(story: RunReport) -> str:
     return _html_table(titles, rows)
 
 
-def _html_section(title: str, told: str, content: str) -> str:
-    return f"<section><h2>{_html(title)}</h2>{f'<p>{_html(told)}</p>' if told else ''}\n{content}</section>"
+def _html_section(title: str, caption: str, content: str) -> str:
+    return f"<section><h2>{_html(title)}</h2>{f'<p>{_html(caption)}</p>' if caption else ''}\n{content}</section>"
 
 
 def _html_table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -105,7 +105,7 @@ def resimulation_scenario(
     policy: tuple[PolicySpec, RoundRules],
     seed: int,
 ) -> Scenario:
-    """The world of a live cluster, as far as its configuration and the measured costs tell."""
+    """Returns the scenario of a live cluster, from its configuration and the measured costs."""
     spec, rules = policy
     return Scenario(
         experiment.pools,
@@ -125,7 +125,7 @@ def live_world_parameters(costs: MeasuredCosts, rules: RoundRules, lease_s: floa
     return WorldParameters(
         report_s=_HEARTBEAT_S if lease_s is None else min(_HEARTBEAT_S, lease_s / _HEARTBEATS_PER_LEASE),
         # The server passes progress on once a round, or sooner where a profiling lease is shorter.
-        tell_s=min([length for length in (rules.round_s, rules.profiling_s) if length > 0], default=1.0),
+        forward_every_s=min([length for length in (rules.round_s, rules.profiling_s) if length > 0], default=1.0),
         window_s=_WINDOW_S,
         unmeasured_steps=_UNMEASURED_STEPS,
         cost_noise=costs.cost_noise,
@@ -214,7 +214,7 @@ def _simulate_recording(recording: Recording, seed: int) -> SimulationResult:
 
 
 def completed_truth(recording: Recording) -> GroundTruth:
-    """The speeds that were measured, and a guess for every way to run a job that nobody tried.
+    """Returns the measured speeds, and an estimate for every way to run a job that was not measured.
 
     The guess: what was measured elsewhere, times the ratios of the types' nominal speeds and of the gangs' sizes; the
     median where the kind was measured in several places.

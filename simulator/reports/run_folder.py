@@ -137,8 +137,8 @@ def _missing(path: Path, error: OSError) -> ConfigError:
 
 
 def _malformed(path: Path, error: object) -> ConfigError:
-    told = error.errors(include_url=False)[0]["msg"] if isinstance(error, ValidationError) else error
-    return ConfigError(f"{path} is not what a run left: {told}", fix="run it again with --out")
+    message = error.errors(include_url=False)[0]["msg"] if isinstance(error, ValidationError) else error
+    return ConfigError(f"{path} is not what a run left: {message}", fix="run it again with --out")
 
 
 _EVENT_TITLES = ("at", "what", "job", "attempt", "where", "detail")
@@ -189,7 +189,7 @@ def open_events_table(folder: Path) -> Iterator[Callable[[EventRow], object]]:
 def write_run_folder(folder: Path, ran: CompletedRun, timeline: Timeline) -> None:
     """Everything but the events, which were written as they happened."""
     with _as_config_error(folder):
-        body = {"words": report_titles(ran), "run": describe_run(ran.cell), "summary": summary_data(ran.summary)}
+        body = {"words": report_titles(ran), "run": describe_run(ran.spec), "summary": summary_data(ran.summary)}
         (folder / SUMMARY_FILE).write_text(json.dumps(nonfinite_to_none(body), indent=2) + "\n", encoding="utf-8")
         (folder / TIMELINE_FILE).write_text(json.dumps(_timeline_data(timeline)) + "\n", encoding="utf-8")
         with (folder / JOBS_FILE).open("w", encoding="utf-8", newline="") as file:
@@ -202,14 +202,14 @@ def write_run_folder(folder: Path, ran: CompletedRun, timeline: Timeline) -> Non
         write_report_page(folder / REPORT_FILE, make_report(ran, timeline))
 
 
-def write_report_page(path: Path, story: RunReport) -> None:
+def write_report_page(path: Path, report: RunReport) -> None:
     """The page alone. Raises ConfigError where it cannot be written."""
     with _as_config_error(path):
-        path.write_text(report_html(story), encoding="utf-8")
+        path.write_text(report_html(report), encoding="utf-8")
 
 
 def _job_cells(ran: CompletedRun, job: JobMetrics) -> Sequence[str]:
-    data = job_data(job, ran.roster)
+    data = job_data(job, ran.baselines)
     data["accelerator_s"] = "|".join(f"{name}={value!r}" for name, value in sorted(job.accelerator_s.items()))
     return [_cell_text(data[title]) for title in _JOB_TITLES]
 

@@ -115,28 +115,30 @@ class PreparedRun:
 
 @dataclass(slots=True)
 class CompletedRun:
-    """A run, what came of it, and what is known beside it."""
+    """A run, its outcome, and the baselines of its jobs."""
 
-    cell: RunSpec
+    spec: RunSpec
     result: SimulationResult
-    roster: JobBaselines
+    baselines: JobBaselines
     summary: RunSummary
     #: Rows of the workload that could not be read and were left out.
     skipped: SkippedRows = field(default_factory=SkippedRows)
 
 
-def execute_run(cell: RunSpec, recorder: EventRecorder | None = None) -> CompletedRun:
-    """Simulate. Raises ConfigError for anything that a person has to mend."""
-    window = parse_window(cell.window)
-    ready = prepare_run(cell)
-    roster = JobBaselines(ready.scenario.pools, ready.scenario.truth, ready.alone_s)
-    result = simulate(roster.watched(ready.jobs), ready.scenario, recorder=recorder)
-    isolated = _isolated_jct_s(cell) if cell.fairness else None
-    bounds = cell.bounds if ready.alone_s is None else BoundsChoice.NONE
-    beside = SummaryContext(roster, bounds, isolated, ready.skipped.count, window)
-    if window is not None and window[0] > len(roster):
-        raise ConfigError(f"no job is number {window[0]}: there are {len(roster)}", field="window", fix="begin earlier")
-    return CompletedRun(cell, result, roster, summarise_run(result, beside), ready.skipped)
+def execute_run(run: RunSpec, recorder: EventRecorder | None = None) -> CompletedRun:
+    """Simulates. Raises ConfigError for anything that a user has to correct."""
+    window = parse_window(run.window)
+    ready = prepare_run(run)
+    baselines = JobBaselines(ready.scenario.pools, ready.scenario.truth, ready.alone_s)
+    result = simulate(baselines.recorded(ready.jobs), ready.scenario, recorder=recorder)
+    isolated = _isolated_jct_s(run) if run.fairness else None
+    bounds = run.bounds if ready.alone_s is None else BoundsChoice.NONE
+    context = SummaryContext(baselines, bounds, isolated, ready.skipped.count, window)
+    if window is not None and window[0] > len(baselines):
+        raise ConfigError(
+            f"no job is number {window[0]}: there are {len(baselines)}", field="window", fix="begin earlier"
+        )
+    return CompletedRun(run, result, baselines, summarise_run(result, context), ready.skipped)
 
 
 def parse_window(text: str | None) -> tuple[int, int] | None:
@@ -151,29 +153,29 @@ def parse_window(text: str | None) -> tuple[int, int] | None:
     return int(first), int(last)
 
 
-def _isolated_jct_s(cell: RunSpec) -> dict[JobId, float]:
-    ready = prepare_run(replace(cell, policy=_REFERENCE))
+def _isolated_jct_s(run: RunSpec) -> dict[JobId, float]:
+    ready = prepare_run(replace(run, policy=_REFERENCE))
     result = simulate(ready.jobs, ready.scenario)
     return {job.job_id: job.jct_s for job in result.jobs if job.state is JobState.SUCCEEDED}
 
 
-def prepare_run(cell: RunSpec) -> PreparedRun:
+def prepare_run(run: RunSpec) -> PreparedRun:
     """The jobs and the scenario. Raises ConfigError for what does not fit together."""
-    _refuse_idle_options(cell.source)
-    if cell.world != WALRAS:
-        return _prepare_in_world(cell)
-    if cell.source.learning is not None:
+    _refuse_idle_options(run.source)
+    if run.world != WALRAS:
+        return _prepare_in_world(run)
+    if run.source.learning is not None:
         raise ConfigError("only world 'sia' asks how applications learn", field="learning", fix="leave --learning out")
-    spec, rules = load_named_policy(cell.policy)
-    experiment = _load_experiment(cell)
-    scenario = _native_scenario(experiment, spec, rules, cell.seed)
-    if cell.conditions is not None:
-        scenario = _load_conditions(cell.conditions).applied_to(scenario)
+    spec, rules = load_named_policy(run.policy)
+    experiment = _load_experiment(run)
+    scenario = _native_scenario(experiment, spec, rules, run.seed)
+    if run.conditions is not None:
+        scenario = _load_conditions(run.conditions).applied_to(scenario)
     return PreparedRun(experiment.jobs, scenario, skipped=experiment.skipped)
 
 
 def _refuse_idle_options(source: WorkloadSource) -> None:
-    """What was asked for and would do nothing is a mistake, or a figure that means something else than was thought."""
+    """Rejects options without effect: they are mistakes, or the figures would mean something else than was intended."""
     what = "generated jobs are not read" if source.generator is not None else f"{source.name} is read, not generated"
     idle = (
         {"format": source.format is not None, **_options_given(source.reading, ReadOptions())}
@@ -186,44 +188,44 @@ def _refuse_idle_options(source: WorkloadSource) -> None:
             raise ConfigError(f"{what}: --{option} would do nothing", field=name, fix=f"leave --{option} out")
 
 
-def _options_given(asked: GeneratorOptions | ReadOptions, usual: GeneratorOptions | ReadOptions) -> dict[str, bool]:
-    return {each.name: getattr(asked, each.name) != getattr(usual, each.name) for each in fields(asked)}
+def _options_given(request: GeneratorOptions | ReadOptions, usual: GeneratorOptions | ReadOptions) -> dict[str, bool]:
+    return {each.name: getattr(request, each.name) != getattr(usual, each.name) for each in fields(request)}
 
 
-def _prepare_in_world(cell: RunSpec) -> PreparedRun:
+def _prepare_in_world(run: RunSpec) -> PreparedRun:
     """In another simulator's world."""
-    world = find_world(cell.world)
-    source = cell.source
+    world = find_world(run.world)
+    source = run.source
     for given, option, why in (
-        (cell.conditions is not None, "conditions", "has costs and delays of its own"),
+        (run.conditions is not None, "conditions", "has costs and delays of its own"),
         (source.measured is not None, "measured", "has costs and speeds of its own"),
-        (cell.fairness and _REFERENCE not in world.policies, "fairness", f"has no policy {_REFERENCE!r}"),
+        (run.fairness and _REFERENCE not in world.policies, "fairness", f"has no policy {_REFERENCE!r}"),
         (
-            cell.bounds is BoundsChoice.ALL and not world.is_bounded,
+            run.bounds is BoundsChoice.ALL and not world.is_bounded,
             "bounds",
             "changes batches, so no lower bound holds",
         ),
         (source.learning is not None and not world.learns, "learning", "does not ask how applications learn"),
     ):
         if given:
-            raise ConfigError(f"world {cell.world!r} {why}", field=option, fix=f"leave --{option} out")
-    spec, is_own = _policy_in_world(cell)
-    cluster = load_yaml(find_cluster(cell.cluster), ClusterConfig)
-    trace = _load_trace(cell)
-    asked = WorldRequest(cell.world, trace, cluster, spec, is_own, cell.seed, source.speeds, source.learning)
-    made = make_world_run(world, asked)
+            raise ConfigError(f"world {run.world!r} {why}", field=option, fix=f"leave --{option} out")
+    spec, is_own = _policy_in_world(run)
+    cluster = load_yaml(find_cluster(run.cluster), ClusterConfig)
+    trace = _load_trace(run)
+    request = WorldRequest(run.world, trace, cluster, spec, is_own, run.seed, source.speeds, source.learning)
+    made = make_world_run(world, request)
     return PreparedRun(made.jobs, made.scenario, made.alone_s, trace.skipped)
 
 
-def _policy_in_world(cell: RunSpec) -> tuple[PolicySpec, bool]:
-    world = find_world(cell.world)
+def _policy_in_world(run: RunSpec) -> tuple[PolicySpec, bool]:
+    world = find_world(run.world)
     try:
-        spec = None if cell.policy in world.policies else load_named_policy(cell.policy)[0]
+        spec = None if run.policy in world.policies else load_named_policy(run.policy)[0]
     except ConfigError:
-        if is_path(cell.policy):
+        if is_path(run.policy):
             raise
-        spec = None  # told with the names that this world knows
-    return resolve_world_policy(world, cell.policy, spec)
+        spec = None  # the error names the policies of this world
+    return resolve_world_policy(world, run.policy, spec)
 
 
 def _load_conditions(path: str) -> "Conditions":
@@ -240,14 +242,14 @@ def _native_scenario(experiment: Experiment, spec: PolicySpec, rules: RoundRules
     )
 
 
-def _load_experiment(cell: RunSpec) -> Experiment:
-    source = cell.source
+def _load_experiment(run: RunSpec) -> Experiment:
+    source = run.source
     if source.generator is not None:
-        trace = _load_trace(cell)
-        return trace_experiment(trace, load_yaml(find_cluster(cell.cluster), ClusterConfig), source.speeds)
+        trace = _load_trace(run)
+        return trace_experiment(trace, load_yaml(find_cluster(run.cluster), ClusterConfig), source.speeds)
     return load_experiment(
         find_workload(source.name),
-        find_cluster(cell.cluster),
+        find_cluster(run.cluster),
         speeds_path=source.speeds,
         measured=load_measured_costs(source.measured) if source.measured is not None else None,
         format=source.format,
@@ -255,50 +257,48 @@ def _load_experiment(cell: RunSpec) -> Experiment:
     )
 
 
-def _load_trace(cell: RunSpec) -> Trace:
+def _load_trace(run: RunSpec) -> Trace:
     """Read or generated. Raises ConfigError for a workload file, which is no trace."""
-    source = cell.source
+    source = run.source
     if source.generator is None:
         path = find_workload(source.name)
         return read_trace(path, source.format, source.reading)
     if source.measured is not None:
         raise ConfigError("generated jobs were never measured", field="measured", fix="leave --measured out")
-    asked = generator_request(source.generator, seed=cell.seed, **asdict(source.made))
+    request = generator_request(source.generator, seed=run.seed, **asdict(source.made))
     table = source.speeds if source.generator == "gavel" else None
-    return Trace(source.generator, "generated", list(generate_jobs(source.generator, asked, table)))
+    return Trace(source.generator, "generated", list(generate_jobs(source.generator, request, table)))
 
 
 # ---------------------------------------------------------------------------------------------- the description
 
 
-def describe_run(cell: RunSpec) -> dict[str, Any]:
+def describe_run(run: RunSpec) -> dict[str, Any]:
     """Everything that decides the figures, as plain data. Raises ConfigError for a file or policy that is not there."""
     return {
         "schema": SCHEMA,
         "walras": walras.__version__,
-        "workload": _source_description(cell),
-        "cluster": _digest(find_cluster(cell.cluster)),
-        **_policy_description(cell),
-        "seed": cell.seed,
-        "bounds": cell.bounds.value,
-        **({} if cell.window is None else {"window": parse_window(cell.window)}),
-        **(
-            {} if cell.conditions is None else {"conditions": _load_conditions(cell.conditions).model_dump(mode="json")}
-        ),
+        "workload": _source_description(run),
+        "cluster": _digest(find_cluster(run.cluster)),
+        **_policy_description(run),
+        "seed": run.seed,
+        "bounds": run.bounds.value,
+        **({} if run.window is None else {"window": parse_window(run.window)}),
+        **({} if run.conditions is None else {"conditions": _load_conditions(run.conditions).model_dump(mode="json")}),
     }
 
 
-def _policy_description(cell: RunSpec) -> dict[str, Any]:
-    if cell.world == WALRAS:
-        reference = dump_policy(*load_named_policy(_REFERENCE)) if cell.fairness else None
-        return {"policy": dump_policy(*load_named_policy(cell.policy)), "reference": reference}
-    spec, is_own = _policy_in_world(cell)
+def _policy_description(run: RunSpec) -> dict[str, Any]:
+    if run.world == WALRAS:
+        reference = dump_policy(*load_named_policy(_REFERENCE)) if run.fairness else None
+        return {"policy": dump_policy(*load_named_policy(run.policy)), "reference": reference}
+    spec, is_own = _policy_in_world(run)
     policy = {"name": spec.name, "parameters": dict(spec.parameters), "own": is_own}
-    return {"world": cell.world, "policy": policy, "reference": _REFERENCE if cell.fairness else None}
+    return {"world": run.world, "policy": policy, "reference": _REFERENCE if run.fairness else None}
 
 
-def _source_description(cell: RunSpec) -> dict[str, Any]:
-    source = cell.source
+def _source_description(run: RunSpec) -> dict[str, Any]:
+    source = run.source
     files: Iterable[tuple[str, str | None]] = (
         ("speeds", source.speeds),
         ("measured", source.measured),
@@ -306,8 +306,8 @@ def _source_description(cell: RunSpec) -> dict[str, Any]:
     )
     data: dict[str, Any] = {name: _digest(Path(path)) for name, path in files if path is not None}
     if source.generator is not None:
-        asked = generator_request(source.generator, seed=cell.seed, **asdict(source.made))
-        return {**data, "generator": source.generator, "asked": asdict(asked)}
+        request = generator_request(source.generator, seed=run.seed, **asdict(source.made))
+        return {**data, "generator": source.generator, "asked": asdict(request)}
     path = find_workload(source.name)
     beside = path.parent.parent / "throughputs" / "simulation_throughputs.json"
     if source.speeds is None and beside.exists():

@@ -103,7 +103,7 @@ class RunSummary:
     bounds: LowerBounds = field(default_factory=LowerBounds)
     #: Rows of the workload that could not be read and were left out.
     skipped_rows: int = 0
-    #: Jobs that figures over jobs are over, whatever became of them; 0: nobody counted them apart.
+    #: Number of jobs that the metrics over jobs cover, ended or not; 0: not counted.
     measured_jobs: int = 0
 
     @property
@@ -121,9 +121,9 @@ MACHINE_TIMES = frozenset({"wall_s", "solve_mean_s", "solve_max_s", "solve_total
 
 @dataclass(frozen=True, slots=True)
 class SummaryContext:
-    """What is known beside the events and commands of a run; without it, some figures do not exist."""
+    """What a summary needs besides the events and commands of a run; without it some metrics do not exist."""
 
-    roster: JobBaselines
+    baselines: JobBaselines
     bounds: BoundsChoice = BoundsChoice.NONE
     #: Completion times of the same jobs under the policy `isolated`, if that was simulated too.
     isolated_jct_s: Mapping[JobId, float] | None = None
@@ -136,18 +136,18 @@ class SummaryContext:
         return self.window is None or self.window[0] <= job.job_id <= self.window[1]
 
 
-def _counted(jobs: Sequence[JobMetrics], beside: SummaryContext | None) -> list[JobMetrics]:
-    return [job for job in jobs if beside is None or beside.counts(job)]
+def _counted(jobs: Sequence[JobMetrics], context: SummaryContext | None) -> list[JobMetrics]:
+    return [job for job in jobs if context is None or context.counts(job)]
 
 
-def summarise_run(result: SimulationResult, beside: SummaryContext | None = None) -> RunSummary:
+def summarise_run(result: SimulationResult, context: SummaryContext | None = None) -> RunSummary:
     """The figures of a run whose jobs were collected in the result."""
     jobs = [*result.jobs, *result.unfinished]
-    counted = _counted(jobs, beside)
-    done = [job for job in _counted(result.jobs, beside) if job.state is JobState.SUCCEEDED]
+    counted = _counted(jobs, context)
+    done = [job for job in _counted(result.jobs, context) if job.state is JobState.SUCCEEDED]
     jcts = np.array([job.jct_s for job in done])
     queueing = np.array([job.queueing_s for job in counted if isfinite(job.queueing_s)])
-    rho = _rho(result, jobs, beside)
+    rho = _rho(result, jobs, context)
     pools = tuple(_pool_summary(meter, result.bills[meter.pool.pool_id]) for meter in result.pools)
     there, held, running = (sum(getattr(pool, name) for pool in pools) for name in ("there_h", "held_h", "running_h"))
     by_state: dict[str, int] = {}
@@ -189,40 +189,40 @@ def summarise_run(result: SimulationResult, beside: SummaryContext | None = None
         pools=pools,
         violations=tuple(result.violations),
         projects=_project_summaries(jobs, rho, {job.job_id for job in done}),
-        **(_context_metrics(result, done, rho, beside) if beside is not None else {}),
+        **(_context_metrics(result, done, rho, context) if context is not None else {}),
     )
 
 
-def _rho(result: SimulationResult, jobs: Sequence[JobMetrics], beside: SummaryContext | None) -> dict[JobId, float]:
+def _rho(result: SimulationResult, jobs: Sequence[JobMetrics], context: SummaryContext | None) -> dict[JobId, float]:
     """Themis' finish-time fairness of each job that ended, against the accelerators that were there on average."""
-    if beside is None or not jobs:
+    if context is None or not jobs:
         return {}
     there = sum(meter.there_s for meter in result.pools) / result.ended_at if result.ended_at > 0 else 0.0
-    return themis_rho(jobs, beside.roster, there, result.ended_at)
+    return themis_rho(jobs, context.baselines, there, result.ended_at)
 
 
 def _context_metrics(
-    result: SimulationResult, done: Sequence[JobMetrics], rho: Mapping[JobId, float], beside: SummaryContext
+    result: SimulationResult, done: Sequence[JobMetrics], rho: Mapping[JobId, float], context: SummaryContext
 ) -> dict[str, Any]:
-    roster = beside.roster
-    slowdowns = np.array([job.jct_s / roster.alone_s(job.job_id) for job in done])
-    counted = _counted([*result.jobs, *result.unfinished], beside)
-    bound_by = [job for job in counted if isfinite(roster.deadline_at(job.job_id))]
+    baselines = context.baselines
+    slowdowns = np.array([job.jct_s / baselines.alone_s(job.job_id) for job in done])
+    counted = _counted([*result.jobs, *result.unfinished], context)
+    bound_by = [job for job in counted if isfinite(baselines.deadline_at(job.job_id))]
     return {
         "slowdown_mean": float(slowdowns.mean()) if len(slowdowns) else nan,
         "slowdown_max": float(slowdowns.max()) if len(slowdowns) else nan,
         "deadlines": len(bound_by),
-        "deadline_misses": sum(missed_deadline(job, roster) for job in bound_by),
-        "fairness": fairness_metrics(done, rho, roster, beside.isolated_jct_s),
-        "bounds": lower_bounds(done, roster, beside.bounds, is_whole=beside.window is None),
-        "skipped_rows": beside.skipped_rows,
+        "deadline_misses": sum(missed_deadline(job, baselines) for job in bound_by),
+        "fairness": fairness_metrics(done, rho, baselines, context.isolated_jct_s),
+        "bounds": lower_bounds(done, baselines, context.bounds, is_whole=context.window is None),
+        "skipped_rows": context.skipped_rows,
         "measured_jobs": len(counted),
     }
 
 
-def missed_deadline(job: JobMetrics, roster: JobBaselines) -> bool:
+def missed_deadline(job: JobMetrics, baselines: JobBaselines) -> bool:
     """Whether the job had a deadline and had not succeeded by then. What its user cancelled missed nothing."""
-    deadline_at = roster.deadline_at(job.job_id)
+    deadline_at = baselines.deadline_at(job.job_id)
     if not isfinite(deadline_at) or job.state is JobState.CANCELLED:
         return False
     return not (job.state is JobState.SUCCEEDED and job.ended_at <= deadline_at)
@@ -271,19 +271,19 @@ def _pool_summary(meter: PoolMeter, usd: float) -> PoolSummary:
     )
 
 
-def job_data(job: JobMetrics, roster: JobBaselines | None = None) -> dict[str, Any]:
+def job_data(job: JobMetrics, baselines: JobBaselines | None = None) -> dict[str, Any]:
     """One job as plain data; what only the workload knows is there if a roster is."""
     body = {**asdict(job), "jct_s": job.jct_s, "queueing_s": job.queueing_s}
-    if roster is None:
+    if baselines is None:
         return body
-    alone_s, deadline_at = roster.alone_s(job.job_id), roster.deadline_at(job.job_id)
+    alone_s, deadline_at = baselines.alone_s(job.job_id), baselines.deadline_at(job.job_id)
     more = {
-        "name": roster.name(job.job_id),
-        "gang": roster.gang(job.job_id),
+        "name": baselines.name(job.job_id),
+        "gang": baselines.gang(job.job_id),
         "alone_s": alone_s,
         "slowdown": job.jct_s / alone_s,
         "deadline_at": deadline_at if isfinite(deadline_at) else nan,
-        "missed": missed_deadline(job, roster),
+        "missed": missed_deadline(job, baselines),
     }
     return {**body, **more}
 
@@ -297,7 +297,7 @@ def summary_data(summary: RunSummary) -> dict[str, Any]:
 def summary_json(
     summary: RunSummary,
     jobs: Sequence[JobMetrics] = (),
-    roster: JobBaselines | None = None,
+    baselines: JobBaselines | None = None,
     run: Mapping[str, Any] | None = None,
 ) -> str:
     """The summary as JSON, and if given what decided the run and the jobs; figures that do not exist are null."""
@@ -305,7 +305,7 @@ def summary_json(
     if run is not None:
         body["run"] = nonfinite_to_none(dict(run))
     if jobs:
-        body["per_job"] = [nonfinite_to_none(job_data(job, roster)) for job in jobs]
+        body["per_job"] = [nonfinite_to_none(job_data(job, baselines)) for job in jobs]
     return json.dumps(body, indent=2)
 
 

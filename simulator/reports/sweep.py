@@ -101,7 +101,7 @@ class SweepGrid(FileModel):
 
 @dataclass(frozen=True, slots=True)
 class GridPoint:
-    """Where in the grid a cell stands: the words by which people know it."""
+    """The coordinates of a run in the grid, in the user's words."""
 
     workload: str
     cluster: str
@@ -136,8 +136,8 @@ def grid_runs(grid: SweepGrid) -> list[tuple[GridPoint, RunSpec]]:
             )
         source = replace(source, made=replace(source.made, rate_per_h=rate))
         place = GridPoint(workload, cluster, policy, rate, seed)
-        asked = (grid.bounds, grid.fairness, grid.conditions, grid.world, grid.window)
-        cells.append((place, RunSpec(source, cluster, policy, seed, *asked)))
+        options = (grid.bounds, grid.fairness, grid.conditions, grid.world, grid.window)
+        cells.append((place, RunSpec(source, cluster, policy, seed, *options)))
     return cells
 
 
@@ -180,9 +180,12 @@ class SweepResult:
 
 
 def run_sweep(
-    grid: SweepGrid, folder: Path, workers: ParallelWorkers, told: Callable[[int, int], None] = lambda done, runs: None
+    grid: SweepGrid,
+    folder: Path,
+    workers: ParallelWorkers,
+    on_progress: Callable[[int, int], None] = lambda done, runs: None,
 ) -> SweepResult:
-    """Run what is missing, write `sweep.csv`. `told(done, all)` is called at first and after each run.
+    """Runs what is missing, and writes `sweep.csv`. Calls `on_progress(done, all)` first and after each run.
 
     Raises ConfigError before anything runs where a file or a name is wrong, and whatever a run raises; runs that had
     ended by then are kept.
@@ -200,13 +203,13 @@ def run_sweep(
             found[key] = store.read(key, described, outcome.rejected)
             if found[key] is None:
                 missing.append((key, described, cell))
-    told(len(found) - len(missing), len(found))
+    on_progress(len(found) - len(missing), len(found))
     for position, row in execute_runs([cell for _, _, cell in missing], workers):
         key, described, _ = missing[position]
         store.write(key, described, row)
         found[key] = row
         outcome.ran += 1
-        told(len(found) - len(missing) + outcome.ran, len(found))
+        on_progress(len(found) - len(missing) + outcome.ran, len(found))
     outcome.rows = [each for key in keys if (each := found[key]) is not None]
     store.table(outcome)
     return outcome

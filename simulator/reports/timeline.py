@@ -77,14 +77,14 @@ class AttemptSpan:
     accelerators: int
     leased_at: float
     running_at: float = nan
-    #: Asked to stop; it may hold its accelerators for a while yet.
+    #: When it was asked to stop; it may still hold its accelerators.
     stopping_at: float = nan
     ended_at: float = nan
     state: str = ""
 
     @property
     def is_up(self) -> bool:
-        """All its ranks are up and nobody asked it to stop."""
+        """Whether all its ranks are up and it was not asked to stop."""
         return isfinite(self.running_at) and not isfinite(self.stopping_at)
 
 
@@ -99,9 +99,9 @@ _NODE_EVENTS = {
 
 
 class Timeline:
-    """Give `hear` to a simulation as its recorder. `tell` takes each row of the events' table as it happens."""
+    """Give `record` to a simulation as its recorder. `write_row` takes each row of the events' table as it happens."""
 
-    def __init__(self, tell: Callable[[EventRow], object] | None = None) -> None:
+    def __init__(self, write_row: Callable[[EventRow], object] | None = None) -> None:
         self.pools: dict[PoolId, PoolTrack] = {}
         #: In order of their lease, the first `SPANS_MAX`.
         self.spans: list[AttemptSpan] = []
@@ -110,23 +110,23 @@ class Timeline:
         self.waiting = StepSeries()
         self.price_unit = ""
         self.ended_at = 0.0
-        self._tell = tell
+        self._write_row = write_row
         self._active = 0
         self._pool_of: dict[NodeId, PoolId] = {}
         self._open: dict[JobId, list[AttemptSpan]] = {}
         #: Pool of each machine of each open attempt, and the accelerators that it holds there.
         self._parts: dict[JobId, dict[NodeId, tuple[PoolId, int]]] = {}
 
-    def hear(self, event: Event, commands: list[Command]) -> None:
+    def record(self, event: Event, commands: list[Command]) -> None:
         """One event and what the scheduler answered."""
         self.ended_at = event.at
         self._event(event)
         for command in commands:
             self._command(event.at, command)
         self.waiting.set(event.at, self._active - len(self._open))
-        if self._tell is not None:
+        if self._write_row is not None:
             for row in _event_rows(event, commands):
-                self._tell(row)
+                self._write_row(row)
 
     def _event(self, event: Event) -> None:
         if isinstance(event, PoolDeclared):

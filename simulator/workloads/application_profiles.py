@@ -49,7 +49,7 @@ def read_step_times(name: str, placements: Path, scalability: Path) -> MeasuredS
 
 
 def read_learning_curve(name: str, folder: Path, epochs: int) -> RecordedLearningCurve:
-    """What `validation-*.csv` say about the first so many epochs. Raises ConfigError."""
+    """Reads the first `epochs` epochs of every `validation-*.csv`. Raises ConfigError."""
     columns = ("progress", "iteration", "grad_sqr", "grad_var")
     runs: dict[int, RecordedTraining] = {}
     for path in sorted(folder.glob("validation-*.csv")):

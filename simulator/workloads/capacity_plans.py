@@ -1,7 +1,7 @@
 """`walras plan capacity`: how many accelerators to reserve for a trace, or for jobs that arrive at a rate.
 
 For a trace the plans are simulated; for rates they are closed forms for identical, memoryless jobs. Lower bounds on the
-price are given beside the plans.
+price are given with the plans.
 """
 
 from collections.abc import Iterator

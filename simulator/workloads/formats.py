@@ -96,7 +96,7 @@ def read_trace(path: str | Path, format: str | None = None, reading: ReadOptions
 
 
 def _check_dependencies(path: str | Path, jobs: Sequence[TraceJob]) -> None:
-    """A job may wait for jobs above it only: so nobody waits for himself, round about."""
+    """Checks that jobs depend only on jobs above them, which excludes cycles."""
     wanted = {name for job in jobs for name in job.depends_on}
     above: set[str] = set()
     for job in jobs:

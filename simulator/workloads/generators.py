@@ -63,7 +63,7 @@ _URGENT_WEIGHT = 5.0
 
 @dataclass(frozen=True, slots=True)
 class GeneratorRequest:
-    """What a generator is asked for."""
+    """The parameters of a generator."""
 
     jobs: int
     #: Mean arrivals per hour; 0: all jobs are there at the beginning.
@@ -106,8 +106,8 @@ def draw_weight(random: Random) -> float:
 class JobMix:
     """Draws jobs. Each property has a stream of its own: asking for one more never changes the others."""
 
-    def __init__(self, asked: GeneratorRequest, streams: RandomStreams) -> None:
-        self._asked = asked
+    def __init__(self, request: GeneratorRequest, streams: RandomStreams) -> None:
+        self._request = request
         self._gangs = streams.stream("gangs")
         self._durations = streams.stream("durations")
         self._kinds = streams.stream("kinds")
@@ -117,7 +117,7 @@ class JobMix:
 
     def gang(self) -> int:
         """Accelerators of the next job."""
-        return draw_gang(self._gangs) if self._asked.gangs else 1
+        return draw_gang(self._gangs) if self._request.gangs else 1
 
     def kind(self, gang: int) -> str:
         """A kind that can be spread so far."""
@@ -132,13 +132,13 @@ class JobMix:
         return self.stretched_s(draw_duration_s(self._durations))
 
     def stretched_s(self, duration_s: float) -> float:
-        """As long as was asked for, to a tenth of a second, and a second at least."""
-        return max(1.0, round(duration_s * self._asked.stretch, 1))
+        """Applies the requested stretch; rounds to a tenth of a second, at least one second."""
+        return max(1.0, round(duration_s * self._request.stretch, 1))
 
     def job(
         self, number: int, at: float, *, gang: int, kind: str, owner: tuple[str, str], duration_s: float
     ) -> TraceJob:
-        """A job with these properties; weight and SLO are drawn if they were asked for."""
+        """Returns a job with these properties; draws weight and SLO if they are requested."""
         return TraceJob(
             at=round(at, 3),
             name=f"job-{number}",
@@ -146,10 +146,10 @@ class JobMix:
             gang=gang,
             duration_s=duration_s,
             duration_on=REFERENCE_TYPE,
-            weight=draw_weight(self._weights) if self._asked.priorities else 1.0,
+            weight=draw_weight(self._weights) if self._request.priorities else 1.0,
             user=owner[0],
             project=owner[1],
-            slo=draw_slo(self._slos) if self._asked.slos else None,
+            slo=draw_slo(self._slos) if self._request.slos else None,
             batch=batch_in_kind(kind),
         )
 
@@ -177,11 +177,11 @@ def poisson_arrivals(rate_per_h: float, random: Random) -> Iterator[float]:
             at += -log(1.0 - random.random()) * SECONDS_PER_HOUR / rate_per_h
 
 
-def poisson_jobs(asked: GeneratorRequest) -> Iterator[TraceJob]:
+def poisson_jobs(request: GeneratorRequest) -> Iterator[TraceJob]:
     """Jobs that know nothing of each other, at a constant mean rate."""
-    streams = RandomStreams(asked.seed)
-    mix = JobMix(asked, streams)
-    instants = islice(poisson_arrivals(asked.rate_per_h, streams.stream("arrivals")), asked.jobs)
+    streams = RandomStreams(request.seed)
+    mix = JobMix(request, streams)
+    instants = islice(poisson_arrivals(request.rate_per_h, streams.stream("arrivals")), request.jobs)
     return (mix.drawn(number, at) for number, at in enumerate(instants, start=1))
 
 
@@ -192,21 +192,21 @@ def diurnal_rate(at: float) -> float:
     return daily * (_WEEKEND if int(day) % 7 >= 5 else 1.0)
 
 
-def diurnal_jobs(asked: GeneratorRequest) -> Iterator[TraceJob]:
+def diurnal_jobs(request: GeneratorRequest) -> Iterator[TraceJob]:
     """Busy afternoons, quiet nights and weekends; the rate is that of a mean working day."""
-    streams = RandomStreams(asked.seed)
-    mix, thinning = JobMix(asked, streams), streams.stream("thinning")
+    streams = RandomStreams(request.seed)
+    mix, thinning = JobMix(request, streams), streams.stream("thinning")
     highest = 1.0 + _SWING
-    candidates = poisson_arrivals(asked.rate_per_h * highest, streams.stream("arrivals"))
-    instants = (at for at in candidates if not asked.rate_per_h or thinning.random() * highest < diurnal_rate(at))
-    return (mix.drawn(number, at) for number, at in enumerate(islice(instants, asked.jobs), start=1))
+    candidates = poisson_arrivals(request.rate_per_h * highest, streams.stream("arrivals"))
+    instants = (at for at in candidates if not request.rate_per_h or thinning.random() * highest < diurnal_rate(at))
+    return (mix.drawn(number, at) for number, at in enumerate(islice(instants, request.jobs), start=1))
 
 
-def bursty_jobs(asked: GeneratorRequest) -> Iterator[TraceJob]:
+def bursty_jobs(request: GeneratorRequest) -> Iterator[TraceJob]:
     """Users who submit about ten jobs of one kind and gang within minutes: searches for hyperparameters."""
-    streams = RandomStreams(asked.seed)
-    mix = JobMix(asked, streams)
-    bodies = islice(_merged_bursts(asked, streams, mix), asked.jobs)
+    streams = RandomStreams(request.seed)
+    mix = JobMix(request, streams)
+    bodies = islice(_merged_bursts(request, streams, mix), request.jobs)
     return (
         mix.job(number, at, gang=gang, kind=kind, owner=owner, duration_s=mix.duration_s())
         for number, (at, _, gang, kind, owner) in enumerate(bodies, start=1)
@@ -216,12 +216,12 @@ def bursty_jobs(asked: GeneratorRequest) -> Iterator[TraceJob]:
 _BurstJob = tuple[float, int, int, str, tuple[str, str]]
 
 
-def _merged_bursts(asked: GeneratorRequest, streams: RandomStreams, mix: JobMix) -> Iterator[_BurstJob]:
+def _merged_bursts(request: GeneratorRequest, streams: RandomStreams, mix: JobMix) -> Iterator[_BurstJob]:
     """Jobs of overlapping bursts, merged: (arrival, order of drawing, gang, kind, owner)."""
     sizes, gaps = streams.stream("bursts"), streams.stream("gaps")
     waiting: list[_BurstJob] = []
     drawn = 0
-    for begins_at in poisson_arrivals(asked.rate_per_h / _MEAN_BURST, streams.stream("arrivals")):
+    for begins_at in poisson_arrivals(request.rate_per_h / _MEAN_BURST, streams.stream("arrivals")):
         while waiting and waiting[0][0] <= begins_at:
             yield heapq.heappop(waiting)
         gang, at = mix.gang(), begins_at
@@ -230,17 +230,17 @@ def _merged_bursts(asked: GeneratorRequest, streams: RandomStreams, mix: JobMix)
         for _ in range(size):
             heapq.heappush(waiting, (at, drawn, gang, kind, owner))
             drawn += 1
-            if asked.rate_per_h > 0:
+            if request.rate_per_h > 0:
                 at += -log(1.0 - gaps.random()) * _BETWEEN_BURST_JOBS_S
 
 
-def gavel_jobs(asked: GeneratorRequest, table: Mapping[SpeedKey, float] | None = None) -> Iterator[TraceJob]:
+def gavel_jobs(request: GeneratorRequest, table: Mapping[SpeedKey, float] | None = None) -> Iterator[TraceJob]:
     """The jobs, named by their line from 0. Without a table they have durations on a V100 instead of steps."""
-    jobs, slos = Random(asked.seed + 2), Random(asked.seed + 6)
-    instants = islice(poisson_arrivals(asked.rate_per_h, Random(asked.seed + 3)), asked.jobs)
+    jobs, slos = Random(request.seed + 2), Random(request.seed + 6)
+    instants = islice(poisson_arrivals(request.rate_per_h, Random(request.seed + 3)), request.jobs)
     for number, at in enumerate(instants):
-        gang, duration_s = draw_gang(jobs), draw_duration_s(jobs) * asked.stretch
-        gang = gang if asked.gangs else 1
+        gang, duration_s = draw_gang(jobs), draw_duration_s(jobs) * request.stretch
+        gang = gang if request.gangs else 1
         kind = jobs.choice(KINDS)
         while gang > 1 and kind not in SPREADABLE:
             kind = jobs.choice(KINDS)
@@ -253,8 +253,8 @@ def gavel_jobs(asked: GeneratorRequest, table: Mapping[SpeedKey, float] | None =
             steps=None if table is None else _gavel_steps(duration_s, kind, gang, table),
             duration_s=duration_s if table is None else None,
             duration_on=REFERENCE_TYPE,
-            weight=draw_weight(jobs) if asked.priorities else 1.0,
-            slo=draw_slo(slos) if asked.slos else None,
+            weight=draw_weight(jobs) if request.priorities else 1.0,
+            slo=draw_slo(slos) if request.slos else None,
             batch=batch_in_kind(kind),
         )
 
@@ -283,12 +283,12 @@ HADAR_MODELS = (
 _LEAST_S = 60.0
 
 
-def hadar_60_jobs(asked: GeneratorRequest) -> Iterator[TraceJob]:
+def hadar_60_jobs(request: GeneratorRequest) -> Iterator[TraceJob]:
     """The jobs. Of a gang that several accelerators share, the work is divided evenly."""
-    streams = RandomStreams(asked.seed)
-    mix, classes, models = JobMix(asked, streams), streams.stream("classes"), streams.stream("models")
+    streams = RandomStreams(request.seed)
+    mix, classes, models = JobMix(request, streams), streams.stream("classes"), streams.stream("models")
     spreadable = [model for model in HADAR_MODELS if model in SPREADABLE]
-    instants = islice(poisson_arrivals(asked.rate_per_h, streams.stream("arrivals")), asked.jobs)
+    instants = islice(poisson_arrivals(request.rate_per_h, streams.stream("arrivals")), request.jobs)
     for number, at in enumerate(instants, start=1):
         gang = mix.gang()
         hours = classes.uniform(*classes.choice(HADAR_CLASSES_H))
@@ -305,7 +305,7 @@ class TraceGenerator:
     make: Callable[[GeneratorRequest], Iterator[TraceJob]]
     jobs: int
     rate_per_h: float
-    #: Whether jobs take several accelerators if nobody says.
+    #: Whether jobs take several accelerators by default.
     gangs: bool = True
 
 
@@ -329,7 +329,7 @@ def generator_request(
     slos: bool = False,
     stretch: float = 1.0,
 ) -> GeneratorRequest:
-    """The request, with the generator's own values for what was not said. Raises ConfigError for one out of bounds."""
+    """Completes a request with the generator's defaults. Raises ConfigError for a value out of bounds."""
     generator = _find_generator(name)
     jobs = generator.jobs if jobs is None else jobs
     rate_per_h = generator.rate_per_h if rate_per_h is None else rate_per_h
@@ -346,10 +346,10 @@ def generator_request(
     )
 
 
-def generate_jobs(name: str, asked: GeneratorRequest, speeds_path: str | Path | None = None) -> Iterator[TraceJob]:
+def generate_jobs(name: str, request: GeneratorRequest, speeds_path: str | Path | None = None) -> Iterator[TraceJob]:
     """The jobs, one by one, in order of arrival. A throughput table turns the durations of `gavel` into steps."""
     if speeds_path is None:
-        return _find_generator(name).make(asked)
+        return _find_generator(name).make(request)
     if name != "gavel":
         raise ConfigError(
             f"{name} makes durations, not steps",
@@ -357,7 +357,7 @@ def generate_jobs(name: str, asked: GeneratorRequest, speeds_path: str | Path | 
             fix="give the table to `walras simulate run`; only the generator `gavel` takes one",
         )
     table: Mapping[SpeedKey, float] = read_throughput_table(speeds_path)
-    return gavel_jobs(asked, table)
+    return gavel_jobs(request, table)
 
 
 def _find_generator(name: str) -> TraceGenerator:

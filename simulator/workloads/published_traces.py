@@ -245,13 +245,13 @@ def read_swf(source: TraceSource) -> Iterator[TraceJob]:
 
 
 def _swf_job(row: TraceRow) -> TraceJob:
-    asked = "requested_processors" if row.number("requested_processors") > 0 else "allocated_processors"
+    processors = "requested_processors" if row.number("requested_processors") > 0 else "allocated_processors"
     estimate_s, memory_kb = row.number("requested_time"), row.number("requested_memory_kb")
     return TraceJob(
         at=row.number("submit_time", least=0.0),
         name=str(row.whole("job_number")),
         kind=_swf_name("executable", row, "any"),
-        gang=row.gang(asked),
+        gang=row.gang(processors),
         duration_s=row.number("run_time", above=0.0),
         estimate_s=estimate_s if estimate_s > 0 else None,
         user=_swf_name("user", row, ""),
@@ -262,6 +262,6 @@ def _swf_job(row: TraceRow) -> TraceJob:
 
 
 def _swf_name(column: str, row: TraceRow, unknown: str) -> str:
-    """A number that stands for a name; -1: not known."""
+    """Makes a name of a number; returns `unknown` for -1."""
     number = int(row.number(column))
     return f"{column}-{number}" if number >= 0 else unknown

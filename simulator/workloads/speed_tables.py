@@ -42,9 +42,9 @@ def read_throughput_table(path: str | Path) -> dict[SpeedKey, float]:
 
 
 def read_pair_speeds(path: str | Path, accelerators: Collection[str]) -> dict[tuple[SpeedKey, Kind], float]:
-    """Steps per second of a gang beside another of the same size, on these accelerators.
+    """Returns steps per second of gangs co-located with another of the same size, on these accelerators.
 
-    A pair stands twice in the table, once under each member; read is what the member's own entry says of itself.
+    A pair occurs twice in the table, once under each member; each member's own entry gives its own speed.
     Raises ConfigError naming the entry that is wrong.
     """
     speeds: dict[tuple[SpeedKey, Kind], float] = {}

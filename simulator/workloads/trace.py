@@ -41,9 +41,9 @@ class TraceJob(JobIdentity, JobLimits):
     duration_s: float | None = None
     #: The type that `duration_s` and `slo` refer to; "": the fastest of those it may run on.
     duration_on: str = ""
-    #: What its user said it would take. None: the scheduler is told the truth, or that times `estimate_factor`.
+    #: The user's estimate of the run time. None: the scheduler knows the true length times `estimate_factor`.
     estimate_s: float | None = None
-    #: How wrong the length is that the scheduler is told: so many times the truth. 0: it is told nothing.
+    #: The length that the scheduler knows, divided by the true one; 0: it knows none.
     estimate_factor: float = 1.0
     #: Steps per second of the gang, by type, ascending by name.
     speeds: tuple[tuple[str, float], ...] = ()
@@ -70,7 +70,7 @@ class TraceJob(JobIdentity, JobLimits):
     #: Exit codes worth another try; empty: all.
     restart_codes: tuple[int, ...] = ()
     failures: tuple[TraceFailure, ...] = ()
-    #: Global batch size, and who may change it: "" nobody; static, accordion, gns: as Shockwave has it.
+    #: Global batch size, and the rule that changes it: "" none; static, accordion, gns as in Shockwave.
     batch: int | None = None
     batch_rule: str = ""
     #: Of a job whose kind follows a law of goodput: it chooses its batch itself, up to this one. None: it may not.
@@ -81,7 +81,7 @@ class TraceJob(JobIdentity, JobLimits):
 
 @dataclass(frozen=True, slots=True)
 class SkippedRows:
-    """Rows that could not be read and were left out, because that was asked for."""
+    """Rows that could not be read and were left out, as `ReadOptions.skip_bad_rows` requests."""
 
     count: int = 0
     #: What was wrong with the first few.

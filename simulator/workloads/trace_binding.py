@@ -1,8 +1,8 @@
 """Binds a trace to a cluster: the types that each job accepts there, how fast it runs, how much work it is.
 
 A speed comes from the first of these that knows the job's kind: a throughput table, the row itself, the cluster file.
-Where none does, the job's duration stands: it is worth so many seconds of the cluster's fastest type (the highest
-`nominal_speed`), and runs on the others in the ratio of their nominal speeds.
+Where none does, the job's duration counts: it is the run time on the cluster's fastest type (the highest
+`nominal_speed`), and the job runs on the others in the ratio of their nominal speeds.
 
 A row without steps is worth its duration at its speed on `duration_on` (or on the fastest type it may use here). So
 only the ratios of its speeds matter. A row with both is taken by its steps.
@@ -77,7 +77,7 @@ class TraceBinding:
     def jobs(self, rows: Iterable[TraceJob]) -> Iterator[SimulatedJob]:
         """The rows as jobs, numbered from 1 in their order. Raises ConfigError for a row that runs nowhere here.
 
-        Rows that depend on others have to come as a sequence: of rows that go by, nobody remembers the names.
+        Rows that depend on others have to come as a sequence, since their names are collected first.
         """
         waited_for = {name for row in rows for name in row.depends_on} if isinstance(rows, Sequence) else frozenset()
         numbers: dict[str, JobId] = {}
@@ -87,7 +87,7 @@ class TraceBinding:
                 numbers[row.name] = JobId(number)
 
     def parts(self, accelerator: str, count: int, nodes: int = 1) -> tuple[int, ...]:
-        """Accelerators on each machine of a gang that is on as few as can be; on one where nobody said how large."""
+        """Returns a gang's accelerators on each of as few machines as possible; on one if sizes are unknown."""
         return tuple(split_gang(count, nodes, self._machines.get(accelerator, count)))
 
     def _job(self, number: JobId, row: TraceJob, numbers: Mapping[str, JobId]) -> SimulatedJob:
@@ -97,7 +97,7 @@ class TraceBinding:
         if way is None:
             way = self._ways[key] = self._way(row)
         steps = self._steps(row, way)
-        told = row.estimate_s is None and row.estimate_factor > 0
+        length_is_known = row.estimate_s is None and row.estimate_factor > 0
         deadline_at = min(row.deadline_at, row.at + row.slo * steps / way.reference if row.slo else inf)
         request = JobRequest(
             number,
@@ -109,7 +109,7 @@ class TraceBinding:
             nodes=row.nodes,
             cpus_per_accelerator=row.cpus,
             memory_bytes_per_accelerator=row.memory_bytes,
-            steps=steps * row.estimate_factor if told else None,
+            steps=steps * row.estimate_factor if length_is_known else None,
             duration_s=row.estimate_s,
             retry=RetryRule(row.max_restarts, row.restart_codes),
             depends_on=tuple(self._number(name, row, numbers) for name in row.depends_on),
@@ -143,7 +143,7 @@ class TraceBinding:
         if row.duration_s is not None:
             return row.duration_s * way.reference
         if row.steps is not None:
-            raise self._runs_nowhere(row)  # so many steps, and nobody says how fast they are
+            raise self._runs_nowhere(row)  # steps without a speed
         raise ConfigError(
             f"{self._where(row)} has no length: neither steps nor a duration",
             field="duration_s",
@@ -200,7 +200,7 @@ class TraceBinding:
         return accepted
 
     def _known_speeds(self, row: TraceJob) -> Mapping[str, float] | None:
-        """Steps per second of the gang by type, types beyond the fleet's among them; None: nobody knows the kind."""
+        """Returns the gang's steps per second by type, also of types outside the fleet; None for an unknown kind."""
         kind = Kind(row.kind)
         if kind in self._tabled_kinds:
             speeds: dict[str, float] = {}

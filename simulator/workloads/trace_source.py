@@ -36,9 +36,9 @@ _MAX_NUMBER = 1e15
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """How a file is to be read; each departure from "as it stands" is asked for by name."""
+    """How to read a file; the defaults accept it only as it is."""
 
-    #: Leave out rows that cannot be read (they are counted and the first few are told).
+    #: Leave out rows that cannot be read; they are counted, and the first few are reported.
     skip_bad_rows: bool = False
     #: Put the rows in order of arrival first.
     sort: bool = False
@@ -126,8 +126,8 @@ class TraceRow:
         try:
             return intern(canonical_accelerator(text))
         except ValueError as problem:
-            told, _, fix = str(problem).partition("; ")
-            raise self.error(column, told, fix) from None
+            problem_text, _, fix = str(problem).partition("; ")
+            raise self.error(column, problem_text, fix) from None
 
     def error(self, column: str, problem: str, fix: str) -> ConfigError:
         """What is wrong with a cell, as something to raise."""
@@ -179,9 +179,9 @@ class TraceSource:
     def jobs(
         self, lines: Iterator[tuple[int, str]], table: RowFormat, parse: Callable[[TraceRow], TraceJob | None]
     ) -> Iterator[TraceJob]:
-        """The jobs of the lines; a row that cannot be read is an error, or left out if that was asked for.
+        """Yields the jobs of the lines; a row that cannot be read is an error, or left out on request.
 
-        `parse` answers None for a row that is not part of what was asked for.
+        `parse` returns None for a row that belongs to another trace in the same file.
         """
         seen: set[str] = set()
         arrived_at = -inf
@@ -265,7 +265,7 @@ def named_row_format(names: Sequence[str], cut: Callable[[str], Sequence[str]]) 
 
 
 def split_csv(line: str) -> list[str]:
-    """Cells of one line of CSV. A record never goes on in the next line: no column of ours may hold a line break."""
+    """Cells of one line of CSV. A record is one line: no column may hold a line break."""
     return next(csv.reader([line], strict=True), []) if '"' in line else line.split(",")
 
 
@@ -288,7 +288,7 @@ def open_text(path: str | Path) -> TextIO:
 
 @contextmanager
 def complete_file(broken: str) -> Iterator[None]:
-    """Inside, a file of `open_text` is read. Raises ConfigError, said so, where its packing has no good end."""
+    """Raises ConfigError, with this text, where a file of `open_text` that is read inside is truncated."""
     try:
         yield
     except (OSError, EOFError, zlib.error) as error:

@@ -45,7 +45,7 @@ class ClusterLoad:
     accelerator_h: float
     #: Run time of a job, seconds.
     duration_s: Distribution
-    #: Accelerators asked for ÷ accelerators there, over the span of arrivals. None: all jobs arrive at once.
+    #: Accelerators requested ÷ accelerators of the cluster, over the span of arrivals. None: all jobs arrive at once.
     offered_load: float | None
     #: Least time in which the cluster could do the work, were it perfectly divisible.
     drained_after_h: float
@@ -55,7 +55,7 @@ class ClusterLoad:
 
 @dataclass(frozen=True, slots=True)
 class TraceDescription:
-    """Everything that `walras workload describe` tells."""
+    """Everything that `walras workload describe` shows."""
 
     source: str
     format: str
@@ -137,9 +137,9 @@ def _cluster_load(
     largest: dict[str, int] = {}
     accelerators = 0
     for entry in cluster.pools:
-        room = (entry.machines if entry.market is Market.OWNED else entry.quota) * entry.accelerators
-        largest[entry.accelerator] = max(room, largest.get(entry.accelerator, 0))
-        accelerators += room
+        capacity = (entry.machines if entry.market is Market.OWNED else entry.quota) * entry.accelerators
+        largest[entry.accelerator] = max(capacity, largest.get(entry.accelerator, 0))
+        accelerators += capacity
     durations: list[float] = []
     accelerator_s, too_large = 0.0, 0
     for job in placing.jobs(trace.jobs):

@@ -46,9 +46,9 @@ class DescriptionTable:
     rows: list[tuple[str, ...]]
 
 
-def generate_trace(name: str, out: Path, *, speeds: Path | None, force: bool, **asked: Any) -> WrittenTrace:
-    """Generate and write. `asked`: as `generator_request` takes it."""
-    jobs = list(generate_jobs(name, generator_request(name, **asked), speeds))
+def generate_trace(name: str, out: Path, *, speeds: Path | None, force: bool, **options: Any) -> WrittenTrace:
+    """Generate and write. `options`: as `generator_request` takes it."""
+    jobs = list(generate_jobs(name, generator_request(name, **options), speeds))
     write_trace(Trace(name, "generated", jobs), out, force=force)
     return WrittenTrace(len(jobs), "generated", SkippedRows())
 
@@ -121,11 +121,11 @@ def trace_description_tables(description: TraceDescription) -> list[DescriptionT
         summary.append(("users", f"{len(description.users):,}"))
     if len(description.weights) > 1:
         summary.append(("weights", ", ".join(f"{w:g}: {count:,}" for w, count in description.weights.items())))
-    told = {
+    special = {
         "with a deadline": description.with_deadline, "elastic": description.elastic,
         "wait for others": description.dependent, "cancelled": description.cancelled, "fail": description.failing,
     }  # fmt: skip
-    summary += [(what, f"{count:,}") for what, count in told.items() if count]
+    summary += [(what, f"{count:,}") for what, count in special.items() if count]
     if description.duration_s is not None and description.load is None:
         summary.append(("work", f"{description.accelerator_h:,.0f} accelerator hours, as stated"))
     parts = [DescriptionTable("", ("", ""), [*summary, *_load_rows(description)])]

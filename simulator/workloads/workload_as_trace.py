@@ -59,7 +59,7 @@ def _trace_job(path: str, number: int, arrival: ArrivalEntry, named: dict[str, s
     request = to_request(spec, JobId(number), user=arrival.user, project=project, at=arrival.at)
     types = tuple(demand.accelerator for demand in request.demands if demand.accelerator != ANY_ACCELERATOR)
     steps = true.steps if true.steps is not None else request.steps
-    told = request.steps / true.steps if true.steps is not None and request.steps is not None else 1.0
+    factor = request.steps / true.steps if true.steps is not None and request.steps is not None else 1.0
     return TraceJob(
         at=arrival.at,
         name=f"{number}-{spec.name}",
@@ -68,7 +68,7 @@ def _trace_job(path: str, number: int, arrival: ArrivalEntry, named: dict[str, s
         types=types,
         steps=steps,
         estimate_s=request.duration_s if request.steps is None else None,
-        estimate_factor=0.0 if true.steps is not None and request.steps is request.duration_s is None else told,
+        estimate_factor=0.0 if true.steps is not None and request.steps is request.duration_s is None else factor,
         speeds=request.declared,
         sizes=request.sizes,
         fork_max=request.fork_max,

@@ -38,12 +38,12 @@ class Reallocation:
         self._moves: Iterator[Move] | None = None
 
     def begin(self, cycle: Cycle, stopping: list[JobRecord], moves: Iterable[Move]) -> None:
-        """Stop these jobs. `moves` are asked for when all are gone, each when those before it have their places."""
+        """Stops these jobs. `moves` are computed once all have ended, each after those before it are placed."""
         self._stopping, self._starting, self._moves = stopping, [], iter(moves)
         for job in stopping:
             revoke_attempt(cycle, job, Reason.POLICY_PREEMPTED)
 
-    def go_on(self, cycle: Cycle) -> None:
+    def advance(self, cycle: Cycle) -> None:
         """Do what can be done by now; with the last of it the next step begins."""
         if self._moves is None or any(job.holds for job in self._stopping):
             return
@@ -61,33 +61,33 @@ class SteppedMechanism(ABC):
     """A `RoundMechanism` that asks at the end of every step. Who runs where then is the subclass's matter."""
 
     def __init__(self, step_s: float) -> None:
-        self._asked = False
-        self.moving = Reallocation(step_s)
+        self._is_solving = False
+        self.reallocation = Reallocation(step_s)
 
     def settle(self, cycle: Cycle) -> None:
-        """Nothing to do but where a step has ended, a solve is answered, or somebody is being moved."""
+        """Acts only when a step has ended, a solve was answered, or a reallocation is under way."""
         if cycle.due.lockstep_round is not None:
             self.step_ended(cycle)
-        if self._asked and not cycle.solves.in_flight:
-            self._asked = False
+        if self._is_solving and not cycle.solves.in_flight:
+            self._is_solving = False
             self.decide(cycle)
-        self.moving.go_on(cycle)
+        self.reallocation.advance(cycle)
 
-    def ask(self, cycle: Cycle, problem_of: Callable[[], Problem]) -> None:
+    def request_solve(self, cycle: Cycle, problem_of: Callable[[], Problem]) -> None:
         """Ask about the jobs that are there; where there is none, begin the next step."""
         if cycle.ledger.jobs:
-            self._asked = True
+            self._is_solving = True
             solve_requests.request_solve(cycle, problem_of())
         else:
-            self.moving.begin(cycle, [], [])
+            self.reallocation.begin(cycle, [], [])
 
     @abstractmethod
     def step_ended(self, cycle: Cycle) -> None:
-        """Let newcomers in, and `ask`."""
+        """Let newcomers in, and `request_solve`."""
 
     @abstractmethod
     def decide(self, cycle: Cycle) -> None:
-        """Carry out what was answered, through `moving`; what was answered before, where a solve failed."""
+        """Carry out what was answered, through `reallocation`; what was answered before, where a solve failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,7 @@ class PlannedMechanism(SteppedMechanism):
         for job_id in arrived:
             if job_id in ledger.jobs:
                 ledger.set_eligible(ledger.jobs[job_id])
-        self.ask(cycle, lambda: step_problem(cycle, self._ways))
+        self.request_solve(cycle, lambda: step_problem(cycle, self._ways))
 
     def decide(self, cycle: Cycle) -> None:
         proposal, jobs = cycle.policy.proposal, cycle.ledger.jobs
@@ -136,7 +136,7 @@ class PlannedMechanism(SteppedMechanism):
                     wanted[job_id] = pool, count
         kept, moves = self._placer(cycle, wanted)
         stopping = [job for job in cycle.ledger if job.holds and job.job_id not in kept]
-        self.moving.begin(cycle, stopping, moves)
+        self.reallocation.begin(cycle, stopping, moves)
 
 
 def step_problem(cycle: Cycle, ways: ConfigurationsOf) -> Problem:
@@ -167,7 +167,7 @@ def step_problem(cycle: Cycle, ways: ConfigurationsOf) -> Problem:
 
 
 def keep_in_place(cycle: Cycle, wanted: WantedAccelerators) -> StepPlacement:
-    """Whoever has as many accelerators of that pool as before stays; the others are put close together."""
+    """Keeps jobs in place that have as many accelerators of that pool as before; packs the others closely."""
     ledger = cycle.ledger
     kept = {
         job_id

@@ -39,8 +39,7 @@ class WorldRun:
 
     jobs: Iterable[SimulatedJob]
     scenario: Scenario
-    #: How long each takes with nobody else there, as its user configured it. None: speeds and steps say it, and then
-    #: lower bounds hold too.
+    #: Time of each job alone, as its user configured it. None: speeds and steps determine it, and lower bounds hold.
     alone_s: Mapping[JobId, float] | None = None
 
 

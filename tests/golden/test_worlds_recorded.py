@@ -37,7 +37,7 @@ def test_polluxs_world(reference_data: Path, policy: str) -> None:
     folder = reference_data / "golden" / "pollux"
     source = WorkloadSource(str(folder / "workloads" / "workload-6.csv"), speeds=str(folder / "profiles"))
     ran = _ran(source, "pollux-64", policy, "pollux")
-    ours = {ran.roster.name(job.job_id): job.jct_s for job in ran.result.jobs}
+    ours = {ran.baselines.name(job.job_id): job.jct_s for job in ran.result.jobs}
     assert ours == pollux_recorded(reference_data, policy, "1.0", 6)
     assert ran.summary.bounds.no_contention_s != ran.summary.bounds.no_contention_s  # nan
 

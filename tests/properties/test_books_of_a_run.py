@@ -104,7 +104,7 @@ class Books:
 def checked(jobs: list[SimulatedJob], scenario: Scenario) -> SimulationResult:
     """The run, its books balanced."""
     books = Books(scenario.truth, kinds={job.request.job_id: job.request.kind for job in jobs})
-    result = simulate(jobs, scenario, recorder=books.hear)
+    result = simulate(jobs, scenario, recorder=books.record)
     books.settle(result.ended_at)
     assert result.violations == []
     assert result.outcome is RunOutcome.COMPLETE

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from scipy import sparse
 from scipy.optimize import Bounds, LinearConstraint, milp
 
-from optimizer.assignment.multiple_choice_knapsack import Knapsack, solve_knapsack
+from optimizer.assignment.column_assignment import AssignmentProblem
+from optimizer.assignment.multiple_choice_knapsack import solve_knapsack
 from optimizer.check.certificate import plan_complaints
 from optimizer.policy import PolicySpec
 from optimizer.registry import make
@@ -16,7 +17,7 @@ from optimizer.registry import make
 POLICIES = ["elasticflow", "optimus", "pollux", "shockwave", "sia"]
 
 
-def random_choice(seed: int, jobs: int, load: float) -> Knapsack:
+def random_choice(seed: int, jobs: int, load: float) -> AssignmentProblem:
     """Jobs of unlike scaling on four pools, values as Sia states them; demand is `load` times the fleet."""
     rng = np.random.default_rng(seed)
     capacity = np.maximum(np.round(jobs / load * rng.uniform(0.1, 0.6, 4)), 1.0)
@@ -32,7 +33,7 @@ def random_choice(seed: int, jobs: int, load: float) -> Knapsack:
                     count.append(float(k))
     kept = np.array(value) > 0
     rows = np.unique(np.array(job)[kept], return_inverse=True)[1]
-    return Knapsack(
+    return AssignmentProblem(
         job=rows,
         value=np.array(value)[kept],
         use_column=np.arange(int(kept.sum())),
@@ -42,7 +43,7 @@ def random_choice(seed: int, jobs: int, load: float) -> Knapsack:
     )
 
 
-def by_highs(choice: Knapsack) -> float:
+def by_highs(choice: AssignmentProblem) -> float:
     """The best choice, by the whole program."""
     c = len(choice.job)
     time = sparse.csr_array((np.ones(c), (choice.job, np.arange(c))))

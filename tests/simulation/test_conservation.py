@@ -85,9 +85,9 @@ def test_accelerators_and_money_by_a_second_account(first: int) -> None:
             replace(model, pool=replace(model.pool, usd_per_h=1.37 * row)) for row, model in enumerate(given.pools, 1)
         )
         books, scenario = Books(), replace(given, pools=priced)
-        result = simulate(jobs_of(seed, scenario), scenario, recorder=books.hear)
+        result = simulate(jobs_of(seed, scenario), scenario, recorder=books.record)
         assert result.violations == [], f"seed {seed}"
-        books.hear(replace_at(result.ended_at), [])
+        books.record(replace_at(result.ended_at), [])
         for meter in result.pools:
             pool_id = meter.pool.pool_id
             assert meter.held_s == pytest.approx(books.held_s[pool_id], rel=1e-9, abs=1e-6), f"seed {seed}"
@@ -111,15 +111,15 @@ def test_forks_and_mixed_gangs_are_held_and_paid_for_by_pool(first: int, policy:
         timeline = Timeline()
 
         def hear(event: Event, commands: list[Command], books: Books = books, timeline: Timeline = timeline) -> None:
-            books.hear(event, commands)
-            timeline.hear(event, commands)
+            books.record(event, commands)
+            timeline.record(event, commands)
             for track in timeline.pools.values():
                 assert 0 <= track.running.now <= track.held.now <= track.there.now
             spread.extend(placement for placement in books.held.values() if len(placement.by_pool) > 1)
 
         result = simulate(spreading_jobs_of(seed, scenario), scenario, recorder=hear)
         assert result.violations == [], f"seed {seed}"
-        books.hear(replace_at(result.ended_at), [])
+        books.record(replace_at(result.ended_at), [])
         for meter in result.pools:
             pool_id = meter.pool.pool_id
             assert meter.held_s == pytest.approx(books.held_s[pool_id], rel=1e-9, abs=1e-6), f"seed {seed}"

@@ -39,17 +39,17 @@ Usd = Annotated[Number, Field(ge=0, le=_LARGEST_USD)]
 
 
 class CatalogAccelerator(FileModel):
-    """One accelerator. None: not known."""
+    """What is known of one accelerator type. None: unknown."""
 
     name: AcceleratorName
     memory: Annotated[Memory, Field(gt=0)]
     #: Dense peak, floating point (or integer) operations per second, by precision.
     peak_flops: dict[PrecisionName, PerSecond] = Field(default_factory=dict)
     memory_bytes_per_s: PerSecond | None = None
-    #: To the other accelerators of the machine, and the sum of both directions.
+    #: The link to the other accelerators of the machine; bytes per second are the sum of both directions.
     link: PoolWord | None = None
     link_bytes_per_s: PerSecond | None = None
-    #: What middling training gets of what the data sheet promises, against a V100, as published.
+    #: Part of its data-sheet speed that typical training reaches, relative to a V100 (published measurements).
     achieves: Annotated[Number, Field(gt=0, le=10)] = 1
     as_of: date
     source: ShownName
@@ -66,7 +66,7 @@ class CatalogInstance(FileModel):
     cpus: Annotated[Number, Field(gt=0, le=4096)]
     memory: Annotated[Memory, Field(gt=0)]
     on_demand_usd_per_h: Usd | None = None
-    #: Typical; None: not sold, or not known.
+    #: A typical price; None: not sold as spot, or unknown.
     spot_usd_per_h: Usd | None = None
     as_of: date
     source: ShownName
@@ -80,11 +80,11 @@ class CatalogInstance(FileModel):
 
 @dataclass(frozen=True, slots=True)
 class Catalog:
-    """What was read, and what could not be."""
+    """The rows that were read, and the problems of those that were left out."""
 
     accelerators: Mapping[str, CatalogAccelerator]
     instances: tuple[CatalogInstance, ...]
-    #: Rows and files that were left out: where, and why.
+    #: One line for each row or file that was left out: where it is, and why.
     problems: tuple[str, ...] = ()
 
     def offers(self, cloud: str | None = None, accelerator: str | None = None) -> list[CatalogInstance]:
@@ -99,14 +99,14 @@ class Catalog:
 
 @dataclass(slots=True)
 class _Rows:
-    """Rows by list and key, each with the place that wrote it last."""
+    """Rows by list and key; a later file overrides fields of an earlier one."""
 
     accelerators: dict[tuple[str, ...], dict[str, Any]] = field(default_factory=dict)
     instances: dict[tuple[str, ...], dict[str, Any]] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
 
     def take(self, name: str, content: Mapping[str, Any]) -> None:
-        """Add the rows of one file; its plain fields stand for each of its rows."""
+        """Add the rows of one file; its top-level fields are defaults of its rows."""
         common = {key: value for key, value in content.items() if key not in _LISTS}
         for kind, keys in _LISTS.items():
             listed = content.get(kind) or []
@@ -140,7 +140,7 @@ class _Rows:
 
 
 def _key_word(text: str) -> str:
-    """A word of a key, however it was spelt: `NVIDIA A100-40GB` overrides `a100-40gb`."""
+    """The canonical spelling of a word of a key: `NVIDIA A100-40GB` overrides `a100-40gb`."""
     try:
         return canonical_accelerator(text)
     except ValueError:

@@ -23,7 +23,7 @@ def _market_word(value: object) -> object:
 
 
 class PoolEntry(FileModel):
-    """Machines of one shape, market and zone: owned ones that exist, or ones that a provider rents out."""
+    """Machines of one shape, market and zone: owned machines, or machines that a provider rents out."""
 
     shape: PoolWord
     accelerator: AcceleratorName
@@ -37,17 +37,17 @@ class PoolEntry(FileModel):
     machines: WholeNumber = Field(default=0, ge=0, le=LARGEST_POOL)
     market: Annotated[Market, BeforeValidator(_market_word)] = Market.OWNED
     zone: PoolWord = "default"
-    #: Who rents the machines out; empty for owned ones.
+    #: Name of the provider that rents the machines out; empty for owned machines.
     provider: Annotated[str, Field(max_length=100)] = ""
     #: Market price of one machine.
     usd_per_h: Annotated[Number, Field(ge=0, le=1e6)] = 0.0
-    #: Machines that may be rented at most.
+    #: Largest number of machines that may be rented.
     quota: WholeNumber = Field(default=0, ge=0, le=LARGEST_POOL)
     #: Warning before a revocation.
     notice: Length = 0.0
-    #: From the request to a machine that takes jobs.
+    #: Time from the request for a machine until it takes jobs.
     boot: Length = 0.0
-    #: Time that a rented machine is billed for at least.
+    #: Minimum time that a rented machine is billed for.
     minimum_billing: Length = 0.0
     #: Billed in whole steps of this length (`1h`); 0: by the second.
     billing_step: Length = 0.0
@@ -103,7 +103,7 @@ _PipRequirement = Annotated[str, Field(pattern=r"^[A-Za-z0-9./:][^\s'\"`$\\;|&<>
 
 
 class AwsSettings(FileModel):
-    """Where and how machines of `provider: aws` are launched. Credentials are found by boto3, never written here."""
+    """Where and how machines of `provider: aws` are launched. boto3 finds the credentials; no file holds them."""
 
     region: PoolWord
     #: The machine image: Linux with systemd, Python 3.11, curl and the accelerators' drivers.
@@ -113,7 +113,7 @@ class AwsSettings(FileModel):
     #: By availability zone; a zone that is not named has the account's default subnet.
     subnets: dict[PoolWord, _AwsWord] = Field(default_factory=dict)
     security_groups: Annotated[tuple[_AwsWord, ...], Field(max_length=16)] = ()
-    #: What jobs on the machines may do at AWS; None: nothing.
+    #: IAM instance profile: what jobs on the machines may do at AWS; None: nothing.
     instance_profile: _AwsWord | None = None
     #: Installed with pip at the first boot; empty: the image has `/opt/walras/bin/walras` already.
     install: Annotated[tuple[_PipRequirement, ...], Field(max_length=16)] = ("walras[torch,nvidia]",)
@@ -122,13 +122,13 @@ class AwsSettings(FileModel):
 class MarketStep(FileModel):
     """One step of a market that follows a script, on a live server (rehearsals; simulations have incidents)."""
 
-    #: After the server is ready.
+    #: Time after the server is ready.
     at: Length
     #: Pool id, such as `v100x1/spot/default`.
     pool: ShownName
-    #: Its machines cost this from now on.
+    #: New price of its machines; None: unchanged.
     usd_per_h: Annotated[Number, Field(ge=0, le=1e6)] | None = None
-    #: All its rented machines are taken back, with this notice.
+    #: The provider revokes all its rented machines, with this notice; None: none.
     revoke: Length | None = None
 
 
@@ -136,14 +136,14 @@ class ClusterConfig(FileModel):
     """A cluster file."""
 
     pools: Annotated[tuple[PoolEntry, ...], Field(min_length=1, max_length=10_000)]
-    #: How long an attempt lives on after the last word between its machine and the server; None: 10 minutes on owned
-    #: and on-demand machines, 2 on spot machines.
+    #: How long an attempt runs on after the last contact between its machine and the server; None: 10 minutes on
+    #: owned and on-demand machines, 2 minutes on spot machines.
     lease: Annotated[Length, Field(ge=5, le=86_400)] | None = None
     #: Emulation only: steps per second of a gang, by kind of job and accelerator type.
     speeds: dict[ShownName, dict[AcceleratorName, Annotated[Number, Field(gt=0, le=1e9)]]] = Field(default_factory=dict)
     #: For pools of `provider: aws`.
     aws: AwsSettings | None = None
-    #: What prices and revocations a live server rehearses.
+    #: Price changes and revocations that a live server simulates, for rehearsals.
     market: Annotated[tuple[MarketStep, ...], Field(max_length=10_000)] = ()
 
     @model_validator(mode="after")

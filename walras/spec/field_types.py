@@ -27,14 +27,14 @@ from walras.spec.text_formats import written_text
 from walras.units import parse_length, parse_minimum_count, parse_minimum_size
 
 _ACCELERATOR_NAME = re.compile(r"[a-z0-9][a-z0-9.-]{0,49}", re.ASCII)
-#: Words that say who made it or how it is plugged in, not what it is.
+#: Words for the vendor or the form factor, which are no part of a canonical name.
 _VENDOR_WORDS = re.compile(
     r"(?:nvidia|amd|tesla|geforce|instinct|sxm\d*|pcie|nvl|hbm\w*|oam|mxm|accelerator)", re.ASCII
 )
 
 
 def shown_name(text: str) -> str:
-    """The text itself; ValueError if a terminal or a page would not show it as it is."""
+    """Returns the text; raises ValueError if a terminal or a page would not show it as it is."""
     if text != text.strip():
         raise ValueError("begins or ends with white space; remove it")
     for position, character in enumerate(text):
@@ -51,7 +51,7 @@ ShownName = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(s
 
 
 def canonical_accelerator(text: object) -> str:
-    """`A100-SXM4-40GB`, `NVIDIA A100 40GB` and `a100_40gb` are all `a100-40gb`. ValueError for what is no name."""
+    """`A100-SXM4-40GB`, `NVIDIA A100 40GB` and `a100_40gb` all become `a100-40gb`. Raises ValueError otherwise."""
     if not isinstance(text, str) or len(text) > 100:
         raise ValueError("an accelerator type is a name such as 'a100', 'v100', 'a100-40gb'")
     words = re.split(r"[\s_-]+", text.strip().lower())
@@ -90,7 +90,7 @@ def parse_instant(text: str, *, now: float) -> float:
 MAX_ARGUMENT_BYTES = 131_071
 MAX_ACCELERATORS = 4096
 MAX_NODES = 1024
-#: Below this a "memory" is certainly a number whose unit was forgotten.
+#: A smaller `memory` is certainly a number without its unit.
 _LEAST_MEMORY_BYTES = 2**20
 _PRIORITY_CLASSES = {"low": 20, "normal": 50, "high": 80}
 
@@ -102,7 +102,7 @@ def _no_bool(value: object) -> object:
 
 
 def checked_text(text: str) -> str:
-    """Text that can be an argument or a variable of a process."""
+    """Returns the text if it can be an argument or a variable of a process; raises ValueError otherwise."""
     if "\0" in text:
         raise ValueError("contains a zero byte; remove it")
     try:
@@ -115,7 +115,7 @@ def checked_text(text: str) -> str:
 
 
 def _text_of_scalar(value: object) -> object:
-    """Numbers in `envs` and `labels` are meant as text; true and false are not taken for text by guessing."""
+    """Returns numbers in `envs` and `labels` as the text that was written; refuses true and false: ambiguous."""
     if isinstance(value, bool):
         raise ValueError(f'is {str(value).lower()}, which a process reads as text; quote it: "{str(value).lower()}"')
     return written_text(value) if isinstance(value, int | float) else value
@@ -140,7 +140,7 @@ def _priority(value: object) -> object:
 
 
 def inner_path(text: str) -> str:
-    """A relative path that stays below its folder."""
+    """Returns a relative path that stays below its folder; raises ValueError for any other."""
     checked_text(text)
     if text.startswith(("/", "~")) or "\\" in text:
         raise ValueError(f"{text[:60]!r} leaves the job's folder; write a relative path such as 'resnet'")
@@ -171,7 +171,7 @@ def _memory(value: object) -> int:
 
 
 def parse_demands(value: object) -> tuple[Demand, ...]:
-    """`A100:2`, `{a100: 1, v100: 2}`, `[a100:1, v100:2]` or `any:2` as the acceptable ways to run the whole gang."""
+    """`A100:2`, `{a100: 1, v100: 2}`, `[a100:1, v100:2]` or `any:2`: the acceptable ways to run the whole gang."""
     if isinstance(value, str):
         pairs = [_pair_of_text(value)]
     elif isinstance(value, Mapping):
@@ -215,17 +215,17 @@ def _gang_size(name: object, count: object) -> int:
 
 
 def shown_accelerator(name: str) -> str:
-    """The word for a demand's type in job files and messages."""
+    """The accelerator type of a demand as job files and messages write it."""
     return "any" if name == ANY_ACCELERATOR else name
 
 
 def demands_as_mapping(demands: tuple[Demand, ...]) -> dict[str, int]:
-    """The form in which a spec is stored and shown."""
+    """The demands as a spec stores and shows them."""
     return {shown_accelerator(demand.accelerator): demand.count for demand in demands}
 
 
 def _dependency(value: object) -> object:
-    """A job by its number or by its name."""
+    """Returns the number or the name of a job that has to end first."""
     if isinstance(value, bool) or not isinstance(value, str | int):
         raise ValueError("is neither a job number nor a job name; write such as `depends_on: [12, prepare]`")
     if isinstance(value, str) and re.fullmatch(r"[0-9]{1,18}", value, re.ASCII):

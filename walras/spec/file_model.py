@@ -25,14 +25,14 @@ class FileModel(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, hide_input_in_errors=True)
 
-    #: What people write from habit (other schedulers' words) -> what it is called here.
+    #: Other schedulers' word for a field -> its name here; used in the fix of an error.
     other_words: typing.ClassVar[Mapping[str, str]] = {}
-    #: Fields of the design that this version does not carry out: said so, never silently accepted.
+    #: Planned fields that this version does not support; the error says so.
     not_yet: typing.ClassVar[frozenset[str]] = frozenset()
 
 
 class FieldMistake(ValueError):
-    """What a check over several fields raises: `field` is the one to change."""
+    """Raised by a check over several fields; `field` is the one to change."""
 
     def __init__(self, field: str, message: str) -> None:
         super().__init__(message)
@@ -40,7 +40,7 @@ class FieldMistake(ValueError):
 
 
 def check_model(model: type[ModelT], data: object, *, source: str, error: type[ConfigError] = ConfigError) -> ModelT:
-    """The model made of `data`. Raises `error` whose `field` is a path such as `pools[2].memory`."""
+    """Returns the model made of `data`. Raises `error`, whose `field` is a path such as `pools[2].memory`."""
     if not isinstance(data, Mapping):
         raise error(
             f"{source}: {_kind_of_data(data)} where fields are expected",
@@ -55,7 +55,7 @@ def check_model(model: type[ModelT], data: object, *, source: str, error: type[C
 
 
 def nearest_word(word: str, known: Iterable[str]) -> str | None:
-    """The known word that was probably meant."""
+    """Returns the known word closest to `word`; None if none is close."""
     found = difflib.get_close_matches(word.lower(), sorted(known), n=1, cutoff=0.6)
     return found[0] if found else None
 
@@ -73,7 +73,7 @@ def _error_of(model: type[FileModel], failure: ValidationError, source: str, err
 
 
 def _root_causes(model: type[FileModel], failure: ValidationError) -> list[ErrorDetails]:
-    """One complaint per place, unknown fields first, and none that only follows from another one.
+    """Returns one failure per field, unknown fields first, without failures that only follow from another.
 
     A misspelt field also makes the right one missing; a list whose items are wrong also counts as too short.
     """
@@ -88,8 +88,8 @@ def _root_causes(model: type[FileModel], failure: ValidationError) -> list[Error
         if (detail["type"] == "missing" and place in meant)
         or (detail["type"] == "too_short" and any(other.startswith(f"{place}[") for other in by_place))
     }
-    told = [detail for place, detail in by_place.items() if place not in follows]
-    return sorted(told, key=lambda detail: detail["type"] != "extra_forbidden")
+    causes = [detail for place, detail in by_place.items() if place not in follows]
+    return sorted(causes, key=lambda detail: detail["type"] != "extra_forbidden")
 
 
 def field_path(location: Sequence[str | int]) -> str:
@@ -108,7 +108,7 @@ def field_path(location: Sequence[str | int]) -> str:
 
 
 def _field_text_fix(model: type[FileModel], detail: ErrorDetails) -> tuple[str, str, str]:
-    """(field path, what is wrong, how to mend it)."""
+    """Returns (field path, what is wrong, how to mend it)."""
     location, kind = detail["loc"], detail["type"]
     field, context = field_path(location), detail.get("ctx", {})
     if kind == "extra_forbidden":
@@ -170,7 +170,7 @@ def _fix_for_unknown(model: type[FileModel], location: Sequence[str | int]) -> s
 
 
 def _intended_field(model: type[FileModel], location: Sequence[str | int]) -> str | None:
-    """The path of the field that was probably meant by an unknown one."""
+    """Returns the path of the field that was probably meant by an unknown one; None if no name is close."""
     owner, word = _model_at(model, location[:-1]), str(location[-1])
     if owner is None or word in owner.not_yet:
         return None
@@ -179,7 +179,7 @@ def _intended_field(model: type[FileModel], location: Sequence[str | int]) -> st
 
 
 def _model_at(model: type[FileModel], location: Sequence[str | int]) -> type[FileModel] | None:
-    """The model that the fields below `location` belong to."""
+    """Returns the model whose fields lie at `location`; None if there is no model."""
     here: type[FileModel] | None = model
     for part in location:
         if here is None:
@@ -211,7 +211,7 @@ MAX_FILE_BYTES = 64 * 1024 * 1024
 
 
 def load_mapping(path: str | Path) -> dict[str, Any]:
-    """The fields of a YAML file, unchecked (a policy file). Raises ConfigError naming the file, line and fix."""
+    """Returns the unchecked fields of a YAML file (a policy file). Raises ConfigError: the file, line and fix."""
     data = parse_yaml(_file_bytes(Path(path)), source=str(path), max_bytes=MAX_FILE_BYTES)
     if not isinstance(data, dict):
         raise ConfigError(f"{path}: fields are expected", fix="write `field: value` lines")
@@ -219,7 +219,7 @@ def load_mapping(path: str | Path) -> dict[str, Any]:
 
 
 def load_yaml(path: str | Path, model: type[ModelT]) -> ModelT:
-    """The checked model in a YAML file. Raises ConfigError naming the file, the path of the field and the fix."""
+    """Returns the checked model in a YAML file. Raises ConfigError: the file, the field's path and the fix."""
     data = parse_yaml(_file_bytes(Path(path)), source=str(path), max_bytes=MAX_FILE_BYTES)
     return check_model(model, data, source=str(path))
 

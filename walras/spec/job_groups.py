@@ -84,7 +84,7 @@ class TargetSpec(FileModel):
 
     #: The name under which it is reported.
     value: Annotated[ShownName, Field(max_length=64)]
-    #: It shall fall to this. Curves of losses fall to 0 at best.
+    #: The target: the value is to fall to this. Loss curves fall to 0 at best.
     at_most: Annotated[Number, Field(gt=0, le=1e15)]
 
     other_words: ClassVar[Mapping[str, str]] = {
@@ -138,13 +138,13 @@ class CheckpointSpec(FileModel):
     not_yet: ClassVar[frozenset[str]] = frozenset({"resume_arg"})
 
 
-#: Of more possible sizes than this, only doublings of the smallest, what was asked and the largest are considered.
+#: If more sizes are possible, only doublings of the smallest, the size in `resources` and the largest are considered.
 _MAX_SIZES = 16
 _Size = Annotated[WholeNumber, Field(ge=1, le=MAX_ACCELERATORS)]
 
 
 class ElasticSpec(FileModel):
-    """How few and how many accelerators the whole gang may have."""
+    """Smallest and largest number of accelerators of the whole gang."""
 
     min: _Size
     max: _Size
@@ -153,12 +153,12 @@ class ElasticSpec(FileModel):
 class ForkSpec(FileModel):
     """The job may be trained in several places at once, each with steps of its own, averaged now and then."""
 
-    #: Parts at most, each as large as `resources` says.
+    #: Largest number of parts, each as large as `resources` says.
     max: Annotated[WholeNumber, Field(ge=2, le=1024)]
 
 
 class BatchSpec(FileModel):
-    """How much one step is. Its field `global` has a name that Python keeps for itself: see `global_batch_of`."""
+    """The batch of one step. `global` is a keyword of Python, so read that field with `global_batch_of`."""
 
     #: Samples of one step over the whole gang.
     __annotations__ = {"global": Annotated[WholeNumber, Field(ge=1, le=2**31)]}
@@ -179,17 +179,17 @@ class BatchSpec(FileModel):
 
 
 def global_batch_of(batch: BatchSpec | None) -> int | None:
-    """Samples of one step over the whole gang; None: nobody said."""
+    """Samples of one step over the whole gang; None if the spec does not say."""
     return None if batch is None else int(getattr(batch, "global"))
 
 
 def gang_sizes(
     elastic: ElasticSpec, demands: tuple[Demand, ...], nodes: int, only: int | None, batch: int | None
 ) -> tuple[int, ...]:
-    """The sizes that the gang may have, ascending: even over its machines, and dividing the batch evenly.
+    """Returns the sizes that the gang may have, ascending: even over its machines, and dividing the batch evenly.
 
-    `only`: the one size that the number of ranks allows, if that is given. Raises FieldMistake where what is asked for
-    is none of them.
+    `only`: the one size that the number of ranks allows, if that is given. Raises FieldMistake if the size in
+    `resources` is not among them.
     """
     if elastic.min > elastic.max:
         raise FieldMistake("elastic", f"min {elastic.min} is above max {elastic.max}; write the smaller one as min")
@@ -198,9 +198,9 @@ def gang_sizes(
         return size % nodes == 0 and only in (None, size) and (batch is None or batch % size == 0)
 
     sizes = {size for size in range(elastic.min, elastic.max + 1) if is_possible(size)}
-    asked = {demand.count for demand in demands}
-    if not asked <= sizes:
-        wrong = min(asked - sizes)
+    requested = {demand.count for demand in demands}
+    if not requested <= sizes:
+        wrong = min(requested - sizes)
         if not is_possible(wrong):
             raise FieldMistake(
                 "elastic",
@@ -214,12 +214,12 @@ def gang_sizes(
     if len(sizes) > _MAX_SIZES:
         least = min(sizes)
         doublings = {least * 2**power for power in range(MAX_ACCELERATORS.bit_length())}
-        sizes = {size for size in sizes if size in doublings or size in asked or size == max(sizes)}
+        sizes = {size for size in sizes if size in doublings or size in requested or size == max(sizes)}
     return tuple(sorted(sizes))
 
 
 def check_multi_pool(*, fork: bool, mixed: bool, elastic: bool, nodes: int, demands: tuple[Demand, ...]) -> None:
-    """Raises FieldMistake for a job that cannot be forked, or mixed, as it says."""
+    """Raises FieldMistake if `fork` or `mixed` contradicts another field."""
     field = "fork" if fork else "mixed"
     for other, stands in (("mixed", fork and mixed), ("elastic", elastic)):
         if (fork or mixed) and stands:
@@ -238,7 +238,7 @@ _SamplesPerStep = Annotated[Number, Field(gt=0, le=MOST_SAMPLES)]
 
 
 class FactsSpec(FileModel):
-    """`facts:` of a job file. A fact that is left out is not known."""
+    """`facts:` of a job file. A fact that is left out is unknown."""
 
     flops_per_sample: _Flops | None = None
     memory_bytes_per_sample: _Bytes | None = None
@@ -252,9 +252,9 @@ class FactsSpec(FileModel):
     batch_per_accelerator: _SamplesPerStep | None = None
 
     def facts(self, batch: float | None) -> ModelFacts:
-        """For a job whose steps take so many samples over the whole gang; None: as many as are stated for each.
+        """Returns the facts; `batch`: samples of a step over the whole gang, None: those stated per accelerator.
 
-        Raises FieldMistake where neither is known.
+        Raises FieldMistake if neither is known.
         """
         if self.flops_per_sample is not None and batch is None and self.batch_per_accelerator is None:
             raise FieldMistake(

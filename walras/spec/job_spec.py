@@ -56,7 +56,7 @@ _SHELL = ("bash", "-euo", "pipefail", "-c")
 
 
 def _parse_run(value: object) -> object:
-    """Text, or a list of arguments as a tuple."""
+    """Returns text, or the arguments as a tuple; raises ValueError for anything else."""
     if isinstance(value, str):
         if not value.strip():
             raise ValueError("is empty; write the command, such as `run: python train.py`")
@@ -94,7 +94,7 @@ class JobSpec(FileModel):
     workdir: WorkingFolder | None = None
     #: Environment of the ranks. A variable without a value must be given a value when submitting.
     envs: Annotated[dict[EnvName, EnvValue | None], Field(max_length=_MAX_ENVS)] = Field(default_factory=dict)
-    #: Whose share of the fleet pays for it. None: the first project of the submitter's token.
+    #: The project whose share of the fleet it uses. None: the first project of the submitter's token.
     project: ShownName | None = None
     #: 0-100, or low (20), normal (50), high (80). A higher class (0-33, 34-66, 67-100) preempts a lower one.
     priority: Priority = 50
@@ -115,11 +115,11 @@ class JobSpec(FileModel):
     batch: BatchSpec | None = None
     #: Work to do, in steps as the training script counts them.
     steps: Annotated[Number, Field(gt=0, le=1e15)] | None = None
-    #: A value that the script reports, and what it shall fall to: people are told when that will be.
+    #: A value that the script reports, and what it is to fall to: the server forecasts when.
     target: TargetSpec | None = None
     #: The submitter's guess of the run time on the best acceptable accelerator.
     estimated_duration: PositiveLength | None = None
-    #: Jobs with the same profile share their measured speeds. None: worked out from command, folder and size.
+    #: Jobs with the same profile share their measured speeds. None: derived from command, folder and size.
     profile: ShownName | None = None
     #: What is known of the model, for predictors of speed; in a job file also the name of a profile's file.
     facts: FactsSpec | None = None
@@ -140,7 +140,7 @@ class JobSpec(FileModel):
     checkpoint: CheckpointSpec = CheckpointSpec()
     #: Free text by key, for people and for filters.
     labels: Annotated[dict[LabelText, LabelText], Field(max_length=64)] = Field(default_factory=dict)
-    #: What an hour of running is worth, USD: how dear a machine may be rented for it. None: the project's value.
+    #: Value of an hour at full speed, USD; bounds the price of machines rented for it. None: the project's value.
     value_usd_per_h: Annotated[Number, Field(ge=0, le=1e9)] | None = None
     #: Share against other jobs of the same class: 2 is entitled to twice the normalised throughput.
     weight: Annotated[Number, Field(gt=0, le=1e6)] = 1.0
@@ -199,7 +199,7 @@ class JobSpec(FileModel):
 
 
 def parse_spec(given: str | bytes | Mapping[str, Any], *, source: str = "job") -> JobSpec:
-    """The checked spec in a YAML text or in data parsed already (a JSON body).
+    """Returns the checked spec in a YAML text or in parsed data (a JSON body).
 
     Raises JobSpecError with `field` (a path such as `resources.accelerators`) and `fix`.
     """
@@ -214,7 +214,7 @@ def parse_spec(given: str | bytes | Mapping[str, Any], *, source: str = "job") -
 
 
 def _check_runnable(spec: JobSpec, source: str) -> JobSpec:
-    """Refuses what only a simulation can do (a workload file's jobs are not read here)."""
+    """Refuses fields that only simulations support (jobs of a workload file do not pass here)."""
     if spec.batch is not None and spec.batch.is_chosen:
         field = "batch.adaptive" if spec.batch.adaptive else "batch.max"
         raise JobSpecError(
@@ -232,7 +232,7 @@ def _check_runnable(spec: JobSpec, source: str) -> JobSpec:
 
 
 def _check_extent(given: Mapping[str, Any], source: str) -> None:
-    """Hold data that did not come as text to the limits of a text, without recursion."""
+    """Refuses parsed data (a JSON body) larger than a job file may be. Iterates, because nesting may be deep."""
     pending: list[tuple[Any, int]] = [(given, 1)]
     values, size = 0, 0
     while pending:
@@ -252,12 +252,12 @@ def _check_extent(given: Mapping[str, Any], source: str) -> None:
 
 
 def spec_mapping(spec: JobSpec) -> dict[str, Any]:
-    """The spec as plain JSON data, fields at their defaults left out; `parse_spec` reads it back to an equal spec."""
+    """Returns the spec as JSON data without fields at their defaults; `parse_spec` reads it back to an equal spec."""
     return spec.model_dump(mode="json", exclude_defaults=True)
 
 
 def dump_spec(spec: JobSpec) -> str:
-    """The spec as a job file; `parse_spec` reads it back to an equal spec."""
+    """Returns the spec as a job file; `parse_spec` reads it back to an equal spec."""
     return dump_yaml(spec_mapping(spec))
 
 
@@ -267,7 +267,7 @@ def json_schema() -> dict[str, Any]:
 
 
 def gang_sizes_of(spec: JobSpec) -> tuple[int, ...]:
-    """Sizes that the gang may have, ascending; empty for one whose size is fixed."""
+    """Returns the sizes that the gang may have, ascending; empty if its size is fixed."""
     if spec.elastic is None:
         return ()
     only = None if spec.nproc_per_node == "auto" else spec.num_nodes * spec.nproc_per_node
@@ -277,7 +277,7 @@ def gang_sizes_of(spec: JobSpec) -> tuple[int, ...]:
 
 
 def missing_envs(spec: JobSpec) -> tuple[str, ...]:
-    """Variables that the spec names without a value: whoever submits has to give one."""
+    """Returns the variables that the spec names without a value: the submitter has to give one."""
     return tuple(name for name, value in spec.envs.items() if value is None)
 
 
@@ -285,12 +285,12 @@ def missing_envs(spec: JobSpec) -> tuple[str, ...]:
 
 
 def argv_of(spec: JobSpec) -> tuple[str, ...]:
-    """What each rank executes."""
+    """Returns the program and arguments that each rank executes."""
     return (*_SHELL, spec.run) if isinstance(spec.run, str) else spec.run
 
 
 def env_of(spec: JobSpec) -> dict[str, str]:
-    """The job's own variables, and the batch it states. Raises JobSpecError if one still lacks its value."""
+    """Returns the job's own variables and `WALRAS_BATCH`. Raises JobSpecError if a variable still lacks its value."""
     for name in missing_envs(spec):
         raise JobSpecError(
             f"the variable {name} has no value", field=f"envs.{name}", fix=f"give one: --set envs.{name}=VALUE"
@@ -301,7 +301,7 @@ def env_of(spec: JobSpec) -> dict[str, str]:
 
 
 def kind_of(spec: JobSpec) -> Kind:
-    """Jobs of one kind run equally fast on equal accelerators and share what is measured.
+    """Returns the kind: jobs of one kind run equally fast on equal accelerators and share measurements.
 
     The declared `profile`; else a name from the command's script and a hash of all that decides the speed: the command
     with its arguments, the folder, the shape of the gang, and variables that set a batch size.
@@ -328,7 +328,7 @@ def to_request(
     now_wall: float | None = None,
     depends_on: tuple[JobId, ...] = (),
 ) -> JobRequest:
-    """The scheduler's view of a job submitted at the instant `at`.
+    """Returns the scheduler's view of a job submitted at the instant `at`.
 
     `now_wall` is that same instant in seconds since 1970, for `deadline` and `not_before` on the calendar; a simulation
     may have none, then only `+12h` is accepted. `depends_on` are the numbers that the spec's dependencies stand for.

@@ -20,7 +20,7 @@ class MachineTypeEntry(FileModel):
 
     name: PoolWord
     usd_per_h: Annotated[Number, Field(ge=0, le=1e6)]
-    #: That can be had at once.
+    #: Largest number that can be rented at once.
     count: WholeNumber = Field(ge=1, le=10_000)
 
 
@@ -29,12 +29,12 @@ class CollectionJobEntry(FileModel):
 
     name: ShownName
     steps: Annotated[Number, Field(gt=0, le=1e15)]
-    #: By the name of a type; it cannot run on one that is left out.
+    #: By machine type; the job cannot run on a type that is left out.
     steps_per_s: dict[PoolWord, _Speed] = Field(min_length=1)
 
 
 class CollectionFile(FileModel):
-    """Jobs that are to be done together."""
+    """A collection of jobs, and the machine types that may be rented for them."""
 
     machines: list[MachineTypeEntry] = Field(min_length=1, max_length=_MOST_TYPES)
     jobs: list[CollectionJobEntry] = Field(min_length=1, max_length=_MOST_JOBS)
@@ -58,21 +58,21 @@ class CollectionFile(FileModel):
 class PlaceEntry(FileModel):
     """A machine of one shape in one region."""
 
-    #: As in the file of prices.
+    #: Its name in the price file.
     name: ShownName
-    #: Of the job on the whole machine.
+    #: Speed of the job on the whole machine.
     steps_per_s: Annotated[Number, Field(gt=0, le=1e9)]
 
 
 class MovingEntry(FileModel):
-    """What going to another place costs: data sent, and paid time there without progress."""
+    """The cost of a move: data transfer, and paid time at the new place without progress."""
 
     usd: Annotated[Number, Field(ge=0, le=1e6)] = 0.0
     pause: Length = 600.0
 
 
 class PlacesFile(FileModel):
-    """The first place is the one that the others are compared with."""
+    """A job and the places where it may run; the first place is the baseline."""
 
     steps: Annotated[Number, Field(gt=0, le=1e15)]
     moving: MovingEntry = MovingEntry()
@@ -91,18 +91,18 @@ _Usd = Annotated[Number, Field(ge=0, le=1e6)]
 
 
 class WorkerEntry(FileModel):
-    """One kind of worker, which does steps of its own."""
+    """One kind of worker; each worker makes steps of its own."""
 
     name: PoolWord
-    #: Of one worker alone.
+    #: Speed of one worker alone.
     steps_per_s: _Speed
-    #: On machines that may be taken back.
+    #: Price on spot machines, which may be revoked.
     spot_usd_per_h: _Usd
     on_demand_usd_per_h: _Usd | None = None
-    #: Of such a machine: its mean life (age tells nothing), or a CSV file of lives beside this one.
+    #: Lifetime of a spot machine: its mean (exponential law), or a CSV file of observed lifetimes beside this file.
     mean_life: PositiveLength | None = None
     lives: Annotated[str, Field(min_length=1, max_length=1000)] | None = None
-    #: From a loss until the replacement works.
+    #: Time from a loss until the replacement works.
     replacement: Length = 120.0
 
     @model_validator(mode="after")
@@ -113,17 +113,17 @@ class WorkerEntry(FileModel):
 
 
 class SaturationPoint(FileModel):
-    """What came through the parameter servers, for what the workers could do alone; steps per second."""
+    """Measured steps per second through the parameter servers, at a total speed of the workers alone."""
 
     alone: _Speed
     through: _Speed
 
 
 class ServersEntry(FileModel):
-    """The parameter servers, on machines that nobody takes."""
+    """The parameter servers, on machines that are not revoked."""
 
     usd_per_h: _Usd
-    #: None: they never hold the workers up. Linear between the points; beyond the last one nothing is gained.
+    #: Measured saturation curve, linear between its points and flat beyond the last; empty: servers never limit.
     saturation: list[SaturationPoint] = Field(default_factory=list, max_length=100)
 
     @model_validator(mode="after")
@@ -136,7 +136,7 @@ class ServersEntry(FileModel):
 
 
 class WorkerFile(FileModel):
-    """A training run and what it may be done on."""
+    """A training run, and the workers and servers that it may use."""
 
     steps: Annotated[Number, Field(gt=0, le=1e15)]
     workers: list[WorkerEntry] = Field(min_length=1, max_length=6)

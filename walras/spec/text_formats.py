@@ -55,7 +55,7 @@ class _PlainLoader(_Loader):  # type: ignore[misc, valid-type]
 
 
 class _WrittenInt(int):
-    """A whole number written unusually (`007`, `0x1f`): where text is wanted, the writing counts."""
+    """A whole number written unusually (`007`, `0x1f`); fields of text take it as it was written."""
 
     written: str
 
@@ -67,7 +67,7 @@ class _WrittenFloat(float):
 
 
 def written_text(number: int | float) -> str:
-    """The number as the file's author wrote it."""
+    """Returns the number as the file has it."""
     return number.written if isinstance(number, _WrittenInt | _WrittenFloat) else str(number)
 
 
@@ -115,7 +115,7 @@ _PlainDumper.add_representer(str, _text_node)
 
 
 def parse_yaml(content: str | bytes, *, source: str, max_bytes: int) -> Any:
-    """The data in a YAML (or JSON) text: dict, list, str, int, float, bool, None.
+    """Returns the data in a YAML (or JSON) text: dict, list, str, int, float, bool, None.
 
     `source` names the file in complaints. Raises ConfigError: too long, not UTF-8, malformed (with the line), aliases,
     tags, duplicate keys, nesting deeper than `MAX_DEPTH`.
@@ -127,9 +127,9 @@ def parse_yaml(content: str | bytes, *, source: str, max_bytes: int) -> Any:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f" line {mark.line + 1}, column {mark.column + 1}:" if mark else ""
-        told = ", ".join(part for part in (error.context, error.problem) if part)
+        problem = ", ".join(part for part in (error.context, error.problem) if part)
         raise ConfigError(
-            f"{source}:{where} {told}",
+            f"{source}:{where} {problem}",
             field=f"line {mark.line + 1}" if mark else "",
             fix="mend the YAML there, or in the line before",
         ) from None
@@ -158,7 +158,7 @@ def _decoded(content: str | bytes, source: str, max_bytes: int) -> str:
 
 
 def _check_yaml_events(text: str, source: str) -> None:
-    """Refuse what could grow or recurse before anything is built from it."""
+    """Refuses aliases, tags, deep nesting and several documents before any data is built."""
     depth, documents = 0, 0
     for event in yaml.parse(text, Loader=_Loader):
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
@@ -182,7 +182,7 @@ def _yaml_refusal(event: yaml.Event, depth: int, documents: int) -> tuple[str, s
 
 
 def dump_yaml(data: Any) -> str:
-    """Plain data as YAML that `parse_yaml` reads back to the same data, keys in their order."""
+    """Returns plain data as YAML that `parse_yaml` reads back to the same data, keys in their order."""
     return yaml.dump(data, Dumper=_PlainDumper, sort_keys=False, allow_unicode=True, width=100)
 
 
@@ -190,11 +190,11 @@ _LONGEST_NUMBER = 40
 
 
 class _JsonRefused(ValueError):
-    """What a hook of the parser found; it does not know the line."""
+    """Raised by a hook of the parser, which does not know the line."""
 
 
 def parse_strict_json(content: bytes, *, source: str, max_bytes: int) -> Any:
-    """The data in a JSON text.
+    """Returns the data in a JSON text.
 
     `source` names the file in complaints. Raises ConfigError: too long, not UTF-8, malformed (with the line), a key
     given twice, NaN or infinity, a number of absurd length, nested too deeply.
@@ -218,8 +218,8 @@ def parse_strict_json(content: bytes, *, source: str, max_bytes: int) -> Any:
             fix="mend the JSON there, or just before",
         ) from None
     except _JsonRefused as error:
-        told, _, fix = str(error).partition("; ")
-        raise ConfigError(f"{source}: {told}", fix=fix) from None
+        problem, _, fix = str(error).partition("; ")
+        raise ConfigError(f"{source}: {problem}", fix=fix) from None
     except RecursionError:
         raise ConfigError(f"{source}: nested too deeply", fix="write it flatter") from None
 
@@ -249,7 +249,7 @@ _MAX_VALUE_BYTES = 128 * 1024
 
 
 def apply_overrides(mapping: Mapping[str, Any], settings: Iterable[str], *, source: str) -> dict[str, Any]:
-    """A copy of the mapping with each `field.path=value` applied in turn; the value is read as YAML.
+    """Returns a copy of the mapping with each `field.path=value` applied in turn; values are read as YAML.
 
     An empty value (`envs.SEED=`) is the empty text. Raises JobSpecError for text of another form, or for a path that
     leads through something that has no fields.
@@ -291,7 +291,7 @@ def _set_field(mapping: dict[str, Any], path: list[str], value: Any, source: str
 
 
 def script_mapping(text: str, *, name: str) -> dict[str, Any]:
-    """The job that a shell script describes: its text runs under bash, its `#WALRAS field=value` lines set fields.
+    """Returns the job of a shell script: its text runs under bash, its `#WALRAS field=value` lines set fields.
 
     Directives count up to the first command, as with other schedulers. The text travels with the job: a script that is
     edited later does not change a job that waits. Raises JobSpecError for another interpreter.

@@ -44,9 +44,9 @@ class BatchRangeEntry(FileModel):
 class StepTimesEntry(FileModel):
     """Speeds on one type of accelerator."""
 
-    #: Seconds of one pass by accelerators of the gang and samples on each of them.
+    #: Seconds of one pass: accelerators of the gang -> samples on each of them -> seconds.
     step_s: dict[_Count, dict[_Samples, Annotated[PositiveLength, Field(le=1e6)]]]
-    #: Part of that speed that a gang has which stands on several machines.
+    #: Relative speed of a gang that is spread over several machines.
     spread: Annotated[Number, Field(gt=0, le=1)] = 1.0
 
     other_words: ClassVar[dict[str, str]] = {"step_time": "step_s", "steps_s": "step_s"}
@@ -59,14 +59,14 @@ class StepTimesEntry(FileModel):
 
 
 class GoodputLawEntry(FileModel):
-    """How one kind of job gets on: goodput = throughput x statistical efficiency."""
+    """The law of one kind of job: goodput = throughput x statistical efficiency."""
 
     batch: BatchRangeEntry
     #: Samples beyond which a larger batch hardly helps (McCandlish et al. 2018); of a scale that changes, by the steps
     #: at the initial batch that lie behind the job, from 0 on.
     noise_scale: _Scale | dict[_Steps, _Scale]
     on: Annotated[dict[AcceleratorName, StepTimesEntry], Field(min_length=1, max_length=64)]
-    #: The whole training, in steps at the initial batch: of jobs that do not say it themselves.
+    #: Length of the training in steps at the initial batch, for jobs that do not state `steps`.
     steps: Annotated[Number, Field(gt=0, le=1e15)] | None = None
 
     @model_validator(mode="after")
@@ -79,7 +79,7 @@ class GoodputLawEntry(FileModel):
 
 
 class GoodputLawsFile(FileModel):
-    """A file of laws alone, for traces."""
+    """A file with laws of goodput alone, for traces."""
 
     laws: Annotated[dict[ShownName, GoodputLawEntry], Field(min_length=1, max_length=1000)]
 
@@ -97,9 +97,9 @@ class PlannedFailureEntry(FileModel):
 
 
 class SimulatedFacts(FileModel):
-    """What is true of a job in a simulation, beside what its submitter says. A live run finds out by itself."""
+    """Facts of a job that only a simulation is given; its submitter may believe otherwise. A live run ignores them."""
 
-    #: The work that it truly has; the job's own `steps` are then what its submitter believes.
+    #: Its true work in steps; the job's own `steps` are then its submitter's estimate.
     steps: Annotated[Number, Field(gt=0, le=1e15)] | None = None
     #: When its user cancels it, on the workload's clock.
     cancel: Length | None = None
@@ -109,7 +109,7 @@ class SimulatedFacts(FileModel):
 
 
 class ArrivalEntry(FileModel):
-    """One job of a workload, and when who submits it."""
+    """One job of a workload: when it is submitted, by whom, and its spec."""
 
     at: Length
     user: ShownName = "user"
@@ -125,12 +125,12 @@ class ArrivalEntry(FileModel):
 
 
 class IncidentEntry(FileModel):
-    """Something that happens to the fleet: here, the provider takes machines of a rented pool back, with notice."""
+    """An incident of the fleet: the provider revokes machines of a rented pool, with notice."""
 
     at: Length
     #: Pool id, such as `v100x1/spot/default`.
     revoke: ShownName
-    #: How many, those that were ready first; None: all of the pool. (A live server takes back whole pools only.)
+    #: How many machines, those that were ready first; None: all of the pool. (A live server revokes whole pools only.)
     machines: Annotated[WholeNumber, Field(ge=1, le=LARGEST_POOL)] | None = None
 
 
@@ -139,7 +139,7 @@ class WorkloadFile(FileModel):
 
     jobs: Annotated[tuple[ArrivalEntry, ...], Field(min_length=1, max_length=200_000)]
     incidents: Annotated[tuple[IncidentEntry, ...], Field(max_length=10_000)] = ()
-    #: Simulation only: how fast the jobs of these profiles are with every gang and batch.
+    #: Simulation only: laws of goodput by profile, which give speeds for every gang and batch.
     laws: Annotated[dict[ShownName, GoodputLawEntry], Field(max_length=1000)] = Field(default_factory=dict)
 
     @model_validator(mode="after")

@@ -54,7 +54,7 @@ class OwnWorkTimer:
         self._hooks, self._began = [], None
 
     def take_sample_s(self) -> float | None:
-        """Seconds per sample, the median of the steps timed since this was last asked; None where there are none."""
+        """Returns the median seconds per sample of the steps timed since the last call; None if no step was timed."""
         steps, self._steps = self._steps, []
         return median(_seconds(began, ended) / samples for samples, began, ended in steps) if steps else None
 
@@ -81,7 +81,7 @@ def _seconds(began: Any, ended: Any) -> float:
 
 #: The first steps after a start, and after a change, warm up: they are not timed.
 WARM_UP_STEPS = 2
-#: Steps before each meeting that are.
+#: Steps before each correction that are.
 TIMED_STEPS = 8
 _SOONEST = WARM_UP_STEPS + TIMED_STEPS
 #: Gangs up to this size show the share of every rank as a value.
@@ -112,19 +112,19 @@ class Shares:
             raise ValueError(f"every={every}: at least {_SOONEST} steps lie between two corrections")
         if not 1 <= least <= (most or least):
             raise ValueError(f"least={least}, most={most}: a rank takes at least one sample, and no more than it can")
-        self._every, self._own_room = every, SampleBounds(least) if most is None else SampleBounds(least, most)
-        self._gang, self._rooms, self._pace = Gang(0), [self._own_room], 0.0
+        self._every, self._own_bounds = every, SampleBounds(least) if most is None else SampleBounds(least, most)
+        self._gang, self._bounds, self._pace = Gang(0), [self._own_bounds], 0.0
         #: Speeds of the ranks, up to a factor: by them batches are split.
         self._speeds: Sequence[float] = [1.0]
-        #: Samples per second of each rank, smoothed; empty before the first meeting.
-        self._seen: list[float] = []
+        #: Samples per second of each rank, smoothed; empty before the first correction.
+        self._measured: list[float] = []
         self._split: tuple[int, tuple[int, ...]] = (0, ())
         self._own_time = OwnWorkTimer(model)
-        self._steps, self._meet_at = 0, _SOONEST
+        self._steps, self._correct_at = 0, _SOONEST
         #: Samples of the largest batch so far: the last of an epoch may be smaller.
         self._largest = 0
         self._values: ReportedValues | None = None
-        self._say: Callable[[str], None] = _say_nothing
+        self._log: Callable[[str], None] = _log_nothing
         #: Samples of the present batch over all ranks.
         self.whole = 0
 
@@ -143,25 +143,25 @@ class Shares:
             ValueError: it is more than all of them can hold.
         """
         if self._split[0] != whole:
-            self._split = (whole, split_samples(whole, self._speeds, self._rooms_in(whole)))
+            self._split = (whole, split_samples(whole, self._speeds, self._bounds_for(whole)))
         return self._split[1]
 
     # ------------------------------------------------------------------------------------------- for the loop
 
     def join(
-        self, gang: Gang, seed: int, pace: float | None, values: ReportedValues, say: Callable[[str], None]
+        self, gang: Gang, seed: int, pace: float | None, values: ReportedValues, log: Callable[[str], None]
     ) -> int:
-        """Find the others; called by all of them alike. Returns the seed of rank 0: all read the data in one order."""
+        """Gather bounds, paces and seeds of all ranks, on every rank. Returns rank 0's seed: one order of data."""
         self._gang, self._pace, self._values = gang, pace or 0.0, values
-        self._say = say if gang.rank == 0 else _say_nothing
+        self._log = log if gang.rank == 0 else _log_nothing
         high, low = divmod(seed % 2**64, 2**32)
-        room = self._own_room
-        told = gang.gather([self._pace, float(room.least), float(room.most), float(high), float(low)])
-        paces = [row[0] for row in told]
+        bound = self._own_bounds
+        gathered = gang.gather([self._pace, float(bound.least), float(bound.most), float(high), float(low)])
+        paces = [row[0] for row in gathered]
         self._speeds = paces if min(paces) > 0 else [1.0] * gang.world_size
-        self._rooms = [SampleBounds(int(row[1]), int(row[2])) for row in told]
-        is_same = all(row[3:] == told[0][3:] for row in told)
-        return seed if is_same else int(told[0][3]) * 2**32 + int(told[0][4])
+        self._bounds = [SampleBounds(int(row[1]), int(row[2])) for row in gathered]
+        is_same = all(row[3:] == gathered[0][3:] for row in gathered)
+        return seed if is_same else int(gathered[0][3]) * 2**32 + int(gathered[0][4])
 
     def batches(self, source: BatchSource, epoch: int, skip: int) -> Iterator[Any]:
         """This rank's parts of the batches of an epoch after the first `skip`. All ranks take them in step."""
@@ -188,7 +188,7 @@ class Shares:
     def _timed(self, parts: Iterator[tuple[Any, int]]) -> Iterator[tuple[Any, int]]:
         """The same; reading a part is own work too."""
         while True:
-            if not self._gang.is_alone and self._steps >= self._meet_at - TIMED_STEPS:
+            if not self._gang.is_alone and self._steps >= self._correct_at - TIMED_STEPS:
                 self._own_time.start()
             found = next(parts, None)
             if found is None:
@@ -196,53 +196,53 @@ class Shares:
             yield found
 
     def _end_step(self) -> bool:
-        """True if the next batch is shared otherwise."""
+        """Returns True if the next batch is shared in another way."""
         own = self.of(self.whole)[self._gang.rank]
         self._own_time.stop(max(1, own))
         self._steps += 1
-        if self._gang.is_alone or self._steps < self._meet_at:
+        if self._gang.is_alone or self._steps < self._correct_at:
             return False
         self._own_time.rest()
-        has_changed = self._meet()
-        self._meet_at = self._steps + (_SOONEST if has_changed else self._every)
+        has_changed = self._correct_shares()
+        self._correct_at = self._steps + (_SOONEST if has_changed else self._every)
         return has_changed
 
-    def _meet(self) -> bool:
-        """Tell the others how long a sample took here, and come to the same shares as they do."""
+    def _correct_shares(self) -> bool:
+        """Exchange the time per sample with the other ranks; every rank computes the same new shares."""
         sample_s = self._own_time.take_sample_s() or 0.0
         if sample_s and self._pace:  # an emulated accelerator takes as long as it is to take
             sample_s = max(sample_s, self._gang.world_size / (self._pace * self._largest))
-        told = [row[0] for row in self._gang.gather([sample_s])]
+        gathered = [row[0] for row in self._gang.gather([sample_s])]
         before = self.of(self._largest)
-        if min(told) <= 0.0 or min(before) < 1:
+        if min(gathered) <= 0.0 or min(before) < 1:
             return False
-        seen = [1.0 / each for each in told]
+        measured = [1.0 / each for each in gathered]
         # Halfway to what was seen last, for it may have been disturbed.
-        self._seen = [(was + now) / 2 for was, now in zip(self._seen or seen, seen, strict=True)]
-        times_s = [share / speed for share, speed in zip(before, self._seen, strict=True)]
-        shares = rebalance_shares(before, times_s, self._rooms_in(self._largest))
+        self._measured = [(was + now) / 2 for was, now in zip(self._measured or measured, measured, strict=True)]
+        times_s = [share / speed for share, speed in zip(before, self._measured, strict=True)]
+        shares = rebalance_shares(before, times_s, self._bounds_for(self._largest))
         if shares == before:
             return False
         self._speeds, self._split = [float(share) for share in shares], (0, ())
         self._show(shares)
-        self._say(f"a batch of {self._largest} is shared {_as_sum(shares)} from now on, {_as_sum(before)} before")
+        self._log(f"a batch of {self._largest} is shared {_as_sum(shares)} from now on, {_as_sum(before)} before")
         return True
 
     # ------------------------------------------------------------------------------------------- who has what
 
     def _own(self, whole: int) -> range:
-        """This rank's samples of a batch. With fewer samples than ranks, who gets none looks at the first with weight
+        """This rank's samples of a batch. With fewer samples than ranks, a rank without any takes the first with weight
         0: everybody takes part in the exchange of gradients."""
         shares, rank = self.of(whole), self._gang.rank
         first = sum(shares[:rank])
         return range(first, first + shares[rank]) if shares[rank] else range(min(1, whole))
 
-    def _rooms_in(self, whole: int) -> Sequence[SampleBounds]:
+    def _bounds_for(self, whole: int) -> Sequence[SampleBounds]:
         """A batch too small for everybody's least, the last of an epoch, is not held to them."""
-        if whole >= sum(room.least for room in self._rooms):
-            return self._rooms
-        least = int(whole >= len(self._rooms))
-        return [SampleBounds(least, room.most) for room in self._rooms]
+        if whole >= sum(bound.least for bound in self._bounds):
+            return self._bounds
+        least = int(whole >= len(self._bounds))
+        return [SampleBounds(least, bound.most) for bound in self._bounds]
 
     def _show(self, shares: Sequence[int]) -> None:
         if self._values is not None and 1 < len(shares) <= MOST_SHOWN:
@@ -253,5 +253,5 @@ def _as_sum(shares: Sequence[int]) -> str:
     return " + ".join(map(str, shares))
 
 
-def _say_nothing(_: str) -> None:
-    """Only one of the ranks speaks."""
+def _log_nothing(_: str) -> None:
+    """Only rank 0 logs."""

@@ -26,7 +26,7 @@ class BatchSource:
     """A sequence of batches, in the same order in every epoch."""
 
     can_skip = True
-    #: Samples in each batch; None where that cannot be told.
+    #: Samples in each batch; None if unknown.
     batch_size: int | None = None
     #: Parts are chosen before they are read: other parts need a new beginning.
     is_cut_ahead = False
@@ -36,7 +36,7 @@ class BatchSource:
 
     @property
     def count(self) -> int | None:
-        """Batches of an epoch; None where it cannot begin at any of them."""
+        """Batches of an epoch; None if an epoch cannot begin in the middle."""
         return len(self._batches)
 
     def begin(self, epoch: int, skip: int) -> Iterator[Any]:
@@ -44,11 +44,10 @@ class BatchSource:
         return islice(iter(self._batches), skip, None)
 
     def parts(self, epoch: int, skip: int, own: Callable[[int], range]) -> Iterator[tuple[Any, int]]:
-        """As `begin`, but only those samples of each batch that `own` says, which is told how many there are; and
-        that number.
+        """Yields (part, batch size): of each batch the samples in `own(batch size)`, and how many the batch has.
 
         Raises:
-            TypeError: it cannot be told how many there are.
+            TypeError: the number of samples in a batch is unknown.
         """
         for batch in self.begin(epoch, skip):
             whole = samples_in(batch)
@@ -60,14 +59,14 @@ class BatchSource:
             yield batch if len(part) == whole else slice_batch(batch, whole, part), whole
 
     def state(self) -> Any:
-        """State of its own to go into the checkpoint; None if it has none."""
+        """Returns the source's own state for the checkpoint; None if it keeps none."""
         return None
 
     def load_state(self, state: Any) -> None:
         assert state is None
 
     def resize(self, batch_size: int) -> bool:
-        """From the next `begin` on, batches of so many samples; false where that is not to be had."""
+        """Use batches of this size from the next `begin` on. Returns False if the source cannot."""
         return batch_size == self.batch_size
 
 
@@ -81,7 +80,7 @@ class UnskippableSource(BatchSource):
 
 
 class StatefulSource(BatchSource):
-    """Resumes from its own state, which already stands behind the batches done."""
+    """Resumes from its own state, which already points behind the batches done."""
 
     count = None
 
@@ -161,7 +160,7 @@ class LoaderSource(BatchSource):
 
 
 class _SkippingSampler:
-    """A sampler that leaves out its first `skip` items, and of the others what `cut` leaves out, if given.
+    """A sampler that skips its first `skip` items and passes the others through `cut`, if given.
 
     However often it is asked for an iterator: a loader with worker processes asks twice, and goes on with the second.
     """
@@ -190,18 +189,18 @@ def resumable_source(batches: Any, seed: int) -> BatchSource:
 
 
 class BatchSources:
-    """What a script iterates over, wrapped; the last few of them."""
+    """The sources of the last few objects that the script iterated over."""
 
     def __init__(self) -> None:
         self._known: list[tuple[Any, BatchSource]] = []
 
     @property
     def last(self) -> BatchSource | None:
-        """The newest; None before the first."""
+        """The newest source; None before the first."""
         return self._known[-1][1] if self._known else None
 
     def of(self, batches: Any, seed: int) -> BatchSource:
-        """The same one for the same object."""
+        """Returns the same source for the same object."""
         for known, source in self._known:
             if known is batches:
                 return source
@@ -211,7 +210,7 @@ class BatchSources:
 
 
 def rescale_position(batch: int, saved_by: tuple[int, int | None], read_by: tuple[int, int | None]) -> int:
-    """Batches that hold as many samples over all ranks as that many did: (ranks, samples in each batch of a rank)."""
+    """Converts a position in batches to other ranks and batch sizes, given as (ranks, samples in a rank's batch)."""
     (ranks_then, size_then), (ranks, size) = saved_by, read_by
     if size_then is None or size is None:
         size_then = size = 1  # batches are taken to be as large as they were
@@ -219,13 +218,13 @@ def rescale_position(batch: int, saved_by: tuple[int, int | None], read_by: tupl
 
 
 def default_seed() -> int:
-    """The seed that the script gave torch, where it did."""
+    """The seed that the script gave torch; 0 without torch."""
     torch: Any = sys.modules.get("torch")
     return int(torch.initial_seed()) if torch is not None else 0
 
 
 def samples_in(batch: Any) -> int | None:
-    """Length of the first tensor in a batch; None if there is none."""
+    """Length of the first tensor in a batch; None if the batch holds no tensor."""
     if hasattr(batch, "shape"):
         return int(batch.shape[0]) if len(batch.shape) else None
     parts = batch.values() if isinstance(batch, dict) else batch if isinstance(batch, list | tuple) else ()
@@ -233,7 +232,7 @@ def samples_in(batch: Any) -> int | None:
 
 
 def slice_batch(batch: Any, whole: int, own: range) -> Any:
-    """Those of its samples: rows of every tensor and items of every list that has one for each of them."""
+    """The samples `own` of a batch: rows of every tensor, and items of every list, that has one for each sample."""
     if hasattr(batch, "shape"):
         return batch[own.start : own.stop] if len(batch.shape) and batch.shape[0] == whole else batch
     if isinstance(batch, dict):
@@ -256,7 +255,7 @@ def _is_map_style_loader(batches: Any) -> bool:
 
 
 def _with_own_shuffle(sampler: Any, torch: Any) -> tuple[Any, Any]:
-    """A copy of the sampler whose shuffling, if it shuffles by a torch generator, hangs on a generator of ours."""
+    """Returns a copy of the sampler and the generator of ours that it shuffles by; None if it uses no generator."""
     inner: Any = getattr(sampler, "sampler", None)
     shuffling: Any = inner if hasattr(inner, "generator") else sampler
     if not hasattr(shuffling, "generator"):

@@ -30,7 +30,7 @@ _FILE_NAME = re.compile(r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}$")
 
 
 class TornCheckpoint(RuntimeError):
-    """A checkpoint that is not what its manifest says, or has none."""
+    """A checkpoint that differs from its manifest, or has no manifest."""
 
 
 def attempt_folder(root: Path, attempt: int) -> Path:
@@ -200,21 +200,21 @@ class Checkpoint:
         self._were_loadable = False
         self._committed: list[CheckpointReference] = []
 
-    def open(self, settings: JobEnvironment, say: Callable[[str], None]) -> CheckpointReference | None:
-        """Find where to save and what to resume from. `say` is told of torn checkpoints.
+    def open(self, settings: JobEnvironment, log: Callable[[str], None]) -> CheckpointReference | None:
+        """Find where to save and what to resume from. `log` receives a line for every torn checkpoint.
 
         Raises:
             TornCheckpoint: the checkpoint that the scheduler named is damaged, and so are those before it.
         """
         if settings.checkpoint_dir:
             self._root, self._attempt = Path(settings.checkpoint_dir).absolute(), settings.attempt
-            found = _named_or_before(settings.resume, say) if settings.resume is not None else None
+            found = _named_or_before(settings.resume, log) if settings.resume is not None else None
         elif self._directory is not None:
             self._root = self._directory.absolute()
             numbered = list_attempt_folders(self._root)
             # All ranks find the same number: the folder is made by the first save, and nobody saves before all looked.
             self._attempt = numbered[0][0] + 1 if numbered else 1
-            found = _newest_complete(self._root, say)
+            found = _newest_complete(self._root, log)
         else:
             return None
         self._has_resumed = found is not None
@@ -222,7 +222,7 @@ class Checkpoint:
 
     @property
     def objects(self) -> tuple[Any, ...]:
-        """What it saves, by whatever name."""
+        """The objects that are saved."""
         return tuple(self._objects.values())
 
     @property
@@ -231,11 +231,11 @@ class Checkpoint:
         return self._root is not None
 
     def is_due(self, seconds: float) -> bool:
-        """So long after the last one."""
+        """Returns True if a checkpoint is due this many seconds after the last one."""
         return self.every_s is not None and seconds >= self.every_s
 
     def is_due_at(self, step: int, counted: int) -> bool:
-        """At this step, the last of so many counted at once."""
+        """Returns True if a checkpoint is due at this step, the last of `counted` steps that were counted at once."""
         return self.every_steps is not None and step % self.every_steps < counted
 
     def partial(self, step: int) -> Path:
@@ -266,7 +266,7 @@ class Checkpoint:
             thing.load_state_dict(read_state(folder, name))
 
     def prune(self, recorded: set[str] | None) -> None:
-        """Rank 0: delete what nobody resumes from any more.
+        """Rank 0: delete checkpoints from which no attempt can resume any more.
 
         Args:
             recorded: digests that the server has recorded; None without a scheduler. A scheduler resumes from the
@@ -333,7 +333,7 @@ def _unwrapped(thing: Any) -> Any:
 
 
 def _check_loadable(torch: Any, folder: Path, name: str) -> None:
-    """A state that cannot be read back is found out at the first save, not at the first resume."""
+    """Raises TypeError at the first save, rather than at the first resume, for a state that cannot be loaded again."""
     try:
         torch.load(folder / f"{name}.pt", map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises pickle's errors, which are of every kind
@@ -342,7 +342,7 @@ def _check_loadable(torch: Any, folder: Path, name: str) -> None:
         ) from None
 
 
-def _named_or_before(named: CheckpointReference, say: Callable[[str], None]) -> CheckpointReference:
+def _named_or_before(named: CheckpointReference, log: Callable[[str], None]) -> CheckpointReference:
     """The checkpoint the scheduler named or, if that one is damaged, the newest whole one before it of that attempt.
 
     Those before it were written under the same fence. Never one after it: it may never have been recorded.
@@ -350,31 +350,31 @@ def _named_or_before(named: CheckpointReference, say: Callable[[str], None]) -> 
     try:
         return verify_checkpoint(Path(named.path), named.digest)
     except TornCheckpoint as error:
-        say(f"torn checkpoint skipped: {error}")
+        log(f"torn checkpoint skipped: {error}")
     for step, path in list_step_folders(Path(named.path).parent):
-        if step < named.step and (found := _verified(path, say)) is not None:
+        if step < named.step and (found := _verified(path, log)) is not None:
             return found
     raise TornCheckpoint(f"{named.path} is damaged and nothing before it can be resumed from")
 
 
-def _newest_complete(root: Path, say: Callable[[str], None]) -> CheckpointReference | None:
+def _newest_complete(root: Path, log: Callable[[str], None]) -> CheckpointReference | None:
     candidates = [(step, path) for _, folder in list_attempt_folders(root) for step, path in list_step_folders(folder)]
     for _, path in sorted(candidates, reverse=True):
-        if (found := _verified(path, say)) is not None:
+        if (found := _verified(path, log)) is not None:
             return found
     return None
 
 
-def _verified(path: Path, say: Callable[[str], None]) -> CheckpointReference | None:
+def _verified(path: Path, log: Callable[[str], None]) -> CheckpointReference | None:
     try:
         return verify_checkpoint(path)
     except TornCheckpoint as error:
-        say(f"torn checkpoint skipped: {error}")
+        log(f"torn checkpoint skipped: {error}")
         return None
 
 
 def rank_values(folder: Path, rank: int) -> Mapping[str, Any] | None:
-    """What this rank saved; None where the checkpoint was made by fewer ranks."""
+    """Returns what this rank saved; None if fewer ranks made the checkpoint."""
     if not (folder / f"rank-{rank}.json").exists():
         return None
     values = read_json(folder, f"rank-{rank}")

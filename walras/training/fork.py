@@ -1,9 +1,8 @@
 """One training run on several unlike machines: each takes steps of its own, and now and then parameters are averaged.
 
-Ranks of a fork are its parts. Between two meetings they share a round of steps in proportion to how fast each of them
-went, so that all are through at the same time; then their states are averaged, each weighted by the steps it took. What
-is decided here is who takes how many steps and how states become one again. Which batches those are, and what a step
-is, is the loop's affair.
+Ranks of a fork are its parts. In a round the parts share a number of steps in proportion to their speeds, so that all
+end at the same time; then their states are averaged, each weighted by the steps it took. This module decides how many
+steps a part takes and averages the states. `loop` decides which batches those are, and what a step is.
 """
 
 from __future__ import annotations
@@ -18,14 +17,14 @@ from typing import Any
 from walras.training.gang import Gang
 from walras.training.work_split import split_round
 
-#: Steps of each part, about, in the round in which nobody knows yet how fast they are.
+#: About so many steps of each part make the first round, in which no speed is known yet.
 _TRIAL_STEPS = 4
 #: Rounds that the speed is the median of.
 _ROUNDS_KEPT = 15
 
 
 class Fork:
-    """A model that is trained in several places at once, and what has to be one again at each meeting.
+    """A model that is trained in several places at once; its states are averaged after every round.
 
         fork = Fork(model, optimizer, every=64)
         loop = Loop(Checkpoint(model=model, optimizer=optimizer), fork=fork)
@@ -37,7 +36,7 @@ class Fork:
         model: its parameters and buffers are averaged.
         optimizer: likewise its state, such as momenta; None keeps it apart, which only a state that starts from
             nothing at every meeting can bear.
-        every: steps of all parts together between two meetings.
+        every: steps of all parts together between two averages.
     """
 
     def __init__(self, model: Any, optimizer: Any = None, *, every: int = 64) -> None:
@@ -47,7 +46,7 @@ class Fork:
             raise TypeError("a fork averages parameters itself: give it the model without DistributedDataParallel")
         self._model, self._optimizer, self._every = model, optimizer, every
         self._gang = Gang(0)
-        #: Steps per second of each part as it went last, waiting apart; None before the first meeting.
+        #: Steps per second of each part in its last rounds, waiting left out; None before the first average.
         self._speeds: list[float] | None = None
         self._is_measured = False
         self._shares: list[int] = [1]
@@ -73,17 +72,17 @@ class Fork:
 
     @property
     def steps_per_s(self) -> float | None:
-        """Of all parts together, meetings included; None before there is a round to tell by."""
+        """Steps per second of all parts together, averaging included; None before a round was timed."""
         return median(self._rates) if self._rates else None
 
     @property
     def own(self) -> range:
-        """Places of this part's steps in the round."""
+        """Positions of this part's steps in the round."""
         first = sum(self._shares[: self._gang.rank])
         return range(first, first + self._shares[self._gang.rank])
 
     def join(self, gang: Gang, seed: int) -> None:
-        """Find the other parts and begin where rank 0 is. Called by all of them alike.
+        """Join the other parts and begin with the state of rank 0. Every part calls this.
 
         Raises:
             ValueError: the parts were given unlike seeds, so their batches come in unlike orders.
@@ -94,8 +93,8 @@ class Fork:
             raise ValueError("give every part of a fork the same seed: they share one order of the data")
         self._average([1.0] + [0.0] * (gang.world_size - 1), _averaged_tensors(self._model, None))
 
-    def begin(self, most: int) -> int:
-        """Begin a round of at most so many steps; returns how many it has, of all parts. All call it alike.
+    def begin_round(self, most: int) -> int:
+        """Begin a round of at most `most` steps; returns the steps of all parts in it. Every part calls this.
 
         Raises:
             ValueError: there are not even enough for every part to take one, at the very beginning.
@@ -108,8 +107,8 @@ class Fork:
         self._began_at = time.monotonic()
         return whole
 
-    def meet(self) -> None:
-        """This part has taken its steps: wait for the others, and become one with them.
+    def end_round(self) -> None:
+        """End a round after this part has taken its steps: wait for the other parts and average all states.
 
         Raises:
             RuntimeError: the states of the parts are of unlike sizes.
@@ -118,31 +117,32 @@ class Fork:
         self.taken += own
         tensors = _averaged_tensors(self._model, self._optimizer)
         size = sum(tensor.numel() for tensor in tensors)
-        told = self._gang.gather([float(own), took_s, float(size)])
-        if len({row[2] for row in told}) > 1:
-            sizes = ", ".join(f"{row[2]:.0f}" for row in told)
+        gathered = self._gang.gather([float(own), took_s, float(size)])
+        if len({row[2] for row in gathered}) > 1:
+            sizes = ", ".join(f"{row[2]:.0f}" for row in gathered)
             raise RuntimeError(
                 f"parts of a fork hold states of unlike sizes ({sizes} numbers): they cannot be averaged"
             )
-        whole = sum(row[0] for row in told)
-        self._average([row[0] / whole for row in told], tensors)
-        self._learn([row[0] / row[1] for row in told])
+        whole = sum(row[0] for row in gathered)
+        self._average([row[0] / whole for row in gathered], tensors)
+        self._update_speeds([row[0] / row[1] for row in gathered])
         if self._is_measured:
             self._rates.append(whole / max(time.monotonic() - self._began_at, 1e-9))
             self.samples += 1
         self._is_measured = True
 
-    def _learn(self, seen: list[float]) -> None:
+    def _update_speeds(self, measured: list[float]) -> None:
         """Speeds for the next round: halfway to those of this one, for it may have been disturbed.
 
         Those of the first round, in which everything warmed up, are believed until there are others.
         """
-        known = self._speeds or seen
-        told = [now or was for was, now in zip(known, seen, strict=True)]
-        self._speeds = [(was + now) / 2 for was, now in zip(known, told, strict=True)] if self._is_measured else told
+        known = self._speeds or measured
+        latest = [now or was for was, now in zip(known, measured, strict=True)]
+        mean = [(was + now) / 2 for was, now in zip(known, latest, strict=True)]
+        self._speeds = mean if self._is_measured else latest
 
     def _average(self, weights: Sequence[float], tensors: list[Any]) -> None:
-        """Numbers become the weighted mean over all parts; counters, which cannot, the largest of them."""
+        """Replace floating-point tensors by the weighted mean over all parts, and integer counters by their maximum."""
         if self._gang.is_alone:
             return
         torch: Any = sys.modules["torch"]
@@ -159,7 +159,7 @@ class Fork:
 
 
 def _averaged_tensors(model: Any, optimizer: Any) -> list[Any]:
-    """What has to be averaged, in an order that is the same everywhere."""
+    """The tensors to average, in the same order on every part."""
     found = [*model.parameters(), *model.buffers()]
     for group in optimizer.param_groups if optimizer is not None else ():
         for parameter in group["params"]:
@@ -169,7 +169,7 @@ def _averaged_tensors(model: Any, optimizer: Any) -> list[Any]:
 
 
 def _tensors_by_dtype(tensors: list[Any], torch: Any) -> Iterator[tuple[list[Any], Any]]:
-    """Tensors that can travel together, and the type of number in which they do."""
+    """Yields groups of tensors that can be exchanged as one, with the dtype in which they are."""
     groups: dict[tuple[str, Any], list[Any]] = {}
     for tensor in tensors:
         wide = torch.float64 if tensor.dtype == torch.float64 else torch.float32

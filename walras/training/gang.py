@@ -32,8 +32,8 @@ class Gang:
         self._next_meeting = 0
         self._group: Any = None
 
-    def meet(self) -> None:
-        """Find out about the others; called by all ranks alike, before the first step."""
+    def connect(self) -> None:
+        """Find the process group; every rank calls this before its first step."""
         distributed = _initialised_distributed()
         if distributed is not None and distributed.get_world_size() > 1:
             self.rank = distributed.get_rank()
@@ -46,33 +46,33 @@ class Gang:
     def is_alone(self) -> bool:
         return self._group is None
 
-    def agree(self, step: int, wish: ControlRequest, steps_per_s: float | None) -> ControlRequest:
-        """The common wish, where this step is a meeting; otherwise nothing is wished for.
+    def agree(self, step: int, request: ControlRequest, steps_per_s: float | None) -> ControlRequest:
+        """Returns what all ranks agree on at this step; an empty request if the ranks do not meet at this step.
 
         Every rank must call this with the same step numbers.
         """
         if self.is_alone:
-            return wish
+            return request
         if step < self._next_meeting:
             return ControlRequest()
         between = min(max(1, int((steps_per_s or 1.0) / MEETINGS_PER_S)), MAX_STEPS_BETWEEN)
-        own = [int(wish.stop), int(wish.save), int(wish.park), wish.samples, wish.limit]
+        own = [int(request.stop), int(request.save), int(request.park), request.samples, request.limit]
         stop, save, park, samples, limit, between = self._largest([*own, between])
         self._next_meeting = step + between
         return ControlRequest(bool(stop), bool(save), bool(park), samples, limit)
 
     def all_succeeded(self, succeeded: bool) -> bool:
-        """Wait for every rank; true if all of them say so."""
+        """Wait for every rank; returns True if all of them succeeded."""
         if self.is_alone:
             return succeeded
         return self._largest([int(not succeeded)]) == [0]
 
     def slowest(self, seconds: float) -> float:
-        """The longest that any rank took, to the microsecond."""
+        """Returns the longest time that any rank took, to the microsecond."""
         return seconds if self.is_alone else self._largest([round(1e6 * seconds)])[0] / 1e6
 
     def gather(self, numbers: list[float]) -> list[list[float]]:
-        """The numbers of every rank, in their order; each gives as many."""
+        """Returns the numbers of every rank, in rank order; each rank gives equally many."""
         if self.is_alone:
             return [numbers]
         torch: Any = sys.modules["torch"]
@@ -107,7 +107,7 @@ MAX_MEASURING_S = 8.0
 
 def link_bandwidth(exchange: Callable[[int], float], machines: int) -> float | None:
     """Bytes per second of one direction of a link. `exchange` all-reduces so many bytes and answers with the seconds,
-    the same on every rank. None where nothing can be told from them."""
+    the same on every rank. Returns None if the exchanges took no measurable time."""
     size, spent_s = FIRST_EXCHANGE_BYTES, exchange(FIRST_EXCHANGE_BYTES)  # connects, and says nothing of speed
     seconds = exchange(size)
     spent_s += seconds
@@ -126,7 +126,7 @@ def link_bandwidth(exchange: Callable[[int], float], machines: int) -> float | N
 
 
 def measure_bandwidth(gang: Gang, settings: JobEnvironment) -> dict[str, float]:
-    """What to report; called by all ranks alike. Empty for a gang on one machine, and without a scheduler."""
+    """Measure and return the value to report; every rank calls this. Empty on one machine and without a scheduler."""
     each = settings.ranks_per_machine
     if not settings.is_scheduled or settings.machines < 2 or gang.world_size != settings.machines * each:
         return {}

@@ -32,8 +32,8 @@ EXIT_STOPPED = 143
 REPORT_EVERY_S = 0.5
 POLL_EVERY_S = 0.02
 DRAIN_S = 2.0
-#: There is no further batch.
-_NOTHING = object()
+#: What `next` returns after the last batch.
+_EXHAUSTED = object()
 
 
 class Loop:
@@ -81,7 +81,7 @@ class Loop:
         self._has_changed, self._is_parking = True, False
         self._is_ready = self._in_epochs = self._is_finished = False
         self._epoch_count: int | None = None
-        #: All ranks have agreed to stop, and have saved what could be. A job that was at its end ends as if nobody had.
+        #: All ranks have agreed to stop, and have saved if they could. A job at its last step still ends normally.
         self._is_ending = False
         # Both stand in until the first step: by then the script has initialised torch.distributed, if it ever does.
         if fork is not None and (noise_every is not None or on_change is not None):
@@ -130,12 +130,12 @@ class Loop:
             while not self._is_at_limit:
                 if self._new_samples:
                     iterator = self._begin(source, part)
-                batch = next(iterator, _NOTHING)
-                if self._is_ending and (batch is not _NOTHING or not self._may_be_done):
+                batch = next(iterator, _EXHAUSTED)
+                if self._is_ending and (batch is not _EXHAUSTED or not self._may_be_done):
                     self._stop()
                     iterator = self._begin(source, part)  # parked, and going on elsewhere
                     continue
-                if batch is _NOTHING:
+                if batch is _EXHAUSTED:
                     break
                 if self._noise is not None and self._noise.samples is None:
                     self._noise.samples = self._samples(source, batch)
@@ -172,7 +172,7 @@ class Loop:
         source = self._sources.last
         size = None if source is None else source.batch_size
         place = DataPosition(self.epoch, max(0, self._part - 1), self._batch, self._readers, size)
-        saver = CheckpointSaver(self._checkpoint, self._gang, self._link, self._say, self._settings.is_scheduled)
+        saver = CheckpointSaver(self._checkpoint, self._gang, self._link, self._log, self._settings.is_scheduled)
         is_saved = saver.save(self.step, place, self._seed, source)
         self._meter.disturb()
         self._saved_at = time.monotonic()
@@ -192,7 +192,7 @@ class Loop:
 
     def _start(self) -> None:
         self._gang = Gang(self._settings.rank)
-        self._gang.meet()
+        self._gang.connect()
         self._values.take(gang.measure_bandwidth(self._gang, self._settings))
         self._readers = self._gang.world_size if self._fork is None and self._shares is None else 1
         self._link = SupervisorLink(self._settings.socket, self._gang.rank, os.getpid())
@@ -205,7 +205,7 @@ class Loop:
         if self._fork is not None:
             self._fork.join(self._gang, self._seed)
         if self._shares is not None:
-            self._seed = self._shares.join(self._gang, self._seed, self._settings.pace, self._values, self._say)
+            self._seed = self._shares.join(self._gang, self._seed, self._settings.pace, self._values, self._log)
 
     def _take_over(self, go: TakeOver) -> None:
         """Train on from where another process saved."""
@@ -217,7 +217,7 @@ class Loop:
     def _open(self) -> None:
         self._saved_at, self._meter = time.monotonic(), ThroughputMeter()
         checkpoint = self._checkpoint
-        reference = checkpoint.open(self._settings, self._say) if checkpoint is not None else None
+        reference = checkpoint.open(self._settings, self._log) if checkpoint is not None else None
         # Nobody saves before everybody has looked at what there was to resume from.
         self._gang.all_succeeded(True)
         if checkpoint is None or reference is None:
@@ -231,13 +231,13 @@ class Loop:
             self._seed = int(own["seed"])
 
     def _begin(self, source: BatchSource, part: int) -> Iterator[Any]:
-        """The batches of this epoch from where the job stands, in the batch it is to have."""
+        """The batches of this epoch from the job's position on, in the batch size that is now wanted."""
         place, folder, self._place = self._place, None, None
         if place is not None and place.epoch == self.epoch:
             folder = self._resumed
             assert folder is not None
             reader = self._gang.rank if self._shares is None else 0  # all have read the same
-            self._batch = seek_source(source, place, folder, reader, self._readers, self._say)
+            self._batch = seek_source(source, place, folder, reader, self._readers, self._log)
         if self._new_samples:
             self._resize(source, self._new_samples)
         # A script with an epoch loop of its own calls steps() once per epoch: that count is its epoch then.
@@ -260,7 +260,7 @@ class Loop:
         self._new_samples, before = 0, source.batch_size
         each, rest = divmod(samples, self._gang.world_size)
         if rest or not source.resize(each):
-            self._say(f"this data cannot be had in batches of {samples}: they stay as they are")
+            self._log(f"this data cannot be had in batches of {samples}: they stay as they are")
         self._batch = rescale_position(self._batch, (self._readers, before), (self._readers, source.batch_size))
         self._meter, self._has_changed = ThroughputMeter(), True
         if self._noise is not None:
@@ -281,7 +281,7 @@ class Loop:
         return self._limit is not None and self.step >= self._limit
 
     def _samples(self, source: BatchSource, batch: Any = None) -> int | None:
-        """In one batch, over all ranks."""
+        """Samples in one batch over all ranks; None if unknown."""
         each = source.batch_size or (self._shares.whole if self._shares is not None else samples_in(batch))
         return None if each is None else each * self._readers
 
@@ -294,17 +294,17 @@ class Loop:
         self._meter.step(at)
 
     def _own_batches(self, fork: Fork, source: BatchSource, epoch: int) -> Iterator[Any]:
-        """A part's batches, round by round; its steps and those of the others count when they have met."""
+        """Yields a part's batches, round by round; steps of all parts count when the round has ended."""
         if source.count is None:
             raise TypeError("the parts of a fork share data that has a length and can begin at any batch")
         while (left := source.count - self._batch) > 0 and not self._is_at_limit:
             if self._is_ending:  # before the next round: it may have no step for this part to stop at
                 self._stop()
-            whole = fork.begin(left if self._limit is None else min(left, self._limit - self.step))
+            whole = fork.begin_round(left if self._limit is None else min(left, self._limit - self.step))
             if self._pacer is not None:
                 self._pacer.begin(time.monotonic())
             yield from islice(source.begin(epoch, self._batch + fork.own.start), len(fork.own))
-            fork.meet()
+            fork.end_round()
             self.step, self._batch, self._stride = self.step + whole, self._batch + whole, whole
             self._save_or_stop(time.monotonic())
 
@@ -330,22 +330,22 @@ class Loop:
         opened = self._checkpoint if self._checkpoint is not None and self._checkpoint.is_open else None
         is_due = opened is not None and (self._link.save_requested or opened.is_due(now - self._saved_at))
         can_move = self._on_change is not None and self._in_epochs
-        own = self._link.wish(is_due=is_due, is_first=self._gang.rank == 0, can_move=can_move)
-        wish = self._gang.agree(self.step, own, self._meter.steps_per_s)
-        if wish.save:
+        own = self._link.control_request(is_due=is_due, is_first=self._gang.rank == 0, can_move=can_move)
+        agreed = self._gang.agree(self.step, own, self._meter.steps_per_s)
+        if agreed.save:
             self._link.save_requested = False
-        if wish.samples:
-            self._new_samples, self._link.batch_requested = wish.samples, None
-            self._limit = wish.limit or self._limit
-        self._is_parking = self._is_parking or wish.park
-        is_due = wish.save or (opened is not None and opened.is_due_at(self.step, self._stride))
-        if (is_due or wish.stop or wish.park) and self._saved_step != self.step:
+        if agreed.samples:
+            self._new_samples, self._link.batch_requested = agreed.samples, None
+            self._limit = agreed.limit or self._limit
+        self._is_parking = self._is_parking or agreed.park
+        is_due = agreed.save or (opened is not None and opened.is_due_at(self.step, self._stride))
+        if (is_due or agreed.stop or agreed.park) and self._saved_step != self.step:
             self.save()
-        self._is_ending = self._is_ending or wish.stop or wish.park
+        self._is_ending = self._is_ending or agreed.stop or agreed.park
 
     @property
     def _may_be_done(self) -> bool:
-        """At the end of a call of steps(): false if there are more epochs; only the script knows what else there is."""
+        """At the end of a call of steps(): False if more epochs follow. Only the script knows what else it will do."""
         is_last = self._epoch_count is not None and self.epoch + 1 >= self._epoch_count
         return is_last or not self._in_epochs
 
@@ -359,15 +359,15 @@ class Loop:
                 self._take_over(go)
                 if self._place is not None and self._place.part == self._part - 1:
                     return
-                self._say("saved in another part of the epoch: this process cannot go on from there")
+                self._log("saved in another part of the epoch: this process cannot go on from there")
         self._link.send({"type": "stopped", "step": self.step})
         self._link.drain(DRAIN_S)
         if not saved:
-            self._say("asked to stop: nothing could be saved, this attempt's work is lost")
+            self._log("asked to stop: nothing could be saved, this attempt's work is lost")
         sys.exit(EXIT_CHECKPOINTED if saved else EXIT_STOPPED)
 
     def _finish(self) -> None:
-        """Training is over: save what came since the last checkpoint, and say where it ended."""
+        """Training is over: save if steps were made since the last checkpoint, and report the final step."""
         if self.step != self._saved_step:
             self.save()
         self._report(time.monotonic())
@@ -385,9 +385,9 @@ class Loop:
             self._values.take({GRADIENT_NOISE_VALUE: scale})
         rate = self._fork or self._meter
         progress = {"steps": self.step, "steps_per_s": rate.steps_per_s, "samples": rate.samples}
-        told = {"type": "progress", **progress, "pace": self._settings.pace, **self._values.told()}
-        self._link.send(told, may_drop=True)
+        message = {"type": "progress", **progress, "pace": self._settings.pace, **self._values.message_fields()}
+        self._link.send(message, may_drop=True)
 
-    def _say(self, text: str) -> None:
+    def _log(self, text: str) -> None:
         print(f"walras: {text}", file=sys.stderr, flush=True)
         self._link.send({"type": "note", "text": text[:2000]}, may_drop=True)

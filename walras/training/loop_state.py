@@ -63,24 +63,24 @@ def _from_hex(torch: Any, text: str) -> Any:
 
 @dataclass(frozen=True)
 class DataPosition:
-    """So many batches into a call of steps() in an epoch."""
+    """A position in the data: the number of batches done in a call of steps() in an epoch."""
 
     epoch: int
     #: How many times steps() had been called in this epoch before.
     part: int
     batch: int
-    #: Ranks that read batches of their own, and samples in each of them (None: not known), where this was counted.
+    #: Ranks that read batches of their own, and samples in each batch (None: unknown), when the position was counted.
     ranks: int
     batch_size: int | None
 
     def as_saved(self) -> dict[str, Any]:
-        """What the checkpoint keeps of it."""
+        """Its fields in the checkpoint's JSON."""
         position = {"epoch": self.epoch, "part": self.part, "batch": self.batch}
         return {**position, "world_size": self.ranks, "batch_size": self.batch_size}
 
 
 def read_position(folder: Path) -> tuple[DataPosition, int, dict[str, Any]]:
-    """The place that a checkpoint was made at, the steps done by then, and the script's values."""
+    """Returns the position at which a checkpoint was made, the steps done by then, and the script's values."""
     saved = read_json(folder, "loop")
     place = DataPosition(
         int(saved["epoch"]),
@@ -93,42 +93,42 @@ def read_position(folder: Path) -> tuple[DataPosition, int, dict[str, Any]]:
 
 
 def seek_source(
-    source: BatchSource, place: DataPosition, folder: Path, rank: int, readers: int, say: Callable[[str], None]
+    source: BatchSource, place: DataPosition, folder: Path, rank: int, readers: int, log: Callable[[str], None]
 ) -> int:
-    """Bring a source to where the checkpoint in the folder was made; returns how many batches that skips."""
+    """Move a source to where the checkpoint in the folder was made; returns how many batches that skips."""
     name = f"loader-{rank}"
     batch = rescale_position(place.batch, (place.ranks, place.batch_size), (readers, source.batch_size))
     if place.ranks != readers:
-        say(f"saved by {place.ranks} ranks, resumed by {readers}: at batch {batch}")
+        log(f"saved by {place.ranks} ranks, resumed by {readers}: at batch {batch}")
     if (folder / f"{name}.pt").exists() or (folder / f"{name}.json").exists():
         source.load_state(read_state(folder, name))
         return batch
     if source.can_skip:
         return batch
     if batch > 0:
-        say(f"this data cannot be resumed in mid-epoch: epoch {place.epoch} begins again at its first batch")
+        log(f"this data cannot be resumed in mid-epoch: epoch {place.epoch} begins again at its first batch")
     return 0
 
 
 @dataclass(frozen=True)
 class CheckpointSaver:
-    """Called by all ranks alike, at the same step."""
+    """Saves a checkpoint. Every rank calls it, at the same step."""
 
     checkpoint: Checkpoint
     gang: Gang
     link: SupervisorLink
-    say: Callable[[str], None]
+    log: Callable[[str], None]
     is_scheduled: bool
 
     def save(self, step: int, place: DataPosition, seed: int, source: BatchSource | None) -> bool:
-        """False if it failed, and then that was said."""
+        """Returns False if saving failed; the reason was logged."""
         started_at = time.monotonic()
         is_written = True
         try:
             self._write(step, place, seed, source)
         except OSError as error:
             is_written = False
-            self.say(f"checkpoint at step {step} failed: {error}")
+            self.log(f"checkpoint at step {step} failed: {error}")
         if not self.gang.all_succeeded(is_written):
             return False
         return self.gang.all_succeeded(self.gang.rank != 0 or self._commit(step, started_at))
@@ -147,12 +147,12 @@ class CheckpointSaver:
     def _commit(self, step: int, started_at: float) -> bool:
         self.link.poll()
         if self.link.lease_has_ended:
-            self.say("the lease has ended: this checkpoint is not committed")
+            self.log("the lease has ended: this checkpoint is not committed")
             return False
         try:
             reference = self.checkpoint.commit(step)
         except OSError as error:
-            self.say(f"checkpoint at step {step} failed: {error}")
+            self.log(f"checkpoint at step {step} failed: {error}")
             return False
         took_s = time.monotonic() - started_at
         fields = {"step": reference.step, "path": reference.path, "digest": reference.digest, "took_s": took_s}

@@ -31,9 +31,9 @@ class ReportedValues:
     def __init__(self) -> None:
         self._newest: dict[str, Any] = {}
         self._first: dict[str, float] = {}
-        #: Of the model, once they were counted.
+        #: Facts of the model, once they were counted.
         self.facts: dict[str, float] = {}
-        #: Names whose number has been none, which was said.
+        #: Names whose number has been NaN or infinite, which was logged.
         self._lost: set[str] = set()
 
     def take(self, values: Mapping[str, Any]) -> None:
@@ -45,19 +45,19 @@ class ReportedValues:
             if name in self._first:
                 self._newest[name] = number
 
-    def told(self) -> dict[str, dict[str, float]]:
-        """Both, as fields of a message, and the facts."""
-        told = {"values": self._finite(self._newest), "first_values": self._finite(self._first)}
-        return told | {"facts": self.facts} if self.facts else told
+    def message_fields(self) -> dict[str, dict[str, float]]:
+        """Newest and first values, and the facts, as fields of a message."""
+        fields = {"values": self._finite(self._newest), "first_values": self._finite(self._first)}
+        return fields | {"facts": self.facts} if self.facts else fields
 
     def _finite(self, values: Mapping[str, Any]) -> dict[str, float]:
-        """JSON has no NaN: a loss that is none is left out, which is said once, in the job's own log."""
+        """Leaves out NaN and infinite numbers, which JSON has not; the job's own log says so once per name."""
         numbers = {name: float(value) for name, value in values.items()}
         for name, number in numbers.items():
             if not math.isfinite(number) and name not in self._lost:
                 self._lost.add(name)
-                told = f"walras: {name} is {number}: it is not shown until it is a number again; training goes on"
-                print(told, file=sys.stderr, flush=True)
+                text = f"walras: {name} is {number}: it is not shown until it is a number again; training goes on"
+                print(text, file=sys.stderr, flush=True)
         return {name: number for name, number in numbers.items() if math.isfinite(number)}
 
 
@@ -123,7 +123,7 @@ class StepPacer:
         self._due_at: float | None = None
 
     def begin(self, at: float) -> None:
-        """Steps begin now: what was waited for before is not made up for."""
+        """Steps begin now; time before this instant is not made up for."""
         self._due_at = at
 
     def wait_s(self, at: float, part: float = 1.0) -> float:
@@ -134,7 +134,7 @@ class StepPacer:
         return max(0.0, self._due_at - at)
 
 
-#: Weight of what came before, for one comparison.
+#: Weight of earlier comparisons in the moving average, per comparison.
 NOISE_DECAY = 0.95
 
 
@@ -159,7 +159,7 @@ class NoiseScaleMeter:
 
     @property
     def scale(self) -> float | None:
-        """phi in samples; None until something was seen, and where all of it was noise."""
+        """The noise scale phi in samples; None before the first comparison, and if the mean gradient is all noise."""
         for sums, samples in self._fresh:
             first, second, both = sums.tolist()
             spread = samples * (0.5 * (first + second) - both)

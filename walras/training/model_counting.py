@@ -38,7 +38,7 @@ class ModelFactCounter:
         self._keeping: Any = None
 
     def counted(self, extra: int) -> bool:
-        """So many updates ended since the timed ones. True once everything is counted."""
+        """`extra` updates have ended since counting began. Returns True once everything is counted."""
         if extra == 0:
             modules = importlib.import_module("torch.nn.modules.module")
             self._hook = modules.register_module_forward_pre_hook(self._saw_module)
@@ -54,7 +54,7 @@ class ModelFactCounter:
         return extra >= 2
 
     def found(self, optimizer: Any) -> dict[str, int]:
-        """Of one rank and one update. Call it behind the optimizer's step: gradients are there."""
+        """Returns the facts of one rank and one update. Call it after the optimizer's step, when gradients exist."""
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         gradients = [p.grad for p in parameters if p.grad is not None]
         values = [value for state in optimizer.state.values() for value in state.values()]
@@ -80,7 +80,7 @@ class ModelFactCounter:
                 self._done_in[self._arithmetic(parameter)] += 1
 
     def _arithmetic(self, parameter: Any) -> tuple[int, int]:
-        """Bits, and of the exponent: what autocast makes of the parameter's type; tf32 where torch may take it."""
+        """(bits, exponent bits) of the arithmetic: the type after autocast, or tf32 where torch may use it."""
         torch, device = self._torch, parameter.device.type
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else parameter.dtype
         if dtype == torch.float32 and device == "cuda" and torch.get_float32_matmul_precision() != "highest":
@@ -95,12 +95,12 @@ class ModelFactCounter:
 
 
 #: Batches before the one that is counted, and at most so many are until an optimizer steps.
-_BEFORE, _MOST = 1, 8
+_BATCHES_BEFORE, _MAX_BATCHES = 1, 8
 _SUMMED = ("gradient_bytes", "parameter_bytes", "state_bytes")
 
 
 class ModelFactsReporter:
-    """Counts once, and hands what it found to the values that are reported."""
+    """Counts once, and adds the facts to the values that are reported."""
 
     def __init__(self, values: ReportedValues, settings: JobEnvironment, *, is_wanted: bool = True) -> None:
         self._values = values
@@ -109,7 +109,7 @@ class ModelFactsReporter:
         self._seen = 0
 
     def watch(self, batches: Iterator[Any], batch_size: int | None) -> Iterator[Any]:
-        """The same batches. `batch_size`: samples in each of them; None: those of its first tensor."""
+        """Yields the same batches, and counts. `batch_size`: samples in each; None: the length of its first tensor."""
         return self._watched(batches, batch_size) if self._is_wanted else batches
 
     def _watched(self, batches: Iterator[Any], batch_size: int | None) -> Iterator[Any]:
@@ -117,13 +117,13 @@ class ModelFactsReporter:
         try:
             for batch in batches:
                 self._seen += 1
-                if self._seen > _BEFORE and counted is None and (counted := _start_counting()) is None:
+                if self._seen > _BATCHES_BEFORE and counted is None and (counted := _start_counting()) is None:
                     self._is_wanted = False
                 if counted is not None:
                     counted.batches += 1
                     counted.samples = batch_size or samples_in(batch)
                 yield batch
-                if counted is not None and (counted.has_stepped or counted.batches >= _MOST):
+                if counted is not None and (counted.has_stepped or counted.batches >= _MAX_BATCHES):
                     self._is_wanted = False
                 if not self._is_wanted:
                     break
@@ -134,7 +134,7 @@ class ModelFactsReporter:
 
 
 def _start_counting() -> _Counting | None:
-    """None where nothing is to be counted."""
+    """Returns None where counting is not possible: without torch, or in a compiled script."""
     torch = sys.modules.get("torch")
     dynamo = sys.modules.get("torch._dynamo.utils")
     compiled = dynamo is not None and bool(getattr(dynamo, "counters", {}).get("frames"))
@@ -147,7 +147,7 @@ class _Counting:
 
     def __init__(self, torch: Any, hooks: Any) -> None:
         self.batches = 0
-        #: Of the newest batch of this rank; None: nobody knows.
+        #: Samples in the newest batch of this rank; None if unknown.
         self.samples: int | None = None
         self._counter = ModelFactCounter(torch)
         self._updated: dict[int, dict[str, int]] = {}
@@ -159,7 +159,7 @@ class _Counting:
         return bool(self._updated)
 
     def ended(self) -> dict[str, float]:
-        """What was found, of one step; nothing where no optimizer stepped."""
+        """Returns the facts of one step; empty if no optimizer stepped."""
         self._hook.remove()
         self._counter.counted(1)
         self._counter.counted(2)
@@ -168,13 +168,13 @@ class _Counting:
             return {}
         whole = {name: sum(each[name] for each in found) for name in _SUMMED}
         last = self._counter.found(_EmptyOptimizer)
-        told: dict[str, float] = {"flops": last["flops"] / self.batches, "layers": last["layers"]}
-        told |= {name: last[name] for name in ("bits", "exponent_bits") if last[name]}
-        told["gradient_bytes"] = whole["gradient_bytes"]
-        told["resident_bytes"] = sum(whole.values())
+        facts: dict[str, float] = {"flops": last["flops"] / self.batches, "layers": last["layers"]}
+        facts |= {name: last[name] for name in ("bits", "exponent_bits") if last[name]}
+        facts["gradient_bytes"] = whole["gradient_bytes"]
+        facts["resident_bytes"] = sum(whole.values())
         if self.samples is not None:
-            told["samples"] = self.samples
-        return told
+            facts["samples"] = self.samples
+        return facts
 
     def _stepped(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         """Behind its update: gradients and state are there."""
@@ -182,7 +182,7 @@ class _Counting:
 
 
 class _EmptyOptimizer:
-    """An optimizer of no parameters: what was counted is asked for alone."""
+    """An optimizer without parameters: `found` then returns the counts alone."""
 
     param_groups: tuple[Any, ...] = ()
     state: dict[Any, Any] = {}  # noqa: RUF012 - never written

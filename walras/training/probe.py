@@ -32,7 +32,7 @@ from walras.training.model_counting import ModelFactCounter
 HELD_BATCHES = 2
 #: Files beyond this number are not written down.
 MAX_FILES = 100_000
-#: What lies here is no job's data.
+#: Files below these folders are not data of a job.
 _SYSTEM = ("/proc/", "/dev/", "/sys/", "/etc/", "/usr/lib", "/lib")
 _PACKAGES = ("/site-packages/", "/dist-packages/")
 
@@ -74,7 +74,7 @@ class LoaderWatch:
 
 
 class _TimedIterator:
-    """An iterator that tells how long each batch took; in all else the loader's own."""
+    """Times each batch; in all else it is the loader's own iterator."""
 
     def __init__(self, watch: LoaderWatch, batches: Iterator[Any]) -> None:
         self._watch = watch
@@ -117,7 +117,7 @@ class OpenedFiles:
                 self._note(os.fsdecode(path))
 
     def note_open_ones(self) -> None:
-        """Add what is open now."""
+        """Add the files that are open now."""
         for number in os.listdir("/proc/self/fd"):
             try:
                 self._note(os.readlink(f"/proc/self/fd/{number}"))
@@ -145,7 +145,7 @@ MADE_UP, REAL = "made_up", "real"
 
 @dataclass(frozen=True)
 class ProbeOptions:
-    """What one run is to tell."""
+    """What one run measures."""
 
     #: Where results go.
     folder: str
@@ -161,7 +161,7 @@ class ProbeOptions:
 
 
 def install() -> None:
-    """Watch this process, if it is asked to be watched. Called before the script begins."""
+    """Probe this process if WALRAS_PROBE says so. Called before the script begins."""
     text = os.environ.get(PROBE_VARIABLE, "")
     if text and "torch" not in sys.modules:
         sys.meta_path.insert(0, _AfterTorch(Probe(ProbeOptions(**json.loads(text)))))
@@ -247,7 +247,7 @@ class Probe:
         self._batches.append(self._loaders.batches)
 
     def _after(self, extra: int) -> None:
-        """Behind the timed updates: the ones that are counted, then the end."""
+        """After the timed updates: count facts in the next ones, then write and end."""
         if self._wanted.facts and self._facts is None:
             self._facts = ModelFactCounter(self._torch)
         if self._facts is None or self._facts.counted(extra):
@@ -278,12 +278,12 @@ class Probe:
         os.rename(partial, path)
 
     def _is_finite(self) -> bool:
-        """Whether the parameters are still numbers: a loss that was none leaves none behind."""
+        """Whether all parameters are finite: a loss that was NaN leaves NaN parameters."""
         parameters = [p for group in self._optimizer.param_groups for p in group["params"] if p.is_floating_point()]
         return all(bool(p.detach().isfinite().all()) for p in parameters)
 
     def _peak_memory(self) -> int:
-        """Of the accelerator; without one, of the process."""
+        """Peak bytes on the accelerator; without one, of the process."""
         if self._on_gpu:
             return int(self._torch.cuda.max_memory_allocated())
         return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -23,7 +23,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class ControlRequest:
-    """What one rank wants, and after a meeting what all do."""
+    """What one rank requests, and after an exchange what all ranks do."""
 
     stop: bool = False
     save: bool = False
@@ -65,7 +65,7 @@ class JobEnvironment:
     ranks_per_machine: int = 1
     #: Samples of one step over all ranks, as the job file states them.
     batch: int | None = None
-    #: Wait, with everything made, until told to go on from a checkpoint that does not exist yet.
+    #: Build everything, then wait for a message `go` that names a checkpoint which does not exist yet.
     stands_by: bool = False
 
     @property
@@ -132,38 +132,38 @@ def _parse_reference(text: str) -> CheckpointReference:
         raise ValueError(f"WALRAS_RESUME={text!r} is not a JSON object with path, digest and step") from None
 
 
-#: What waits for a supervisor that does not read. Progress beyond it is dropped, commits are not.
+#: Bytes that wait for a supervisor that does not read. Beyond this, progress is dropped; commits are not.
 MAX_BACKLOG_BYTES = 64 * 1024
 _MAX_LINE_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True)
 class TakeOver:
-    """From here on it is this process that trains the job."""
+    """This process trains the job from here on."""
 
     attempt: int
-    #: The checkpoint to go on from; None: from the beginning.
+    #: The checkpoint to continue from; None: the beginning.
     resume: CheckpointReference | None
     #: Steps the job is to do in all.
     steps: int | None
-    #: Samples of a step over all ranks; None: as the process was started with.
+    #: Samples of a step over all ranks; None: as the process was started.
     samples: int | None
 
 
 class SupervisorLink:
-    """One connection, made at once if there is a path. Every method is harmless when there is none."""
+    """The connection to the supervisor, opened at once if there is a path. Without one every method does nothing."""
 
     def __init__(self, path: str, rank: int, pid: int) -> None:
         #: Set once the scheduler wants the attempt to save and end.
         self.stop_requested = False
-        #: Set when a checkpoint is wanted soon; whoever saves unsets it.
+        #: Set when a checkpoint is wanted soon; the code that saves unsets it.
         self.save_requested = False
         #: Save and wait in memory, rather than end.
         self.park_requested = False
-        #: Samples of a step from now on, and the steps in all (0: as it was); whoever takes it unsets it.
+        #: Samples of a step from now on, and steps in all (0: unchanged); the code that applies them unsets it.
         self.batch_requested: tuple[int, int] | None = None
         self._go: TakeOver | None = None
-        #: CLOCK_BOOTTIME at which the lease ends; None until told.
+        #: CLOCK_BOOTTIME at which the lease ends; None before the first lease message.
         self.lease_until: float | None = None
         #: Digests of checkpoints that the server has recorded.
         self.recorded: set[str] = set()
@@ -177,8 +177,8 @@ class SupervisorLink:
         """True after a lease that was not renewed: nothing that happens now counts any more."""
         return self.lease_until is not None and time.clock_gettime(time.CLOCK_BOOTTIME) >= self.lease_until
 
-    def wish(self, *, is_due: bool, is_first: bool, can_move: bool) -> ControlRequest:
-        """What is asked of this rank. `is_due`: to save now; `can_move`: it can wait in memory, or change batch."""
+    def control_request(self, *, is_due: bool, is_first: bool, can_move: bool) -> ControlRequest:
+        """This rank's request. `is_due`: save now; `can_move`: the rank can wait in memory, or change its batch."""
         samples, limit = self.batch_requested if self.batch_requested and can_move and is_first else (0, 0)
         stop = self.stop_requested or (self.park_requested and not can_move)
         return ControlRequest(stop, is_due and is_first, self.park_requested and can_move, samples, limit)
@@ -190,7 +190,7 @@ class SupervisorLink:
         self._flush()
 
     def poll(self) -> None:
-        """Take in what has arrived; never waits."""
+        """Handle the messages that have arrived; never waits."""
         while self._socket is not None:
             try:
                 chunk = self._socket.recv(65536)
@@ -220,7 +220,7 @@ class SupervisorLink:
                 self.poll()
 
     def stand_by(self) -> TakeOver | None:
-        """Say that this process waits, and wait; None: it is to end."""
+        """Report that this process waits, then wait. Returns None if the process has to end instead."""
         self.park_requested, self._go = False, None
         self.send({"type": "standby"})
         while self._go is None and not self.stop_requested and self._socket is not None:
@@ -229,7 +229,7 @@ class SupervisorLink:
         return None if self.stop_requested else self._go
 
     def drain(self, seconds: float) -> None:
-        """Give a slow supervisor this long to take what is still to be sent."""
+        """Wait at most this long until the supervisor has read what is still to be sent."""
         until = time.monotonic() + seconds
         while self._backlog and self._socket is not None and time.monotonic() < until:
             select.select([], [self._socket], [], 0.05)
@@ -267,7 +267,7 @@ class SupervisorLink:
             self.close()
 
     def close(self) -> None:
-        """Hang up: the supervisor sends signals from now on."""
+        """Close the connection: the supervisor sends signals from now on."""
         if self._socket is not None:
             self._socket.close()
         self._socket = None

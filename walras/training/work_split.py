@@ -29,14 +29,14 @@ class SampleBounds:
     most: int = 2**31
 
 
-def split_samples(batch: int, speeds: Sequence[float], rooms: Sequence[SampleBounds]) -> tuple[int, ...]:
-    """Whole samples in proportion to speed, within the rooms, that sum to the batch exactly.
+def split_samples(batch: int, speeds: Sequence[float], bounds: Sequence[SampleBounds]) -> tuple[int, ...]:
+    """Whole samples in proportion to speed, within the bounds, that sum to the batch exactly.
 
-    Raises ValueError where the rooms do not hold the batch.
+    Raises ValueError if the bounds do not admit the batch.
     """
-    if not sum(room.least for room in rooms) <= batch <= sum(room.most for room in rooms):
+    if not sum(bound.least for bound in bounds) <= batch <= sum(bound.most for bound in bounds):
         raise ValueError(f"a batch of {batch} does not fit between the least and the most that the workers can take")
-    exact = _shares_within_bounds(float(batch), speeds, rooms)
+    exact = _shares_within_bounds(float(batch), speeds, bounds)
     shares = [floor(share + 1e-9) for share in exact]
     # Samples left over by rounding go where the most was cut off, ties to the first.
     order = sorted(range(len(shares)), key=lambda k: shares[k] - exact[k])
@@ -46,31 +46,35 @@ def split_samples(batch: int, speeds: Sequence[float], rooms: Sequence[SampleBou
     return tuple(shares)
 
 
-def _shares_within_bounds(batch: float, speeds: Sequence[float], rooms: Sequence[SampleBounds]) -> list[float]:
-    """Shares c v_k clamped to their rooms, with c such that they sum to the batch (bisection on c)."""
-    low, high = 0.0, max(room.most / speed for room, speed in zip(rooms, speeds, strict=True))
+def _shares_within_bounds(batch: float, speeds: Sequence[float], bounds: Sequence[SampleBounds]) -> list[float]:
+    """Shares c v_k clamped to their bounds, with c such that they sum to the batch (bisection on c)."""
+    low, high = 0.0, max(bound.most / speed for bound, speed in zip(bounds, speeds, strict=True))
     for _ in range(200):
         middle = 0.5 * (low + high)
         if middle in (low, high):
             break
-        if sum(_clamped_shares(middle, speeds, rooms)) < batch:
+        if sum(_clamped_shares(middle, speeds, bounds)) < batch:
             low = middle
         else:
             high = middle
-    return _clamped_shares(high, speeds, rooms)
+    return _clamped_shares(high, speeds, bounds)
 
 
-def _clamped_shares(factor: float, speeds: Sequence[float], rooms: Sequence[SampleBounds]) -> list[float]:
-    return [min(max(factor * v, float(room.least)), float(room.most)) for v, room in zip(speeds, rooms, strict=True)]
+def _clamped_shares(factor: float, speeds: Sequence[float], bounds: Sequence[SampleBounds]) -> list[float]:
+    return [
+        min(max(factor * v, float(bound.least)), float(bound.most)) for v, bound in zip(speeds, bounds, strict=True)
+    ]
 
 
-def rebalance_shares(shares: Sequence[int], times_s: Sequence[float], rooms: Sequence[SampleBounds]) -> tuple[int, ...]:
+def rebalance_shares(
+    shares: Sequence[int], times_s: Sequence[float], bounds: Sequence[SampleBounds]
+) -> tuple[int, ...]:
     """New shares by how long each worker took over its own (smoothed by the caller); the same inside the dead band.
 
-    Shares and times are positive, and the shares keep to the rooms.
+    Shares and times are positive, and the shares keep to the bounds.
     """
     speeds = [share / time_s for share, time_s in zip(shares, times_s, strict=True)]
-    found = split_samples(sum(shares), speeds, rooms)
+    found = split_samples(sum(shares), speeds, bounds)
     step_s = max(share / speed for share, speed in zip(found, speeds, strict=True))
     return found if step_s < (1.0 - DEAD_BAND) * max(times_s) else tuple(shares)
 

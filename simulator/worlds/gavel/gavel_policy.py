@@ -129,5 +129,5 @@ class PairSpeeds(Protocol):
     """Speeds of two jobs on the same accelerators (`simulator.ground_truth.GroundTruth`)."""
 
     def beside(self, kind: Kind, other: Kind, accelerator: str, count: int) -> float:
-        """Speed of the first kind beside the second; 0 where they do not go together."""
+        """Returns the speed of the first kind co-located with the second; 0 where they cannot share accelerators."""
         ...

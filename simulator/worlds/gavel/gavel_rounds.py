@@ -115,7 +115,7 @@ class ServiceTable:
         return self._index[first, second] if second == ALONE or first < second else self._index[second, first]
 
     def credit(self, received: Iterable[tuple[int | None, int, float]]) -> None:
-        """These (row, pool) received so many seconds in the round that has ended; None: the row is gone.
+        """Credits (row, pool, seconds) of the round that has ended; row None: the row was removed.
 
         A row is there once.
         """
@@ -222,7 +222,7 @@ class GavelRounds:
         #: When each job was admitted; those that have ended since the last round are still here.
         self._known: dict[JobId, float] = {}
         self._stopping: list[JobRecord] = []
-        #: Jobs that were started for this round; those of the very first are none, they replace nobody.
+        #: Jobs that were started for this round; empty in the first round, in which no job is replaced.
         self._started: set[JobId] = set()
         self._is_first = True
         #: Jobs there were at the last event, and when those ended that ran in this round.
@@ -231,8 +231,8 @@ class GavelRounds:
         self._began_at = 0.0
         self._reset_at = 0.0
         self._is_planning = False
-        self._asked = False
-        #: A job has come, ended or made nothing since the last solve was asked for.
+        self._is_solving = False
+        #: Whether a job arrived, ended or made no steps since the last solve request.
         self._changed = True
         cycle.ledger.columns.counts_owed = False  # what each has received is counted in `ServiceTable`, in Gavel's way
 
@@ -241,8 +241,8 @@ class GavelRounds:
         self._note_ends(cycle)
         if cycle.due.lockstep_round is not None:
             self._round_ended(cycle)
-        if self._asked and not cycle.solves.in_flight:
-            self._asked = False
+        if self._is_solving and not cycle.solves.in_flight:
+            self._is_solving = False
             self._take_answer(cycle)
             self._plan(cycle)
         elif self._is_planning:
@@ -266,7 +266,7 @@ class GavelRounds:
             self._reset_at = cycle.now
             self._changed = False
             if cycle.ledger.jobs:
-                self._asked = True
+                self._is_solving = True
                 solve_requests.request_solve(cycle, gavel_problem(cycle.ledger, self._known))
                 return
         self._plan(cycle)
@@ -343,7 +343,7 @@ class GavelRounds:
         proposal = cycle.policy.proposal
         if proposal is None or cycle.policy.solved_at < self._reset_at:
             self._changed = True
-            return  # the solve failed: what was decided before goes on
+            return  # the solve failed: the last decision stays in force
         known = self._known
         alone = zip(proposal.job_ids, proposal.pool_rows, proposal.shares, strict=True)
         cells = [((self._rows.row(job), pool), share) for job, pool, share in alone if job in known]
@@ -382,7 +382,7 @@ class GavelRounds:
         self._move(cycle)
 
     def _move(self, cycle: Cycle) -> None:
-        """Start the newcomers of the round and begin it, once everybody who must go has gone."""
+        """Starts the new jobs of the round and begins it, once all stopped jobs have ended."""
         while self._stopping and not self._stopping[-1].holds:
             self._stopping.pop()
         if self._stopping:

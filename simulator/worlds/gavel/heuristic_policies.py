@@ -12,7 +12,7 @@ from optimizer.decision import Memory
 from optimizer.problem import FloatArray
 from simulator.worlds.gavel.gavel_policy import GavelAllocation, GavelPolicy, GavelProblem, PairSpeeds
 
-#: Stands for a speed of 0 in AlloX.
+#: Replaces a speed of 0 in AlloX.
 _NO_SPEED = 1e-10
 
 
@@ -33,7 +33,7 @@ class GavelIsolated(GavelPolicy):
 
 @dataclass(frozen=True, slots=True)
 class GavelAlloX(GavelPolicy):
-    """Whoever is matched to the last place before a free accelerator runs there until it completes."""
+    """The job matched to the last place before a free accelerator runs there until it completes."""
 
     def allocate(self, problem: GavelProblem, memory: Memory) -> tuple[GavelAllocation, Memory]:
         from scipy.optimize import linear_sum_assignment
@@ -66,7 +66,7 @@ class GavelAlloX(GavelPolicy):
 
 @dataclass(frozen=True, slots=True)
 class GavelGandiva(GavelPolicy):
-    """An equal split over units: single jobs, and pairs drawn by chance while there is not room for all."""
+    """An equal split over units: single jobs, and pairs drawn at random while not all fit."""
 
     pairs: PairSpeeds
     seed: int = 0
@@ -234,7 +234,7 @@ class GavelFifoPerf(GavelPolicy):
 
 @dataclass(frozen=True, slots=True)
 class GavelFifoPacked(GavelPolicy):
-    """`GavelFifoPerf`, and whoever finds no room joins the placed job with which it loses least."""
+    """`GavelFifoPerf`; a job that does not fit is co-located with the placed job with which it loses least."""
 
     pairs: PairSpeeds
 

@@ -28,24 +28,24 @@ class LockstepAttempts(AttemptSimulator):
         engine.on_command[BeginRound] = self._begin_round
         #: Attempts under way, in order of start.
         self._runs: dict[JobId, SimAttempt] = {}
-        #: Steps of this round by job, and when they are done; jobs that complete in it are told of by themselves.
+        #: Steps of this round by job, and when they are done; completions are reported one by one.
         self._steps: dict[JobId, float] = {}
         self._stops_at: dict[JobId, float] = {}
         self._round_s = 0.0
         #: Nothing runs and the scheduler has nothing to run: jobs that arrive are the next beat.
         self._idle = True
         #: Jobs have arrived since the last beat.
-        self._news = False
-        #: No more will, and whether the scheduler was told while nothing ran.
+        self._has_arrivals = False
+        #: Whether the workload has ended, and whether an idle round has reported that.
         self._arrivals_over = False
-        self._said_so = False
+        self._idle_reported = False
         self._starting: list[SimAttempt] = []
         self._stopping: list[SimAttempt] = []
 
     # -- what is done to an attempt
 
     def begin(self, now: float, run: SimAttempt) -> None:
-        self._take_place(run)
+        self._hold_devices(run)
         run.phase = SimAttemptPhase.RUNNING
         self._runs[run.job.plan.request.job_id] = run
         if not self._starting:
@@ -72,8 +72,8 @@ class LockstepAttempts(AttemptSimulator):
     # -- what comes from outside
 
     def arrived(self, at: float) -> Iterable[Event]:
-        self._news = True
-        return self._beat(at) if self._idle else ()
+        self._has_arrivals = True
+        return self._end_round(at) if self._idle else ()
 
     def no_more_arrivals(self) -> None:
         self._arrivals_over = True
@@ -87,7 +87,7 @@ class LockstepAttempts(AttemptSimulator):
     def _stopped(self, at: float, _: object) -> Iterable[Event]:
         runs, self._stopping = self._stopping, []
         for run in runs:
-            self.over(run)
+            self.release(run)
         return [
             AttemptEnded(
                 at, run.job.plan.request.job_id, run.attempt, EndCause.EXITED, EXIT_CHECKPOINTED, steps=run.job.steps
@@ -97,9 +97,9 @@ class LockstepAttempts(AttemptSimulator):
 
     def _begin_round(self, now: float, command: BeginRound) -> None:
         if not self._runs:
-            self._stand_by(now)
+            self._wait_for_arrivals(now)
             return
-        self._said_so, self._round_s = False, command.round_s
+        self._idle_reported, self._round_s = False, command.round_s
         steps, stops_at = {}, {}
         last_at = now
         for job_id, run in self._runs.items():
@@ -115,22 +115,22 @@ class LockstepAttempts(AttemptSimulator):
     def _round_of(self, now: float, run: SimAttempt) -> tuple[float, float]:
         """Steps that the attempt makes in the round that begins now, and when it stops."""
         job = run.job
-        steps: float = self._whole(run)
+        steps: float = self._whole_steps(run)
         left = job.plan.steps - job.steps
         if left < steps:
             steps = left
         stops_at = now + steps / run.rate
         if run.partner is not None:  # a pair is through with its slower member
             other = run.partner
-            others = min(self._whole(other), other.job.plan.steps - other.job.steps)
+            others = min(self._whole_steps(other), other.job.plan.steps - other.job.steps)
             stops_at = max(stops_at, now + others / other.rate)
         return steps, stops_at
 
     def _completes(self, run: SimAttempt, steps: float) -> bool:
-        """Whether the job is through after so many steps more."""
+        """Whether the job completes with these steps."""
         return steps == run.job.plan.steps - run.job.steps
 
-    def _whole(self, run: SimAttempt) -> int:
+    def _whole_steps(self, run: SimAttempt) -> int:
         """Steps that fit into a round."""
         steps = int(run.rate * self._round_s)
         if steps < 1:
@@ -146,37 +146,37 @@ class LockstepAttempts(AttemptSimulator):
         job.steps = job.plan.steps
         run.phase = SimAttemptPhase.STOPPING
         del self._runs[job_id]
-        self.over(run)
+        self.release(run)
         return (AttemptEnded(at, job_id, run.attempt, EndCause.EXITED, 0, steps=job.steps),)
 
     def _round_over(self, at: float, _: object) -> Iterable[Event]:
-        told: list[Event] = []
+        events: list[Event] = []
         for job_id, run in list(self._runs.items()):
-            told.extend(self._book(at, run, self._steps[job_id]))
-        return (*told, *self._beat(at))
+            events.extend(self._count_round(at, run, self._steps[job_id]))
+        return (*events, *self._end_round(at))
 
-    def _book(self, at: float, run: SimAttempt, steps: float) -> Iterable[Event]:
-        """The round's steps are made and saved; what else is to be told of it."""
+    def _count_round(self, at: float, run: SimAttempt, steps: float) -> Iterable[Event]:
+        """Counts and saves the round's steps; returns further events."""
         job = run.job
         job.steps += steps
         job.worked_steps += steps
         job.saved_steps = job.steps
         return ()
 
-    def _beat(self, at: float) -> Iterable[Event]:
-        """Everybody stands still: the scheduler's turn, until it says how to go on."""
-        self._idle = self._news = False
+    def _end_round(self, at: float) -> Iterable[Event]:
+        """Ends the round: all attempts wait for the scheduler to begin the next one."""
+        self._idle = self._has_arrivals = False
         runs = self._runs
         steps, stopped_at = [run.job.steps for run in runs.values()], [self._stops_at[job_id] for job_id in runs]
         return (RoundEnded(at, list(runs), steps, stopped_at),)
 
-    def _stand_by(self, now: float) -> None:
-        """Nothing is to run: go on when jobs arrive; where none will, say so once."""
-        if self._news or (self._arrivals_over and not self._said_so):
-            self._said_so = self._arrivals_over
-            self._engine.schedule(now, self._idle_beat)
+    def _wait_for_arrivals(self, now: float) -> None:
+        """Nothing runs: the next arrival ends the idle round; the end of the workload is reported once."""
+        if self._has_arrivals or (self._arrivals_over and not self._idle_reported):
+            self._idle_reported = self._arrivals_over
+            self._engine.schedule(now, self._end_idle_round)
         else:
             self._idle = True
 
-    def _idle_beat(self, at: float, _: object) -> Iterable[Event]:
-        return self._beat(at)
+    def _end_idle_round(self, at: float, _: object) -> Iterable[Event]:
+        return self._end_round(at)

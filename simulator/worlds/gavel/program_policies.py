@@ -224,7 +224,7 @@ class GavelWaterFilling(GavelPolicy):
     def _raise(
         self, problem: GavelProblem, worth: FloatArray, reached: FloatArray, rising: BoolArray
     ) -> tuple[GavelAllocation, float] | None:
-        """max min of (worth x - reached) s/w over those who rise; nobody falls below what was reached."""
+        """max min of (worth x - reached) s/w over the rising jobs; no job falls below what it has reached."""
         polytope = SharePolytope(single_units(problem, worth), lead=1)
         scale = problem.count / problem.jobs.weight
         lead = np.where(rising, 1.0, 0.0)

@@ -122,8 +122,8 @@ class ShareUnits:
 def single_units(problem: GavelProblem, speed: FloatArray) -> ShareUnits:
     """Every job by itself."""
     rows = np.arange(len(problem.jobs))
-    nobody = np.full(len(rows), _NOBODY)
-    return ShareUnits(rows, nobody, problem.count, speed, np.zeros_like(speed), len(rows), problem.total)
+    no_second = np.full(len(rows), _NOBODY)
+    return ShareUnits(rows, no_second, problem.count, speed, np.zeros_like(speed), len(rows), problem.total)
 
 
 def units_with_pairs(problem: GavelProblem, speed: FloatArray, pairs: PairSpeeds) -> ShareUnits:
@@ -136,14 +136,14 @@ def units_with_pairs(problem: GavelProblem, speed: FloatArray, pairs: PairSpeeds
     names = [problem.pools.accelerator[row] for row in problem.pool_row.tolist()]
     known: dict[tuple[str, str, int], list[float]] = {}
 
-    def beside(a: int, b: int) -> list[float]:
+    def pair_speeds(a: int, b: int) -> list[float]:
         key = problem.kind[a], problem.kind[b], int(problem.count[a])
         if key not in known:
             known[key] = [pairs.beside(problem.kind[a], problem.kind[b], name, key[2]) for name in names]
         return known[key]
 
-    one = np.array([beside(a, b) for a, b in couples], np.float32).astype(float)
-    two = np.array([beside(b, a) for a, b in couples], np.float32).astype(float)
+    one = np.array([pair_speeds(a, b) for a, b in couples], np.float32).astype(float)
+    two = np.array([pair_speeds(b, a) for a, b in couples], np.float32).astype(float)
     return ShareUnits(
         np.append(alone.first, first),
         np.append(alone.second, second),

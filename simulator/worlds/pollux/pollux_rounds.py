@@ -32,7 +32,7 @@ class PolluxJob:
 
     job_id: JobId
     training: PolluxTraining
-    #: Accelerators it asked for.
+    #: Accelerators that it requested.
     gang: int
     #: Steps behind it, and accelerator-seconds received.
     steps: float
@@ -48,7 +48,7 @@ class PolluxFleet:
 
 
 class PolluxPolicy(ABC):
-    """The core takes them for order policies: no solve is ever asked for. What counts is `allocate`."""
+    """The core runs them as rank policies, without solves; `allocate` decides."""
 
     preemptive = True
     strict = False
@@ -90,7 +90,7 @@ class PolluxTiresias(PolluxPolicy):
 
 
 class PolluxOptimus(PolluxPolicy):
-    """One accelerator each, then one more to whoever gains most by it; speeds are known, not learned.
+    """One accelerator each, then one more to the job that gains most by it; speeds are known, not learned.
 
     The gain is a difference of update times, not of rates, and one that is not positive ends a job's growth.
     """
@@ -129,13 +129,13 @@ class PolluxRounds:
     def __init__(self, rules: RoundRules, policy: PolluxPolicy, trainings: dict[Kind, PolluxTraining]) -> None:
         self._policy = policy
         self._trainings = trainings
-        self._moving = Reallocation(rules.round_s)
+        self._reallocation = Reallocation(rules.round_s)
 
     def settle(self, cycle: Cycle) -> None:
-        """Nothing to do but where a step has ended, and until everybody is where the decision wants them."""
+        """Acts when a step has ended, and until the reallocation is complete."""
         if cycle.due.lockstep_round is not None:
             self._decide(cycle)
-        self._moving.go_on(cycle)
+        self._reallocation.advance(cycle)
 
     def _decide(self, cycle: Cycle) -> None:
         ledger, arrived = cycle.ledger, cycle.backlog.arrived
@@ -157,7 +157,7 @@ class PolluxRounds:
             else:
                 stopping.append(job)
         placing = [(job_id, accelerators) for job_id, accelerators in count.items() if job_id not in kept]
-        self._moving.begin(cycle, stopping, self._moves(cycle, placing))
+        self._reallocation.begin(cycle, stopping, self._moves(cycle, placing))
 
     def _active(self, cycle: Cycle, job: JobRecord) -> PolluxJob:
         columns, request = cycle.ledger.columns, job.request

@@ -54,7 +54,7 @@ _POLICIES: dict[str, Callable[[], PolluxPolicy]] = {"tiresias": PolluxTiresias, 
 
 
 class PackedGangSpeeds(Mapping[SpeedKey, float]):
-    """What the scheduler is told of a kind: its mean speed on as few machines as possible, worked out when asked.
+    """The speeds announced to the scheduler: means on as few machines as possible, computed on demand.
 
     How fast a job is at a time and place is the time model's matter.
     """

@@ -53,7 +53,7 @@ class PolluxTraining:
         return self._accelerator
 
     def epoch(self, steps: float) -> int:
-        """The epoch (from 0) in which a job is that has so many steps behind it; the number of epochs if it is done."""
+        """Returns the epoch (from 0) of a job after `steps` steps; the number of epochs if it is done."""
         return bisect_right(self._marks, steps) - 1
 
     def advance(self, placement: GangLayout, steps: float, time_s: float) -> tuple[float, float]:
@@ -82,7 +82,7 @@ class PolluxTraining:
         return found
 
     def speed_at(self, placement: GangLayout, steps: float) -> float:
-        """Steps per second on this placement, in the epoch in which a job is that has so many steps behind it."""
+        """Returns steps per second on this placement, in the epoch of a job after `steps` steps."""
         return self._steps_per_s(placement, min(self.epoch(steps), self.application.epochs - 1))
 
     def predicted_s(self, accelerators: int, machine_size: int) -> float:
@@ -131,7 +131,7 @@ def best_goodput(first: int, last: int, goodput_of: Callable[[int], float]) -> f
 def _goodput_or_zero(goodput_of: Callable[[int], float], batch: int) -> float:
     try:
         return goodput_of(batch)
-    except (OutsideProfileError, ConfigError):  # nobody measured that
+    except (OutsideProfileError, ConfigError):  # outside of the measurements
         return 0.0
 
 
@@ -167,7 +167,7 @@ class PolluxWorkload:
 def pollux_workload(
     rows: Iterable[TraceJob], applications: Mapping[str, Application], pool: Pool, machines: int
 ) -> PolluxWorkload:
-    """The rows as jobs of one pool of so many machines.
+    """Returns the rows as jobs of one pool of `machines` machines.
 
     Raises ConfigError for an application without a profile and a job larger than the pool, OutsideTable (one too) for
     a batch that the profile says nothing about.

@@ -45,10 +45,10 @@ class SteppedAttempts(AttemptSimulator):
     # -- what is done to an attempt
 
     def begin(self, now: float, run: SimAttempt) -> None:
-        self._take_place(run)
+        self._hold_devices(run)
         run.base_at, run.up_at = now, now + run.costs.start_s
         self._runs[run.job.plan.request.job_id] = run
-        run.timer = self._engine.schedule(run.up_at, self._up, run)
+        run.timer = self._engine.schedule(run.up_at, self._ranks_up, run)
 
     def stop(self, now: float, run: SimAttempt, grace_s: float) -> None:
         if run.phase in (SimAttemptPhase.STOPPING, SimAttemptPhase.DEAD):
@@ -57,7 +57,7 @@ class SteppedAttempts(AttemptSimulator):
             self._credit(run, self._train(run, now)[0])
         run.phase = SimAttemptPhase.STOPPING
         del self._runs[run.job.plan.request.job_id]
-        self._then(run, now, self._stopped)
+        self._set_timer(run, now, self._stopped)
 
     def kill(self, at: float, run: SimAttempt) -> None:
         self._runs.pop(run.job.plan.request.job_id, None)
@@ -76,7 +76,7 @@ class SteppedAttempts(AttemptSimulator):
 
     # -- what happens
 
-    def _up(self, at: float, run: SimAttempt) -> Iterable[Event]:
+    def _ranks_up(self, at: float, run: SimAttempt) -> Iterable[Event]:
         run.phase = SimAttemptPhase.RUNNING
         return (AttemptStarted(at, run.job.plan.request.job_id, run.attempt),)
 
@@ -111,7 +111,7 @@ class SteppedAttempts(AttemptSimulator):
 
     def _stopped(self, at: float, run: SimAttempt) -> Iterable[Event]:
         job, job_id = run.job, run.job.plan.request.job_id
-        self.over(run)
+        self.release(run)
         ended = AttemptEnded(at, job_id, run.attempt, EndCause.EXITED, EXIT_CHECKPOINTED, steps=job.steps)
         if job.steps == job.saved_steps:
             return (ended,)
@@ -124,7 +124,7 @@ class SteppedAttempts(AttemptSimulator):
         self._credit(run, job.plan.steps)
         run.phase = SimAttemptPhase.STOPPING
         del self._runs[job_id]
-        self.over(run)
+        self.release(run)
         return (AttemptEnded(at, job_id, run.attempt, EndCause.EXITED, 0, steps=job.steps),)
 
     def _due(self, at: float, _: object) -> Iterable[Event]:

@@ -85,8 +85,8 @@ class ShockwaveAttempts(LockstepAttempts):
         self._forget(run)
         return super()._completed(at, run)
 
-    def _book(self, at: float, run: SimAttempt, steps: float) -> Iterable[Event]:
-        super()._book(at, run, steps)
+    def _count_round(self, at: float, run: SimAttempt, steps: float) -> Iterable[Event]:
+        super()._count_round(at, run, steps)
         job_id = run.job.plan.request.job_id
         batching = self._batchings.get(job_id)
         if batching is None or job_id in self._empty:

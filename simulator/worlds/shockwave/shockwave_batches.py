@@ -70,7 +70,7 @@ _BREAKS: dict[tuple[str, int], dict[int, tuple[int, ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class BatchSchedule:
-    """How one job's batch size lives. Raises ConfigError for a network or batch that nobody profiled."""
+    """How one job's batch size changes. Raises ConfigError for a network or batch without a profile."""
 
     name: str
     original: int
@@ -147,7 +147,7 @@ def batch_schedule_of(kind: str, gang: int, rule: str) -> BatchSchedule:
 
 @dataclass(frozen=True, slots=True)
 class StepCount:
-    """Where a job stands: its batch, steps done and in all at that batch, and the batch it will have next."""
+    """A job's step counter: its batch, steps done and in all at that batch, and the next batch."""
 
     batch: int
     steps: int
@@ -156,9 +156,10 @@ class StepCount:
 
 
 def count_round(batching: BatchSchedule, count: StepCount, steps: int, is_known: Callable[[Kind], bool]) -> StepCount:
-    """The job's count after a round in which it made so many steps.
+    """Returns the job's counter after a round in which it made `steps` steps.
 
-    What it wished for before happens now, unless nobody knows the speed (`is_known`); then it looks what to wish for.
+    The change that was requested before happens now, if its speed is known (`is_known`); then the rule decides
+    whether to request another.
     """
     now = replace(count, steps=count.steps + steps, next_batch=None)
     if count.next_batch is not None and is_known(batching.kind(count.next_batch)):
@@ -183,9 +184,9 @@ _HELD = 0.3
 
 
 def shockwave_alone_s(batching: BatchSchedule, steps: int, truth: GroundTruth, accelerator: str) -> float:
-    """Run time of a job of so many steps (at its first batch) on accelerators of its own.
+    """Returns the run time of a job of `steps` steps (at its first batch) on accelerators of its own.
 
-    Raises ConfigError where nobody knows a speed.
+    Raises ConfigError where a speed is unknown.
     """
     network = batching.network
     epochs = -(-steps // network.epoch_steps(batching.original))
@@ -195,7 +196,7 @@ def shockwave_alone_s(batching: BatchSchedule, steps: int, truth: GroundTruth, a
 
 
 def profiled_batch(batching: BatchSchedule, epoch: int, epochs: int) -> int:
-    """The batch of an epoch (from 0) in the profile of a job of so many."""
+    """Returns the batch of an epoch (from 0) in the profile of a job of `epochs` epochs."""
     if not batching.network.is_dynamic:
         return batching.original
     match batching.rule:

@@ -127,7 +127,7 @@ def shockwave_scenario(
     return Scenario((whole,), truth, PolicySpec(policy), rules, wiring=wiring)
 
 
-#: A plan for every round: nobody waits for a gate.
+#: A plan is made for every round: no solve waits for the minimum interval.
 SHOCKWAVE_PLAN_RULES = replace(SHOCKWAVE_RULES, resolve_min_s=0.0)
 
 

@@ -112,8 +112,8 @@ class SiaGavel(GavelPolicy):
         names = [self.names[JobId(job_id)] for job_id in problem.jobs.job_id.tolist()]
         order = np.array(sorted(range(len(names)), key=names.__getitem__))
         rows, speed = np.arange(len(order)), problem.speed[order]
-        nobody = np.full(len(rows), -1)
-        units = ShareUnits(rows, nobody, problem.count[order], speed, np.zeros_like(speed), len(rows), problem.total)
+        no_second = np.full(len(rows), -1)
+        units = ShareUnits(rows, no_second, problem.count[order], speed, np.zeros_like(speed), len(rows), problem.total)
         polytope = SharePolytope(units)
         polytope.add_base()
         found = polytope.solve(self.solver, polytope.rate_cost(np.ones(len(problem.total))))
@@ -149,7 +149,7 @@ class SiaRounds(SteppedMechanism):
                 ledger.set_eligible(ledger.jobs[job_id])
                 self._known[job_id] = cycle.now
                 self._service.admit(job_id)
-        self.ask(cycle, lambda: gavel_problem(ledger, self._known))
+        self.request_solve(cycle, lambda: gavel_problem(ledger, self._known))
 
     def decide(self, cycle: Cycle) -> None:
         """Rank by the shares that the solve answered (the last ones if it failed), and number the accelerators."""
@@ -180,7 +180,7 @@ class SiaRounds(SteppedMechanism):
         staying = {job_id for job_id, (_, place) in places.items() if jobs[job_id].place == place}
         stopping = [job for job in cycle.ledger if job.holds and job.job_id not in staying]
         moves = [(jobs[job_id], *where) for job_id, where in places.items() if job_id not in staying]
-        self.moving.begin(cycle, stopping, moves)
+        self.reallocation.begin(cycle, stopping, moves)
 
 
 def _place_of_numbers(cycle: Cycle, pool: int, numbers: tuple[int, ...]) -> Place:

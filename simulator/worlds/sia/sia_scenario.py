@@ -89,7 +89,7 @@ def sia_scenario(
 
 
 def _packed_speeds(workload: SiaWorkload, pools: tuple[PoolModel, ...]) -> dict[SpeedKey, float]:
-    """What the scheduler is told of a kind: updates per second on as few machines as possible.
+    """Returns the speeds announced to the scheduler: updates per second on as few machines as possible.
 
     How fast a job gets on at a time and place is the time model's matter. Raises ConfigError (OutsideTable) where
     nobody knows.
@@ -183,9 +183,9 @@ def _moves(cycle: Cycle, places: Mapping[JobId, tuple[int, Place]]) -> Iterator[
 
 
 def pack_in_order(counts: Mapping[JobId, int], machines: list[int], size: int) -> dict[JobId, Place]:
-    """Places on machines of so many accelerators, one gang after the other, the larger first, then by number.
+    """Places gangs on machines of `size` accelerators, one after the other, the larger first, then by number.
 
-    Nobody is apart who need not be where every gang is whole machines or a power of two that divides one.
+    No gang is split needlessly where every gang is whole machines or a power of two that divides one.
     """
     places: dict[JobId, Place] = {}
     at, used = 0, 0

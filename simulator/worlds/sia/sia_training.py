@@ -71,7 +71,7 @@ class SiaTraining(PolluxTraining):
         return found
 
     def _limited(self, split: BatchSplit, count: int) -> BatchSplit:
-        """No more samples per accelerator than any placement of so many was measured with."""
+        """Limits the samples per accelerator to those measured on any placement of `count` accelerators."""
         if count not in self._limits:
             curves = self._steps.curves.items()
             self._limits[count] = min(
@@ -81,7 +81,7 @@ class SiaTraining(PolluxTraining):
         return split if most is None or split.local <= most else replace(split, local=most)
 
     def updates_per_s(self, count: int, accelerators: int, machine_size: int) -> float:
-        """What Sia's Gavel takes for the speed of a gang of so many on a type that has `accelerators` in all."""
+        """Returns the speed that Sia's Gavel assumes for a gang of `count` on a type with `accelerators` in all."""
         if count > accelerators:
             return _TOO_LARGE
         placement = packed_layout(count, machine_size)
@@ -236,7 +236,7 @@ class _StoppedAttempt:
 
 
 class SiaAttempts(SteppedAttempts):
-    """Lets attempts live by steps; a job that goes on in the same shape on the same type pays no restart."""
+    """Simulates attempts in steps; a job that continues in the same shape on the same type pays no restart."""
 
     def __init__(
         self,

@@ -8,10 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linear_sum_assignment
 
-from optimizer.assignment import job_assignment as transport_of
 from optimizer.assignment import local_search as gangs_of
-from optimizer.assignment.job_assignment import solve_transportation
-from optimizer.assignment.local_search import GangProblem, assign_gangs
+from optimizer.assignment import transportation as transport_of
+from optimizer.assignment.column_assignment import AssignmentProblem
+from optimizer.assignment.local_search import assign_gangs
+from optimizer.assignment.transportation import assign_by_search, solve_transportation
 
 WORTHS = st.sampled_from([0.0, 0.25, 0.5, 0.75, 1.0, 1.3, 2.0])
 
@@ -45,6 +46,29 @@ def test_single_accelerators_are_assigned_exactly_and_the_prices_prove_it(case: 
         assert surplus[j] == pytest.approx(value[j, r] - prices[r] if r >= 0 else 0.0, abs=1e-9)
 
 
+@settings(deadline=None)
+@given(places())
+def test_single_accelerators_as_columns_reach_what_their_bound_says(case: tuple[np.ndarray, np.ndarray]) -> None:
+    """Asked by columns, the assignment is worth its dual bound: the prices prove it to be the best."""
+    value, capacity = case
+    job, pool = np.nonzero(value)
+    rows, job = np.unique(job, return_inverse=True)
+    if not len(rows):
+        return
+    question = AssignmentProblem(
+        job=job,
+        value=value[value > 0],
+        use_column=np.arange(len(job)),
+        use_pool=pool,
+        use_count=np.ones(len(job)),
+        capacity=capacity.astype(float),
+    )
+    found = assign_by_search(question)
+    assert found.value == pytest.approx(best_value(value, capacity), abs=1e-9)
+    assert found.bound == pytest.approx(found.value, abs=1e-9)
+    assert np.all(question.used(found.column) <= capacity)
+
+
 @settings(max_examples=10, deadline=None)
 @given(places())
 def test_the_compiled_transport_is_its_definition(case: tuple[np.ndarray, np.ndarray]) -> None:
@@ -57,32 +81,30 @@ def test_the_compiled_transport_is_its_definition(case: tuple[np.ndarray, np.nda
         np.testing.assert_array_equal(mine, theirs)
 
 
-def some_gangs(rng: np.random.Generator, jobs: int, pools: int, capacity: int) -> GangProblem:
+def some_gangs(rng: np.random.Generator, jobs: int, pools: int, capacity: int) -> AssignmentProblem:
     """Gangs of 1, 2 or 4 that fit any pool."""
     size = rng.choice([1.0, 2.0, 4.0], jobs, p=[0.5, 0.3, 0.2])
     value = (size * rng.random(jobs))[:, None] * (0.3 + 0.7 * rng.random((jobs, pools)))
     columns = jobs * pools
-    return GangProblem(
-        first=np.arange(jobs + 1) * pools,
+    return AssignmentProblem(
+        job=np.repeat(np.arange(jobs), pools),
         value=value.ravel(),
-        size=np.repeat(size, pools),
-        use_first=np.arange(columns + 1),
+        use_column=np.arange(columns),
         use_pool=np.tile(np.arange(pools), jobs),
         use_count=np.repeat(size, pools),
         capacity=np.full(pools, float(capacity)),
-        running=np.full(jobs, -1),
     )
 
 
-def optimum(gangs: GangProblem) -> float:
+def optimum(gangs: AssignmentProblem) -> float:
     """The exact dynamic program over (job, free accelerators)."""
 
     @cache
     def best(job: int, free: tuple[float, ...]) -> float:
-        if job == len(gangs.first) - 1:
+        if job == gangs.jobs:
             return 0.0
         found = best(job + 1, free)
-        for c in range(gangs.first[job], gangs.first[job + 1]):
+        for c in np.flatnonzero(gangs.job == job).tolist():
             r, count = gangs.use_pool[c], gangs.use_count[c]
             if free[r] >= count:
                 left = (*free[:r], free[r] - count, *free[r + 1 :])
@@ -114,8 +136,8 @@ def test_the_compiled_search_is_its_definition() -> None:
     for _ in range(10):
         gangs = some_gangs(rng, 12, 3, 6)
         order = np.arange(12)
-        table = (gangs.first, gangs.value, gangs.use_first, gangs.use_pool, gangs.use_count)
-        told = (*table, gangs.capacity, gangs.running, order, 1.0, gangs.size)
+        table = gangs_of._arrays(gangs)
+        told = (*table, gangs.capacity, gangs_of._running_column(gangs), order, 1.0, gangs.size)
         fill, search = gangs_of._at_prices, gangs_of._search
         mine, theirs = fill(*told), getattr(fill, "py_func", fill)(*told)
         np.testing.assert_array_equal(mine[0], theirs[0])
@@ -128,30 +150,27 @@ def test_the_compiled_search_is_its_definition() -> None:
 
 def test_who_runs_stays_where_nothing_better_is_to_be_had() -> None:
     """Of equal assignments, the one that is there already."""
-    gangs = GangProblem(
-        first=np.array([0, 2, 4]),
+    gangs = AssignmentProblem(
+        job=np.array([0, 0, 1, 1]),
         value=np.array([2.0, 2.0, 2.0, 2.0]),
-        size=np.full(4, 2.0),
-        use_first=np.arange(5),
+        use_column=np.arange(4),
         use_pool=np.array([0, 1, 0, 1]),
         use_count=np.full(4, 2.0),
         capacity=np.array([2.0, 2.0]),
-        running=np.array([1, 2]),
+        running=np.array([False, True, True, False]),
     )
     assert assign_gangs(gangs).column.tolist() == [1, 2]
 
 
 def test_a_mixed_gang_takes_part_in_the_assignment() -> None:
     """A column of several pools is placed where all of it fits."""
-    gangs = GangProblem(
-        first=np.array([0, 1, 2]),
+    gangs = AssignmentProblem(
+        job=np.array([0, 1]),
         value=np.array([3.0, 1.0]),
-        size=np.array([3.0, 1.0]),
-        use_first=np.array([0, 2, 3]),
+        use_column=np.array([0, 0, 1]),
         use_pool=np.array([0, 1, 1]),
         use_count=np.array([2.0, 1.0, 1.0]),
         capacity=np.array([2.0, 1.0]),
-        running=np.array([-1, -1]),
     )
     found = assign_gangs(gangs)
     assert found.column.tolist() == [0, -1]

@@ -75,7 +75,7 @@ def test_what_a_file_says_reaches_the_scenario() -> None:
     assert scenario.truth.default_costs == AttemptCosts(20.0, 30.0, 600.0, 10.0, 2.0, 15.0)
     assert (scenario.world.speed_noise, scenario.world.cost_noise, scenario.world.report_noise) == (0.1, 0.35, 0.02)
     assert (scenario.world.report_s, scenario.oracle) == (60.0, False)
-    assert (scenario.lengths.told, scenario.lengths.spread) == (True, 0.5)
+    assert (scenario.lengths.known, scenario.lengths.spread) == (True, 0.5)
     assert (scenario.faults.death_every_s, scenario.faults.repair_s, scenario.faults.lease_s) == (
         2.592e6,
         3600.0,
@@ -147,7 +147,7 @@ def test_jobs_starts_and_kinds_have_conditions_too() -> None:
     assert (scenario.world.prepare_s, scenario.world.refused) == (2.0, 0.1)
     faults = scenario.faults
     assert (faults.attempt_slow_every_s, faults.attempt_slow_s, faults.attempt_slow_pace) == (3600.0, 300.0, 0.25)
-    assert scenario.mishaps == RandomFailures(0.5, 600.0, 0.2, 3, None)
+    assert scenario.random_failures == RandomFailures(0.5, 600.0, 0.2, 3, None)
     assert scenario.lengths.factor == 2.0
     assert scenario.limits.until_at == 86_400.0
 

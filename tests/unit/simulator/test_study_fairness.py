@@ -31,7 +31,7 @@ def a_job(number: int, at: float, steps: float, *demands: Demand, deadline_at: f
 
 def roster(*jobs: SimulatedJob) -> JobBaselines:
     made = JobBaselines((OWN, SPOT), TRUTH)
-    assert list(made.watched(jobs)) == list(jobs)
+    assert list(made.recorded(jobs)) == list(jobs)
     return made
 
 

@@ -47,10 +47,10 @@ def written(folder: Path, policy: str = "max_min_fairness") -> tuple[CompletedRu
         rows.writerow(["at", "name", "kind", "gang", "duration_s", "user", "project"])
         for number, name in enumerate(NAMES):
             rows.writerow([number, name, name, 1, 500 + number, name, name])
-    cell = RunSpec(WorkloadSource(str(folder / "t.csv")), str(folder / "c.yaml"), policy)
+    spec = RunSpec(WorkloadSource(str(folder / "t.csv")), str(folder / "c.yaml"), policy)
     with open_events_table(folder) as tell:
         timeline = Timeline(tell)
-        ran = execute_run(cell, timeline.hear)
+        ran = execute_run(spec, timeline.record)
     write_run_folder(folder, ran, timeline)
     return ran, timeline
 
@@ -140,7 +140,7 @@ def test_a_market_that_moves_is_drawn_and_the_conditions_are_named(tmp_path: Pat
     )
     with open_events_table(tmp_path) as tell:
         timeline = Timeline(tell)
-        ran = execute_run(cell, timeline.hear)
+        ran = execute_run(cell, timeline.record)
     write_run_folder(tmp_path, ran, timeline)
     html = (tmp_path / REPORT_FILE).read_text()
     assert "<h2>Market prices</h2>" in html

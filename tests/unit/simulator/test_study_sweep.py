@@ -118,12 +118,13 @@ def test_a_key_goes_by_content_not_by_name(tmp_path: Path) -> None:
 def test_policies_meet_the_same_jobs() -> None:
     """Common random numbers: with one seed, every policy is given the same arrivals and the same work."""
     rosters = [
-        execute_run(RunSpec(SOURCE, "hadar-60", policy, 3, BoundsChoice.NONE)).roster for policy in ("fifo", "isolated")
+        execute_run(RunSpec(SOURCE, "hadar-60", policy, 3, BoundsChoice.NONE)).baselines
+        for policy in ("fifo", "isolated")
     ]
     instances = [roster.instance(range(1, 13)) for roster in rosters]  # type: ignore[arg-type]
     assert instances[0].arrival_at.tolist() == instances[1].arrival_at.tolist()
     assert instances[0].steps.tolist() == instances[1].steps.tolist()
-    other = execute_run(RunSpec(SOURCE, "hadar-60", "fifo", 4, BoundsChoice.NONE)).roster.instance(range(1, 13))  # type: ignore[arg-type]
+    other = execute_run(RunSpec(SOURCE, "hadar-60", "fifo", 4, BoundsChoice.NONE)).baselines.instance(range(1, 13))  # type: ignore[arg-type]
     assert other.steps.tolist() != instances[0].steps.tolist()
 
 

@@ -15,12 +15,12 @@ workers_drawn = st.lists(
 def test_shares_sum_to_the_batch_and_keep_to_their_rooms(drawn: list[tuple[float, int, int]], part: float) -> None:
     """Whatever the speeds, for every batch that the rooms can hold."""
     speeds = [speed for speed, _, _ in drawn]
-    rooms = [SampleBounds(least, least + more) for _, least, more in drawn]
-    low, high = sum(room.least for room in rooms), sum(room.most for room in rooms)
+    bounds = [SampleBounds(least, least + more) for _, least, more in drawn]
+    low, high = sum(room.least for room in bounds), sum(room.most for room in bounds)
     batch = low + round(part * (high - low))
-    shares = split_samples(batch, speeds, rooms)
+    shares = split_samples(batch, speeds, bounds)
     assert sum(shares) == batch
-    assert all(room.least <= share <= room.most for share, room in zip(shares, rooms, strict=True))
+    assert all(room.least <= share <= room.most for share, room in zip(shares, bounds, strict=True))
 
 
 def test_shares_follow_speed() -> None:
@@ -33,16 +33,16 @@ def test_one_step_leaves_little_idle_and_the_next_changes_nothing(speeds: list[f
     """With linear times: idle time below 5 % after one change, the batch as before, then rest."""
     batch = 1000 * len(speeds)
     equal = [batch // len(speeds)] * len(speeds)
-    rooms = [SampleBounds()] * len(speeds)
+    bounds = [SampleBounds()] * len(speeds)
 
     def times(shares: tuple[int, ...] | list[int]) -> list[float]:
         return [share / speed for share, speed in zip(shares, speeds, strict=True)]
 
-    found = rebalance_shares(equal, times(equal), rooms)
+    found = rebalance_shares(equal, times(equal), bounds)
     assert sum(found) == batch
     if found != tuple(equal):
         assert 1.0 - sum(times(found)) / len(speeds) / max(times(found)) < 0.05
-    assert rebalance_shares(found, times(found), rooms) == found
+    assert rebalance_shares(found, times(found), bounds) == found
 
 
 def test_a_small_difference_changes_nothing() -> None:

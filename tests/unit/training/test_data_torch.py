@@ -150,7 +150,7 @@ def test_a_loss_that_requires_grad_is_reported_without_a_warning() -> None:
     loop = Loop()
     for _ in loop.steps(range(3)):
         loop.report(loss=(weights * weights).sum(), norm=weights.norm().reshape(1))
-    assert loop._values.told()["first_values"] == {"loss": 3.0, "norm": pytest.approx(3**0.5)}
+    assert loop._values.message_fields()["first_values"] == {"loss": 3.0, "norm": pytest.approx(3**0.5)}
     assert not any(value.requires_grad for value in loop._values._newest.values())
 
 

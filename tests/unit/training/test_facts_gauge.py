@@ -49,7 +49,7 @@ def is_watched() -> bool:
 def test_one_step_is_counted_and_reported() -> None:
     """Operations, samples, bytes exchanged, and bytes that stay: weights, gradients, momentum. Nothing listens on."""
     loop, _ = train()
-    assert loop._values.told()["facts"] == {
+    assert loop._values.message_fields()["facts"] == {
         "flops": FLOPS, "layers": 1, "gradient_bytes": WEIGHTS, "resident_bytes": 3 * WEIGHTS, "samples": SAMPLES,
         "bits": 32, "exponent_bits": 8,
     }  # fmt: skip
@@ -86,7 +86,7 @@ def test_others_do_not_count(name: str, monkeypatch: pytest.MonkeyPatch) -> None
     """Who was told not to, ranks that do not report, and scripts without a scheduler."""
     monkeypatch.setenv(name, {"WALRAS_COUNT_FACTS": "0", "RANK": "1", "WALRAS_SOCKET": ""}[name])
     loop, _ = train()
-    assert "facts" not in loop._values.told()
+    assert "facts" not in loop._values.message_fields()
 
 
 def test_compiled_scripts_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,11 +53,11 @@ def test_speeds_are_learnt_from_the_steps_and_the_seconds_of_each_part() -> None
     fork = Fork(torch.nn.Linear(1, 1), every=40)
     fork.join(Together(0, [[[0.0], [0.0]], [[4.0, 1.0, 2.0], [4.0, 3.0, 2.0]]]), seed=0)
     fork._average = lambda weights, tensors: None  # type: ignore[method-assign]
-    assert (fork.begin(1000), fork.own) == (8, range(4))
-    fork.meet()
-    assert (fork.begin(1000), fork.own) == (40, range(30))
+    assert (fork.begin_round(1000), fork.own) == (8, range(4))
+    fork.end_round()
+    assert (fork.begin_round(1000), fork.own) == (40, range(30))
     assert fork.effective_parts == pytest.approx(40**2 / (30**2 + 10**2))
-    assert (fork.begin(6), len(fork.own)) == (6, 5)
+    assert (fork.begin_round(6), len(fork.own)) == (6, 5)
 
 
 def test_parts_with_unlike_seeds_or_states_are_refused() -> None:
@@ -67,9 +67,9 @@ def test_parts_with_unlike_seeds_or_states_are_refused() -> None:
         fork.join(Together(0, [[[0.0], [1.0]]]), seed=0)
     fork = Fork(torch.nn.Linear(1, 1))
     fork.join(Together(0, [[[0.0]], [[4.0, 1.0, 2.0], [4.0, 1.0, 3.0]]]), seed=0)
-    fork.begin(8)
+    fork.begin_round(8)
     with pytest.raises(RuntimeError, match=r"\(2, 3 numbers\)"):
-        fork.meet()
+        fork.end_round()
 
 
 def test_a_fork_of_one_part_is_an_ordinary_loop() -> None:

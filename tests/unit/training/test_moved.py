@@ -75,7 +75,7 @@ class Supervisor:
             if message["type"] == kind:
                 return message
 
-    def say(self, **message: Any) -> None:
+    def log(self, **message: Any) -> None:
         assert self._connection is not None
         self._connection.sendall(json.dumps(message).encode() + b"\n")
 
@@ -200,7 +200,7 @@ def test_a_parked_process_goes_on_from_where_another_one_saved(
 
         saved = checkpoint.verify_checkpoint(folder)
         resume = {"path": saved.path, "digest": saved.digest, "step": saved.step}
-        supervisor.say(type="go", attempt=3, resume=resume, steps=None, samples=2)
+        supervisor.log(type="go", attempt=3, resume=resume, steps=None, samples=2)
 
     leading = threading.Thread(target=lead)
 

@@ -83,7 +83,7 @@ def test_the_loop_reports_it(capsys: pytest.CaptureFixture[str]) -> None:
         optimizer.zero_grad()
         (model(inputs) - targets).square().mean().backward()
         optimizer.step()
-    assert loop._values.told()["values"]["gradient_noise"] > 0
+    assert loop._values.message_fields()["values"]["gradient_noise"] > 0
 
 
 def test_without_an_optimizer_it_is_an_error() -> None:

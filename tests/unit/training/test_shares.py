@@ -36,14 +36,14 @@ class Told(Gang):
     """Rank `rank` of several. Seconds of a step cost(rank, share, meeting) are what they tell each other."""
 
     def __init__(
-        self, rank: int, paces: list[float], cost: Cost, whole: int, rooms: list[SampleBounds] | None = None
+        self, rank: int, paces: list[float], cost: Cost, whole: int, bounds: list[SampleBounds] | None = None
     ) -> None:
         super().__init__(rank)
         self.world_size = len(paces)
         self._cost, self._whole, self._meeting = cost, whole, 0
         self._rows = [
             [pace, float(room.least), float(room.most), 0.0, 7.0]
-            for pace, room in zip(paces, rooms or [SampleBounds()] * len(paces), strict=True)
+            for pace, room in zip(paces, bounds or [SampleBounds()] * len(paces), strict=True)
         ]
         self.shares: Shares | None = None
 
@@ -60,11 +60,11 @@ class Told(Gang):
         return [[self._cost(rank, share, self._meeting) / max(1, share)] for rank, share in enumerate(shares)]
 
 
-def together(paces: list[float], cost: Cost, whole: int, rooms: list[SampleBounds] | None = None) -> list[Shares]:
+def together(paces: list[float], cost: Cost, whole: int, bounds: list[SampleBounds] | None = None) -> list[Shares]:
     """All ranks of a gang."""
     found = []
     for rank in range(len(paces)):
-        gang, shares = Told(rank, paces, cost, whole, rooms), Shares(Nothing(), every=10)
+        gang, shares = Told(rank, paces, cost, whole, bounds), Shares(Nothing(), every=10)
         gang.shares = shares
         assert shares.join(gang, 7, None, ReportedValues(), lambda _: None) == 7
         found.append(shares)
@@ -169,7 +169,7 @@ def test_one_rank_says_what_became_of_the_shares() -> None:
         for _ in shares.batches(resumable_source([[0] * 8] * 40, 0), 0, 0):
             pass
         assert said == said_of_it
-        told = values.told()
+        told = values.message_fields()
         assert told["first_values"] == {"share_0": 4.0, "share_1": 4.0}
         assert told["values"] == dict(zip(("share_0", "share_1"), map(float, shares.of(8)), strict=True))
 

@@ -10,8 +10,8 @@ def test_a_loss_that_is_no_number_is_left_out_and_said_once(capsys: pytest.Captu
     values = ReportedValues()
     values.take({"loss": 2.0, "accuracy": 0.5})
     values.take({"loss": float("nan")})
-    assert values.told() == {"values": {"accuracy": 0.5}, "first_values": {"loss": 2.0, "accuracy": 0.5}}
-    values.told()
+    assert values.message_fields() == {"values": {"accuracy": 0.5}, "first_values": {"loss": 2.0, "accuracy": 0.5}}
+    values.message_fields()
     assert capsys.readouterr().err.count("walras: loss is nan: it is not shown") == 1
     values.take({"loss": 1.0})
-    assert values.told()["values"] == {"loss": 1.0, "accuracy": 0.5}
+    assert values.message_fields()["values"] == {"loss": 1.0, "accuracy": 0.5}

@@ -1,0 +1,159 @@
+"""The exact assignment of jobs that take one accelerator each: a transportation problem, by successive augmentation.
+
+Jobs are let in one after the other. A newcomer takes a place and may push another job along to another pool, which
+pushes one on, until a free place is found or a job is left out: of all such chains the one that gains most. Between two
+pools only the job that loses least by the move matters, so a chain is a path over the pools. Inserting by best paths
+keeps the assignment optimal, and the cost of freeing a place in each pool is its price: at these prices every job has
+the place that it would choose, so the prices prove the optimum.
+
+Where some jobs take more accelerators, no exact answer is quick: `assign_by_search` hands them to `local_search`.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+
+from optimizer.assignment.column_assignment import Assignment, AssignmentProblem
+from optimizer.assignment.local_search import assign_gangs, compiled
+from optimizer.problem import FloatArray, IntArray
+
+#: Slack for counts that went through float arithmetic.
+_WHOLE = 1e-9
+#: Gains below this part of the largest value are rounding.
+_STRICT = 1e-12
+
+
+def assign_by_search(question: AssignmentProblem) -> Assignment:
+    """The exact assignment where every column is one accelerator of one pool, else the one that local search finds."""
+    single = len(question.use_column) == len(question.job) and bool(np.all(question.use_count == 1))
+    return assign_single_accelerators(question) if single else assign_gangs(question)
+
+
+def assign_single_accelerators(question: AssignmentProblem) -> Assignment:
+    """The exact assignment; each column of the question takes one accelerator of one pool."""
+    n, pools = question.jobs, len(question.capacity)
+    pool = question.use_pool[np.argsort(question.use_column, kind="stable")]
+    cell = question.job * pools + pool
+    table, column = np.zeros(n * pools), np.full(n * pools, -1, dtype=np.int64)
+    np.maximum.at(table, cell, question.value)  # several columns of a job may be on one pool
+    best = np.flatnonzero(question.value == table[cell])
+    column[cell[best]] = best
+    places = np.floor(question.capacity + _WHOLE).astype(np.int64)
+    place, prices = solve_transportation(table.reshape(n, pools), places)
+    chosen = np.where(place >= 0, column[np.arange(n) * pools + place], -1)
+    bound = replace(question, capacity=places.astype(np.float64)).dual_bound(prices)
+    return Assignment(chosen, prices, question.value_of(chosen), bound)
+
+
+def solve_transportation(value: FloatArray, capacity: IntArray) -> tuple[IntArray, FloatArray]:
+    """Assign jobs to pools so that the values sum up to most.
+
+    Args:
+        value: worth of each pool to each job, 0 where it cannot run (n, p).
+        capacity: places of each pool (p,).
+
+    Returns:
+        Pool of each job, -1: none (n,); price of a place of each pool, 0 where one is free (p,).
+    """
+    n, pools = value.shape
+    if n == 0 or pools == 0:
+        return np.full(n, -1, dtype=np.int64), np.zeros(pools)
+    order = np.argsort(-value.max(axis=1), kind="stable")
+    place, prices = _insert_by_best_paths(np.ascontiguousarray(value), capacity, order, _STRICT * float(value.max()))
+    return place, prices
+
+
+@compiled
+def _free_cost(pools, load, capacity, leave, move, cost, onward):  # type: ignore[no-untyped-def]
+    """What freeing a place costs in each pool, and where who leaves goes (-1: nowhere)."""
+    for r in range(pools):
+        onward[r] = -1
+        cost[r] = 0.0 if load[r] < capacity[r] else leave[r]
+    for _ in range(pools):
+        changed = False
+        for r in range(pools):
+            if load[r] < capacity[r]:
+                continue
+            for q in range(pools):
+                if q != r and move[r, q] + cost[q] < cost[r] - 1e-15 * abs(cost[r]):
+                    cost[r] = move[r, q] + cost[q]
+                    onward[r] = q
+                    changed = True
+        if not changed:
+            return
+
+
+@compiled
+def _note(j, r, pools, value, leave, leaver, move, mover):  # type: ignore[no-untyped-def]
+    """Job j is in pool r: is it the one that loses least by leaving, or by going to another pool?"""
+    if value[j, r] < leave[r]:
+        leave[r], leaver[r] = value[j, r], j
+    for q in range(pools):
+        if value[j, q] > 0.0 and value[j, r] - value[j, q] < move[r, q]:
+            move[r, q], mover[r, q] = value[j, r] - value[j, q], j
+
+
+@compiled
+def _forget(k, r, pools, value, members, load, leave, leaver, move, mover):  # type: ignore[no-untyped-def]
+    """Job k has left pool r: whoever is next takes its part."""
+    for i in range(load[r]):
+        if members[r, i] == k:
+            members[r, i] = members[r, load[r] - 1]
+            break
+    load[r] -= 1
+    if leaver[r] == k:
+        leave[r], leaver[r] = np.inf, -1
+        for i in range(load[r]):
+            j = members[r, i]
+            if value[j, r] < leave[r]:
+                leave[r], leaver[r] = value[j, r], j
+    for q in range(pools):
+        if mover[r, q] == k:
+            move[r, q], mover[r, q] = np.inf, -1
+            for i in range(load[r]):
+                j = members[r, i]
+                if value[j, q] > 0.0 and value[j, r] - value[j, q] < move[r, q]:
+                    move[r, q], mover[r, q] = value[j, r] - value[j, q], j
+
+
+@compiled
+def _insert_by_best_paths(value, capacity, order, strict):  # type: ignore[no-untyped-def]
+    n, pools = value.shape
+    place = np.full(n, -1, np.int64)
+    members = np.zeros((pools, max(1, min(n, capacity.max()) + 1)), np.int64)
+    load = np.zeros(pools, np.int64)
+    leave, leaver = np.full(pools, np.inf), np.full(pools, -1, np.int64)
+    move, mover = np.full((pools, pools), np.inf), np.full((pools, pools), -1, np.int64)
+    cost, onward = np.zeros(pools), np.full(pools, -1, np.int64)
+    _free_cost(pools, load, capacity, leave, move, cost, onward)
+    for j in order:
+        best, r = strict, -1
+        for q in range(pools):
+            if value[j, q] > 0.0 and value[j, q] - cost[q] > best:
+                best, r = value[j, q] - cost[q], q
+        if r < 0:
+            continue
+        incoming = j
+        while True:
+            full, q = load[r] >= capacity[r], onward[r]
+            outgoing = -1
+            if full:
+                outgoing = leaver[r] if q < 0 else mover[r, q]
+                _forget(outgoing, r, pools, value, members, load, leave, leaver, move, mover)
+            members[r, load[r]] = incoming
+            load[r] += 1
+            place[incoming] = r
+            _note(incoming, r, pools, value, leave, leaver, move, mover)
+            if not full:
+                break
+            if q < 0:
+                place[outgoing] = -1
+                break
+            incoming, r = outgoing, q
+        _free_cost(pools, load, capacity, leave, move, cost, onward)
+    for r in range(pools):
+        if cost[r] == np.inf:
+            cost[r] = 0.0
+            for j in range(n):
+                cost[r] = max(cost[r], value[j, r])
+    return place, cost
